@@ -1,0 +1,29 @@
+# Two commands matter: `make up` and `make test`. Each does its own set-up.
+.DEFAULT_GOAL := help
+BIN := .venv/bin
+
+help: ## this list
+	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## /  make \1\t/' | expand -t 22
+setup: ## virtual environment, pinned dependencies, native parts
+	@scripts/setup
+up: setup ## the whole system on this machine, with a demo
+	@$(BIN)/hamictl up $(ARGS)
+down: ## stop what `make up ARGS=--detach` started
+	@$(BIN)/hamictl down
+lint: setup ## ruff, mypy strict, import contracts, generated stubs
+	@$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy && $(BIN)/lint-imports && scripts/proto --check
+test: setup lint ## everything that needs no real Kubernetes
+	@$(BIN)/pytest $(ARGS)
+test-e2e: setup ## the end-to-end cases on a real control plane (KUBEBUILDER_ASSETS)
+	@$(BIN)/pytest tests/e2e --cluster=real $(ARGS)
+bench-%: setup ## one benchmark, for example: make bench-filter
+	@$(BIN)/python -m bench.$(subst -,_,$*) $(ARGS)
+native: ## only the C parts
+	@$(MAKE) --no-print-directory -C native
+proto: setup ## regenerate the gRPC stubs
+	@scripts/proto
+requirements: ## pin the third-party sets again
+	@scripts/compile-requirements
+format: setup ## let ruff write
+	@$(BIN)/ruff check --fix . ; $(BIN)/ruff format .
+.PHONY: help setup up down lint test test-e2e native proto requirements format

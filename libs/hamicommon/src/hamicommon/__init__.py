@@ -1,0 +1,1 @@
+"""Domain types, engine, wire formats, tables and settings that the HAMi services share."""

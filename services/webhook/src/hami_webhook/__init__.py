@@ -1,0 +1,1 @@
+"""hami-webhook."""
