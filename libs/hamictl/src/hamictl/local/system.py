@@ -74,9 +74,7 @@ def specs(context: services.Context) -> Sequence[Spec]:
             after=("webhook", *kubernetes_ready),
         )
     )
-    found.append(
-        services.scheduler(context, ("migrations", "redis", "nats", *kubernetes_ready))
-    )
+    found.append(services.scheduler(context, ("migrations", "redis", "nats", *kubernetes_ready)))
     found.append(services.metrics(context, ("migrations", "nats")))
     if emulated:
         configuration = context.layout.folder / "kube-scheduler.yaml"
