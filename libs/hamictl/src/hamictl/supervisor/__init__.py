@@ -1,0 +1,1 @@
+"""The process that owns every other process of the local system."""
