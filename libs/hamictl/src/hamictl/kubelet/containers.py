@@ -45,6 +45,8 @@ class Recovered:
     started_at: datetime
     running: RunningContainer | None
     ended: Ended | None
+    previous: Ended | None
+    """How the attempt before ended; None for the first."""
 
 
 class RunningContainer:
@@ -188,6 +190,7 @@ class ContainerRuntime:
             started_at=started_at,
             running=running,
             ended=_read_exit(files) if running is None else None,
+            previous=_read_exit(AttemptFiles.of(directory, attempts[-2])) if attempts[1:] else None,
         )
 
     def known_pods(self) -> list[str]:
@@ -234,17 +237,3 @@ def _read_exit(files: AttemptFiles) -> Ended:
             finished_at=datetime.now(UTC),
             message="The container could not be located when the pod was terminated",
         )
-
-
-async def stop(running: list[RunningContainer], *, grace_s: float) -> None:
-    """SIGTERM, then after the grace SIGKILL; returns when all have ended."""
-    for container in running:
-        container.terminate()
-    waits = [asyncio.ensure_future(container.wait()) for container in running]
-    if not waits:
-        return
-    _, alive = await asyncio.wait(waits, timeout=grace_s)
-    for container in running:
-        container.kill()
-    if alive:
-        await asyncio.wait(alive)

@@ -60,6 +60,8 @@ class DeviceAllocator:
         self._on_counts = on_counts
         self._active_pods = active_pods
         self._plugins: dict[str, DevicePlugin] = {}
+        # Between the choice of ids and the plugin's answer nobody else may choose.
+        self._choosing = asyncio.Lock()
 
     def restore(self) -> None:
         """Reads the checkpoint of an earlier kubelet, if there is one."""
@@ -112,6 +114,10 @@ class DeviceAllocator:
 
         Raises: AdmissionError.
         """
+        async with self._choosing:
+            await self._allocate_all(pod, container)
+
+    async def _allocate_all(self, pod: Json, container: Json) -> None:
         pod_uid, name = pod_spec.uid(pod), container["name"]
         self.book.begin(pod_uid)
         changed = False
