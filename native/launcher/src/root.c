@@ -27,6 +27,8 @@ struct root {
 	const char *path;                /* where the new root lies, seen from the old one */
 	char shadows[MAX_SHADOWS][PATH_MAX]; /* directories of the new root that are our own */
 	size_t shadow_count;
+	char **mounted;                  /* targets of the mounts made so far */
+	size_t mounted_count;
 	char *message;
 	size_t message_size;
 };
@@ -137,14 +139,29 @@ static bool is_shadow(const struct root *root, const char *directory)
 	return false;
 }
 
-/* Makes `directory` of the new root (a path as the container sees it) our own, entries kept. */
+/* Whether `directory` belongs to one of the container's own mounts. */
+static bool is_mounted(const struct root *root, const char *directory)
+{
+	for (size_t i = 0; i < root->mounted_count; i++) {
+		size_t length = strlen(root->mounted[i]);
+
+		if (strncmp(root->mounted[i], directory, length) == 0 &&
+		    (directory[length] == '/' || directory[length] == '\0'))
+			return true;
+	}
+	return false;
+}
+
+/* Makes `directory` of the new root (a path as the container sees it) our own, entries kept.
+ * Inside a mount of the container nothing is shadowed: as container runtimes do, the missing mount
+ * point is made in the mounted directory itself, where the container's files must go on to land. */
 static int shadow(struct root *root, const char *directory)
 {
 	char at[PATH_MAX], stage[PATH_MAX];
 	struct stat status;
 	int error;
 
-	if (is_shadow(root, directory))
+	if (is_shadow(root, directory) || is_mounted(root, directory))
 		return 0;
 	if (root->shadow_count == MAX_SHADOWS)
 		return fail(root, -E2BIG, "more than %d shadow directories", MAX_SHADOWS);
@@ -199,8 +216,8 @@ static int ensure(struct root *root, const char *directory, const char *at, bool
 	error = as_directory ? (mkdir(at, 0755) < 0 ? -errno : 0) : make_file(at);
 	if (error < 0)
 		return fail(root, error, "can't make %s", at);
-	/* What we made lies on our tmpfs, so it needs no shadow later. */
-	if (as_directory && root->shadow_count < MAX_SHADOWS)
+	/* What we made on our tmpfs needs no shadow later. */
+	if (as_directory && root->shadow_count < MAX_SHADOWS && !is_mounted(root, directory))
 		strcpy(root->shadows[root->shadow_count++], at + strlen(root->path));
 	return 0;
 }
@@ -279,6 +296,9 @@ static int apply_mount(struct root *root, const struct launch_mount *mount_)
 		return fail(root, -ENAMETOOLONG, "mount target %s", target);
 	if (mount(mount_->source, at, NULL, MS_BIND | MS_REC, NULL) < 0)
 		return fail(root, -errno, "can't mount %s at %s", mount_->source, target);
+	root->mounted[root->mounted_count] = strdup(target);
+	if (!root->mounted[root->mounted_count++])
+		return fail(root, -ENOMEM, "%s", target);
 	error = mount_->read_only ? make_read_only(at) : 0;
 	return error < 0 ? fail(root, error, "can't make %s read-only", target) : 0;
 }
@@ -327,6 +347,9 @@ int root_enter(const struct launch *launch, char *message, size_t size)
 	root.path = launch->rootfs;
 	root.message = message;
 	root.message_size = size;
+	root.mounted = calloc(launch->mount_count + 1, sizeof(*root.mounted));
+	if (!root.mounted)
+		return fail(&root, -ENOMEM, "%s", launch->rootfs);
 	error = prepare(&root);
 	for (size_t i = 0; error == 0 && i < launch->mount_count; i++)
 		error = apply_mount(&root, &launch->mounts[i]);
