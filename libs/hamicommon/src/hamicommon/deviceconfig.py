@@ -161,11 +161,8 @@ def parse(document: object) -> DeviceConfig:
     unknown = [key for key in document if key != "nvidia" and key not in OTHER_VENDORS]
     if unknown:
         raise InvalidRequest(f"{unknown[0]}: unknown block; the known one is nvidia")
-    ignored = tuple(
-        f"{key}: this vendor is not supported yet; its block is ignored"
-        for key in document
-        if key != "nvidia"
-    )
+    others = [str(key) for key in document if key != "nvidia"]
+    ignored = (f"no vendor module yet, so ignored: {', '.join(others)}",) if others else ()
     block = {} if document.get("nvidia") is None else document["nvidia"]
     nvidia, notes = _block(block)
     return DeviceConfig(nvidia=nvidia, notes=notes + ignored)

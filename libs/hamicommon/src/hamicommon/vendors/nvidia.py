@@ -158,8 +158,10 @@ class Nvidia:
         else:
             exclusive = amounts.find(container, config.resource_memory_name) is None
         if exclusive:
-            limits = container["resources"].setdefault("limits", {})
-            limits[config.resource_core_name] = "100"
+            resources = container["resources"]
+            resources["limits"] = (resources.get("limits") or {}) | {
+                config.resource_core_name: "100"
+            }
         return exclusive
 
     def _warnings(self, container: JsonObject, percent: int | None) -> tuple[str, ...]:
