@@ -1,1 +1,1 @@
-"""The pure rules of admission: what the webhook answers to the creation of a pod."""
+"""Admission: what happens to a pod when it is created, and how the webhook is registered."""
