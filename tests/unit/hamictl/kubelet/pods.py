@@ -18,6 +18,11 @@ def pod(*containers: Json, uid: str = "uid-1", init: tuple[Json, ...] = (), **sp
     return {
         "apiVersion": "v1",
         "kind": "Pod",
-        "metadata": {"name": f"pod-{uid}", "namespace": "default", "uid": uid, "labels": {"a": "b"}},
+        "metadata": {
+            "name": f"pod-{uid}",
+            "namespace": "default",
+            "uid": uid,
+            "labels": {"a": "b"},
+        },
         "spec": {"containers": list(containers), "initContainers": list(init), **spec},
     }

@@ -11,9 +11,7 @@ from hamictl.kubelet.devices import AllocateAnswer, Allocation, Mount
 
 MESSAGE = deviceplugin_pb2.ContainerAllocateResponse(
     envs={"B": "2", "A": "1"},
-    mounts=[
-        deviceplugin_pb2.Mount(container_path="/etc/hami", host_path="/host", read_only=True)
-    ],
+    mounts=[deviceplugin_pb2.Mount(container_path="/etc/hami", host_path="/host", read_only=True)],
 )
 
 

@@ -36,7 +36,7 @@ def test_pid_and_exit_files_are_read() -> None:
     assert launch_files.parse_pids("10 1000 11 1001\n") == Pids(
         launcher=10, launcher_start=1000, container=11, container_start=1001
     )
-    assert launch_files.parse_exit("128 1000000000 exec: \"x\": not found\n") == Ended(
+    assert launch_files.parse_exit('128 1000000000 exec: "x": not found\n') == Ended(
         exit_code=128,
         finished_at=datetime.fromtimestamp(1, UTC),
         message='exec: "x": not found',

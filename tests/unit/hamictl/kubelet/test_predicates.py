@@ -5,9 +5,7 @@ from hamictl.kubelet.predicates import Rejection
 
 from tests.unit.hamictl.kubelet.pods import container, pod
 
-ALLOCATABLE = predicates.amounts(
-    {"cpu": "4", "memory": "8Gi", "pods": "2", "nvidia.com/gpu": "10"}
-)
+ALLOCATABLE = predicates.amounts({"cpu": "4", "memory": "8Gi", "pods": "2", "nvidia.com/gpu": "10"})
 
 
 def check(wanted: dict, *others: dict, **labels: str) -> Rejection | None:  # type: ignore[type-arg]
@@ -65,6 +63,4 @@ def test_a_node_selector_that_does_not_match_is_refused() -> None:
 
     assert check(wanted, zone="a") is None
     rejection = check(wanted, zone="b")
-    assert rejection == Rejection(
-        reason="NodeAffinity", message="Predicate NodeAffinity failed"
-    )
+    assert rejection == Rejection(reason="NodeAffinity", message="Predicate NodeAffinity failed")
