@@ -5,14 +5,14 @@ from __future__ import annotations
 import asyncio
 import sys
 
-from pydantic import ValidationError
-
-from hami_webhook.bootstrap import open_app
-from hami_webhook.settings import Settings
 from hamicommon import telemetry
 from hamicommon.errors import HamiError
 from hamicommon.serving import until_stopped
 from hamicommon.settings import describe
+from pydantic import ValidationError
+
+from hami_webhook.bootstrap import open_app
+from hami_webhook.settings import Settings
 
 
 def main() -> None:

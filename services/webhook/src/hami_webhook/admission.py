@@ -11,9 +11,8 @@ import base64
 from typing import Any, Literal
 
 import orjson
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
-
 from hamicommon.errors import InvalidRequest
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 Json = dict[str, Any]
 ApiVersion = Literal["admission.k8s.io/v1", "admission.k8s.io/v1beta1"]

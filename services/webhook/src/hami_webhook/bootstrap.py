@@ -10,15 +10,16 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
 
+from hamicommon import deviceconfig
+from hamicommon.admission.mutation import AdmissionRules, mutate
+from hamicommon.serving import serving
+from hamicommon.vendors.registry import vendors_of
+
 from hami_webhook.certificates import ServingCertificate
 from hami_webhook.instruments import Instruments
 from hami_webhook.routes import create_app, create_probe_app, probe_routes
 from hami_webhook.service import Admission
 from hami_webhook.settings import Settings
-from hamicommon import deviceconfig
-from hamicommon.admission.mutation import AdmissionRules, mutate
-from hamicommon.serving import serving
-from hamicommon.vendors.registry import vendors_of
 
 logger = logging.getLogger(__name__)
 

@@ -15,10 +15,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from cryptography import x509
+from hamicommon.errors import InvalidRequest
 from watchfiles import awatch
 
 from hami_webhook.instruments import Instruments
-from hamicommon.errors import InvalidRequest
 
 logger = logging.getLogger(__name__)
 

@@ -13,12 +13,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
+from hamicommon import telemetry
 from opentelemetry import trace
 from opentelemetry.context import Context
 
 from hami_webhook.admission import AdmissionReview, Json, allowed, refused
 from hami_webhook.instruments import Instruments
-from hamicommon import telemetry
 
 logger = logging.getLogger(__name__)
 audit = logging.getLogger("hami_webhook.audit")

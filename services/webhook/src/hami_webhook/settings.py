@@ -1,14 +1,13 @@
-"""Settings of hami-webhook; every field is an environment variable with the prefix HAMI_WEBHOOK_."""
+"""Settings of hami-webhook; each field is a variable with the prefix HAMI_WEBHOOK_."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Literal
 
+from hamicommon.settings import TelemetrySettings
 from pydantic import Field
 from pydantic_settings import BaseSettings, SettingsConfigDict
-
-from hamicommon.settings import TelemetrySettings
 
 
 class Settings(BaseSettings):

@@ -11,8 +11,11 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from typing import TypeVar
 
 from hami_metrics.domain.samples import Sample, Series
+
+_Number = TypeVar("_Number", int, float)
 
 FINE_S = 300
 COARSE_S = 3600
@@ -112,5 +115,5 @@ def _sum(parts: Sequence[tuple[float | None, int]]) -> float | None:
     return total * sum(count for _, count in parts) / known
 
 
-def _max[N: (int, float)](values: Sequence[N | None]) -> N | None:
+def _max(values: Sequence[_Number | None]) -> _Number | None:
     return max((value for value in values if value is not None), default=None)
