@@ -19,9 +19,12 @@ from typing import Any, Protocol
 from urllib.parse import urlsplit, urlunsplit
 
 import redis
+from hamicommon.db import schema
+from hamicommon.settings import PostgresSettings
 from hamictl.servers import nats, postgres, valkey
 from hamictl.servers.binaries import postgres_home
 from hamictl.servers.processes import running
+from pydantic import SecretStr
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 _SQL_TIMEOUT_S = 30.0
@@ -131,16 +134,8 @@ def psql(dsn: str, statement: str) -> str:
 
 def migrate(dsn: str) -> None:
     """Bring a database to the newest schema, as `hamictl up` does."""
-    alembic = REPOSITORY / "migrations"
-    if not (alembic / "env.py").exists():
-        return
-    from alembic import command
-    from alembic.config import Config
-
-    config = Config()
-    config.set_main_option("script_location", str(alembic))
-    config.set_main_option("sqlalchemy.url", dsn.replace("%", "%%"))
-    in_thread(lambda: command.upgrade(config, "head"))
+    settings = PostgresSettings(dsn=SecretStr(dsn))
+    in_thread(lambda: schema.upgrade(settings, REPOSITORY / "migrations"))
 
 
 def flush(url: str) -> None:
