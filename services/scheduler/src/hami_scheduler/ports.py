@@ -13,11 +13,12 @@ from typing import Any, Protocol
 from hamicommon.db.ledger import Change, Draft, Step
 from hamicommon.domain.allocations import Allocation, ContainerGrant
 from hamicommon.domain.devices import DeviceUsage, NodeInventory
-from hamicommon.domain.ids import AllocationId, NodeName, PodUid
+from hamicommon.domain.ids import AllocationId, GpuUuid, NodeName, PodUid
 from hamicommon.events import DeviceHealthEvent
 from hamicommon.grants import Grant
 
 Json = dict[str, Any]
+PairScores = Mapping[GpuUuid, Mapping[GpuUuid, int]]
 
 
 class AllocationStore(Protocol):
@@ -94,6 +95,10 @@ class CardReader(Protocol):
 
     async def cards(self, nodes: Sequence[NodeName] | None = None) -> list[LedgerCard]:
         """Cards of these nodes, or of all, ordered by node and index."""
+        ...
+
+    async def pair_scores(self, nodes: Sequence[NodeName]) -> dict[NodeName, PairScores]:
+        """How well the cards of these nodes are connected, where their agents measured it."""
         ...
 
 
