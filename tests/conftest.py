@@ -1,8 +1,11 @@
 """Options and session fixtures that every test folder shares."""
 
+import os
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
+from hamictl.servers.controlplane import Assets, find_assets
 
 from tests.docker_servers import docker_missing, docker_servers
 from tests.servers import Databases, Servers, embedded_servers, migrate
@@ -36,6 +39,15 @@ def servers(request: pytest.FixtureRequest) -> Iterator[Servers]:
         return
     with embedded_servers() as embedded:
         yield embedded
+
+
+@pytest.fixture(scope="session")
+def kubernetes_assets() -> Assets:
+    """The binaries of a real control plane, for tests that need one."""
+    folder = os.environ.get("KUBEBUILDER_ASSETS")
+    if not folder:
+        pytest.skip("KUBEBUILDER_ASSETS names no folder with kube-apiserver and kube-scheduler")
+    return find_assets(Path(folder))
 
 
 @pytest.fixture(scope="session")

@@ -1,4 +1,4 @@
-"""The migrations make exactly the tables of `hamicommon.db.tables`, and what guards history holds."""
+"""The migrations make exactly the tables of `hamicommon.db.tables`; what guards history holds."""
 
 from pathlib import Path
 

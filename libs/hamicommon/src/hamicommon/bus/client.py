@@ -29,6 +29,7 @@ from opentelemetry import context as otel_context
 from pydantic import BaseModel
 
 from hamicommon import telemetry
+from hamicommon.bus.permissions import inbox_prefix
 from hamicommon.bus.streams import DEAD_LETTERS_SUBJECT, ensure_streams
 from hamicommon.errors import InvalidRequest, Unavailable
 from hamicommon.settings import NatsSettings
@@ -281,7 +282,7 @@ async def open_bus(
                     user=settings.user or None,
                     password=settings.password.get_secret_value() or None,
                     tls=_tls(settings),
-                    inbox_prefix=f"_INBOX_{settings.user or name}".replace(".", "_").encode(),
+                    inbox_prefix=inbox_prefix(settings.user or name).encode(),
                     connect_timeout=int(max(1, settings.connect_timeout_s)),
                     max_reconnect_attempts=-1,
                     reconnect_time_wait=_RECONNECT_WAIT_S,

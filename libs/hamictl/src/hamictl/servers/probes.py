@@ -6,7 +6,10 @@ than a second.
 
 import json
 import socket
+import ssl
 import struct
+import urllib.request
+from pathlib import Path
 
 from hamictl.servers.plan import NotReadyError
 from hamictl.servers.ports import LOOPBACK
@@ -59,6 +62,21 @@ def redis_ready(port: int, *, folder: str, password: str | None = None) -> None:
         raise NotReadyError(f"Redis on port {port}: {reply.decode(errors='replace').strip()}")
     if folder.encode() not in reply.split(b"\r\n"):
         raise NotReadyError(f"port {port} belongs to another Redis server")
+
+
+def http_ready(url: str, *, ca_file: Path | None = None, verify: bool = True) -> None:
+    """GET `url` answers 200."""
+    context = None
+    if url.startswith("https:"):
+        context = ssl.create_default_context(cafile=ca_file)
+        if not verify:
+            context.check_hostname = False
+            context.verify_mode = ssl.CERT_NONE
+    try:
+        with urllib.request.urlopen(url, timeout=_TIMEOUT_S, context=context) as answer:
+            answer.read()
+    except OSError as exc:
+        raise NotReadyError(f"{url}: {exc}") from exc
 
 
 def _connected(port: int) -> socket.socket:

@@ -1,0 +1,92 @@
+/* The part of the NVML ABI that this project touches, written from NVIDIA's public NVML reference.
+ *
+ * Names and values are NVIDIA's; nothing is copied from nvml.h. Sizes are asserted below.
+ */
+#ifndef VGPU_NVML_ABI_H
+#define VGPU_NVML_ABI_H
+
+#include <assert.h>
+#include <stddef.h>
+#include <stdint.h>
+
+typedef enum nvmlReturn_enum {
+    NVML_SUCCESS = 0,
+    NVML_ERROR_UNINITIALIZED = 1,
+    NVML_ERROR_INVALID_ARGUMENT = 2,
+    NVML_ERROR_NOT_SUPPORTED = 3,
+    NVML_ERROR_NO_PERMISSION = 4,
+    NVML_ERROR_NOT_FOUND = 6,
+    NVML_ERROR_INSUFFICIENT_SIZE = 7,
+    NVML_ERROR_DRIVER_NOT_LOADED = 9,
+    NVML_ERROR_TIMEOUT = 10,
+    NVML_ERROR_GPU_IS_LOST = 15,
+    NVML_ERROR_MEMORY = 20,
+    NVML_ERROR_ARGUMENT_VERSION_MISMATCH = 25,
+    NVML_ERROR_UNKNOWN = 999
+} nvmlReturn_t;
+static_assert(sizeof(nvmlReturn_t) == 4, "nvmlReturn_t travels as an int");
+
+typedef struct nvmlDevice_st *nvmlDevice_t;
+typedef struct nvmlEventSet_st *nvmlEventSet_t;
+
+enum { NVML_DEVICE_UUID_V2_BUFFER_SIZE = 96 };
+
+typedef struct nvmlMemory_st {
+    unsigned long long total, free, used;
+} nvmlMemory_t;
+static_assert(sizeof(nvmlMemory_t) == 24, "nvmlMemory_t");
+
+typedef struct nvmlMemory_v2_st {
+    unsigned int version;
+    unsigned long long total, reserved, free, used;
+} nvmlMemory_v2_t;
+static_assert(sizeof(nvmlMemory_v2_t) == 40, "nvmlMemory_v2_t");
+/* A versioned structure carries its size and its version in one word. */
+#define NVML_STRUCT_VERSION(type, version) ((unsigned int)(sizeof(type) | ((unsigned int)(version) << 24)))
+
+typedef struct nvmlPciInfo_st {
+    char busIdLegacy[16];
+    unsigned int domain, bus, device, pciDeviceId, pciSubSystemId;
+    char busId[32];
+} nvmlPciInfo_t;
+static_assert(sizeof(nvmlPciInfo_t) == 68, "nvmlPciInfo_t (v3)");
+
+typedef struct nvmlUtilization_st {
+    unsigned int gpu, memory;
+} nvmlUtilization_t;
+
+typedef struct nvmlProcessInfo_v1_st {
+    unsigned int pid;
+    unsigned long long usedGpuMemory;
+} nvmlProcessInfo_v1_t;
+static_assert(sizeof(nvmlProcessInfo_v1_t) == 16, "nvmlProcessInfo_v1_t");
+
+/* The v3 call fills the same structure as the v2 call. */
+typedef struct nvmlProcessInfo_v2_st {
+    unsigned int pid;
+    unsigned long long usedGpuMemory;
+    unsigned int gpuInstanceId, computeInstanceId;
+} nvmlProcessInfo_v2_t;
+static_assert(sizeof(nvmlProcessInfo_v2_t) == 24, "nvmlProcessInfo_v2_t");
+
+typedef struct nvmlProcessUtilizationSample_st {
+    unsigned int pid;
+    unsigned long long timeStamp;
+    unsigned int smUtil, memUtil, encUtil, decUtil;
+} nvmlProcessUtilizationSample_t;
+static_assert(sizeof(nvmlProcessUtilizationSample_t) == 32, "nvmlProcessUtilizationSample_t");
+
+typedef struct nvmlEventData_st {
+    nvmlDevice_t device;
+    unsigned long long eventType, eventData;
+    unsigned int gpuInstanceId, computeInstanceId;
+} nvmlEventData_t;
+static_assert(sizeof(nvmlEventData_t) == 32, "nvmlEventData_t");
+
+enum {
+    NVML_EVENT_SINGLE_BIT_ECC = 0x1,
+    NVML_EVENT_DOUBLE_BIT_ECC = 0x2,
+    NVML_EVENT_XID_CRITICAL = 0x8
+};
+
+#endif

@@ -1,0 +1,111 @@
+/* The shared region: one file per container in which every process accounts for the device memory that it holds.
+ *
+ * The byte layout is version 1 of HAMi's, so that HAMi's monitor and our node agent read it alike. tests/native holds every offset
+ * against the published table. Words that the layout leaves unused carry our own bookkeeping:
+ *
+ *   slot.mem[0].spare[0]       start time of the process (clock ticks since boot): a recycled pid is not its predecessor
+ *   slot.mem[0].spare[1], [2]  accounting operations begun and done by the process (equal: none is under way)
+ *   slots[0].util[d].spare[0]  bytes reserved on device d by the whole container. It belongs to the region, by position, not to
+ *                              whoever owns slot 0; no code that clears a slot may touch it.
+ *
+ * The workload can write this file. It is therefore only ever used to lower a limit, never to raise one.
+ */
+#ifndef VGPU_REGION_H
+#define VGPU_REGION_H
+
+#include <assert.h>
+#include <stdatomic.h>
+#include <stddef.h>
+#include <stdint.h>
+
+enum {
+    VGPU_MAX_DEVICES = 16,
+    VGPU_MAX_PROCESSES = 1024,
+    VGPU_UUID_BYTES = 96,
+    VGPU_REGION_MAGIC = 19920718,
+    VGPU_REGION_MAJOR = 1,
+    VGPU_REGION_MINOR = 2,
+    /* Existing readers see files of one byte more than the structure; the file is made exactly so. */
+    VGPU_REGION_FILE_BYTES = 2008953
+};
+
+enum { VGPU_SLOT_EXITED = 0, VGPU_SLOT_RUNNING = 1 };
+
+struct vgpu_region_mem {
+    _Atomic uint64_t context_bytes;
+    _Atomic uint64_t module_bytes;
+    _Atomic uint64_t data_bytes;
+    _Atomic uint64_t offset_bytes;
+    _Atomic uint64_t total_bytes;
+    _Atomic uint64_t spare[3];
+};
+static_assert(sizeof(struct vgpu_region_mem) == 64, "mem");
+
+struct vgpu_region_util {
+    _Atomic uint64_t decoder_percent;
+    _Atomic uint64_t encoder_percent;
+    _Atomic uint64_t sm_percent;
+    _Atomic uint64_t spare[3];
+};
+static_assert(sizeof(struct vgpu_region_util) == 48, "util");
+
+struct vgpu_region_slot {
+    _Atomic int32_t pid;
+    _Atomic int32_t host_pid;
+    struct vgpu_region_mem mem[VGPU_MAX_DEVICES];
+    _Atomic uint64_t monitor_used_bytes[VGPU_MAX_DEVICES];
+    struct vgpu_region_util util[VGPU_MAX_DEVICES];
+    _Atomic int32_t status;
+    int32_t pad;
+    _Atomic uint64_t seqlock; /* even: stable; always 0 here */
+    uint64_t unused[2];
+};
+static_assert(sizeof(struct vgpu_region_slot) == 1960, "slot");
+static_assert(offsetof(struct vgpu_region_slot, mem) == 8, "slot.mem");
+static_assert(offsetof(struct vgpu_region_slot, monitor_used_bytes) == 1032, "slot.monitor_used");
+static_assert(offsetof(struct vgpu_region_slot, util) == 1160, "slot.util");
+static_assert(offsetof(struct vgpu_region_slot, status) == 1928, "slot.status");
+static_assert(offsetof(struct vgpu_region_slot, seqlock) == 1936, "slot.seqlock");
+
+struct vgpu_region {
+    _Atomic int32_t magic; /* written last, with release order: a reader that sees it sees all the rest */
+    uint32_t major_version;
+    uint32_t minor_version;
+    _Atomic int32_t sm_init;
+    _Atomic uint64_t sem_owner; /* HAMi's semaphores: kept initialised for its tools, never taken here */
+    unsigned char sem[32];
+    _Atomic uint64_t device_count;
+    char uuid[VGPU_MAX_DEVICES][VGPU_UUID_BYTES]; /* zero padded: monitors compare all 96 bytes */
+    _Atomic uint64_t limit_bytes[VGPU_MAX_DEVICES]; /* 0: none */
+    _Atomic uint64_t sm_limit_percent[VGPU_MAX_DEVICES];
+    struct vgpu_region_slot slots[VGPU_MAX_PROCESSES];
+    _Atomic int32_t process_count; /* slots 0..process_count-1 may be in use; one with pid 0 is free */
+    _Atomic int32_t utilization_switch;
+    _Atomic int32_t recent_kernel;
+    _Atomic int32_t priority;
+    _Atomic uint64_t last_kernel_time_s;
+    unsigned char post_init_sem[32];
+};
+static_assert(sizeof(struct vgpu_region) == 2008952, "region");
+static_assert(offsetof(struct vgpu_region, sem) == 24, "region.sem");
+static_assert(offsetof(struct vgpu_region, device_count) == 56, "region.device_count");
+static_assert(offsetof(struct vgpu_region, uuid) == 64, "region.uuid");
+static_assert(offsetof(struct vgpu_region, limit_bytes) == 1600, "region.limit");
+static_assert(offsetof(struct vgpu_region, sm_limit_percent) == 1728, "region.sm_limit");
+static_assert(offsetof(struct vgpu_region, slots) == 1856, "region.slots");
+static_assert(offsetof(struct vgpu_region, process_count) == 2008896, "region.process_count");
+static_assert(offsetof(struct vgpu_region, utilization_switch) == 2008900, "region.utilization_switch");
+static_assert(offsetof(struct vgpu_region, recent_kernel) == 2008904, "region.recent_kernel");
+static_assert(offsetof(struct vgpu_region, priority) == 2008908, "region.priority");
+static_assert(offsetof(struct vgpu_region, last_kernel_time_s) == 2008912, "region.last_kernel_time");
+static_assert(offsetof(struct vgpu_region, post_init_sem) == 2008920, "region.post_init_sem");
+
+static inline _Atomic uint64_t *vgpu_slot_start_time(struct vgpu_region_slot *slot) { return &slot->mem[0].spare[0]; }
+static inline _Atomic uint64_t *vgpu_slot_begun(struct vgpu_region_slot *slot) { return &slot->mem[0].spare[1]; }
+static inline _Atomic uint64_t *vgpu_slot_done(struct vgpu_region_slot *slot) { return &slot->mem[0].spare[2]; }
+static inline _Atomic uint64_t *vgpu_region_reserved(struct vgpu_region *region, int device)
+{
+    return &region->slots[0].util[device].spare[0];
+}
+
+#endif

@@ -1,0 +1,64 @@
+/* What this container may use: from the limits file the node wrote, else from the environment.
+ *
+ * The file is /etc/hami/limits, a fixed path that no variable can redirect:
+ *
+ *   hami-limits 1
+ *   policy default|force|disable
+ *   oversubscribe 0|1
+ *   device <GPU-uuid> memory_bytes <n> core_percent <n>
+ *
+ * memory_bytes 0: no memory limit; core_percent 0 or >= 100: no core limit. A visible device that the file does not list may not be
+ * used at all. Unknown lines are ignored with a warning. A file that cannot be read or understood allows nothing: a broken hand-over
+ * must not turn into an unlimited one. Without a file, HAMi's variables count: CUDA_DEVICE_MEMORY_LIMIT[_<i>],
+ * CUDA_DEVICE_SM_LIMIT[_<i>], GPU_CORE_UTILIZATION_POLICY.
+ */
+#ifndef VGPU_CONFIG_H
+#define VGPU_CONFIG_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "vgpu_region.h"
+
+#define VGPU_LIMITS_PATH "/etc/hami/limits"
+
+/* A node has at most 16 cards of which a container sees some; 64 lines leave room for MIG slices. */
+enum { VGPU_CONFIG_DEVICES = 64 };
+
+enum vgpu_config_source { VGPU_CONFIG_ENVIRONMENT, VGPU_CONFIG_FILE };
+enum vgpu_core_policy { VGPU_CORE_POLICY_DEFAULT, VGPU_CORE_POLICY_FORCE, VGPU_CORE_POLICY_DISABLE };
+
+struct vgpu_limit {
+    uint64_t memory_bytes; /* VGPU_UNLIMITED: none; 0: the device may not be used */
+    uint32_t core_percent; /* 1..100; 100: no limit */
+};
+
+struct vgpu_config {
+    enum vgpu_config_source source;
+    enum vgpu_core_policy core_policy;
+    bool oversubscribe;
+    size_t device_count; /* source FILE: entries of `uuid` and `listed` */
+    char uuid[VGPU_CONFIG_DEVICES][VGPU_UUID_BYTES];
+    struct vgpu_limit listed[VGPU_CONFIG_DEVICES];
+    struct vgpu_limit indexed[VGPU_MAX_DEVICES]; /* source ENVIRONMENT: by index in container order */
+};
+
+/* Parses an amount of bytes: decimal or 0x hexadecimal, then optionally one of k m g t, each also as kb/kib, mb/mib/mi ...; case does
+ * not matter and all are powers of 1024. 0, or -EINVAL (garbage), or -ERANGE (more than 64 bits); *bytes is set only on 0. */
+int vgpu_config_parse_bytes(const char *text, uint64_t *bytes);
+
+/* Reads the limits file's text. 0, or -EINVAL when the first line is not that of version 1 (then *config allows nothing). */
+int vgpu_config_parse_file(const char *text, size_t length, struct vgpu_config *config);
+
+/* Reads the variables through `lookup` (getenv in production). */
+void vgpu_config_parse_environment(const char *(*lookup)(const char *name), struct vgpu_config *config);
+
+/* The limit of one visible device. `index` is its place in container order; index < 0 or >= 16: no place, so nothing is allowed as
+ * soon as anything is limited. */
+struct vgpu_limit vgpu_config_limit(const struct vgpu_config *config, const char *uuid, int index);
+
+/* Whether anything at all is limited; if not, and no region path is given, there is nothing to account for. */
+bool vgpu_config_limits_anything(const struct vgpu_config *config);
+
+#endif

@@ -1,0 +1,53 @@
+/* Pointer -> charge: which bytes of which device a pointer or handle of this process stands for.
+ *
+ * A sharded open-addressing hash table: put and take cost the same with ten blocks and with two hundred thousand.
+ * Thread safe. Not usable from signal handlers. In a fork child call vgpu_ledger_reset before anything else: a shard's lock may have
+ * been held by a thread that the child does not have.
+ */
+#ifndef VGPU_LEDGER_H
+#define VGPU_LEDGER_H
+
+#include <pthread.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+enum { VGPU_LEDGER_SHARDS = 32 };
+
+/* Addresses and handles are separate number ranges: the same value may occur in both. */
+enum vgpu_block_kind { VGPU_BLOCK_NONE = 0, VGPU_BLOCK_POINTER = 1, VGPU_BLOCK_HANDLE = 2 };
+
+struct vgpu_block {
+    uint64_t key;
+    uint64_t bytes;
+    const void *context; /* the CUDA context that owns it; NULL when it outlives contexts */
+    int32_t device;      /* index in the region */
+    enum vgpu_block_kind kind;
+};
+
+struct vgpu_ledger_shard {
+    pthread_mutex_t lock;
+    struct vgpu_block *blocks; /* capacity entries, kind NONE = empty */
+    size_t capacity, count;
+};
+
+struct vgpu_ledger {
+    struct vgpu_ledger_shard shards[VGPU_LEDGER_SHARDS];
+};
+
+/* A zeroed ledger is empty and ready (PTHREAD_MUTEX_INITIALIZER is all zero in glibc; asserted by the unit test). */
+
+/* Remembers `block`. 0: new. 1: the key was known already; *replaced is the old block, whose charge the caller must release.
+ * -ENOMEM: not remembered. */
+int vgpu_ledger_put(struct vgpu_ledger *ledger, const struct vgpu_block *block, struct vgpu_block *replaced);
+
+/* Forgets the block of that key and hands it out. false: unknown key. */
+bool vgpu_ledger_take(struct vgpu_ledger *ledger, enum vgpu_block_kind kind, uint64_t key, struct vgpu_block *taken);
+
+/* Forgets all blocks that `context` owns; calls forget(block) for each, with the shard's lock held (forget must not use the ledger). */
+void vgpu_ledger_forget_context(struct vgpu_ledger *ledger, const void *context, void (*forget)(const struct vgpu_block *));
+
+/* Empties the ledger without taking a lock. Only in a fork child, before its other threads exist. */
+void vgpu_ledger_reset(struct vgpu_ledger *ledger);
+
+#endif

@@ -1,0 +1,38 @@
+/* Charges of this process: shared by the hooks that allocate and those that free. */
+#ifndef VGPU_MEMORY_H
+#define VGPU_MEMORY_H
+
+#include "cuda_abi.h"
+#include "ledger.h"
+
+/* Index of the device that the current context is on (devices.h; negative: leave the call to the driver). */
+int vgpu_memory_current_device(void);
+
+/* Reserves `bytes`; CUDA_ERROR_OUT_OF_MEMORY when the slice is full. */
+CUresult vgpu_memory_reserve(int device, uint64_t bytes);
+
+/* Books a successful allocation whose bytes are reserved. On CUDA_ERROR_OUT_OF_MEMORY (no memory for the entry) the reservation is
+ * gone and the caller frees the block. Bytes of an old block under the same key, freed behind our back, are released. */
+CUresult vgpu_memory_keep(enum vgpu_block_kind kind, uint64_t key, int device, uint64_t bytes, const void *context);
+
+/* Frees through the driver: forgets the block before (a freed address may be handed out again at once), releases its bytes after, and
+ * puts it back if the driver refuses. Unknown blocks go to the driver untouched. */
+#define VGPU_MEMORY_FREE(kind, key, real_call)                                                     \
+    do {                                                                                           \
+        struct vgpu_block block_;                                                                  \
+        const bool known_ = vgpu_memory_take((kind), (uint64_t)(key), &block_);                    \
+        const CUresult result_ = (real_call);                                                      \
+        if (known_) vgpu_memory_settle(&block_, result_);                                          \
+        return result_;                                                                            \
+    } while (0)
+
+bool vgpu_memory_take(enum vgpu_block_kind kind, uint64_t key, struct vgpu_block *block);
+void vgpu_memory_settle(const struct vgpu_block *block, CUresult freed);
+
+/* The driver has destroyed a context and all memory of it. */
+void vgpu_memory_forget_context(CUcontext context);
+
+/* In a fork child: nothing of the parent's is ours. */
+void vgpu_memory_forget_all(void);
+
+#endif

@@ -1,0 +1,41 @@
+/* The region file: open, initialise, take and give back a slot, sweep the slots of the dead. */
+#ifndef VGPU_REGION_FILE_H
+#define VGPU_REGION_FILE_H
+
+#include <stdbool.h>
+
+#include "config.h"
+#include "vgpu_region.h"
+
+struct vgpu_region_file {
+    struct vgpu_region *region; /* NULL: closed */
+    int file;                   /* -1: memory of this process alone, after the file could not be used */
+};
+
+/* What a new region is filled with. */
+struct vgpu_region_values {
+    int device_count;
+    char uuid[VGPU_MAX_DEVICES][VGPU_UUID_BYTES];
+    struct vgpu_limit limit[VGPU_MAX_DEVICES];
+    int priority;
+    bool limits_are_authoritative; /* from the limits file: written even where other processes live already */
+};
+
+/* Maps the region at `path`, creating and initialising it if need be, and publishes the values. When the file cannot be used (NULL
+ * path, read-only directory, foreign version) the region is private memory: limits then hold for this process alone. Fails, with
+ * -errno, only when there is no memory. The caller holds the process's lock. */
+int vgpu_region_open(struct vgpu_region_file *opened, const char *path, const struct vgpu_region_values *values);
+
+/* Writes limits into the region, where monitors read them. A device that may not be used shows a limit of 1 byte, as 0 means none. */
+void vgpu_region_publish_limits(struct vgpu_region *region, const struct vgpu_limit *limit, int count);
+
+/* Takes a slot for this process. NULL when all 1024 belong to living processes or the file lock cannot be had. */
+struct vgpu_region_slot *vgpu_region_claim(struct vgpu_region_file *opened);
+
+/* Gives the slot back, with whatever it still holds. */
+void vgpu_region_leave(struct vgpu_region_file *opened, struct vgpu_region_slot *slot);
+
+/* Frees the slots of dead processes and repairs totals that a killed process left too high. With the file lock. */
+void vgpu_region_reclaim(struct vgpu_region_file *opened);
+
+#endif

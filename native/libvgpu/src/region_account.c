@@ -1,0 +1,87 @@
+#include "region_account.h"
+
+#include <errno.h>
+#include <stdbool.h>
+
+#include "quota.h"
+
+static void subtract(_Atomic uint64_t *counter, uint64_t bytes)
+{
+    uint64_t old = atomic_load(counter);
+    while (!atomic_compare_exchange_weak(counter, &old, vgpu_quota_subtract(old, bytes))) {
+    }
+}
+
+int vgpu_region_reserve(struct vgpu_region *region, struct vgpu_region_slot *slot, int device, uint64_t bytes, uint64_t limit)
+{
+    _Atomic uint64_t *total = vgpu_region_reserved(region, device);
+    int result = -ENOMEM;
+    atomic_fetch_add(vgpu_slot_begun(slot), 1);
+    uint64_t used = atomic_load(total);
+    while (vgpu_quota_fits(used, bytes, limit)) {
+        if (!atomic_compare_exchange_weak(total, &used, used + bytes)) continue;
+        atomic_fetch_add(&slot->mem[device].total_bytes, bytes);
+        atomic_fetch_add(&slot->mem[device].data_bytes, bytes);
+        result = 0;
+        break;
+    }
+    atomic_fetch_add(vgpu_slot_done(slot), 1);
+    return result;
+}
+
+void vgpu_region_release(struct vgpu_region *region, struct vgpu_region_slot *slot, int device, uint64_t bytes)
+{
+    atomic_fetch_add(vgpu_slot_begun(slot), 1);
+    subtract(&slot->mem[device].data_bytes, bytes);
+    subtract(&slot->mem[device].total_bytes, bytes);
+    subtract(vgpu_region_reserved(region, device), bytes);
+    atomic_fetch_add(vgpu_slot_done(slot), 1);
+}
+
+int vgpu_region_process_count(struct vgpu_region *region)
+{
+    const int count = atomic_load(&region->process_count);
+    return count < 0 ? 0 : count > VGPU_MAX_PROCESSES ? VGPU_MAX_PROCESSES : count;
+}
+
+uint64_t vgpu_region_used(struct vgpu_region *region, int device)
+{
+    uint64_t sum = 0;
+    for (int i = vgpu_region_process_count(region) - 1; i >= 0; i--)
+        if (atomic_load(&region->slots[i].pid) != 0) sum += atomic_load(&region->slots[i].mem[device].total_bytes);
+    return sum;
+}
+
+/* Sum of begun operations, and whether all of them are done. Equal sums before and after a look: nothing happened between. */
+static bool quiet(struct vgpu_region *region, uint64_t *operations)
+{
+    *operations = 0;
+    for (int i = vgpu_region_process_count(region) - 1; i >= 0; i--) {
+        struct vgpu_region_slot *slot = &region->slots[i];
+        if (atomic_load(&slot->pid) == 0) continue;
+        const uint64_t begun = atomic_load(vgpu_slot_begun(slot));
+        if (begun != atomic_load(vgpu_slot_done(slot))) return false;
+        *operations += begun;
+    }
+    return true;
+}
+
+static bool repair_total(struct vgpu_region *region, int device)
+{
+    uint64_t before, after;
+    if (!quiet(region, &before)) return false;
+    uint64_t total = atomic_load(vgpu_region_reserved(region, device));
+    const uint64_t sum = vgpu_region_used(region, device);
+    if (!quiet(region, &after) || before != after) return false;
+    /* A reservation that starts now has not touched the total yet, or makes this exchange fail. */
+    return total == sum || atomic_compare_exchange_strong(vgpu_region_reserved(region, device), &total, sum);
+}
+
+void vgpu_region_repair_totals(struct vgpu_region *region)
+{
+    /* A handful of tries: each fails only if some process reserved or released in that very microsecond. */
+    enum { TRIES = 8 };
+    for (int device = 0; device < VGPU_MAX_DEVICES; device++)
+        for (int i = 0; i < TRIES && !repair_total(region, device); i++) {
+        }
+}

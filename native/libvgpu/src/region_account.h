@@ -1,0 +1,29 @@
+/* Reserving bytes of a device in the region: lock free, exact, and safe against being killed at any instruction.
+ *
+ * Two numbers are kept: the container's total per device (the one that is held against the limit) and each process's own share. A
+ * reservation raises the total first and the share second; a release lowers the share first and the total second. Whoever is killed
+ * between leaves the total too high, never too low: a limit may be reached early but is never exceeded, and
+ * vgpu_region_repair_totals puts it right as soon as somebody would be refused.
+ */
+#ifndef VGPU_REGION_ACCOUNT_H
+#define VGPU_REGION_ACCOUNT_H
+
+#include "vgpu_region.h"
+
+/* Reserves if the container's total stays within `limit`. 0 or -ENOMEM. Any thread, no lock. */
+int vgpu_region_reserve(struct vgpu_region *region, struct vgpu_region_slot *slot, int device, uint64_t bytes, uint64_t limit);
+
+/* Takes back a reservation of this process. Saturates at 0. Any thread, no lock. */
+void vgpu_region_release(struct vgpu_region *region, struct vgpu_region_slot *slot, int device, uint64_t bytes);
+
+/* Bytes that the processes of this container hold on a device. */
+uint64_t vgpu_region_used(struct vgpu_region *region, int device);
+
+/* Sets each total to the sum of the shares, unless somebody is reserving at this very moment. Needs the file lock (no slot may come
+ * or go meanwhile). */
+void vgpu_region_repair_totals(struct vgpu_region *region);
+
+/* Number of slots that may be in use, in range whatever the file says. */
+int vgpu_region_process_count(struct vgpu_region *region);
+
+#endif

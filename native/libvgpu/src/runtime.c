@@ -1,0 +1,263 @@
+#include "runtime.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "config_source.h"
+#include "devices.h"
+#include "memory.h"
+#include "log.h"
+#include "quota.h"
+#include "region.h"
+#include "region_account.h"
+#include "region_lock.h"
+
+/* A changed limits file is seen by the first allocation after 10 ms: one stat per 10 ms is nothing, and people cannot tell. */
+enum { LIMITS_LOOK_MS = 10 };
+/* Dead processes of the container are looked for while asking how much is used, at most so often. */
+enum { SWEEP_MS = 100 };
+
+/* Zero means "not started". */
+struct state {
+    pthread_mutex_t lock; /* guards all that is not atomic */
+    _Atomic bool ready;
+    struct vgpu_region_file shared;
+    _Atomic(struct vgpu_region_slot *) slot;
+    struct vgpu_config config;
+    struct vgpu_config_stamp stamp;
+    _Atomic uint64_t limit_bytes[VGPU_MAX_DEVICES];
+    _Atomic uint64_t unplaced_limit_bytes;
+    _Atomic int64_t next_look_ms, next_sweep_ms, next_launch_s;
+    int64_t launch_interval_s;
+};
+
+static _Atomic(struct state *) state_pages;
+static struct vgpu_devices devices; /* survives fork */
+static bool devices_discovered;
+/* What the parent had mapped; its child lets go of it. */
+static struct vgpu_region_file inherited = {.file = -1};
+static _Thread_local bool inside;
+
+/* Kernels before 4.14 cannot empty pages at fork. */
+static void empty_state_in_child(void) { memset((void *)atomic_load(&state_pages), 0, sizeof(struct state)); }
+
+static struct state *state(void)
+{
+    struct state *pages = atomic_load_explicit(&state_pages, memory_order_acquire);
+    if (pages != NULL) return pages;
+    struct state *fresh = mmap(NULL, sizeof *fresh, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (fresh == MAP_FAILED) return NULL;
+    if (!atomic_compare_exchange_strong(&state_pages, &pages, fresh)) {
+        munmap(fresh, sizeof *fresh);
+        return pages;
+    }
+    if (madvise(fresh, sizeof *fresh, MADV_WIPEONFORK) != 0) pthread_atfork(NULL, NULL, empty_state_in_child);
+    return fresh;
+}
+
+static int64_t now_ms(clockid_t clock)
+{
+    struct timespec now;
+    clock_gettime(clock, &now); /* coarse: about 5 ns, exact to 4 ms */
+    return (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000;
+}
+
+/* True for one caller per interval. */
+static bool due(_Atomic int64_t *next, int64_t now, int64_t interval)
+{
+    int64_t at = atomic_load_explicit(next, memory_order_relaxed);
+    return now >= at && atomic_compare_exchange_strong(next, &at, now + interval);
+}
+
+static void apply_limits(struct state *s, struct vgpu_limit limit[VGPU_MAX_DEVICES])
+{
+    for (int i = 0; i < VGPU_MAX_DEVICES; i++) {
+        limit[i] = vgpu_config_limit(&s->config, devices.uuid[i], i);
+        atomic_store(&s->limit_bytes[i], limit[i].memory_bytes);
+    }
+    atomic_store(&s->unplaced_limit_bytes, vgpu_config_limit(&s->config, "", -1).memory_bytes);
+}
+
+static const char *region_path(const struct vgpu_config *config)
+{
+    const char *path = getenv("CUDA_DEVICE_MEMORY_SHARED_CACHE");
+    if (path != NULL && *path != '\0') return path;
+    /* HAMi's default, but only where there is something to share. */
+    return vgpu_config_limits_anything(config) ? "/tmp/cudevshr.cache" : NULL;
+}
+
+static int number_of(const char *variable, int otherwise)
+{
+    const char *text = getenv(variable);
+    return text != NULL && *text != '\0' ? atoi(text) : otherwise;
+}
+
+static void drop_inherited(void)
+{
+    if (inherited.region == NULL) return;
+    munmap(inherited.region, sizeof *inherited.region);
+    if (inherited.file >= 0) close(inherited.file);
+    vgpu_memory_forget_all();
+    inherited = (struct vgpu_region_file){.file = -1};
+}
+
+static int start_locked(struct state *s)
+{
+    drop_inherited();
+    if (!devices_discovered) vgpu_devices_discover(&devices);
+    devices_discovered = true;
+    vgpu_config_load(VGPU_LIMITS_PATH, &s->config, &s->stamp);
+    struct vgpu_region_values values = {
+        .device_count = atomic_load(&devices.count),
+        .priority = number_of("CUDA_TASK_PRIORITY", 1),
+        .limits_are_authoritative = s->config.source == VGPU_CONFIG_FILE,
+    };
+    memcpy(values.uuid, devices.uuid, sizeof values.uuid);
+    apply_limits(s, values.limit);
+    s->launch_interval_s = number_of("RECORD_KERNEL_INTERVAL", 1);
+    const int error = vgpu_region_open(&s->shared, region_path(&s->config), &values);
+    if (error != 0) return error;
+    inherited = s->shared;
+    for (int i = 0; i < values.device_count; i++)
+        vgpu_log(VGPU_LOG_INFO, "device %d %s: %llu bytes, %u %% of the cores", i, values.uuid[i],
+                 (unsigned long long)values.limit[i].memory_bytes, values.limit[i].core_percent);
+    return 0;
+}
+
+bool vgpu_runtime_start(void)
+{
+    struct state *s = state();
+    if (s == NULL || inside) return false;
+    if (atomic_load_explicit(&s->ready, memory_order_acquire)) return true;
+    inside = true; /* NVML and the driver are called below and may come back through our hooks */
+    pthread_mutex_lock(&s->lock);
+    if (!atomic_load(&s->ready)) {
+        const int error = start_locked(s);
+        if (error == 0)
+            atomic_store_explicit(&s->ready, true, memory_order_release);
+        else
+            vgpu_log(VGPU_LOG_ERROR, "cannot start: %s", strerror(-error));
+    }
+    pthread_mutex_unlock(&s->lock);
+    inside = false;
+    return atomic_load(&s->ready);
+}
+
+static struct vgpu_region_slot *slot_of(struct state *s)
+{
+    struct vgpu_region_slot *slot = atomic_load_explicit(&s->slot, memory_order_acquire);
+    if (slot != NULL) return slot;
+    pthread_mutex_lock(&s->lock);
+    slot = atomic_load(&s->slot);
+    if (slot == NULL) {
+        slot = vgpu_region_claim(&s->shared);
+        atomic_store_explicit(&s->slot, slot, memory_order_release);
+    }
+    pthread_mutex_unlock(&s->lock);
+    return slot;
+}
+
+void vgpu_runtime_register(void)
+{
+    if (vgpu_runtime_start()) (void)slot_of(state());
+}
+
+static void look_for_new_limits(struct state *s)
+{
+    if (!due(&s->next_look_ms, now_ms(CLOCK_MONOTONIC_COARSE), LIMITS_LOOK_MS)) return;
+    if (!vgpu_config_changed(VGPU_LIMITS_PATH, &s->stamp)) return;
+    pthread_mutex_lock(&s->lock);
+    struct vgpu_limit limit[VGPU_MAX_DEVICES];
+    vgpu_config_load(VGPU_LIMITS_PATH, &s->config, &s->stamp);
+    apply_limits(s, limit);
+    vgpu_region_publish_limits(s->shared.region, limit, atomic_load(&devices.count));
+    pthread_mutex_unlock(&s->lock);
+    vgpu_log(VGPU_LOG_INFO, "limits read again");
+}
+
+int vgpu_runtime_cuda_device(CUdevice device) { return vgpu_devices_of_cuda(&devices, device); }
+
+int vgpu_runtime_nvml_device(nvmlDevice_t device) { return vgpu_devices_of_nvml(&devices, device); }
+
+static uint64_t limit_now(struct state *s, int index)
+{
+    look_for_new_limits(s);
+    if (index == VGPU_DEVICE_UNPLACED) return atomic_load(&s->unplaced_limit_bytes);
+    if (index < 0) return VGPU_UNLIMITED;
+    return vgpu_quota_stricter(atomic_load_explicit(&s->limit_bytes[index], memory_order_relaxed),
+                               atomic_load_explicit(&s->shared.region->limit_bytes[index], memory_order_relaxed));
+}
+
+uint64_t vgpu_runtime_limit(int index) { return vgpu_runtime_start() ? limit_now(state(), index) : VGPU_UNLIMITED; }
+
+static void reclaim(struct state *s)
+{
+    pthread_mutex_lock(&s->lock);
+    if (s->shared.file < 0 || vgpu_region_lock(s->shared.file) == 0) {
+        vgpu_region_reclaim(&s->shared);
+        if (s->shared.file >= 0) vgpu_region_unlock(s->shared.file);
+    }
+    pthread_mutex_unlock(&s->lock);
+}
+
+uint64_t vgpu_runtime_used(int index)
+{
+    if (index < 0 || !vgpu_runtime_start()) return 0;
+    struct state *s = state();
+    if (due(&s->next_sweep_ms, now_ms(CLOCK_MONOTONIC_COARSE), SWEEP_MS)) reclaim(s);
+    return vgpu_region_used(s->shared.region, index);
+}
+
+int vgpu_runtime_reserve(int index, uint64_t bytes)
+{
+    if (!vgpu_runtime_start()) return inside ? 0 : -ENOMEM;
+    struct state *s = state();
+    const uint64_t limit = limit_now(s, index);
+    if (index < 0) return vgpu_quota_fits(0, bytes, limit) ? 0 : -ENOMEM;
+    struct vgpu_region_slot *slot = slot_of(s);
+    if (slot == NULL) return -ENOMEM;
+    if (vgpu_region_reserve(s->shared.region, slot, index, bytes, limit) == 0) return 0;
+    reclaim(s);
+    if (vgpu_region_reserve(s->shared.region, slot, index, bytes, limit) == 0) return 0;
+    /* The wording is HAMi's: scripts look for it. */
+    vgpu_log(VGPU_LOG_ERROR, "Device %d OOM %llu / %llu", index,
+             (unsigned long long)(vgpu_region_used(s->shared.region, index) + bytes), (unsigned long long)limit);
+    return -ENOMEM;
+}
+
+void vgpu_runtime_release(int index, uint64_t bytes)
+{
+    if (index < 0 || !vgpu_runtime_start()) return;
+    struct state *s = state();
+    struct vgpu_region_slot *slot = atomic_load_explicit(&s->slot, memory_order_acquire);
+    if (slot != NULL) vgpu_region_release(s->shared.region, slot, index, bytes);
+}
+
+void vgpu_runtime_note_launch(void)
+{
+    struct state *s = atomic_load_explicit(&state_pages, memory_order_acquire);
+    if (s == NULL || !atomic_load_explicit(&s->ready, memory_order_acquire)) return;
+    const int64_t now_s = now_ms(CLOCK_REALTIME_COARSE) / 1000;
+    if (!due(&s->next_launch_s, now_s, s->launch_interval_s)) return;
+    struct vgpu_region *region = s->shared.region;
+    atomic_store(&region->last_kernel_time_s, (uint64_t)now_s);
+    /* Negative: a monitor has asked this container to wait for another; that is the monitor's to lift. */
+    if (atomic_load(&region->recent_kernel) >= 0) atomic_store(&region->recent_kernel, 2);
+}
+
+/* Gives the slot back on a regular exit, so that monitors need not wait for the next sweep. A killed process is swept by others. */
+__attribute__((destructor)) static void leave(void)
+{
+    struct state *s = atomic_load(&state_pages);
+    if (s == NULL || !atomic_load(&s->ready) || atomic_load(&s->slot) == NULL) return;
+    /* A thread that is stuck in here must not keep the process from ending. */
+    if (pthread_mutex_trylock(&s->lock) != 0) return;
+    struct vgpu_region_slot *slot = atomic_exchange(&s->slot, NULL);
+    vgpu_region_leave(&s->shared, slot);
+    pthread_mutex_unlock(&s->lock);
+}
