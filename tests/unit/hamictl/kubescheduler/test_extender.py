@@ -157,12 +157,12 @@ async def test_an_extender_is_not_asked_when_nothing_fits_anyway() -> None:
         raise AssertionError("asked")
 
     async with an_extender(answer) as extender:
-        with pytest.raises(NoFit, match="0/1 nodes are available: 1 Insufficient cpu"):
+        with pytest.raises(NoFit, match=r"0/1 nodes are available: 1 Insufficient cpu"):
             await Decider(a_cluster("a"), [extender]).choose(a_pod(requests={"cpu": "5"}))
 
 
 async def test_without_any_node_the_sentence_is_kube_schedulers() -> None:
-    with pytest.raises(NoFit, match="^no nodes available to schedule pods$"):
+    with pytest.raises(NoFit, match=r"^no nodes available to schedule pods$"):
         await Decider(Cluster(), []).choose(a_pod())
 
 
