@@ -8,13 +8,12 @@ become gRPC codes in one table; the kubelet puts their text into the pod's statu
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator
-from typing import NoReturn
+from collections.abc import AsyncIterator, Iterable
+from typing import Any, NoReturn
 
 import grpc
 from hamicommon.errors import Conflict, HamiError, InvalidRequest, NotFound, Unavailable
-from hamicommon.kubelet._generated import deviceplugin_pb2 as api
-from hamicommon.kubelet._generated import deviceplugin_pb2_grpc
+from hamicommon.kubelet._generated import deviceplugin_pb2, deviceplugin_pb2_grpc
 
 from hami_node_agent.allocating import Allocating
 from hami_node_agent.cards import Cards
@@ -23,6 +22,11 @@ from hami_node_agent.domain.replicas import replicas_of
 from hami_node_agent.prestarting import PreStarting
 
 logger = logging.getLogger(__name__)
+
+# Messages come without types; `Message` says that one is meant.
+api: Any = deviceplugin_pb2
+Message = Any
+Context = Any
 
 VERSION = "v1beta1"
 OPTIONS = api.DevicePluginOptions(pre_start_required=True, get_preferred_allocation_available=True)
@@ -51,22 +55,22 @@ class Plugin(deviceplugin_pb2_grpc.DevicePluginServicer):
         self._prestarting = prestarting
         self._numa_topology = numa_topology
 
-    async def GetDevicePluginOptions(
-        self, request: api.Empty, context: grpc.aio.ServicerContext
-    ) -> api.DevicePluginOptions:
+    async def GetDevicePluginOptions(  # noqa: N802 - the API's name
+        self, request: Message, context: Context
+    ) -> Message:
         """PreStartContainer and GetPreferredAllocation are wanted."""
         return OPTIONS
 
-    async def ListAndWatch(
-        self, request: api.Empty, context: grpc.aio.ServicerContext
-    ) -> AsyncIterator[api.ListAndWatchResponse]:
+    async def ListAndWatch(  # noqa: N802 - the API's name
+        self, request: Message, context: Context
+    ) -> AsyncIterator[Message]:
         """All slots of all cards, at once and after every change of health."""
         while True:
             seen = self._cards.changed.version
             yield self._devices()
             await self._cards.changed.wait(seen)
 
-    def _devices(self) -> api.ListAndWatchResponse:
+    def _devices(self) -> Message:
         answer = api.ListAndWatchResponse()
         for card in self._cards.devices():
             for replica in replicas_of(card.uuid, card.slots):
@@ -77,9 +81,9 @@ class Plugin(deviceplugin_pb2_grpc.DevicePluginServicer):
                     device.topology.nodes.add(ID=card.numa)
         return answer
 
-    async def GetPreferredAllocation(
-        self, request: api.PreferredAllocationRequest, context: grpc.aio.ServicerContext
-    ) -> api.PreferredAllocationResponse:
+    async def GetPreferredAllocation(  # noqa: N802 - the API's name
+        self, request: Message, context: Context
+    ) -> Message:
         """Slots on the granted cards; a container without a grant in flight is left out."""
         answer = api.PreferredAllocationResponse()
         for wanted in request.container_requests:
@@ -92,9 +96,9 @@ class Plugin(deviceplugin_pb2_grpc.DevicePluginServicer):
                 answer.container_responses.add(deviceIDs=ids)
         return answer
 
-    async def Allocate(
-        self, request: api.AllocateRequest, context: grpc.aio.ServicerContext
-    ) -> api.AllocateResponse:
+    async def Allocate(  # noqa: N802 - the API's name
+        self, request: Message, context: Context
+    ) -> Message:
         """Env, mounts and devices of each container."""
         try:
             wanted = [_ids(c.devices_ids) for c in request.container_requests]
@@ -103,9 +107,9 @@ class Plugin(deviceplugin_pb2_grpc.DevicePluginServicer):
             await _abort(context, exc)
         return api.AllocateResponse(container_responses=[_message(spec) for spec in specs])
 
-    async def PreStartContainer(
-        self, request: api.PreStartContainerRequest, context: grpc.aio.ServicerContext
-    ) -> api.PreStartContainerResponse:
+    async def PreStartContainer(  # noqa: N802 - the API's name
+        self, request: Message, context: Context
+    ) -> Message:
         """An error keeps the container from starting."""
         try:
             await self._prestarting.check(_ids(request.devices_ids))
@@ -114,15 +118,15 @@ class Plugin(deviceplugin_pb2_grpc.DevicePluginServicer):
         return api.PreStartContainerResponse()
 
 
-def _ids(listed: object) -> frozenset[str]:
-    ids = list(listed)  # type: ignore[call-overload]
+def _ids(listed: Iterable[str]) -> frozenset[str]:
+    ids = list(listed)
     unique = frozenset(ids)
     if not unique or len(unique) != len(ids):
         raise InvalidRequest(f"devices_ids: distinct device ids are wanted, got {ids}")
     return unique
 
 
-def _message(spec: ContainerSpec) -> api.ContainerAllocateResponse:
+def _message(spec: ContainerSpec) -> Message:
     return api.ContainerAllocateResponse(
         envs=dict(spec.envs),
         mounts=[
@@ -140,7 +144,7 @@ def _message(spec: ContainerSpec) -> api.ContainerAllocateResponse:
     )
 
 
-async def _abort(context: grpc.aio.ServicerContext, error: HamiError) -> NoReturn:
+async def _abort(context: Context, error: HamiError) -> NoReturn:
     code = next((c for kind, c in _CODES if isinstance(error, kind)), grpc.StatusCode.INTERNAL)
     await context.abort(code, str(error))
     raise AssertionError("abort raises")

@@ -26,6 +26,9 @@ from hami_node_agent.domain.ownership import Holding, KeptAnswer
 
 logger = logging.getLogger(__name__)
 
+_deviceplugin: Any = deviceplugin_pb2
+_podresources: Any = podresources_pb2
+
 POD_RESOURCES_TIMEOUT_S = 2.0
 
 
@@ -72,7 +75,7 @@ class Books:
         answer = await self._list()
         return frozenset((pod.namespace, pod.name) for pod in answer.pod_resources)
 
-    async def _list(self) -> podresources_pb2.ListPodResourcesResponse:
+    async def _list(self) -> Any:
         if not self._pod_resources.exists():
             raise Unavailable(f"{self._pod_resources}: no such socket")
         # A channel per call: a kept one would sit in its back-off after the kubelet came back.
@@ -80,14 +83,12 @@ class Books:
             stub = podresources_pb2_grpc.PodResourcesListerStub(channel)  # type: ignore[no-untyped-call]
             try:
                 return await stub.List(
-                    podresources_pb2.ListPodResourcesRequest(), timeout=POD_RESOURCES_TIMEOUT_S
+                    _podresources.ListPodResourcesRequest(), timeout=POD_RESOURCES_TIMEOUT_S
                 )
             except grpc.aio.AioRpcError as exc:
                 raise Unavailable(f"{self._pod_resources}: {exc.details()}") from exc
 
-    def _holdings_of(
-        self, answer: podresources_pb2.ListPodResourcesResponse
-    ) -> tuple[Holding, ...]:
+    def _holdings_of(self, answer: Any) -> tuple[Holding, ...]:
         found = []
         for pod in answer.pod_resources:
             for container in pod.containers:
@@ -140,7 +141,7 @@ def _holding(entry: dict[str, Any]) -> Holding:
 def _answer(text: str) -> KeptAnswer | None:
     """Our answer, or None if it is not one of ours (another plugin's, or made before us)."""
     try:
-        answer = deviceplugin_pb2.ContainerAllocateResponse.FromString(base64.b64decode(text))
+        answer = _deviceplugin.ContainerAllocateResponse.FromString(base64.b64decode(text))
     except (binascii.Error, DecodeError) as exc:
         raise ValueError(f"AllocResp: {exc}") from exc
     mounts = {mount.container_path: mount.host_path for mount in answer.mounts}
