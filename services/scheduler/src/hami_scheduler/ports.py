@@ -137,7 +137,7 @@ class Decision:
     candidates: int
     request: Mapping[str, object]
     policy: Mapping[str, object]
-    reasons: Mapping[str, str]
+    reasons: Mapping[NodeName, str]
     """Node -> reason string, for every refused candidate."""
     shortfalls: Sequence[object]
     message: str
@@ -152,6 +152,14 @@ class DecisionLog(Protocol):
 
     async def record(self, decisions: Sequence[Decision]) -> None:
         """Writes them; an identical repeated refusal only raises its count. Raises: Unavailable."""
+        ...
+
+
+class DriftJournal(Protocol):
+    """Where differences between ledger, pods and nodes are written down."""
+
+    async def drift(self, kind: str, subject: str, detail: str, *, repaired: bool) -> None:
+        """Appends one line. Raises: Unavailable."""
         ...
 
 

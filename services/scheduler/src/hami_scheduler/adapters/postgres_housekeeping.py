@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from hami_scheduler.ports import LockHolder
 from hamicommon.db.database import Database
 from hamicommon.domain.ids import AllocationId, NodeName, PodUid
 from hamicommon.errors import Conflict
+
+from hami_scheduler.ports import LockHolder
 
 _DRIFT = 'INSERT INTO drift_journal ("class", subject, detail, repaired) VALUES ($1, $2, $3, $4)'
 _LEASE_TAKE = """

@@ -19,11 +19,11 @@ from typing import Protocol
 import orjson
 import redis.asyncio
 import redis.exceptions
-
-from hami_scheduler.ports import LockHolder
 from hamicommon.domain.ids import AllocationId, NodeName, PodUid
 from hamicommon.errors import Conflict
 from hamicommon.settings import RedisSettings
+
+from hami_scheduler.ports import LockHolder
 
 logger = logging.getLogger(__name__)
 
@@ -211,5 +211,3 @@ async def open_node_lock(
     finally:
         with contextlib.suppress(redis.exceptions.RedisError, OSError, TimeoutError):
             await client.aclose()
-
-
