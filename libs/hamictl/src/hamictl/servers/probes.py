@@ -8,6 +8,7 @@ import json
 import socket
 import ssl
 import struct
+import urllib.error
 import urllib.request
 from pathlib import Path
 
@@ -75,6 +76,9 @@ def http_ready(url: str, *, ca_file: Path | None = None, verify: bool = True) ->
     try:
         with urllib.request.urlopen(url, timeout=_TIMEOUT_S, context=context) as answer:
             answer.read()
+    except urllib.error.HTTPError as exc:
+        exc.close()
+        raise NotReadyError(f"{url}: {exc}") from exc
     except OSError as exc:
         raise NotReadyError(f"{url}: {exc}") from exc
 
