@@ -9,8 +9,10 @@ from hamicommon.placement.rules import Ask, core_of, type_codes
 
 from tests.unit.hamicommon.placement.clusters import card, view_of
 
+PLAIN = ScoreWeights()
 
-def scored(usages, request, weights=ScoreWeights()):
+
+def scored(usages, request, weights=PLAIN):
     view = view_of({"n": usages})
     rows, _ = view.rows_of([NodeName("n")])
     ask = Ask(
