@@ -77,6 +77,7 @@ def prepare(
     return ServerPlan(
         name=name,
         prefix=way.prefix,
+        before_start=partial(clear_stale_lock, data),
         argv=(str(binaries / "postgres"), "-D", str(data), *options),
         cwd=data,
         log_path=folder / f"{name}.log",

@@ -68,6 +68,8 @@ def start(plan: ServerPlan, *, die_with_parent: bool = False) -> ServerProcess:
             log.
     """
     plan.log_path.parent.mkdir(parents=True, exist_ok=True)
+    if plan.before_start is not None:
+        plan.before_start()
     guard = ("setpriv", "--pdeathsig", "SIGKILL", "--") if die_with_parent else ()
     with plan.log_path.open("ab") as log:
         try:

@@ -47,12 +47,7 @@ class StepSpec:
 Spec = ChildSpec | StepSpec
 
 
-def server_child(
-    plan: ServerPlan,
-    *,
-    after: tuple[str, ...] = (),
-    prepare: Callable[[], None] | None = None,
-) -> ChildSpec:
+def server_child(plan: ServerPlan, *, after: tuple[str, ...] = ()) -> ChildSpec:
     """An embedded server as a child."""
     return ChildSpec(
         name=plan.name,
@@ -62,7 +57,7 @@ def server_child(
         health=probe_health(plan.probe),
         after=after,
         urls={plan.name: plan.url},
-        prepare=prepare,
+        prepare=plan.before_start,
         stop_signal=plan.stop_signal,
         start_timeout_s=plan.start_timeout_s,
         stop_grace_s=plan.stop_grace_s,
