@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 __all__ = [
     "NodeLockValue",
     "annotations_of",
+    "decode_cordon",
     "decode_node_lock",
     "decode_pair_scores",
     "decode_pod_devices",
