@@ -329,7 +329,7 @@ async def _soon(values: list[str]) -> list[str]:
 
 
 async def test_one_of_two_leads_and_the_other_follows_when_it_is_gone(plane: ControlPlane) -> None:
-    config = LeaderElection(lease_duration=1.0, renew_deadline=0.8, retry_period=0.1)
+    config = LeaderElection(lease_duration="1s", renew_deadline="800ms", retry_period="100ms")
     async with open_kube_api(plane.kubeconfig) as api:
         first, second = (Leadership(api, config, name) for name in ("first", "second"))
         await first.acquire()
