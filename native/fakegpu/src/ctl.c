@@ -38,7 +38,7 @@ static void show(const struct fg_machine *machine, struct fg_state *state)
     }
     printf("],\n \"processes\": [");
     const char *before = "";
-    for (int i = 0; i < FG_MAX_PROCESSES; i++) {
+    for (int i = 0; i < state->process_count; i++) {
         if (state->processes[i].pid == 0) continue;
         show_process(machine, &state->processes[i], before);
         before = ",";

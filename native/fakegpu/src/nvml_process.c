@@ -15,7 +15,7 @@ static unsigned int users_of(nvmlDevice_t device, struct user users[FG_MAX_PROCE
     unsigned int count = 0;
     fg_lock(fg_nvml.state);
     fg_sweep(fg_nvml.state);
-    for (int i = 0; i < FG_MAX_PROCESSES; i++) {
+    for (int i = 0; i < fg_nvml.state->process_count; i++) {
         const struct fg_process *process = &fg_nvml.state->processes[i];
         if (process->pid == 0 || !process->context[device->card]) continue;
         users[count++] = (struct user){

@@ -14,7 +14,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { MAGIC = 0x55504746, VERSION = 1 };
+enum { MAGIC = 0x55504746, VERSION = 2 };
 
 int64_t fg_now_ns(void)
 {
@@ -75,6 +75,7 @@ static struct fg_state *map_state(const struct fg_machine *machine)
         char boot_id[40];
         struct stat status;
         read_boot_id(boot_id);
+        (void)fchmod(file, 0666); /* containers run as all kinds of users */
         if (fstat(file, &status) == 0 && (status.st_size >= (off_t)sizeof *state || ftruncate(file, sizeof *state) == 0))
             state = mmap(NULL, sizeof *state, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
         if (state == MAP_FAILED) state = NULL;
@@ -104,7 +105,7 @@ static void repair(struct fg_state *state)
 {
     for (int card = 0; card < FG_MAX_DEVICES; card++) {
         state->cards[card].used_bytes = 0;
-        for (int i = 0; i < FG_MAX_PROCESSES; i++)
+        for (int i = 0; i < state->process_count; i++)
             if (state->processes[i].pid != 0) state->cards[card].used_bytes += state->processes[i].used_bytes[card];
     }
 }
@@ -151,7 +152,7 @@ static void free_process(struct fg_state *state, struct fg_process *process)
 
 void fg_sweep(struct fg_state *state)
 {
-    for (int i = 0; i < FG_MAX_PROCESSES; i++) {
+    for (int i = 0; i < state->process_count; i++) {
         struct fg_process *process = &state->processes[i];
         if (process->pid != 0 && start_time_of(process->pid) != process->start_time) free_process(state, process);
     }
@@ -165,12 +166,13 @@ struct fg_process *fg_self(struct fg_state *state)
     if (cached != NULL && cached_pid == pid && cached->pid == pid) return cached;
     fg_sweep(state);
     struct fg_process *free_entry = NULL;
-    for (int i = 0; i < FG_MAX_PROCESSES; i++) {
+    for (int i = 0; i < state->process_count; i++) {
         struct fg_process *process = &state->processes[i];
         if (process->pid == pid) free_process(state, process); /* our image before an exec */
         if (process->pid == 0 && free_entry == NULL) free_entry = process;
     }
-    if (free_entry == NULL) return NULL;
+    if (free_entry == NULL && state->process_count == FG_MAX_PROCESSES) return NULL;
+    if (free_entry == NULL) free_entry = &state->processes[state->process_count++];
     memset(free_entry->busy, 0, sizeof free_entry->busy);
     free_entry->start_time = start_time_of(pid);
     free_entry->pid = pid;

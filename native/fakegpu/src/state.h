@@ -52,6 +52,7 @@ struct fg_state {
     _Atomic uint32_t event_count; /* ever posted; the futex that waiters sleep on */
     struct fg_event events[FG_EVENTS];
     struct fg_card_state cards[FG_MAX_DEVICES];
+    int32_t process_count; /* entries from here on have never been used */
     struct fg_process processes[FG_MAX_PROCESSES];
 };
 
