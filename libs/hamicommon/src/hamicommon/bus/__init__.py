@@ -1,0 +1,1 @@
+"""NATS with JetStream: announcing facts, consuming them idempotently, asking and answering."""

@@ -1,0 +1,73 @@
+"""Connections to the ledger: a raw asyncpg pool for the hot path, an engine for everything else."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import asyncpg
+import orjson
+from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
+from sqlalchemy.pool import NullPool
+
+from hamicommon.errors import Unavailable
+from hamicommon.settings import PostgresSettings
+
+LOCK_TIMEOUT_MS = 200
+"""The loser of a row lock re-plans rather than waits (architecture 2.1)."""
+
+
+@asynccontextmanager
+async def open_engine(settings: PostgresSettings) -> AsyncIterator[AsyncEngine]:
+    """A SQLAlchemy engine without a pool, for migrations and commands."""
+    dsn = settings.dsn.get_secret_value()
+    url = "postgresql+asyncpg://" + dsn.partition("://")[2]
+    engine = create_async_engine(
+        url,
+        poolclass=NullPool,
+        connect_args={"timeout": settings.connect_timeout_s},
+    )
+    try:
+        yield engine
+    finally:
+        await engine.dispose()
+
+
+async def _prepare(connection: asyncpg.Connection) -> None:
+    for name in ("json", "jsonb"):
+        await connection.set_type_codec(
+            name,
+            schema="pg_catalog",
+            encoder=lambda value: orjson.dumps(value).decode(),
+            decoder=orjson.loads,
+        )
+
+
+@asynccontextmanager
+async def open_pool(
+    settings: PostgresSettings, application_name: str, *, read_only: bool = False
+) -> AsyncIterator[asyncpg.Pool]:
+    """A pool of raw connections; JSON columns are Python values.
+
+    Raises: Unavailable when the server can't be reached.
+    """
+    try:
+        pool = await asyncpg.create_pool(
+            settings.dsn.get_secret_value(),
+            min_size=settings.pool_min,
+            max_size=settings.pool_max,
+            timeout=settings.connect_timeout_s,
+            command_timeout=settings.command_timeout_s,
+            init=_prepare,
+            server_settings={
+                "application_name": application_name,
+                "lock_timeout": str(LOCK_TIMEOUT_MS),
+                "default_transaction_read_only": "on" if read_only else "off",
+            },
+        )
+    except (OSError, TimeoutError, asyncpg.PostgresError) as exc:
+        raise Unavailable(f"Postgres: {exc or type(exc).__name__}") from exc
+    try:
+        yield pool
+    finally:
+        pool.terminate()

@@ -1,0 +1,1 @@
+"""Values that several services speak about; standard library and numpy only."""

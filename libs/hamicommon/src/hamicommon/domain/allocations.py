@@ -1,0 +1,180 @@
+"""Placements (what the engine chose) and allocations (what the ledger granted), with their states.
+
+States and guarded transitions are drawn in `docs/pod-path.md`; the table of legal ones is here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import StrEnum
+
+from hamicommon.domain.ids import AllocationId, GpuUuid, NodeName, PodUid
+from hamicommon.domain.requests import Role
+
+
+class AllocationState(StrEnum):
+    """Where an allocation is on its way."""
+
+    RESERVED = "reserved"
+    BINDING = "binding"
+    BOUND = "bound"
+    ALLOCATED = "allocated"
+    RELEASING = "releasing"
+    RELEASED = "released"
+    EXPIRED = "expired"
+    FAILED = "failed"
+    RELEASED_UNCONFIRMED = "released_unconfirmed"
+
+
+LIVE_STATES = frozenset(
+    {
+        AllocationState.RESERVED,
+        AllocationState.BINDING,
+        AllocationState.BOUND,
+        AllocationState.ALLOCATED,
+        AllocationState.RELEASING,
+    }
+)
+"""States that hold capacity."""
+
+TRANSITIONS: Mapping[AllocationState, frozenset[AllocationState]] = {
+    AllocationState.RESERVED: frozenset(
+        {
+            AllocationState.BINDING,
+            AllocationState.EXPIRED,
+            AllocationState.FAILED,
+            AllocationState.RELEASED,
+        }
+    ),
+    AllocationState.BINDING: frozenset(
+        {
+            AllocationState.BOUND,
+            AllocationState.RESERVED,
+            AllocationState.EXPIRED,
+            AllocationState.FAILED,
+            AllocationState.RELEASED,
+        }
+    ),
+    AllocationState.BOUND: frozenset(
+        {
+            AllocationState.ALLOCATED,
+            AllocationState.FAILED,
+            AllocationState.RELEASING,
+            AllocationState.RELEASED,
+            AllocationState.RELEASED_UNCONFIRMED,
+        }
+    ),
+    AllocationState.ALLOCATED: frozenset(
+        {
+            AllocationState.FAILED,
+            AllocationState.RELEASING,
+            AllocationState.RELEASED,
+            AllocationState.RELEASED_UNCONFIRMED,
+        }
+    ),
+    AllocationState.RELEASING: frozenset(
+        {AllocationState.RELEASED, AllocationState.RELEASED_UNCONFIRMED}
+    ),
+}
+"""Legal steps; a state that is no key here is final."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceShare:
+    """A slice of one card for one container."""
+
+    uuid: GpuUuid
+    vendor: str
+    memory_mib: int
+    core_percent: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ContainerGrant:
+    """What one container gets; `shares` is empty for a container that asked for no card."""
+
+    index: int
+    """Position among init containers followed by app containers."""
+    name: str
+    role: Role
+    shares: tuple[DeviceShare, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Footprint:
+    """What an allocation takes from one card: max(init, app) per dimension."""
+
+    uuid: GpuUuid
+    slots: int
+    memory_mib: int
+    core_percent: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Placement:
+    """The engine's choice: one node and the slices of every container, in spec order."""
+
+    node: NodeName
+    containers: tuple[ContainerGrant, ...]
+    score: float = 0.0
+
+    def footprints(self) -> tuple[Footprint, ...]:
+        """See `footprints`."""
+        return footprints(self.containers)
+
+
+def footprints(containers: Iterable[ContainerGrant]) -> tuple[Footprint, ...]:
+    """Collapses container slices to what each card must hold, ordered by uuid.
+
+    Init containers run one at a time (maximum, one slot), app containers together (sums, one slot
+    each); the card holds the greater of both in each dimension. Source: protocol sheet 4.4.
+    """
+    app: dict[GpuUuid, tuple[int, int, int]] = {}
+    init: dict[GpuUuid, tuple[int, int, int]] = {}
+    for container in containers:
+        for share in container.shares:
+            memory, core = share.memory_mib, share.core_percent
+            if container.role == "init":
+                old = init.get(share.uuid, (1, 0, 0))
+                init[share.uuid] = (1, max(old[1], memory), max(old[2], core))
+            else:
+                old = app.get(share.uuid, (0, 0, 0))
+                app[share.uuid] = (old[0] + 1, old[1] + memory, old[2] + core)
+    zero = (0, 0, 0)
+    return tuple(
+        Footprint(
+            uuid=uuid,
+            slots=max(init.get(uuid, zero)[0], app.get(uuid, zero)[0]),
+            memory_mib=max(init.get(uuid, zero)[1], app.get(uuid, zero)[1]),
+            core_percent=max(init.get(uuid, zero)[2], app.get(uuid, zero)[2]),
+        )
+        for uuid in sorted(init.keys() | app.keys())
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Allocation:
+    """One row of the ledger: which pod holds which slices, and where it is on its way."""
+
+    id: AllocationId
+    pod_uid: PodUid
+    namespace: str
+    pod_name: str
+    attempt: int
+    node: NodeName
+    state: AllocationState
+    containers: tuple[ContainerGrant, ...]
+    token: int | None = None
+    """Fencing token, handed out at reserved -> binding; grows with every hand-out."""
+    reserved_at: datetime
+    deadline: datetime | None = None
+    traceparent: str = ""
+    reason: str = ""
+    annotations: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def live(self) -> bool:
+        """True while it holds capacity."""
+        return self.state in LIVE_STATES

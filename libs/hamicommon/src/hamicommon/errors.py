@@ -1,0 +1,53 @@
+"""The one error tree; routes and servicers map it to HTTP and gRPC codes in one table each.
+
+* HamiError
+  + InvalidRequest      the caller's mistake: the field, the value and what would be right
+  + NotFound            the named pod, node, card or allocation does not exist
+  + Conflict            lost a race or met a state that forbids the step; look again and retry
+    - CapacityConflict  a card (or quota) could no longer hold the grant; carries which one
+  + Unschedulable       nothing fits; carries the reason for every node
+  + Unavailable         Postgres, Redis, NATS or the API server is away or too slow; retry later
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+
+class HamiError(Exception):
+    """Base of all errors that we raise on purpose; `str(error)` is fit for a user."""
+
+
+class InvalidRequest(HamiError):
+    """The caller's mistake, in one sentence: the field, the value, and what would be right."""
+
+
+class NotFound(HamiError):
+    """The named thing does not exist (any more)."""
+
+
+class Conflict(HamiError):
+    """Lost a race, or the present state forbids the step."""
+
+
+class CapacityConflict(Conflict):
+    """A guarded UPDATE matched no row: the card (or quota) can't hold the grant any more.
+
+    `subject` is the device uuid (or `quota/<namespace>/<resource>`) that refused.
+    """
+
+    def __init__(self, subject: str, message: str) -> None:
+        super().__init__(message)
+        self.subject = subject
+
+
+class Unschedulable(HamiError):
+    """No node fits; `reasons` maps each refused node to its reason string."""
+
+    def __init__(self, reasons: Mapping[str, str]) -> None:
+        super().__init__(f"no available node, {len(reasons)} nodes do not meet")
+        self.reasons = dict(reasons)
+
+
+class Unavailable(HamiError):
+    """A backend is away or too slow; nothing was changed, or the change is not known to us."""

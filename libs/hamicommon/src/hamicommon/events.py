@@ -1,0 +1,293 @@
+"""Everything that travels on the bus: streams, subjects and versioned payloads.
+
+Facts are past tense and delivered at least once, so every consumer is idempotent by the id in the
+payload. A payload of an unknown `version` is dead-lettered, never guessed at.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated, Literal
+
+from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, TypeAdapter
+
+from hamicommon.grants import Grant
+
+INVENTORY_STREAM = "HAMI_INVENTORY"
+GRANTS_STREAM = "HAMI_GRANTS"
+REPORTS_STREAM = "HAMI_REPORTS"
+USAGE_STREAM = "HAMI_USAGE"
+EVENTS_STREAM = "HAMI_EVENTS"
+
+HEARTBEAT_S = 10.0
+"""An agent repeats its inventory at least this often."""
+
+
+def token_of(node: str) -> str:
+    """A node's name as one subject token (dots part tokens; `_` is illegal in node names)."""
+    return node.replace(".", "_")
+
+
+def inventory_subject(node: str) -> str:
+    """Where a node's inventory is announced (one message kept per subject)."""
+    return f"hami.inventory.v1.{token_of(node)}"
+
+
+def grants_subject(node: str) -> str:
+    """Where a node's grants are announced, before the binding."""
+    return f"hami.grants.v1.{token_of(node)}"
+
+
+def snapshot_subject(node: str) -> str:
+    """Where an agent asks for all live grants of its node (request and reply, not a stream)."""
+    return f"hami.grants.snapshot.{token_of(node)}"
+
+
+def reports_subject(node: str) -> str:
+    """Where a node says what became of its grants."""
+    return f"hami.reports.v1.{token_of(node)}"
+
+
+def usage_subject(node: str) -> str:
+    """Where a node's usage samples go."""
+    return f"hami.usage.v1.{token_of(node)}"
+
+
+def event_subject(entity: str, verb: str) -> str:
+    """Where facts of the ledger go, for example `hami.events.v1.allocation.released`."""
+    return f"hami.events.v1.{entity}.{verb}"
+
+
+class Payload(BaseModel):
+    """Base of all payloads: frozen, and unknown fields are ignored so that readers may be older."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    version: Literal[1] = 1
+
+
+class MigProfileItem(BaseModel):
+    """See domain.devices.MigProfile."""
+
+    name: str
+    memory_mib: int
+    core_percent: int
+    slice_count: int
+    placements: tuple[tuple[int, int], ...] = ()
+
+
+class InventoryDevice(BaseModel):
+    """One card in an inventory; units as in domain.devices.GpuDevice."""
+
+    uuid: str
+    index: int
+    vendor: str
+    type: str
+    slots: int
+    memory_mib: int
+    core_percent: int
+    numa: int = 0
+    mode: str = "hami-core"
+    healthy: bool = True
+    health_reason: str = ""
+    mig_profiles: tuple[MigProfileItem, ...] = ()
+
+
+class Inventory(Payload):
+    """All cards of a node; sent on change and as heartbeat."""
+
+    node: str
+    agent_id: str
+    """Changes with every start of the agent."""
+    sequence: int
+    """Grows within one agent_id; a lower one is stale."""
+    observed_at: AwareDatetime
+    devices: tuple[InventoryDevice, ...]
+    pair_scores: dict[str, dict[str, int]] = Field(default_factory=dict)
+
+
+class GrantAnnounced(Payload):
+    """A pod is about to be bound to this node with these slices."""
+
+    kind: Literal["granted"] = "granted"
+    grant: Grant
+
+
+class GrantWithdrawn(Payload):
+    """The grant is no longer valid (bind failed, pod gone)."""
+
+    kind: Literal["withdrawn"] = "withdrawn"
+    allocation_id: str
+    pod_uid: str
+    node: str
+    token: int
+    reason: str
+
+
+GrantMessage = Annotated[GrantAnnounced | GrantWithdrawn, Field(discriminator="kind")]
+GRANT_MESSAGE: TypeAdapter[GrantAnnounced | GrantWithdrawn] = TypeAdapter(GrantMessage)
+
+
+class GrantSnapshotRequest(Payload):
+    """An agent asks for the live grants (binding, bound, allocated, releasing) of its node."""
+
+    node: str
+
+
+class GrantState(BaseModel):
+    """A grant with its state in the ledger."""
+
+    model_config = ConfigDict(frozen=True)
+
+    grant: Grant
+    state: str
+
+
+class GrantSnapshot(Payload):
+    """The answer; `complete` is False when the ledger could not be read."""
+
+    node: str
+    complete: bool
+    taken_at: AwareDatetime
+    grants: tuple[GrantState, ...] = ()
+
+
+class ReportBase(Payload):
+    """What a node says of one allocation."""
+
+    report_id: str
+    """Unique; the deduplication id."""
+    node: str
+    allocation_id: str
+    pod_uid: str
+    token: int
+    at: AwareDatetime
+    traceparent: str = ""
+
+
+class Allocated(ReportBase):
+    """The kubelet has its answer for every container of the pod."""
+
+    kind: Literal["allocated"] = "allocated"
+
+
+class AllocateFailed(ReportBase):
+    """Allocate or PreStartContainer was refused."""
+
+    kind: Literal["failed"] = "failed"
+    reason: str
+
+
+class MovedShare(BaseModel):
+    """The cards that the kubelet really gave to one container."""
+
+    model_config = ConfigDict(frozen=True)
+
+    container: str
+    uuids: tuple[str, ...]
+
+
+class Moved(ReportBase):
+    """PreStartContainer found the pod on other cards than granted and repaired the limits."""
+
+    kind: Literal["moved"] = "moved"
+    shares: tuple[MovedShare, ...]
+
+
+class PodGone(ReportBase):
+    """The agent no longer sees any container of the pod."""
+
+    kind: Literal["gone"] = "gone"
+
+
+Report = Annotated[Allocated | AllocateFailed | Moved | PodGone, Field(discriminator="kind")]
+REPORT: TypeAdapter[Allocated | AllocateFailed | Moved | PodGone] = TypeAdapter(Report)
+
+
+class DeviceSample(BaseModel):
+    """One card at one moment; None is unknown, never 0."""
+
+    model_config = ConfigDict(frozen=True)
+
+    uuid: str
+    index: int
+    type: str
+    memory_used_bytes: int | None = None
+    memory_total_bytes: int | None = None
+    gpu_percent: float | None = None
+    memory_controller_percent: float | None = None
+    temperature_celsius: float | None = None
+    power_watts: float | None = None
+
+
+class ContainerSample(BaseModel):
+    """One container's slice of one card at one moment, from its shared region."""
+
+    model_config = ConfigDict(frozen=True)
+
+    pod_uid: str
+    namespace: str
+    pod: str
+    container: str
+    vdevice_index: int
+    uuid: str
+    memory_used_bytes: int
+    memory_limit_bytes: int
+    context_bytes: int = 0
+    module_bytes: int = 0
+    buffer_bytes: int = 0
+    core_percent: float | None = None
+    core_limit_percent: int = 0
+    last_kernel_at: datetime | None = None
+
+
+class Usage(Payload):
+    """All samples of one node at one moment."""
+
+    node: str
+    agent_id: str
+    sequence: int
+    sampled_at: AwareDatetime
+    devices: tuple[DeviceSample, ...]
+    containers: tuple[ContainerSample, ...]
+
+
+class DeviceCounters(BaseModel):
+    """Absolute counters of one card after a change; a view applies only a higher version."""
+
+    model_config = ConfigDict(frozen=True)
+
+    node: str
+    uuid: str
+    used_slots: int
+    used_memory_mib: int
+    used_core_percent: int
+    device_version: int
+
+
+class AllocationEvent(Payload):
+    """A state change of an allocation, from the outbox; the verb is the new state."""
+
+    event_id: int
+    allocation_id: str
+    pod_uid: str
+    namespace: str
+    pod_name: str
+    node: str
+    state: str
+    sequence: int
+    """Gap-free per pod."""
+    reason: str = ""
+    at: AwareDatetime
+    counters: tuple[DeviceCounters, ...] = ()
+
+
+class DeviceHealthEvent(Payload):
+    """A card became healthy or sick."""
+
+    event_id: int
+    node: str
+    uuid: str
+    healthy: bool
+    reason: str
+    at: AwareDatetime

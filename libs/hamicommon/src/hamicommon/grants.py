@@ -1,0 +1,200 @@
+"""The grant: what the scheduler tells a node about one pod's slices, and its signed form.
+
+It is published on the bus before the binding, answered in the snapshot, and mirrored in the pod
+annotation `hami.io/grant`, signed with Ed25519, so that an agent that can't reach the bus accepts
+this and nothing else: no field that a user can write ever creates an allocation (HAMi#3041).
+
+Signed form: `base64url(payload).base64url(signature)`; the payload is the grant's JSON.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from datetime import datetime
+from pathlib import Path
+from typing import Literal
+
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+    PublicFormat,
+    load_pem_private_key,
+    load_pem_public_key,
+)
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from hamicommon.domain.allocations import Allocation, ContainerGrant, DeviceShare
+from hamicommon.domain.ids import GpuUuid
+from hamicommon.errors import InvalidRequest
+
+
+class GrantedShare(BaseModel):
+    """A slice of one card."""
+
+    model_config = ConfigDict(frozen=True)
+
+    uuid: str
+    vendor: str
+    memory_mib: int
+    core_percent: int
+
+
+class GrantedContainer(BaseModel):
+    """What one container gets."""
+
+    model_config = ConfigDict(frozen=True)
+
+    index: int
+    name: str
+    role: Literal["init", "app"]
+    shares: tuple[GrantedShare, ...] = ()
+
+    def to_domain(self) -> ContainerGrant:
+        """The same as a domain value."""
+        return ContainerGrant(
+            index=self.index,
+            name=self.name,
+            role=self.role,
+            shares=tuple(
+                DeviceShare(
+                    uuid=GpuUuid(share.uuid),
+                    vendor=share.vendor,
+                    memory_mib=share.memory_mib,
+                    core_percent=share.core_percent,
+                )
+                for share in self.shares
+            ),
+        )
+
+
+class Grant(BaseModel):
+    """One pod's slices on one node, with the fencing token under which they were handed out."""
+
+    model_config = ConfigDict(frozen=True)
+
+    version: Literal[1] = 1
+    allocation_id: str
+    pod_uid: str
+    namespace: str
+    pod_name: str
+    node: str
+    token: int
+    containers: tuple[GrantedContainer, ...]
+    traceparent: str = ""
+    expires_at: datetime
+    """The signed form is not accepted later; a bound pod's grant in the ledger does not expire."""
+
+    def domain_containers(self) -> tuple[ContainerGrant, ...]:
+        """The containers as domain values, in spec order."""
+        return tuple(container.to_domain() for container in self.containers)
+
+
+def grant_of(allocation: Allocation, *, expires_at: datetime) -> Grant:
+    """Makes the grant of an allocation that has its token.
+
+    Raises: InvalidRequest when the allocation has no token yet.
+    """
+    if allocation.token is None:
+        raise InvalidRequest(f"allocation {allocation.id} has no token: it is not being bound")
+    return Grant(
+        allocation_id=allocation.id,
+        pod_uid=allocation.pod_uid,
+        namespace=allocation.namespace,
+        pod_name=allocation.pod_name,
+        node=allocation.node,
+        token=allocation.token,
+        traceparent=allocation.traceparent,
+        expires_at=expires_at,
+        containers=tuple(
+            GrantedContainer(
+                index=container.index,
+                name=container.name,
+                role=container.role,
+                shares=tuple(
+                    GrantedShare(
+                        uuid=share.uuid,
+                        vendor=share.vendor,
+                        memory_mib=share.memory_mib,
+                        core_percent=share.core_percent,
+                    )
+                    for share in container.shares
+                ),
+            )
+            for container in allocation.containers
+        ),
+    )
+
+
+def sign(grant: Grant, key: Ed25519PrivateKey) -> str:
+    """The signed form for the annotation."""
+    payload = grant.model_dump_json().encode()
+    return f"{_encode(payload)}.{_encode(key.sign(payload))}"
+
+
+def verify(text: str, key: Ed25519PublicKey, *, now: datetime) -> Grant:
+    """Reads a signed grant.
+
+    Raises: InvalidRequest when it is malformed, not signed by `key`, or past its expiry.
+    """
+    payload_text, _, signature_text = text.partition(".")
+    try:
+        payload = base64.urlsafe_b64decode(_pad(payload_text))
+        key.verify(base64.urlsafe_b64decode(_pad(signature_text)), payload)
+        grant = Grant.model_validate_json(payload)
+    except InvalidSignature as exc:
+        raise InvalidRequest("hami.io/grant is not signed by our scheduler") from exc
+    except (binascii.Error, ValueError, ValidationError) as exc:
+        raise InvalidRequest(f"hami.io/grant is malformed: {exc}") from exc
+    if now > grant.expires_at:
+        raise InvalidRequest(f"hami.io/grant expired at {grant.expires_at.isoformat()}")
+    return grant
+
+
+def _encode(data: bytes) -> str:
+    return base64.urlsafe_b64encode(data).rstrip(b"=").decode()
+
+
+def _pad(text: str) -> str:
+    return text + "=" * (-len(text) % 4)
+
+
+def new_key_pair() -> tuple[bytes, bytes]:
+    """(private, public) as PEM, for an installation that has no key yet."""
+    key = Ed25519PrivateKey.generate()
+    return (
+        key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()),
+        key.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo),
+    )
+
+
+def load_private_key(path: Path) -> Ed25519PrivateKey:
+    """Reads the scheduler's signing key.
+
+    Raises: InvalidRequest when the file is missing or holds another kind of key.
+    """
+    key = _load(path, lambda data: load_pem_private_key(data, password=None))
+    if not isinstance(key, Ed25519PrivateKey):
+        raise InvalidRequest(f"{path}: an Ed25519 private key in PEM form is wanted")
+    return key
+
+
+def load_public_key(path: Path) -> Ed25519PublicKey:
+    """Reads the key that agents verify with.
+
+    Raises: InvalidRequest when the file is missing or holds another kind of key.
+    """
+    key = _load(path, load_pem_public_key)
+    if not isinstance(key, Ed25519PublicKey):
+        raise InvalidRequest(f"{path}: an Ed25519 public key in PEM form is wanted")
+    return key
+
+
+def _load(path: Path, parse: object) -> object:
+    try:
+        return parse(path.read_bytes())  # type: ignore[operator]
+    except (OSError, ValueError) as exc:
+        raise InvalidRequest(f"{path}: no usable PEM key: {exc}") from exc

@@ -1,0 +1,1 @@
+"""What we read from and write to Kubernetes objects, and the client that carries it."""

@@ -1,0 +1,238 @@
+"""Keys and values of HAMi's annotations, to the byte, and our own.
+
+Everything here is pure text <-> domain. The scheduler writes pod annotations before the binding,
+the node-agent the node's; foreign device plugins and HAMi's tools read both. The node register's
+formats are in `register.py` and are re-exported here. Facts: protocol sheet 2.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from hamicommon.domain.allocations import ContainerGrant, DeviceShare
+from hamicommon.domain.ids import GpuUuid, NodeName
+from hamicommon.errors import InvalidRequest
+from hamicommon.k8s.register import (
+    INT32_MAX,
+    decode_pair_scores,
+    decode_register,
+    encode_pair_scores,
+    encode_register,
+)
+
+if TYPE_CHECKING:
+    from hamicommon.vendors.registry import Vendors
+
+__all__ = [
+    "NodeLockValue",
+    "annotations_of",
+    "decode_cordon",
+    "decode_node_lock",
+    "decode_pair_scores",
+    "decode_pod_devices",
+    "decode_register",
+    "encode_node_lock",
+    "encode_pair_scores",
+    "encode_pod_devices",
+    "encode_register",
+    "placement_annotations",
+    "scheduler_owned",
+    "split_list",
+]
+
+# Pod: written by the scheduler.
+ASSIGNED_NODE = "hami.io/vgpu-node"
+"""Also a label with the same key and value."""
+ASSIGNED_TIME = "hami.io/vgpu-time"
+BIND_PHASE = "hami.io/bind-phase"
+BIND_TIME = "hami.io/bind-time"
+MIG_ALLOCATIONS = "hami.io/vgpu-mig-allocations"
+NVIDIA_TO_ALLOCATE = "hami.io/vgpu-devices-to-allocate"
+NVIDIA_ALLOCATED = "hami.io/vgpu-devices-allocated"
+
+# Pod: ours.
+GRANT = "hami.io/grant"
+"""The signed grant, see hamicommon.grants."""
+TRACEPARENT = "hami.io/traceparent"
+RETRY_AT = "hami.io/retry-at"
+
+# Pod: written by users.
+NODE_POLICY = "hami.io/node-scheduler-policy"
+GPU_POLICY = "hami.io/gpu-scheduler-policy"
+SCORING_WEIGHTS = "hami.io/device-scoring-weights"
+NVIDIA_USE_TYPE = "nvidia.com/use-gputype"
+NVIDIA_AVOID_TYPE = "nvidia.com/nouse-gputype"
+NVIDIA_USE_UUID = "nvidia.com/use-gpuuuid"
+NVIDIA_AVOID_UUID = "nvidia.com/nouse-gpuuuid"
+NVIDIA_NUMA_BIND = "nvidia.com/numa-bind"
+NVIDIA_MODE = "nvidia.com/vgpu-mode"
+
+# Node.
+NVIDIA_REGISTER = "hami.io/node-nvidia-register"
+NVIDIA_PAIR_SCORES = "hami.io/node-nvidia-score"
+NVIDIA_HANDSHAKE = "hami.io/node-handshake"
+NODE_LOCK = "hami.io/mutex.lock"
+DEVICE_CORDON = "hami.io/device-cordon"
+"""Comma list of card uuids that are closed for new slices."""
+
+PHASE_ALLOCATING = "allocating"
+PHASE_SUCCESS = "success"
+PHASE_FAILED = "failed"
+
+SCHEDULER_OWNED = frozenset(
+    {
+        ASSIGNED_NODE,
+        ASSIGNED_TIME,
+        BIND_PHASE,
+        BIND_TIME,
+        MIG_ALLOCATIONS,
+        NVIDIA_TO_ALLOCATE,
+        NVIDIA_ALLOCATED,
+        GRANT,
+        TRACEPARENT,
+        RETRY_AT,
+    }
+)
+"""Keys that only the scheduler (and the webhook) may set: dropped from a pod when it is created."""
+
+
+def scheduler_owned(vendors: Vendors) -> frozenset[str]:
+    """SCHEDULER_OWNED with the device keys of every vendor."""
+    devices = {key for v in vendors for key in (v.keys.to_allocate, v.keys.allocated) if key}
+    return SCHEDULER_OWNED | devices
+
+
+def annotations_of(obj: Mapping[str, Any]) -> dict[str, str]:
+    """The annotations of a Kubernetes object; empty when it has none."""
+    return (obj.get("metadata") or {}).get("annotations") or {}
+
+
+def split_list(value: str) -> tuple[str, ...]:
+    """Entries of a comma list, trimmed; empty for a blank value.
+
+    Empty entries are kept: stray commas name nothing, which is not the same as no value.
+    """
+    return tuple(entry.strip() for entry in value.split(",")) if value.strip() else ()
+
+
+def encode_pod_devices(containers: Sequence[ContainerGrant], vendor: str) -> str:
+    """The slices of one vendor: `uuid,word,memory,cores:` per card, `;` after every container.
+
+    A container without a card is an empty entry, so the position is the container's index. (HAMi
+    loses those entries for most vendors; its decoder and plugins take both.)
+    """
+    return "".join(
+        "".join(
+            f"{share.uuid},{share.vendor},{share.memory_mib},{share.core_percent}:"
+            for share in container.shares
+            if share.vendor == vendor
+        )
+        + ";"
+        for container in containers
+    )
+
+
+def decode_pod_devices(text: str) -> tuple[tuple[DeviceShare, ...], ...]:
+    """Slices per container, as `encode_pod_devices` or HAMi wrote them.
+
+    HAMi's plugin adds a `;` each time it rewrites the value, so there may be more (empty)
+    containers at the end than the pod has.
+
+    Raises: InvalidRequest when an entry lacks fields or holds no numbers.
+    """
+    pieces = text.split(";")
+    if pieces[-1] == "":
+        pieces.pop()
+    return tuple(
+        tuple(_share(entry) for entry in piece.split(":") if "," in entry) for piece in pieces
+    )
+
+
+def _share(entry: str) -> DeviceShare:
+    parts = entry.split(",")
+    if len(parts) < 4:
+        raise InvalidRequest(
+            "pod annotation format error, missing fields, do not use nodeName in task spec: "
+            f"{entry!r} is not uuid,type,memory,cores"
+        )
+    try:
+        memory, core = int(parts[2]), int(parts[3])
+    except ValueError as exc:
+        raise InvalidRequest(
+            f"pod annotation format error: memory and cores of {entry!r} are not whole numbers"
+        ) from exc
+    if not (0 <= memory <= INT32_MAX and 0 <= core <= INT32_MAX):
+        raise InvalidRequest(
+            f"pod annotation format error: memory and cores of {entry!r} are not from 0 to "
+            f"{INT32_MAX}"
+        )
+    return DeviceShare(
+        uuid=GpuUuid(parts[0]), vendor=parts[1], memory_mib=memory, core_percent=core
+    )
+
+
+def placement_annotations(
+    containers: Sequence[ContainerGrant],
+    node: NodeName,
+    vendors: Vendors,
+    now_unix_s: int,
+    bind: bool,
+) -> dict[str, str]:
+    """What HAMi writes on a pod at filter time, and with `bind` what it writes at bind time."""
+    written = {ASSIGNED_NODE: node, ASSIGNED_TIME: str(now_unix_s)}
+    used = {share.vendor for container in containers for share in container.shares}
+    for vendor in vendors:
+        if vendor.word in used:
+            devices = encode_pod_devices(containers, vendor.word)
+            for key in (vendor.keys.to_allocate, vendor.keys.allocated):
+                if key:
+                    written[key] = devices
+    if bind:
+        written |= {BIND_PHASE: PHASE_ALLOCATING, BIND_TIME: str(now_unix_s)}
+    return written
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeLockValue:
+    """What `hami.io/mutex.lock` says; old versions name no pod."""
+
+    at: datetime
+    namespace: str = ""
+    pod_name: str = ""
+
+    @property
+    def names_pod(self) -> bool:
+        """False for the legacy form, which anybody may release."""
+        return bool(self.pod_name)
+
+
+def encode_node_lock(*, at: datetime, namespace: str, pod_name: str) -> str:
+    """`<RFC3339>,<namespace>,<pod name>`, in UTC with whole seconds."""
+    return f"{at.astimezone(UTC):%Y-%m-%dT%H:%M:%SZ},{namespace},{pod_name}"
+
+
+def decode_node_lock(value: str) -> NodeLockValue:
+    """Reads both forms of the lock.
+
+    Raises: InvalidRequest when it is neither.
+    """
+    parts = value.split(",")
+    try:
+        at = datetime.fromisoformat(parts[0])
+    except ValueError as exc:
+        raise InvalidRequest(f"{NODE_LOCK}: {parts[0]!r} is not an RFC 3339 time") from exc
+    if len(parts) not in (1, 3) or at.tzinfo is None:
+        raise InvalidRequest(f"{NODE_LOCK}: {value!r} is not <RFC3339 time>,<namespace>,<pod name>")
+    return (
+        NodeLockValue(at=at)
+        if len(parts) == 1
+        else NodeLockValue(at=at, namespace=parts[1], pod_name=parts[2])
+    )
+
+
+def decode_cordon(value: str) -> frozenset[GpuUuid]:
+    """Cards that `hami.io/device-cordon` closes for new slices."""
+    return frozenset(GpuUuid(uuid) for uuid in split_list(value) if uuid)

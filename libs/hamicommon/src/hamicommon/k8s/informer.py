@@ -1,0 +1,128 @@
+"""List + watch of one collection, kept as a local store: what every controller here starts from.
+
+`Informer.run()` lists, then watches with bookmarks; on 410 it lists again and reports what changed
+meanwhile; on a broken connection it backs off with jitter and goes on from its last
+resourceVersion. Handlers are plain functions, called in order on the event loop: whatever takes
+time goes into a queue of theirs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from hamicommon.errors import Unavailable
+from hamicommon.k8s.client import Expired, Json, KubeApi
+
+logger = logging.getLogger(__name__)
+
+# First pause and longest pause between attempts; the API server sees at most one list per pause
+# from us.
+BACKOFF_FIRST_S = 0.2
+BACKOFF_LAST_S = 10.0
+
+Key = tuple[str, str]
+"""(namespace, name); the namespace of a cluster-wide object is the empty string."""
+
+OnUpsert = Callable[[Json, Json | None], None]
+OnDelete = Callable[[Json], None]
+
+
+def key_of(item: Mapping[str, Any]) -> Key:
+    """The store's key of an object."""
+    metadata = item["metadata"]
+    return metadata.get("namespace", ""), metadata["name"]
+
+
+class Informer:
+    """A live copy of the collection at `path`.
+
+    `on_upsert(new, old)` is called with old=None for an object not seen before; `on_delete(last)`
+    with the last known state. A pod that was deleted and made again under the same name comes as a
+    delete and an upsert, because its uid differs.
+    """
+
+    def __init__(
+        self,
+        api: KubeApi,
+        path: str,
+        *,
+        on_upsert: OnUpsert,
+        on_delete: OnDelete,
+        **query: str,
+    ) -> None:
+        self._api = api
+        self._path = path
+        self._query = query
+        self._on_upsert = on_upsert
+        self._on_delete = on_delete
+        self.store: dict[Key, Json] = {}
+        self.synced = asyncio.Event()
+        self.connected = False
+
+    async def run(self) -> None:
+        """Runs until cancelled; raises only what a handler raises."""
+        backoff_s = BACKOFF_FIRST_S
+        version: str | None = None
+        while True:
+            try:
+                if version is None:
+                    version = await self._list()
+                self.connected = True
+                backoff_s = BACKOFF_FIRST_S
+                version = await self._watch(version)
+            except Expired:
+                version = None
+            except Unavailable as exc:
+                self.connected = False
+                logger.warning("watch broken", extra={"path": self._path, "error": str(exc)})
+                await asyncio.sleep(backoff_s * random.uniform(0.5, 1.5))
+                backoff_s = min(backoff_s * 2, BACKOFF_LAST_S)
+
+    async def _list(self) -> str:
+        answer = await self._api.get(self._path, **self._query)
+        items: dict[Key, Json] = {key_of(item): item for item in answer.get("items") or []}
+        for key in [key for key in self.store if key not in items]:
+            self._forget(key)
+        for item in items.values():
+            self._keep(item)
+        self.synced.set()
+        return str(answer["metadata"]["resourceVersion"])
+
+    async def _watch(self, version: str) -> str:
+        latest = version
+        try:
+            async for event in self._api.watch(self._path, resource_version=version, **self._query):
+                item = event["object"]
+                latest = item["metadata"]["resourceVersion"]
+                if event["type"] == "DELETED":
+                    self.store[key_of(item)] = item
+                    self._forget(key_of(item))
+                elif event["type"] != "BOOKMARK":
+                    self._keep(item)
+        except Unavailable:
+            # Go on from the last event seen, not from where this watch began.
+            if latest == version:
+                raise
+        return latest
+
+    def _keep(self, item: Json) -> None:
+        key = key_of(item)
+        old = self.store.get(key)
+        if old is not None and old["metadata"]["uid"] != item["metadata"]["uid"]:
+            self._forget(key)
+            old = None
+        if old is not None and (
+            old["metadata"]["resourceVersion"] == item["metadata"]["resourceVersion"]
+        ):
+            return
+        self.store[key] = item
+        self._on_upsert(item, old)
+
+    def _forget(self, key: Key) -> None:
+        item = self.store.pop(key, None)
+        if item is not None:
+            self._on_delete(item)

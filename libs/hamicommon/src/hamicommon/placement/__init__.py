@@ -1,0 +1,1 @@
+"""The pure placement engine: which node, which cards, or why not."""

@@ -1,0 +1,128 @@
+"""Serving HTTP inside a service's own event loop: sockets first, then uvicorn, then a clean end.
+
+The socket is bound before anything else is started, so an address in use is one clear sentence and
+port 0 is known at once. `bootstrap.py` of each service opens what it needs and wraps it in
+`serving`; `__main__` hands it to `run`, which waits in `until_stopped`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+import socket
+import ssl
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
+
+import uvicorn
+from starlette.types import ASGIApp
+
+from hamicommon.errors import HamiError, InvalidRequest, Unavailable
+
+# Requests in flight at the end get this long; kube-scheduler's bind is the longest, see its 30 s.
+GRACE_S = 10
+# kube-scheduler and the API server keep connections for 90 s: we must not close them first.
+KEEP_ALIVE_S = 120
+BACKLOG = 2048
+
+
+class _Server(uvicorn.Server):
+    """uvicorn without its signal handlers: signals are the process's business, not a server's."""
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+def parse_bind(text: str) -> tuple[str, int]:
+    """`host:port`, `[v6]:port` or `:port` (all interfaces).
+
+    Raises: InvalidRequest with what would be right.
+    """
+    host, separator, port = text.rpartition(":")
+    if not separator or not port.isdigit() or not 0 <= int(port) <= 65535:
+        raise InvalidRequest(f"{text!r} is no address to listen on: host:port is wanted")
+    return host.removeprefix("[").removesuffix("]") or "0.0.0.0", int(port)
+
+
+def listen(bind: str) -> socket.socket:
+    """A listening socket.
+
+    Raises: Unavailable when the address is taken or is not ours.
+    """
+    host, port = parse_bind(bind)
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        return socket.create_server((host, port), family=family, backlog=BACKLOG)
+    except OSError as exc:
+        raise Unavailable(f"can't listen on {bind}: {exc.strerror or exc}") from exc
+
+
+@asynccontextmanager
+async def serving(
+    app: ASGIApp, bind: str, *, ssl_context: ssl.SSLContext | None = None
+) -> AsyncIterator[int]:
+    """Serves `app` while the block runs; yields the port. A server that dies ends the block."""
+    sock = listen(bind)
+    config = uvicorn.Config(
+        app,
+        log_config=None,
+        access_log=False,
+        lifespan="off",
+        server_header=False,
+        timeout_keep_alive=KEEP_ALIVE_S,
+        timeout_graceful_shutdown=GRACE_S,
+        ssl_context_factory=None if ssl_context is None else (lambda _config, _make: ssl_context),
+    )
+    server = _Server(config)
+    async with contextlib.AsyncExitStack() as stack, asyncio.TaskGroup() as group:
+        stack.callback(sock.close)
+        group.create_task(server.serve(sockets=[sock]), name=f"serve-{bind}")
+        try:
+            yield int(sock.getsockname()[1])
+        finally:
+            server.should_exit = True
+
+
+async def until_stopped() -> None:
+    """Returns at SIGTERM or SIGINT; a second one has its usual effect."""
+    loop = asyncio.get_running_loop()
+    stopped = asyncio.Event()
+    signals = (signal.SIGTERM, signal.SIGINT)
+    for number in signals:
+        loop.add_signal_handler(number, stopped.set)
+    try:
+        await stopped.wait()
+    finally:
+        for number in signals:
+            with contextlib.suppress(ValueError):
+                loop.remove_signal_handler(number)
+
+
+def run(name: str, app: AbstractAsyncContextManager[object]) -> None:
+    """Runs a whole service: opens it, waits for a signal, closes it.
+
+    Raises: SystemExit with one sentence when it ends by an error of ours; anything else comes
+    through as it is, with its traceback.
+    """
+
+    async def main() -> None:
+        async with app:
+            await until_stopped()
+
+    try:
+        asyncio.run(main())
+    except (HamiError, ExceptionGroup) as exc:
+        ours = _first(exc)
+        if ours is None:
+            raise
+        raise SystemExit(f"{name}: {ours}") from None
+
+
+def _first(exc: Exception) -> HamiError | None:
+    """The first error of ours in a tree of groups (task groups nest), if all of them are ours."""
+    if isinstance(exc, ExceptionGroup):
+        found = [_first(child) for child in exc.exceptions]
+        return found[0] if all(found) else None
+    return exc if isinstance(exc, HamiError) else None

@@ -1,0 +1,84 @@
+"""Settings that several services share; each service nests these groups in its own `Settings`.
+
+A group reads plain `HAMI_...` variables, because all services of one installation point at the same
+backends; what belongs to one service alone has that service's prefix. Built once, in `__main__`.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pydantic import Field, SecretStr, ValidationError
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from hamicommon.errors import InvalidRequest
+
+
+class PostgresSettings(BaseSettings):
+    """Where the ledger is."""
+
+    model_config = SettingsConfigDict(env_prefix="HAMI_POSTGRES_")
+
+    dsn: SecretStr = Field(description="libpq-style URL, postgresql://user:password@host:port/name")
+    pool_min: int = Field(default=2, ge=0, description="connections kept open")
+    pool_max: int = Field(default=16, ge=1, description="connections at most")
+    connect_timeout_s: float = Field(default=5.0, gt=0)
+    command_timeout_s: float = Field(default=10.0, gt=0, description="one statement at most")
+
+
+class RedisSettings(BaseSettings):
+    """Where the node locks are."""
+
+    model_config = SettingsConfigDict(env_prefix="HAMI_REDIS_")
+
+    url: SecretStr = Field(description="redis://[:password@]host:port/db")
+    timeout_s: float = Field(default=1.0, gt=0, description="connect and answer")
+
+
+class NatsSettings(BaseSettings):
+    """Where the bus is, and as whom we speak there."""
+
+    model_config = SettingsConfigDict(env_prefix="HAMI_NATS_")
+
+    url: str = Field(description="nats://host:port, several joined by commas")
+    user: str = Field(default="", description="empty: no authentication")
+    password: SecretStr = Field(default=SecretStr(""))
+    tls_ca_file: Path | None = Field(default=None, description="CA of the server's certificate")
+    connect_timeout_s: float = Field(default=2.0, gt=0)
+
+
+class KubernetesSettings(BaseSettings):
+    """How to reach the API server."""
+
+    model_config = SettingsConfigDict(env_prefix="")
+
+    kubeconfig: Path | None = Field(
+        default=None, description="file; absent: the pod's service account"
+    )
+
+
+class TelemetrySettings(BaseSettings):
+    """Logs, traces and metrics."""
+
+    model_config = SettingsConfigDict(env_prefix="HAMI_TELEMETRY_")
+
+    log_level: str = Field(default="INFO", pattern="^(DEBUG|INFO|WARNING|ERROR)$")
+    traces_file: Path | None = Field(
+        default=None, description="append finished spans here, one JSON object per line"
+    )
+    otlp_endpoint: str = Field(
+        default="", description="OTLP/HTTP base address, for example http://collector:4318"
+    )
+
+
+def describe(error: ValidationError) -> InvalidRequest:
+    """Turns pydantic's report into sentences that name the variables.
+
+    The value is left out on purpose: it may be a secret.
+    """
+    prefix = ""
+    parts = []
+    for item in error.errors(include_input=False, include_url=False):
+        name = "_".join(str(part) for part in item["loc"]).upper()
+        parts.append(f"{prefix}{name}: {item['msg']}")
+    return InvalidRequest(f"{error.title} is not usable: " + "; ".join(parts))

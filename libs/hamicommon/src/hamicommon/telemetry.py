@@ -1,0 +1,150 @@
+"""Logs, traces and their context, set up once per process by `setup`.
+
+Logs are JSON lines on standard output with trace id and whatever `log_context` holds. Spans go to a
+file, to an OTLP endpoint, to both or nowhere; they are exported from a bounded background queue, so
+a collector that is down costs spans, never time. The context travels in W3C form over HTTP headers,
+NATS headers and the pod annotation `hami.io/traceparent` (`inject` and `extract`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import sys
+import threading
+from collections.abc import Iterator, Mapping, MutableMapping, Sequence
+from contextvars import ContextVar
+from datetime import UTC, datetime
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from opentelemetry import propagate, trace
+from opentelemetry.context import Context
+from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult
+from opentelemetry.trace import Link, SpanContext
+
+from hamicommon.settings import TelemetrySettings
+
+_LOG_CONTEXT: ContextVar[Mapping[str, str]] = ContextVar(
+    "hami_log_context",
+    default=MappingProxyType({}),
+)
+_STANDARD = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asctime", "taskName"}
+
+
+@contextlib.contextmanager
+def log_context(**values: str) -> Iterator[None]:
+    """Adds fields such as pod_uid or node to every log line written inside the block."""
+    token = _LOG_CONTEXT.set({**_LOG_CONTEXT.get(), **values})
+    try:
+        yield
+    finally:
+        _LOG_CONTEXT.reset(token)
+
+
+class JsonFormatter(logging.Formatter):
+    """One JSON object per line: time, level, logger, message, `extra` fields, context, trace."""
+
+    def __init__(self, service_name: str) -> None:
+        super().__init__()
+        self._service_name = service_name
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Renders the record."""
+        line: dict[str, Any] = {
+            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "level": record.levelname,
+            "service": self._service_name,
+            "logger": record.name,
+            "message": record.getMessage(),
+            **_LOG_CONTEXT.get(),
+            **{key: value for key, value in record.__dict__.items() if key not in _STANDARD},
+        }
+        span = trace.get_current_span().get_span_context()
+        if span.is_valid:
+            line["trace_id"] = f"{span.trace_id:032x}"
+        if record.exc_info:
+            line["exception"] = self.formatException(record.exc_info)
+        return json.dumps(line, default=str)
+
+
+class FileSpanExporter(SpanExporter):
+    """Appends finished spans to a file, one JSON object per line."""
+
+    def __init__(self, path: Path) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._file = path.open("a", encoding="utf-8")
+        self._lock = threading.Lock()
+
+    def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
+        """Writes the batch with one flush."""
+        with self._lock:
+            self._file.writelines(f"{span.to_json(indent=None)}\n" for span in spans)
+            self._file.flush()
+        return SpanExportResult.SUCCESS
+
+    def shutdown(self) -> None:
+        """Closes the file."""
+        self._file.close()
+
+
+def setup(service_name: str, settings: TelemetrySettings) -> None:
+    """Configures logging and tracing for this process; call it once, before anything else."""
+    handler = logging.StreamHandler(sys.stdout)
+    handler.setFormatter(JsonFormatter(service_name))
+    root = logging.getLogger()
+    root.handlers[:] = [handler]
+    root.setLevel(settings.log_level)
+    for noisy in ("uvicorn.access", "nats", "httpx", "asyncio"):
+        logging.getLogger(noisy).setLevel(logging.WARNING)
+    provider = TracerProvider(resource=Resource.create({"service.name": service_name}))
+    if settings.traces_file is not None:
+        _export(provider, FileSpanExporter(settings.traces_file))
+    if settings.otlp_endpoint:
+        endpoint = settings.otlp_endpoint.rstrip("/") + "/v1/traces"
+        _export(provider, OTLPSpanExporter(endpoint=endpoint, timeout=5))
+    trace.set_tracer_provider(provider)
+
+
+def _export(provider: TracerProvider, exporter: SpanExporter) -> None:
+    # 500 ms: a trace shall be readable soon after the pod ran; 8192 spans is minutes of decisions.
+    provider.add_span_processor(
+        BatchSpanProcessor(exporter, max_queue_size=8192, schedule_delay_millis=500)
+    )
+
+
+def shutdown() -> None:
+    """Flushes spans that are still queued."""
+    provider = trace.get_tracer_provider()
+    if isinstance(provider, TracerProvider):
+        provider.shutdown()
+
+
+def inject(headers: MutableMapping[str, str] | None = None) -> dict[str, str]:
+    """Returns `headers` with the current trace context added as `traceparent`."""
+    carrier = dict(headers or {})
+    propagate.inject(carrier)
+    return carrier
+
+
+def extract(headers: Mapping[str, str] | None) -> Context:
+    """Reads a trace context out of headers; without one the context is empty."""
+    return propagate.extract(dict(headers or {}))
+
+
+def traceparent() -> str:
+    """The current span in W3C form, or the empty string outside a span."""
+    return inject().get("traceparent", "")
+
+
+def link_to(traceparent_value: str) -> list[Link]:
+    """A link to the span named by a `traceparent`, for a trace that follows from another one."""
+    context: SpanContext = trace.get_current_span(
+        extract({"traceparent": traceparent_value})
+    ).get_span_context()
+    return [Link(context)] if context.is_valid else []

@@ -1,0 +1,1 @@
+"""One module per vendor of cards, and the registry that makes them from the configuration."""

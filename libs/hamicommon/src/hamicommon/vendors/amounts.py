@@ -1,0 +1,50 @@
+"""Reads one extended resource of a container, and says what is wrong with it in one sentence."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hamicommon.errors import InvalidRequest
+from hamicommon.k8s.quantities import parse_ceil, parse_int
+from hamicommon.vendors.base import JsonObject
+
+
+def find(container: JsonObject, resource: str, *, limits_only: bool = False) -> Any | None:
+    """The amount as written: from limits, else from requests; None when it is in neither."""
+    if not resource:
+        return None
+    resources = container.get("resources") or {}
+    for part in ("limits",) if limits_only else ("limits", "requests"):
+        amount = (resources.get(part) or {}).get(resource)
+        if amount is not None:
+            return amount
+    return None
+
+
+def whole(container: JsonObject, resource: str, *, top: int, wanted: str) -> int | None:
+    """The amount as a whole number from 0 to `top`; None when it is not given.
+
+    `wanted` says what would be right, such as `a whole number of MiB, for example 16384`.
+
+    Raises: InvalidRequest naming container, resource, value and what would be right.
+    """
+    amount = find(container, resource)
+    if amount is None:
+        return None
+    where = f"container {container.get('name', '')!r}: {resource} is {amount}"
+    try:
+        value = parse_int(amount)
+        nearly = parse_ceil(amount)
+    except InvalidRequest as exc:
+        raise InvalidRequest(f"{where}, which is no quantity: {wanted} is wanted") from exc
+    if value is None or not 0 <= value <= top:
+        raise InvalidRequest(f"{where}: {wanted} is wanted{_hint(amount, nearly, top)}")
+    return value
+
+
+def _hint(amount: object, nearly: int, top: int) -> str:
+    """What was probably meant, for an amount of memory written in bytes."""
+    mib = nearly // 2**20
+    if str(amount).endswith("i") and 0 < mib <= top and nearly > top:
+        return f" (the unit is MiB: write {mib})"
+    return ""

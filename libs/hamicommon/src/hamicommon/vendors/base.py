@@ -1,0 +1,108 @@
+"""What a vendor must tell: its names, how a container asks for its cards, and its nodes' cards.
+
+A vendor module translates between Kubernetes objects (raw JSON) and the domain; it holds no state
+and does no I/O. `registry.py` lists the vendors; `k8s/resources.py` (requests), `admission`
+(mutation) and the inventory of nodes without our agent call them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from hamicommon.domain.devices import GpuDevice
+from hamicommon.domain.ids import GpuUuid
+from hamicommon.domain.requests import DeviceRequest, Selection
+
+JsonObject = dict[str, Any]
+"""A Kubernetes object, or a part of one, as JSON."""
+
+PairScores = Mapping[GpuUuid, Mapping[GpuUuid, int]]
+"""How well two cards are connected; higher is better."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResourceNames:
+    """Extended resources of a vendor; empty where it has none of the kind."""
+
+    count: str
+    memory: str = ""
+    memory_percent: str = ""
+    core: str = ""
+    priority: str = ""
+
+    def all(self) -> tuple[str, ...]:
+        """Every name that is set."""
+        names = (self.count, self.memory, self.memory_percent, self.core, self.priority)
+        return tuple(name for name in names if name)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnnotationKeys:
+    """Where the vendor's state is written; empty where it has none of the kind."""
+
+    register: str = ""
+    """On the node: its cards."""
+    handshake: str = ""
+    """On the node: sign of life of a device plugin."""
+    to_allocate: str = ""
+    """On the pod: slices that the node still has to hand out."""
+    allocated: str = ""
+    """On the pod: its slices, for good."""
+    pair_scores: str = ""
+    """On the node: how well its cards are connected."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Admitted:
+    """What `Vendor.mutate` found in one container."""
+
+    wants: bool
+    """True when the container asks for a card of this vendor."""
+    warnings: tuple[str, ...] = ()
+
+
+class Vendor(Protocol):
+    """One vendor of cards."""
+
+    @property
+    def word(self) -> str:
+        """HAMi's common word, such as `NVIDIA`; the key of the vendor everywhere."""
+
+    @property
+    def resources(self) -> ResourceNames:
+        """Names of its extended resources."""
+
+    @property
+    def keys(self) -> AnnotationKeys:
+        """Names of its annotations."""
+
+    def parse_request(self, container: JsonObject) -> DeviceRequest | None:
+        """What the container asks for; None when it asks for no card of this vendor.
+
+        Raises: InvalidRequest naming container, resource, value and what would be right.
+        """
+
+    def select(self, annotations: Mapping[str, str]) -> Selection:
+        """Which cards the pod's annotations allow."""
+
+    def node_devices(self, node: JsonObject) -> tuple[GpuDevice, ...]:
+        """The cards that a Node object tells of; empty when it tells of none.
+
+        Raises: InvalidRequest when what it tells is malformed.
+        """
+
+    def node_pair_scores(self, node: JsonObject) -> PairScores:
+        """How the node's cards are connected; empty when unknown.
+
+        Raises: InvalidRequest when what it tells is malformed.
+        """
+
+    def mutate(self, container: JsonObject, pod: JsonObject) -> Admitted:
+        """Fills in defaults at admission, editing the given objects (the caller's own copy).
+
+        Doing it twice changes nothing more.
+
+        Raises: InvalidRequest when the container asks for something that can never be given.
+        """

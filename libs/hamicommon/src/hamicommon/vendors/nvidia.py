@@ -1,0 +1,218 @@
+"""NVIDIA cards: requests, selection, the cards that a Node tells of, and admission.
+
+Facts: protocol sheet 1.1. Where HAMi drops a malformed request in silence (and lets the pod through
+unfiltered), we refuse it with the reason.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from hamicommon.deviceconfig import INT32_MAX, NvidiaConfig
+from hamicommon.domain.devices import GpuDevice
+from hamicommon.domain.requests import DeviceRequest, Selection
+from hamicommon.k8s import annotations as keys
+from hamicommon.vendors import amounts
+from hamicommon.vendors.base import Admitted, AnnotationKeys, JsonObject, PairScores, ResourceNames
+
+WORD = "NVIDIA"
+
+PRIORITY_ENV = "CUDA_TASK_PRIORITY"
+CORE_POLICY_ENV = "GPU_CORE_UTILIZATION_POLICY"
+VISIBLE_ENV = "NVIDIA_VISIBLE_DEVICES"
+
+_TRUE = frozenset({"1", "t", "T", "TRUE", "true", "True"})
+"""What Go's ParseBool takes for true."""
+
+
+@dataclass(frozen=True, slots=True)
+class Nvidia:
+    """The vendor `NVIDIA` (see vendors.base.Vendor)."""
+
+    config: NvidiaConfig
+
+    @property
+    def word(self) -> str:
+        """`NVIDIA`."""
+        return WORD
+
+    @property
+    def resources(self) -> ResourceNames:
+        """Names of its extended resources."""
+        return ResourceNames(
+            count=self.config.resource_count_name,
+            memory=self.config.resource_memory_name,
+            memory_percent=self.config.resource_memory_percentage_name,
+            core=self.config.resource_core_name,
+            priority=self.config.resource_priority_name,
+        )
+
+    @property
+    def keys(self) -> AnnotationKeys:
+        """Names of its annotations."""
+        return AnnotationKeys(
+            register=keys.NVIDIA_REGISTER,
+            handshake=keys.NVIDIA_HANDSHAKE,
+            to_allocate=keys.NVIDIA_TO_ALLOCATE,
+            allocated=keys.NVIDIA_ALLOCATED,
+            pair_scores=keys.NVIDIA_PAIR_SCORES,
+        )
+
+    def parse_request(self, container: JsonObject) -> DeviceRequest | None:
+        """What the container asks for; None when it asks for no card.
+
+        Raises: InvalidRequest naming container, resource, value and what would be right.
+        """
+        count = self._count(container)
+        if not count:
+            return None
+        factor = max(self.config.memory_factor, 1)
+        memory = (self._memory(container, INT32_MAX // factor) or 0) * factor
+        percent = self._percent(container) or None
+        cores = self._cores(container)
+        if not memory and percent is None:
+            memory = self.config.default_memory
+            percent = None if memory else 100
+        return DeviceRequest(
+            vendor=WORD,
+            count=count,
+            memory_mib=memory,
+            memory_percent=percent,
+            core_percent=self.config.default_cores if cores is None else cores,
+        )
+
+    def select(self, annotations: Mapping[str, str]) -> Selection:
+        """Which cards the pod's annotations allow."""
+        return Selection(
+            use_types=keys.split_list(annotations.get(keys.NVIDIA_USE_TYPE, "")),
+            avoid_types=keys.split_list(annotations.get(keys.NVIDIA_AVOID_TYPE, "")),
+            use_uuids=keys.split_list(annotations.get(keys.NVIDIA_USE_UUID, "")),
+            avoid_uuids=keys.split_list(annotations.get(keys.NVIDIA_AVOID_UUID, "")),
+            mode=annotations.get(keys.NVIDIA_MODE, ""),
+            numa_bind=annotations.get(keys.NVIDIA_NUMA_BIND, "") in _TRUE,
+        )
+
+    def node_devices(self, node: JsonObject) -> tuple[GpuDevice, ...]:
+        """The cards in the node's register annotation; empty when it has none.
+
+        Raises: InvalidRequest when the annotation is malformed.
+        """
+        text = keys.annotations_of(node).get(keys.NVIDIA_REGISTER, "")
+        return keys.decode_register(text, vendor=WORD) if text else ()
+
+    def node_pair_scores(self, node: JsonObject) -> PairScores:
+        """The node's pair scores; empty when it has none.
+
+        Raises: InvalidRequest when the annotation is malformed.
+        """
+        text = keys.annotations_of(node).get(keys.NVIDIA_PAIR_SCORES, "")
+        return keys.decode_pair_scores(text) if text else {}
+
+    def mutate(self, container: JsonObject, pod: JsonObject) -> Admitted:
+        """Fills in defaults at admission, editing the given objects (sheet 1.1, Admission).
+
+        Raises: InvalidRequest when the container asks for something that can never be given.
+        """
+        percent = self._percent(container)
+        priority = amounts.find(container, self.config.resource_priority_name, limits_only=True)
+        if priority is not None:
+            _set_env(container, PRIORITY_ENV, str(priority))
+        if self.config.gpu_core_policy not in ("", "default"):
+            _set_env(container, CORE_POLICY_ENV, self.config.gpu_core_policy)
+        wants = self._default_count(container)
+        wants = self._default_exclusive(container, percent) or wants
+        if wants:
+            self.parse_request(container)
+            if self.config.runtime_class_name and not pod["spec"].get("runtimeClassName"):
+                pod["spec"]["runtimeClassName"] = self.config.runtime_class_name
+        elif self.config.overwrite_env:
+            _set_env(container, VISIBLE_ENV, "none")
+        return Admitted(wants=wants, warnings=self._warnings(container, percent) if wants else ())
+
+    def _default_count(self, container: JsonObject) -> bool:
+        """True when the container asks for cards by limits, if need be by the default number."""
+        config = self.config
+        if amounts.find(container, config.resource_count_name, limits_only=True) is not None:
+            return True
+        others = (
+            config.resource_core_name,
+            config.resource_memory_name,
+            config.resource_memory_percentage_name,
+        )
+        asked = any(amounts.find(container, x, limits_only=True) is not None for x in others)
+        if not asked or config.default_gpu_num <= 0:
+            return False
+        container["resources"]["limits"][config.resource_count_name] = str(config.default_gpu_num)
+        return True
+
+    def _default_exclusive(self, container: JsonObject, percent: int | None) -> bool:
+        """True when a whole card is asked for and nothing is said of cores: then all of them."""
+        config = self.config
+        if amounts.find(container, config.resource_count_name) is None:
+            return False
+        if amounts.find(container, config.resource_core_name) is not None:
+            return False
+        if percent is not None:
+            exclusive = percent == 100
+        else:
+            exclusive = amounts.find(container, config.resource_memory_name) is None
+        if exclusive:
+            resources = container["resources"]
+            resources["limits"] = (resources.get("limits") or {}) | {
+                config.resource_core_name: "100"
+            }
+        return exclusive
+
+    def _warnings(self, container: JsonObject, percent: int | None) -> tuple[str, ...]:
+        config = self.config
+        where = f"container {container.get('name', '')!r}: "
+        found = []
+        if percent == 0:
+            name = config.resource_memory_percentage_name
+            found.append(
+                f"{where}{name} 0 means not given; without {config.resource_memory_name} "
+                "the default memory is granted"
+            )
+        cores = self._cores(container)
+        if cores is not None and cores > 100:
+            found.append(
+                f"{where}{config.resource_core_name} {cores} is more than one card has "
+                "and is taken as 100"
+            )
+        return tuple(found)
+
+    def _count(self, container: JsonObject) -> int | None:
+        wanted = "a whole number of cards, for example 1,"
+        return amounts.whole(
+            container, self.config.resource_count_name, top=INT32_MAX, wanted=wanted
+        )
+
+    def _memory(self, container: JsonObject, top: int) -> int | None:
+        wanted = f"a whole number of MiB up to {top}, for example 16384,"
+        if self.config.memory_factor > 1:
+            unit = f"units of {self.config.memory_factor} MiB"
+            wanted = f"a whole number of {unit} up to {top}, for example 4,"
+        return amounts.whole(container, self.config.resource_memory_name, top=top, wanted=wanted)
+
+    def _percent(self, container: JsonObject) -> int | None:
+        wanted = "a whole number from 1 to 100, the share of a card's memory,"
+        name = self.config.resource_memory_percentage_name
+        return amounts.whole(container, name, top=100, wanted=wanted)
+
+    def _cores(self, container: JsonObject) -> int | None:
+        wanted = "a whole number from 0 to 100, the share of a card's cores,"
+        name = self.config.resource_core_name
+        return amounts.whole(container, name, top=INT32_MAX, wanted=wanted)
+
+
+def _set_env(container: JsonObject, name: str, value: str) -> None:
+    """Sets one env entry, in place of an entry of that name if there is one."""
+    env = container.setdefault("env", [])
+    for entry in env:
+        if entry.get("name") == name:
+            if entry != {"name": name, "value": value}:
+                entry.clear()
+                entry.update(name=name, value=value)
+            return
+    env.append({"name": name, "value": value})

@@ -1,0 +1,124 @@
+"""One look at a cluster: nodes, cards, slices and pods, as rows for people. Pure but for `look`."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from hamicommon.errors import Unavailable
+from hamicommon.k8s.client import KubeApi
+
+from hamictl.scheduler_client import SchedulerClient
+from hamictl.view.tables import cores, memory
+
+Json = Mapping[str, Any]
+MOUNTS_ANNOTATION = "hamictl.io/mounts"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterState:
+    """What was seen; `missing` says what could not be asked."""
+
+    pods: Sequence[Json] = ()
+    nodes: Sequence[Json] = ()
+    devices: Sequence[Json] = ()
+    allocations: Sequence[Json] = ()
+    missing: Sequence[str] = field(default_factory=tuple)
+
+
+async def look(api: KubeApi, scheduler: SchedulerClient) -> ClusterState:
+    """Asks the API server and the scheduler; what does not answer is named, not guessed."""
+    answers = await asyncio.gather(
+        api.get("/api/v1/pods"),
+        api.get("/api/v1/nodes"),
+        scheduler.rows("/v1/devices"),
+        scheduler.rows("/v1/allocations", live="true"),
+        return_exceptions=True,
+    )
+    missing = []
+    for answer in answers:
+        if isinstance(answer, Unavailable):
+            missing.append(str(answer))
+        elif isinstance(answer, BaseException):
+            raise answer
+    pods, nodes, devices, allocations = (
+        None if isinstance(answer, BaseException) else answer for answer in answers
+    )
+    return ClusterState(
+        pods=(pods or {}).get("items", []) if isinstance(pods, dict) else [],
+        nodes=(nodes or {}).get("items", []) if isinstance(nodes, dict) else [],
+        devices=devices if isinstance(devices, list) else [],
+        allocations=allocations if isinstance(allocations, list) else [],
+        missing=tuple(missing),
+    )
+
+
+def node_rows(state: ClusterState) -> list[dict[str, Any]]:
+    """Rows for view.tables.nodes_table."""
+    return [
+        {
+            "name": node["metadata"]["name"],
+            "ready": _ready(node),
+            "allocatable": (node["status"].get("allocatable") or {}).get("nvidia.com/gpu"),
+            "mounts": (node["metadata"].get("annotations") or {}).get(MOUNTS_ANNOTATION),
+        }
+        for node in state.nodes
+    ]
+
+
+def pod_rows(state: ClusterState) -> list[dict[str, Any]]:
+    """Rows for view.tables.pods_table, in the order of creation."""
+    held = {row["pod_uid"]: row for row in state.allocations}
+    cards = {row["uuid"]: row["index"] for row in state.devices}
+    ordered = sorted(
+        state.pods, key=lambda pod: (pod["metadata"]["creationTimestamp"], pod["metadata"]["name"])
+    )
+    return [
+        {
+            "name": f"{pod['metadata'].get('namespace', '')}/{pod['metadata']['name']}",
+            "phase": phase(pod),
+            "node": (pod["spec"].get("nodeName") or ""),
+            "detail": _detail(pod, held.get(pod["metadata"]["uid"]), cards),
+        }
+        for pod in ordered
+    ]
+
+
+def phase(pod: Json) -> str:
+    """The phase as kubectl shows it: deletion and waiting containers first."""
+    if pod["metadata"].get("deletionTimestamp"):
+        return "Terminating"
+    status = pod.get("status") or {}
+    for container in status.get("containerStatuses") or []:
+        waiting = (container.get("state") or {}).get("waiting") or {}
+        if waiting.get("reason") not in (None, "ContainerCreating", "PodInitializing"):
+            return str(waiting["reason"])
+    return str(status.get("reason") or status.get("phase") or "Unknown")
+
+
+def why_waiting(pod: Json) -> str:
+    """The message of the PodScheduled condition, or what else the status says."""
+    status = pod.get("status") or {}
+    for condition in status.get("conditions") or []:
+        if condition.get("type") == "PodScheduled" and condition.get("status") == "False":
+            return str(condition.get("message") or condition.get("reason") or "")
+    return str(status.get("message") or "")
+
+
+def _detail(pod: Json, allocation: Json | None, cards: Mapping[str, int]) -> str:
+    if allocation is not None and allocation["devices"]:
+        return "; ".join(
+            f"{share['container']}: {memory(share['memory_mib'])}, {cores(share['core_percent'])}"
+            f" of card {cards.get(share['device_uuid'], '?')}"
+            for share in allocation["devices"]
+        )
+    return why_waiting(pod)
+
+
+def _ready(node: Json) -> str | None:
+    for condition in node["status"].get("conditions") or []:
+        if condition.get("type") == "Ready":
+            return str(condition.get("status"))
+    return None

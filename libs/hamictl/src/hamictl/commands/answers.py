@@ -1,0 +1,145 @@
+"""`hamictl explain`, `history` and `sql`: why, what happened when, and any other question."""
+
+from __future__ import annotations
+
+import csv
+import sys
+from datetime import datetime
+from typing import Annotated, Any
+
+import asyncpg
+import typer
+from hamicommon.errors import InvalidRequest, NotFound, Unavailable
+from hamicommon.k8s.client import open_kube_api
+
+from hamictl.commands.objects import Namespace, Output
+from hamictl.commands.running import console, run
+from hamictl.scheduler_client import SchedulerClient
+from hamictl.settings import Settings
+from hamictl.target import Target, find_target
+from hamictl.view.explanation import explanation
+from hamictl.view.tables import of, table
+
+SQL_TIMEOUT_S = 60.0
+
+
+async def pod_uid(target: Target, namespace: str, name: str) -> str:
+    """The uid of a pod that exists, or of the latest one by that name in the ledger.
+
+    Raises: NotFound when neither knows it.
+    """
+    if target.kubeconfig is not None:
+        try:
+            async with open_kube_api(target.kubeconfig) as api:
+                pod = await api.get(f"/api/v1/namespaces/{namespace}/pods/{name}")
+                return str(pod["metadata"]["uid"])
+        except (NotFound, Unavailable):
+            pass
+    rows = await SchedulerClient(target.need_scheduler()).rows(
+        "/v1/allocations", namespace=namespace, pod_name=name, limit="1"
+    )
+    if not rows:
+        raise NotFound(f"pod {namespace}/{name}: neither the cluster nor the ledger knows it")
+    return str(rows[0]["pod_uid"])
+
+
+def explain(
+    pod: Annotated[str, typer.Argument(help="name of a pod")],
+    namespace: Namespace = "default",
+    output: Annotated[Output, typer.Option("--output", "-o")] = Output.TABLE,
+) -> None:
+    """Say why a pod is where it is, or why it waits."""
+    run(_explain(pod, namespace, output))
+
+
+async def _explain(pod: str, namespace: str, output: Output) -> None:
+    target = find_target(Settings())
+    uid = await pod_uid(target, namespace, pod.removeprefix("pod/"))
+    answer = await SchedulerClient(target.need_scheduler()).get(f"/v1/pods/{uid}/explain")
+    if output is Output.JSON:
+        console.print_json(data=answer)
+        return
+    for line in explanation(answer, name=f"{namespace}/{pod}"):
+        console.print(line, highlight=False)
+
+
+def history(
+    pod: Annotated[str, typer.Argument(help="name of a pod, also of one that is gone")],
+    namespace: Namespace = "default",
+    output: Annotated[Output, typer.Option("--output", "-o")] = Output.TABLE,
+) -> None:
+    """Show every state that a pod's slices went through."""
+    run(_history(pod, namespace, output))
+
+
+async def _history(pod: str, namespace: str, output: Output) -> None:
+    target = find_target(Settings())
+    uid = await pod_uid(target, namespace, pod.removeprefix("pod/"))
+    rows = await SchedulerClient(target.need_scheduler()).rows(f"/v1/pods/{uid}/history")
+    if output is Output.JSON:
+        console.print_json(data={"items": rows})
+        return
+    console.print(
+        table(
+            f"History of {namespace}/{pod}",
+            ("WHEN", "STATE", "ATTEMPT", "NODE", "REASON", "BY"),
+            (
+                (
+                    of(row["at"])[:23].replace("T", " "),
+                    of(row["state"]),
+                    of(row["attempt"]),
+                    of(row["node"]),
+                    of(row["reason"]),
+                    of(row["actor"]),
+                )
+                for row in rows
+            ),
+        )
+    )
+
+
+def sql(
+    query: Annotated[str, typer.Argument(help="one SQL statement; it can only read")],
+    output: Annotated[str, typer.Option("--output", "-o", help="table, json or csv")] = "table",
+) -> None:
+    """Ask the ledger, for example: select * from allocations_at(now() - interval '1 hour')."""
+    if output not in ("table", "json", "csv"):
+        raise typer.BadParameter("table, json or csv", param_hint="--output")
+    columns, rows = run(_query(find_target(Settings()).need_postgres(), query))
+    if output == "json":
+        console.print_json(
+            data=[dict(zip(columns, row, strict=True)) for row in rows], default=_plain
+        )
+    elif output == "csv":
+        writer = csv.writer(sys.stdout)
+        writer.writerow(columns)
+        writer.writerows([_plain(value) for value in row] for row in rows)
+    else:
+        console.print(table("", columns, ([of(_plain(value)) for value in row] for row in rows)))
+
+
+async def _query(dsn: str, query: str) -> tuple[list[str], list[tuple[Any, ...]]]:
+    try:
+        connection = await asyncpg.connect(
+            dsn, timeout=5, server_settings={"default_transaction_read_only": "on"}
+        )
+    except (OSError, TimeoutError, asyncpg.PostgresError) as exc:
+        raise Unavailable(f"Postgres: {exc or type(exc).__name__}") from exc
+    try:
+        statement = await connection.prepare(query, timeout=SQL_TIMEOUT_S)
+        records = await statement.fetch(timeout=SQL_TIMEOUT_S)
+        return [attribute.name for attribute in statement.get_attributes()], [
+            tuple(record) for record in records
+        ]
+    except (asyncpg.PostgresError, asyncpg.InterfaceError) as exc:
+        raise InvalidRequest(f"SQL: {exc}") from exc
+    finally:
+        await connection.close(timeout=5)
+
+
+def _plain(value: Any) -> Any:
+    return value.isoformat(sep=" ") if isinstance(value, datetime) else _number_or_text(value)
+
+
+def _number_or_text(value: Any) -> Any:
+    return value if value is None or isinstance(value, int | float | bool | str) else str(value)

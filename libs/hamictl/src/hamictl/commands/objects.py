@@ -1,0 +1,132 @@
+"""`hamictl apply`, `get` and `delete`: pods of people, and what the ledger holds for them."""
+
+from __future__ import annotations
+
+import sys
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from hamicommon.errors import InvalidRequest, NotFound
+from hamicommon.k8s.client import Json, open_kube_api
+from rich.table import Table
+
+from hamictl import cluster_state
+from hamictl.commands.running import console, run
+from hamictl.manifests import Manifest, read_manifest
+from hamictl.pods import apply_pod
+from hamictl.scheduler_client import SchedulerClient
+from hamictl.settings import Settings
+from hamictl.target import Target, find_target
+from hamictl.view import tables
+
+Namespace = Annotated[str, typer.Option("--namespace", "-n", help="for objects that name none")]
+
+
+class Kind(StrEnum):
+    """What `get` can show."""
+
+    PODS = "pods"
+    NODES = "nodes"
+    DEVICES = "devices"
+    ALLOCATIONS = "allocations"
+
+
+class Output(StrEnum):
+    """How `get` shows it."""
+
+    TABLE = "table"
+    JSON = "json"
+
+
+def apply(
+    file: Annotated[
+        list[str], typer.Option("--file", "-f", help="manifest, folder of them, or - for stdin")
+    ],
+    namespace: Namespace = "default",
+) -> None:
+    """Create pods (of workload kinds: the pods of their template), or update existing ones."""
+    run(_apply(file, namespace))
+
+
+async def _apply(files: list[str], namespace: str) -> None:
+    manifests = [_read(text, source, namespace) for source, text in _sources(files)]
+    async with open_kube_api(find_target(Settings()).need_kubeconfig()) as api:
+        for manifest in manifests:
+            for pod in manifest.pods:
+                verb = await apply_pod(api, pod)
+                console.print(f"pod/{pod['metadata'].get('name', '?')} {verb}")
+            for name in manifest.left_out:
+                console.print(f"{name} left out: hamictl applies pods and pod templates only")
+
+
+def _read(text: str, source: str, namespace: str) -> Manifest:
+    return read_manifest(text, source=source, namespace=namespace)
+
+
+def _sources(files: list[str]) -> list[tuple[str, str]]:
+    found = []
+    for file in files:
+        if file == "-":
+            found.append(("standard input", sys.stdin.read()))
+            continue
+        path = Path(file)
+        if not path.exists():
+            raise InvalidRequest(f"{file}: no such file or folder")
+        paths = sorted(path.glob("*.y*ml")) if path.is_dir() else [path]
+        found += [(str(each), each.read_text()) for each in paths]
+    return found
+
+
+def get(
+    kind: Annotated[Kind, typer.Argument(help="pods, nodes, devices or allocations")],
+    output: Annotated[Output, typer.Option("--output", "-o")] = Output.TABLE,
+) -> None:
+    """Show pods, nodes, cards, or who holds which slice."""
+    run(_get(kind, output, find_target(Settings())))
+
+
+async def _get(kind: Kind, output: Output, target: Target) -> None:
+    if kind in (Kind.DEVICES, Kind.ALLOCATIONS):
+        query = {"live": "true"} if kind is Kind.ALLOCATIONS else {}
+        rows = await SchedulerClient(target.need_scheduler()).rows(f"/v1/{kind}", **query)
+        render = tables.devices_table if kind is Kind.DEVICES else tables.allocations_table
+        _show(rows, render(rows), output)
+        return
+    async with open_kube_api(target.need_kubeconfig()) as api:
+        state = await cluster_state.look(api, SchedulerClient(target.need_scheduler()))
+    if kind is Kind.PODS:
+        _show(list(state.pods), tables.pods_table(cluster_state.pod_rows(state)), output)
+    else:
+        _show(list(state.nodes), tables.nodes_table(cluster_state.node_rows(state)), output)
+    for missing in state.missing:
+        console.print(f"not asked: {missing}", style="yellow")
+
+
+def _show(rows: list[Any], rendered: Table, output: Output) -> None:
+    if output is Output.JSON:
+        console.print_json(data={"items": rows})
+    else:
+        console.print(rendered)
+
+
+def delete(
+    names: Annotated[list[str], typer.Argument(help="pod names, or pod/NAME")],
+    namespace: Namespace = "default",
+    now: Annotated[bool, typer.Option("--now", help="do not wait for a clean end")] = False,
+) -> None:
+    """Delete pods."""
+    run(_delete(names, namespace, now))
+
+
+async def _delete(names: list[str], namespace: str, now: bool) -> None:
+    async with open_kube_api(find_target(Settings()).need_kubeconfig()) as api:
+        for given in names:
+            name = given.removeprefix("pod/").removeprefix("pods/")
+            options: Json = {"gracePeriodSeconds": 1} if now else {}
+            try:
+                await api.delete(f"/api/v1/namespaces/{namespace}/pods/{name}", options or None)
+            except NotFound:
+                raise NotFound(f"pod {namespace}/{name} does not exist") from None
+            console.print(f"pod/{name} deleted")

@@ -1,0 +1,162 @@
+"""`hamictl up` and `hamictl down`: the whole system on this machine."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import time
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from hamicommon.errors import InvalidRequest, Unavailable
+from hamicommon.k8s.client import open_kube_api
+from pydantic import ValidationError
+from rich.live import Live
+
+from hamictl import cluster_state
+from hamictl.commands.running import console, spoken_errors
+from hamictl.local import control, demo
+from hamictl.local.layout import Layout, project
+from hamictl.local.options import UpOptions
+from hamictl.scheduler_client import SchedulerClient
+from hamictl.settings import Settings
+from hamictl.supervisor.state_file import SupervisorError, read_state, stop_running
+from hamictl.view.board import board
+
+_NODES_TIMEOUT_S = 60.0
+_REFRESH_S = 1.0
+
+
+def up(
+    nodes: Annotated[int, typer.Option(help="simulated nodes")] = 3,
+    gpus: Annotated[int, typer.Option(help="cards per node")] = 4,
+    model: Annotated[str, typer.Option(help="product name of the cards")] = "NVIDIA A100-SXM4-80GB",
+    memory_mib: Annotated[int, typer.Option(help="memory per card")] = 81920,
+    kubeconfig: Annotated[
+        Path | None, typer.Option(help="use this API server instead of the emulated one")
+    ] = None,
+    node_policy: Annotated[str, typer.Option(help="binpack or spread")] = "binpack",
+    gpu_policy: Annotated[str, typer.Option(help="binpack, spread, ...")] = "spread",
+    fresh: Annotated[bool, typer.Option("--fresh", help="drop the data of earlier runs")] = False,
+    detach: Annotated[bool, typer.Option("--detach", help="return when it is ready")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="print one JSON object")] = False,
+    no_demo: Annotated[bool, typer.Option("--no-demo", help="start no workload")] = False,
+) -> None:
+    """Start everything on this machine and show it; Ctrl-C stops it again."""
+    layout = Layout(folder=Settings().folder.absolute())
+    try:
+        options = UpOptions(
+            nodes=nodes,
+            gpus=gpus,
+            model=model,
+            memory_mib=memory_mib,
+            kubeconfig=kubeconfig.absolute() if kubeconfig else None,
+            node_policy=node_policy,
+            gpu_policy=gpu_policy,
+        )
+    except ValidationError as exc:
+        first = exc.errors()[0]
+        raise typer.BadParameter(first["msg"], param_hint=f"--{first['loc'][0]}") from None
+    began_s = time.monotonic()
+    quiet = as_json
+    with spoken_errors():
+        if kubeconfig is not None and not kubeconfig.exists():
+            raise InvalidRequest(f"--kubeconfig {kubeconfig}: no such file")
+        if fresh:
+            control.erase(layout)
+        try:
+            state = _bring_up(layout, options, quiet=quiet)
+            described = control.description(state)
+            pods = [] if no_demo else demo.demo_pods(project().examples)
+            asyncio.run(_until_useful(layout, options, described, pods, quiet=quiet))
+            if as_json:
+                console.print_json(data=described)
+            else:
+                console.print(f"up after {time.monotonic() - began_s:.1f} s")
+            asyncio.run(_watch(described, once=detach, silent=as_json))
+        except KeyboardInterrupt:
+            console.print("\nstopping", highlight=False)
+        except (SupervisorError, InvalidRequest, Unavailable):
+            stop_running(layout.state)
+            raise
+        if not detach:
+            stop_running(layout.state)
+
+
+def _bring_up(layout: Layout, options: UpOptions, *, quiet: bool) -> dict[str, Any]:
+    """Starts the supervisor (or finds it running) and waits until every process serves."""
+    state = read_state(layout.state)
+    if control.is_running(layout) and state is not None:
+        _say(quiet, f"already running in {layout.folder}")
+        if state["phase"] == "ready":
+            return state
+        pid = state["supervisor"]["pid"]
+    else:
+        _say(quiet, f"starting in {layout.folder} (logs: {layout.logs})")
+        pid = control.start(layout, options)
+    announced: set[str] = set()
+    for seen in control.progress(layout, pid):
+        state = seen
+        for name, entry in seen["services"].items():
+            if entry["phase"] == "ready" and name not in announced:
+                announced.add(name)
+                _say(quiet, f"  {name} is ready")
+    assert state is not None
+    return state
+
+
+async def _until_useful(
+    layout: Layout,
+    options: UpOptions,
+    described: dict[str, Any],
+    pods: list[dict[str, Any]],
+    *,
+    quiet: bool,
+) -> None:
+    """Waits for the nodes' cards, then runs the demo until every pod runs or says why not."""
+    async with open_kube_api(Path(described["kubeconfig"])) as api:
+        deadline_s = time.monotonic() + _NODES_TIMEOUT_S
+        while missing := await control.nodes_without_cards(api, options):
+            if time.monotonic() > deadline_s:
+                raise SupervisorError(
+                    f"no cards on {', '.join(missing)} after {_NODES_TIMEOUT_S:g} s"
+                    f" (logs: {layout.logs})"
+                )
+            await asyncio.sleep(0.1)
+        _say(quiet, f"  {options.nodes} nodes with {options.gpus} cards each")
+        if pods:
+            _say(quiet, f"applying {len(pods)} pods of {project().examples}")
+            await demo.apply_demo(api, pods)
+            if not await demo.settled(api, pods):
+                _say(quiet, f"not all pods settled within {demo.SETTLE_TIMEOUT_S:g} s")
+
+
+async def _watch(described: dict[str, Any], *, once: bool, silent: bool) -> None:
+    """Shows the board: live on a terminal, once elsewhere; then waits for Ctrl-C."""
+    scheduler = SchedulerClient(described["scheduler_url"])
+    async with open_kube_api(Path(described["kubeconfig"])) as api:
+        if not silent:
+            console.print(board(await cluster_state.look(api, scheduler), described))
+        if once:
+            return
+        if silent or not sys.stdout.isatty():
+            await asyncio.Event().wait()
+        with Live(console=console, auto_refresh=False, screen=True) as live:
+            while True:
+                live.update(board(await cluster_state.look(api, scheduler), described))
+                live.refresh()
+                await asyncio.sleep(_REFRESH_S)
+
+
+def down() -> None:
+    """Stop the local system; its data stays in its folder."""
+    layout = Layout(folder=Settings().folder.absolute())
+    with spoken_errors():
+        stopped = stop_running(layout.state)
+    console.print("stopped" if stopped else f"nothing runs in {layout.folder}")
+
+
+def _say(quiet: bool, text: str) -> None:
+    if not quiet:
+        console.print(text, highlight=False)

@@ -1,0 +1,1 @@
+"""What talks gRPC: device plugins, the registration service, PodResources."""

@@ -1,0 +1,14 @@
+"""gRPC failures in the words in which a kubelet reports them."""
+
+from __future__ import annotations
+
+import grpc
+
+_GO_NAMES = {grpc.StatusCode.CANCELLED: "Canceled"}
+
+
+def describe(error: grpc.aio.AioRpcError) -> str:
+    """`rpc error: code = Unknown desc = text`, as Go prints a status."""
+    code = error.code()
+    name = _GO_NAMES.get(code) or "".join(part.capitalize() for part in code.name.split("_"))
+    return f"rpc error: code = {name} desc = {error.details() or ''}"

@@ -1,0 +1,28 @@
+"""Stops every container below a kubelet's root: for `hamictl down`, or when a kubelet leaves.
+
+A kubelet that ends leaves its containers running, as a real one does; somebody who takes the whole
+node away stops them with this.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+from hamictl.kubelet.containers import ContainerRuntime
+
+
+async def stop_containers(root: Path, *, grace_s: float = 2.0) -> int:
+    """SIGTERM, then after the grace SIGKILL; returns how many containers were stopped."""
+    runtime = ContainerRuntime(Path(), root / "pods")
+    running = [c for uid in runtime.known_pods() for c in runtime.running_of(uid)]
+    for container in running:
+        container.terminate()
+    waits = [asyncio.ensure_future(container.wait()) for container in running]
+    if waits:
+        _, alive = await asyncio.wait(waits, timeout=grace_s)
+        for container in running:
+            container.kill()
+        if alive:
+            await asyncio.wait(alive)
+    return len(running)

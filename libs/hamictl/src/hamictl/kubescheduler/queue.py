@@ -1,0 +1,155 @@
+"""The three queues of kube-scheduler: active, backing off, unschedulable. Pure; time is given.
+
+A pod that failed waits in `unschedulable` until something happens that could help; then, if its
+pause is not over, in `backoff`, else in `active`. What happens while a pod is being tried counts
+for that pod too: it goes to `backoff` at once when the attempt fails.
+"""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+Json = dict[str, Any]
+
+# kube-scheduler's podMaxInUnschedulablePodsDuration: a net for events that nobody sent.
+MAX_UNSCHEDULABLE_S = 300.0
+
+
+@dataclass(slots=True, kw_only=True)
+class Waiting:
+    """A pod that waits for its next attempt; `since_s` is when it was queued this time."""
+
+    uid: str
+    pod: Json
+    since_s: float
+    number: int
+    attempts: int = 0
+    cycle: int = 0
+
+
+@dataclass(slots=True, kw_only=True)
+class SchedulingQueue:
+    """All pods of ours that have no node yet."""
+
+    initial_backoff_s: float = 1.0
+    max_backoff_s: float = 10.0
+    _active: dict[str, Waiting] = field(default_factory=dict)
+    _backoff: dict[str, Waiting] = field(default_factory=dict)
+    _unschedulable: dict[str, Waiting] = field(default_factory=dict)
+    _in_flight: dict[str, Waiting] = field(default_factory=dict)
+    _cycle: int = 0
+    _moved_in_cycle: int = -1
+    _number: int = 0
+
+    def add(self, pod: Json, now_s: float) -> None:
+        """A pod that we have not seen before."""
+        uid = pod["metadata"]["uid"]
+        self._number += 1
+        self._active[uid] = Waiting(uid=uid, pod=pod, since_s=now_s, number=self._number)
+
+    def update(self, old: Json, new: Json, now_s: float) -> None:
+        """A pod changed; if it is more than its status, that may have made it schedulable."""
+        uid = new["metadata"]["uid"]
+        helps = _substance(old) != _substance(new)
+        for pool in (self._active, self._backoff, self._in_flight):
+            if uid in pool:
+                pool[uid].pod = new
+                if pool is self._in_flight and helps:
+                    pool[uid].cycle = -1
+                return
+        waiting = self._unschedulable.get(uid)
+        if waiting is None:
+            self.add(new, now_s)
+            return
+        waiting.pod = new
+        if helps:
+            self._move(waiting, now_s)
+
+    def remove(self, uid: str) -> None:
+        """The pod is gone, or bound."""
+        for pool in (self._active, self._backoff, self._unschedulable, self._in_flight):
+            pool.pop(uid, None)
+
+    def pop(self, now_s: float) -> Waiting | None:
+        """The next pod to try: highest priority, then longest queued; None if none is due."""
+        for waiting in [one for one in self._backoff.values() if self._due_s(one) <= now_s]:
+            self._active[waiting.uid] = self._backoff.pop(waiting.uid)
+        if not self._active:
+            return None
+        uid = min(self._active.values(), key=_order).uid
+        waiting = self._active.pop(uid)
+        self._cycle += 1
+        waiting.cycle = self._cycle
+        waiting.attempts += 1
+        self._in_flight[uid] = waiting
+        return waiting
+
+    def is_in_flight(self, uid: str) -> bool:
+        """Whether the pod is being tried or bound."""
+        return uid in self._in_flight
+
+    def failed(self, uid: str, now_s: float, *, unschedulable: bool) -> bool:
+        """The attempt failed: nothing fits (wait for an event), or an error (try again soon).
+
+        Returns False if the pod is gone or bound meanwhile, so that it does not matter any more.
+        """
+        waiting = self._in_flight.pop(uid, None)
+        if waiting is None:
+            return False
+        waiting.since_s = now_s
+        moved = waiting.cycle <= self._moved_in_cycle or waiting.cycle < 0
+        pool = self._unschedulable if unschedulable and not moved else self._backoff
+        pool[uid] = waiting
+        return True
+
+    def done(self, uid: str) -> None:
+        """The pod is bound."""
+        self._in_flight.pop(uid, None)
+
+    def move_all(self, now_s: float) -> None:
+        """Something changed in the cluster that may help any waiting pod."""
+        for waiting in list(self._unschedulable.values()):
+            self._move(waiting, now_s)
+        self._moved_in_cycle = self._cycle
+
+    def flush(self, now_s: float) -> None:
+        """Try again what has waited in vain for long."""
+        for waiting in list(self._unschedulable.values()):
+            if now_s - waiting.since_s > MAX_UNSCHEDULABLE_S:
+                self._move(waiting, now_s)
+
+    def wake_at_s(self) -> float | None:
+        """When the next pause ends."""
+        return min((self._due_s(one) for one in self._backoff.values()), default=None)
+
+    def counts(self) -> dict[str, int]:
+        """How many pods wait in each queue."""
+        return {
+            "active": len(self._active),
+            "backoff": len(self._backoff),
+            "unschedulable": len(self._unschedulable),
+            "in_flight": len(self._in_flight),
+        }
+
+    def _move(self, waiting: Waiting, now_s: float) -> None:
+        del self._unschedulable[waiting.uid]
+        pool = self._backoff if self._due_s(waiting) > now_s else self._active
+        pool[waiting.uid] = waiting
+
+    def _due_s(self, waiting: Waiting) -> float:
+        pause_s = self.initial_backoff_s * 2.0 ** min(max(waiting.attempts - 1, 0), 30)
+        return waiting.since_s + min(pause_s, self.max_backoff_s)
+
+
+def _order(waiting: Waiting) -> tuple[int, float, int]:
+    priority = waiting.pod["spec"].get("priority") or 0
+    return -priority, waiting.since_s, waiting.number
+
+
+def _substance(pod: Json) -> Json:
+    """The pod without what changes by itself."""
+    metadata = {
+        key: value
+        for key, value in pod["metadata"].items()
+        if key not in ("resourceVersion", "generation", "managedFields")
+    }
+    return {"metadata": metadata, "spec": pod["spec"]}

@@ -1,0 +1,1 @@
+"""The local system: which processes it consists of, their files, ports and credentials."""

@@ -1,0 +1,114 @@
+"""Where everything of a local system lies: one folder, `.hami/` unless told otherwise.
+
+It also knows the project's own folders (migrations, native parts), which an installation from a
+checkout has beside the packages.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from hamicommon.errors import InvalidRequest
+
+# sockaddr_un holds 108 bytes with the final zero; the longest name we put below a node's folder is
+# "kubelet/device-plugins/nvidia-gpu.sock", with a node name of some 20 characters before it.
+_LONGEST_FOLDER = 107 - 60
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Project:
+    """The checkout that this command was installed from."""
+
+    root: Path
+
+    @property
+    def migrations(self) -> Path:
+        """Alembic's folder."""
+        return self.root / "migrations"
+
+    @property
+    def examples(self) -> Path:
+        """The demo's pods."""
+        return self.root / "examples"
+
+    @property
+    def libvgpu(self) -> Path:
+        """The preloaded library, as built by `make native`."""
+        return self.root / "native" / "libvgpu" / "build" / "libvgpu.so"
+
+    @property
+    def fakegpu(self) -> Path:
+        """Folder of the stand-in driver and of `vgpu-probe`."""
+        return self.root / "native" / "fakegpu" / "build"
+
+    def require_native(self) -> None:
+        """Raises InvalidRequest when the C parts have not been built."""
+        for path in (self.libvgpu, self.fakegpu / "libcuda.so.1", self.fakegpu / "vgpu-probe"):
+            if not path.exists():
+                raise InvalidRequest(
+                    f"{path} is missing: build the native parts with `make native`"
+                )
+
+
+def project() -> Project:
+    """Finds the checkout above this file.
+
+    Raises: InvalidRequest when the package was installed without one.
+    """
+    for parent in Path(__file__).resolve().parents:
+        if (parent / "migrations" / "env.py").is_file():
+            return Project(root=parent)
+    raise InvalidRequest("hamictl up needs a checkout of the project: no migrations/ folder found")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layout:
+    """The files of one local system."""
+
+    folder: Path
+
+    @property
+    def state(self) -> Path:
+        """What runs and where it answers; written by the supervisor."""
+        return self.folder / "state.json"
+
+    @property
+    def options(self) -> Path:
+        """What `hamictl up` was asked for; read by the supervisor."""
+        return self.folder / "options.json"
+
+    @property
+    def kubeconfig(self) -> Path:
+        """For kubectl and for our services."""
+        return self.folder / "kubeconfig"
+
+    @property
+    def credentials(self) -> Path:
+        """Keys, certificates, tokens and passwords (mode 0700)."""
+        return self.folder / "credentials"
+
+    @property
+    def traces(self) -> Path:
+        """Finished spans of all services."""
+        return self.folder / "traces"
+
+    @property
+    def logs(self) -> Path:
+        """One log per process."""
+        return self.folder / "logs"
+
+    def node(self, name: str) -> Path:
+        """Everything of one simulated node, by a path short enough for unix sockets."""
+        return self._short() / "nodes" / name
+
+    def _short(self) -> Path:
+        if len(str(self.folder)) <= _LONGEST_FOLDER:
+            return self.folder
+        digest = hashlib.sha256(str(self.folder).encode()).hexdigest()[:10]
+        link = Path(tempfile.gettempdir()) / f"hami-{digest}"
+        if not link.is_symlink():
+            link.symlink_to(self.folder, target_is_directory=True)
+        return link

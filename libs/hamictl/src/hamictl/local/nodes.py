@@ -1,0 +1,71 @@
+"""The simulated nodes: their cards, and what the stand-in driver is told of them. Pure."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+# (SM count, compute capability) of the models people simulate; others count as the first.
+_MODELS: Mapping[str, tuple[int, tuple[int, int]]] = {
+    "A100": (108, (8, 0)),
+    "H100": (132, (9, 0)),
+    "H200": (132, (9, 0)),
+    "V100": (80, (7, 0)),
+    "T4": (40, (7, 5)),
+    "A10": (72, (8, 6)),
+    "L40": (142, (8, 9)),
+    "B200": (148, (10, 0)),
+}
+_MAX_THREADS_PER_SM = 2048
+# Namespace of our simulated uuids: the same folder, node and index always make the same card.
+_NAMESPACE = uuid.UUID("6f0c7c1e-2f3b-4a51-9f0e-9d1f0a5a7d10")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SimulatedNode:
+    """One node of a local system."""
+
+    name: str
+    gpus: int
+    model: str
+    memory_mib: int
+
+
+def simulated_nodes(
+    *, count: int, gpus: int, model: str, memory_mib: int
+) -> tuple[SimulatedNode, ...]:
+    """`count` equal nodes, named node-0, node-1, ..."""
+    return tuple(
+        SimulatedNode(name=f"node-{number}", gpus=gpus, model=model, memory_mib=memory_mib)
+        for number in range(count)
+    )
+
+
+def fakegpu_config(node: SimulatedNode, *, system: str, state: str) -> dict[str, Any]:
+    """The stand-in driver's configuration for one node; `system` makes uuids unlike others'."""
+    sm_count, (major, minor) = next(
+        (shape for key, shape in _MODELS.items() if key in node.model), _MODELS["A100"]
+    )
+    return {
+        "state": state,
+        "driver_version": "570.124.06",
+        "cuda_version": 12080,
+        # Contexts take no memory here, so that a pod can use its slice to the last byte.
+        "context_mib": 0,
+        "devices": [
+            {
+                "uuid": f"GPU-{uuid.uuid5(_NAMESPACE, f'{system}/{node.name}/{index}')}",
+                "name": node.model,
+                "memory_mib": node.memory_mib,
+                "sm_count": sm_count,
+                "max_threads_per_sm": _MAX_THREADS_PER_SM,
+                "pci_bus_id": f"00000000:{index + 1:02X}:00.0",
+                "numa": 0 if index < (node.gpus + 1) // 2 else 1,
+                "major": major,
+                "minor": minor,
+            }
+            for index in range(node.gpus)
+        ],
+    }

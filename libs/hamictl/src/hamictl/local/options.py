@@ -1,0 +1,29 @@
+"""What `hamictl up` was asked for; written for the supervisor, which is a process of its own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from hamictl.local.nodes import SimulatedNode, simulated_nodes
+
+
+class UpOptions(BaseModel):
+    """The flags of `hamictl up` that shape the system."""
+
+    model_config = ConfigDict(frozen=True)
+
+    nodes: int = Field(default=3, ge=1, le=200, description="simulated nodes")
+    gpus: int = Field(default=4, ge=0, le=64, description="cards per node")
+    model: str = "NVIDIA A100-SXM4-80GB"
+    memory_mib: int = Field(default=81920, ge=1, description="memory per card")
+    kubeconfig: Path | None = Field(default=None, description="existing API server, else emulated")
+    node_policy: str = Field(default="binpack", pattern="^(binpack|spread)$")
+    gpu_policy: str = "spread"
+
+    def simulated(self) -> tuple[SimulatedNode, ...]:
+        """The nodes as values."""
+        return simulated_nodes(
+            count=self.nodes, gpus=self.gpus, model=self.model, memory_mib=self.memory_mib
+        )

@@ -1,0 +1,131 @@
+"""The whole local system: prepares files and servers, then names every child in order.
+
+Run as `python -m hamictl.local FOLDER` it is the supervisor process that `hamictl up` starts; it
+ends when it is told to stop, with everything it started.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from pathlib import Path
+
+import yaml
+from hamicommon.db import schema
+from hamicommon.settings import PostgresSettings
+from pydantic import SecretStr
+
+from hamictl.local import kubernetes, services
+from hamictl.local.credentials import ensure_credentials
+from hamictl.local.layout import Layout, project
+from hamictl.local.options import UpOptions
+from hamictl.local.ports import stable_ports
+from hamictl.local.registration import register_webhook
+from hamictl.local.servers import data_servers
+from hamictl.supervisor.specs import Spec, StepSpec
+
+_PORTS = ("postgres", "redis", "nats", "apiserver", "scheduler", "webhook", "metrics")
+_SERVING = ("apiserver", "webhook")
+
+
+def prepare(layout: Layout, options: UpOptions) -> services.Context:
+    """Credentials, ports, kubeconfig and the servers' folders; blocking, seconds the first time."""
+    checkout = project()
+    checkout.require_native()
+    layout.traces.mkdir(parents=True, exist_ok=True)
+    nodes = tuple(node.name for node in options.simulated())
+    names = (*_PORTS, *(f"node-agent-{node}" for node in nodes))
+    ports = stable_ports(names, layout.folder / "ports.json")
+    credentials = ensure_credentials(layout.credentials, serving=_SERVING)
+    context = services.Context(
+        layout=layout,
+        project=checkout,
+        options=options,
+        credentials=credentials,
+        servers=data_servers(layout, credentials, nodes, ports),
+        ports=ports,
+        kubeconfig=options.kubeconfig or layout.kubeconfig,
+    )
+    if options.kubeconfig is None:
+        _write_yaml(
+            layout.kubeconfig,
+            kubernetes.kubeconfig(
+                server=context.url("apiserver", "https"),
+                authority=credentials.ca.read_bytes(),
+                token=credentials.secret("kubernetes-admin"),
+            ),
+        )
+    return context
+
+
+def specs(context: services.Context) -> Sequence[Spec]:
+    """Every process and step, each after what it needs."""
+    emulated = context.options.kubeconfig is None
+    kubernetes_ready = ("apiserver",) if emulated else ()
+    found: list[Spec] = [*context.servers.children()]
+    found.append(_migrations(context))
+    if emulated:
+        found.append(services.api_server(context))
+    found.append(services.webhook(context, ("nats",)))
+    found.append(
+        StepSpec(
+            name="webhook-registration",
+            run=lambda: register_webhook(context),
+            after=("webhook", *kubernetes_ready),
+        )
+    )
+    found.append(services.scheduler(context, ("migrations", "redis", "nats", *kubernetes_ready)))
+    found.append(services.metrics(context, ("migrations", "nats")))
+    if emulated:
+        configuration = context.layout.folder / "kube-scheduler.yaml"
+        _write_yaml(
+            configuration,
+            kubernetes.scheduler_configuration(
+                kubeconfig_path=str(context.kubeconfig),
+                extender_url=context.url("scheduler"),
+                scheduler_name=services.SCHEDULER_NAME,
+            ),
+        )
+        found.append(services.kube_scheduler(context, configuration))
+        found.append(services.workloads(context))
+    for node in context.options.simulated():
+        found.append(services.kubelet(context, node, kubernetes_ready))
+        found.append(services.node_agent(context, node))
+    return found
+
+
+def info(context: services.Context) -> dict[str, object]:
+    """What `hamictl up --json` prints beside the pids."""
+    return {
+        "kubeconfig": str(context.kubeconfig),
+        "scheduler_url": context.url("scheduler"),
+        "webhook_url": context.url("webhook", "https") + "/webhook",
+        "metrics_url": context.url("metrics") + "/metrics",
+        "postgres_dsn": context.servers.postgres.url,
+        "redis_url": context.servers.redis.url,
+        "nats_url": context.servers.nats_admin_url,
+        "traces": str(context.layout.traces),
+        "node_agents": [
+            {
+                "node": node.name,
+                "metrics_url": context.url(f"node-agent-{node.name}") + "/metrics",
+            }
+            for node in context.options.simulated()
+        ],
+    }
+
+
+def _migrations(context: services.Context) -> StepSpec:
+    settings = PostgresSettings(dsn=SecretStr(context.servers.postgres.url))
+    return StepSpec(
+        name="migrations",
+        run=lambda: asyncio.to_thread(schema.upgrade, settings, context.project.migrations),
+        after=("postgres",),
+    )
+
+
+def _write_yaml(path: Path, value: object) -> None:
+    partial = path.with_name(path.name + ".partial")
+    partial.touch(mode=0o600)
+    partial.write_text(yaml.safe_dump(value, sort_keys=False))
+    partial.replace(path)

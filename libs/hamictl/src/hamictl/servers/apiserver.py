@@ -1,0 +1,119 @@
+"""A real kube-apiserver on loopback, with tokens, RBAC and signed service accounts.
+
+No controller manager runs beside it. So the two admission plugins that wait for one are off:
+ServiceAccount (nobody would make the default accounts) and TaintNodesByCondition (nobody would
+take the not-ready taint of a new node off).
+"""
+
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from hamictl.servers.kubeconfig import write_kubeconfig
+from hamictl.servers.pki import make_pki
+from hamictl.servers.plan import ServerPlan
+from hamictl.servers.ports import LOOPBACK, free_port
+from hamictl.servers.probes import http_ready
+
+_SERVICE_RANGE = "10.0.0.0/24"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KubeUser:
+    """Somebody who may log in with a token; RBAC says what they may do."""
+
+    name: str
+    groups: tuple[str, ...] = ()
+
+
+ADMIN = KubeUser(name="admin", groups=("system:masters",))
+SCHEDULER = KubeUser(name="system:kube-scheduler")
+
+
+def node_user(node: str) -> KubeUser:
+    """The kubelet of a node."""
+    return KubeUser(name=f"system:node:{node}", groups=("system:nodes",))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ApiServer:
+    """What clients of the server need; `kubeconfigs` maps a user's name to a file."""
+
+    plan: ServerPlan
+    ca_file: Path
+    kubeconfigs: dict[str, Path]
+
+    @property
+    def kubeconfig(self) -> Path:
+        """The administrator's."""
+        return self.kubeconfigs[ADMIN.name]
+
+
+def prepare(
+    folder: Path,
+    *,
+    binary: Path,
+    etcd_url: str,
+    users: Sequence[KubeUser] = (),
+    arguments: Sequence[str] = (),
+) -> ApiServer:
+    """Write keys, tokens and kubeconfigs into `folder` and say how to run the server.
+
+    `arguments` are added at the end of its command line (such as a different audit policy).
+    """
+    folder = folder.absolute()
+    make_pki(folder)
+    port = free_port()
+    url = f"https://{LOOPBACK}:{port}"
+    kubeconfigs = _write_users(folder, url, (ADMIN, SCHEDULER, *users))
+    key = folder / "service-account.key"
+    options = {
+        "etcd-servers": etcd_url,
+        "bind-address": LOOPBACK,
+        "secure-port": str(port),
+        "tls-cert-file": str(folder / "server.crt"),
+        "tls-private-key-file": str(folder / "server.key"),
+        "token-auth-file": str(folder / "tokens.csv"),
+        "authorization-mode": "Node,RBAC",
+        "service-account-key-file": str(key),
+        "service-account-signing-key-file": str(key),
+        "service-account-issuer": "https://kubernetes.default.svc",
+        "service-cluster-ip-range": _SERVICE_RANGE,
+        "disable-admission-plugins": "ServiceAccount,TaintNodesByCondition",
+        "endpoint-reconciler-type": "none",  # it refuses loopback addresses
+        "allow-privileged": "true",
+    }
+    argv = (str(binary), *(f"--{name}={value}" for name, value in options.items()), *arguments)
+    ca_file = folder / "ca.crt"
+    plan = ServerPlan(
+        name="kube-apiserver",
+        argv=argv,
+        cwd=folder,
+        log_path=folder / "kube-apiserver.log",
+        url=url,
+        port=port,
+        probe=partial(http_ready, f"{url}/readyz", ca_file=ca_file),
+        start_timeout_s=120.0,
+    )
+    return ApiServer(plan=plan, ca_file=ca_file, kubeconfigs=kubeconfigs)
+
+
+def _write_users(folder: Path, url: str, users: Sequence[KubeUser]) -> dict[str, Path]:
+    rows, files = [], {}
+    for user in users:
+        token = secrets.token_hex(16)
+        groups = ",".join(user.groups)
+        rows.append(f'{token},{user.name},{user.name},"{groups}"')
+        files[user.name] = write_kubeconfig(
+            folder / f"{user.name.replace(':', '-')}.kubeconfig",
+            server=url,
+            ca_file=folder / "ca.crt",
+            user=user.name,
+            token=token,
+        )
+    tokens = folder / "tokens.csv"
+    tokens.touch(mode=0o600)
+    tokens.write_text("\n".join(rows) + "\n")
+    return files

@@ -1,0 +1,70 @@
+"""Which installation a command talks to: the running local system, else what the environment says.
+
+A local system counts only while its supervisor lives, so that a stale `.hami/` never answers for a
+real cluster.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from hamicommon.errors import InvalidRequest
+
+from hamictl.settings import Settings
+from hamictl.supervisor.state_file import read_state, running_supervisor
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """Addresses; an empty one is unknown."""
+
+    kubeconfig: Path | None
+    scheduler_url: str
+    postgres_dsn: str
+    local: bool
+
+    def need_scheduler(self) -> str:
+        """Raises InvalidRequest when the scheduler's address is unknown."""
+        if not self.scheduler_url:
+            raise InvalidRequest(
+                "where is the scheduler? start a local system with `hamictl up`, "
+                "or set HAMI_SCHEDULER_URL=http://host:port"
+            )
+        return self.scheduler_url
+
+    def need_kubeconfig(self) -> Path:
+        """Raises InvalidRequest when no cluster is known."""
+        if self.kubeconfig is None:
+            raise InvalidRequest(
+                "which cluster? start a local system with `hamictl up`, or set KUBECONFIG=FILE"
+            )
+        return self.kubeconfig
+
+    def need_postgres(self) -> str:
+        """Raises InvalidRequest when the ledger's address is unknown."""
+        if not self.postgres_dsn:
+            raise InvalidRequest(
+                "where is the ledger? start a local system with `hamictl up`, "
+                "or set HAMI_POSTGRES_DSN=postgresql://user:password@host:port/name"
+            )
+        return self.postgres_dsn
+
+
+def find_target(settings: Settings) -> Target:
+    """The local system in `settings.folder` if it runs, else the environment's addresses."""
+    path = settings.folder.absolute() / "state.json"
+    state = read_state(path) if running_supervisor(path) else None
+    if state is not None and "kubeconfig" in state:
+        return Target(
+            kubeconfig=Path(state["kubeconfig"]),
+            scheduler_url=state["scheduler_url"],
+            postgres_dsn=state["postgres_dsn"],
+            local=True,
+        )
+    return Target(
+        kubeconfig=settings.kubeconfig,
+        scheduler_url=settings.scheduler_url.rstrip("/"),
+        postgres_dsn=settings.postgres_dsn.get_secret_value(),
+        local=False,
+    )

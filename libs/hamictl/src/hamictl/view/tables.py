@@ -1,0 +1,118 @@
+"""Tables of pods, nodes, cards and allocations. Pure: rows in, text out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from rich import box
+from rich.table import Table
+
+Row = Mapping[str, Any]
+
+UNKNOWN = "?"
+
+
+def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
+    """A plain table that also reads well when it is not on a terminal."""
+    made = Table(title=title or None, box=box.SIMPLE_HEAD, title_justify="left", pad_edge=False)
+    for column in columns:
+        made.add_column(column, overflow="fold")
+    for row in rows:
+        made.add_row(*row)
+    return made
+
+
+def of(value: object) -> str:
+    """A cell; what is not known is shown as such, never as 0."""
+    return UNKNOWN if value is None else str(value)
+
+
+def memory(mib: int | None) -> str:
+    """MiB as people say it."""
+    if mib is None:
+        return UNKNOWN
+    return f"{mib / 1024:.4g} GiB" if mib >= 1024 else f"{mib} MiB"
+
+
+def devices_table(rows: Iterable[Row]) -> Table:
+    """Cards with what is granted of each."""
+    return table(
+        "Cards",
+        ("NODE", "#", "MODEL", "UUID", "MEMORY", "CORES", "SLOTS", "HEALTH"),
+        (
+            (
+                of(row["node"]),
+                of(row["index"]),
+                of(row["type"]),
+                of(row["uuid"]),
+                f"{memory(row['used_memory_mib'])} of {memory(row['memory_mib'])}",
+                f"{row['used_core_percent']} of {row['core_percent']} %",
+                f"{row['used_slots']} of {row['slots']}",
+                health(row),
+            )
+            for row in rows
+        ),
+    )
+
+
+def health(row: Row) -> str:
+    """One word, or the reason."""
+    if not row.get("present", True):
+        return "gone"
+    if row.get("cordoned"):
+        return "cordoned"
+    return "healthy" if row["healthy"] else f"sick: {row.get('health_reason') or UNKNOWN}"
+
+
+def slices(row: Row) -> str:
+    """The slices of an allocation, one per line."""
+    return "\n".join(
+        f"{share['container']}: {memory(share['memory_mib'])}, {cores(share['core_percent'])}"
+        f" of {share['device_uuid']}"
+        for share in row["devices"]
+    )
+
+
+def cores(percent: int) -> str:
+    """A guaranteed share, or the absence of one."""
+    return f"{percent} % cores" if percent else "any cores"
+
+
+def allocations_table(rows: Iterable[Row]) -> Table:
+    """Who holds what."""
+    return table(
+        "Allocations",
+        ("POD", "NODE", "STATE", "SLICES", "SINCE"),
+        (
+            (
+                f"{row['namespace']}/{row['pod_name']}",
+                of(row["node"]),
+                of(row["state"]) + (f": {row['reason']}" if row.get("reason") else ""),
+                slices(row),
+                of(row["reserved_at"])[:19].replace("T", " "),
+            )
+            for row in rows
+        ),
+    )
+
+
+def nodes_table(rows: Iterable[Row]) -> Table:
+    """Kubernetes nodes with their GPU counts."""
+    return table(
+        "Nodes",
+        ("NODE", "READY", "CARDS' SLOTS", "MOUNTS"),
+        (
+            (of(row["name"]), of(row["ready"]), of(row["allocatable"]), of(row["mounts"]))
+            for row in rows
+        ),
+    )
+
+
+def pods_table(rows: Iterable[Row]) -> Table:
+    """Pods with the reason beside each one that waits."""
+    return table(
+        "Pods",
+        ("POD", "PHASE", "NODE", "SLICES / WHY IT WAITS"),
+        ((of(row["name"]), of(row["phase"]), of(row["node"]), of(row["detail"])) for row in rows),
+    )

@@ -1,0 +1,30 @@
+"""Starts hami-metrics: settings from the environment, telemetry, then serve until stopped."""
+
+from __future__ import annotations
+
+import sys
+
+from hamicommon import telemetry
+from hamicommon.serving import run
+from hamicommon.settings import describe
+from pydantic import ValidationError
+
+from hami_metrics.bootstrap import open_app
+from hami_metrics.settings import Settings
+
+
+def main() -> None:
+    """Console script `hami-metrics`."""
+    try:
+        settings = Settings()
+    except ValidationError as exc:
+        sys.exit(f"hami-metrics: {describe(exc)}")
+    telemetry.setup("hami-metrics", settings.telemetry)
+    try:
+        run("hami-metrics", open_app(settings))
+    finally:
+        telemetry.shutdown()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,97 @@
+"""The ledger read for Prometheus: one consistent, read-only transaction."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import asyncpg
+
+from hami_metrics.adapters.postgres import connection
+from hami_metrics.domain.cluster import (
+    DECISIONS_WINDOW_S,
+    PENDING_WINDOW_S,
+    Card,
+    ClusterSnapshot,
+    PodSlice,
+    Quota,
+)
+
+_LIVE = "a.ended_at IS NULL"
+
+CARDS = """
+SELECT d.node, d.uuid, d.index, d.type, d.memory_mib, d.core_percent, d.used_slots,
+       d.used_memory_mib, d.used_core_percent, d.healthy
+FROM devices d JOIN nodes n ON n.name = d.node
+WHERE d.present AND n.gone_at IS NULL ORDER BY d.node, d.index
+"""
+
+# Init containers run one at a time, app containers together (domain.allocations.footprints).
+SLICES = f"""
+SELECT a.namespace, a.pod_name, a.node, x.device_uuid,
+       greatest(coalesce(max(x.memory_mib) FILTER (WHERE x.role = 'init'), 0),
+                coalesce(sum(x.memory_mib) FILTER (WHERE x.role = 'app'), 0))::bigint AS memory_mib,
+       greatest(coalesce(max(x.core_percent) FILTER (WHERE x.role = 'init'), 0),
+                coalesce(sum(x.core_percent) FILTER (WHERE x.role = 'app'), 0))::bigint
+           AS core_percent
+FROM allocations a JOIN allocation_devices x ON x.allocation_id = a.id
+WHERE {_LIVE} GROUP BY a.id, x.device_uuid ORDER BY a.namespace, a.pod_name, x.device_uuid
+"""
+
+QUOTAS = """
+SELECT namespace, resource, limit_amount AS "limit", used_amount AS used
+FROM quotas ORDER BY namespace, resource
+"""
+
+STATES = f"SELECT a.state, count(*) AS pods FROM allocations a WHERE {_LIVE} GROUP BY a.state"
+
+DECISIONS = """
+SELECT outcome, sum(repeat_count)::bigint AS count FROM decisions
+WHERE last_at > now() - $1::interval AND at > now() - interval '1 day' GROUP BY outcome
+"""
+
+PENDING = """
+SELECT coalesce(array(SELECT jsonb_object_keys(p.reason_counts)), '{}') AS reasons
+FROM v_pending_reasons p WHERE p.last_at > now() - $1::interval
+"""
+
+HEARTBEATS = "SELECT name, inventory_at FROM nodes WHERE gone_at IS NULL AND inventory_at NOTNULL"
+
+
+class PostgresLedger:
+    """`ports.Ledger`."""
+
+    def __init__(self, pool: asyncpg.Pool) -> None:
+        self._pool = pool
+
+    async def snapshot(self) -> ClusterSnapshot:
+        """See the port."""
+        async with (
+            connection(self._pool) as conn,
+            conn.transaction(isolation="repeatable_read", readonly=True),
+        ):
+            decisions = await conn.fetch(DECISIONS, timedelta(seconds=DECISIONS_WINDOW_S))
+            pending = await conn.fetch(PENDING, timedelta(seconds=PENDING_WINDOW_S))
+            return ClusterSnapshot(
+                taken_at=await conn.fetchval("SELECT now()"),
+                cards=tuple(Card(**row) for row in await conn.fetch(CARDS)),
+                slices=tuple(PodSlice(**row) for row in await conn.fetch(SLICES)),
+                quotas=tuple(Quota(**row) for row in await conn.fetch(QUOTAS)),
+                allocations_by_state={
+                    row["state"]: row["pods"] for row in await conn.fetch(STATES)
+                },
+                decisions_by_outcome={row["outcome"]: row["count"] for row in decisions},
+                pending_pods=len(pending),
+                pending_by_reason=_count(pending),
+                heartbeats={
+                    row["name"]: row["inventory_at"] for row in await conn.fetch(HEARTBEATS)
+                },
+            )
+
+
+def _count(pending: list[Any]) -> dict[str, int]:
+    counts: dict[str, int] = {}
+    for row in pending:
+        for reason in row["reasons"]:
+            counts[reason] = counts.get(reason, 0) + 1
+    return counts

@@ -1,0 +1,136 @@
+"""Composition root: from settings to a running metrics service, closed in reverse."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from importlib.metadata import version
+
+from hamicommon import events
+from hamicommon.bus.client import Bus, Message, Subscription, open_bus
+from hamicommon.db.engine import open_pool
+from hamicommon.errors import Unavailable
+from hamicommon.serving import serving
+from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector
+
+from hami_metrics.adapters.ledger import PostgresLedger
+from hami_metrics.adapters.postgres import PostgresUsageStore
+from hami_metrics.exposition import LedgerCollector, build_info
+from hami_metrics.instruments import Instruments
+from hami_metrics.ports import UsageStore
+from hami_metrics.routes import create_app
+from hami_metrics.service import LedgerView, Retention, UsageHistory, keep_days
+from hami_metrics.settings import Settings
+
+logger = logging.getLogger(__name__)
+
+USAGE = Subscription(
+    stream=events.USAGE_STREAM, subject="hami.usage.v1.*", consumer="hami-metrics-usage"
+)
+# Partitions are made a day ahead, so an hour is early enough.
+KEEP_DAYS_INTERVAL_S = 3600.0
+RETRY_S = 5.0
+
+
+@dataclass(slots=True, kw_only=True)
+class App:
+    """The running service."""
+
+    port: int
+    view: LedgerView
+    history: UsageHistory
+    instruments: Instruments
+    draining: bool = False
+
+
+@asynccontextmanager
+async def open_app(settings: Settings) -> AsyncIterator[App]:
+    """Runs while the block runs; a background task that dies ends the block.
+
+    Postgres and NATS may be away at the start and at any time. Raises: Unavailable when the
+    address to listen on is taken.
+    """
+    instruments = Instruments()
+    # No connection is kept ready, so that none is needed to start.
+    postgres = settings.postgres.model_copy(update={"pool_min": 0})
+    async with (
+        open_pool(postgres, "hami-metrics") as pool,
+        open_bus(settings.nats, "hami-metrics") as bus,
+        # Inside, so that every loop has ended before its backend is closed.
+        asyncio.TaskGroup() as group,
+        AsyncExitStack() as stack,
+    ):
+        store = PostgresUsageStore(pool)
+        view = LedgerView(PostgresLedger(pool), _now, stale_s=settings.snapshot_stale_s)
+        history = UsageHistory(store, instruments, _now, grace_s=settings.rollup_grace_s)
+        app = App(port=0, view=view, history=history, instruments=instruments)
+        instruments.watch_state(lambda: view.age_s, lambda: bus.connected)
+        instruments.registry.register(LedgerCollector(view.newest, _now))
+        instruments.registry.register(_BuildInfo())
+        for loop in _loops(settings, store, view, history, bus):
+            stack.callback(group.create_task(loop).cancel)
+
+        def hindrances() -> list[str]:
+            return ["stopping"] if app.draining else view.hindrances()
+
+        api = create_app(instruments.registry, hindrances)
+        app.port = await stack.enter_async_context(serving(api, settings.http_bind))
+        logger.info("serving", extra={"port": app.port})
+        yield app
+        app.draining = True
+        await asyncio.sleep(settings.drain_s)
+
+
+def _loops(
+    settings: Settings, store: UsageStore, view: LedgerView, history: UsageHistory, bus: Bus
+) -> list[Coroutine[object, object, None]]:
+    """Everything that goes on beside the requests."""
+    retention = Retention(
+        raw_days=settings.raw_retention_days,
+        fine_days=settings.fine_retention_days,
+        coarse_days=settings.coarse_retention_days,
+    )
+
+    async def keep() -> None:
+        dropped = await keep_days(store, retention, now=_now())
+        logger.info("days kept", extra={"dropped": [day.isoformat() for day in dropped]})
+
+    return [
+        _repeat("read the ledger", view.refresh, settings.snapshot_interval_s),
+        _repeat("sum up usage", history.sum_up, settings.rollup_interval_s),
+        _repeat("keep days", keep, KEEP_DAYS_INTERVAL_S),
+        *(_ingest(bus, history) for _ in range(settings.ingest_workers)),
+    ]
+
+
+class _BuildInfo(Collector):
+    def collect(self) -> Iterator[Metric]:
+        yield build_info(version=version("hami-metrics"), revision="unknown")
+
+
+def _now() -> datetime:
+    return datetime.now(UTC)
+
+
+async def _ingest(bus: Bus, history: UsageHistory) -> None:
+    async def handle(message: Message) -> None:
+        await history.ingest(message.data)
+
+    await bus.consume(USAGE, handle)
+
+
+async def _repeat(what: str, step: Callable[[], Awaitable[object]], interval_s: float) -> None:
+    """Repeats `step` for ever; while a backend is away, it says so and tries again soon."""
+    while True:
+        try:
+            await step()
+        except Unavailable as exc:
+            logger.warning("must wait", extra={"what": what, "error": str(exc)})
+            await asyncio.sleep(min(RETRY_S, interval_s))
+        else:
+            await asyncio.sleep(interval_s)

@@ -1,0 +1,1 @@
+"""Values and pure functions of the metrics service."""

@@ -1,0 +1,70 @@
+"""The cluster as the ledger has it at one moment; what the Prometheus pages are made from."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Card:
+    """One card that is present, with what is granted on it."""
+
+    node: str
+    uuid: str
+    index: int
+    type: str
+    memory_mib: int
+    core_percent: int
+    used_slots: int
+    used_memory_mib: int
+    used_core_percent: int
+    healthy: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PodSlice:
+    """What one pod effectively holds on one card: max(init, app) per dimension."""
+
+    namespace: str
+    pod_name: str
+    node: str
+    device_uuid: str
+    memory_mib: int
+    core_percent: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Quota:
+    """One quota; `limit` None is none. The resource's own units."""
+
+    namespace: str
+    resource: str
+    limit: int | None
+    used: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterSnapshot:
+    """One consistent reading of the ledger."""
+
+    taken_at: datetime
+    cards: tuple[Card, ...]
+    slices: tuple[PodSlice, ...]
+    quotas: tuple[Quota, ...]
+    allocations_by_state: Mapping[str, int]
+    decisions_by_outcome: Mapping[str, int]
+    """In the last `DECISIONS_WINDOW_S` seconds, repeats counted."""
+    pending_pods: int
+    """Pods refused in the last `PENDING_WINDOW_S` seconds and not placed since."""
+    pending_by_reason: Mapping[str, int]
+    """Of those, how many met this reason on some node."""
+    heartbeats: Mapping[str, datetime]
+    """By node that is there: when its agent last reported."""
+
+
+DECISIONS_WINDOW_S = 300
+# kube-scheduler tries a waiting pod at least every five minutes: one that is silent for longer than
+# that is no longer waiting.
+PENDING_WINDOW_S = 360

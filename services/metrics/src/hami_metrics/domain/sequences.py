@@ -1,0 +1,65 @@
+"""Which usage reports never came: holes in the agents' numbering.
+
+Every report carries (node, agent_id, sequence). A report that comes late fills its hole; a hole
+that stays open for `LOST_AFTER_S` is a lost report. The first report of an agent that we see sets
+the start: what was lost before is not known to us.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+
+# Longer than any redelivery or an agent's own buffer takes after an outage of minutes.
+LOST_AFTER_S = 600.0
+# An agent whose numbering jumps further than this was not merely interrupted.
+MAX_HOLES = 10_000
+
+
+@dataclass(slots=True)
+class _Agent:
+    agent_id: str
+    highest: int
+    holes: dict[int, datetime] = field(default_factory=dict)
+
+
+class SequenceBook:
+    """The numbering of every node's agent, as far as seen."""
+
+    def __init__(self) -> None:
+        self._agents: dict[str, _Agent] = {}
+        self.lost = 0
+        """Reports given up so far."""
+
+    @property
+    def missing(self) -> int:
+        """Reports that are expected and have not come yet."""
+        return sum(len(agent.holes) for agent in self._agents.values())
+
+    def note(self, node: str, agent_id: str, sequence: int, *, now: datetime) -> None:
+        """A report came."""
+        agent = self._agents.get(node)
+        if agent is None or agent.agent_id != agent_id:
+            # A new start of the agent: what the old one still owed will not come.
+            self.lost += len(agent.holes) if agent else 0
+            self._agents[node] = _Agent(agent_id, sequence)
+            return
+        if sequence <= agent.highest:
+            agent.holes.pop(sequence, None)
+            return
+        skipped = range(agent.highest + 1, sequence)
+        self.lost += max(0, len(skipped) - MAX_HOLES)
+        agent.holes.update((number, now) for number in skipped[-MAX_HOLES:])
+        agent.highest = sequence
+
+    def give_up(self, *, now: datetime) -> int:
+        """Counts holes older than `LOST_AFTER_S` as lost; returns how many."""
+        oldest = now - timedelta(seconds=LOST_AFTER_S)
+        given_up = 0
+        for agent in self._agents.values():
+            stale = [number for number, since in agent.holes.items() if since <= oldest]
+            for number in stale:
+                del agent.holes[number]
+            given_up += len(stale)
+        self.lost += given_up
+        return given_up

@@ -1,0 +1,61 @@
+"""What the service counts about itself; served on /metrics beside the ledger's families."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from prometheus_client import CollectorRegistry, Counter, Gauge
+
+
+class Instruments:
+    """One registry per process, so that tests can have several."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        self.samples = Counter(
+            "hami_metrics_usage_samples",
+            "Usage samples by result: stored, repeated",
+            ["result"],
+            registry=self.registry,
+        )
+        self.lost_reports = Counter(
+            "hami_metrics_usage_reports_lost",
+            "Usage reports that an agent numbered and that never came",
+            registry=self.registry,
+        )
+        self.missing_reports = Gauge(
+            "hami_metrics_usage_reports_missing",
+            "Usage reports that are late and may still come",
+            registry=self.registry,
+        )
+        self.store_failures = Counter(
+            "hami_metrics_store_failures",
+            "Tries that Postgres refused, by what was tried; the reports wait on the bus meanwhile",
+            ["what"],
+            registry=self.registry,
+        )
+        self.rollups = Counter(
+            "hami_metrics_rollups", "Buckets summed up", ["bucket"], registry=self.registry
+        )
+        self.unsummed_buckets = Gauge(
+            "hami_metrics_unsummed_buckets",
+            "Buckets of a node that wait to be summed up",
+            registry=self.registry,
+        )
+        self.snapshot_age = Gauge(
+            "hami_metrics_snapshot_age_seconds",
+            "Age of the last reading of the ledger; NaN before the first",
+            registry=self.registry,
+        )
+        self.bus_connected = Gauge(
+            "hami_metrics_bus_connected",
+            "1 while the connection to NATS is healthy",
+            registry=self.registry,
+        )
+
+    def watch_state(
+        self, snapshot_age_s: Callable[[], float], bus_connected: Callable[[], bool]
+    ) -> None:
+        """Lets two gauges read their value at each scrape."""
+        self.snapshot_age.set_function(snapshot_age_s)
+        self.bus_connected.set_function(lambda: float(bus_connected()))

@@ -1,0 +1,48 @@
+"""What the metrics service needs from the outside, in its own words."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import date, datetime
+from typing import Protocol
+
+from hami_metrics.domain.cluster import ClusterSnapshot
+from hami_metrics.domain.rollup import Rollup
+from hami_metrics.domain.samples import Sample
+
+
+class Ledger(Protocol):
+    """The ledger, read only."""
+
+    async def snapshot(self) -> ClusterSnapshot:
+        """One consistent reading. Raises: Unavailable."""
+
+
+class UsageStore(Protocol):
+    """Where usage is kept. Every method may raise Unavailable and may be repeated."""
+
+    async def write(self, samples: Sequence[Sample]) -> int:
+        """Stores what is not stored yet; returns how many were new."""
+
+    async def samples(self, node: str, start: datetime, end: datetime) -> list[Sample]:
+        """A node's samples with start <= sampled_at < end."""
+
+    async def write_rollups(self, rollups: Sequence[Rollup]) -> None:
+        """Stores the rollups in place of those of the same series and bucket."""
+
+    async def rollups(
+        self, node: str, bucket_s: int, start: datetime, end: datetime
+    ) -> list[Rollup]:
+        """A node's rollups with start <= bucket_start < end."""
+
+    async def unsummed(self, bucket_s: int, since: datetime) -> list[tuple[str, datetime]]:
+        """(node, bucket start) where samples since then and their rollups differ in number."""
+
+    async def ensure_partition(self, day: date) -> None:
+        """Makes room for the samples of a day (UTC)."""
+
+    async def forget_samples(self, before: date) -> list[date]:
+        """Drops the samples of earlier days; returns the days dropped."""
+
+    async def forget_rollups(self, bucket_s: int, before: datetime) -> int:
+        """Deletes rollups of earlier buckets; returns how many."""

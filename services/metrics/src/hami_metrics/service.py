@@ -1,0 +1,175 @@
+"""The use cases: store a usage report, sum up finished buckets, keep the days, read the ledger.
+
+A report is acknowledged on the bus only when Postgres has it, so while Postgres is away the stream
+itself is the buffer (bounded by its age and size); the agents' numbering tells what it lost. The
+sums are made from what is stored, so a crash between both only means summing up again.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import date, datetime, timedelta
+
+from hamicommon.errors import InvalidRequest, Unavailable
+from hamicommon.events import Usage
+from pydantic import ValidationError
+
+from hami_metrics.domain.cluster import ClusterSnapshot
+from hami_metrics.domain.rollup import COARSE_S, FINE_S, bucket_of, merge, roll_up
+from hami_metrics.domain.samples import samples_of
+from hami_metrics.domain.sequences import SequenceBook
+from hami_metrics.instruments import Instruments
+from hami_metrics.ports import Ledger, UsageStore
+
+logger = logging.getLogger(__name__)
+
+Clock = Callable[[], datetime]
+
+# The stream keeps an hour; an agent may have buffered some minutes before that.
+CATCH_UP = timedelta(hours=2)
+
+
+class UsageHistory:
+    """Usage reports to samples to sums."""
+
+    def __init__(
+        self, store: UsageStore, instruments: Instruments, clock: Clock, *, grace_s: float
+    ) -> None:
+        self._store = store
+        self._instruments = instruments
+        self._clock = clock
+        self._grace = timedelta(seconds=grace_s)
+        self._book = SequenceBook()
+        self._lost_counted = 0
+        self._unsummed: set[tuple[str, datetime]] = set()
+        self._caught_up = False
+
+    async def ingest(self, body: bytes) -> None:
+        """Stores one report; repeating it changes nothing.
+
+        Raises: InvalidRequest (dead letter), Unavailable (the bus delivers it again).
+        """
+        try:
+            usage = Usage.model_validate_json(body)
+        except ValidationError as exc:
+            first = exc.errors(include_url=False, include_input=False)[0]
+            field = ".".join(str(part) for part in first["loc"])
+            raise InvalidRequest(f"usage report: {field}: {first['msg']}") from exc
+        samples = samples_of(usage)
+        try:
+            new = await self._store.write(samples)
+        except Unavailable:
+            self._instruments.store_failures.labels("samples").inc()
+            raise
+        self._instruments.samples.labels("stored").inc(new)
+        self._instruments.samples.labels("repeated").inc(len(samples) - new)
+        if new:
+            self._unsummed.add((usage.node, bucket_of(usage.sampled_at, FINE_S)))
+        self._book.note(usage.node, usage.agent_id, usage.sequence, now=self._clock())
+        self._count()
+
+    async def sum_up(self) -> int:
+        """Sums up every finished bucket that has new samples; returns how many.
+
+        Raises: Unavailable; what was not summed up stays to be done.
+        """
+        now = self._clock()
+        self._book.give_up(now=now)
+        self._count()
+        if not self._caught_up:
+            since = bucket_of(now - CATCH_UP, FINE_S)
+            self._unsummed.update(await self._store.unsummed(FINE_S, since))
+            self._caught_up = True
+        latest = now - self._grace - timedelta(seconds=FINE_S)
+        done = 0
+        for node, start in sorted(self._unsummed, key=lambda item: (item[1], item[0])):
+            if start > latest:
+                break
+            # Taken off first: a sample that comes meanwhile puts it on the list again.
+            self._unsummed.discard((node, start))
+            try:
+                await self._sum_up_bucket(node, start)
+            except Unavailable:
+                self._unsummed.add((node, start))
+                self._instruments.store_failures.labels("rollups").inc()
+                raise
+            done += 1
+        self._instruments.unsummed_buckets.set(len(self._unsummed))
+        return done
+
+    async def _sum_up_bucket(self, node: str, start: datetime) -> None:
+        end = start + timedelta(seconds=FINE_S)
+        fine = roll_up(await self._store.samples(node, start, end), FINE_S)
+        await self._store.write_rollups(fine)
+        hour = bucket_of(start, COARSE_S)
+        parts = await self._store.rollups(node, FINE_S, hour, hour + timedelta(seconds=COARSE_S))
+        await self._store.write_rollups(merge(parts, COARSE_S))
+        self._instruments.rollups.labels("5m").inc()
+
+    def _count(self) -> None:
+        self._instruments.missing_reports.set(self._book.missing)
+        lost = self._book.lost - self._lost_counted
+        if lost:
+            self._lost_counted = self._book.lost
+            self._instruments.lost_reports.inc(lost)
+            logger.error("usage reports lost", extra={"reports": lost, "in_all": self._book.lost})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Retention:
+    """How many days are kept."""
+
+    raw_days: int
+    fine_days: int
+    coarse_days: int
+
+
+async def keep_days(store: UsageStore, retention: Retention, *, now: datetime) -> list[date]:
+    """Makes room for today and tomorrow, forgets what is too old; returns the raw days dropped.
+
+    Raises: Unavailable.
+    """
+    today = now.date()
+    for day in (today, today + timedelta(days=1)):
+        await store.ensure_partition(day)
+    dropped = await store.forget_samples(today - timedelta(days=retention.raw_days))
+    await store.forget_rollups(FINE_S, now - timedelta(days=retention.fine_days))
+    await store.forget_rollups(COARSE_S, now - timedelta(days=retention.coarse_days))
+    return dropped
+
+
+class LedgerView:
+    """The newest reading of the ledger, as long as it is fresh enough to be said."""
+
+    def __init__(self, ledger: Ledger, clock: Clock, *, stale_s: float) -> None:
+        self._ledger = ledger
+        self._clock = clock
+        self._stale_s = stale_s
+        self._snapshot: ClusterSnapshot | None = None
+        self._read_at: datetime | None = None
+
+    async def refresh(self) -> None:
+        """Reads the ledger. Raises: Unavailable; the last reading stays until it is stale."""
+        self._snapshot = await self._ledger.snapshot()
+        self._read_at = self._clock()
+
+    @property
+    def age_s(self) -> float:
+        """Seconds since the last reading; NaN before the first."""
+        if self._read_at is None:
+            return float("nan")
+        return (self._clock() - self._read_at).total_seconds()
+
+    def newest(self) -> ClusterSnapshot | None:
+        """The last reading, or None when there is none or it is stale."""
+        return self._snapshot if self.age_s <= self._stale_s else None
+
+    def hindrances(self) -> list[str]:
+        """Why there is nothing to serve, one sentence each."""
+        if self.newest() is not None:
+            return []
+        if self._read_at is None:
+            return ["the ledger was not read yet"]
+        return [f"the last reading of the ledger is {self.age_s:.0f} s old"]

@@ -1,0 +1,48 @@
+"""Settings of hami-metrics; every field is an environment variable with the prefix HAMI_METRICS_.
+
+The backends are the groups of `hamicommon.settings` (HAMI_POSTGRES_..., HAMI_NATS_...).
+"""
+
+from __future__ import annotations
+
+from hamicommon.settings import NatsSettings, PostgresSettings, TelemetrySettings
+from pydantic import Field
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+
+class Settings(BaseSettings):
+    """What the metrics service must know."""
+
+    model_config = SettingsConfigDict(env_prefix="HAMI_METRICS_")
+
+    http_bind: str = Field(
+        default="0.0.0.0:9395", description="host:port of /metrics, /healthz and /readyz"
+    )
+    snapshot_interval_s: float = Field(
+        default=5.0, ge=0.1, le=300, description="how often the ledger is read for Prometheus"
+    )
+    snapshot_stale_s: float = Field(
+        default=30.0, gt=0, description="an older reading is unknown: its samples disappear"
+    )
+    ingest_workers: int = Field(
+        default=4, ge=1, le=64, description="usage reports that are written at the same time"
+    )
+    rollup_interval_s: float = Field(
+        default=15.0, ge=0.1, le=300, description="how often finished buckets are summed up"
+    )
+    rollup_grace_s: float = Field(
+        default=20.0, ge=0, description="a bucket counts as finished this long after its end"
+    )
+    raw_retention_days: int = Field(default=3, ge=1, description="days of raw samples kept")
+    fine_retention_days: int = Field(default=14, ge=1, description="days of 5-minute sums kept")
+    coarse_retention_days: int = Field(default=400, ge=1, description="days of hourly sums kept")
+    drain_s: float = Field(
+        default=0.0, ge=0, le=60, description="keep serving this long after SIGTERM, not ready"
+    )
+    postgres: PostgresSettings = Field(
+        default_factory=PostgresSettings  # type: ignore[arg-type]  # its DSN is a variable
+    )
+    nats: NatsSettings = Field(
+        default_factory=NatsSettings  # type: ignore[arg-type]  # its URL is a variable
+    )
+    telemetry: TelemetrySettings = Field(default_factory=TelemetrySettings)

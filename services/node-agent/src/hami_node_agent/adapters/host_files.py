@@ -1,0 +1,129 @@
+"""The files that containers see: the library, the preload list, limits and cache directories.
+
+    <hook_path>/vgpu/libvgpu.so.<version>                 ro in containers as .../libvgpu.so
+    <hook_path>/vgpu/ld.so.preload                        ro as /etc/ld.so.preload
+    <hook_path>/vgpu/containers/<podUID>_<container>/     rw, holds the shared region
+    <state_dir>/limits/<nonce>/limits                     ro as /etc/hami/limits
+
+All calls block; callers use a thread. Every call may run twice.
+"""
+
+from __future__ import annotations
+
+import logging
+import shutil
+import time
+from collections.abc import Container, Iterable
+from pathlib import Path
+
+from hamicommon.errors import InvalidRequest, Unavailable
+
+from hami_node_agent.adapters.durable import replace_file, sync_directory
+from hami_node_agent.domain.limits import limits_text
+from hami_node_agent.domain.records import Record
+
+logger = logging.getLogger(__name__)
+
+LIMITS_FILE = "limits"
+
+
+class HostFiles:
+    """The host's directories of one node."""
+
+    def __init__(self, *, base: Path, state_dir: Path, lock_dir: Path, oversubscribe: bool) -> None:
+        self.base = base
+        self._limits = state_dir / "limits"
+        self._lock_dir = lock_dir
+        self._oversubscribe = oversubscribe
+
+    def install(self, library: Path, *, version: str, preload_path: str) -> Path:
+        """Puts the library and the preload list in place; returns the library's host path.
+
+        A mapped library is never written to: a new one replaces the name only (HAMi#727).
+        Raises: InvalidRequest when `library` can't be read, Unavailable when the host can't be
+        written.
+        """
+        try:
+            content = library.read_bytes()
+        except OSError as exc:
+            raise InvalidRequest(f"library_path {library}: libvgpu.so is wanted: {exc}") from exc
+        target = self.base / f"libvgpu.so.{version}"
+        try:
+            for directory in (self.base / "containers", self._limits):
+                directory.mkdir(parents=True, exist_ok=True)
+            self._lock_dir.mkdir(parents=True, exist_ok=True)
+            self._lock_dir.chmod(0o777)
+            _update(target, content, mode=0o755)
+            _update(self.base / "ld.so.preload", f"{preload_path}\n".encode(), mode=0o644)
+        except OSError as exc:
+            raise Unavailable(f"{self.base} can't be prepared: {exc}") from exc
+        return target
+
+    def limits_dir(self, nonce: str) -> Path:
+        """The directory that a container sees at /etc/hami."""
+        return self._limits / nonce
+
+    def write_limits(self, record: Record) -> None:
+        """Makes the container's limits those of the record. Raises: Unavailable."""
+        directory = self.limits_dir(record.nonce)
+        text = limits_text(
+            record.shares, policy=record.policy, oversubscribe=self._oversubscribe
+        ).encode()
+        try:
+            if not directory.is_dir():
+                directory.mkdir(mode=0o755, parents=True, exist_ok=True)
+                sync_directory(self._limits)
+            _update(directory / LIMITS_FILE, text, mode=0o644)
+        except OSError as exc:
+            raise Unavailable(f"{directory} can't be written: {exc}") from exc
+
+    def make_cache_dir(self, name: str) -> None:
+        """An empty directory that any user in the container can write. Raises: Unavailable."""
+        directory = self.base / "containers" / name
+        try:
+            if directory.exists():
+                shutil.rmtree(directory)
+            directory.mkdir(parents=True)
+            directory.chmod(0o777)
+        except OSError as exc:
+            raise Unavailable(f"{directory} can't be made: {exc}") from exc
+
+    def remove_pod(self, cache_dirs: Iterable[str], nonces: Iterable[str]) -> None:
+        """Removes what was made for a pod, after its containers are gone."""
+        for nonce in nonces:
+            _remove(self.limits_dir(nonce))
+        for name in cache_dirs:
+            # An empty name would be the parent of all.
+            if name:
+                _remove(self.base / "containers" / name)
+
+    def remove_strays(
+        self, *, nonces: Container[str], cache_dirs: Container[str], older_than_s: float
+    ) -> None:
+        """Removes directories that nobody knows any more, if nothing changed in them lately."""
+        for parent, known in ((self._limits, nonces), (self.base / "containers", cache_dirs)):
+            for directory in parent.iterdir() if parent.is_dir() else ():
+                if directory.name not in known and _age_s(directory) > older_than_s:
+                    _remove(directory)
+
+
+def _update(path: Path, content: bytes, *, mode: int) -> None:
+    if not path.is_file() or path.read_bytes() != content:
+        replace_file(path, content, mode=mode)
+
+
+def _remove(directory: Path) -> None:
+    # rmtree works on descriptors here: a link that a tenant put in is removed, not followed.
+    try:
+        shutil.rmtree(directory)
+    except FileNotFoundError:
+        pass
+    except OSError as exc:
+        logger.warning("directory not removed", extra={"path": str(directory), "error": str(exc)})
+
+
+def _age_s(path: Path) -> float:
+    try:
+        return time.time() - path.lstat().st_mtime
+    except OSError:
+        return 0.0

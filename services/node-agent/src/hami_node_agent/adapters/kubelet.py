@@ -1,0 +1,155 @@
+"""The kubelet's own books: its device checkpoint and its PodResources API.
+
+The checkpoint knows pod uids, init containers and the answers we gave; PodResources is public API
+but has neither. Each is enough by itself where the other can't be read.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import binascii
+import logging
+from collections.abc import Callable, Iterable
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+import grpc
+import orjson
+from google.protobuf.message import DecodeError
+from hamicommon.domain.ids import GpuUuid
+from hamicommon.errors import InvalidRequest, Unavailable
+from hamicommon.kubelet._generated import deviceplugin_pb2, podresources_pb2, podresources_pb2_grpc
+
+from hami_node_agent.domain.container_spec import LIMITS_MOUNT
+from hami_node_agent.domain.ownership import Holding, KeptAnswer
+
+logger = logging.getLogger(__name__)
+
+POD_RESOURCES_TIMEOUT_S = 2.0
+
+
+class Books:
+    """Reads both, merged by pod uid and container."""
+
+    def __init__(
+        self,
+        *,
+        checkpoint: Path,
+        pod_resources: Path,
+        resource: str,
+        uid_of: Callable[[str, str], str],
+    ) -> None:
+        self._checkpoint = checkpoint
+        self._pod_resources = pod_resources
+        self._resource = resource
+        self._uid_of = uid_of
+
+    async def holdings(self) -> tuple[Holding, ...]:
+        """All containers that hold ids of our resource.
+
+        Raises: Unavailable when neither source can be read.
+        """
+        errors: list[str] = []
+        kept: tuple[Holding, ...] = ()
+        listed: tuple[Holding, ...] = ()
+        try:
+            content = await asyncio.to_thread(self._checkpoint.read_bytes)
+            kept = read_checkpoint(content, self._resource)
+        except (OSError, InvalidRequest) as exc:
+            errors.append(f"{self._checkpoint}: {exc}")
+        try:
+            listed = self._holdings_of((await self._list()).pod_resources)
+        except Unavailable as exc:
+            errors.append(str(exc))
+        if len(errors) == 2:
+            raise Unavailable(f"the kubelet's books can't be read: {'; '.join(errors)}")
+        known = {(holding.pod_uid, holding.container) for holding in kept}
+        return kept + tuple(h for h in listed if (h.pod_uid, h.container) not in known)
+
+    async def pods(self) -> frozenset[tuple[str, str]]:
+        """(namespace, name) of all pods the kubelet still has. Raises: Unavailable."""
+        answer = await self._list()
+        return frozenset((pod.namespace, pod.name) for pod in answer.pod_resources)
+
+    async def _list(self) -> podresources_pb2.ListPodResourcesResponse:
+        if not self._pod_resources.exists():
+            raise Unavailable(f"{self._pod_resources}: no such socket")
+        # A channel per call: a kept one would sit in its back-off after the kubelet came back.
+        async with grpc.aio.insecure_channel(f"unix:{self._pod_resources}") as channel:
+            stub = podresources_pb2_grpc.PodResourcesListerStub(channel)  # type: ignore[no-untyped-call]
+            try:
+                answer: podresources_pb2.ListPodResourcesResponse = await stub.List(
+                    podresources_pb2.ListPodResourcesRequest(), timeout=POD_RESOURCES_TIMEOUT_S
+                )
+            except grpc.aio.AioRpcError as exc:
+                raise Unavailable(f"{self._pod_resources}: {exc.details()}") from exc
+            return answer
+
+    def _holdings_of(self, pods: Iterable[podresources_pb2.PodResources]) -> tuple[Holding, ...]:
+        found = []
+        for pod in pods:
+            for container in pod.containers:
+                ids = frozenset(
+                    device_id
+                    for devices in container.devices
+                    if devices.resource_name == self._resource
+                    for device_id in devices.device_ids
+                )
+                uid = self._uid_of(pod.namespace, pod.name) if ids else ""
+                if uid:
+                    found.append(
+                        Holding(
+                            pod_uid=uid,
+                            container=container.name,
+                            device_ids=ids,
+                            namespace=pod.namespace,
+                            pod_name=pod.name,
+                        )
+                    )
+        return tuple(found)
+
+
+def read_checkpoint(content: bytes, resource: str) -> tuple[Holding, ...]:
+    """The checkpoint's entries for one resource.
+
+    Its checksum is over Go's print of a Go value and is not checked. DeviceIDs is a list, or since
+    Kubernetes 1.20 a map of lists by NUMA node.
+
+    Raises: InvalidRequest when the file is damaged.
+    """
+    try:
+        entries = orjson.loads(content)["Data"]["PodDeviceEntries"] or []
+        return tuple(_holding(entry) for entry in entries if entry["ResourceName"] == resource)
+    except (orjson.JSONDecodeError, KeyError, TypeError, ValueError, AttributeError) as exc:
+        raise InvalidRequest(f"not a device checkpoint: {type(exc).__name__}: {exc}") from exc
+
+
+def _holding(entry: dict[str, Any]) -> Holding:
+    ids = entry["DeviceIDs"]
+    lists = ids.values() if isinstance(ids, dict) else [ids]
+    return Holding(
+        pod_uid=entry["PodUID"],
+        container=entry["ContainerName"],
+        device_ids=frozenset(device_id for part in lists for device_id in part),
+        answer=_answer(entry.get("AllocResp") or ""),
+    )
+
+
+def _answer(text: str) -> KeptAnswer | None:
+    """Our answer, or None if it is not one of ours (another plugin's, or made before us)."""
+    try:
+        answer = deviceplugin_pb2.ContainerAllocateResponse.FromString(base64.b64decode(text))
+    except (binascii.Error, DecodeError) as exc:
+        raise ValueError(f"AllocResp: {exc}") from exc
+    mounts = {mount.container_path: mount.host_path for mount in answer.mounts}
+    caches = [path for path in mounts.values() if PurePosixPath(path).parent.name == "containers"]
+    if LIMITS_MOUNT not in mounts:
+        return None
+    return KeptAnswer(
+        nonce=PurePosixPath(mounts[LIMITS_MOUNT]).name,
+        cards=tuple(
+            GpuUuid(card) for card in answer.envs.get("NVIDIA_VISIBLE_DEVICES", "").split(",")
+        ),
+        cache_dir=PurePosixPath(caches[0]).name if caches else "",
+    )

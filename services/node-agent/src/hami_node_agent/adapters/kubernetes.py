@@ -1,0 +1,228 @@
+"""This node's pods and Node object: a watch, the signed annotation, events, the register text.
+
+The agent never writes a pod: annotations of pods belong to the scheduler (architecture 2.4).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import OrderedDict
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any
+from uuid import uuid4
+
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+from hamicommon.domain.ids import PodUid
+from hamicommon.errors import HamiError, InvalidRequest, NotFound
+from hamicommon.grants import verify
+from hamicommon.k8s.client import Json, KubeApi
+from hamicommon.k8s.informer import Informer
+
+from hami_node_agent.domain.choosing import PodsSeen
+from hami_node_agent.domain.grants import NodeGrant
+from hami_node_agent.grants_feed import node_grant
+from hami_node_agent.ports import PodRef
+
+logger = logging.getLogger(__name__)
+
+GRANT_ANNOTATION = "hami.io/grant"
+# Gone pods are remembered only against grants that arrive late: a minute's worth is plenty.
+MAX_GONE = 1000
+_TERMINAL = frozenset({"Succeeded", "Failed"})
+
+
+class NodePods:
+    """Pods whose spec.nodeName is this node."""
+
+    def __init__(
+        self, api: KubeApi, *, node: str, resource: str, key: Ed25519PublicKey | None
+    ) -> None:
+        self._api = api
+        self._node = node
+        self._resource = resource
+        self._key = key
+        self._gone: OrderedDict[PodUid, None] = OrderedDict()
+        self._by_uid: dict[str, Json] = {}
+        self._informer = Informer(
+            api,
+            "/api/v1/pods",
+            on_upsert=self._on_upsert,
+            on_delete=self._on_delete,
+            fieldSelector=f"spec.nodeName={node}",
+        )
+
+    async def run(self) -> None:
+        """Keeps the watch going until cancelled."""
+        await self._informer.run()
+
+    @property
+    def live(self) -> bool:
+        """True while the watch follows the API server."""
+        return self._informer.synced.is_set() and self._informer.connected
+
+    def _on_upsert(self, pod: Json, old: Json | None) -> None:
+        self._by_uid[pod["metadata"]["uid"]] = pod
+
+    def _on_delete(self, pod: Json) -> None:
+        uid = PodUid(pod["metadata"]["uid"])
+        self._by_uid.pop(uid, None)
+        self._gone[uid] = None
+        while len(self._gone) > MAX_GONE:
+            self._gone.popitem(last=False)
+
+    def knows(self, pod_uid: str) -> bool:
+        """True while the pod object is there."""
+        return pod_uid in self._by_uid
+
+    def seen(self) -> PodsSeen:
+        """What the watch says at present."""
+        over = {uid for uid, pod in self._by_uid.items() if _phase(pod) in _TERMINAL}
+        return PodsSeen(
+            bound=frozenset(PodUid(uid) for uid in self._by_uid.keys() - over),
+            ended=frozenset(PodUid(uid) for uid in over) | frozenset(self._gone),
+        )
+
+    def name_of(self, pod_uid: str) -> PodRef | None:
+        """The pod of this node with that uid."""
+        pod = self._by_uid.get(pod_uid)
+        return None if pod is None else _ref(pod)
+
+    def uid_of(self, namespace: str, name: str) -> str:
+        """The uid of a pod of this node, or the empty string."""
+        pod = self._informer.store.get((namespace, name))
+        return "" if pod is None else str(pod["metadata"]["uid"])
+
+    async def still_there(self, *, namespace: str, name: str, pod_uid: str) -> bool:
+        """Asks the API server itself whether the pod object exists. Raises: Unavailable."""
+        try:
+            pod = await self._api.get(f"/api/v1/namespaces/{namespace}/pods/{name}")
+        except NotFound:
+            return False
+        return bool(pod["metadata"]["uid"] == pod_uid)
+
+    async def container_env(self, grant: NodeGrant, container: str) -> Mapping[str, str]:
+        """Literal env entries of a container's spec; empty when the API server is away."""
+        pod = self._by_uid.get(grant.pod_uid)
+        if pod is None:
+            try:
+                pod = await self._api.request(
+                    "GET",
+                    f"/api/v1/namespaces/{grant.namespace}/pods/{grant.pod_name}",
+                    timeout_s=1.0,
+                )
+            except HamiError as exc:
+                logger.warning("pod not read, its env is unknown", extra={"error": str(exc)})
+                return {}
+        if pod["metadata"]["uid"] != grant.pod_uid:
+            return {}
+        return _env(pod, container)
+
+    async def signed_grants(self) -> tuple[NodeGrant, ...]:
+        """Grants in `hami.io/grant` of this node's pods that our scheduler signed for us.
+
+        Read from the API server, not from the watch: it may be what is behind. Raises: Unavailable.
+        """
+        if self._key is None:
+            return ()
+        answer = await self._api.get("/api/v1/pods", fieldSelector=f"spec.nodeName={self._node}")
+        found = (self._signed_grant(pod, self._key) for pod in answer.get("items") or [])
+        return tuple(grant for grant in found if grant is not None)
+
+    def _signed_grant(self, pod: Json, key: Ed25519PublicKey) -> NodeGrant | None:
+        text = (pod["metadata"].get("annotations") or {}).get(GRANT_ANNOTATION)
+        if not text or _phase(pod) in _TERMINAL:
+            return None
+        try:
+            grant = verify(text, key, now=datetime.now(UTC))
+        except InvalidRequest as exc:
+            logger.warning(
+                "signed grant refused", extra={"pod": pod["metadata"]["name"], "error": str(exc)}
+            )
+            return None
+        # A signed grant copied to another pod, or from another node, is worth nothing.
+        if grant.pod_uid != pod["metadata"]["uid"] or grant.node != self._node:
+            logger.warning("signed grant is another pod's", extra={"pod": pod["metadata"]["name"]})
+            return None
+        return node_grant(grant)
+
+    async def warn(self, pod: PodRef, message: str) -> None:
+        """A Warning event on the pod; failures are logged."""
+        now = datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
+        event = {
+            "metadata": {"name": f"{pod.name}.{uuid4().hex[:16]}", "namespace": pod.namespace},
+            "involvedObject": {
+                "apiVersion": "v1",
+                "kind": "Pod",
+                "namespace": pod.namespace,
+                "name": pod.name,
+                "uid": pod.uid,
+            },
+            "type": "Warning",
+            "reason": "DeviceAllocationFailed",
+            "message": message[:1024],
+            "source": {"component": "hami-node-agent", "host": self._node},
+            "firstTimestamp": now,
+            "lastTimestamp": now,
+            "count": 1,
+        }
+        try:
+            await self._api.create(f"/api/v1/namespaces/{pod.namespace}/events", event)
+        except HamiError as exc:
+            logger.warning("event not written", extra={"pod": pod.name, "error": str(exc)})
+
+    def waiting_for(self, count: int) -> tuple[PodRef, ...]:
+        """Pods that have not started and ask for `count` devices in one container."""
+        return tuple(
+            _ref(pod)
+            for pod in self._by_uid.values()
+            if _phase(pod) == "Pending"
+            and any(_devices(c, self._resource) == count for c in _containers(pod))
+        )
+
+
+class NodeObject:
+    """Our own Node."""
+
+    def __init__(self, api: KubeApi, node: str) -> None:
+        self._api = api
+        self._path = f"/api/v1/nodes/{node}"
+
+    async def annotations(self) -> Mapping[str, str]:
+        """The node's annotations. Raises: Unavailable, NotFound."""
+        node = await self._api.get(self._path)
+        return dict(node["metadata"].get("annotations") or {})
+
+    async def annotate(self, annotations: Mapping[str, str]) -> None:
+        """Merges annotations into the Node. Raises: Unavailable, NotFound, Forbidden."""
+        await self._api.patch(self._path, {"metadata": {"annotations": dict(annotations)}})
+
+
+def _ref(pod: Json) -> PodRef:
+    metadata = pod["metadata"]
+    return PodRef(uid=metadata["uid"], namespace=metadata["namespace"], name=metadata["name"])
+
+
+def _phase(pod: Json) -> str:
+    return str((pod.get("status") or {}).get("phase", ""))
+
+
+def _containers(pod: Json) -> list[dict[str, Any]]:
+    spec = pod.get("spec") or {}
+    return [*(spec.get("initContainers") or []), *(spec.get("containers") or [])]
+
+
+def _env(pod: Json, container: str) -> dict[str, str]:
+    return {
+        entry["name"]: entry["value"]
+        for spec in _containers(pod)
+        if spec["name"] == container
+        for entry in spec.get("env") or []
+        if isinstance(entry.get("value"), str)
+    }
+
+
+def _devices(container: dict[str, Any], resource: str) -> int:
+    quantity = ((container.get("resources") or {}).get("limits") or {}).get(resource, "0")
+    text = str(quantity)
+    return int(text) if text.isascii() and text.isdigit() else 0

@@ -1,0 +1,128 @@
+"""The agent's state as one JSON file, replaced by rename and flushed to the disk.
+
+A file that can't be read is put aside (`.damaged`) and the agent starts without it: the kubelet's
+checkpoint and the ledger know enough to go on (`domain/ownership.py`).
+"""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Any
+
+import orjson
+from hamicommon.domain.allocations import DeviceShare
+from hamicommon.domain.ids import AllocationId, GpuUuid, PodUid
+from hamicommon.errors import InvalidRequest, Unavailable
+
+from hami_node_agent.adapters.durable import replace_file
+from hami_node_agent.domain.records import AgentState, PendingReport, Record
+
+logger = logging.getLogger(__name__)
+
+VERSION = 1
+
+
+class StateFile:
+    """`<state_dir>/state.json`."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def load(self) -> AgentState:
+        """The saved state, or an empty one."""
+        try:
+            return decode(self._path.read_bytes())
+        except FileNotFoundError:
+            return AgentState()
+        except InvalidRequest as exc:
+            aside = self._path.with_suffix(".damaged")
+            self._path.replace(aside)
+            logger.error(
+                "state file is damaged, starting without it",
+                extra={"error": str(exc), "kept_as": str(aside)},
+            )
+            return AgentState()
+
+    def save(self, state: AgentState) -> None:
+        """Replaces the file durably. Raises: Unavailable."""
+        try:
+            replace_file(self._path, encode(state))
+        except OSError as exc:
+            raise Unavailable(f"{self._path} can't be written: {exc}") from exc
+
+
+def encode(state: AgentState) -> bytes:
+    """The file's content."""
+    records = [_record_json(record) for record in state.records.values()]
+    reports = [{"id": report.report_id, "body": report.body} for report in state.reports]
+    return orjson.dumps(
+        {"version": VERSION, "records": records, "reports": reports}, option=orjson.OPT_INDENT_2
+    )
+
+
+def _record_json(record: Record) -> dict[str, Any]:
+    return {
+        "nonce": record.nonce,
+        "device_ids": sorted(record.device_ids),
+        "allocation_id": record.allocation_id,
+        "pod_uid": record.pod_uid,
+        "namespace": record.namespace,
+        "pod_name": record.pod_name,
+        "container": record.container,
+        "role": record.role,
+        "token": record.token,
+        "policy": record.policy,
+        "cache_dir": record.cache_dir,
+        "verified": record.verified,
+        "shares": [
+            {
+                "uuid": share.uuid,
+                "vendor": share.vendor,
+                "memory_mib": share.memory_mib,
+                "core_percent": share.core_percent,
+            }
+            for share in record.shares
+        ],
+    }
+
+
+def decode(content: bytes) -> AgentState:
+    """Reads what `encode` wrote. Raises: InvalidRequest."""
+    try:
+        document = orjson.loads(content)
+        if document["version"] != VERSION:
+            raise InvalidRequest(f"state version {document['version']}, {VERSION} is wanted")
+        records = [_record(item) for item in document["records"]]
+        reports = tuple(
+            PendingReport(report_id=item["id"], body=item["body"]) for item in document["reports"]
+        )
+    except (orjson.JSONDecodeError, KeyError, TypeError, ValueError) as exc:
+        raise InvalidRequest(f"not a state file: {type(exc).__name__}: {exc}") from exc
+    return AgentState(reports=reports).with_records(records)
+
+
+def _record(item: dict[str, Any]) -> Record:
+    return Record(
+        nonce=item["nonce"],
+        device_ids=frozenset(item["device_ids"]),
+        allocation_id=AllocationId(item["allocation_id"]),
+        pod_uid=PodUid(item["pod_uid"]),
+        namespace=item["namespace"],
+        pod_name=item["pod_name"],
+        container=item["container"],
+        role=item["role"],
+        token=item["token"],
+        policy=item["policy"],
+        cache_dir=item["cache_dir"],
+        verified=item["verified"],
+        shares=tuple(
+            DeviceShare(
+                uuid=GpuUuid(share["uuid"]),
+                vendor=share["vendor"],
+                memory_mib=share["memory_mib"],
+                core_percent=share["core_percent"],
+            )
+            for share in item["shares"]
+        ),
+    )

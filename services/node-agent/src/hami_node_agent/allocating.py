@@ -1,0 +1,173 @@
+"""Allocate: from the ids of one container to its env, mounts and limits directory.
+
+`finding.py` says whom the call is for. Then, in this order: limits and cache directory on disk, the
+record and (when the pod is complete) the report in one durable write, and only then the answer. A
+kill between any two leaves nothing that a later call does not mend.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping, Sequence
+from uuid import uuid4
+
+from hamicommon import telemetry
+from hamicommon.domain.ids import GpuUuid
+from hamicommon.errors import HamiError, NotFound
+from opentelemetry import trace
+
+from hami_node_agent.domain.choosing import Candidate
+from hami_node_agent.domain.container_spec import (
+    AnswerPolicy,
+    ContainerSpec,
+    cache_dir_name,
+    container_response,
+    core_policy,
+)
+from hami_node_agent.domain.grants import NodeGrant
+from hami_node_agent.domain.records import AgentState, Record, is_complete
+from hami_node_agent.domain.replicas import preferred_ids
+from hami_node_agent.finding import GrantFinder
+from hami_node_agent.node_state import NodeState
+from hami_node_agent.ports import ContainerFiles, PodApi
+from hami_node_agent.reporting import Reports
+
+logger = logging.getLogger(__name__)
+tracer = trace.get_tracer(__name__)
+
+
+class Allocating:
+    """The Allocate and GetPreferredAllocation use cases; one call at a time."""
+
+    def __init__(
+        self,
+        state: NodeState,
+        *,
+        finder: GrantFinder,
+        pods: PodApi,
+        files: ContainerFiles,
+        reports: Reports,
+        answers: AnswerPolicy,
+    ) -> None:
+        self._state = state
+        self._finder = finder
+        self._pods = pods
+        self._files = files
+        self._reports = reports
+        self._answers = answers
+        self._turn = asyncio.Lock()
+
+    def prefer(
+        self, *, available: Sequence[str], must_include: Sequence[str], size: int
+    ) -> tuple[str, ...]:
+        """Ids on the cards of the grant in flight; empty when none is."""
+        candidate = self._finder.in_flight(size, {})
+        if candidate is None:
+            return ()
+        cards = [GpuUuid(share.uuid) for share in candidate.container.shares]
+        return preferred_ids(cards, available=available, must_include=must_include, size=size)
+
+    async def allocate(self, requests: Sequence[frozenset[str]]) -> list[ContainerSpec]:
+        """The answers for these containers, in order; all or none.
+
+        Raises: NotFound when there is no grant, Unavailable when the node can't be written.
+        """
+        async with self._turn:
+            planned: dict[str, Record] = {}
+            specs = []
+            for ids in requests:
+                try:
+                    found = await self._finder.find(ids, planned)
+                except NotFound as exc:
+                    await self._warn_strangers(len(ids), str(exc))
+                    raise
+                if isinstance(found, Record):
+                    specs.append(await self._again(found))
+                else:
+                    specs.append(await self._answer(found, ids, planned))
+            return specs
+
+    async def _again(self, record: Record) -> ContainerSpec:
+        logger.info("Allocate again, same answer", extra={"pod_uid": record.pod_uid})
+        await asyncio.to_thread(self._files.write_limits, record)
+        grant = self._state.book.of(record.pod_uid)
+        env: Mapping[str, str] = {}
+        if grant is not None:
+            env = await self._pods.container_env(grant, record.container)
+        return self._spec(record, env)
+
+    async def _answer(
+        self, found: Candidate, ids: frozenset[str], planned: dict[str, Record]
+    ) -> ContainerSpec:
+        grant = found.grant
+        context = telemetry.extract({"traceparent": grant.traceparent})
+        with (
+            tracer.start_as_current_span("allocate", context=context) as span,
+            telemetry.log_context(pod_uid=grant.pod_uid),
+        ):
+            span.set_attribute("pod.uid", grant.pod_uid)
+            span.set_attribute("container", found.container.name)
+            span.set_attribute("cards", [share.uuid for share in found.container.shares])
+            try:
+                env = await self._pods.container_env(grant, found.container.name)
+                record = self._record(found, ids, env)
+                await asyncio.to_thread(self._write, record)
+                planned[record.nonce] = record
+                await self._state.change(lambda saved: self._recorded(saved, grant, record))
+            except HamiError as exc:
+                await self._failed(grant, str(exc))
+                raise
+            logger.info(
+                "allocated", extra={"container": record.container, "cards": list(record.cards)}
+            )
+            return self._spec(record, env)
+
+    def _record(self, found: Candidate, ids: frozenset[str], env: Mapping[str, str]) -> Record:
+        grant, container = found.grant, found.container
+        return Record(
+            nonce=str(uuid4()),
+            device_ids=ids,
+            allocation_id=grant.allocation_id,
+            pod_uid=grant.pod_uid,
+            namespace=grant.namespace,
+            pod_name=grant.pod_name,
+            container=container.name,
+            role=container.role,
+            token=grant.token,
+            shares=container.shares,
+            policy=core_policy(env, disable_core_limit=self._answers.disable_core_limit),
+            cache_dir=cache_dir_name(grant.pod_uid, container.name),
+        )
+
+    def _write(self, record: Record) -> None:
+        self._files.write_limits(record)
+        self._files.make_cache_dir(record.cache_dir)
+
+    def _recorded(self, saved: AgentState, grant: NodeGrant, record: Record) -> AgentState:
+        after = saved.with_records([record])
+        if is_complete(grant, after.records.values()):
+            after = after.with_report(self._reports.allocated(grant))
+        return after
+
+    async def _failed(self, grant: NodeGrant, reason: str) -> None:
+        logger.error("Allocate failed", extra={"error": reason})
+        report = self._reports.failed(grant, reason)
+        try:
+            await self._state.change(lambda saved: saved.with_report(report))
+        except HamiError as exc:
+            logger.error("failure not reported", extra={"error": str(exc)})
+
+    def _spec(self, record: Record, env: Mapping[str, str]) -> ContainerSpec:
+        return container_response(
+            record,
+            limits_dir=str(self._files.limits_dir(record.nonce)),
+            container_env=env,
+            policy=self._answers,
+        )
+
+    async def _warn_strangers(self, count: int, message: str) -> None:
+        """Says it on the pods that may have caused it: waiting here, and without a grant."""
+        for pod in self._pods.waiting_for(count):
+            if self._state.book.of(pod.uid) is None and not self._state.saved.of_pod(pod.uid):
+                await self._pods.warn(pod, message)

@@ -1,0 +1,137 @@
+"""The Allocate answer of one container: env, mounts and device files (protocol sheet 5.7.1).
+
+HAMi's to the byte in hami-core mode with the envvar strategy, and one read-only mount more: the
+container's limits directory at `/etc/hami`. The kubelet keeps this for the pod's whole life, so
+whatever may change later is in that directory and not here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+
+from hami_node_agent.domain.records import Record
+
+LIMITS_MOUNT = "/etc/hami"
+LOCK_DIR = "/tmp/vgpulock"
+_TRUE = frozenset({"1", "t", "T", "true", "TRUE", "True"})
+_POLICIES = frozenset({"force", "disable"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnswerPolicy:
+    """What the node's settings add to every answer, and where things lie."""
+
+    container_base: PurePosixPath
+    """`/usr/local/vgpu`: as the container sees it."""
+    host_base: PurePosixPath
+    """`$HOOK_PATH/vgpu` on the host."""
+    library: PurePosixPath
+    """libvgpu.so on the host, versioned."""
+    lock_dir: PurePosixPath
+    """The host's directory behind /tmp/vgpulock."""
+    oversubscribe: bool = False
+    log_level: str = "1"
+    disable_core_limit: bool = False
+    licensed: bool = False
+    """`$HOOK_PATH/vgpu/license` exists on the host."""
+    device_files: Mapping[str, str] | None = None
+    """With PASS_DEVICE_SPECS: container path -> host path of the control files that exist."""
+    card_files: Mapping[str, tuple[str, str]] | None = None
+    """With PASS_DEVICE_SPECS: card uuid -> (container path, host path) of its file."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MountSpec:
+    """One bind mount."""
+
+    container_path: str
+    host_path: str
+    read_only: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ContainerSpec:
+    """The answer, in domain words; `plugin.py` writes it as protobuf."""
+
+    envs: Mapping[str, str]
+    mounts: tuple[MountSpec, ...]
+    device_files: tuple[tuple[str, str], ...] = ()
+    """(container path, host path), read and write."""
+
+
+def cache_dir_name(pod_uid: str, container: str) -> str:
+    """Name of a container's directory under `$HOOK_PATH/vgpu/containers`."""
+    return f"{pod_uid}_{container}"
+
+
+def core_policy(container_env: Mapping[str, str], *, disable_core_limit: bool) -> str:
+    """The limits file's policy: the node's switch, else what the webhook or the pod asked for."""
+    if disable_core_limit:
+        return "disable"
+    asked = container_env.get("GPU_CORE_UTILIZATION_POLICY", "").lower()
+    return asked if asked in _POLICIES else "default"
+
+
+def container_response(
+    record: Record,
+    *,
+    limits_dir: str,
+    container_env: Mapping[str, str],
+    policy: AnswerPolicy,
+) -> ContainerSpec:
+    """The answer for the container that `record` is about."""
+    return ContainerSpec(
+        envs=_envs(record, policy),
+        mounts=_mounts(record, limits_dir, container_env, policy),
+        device_files=_device_files(record, policy),
+    )
+
+
+def _envs(record: Record, policy: AnswerPolicy) -> dict[str, str]:
+    envs = {"NVIDIA_VISIBLE_DEVICES": ",".join(dict.fromkeys(record.cards))}
+    for position, share in enumerate(record.shares):
+        envs[f"CUDA_DEVICE_MEMORY_LIMIT_{position}"] = f"{share.memory_mib}m"
+    envs["CUDA_DEVICE_SM_LIMIT"] = str(record.shares[0].core_percent)
+    envs["CUDA_DEVICE_MEMORY_SHARED_CACHE"] = str(policy.container_base / f"{record.nonce}.cache")
+    if policy.oversubscribe:
+        envs["CUDA_OVERSUBSCRIBE"] = "true"
+    if policy.log_level:
+        envs["LIBCUDA_LOG_LEVEL"] = policy.log_level
+    if policy.disable_core_limit:
+        envs["GPU_CORE_UTILIZATION_POLICY"] = "disable"
+    return envs
+
+
+def _mounts(
+    record: Record, limits_dir: str, container_env: Mapping[str, str], policy: AnswerPolicy
+) -> tuple[MountSpec, ...]:
+    inside, host = policy.container_base, policy.host_base
+    caches = str(host / "containers" / record.cache_dir)
+    mounts = [
+        _mount(str(inside / "libvgpu.so"), str(policy.library), read_only=True),
+        _mount(str(inside), caches, read_only=False),
+        _mount(LOCK_DIR, str(policy.lock_dir), read_only=False),
+        _mount(LIMITS_MOUNT, limits_dir, read_only=True),
+    ]
+    if container_env.get("CUDA_DISABLE_CONTROL") not in _TRUE:
+        mounts.append(_mount("/etc/ld.so.preload", str(host / "ld.so.preload"), read_only=True))
+    if policy.licensed:
+        mounts.append(_mount("/tmp/license", str(host / "license"), read_only=True))
+        mounts.append(_mount("/usr/bin/vgpuvalidator", str(host / "vgpuvalidator"), read_only=True))
+    return tuple(mounts)
+
+
+def _mount(container_path: str, host_path: str, *, read_only: bool) -> MountSpec:
+    return MountSpec(container_path=container_path, host_path=host_path, read_only=read_only)
+
+
+def _device_files(record: Record, policy: AnswerPolicy) -> tuple[tuple[str, str], ...]:
+    if policy.device_files is None:
+        return ()
+    cards: Sequence[str] = tuple(dict.fromkeys(record.cards))
+    by_card = policy.card_files or {}
+    files = list(policy.device_files.items())
+    files += [by_card[card] for card in cards if card in by_card]
+    return tuple(files)

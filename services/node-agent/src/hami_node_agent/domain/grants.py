@@ -1,0 +1,99 @@
+"""The grants of this node as the agent knows them, fed by the bus, the snapshot and annotations.
+
+A `GrantBook` is a value: every message makes a new one. A grant with a lower token never replaces
+one with a higher token, and a withdrawn one never comes back, in whatever order messages arrive.
+`choosing.py` picks from it what an Allocate call means.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+
+from hamicommon.domain.allocations import AllocationState, ContainerGrant
+from hamicommon.domain.ids import AllocationId, PodUid
+
+# Withdrawals are remembered only against messages that overtake them: seconds, so a thousand do.
+MAX_WITHDRAWN = 1000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeGrant:
+    """One pod's slices on this node."""
+
+    allocation_id: AllocationId
+    pod_uid: PodUid
+    namespace: str
+    pod_name: str
+    token: int
+    containers: tuple[ContainerGrant, ...]
+    state: AllocationState = AllocationState.BINDING
+    traceparent: str = ""
+    heard_at: float = 0.0
+    """Monotonic seconds when this agent heard of it."""
+
+    @property
+    def device_containers(self) -> tuple[ContainerGrant, ...]:
+        """Containers for which the kubelet will call Allocate, in the order in which it will."""
+        wanting = (container for container in self.containers if container.shares)
+        return tuple(sorted(wanting, key=lambda container: container.index))
+
+    def container(self, name: str) -> ContainerGrant | None:
+        """The slices of the container called `name`, or None if it has none."""
+        return next((c for c in self.device_containers if c.name == name), None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GrantBook:
+    """Live grants by pod uid, and tokens of withdrawn ones."""
+
+    grants: Mapping[PodUid, NodeGrant] = field(default_factory=lambda: MappingProxyType({}))
+    withdrawn: Mapping[AllocationId, int] = field(default_factory=lambda: MappingProxyType({}))
+
+    def of(self, pod_uid: str) -> NodeGrant | None:
+        """The grant of a pod."""
+        return self.grants.get(PodUid(pod_uid))
+
+    def announced(self, grant: NodeGrant) -> GrantBook:
+        """Adds a grant, unless it is older than what is known."""
+        if grant.token <= self.withdrawn.get(grant.allocation_id, -1):
+            return self
+        known = self.grants.get(grant.pod_uid)
+        if known is not None and known.token >= grant.token:
+            return self
+        return replace(self, grants=MappingProxyType({**self.grants, grant.pod_uid: grant}))
+
+    def without(self, allocation_id: AllocationId, pod_uid: PodUid, token: int) -> GrantBook:
+        """Takes a grant back; one with a higher token stays."""
+        marks = {**self.withdrawn, allocation_id: max(token, self.withdrawn.get(allocation_id, -1))}
+        for oldest in list(marks)[: max(0, len(marks) - MAX_WITHDRAWN)]:
+            del marks[oldest]
+        known = self.grants.get(pod_uid)
+        grants = self.grants
+        if known is not None and known.allocation_id == allocation_id and known.token <= token:
+            grants = MappingProxyType({k: v for k, v in grants.items() if k != pod_uid})
+        return GrantBook(grants=grants, withdrawn=MappingProxyType(marks))
+
+    def reset_to(
+        self, snapshot: Iterable[NodeGrant], *, complete: bool, asked_at: float
+    ) -> GrantBook:
+        """Takes the ledger's word for all that was heard before it was asked.
+
+        An incomplete snapshot only adds. A grant heard since stays, whatever the snapshot says.
+        """
+        newer = {
+            uid: grant
+            for uid, grant in self.grants.items()
+            if not complete or grant.heard_at >= asked_at
+        }
+        told = {
+            grant.pod_uid: grant
+            for grant in snapshot
+            if grant.token > self.withdrawn.get(grant.allocation_id, -1)
+        }
+        merged = dict(told)
+        for uid, grant in newer.items():
+            if uid not in told or told[uid].token < grant.token:
+                merged[uid] = grant
+        return replace(self, grants=MappingProxyType(merged))

@@ -1,0 +1,83 @@
+"""When a card is sick, and when it is well again (protocol sheet 5.5).
+
+In: facts from NVML (an XID event, a failed or good probe) and `now`. Out: the card's new `Health`.
+Unknown is unhealthy. A card whose probe failed is well after `GOOD_PROBES` good ones in a row; one
+that reported a critical XID also needs `quiet_s` without another.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+IGNORED_XIDS = frozenset({13, 31, 43, 45, 68, 109})
+"""Errors of the application, not of the card: graphics exceptions, page faults, preempted
+contexts, video processor exceptions, context switch time-outs (NVIDIA's XID catalogue)."""
+
+# HAMi#2200: one good probe between two bad ones is a flapping card, three in a row are not.
+GOOD_PROBES = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class XidPolicy:
+    """Which XID events make a card unhealthy."""
+
+    all_disabled: bool = False
+    ignored: frozenset[int] = IGNORED_XIDS
+    enabled: frozenset[int] = frozenset()
+    all_enabled: bool = False
+
+    def matters(self, xid: int) -> bool:
+        """True when this XID makes its card unhealthy; enabling wins over ignoring."""
+        if self.all_enabled or xid in self.enabled:
+            return True
+        return not self.all_disabled and xid not in self.ignored
+
+
+def xid_policy(disable: str, enable: str) -> XidPolicy:
+    """Reads DP_DISABLE_HEALTHCHECKS and DP_ENABLE_HEALTHCHECKS (comma lists; junk is ignored)."""
+    disabled, enabled = _entries(disable), _entries(enable)
+    return XidPolicy(
+        all_disabled=bool(disabled & {"all", "xids"}),
+        ignored=IGNORED_XIDS | _numbers(disabled),
+        enabled=_numbers(enabled),
+        all_enabled=bool(enabled & {"all", "xids"}),
+    )
+
+
+def _entries(text: str) -> set[str]:
+    return {entry.strip().lower() for entry in text.split(",") if entry.strip()}
+
+
+def _numbers(entries: set[str]) -> frozenset[int]:
+    return frozenset(int(entry) for entry in entries if entry.isascii() and entry.isdigit())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Health:
+    """A card's health; `reason` is empty when it is healthy."""
+
+    healthy: bool = True
+    reason: str = ""
+    good_probes: int = GOOD_PROBES
+    quiet_until: float = 0.0
+    """Monotonic seconds before which an XID keeps the card unhealthy."""
+
+
+def after_xid(health: Health, xid: int, *, now: float, quiet_s: float) -> Health:
+    """The card reported a critical error."""
+    return replace(health, healthy=False, reason=f"XID {xid}", quiet_until=now + quiet_s)
+
+
+def after_bad_probe(health: Health, reason: str) -> Health:
+    """NVML could not say that the card is well."""
+    return replace(health, healthy=False, reason=reason, good_probes=0)
+
+
+def after_good_probe(health: Health, *, now: float) -> Health:
+    """NVML answered for the card."""
+    if health.healthy:
+        return health
+    good = min(health.good_probes + 1, GOOD_PROBES)
+    if good < GOOD_PROBES or now < health.quiet_until:
+        return replace(health, good_probes=good)
+    return Health()

@@ -1,0 +1,67 @@
+"""Device ids as the kubelet counts them: `<GPU-uuid>-<replica>`, and how to prefer some of them.
+
+A card is advertised `slots` times. Which replica a container holds carries no meaning beyond its
+card; the codec of the text form is here and nowhere else (protocol sheet 5.4, 5.7, 5.9).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from hamicommon.domain.ids import GpuUuid
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, order=True)
+class ReplicaId:
+    """One of the slots of one card."""
+
+    uuid: GpuUuid
+    replica: int
+
+    def __str__(self) -> str:
+        return f"{self.uuid}-{self.replica}"
+
+
+def replicas_of(uuid: GpuUuid, slots: int) -> tuple[ReplicaId, ...]:
+    """All slots of a card, from 0."""
+    return tuple(ReplicaId(uuid=uuid, replica=number) for number in range(slots))
+
+
+def card_of(device_id: str) -> GpuUuid:
+    """The card of a kubelet id; an id in another form names a card itself (MIG, `<id>::<n>`)."""
+    if "::" in device_id:
+        return GpuUuid(device_id.partition("::")[0])
+    head, _, tail = device_id.rpartition("-")
+    # A bare `GPU-8-4-4-4-12` has five dashes; its last group may be all digits.
+    if device_id.count("-") == 6 and tail.isascii() and tail.isdigit():
+        return GpuUuid(head)
+    return GpuUuid(device_id)
+
+
+def preferred_ids(
+    cards: Sequence[GpuUuid], *, available: Iterable[str], must_include: Sequence[str], size: int
+) -> tuple[str, ...]:
+    """Ids for the kubelet to take: those it must, then one free slot of each granted card.
+
+    At most `size`; fewer when a granted card has no free slot (the kubelet fills up by itself).
+    """
+    chosen = list(must_include)[:size]
+    wanted = list(cards)
+    for device_id in chosen:
+        if card_of(device_id) in wanted:
+            wanted.remove(card_of(device_id))
+    free = sorted(set(available) - set(chosen), key=_natural)
+    for card in wanted:
+        if len(chosen) == size:
+            break
+        pick = next((device_id for device_id in free if card_of(device_id) == card), None)
+        if pick is not None:
+            chosen.append(pick)
+            free.remove(pick)
+    return tuple(chosen)
+
+
+def _natural(device_id: str) -> tuple[str, int, str]:
+    head, _, tail = device_id.rpartition("-")
+    return (head, int(tail), "") if tail.isascii() and tail.isdigit() else (device_id, -1, "")

@@ -1,0 +1,132 @@
+"""Finds the grant that an Allocate call means: in flight, then asked for, then signed.
+
+In: the ids of one container. Out: a `Candidate`, or an earlier `Record` when the call is a
+repetition. Each source is tried only when those before it had nothing, and each has its time-out.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Mapping
+
+from hamicommon.errors import HamiError, InvalidRequest, NotFound, Unavailable
+
+from hami_node_agent.domain.choosing import Candidate, candidates, repeated
+from hami_node_agent.domain.ownership import Holding, record_of
+from hami_node_agent.domain.records import Record
+from hami_node_agent.node_state import NodeState
+from hami_node_agent.ports import GrantSource, KubeletBooks, PodApi
+
+logger = logging.getLogger(__name__)
+
+
+class GrantFinder:
+    """Looks in all places where a grant may be."""
+
+    def __init__(
+        self,
+        state: NodeState,
+        *,
+        source: GrantSource,
+        pods: PodApi,
+        books: KubeletBooks,
+        node: str,
+        wait_s: float,
+    ) -> None:
+        self._state = state
+        self._source = source
+        self._pods = pods
+        self._books = books
+        self._node = node
+        self._wait_s = wait_s
+
+    def in_flight(self, count: int, planned: Mapping[str, Record]) -> Candidate | None:
+        """The likeliest container that waits for `count` ids, `planned` answers counted in."""
+        records = {**self._state.saved.records, **planned}
+        found = candidates(self._state.book, records.values(), count, self._pods.seen())
+        return found[0] if found else None
+
+    async def find(self, ids: frozenset[str], planned: Mapping[str, Record]) -> Candidate | Record:
+        """The grant for these ids, or the earlier answer that is asked for again.
+
+        Raises: NotFound when no source knows a grant.
+        """
+        candidate = self.in_flight(len(ids), planned)
+        again = repeated(
+            {**self._state.saved.records, **planned}.values(), ids, candidate
+        ) or await self._answer_again(ids, candidate)
+        if again is not None:
+            return again
+        for look in (self._announced, self._in_snapshot, self._signed):
+            if candidate is None:
+                await look(len(ids), planned)
+                candidate = self.in_flight(len(ids), planned)
+        if candidate is None:
+            raise NotFound(self._nothing(len(ids)))
+        return candidate
+
+    async def _answer_again(
+        self, ids: frozenset[str], candidate: Candidate | None
+    ) -> Record | None:
+        """With nobody waiting: is the container that has these ids asking again, or was an answer
+        of ours taken by another pod, so that its rightful owner waits still?"""
+        if candidate is not None:
+            return None
+        try:
+            holdings = await self._books.holdings()
+        except Unavailable as exc:
+            logger.warning("kubelet's books not read", extra={"error": str(exc)})
+            return None
+        records = tuple(self._state.saved.records.values())
+        for holding in holdings:
+            record = record_of(holding, records)
+            if record is None or record.nonce not in self._state.saved.records:
+                continue
+            if record.belongs_to(holding.pod_uid, holding.container):
+                if holding.device_ids == ids and holding.pod_uid not in self._pods.seen().ended:
+                    return record
+            elif record.allocation_id:
+                await self._give_up(record, holding)
+        return None
+
+    async def _give_up(self, record: Record, holding: Holding) -> None:
+        lost = record.lost_to(holding.pod_uid, holding.container)
+        logger.warning(
+            "an answer was taken by another container",
+            extra={"meant_for": record.pod_uid, "taken_by": holding.pod_uid},
+        )
+        await self._state.change(lambda saved: saved.with_records([lost]))
+
+    async def _announced(self, count: int, planned: Mapping[str, Record]) -> None:
+        """Waits for an announcement, while one can come."""
+        deadline = time.monotonic() + self._wait_s
+        while self._source.connected:
+            seen = self._state.book_changed.version
+            left_s = deadline - time.monotonic()
+            if left_s <= 0 or self.in_flight(count, planned) is not None:
+                return
+            await self._state.book_changed.wait(seen, left_s)
+
+    async def _in_snapshot(self, count: int, planned: Mapping[str, Record]) -> None:
+        try:
+            await self._source.refresh()
+        except (Unavailable, InvalidRequest) as exc:
+            logger.warning("no grant snapshot", extra={"error": str(exc)})
+
+    async def _signed(self, count: int, planned: Mapping[str, Record]) -> None:
+        try:
+            grants = await self._pods.signed_grants()
+        except HamiError as exc:
+            logger.warning("signed grants not read", extra={"error": str(exc)})
+            return
+        for grant in grants:
+            self._state.book = self._state.book.announced(grant)
+
+    def _nothing(self, count: int) -> str:
+        bus = "connected" if self._source.connected else "away"
+        return (
+            f"no grant on node {self._node} for a container with {count} device(s) (bus {bus}): "
+            "a pod gets devices here only through HAMi's scheduler; set spec.schedulerName to it, "
+            "leave spec.nodeName empty, and make the pod again"
+        )

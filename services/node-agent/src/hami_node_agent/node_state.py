@@ -1,0 +1,87 @@
+"""What the running agent knows: the grant book in memory and the records on disk, with a signal.
+
+`grants_feed.py` fills the book, `allocating.py` and `prestarting.py` change the records,
+`reporting.py` empties the queue of reports. A change of the records counts only when it is on disk.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+
+from hamicommon.domain.devices import GpuDevice
+from hamicommon.domain.ids import GpuUuid
+
+from hami_node_agent.domain.grants import GrantBook
+from hami_node_agent.domain.records import AgentState
+from hami_node_agent.ports import StateStore
+
+
+class Signal:
+    """Wakes all who wait for the next change; a version tells what a waiter has seen."""
+
+    def __init__(self) -> None:
+        self.version = 0
+        self._event = asyncio.Event()
+
+    def notify(self) -> None:
+        """Something changed."""
+        self.version += 1
+        self._event.set()
+        self._event = asyncio.Event()
+
+    async def wait(self, seen: int, timeout_s: float | None = None) -> int:
+        """Waits until the version differs from `seen`, or for `timeout_s`; returns the version."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                while self.version == seen:
+                    await self._event.wait()
+        except TimeoutError:
+            pass
+        return self.version
+
+
+class NodeState:
+    """Grants, records and cards of this node."""
+
+    def __init__(self, store: StateStore, state: AgentState) -> None:
+        self._store = store
+        self._saving = asyncio.Lock()
+        self._state = state
+        self._book = GrantBook()
+        self.cards: Mapping[GpuUuid, GpuDevice] = MappingProxyType({})
+        self.book_changed = Signal()
+        self.reports_changed = Signal()
+
+    @property
+    def saved(self) -> AgentState:
+        """The state as it is on disk."""
+        return self._state
+
+    @property
+    def book(self) -> GrantBook:
+        """The grants."""
+        return self._book
+
+    @book.setter
+    def book(self, book: GrantBook) -> None:
+        if book is not self._book:
+            self._book = book
+            self.book_changed.notify()
+
+    async def change(self, edit: Callable[[AgentState], AgentState]) -> None:
+        """Applies `edit` and writes the result; others see it only then. Raises: Unavailable."""
+        async with self._saving:
+            after = edit(self._state)
+            if after == self._state:
+                return
+            # Shielded: a cancelled caller must not leave disk and memory different.
+            await asyncio.shield(self._save(after))
+
+    async def _save(self, after: AgentState) -> None:
+        await asyncio.to_thread(self._store.save, after)
+        queued = len(after.reports) > len(self._state.reports)
+        self._state = after
+        if queued:
+            self.reports_changed.notify()

@@ -1,0 +1,123 @@
+"""What the agent needs from outside, in its own words; `adapters/` has one module for each."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from hamicommon.domain.ids import GpuUuid
+from hamicommon.events import DeviceSample
+from pydantic import BaseModel
+
+from hami_node_agent.domain.cards import CardFacts
+from hami_node_agent.domain.choosing import PodsSeen
+from hami_node_agent.domain.grants import NodeGrant
+from hami_node_agent.domain.ownership import Holding
+from hami_node_agent.domain.records import AgentState, Record
+
+
+class DeviceProbe(Protocol):
+    """The node's cards; every call ends within its time-out or raises Unavailable."""
+
+    async def cards(self) -> tuple[CardFacts, ...]:
+        """All cards, by index."""
+
+    async def failing(self) -> Mapping[GpuUuid, str]:
+        """Cards that do not answer, with the reason."""
+
+    async def next_xid(self) -> tuple[GpuUuid | None, int] | None:
+        """Waits about a second for an XID event; a None uuid means that any card may be meant."""
+
+    async def samples(self) -> tuple[DeviceSample, ...]:
+        """What each card is doing now."""
+
+
+class StateStore(Protocol):
+    """The agent's state on disk."""
+
+    def save(self, state: AgentState) -> None:
+        """Replaces it durably (blocking). Raises: Unavailable."""
+
+
+class ContainerFiles(Protocol):
+    """The directories behind an Allocate answer (blocking; each call may run twice)."""
+
+    def limits_dir(self, nonce: str) -> Path:
+        """The directory that a container sees at /etc/hami."""
+
+    def write_limits(self, record: Record) -> None:
+        """Makes the container's limits those of the record. Raises: Unavailable."""
+
+    def make_cache_dir(self, name: str) -> None:
+        """An empty directory that any user in the container can write. Raises: Unavailable."""
+
+
+class GrantSource(Protocol):
+    """Ways to ask for grants when the announcements are not enough."""
+
+    @property
+    def connected(self) -> bool:
+        """True while announcements can arrive."""
+
+    async def refresh(self) -> None:
+        """Asks the scheduler for all live grants. Raises: Unavailable."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PodRef:
+    """A pod by all its names."""
+
+    uid: str
+    namespace: str
+    name: str
+
+
+class PodApi(Protocol):
+    """This node's pods."""
+
+    def seen(self) -> PodsSeen:
+        """What the watch says at present."""
+
+    def name_of(self, pod_uid: str) -> PodRef | None:
+        """The pod of this node with that uid."""
+
+    async def container_env(self, grant: NodeGrant, container: str) -> Mapping[str, str]:
+        """Literal env entries of a container's spec; empty when the API server is away."""
+
+    async def signed_grants(self) -> tuple[NodeGrant, ...]:
+        """Grants in `hami.io/grant` of this node's pods that our scheduler signed.
+
+        Raises: Unavailable.
+        """
+
+    async def warn(self, pod: PodRef, message: str) -> None:
+        """A Warning event on the pod; failures are logged."""
+
+    def waiting_for(self, count: int) -> tuple[PodRef, ...]:
+        """Pods that have not started and ask for `count` devices in one container."""
+
+
+class KubeletBooks(Protocol):
+    """Who holds which device ids, in the kubelet's own words."""
+
+    async def holdings(self) -> tuple[Holding, ...]:
+        """All containers that hold ids of our resource.
+
+        Raises: Unavailable when neither PodResources nor the checkpoint can be read.
+        """
+
+    async def pods(self) -> frozenset[tuple[str, str]]:
+        """(namespace, name) of all pods the kubelet still has. Raises: Unavailable."""
+
+
+class Publisher(Protocol):
+    """The outgoing half of the bus."""
+
+    @property
+    def connected(self) -> bool:
+        """True while publishing can succeed."""
+
+    async def publish(self, subject: str, payload: BaseModel, *, message_id: str) -> None:
+        """Stores a fact. Raises: Unavailable."""

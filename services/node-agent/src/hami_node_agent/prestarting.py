@@ -1,0 +1,164 @@
+"""PreStartContainer: before every start, the limits in the answer must be the owner's own.
+
+In: the ids of the container about to start. The kubelet's books say who that is, `ownership.py`
+decides, and this carries it out: nothing, limits rewritten and the scheduler told, or an error that
+keeps the container from starting (HAMi#3096).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+
+from hamicommon.errors import Conflict, HamiError, InvalidRequest, Unavailable
+
+from hami_node_agent.domain.ownership import (
+    Confirmed,
+    Holding,
+    Reassigned,
+    Refused,
+    Verdict,
+    verdict,
+)
+from hami_node_agent.domain.records import AgentState, is_complete
+from hami_node_agent.node_state import NodeState
+from hami_node_agent.ports import ContainerFiles, GrantSource, KubeletBooks, PodApi, PodRef
+from hami_node_agent.reporting import Reports
+
+logger = logging.getLogger(__name__)
+
+# The kubelet writes its books before it starts containers; this covers a slow disk. It gives a
+# plugin 30 s for the call.
+BOOKS_WAIT_S = 3.0
+_BOOKS_POLL_S = 0.1
+
+
+class PreStarting:
+    """The PreStartContainer use case; one call at a time."""
+
+    def __init__(
+        self,
+        state: NodeState,
+        *,
+        books: KubeletBooks,
+        source: GrantSource,
+        pods: PodApi,
+        files: ContainerFiles,
+        reports: Reports,
+    ) -> None:
+        self._state = state
+        self._books = books
+        self._source = source
+        self._pods = pods
+        self._files = files
+        self._reports = reports
+        self._turn = asyncio.Lock()
+
+    async def check(self, ids: frozenset[str]) -> None:
+        """Returns when the container with these ids may start.
+
+        Raises: Conflict when it must not, Unavailable when that can't be known now.
+        """
+        async with self._turn:
+            owners, holdings = await self._owners(ids)
+            for owner in owners:
+                await self._settle(owner, holdings)
+
+    async def _owners(self, ids: frozenset[str]) -> tuple[list[Holding], tuple[Holding, ...]]:
+        """Who holds exactly these ids: one container, or several of one pod that follow on."""
+        deadline = time.monotonic() + BOOKS_WAIT_S
+        while True:
+            problem = "no container with these devices is in the kubelet's books"
+            try:
+                holdings = await self._books.holdings()
+                # A dead pod's entry stays in the checkpoint until the kubelet next allocates.
+                ended = self._pods.seen().ended
+                owners = [h for h in holdings if h.device_ids == ids and h.pod_uid not in ended]
+                if owners:
+                    return owners, holdings
+            except Unavailable as exc:
+                problem = str(exc)
+            if time.monotonic() > deadline:
+                raise Unavailable(f"the container waits: {problem}")
+            await asyncio.sleep(_BOOKS_POLL_S)
+
+    async def _settle(self, owner: Holding, holdings: Sequence[Holding]) -> None:
+        found = self._decide(owner, holdings)
+        if not isinstance(found, Confirmed):
+            # What is about to be changed or refused rests on the ledger's newest word.
+            try:
+                await self._source.refresh()
+            except (Unavailable, InvalidRequest) as exc:
+                logger.warning("no grant snapshot", extra={"error": str(exc)})
+                await self._read_signed()
+            found = self._decide(owner, holdings)
+        if isinstance(found, Refused):
+            await self._refuse(found)
+        elif isinstance(found, Reassigned):
+            await self._reassign(found)
+        else:
+            await asyncio.to_thread(self._files.write_limits, found.record)
+            verified = replace(found.record, verified=True)
+            await self._state.change(lambda saved: saved.with_records([verified]))
+
+    def _decide(self, owner: Holding, holdings: Sequence[Holding]) -> Verdict:
+        return verdict(
+            owner,
+            records=tuple(self._state.saved.records.values()),
+            holdings=holdings,
+            book=self._state.book,
+            cards=self._state.cards,
+        )
+
+    async def _read_signed(self) -> None:
+        try:
+            for grant in await self._pods.signed_grants():
+                self._state.book = self._state.book.announced(grant)
+        except HamiError as exc:
+            logger.warning("signed grants not read", extra={"error": str(exc)})
+
+    async def _reassign(self, change: Reassigned) -> None:
+        """Limits first: a kill in between leaves the old record, and the check is made again."""
+        logger.warning(
+            "answer belongs to another container, limits rewritten",
+            extra={
+                "pod_uid": change.after.pod_uid,
+                "container": change.after.container,
+                "cards": list(change.after.cards),
+                "moved": change.moved,
+            },
+        )
+        await asyncio.to_thread(self._files.write_limits, change.after)
+
+        def edit(saved: AgentState) -> AgentState:
+            after = saved.with_records([change.after])
+            if change.moved:
+                after = after.with_report(self._reports.moved(change))
+            if is_complete(change.grant, after.records.values()):
+                after = after.with_report(self._reports.allocated(change.grant))
+            return after
+
+        await self._state.change(edit)
+
+    async def _refuse(self, refused: Refused) -> None:
+        holding, grant = refused.holding, refused.grant
+        logger.error(
+            "container refused",
+            extra={
+                "pod_uid": holding.pod_uid,
+                "container": holding.container,
+                "reason": refused.reason,
+            },
+        )
+        if grant is not None:
+            report = self._reports.failed(grant, refused.reason)
+            await self._state.change(lambda saved: saved.with_report(report))
+        pod = self._pods.name_of(holding.pod_uid)
+        if pod is None and holding.pod_name:
+            pod = PodRef(uid=holding.pod_uid, namespace=holding.namespace, name=holding.pod_name)
+        if pod is not None:
+            await self._pods.warn(pod, refused.reason)
+        raise Conflict(f"container {holding.container} must not start: {refused.reason}")

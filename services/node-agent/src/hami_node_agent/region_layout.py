@@ -1,0 +1,141 @@
+"""The shared region's binary layout: a mirror of `native/libvgpu/include/vgpu_region.h`.
+
+Version 1 (2008952 bytes or more) is what libvgpu and HAMi-core 1.x write; version 0 is HAMi-core's
+older file, only read. Offsets: facts of HAMi-core, little endian, LP64. `region_reader.py` reads
+files with it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+
+MAGIC = 19920718
+MAX_DEVICES = 16
+MAX_SLOTS = 1024
+UUID_BYTES = 96
+
+
+class MemoryV1(ctypes.LittleEndianStructure):
+    """What one process holds on one card."""
+
+    _fields_ = (
+        ("context_bytes", ctypes.c_uint64),
+        ("module_bytes", ctypes.c_uint64),
+        ("buffer_bytes", ctypes.c_uint64),
+        ("offset_bytes", ctypes.c_uint64),
+        ("total_bytes", ctypes.c_uint64),
+        ("unused", ctypes.c_uint64 * 3),
+    )
+
+
+class UtilizationV1(ctypes.LittleEndianStructure):
+    """What one process does on one card."""
+
+    _fields_ = (
+        ("decoder_percent", ctypes.c_uint64),
+        ("encoder_percent", ctypes.c_uint64),
+        ("sm_percent", ctypes.c_uint64),
+        ("unused", ctypes.c_uint64 * 3),
+    )
+
+
+class SlotV1(ctypes.LittleEndianStructure):
+    """One process; `sequence` is odd while it is being written."""
+
+    _fields_ = (
+        ("pid", ctypes.c_int32),
+        ("host_pid", ctypes.c_int32),
+        ("memory", MemoryV1 * MAX_DEVICES),
+        ("monitor_used_bytes", ctypes.c_uint64 * MAX_DEVICES),
+        ("utilization", UtilizationV1 * MAX_DEVICES),
+        ("status", ctypes.c_int32),
+        ("padding", ctypes.c_int32),
+        ("sequence", ctypes.c_uint64),
+        ("unused", ctypes.c_uint64 * 2),
+    )
+
+
+class HeadV1(ctypes.LittleEndianStructure):
+    """Everything before the slots."""
+
+    _fields_ = (
+        ("magic", ctypes.c_int32),
+        ("major", ctypes.c_uint32),
+        ("minor", ctypes.c_uint32),
+        ("sm_init", ctypes.c_int32),
+        ("owner_pid", ctypes.c_uint64),
+        ("semaphore", ctypes.c_uint8 * 32),
+        ("device_count", ctypes.c_uint64),
+        ("uuids", (ctypes.c_char * UUID_BYTES) * MAX_DEVICES),
+        ("limit_bytes", ctypes.c_uint64 * MAX_DEVICES),
+        ("sm_limit_percent", ctypes.c_uint64 * MAX_DEVICES),
+    )
+
+
+class TailV1(ctypes.LittleEndianStructure):
+    """Everything after the slots."""
+
+    _fields_ = (
+        ("slot_count", ctypes.c_int32),
+        ("utilization_switch", ctypes.c_int32),
+        ("recent_kernel", ctypes.c_int32),
+        ("priority", ctypes.c_int32),
+        ("last_kernel_epoch_s", ctypes.c_uint64),
+        ("second_semaphore", ctypes.c_uint8 * 32),
+    )
+
+
+class MemoryV0(ctypes.LittleEndianStructure):
+    """As MemoryV1, without the unused words."""
+
+    _fields_ = MemoryV1._fields_[:5]
+
+
+class UtilizationV0(ctypes.LittleEndianStructure):
+    """As UtilizationV1, without the unused words."""
+
+    _fields_ = UtilizationV1._fields_[:3]
+
+
+class SlotV0(ctypes.LittleEndianStructure):
+    """One process; there is no sequence."""
+
+    _fields_ = (
+        ("pid", ctypes.c_int32),
+        ("host_pid", ctypes.c_int32),
+        ("memory", MemoryV0 * MAX_DEVICES),
+        ("monitor_used_bytes", ctypes.c_uint64 * MAX_DEVICES),
+        ("utilization", UtilizationV0 * MAX_DEVICES),
+        ("status", ctypes.c_int32),
+        ("padding", ctypes.c_int32),
+    )
+
+
+class HeadV0(ctypes.LittleEndianStructure):
+    """Everything before the slots, without version words."""
+
+    _fields_ = (
+        ("magic", ctypes.c_int32),
+        ("sm_init", ctypes.c_int32),
+        ("owner_pid", ctypes.c_uint32),
+        ("semaphore", ctypes.c_uint8 * 32),
+        ("padding", ctypes.c_uint8 * 4),
+        ("device_count", ctypes.c_uint64),
+        ("uuids", (ctypes.c_char * UUID_BYTES) * MAX_DEVICES),
+        ("limit_bytes", ctypes.c_uint64 * MAX_DEVICES),
+        ("sm_limit_percent", ctypes.c_uint64 * MAX_DEVICES),
+    )
+
+
+class TailV0(ctypes.LittleEndianStructure):
+    """Everything after the slots."""
+
+    _fields_ = TailV1._fields_[:4]
+
+
+SLOTS_AT_V1 = ctypes.sizeof(HeadV1)
+TAIL_AT_V1 = SLOTS_AT_V1 + MAX_SLOTS * ctypes.sizeof(SlotV1)
+SIZE_V1 = TAIL_AT_V1 + ctypes.sizeof(TailV1)
+SLOTS_AT_V0 = ctypes.sizeof(HeadV0)
+TAIL_AT_V0 = SLOTS_AT_V0 + MAX_SLOTS * ctypes.sizeof(SlotV0)
+SIZE_V0 = TAIL_AT_V0 + ctypes.sizeof(TailV0)

@@ -1,0 +1,109 @@
+"""What the node tells the scheduler of its grants, kept on disk until the bus has stored it.
+
+In: `queue` of a report in the same write as the records it follows from. Out:
+`hami.reports.v1.<node>`, consumed by the scheduler, idempotent by `report_id`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from datetime import UTC, datetime
+from typing import Any
+
+from hamicommon import events, telemetry
+from hamicommon.errors import Unavailable
+from pydantic import ValidationError
+
+from hami_node_agent.domain.grants import NodeGrant
+from hami_node_agent.domain.ownership import Reassigned
+from hami_node_agent.domain.records import PendingReport
+from hami_node_agent.node_state import NodeState
+from hami_node_agent.ports import Publisher
+
+logger = logging.getLogger(__name__)
+
+# Pause after a failed publish; the queue is short and the bus is told nothing meanwhile.
+RETRY_S = 1.0
+
+
+class Reports:
+    """Makes reports of one node."""
+
+    def __init__(self, node: str) -> None:
+        self._node = node
+
+    def allocated(self, grant: NodeGrant) -> PendingReport:
+        """Every container of the pod has its answer."""
+        return _pending(events.Allocated(**self._base(grant, "allocated")))
+
+    def failed(self, grant: NodeGrant, reason: str) -> PendingReport:
+        """Allocate or PreStartContainer was refused."""
+        return _pending(events.AllocateFailed(**self._base(grant, "failed"), reason=reason))
+
+    def moved(self, change: Reassigned) -> PendingReport:
+        """A container runs on other cards than granted."""
+        share = events.MovedShare(container=change.after.container, uuids=change.after.cards)
+        base = self._base(change.grant, f"moved:{share.container}:{','.join(share.uuids)}")
+        return _pending(events.Moved(**base, shares=(share,)))
+
+    def gone(self, *, allocation_id: str, pod_uid: str, token: int) -> PendingReport:
+        """No container of the pod is seen any more."""
+        return _pending(
+            events.PodGone(
+                report_id=f"{allocation_id}:{token}:gone",
+                node=self._node,
+                allocation_id=allocation_id,
+                pod_uid=pod_uid,
+                token=token,
+                at=datetime.now(UTC),
+            )
+        )
+
+    def _base(self, grant: NodeGrant, what: str) -> dict[str, Any]:
+        return {
+            # The same fact has the same id, however often it is found: the bus drops repetitions.
+            "report_id": f"{grant.allocation_id}:{grant.token}:{what}",
+            "node": self._node,
+            "allocation_id": grant.allocation_id,
+            "pod_uid": grant.pod_uid,
+            "token": grant.token,
+            "at": datetime.now(UTC),
+            "traceparent": telemetry.traceparent() or grant.traceparent,
+        }
+
+
+def _pending(report: events.ReportBase) -> PendingReport:
+    return PendingReport(report_id=report.report_id, body=report.model_dump_json())
+
+
+async def send_reports(state: NodeState, bus: Publisher, *, node: str) -> None:
+    """Publishes queued reports in order until cancelled; one stays queued until it is stored."""
+    subject = events.reports_subject(node)
+    while True:
+        seen = state.reports_changed.version
+        for waiting in state.saved.reports:
+            try:
+                report = events.REPORT.validate_json(waiting.body)
+                await bus.publish(subject, report, message_id=waiting.report_id)
+            except Unavailable as exc:
+                logger.warning("report waits", extra={"error": str(exc)})
+                break
+            except ValidationError as exc:
+                logger.error(
+                    "report dropped, it can't be read",
+                    extra={"body": waiting.body, "error": str(exc)},
+                )
+            await _drop(state, waiting.report_id)
+        if state.saved.reports:
+            await asyncio.sleep(RETRY_S)
+        else:
+            await state.reports_changed.wait(seen)
+
+
+async def _drop(state: NodeState, report_id: str) -> None:
+    try:
+        await state.change(lambda saved: saved.without_report(report_id))
+    except Unavailable as exc:
+        # It is sent again; the scheduler knows the id.
+        logger.warning("state not saved", extra={"error": str(exc)})

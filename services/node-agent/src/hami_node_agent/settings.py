@@ -1,0 +1,110 @@
+"""What an operator may set; the variables are the fields in capitals behind HAMI_NODE_AGENT_."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+from hamicommon.settings import KubernetesSettings, NatsSettings, TelemetrySettings
+from pydantic import Field
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+
+class Settings(BaseSettings):
+    """One node's agent."""
+
+    model_config = SettingsConfigDict(env_prefix="HAMI_NODE_AGENT_", populate_by_name=True)
+
+    nats: NatsSettings = Field(
+        default_factory=lambda: NatsSettings()  # type: ignore[call-arg]
+    )
+    kubernetes: KubernetesSettings = Field(default_factory=KubernetesSettings)
+    telemetry: TelemetrySettings = Field(default_factory=TelemetrySettings)
+
+    node_name: str = Field(min_length=1, description="metadata.name of the Node we run on")
+    resource_name: str = Field(
+        default="nvidia.com/gpu", pattern="^[^/]+/[^/]+$", description="what the kubelet counts"
+    )
+
+    kubelet_socket_dir: Path = Field(default=Path("/var/lib/kubelet/device-plugins"))
+    pod_resources_socket: Path = Field(
+        default=Path("/var/lib/kubelet/pod-resources/kubelet.sock"),
+        description="the kubelet's PodResources API: who holds which ids",
+    )
+    kubelet_checkpoint: Path | None = Field(
+        default=None,
+        description="the kubelet's device checkpoint; "
+        "absent: kubelet_internal_checkpoint in the socket directory",
+    )
+
+    hook_path: Path = Field(
+        default=Path("/usr/local"), description="host base: files go to <hook_path>/vgpu"
+    )
+    container_hook_path: Path = Field(
+        default=Path("/usr/local"), description="the same base as containers see it"
+    )
+    lock_dir: Path = Field(
+        default=Path("/tmp/vgpulock"), description="host directory behind /tmp/vgpulock"
+    )
+    library_path: Path = Field(
+        default=Path("/opt/hami/libvgpu.so"), description="where libvgpu.so is installed from"
+    )
+    state_dir: Path = Field(
+        default=Path("/var/lib/hami/node-agent"),
+        description="state and limits files; must survive a reboot, so not a tmpfs",
+    )
+
+    device_split_count: int = Field(default=10, ge=1, description="containers per card")
+    device_memory_scaling: float = Field(default=1.0, gt=0, description="> 1: oversubscription")
+    device_core_scaling: float = Field(default=1.0, gt=0)
+    preconfigured_device_memory_mib: int = Field(
+        default=0, ge=0, description="for cards whose memory NVML can't tell; 0: left out"
+    )
+    disable_core_limit: bool = Field(default=False)
+    enable_numa_topology: bool = Field(default=False, description="tell the kubelet NUMA nodes")
+    pass_device_specs: bool = Field(default=False, description="answer /dev/nvidia* files too")
+    dev_root: Path = Field(default=Path("/dev"), description="where /dev/nvidia* are looked for")
+    sysfs_root: Path = Field(default=Path("/sys"), description="where NUMA nodes are read")
+    libcuda_log_level: str = Field(default="1", description="0 error, 1 warn, 3 info, 4 debug")
+
+    grant_public_key_file: Path | None = Field(
+        default=None,
+        description="Ed25519 public key (PEM) of the scheduler; "
+        "absent: grants come from the bus alone",
+    )
+    grant_wait_s: float = Field(default=2.0, ge=0, le=10, description="Allocate waits for a grant")
+    unmanaged_pods: Literal["refuse"] = Field(
+        default="refuse", description="pods that took devices without our scheduler"
+    )
+
+    disable_health_checks: str = Field(default="", validation_alias="DP_DISABLE_HEALTHCHECKS")
+    enable_health_checks: str = Field(default="", validation_alias="DP_ENABLE_HEALTHCHECKS")
+    probe_interval_s: float = Field(default=5.0, gt=0, description="between NVML health probes")
+    xid_quiet_s: float = Field(
+        default=300.0, ge=0, description="a card is well again this long after its last XID"
+    )
+    nvml_timeout_s: float = Field(default=10.0, gt=0, description="one NVML round at most")
+
+    heartbeat_s: float = Field(default=10.0, gt=0, description="inventory repeated this often")
+    sample_interval_s: float = Field(default=5.0, gt=0, description="usage sampled this often")
+    snapshot_interval_s: float = Field(
+        default=15.0, gt=0, description="grants compared with the ledger this often"
+    )
+    sweep_interval_s: float = Field(
+        default=2.0, gt=0, description="pods that left are looked for this often"
+    )
+    metrics_bind: str = Field(
+        default=":9394", pattern=r"^.*:\d+$", description="/metrics, /healthz, /readyz"
+    )
+
+    @property
+    def checkpoint_path(self) -> Path:
+        """Where the kubelet's device checkpoint is."""
+        if self.kubelet_checkpoint is not None:
+            return self.kubelet_checkpoint
+        return self.kubelet_socket_dir / "kubelet_internal_checkpoint"
+
+    @property
+    def socket_name(self) -> str:
+        """Our endpoint's file name: `nvidia-gpu.sock` for `nvidia.com/gpu`."""
+        return f"nvidia-{self.resource_name.partition('/')[2]}.sock"

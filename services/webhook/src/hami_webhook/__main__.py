@@ -1,0 +1,30 @@
+"""Starts hami-webhook: settings from the environment, telemetry, then serve until stopped."""
+
+from __future__ import annotations
+
+import sys
+
+from hamicommon import telemetry
+from hamicommon.serving import run
+from hamicommon.settings import describe
+from pydantic import ValidationError
+
+from hami_webhook.bootstrap import open_app
+from hami_webhook.settings import Settings
+
+
+def main() -> None:
+    """Console script `hami-webhook`."""
+    try:
+        settings = Settings()  # type: ignore[call-arg]  # required fields come from variables
+    except ValidationError as exc:
+        sys.exit(f"hami-webhook: {describe(exc)}")
+    telemetry.setup("hami-webhook", settings.telemetry)
+    try:
+        run("hami-webhook", open_app(settings))
+    finally:
+        telemetry.shutdown()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,111 @@
+"""The serving certificate: loaded, checked, and exchanged under load without losing a request.
+
+Every handshake asks for the newest good context (through the server-name callback, which OpenSSL
+also calls for clients that name no server), so a rotation is one assignment: a handshake sees the
+old pair or the new one, never half of each. A pair that doesn't fit together (one file written, the
+other not yet) is reported and the old one stays. Directories are watched, because a Secret volume
+swaps a symlink; a look every second catches what the watch may miss.
+"""
+
+from __future__ import annotations
+
+import logging
+import ssl
+from datetime import UTC, datetime
+from pathlib import Path
+
+from cryptography import x509
+from hamicommon.errors import InvalidRequest
+from watchfiles import awatch
+
+from hami_webhook.instruments import Instruments
+
+logger = logging.getLogger(__name__)
+
+# Reading two small files costs nothing, and the watch begins a moment after the first load.
+RECHECK_MS = 1_000
+# A tool writes certificate and key one after the other within milliseconds: look once for both.
+_DEBOUNCE_MS = 50
+
+
+class ServingCertificate:
+    """The pair of files as the newest TLS context that was good."""
+
+    def __init__(self, cert_file: Path, key_file: Path, instruments: Instruments) -> None:
+        """Loads the pair. Raises: InvalidRequest when it can't be used."""
+        self._files = (cert_file, key_file)
+        self._instruments = instruments
+        self._loaded = self._read()
+        self._current = self._load()
+        self.context = _server_context()
+        self.context.load_cert_chain(cert_file, key_file)
+        self.context.sni_callback = self._choose
+
+    def _choose(
+        self, connection: ssl.SSLObject | ssl.SSLSocket, _name: str | None, _context: ssl.SSLContext
+    ) -> None:
+        connection.context = self._current
+
+    def expired(self, now: datetime) -> bool:
+        """True when clients no longer accept it."""
+        return now >= self.not_after
+
+    async def watch(self) -> None:
+        """Reloads whenever the files change, until cancelled."""
+        folders = {path.parent for path in self._files}
+        async for _changes in awatch(
+            *folders,
+            recursive=False,
+            debounce=_DEBOUNCE_MS,
+            step=_DEBOUNCE_MS // 5,
+            rust_timeout=RECHECK_MS,
+            yield_on_timeout=True,
+        ):
+            self.reload_if_changed()
+
+    def reload_if_changed(self) -> bool:
+        """Takes over a changed pair if it is good; True when it did."""
+        try:
+            content = self._read()
+            if content == self._loaded:
+                return False
+            self._current = self._load()
+            self._loaded = content
+        except InvalidRequest as exc:
+            self._instruments.certificate_reloads.labels("refused").inc()
+            logger.error("certificate not taken over, the old one stays", extra={"error": str(exc)})
+            return False
+        self._instruments.certificate_reloads.labels("loaded").inc()
+        logger.info("certificate taken over", extra={"not_after": self.not_after.isoformat()})
+        return True
+
+    def _read(self) -> tuple[bytes, bytes]:
+        cert_file, key_file = self._files
+        try:
+            return cert_file.read_bytes(), key_file.read_bytes()
+        except OSError as exc:
+            raise InvalidRequest(f"{exc.filename}: not readable: {exc.strerror}") from exc
+
+    def _load(self) -> ssl.SSLContext:
+        cert_file, key_file = self._files
+        context = _server_context()
+        try:
+            context.load_cert_chain(cert_file, key_file)
+            certificate = x509.load_pem_x509_certificate(cert_file.read_bytes())
+        except (OSError, ValueError) as exc:  # ssl.SSLError is an OSError
+            what = getattr(exc, "reason", "") or str(exc)
+            raise InvalidRequest(
+                f"{cert_file} and {key_file} are no certificate with its key: {what}"
+            ) from exc
+        self.not_after = certificate.not_valid_after_utc
+        if self.expired(datetime.now(UTC)):
+            raise InvalidRequest(f"{cert_file} expired at {self.not_after.isoformat()}")
+        self._instruments.certificate_not_after.set(self.not_after.timestamp())
+        return context
+
+
+def _server_context() -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.set_alpn_protocols(["http/1.1"])
+    return context

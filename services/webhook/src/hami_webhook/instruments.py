@@ -1,0 +1,38 @@
+"""What the webhook counts; served on /metrics."""
+
+from __future__ import annotations
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+
+# A verdict takes well under a millisecond; past 5 s the API server has given up.
+_BUCKETS_S = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5, 1.0, 5.0)
+
+
+class Instruments:
+    """One registry per process, so that tests can have several."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        self.reviews = Counter(
+            "hami_webhook_reviews",
+            "Reviews answered, by verdict: mutated, untouched, denied, failed, malformed",
+            ["verdict"],
+            registry=self.registry,
+        )
+        self.review_seconds = Histogram(
+            "hami_webhook_review_seconds",
+            "Time from the whole body to the answer",
+            buckets=_BUCKETS_S,
+            registry=self.registry,
+        )
+        self.certificate_not_after = Gauge(
+            "hami_webhook_certificate_not_after_timestamp_seconds",
+            "When the serving certificate expires (Unix time)",
+            registry=self.registry,
+        )
+        self.certificate_reloads = Counter(
+            "hami_webhook_certificate_reloads",
+            "Changes of the certificate files, by result: loaded, refused",
+            ["result"],
+            registry=self.registry,
+        )

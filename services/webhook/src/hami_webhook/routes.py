@@ -1,0 +1,88 @@
+"""HTTP of the webhook: `POST /webhook` (TLS), `/healthz`, `/readyz`, `/metrics` (TLS and plain).
+
+A body that is no review gets 400 and one sentence; where its uid is known, the answer is a review,
+because the API server shows only those to the user. The story goes on in `service.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import orjson
+from fastapi import APIRouter, FastAPI, Request, Response
+from fastapi.responses import PlainTextResponse
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
+
+from hami_webhook.admission import MalformedReview, read_review, refused
+from hami_webhook.service import Admission
+
+Hindrances = Callable[[], list[str]]
+"""Why the service is not ready, one sentence each; empty: it is."""
+
+
+def create_app(admission: Admission, probes: APIRouter, *, max_body_bytes: int) -> FastAPI:
+    """The application behind TLS."""
+    app = _bare_app()
+    app.include_router(probes)
+
+    @app.post("/webhook")
+    async def webhook(request: Request) -> Response:
+        body = await _read(request, max_body_bytes)
+        if body is None:
+            message = f"the body is longer than {max_body_bytes} bytes"
+            return _json({"error": message}, 413)
+        try:
+            review = read_review(body)
+        except MalformedReview as exc:
+            admission.count_malformed(str(exc))
+            if exc.uid:
+                return _json(refused(exc.uid, exc.api_version, code=400, message=str(exc)))
+            return _json({"error": str(exc)}, 400)
+        return _json(admission.answer(review, request.headers))
+
+    return app
+
+
+def create_probe_app(probes: APIRouter) -> FastAPI:
+    """The application without TLS, for probes and Prometheus."""
+    app = _bare_app()
+    app.include_router(probes)
+    return app
+
+
+def probe_routes(registry: CollectorRegistry, hindrances: Hindrances) -> APIRouter:
+    """`/healthz`: the process answers. `/readyz`: it can do its work. `/metrics`."""
+    router = APIRouter()
+
+    @router.get("/healthz")
+    async def healthz() -> Response:
+        return PlainTextResponse("ok")
+
+    @router.get("/readyz")
+    async def readyz() -> Response:
+        reasons = hindrances()
+        return PlainTextResponse("; ".join(reasons) or "ok", status_code=503 if reasons else 200)
+
+    @router.get("/metrics")
+    async def metrics() -> Response:
+        return Response(generate_latest(registry), media_type=CONTENT_TYPE_LATEST)
+
+    return router
+
+
+def _bare_app() -> FastAPI:
+    return FastAPI(title="hami-webhook", docs_url=None, redoc_url=None, openapi_url=None)
+
+
+def _json(content: object, status_code: int = 200) -> Response:
+    return Response(orjson.dumps(content), status_code, media_type="application/json")
+
+
+async def _read(request: Request, limit_bytes: int) -> bytes | None:
+    """The body, or None when it is too long; reading stops there."""
+    body = bytearray()
+    async for chunk in request.stream():
+        body += chunk
+        if len(body) > limit_bytes:
+            return None
+    return bytes(body)

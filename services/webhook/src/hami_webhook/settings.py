@@ -1,0 +1,58 @@
+"""Settings of hami-webhook; each field is a variable with the prefix HAMI_WEBHOOK_."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+from hamicommon.settings import TelemetrySettings
+from pydantic import Field
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+
+class Settings(BaseSettings):
+    """What the webhook must know; it needs no database, no bus and no right in the cluster."""
+
+    model_config = SettingsConfigDict(env_prefix="HAMI_WEBHOOK_")
+
+    http_bind: str = Field(
+        default="0.0.0.0:8443", description="host:port of POST /webhook, over TLS"
+    )
+    probe_bind: str = Field(
+        default="",
+        description=(
+            "host:port of /healthz, /readyz and /metrics without TLS, for probes and Prometheus; "
+            "empty: only beside /webhook"
+        ),
+    )
+    tls_cert_file: Path = Field(description="certificate chain in PEM form; reloaded on change")
+    tls_key_file: Path = Field(description="its private key in PEM form; reloaded on change")
+    scheduler_name: str = Field(
+        default="hami-scheduler",
+        description="written into spec.schedulerName; empty: left as it is",
+    )
+    force_overwrite_default_scheduler: bool = Field(
+        default=True,
+        description="take pods that name default-scheduler as if they named none",
+    )
+    device_config: Path | None = Field(
+        default=None, description="HAMi's device-config.yaml; absent: the defaults of every vendor"
+    )
+    fail_policy: Literal["closed", "open"] = Field(
+        default="closed",
+        description=(
+            "when this service itself fails on a pod: closed refuses the pod with a sentence, open "
+            "lets it pass untouched with a warning (then the node's check before a start is the "
+            "net). The API server's failurePolicy is the same choice for when we can't be reached."
+        ),
+    )
+    max_body_mib: int = Field(
+        default=8, ge=1, le=64, description="a longer review is refused; the API server stops at 3"
+    )
+    drain_s: float = Field(
+        default=0.0,
+        ge=0,
+        le=60,
+        description="keep serving this long after SIGTERM, not ready, while the Service learns it",
+    )
+    telemetry: TelemetrySettings = Field(default_factory=TelemetrySettings)

@@ -1,0 +1,83 @@
+"""Options and session fixtures that every test folder shares."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hamictl.servers.controlplane import Assets, find_assets
+
+from tests.docker_servers import docker_missing, docker_servers
+from tests.servers import Databases, Servers, embedded_servers, migrate
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """`--servers` chooses where the data servers come from, `--cluster` what e2e tests talk to."""
+    parser.addoption(
+        "--servers",
+        choices=("embedded", "docker"),
+        default="embedded",
+        help="PostgreSQL, Redis and NATS from wheels (default) or in containers (testcontainers)",
+    )
+    parser.addoption(
+        "--cluster",
+        choices=("emulator", "real"),
+        default="emulator",
+        help="e2e: our API server (default) or the real one of $KUBEBUILDER_ASSETS",
+    )
+
+
+@pytest.fixture(scope="session")
+def servers(request: pytest.FixtureRequest) -> Iterator[Servers]:
+    """The source of servers; each server starts when a test first asks for it."""
+    if request.config.getoption("--servers") == "docker":
+        why = docker_missing()
+        if why:
+            pytest.skip(f"--servers=docker: {why}")
+        with docker_servers() as containers:
+            yield containers
+        return
+    with embedded_servers() as embedded:
+        yield embedded
+
+
+@pytest.fixture(scope="session")
+def kubernetes_assets() -> Assets:
+    """The binaries of a real control plane, for tests that need one."""
+    folder = os.environ.get("KUBEBUILDER_ASSETS")
+    if not folder:
+        pytest.skip("KUBEBUILDER_ASSETS names no folder with kube-apiserver and kube-scheduler")
+    return find_assets(Path(folder))
+
+
+@pytest.fixture(scope="session")
+def databases(servers: Servers) -> Databases:
+    """Makes databases on the session's PostgreSQL (fsync off)."""
+    return Databases(servers.postgres())
+
+
+@pytest.fixture
+def empty_postgres_dsn(databases: Databases) -> Iterator[str]:
+    """A PostgreSQL database of this test alone, without any table."""
+    with databases.database() as dsn:
+        yield dsn
+
+
+@pytest.fixture
+def postgres_dsn(databases: Databases) -> Iterator[str]:
+    """A PostgreSQL database of this test alone, with all migrations applied."""
+    with databases.database("migrated", fill=migrate) as dsn:
+        yield dsn
+
+
+@pytest.fixture
+def redis_url(servers: Servers) -> str:
+    """A Redis of which every key belongs to this test."""
+    return servers.redis()
+
+
+@pytest.fixture
+def nats_url(servers: Servers) -> Iterator[str]:
+    """A NATS with JetStream of which every stream belongs to this test."""
+    with servers.nats() as url:
+        yield url

@@ -1,0 +1,252 @@
+"""The bus over a real NATS: delivery, dead letters, reconnects, and who may read what."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime
+from pathlib import Path
+
+import nats
+import pytest
+from hamicommon import events
+from hamicommon.bus.client import Bus, Deliver, Message, Subscription, open_bus
+from hamicommon.bus.permissions import agent_permissions, agent_user
+from hamicommon.errors import InvalidRequest, Unavailable
+from hamicommon.settings import NatsSettings
+from hamictl.servers import nats as nats_server
+from hamictl.servers.nats_config import NatsUser
+from hamictl.servers.processes import running, start
+from pydantic import SecretStr
+
+DEADLINE_S = 15.0
+
+
+def inventory(node: str, sequence: int = 1) -> events.Inventory:
+    return events.Inventory(
+        node=node,
+        agent_id="agent",
+        sequence=sequence,
+        observed_at=datetime.now(UTC),
+        devices=(),
+    )
+
+
+INVENTORIES = Subscription(
+    stream=events.INVENTORY_STREAM,
+    subject="hami.inventory.v1.*",
+    consumer="test",
+    deliver=Deliver.LAST_PER_SUBJECT,
+)
+
+
+class Inbox:
+    """Collects what a consumer hands over."""
+
+    def __init__(self) -> None:
+        self.messages: asyncio.Queue[Message] = asyncio.Queue()
+
+    async def take(self, message: Message) -> None:
+        self.messages.put_nowait(message)
+
+    async def next(self) -> Message:
+        async with asyncio.timeout(DEADLINE_S):
+            return await self.messages.get()
+
+
+@pytest.fixture
+async def bus(nats_url: str) -> AsyncIterator[Bus]:
+    async with open_bus(NatsSettings(url=nats_url), "test", owns_streams=True) as opened:
+        yield opened
+
+
+async def test_a_message_published_twice_under_one_id_arrives_once(bus: Bus) -> None:
+    inbox = Inbox()
+    async with asyncio.TaskGroup() as tasks:
+        consuming = tasks.create_task(bus.consume(INVENTORIES, inbox.take))
+        for message_id in ("1", "1", "2"):
+            await bus.publish(
+                events.inventory_subject("a"), inventory(f"n{message_id}"), message_id=message_id
+            )
+
+        received = [await inbox.next()]
+        while b"n2" not in received[-1].data:
+            received.append(await inbox.next())
+        consuming.cancel()
+
+    assert sum(b"n1" in message.data for message in received) <= 1
+
+
+async def test_an_unreadable_message_is_dead_lettered_and_the_next_one_arrives(bus: Bus) -> None:
+    inbox = Inbox()
+
+    async def refuse_first(message: Message) -> None:
+        if b"broken" in message.data:
+            raise InvalidRequest("node: broken is not a node")
+        await inbox.take(message)
+
+    async with asyncio.TaskGroup() as tasks:
+        consuming = tasks.create_task(bus.consume(INVENTORIES, refuse_first))
+        await bus.publish(events.inventory_subject("a"), inventory("broken"), message_id="1")
+        await bus.publish(events.inventory_subject("b"), inventory("whole"), message_id="2")
+
+        assert b"whole" in (await inbox.next()).data
+        consuming.cancel()
+
+    assert bus.dead_letters == 1
+
+
+async def test_a_handler_that_must_wait_gets_the_message_again(bus: Bus) -> None:
+    inbox = Inbox()
+
+    async def wait_once(message: Message) -> None:
+        if message.deliveries == 1:
+            raise Unavailable("the ledger is away")
+        await inbox.take(message)
+
+    async with asyncio.TaskGroup() as tasks:
+        consuming = tasks.create_task(bus.consume(INVENTORIES, wait_once))
+        await bus.publish(events.inventory_subject("a"), inventory("a"), message_id="1")
+
+        assert (await inbox.next()).deliveries == 2
+        consuming.cancel()
+
+
+async def test_a_bus_opened_before_the_server_connects_when_it_comes(tmp_path: Path) -> None:
+    tmp_path.chmod(0o755)
+    plan = nats_server.prepare(tmp_path / "nats")
+    async with open_bus(NatsSettings(url=plan.url), "test", owns_streams=True) as bus:
+        assert not bus.connected
+        with pytest.raises(Unavailable, match="not connected"):
+            await bus.publish("hami.inventory.v1.a", inventory("a"), message_id="1")
+
+        with running(plan, die_with_parent=True):
+            await _connected(bus)
+            await bus.publish("hami.inventory.v1.a", inventory("a"), message_id="1")
+
+
+async def test_consumers_go_on_after_the_server_was_killed(tmp_path: Path) -> None:
+    tmp_path.chmod(0o755)
+    plan = nats_server.prepare(tmp_path / "nats")
+    inbox = Inbox()
+    first = start(plan, die_with_parent=True)
+    async with open_bus(NatsSettings(url=plan.url), "test", owns_streams=True) as bus:
+        consuming = asyncio.create_task(bus.consume(INVENTORIES, inbox.take))
+        await bus.publish("hami.inventory.v1.a", inventory("a", 1), message_id="1")
+        await inbox.next()
+
+        first.kill()
+        with running(plan, die_with_parent=True):
+            await _publish_once_back(bus, inventory("a", 2))
+
+            assert b'"sequence":2' in (await inbox.next()).data
+        consuming.cancel()
+
+
+async def _publish_once_back(bus: Bus, payload: events.Inventory) -> None:
+    """The client needs a moment to notice that its server was killed."""
+    async with asyncio.timeout(DEADLINE_S):
+        while True:
+            try:
+                await bus.publish("hami.inventory.v1.a", payload, message_id="back")
+            except Unavailable:
+                await asyncio.sleep(0.05)
+            else:
+                return
+
+
+async def _connected(bus: Bus) -> None:
+    async with asyncio.timeout(DEADLINE_S):
+        while not bus.connected_for_s:
+            await asyncio.sleep(0.02)
+
+
+async def test_an_agent_reads_neither_the_grants_nor_the_replies_of_another_node(
+    tmp_path: Path,
+) -> None:
+    tmp_path.chmod(0o755)
+    users = [NatsUser(name="admin", password="x")]
+    for node in ("a", "b.example"):
+        allowed = agent_permissions(node)
+        users.append(
+            NatsUser(
+                name=agent_user(node),
+                password="x",
+                publish=allowed.publish,
+                subscribe=allowed.subscribe,
+            )
+        )
+    plan = nats_server.prepare(tmp_path / "nats", users=users)
+    with running(plan, die_with_parent=True):
+        async with (
+            open_bus(_as(plan.url, "admin"), "admin", owns_streams=True) as admin,
+            open_bus(_as(plan.url, agent_user("a")), "a") as agent,
+        ):
+            await _own_subjects_work(admin, agent)
+        await _foreign_subjects_are_refused(plan.url)
+
+
+def _as(url: str, user: str) -> NatsSettings:
+    return NatsSettings(url=url, user=user, password=SecretStr("x"))
+
+
+async def _own_subjects_work(admin: Bus, agent: Bus) -> None:
+    inbox = Inbox()
+    grants = Subscription(
+        stream=events.GRANTS_STREAM,
+        subject=events.grants_subject("a"),
+        consumer=agent_user("a"),
+        ephemeral=True,
+    )
+
+    async def answer(subject: str, _data: bytes) -> events.GrantSnapshot:
+        return events.GrantSnapshot(
+            node=subject.rpartition(".")[2], complete=True, taken_at=datetime.now(UTC)
+        )
+
+    serving = asyncio.create_task(admin.serve("hami.grants.snapshot.*", "q", answer))
+    consuming = asyncio.create_task(agent.consume(grants, inbox.take))
+    withdrawn = events.GrantWithdrawn(
+        allocation_id="1", pod_uid="1", node="a", token=1, reason="test"
+    )
+    await admin.publish(events.grants_subject("a"), withdrawn, message_id="1")
+    assert b'"test"' in (await inbox.next()).data
+    await agent.publish(events.inventory_subject("a"), inventory("a"), message_id="2")
+    reply = await agent.request(events.snapshot_subject("a"), events.GrantSnapshotRequest(node="a"))
+    assert events.GrantSnapshot.model_validate_json(reply).node == "a"
+    for task in (serving, consuming):
+        task.cancel()
+
+
+async def _foreign_subjects_are_refused(url: str) -> None:
+    refused: asyncio.Queue[str] = asyncio.Queue()
+
+    async def on_error(exc: Exception) -> None:
+        refused.put_nowait(str(exc).lower())
+
+    client = await nats.connect(
+        url, user=agent_user("a"), password="x", error_cb=on_error, inbox_prefix=b"_INBOX_agent-a"
+    )
+    other = "b.example"
+    try:
+        for subject in ("_INBOX_agent-b_example.>", "_INBOX.>", events.grants_subject(other), ">"):
+            await client.subscribe(subject)
+            await _permission_error(refused, subject)
+        create = f"$JS.API.CONSUMER.CREATE.HAMI_GRANTS.x.{events.grants_subject(other)}"
+        for subject in (
+            create,
+            "$JS.API.STREAM.MSG.GET.HAMI_GRANTS",
+            "$JS.API.DIRECT.GET.HAMI_GRANTS",
+            events.snapshot_subject(other),
+            events.inventory_subject(other),
+            events.reports_subject(other),
+        ):
+            await client.publish(subject, b"{}")
+            await _permission_error(refused, subject)
+    finally:
+        await client.close()
+
+
+async def _permission_error(refused: asyncio.Queue[str], subject: str) -> None:
+    async with asyncio.timeout(DEADLINE_S):
+        message = await refused.get()
+    assert "permissions violation" in message, message
+    assert subject.lower() in message, (subject, message)

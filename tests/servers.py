@@ -1,0 +1,178 @@
+"""PostgreSQL, Redis and NATS for the tests: embedded, or in containers (`--servers=docker`).
+
+Both kinds give the same three things to the fixtures of `tests/conftest.py`: a PostgreSQL server to
+make databases in, a Redis to flush, and a NATS that holds no stream of another test.
+"""
+
+import asyncio
+import contextlib
+import itertools
+import os
+import shutil
+import subprocess
+import tempfile
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any, Protocol
+from urllib.parse import urlsplit, urlunsplit
+
+import redis
+from hamicommon.db import schema
+from hamicommon.settings import PostgresSettings
+from hamictl.servers import nats, postgres, valkey
+from hamictl.servers.binaries import postgres_home
+from hamictl.servers.processes import running
+from pydantic import SecretStr
+
+REPOSITORY = Path(__file__).resolve().parents[1]
+_SQL_TIMEOUT_S = 30.0
+
+
+class Servers(Protocol):
+    """Where the servers of this test session come from."""
+
+    def postgres(self) -> str:
+        """The DSN of the server's own database; one server per session."""
+
+    def redis(self) -> str:
+        """The URL of an empty Redis; one server per session."""
+
+    def nats(self) -> contextlib.AbstractContextManager[str]:
+        """The URL of a NATS with JetStream and no streams."""
+
+
+class EmbeddedServers:
+    """Servers from the wheels, started on first use and stopped when the session closes."""
+
+    def __init__(self, folder: Path, stack: ExitStack) -> None:
+        self._folder = folder
+        self._stack = stack
+        self._postgres: str | None = None
+        self._redis: str | None = None
+        self._numbers = itertools.count()
+
+    def postgres(self) -> str:
+        if self._postgres is None:
+            plan = postgres.prepare(self._folder / "postgres", durable=False)
+            self._postgres = self._run(plan)
+        return self._postgres
+
+    def redis(self) -> str:
+        if self._redis is None:
+            self._redis = self._run(valkey.prepare(self._folder / "redis"))
+        flush(self._redis)
+        return self._redis
+
+    @contextmanager
+    def nats(self) -> Iterator[str]:
+        plan = nats.prepare(self._folder / f"nats-{next(self._numbers)}")
+        with running(plan, die_with_parent=True) as server:
+            yield server.value.url
+        shutil.rmtree(plan.cwd, ignore_errors=True)
+
+    def _run(self, plan: Any) -> str:
+        return self._stack.enter_context(running(plan, die_with_parent=True)).value.url
+
+
+@contextmanager
+def embedded_servers() -> Iterator[EmbeddedServers]:
+    """Servers in a folder that everybody can enter: PostgreSQL may have to run as nobody."""
+    folder = Path(tempfile.mkdtemp(prefix="hami-tests-"))
+    folder.chmod(0o755)
+    try:
+        with ExitStack() as stack:
+            yield EmbeddedServers(folder, stack)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+class Databases:
+    """Databases that live for one test, copied from a template that was made once."""
+
+    def __init__(self, server_dsn: str) -> None:
+        self._server_dsn = server_dsn
+        self._templates: set[str] = set()
+        self._numbers = itertools.count()
+
+    @contextmanager
+    def database(
+        self, template: str = "template0", fill: Callable[[str], None] | None = None
+    ) -> Iterator[str]:
+        """The DSN of a new copy of `template`, which `fill(dsn)` makes when first asked for."""
+        if fill is not None and template not in self._templates:
+            self._execute(f'CREATE DATABASE "{template}" TEMPLATE template0')
+            fill(self._dsn(template))
+            self._templates.add(template)
+        name = f"test_{os.getpid()}_{next(self._numbers)}"
+        self._execute(f'CREATE DATABASE "{name}" TEMPLATE "{template}"')
+        try:
+            yield self._dsn(name)
+        finally:
+            self._execute(f'DROP DATABASE IF EXISTS "{name}" WITH (FORCE)')
+
+    def _dsn(self, database: str) -> str:
+        return urlunsplit(urlsplit(self._server_dsn)._replace(path=f"/{database}"))
+
+    def _execute(self, statement: str) -> None:
+        psql(self._server_dsn, statement)
+
+
+def psql(dsn: str, statement: str) -> str:
+    """Run one SQL statement with psql; unaligned rows without a header."""
+    done = subprocess.run(
+        [postgres_home() / "bin" / "psql", "-XAtq", "-v", "ON_ERROR_STOP=1", "-c", statement, dsn],
+        capture_output=True,
+        text=True,
+        timeout=_SQL_TIMEOUT_S,
+        check=False,
+    )
+    assert done.returncode == 0, f"{statement}: {done.stderr}"
+    return done.stdout.strip()
+
+
+def migrate(dsn: str) -> None:
+    """Bring a database to the newest schema, as `hamictl up` does."""
+    settings = PostgresSettings(dsn=SecretStr(dsn))
+    in_thread(lambda: schema.upgrade(settings, REPOSITORY / "migrations"))
+
+
+def flush(url: str) -> None:
+    """Empty the Redis behind `url`."""
+    with redis.Redis.from_url(url) as client:
+        client.flushall()
+
+
+def delete_streams(url: str) -> None:
+    """Delete every JetStream stream of the NATS behind `url`."""
+
+    async def delete() -> None:
+        from nats import connect
+
+        client = await connect(url)
+        try:
+            stream = client.jetstream()
+            for info in await stream.streams_info():
+                await stream.delete_stream(info.config.name)
+        finally:
+            await client.close()
+
+    in_thread(lambda: asyncio.run(delete()))
+
+
+def in_thread(work: Callable[[], object]) -> None:
+    """Run blocking work that starts its own event loop, away from the loop of the test runner."""
+    failures: list[BaseException] = []
+
+    def body() -> None:
+        try:
+            work()
+        except BaseException as exc:  # noqa: BLE001 - raised again in the caller's thread
+            failures.append(exc)
+
+    thread = threading.Thread(target=body)
+    thread.start()
+    thread.join()
+    if failures:
+        raise failures[0]

@@ -1,0 +1,90 @@
+"""What a card must hold for an allocation, and which state may follow which."""
+
+from hamicommon.domain.allocations import (
+    LIVE_STATES,
+    TRANSITIONS,
+    AllocationState,
+    ContainerGrant,
+    DeviceShare,
+    Footprint,
+    footprints,
+)
+from hamicommon.domain.ids import GpuUuid
+from hamicommon.domain.requests import Role
+from hypothesis import given
+from hypothesis import strategies as st
+
+
+def grant(role: Role, *shares: tuple[str, int, int]) -> ContainerGrant:
+    return ContainerGrant(
+        index=0,
+        name="c",
+        role=role,
+        shares=tuple(
+            DeviceShare(uuid=GpuUuid(uuid), vendor="NVIDIA", memory_mib=memory, core_percent=core)
+            for uuid, memory, core in shares
+        ),
+    )
+
+
+def test_app_containers_on_one_card_add_up() -> None:
+    assert footprints([grant("app", ("a", 100, 10)), grant("app", ("a", 50, 5))]) == (
+        Footprint(uuid=GpuUuid("a"), slots=2, memory_mib=150, core_percent=15),
+    )
+
+
+def test_init_containers_count_by_their_maximum_and_one_slot() -> None:
+    assert footprints([grant("init", ("a", 100, 10)), grant("init", ("a", 50, 50))]) == (
+        Footprint(uuid=GpuUuid("a"), slots=1, memory_mib=100, core_percent=50),
+    )
+
+
+def test_a_card_holds_the_greater_of_init_and_app_in_each_dimension() -> None:
+    containers = [
+        grant("init", ("a", 500, 10)),
+        grant("app", ("a", 100, 30)),
+        grant("app", ("a", 100, 30)),
+    ]
+
+    assert footprints(containers) == (
+        Footprint(uuid=GpuUuid("a"), slots=2, memory_mib=500, core_percent=60),
+    )
+
+
+def test_cards_come_in_the_order_of_their_uuids() -> None:
+    found = footprints([grant("app", ("b", 1, 1), ("a", 1, 1), ("c", 1, 1))])
+
+    assert [footprint.uuid for footprint in found] == ["a", "b", "c"]
+
+
+shares = st.lists(
+    st.tuples(st.sampled_from("abc"), st.integers(0, 9), st.integers(0, 9)), max_size=3
+)
+containers = st.lists(
+    st.builds(lambda role, s: grant(role, *s), st.sampled_from(["init", "app"]), shares), max_size=5
+)
+
+
+@given(containers)
+def test_a_footprint_covers_every_container_that_runs_at_the_same_time(
+    made: list[ContainerGrant],
+) -> None:
+    held = {footprint.uuid: footprint for footprint in footprints(made)}
+
+    together = [share for c in made if c.role == "app" for share in c.shares]
+    for uuid, footprint in held.items():
+        assert footprint.memory_mib >= sum(s.memory_mib for s in together if s.uuid == uuid)
+        for container in made:
+            assert footprint.memory_mib >= max(
+                (s.memory_mib for s in container.shares if s.uuid == uuid), default=0
+            )
+
+
+def test_every_state_is_either_live_or_final() -> None:
+    for state in AllocationState:
+        assert (state in LIVE_STATES) == (state in TRANSITIONS)
+
+
+def test_a_bound_grant_never_goes_back_to_a_reservation() -> None:
+    assert AllocationState.RESERVED not in TRANSITIONS[AllocationState.BOUND]
+    assert AllocationState.EXPIRED not in TRANSITIONS[AllocationState.BOUND]

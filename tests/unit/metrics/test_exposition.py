@@ -1,0 +1,141 @@
+"""The contract of metric names: HAMi's scheduler names and labels (protocol sheet 4.10)."""
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from hami_metrics.domain.cluster import Card, ClusterSnapshot, PodSlice, Quota
+from hami_metrics.exposition import LedgerCollector, build_info, families
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.metrics_core import Metric
+
+NOW = datetime(2026, 11, 20, 12, 0, tzinfo=UTC)
+MIB = 1024 * 1024
+
+CARD = Card(
+    node="n1",
+    uuid="GPU-1",
+    index=3,
+    type="NVIDIA A100",
+    memory_mib=1000,
+    core_percent=100,
+    used_slots=2,
+    used_memory_mib=250,
+    used_core_percent=30,
+    healthy=True,
+)
+SNAPSHOT = ClusterSnapshot(
+    taken_at=NOW,
+    cards=(CARD,),
+    slices=(
+        PodSlice(
+            namespace="ns",
+            pod_name="p",
+            node="n1",
+            device_uuid="GPU-1",
+            memory_mib=250,
+            core_percent=30,
+        ),
+    ),
+    quotas=(
+        Quota(namespace="ns", resource="nvidia.com/gpumem", limit=2000, used=250),
+        Quota(namespace="other", resource="nvidia.com/gpumem", limit=None, used=7),
+    ),
+    allocations_by_state={"bound": 1},
+    decisions_by_outcome={"placed": 4, "refused": 2},
+    pending_pods=2,
+    pending_by_reason={"CardInsufficientMemory": 2},
+    heartbeats={"n1": NOW - timedelta(seconds=4)},
+)
+
+HAMI = {
+    "hami_gpu_memory_limit_bytes": "node device_uuid device_index device_type",
+    "hami_gpu_core_limit_ratio": "node device_uuid device_index device_type",
+    "hami_gpu_memory_allocated_bytes": "node device_uuid device_index device_cores device_type",
+    "hami_gpu_shared_count": "node device_uuid device_index device_type",
+    "hami_gpu_core_allocated_ratio": "node device_uuid device_index device_type",
+    "hami_node_gpu_overview": (
+        "node device_uuid device_index device_cores device_memory_limit device_type"
+    ),
+    "hami_node_gpu_memory_allocated_ratio": "node device_uuid device_index device_type",
+    "hami_resource_quota_used": "namespace quota_name limit",
+    "hami_resource_quota_limit": "namespace quota_name",
+    "hami_vgpu_memory_allocated_bytes": "namespace node pod container_index device_uuid",
+    "hami_vgpu_core_allocated_ratio": "namespace node pod container_index device_uuid",
+}
+
+
+def by_name(snapshot: ClusterSnapshot = SNAPSHOT) -> dict[str, Metric]:
+    return {family.name: family for family in families(snapshot, now=NOW)}
+
+
+@pytest.mark.parametrize("name", HAMI)
+def test_the_family_is_a_gauge_with_hamis_labels_and_zone(name: str) -> None:
+    family = by_name()[name]
+
+    assert family.type == "gauge"
+    assert family.samples
+    for sample in family.samples:
+        assert list(sample.labels) == ["zone", *HAMI[name].split()]
+        assert sample.labels["zone"] == "vGPU"
+
+
+def test_values_are_in_hamis_units() -> None:
+    values = {name: family.samples[0].value for name, family in by_name().items()}
+
+    assert values["hami_gpu_memory_limit_bytes"] == 1000 * MIB
+    assert values["hami_gpu_core_limit_ratio"] == 100
+    assert values["hami_gpu_memory_allocated_bytes"] == 250 * MIB
+    assert values["hami_gpu_shared_count"] == 2
+    assert values["hami_gpu_core_allocated_ratio"] == 30
+    assert values["hami_node_gpu_overview"] == 250 * MIB
+    assert values["hami_node_gpu_memory_allocated_ratio"] == 0.25
+    assert values["hami_vgpu_memory_allocated_bytes"] == 250 * MIB
+    assert values["hami_vgpu_core_allocated_ratio"] == 30
+    assert values["hami_resource_quota_used"] == 250
+    assert values["hami_node_agent_heartbeat_age_seconds"] == 4
+    assert values["hami_pending_pods"] == 2
+
+
+def test_capacities_are_labels_of_the_overview() -> None:
+    labels = by_name()["hami_node_gpu_overview"].samples[0].labels
+
+    assert labels["device_memory_limit"] == "1000"
+    assert labels["device_cores"] == "100"
+    assert labels["device_index"] == "3"
+
+
+def test_a_quota_without_a_limit_has_no_limit_sample() -> None:
+    samples = by_name()["hami_resource_quota_limit"].samples
+
+    assert [sample.labels["namespace"] for sample in samples] == ["ns"]
+
+
+def test_an_unknown_ledger_gives_no_sample_at_all() -> None:
+    registry = CollectorRegistry()
+    registry.register(LedgerCollector(lambda: None, lambda: NOW))
+
+    assert generate_latest(registry) == b""
+
+
+def test_the_whole_page_renders() -> None:
+    registry = CollectorRegistry()
+    registry.register(LedgerCollector(lambda: SNAPSHOT, lambda: NOW))
+
+    page = generate_latest(registry).decode()
+
+    assert 'hami_pending_pods_by_reason{reason="CardInsufficientMemory"} 2.0' in page
+    assert 'hami_allocations{state="bound"} 1.0' in page
+
+
+def test_build_info_has_hamis_labels_and_no_zone() -> None:
+    (sample,) = build_info("1.2", "abc").samples
+
+    assert set(sample.labels) == {
+        "version",
+        "revision",
+        "build_date",
+        "go_version",
+        "compiler",
+        "platform",
+    }
+    assert sample.value == 1

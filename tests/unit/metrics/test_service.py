@@ -1,0 +1,297 @@
+"""Usage history, retention and the ledger's view, on fakes of the ports."""
+
+import math
+from collections.abc import Sequence
+from datetime import UTC, date, datetime, timedelta
+from itertools import count
+
+import pytest
+from hami_metrics.domain.cluster import ClusterSnapshot
+from hami_metrics.domain.rollup import COARSE_S, FINE_S, Rollup
+from hami_metrics.domain.samples import Sample
+from hami_metrics.instruments import Instruments
+from hami_metrics.service import LedgerView, Retention, UsageHistory, keep_days
+from hamicommon.errors import InvalidRequest, Unavailable
+from hamicommon.events import ContainerSample, DeviceSample, Usage
+
+START = datetime(2026, 11, 20, 10, 0, tzinfo=UTC)
+GRACE_S = 20.0
+
+
+class FakeStore:
+    """`ports.UsageStore` in memory."""
+
+    def __init__(self) -> None:
+        self.rows: dict[tuple[object, ...], Sample] = {}
+        self.sums: dict[tuple[object, ...], Rollup] = {}
+        self.days: set[date] = set()
+        self.away = False
+
+    def _here(self) -> None:
+        if self.away:
+            raise Unavailable("Postgres: away")
+
+    async def write(self, samples: Sequence[Sample]) -> int:
+        self._here()
+        before = len(self.rows)
+        for sample in samples:
+            self.rows.setdefault((sample.sampled_at, sample.series), sample)
+        return len(self.rows) - before
+
+    async def samples(self, node: str, start: datetime, end: datetime) -> list[Sample]:
+        self._here()
+        return [
+            row
+            for row in self.rows.values()
+            if row.series.node == node and start <= row.sampled_at < end
+        ]
+
+    async def write_rollups(self, rollups: Sequence[Rollup]) -> None:
+        self._here()
+        for rollup in rollups:
+            self.sums[rollup.bucket_s, rollup.bucket_start, rollup.series] = rollup
+
+    async def rollups(
+        self, node: str, bucket_s: int, start: datetime, end: datetime
+    ) -> list[Rollup]:
+        self._here()
+        return [
+            row
+            for row in self.sums.values()
+            if row.series.node == node
+            and row.bucket_s == bucket_s
+            and start <= row.bucket_start < end
+        ]
+
+    async def unsummed(self, bucket_s: int, since: datetime) -> list[tuple[str, datetime]]:
+        self._here()
+        return []
+
+    async def ensure_partition(self, day: date) -> None:
+        self._here()
+        self.days.add(day)
+
+    async def forget_samples(self, before: date) -> list[date]:
+        self._here()
+        gone = sorted(day for day in self.days if day < before)
+        self.days.difference_update(gone)
+        return gone
+
+    async def forget_rollups(self, bucket_s: int, before: datetime) -> int:
+        self._here()
+        gone = [key for key in self.sums if key[0] == bucket_s and key[1] < before]  # type: ignore[operator]
+        for key in gone:
+            del self.sums[key]
+        return len(gone)
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = START
+
+    def __call__(self) -> datetime:
+        return self.now
+
+
+def usage(sequence: int, at: datetime, *, core: float | None = 50.0) -> bytes:
+    return (
+        Usage(
+            node="n1",
+            agent_id="a1",
+            sequence=sequence,
+            sampled_at=at,
+            devices=(DeviceSample(uuid="GPU-1", index=0, type="A100", gpu_percent=core),),
+            containers=(
+                ContainerSample(
+                    pod_uid="u1",
+                    namespace="ns",
+                    pod="p",
+                    container="c",
+                    vdevice_index=0,
+                    uuid="GPU-1",
+                    memory_used_bytes=100,
+                    memory_limit_bytes=0,
+                    core_percent=core,
+                ),
+            ),
+        )
+        .model_dump_json()
+        .encode()
+    )
+
+
+@pytest.fixture
+def store() -> FakeStore:
+    return FakeStore()
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def instruments() -> Instruments:
+    return Instruments()
+
+
+@pytest.fixture
+def history(store: FakeStore, clock: Clock, instruments: Instruments) -> UsageHistory:
+    return UsageHistory(store, instruments, clock, grace_s=GRACE_S)
+
+
+def value(instruments: Instruments, name: str, **labels: str) -> float:
+    return instruments.registry.get_sample_value(name, labels) or 0.0
+
+
+async def test_a_report_becomes_one_sample_per_card_and_container(
+    history: UsageHistory, store: FakeStore
+) -> None:
+    await history.ingest(usage(1, START))
+
+    assert {row.series.container for row in store.rows.values()} == {"", "c"}
+
+
+async def test_a_limit_of_zero_is_no_limit(history: UsageHistory, store: FakeStore) -> None:
+    await history.ingest(usage(1, START))
+
+    assert {row.memory_limit_bytes for row in store.rows.values()} == {None}
+
+
+async def test_a_repeated_report_stores_nothing_new(
+    history: UsageHistory, instruments: Instruments
+) -> None:
+    await history.ingest(usage(1, START))
+    await history.ingest(usage(1, START))
+
+    name = "hami_metrics_usage_samples_total"
+    assert value(instruments, name, result="stored") == 2
+    assert value(instruments, name, result="repeated") == 2
+
+
+@pytest.mark.parametrize(
+    "body",
+    [b"", b"{}", b'{"version": 2}', b"[]"],
+    ids=["empty", "no fields", "other version", "a list"],
+)
+async def test_an_unreadable_report_is_refused_in_one_sentence(
+    history: UsageHistory, body: bytes
+) -> None:
+    with pytest.raises(InvalidRequest, match=r"^usage report: "):
+        await history.ingest(body)
+
+
+async def test_a_bucket_is_summed_up_once_it_is_over(
+    history: UsageHistory, store: FakeStore, clock: Clock
+) -> None:
+    await history.ingest(usage(1, START + timedelta(seconds=299)))
+
+    clock.now = START + timedelta(seconds=FINE_S + GRACE_S - 1)
+    assert await history.sum_up() == 0
+    clock.now = START + timedelta(seconds=FINE_S + GRACE_S)
+    assert await history.sum_up() == 1
+    assert await history.sum_up() == 0
+    assert {key[0] for key in store.sums} == {FINE_S, COARSE_S}
+
+
+async def test_a_late_sample_is_summed_up_again(
+    history: UsageHistory, store: FakeStore, clock: Clock
+) -> None:
+    await history.ingest(usage(1, START))
+    clock.now = START + timedelta(seconds=FINE_S + GRACE_S)
+    await history.sum_up()
+
+    await history.ingest(usage(2, START + timedelta(seconds=10)))
+    assert await history.sum_up() == 1
+
+    assert {rollup.sample_count for rollup in store.sums.values()} == {2}
+
+
+async def test_while_postgres_is_away_nothing_is_lost_and_it_is_counted(
+    history: UsageHistory, store: FakeStore, clock: Clock, instruments: Instruments
+) -> None:
+    store.away = True
+    with pytest.raises(Unavailable):
+        await history.ingest(usage(1, START))
+    assert value(instruments, "hami_metrics_store_failures_total", what="samples") == 1
+
+    store.away = False
+    await history.ingest(usage(1, START))
+    store.away = True
+    clock.now = START + timedelta(seconds=FINE_S + GRACE_S)
+    with pytest.raises(Unavailable):
+        await history.sum_up()
+
+    store.away = False
+    assert await history.sum_up() == 1
+
+
+async def test_a_report_that_never_comes_is_counted_as_lost(
+    history: UsageHistory, clock: Clock, instruments: Instruments
+) -> None:
+    await history.ingest(usage(1, START))
+    await history.ingest(usage(3, START + timedelta(seconds=10)))
+    assert value(instruments, "hami_metrics_usage_reports_missing") == 1
+
+    clock.now = START + timedelta(minutes=11)
+    await history.sum_up()
+
+    assert value(instruments, "hami_metrics_usage_reports_lost_total") == 1
+
+
+async def test_today_and_tomorrow_have_room_and_old_days_go(store: FakeStore) -> None:
+    today = START.date()
+    store.days = {today - timedelta(days=n) for n in range(6)}
+
+    dropped = await keep_days(
+        store, Retention(raw_days=3, fine_days=14, coarse_days=400), now=START
+    )
+
+    assert dropped == [today - timedelta(days=5), today - timedelta(days=4)]
+    assert max(store.days) == today + timedelta(days=1)
+
+
+EMPTY = ClusterSnapshot(
+    taken_at=START,
+    cards=(),
+    slices=(),
+    quotas=(),
+    allocations_by_state={},
+    decisions_by_outcome={},
+    pending_pods=0,
+    pending_by_reason={},
+    heartbeats={},
+)
+
+
+class FakeLedger:
+    def __init__(self) -> None:
+        self.reads = count()
+        self.away = False
+
+    async def snapshot(self) -> ClusterSnapshot:
+        if self.away:
+            raise Unavailable("Postgres: away")
+        next(self.reads)
+        return EMPTY
+
+
+async def test_a_stale_reading_of_the_ledger_is_unknown(clock: Clock) -> None:
+    ledger = FakeLedger()
+    view = LedgerView(ledger, clock, stale_s=30)
+    assert view.newest() is None
+    assert math.isnan(view.age_s)
+    assert view.hindrances() == ["the ledger was not read yet"]
+
+    await view.refresh()
+    assert view.newest() is EMPTY
+    assert view.hindrances() == []
+
+    ledger.away = True
+    clock.now += timedelta(seconds=30)
+    with pytest.raises(Unavailable):
+        await view.refresh()
+    assert view.newest() is EMPTY
+    clock.now += timedelta(seconds=1)
+    assert view.newest() is None
+    assert view.hindrances() == ["the last reading of the ledger is 31 s old"]
