@@ -7,7 +7,7 @@ from typing import Any
 import jsonpatch
 import orjson
 
-from hamictl.apiserver.errors import ApiError, Json, bad_request, unsupported_media_type
+from hamictl.apiserver.errors import ApiError, Json, bad_request
 from hamictl.apiserver.strategic_merge import merge_patch, strategic_merge
 
 JSON_PATCH = "application/json-patch+json"
@@ -19,7 +19,7 @@ ACCEPTED = [JSON_PATCH, MERGE_PATCH, STRATEGIC_PATCH]
 def read_patch(content_type: str, body: bytes) -> Any:
     """The decoded patch. Raises: ApiError 415 for another type, 400 for what is no JSON."""
     if content_type not in ACCEPTED:
-        raise unsupported_media_type(ACCEPTED)
+        raise ApiError(415, "UnsupportedMediaType", "415: Unsupported Media Type", {})
     try:
         patch = orjson.loads(body)
     except orjson.JSONDecodeError as error:

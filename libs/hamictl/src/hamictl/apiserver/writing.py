@@ -21,6 +21,7 @@ from hamictl.apiserver.admission_review import Write
 from hamictl.apiserver.calls import Caller, Target
 from hamictl.apiserver.errors import (
     ApiError,
+    Cause,
     Json,
     already_exists,
     bad_request,
@@ -230,8 +231,9 @@ class Writing:
         version = meta.get("resourceVersion", "")
         if version in ("", "0"):
             if replaces and not resource.unconditional_update:
-                cause = invalid_value(
-                    "metadata.resourceVersion", 0, "must be specified for an update"
+                text = "Invalid value: 0x0: must be specified for an update"
+                cause = Cause(
+                    field="metadata.resourceVersion", reason="FieldValueInvalid", message=text
                 )
                 raise invalid(resource.plural, resource.group, target.name, [cause])
         elif version != str(old.version):
