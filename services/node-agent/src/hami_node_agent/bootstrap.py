@@ -12,6 +12,7 @@ from pathlib import Path, PurePosixPath
 from uuid import uuid4
 
 from hamicommon.bus.client import Bus, open_bus
+from hamicommon.bus.permissions import agent_user
 from hamicommon.grants import load_public_key
 from hamicommon.k8s.client import KubeApi, open_kube_api
 from hamicommon.serving import serving
@@ -157,8 +158,7 @@ async def _open_outside(settings: Settings, stack: AsyncExitStack) -> _Outside:
         )
     )
     api = await stack.enter_async_context(open_kube_api(settings.kubernetes.kubeconfig))
-    name = f"{DISTRIBUTION}-{settings.node_name}"
-    bus = await stack.enter_async_context(open_bus(settings.nats, name))
+    bus = await stack.enter_async_context(open_bus(settings.nats, agent_user(settings.node_name)))
     pods = NodePods(api, node=settings.node_name, resource=settings.resource_name, key=key)
     books = Books(
         checkpoint=settings.checkpoint_path,

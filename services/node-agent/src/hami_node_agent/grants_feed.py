@@ -15,6 +15,7 @@ from typing import Protocol
 
 from hamicommon import events
 from hamicommon.bus.client import Deliver, Handler, Message, Subscription
+from hamicommon.bus.permissions import agent_user
 from hamicommon.domain.allocations import AllocationState
 from hamicommon.domain.ids import AllocationId, PodUid
 from hamicommon.errors import InvalidRequest, Unavailable
@@ -103,7 +104,7 @@ class GrantsFeed:
         subscription = Subscription(
             stream=events.GRANTS_STREAM,
             subject=events.grants_subject(self._node),
-            consumer=f"agent_{events.token_of(self._node)}",
+            consumer=agent_user(self._node),
             deliver=Deliver.NEW,
             ephemeral=True,
         )

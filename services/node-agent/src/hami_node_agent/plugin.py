@@ -13,7 +13,8 @@ from typing import Any, NoReturn
 
 import grpc
 from hamicommon.errors import Conflict, HamiError, InvalidRequest, NotFound, Unavailable
-from hamicommon.kubelet._generated import deviceplugin_pb2, deviceplugin_pb2_grpc
+from hamicommon.kubelet._generated import deviceplugin_pb2 as api
+from hamicommon.kubelet._generated import deviceplugin_pb2_grpc
 
 from hami_node_agent.allocating import Allocating
 from hami_node_agent.cards import Cards
@@ -23,10 +24,7 @@ from hami_node_agent.prestarting import PreStarting
 
 logger = logging.getLogger(__name__)
 
-# Messages come without types; `Message` says that one is meant.
-api: Any = deviceplugin_pb2
-Message = Any
-Context = Any
+Context = grpc.aio.ServicerContext[Any, Any]
 
 VERSION = "v1beta1"
 OPTIONS = api.DevicePluginOptions(pre_start_required=True, get_preferred_allocation_available=True)
@@ -56,21 +54,21 @@ class Plugin(deviceplugin_pb2_grpc.DevicePluginServicer):
         self._numa_topology = numa_topology
 
     async def GetDevicePluginOptions(  # noqa: N802 - the API's name
-        self, request: Message, context: Context
-    ) -> Message:
+        self, request: api.Empty, context: Context
+    ) -> api.DevicePluginOptions:
         """PreStartContainer and GetPreferredAllocation are wanted."""
         return OPTIONS
 
     async def ListAndWatch(  # noqa: N802 - the API's name
-        self, request: Message, context: Context
-    ) -> AsyncIterator[Message]:
+        self, request: api.Empty, context: Context
+    ) -> AsyncIterator[api.ListAndWatchResponse]:
         """All slots of all cards, at once and after every change of health."""
         while True:
             seen = self._cards.changed.version
             yield self._devices()
             await self._cards.changed.wait(seen)
 
-    def _devices(self) -> Message:
+    def _devices(self) -> api.ListAndWatchResponse:
         answer = api.ListAndWatchResponse()
         for card in self._cards.devices():
             for replica in replicas_of(card.uuid, card.slots):
@@ -82,8 +80,8 @@ class Plugin(deviceplugin_pb2_grpc.DevicePluginServicer):
         return answer
 
     async def GetPreferredAllocation(  # noqa: N802 - the API's name
-        self, request: Message, context: Context
-    ) -> Message:
+        self, request: api.PreferredAllocationRequest, context: Context
+    ) -> api.PreferredAllocationResponse:
         """Slots on the granted cards; a container without a grant in flight is left out."""
         answer = api.PreferredAllocationResponse()
         for wanted in request.container_requests:
@@ -97,8 +95,8 @@ class Plugin(deviceplugin_pb2_grpc.DevicePluginServicer):
         return answer
 
     async def Allocate(  # noqa: N802 - the API's name
-        self, request: Message, context: Context
-    ) -> Message:
+        self, request: api.AllocateRequest, context: Context
+    ) -> api.AllocateResponse:
         """Env, mounts and devices of each container."""
         try:
             wanted = [_ids(c.devices_ids) for c in request.container_requests]
@@ -108,8 +106,8 @@ class Plugin(deviceplugin_pb2_grpc.DevicePluginServicer):
         return api.AllocateResponse(container_responses=[_message(spec) for spec in specs])
 
     async def PreStartContainer(  # noqa: N802 - the API's name
-        self, request: Message, context: Context
-    ) -> Message:
+        self, request: api.PreStartContainerRequest, context: Context
+    ) -> api.PreStartContainerResponse:
         """An error keeps the container from starting."""
         try:
             await self._prestarting.check(_ids(request.devices_ids))
@@ -126,7 +124,7 @@ def _ids(listed: Iterable[str]) -> frozenset[str]:
     return unique
 
 
-def _message(spec: ContainerSpec) -> Message:
+def _message(spec: ContainerSpec) -> api.ContainerAllocateResponse:
     return api.ContainerAllocateResponse(
         envs=dict(spec.envs),
         mounts=[

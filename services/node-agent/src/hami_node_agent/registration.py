@@ -13,7 +13,6 @@ import logging
 import time
 from collections import deque
 from pathlib import Path
-from typing import Any
 
 import grpc
 from hamicommon.errors import HamiError, InvalidRequest, Unavailable
@@ -23,8 +22,6 @@ from watchfiles import awatch
 from hami_node_agent.plugin import OPTIONS, VERSION, Plugin
 
 logger = logging.getLogger(__name__)
-
-_messages: Any = deviceplugin_pb2
 
 KUBELET_SOCKET = "kubelet.sock"
 REGISTER_TIMEOUT_S = 5.0
@@ -126,7 +123,7 @@ class Registration:
             pause_s = min(pause_s * 2, RETRY_LAST_S)
 
     async def _tell_kubelet(self) -> None:
-        request = _messages.RegisterRequest(
+        request = deviceplugin_pb2.RegisterRequest(
             version=VERSION,
             endpoint=self._socket.name,
             resource_name=self._resource_name,

@@ -15,7 +15,9 @@ class Settings(BaseSettings):
 
     model_config = SettingsConfigDict(env_prefix="HAMI_NODE_AGENT_", populate_by_name=True)
 
-    nats: NatsSettings = Field(default_factory=NatsSettings)
+    nats: NatsSettings = Field(
+        default_factory=lambda: NatsSettings()  # type: ignore[call-arg]
+    )
     kubernetes: KubernetesSettings = Field(default_factory=KubernetesSettings)
     telemetry: TelemetrySettings = Field(default_factory=TelemetrySettings)
 

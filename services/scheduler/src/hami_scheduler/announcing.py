@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
+from hamicommon.domain.ids import NodeName, PodUid
+
 from hami_scheduler.ports import PodEvent, PodEvents
-from hamicommon.domain.ids import PodUid
 
 FILTERING_SUCCEED = "FilteringSucceed"
 FILTERING_FAILED = "FilteringFailed"
@@ -49,7 +50,7 @@ class Announcer:
         )
 
 
-def found_message(node: str, scores: Mapping[str, float], candidates: int) -> str:
+def found_message(node: str, scores: Mapping[NodeName, float], candidates: int) -> str:
     """HAMi's sentence about a placement; `scores` ends with the chosen node.
 
     >>> found_message("a", {"b": 0.0, "a": 1.5}, 3)
@@ -63,7 +64,7 @@ def found_message(node: str, scores: Mapping[str, float], candidates: int) -> st
     return f"find fit node({node}), {unfit} nodes not fit, {len(scores)} nodes fit({listed})"
 
 
-def refusal_messages(reasons: Mapping[str, str], candidates: int) -> list[str]:
+def refusal_messages(reasons: Mapping[NodeName, str], candidates: int) -> list[str]:
     """HAMi's sentences about a refusal: one per counted reason, then the sum.
 
     >>> refusal_messages({"b": "2/2 CardNotHealth", "a": "1/2 CardNotHealth"}, 3)

@@ -2,7 +2,7 @@
 
 Order: token (ledger), node lock, grant on the bus, annotations with the signed grant, the row once
 more, `pods/binding`, `bound`. Everything is read from the ledger, so any replica may do it, and
-again. What the node does with the grant goes on in the node-agent; its report comes to `reports.py`.
+again. The node-agent goes on with the grant; what it reports comes to `reports.py`.
 """
 
 from __future__ import annotations
@@ -13,22 +13,22 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
-from opentelemetry import trace
-
-from hami_scheduler.announcing import BINDING_FAILED, BINDING_SUCCEED, Announcer
-from hami_scheduler.domain.lifecycle import Verdict, facts_of
-from hami_scheduler.extender import BindArgs
-from hami_scheduler.instruments import Instruments
-from hami_scheduler.ports import AllocationStore, GrantAnnouncer, LockHolder, NodeLock, PodApi
-from hami_scheduler.releasing import Releasing
 from hamicommon import telemetry
-from hamicommon.db.ledger import Step
+from hamicommon.db.ledger import LockHolder, Step
 from hamicommon.domain.allocations import Allocation, AllocationState
 from hamicommon.domain.ids import NodeName, PodUid
 from hamicommon.errors import Conflict, HamiError, NotFound, Unavailable
 from hamicommon.grants import Grant, grant_of
 from hamicommon.k8s.annotations import ASSIGNED_NODE, GRANT, placement_annotations
 from hamicommon.vendors.registry import Vendors
+from opentelemetry import trace
+
+from hami_scheduler.announcing import BINDING_FAILED, BINDING_SUCCEED, Announcer
+from hami_scheduler.domain.lifecycle import Verdict, facts_of
+from hami_scheduler.extender import BindArgs
+from hami_scheduler.instruments import Instruments
+from hami_scheduler.ports import AllocationStore, GrantAnnouncer, NodeLock, PodApi
+from hami_scheduler.releasing import Releasing
 
 logger = logging.getLogger(__name__)
 tracer = trace.get_tracer(__name__)
@@ -46,9 +46,7 @@ _CLAIMABLE = frozenset({AllocationState.RESERVED, AllocationState.BINDING})
 _BOUND = frozenset({AllocationState.BOUND, AllocationState.ALLOCATED})
 
 
-PlaceOnNode = Callable[
-    [str, str, PodUid, NodeName, Allocation | None], Awaitable[Allocation]
-]
+PlaceOnNode = Callable[[str, str, PodUid, NodeName, Allocation | None], Awaitable[Allocation]]
 """(namespace, name, uid, node, reservation to replace) -> a reservation on exactly that node."""
 
 
@@ -208,11 +206,7 @@ class Binding:
 
     async def _check_still_ours(self, allocation: Allocation) -> None:
         row = await self._store.get(allocation.id)
-        if (
-            row is None
-            or row.state is not AllocationState.BINDING
-            or row.token != allocation.token
-        ):
+        if row is None or row.state is not AllocationState.BINDING or row.token != allocation.token:
             now = "gone" if row is None else f"{row.state} with token {row.token}"
             raise Conflict(
                 f"the grant of pod {allocation.pod_uid} was taken over while it was bound: {now}"

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import orjson
-
+from hamicommon.domain.ids import NodeName
 from hamicommon.errors import InvalidRequest
 
 MAX_BODY_BYTES = 1024 * 1024
@@ -37,8 +37,8 @@ class FilterResult:
 
     node_names: Sequence[str] | None = None
     nodes: Sequence[Json] | None = None
-    failed: Mapping[str, str] | None = None
-    unresolvable: Mapping[str, str] | None = None
+    failed: Mapping[NodeName, str] | None = None
+    unresolvable: Mapping[NodeName, str] | None = None
     error: str = ""
 
     def to_json(self) -> bytes:
@@ -68,13 +68,11 @@ class BindArgs:
 class HostPriorities:
     """The answer of /prioritize: a score from 0 to 10 per node."""
 
-    scores: Mapping[str, int] = field(default_factory=dict)
+    scores: Mapping[NodeName, int] = field(default_factory=dict)
 
     def to_json(self) -> bytes:
         """The body."""
-        return orjson.dumps(
-            [{"Host": node, "Score": score} for node, score in self.scores.items()]
-        )
+        return orjson.dumps([{"Host": node, "Score": score} for node, score in self.scores.items()])
 
 
 def parse_extender_args(body: bytes) -> ExtenderArgs:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Protocol
 
-from hamicommon.db.ledger import Change, Draft, Step
+from hamicommon.db.ledger import Change, Draft, LockHolder, Step
 from hamicommon.domain.allocations import Allocation, ContainerGrant
 from hamicommon.domain.devices import DeviceUsage, NodeInventory
 from hamicommon.domain.ids import AllocationId, GpuUuid, NodeName, PodUid
@@ -137,7 +137,7 @@ class Decision:
     candidates: int
     request: Mapping[str, object]
     policy: Mapping[str, object]
-    reasons: Mapping[str, str]
+    reasons: Mapping[NodeName, str]
     """Node -> reason string, for every refused candidate."""
     shortfalls: Sequence[object]
     message: str
@@ -155,13 +155,12 @@ class DecisionLog(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LockHolder:
-    """Who is between bind and Allocate on a node."""
+class DriftJournal(Protocol):
+    """Where differences between ledger, pods and nodes are written down."""
 
-    pod_uid: PodUid
-    allocation_id: AllocationId
-    token: int
+    async def drift(self, kind: str, subject: str, detail: str, *, repaired: bool) -> None:
+        """Appends one line. Raises: Unavailable."""
+        ...
 
 
 class NodeLock(Protocol):

@@ -14,15 +14,15 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 
-from opentelemetry import trace
-
-from hami_scheduler.ports import Decision, DecisionLog, Json
 from hamicommon.domain.allocations import Allocation
 from hamicommon.domain.ids import NodeName, PodUid
 from hamicommon.domain.requests import PodRequest
 from hamicommon.errors import Conflict, Unavailable
 from hamicommon.placement.refusal import Shortfalls
 from hamicommon.placement.rules import REASONS
+from opentelemetry import trace
+
+from hami_scheduler.ports import Decision, DecisionLog, Json
 
 logger = logging.getLogger(__name__)
 
@@ -30,6 +30,7 @@ logger = logging.getLogger(__name__)
 QUEUE_SIZE = 12_000
 BATCH = 64
 RETRY_S = 1.0
+RETRY_MAX_S = 5.0
 
 
 @dataclass(slots=True, kw_only=True)
@@ -42,7 +43,6 @@ class Course:
     request: PodRequest | None = None
     candidates: int = 0
     outcome: str = ""
-    error: bool = False
     allocation: Allocation | None = None
     message: str = ""
     reasons: Mapping[NodeName, str] = field(default_factory=dict)
@@ -131,8 +131,7 @@ class DecisionQueue:
             while True:
                 batch = [decision_of(await self._queue.get())]
                 self._take_more(batch)
-                while not await self._write(batch):
-                    await asyncio.sleep(RETRY_S)
+                await self._write_until_done(batch)
                 batch = []
         finally:
             self._take_more(batch)
@@ -142,6 +141,12 @@ class DecisionQueue:
     def _take_more(self, batch: list[Decision]) -> None:
         while len(batch) < BATCH and not self._queue.empty():
             batch.append(decision_of(self._queue.get_nowait()))
+
+    async def _write_until_done(self, batch: list[Decision]) -> None:
+        pause_s = RETRY_S
+        while not await self._write(batch):
+            await asyncio.sleep(pause_s)
+            pause_s = min(2 * pause_s, RETRY_MAX_S)
 
     async def _write(self, batch: list[Decision]) -> bool:
         try:

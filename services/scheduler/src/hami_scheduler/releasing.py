@@ -9,16 +9,16 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
+from hamicommon import telemetry
+from hamicommon.db.ledger import Change, Step
+from hamicommon.domain.allocations import LIVE_STATES, Allocation, AllocationState
+from hamicommon.errors import Unavailable
 from opentelemetry import trace
 
 from hami_scheduler.domain.lifecycle import Verdict
 from hami_scheduler.instruments import Instruments
 from hami_scheduler.ports import AllocationStore, GrantAnnouncer, NodeLock
 from hami_scheduler.view import LedgerView
-from hamicommon import telemetry
-from hamicommon.db.ledger import Change, Step
-from hamicommon.domain.allocations import LIVE_STATES, Allocation, AllocationState
-from hamicommon.errors import Unavailable
 
 logger = logging.getLogger(__name__)
 tracer = trace.get_tracer(__name__)

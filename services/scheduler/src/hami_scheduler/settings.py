@@ -5,9 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Literal
 
-from pydantic import Field, model_validator
-from pydantic_settings import BaseSettings, SettingsConfigDict
-
 from hamicommon.settings import (
     KubernetesSettings,
     NatsSettings,
@@ -15,6 +12,8 @@ from hamicommon.settings import (
     RedisSettings,
     TelemetrySettings,
 )
+from pydantic import Field, model_validator
+from pydantic_settings import BaseSettings, SettingsConfigDict
 
 
 class Settings(BaseSettings):
@@ -42,7 +41,7 @@ class Settings(BaseSettings):
     )
     allocate_at: Literal["filter", "bind"] = Field(
         default="filter",
-        description="filter: reserve one node in /filter; bind: answer all that fit, grant at /bind",
+        description="filter: reserve a node in /filter; bind: answer all that fit, grant at /bind",
     )
     reservation_s: float = Field(
         default=60.0, gt=0, description="how long a reservation may wait for /bind"
@@ -60,17 +59,20 @@ class Settings(BaseSettings):
         default=15.0, gt=0, description="between two comparisons of ledger, pods and view"
     )
     reap_s: float = Field(default=1.0, gt=0, description="between two looks for passed deadlines")
-    unmanaged_pods: Literal["refuse", "adopt"] = Field(
-        default="refuse", description="pods that were bound past us: warn, or grant on that node"
-    )
     device_config_file: Path | None = Field(
         default=None, description="HAMi's device-config.yaml; absent: the defaults"
     )
     grant_key_file: Path = Field(description="Ed25519 private key (PEM) that signs grants")
 
-    postgres: PostgresSettings = Field(default_factory=PostgresSettings)
-    redis: RedisSettings = Field(default_factory=RedisSettings)
-    nats: NatsSettings = Field(default_factory=NatsSettings)
+    postgres: PostgresSettings = Field(
+        default_factory=PostgresSettings  # type: ignore[arg-type]  # its DSN is a variable
+    )
+    redis: RedisSettings = Field(
+        default_factory=RedisSettings  # type: ignore[arg-type]  # its URL is a variable
+    )
+    nats: NatsSettings = Field(
+        default_factory=NatsSettings  # type: ignore[arg-type]  # its URL is a variable
+    )
     kubernetes: KubernetesSettings = Field(default_factory=KubernetesSettings)
     telemetry: TelemetrySettings = Field(default_factory=TelemetrySettings)
 

@@ -12,11 +12,12 @@ import logging
 import time
 from collections.abc import Iterable
 
-from hami_scheduler.ports import CardReader, LedgerCard, PairScores
 from hamicommon.db.ledger import CardCounters
 from hamicommon.domain.ids import GpuUuid, NodeName
 from hamicommon.errors import Unavailable
 from hamicommon.placement.view import CardState, ClusterView
+
+from hami_scheduler.ports import CardReader, LedgerCard, PairScores
 
 logger = logging.getLogger(__name__)
 

@@ -12,7 +12,7 @@ import contextlib
 import logging
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
-from typing import Any, cast
+from typing import Any, TypeAlias
 
 import asyncpg
 import orjson
@@ -27,8 +27,8 @@ LOCK_TIMEOUT_MS = 200
 # A transaction whose client died (or was paused) must not hold rows for long.
 IDLE_IN_TRANSACTION_MS = 5000
 
-Connection = asyncpg.Connection
-"""A connection of the pool; rows of jsonb columns come and go as Python values."""
+Connection: TypeAlias = Any
+"""An `asyncpg.Connection` (which has no types); jsonb comes and goes as Python values."""
 
 
 class ConstraintViolation(Conflict):
@@ -87,7 +87,7 @@ class Database:
         """
         with translated():
             async with self._pool.acquire(timeout=self._settings.connect_timeout_s) as connection:
-                yield cast(Connection, connection)
+                yield connection
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[Connection]:

@@ -95,7 +95,7 @@ class CardDemand:
     memory_mib: int
     core_percent: int
     exclusive: bool
-    """A container wants all cores of the card: nobody else may be there (protocol 1.0.4 rule 13)."""
+    """A container wants all cores of the card: nobody else may be there (protocol 1.0.4, 13)."""
     coreless: bool
     """A container wants no cores: the card's must not be used up (rule 14)."""
 
@@ -117,3 +117,12 @@ def demands(containers: tuple[ContainerGrant, ...]) -> tuple[CardDemand, ...]:
         )
         for card in footprints(containers)
     )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LockHolder:
+    """Who is between bind and Allocate on a node."""
+
+    pod_uid: PodUid
+    allocation_id: AllocationId
+    token: int

@@ -10,7 +10,7 @@ import asyncio
 import base64
 import binascii
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -25,9 +25,6 @@ from hami_node_agent.domain.container_spec import LIMITS_MOUNT
 from hami_node_agent.domain.ownership import Holding, KeptAnswer
 
 logger = logging.getLogger(__name__)
-
-_deviceplugin: Any = deviceplugin_pb2
-_podresources: Any = podresources_pb2
 
 POD_RESOURCES_TIMEOUT_S = 2.0
 
@@ -62,7 +59,7 @@ class Books:
         except (OSError, InvalidRequest) as exc:
             errors.append(f"{self._checkpoint}: {exc}")
         try:
-            listed = self._holdings_of(await self._list())
+            listed = self._holdings_of((await self._list()).pod_resources)
         except Unavailable as exc:
             errors.append(str(exc))
         if len(errors) == 2:
@@ -75,22 +72,23 @@ class Books:
         answer = await self._list()
         return frozenset((pod.namespace, pod.name) for pod in answer.pod_resources)
 
-    async def _list(self) -> Any:
+    async def _list(self) -> podresources_pb2.ListPodResourcesResponse:
         if not self._pod_resources.exists():
             raise Unavailable(f"{self._pod_resources}: no such socket")
         # A channel per call: a kept one would sit in its back-off after the kubelet came back.
         async with grpc.aio.insecure_channel(f"unix:{self._pod_resources}") as channel:
             stub = podresources_pb2_grpc.PodResourcesListerStub(channel)  # type: ignore[no-untyped-call]
             try:
-                return await stub.List(
-                    _podresources.ListPodResourcesRequest(), timeout=POD_RESOURCES_TIMEOUT_S
+                answer: podresources_pb2.ListPodResourcesResponse = await stub.List(
+                    podresources_pb2.ListPodResourcesRequest(), timeout=POD_RESOURCES_TIMEOUT_S
                 )
             except grpc.aio.AioRpcError as exc:
                 raise Unavailable(f"{self._pod_resources}: {exc.details()}") from exc
+            return answer
 
-    def _holdings_of(self, answer: Any) -> tuple[Holding, ...]:
+    def _holdings_of(self, pods: Iterable[podresources_pb2.PodResources]) -> tuple[Holding, ...]:
         found = []
-        for pod in answer.pod_resources:
+        for pod in pods:
             for container in pod.containers:
                 ids = frozenset(
                     device_id
@@ -141,7 +139,7 @@ def _holding(entry: dict[str, Any]) -> Holding:
 def _answer(text: str) -> KeptAnswer | None:
     """Our answer, or None if it is not one of ours (another plugin's, or made before us)."""
     try:
-        answer = _deviceplugin.ContainerAllocateResponse.FromString(base64.b64decode(text))
+        answer = deviceplugin_pb2.ContainerAllocateResponse.FromString(base64.b64decode(text))
     except (binascii.Error, DecodeError) as exc:
         raise ValueError(f"AllocResp: {exc}") from exc
     mounts = {mount.container_path: mount.host_path for mount in answer.mounts}

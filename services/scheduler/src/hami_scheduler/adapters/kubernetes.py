@@ -9,10 +9,11 @@ from collections import OrderedDict
 from collections.abc import Mapping
 from datetime import UTC, datetime
 
-from hami_scheduler.ports import Json, PodEvent
 from hamicommon.domain.ids import NodeName, PodUid
 from hamicommon.errors import HamiError
 from hamicommon.k8s.client import KubeApi
+
+from hami_scheduler.ports import Json, PodEvent
 
 logger = logging.getLogger(__name__)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-
 from hamicommon.bus.client import Bus
 from hamicommon.domain.allocations import Allocation
 from hamicommon.events import GrantAnnounced, GrantWithdrawn, grants_subject

@@ -10,6 +10,18 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from hamicommon.db.database import Connection, ConstraintViolation, Database
+from hamicommon.db.ledger import CardCounters, Change, Draft, QuotaAmounts, Step, demands
+from hamicommon.domain.allocations import (
+    LIVE_STATES,
+    Allocation,
+    AllocationState,
+    ContainerGrant,
+)
+from hamicommon.domain.ids import AllocationId, NodeName, PodUid
+from hamicommon.errors import Conflict
+from hamicommon.events import event_subject
+
 from hami_scheduler.adapters.postgres_cards import (
     give_cards,
     give_quota,
@@ -29,17 +41,6 @@ from hami_scheduler.adapters.postgres_statements import (
     RECORD_MOVE,
     RESERVE,
 )
-from hamicommon.db.database import Connection, ConstraintViolation, Database
-from hamicommon.db.ledger import CardCounters, Change, Draft, QuotaAmounts, Step, demands
-from hamicommon.domain.allocations import (
-    LIVE_STATES,
-    Allocation,
-    AllocationState,
-    ContainerGrant,
-)
-from hamicommon.domain.ids import AllocationId, NodeName, PodUid
-from hamicommon.errors import Conflict
-from hamicommon.events import event_subject
 
 QuotaOf = Callable[[Sequence[ContainerGrant]], QuotaAmounts]
 
@@ -203,9 +204,7 @@ class PostgresAllocationStore:
         rows = await self._database.fetch(f"{SELECT_ALLOCATION} WHERE {where}", *args)
         return [allocation_of(row) for row in rows]
 
-    async def _lock(
-        self, connection: Connection, allocation_id: AllocationId
-    ) -> Allocation | None:
+    async def _lock(self, connection: Connection, allocation_id: AllocationId) -> Allocation | None:
         row = await connection.fetchrow(
             f"{SELECT_ALLOCATION} WHERE a.id = $1 FOR UPDATE OF a", allocation_id
         )

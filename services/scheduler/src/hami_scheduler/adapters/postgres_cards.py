@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hami_scheduler.adapters.postgres_rows import counters_of
 from hamicommon.db.database import Connection
 from hamicommon.db.ledger import CardCounters, CardDemand, QuotaAmounts
 from hamicommon.domain.ids import GpuUuid, NodeName
 from hamicommon.errors import CapacityConflict
+
+from hami_scheduler.adapters.postgres_rows import counters_of
 
 _RETURNING = """
 RETURNING node, uuid, used_slots, used_memory_mib, used_core_percent, version

@@ -8,9 +8,10 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 import orjson
+from hamicommon.db.database import Connection, Database
+from hamicommon.domain.ids import NodeName
 
 from hami_scheduler.ports import Decision
-from hamicommon.db.database import Connection, Database
 
 # Only the newest partitions are looked at for an identical refusal.
 _REPEAT = """
@@ -83,7 +84,7 @@ def _columns(decision: Decision) -> tuple[object, ...]:
     )
 
 
-def reason_counts(reasons: Mapping[str, str]) -> dict[str, int]:
+def reason_counts(reasons: Mapping[NodeName, str]) -> dict[str, int]:
     """Reason word -> number of nodes that gave it.
 
     >>> reason_counts({"a": "1/2 CardInsufficientMemory, 1/2 CardNotHealth", "b": "node gone"})

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from hami_scheduler.ports import LockHolder
 from hamicommon.db.database import Database
+from hamicommon.db.ledger import LockHolder
 from hamicommon.domain.ids import AllocationId, NodeName, PodUid
 from hamicommon.errors import Conflict
 

@@ -11,13 +11,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from hami_scheduler.domain.inventory_changes import HealthChange, KnownCard, compare
-from hami_scheduler.ports import LedgerCard, PairScores
 from hamicommon.db.database import Connection, Database
 from hamicommon.domain.devices import DeviceUsage, GpuDevice, MigProfile, NodeInventory
 from hamicommon.domain.ids import GpuUuid, NodeName
 from hamicommon.errors import InvalidRequest
 from hamicommon.events import DeviceHealthEvent, event_subject
+
+from hami_scheduler.domain.inventory_changes import HealthChange, KnownCard, compare
+from hami_scheduler.ports import LedgerCard, PairScores
 
 _UPSERT_NODE = """
 INSERT INTO nodes (name, source, agent_id, agent_sequence, inventory_at, pair_scores)
@@ -170,9 +171,7 @@ class PostgresInventory:
 
     async def versions(self) -> dict[str, tuple[NodeName, int]]:
         """See the port."""
-        rows = await self._database.fetch(
-            "SELECT uuid, node, version FROM devices WHERE present"
-        )
+        rows = await self._database.fetch("SELECT uuid, node, version FROM devices WHERE present")
         return {row[0]: (NodeName(row[1]), row[2]) for row in rows}
 
     async def cards(self, nodes: Sequence[NodeName] | None = None) -> list[LedgerCard]:

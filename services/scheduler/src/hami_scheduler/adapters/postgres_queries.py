@@ -6,7 +6,6 @@ import zlib
 from typing import Any
 
 import orjson
-
 from hamicommon.db.database import Database
 
 Row = dict[str, Any]
@@ -109,7 +108,7 @@ class PostgresQueries:
             row["card_shortfalls"] = detail.get("cards", [])
         return rows
 
-    async def outbox_lag(self) -> tuple[int, float]:
+    async def outbox_lag(self) -> tuple[float, float]:
         """(rows not yet announced, age of the oldest in seconds). Raises: Unavailable."""
         row = await self._database.fetchrow(_UNPUBLISHED)
         return row["rows"], row["age_s"]

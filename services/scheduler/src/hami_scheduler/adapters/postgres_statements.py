@@ -41,7 +41,8 @@ WITH allocation AS (
 ), announced AS (
   INSERT INTO outbox (subject, payload, traceparent)
   SELECT $22, $23::jsonb
-              || jsonb_build_object('event_id', event.id, 'sequence', event.sequence, 'at', event.at),
+              || jsonb_build_object('event_id', event.id, 'sequence', event.sequence,
+                                    'at', event.at),
          $8
     FROM event
 )
@@ -57,8 +58,9 @@ WITH allocation AS (
          deadline = now() + make_interval(secs => $6),
          ended_at = CASE WHEN $7 THEN NULL ELSE now() END,
          binding_at = CASE WHEN $3 = 'binding' THEN now() ELSE a.binding_at END,
-         bound_at = CASE WHEN $3 = 'bound' THEN now() ELSE a.bound_at END,
-         lock_deadline = CASE WHEN $3 = 'bound' THEN now() + interval '30 seconds'
+         bound_at = CASE WHEN $3 = 'bound' THEN coalesce(a.bound_at, now()) ELSE a.bound_at END,
+         lock_deadline = CASE WHEN $3 = 'bound' AND a.bound_at IS NULL
+                              THEN now() + interval '30 seconds'
                               ELSE a.lock_deadline END,
          allocated_at = CASE WHEN $3 = 'allocated' THEN coalesce(a.allocated_at, now())
                              ELSE a.allocated_at END
@@ -73,7 +75,8 @@ WITH allocation AS (
 ), announced AS (
   INSERT INTO outbox (subject, payload, traceparent)
   SELECT $9, $10::jsonb
-              || jsonb_build_object('event_id', event.id, 'sequence', event.sequence, 'at', event.at),
+              || jsonb_build_object('event_id', event.id, 'sequence', event.sequence,
+                                    'at', event.at),
          allocation.traceparent
     FROM event, allocation
 )
@@ -94,7 +97,8 @@ WITH allocation AS (
 ), announced AS (
   INSERT INTO outbox (subject, payload, traceparent)
   SELECT $6, $7::jsonb
-              || jsonb_build_object('event_id', event.id, 'sequence', event.sequence, 'at', event.at),
+              || jsonb_build_object('event_id', event.id, 'sequence', event.sequence,
+                                    'at', event.at),
          allocation.traceparent
     FROM event, allocation
 )

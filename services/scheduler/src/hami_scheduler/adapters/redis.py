@@ -19,8 +19,7 @@ from typing import Protocol
 import orjson
 import redis.asyncio
 import redis.exceptions
-
-from hami_scheduler.ports import LockHolder
+from hamicommon.db.ledger import LockHolder
 from hamicommon.domain.ids import AllocationId, NodeName, PodUid
 from hamicommon.errors import Conflict
 from hamicommon.settings import RedisSettings
@@ -211,5 +210,3 @@ async def open_node_lock(
     finally:
         with contextlib.suppress(redis.exceptions.RedisError, OSError, TimeoutError):
             await client.aclose()
-
-

@@ -51,9 +51,7 @@ class InventoryChanges:
         return not (self.inserts or self.updates)
 
 
-def compare(
-    known: Mapping[GpuUuid, KnownCard], reported: Sequence[GpuDevice]
-) -> InventoryChanges:
+def compare(known: Mapping[GpuUuid, KnownCard], reported: Sequence[GpuDevice]) -> InventoryChanges:
     """Compares; a card that is known and not reported stays, but as not present and unhealthy."""
     inserts: list[GpuDevice] = []
     updates: list[KnownCard] = []
@@ -66,9 +64,7 @@ def compare(
             updates.append(KnownCard(device=device, present=True))
         if old is None or old.usable != device.healthy:
             health.append(
-                HealthChange(
-                    uuid=device.uuid, healthy=device.healthy, reason=device.health_reason
-                )
+                HealthChange(uuid=device.uuid, healthy=device.healthy, reason=device.health_reason)
             )
     seen = {device.uuid for device in reported}
     for uuid, card in known.items():
@@ -78,6 +74,4 @@ def compare(
         updates.append(KnownCard(device=lost, present=False))
         if card.usable:
             health.append(HealthChange(uuid=uuid, healthy=False, reason=NO_LONGER_REPORTED))
-    return InventoryChanges(
-        inserts=tuple(inserts), updates=tuple(updates), health=tuple(health)
-    )
+    return InventoryChanges(inserts=tuple(inserts), updates=tuple(updates), health=tuple(health))
