@@ -76,7 +76,8 @@ async def serving(
         ssl_context_factory=None if ssl_context is None else (lambda _config, _make: ssl_context),
     )
     server = _Server(config)
-    async with asyncio.TaskGroup() as group:
+    async with contextlib.AsyncExitStack() as stack, asyncio.TaskGroup() as group:
+        stack.callback(sock.close)
         group.create_task(server.serve(sockets=[sock]), name=f"serve-{bind}")
         try:
             yield int(sock.getsockname()[1])

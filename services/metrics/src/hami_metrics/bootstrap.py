@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -22,6 +22,7 @@ from hami_metrics.adapters.ledger import PostgresLedger
 from hami_metrics.adapters.postgres import PostgresUsageStore
 from hami_metrics.exposition import LedgerCollector, build_info
 from hami_metrics.instruments import Instruments
+from hami_metrics.ports import UsageStore
 from hami_metrics.routes import create_app
 from hami_metrics.service import LedgerView, Retention, UsageHistory, keep_days
 from hami_metrics.settings import Settings
@@ -57,9 +58,13 @@ async def open_app(settings: Settings) -> AsyncIterator[App]:
     instruments = Instruments()
     # No connection is kept ready, so that none is needed to start.
     postgres = settings.postgres.model_copy(update={"pool_min": 0})
-    async with asyncio.TaskGroup() as group, AsyncExitStack() as stack:
-        pool = await stack.enter_async_context(open_pool(postgres, "hami-metrics"))
-        bus = await stack.enter_async_context(open_bus(settings.nats, "hami-metrics"))
+    async with (
+        open_pool(postgres, "hami-metrics") as pool,
+        open_bus(settings.nats, "hami-metrics") as bus,
+        # Inside, so that every loop has ended before its backend is closed.
+        asyncio.TaskGroup() as group,
+        AsyncExitStack() as stack,
+    ):
         store = PostgresUsageStore(pool)
         view = LedgerView(PostgresLedger(pool), _now, stale_s=settings.snapshot_stale_s)
         history = UsageHistory(store, instruments, _now, grace_s=settings.rollup_grace_s)
@@ -67,23 +72,7 @@ async def open_app(settings: Settings) -> AsyncIterator[App]:
         instruments.watch_state(lambda: view.age_s, lambda: bus.connected)
         instruments.registry.register(LedgerCollector(view.newest, _now))
         instruments.registry.register(_BuildInfo())
-        retention = Retention(
-            raw_days=settings.raw_retention_days,
-            fine_days=settings.fine_retention_days,
-            coarse_days=settings.coarse_retention_days,
-        )
-
-        async def keep() -> None:
-            dropped = await keep_days(store, retention, now=_now())
-            logger.info("days kept", extra={"dropped": [day.isoformat() for day in dropped]})
-
-        loops = [
-            _repeat("read the ledger", view.refresh, settings.snapshot_interval_s),
-            _repeat("sum up usage", history.sum_up, settings.rollup_interval_s),
-            _repeat("keep days", keep, KEEP_DAYS_INTERVAL_S),
-            *(_ingest(bus, history) for _ in range(settings.ingest_workers)),
-        ]
-        for loop in loops:
+        for loop in _loops(settings, store, view, history, bus):
             stack.callback(group.create_task(loop).cancel)
 
         def hindrances() -> list[str]:
@@ -95,6 +84,28 @@ async def open_app(settings: Settings) -> AsyncIterator[App]:
         yield app
         app.draining = True
         await asyncio.sleep(settings.drain_s)
+
+
+def _loops(
+    settings: Settings, store: UsageStore, view: LedgerView, history: UsageHistory, bus: Bus
+) -> list[Coroutine[object, object, None]]:
+    """Everything that goes on beside the requests."""
+    retention = Retention(
+        raw_days=settings.raw_retention_days,
+        fine_days=settings.fine_retention_days,
+        coarse_days=settings.coarse_retention_days,
+    )
+
+    async def keep() -> None:
+        dropped = await keep_days(store, retention, now=_now())
+        logger.info("days kept", extra={"dropped": [day.isoformat() for day in dropped]})
+
+    return [
+        _repeat("read the ledger", view.refresh, settings.snapshot_interval_s),
+        _repeat("sum up usage", history.sum_up, settings.rollup_interval_s),
+        _repeat("keep days", keep, KEEP_DAYS_INTERVAL_S),
+        *(_ingest(bus, history) for _ in range(settings.ingest_workers)),
+    ]
 
 
 class _BuildInfo(Collector):

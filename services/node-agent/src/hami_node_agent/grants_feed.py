@@ -10,10 +10,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from operator import methodcaller
 from typing import Protocol
 
 from hamicommon import events
 from hamicommon.bus.client import Deliver, Handler, Message, Subscription
+from hamicommon.bus.permissions import agent_user
 from hamicommon.domain.allocations import AllocationState
 from hamicommon.domain.ids import AllocationId, PodUid
 from hamicommon.errors import InvalidRequest, Unavailable
@@ -21,13 +23,18 @@ from hamicommon.grants import Grant
 from pydantic import BaseModel, ValidationError
 
 from hami_node_agent.domain.grants import NodeGrant
+from hami_node_agent.domain.records import is_complete
 from hami_node_agent.node_state import NodeState
+from hami_node_agent.reporting import Reports
 
 logger = logging.getLogger(__name__)
 
 SNAPSHOT_TIMEOUT_S = 2.0
 # How often a lost connection is noticed to be back.
 CONNECTION_CHECK_S = 0.5
+
+
+_UNANSWERED = frozenset({AllocationState.BINDING, AllocationState.BOUND})
 
 
 class IncomingBus(Protocol):
@@ -67,10 +74,18 @@ class GrantsFeed:
     """Keeps the book of one node up to date."""
 
     def __init__(
-        self, bus: IncomingBus, state: NodeState, *, node: str, snapshot_interval_s: float
+        self,
+        bus: IncomingBus,
+        state: NodeState,
+        *,
+        reports: Reports,
+        node: str,
+        snapshot_interval_s: float,
     ) -> None:
         self._bus = bus
         self._state = state
+        self._reports = reports
+        self._lagging: frozenset[AllocationId] = frozenset()
         self._node = node
         self._interval_s = snapshot_interval_s
 
@@ -89,7 +104,7 @@ class GrantsFeed:
         subscription = Subscription(
             stream=events.GRANTS_STREAM,
             subject=events.grants_subject(self._node),
-            consumer=f"agent_{events.token_of(self._node)}",
+            consumer=agent_user(self._node),
             deliver=Deliver.NEW,
             ephemeral=True,
         )
@@ -118,6 +133,7 @@ class GrantsFeed:
             elif asked_at is None or time.monotonic() - asked_at >= self._interval_s:
                 try:
                     await self.refresh()
+                    await self._remind()
                     asked_at = time.monotonic()
                 except (Unavailable, InvalidRequest) as exc:
                     logger.warning("no grant snapshot", extra={"error": str(exc)})
@@ -149,3 +165,16 @@ class GrantsFeed:
         self._state.book = self._state.book.reset_to(
             grants, complete=snapshot.complete, asked_at=asked_at
         )
+
+    async def _remind(self) -> None:
+        """Reports again what the ledger has not taken in two comparisons in a row."""
+        records = self._state.saved.records.values()
+        answered = {
+            grant.allocation_id: grant
+            for grant in self._state.book.grants.values()
+            if grant.state in _UNANSWERED and is_complete(grant, records)
+        }
+        for allocation_id in answered.keys() & self._lagging:
+            report = self._reports.allocated(answered[allocation_id])
+            await self._state.change(methodcaller("with_report", report))
+        self._lagging = frozenset(answered)

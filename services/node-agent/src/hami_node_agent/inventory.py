@@ -6,7 +6,6 @@ written only when its text differs from what the Node has, and tried again when 
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Mapping
 from datetime import UTC, datetime

@@ -8,8 +8,8 @@ become gRPC codes in one table; the kubelet puts their text into the pod's statu
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator
-from typing import NoReturn
+from collections.abc import AsyncIterator, Iterable
+from typing import Any, NoReturn
 
 import grpc
 from hamicommon.errors import Conflict, HamiError, InvalidRequest, NotFound, Unavailable
@@ -23,6 +23,8 @@ from hami_node_agent.domain.replicas import replicas_of
 from hami_node_agent.prestarting import PreStarting
 
 logger = logging.getLogger(__name__)
+
+Context = grpc.aio.ServicerContext[Any, Any]
 
 VERSION = "v1beta1"
 OPTIONS = api.DevicePluginOptions(pre_start_required=True, get_preferred_allocation_available=True)
@@ -51,14 +53,14 @@ class Plugin(deviceplugin_pb2_grpc.DevicePluginServicer):
         self._prestarting = prestarting
         self._numa_topology = numa_topology
 
-    async def GetDevicePluginOptions(
-        self, request: api.Empty, context: grpc.aio.ServicerContext
+    async def GetDevicePluginOptions(  # noqa: N802 - the API's name
+        self, request: api.Empty, context: Context
     ) -> api.DevicePluginOptions:
         """PreStartContainer and GetPreferredAllocation are wanted."""
         return OPTIONS
 
-    async def ListAndWatch(
-        self, request: api.Empty, context: grpc.aio.ServicerContext
+    async def ListAndWatch(  # noqa: N802 - the API's name
+        self, request: api.Empty, context: Context
     ) -> AsyncIterator[api.ListAndWatchResponse]:
         """All slots of all cards, at once and after every change of health."""
         while True:
@@ -77,8 +79,8 @@ class Plugin(deviceplugin_pb2_grpc.DevicePluginServicer):
                     device.topology.nodes.add(ID=card.numa)
         return answer
 
-    async def GetPreferredAllocation(
-        self, request: api.PreferredAllocationRequest, context: grpc.aio.ServicerContext
+    async def GetPreferredAllocation(  # noqa: N802 - the API's name
+        self, request: api.PreferredAllocationRequest, context: Context
     ) -> api.PreferredAllocationResponse:
         """Slots on the granted cards; a container without a grant in flight is left out."""
         answer = api.PreferredAllocationResponse()
@@ -92,8 +94,8 @@ class Plugin(deviceplugin_pb2_grpc.DevicePluginServicer):
                 answer.container_responses.add(deviceIDs=ids)
         return answer
 
-    async def Allocate(
-        self, request: api.AllocateRequest, context: grpc.aio.ServicerContext
+    async def Allocate(  # noqa: N802 - the API's name
+        self, request: api.AllocateRequest, context: Context
     ) -> api.AllocateResponse:
         """Env, mounts and devices of each container."""
         try:
@@ -103,8 +105,8 @@ class Plugin(deviceplugin_pb2_grpc.DevicePluginServicer):
             await _abort(context, exc)
         return api.AllocateResponse(container_responses=[_message(spec) for spec in specs])
 
-    async def PreStartContainer(
-        self, request: api.PreStartContainerRequest, context: grpc.aio.ServicerContext
+    async def PreStartContainer(  # noqa: N802 - the API's name
+        self, request: api.PreStartContainerRequest, context: Context
     ) -> api.PreStartContainerResponse:
         """An error keeps the container from starting."""
         try:
@@ -114,8 +116,8 @@ class Plugin(deviceplugin_pb2_grpc.DevicePluginServicer):
         return api.PreStartContainerResponse()
 
 
-def _ids(listed: object) -> frozenset[str]:
-    ids = list(listed)  # type: ignore[call-overload]
+def _ids(listed: Iterable[str]) -> frozenset[str]:
+    ids = list(listed)
     unique = frozenset(ids)
     if not unique or len(unique) != len(ids):
         raise InvalidRequest(f"devices_ids: distinct device ids are wanted, got {ids}")
@@ -140,7 +142,7 @@ def _message(spec: ContainerSpec) -> api.ContainerAllocateResponse:
     )
 
 
-async def _abort(context: grpc.aio.ServicerContext, error: HamiError) -> NoReturn:
+async def _abort(context: Context, error: HamiError) -> NoReturn:
     code = next((c for kind, c in _CODES if isinstance(error, kind)), grpc.StatusCode.INTERNAL)
     await context.abort(code, str(error))
     raise AssertionError("abort raises")

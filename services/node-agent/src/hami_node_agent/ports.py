@@ -53,9 +53,6 @@ class ContainerFiles(Protocol):
     def make_cache_dir(self, name: str) -> None:
         """An empty directory that any user in the container can write. Raises: Unavailable."""
 
-    def remove(self, record: Record) -> None:
-        """Removes what was made for a record."""
-
 
 class GrantSource(Protocol):
     """Ways to ask for grants when the announcements are not enough."""

@@ -158,9 +158,7 @@ class PreStarting:
             await self._state.change(lambda saved: saved.with_report(report))
         pod = self._pods.name_of(holding.pod_uid)
         if pod is None and holding.pod_name:
-            pod = PodRef(
-                uid=holding.pod_uid, namespace=holding.namespace, name=holding.pod_name
-            )
+            pod = PodRef(uid=holding.pod_uid, namespace=holding.namespace, name=holding.pod_name)
         if pod is not None:
             await self._pods.warn(pod, refused.reason)
         raise Conflict(f"container {holding.container} must not start: {refused.reason}")

@@ -16,8 +16,7 @@ from pathlib import Path
 
 import grpc
 from hamicommon.errors import HamiError, InvalidRequest, Unavailable
-from hamicommon.kubelet._generated import deviceplugin_pb2 as api
-from hamicommon.kubelet._generated import deviceplugin_pb2_grpc
+from hamicommon.kubelet._generated import deviceplugin_pb2, deviceplugin_pb2_grpc
 from watchfiles import awatch
 
 from hami_node_agent.plugin import OPTIONS, VERSION, Plugin
@@ -88,7 +87,6 @@ class Registration:
 
     async def _cycle(self) -> None:
         await asyncio.to_thread(self._clear_socket)
-        # The kubelet runs as root; nobody else has a reason to talk to us.
         server = grpc.aio.server()
         deviceplugin_pb2_grpc.add_DevicePluginServicer_to_server(self._plugin, server)  # type: ignore[no-untyped-call]
         server.add_insecure_port(f"unix:{self._socket}")
@@ -125,7 +123,7 @@ class Registration:
             pause_s = min(pause_s * 2, RETRY_LAST_S)
 
     async def _tell_kubelet(self) -> None:
-        request = api.RegisterRequest(
+        request = deviceplugin_pb2.RegisterRequest(
             version=VERSION,
             endpoint=self._socket.name,
             resource_name=self._resource_name,

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from datetime import UTC, datetime
+from typing import Any
 
 from hamicommon import events, telemetry
 from hamicommon.errors import Unavailable
@@ -59,7 +60,7 @@ class Reports:
             )
         )
 
-    def _base(self, grant: NodeGrant, what: str) -> dict[str, object]:
+    def _base(self, grant: NodeGrant, what: str) -> dict[str, Any]:
         return {
             # The same fact has the same id, however often it is found: the bus drops repetitions.
             "report_id": f"{grant.allocation_id}:{grant.token}:{what}",
@@ -90,7 +91,8 @@ async def send_reports(state: NodeState, bus: Publisher, *, node: str) -> None:
                 break
             except ValidationError as exc:
                 logger.error(
-                    "report dropped, it can't be read", extra={"body": waiting.body, "error": str(exc)}
+                    "report dropped, it can't be read",
+                    extra={"body": waiting.body, "error": str(exc)},
                 )
             await _drop(state, waiting.report_id)
         if state.saved.reports:

@@ -15,7 +15,9 @@ class Settings(BaseSettings):
 
     model_config = SettingsConfigDict(env_prefix="HAMI_NODE_AGENT_", populate_by_name=True)
 
-    nats: NatsSettings = Field(default_factory=NatsSettings)
+    nats: NatsSettings = Field(
+        default_factory=lambda: NatsSettings()  # type: ignore[call-arg]
+    )
     kubernetes: KubernetesSettings = Field(default_factory=KubernetesSettings)
     telemetry: TelemetrySettings = Field(default_factory=TelemetrySettings)
 
@@ -55,6 +57,9 @@ class Settings(BaseSettings):
     device_split_count: int = Field(default=10, ge=1, description="containers per card")
     device_memory_scaling: float = Field(default=1.0, gt=0, description="> 1: oversubscription")
     device_core_scaling: float = Field(default=1.0, gt=0)
+    preconfigured_device_memory_mib: int = Field(
+        default=0, ge=0, description="for cards whose memory NVML can't tell; 0: left out"
+    )
     disable_core_limit: bool = Field(default=False)
     enable_numa_topology: bool = Field(default=False, description="tell the kubelet NUMA nodes")
     pass_device_specs: bool = Field(default=False, description="answer /dev/nvidia* files too")

@@ -94,11 +94,31 @@ def read_review(body: bytes) -> AdmissionReview:
         field = ".".join(str(part) for part in first["loc"])
         message = f"the AdmissionReview is malformed: {field}: {first['msg']}"
         raise MalformedReview(message, uid=uid, api_version=known) from exc
-    kind = review.request.object.get("kind", "Pod")
-    if kind != "Pod":
-        message = f"request.object is a {kind}: this webhook is for pods"
-        raise MalformedReview(message, uid=uid, api_version=known)
+    problem = _no_pod(review.request.object)
+    if problem:
+        raise MalformedReview(problem, uid=uid, api_version=known)
     return review
+
+
+def _no_pod(obj: Json) -> str:
+    """Why the object is no pod that can be judged; empty when it is one."""
+    kind = obj.get("kind", "Pod")
+    if kind != "Pod":
+        return f"request.object is a {kind}: this webhook is for pods"
+    metadata = obj.get("metadata", {})
+    for name, part in (
+        ("metadata", metadata),
+        ("spec", obj.get("spec")),
+        ("metadata.annotations", _annotations(metadata)),
+    ):
+        if not isinstance(part, dict):
+            return f"request.object.{name} is {type(part).__name__}: an object is wanted"
+    return ""
+
+
+def _annotations(metadata: object) -> object:
+    found = metadata.get("annotations") if isinstance(metadata, dict) else None
+    return {} if found is None else found
 
 
 def allowed(

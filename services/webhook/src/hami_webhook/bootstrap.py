@@ -13,12 +13,12 @@ from functools import partial
 from hamicommon import deviceconfig
 from hamicommon.admission.mutation import AdmissionRules, mutate
 from hamicommon.serving import serving
-from hamicommon.vendors.registry import vendors_of
+from hamicommon.vendors.registry import Vendors
 
 from hami_webhook.certificates import ServingCertificate
 from hami_webhook.instruments import Instruments
 from hami_webhook.routes import create_app, create_probe_app, probe_routes
-from hami_webhook.service import Admission
+from hami_webhook.service import Admission, Decide
 from hami_webhook.settings import Settings
 
 logger = logging.getLogger(__name__)
@@ -70,12 +70,12 @@ async def open_app(settings: Settings) -> AsyncIterator[App]:
         await asyncio.sleep(settings.drain_s)
 
 
-def _decide(settings: Settings) -> partial[Verdict]:
+def _decide(settings: Settings) -> Decide:
     config = deviceconfig.load(settings.device_config)
     for note in config.notes:
         logger.warning("device configuration", extra={"note": note})
     rules = AdmissionRules(
-        vendors=vendors_of(config),
+        vendors=Vendors.from_config(config),
         scheduler_name=settings.scheduler_name,
         force_overwrite_default_scheduler=settings.force_overwrite_default_scheduler,
     )

@@ -4,7 +4,7 @@ Every handshake asks for the newest good context (through the server-name callba
 also calls for clients that name no server), so a rotation is one assignment: a handshake sees the
 old pair or the new one, never half of each. A pair that doesn't fit together (one file written, the
 other not yet) is reported and the old one stays. Directories are watched, because a Secret volume
-swaps a symlink; a look every 30 s catches what the watch may miss.
+swaps a symlink; a look every second catches what the watch may miss.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ from hami_webhook.instruments import Instruments
 
 logger = logging.getLogger(__name__)
 
-RECHECK_MS = 30_000
+# Reading two small files costs nothing, and the watch begins a moment after the first load.
+RECHECK_MS = 1_000
 # A tool writes certificate and key one after the other within milliseconds: look once for both.
 _DEBOUNCE_MS = 50
 

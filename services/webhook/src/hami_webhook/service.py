@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Literal, Protocol
 
 from hamicommon import telemetry
+from hamicommon.admission.mutation import Verdict
+from hamicommon.k8s.annotations import TRACEPARENT, annotations_of
 from opentelemetry import trace
 from opentelemetry.context import Context
 
@@ -24,33 +26,15 @@ logger = logging.getLogger(__name__)
 audit = logging.getLogger("hami_webhook.audit")
 tracer = trace.get_tracer(__name__)
 
-TRACEPARENT = "hami.io/traceparent"
-_ANNOTATIONS = "/metadata/annotations"
-_TRACEPARENT_PATH = f"{_ANNOTATIONS}/hami.io~1traceparent"
-
 FailPolicy = Literal["closed", "open"]
 VerdictName = Literal["mutated", "untouched", "denied", "failed"]
 
 
-class Verdict(Protocol):
-    """What `mutate` says of a pod."""
+class Decide(Protocol):
+    """`mutate` with this installation's rules."""
 
-    @property
-    def allowed(self) -> bool: ...
-    @property
-    def code(self) -> int: ...
-    @property
-    def message(self) -> str: ...
-    @property
-    def patch(self) -> Sequence[Json]: ...
-    @property
-    def warnings(self) -> Sequence[str]: ...
-    @property
-    def concerned(self) -> bool:
-        """The pod asks for cards and will be placed by our scheduler."""
-
-
-Decide = Callable[[Json], Verdict]
+    def __call__(self, pod: Json, *, traceparent: str) -> Verdict:
+        """Judges the pod; stamps `traceparent` on one that asks for cards."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,7 +57,7 @@ class Admission:
         """The answer to one review; never raises."""
         started = time.perf_counter()
         request = review.request
-        annotations = (request.object.get("metadata") or {}).get("annotations") or {}
+        annotations = annotations_of(request.object)
         with (
             telemetry.log_context(namespace=request.namespace, pod=request.pod_name),
             # A root of its own: a copied or unsampled parent must not swallow the pod's trace.
@@ -101,30 +85,28 @@ class Admission:
 
     def _outcome(self, review: AdmissionReview) -> _Outcome:
         try:
-            verdict = self._decide(review.request.object)
+            verdict = self._decide(review.request.object, traceparent=telemetry.traceparent())
         except Exception as exc:
             logger.exception("the pod could not be judged")
             return self._failure(review, exc)
-        warnings = tuple(verdict.warnings)
         if not verdict.allowed:
             answer = refused(
                 review.request.uid,
                 review.api_version,
                 code=verdict.code,
                 message=verdict.message,
-                warnings=warnings,
+                warnings=verdict.warnings,
             )
             return _Outcome(
                 verdict="denied", code=verdict.code, message=verdict.message, answer=answer
             )
-        patch = list(verdict.patch)
-        if verdict.concerned:
-            patch = stamped(review.request.object, patch, telemetry.traceparent())
         return _Outcome(
-            verdict="mutated" if patch else "untouched",
+            verdict="mutated" if verdict.patch else "untouched",
             code=200,
             message=verdict.message,
-            answer=allowed(review, patch=patch, message=verdict.message, warnings=warnings),
+            answer=allowed(
+                review, patch=verdict.patch, message=verdict.message, warnings=verdict.warnings
+            ),
         )
 
     def _failure(self, review: AdmissionReview, exc: Exception) -> _Outcome:
@@ -151,16 +133,3 @@ class Admission:
                 "dry_run": request.dry_run,
             },
         )
-
-
-def stamped(pod: Mapping[str, Any], patch: Sequence[Json], traceparent: str) -> list[Json]:
-    """`patch` with the operations that also set `hami.io/traceparent`; as it is without a trace."""
-    if not traceparent:
-        return list(patch)
-    has_map = isinstance((pod.get("metadata") or {}).get("annotations"), dict)
-    for operation in patch:
-        if operation["path"] == _ANNOTATIONS:
-            has_map = operation["op"] != "remove"
-    make_map = [] if has_map else [{"op": "add", "path": _ANNOTATIONS, "value": {}}]
-    stamp = {"op": "add", "path": _TRACEPARENT_PATH, "value": traceparent}
-    return [*patch, *make_map, stamp]

@@ -19,8 +19,11 @@ class Settings(BaseSettings):
         default="0.0.0.0:8443", description="host:port of POST /webhook, over TLS"
     )
     probe_bind: str = Field(
-        default="0.0.0.0:9396",
-        description="host:port of /healthz, /readyz and /metrics without TLS; empty: none",
+        default="",
+        description=(
+            "host:port of /healthz, /readyz and /metrics without TLS, for probes and Prometheus; "
+            "empty: only beside /webhook"
+        ),
     )
     tls_cert_file: Path = Field(description="certificate chain in PEM form; reloaded on change")
     tls_key_file: Path = Field(description="its private key in PEM form; reloaded on change")

@@ -93,7 +93,7 @@ def decide(
             score=float(scores[ranked[-1]]),
         ),
         refusal=None,
-        scores={view.name(int(survivors[i])): float(scores[i]) for i in ranked},
+        scores=dict(zip(view.names(survivors[ranked]), scores[ranked].tolist(), strict=True)),
         view_version=view.version,
     )
 

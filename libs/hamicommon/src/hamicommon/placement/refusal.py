@@ -191,7 +191,7 @@ def refusal_of(view: ClusterView, steps: Sequence[Step], unknown: Sequence[NodeN
     tables = []
     for number, step in enumerate(steps):
         rows = step.rows.tolist()
-        nodes = tuple(view.name(row) for row in rows)
+        nodes = view.names(step.rows)
         reasons.update(zip(nodes, step.reasons(), strict=True))
         unresolvable.update(n for n, yes in zip(nodes, step.unresolvable(), strict=True) if yes)
         places.update((node, (number, row)) for row, node in enumerate(nodes))

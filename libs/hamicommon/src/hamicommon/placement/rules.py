@@ -14,7 +14,7 @@ from enum import IntEnum
 import numpy as np
 
 from hamicommon.domain.requests import DeviceRequest, Selection
-from hamicommon.placement.cards import NO_MODEL, Bools, Cards, Codes, Int, Model
+from hamicommon.placement.cards import Bools, Cards, Codes, Int, Model
 
 MIG = "mig"
 
@@ -165,6 +165,3 @@ def _type_code(model: Model, vendor: str, selection: Selection) -> Rule:
 
 def _matches(name: str, entries: Sequence[str]) -> bool:
     return any(entry.upper() in name for entry in entries if entry)
-
-
-assert NO_MODEL == 0

@@ -15,7 +15,7 @@ import numpy as np
 
 from hamicommon.domain.devices import DeviceUsage, GpuDevice
 from hamicommon.domain.ids import GpuUuid, NodeName
-from hamicommon.placement.cards import Bools, Cards, Floats, Int, Model
+from hamicommon.placement.cards import NO_MODEL, Bools, Cards, Floats, Int, Model
 from hamicommon.placement.rules import Rule
 
 _SCORE_WEIGHT = np.float32(10)
@@ -43,6 +43,7 @@ class ClusterView:
         self._used = np.zeros((0, 3), np.int64)
         self._names: list[NodeName] = []
         self._usages: list[tuple[DeviceUsage, ...]] = []
+        self._uuids: list[tuple[GpuUuid, ...]] = []
         self._pairs: list[Int | None] = []
         self._rows: dict[NodeName, int] = {}
         self._places: dict[GpuUuid, tuple[int, int]] = {}
@@ -90,7 +91,7 @@ class ClusterView:
             self._names[row], self._pairs[row] = moved, self._pairs[last]
             self._rows[moved] = row
             self._write(row, states)
-        for rows in (self._names, self._usages, self._pairs):
+        for rows in (self._names, self._usages, self._uuids, self._pairs):
             rows.pop()
         self._write_row(last, ())
         self._ranks = None
@@ -135,29 +136,34 @@ class ClusterView:
     def rows_of(self, nodes: Collection[NodeName] | None) -> tuple[Int, tuple[NodeName, ...]]:
         """Rows of the given nodes (None: all), and those that are unknown or have no card."""
         if nodes is None:
-            return np.arange(len(self._names)), ()
+            nodes = self._names
         wanted = dict.fromkeys(nodes)
-        found = [(name, self._rows.get(name)) for name in wanted]
-        unknown = tuple(name for name, row in found if row is None or not self._usages[row])
-        rows = [row for name, row in found if row is not None and self._usages[row]]
-        return np.array(rows, np.int64), unknown
+        rows = np.fromiter((self._rows.get(name, -1) for name in wanted), np.int64, len(wanted))
+        known = rows >= 0
+        # A node's cards are written from place 0 on.
+        known[known] = self._table.model[rows[known], 0] != NO_MODEL
+        if known.all():
+            return rows, ()
+        return rows[known], tuple(name for name, yes in zip(wanted, known, strict=True) if not yes)
 
     def table(self, rows: Int) -> Cards:
         """The cards of the given rows; shares memory with the view when `rows` are all rows."""
         count = len(self._names)
-        if len(rows) == count and count and rows[0] == 0 and rows[-1] == count - 1:
-            whole = np.arange(count)
-            if np.array_equal(rows, whole):
-                return self._table.take(slice(0, count))
+        if len(rows) == count and np.array_equal(rows, np.arange(count)):
+            return self._table.take(slice(0, count))
         return self._table.take(rows)
 
     def name(self, row: int) -> NodeName:
         """The node of a row."""
         return self._names[row]
 
+    def names(self, rows: Int) -> tuple[NodeName, ...]:
+        """The nodes of the given rows."""
+        return tuple(map(self._names.__getitem__, rows.tolist()))
+
     def uuids(self, row: int) -> tuple[GpuUuid, ...]:
         """The cards of a row, by place."""
-        return tuple(usage.device.uuid for usage in self._usages[row])
+        return self._uuids[row]
 
     def pairs(self, row: int) -> Int | None:
         """Pair scores (places, places) of a row, or None when the node told none."""
@@ -194,6 +200,7 @@ class ClusterView:
         self._rows[node] = row
         self._names.append(node)
         self._usages.append(())
+        self._uuids.append(())
         self._pairs.append(None)
         self._ranks = None
         return row
@@ -215,8 +222,9 @@ class ClusterView:
     def _write(self, row: int, states: Sequence[CardState]) -> None:
         self._write_row(row, states)
         self._usages[row] = tuple(state.usage for state in states)
-        for column, state in enumerate(states):
-            self._places[state.usage.device.uuid] = (row, column)
+        self._uuids[row] = tuple(state.usage.device.uuid for state in states)
+        for column, uuid in enumerate(self._uuids[row]):
+            self._places[uuid] = (row, column)
 
     def _write_row(self, row: int, states: Sequence[CardState]) -> None:
         table, usages = self._table, [state.usage for state in states]
@@ -249,10 +257,10 @@ class ClusterView:
         return self._model_ids[model]
 
     def _forget_places(self, row: int) -> None:
-        for usage in self._usages[row]:
+        for uuid in self._uuids[row]:
             # A card that was moved to another node is known there already.
-            if self._places.get(usage.device.uuid, (-1, -1))[0] == row:
-                del self._places[usage.device.uuid]
+            if self._places.get(uuid, (-1, -1))[0] == row:
+                del self._places[uuid]
 
     def _pair_matrix(
         self,

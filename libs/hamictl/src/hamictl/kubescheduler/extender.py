@@ -128,7 +128,7 @@ class Extender:
                 # The server closed an idle connection as we sent; Go's client tries again, too.
                 answer = await self._post(url, body)
         except (httpx.HTTPError, OSError) as exc:
-            raise ExtenderError(f'Post "{url}": {exc or type(exc).__name__}') from exc
+            raise ExtenderError(f'Post "{url}": {str(exc) or type(exc).__name__}') from exc
         if answer.status_code != 200:
             raise ExtenderError(
                 f"failed {verb} with extender at URL {url}, code {answer.status_code}"

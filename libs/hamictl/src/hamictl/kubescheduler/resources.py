@@ -10,7 +10,7 @@ CPU = "cpu"
 MEMORY = "memory"
 PODS = "pods"
 
-_QUANTITY = re.compile(r"([+-]?\d*\.?\d*)([a-zA-Z]{0,2}|[eE][+-]?\d+)")
+_QUANTITY = re.compile(r"([+-]?\d*\.?\d*)([numkMGTPE]?|[KMGTPE]i|[eE][+-]?\d+)")
 _BINARY = {"Ki": 1, "Mi": 2, "Gi": 3, "Ti": 4, "Pi": 5, "Ei": 6}
 _DECIMAL = {"n": -9, "u": -6, "m": -3, "": 0, "k": 3, "M": 6, "G": 9, "T": 12, "P": 15, "E": 18}
 

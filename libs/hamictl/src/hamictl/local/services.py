@@ -98,6 +98,19 @@ def kube_scheduler(context: Context, configuration: Path) -> ChildSpec:
     )
 
 
+def workloads(context: Context) -> ChildSpec:
+    """What makes the pods of Deployments and Jobs, beside the emulated API."""
+    return ChildSpec(
+        name="workloads",
+        argv=(
+            *(sys.executable, "-m", "hamictl.workloads"),
+            *("--kubeconfig", str(context.kubeconfig)),
+        ),
+        cwd=context.layout.folder,
+        after=("apiserver",),
+    )
+
+
 def scheduler(context: Context, after: tuple[str, ...]) -> ChildSpec:
     """hami-scheduler."""
     url = context.url("scheduler")
@@ -175,6 +188,7 @@ def kubelet(context: Context, node: SimulatedNode, after: tuple[str, ...]) -> Ch
             *("--kubeconfig", str(context.kubeconfig), "--root", str(home / "kubelet")),
             *("--fakegpu-config", str(home / "fakegpu.json")),
             *("--native-dir", str(context.project.root / "native")),
+            "--stop-containers-on-exit",
         ),
         cwd=context.layout.folder,
         after=after,

@@ -87,6 +87,7 @@ def specs(context: services.Context) -> Sequence[Spec]:
             ),
         )
         found.append(services.kube_scheduler(context, configuration))
+        found.append(services.workloads(context))
     for node in context.options.simulated():
         found.append(services.kubelet(context, node, kubernetes_ready))
         found.append(services.node_agent(context, node))

@@ -24,10 +24,11 @@ class ServerError(Exception):
 class ServerPlan:
     """How to run one server.
 
-    `prefix` is what the program must be run under: empty, or a change of user that ends in an exec.
-    `probe` asks once, by the server's own protocol, within a second; it raises `NotReadyError`
-    until the server serves. `before_start` clears what a killed predecessor left; it is called before
-    every start. `stop_signal` asks for a clean stop that does not wait for clients.
+    `prefix` is what the program must be run under: empty, or a change of user that ends in an
+    exec. `probe` asks once, by the server's own protocol, within a second; it raises
+    `NotReadyError` until the server serves. `before_start` clears what a killed predecessor left;
+    it is called before every start. `stop_signal` asks for a clean stop that does not wait for
+    clients.
     """
 
     name: str

@@ -30,7 +30,7 @@ async def why_unhealthy(health: HealthCheck | None) -> str | None:
         return f"no answer within {_TIMEOUT_S:g} s"
     except Exception as exc:  # a check that breaks must not end the system it watches
         logger.exception("health check broken")
-        return f"the health check broke: {exc or type(exc).__name__}"
+        return f"the health check broke: {str(exc) or type(exc).__name__}"
     return None
 
 
@@ -42,7 +42,7 @@ def http_health(url: str, *, verify: bool | str = True) -> HealthCheck:
             async with httpx.AsyncClient(verify=verify, timeout=_HTTP_TIMEOUT_S) as client:
                 answer = await client.get(url)
         except (httpx.HTTPError, OSError) as exc:
-            raise NotReadyError(f"{url}: {exc or type(exc).__name__}") from exc
+            raise NotReadyError(f"{url}: {str(exc) or type(exc).__name__}") from exc
         if not answer.is_success:
             raise NotReadyError(f"{url} answers {answer.status_code}: {answer.text[:200]}")
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 import logging
 import shutil
 import time
-from collections.abc import Container
+from collections.abc import Container, Iterable
 from pathlib import Path
 
 from hamicommon.errors import InvalidRequest, Unavailable
@@ -88,13 +88,14 @@ class HostFiles:
         except OSError as exc:
             raise Unavailable(f"{directory} can't be made: {exc}") from exc
 
-    def remove(self, record: Record) -> None:
-        """Removes what was made for a record, after its container is gone."""
-        for directory in (
-            self.limits_dir(record.nonce),
-            self.base / "containers" / record.cache_dir,
-        ):
-            _remove(directory)
+    def remove_pod(self, cache_dirs: Iterable[str], nonces: Iterable[str]) -> None:
+        """Removes what was made for a pod, after its containers are gone."""
+        for nonce in nonces:
+            _remove(self.limits_dir(nonce))
+        for name in cache_dirs:
+            # An empty name would be the parent of all.
+            if name:
+                _remove(self.base / "containers" / name)
 
     def remove_strays(
         self, *, nonces: Container[str], cache_dirs: Container[str], older_than_s: float
@@ -118,9 +119,7 @@ def _remove(directory: Path) -> None:
     except FileNotFoundError:
         pass
     except OSError as exc:
-        logger.warning(
-            "directory not removed", extra={"path": str(directory), "error": str(exc)}
-        )
+        logger.warning("directory not removed", extra={"path": str(directory), "error": str(exc)})
 
 
 def _age_s(path: Path) -> float:

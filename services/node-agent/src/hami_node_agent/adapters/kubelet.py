@@ -10,7 +10,7 @@ import asyncio
 import base64
 import binascii
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -59,7 +59,7 @@ class Books:
         except (OSError, InvalidRequest) as exc:
             errors.append(f"{self._checkpoint}: {exc}")
         try:
-            listed = self._holdings_of(await self._list())
+            listed = self._holdings_of((await self._list()).pod_resources)
         except Unavailable as exc:
             errors.append(str(exc))
         if len(errors) == 2:
@@ -79,17 +79,16 @@ class Books:
         async with grpc.aio.insecure_channel(f"unix:{self._pod_resources}") as channel:
             stub = podresources_pb2_grpc.PodResourcesListerStub(channel)  # type: ignore[no-untyped-call]
             try:
-                return await stub.List(
+                answer: podresources_pb2.ListPodResourcesResponse = await stub.List(
                     podresources_pb2.ListPodResourcesRequest(), timeout=POD_RESOURCES_TIMEOUT_S
                 )
             except grpc.aio.AioRpcError as exc:
                 raise Unavailable(f"{self._pod_resources}: {exc.details()}") from exc
+            return answer
 
-    def _holdings_of(
-        self, answer: podresources_pb2.ListPodResourcesResponse
-    ) -> tuple[Holding, ...]:
+    def _holdings_of(self, pods: Iterable[podresources_pb2.PodResources]) -> tuple[Holding, ...]:
         found = []
-        for pod in answer.pod_resources:
+        for pod in pods:
             for container in pod.containers:
                 ids = frozenset(
                     device_id

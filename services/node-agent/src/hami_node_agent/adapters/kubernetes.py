@@ -226,5 +226,3 @@ def _devices(container: dict[str, Any], resource: str) -> int:
     quantity = ((container.get("resources") or {}).get("limits") or {}).get(resource, "0")
     text = str(quantity)
     return int(text) if text.isascii() and text.isdigit() else 0
-
-

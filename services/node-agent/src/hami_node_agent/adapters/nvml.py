@@ -143,9 +143,7 @@ class NvmlProbe:
             uuid = GpuUuid(_text(pynvml.nvmlDeviceGetUUID(handle)))
             try:
                 supported = pynvml.nvmlDeviceGetSupportedEventTypes(handle)
-                pynvml.nvmlDeviceRegisterEvents(
-                    handle, _WANTED_EVENTS & supported, self._event_set
-                )
+                pynvml.nvmlDeviceRegisterEvents(handle, _WANTED_EVENTS & supported, self._event_set)
             except pynvml.NVMLError as exc:
                 if exc.value in _UNSUPPORTED:
                     logger.warning("card has no health events", extra={"uuid": uuid})

@@ -29,7 +29,7 @@ class AnswerPolicy:
     """`$HOOK_PATH/vgpu` on the host."""
     library: PurePosixPath
     """libvgpu.so on the host, versioned."""
-    lock_dir: PurePosixPath = PurePosixPath(LOCK_DIR)
+    lock_dir: PurePosixPath
     """The host's directory behind /tmp/vgpulock."""
     oversubscribe: bool = False
     log_level: str = "1"
@@ -38,8 +38,8 @@ class AnswerPolicy:
     """`$HOOK_PATH/vgpu/license` exists on the host."""
     device_files: Mapping[str, str] | None = None
     """With PASS_DEVICE_SPECS: container path -> host path of the control files that exist."""
-    card_files: Mapping[str, str] | None = None
-    """With PASS_DEVICE_SPECS: card uuid -> `/dev/nvidia<minor>`."""
+    card_files: Mapping[str, tuple[str, str]] | None = None
+    """With PASS_DEVICE_SPECS: card uuid -> (container path, host path) of its file."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,9 +119,7 @@ def _mounts(
         mounts.append(_mount("/etc/ld.so.preload", str(host / "ld.so.preload"), read_only=True))
     if policy.licensed:
         mounts.append(_mount("/tmp/license", str(host / "license"), read_only=True))
-        mounts.append(
-            _mount("/usr/bin/vgpuvalidator", str(host / "vgpuvalidator"), read_only=True)
-        )
+        mounts.append(_mount("/usr/bin/vgpuvalidator", str(host / "vgpuvalidator"), read_only=True))
     return tuple(mounts)
 
 
@@ -135,5 +133,5 @@ def _device_files(record: Record, policy: AnswerPolicy) -> tuple[tuple[str, str]
     cards: Sequence[str] = tuple(dict.fromkeys(record.cards))
     by_card = policy.card_files or {}
     files = list(policy.device_files.items())
-    files += [(by_card[card], by_card[card]) for card in cards if card in by_card]
+    files += [by_card[card] for card in cards if card in by_card]
     return tuple(files)

@@ -143,8 +143,8 @@ def verdict(
 
 
 _UNKNOWN_ANSWER = (
-    "this container's devices were not handed out by the agent as it is now (its state was lost, or "
-    "another plugin answered); delete the pod, its controller makes a new one"
+    "the agent does not know the answer that this container holds (its state was lost, or another "
+    "plugin gave it); delete the pod, its controller makes a new one"
 )
 _NO_GRANT = (
     "the pod took devices without a grant of HAMi's scheduler; remove spec.nodeName or set "
@@ -219,11 +219,7 @@ def _no_room(card: GpuDevice, pods: Sequence[Sequence[ContainerGrant]]) -> str:
     )
     if alone and slots > 1 and card.core_percent == 100:
         return f"card {card.uuid}, of which somebody has all cores"
-    if (
-        slots <= card.slots
-        and memory_mib <= card.memory_mib
-        and core_percent <= card.core_percent
-    ):
+    if slots <= card.slots and memory_mib <= card.memory_mib and core_percent <= card.core_percent:
         return ""
     return (
         f"card {card.uuid}, which has no room for it ({memory_mib} of {card.memory_mib} MiB, "

@@ -46,9 +46,7 @@ class Record:
 
     def belongs_to(self, pod_uid: str, container: str) -> bool:
         """True if the limits are written for this container, under a grant."""
-        return (
-            bool(self.allocation_id) and self.pod_uid == pod_uid and self.container == container
-        )
+        return bool(self.allocation_id) and self.pod_uid == pod_uid and self.container == container
 
     def lost_to(self, pod_uid: str, container: str) -> Record:
         """The kubelet gave this answer to somebody else: it counts for nobody until PreStart."""

@@ -1,0 +1,151 @@
+"""The placement engine alone: one container, one card, on clusters of 8 cards per node.
+
+Prints p50 and p99 of `decide` for each size, beside a plain-loop model of the same rules in the
+same run, and writes bench/results/engine.json. No server is involved; `/filter` is benched apart.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import random
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from hamicommon.domain.devices import DeviceUsage
+from hamicommon.domain.ids import NodeName
+from hamicommon.domain.requests import PodRequest, Policy
+from hamicommon.placement.place import decide
+from hamicommon.placement.view import CardState, ClusterView
+
+from tests.unit.hamicommon.placement import clusters, reference
+
+RESULTS = Path(__file__).parent / "results" / "engine.json"
+CARDS = 8
+SIZES = (100, 400, 1000)
+PODS_PER_NODE = 16
+
+REQUESTS: dict[str, PodRequest] = {
+    "fits": clusters.pod(clusters.cards(memory_mib=4096, core_percent=10)),
+    "fits nowhere": clusters.pod(clusters.cards(memory_mib=90_000)),
+    "two containers": clusters.pod(
+        clusters.cards(memory_mib=4096, core_percent=10), clusters.cards(memory_mib=2048)
+    ),
+}
+
+
+def cluster(nodes: int, seed: int) -> dict[NodeName, list[DeviceUsage]]:
+    """Nodes of 80 GiB cards with `PODS_PER_NODE` slices of 4 GiB each, on cards at random."""
+    chance = random.Random(seed)
+    found: dict[NodeName, list[DeviceUsage]] = {}
+    for number in range(nodes):
+        held = [0] * CARDS
+        for _ in range(PODS_PER_NODE):
+            held[chance.randrange(CARDS)] += 1
+        found[NodeName(f"node-{number:04}")] = [
+            clusters.card(
+                f"GPU-{number:04}-{index}",
+                index=index,
+                memory_mib=81920,
+                numa=index // 4,
+                used=(min(n, 10), min(n, 10) * 4096, min(n, 10) * 10),
+            )
+            for index, n in enumerate(held)
+        ]
+    return found
+
+
+def view_of(nodes: dict[NodeName, list[DeviceUsage]]) -> ClusterView:
+    """The same as the engine sees it."""
+    view = ClusterView()
+    for name, usages in nodes.items():
+        view.set_node(name, [CardState(usage, 1) for usage in usages])
+    return view
+
+
+def timed(call: Callable[[], object], runs: int) -> dict[str, float]:
+    """p50 and p99 in milliseconds."""
+    for _ in range(min(runs, 10)):
+        call()
+    times = []
+    for _ in range(runs):
+        start = time.perf_counter()
+        call()
+        times.append((time.perf_counter() - start) * 1000)
+    p50, p99 = np.percentile(times, (50, 99))
+    return {"p50_ms": round(float(p50), 4), "p99_ms": round(float(p99), 4)}
+
+
+def plain_loop(request: PodRequest, nodes: dict[NodeName, list[DeviceUsage]]) -> NodeName | None:
+    """The model's choice."""
+    answers = {name: reference.answer(request, usages, {}) for name, usages in nodes.items()}
+    fit = [name for name, found in answers.items() if not found.reason]
+    scores = {name: reference.node_score(nodes[name]) for name in fit}
+    return reference.choose(fit, scores, request.policy.node) if fit else None
+
+
+def measure(runs: int) -> list[dict[str, Any]]:
+    """One row per size, request and node policy."""
+    rows = []
+    for size in SIZES:
+        nodes = cluster(size, seed=size)
+        view, names = view_of(nodes), list(nodes)
+        for label, base in REQUESTS.items():
+            for policy in ("binpack", "spread"):
+                request = replace(base, policy=Policy(node=policy))
+                chosen = decide(request, view, candidates=names).placement
+                plain = plain_loop(request, nodes)
+                if (chosen.node if chosen else None) != plain:
+                    raise SystemExit(f"{label}, {size} nodes: the engine and the model disagree")
+                engine = timed(lambda r=request: decide(r, view, candidates=names), runs)  # type: ignore[misc]
+                model = timed(lambda r=request: plain_loop(r, nodes), max(runs // 100, 3))  # type: ignore[misc]
+                rows.append(
+                    {"nodes": size, "request": label, "policy": policy}
+                    | engine
+                    | {"plain_p50_ms": model["p50_ms"]}
+                    | {"times_faster": round(model["p50_ms"] / engine["p50_ms"], 1)}
+                )
+    return rows
+
+
+def machine() -> dict[str, Any]:
+    """What it ran on."""
+    model = next(
+        (
+            line.partition(":")[2].strip()
+            for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+            if line.startswith("model name")
+        ),
+        platform.processor(),
+    )
+    return {
+        "cpu": model,
+        "cpus": os.cpu_count(),
+        "load_1min": round(os.getloadavg()[0], 2),
+        "python": platform.python_version(),
+        "numpy": np.__version__,
+    }
+
+
+def main() -> None:
+    """Measures, prints the table and writes the results."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--runs", type=int, default=500)
+    rows, where = measure(parser.parse_args().runs), machine()
+    print(", ".join(f"{name} {value}" for name, value in where.items()))
+    print(f"{CARDS} cards and {PODS_PER_NODE} placed pods per node, all nodes are candidates\n")
+    columns = list(rows[0])
+    for row in [dict(zip(columns, columns, strict=True)), *rows]:
+        print("  ".join(f"{row[name]!s:>14}" for name in columns))
+    RESULTS.parent.mkdir(exist_ok=True)
+    RESULTS.write_text(json.dumps({"machine": where, "rows": rows}, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()

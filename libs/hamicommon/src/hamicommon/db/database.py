@@ -1,0 +1,169 @@
+"""PostgreSQL through asyncpg: one pool per process, and driver errors turned into our own.
+
+`Database.connection()` and `.transaction()` are how every adapter reaches the ledger. READ
+COMMITTED is enough, because every write is guarded by its own WHERE; a lock that is not granted
+within `LOCK_TIMEOUT_MS` is a lost race, not a reason to wait.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from typing import Any, TypeAlias
+
+import asyncpg
+import orjson
+
+from hamicommon.errors import Conflict, Unavailable
+from hamicommon.settings import PostgresSettings
+
+logger = logging.getLogger(__name__)
+
+# A guarded UPDATE takes well under a millisecond; who waits longer has met a stuck transaction.
+LOCK_TIMEOUT_MS = 200
+# A transaction whose client died (or was paused) must not hold rows for long.
+IDLE_IN_TRANSACTION_MS = 5000
+
+Connection: TypeAlias = Any
+"""An `asyncpg.Connection` (which has no types); jsonb comes and goes as Python values."""
+
+
+class ConstraintViolation(Conflict):
+    """A constraint refused the row; `constraint` is its name in `hamicommon.db.tables`."""
+
+    def __init__(self, constraint: str, message: str) -> None:
+        super().__init__(message)
+        self.constraint = constraint
+
+
+@contextlib.contextmanager
+def translated() -> Iterator[None]:
+    """Turns driver errors into the error tree.
+
+    Raises: ConstraintViolation, Conflict (lock not granted, deadlock), Unavailable.
+    """
+    try:
+        yield
+    except asyncpg.IntegrityConstraintViolationError as exc:
+        name = getattr(exc, "constraint_name", None) or ""
+        raise ConstraintViolation(name, f"ledger: {exc}") from exc
+    except (asyncpg.LockNotAvailableError, asyncpg.TransactionRollbackError) as exc:
+        raise Conflict(f"ledger: lost a race: {exc}") from exc
+    except (
+        asyncpg.PostgresConnectionError,
+        asyncpg.OperatorInterventionError,
+        asyncpg.InsufficientResourcesError,
+        asyncpg.InvalidAuthorizationSpecificationError,
+        asyncpg.IdleInTransactionSessionTimeoutError,
+        asyncpg.ReadOnlySQLTransactionError,
+        asyncpg.InterfaceError,
+        OSError,
+        TimeoutError,
+    ) as exc:
+        what = str(exc) or "no answer in time"
+        raise Unavailable(f"Postgres is not available: {what}") from exc
+
+
+class Database:
+    """The pool; every wait on it is bounded by the settings' time-outs."""
+
+    def __init__(self, pool: asyncpg.Pool, settings: PostgresSettings) -> None:
+        self._pool = pool
+        self._settings = settings
+
+    @property
+    def dsn(self) -> str:
+        """Where it is, for the few who need a connection of their own (LISTEN)."""
+        return self._settings.dsn.get_secret_value()
+
+    @asynccontextmanager
+    async def connection(self) -> AsyncIterator[Connection]:
+        """A connection outside a transaction: each statement commits by itself.
+
+        Raises: see `translated`.
+        """
+        with translated():
+            async with self._pool.acquire(timeout=self._settings.connect_timeout_s) as connection:
+                yield connection
+
+    @asynccontextmanager
+    async def transaction(self) -> AsyncIterator[Connection]:
+        """A connection inside a transaction, committed at the end of the block.
+
+        Raises: see `translated`.
+        """
+        async with self.connection() as connection, connection.transaction():
+            yield connection
+
+    async def fetch(self, query: str, *args: object) -> list[Any]:
+        """Rows of one statement outside a transaction.
+
+        Raises: see `translated`.
+        """
+        async with self.connection() as connection:
+            return list(await connection.fetch(query, *args))
+
+    async def fetchrow(self, query: str, *args: object) -> Any:
+        """The first row of one statement, or None.
+
+        Raises: see `translated`.
+        """
+        async with self.connection() as connection:
+            return await connection.fetchrow(query, *args)
+
+    async def ping(self) -> None:
+        """Raises: Unavailable when the ledger does not answer."""
+        await self.fetchrow("SELECT 1")
+
+
+@asynccontextmanager
+async def open_database(settings: PostgresSettings, *, application: str) -> AsyncIterator[Database]:
+    """Opens the pool; a server that is away is met by the first statement, not here.
+
+    `application` is what `pg_stat_activity` shows.
+    """
+    pool = asyncpg.create_pool(
+        settings.dsn.get_secret_value(),
+        # asyncpg opens the minimum at once and fails if it can't; connections are made on demand.
+        min_size=0,
+        max_size=settings.pool_max,
+        timeout=settings.connect_timeout_s,
+        command_timeout=settings.command_timeout_s,
+        init=_prepare,
+        # Nothing here leaves session state behind, so the reset's extra round trip buys nothing.
+        reset=_keep,
+        server_settings={
+            "application_name": application,
+            "lock_timeout": str(LOCK_TIMEOUT_MS),
+            "idle_in_transaction_session_timeout": str(IDLE_IN_TRANSACTION_MS),
+            # Plans of these short statements never profit from compilation.
+            "jit": "off",
+        },
+    )
+    await pool
+    try:
+        yield Database(pool, settings)
+    finally:
+        try:
+            async with asyncio.timeout(settings.connect_timeout_s):
+                await pool.close()
+        except TimeoutError:
+            pool.terminate()
+
+
+async def _prepare(connection: Connection) -> None:
+    await connection.set_type_codec(
+        "jsonb",
+        schema="pg_catalog",
+        format="binary",
+        # The binary form of jsonb is one version byte (1), then the text.
+        encoder=lambda value: b"\x01" + orjson.dumps(value),
+        decoder=lambda data: orjson.loads(data[1:]),
+    )
+
+
+async def _keep(connection: Connection) -> None:
+    del connection

@@ -1,0 +1,148 @@
+"""What is to be made or removed so that a workload has the pods it asks for. Pure."""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+
+Json = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kind:
+    """One workload kind."""
+
+    name: str
+    api_version: str
+    plural: str
+
+    def collection(self, namespace: str = "") -> str:
+        """Path at the API server, of one namespace or of all."""
+        where = f"namespaces/{namespace}/" if namespace else ""
+        return f"/apis/{self.api_version}/{where}{self.plural}"
+
+
+KINDS = (
+    Kind(name="Deployment", api_version="apps/v1", plural="deployments"),
+    Kind(name="ReplicaSet", api_version="apps/v1", plural="replicasets"),
+    Kind(name="StatefulSet", api_version="apps/v1", plural="statefulsets"),
+    Kind(name="Job", api_version="batch/v1", plural="jobs"),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """The difference between what is and what is wanted."""
+
+    create: tuple[Json, ...] = ()
+    delete: tuple[str, ...] = ()
+    status: Mapping[str, int] | None = None
+    """What the workload's status should say, when it says something else."""
+
+
+def plan(kind: Kind, workload: Json, owned: Sequence[Json]) -> Plan:
+    """Compares a workload with the pods that name it as their controller."""
+    if workload["metadata"].get("deletionTimestamp"):
+        return Plan()
+    alive = [pod for pod in owned if _is_alive(pod)]
+    succeeded = sum(_phase(pod) == "Succeeded" for pod in owned)
+    failed = sum(_phase(pod) == "Failed" for pod in owned)
+    spec = workload["spec"]
+    if kind.name == "Job":
+        left = spec.get("completions", 1) - succeeded
+        gave_up = failed > spec.get("backoffLimit", 6)
+        wanted = 0 if gave_up else max(0, min(spec.get("parallelism", 1), left))
+        status = {"active": len(alive), "succeeded": succeeded, "failed": failed}
+    else:
+        wanted = spec.get("replicas", 1)
+        ready = sum(_is_ready(pod) for pod in alive)
+        status = {"replicas": len(alive), "readyReplicas": ready}
+        if kind.name == "Deployment":
+            status["availableReplicas"] = ready
+    surplus = sorted(alive, key=lambda pod: (_is_ready(pod), pod["metadata"]["name"]))
+    existing = {pod["metadata"]["name"] for pod in owned}
+    return Plan(
+        create=tuple(_missing(kind, workload, existing, wanted - len(alive))),
+        delete=tuple(pod["metadata"]["name"] for pod in surplus[: max(0, len(alive) - wanted)]),
+        status=None if _says(workload, status) else status,
+    )
+
+
+def owner_uid(pod: Json) -> str | None:
+    """uid of the pod's controller."""
+    for owner in pod["metadata"].get("ownerReferences") or []:
+        if owner.get("controller"):
+            return str(owner["uid"])
+    return None
+
+
+def _missing(kind: Kind, workload: Json, existing: set[str], count: int) -> list[Json]:
+    made: list[Json] = []
+    number = 0
+    while len(made) < count:
+        name = _pod_name(kind, workload, number)
+        if name not in existing:
+            made.append(_pod(kind, workload, name))
+        number += 1
+    return made
+
+
+def _pod_name(kind: Kind, workload: Json, number: int) -> str:
+    name = workload["metadata"]["name"]
+    if kind.name == "StatefulSet":
+        return f"{name}-{number}"
+    seed = orjson.dumps([workload["metadata"]["uid"], number])
+    return f"{name}-{hashlib.sha256(seed).hexdigest()[:5]}"
+
+
+def _pod(kind: Kind, workload: Json, name: str) -> Json:
+    template = copy.deepcopy(workload["spec"]["template"])
+    metadata = template.get("metadata") or {}
+    spec = template["spec"]
+    if kind.name == "Job":
+        spec.setdefault("restartPolicy", "Never")
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {
+            "labels": metadata.get("labels") or {},
+            "annotations": metadata.get("annotations") or {},
+            "name": name,
+            "namespace": workload["metadata"]["namespace"],
+            "ownerReferences": [
+                {
+                    "apiVersion": kind.api_version,
+                    "kind": kind.name,
+                    "name": workload["metadata"]["name"],
+                    "uid": workload["metadata"]["uid"],
+                    "controller": True,
+                    "blockOwnerDeletion": True,
+                }
+            ],
+        },
+        "spec": spec,
+    }
+
+
+def _phase(pod: Json) -> str:
+    return str((pod.get("status") or {}).get("phase", ""))
+
+
+def _is_alive(pod: Json) -> bool:
+    ended = _phase(pod) in ("Succeeded", "Failed")
+    return not ended and not pod["metadata"].get("deletionTimestamp")
+
+
+def _is_ready(pod: Json) -> bool:
+    conditions = (pod.get("status") or {}).get("conditions") or []
+    return any(c.get("type") == "Ready" and c.get("status") == "True" for c in conditions)
+
+
+def _says(workload: Json, status: Mapping[str, int]) -> bool:
+    said = workload.get("status") or {}
+    return all(said.get(key, 0) == value for key, value in status.items())

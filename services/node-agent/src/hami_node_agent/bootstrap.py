@@ -1,0 +1,279 @@
+"""Composition root: from settings to a running agent, closed in reverse; pods are left alone."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path, PurePosixPath
+from uuid import uuid4
+
+from hamicommon.bus.client import Bus, open_bus
+from hamicommon.bus.permissions import agent_user
+from hamicommon.grants import load_public_key
+from hamicommon.k8s.client import KubeApi, open_kube_api
+from hamicommon.serving import serving
+
+from hami_node_agent.adapters.device_files import card_files, control_files
+from hami_node_agent.adapters.host_files import HostFiles
+from hami_node_agent.adapters.kubelet import Books
+from hami_node_agent.adapters.kubernetes import NodeObject, NodePods
+from hami_node_agent.adapters.nvml import NvmlProbe, open_nvml
+from hami_node_agent.adapters.state_file import StateFile
+from hami_node_agent.allocating import Allocating
+from hami_node_agent.cards import Cards
+from hami_node_agent.domain.cards import Offer
+from hami_node_agent.domain.container_spec import AnswerPolicy
+from hami_node_agent.domain.health import xid_policy
+from hami_node_agent.exposition import NodeCollector, registry_of
+from hami_node_agent.finding import GrantFinder
+from hami_node_agent.grants_feed import GrantsFeed
+from hami_node_agent.inventory import InventoryTeller, keep_annotation
+from hami_node_agent.node_state import NodeState
+from hami_node_agent.plugin import Plugin
+from hami_node_agent.prestarting import PreStarting
+from hami_node_agent.registration import Registration
+from hami_node_agent.reporting import Reports, send_reports
+from hami_node_agent.routes import make_routes
+from hami_node_agent.settings import Settings
+from hami_node_agent.sweeping import Sweeper
+from hami_node_agent.usage import Sampler
+
+logger = logging.getLogger(__name__)
+
+DISTRIBUTION = "hami-node-agent"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Agent:
+    """The running agent."""
+
+    port: int
+    """Of /metrics, /healthz and /readyz."""
+    state: NodeState
+    cards: Cards
+    registration: Registration
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Outside:
+    """Connections and files."""
+
+    api: KubeApi
+    bus: Bus
+    probe: NvmlProbe
+    files: HostFiles
+    library: Path
+    pods: NodePods
+    books: Books
+    state: NodeState
+    agent_id: str
+
+
+@asynccontextmanager
+async def open_agent(settings: Settings) -> AsyncIterator[Agent]:
+    """Runs while the block runs; a background task that dies ends the block.
+
+    NATS, the API server and the kubelet may be away. Raises: Unavailable when there is no driver,
+    the host can't be written or the metrics address is taken; InvalidRequest for bad settings.
+    """
+    async with asyncio.TaskGroup() as group, AsyncExitStack() as stack:
+        outside = await _open_outside(settings, stack)
+        cards = _cards(settings, outside)
+        await cards.discover()
+        reports = Reports(settings.node_name)
+        feed = GrantsFeed(
+            outside.bus,
+            outside.state,
+            reports=reports,
+            node=settings.node_name,
+            snapshot_interval_s=settings.snapshot_interval_s,
+        )
+        registration = Registration(
+            await _plugin(settings, outside, cards, feed, reports),
+            socket_dir=settings.kubelet_socket_dir,
+            socket_name=settings.socket_name,
+            resource_name=settings.resource_name,
+        )
+        sampler = _sampler(settings, outside)
+        app = make_routes(
+            registry_of(
+                NodeCollector(
+                    lambda: sampler.latest,
+                    node=settings.node_name,
+                    version=version(DISTRIBUTION),
+                )
+            ),
+            lambda: "" if registration.registered else "not registered with the kubelet",
+        )
+        port = await stack.enter_async_context(serving(app, settings.metrics_bind))
+        node = NodeObject(outside.api, settings.node_name)
+        loops = {
+            "pods": outside.pods.run(),
+            "cards": cards.run(),
+            "grants": feed.run(),
+            "registration": registration.run(),
+            "inventory": _inventory(settings, outside, cards).run(),
+            "annotation": keep_annotation(cards, node),
+            "reports": send_reports(outside.state, outside.bus, node=settings.node_name),
+            "usage": sampler.run(),
+            "sweep": _sweeper(settings, outside, reports).run(),
+        }
+        tasks = [group.create_task(loop, name=name) for name, loop in loops.items()]
+        logger.info("agent runs", extra={"node": settings.node_name, "port": port})
+        try:
+            yield Agent(port=port, state=outside.state, cards=cards, registration=registration)
+        finally:
+            for task in tasks:
+                task.cancel()
+            # Our socket is removed and our connections are used until all of them are done.
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def _open_outside(settings: Settings, stack: AsyncExitStack) -> _Outside:
+    files = HostFiles(
+        base=settings.hook_path / "vgpu",
+        state_dir=settings.state_dir,
+        lock_dir=settings.lock_dir,
+        oversubscribe=settings.device_memory_scaling > 1,
+    )
+    library = await asyncio.to_thread(
+        files.install,
+        settings.library_path,
+        version=version(DISTRIBUTION),
+        preload_path=str(settings.container_hook_path / "vgpu" / "libvgpu.so"),
+    )
+    key_file = settings.grant_public_key_file
+    key = None if key_file is None else await asyncio.to_thread(load_public_key, key_file)
+    store = StateFile(settings.state_dir / "state.json")
+    saved = await asyncio.to_thread(store.load)
+    probe = await stack.enter_async_context(
+        open_nvml(
+            timeout_s=settings.nvml_timeout_s,
+            sysfs_root=settings.sysfs_root,
+            fallback_memory_mib=settings.preconfigured_device_memory_mib,
+        )
+    )
+    api = await stack.enter_async_context(open_kube_api(settings.kubernetes.kubeconfig))
+    bus = await stack.enter_async_context(open_bus(settings.nats, agent_user(settings.node_name)))
+    pods = NodePods(api, node=settings.node_name, resource=settings.resource_name, key=key)
+    books = Books(
+        checkpoint=settings.checkpoint_path,
+        pod_resources=settings.pod_resources_socket,
+        resource=settings.resource_name,
+        uid_of=pods.uid_of,
+    )
+    return _Outside(
+        api=api,
+        bus=bus,
+        probe=probe,
+        files=files,
+        library=library,
+        pods=pods,
+        books=books,
+        state=NodeState(store, saved),
+        agent_id=str(uuid4()),
+    )
+
+
+def _cards(settings: Settings, outside: _Outside) -> Cards:
+    return Cards(
+        outside.probe,
+        outside.state,
+        offer=Offer(
+            split_count=settings.device_split_count,
+            memory_scaling=settings.device_memory_scaling,
+            core_scaling=settings.device_core_scaling,
+        ),
+        xids=xid_policy(settings.disable_health_checks, settings.enable_health_checks),
+        probe_interval_s=settings.probe_interval_s,
+        xid_quiet_s=settings.xid_quiet_s,
+    )
+
+
+async def _plugin(
+    settings: Settings, outside: _Outside, cards: Cards, feed: GrantsFeed, reports: Reports
+) -> Plugin:
+    finder = GrantFinder(
+        outside.state,
+        source=feed,
+        pods=outside.pods,
+        books=outside.books,
+        node=settings.node_name,
+        wait_s=settings.grant_wait_s,
+    )
+    allocating = Allocating(
+        outside.state,
+        finder=finder,
+        pods=outside.pods,
+        files=outside.files,
+        reports=reports,
+        answers=await _answers(settings, outside),
+    )
+    prestarting = PreStarting(
+        outside.state,
+        books=outside.books,
+        source=feed,
+        pods=outside.pods,
+        files=outside.files,
+        reports=reports,
+    )
+    return Plugin(
+        cards=cards,
+        allocating=allocating,
+        prestarting=prestarting,
+        numa_topology=settings.enable_numa_topology,
+    )
+
+
+async def _answers(settings: Settings, outside: _Outside) -> AnswerPolicy:
+    passed = settings.pass_device_specs
+    return AnswerPolicy(
+        container_base=PurePosixPath(settings.container_hook_path / "vgpu"),
+        host_base=PurePosixPath(outside.files.base),
+        library=PurePosixPath(outside.library),
+        lock_dir=PurePosixPath(settings.lock_dir),
+        oversubscribe=settings.device_memory_scaling > 1,
+        log_level=settings.libcuda_log_level,
+        disable_core_limit=settings.disable_core_limit,
+        licensed=(outside.files.base / "license").exists(),
+        device_files=control_files(settings.dev_root) if passed else None,
+        card_files=card_files(await outside.probe.cards(), settings.dev_root) if passed else None,
+    )
+
+
+def _inventory(settings: Settings, outside: _Outside, cards: Cards) -> InventoryTeller:
+    return InventoryTeller(
+        cards,
+        outside.bus,
+        node=settings.node_name,
+        agent_id=outside.agent_id,
+        heartbeat_s=settings.heartbeat_s,
+    )
+
+
+def _sampler(settings: Settings, outside: _Outside) -> Sampler:
+    return Sampler(
+        outside.probe,
+        outside.state,
+        outside.pods,
+        outside.bus,
+        containers_dir=outside.files.base / "containers",
+        node=settings.node_name,
+        agent_id=outside.agent_id,
+        interval_s=settings.sample_interval_s,
+    )
+
+
+def _sweeper(settings: Settings, outside: _Outside, reports: Reports) -> Sweeper:
+    return Sweeper(
+        outside.state,
+        pods=outside.pods,
+        books=outside.books,
+        files=outside.files,
+        reports=reports,
+        interval_s=settings.sweep_interval_s,
+    )

@@ -1,0 +1,191 @@
+"""Notices pods that left: tells the scheduler, drops the records, removes their directories.
+
+A pod has left when its object is gone from the API server and the kubelet has it no more. Where
+either can't be asked, nothing is said: unknown is not gone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Protocol
+
+from hamicommon.domain.allocations import AllocationState
+from hamicommon.errors import HamiError, Unavailable
+
+from hami_node_agent.domain.records import AgentState
+from hami_node_agent.node_state import NodeState
+from hami_node_agent.ports import KubeletBooks
+from hami_node_agent.reporting import Reports
+
+logger = logging.getLogger(__name__)
+
+# A grant that is still being bound has no pod on this node yet.
+_BOUND = frozenset({AllocationState.BOUND, AllocationState.ALLOCATED, AllocationState.RELEASING})
+# HAMi's resync interval: directories that nobody knows are kept as long.
+STRAY_AGE_S = 300.0
+STRAY_INTERVAL_S = 60.0
+
+
+class PodLookup(Protocol):
+    """What is known of pods."""
+
+    @property
+    def live(self) -> bool:
+        """True while the watch follows the API server."""
+
+    def knows(self, pod_uid: str) -> bool:
+        """True while the watch has the pod."""
+
+    def uid_of(self, namespace: str, name: str) -> str:
+        """The uid of the pod of this node that has this name now."""
+
+    async def still_there(self, *, namespace: str, name: str, pod_uid: str) -> bool:
+        """Asks the API server itself. Raises: HamiError."""
+
+
+class StrayFiles(Protocol):
+    """The host's directories."""
+
+    def remove_pod(self, cache_dirs: Iterable[str], nonces: Iterable[str]) -> None:
+        """Removes directories of a pod that left (blocking)."""
+
+    def remove_strays(
+        self, *, nonces: frozenset[str], cache_dirs: frozenset[str], older_than_s: float
+    ) -> None:
+        """Removes directories that nobody knows (blocking)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Suspect:
+    pod_uid: str
+    namespace: str
+    name: str
+    allocation_id: str
+    token: int
+
+
+class Sweeper:
+    """Looks for pods that left."""
+
+    def __init__(
+        self,
+        state: NodeState,
+        *,
+        pods: PodLookup,
+        books: KubeletBooks,
+        files: StrayFiles,
+        reports: Reports,
+        interval_s: float,
+    ) -> None:
+        self._state = state
+        self._pods = pods
+        self._books = books
+        self._files = files
+        self._reports = reports
+        self._interval_s = interval_s
+        self._strays_at = time.monotonic()
+
+    async def run(self) -> None:
+        """Sweeps until cancelled."""
+        while True:
+            try:
+                await self.sweep()
+            except HamiError as exc:
+                logger.warning("sweep not finished", extra={"error": str(exc)})
+            await asyncio.sleep(self._interval_s)
+
+    async def sweep(self) -> None:
+        """One round. Raises: Unavailable when somebody can't be asked."""
+        if not self._pods.live:
+            return
+        suspects = [s for s in self._suspects() if not self._pods.knows(s.pod_uid)]
+        if suspects:
+            kept = await self._books.pods()
+            for suspect in suspects:
+                if not self._has(kept, suspect) and not await self._pods.still_there(
+                    namespace=suspect.namespace, name=suspect.name, pod_uid=suspect.pod_uid
+                ):
+                    await self._forget(suspect)
+        if time.monotonic() - self._strays_at > STRAY_INTERVAL_S:
+            await self._remove_strays()
+            self._strays_at = time.monotonic()
+
+    def _suspects(self) -> list[_Suspect]:
+        """Pods with records, and bound pods that never came to Allocate."""
+        found = {
+            record.pod_uid: _Suspect(
+                pod_uid=record.pod_uid,
+                namespace=record.namespace,
+                name=record.pod_name,
+                allocation_id=record.allocation_id,
+                token=record.token,
+            )
+            for record in self._state.saved.records.values()
+        }
+        for grant in self._state.book.grants.values():
+            if grant.state in _BOUND:
+                found.setdefault(
+                    grant.pod_uid,
+                    _Suspect(
+                        pod_uid=grant.pod_uid,
+                        namespace=grant.namespace,
+                        name=grant.pod_name,
+                        allocation_id=grant.allocation_id,
+                        token=grant.token,
+                    ),
+                )
+        return list(found.values())
+
+    def _has(self, kept: frozenset[tuple[str, str]], suspect: _Suspect) -> bool:
+        """Whether the kubelet still has the pod; PodResources names pods without their uid."""
+        if (suspect.namespace, suspect.name) not in kept:
+            return False
+        # The name may be a successor's. The kubelet admits that one only after it is done with
+        # its predecessor, because both can't be in its books under one name.
+        return self._pods.uid_of(suspect.namespace, suspect.name) in ("", suspect.pod_uid)
+
+    async def _forget(self, suspect: _Suspect) -> None:
+        logger.info("pod left", extra={"pod_uid": suspect.pod_uid, "pod": suspect.name})
+        records = self._state.saved.of_pod(suspect.pod_uid)
+        report = self._reports.gone(
+            allocation_id=suspect.allocation_id, pod_uid=suspect.pod_uid, token=suspect.token
+        )
+
+        def edit(saved: AgentState) -> AgentState:
+            after = saved.without_pod(suspect.pod_uid)
+            # A stranger's leftovers have no allocation to speak of.
+            return after.with_report(report) if suspect.allocation_id else after
+
+        await self._state.change(edit)
+        grant = self._state.book.of(suspect.pod_uid)
+        if grant is not None:
+            self._state.book = self._state.book.without(
+                grant.allocation_id, grant.pod_uid, grant.token
+            )
+        await asyncio.to_thread(
+            self._files.remove_pod,
+            [record.cache_dir for record in records],
+            [record.nonce for record in records],
+        )
+
+    async def _remove_strays(self) -> None:
+        """Leftovers of kills between writing and recording, and of pods before our time."""
+        try:
+            holdings = await self._books.holdings()
+        except Unavailable:
+            return
+        answers = [holding.answer for holding in holdings if holding.answer is not None]
+        records = self._state.saved.records.values()
+        known_dirs = {record.cache_dir for record in records}
+        known_dirs |= {answer.cache_dir for answer in answers}
+        known_dirs |= {f"{holding.pod_uid}_{holding.container}" for holding in holdings}
+        await asyncio.to_thread(
+            self._files.remove_strays,
+            nonces=frozenset(r.nonce for r in records) | {answer.nonce for answer in answers},
+            cache_dirs=frozenset(known_dirs),
+            older_than_s=STRAY_AGE_S,
+        )

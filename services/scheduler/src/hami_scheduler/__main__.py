@@ -1,0 +1,33 @@
+"""`hami-scheduler`: reads the settings, sets up telemetry, serves."""
+
+from __future__ import annotations
+
+import sys
+
+import uvloop
+from hamicommon import telemetry
+from hamicommon.errors import HamiError
+from hamicommon.settings import describe
+from pydantic import ValidationError
+
+from hami_scheduler.serving import serve
+from hami_scheduler.settings import Settings
+
+
+def main() -> None:
+    """Runs the service until it is told to stop."""
+    try:
+        settings = Settings()  # type: ignore[call-arg]  # required fields come from variables
+    except ValidationError as exc:
+        sys.exit(f"hami-scheduler: {describe(exc)}")
+    telemetry.setup("hami-scheduler", settings.telemetry)
+    try:
+        uvloop.run(serve(settings))
+    except HamiError as exc:
+        sys.exit(f"hami-scheduler: {exc}")
+    finally:
+        telemetry.shutdown()
+
+
+if __name__ == "__main__":
+    main()

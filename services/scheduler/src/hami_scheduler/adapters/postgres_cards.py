@@ -1,0 +1,137 @@
+"""The guarded UPDATEs of cards and quotas, inside a transaction of `postgres_allocations`.
+
+Order of locks is quota first, then cards by uuid. Every statement is guarded by its own WHERE: a
+card that no longer fits matches no row, whatever the view believed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from hamicommon.db.database import Connection
+from hamicommon.db.ledger import CardCounters, CardDemand, QuotaAmounts
+from hamicommon.domain.ids import GpuUuid, NodeName
+from hamicommon.errors import CapacityConflict
+
+from hami_scheduler.adapters.postgres_rows import counters_of
+
+_RETURNING = """
+RETURNING node, uuid, used_slots, used_memory_mib, used_core_percent, version
+"""
+_TAKE = f"""
+UPDATE devices SET used_slots = used_slots + $3, used_memory_mib = used_memory_mib + $4,
+       used_core_percent = used_core_percent + $5, version = version + 1, updated_at = now()
+ WHERE uuid = $1 AND node = $2 AND healthy AND present AND NOT cordoned
+   AND used_slots + $3 <= slots
+   AND used_memory_mib + $4 <= memory_mib
+   AND used_core_percent + $5 <= core_percent
+   AND NOT ($6 AND used_slots > 0)
+   AND NOT ($7 AND core_percent = 100 AND used_slots > 0)
+   AND NOT ($8 AND core_percent <> 0 AND used_core_percent = core_percent)
+{_RETURNING}
+"""
+# The ceiling comes down with what is given back, but never below capacity.
+_GIVE = f"""
+UPDATE devices SET used_slots = used_slots - $2, used_memory_mib = used_memory_mib - $3,
+       used_core_percent = used_core_percent - $4,
+       ceiling_slots = greatest(slots, used_slots - $2),
+       ceiling_memory_mib = greatest(memory_mib, used_memory_mib - $3),
+       ceiling_core_percent = greatest(core_percent, used_core_percent - $4),
+       version = version + 1, updated_at = now()
+ WHERE uuid = $1
+{_RETURNING}
+"""
+_LOCK = "SELECT uuid FROM devices WHERE uuid = ANY($1::text[]) ORDER BY uuid FOR UPDATE"
+_QUOTA_LOCK = """
+SELECT resource, limit_amount, used_amount FROM quotas
+ WHERE namespace = $1 AND resource = ANY($2::text[]) ORDER BY resource FOR UPDATE
+"""
+_QUOTA_ADD = """
+UPDATE quotas SET used_amount = greatest(0, used_amount + $3), updated_at = now()
+ WHERE namespace = $1 AND resource = $2
+"""
+
+
+async def lock_cards(connection: Connection, uuids: Sequence[GpuUuid]) -> None:
+    """Locks the rows in uuid order, for a transaction that both gives and takes."""
+    await connection.fetch(_LOCK, list(uuids))
+
+
+async def take_cards(
+    connection: Connection, node: NodeName, wanted: Sequence[CardDemand], *, mutex: bool
+) -> tuple[CardCounters, ...]:
+    """Takes every card or raises; `wanted` is in uuid order.
+
+    Raises: CapacityConflict naming the first card that refused.
+    """
+    rows = await connection.fetchmany(
+        _TAKE,
+        [
+            (
+                card.uuid,
+                node,
+                card.slots,
+                card.memory_mib,
+                card.core_percent,
+                mutex,
+                card.exclusive,
+                card.coreless,
+            )
+            for card in wanted
+        ],
+    )
+    taken = {row["uuid"] for row in rows}
+    for card in wanted:
+        if card.uuid not in taken:
+            raise CapacityConflict(
+                card.uuid,
+                f"card {card.uuid} on {node} can no longer hold {card.memory_mib} MiB and "
+                f"{card.core_percent} % for {card.slots} containers",
+            )
+    return tuple(counters_of(row) for row in rows)
+
+
+async def give_cards(
+    connection: Connection, held: Sequence[CardDemand]
+) -> tuple[CardCounters, ...]:
+    """Gives back what an allocation held; `held` is in uuid order."""
+    if not held:
+        return ()
+    rows = await connection.fetchmany(
+        _GIVE, [(card.uuid, card.slots, card.memory_mib, card.core_percent) for card in held]
+    )
+    return tuple(counters_of(row) for row in rows)
+
+
+async def take_quota(connection: Connection, namespace: str, amounts: QuotaAmounts) -> None:
+    """Counts the amounts against the namespace's quotas, where it has any.
+
+    Raises: CapacityConflict with subject `quota/<namespace>/<resource>`.
+    """
+    if not amounts:
+        return
+    rows = await connection.fetch(_QUOTA_LOCK, namespace, sorted(amounts))
+    for row in rows:
+        wanted = amounts[row["resource"]]
+        limit, used = row["limit_amount"], row["used_amount"]
+        if limit is not None and wanted > 0 and used + wanted > limit:
+            raise CapacityConflict(
+                f"quota/{namespace}/{row['resource']}",
+                f"namespace {namespace} has {max(0, limit - used)} of {limit} "
+                f"{row['resource']} left by its quota; {wanted} are wanted",
+            )
+    if rows:
+        await connection.executemany(
+            _QUOTA_ADD, [(namespace, row["resource"], amounts[row["resource"]]) for row in rows]
+        )
+
+
+async def give_quota(connection: Connection, namespace: str, amounts: QuotaAmounts) -> None:
+    """Returns the amounts to the namespace's quotas, where it has any."""
+    if not amounts:
+        return
+    rows = await connection.fetch(_QUOTA_LOCK, namespace, sorted(amounts))
+    if rows:
+        await connection.executemany(
+            _QUOTA_ADD, [(namespace, row["resource"], -amounts[row["resource"]]) for row in rows]
+        )

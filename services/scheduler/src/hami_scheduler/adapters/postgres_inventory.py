@@ -1,0 +1,264 @@
+"""Nodes and cards in Postgres: written from reports, read for the view.
+
+Capacity may be written down at any time: the ceiling rises to what is used when it shrinks below
+(architecture section 2.1), and such a card gets no new grants because grants are guarded by
+capacity.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from hamicommon.db.database import Connection, Database
+from hamicommon.domain.devices import DeviceUsage, GpuDevice, MigProfile, NodeInventory
+from hamicommon.domain.ids import GpuUuid, NodeName
+from hamicommon.errors import InvalidRequest
+from hamicommon.events import DeviceHealthEvent, event_subject
+
+from hami_scheduler.domain.inventory_changes import HealthChange, KnownCard, compare
+from hami_scheduler.ports import LedgerCard, PairScores
+
+_UPSERT_NODE = """
+INSERT INTO nodes (name, source, agent_id, agent_sequence, inventory_at, pair_scores)
+VALUES ($1, 'agent', $2, $3, $4, $5)
+ON CONFLICT (name) DO UPDATE SET source = 'agent', agent_id = excluded.agent_id,
+       agent_sequence = excluded.agent_sequence, inventory_at = excluded.inventory_at,
+       pair_scores = excluded.pair_scores, gone_at = NULL
+ WHERE (nodes.agent_id = excluded.agent_id AND nodes.agent_sequence < excluded.agent_sequence)
+    OR (nodes.agent_id <> excluded.agent_id
+        AND (nodes.inventory_at IS NULL OR nodes.inventory_at <= excluded.inventory_at))
+RETURNING name
+"""
+_SELECT_CARDS = """
+SELECT d.uuid, d.node, d.vendor, d.index, d.type, d.slots, d.memory_mib, d.core_percent,
+       d.used_slots, d.used_memory_mib, d.used_core_percent, d.numa, d.mode, d.healthy,
+       d.health_reason, d.cordoned, d.present, d.mig_profiles, d.version
+  FROM devices d
+"""
+_INSERT_CARD = """
+INSERT INTO devices (uuid, node, vendor, index, type, slots, memory_mib, core_percent,
+                     ceiling_slots, ceiling_memory_mib, ceiling_core_percent, numa, mode, healthy,
+                     health_reason, mig_profiles)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $6, $7, $8, $9, $10, $11, $12, $13)
+"""
+_UPDATE_CARD = """
+UPDATE devices SET node = $2, vendor = $3, index = $4, type = $5, slots = $6, memory_mib = $7,
+       core_percent = $8, ceiling_slots = greatest($6, used_slots),
+       ceiling_memory_mib = greatest($7, used_memory_mib),
+       ceiling_core_percent = greatest($8, used_core_percent), numa = $9, mode = $10,
+       healthy = $11, health_reason = $12, mig_profiles = $13, present = $14,
+       version = version + 1, updated_at = now()
+ WHERE uuid = $1
+"""
+_HEALTH = """
+WITH event AS (
+  INSERT INTO device_health_events (node, device_uuid, healthy, reason) VALUES ($1, $2, $3, $4)
+  RETURNING id, at
+), announced AS (
+  INSERT INTO outbox (subject, payload)
+  SELECT $5, jsonb_build_object('version', 1, 'event_id', id, 'node', $1::text, 'uuid', $2::text,
+                                'healthy', $3::boolean, 'reason', $4::text, 'at', at)
+    FROM event
+)
+SELECT id, at, pg_notify('hami_outbox', '') FROM event
+"""
+_CORDON = """
+UPDATE devices SET cordoned = (uuid = ANY($2::text[])), version = version + 1, updated_at = now()
+ WHERE node = $1 AND cordoned <> (uuid = ANY($2::text[]))
+RETURNING uuid
+"""
+_GONE = """
+UPDATE nodes SET gone_at = now() WHERE name = $1 AND gone_at IS NULL RETURNING name
+"""
+
+
+class PostgresInventory:
+    """Ports InventoryStore and CardReader."""
+
+    def __init__(self, database: Database, *, on_commit: Callable[[], None]) -> None:
+        self._database = database
+        self._on_commit = on_commit
+
+    async def record(
+        self, inventory: NodeInventory, *, agent_id: str, sequence: int
+    ) -> tuple[DeviceHealthEvent, ...] | None:
+        """See the port."""
+        async with self._database.transaction() as connection:
+            accepted = await connection.fetchrow(
+                _UPSERT_NODE,
+                inventory.node,
+                agent_id,
+                sequence,
+                inventory.observed_at,
+                inventory.pair_scores,
+            )
+            if accepted is None:
+                return None
+            known = await self._known(connection, inventory)
+            changes = compare(known, inventory.devices)
+            if changes.inserts:
+                await connection.executemany(
+                    _INSERT_CARD, [_columns(inventory.node, card) for card in changes.inserts]
+                )
+            if changes.updates:
+                await connection.executemany(
+                    _UPDATE_CARD,
+                    [
+                        (*_columns(inventory.node, card.device), card.present)
+                        for card in changes.updates
+                    ],
+                )
+            events = [
+                await _record_health(connection, inventory.node, change)
+                for change in changes.health
+            ]
+        self._on_commit()
+        return tuple(events)
+
+    async def _known(
+        self, connection: Connection, inventory: NodeInventory
+    ) -> dict[GpuUuid, KnownCard]:
+        rows = await connection.fetch(
+            f"{_SELECT_CARDS} WHERE d.node = $1 OR d.uuid = ANY($2::text[])"
+            " ORDER BY d.uuid FOR UPDATE",
+            inventory.node,
+            [device.uuid for device in inventory.devices],
+        )
+        for row in rows:
+            if row["node"] != inventory.node and (row["present"] or row["used_slots"]):
+                raise InvalidRequest(
+                    f"node {inventory.node} reports card {row['uuid']}, which node {row['node']} "
+                    "holds: uuids must be unique in the cluster"
+                )
+        return {
+            GpuUuid(row["uuid"]): KnownCard(device=_device(row), present=row["present"])
+            for row in rows
+        }
+
+    async def set_cordoned(self, node: NodeName, uuids: frozenset[str]) -> bool:
+        """See the port."""
+        return bool(await self._database.fetch(_CORDON, node, sorted(uuids)))
+
+    async def mark_gone(self, node: NodeName) -> None:
+        """See the port."""
+        async with self._database.transaction() as connection:
+            if await connection.fetchrow(_GONE, node) is None:
+                return
+            rows = await connection.fetch(
+                f"{_SELECT_CARDS} WHERE d.node = $1 ORDER BY d.uuid FOR UPDATE", node
+            )
+            known = {
+                GpuUuid(row["uuid"]): KnownCard(device=_device(row), present=row["present"])
+                for row in rows
+            }
+            changes = compare(known, ())
+            await connection.executemany(
+                _UPDATE_CARD,
+                [(*_columns(node, card.device), card.present) for card in changes.updates],
+            )
+            for change in changes.health:
+                await _record_health(connection, node, change)
+        self._on_commit()
+
+    async def tally(self) -> tuple[int, int]:
+        """See the port."""
+        row = await self._database.fetchrow(
+            "SELECT count(*), coalesce(sum(version), 0)::bigint FROM devices WHERE present"
+        )
+        return int(row[0]), int(row[1])
+
+    async def versions(self) -> dict[str, tuple[NodeName, int]]:
+        """See the port."""
+        rows = await self._database.fetch("SELECT uuid, node, version FROM devices WHERE present")
+        return {row[0]: (NodeName(row[1]), row[2]) for row in rows}
+
+    async def cards(self, nodes: Sequence[NodeName] | None = None) -> list[LedgerCard]:
+        """See the port."""
+        rows = await self._database.fetch(
+            f"{_SELECT_CARDS} WHERE d.present AND ($1::text[] IS NULL OR d.node = ANY($1))"
+            " ORDER BY d.node, d.index",
+            None if nodes is None else list(nodes),
+        )
+        return [_ledger_card(row) for row in rows]
+
+    async def pair_scores(self, nodes: Sequence[NodeName]) -> dict[NodeName, PairScores]:
+        """See the port."""
+        rows = await self._database.fetch(
+            "SELECT name, pair_scores FROM nodes WHERE name = ANY($1::text[])"
+            " AND pair_scores <> '{}'::jsonb",
+            list(nodes),
+        )
+        return {NodeName(row["name"]): row["pair_scores"] for row in rows}
+
+
+async def _record_health(
+    connection: Connection, node: NodeName, change: HealthChange
+) -> DeviceHealthEvent:
+    verb = "recovered" if change.healthy else "failed"
+    row = await connection.fetchrow(
+        _HEALTH, node, change.uuid, change.healthy, change.reason, event_subject("device", verb)
+    )
+    return DeviceHealthEvent(
+        event_id=row["id"],
+        node=node,
+        uuid=change.uuid,
+        healthy=change.healthy,
+        reason=change.reason,
+        at=row["at"],
+    )
+
+
+def _columns(node: NodeName, device: GpuDevice) -> tuple[Any, ...]:
+    return (
+        device.uuid,
+        node,
+        device.vendor,
+        device.index,
+        device.type,
+        device.slots,
+        device.memory_mib,
+        device.core_percent,
+        device.numa,
+        device.mode,
+        device.healthy,
+        device.health_reason,
+        [asdict(profile) for profile in device.mig_profiles],
+    )
+
+
+def _ledger_card(row: Any) -> LedgerCard:
+    return LedgerCard(
+        node=NodeName(row["node"]),
+        version=row["version"],
+        usage=DeviceUsage(
+            device=_device(row),
+            used_slots=row["used_slots"],
+            used_memory_mib=row["used_memory_mib"],
+            used_core_percent=row["used_core_percent"],
+            cordoned=row["cordoned"],
+        ),
+    )
+
+
+def _device(row: Any) -> GpuDevice:
+    return GpuDevice(
+        uuid=GpuUuid(row["uuid"]),
+        index=row["index"],
+        vendor=row["vendor"],
+        type=row["type"],
+        slots=row["slots"],
+        memory_mib=row["memory_mib"],
+        core_percent=row["core_percent"],
+        numa=row["numa"],
+        mode=row["mode"],
+        healthy=row["healthy"],
+        health_reason=row["health_reason"],
+        mig_profiles=tuple(_mig_profile(item) for item in row["mig_profiles"]),
+    )
+
+
+def _mig_profile(item: dict[str, Any]) -> MigProfile:
+    placements = tuple((start, size) for start, size in item["placements"])
+    return MigProfile(**{**item, "placements": placements})

@@ -1,0 +1,106 @@
+"""The statements that write an allocation with its event and announcement, each one round trip.
+
+`allocation_events.sequence` is the pod's highest plus one; two writers of one pod are kept apart by
+the row lock of its allocation and by the unique key, so the numbers have no gap.
+"""
+
+from __future__ import annotations
+
+_NEXT_SEQUENCE = """
+(SELECT coalesce(max(e.sequence), 0) + 1 FROM allocation_events e WHERE e.pod_uid = {pod_uid})
+"""
+
+INSERT_SHARES = """
+INSERT INTO allocation_devices (allocation_id, container_index, position, container_name, role,
+                                device_uuid, vendor, memory_mib, core_percent)
+SELECT $1, s.* FROM unnest($2::smallint[], $3::smallint[], $4::text[], $5::text[], $6::text[],
+                           $7::text[], $8::int[], $9::int[]) AS s
+"""
+DELETE_SHARES = "DELETE FROM allocation_devices WHERE allocation_id = $1"
+
+RESERVE = f"""
+WITH allocation AS (
+  INSERT INTO allocations (id, pod_uid, namespace, pod_name, attempt, node, state, policy, score,
+                           traceparent, deadline)
+  VALUES ($1, $2, $3, $4,
+          (SELECT coalesce(max(p.attempt), 0) + 1 FROM allocations p WHERE p.pod_uid = $2),
+          $5, 'reserved', $6, $7, $8, now() + make_interval(secs => $9))
+  RETURNING attempt, reserved_at, deadline
+), containers AS (
+  INSERT INTO allocation_containers (allocation_id, container_index, name, role)
+  SELECT $1, c.* FROM unnest($10::smallint[], $11::text[], $12::text[]) AS c
+), shares AS (
+  INSERT INTO allocation_devices (allocation_id, container_index, position, container_name, role,
+                                  device_uuid, vendor, memory_mib, core_percent)
+  SELECT $1, s.* FROM unnest($13::smallint[], $14::smallint[], $15::text[], $16::text[],
+                             $17::text[], $18::text[], $19::int[], $20::int[]) AS s
+), event AS (
+  INSERT INTO allocation_events (pod_uid, sequence, allocation_id, state, actor)
+  VALUES ($2, {_NEXT_SEQUENCE.format(pod_uid="$2")}, $1, 'reserved', $21)
+  RETURNING id, sequence, at
+), announced AS (
+  INSERT INTO outbox (subject, payload, traceparent)
+  SELECT $22, $23::jsonb
+              || jsonb_build_object('event_id', event.id, 'sequence', event.sequence,
+                                    'at', event.at),
+         $8
+    FROM event
+)
+SELECT allocation.attempt, allocation.reserved_at, allocation.deadline, event.sequence
+  FROM allocation, event
+"""
+
+ADVANCE = f"""
+WITH allocation AS (
+  UPDATE allocations a
+     SET state = $3, reason = $4,
+         token = CASE WHEN $5 THEN nextval('allocation_tokens') ELSE a.token END,
+         deadline = now() + make_interval(secs => $6),
+         ended_at = CASE WHEN $7 THEN NULL ELSE now() END,
+         binding_at = CASE WHEN $3 = 'binding' THEN now() ELSE a.binding_at END,
+         bound_at = CASE WHEN $3 = 'bound' THEN coalesce(a.bound_at, now()) ELSE a.bound_at END,
+         lock_deadline = CASE WHEN $3 = 'bound' AND a.bound_at IS NULL
+                              THEN now() + interval '30 seconds'
+                              ELSE a.lock_deadline END,
+         allocated_at = CASE WHEN $3 = 'allocated' THEN coalesce(a.allocated_at, now())
+                             ELSE a.allocated_at END
+   WHERE a.id = $1 AND a.state = $2
+  RETURNING a.*
+), event AS (
+  INSERT INTO allocation_events
+         (pod_uid, sequence, allocation_id, previous_state, state, reason, actor)
+  SELECT a.pod_uid, {_NEXT_SEQUENCE.format(pod_uid="a.pod_uid")}, a.id, $2, $3, $4, $8
+    FROM allocation a
+  RETURNING id, sequence, at
+), announced AS (
+  INSERT INTO outbox (subject, payload, traceparent)
+  SELECT $9, $10::jsonb
+              || jsonb_build_object('event_id', event.id, 'sequence', event.sequence,
+                                    'at', event.at),
+         allocation.traceparent
+    FROM event, allocation
+)
+SELECT a.id::text AS id, a.pod_uid, a.namespace, a.pod_name, a.attempt, a.node, a.state, a.token,
+       a.reserved_at, a.deadline, a.traceparent, a.reason, event.sequence
+  FROM allocation a, event
+"""
+
+RECORD_MOVE = f"""
+WITH allocation AS (
+  SELECT pod_uid, traceparent FROM allocations WHERE id = $1
+), event AS (
+  INSERT INTO allocation_events
+         (pod_uid, sequence, allocation_id, previous_state, state, reason, actor, detail)
+  SELECT a.pod_uid, {_NEXT_SEQUENCE.format(pod_uid="a.pod_uid")}, $1, $2, $2, $3, $4, $5
+    FROM allocation a
+  RETURNING id, sequence, at
+), announced AS (
+  INSERT INTO outbox (subject, payload, traceparent)
+  SELECT $6, $7::jsonb
+              || jsonb_build_object('event_id', event.id, 'sequence', event.sequence,
+                                    'at', event.at),
+         allocation.traceparent
+    FROM event, allocation
+)
+SELECT sequence FROM event
+"""

@@ -1,0 +1,213 @@
+"""Node locks in Redis, with lease rows in Postgres while Redis is away.
+
+The lock is `SET hami:nodelock:<node> NX PX`, its value names pod, allocation and fencing token;
+it is freed by compare-and-delete on the token. Waiters of one replica queue per node in order of
+arrival, so only the first of them asks Redis; a release is announced on a channel, so that waiters
+of other replicas need no short polling.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Protocol
+
+import orjson
+import redis.asyncio
+import redis.exceptions
+from hamicommon.domain.ids import AllocationId, NodeName, PodUid
+from hamicommon.errors import Conflict
+from hamicommon.settings import RedisSettings
+
+from hami_scheduler.ports import LockHolder
+
+logger = logging.getLogger(__name__)
+
+_KEY = "hami:nodelock:{node}"
+_CHANNEL = "hami:nodelock:released"
+# Backs the announcements up: a lost one (or an expiry) delays a waiter by at most this.
+_POLL_S = 0.25
+_RETRY_S = 1.0
+
+# KEYS[1] lock; ARGV: value, ttl in ms, allocation id. A holder of the same allocation takes over.
+_ACQUIRE = """
+local held = redis.call('GET', KEYS[1])
+if held and cjson.decode(held)['allocation_id'] ~= ARGV[3] then return 0 end
+redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])
+return 1
+"""
+# KEYS[1] lock; ARGV: token, channel, node.
+_RELEASE = """
+local held = redis.call('GET', KEYS[1])
+if not held or cjson.decode(held)['token'] ~= tonumber(ARGV[1]) then return 0 end
+redis.call('DEL', KEYS[1])
+redis.call('PUBLISH', ARGV[2], ARGV[3])
+return 1
+"""
+
+
+class Lease(Protocol):
+    """The stand-in while Redis is away (`PostgresNodeLease`)."""
+
+    async def attempt(self, node: NodeName, holder: LockHolder) -> bool:
+        """Takes it if free."""
+        ...
+
+    async def release(self, node: NodeName, token: int) -> bool:
+        """Frees it."""
+        ...
+
+    async def holder(self, node: NodeName) -> LockHolder | None:
+        """Who has it."""
+        ...
+
+
+class RedisNodeLock:
+    """Port NodeLock."""
+
+    def __init__(self, client: redis.asyncio.Redis, lease: Lease, *, lock_s: float) -> None:
+        self._client = client
+        self._lease = lease
+        self._lock_s = lock_s
+        self._acquire = client.register_script(_ACQUIRE)
+        self._release = client.register_script(_RELEASE)
+        self._queues: dict[NodeName, asyncio.Lock] = {}
+        self._waiting: dict[NodeName, int] = {}
+        self._freed: dict[NodeName, asyncio.Event] = {}
+        self._away_at: float | None = None
+        self.fallbacks = 0
+
+    async def acquire(self, node: NodeName, holder: LockHolder, *, wait_s: float) -> None:
+        """See the port."""
+        queue = self._queues.setdefault(node, asyncio.Lock())
+        self._waiting[node] = self._waiting.get(node, 0) + 1
+        try:
+            async with asyncio.timeout(wait_s), queue:
+                await self._wait_for(node, holder)
+        except TimeoutError:
+            # The answer to an attempt may have been lost on the way; nobody must wait for a ghost.
+            await self.release(node, holder.token)
+            raise Conflict(
+                f"node {node} was being bound to another pod for {wait_s:g} s: node lock contention"
+            ) from None
+        finally:
+            self._waiting[node] -= 1
+            if not self._waiting[node]:
+                del self._waiting[node], self._queues[node]
+                self._freed.pop(node, None)
+
+    async def _wait_for(self, node: NodeName, holder: LockHolder) -> None:
+        freed = self._freed.setdefault(node, asyncio.Event())
+        while True:
+            freed.clear()
+            if await self._attempt(node, holder):
+                return
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_POLL_S):
+                    await freed.wait()
+
+    async def _attempt(self, node: NodeName, holder: LockHolder) -> bool:
+        value = {
+            "pod_uid": holder.pod_uid,
+            "allocation_id": holder.allocation_id,
+            "token": holder.token,
+        }
+        try:
+            taken = await self._acquire(
+                keys=[_KEY.format(node=node)],
+                args=[orjson.dumps(value), int(self._lock_s * 1000), holder.allocation_id],
+            )
+        except (redis.exceptions.RedisError, OSError, TimeoutError) as exc:
+            self._went_away(exc)
+            return await self._lease.attempt(node, holder)
+        if not taken:
+            return False
+        if not self._recently_away():
+            return True
+        # Somebody may still hold a lease from the time when Redis was away.
+        if await self._lease.attempt(node, holder):
+            return True
+        await self.release(node, holder.token)
+        return False
+
+    async def release(self, node: NodeName, token: int) -> bool:
+        """See the port."""
+        freed = False
+        try:
+            freed = bool(
+                await self._release(
+                    keys=[_KEY.format(node=node)], args=[token, _CHANNEL, str(node)]
+                )
+            )
+        except (redis.exceptions.RedisError, OSError, TimeoutError) as exc:
+            self._went_away(exc)
+        if self._recently_away():
+            freed = await self._lease.release(node, token) or freed
+        self._wake(node)
+        return freed
+
+    async def holder(self, node: NodeName) -> LockHolder | None:
+        """See the port."""
+        try:
+            value = await self._client.get(_KEY.format(node=node))
+        except (redis.exceptions.RedisError, OSError, TimeoutError) as exc:
+            self._went_away(exc)
+            return await self._lease.holder(node)
+        if value is None:
+            return await self._lease.holder(node) if self._recently_away() else None
+        held = orjson.loads(value)
+        return LockHolder(
+            pod_uid=PodUid(held["pod_uid"]),
+            allocation_id=AllocationId(held["allocation_id"]),
+            token=held["token"],
+        )
+
+    async def listen(self) -> None:
+        """Wakes waiters on releases by other replicas; runs until cancelled."""
+        while True:
+            try:
+                async with self._client.pubsub() as subscription:
+                    await subscription.subscribe(_CHANNEL)
+                    while True:
+                        message = await subscription.get_message(
+                            ignore_subscribe_messages=True, timeout=None
+                        )
+                        if message is not None:
+                            self._wake(NodeName(message["data"].decode()))
+            except (redis.exceptions.RedisError, OSError, TimeoutError):
+                await asyncio.sleep(_RETRY_S)
+
+    def _wake(self, node: NodeName) -> None:
+        if event := self._freed.get(node):
+            event.set()
+
+    def _went_away(self, exc: Exception) -> None:
+        if self._away_at is None or not self._recently_away():
+            logger.warning("Redis away, node locks in Postgres", extra={"error": str(exc)})
+        self._away_at = time.monotonic()
+        self.fallbacks += 1
+
+    def _recently_away(self) -> bool:
+        return self._away_at is not None and time.monotonic() - self._away_at < self._lock_s
+
+
+@asynccontextmanager
+async def open_node_lock(
+    settings: RedisSettings, lease: Lease, *, lock_s: float
+) -> AsyncIterator[RedisNodeLock]:
+    """Opens a client; a server that is away is met by the first lock, not here."""
+    client = redis.asyncio.from_url(
+        settings.url.get_secret_value(),
+        socket_timeout=settings.timeout_s,
+        socket_connect_timeout=settings.timeout_s,
+        health_check_interval=15,
+    )
+    try:
+        yield RedisNodeLock(client, lease, lock_s=lock_s)
+    finally:
+        with contextlib.suppress(redis.exceptions.RedisError, OSError, TimeoutError):
+            await client.aclose()

@@ -1,0 +1,84 @@
+"""The events that users see on their pods, in HAMi's words (protocol sheet 4.7, 4.8)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from hamicommon.domain.ids import NodeName, PodUid
+
+from hami_scheduler.ports import PodEvent, PodEvents
+
+FILTERING_SUCCEED = "FilteringSucceed"
+FILTERING_FAILED = "FilteringFailed"
+BINDING_SUCCEED = "BindingSucceed"
+BINDING_FAILED = "BindingFailed"
+ALLOCATE_FAILED = "AllocateFailed"
+UNMANAGED = "UnmanagedPod"
+
+# The event object's message is cut at 1024 bytes; a list of thousands of nodes helps nobody.
+_MOST_NODES = 20
+_COUNTED = re.compile(r"^\d+/\d+ (\w+)$")
+
+
+class Announcer:
+    """Says on a pod what became of it."""
+
+    def __init__(self, events: PodEvents) -> None:
+        self._events = events
+
+    def say(
+        self,
+        reason: str,
+        message: str,
+        *,
+        namespace: str,
+        name: str,
+        uid: PodUid,
+        warning: bool = True,
+    ) -> None:
+        """One event."""
+        self._events.emit(
+            PodEvent(
+                namespace=namespace,
+                name=name,
+                uid=uid,
+                reason=reason,
+                message=message,
+                warning=warning,
+            )
+        )
+
+
+def found_message(node: str, scores: Mapping[NodeName, float], candidates: int) -> str:
+    """HAMi's sentence about a placement; `scores` ends with the chosen node.
+
+    >>> found_message("a", {"b": 0.0, "a": 1.5}, 3)
+    'find fit node(a), 1 nodes not fit, 2 nodes fit(b:0.00,a:1.50)'
+    """
+    best = list(scores.items())[-_MOST_NODES:]
+    listed = ",".join(f"{name}:{score:.2f}" for name, score in best)
+    if len(scores) > len(best):
+        listed = f"…,{listed}"
+    unfit = candidates - len(scores)
+    return f"find fit node({node}), {unfit} nodes not fit, {len(scores)} nodes fit({listed})"
+
+
+def refusal_messages(reasons: Mapping[NodeName, str], candidates: int) -> list[str]:
+    """HAMi's sentences about a refusal: one per counted reason, then the sum.
+
+    >>> refusal_messages({"b": "2/2 CardNotHealth", "a": "1/2 CardNotHealth"}, 3)
+    ['2 nodes CardNotHealth(a,b)', 'no available node, 3 nodes do not meet']
+    """
+    nodes_of: dict[str, list[str]] = {}
+    for node, reason in reasons.items():
+        for part in reason.split(", "):
+            if match := _COUNTED.match(part):
+                nodes_of.setdefault(match[1], []).append(node)
+    messages = []
+    for word, nodes in sorted(nodes_of.items()):
+        listed = ",".join(sorted(nodes)[:_MOST_NODES])
+        if len(nodes) > _MOST_NODES:
+            listed = f"{listed},…"
+        messages.append(f"{len(nodes)} nodes {word}({listed})")
+    return [*messages, f"no available node, {candidates} nodes do not meet"]

@@ -1,0 +1,1 @@
+"""Rules of this service that are pure functions of what was seen."""

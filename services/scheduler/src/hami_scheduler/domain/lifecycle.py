@@ -1,0 +1,156 @@
+"""What must become of an allocation, given what is known of its pod: architecture 3.7 as a table.
+
+Pure: `verdict(allocation, facts)` names the next state and why, or None. `releasing.py` carries it
+out; the pod watch, the reconciler and the reaper all ask here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from hamicommon.domain.allocations import Allocation, AllocationState
+from hamicommon.domain.ids import NodeName, PodUid
+
+TERMINAL_PHASES = frozenset({"Succeeded", "Failed"})
+AGENT_SEES_NONE = "its node sees no container of it any more"
+POD_DELETED = "pod deleted"
+
+_UNBOUND = frozenset({AllocationState.RESERVED, AllocationState.BINDING})
+_RUNNING = frozenset({AllocationState.BOUND, AllocationState.ALLOCATED})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PodFacts:
+    """What the API server says about a pod, as far as allocations care."""
+
+    uid: PodUid
+    exists: bool
+    phase: str = ""
+    node: NodeName | None = None
+    deleting: bool = False
+    started: bool = False
+    """The kubelet has reported a container with an id, so every Allocate of it was answered."""
+    given_up: bool = False
+    """kube-scheduler said PodScheduled=False after the pod's last visit to /filter."""
+    node_exists: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """The next state, and why."""
+
+    target: AllocationState
+    reason: str
+
+
+def facts_of(pod: Mapping[str, Any]) -> PodFacts:
+    """Reads the facts from a pod object."""
+    status = pod.get("status") or {}
+    spec = pod.get("spec") or {}
+    node = spec.get("nodeName")
+    return PodFacts(
+        uid=PodUid(pod["metadata"]["uid"]),
+        exists=True,
+        phase=str(status.get("phase", "")),
+        node=NodeName(node) if node else None,
+        deleting=bool(pod["metadata"].get("deletionTimestamp")),
+        started=_started(status),
+    )
+
+
+def _started(status: Mapping[str, Any]) -> bool:
+    """Allocate is asked for every container at admission, before the first one starts."""
+    statuses = [
+        *(status.get("initContainerStatuses") or ()),
+        *(status.get("containerStatuses") or ()),
+    ]
+    return any(item.get("containerID") for item in statuses)
+
+
+def verdict(allocation: Allocation, facts: PodFacts) -> Verdict | None:
+    """The step that the facts demand; None when all is as it should be."""
+    if not allocation.live:
+        return None
+    if facts.exists and facts.phase in TERMINAL_PHASES:
+        return _over(allocation, facts)
+    if not facts.exists:
+        return _gone(allocation, facts)
+    if facts.node is not None:
+        return _has_node(allocation, facts, facts.node)
+    if allocation.state is AllocationState.RESERVED and facts.given_up:
+        return Verdict(
+            target=AllocationState.RELEASED, reason="kube-scheduler gave this attempt up"
+        )
+    return None
+
+
+def _over(allocation: Allocation, facts: PodFacts) -> Verdict:
+    never_ran = allocation.state is AllocationState.BOUND and facts.phase == "Failed"
+    reason = f"pod is {facts.phase}"
+    if never_ran:
+        why = f": {allocation.reason}" if allocation.reason else ""
+        return Verdict(target=AllocationState.FAILED, reason=f"{reason}{why}")
+    return Verdict(target=AllocationState.RELEASED, reason=reason)
+
+
+def _gone(allocation: Allocation, facts: PodFacts) -> Verdict | None:
+    if allocation.state in _UNBOUND:
+        # A binding of a pod that is gone is refused by the API server.
+        return Verdict(target=AllocationState.RELEASED, reason=POD_DELETED)
+    if not facts.node_exists:
+        return Verdict(
+            target=AllocationState.RELEASED_UNCONFIRMED,
+            reason=f"{POD_DELETED} and its node {allocation.node} is gone",
+        )
+    if allocation.state is AllocationState.RELEASING:
+        if allocation.reason != AGENT_SEES_NONE:
+            return None
+        return Verdict(target=AllocationState.RELEASED, reason=f"{POD_DELETED}; {AGENT_SEES_NONE}")
+    return Verdict(target=AllocationState.RELEASING, reason=POD_DELETED)
+
+
+def _has_node(allocation: Allocation, facts: PodFacts, node: NodeName) -> Verdict | None:
+    if allocation.state in _UNBOUND and node != allocation.node:
+        return Verdict(
+            target=AllocationState.RELEASED, reason=f"the pod was bound to {node} past this grant"
+        )
+    if allocation.state is AllocationState.BINDING:
+        return Verdict(target=AllocationState.BOUND, reason="found bound")
+    if allocation.state is AllocationState.RESERVED:
+        return Verdict(
+            target=AllocationState.RELEASED, reason="the pod was bound past the extender"
+        )
+    if allocation.state is AllocationState.BOUND and facts.started:
+        return Verdict(target=AllocationState.ALLOCATED, reason="its containers were seen")
+    return None
+
+
+def gone_on_node(allocation: Allocation, facts: PodFacts) -> Verdict | None:
+    """The step when the agent says that it sees no container of the pod any more."""
+    if not facts.exists:
+        if allocation.state in _RUNNING or allocation.state is AllocationState.RELEASING:
+            return Verdict(
+                target=AllocationState.RELEASED, reason=f"{POD_DELETED}; {AGENT_SEES_NONE}"
+            )
+        return None
+    if facts.deleting and allocation.state in _RUNNING:
+        return Verdict(target=AllocationState.RELEASING, reason=AGENT_SEES_NONE)
+    return None
+
+
+def overdue(allocation: Allocation, facts: PodFacts) -> Verdict | None:
+    """The step when the deadline of the state has passed."""
+    if allocation.state is AllocationState.RESERVED:
+        return Verdict(target=AllocationState.EXPIRED, reason="not bound in time")
+    if allocation.state is AllocationState.BINDING:
+        if facts.exists and facts.node == allocation.node:
+            return Verdict(target=AllocationState.BOUND, reason="found bound")
+        return Verdict(target=AllocationState.EXPIRED, reason="the binding did not come about")
+    if allocation.state is AllocationState.RELEASING and not facts.exists:
+        return Verdict(
+            target=AllocationState.RELEASED_UNCONFIRMED,
+            reason=f"{POD_DELETED}; its node did not say that the containers are gone",
+        )
+    return None

@@ -1,0 +1,149 @@
+"""The kube-scheduler extender's wire format, read liberally and written to the byte.
+
+Field names are the untagged Go names on output; on input any case will do, as in Go's decoder
+(kube-scheduler sends lower case). Answers are HTTP 200 always; what went wrong is in `Error`.
+Source: protocol sheet 4.1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import orjson
+from hamicommon.domain.ids import NodeName
+from hamicommon.errors import InvalidRequest
+
+MAX_BODY_BYTES = 1024 * 1024
+"""As HAMi; a body that is longer is cut there and does not parse."""
+
+Json = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExtenderArgs:
+    """What /filter and /prioritize are asked."""
+
+    pod: Json
+    node_names: tuple[str, ...] | None
+    """None: the caller sent whole nodes (`nodeCacheCapable: false`, a dry run) or nothing."""
+    nodes: tuple[Json, ...] | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FilterResult:
+    """The answer of /filter; all five fields are always written."""
+
+    node_names: Sequence[str] | None = None
+    nodes: Sequence[Json] | None = None
+    failed: Mapping[NodeName, str] | None = None
+    unresolvable: Mapping[NodeName, str] | None = None
+    error: str = ""
+
+    def to_json(self) -> bytes:
+        """The body."""
+        return orjson.dumps(
+            {
+                "Nodes": None if self.nodes is None else {"metadata": {}, "items": self.nodes},
+                "NodeNames": self.node_names,
+                "FailedNodes": self.failed,
+                "FailedAndUnresolvableNodes": self.unresolvable,
+                "Error": self.error,
+            }
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BindArgs:
+    """What /bind is asked."""
+
+    pod_name: str
+    pod_namespace: str
+    pod_uid: str
+    node: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostPriorities:
+    """The answer of /prioritize: a score from 0 to 10 per node."""
+
+    scores: Mapping[NodeName, int] = field(default_factory=dict)
+
+    def to_json(self) -> bytes:
+        """The body."""
+        return orjson.dumps([{"Host": node, "Score": score} for node, score in self.scores.items()])
+
+
+def parse_extender_args(body: bytes) -> ExtenderArgs:
+    """Reads the body of /filter and /prioritize.
+
+    Raises: InvalidRequest with the text that HAMi answers, where it has one.
+    """
+    fields = _object(body)
+    pod = fields.get("pod")
+    if not isinstance(pod, dict):
+        raise InvalidRequest("extender args missing pod")
+    names = fields.get("nodenames")
+    if names is not None and not (
+        isinstance(names, list) and all(isinstance(name, str) for name in names)
+    ):
+        raise InvalidRequest("extender args: NodeNames must be a list of strings")
+    node_list = fields.get("nodes")
+    items = _insensitive(node_list).get("items") if isinstance(node_list, dict) else None
+    return ExtenderArgs(
+        pod=pod,
+        node_names=None if names is None else tuple(names),
+        nodes=tuple(items or ()) if isinstance(node_list, dict) else None,
+    )
+
+
+def parse_bind_args(body: bytes) -> BindArgs:
+    """Reads the body of /bind.
+
+    Raises: InvalidRequest naming the field that is missing.
+    """
+    fields = _object(body)
+    values = {}
+    for wire, name in (
+        ("podname", "pod_name"),
+        ("podnamespace", "pod_namespace"),
+        ("poduid", "pod_uid"),
+        ("node", "node"),
+    ):
+        value = fields.get(wire)
+        if not isinstance(value, str) or not value:
+            raise InvalidRequest(f"extender binding args: {_GO_NAMES[wire]} is missing")
+        values[name] = value
+    return BindArgs(**values)
+
+
+_GO_NAMES = {
+    "podname": "PodName",
+    "podnamespace": "PodNamespace",
+    "poduid": "PodUID",
+    "node": "Node",
+}
+
+
+def bind_result(error: str) -> bytes:
+    """The body of the answer of /bind."""
+    return orjson.dumps({"Error": error})
+
+
+def _object(body: bytes) -> Json:
+    if not body.strip():
+        raise InvalidRequest("EOF")
+    if len(body) > MAX_BODY_BYTES:
+        raise InvalidRequest("unexpected EOF")
+    try:
+        value = orjson.loads(body)
+    except orjson.JSONDecodeError as exc:
+        raise InvalidRequest(f"extender args are not JSON: {exc}") from exc
+    if not isinstance(value, dict):
+        raise InvalidRequest("extender args: a JSON object is wanted")
+    return _insensitive(value)
+
+
+def _insensitive(value: Json) -> Json:
+    return {key.lower(): item for key, item in value.items()}

@@ -1,0 +1,214 @@
+"""/filter and /prioritize: which node a pod goes to, and the answer in kube-scheduler's words.
+
+In: the extender's arguments. `reserving.py` chooses and takes; here the pod is read, and the
+answer, the events and the record are made. The story goes on in `binding.py`.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Sequence
+
+from hamicommon import telemetry
+from hamicommon.domain.devices import DeviceUsage
+from hamicommon.domain.ids import NodeName
+from hamicommon.domain.requests import PodRequest, Policy
+from hamicommon.errors import HamiError, InvalidRequest
+from hamicommon.k8s.annotations import TRACEPARENT, annotations_of
+from hamicommon.k8s.resources import pod_request
+from hamicommon.placement.place import decide, feasible, prioritize
+from hamicommon.placement.refusal import Refusal
+from hamicommon.placement.view import CardState, ClusterView
+from hamicommon.vendors.registry import Vendors
+from opentelemetry import trace
+
+from hami_scheduler.announcing import (
+    FILTERING_FAILED,
+    FILTERING_SUCCEED,
+    Announcer,
+    found_message,
+    refusal_messages,
+)
+from hami_scheduler.extender import ExtenderArgs, FilterResult
+from hami_scheduler.instruments import Instruments
+from hami_scheduler.ports import Json
+from hami_scheduler.quotas import quota_reason
+from hami_scheduler.recording import Course, DecisionQueue
+from hami_scheduler.reserving import OverQuota, Reserved, Reserving
+from hami_scheduler.view import LedgerView
+from hami_scheduler.waiting import WaitingPods
+
+logger = logging.getLogger(__name__)
+tracer = trace.get_tracer(__name__)
+
+
+class Filtering:
+    """The use cases of /filter and /prioritize.
+
+    Without `reserve`, /filter answers every node that fits and the grant is made at /bind.
+    """
+
+    def __init__(
+        self,
+        *,
+        view: LedgerView,
+        reserving: Reserving,
+        reserve: bool,
+        vendors: Vendors,
+        defaults: Policy,
+        announcer: Announcer,
+        recorder: DecisionQueue,
+        waiting: WaitingPods,
+        instruments: Instruments,
+    ) -> None:
+        self._view = view
+        self._reserving = reserving
+        self._reserve = reserve
+        self._vendors = vendors
+        self._defaults = defaults
+        self._announcer = announcer
+        self._recorder = recorder
+        self._waiting = waiting
+        self._instruments = instruments
+
+    async def filter(self, args: ExtenderArgs) -> FilterResult:
+        """Answers /filter; what went wrong is in the result."""
+        course = Course(pod=args.pod, started=time.perf_counter())
+        admission = annotations_of(args.pod).get(TRACEPARENT, "")
+        with tracer.start_as_current_span("filter", links=telemetry.link_to(admission)) as span:
+            try:
+                result = await self._filter(args, course)
+            except HamiError as exc:
+                result = self._failed(course, exc)
+            span.set_attributes(course.attributes())
+            self._recorder.add(course)
+        outcome = course.outcome or "unmanaged"
+        spent_s = time.perf_counter() - course.started
+        self._instruments.filter_seconds.labels(outcome).observe(spent_s)
+        return result
+
+    async def prioritize(self, args: ExtenderArgs) -> dict[NodeName, int]:
+        """Answers /prioritize: 0..10 per node. Raises: InvalidRequest."""
+        request = pod_request(args.pod, self._vendors, self._defaults)
+        names = [NodeName(name) for name in args.node_names or ()]
+        if not request.wants_devices:
+            return dict.fromkeys(names, 0)
+        return prioritize(request, self._view.cluster, names)
+
+    async def _filter(self, args: ExtenderArgs, course: Course) -> FilterResult:
+        request = pod_request(args.pod, self._vendors, self._defaults)
+        if not request.wants_devices:
+            return FilterResult(node_names=args.node_names, nodes=args.nodes)
+        if args.nodes is not None:
+            return self._simulate(request, args.nodes)
+        if not request.uid:
+            raise InvalidRequest("the pod has no metadata.uid")
+        names = [NodeName(name) for name in args.node_names or ()]
+        course.request, course.candidates = request, len(names)
+        self._waiting.saw(args.pod, request)
+        if not self._view.loaded:
+            await self._view.refresh()
+        if not self._reserve:
+            return await self._answer_feasible(request, names, course)
+        try:
+            found = await self._reserving.best(request, names, course)
+        except OverQuota as exc:
+            return self._over_quota(names, exc, course)
+        if isinstance(found, Reserved):
+            return self._placed(found, course)
+        assert found.refusal is not None
+        return self._refused(found.refusal, course)
+
+    def _placed(self, found: Reserved, course: Course) -> FilterResult:
+        allocation = course.allocation = found.allocation
+        course.outcome = "placed"
+        if found.decision is None:
+            course.message = f"kept what attempt {allocation.attempt} holds ({allocation.state})"
+        else:
+            message = found_message(allocation.node, found.decision.scores, course.candidates)
+            self._say(course, FILTERING_SUCCEED, message, warning=False)
+        return FilterResult(node_names=[allocation.node])
+
+    def _refused(self, refusal: Refusal, course: Course) -> FilterResult:
+        course.refuse(refusal.reasons, refusal.shortfalls)
+        for message in refusal_messages(refusal.reasons, course.candidates):
+            self._say(course, FILTERING_FAILED, message)
+        return _refusal_result(refusal)
+
+    def _over_quota(
+        self, names: Sequence[NodeName], error: OverQuota, course: Course
+    ) -> FilterResult:
+        reasons = {name: quota_reason(len(self._view.cluster.cards(name))) for name in names}
+        course.refuse(reasons, None)
+        course.message = str(error)
+        for message in (str(error), *refusal_messages(reasons, len(names))):
+            self._say(course, FILTERING_FAILED, message)
+        return FilterResult(failed={}, unresolvable=reasons)
+
+    async def _answer_feasible(
+        self, request: PodRequest, names: Sequence[NodeName], course: Course
+    ) -> FilterResult:
+        """`allocate_at=bind`: every node that fits; kube-scheduler and /prioritize choose."""
+        found = feasible(request, self._view.cluster, names)
+        if not found.placements and await self._view.refresh():
+            found = feasible(request, self._view.cluster, names)
+        if not found.placements:
+            return self._refused(found.refusal, course)
+        course.outcome = "placed"
+        course.message = f"{len(found.placements)} of {len(names)} nodes fit"
+        return _refusal_result(found.refusal, node_names=list(found.placements))
+
+    def _simulate(self, request: PodRequest, nodes: Sequence[Json]) -> FilterResult:
+        """A dry run over Node objects with nothing granted on them (Cluster Autoscaler)."""
+        view = ClusterView()
+        objects = {NodeName(node["metadata"]["name"]): node for node in nodes}
+        for name, node in objects.items():
+            if cards := _cards_told_by(node, self._vendors):
+                view.set_node(name, cards)
+        decision = decide(request, view, candidates=list(objects))
+        if decision.placement is not None:
+            return FilterResult(nodes=[objects[decision.placement.node]])
+        assert decision.refusal is not None
+        return FilterResult(failed=decision.refusal.reasons)
+
+    def _failed(self, course: Course, error: HamiError) -> FilterResult:
+        course.outcome, course.message = "error", str(error)
+        text = str(error)
+        if isinstance(error, InvalidRequest):
+            text = f"calcScore failed {error} for pod {course.name}"
+        self._say(course, FILTERING_FAILED, text)
+        logger.warning("filter failed", extra={"pod_uid": course.uid, "error": str(error)})
+        return FilterResult(error=str(error))
+
+    def _say(self, course: Course, reason: str, message: str, *, warning: bool = True) -> None:
+        if course.uid:
+            self._announcer.say(
+                reason,
+                message,
+                namespace=course.namespace,
+                name=course.name,
+                uid=course.uid,
+                warning=warning,
+            )
+
+
+def _refusal_result(refusal: Refusal, *, node_names: Sequence[str] | None = None) -> FilterResult:
+    final = refusal.unresolvable
+    return FilterResult(
+        node_names=node_names,
+        failed={n: why for n, why in refusal.reasons.items() if n not in final},
+        unresolvable={n: why for n, why in refusal.reasons.items() if n in final},
+    )
+
+
+def _cards_told_by(node: Json, vendors: Vendors) -> list[CardState]:
+    cards: list[CardState] = []
+    for vendor in vendors:
+        try:
+            devices = vendor.node_devices(node)
+        except InvalidRequest as exc:
+            logger.info("node annotation not readable", extra={"error": str(exc)})
+            continue
+        cards.extend(CardState(DeviceUsage(device=device), 1) for device in devices)
+    return cards

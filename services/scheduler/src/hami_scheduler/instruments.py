@@ -1,0 +1,66 @@
+"""What this service counts and times, for Prometheus."""
+
+from __future__ import annotations
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+
+# Decisions take milliseconds; binds wait for locks, up to kube-scheduler's time-out.
+_FAST_S = (0.001, 0.002, 0.003, 0.005, 0.0075, 0.01, 0.02, 0.05, 0.1, 0.25, 1.0, 5.0)
+_SLOW_S = (0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
+
+
+class Instruments:
+    """All of them, on one registry of their own, so that two may live in one test process."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        self.filter_seconds = Histogram(
+            "hami_scheduler_filter_seconds",
+            "Time to answer /filter",
+            ["outcome"],
+            registry=self.registry,
+            buckets=_FAST_S,
+        )
+        self.bind_seconds = Histogram(
+            "hami_scheduler_bind_seconds",
+            "Time to answer /bind",
+            ["outcome"],
+            registry=self.registry,
+            buckets=_SLOW_S,
+        )
+        self.lock_wait_seconds = Histogram(
+            "hami_scheduler_lock_wait_seconds",
+            "Time a bind waited for its node's lock",
+            registry=self.registry,
+            buckets=_SLOW_S,
+        )
+        self.replans = self._counter("replans", "Placements planned again after losing a card")
+        self.transitions = self._counter("transitions", "State changes of allocations", ["state"])
+        self.drift = self._counter("drift", "Differences found by the reconciler", ["class"])
+        self.nudges = self._counter("nudges", "Waiting pods asked to be tried again")
+        self.grants_unannounced = self._counter(
+            "grants_unannounced", "Binds that went on without the bus"
+        )
+        self.lock_fallbacks = self._gauge(
+            "lock_fallbacks", "Lock operations done in Postgres because Redis was away"
+        )
+        self.decisions_dropped = self._gauge(
+            "decisions_dropped", "Decision records that did not fit into the queue"
+        )
+        self.events_dropped = self._gauge("events_dropped", "Pod events that could not be shown")
+        self.view_age = self._gauge(
+            "view_age_seconds", "Since the view was last found equal to the ledger"
+        )
+        self.outbox_published = self._gauge("outbox_published", "Facts announced by this replica")
+        self.outbox_rows = self._gauge("outbox_waiting_rows", "Facts not yet announced")
+        self.outbox_age = self._gauge("outbox_waiting_seconds", "Age of the oldest of them")
+        self.dead_letters = self._gauge("dead_letters", "Messages that could not be handled")
+        self.loop_errors = self._counter(
+            "loop_errors", "Unexpected errors in a background loop", ["loop"]
+        )
+
+    def _counter(self, name: str, text: str, labels: list[str] | None = None) -> Counter:
+        return Counter(f"hami_scheduler_{name}", text, labels or [], registry=self.registry)
+
+    def _gauge(self, name: str, text: str) -> Gauge:
+        return Gauge(f"hami_scheduler_{name}", text, registry=self.registry)

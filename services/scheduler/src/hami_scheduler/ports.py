@@ -1,0 +1,247 @@
+"""What the use cases need of the world, in domain words; `adapters/` says how.
+
+All calls are bounded in time and raise only from `hamicommon.errors`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Protocol
+
+from hamicommon.db.ledger import Change, Draft, Step
+from hamicommon.domain.allocations import Allocation, ContainerGrant
+from hamicommon.domain.devices import DeviceUsage, NodeInventory
+from hamicommon.domain.ids import AllocationId, GpuUuid, NodeName, PodUid
+from hamicommon.events import DeviceHealthEvent
+from hamicommon.grants import Grant
+
+Json = dict[str, Any]
+PairScores = Mapping[GpuUuid, Mapping[GpuUuid, int]]
+
+
+class AllocationStore(Protocol):
+    """The ledger of grants: each call is one transaction with its event and its announcement."""
+
+    async def reserve(self, draft: Draft) -> Change:
+        """Takes the cards and writes the allocation as `reserved`.
+
+        Raises: CapacityConflict (its `subject` is the card or quota that refused), Conflict (the
+        pod has another live allocation than the one to be replaced), Unavailable.
+        """
+        ...
+
+    async def advance(self, step: Step) -> Change | None:
+        """Changes the state if the row still allows it, else returns None and changes nothing.
+
+        A target that is not live gives the cards back. Raises: Conflict, Unavailable.
+        """
+        ...
+
+    async def move(
+        self, allocation_id: AllocationId, *, token: int, containers: Sequence[ContainerGrant]
+    ) -> Change | None:
+        """Exchanges the cards of a bound allocation for those the kubelet really gave.
+
+        Raises: CapacityConflict when they can't hold it, Conflict, Unavailable.
+        """
+        ...
+
+    async def get(self, allocation_id: AllocationId) -> Allocation | None:
+        """The allocation. Raises: Unavailable."""
+        ...
+
+    async def live_of(self, pod_uid: PodUid) -> Allocation | None:
+        """The pod's live allocation. Raises: Unavailable."""
+        ...
+
+
+class LedgerReader(Protocol):
+    """The ledger as loops and answers read it."""
+
+    async def live(self, node: NodeName | None = None) -> list[Allocation]:
+        """All live allocations, of one node or of all. Raises: Unavailable."""
+        ...
+
+    async def overdue(self) -> list[Allocation]:
+        """Live allocations whose deadline has passed. Raises: Unavailable."""
+        ...
+
+    async def latest_of(self, pod_uid: PodUid) -> Allocation | None:
+        """The pod's latest allocation, live or not. Raises: Unavailable."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LedgerCard:
+    """A card as the ledger has it."""
+
+    node: NodeName
+    usage: DeviceUsage
+    version: int
+
+
+class CardReader(Protocol):
+    """Cards of the ledger, for the view."""
+
+    async def tally(self) -> tuple[int, int]:
+        """(number of present cards, sum of their versions): equal tallies mean equal cards."""
+        ...
+
+    async def versions(self) -> dict[str, tuple[NodeName, int]]:
+        """uuid -> (node, version) of every present card."""
+        ...
+
+    async def cards(self, nodes: Sequence[NodeName] | None = None) -> list[LedgerCard]:
+        """Cards of these nodes, or of all, ordered by node and index."""
+        ...
+
+    async def pair_scores(self, nodes: Sequence[NodeName]) -> dict[NodeName, PairScores]:
+        """How well the cards of these nodes are connected, where their agents measured it."""
+        ...
+
+
+class InventoryStore(Protocol):
+    """Nodes and cards as their agents report them."""
+
+    async def record(
+        self, inventory: NodeInventory, *, agent_id: str, sequence: int
+    ) -> tuple[DeviceHealthEvent, ...] | None:
+        """Writes what differs; None when the report is older than what is known.
+
+        Raises: InvalidRequest (a card that another live node holds), Unavailable.
+        """
+        ...
+
+    async def set_cordoned(self, node: NodeName, uuids: frozenset[str]) -> bool:
+        """Marks exactly these cards of the node as cordoned; True when something changed."""
+        ...
+
+    async def mark_gone(self, node: NodeName) -> None:
+        """The Node object was deleted: its cards are no longer present."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decision:
+    """What was decided about a pod, from what, and how long it took."""
+
+    pod_uid: PodUid
+    namespace: str
+    pod_name: str
+    outcome: str
+    """`placed`, `refused` or `error`."""
+    node: NodeName | None
+    allocation_id: AllocationId | None
+    candidates: int
+    request: Mapping[str, object]
+    policy: Mapping[str, object]
+    reasons: Mapping[NodeName, str]
+    """Node -> reason string, for every refused candidate."""
+    shortfalls: Sequence[object]
+    message: str
+    view_version: int
+    phase_ms: Mapping[str, float]
+    trace_id: str
+    decided_at: datetime
+
+
+class DecisionLog(Protocol):
+    """Where decisions are kept."""
+
+    async def record(self, decisions: Sequence[Decision]) -> None:
+        """Writes them; an identical repeated refusal only raises its count. Raises: Unavailable."""
+        ...
+
+
+class DriftJournal(Protocol):
+    """Where differences between ledger, pods and nodes are written down."""
+
+    async def drift(self, kind: str, subject: str, detail: str, *, repaired: bool) -> None:
+        """Appends one line. Raises: Unavailable."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LockHolder:
+    """Who is between bind and Allocate on a node."""
+
+    pod_uid: PodUid
+    allocation_id: AllocationId
+    token: int
+
+
+class NodeLock(Protocol):
+    """At most one pod per node is between bind and Allocate."""
+
+    async def acquire(self, node: NodeName, holder: LockHolder, *, wait_s: float) -> None:
+        """Waits for the lock; a holder of the same allocation takes it over.
+
+        Raises: Conflict when somebody else still has it after `wait_s`, Unavailable.
+        """
+        ...
+
+    async def release(self, node: NodeName, token: int) -> bool:
+        """Frees the lock if `token` holds it; True when it did. Raises: Unavailable."""
+        ...
+
+    async def holder(self, node: NodeName) -> LockHolder | None:
+        """Who has it. Raises: Unavailable."""
+        ...
+
+
+class PodApi(Protocol):
+    """What we do to pods at the API server."""
+
+    async def get(self, namespace: str, name: str) -> Json:
+        """The pod. Raises: NotFound, Unavailable."""
+        ...
+
+    async def annotate(
+        self,
+        namespace: str,
+        name: str,
+        *,
+        uid: PodUid,
+        annotations: Mapping[str, str],
+        labels: Mapping[str, str],
+    ) -> None:
+        """One patch, guarded by the uid. Raises: NotFound, Conflict, Unavailable."""
+        ...
+
+    async def bind(self, namespace: str, name: str, *, uid: PodUid, node: NodeName) -> None:
+        """Binds the pod. Raises: NotFound, Conflict (already bound), Unavailable (not known)."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PodEvent:
+    """An event to be shown on a pod."""
+
+    namespace: str
+    name: str
+    uid: PodUid
+    reason: str
+    message: str
+    warning: bool
+
+
+class PodEvents(Protocol):
+    """Shows events on pods, later and at most so many."""
+
+    def emit(self, event: PodEvent) -> None:
+        """Queues the event; drops it when the queue is full. Never waits, never raises."""
+        ...
+
+
+class GrantAnnouncer(Protocol):
+    """Tells nodes of their grants."""
+
+    async def granted(self, grant: Grant) -> None:
+        """Raises: Unavailable when the bus is away."""
+        ...
+
+    async def withdrawn(self, allocation: Allocation, reason: str) -> None:
+        """Raises: Unavailable when the bus is away."""
+        ...

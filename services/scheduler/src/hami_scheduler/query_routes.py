@@ -1,0 +1,94 @@
+"""The query API (`/v1/...`): who holds what, who held it, and why a pod waits. Read-only."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable
+from typing import Annotated, Any
+
+import orjson
+from fastapi import APIRouter, Query, Response
+from hamicommon.errors import Unavailable
+
+from hami_scheduler.service import Queries, Row
+
+_JSON = "application/json"
+
+
+def router(queries: Queries) -> APIRouter:
+    """The routes over the ledger's answers."""
+    api = APIRouter(prefix="/v1")
+
+    async def allocations(
+        node: str | None = None,
+        namespace: str | None = None,
+        state: str | None = None,
+        pod_uid: str | None = None,
+        pod_name: str | None = None,
+        live: bool | None = None,
+        limit: Annotated[int, Query(ge=1, le=10_000)] = 1000,
+    ) -> Response:
+        return await _items(
+            queries.allocations(
+                node=node,
+                namespace=namespace,
+                state=state,
+                pod_uid=pod_uid,
+                live=live,
+                pod_name=pod_name,
+                limit=limit,
+            )
+        )
+
+    async def nodes() -> Response:
+        return await _items(queries.nodes())
+
+    async def devices(node: str | None = None) -> Response:
+        return await _items(queries.devices(node=node))
+
+    async def history(uid: str) -> Response:
+        return await _items(queries.history(uid))
+
+    async def explain(uid: str) -> Response:
+        try:
+            decisions = await queries.decisions(uid)
+            attempts = await queries.allocations(pod_uid=uid)
+        except Unavailable as exc:
+            return _answer({"error": str(exc)}, 503)
+        if not decisions and not attempts:
+            return _answer({"error": f"nothing was decided about a pod with uid {uid}"}, 404)
+        return _answer(explanation(uid, decisions, attempts), 200)
+
+    api.add_api_route("/allocations", allocations)
+    api.add_api_route("/nodes", nodes)
+    api.add_api_route("/devices", devices)
+    api.add_api_route("/pods/{uid}/history", history)
+    api.add_api_route("/pods/{uid}/explain", explain)
+    return api
+
+
+def explanation(uid: str, decisions: list[Row], attempts: list[Row]) -> dict[str, Any]:
+    """The record that was used to decide, newest first, with what came of it."""
+    latest = decisions[0] if decisions else {}
+    return {
+        "pod_uid": uid,
+        "namespace": (latest or attempts[0])["namespace"],
+        "pod_name": (latest or attempts[0])["pod_name"],
+        "outcome": latest.get("outcome"),
+        "chosen": latest.get("node"),
+        "message": latest.get("message", ""),
+        "node_reasons": latest.get("node_reasons", {}),
+        "reason_counts": latest.get("reason_counts", {}),
+        "attempts": attempts,
+        "decisions": decisions,
+    }
+
+
+async def _items(rows: Awaitable[list[Row]]) -> Response:
+    try:
+        return _answer({"items": await rows}, 200)
+    except Unavailable as exc:
+        return _answer({"error": str(exc)}, 503)
+
+
+def _answer(value: object, status: int) -> Response:
+    return Response(orjson.dumps(value), status_code=status, media_type=_JSON)

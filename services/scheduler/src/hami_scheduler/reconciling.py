@@ -1,0 +1,178 @@
+"""Comparing ledger, pods and nodes, and reaping deadlines: what makes missed messages harmless.
+
+`Reconciler.once` looks at every live allocation with the facts of its pod and does what the verdict
+says, as the pod watch would have; each difference is counted and journalled. `Reaper.once` ends
+what is past its deadline. All replicas may do both at once: every step is guarded by the row.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from hamicommon.domain.allocations import Allocation
+from hamicommon.domain.ids import PodUid
+from hamicommon.errors import Conflict, Unavailable
+
+from hami_scheduler.announcing import UNMANAGED, Announcer
+from hami_scheduler.domain.lifecycle import (
+    TERMINAL_PHASES,
+    PodFacts,
+    Verdict,
+    facts_of,
+    overdue,
+    verdict,
+)
+from hami_scheduler.instruments import Instruments
+from hami_scheduler.ports import AllocationStore, DriftJournal, LedgerReader, PodApi
+from hami_scheduler.releasing import Releasing
+from hami_scheduler.reports import pod_facts
+
+logger = logging.getLogger(__name__)
+
+Json = Mapping[str, Any]
+UNMANAGED_TEXT = (
+    "this pod was bound to node {node} past the scheduler {scheduler}, so it has no grant and its "
+    "containers will not start; remove spec.nodeName and set spec.schedulerName: {scheduler}"
+)
+
+
+class Reconciler:
+    """Finds and mends differences."""
+
+    def __init__(
+        self,
+        *,
+        store: AllocationStore,
+        ledger: LedgerReader,
+        pods: PodApi,
+        releasing: Releasing,
+        journal: DriftJournal,
+        announcer: Announcer,
+        instruments: Instruments,
+        known_pods: Mapping[PodUid, Json],
+        known_nodes: set[str],
+        synced: Callable[[], bool],
+        wants_devices: Callable[[Json], bool],
+        scheduler_name: str,
+    ) -> None:
+        self._store = store
+        self._ledger = ledger
+        self._pods = pods
+        self._releasing = releasing
+        self._journal = journal
+        self._announcer = announcer
+        self._instruments = instruments
+        self._known_pods = known_pods
+        self._known_nodes = known_nodes
+        self._synced = synced
+        self._wants_devices = wants_devices
+        self._scheduler_name = scheduler_name
+        self._told: set[PodUid] = set()
+
+    async def run(self, every_s: float) -> None:
+        """Reconciles until cancelled."""
+        while True:
+            if self._synced():
+                try:
+                    await self.once()
+                except (Unavailable, Conflict) as exc:
+                    logger.warning("reconciling waits", extra={"error": str(exc)})
+            await asyncio.sleep(every_s if self._synced() else 0.5)
+
+    async def once(self) -> int:
+        """One comparison; returns how many differences were found. Raises: Unavailable."""
+        found = 0
+        live = await self._ledger.live()
+        for allocation in live:
+            found += await self._compare(allocation)
+        held = {allocation.pod_uid for allocation in live}
+        for uid, pod in list(self._known_pods.items()):
+            if uid not in held:
+                found += await self._check_unmanaged(uid, pod)
+        return found
+
+    async def _compare(self, allocation: Allocation) -> int:
+        facts = await self._facts(allocation)
+        step = verdict(allocation, facts)
+        if step is None:
+            return 0
+        change = await self._releasing.carry_out(allocation, step, actor="reconciler")
+        if change is None:
+            return 0
+        await self._drift(_class_of(allocation, facts), allocation, step)
+        return 1
+
+    async def _facts(self, allocation: Allocation) -> PodFacts:
+        pod = self._known_pods.get(allocation.pod_uid)
+        # The watch may lag: that a pod is gone is asked for, never concluded.
+        facts = facts_of(pod) if pod is not None else await pod_facts(self._pods, allocation)
+        return replace(facts, node_exists=allocation.node in self._known_nodes)
+
+    async def _drift(self, kind: str, allocation: Allocation, step: Verdict) -> None:
+        self._instruments.drift.labels(kind).inc()
+        subject = f"{allocation.namespace}/{allocation.pod_name} ({allocation.pod_uid})"
+        detail = f"{allocation.state} -> {step.target} on {allocation.node}: {step.reason}"
+        await self._journal.drift(kind, subject, detail, repaired=True)
+
+    async def _check_unmanaged(self, uid: PodUid, pod: Json) -> int:
+        """A pod with a node and without a grant: it was bound past us."""
+        facts = facts_of(pod)
+        if (
+            facts.node is None
+            or facts.deleting
+            or facts.phase in TERMINAL_PHASES
+            or uid in self._told
+            or not self._wants_devices(pod)
+            or await self._store.live_of(uid) is not None
+        ):
+            return 0
+        self._told.add(uid)
+        metadata = pod["metadata"]
+        text = UNMANAGED_TEXT.format(node=facts.node, scheduler=self._scheduler_name)
+        self._announcer.say(
+            UNMANAGED, text, namespace=metadata["namespace"], name=metadata["name"], uid=uid
+        )
+        self._instruments.drift.labels("pod-without-grant").inc()
+        subject = f"{metadata['namespace']}/{metadata['name']} ({uid})"
+        await self._journal.drift("pod-without-grant", subject, text, repaired=False)
+        return 1
+
+
+class Reaper:
+    """Ends what is past its deadline."""
+
+    def __init__(self, *, ledger: LedgerReader, pods: PodApi, releasing: Releasing) -> None:
+        self._ledger = ledger
+        self._pods = pods
+        self._releasing = releasing
+
+    async def run(self, every_s: float) -> None:
+        """Reaps until cancelled."""
+        while True:
+            try:
+                await self.once()
+            except (Unavailable, Conflict) as exc:
+                logger.warning("reaping waits", extra={"error": str(exc)})
+            await asyncio.sleep(every_s)
+
+    async def once(self) -> int:
+        """One look; returns how many allocations went on. Raises: Conflict, Unavailable."""
+        done = 0
+        for allocation in await self._ledger.overdue():
+            step = overdue(allocation, await pod_facts(self._pods, allocation))
+            if step is not None:
+                change = await self._releasing.carry_out(allocation, step, actor="reaper")
+                done += change is not None
+        return done
+
+
+def _class_of(allocation: Allocation, facts: PodFacts) -> str:
+    if not facts.exists:
+        return f"{allocation.state}-pod-gone"
+    if facts.phase in TERMINAL_PHASES:
+        return f"{allocation.state}-pod-over"
+    return f"{allocation.state}-lags-pod"

@@ -1,0 +1,262 @@
+"""What nodes say on the bus: inventories, and what became of grants.
+
+Messages are read here, checked against the subject they came on (a node's credentials reach its own
+subjects only), and applied; both are idempotent. `releasing.py` changes states.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from hamicommon.bus.client import Message
+from hamicommon.db.ledger import Step
+from hamicommon.domain.allocations import Allocation, AllocationState, ContainerGrant
+from hamicommon.domain.devices import GpuDevice, MigProfile, NodeInventory
+from hamicommon.domain.ids import AllocationId, GpuUuid, NodeName, PodUid
+from hamicommon.errors import CapacityConflict, InvalidRequest, NotFound
+from hamicommon.events import (
+    REPORT,
+    Allocated,
+    AllocateFailed,
+    Inventory,
+    InventoryDevice,
+    Moved,
+    PodGone,
+    inventory_subject,
+    reports_subject,
+)
+from pydantic import ValidationError
+
+from hami_scheduler.announcing import ALLOCATE_FAILED, Announcer
+from hami_scheduler.domain.lifecycle import PodFacts, Verdict, facts_of, gone_on_node
+from hami_scheduler.ports import AllocationStore, DriftJournal, InventoryStore, PodApi
+from hami_scheduler.releasing import Releasing
+from hami_scheduler.view import LedgerView
+
+logger = logging.getLogger(__name__)
+
+ACTOR = "node-agent"
+# A heartbeat that says nothing new is written down at most this often.
+HEARTBEAT_WRITE_S = 30.0
+_KEEPS_SLICES = frozenset({AllocationState.BOUND, AllocationState.ALLOCATED})
+
+
+@dataclass(frozen=True, slots=True)
+class _LastInventory:
+    agent_id: str
+    devices: tuple[InventoryDevice, ...]
+    written_at: float
+
+
+class InventoryReports:
+    """Consumer of `hami.inventory.v1.*`."""
+
+    def __init__(
+        self, *, store: InventoryStore, view: LedgerView, on_freed: Callable[[], None]
+    ) -> None:
+        self._store = store
+        self._view = view
+        self._on_freed = on_freed
+        self._last: dict[str, _LastInventory] = {}
+
+    async def handle(self, message: Message) -> None:
+        """Writes an inventory down. Raises: InvalidRequest, Conflict, Unavailable."""
+        try:
+            report = Inventory.model_validate_json(message.data)
+        except ValidationError as exc:
+            raise InvalidRequest(f"inventory is malformed: {exc}") from exc
+        if message.subject != inventory_subject(report.node):
+            raise InvalidRequest(f"inventory of {report.node} came on {message.subject}")
+        now = time.monotonic()
+        last = self._last.get(report.node)
+        if (
+            last is not None
+            and (last.agent_id, last.devices) == (report.agent_id, report.devices)
+            and now - last.written_at < HEARTBEAT_WRITE_S
+        ):
+            return
+        changes = await self._store.record(
+            inventory_of(report), agent_id=report.agent_id, sequence=report.sequence
+        )
+        if changes is None:
+            return
+        self._last[report.node] = _LastInventory(report.agent_id, report.devices, now)
+        if last is None or last.devices != report.devices:
+            await self._view.refresh_node(NodeName(report.node))
+            self._on_freed()
+
+    def forget(self, node: str) -> None:
+        """The node was deleted; its next inventory is written whatever it says."""
+        self._last.pop(node, None)
+
+
+def inventory_of(report: Inventory) -> NodeInventory:
+    """The payload as a domain value."""
+    return NodeInventory(
+        node=NodeName(report.node),
+        observed_at=report.observed_at,
+        devices=tuple(_device(item) for item in report.devices),
+        pair_scores={
+            GpuUuid(a): {GpuUuid(b): score for b, score in row.items()}
+            for a, row in report.pair_scores.items()
+        },
+    )
+
+
+def _device(item: InventoryDevice) -> GpuDevice:
+    values = item.model_dump(exclude={"mig_profiles", "uuid"})
+    profiles = tuple(MigProfile(**profile.model_dump()) for profile in item.mig_profiles)
+    return GpuDevice(uuid=GpuUuid(item.uuid), mig_profiles=profiles, **values)
+
+
+class GrantReports:
+    """Consumer of `hami.reports.v1.*`."""
+
+    def __init__(
+        self,
+        *,
+        store: AllocationStore,
+        releasing: Releasing,
+        pods: PodApi,
+        view: LedgerView,
+        announcer: Announcer,
+        journal: DriftJournal,
+    ) -> None:
+        self._store = store
+        self._releasing = releasing
+        self._pods = pods
+        self._view = view
+        self._announcer = announcer
+        self._journal = journal
+
+    async def handle(self, message: Message) -> None:
+        """Applies one report. Raises: InvalidRequest, Conflict, Unavailable."""
+        try:
+            report = REPORT.validate_json(message.data)
+        except ValidationError as exc:
+            raise InvalidRequest(f"report is malformed: {exc}") from exc
+        if message.subject != reports_subject(report.node):
+            raise InvalidRequest(f"report of {report.node} came on {message.subject}")
+        allocation = await self._store.get(AllocationId(report.allocation_id))
+        if allocation is None or allocation.node != report.node:
+            raise InvalidRequest(f"{report.node} reports on unknown grant {report.allocation_id}")
+        if not allocation.live:
+            return
+        if isinstance(report, PodGone):
+            await self._gone(allocation)
+        elif allocation.token != report.token:
+            logger.info("report under an old token", extra={"allocation_id": allocation.id})
+        elif isinstance(report, Allocated):
+            await self._allocated(allocation)
+        elif isinstance(report, AllocateFailed):
+            await self._failed(allocation, report.reason)
+        else:
+            await self._moved(allocation, report)
+
+    async def _allocated(self, allocation: Allocation) -> None:
+        if allocation.state is AllocationState.BINDING:
+            # The kubelet was faster than the answer to our binding.
+            verdict = Verdict(target=AllocationState.BOUND, reason="its node has it")
+            change = await self._releasing.carry_out(allocation, verdict, actor=ACTOR)
+            fresh = change.allocation if change else await self._store.get(allocation.id)
+            if fresh is None:
+                return
+            allocation = fresh
+        if allocation.state is AllocationState.BOUND:
+            verdict = Verdict(target=AllocationState.ALLOCATED, reason="")
+            await self._releasing.carry_out(allocation, verdict, actor=ACTOR)
+        await self._releasing.free_lock(allocation)
+
+    async def _failed(self, allocation: Allocation, reason: str) -> None:
+        """The slices stay until the pod is over: another container of it may be running."""
+        if allocation.reason != reason:
+            self._announcer.say(
+                ALLOCATE_FAILED,
+                reason,
+                namespace=allocation.namespace,
+                name=allocation.pod_name,
+                uid=allocation.pod_uid,
+            )
+            await self._store.advance(
+                Step(
+                    allocation_id=allocation.id,
+                    sources=_KEEPS_SLICES & {allocation.state},
+                    target=allocation.state,
+                    reason=reason,
+                    actor=ACTOR,
+                    token=allocation.token,
+                )
+            )
+        await self._releasing.free_lock(allocation)
+
+    async def _gone(self, allocation: Allocation) -> None:
+        facts = await pod_facts(self._pods, allocation)
+        verdict = gone_on_node(allocation, facts)
+        if verdict is not None:
+            await self._releasing.carry_out(allocation, verdict, actor=ACTOR)
+
+    async def _moved(self, allocation: Allocation, report: Moved) -> None:
+        if _on_cards(allocation, report):
+            return
+        containers = moved_containers(allocation, report)
+        assert allocation.token is not None
+        try:
+            change = await self._store.move(
+                allocation.id, token=allocation.token, containers=containers
+            )
+        except CapacityConflict as exc:
+            await self._journal.drift("moved-without-room", allocation.id, str(exc), repaired=False)
+            self._announcer.say(
+                ALLOCATE_FAILED,
+                f"the kubelet gave other cards than granted, and they have no room: {exc}",
+                namespace=allocation.namespace,
+                name=allocation.pod_name,
+                uid=allocation.pod_uid,
+            )
+            return
+        if change is not None:
+            self._view.apply(change.counters)
+
+
+def moved_containers(allocation: Allocation, report: Moved) -> tuple[ContainerGrant, ...]:
+    """The containers with the cards that the report names, in order.
+
+    Raises: InvalidRequest when it names other containers or another number of cards.
+    """
+    moved = {share.container: share.uuids for share in report.shares}
+    unknown = moved.keys() - {container.name for container in allocation.containers}
+    if unknown:
+        raise InvalidRequest(f"grant {allocation.id} has no container {', '.join(sorted(unknown))}")
+    result = []
+    for container in allocation.containers:
+        uuids = moved.get(container.name)
+        if uuids is not None:
+            if len(uuids) != len(container.shares):
+                raise InvalidRequest(
+                    f"container {container.name} was granted {len(container.shares)} cards, "
+                    f"its node names {len(uuids)}"
+                )
+            shares = tuple(
+                replace(share, uuid=GpuUuid(uuid))
+                for share, uuid in zip(container.shares, uuids, strict=True)
+            )
+            container = replace(container, shares=shares)
+        result.append(container)
+    return tuple(result)
+
+
+def _on_cards(allocation: Allocation, report: Moved) -> bool:
+    return moved_containers(allocation, report) == allocation.containers
+
+
+async def pod_facts(pods: PodApi, allocation: Allocation) -> PodFacts:
+    """Asks the API server about the allocation's pod. Raises: Unavailable."""
+    gone = PodFacts(uid=PodUid(allocation.pod_uid), exists=False)
+    try:
+        pod = await pods.get(allocation.namespace, allocation.pod_name)
+    except NotFound:
+        return gone
+    return facts_of(pod) if pod["metadata"]["uid"] == allocation.pod_uid else gone

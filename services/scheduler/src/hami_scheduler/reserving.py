@@ -1,0 +1,213 @@
+"""Choosing cards and taking them: the loop of one pure choice and one transaction.
+
+`decide` over the view chooses, `AllocationStore.reserve` takes; a card that was lost meanwhile is
+left out and the choice made again, at most `MAX_REPLANS` times. A refusal counts only after the
+view was found equal to the ledger. /filter (`filtering.py`) offers many nodes, /bind exactly one.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from hamicommon import telemetry
+from hamicommon.db.ledger import Draft
+from hamicommon.domain.allocations import Allocation, AllocationState, Placement
+from hamicommon.domain.ids import AllocationId, GpuUuid, NodeName, PodUid
+from hamicommon.domain.requests import PodRequest, Policy
+from hamicommon.errors import CapacityConflict, Conflict, HamiError, NotFound, Unschedulable
+from hamicommon.k8s.resources import pod_request
+from hamicommon.placement.place import Decision, decide
+from hamicommon.vendors.registry import Vendors
+from opentelemetry import trace
+
+from hami_scheduler.instruments import Instruments
+from hami_scheduler.ports import AllocationStore, PodApi
+from hami_scheduler.quotas import quota_amounts
+from hami_scheduler.recording import Course, DecisionQueue
+from hami_scheduler.view import LedgerView
+
+tracer = trace.get_tracer(__name__)
+
+MAX_REPLANS = 3
+ACTOR = "scheduler"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reserved:
+    """The pod has an allocation on one of the nodes."""
+
+    allocation: Allocation
+    decision: Decision | None
+    """None: it had it before, and keeps it."""
+
+
+class OverQuota(HamiError):
+    """The namespace's quota refuses, whatever the node."""
+
+
+class Reserving:
+    """Reserves slices for pods."""
+
+    def __init__(
+        self,
+        *,
+        view: LedgerView,
+        store: AllocationStore,
+        pods: PodApi,
+        vendors: Vendors,
+        defaults: Policy,
+        reservation_s: float,
+        recorder: DecisionQueue,
+        instruments: Instruments,
+    ) -> None:
+        self._view = view
+        self._store = store
+        self._pods = pods
+        self._vendors = vendors
+        self._defaults = defaults
+        self._reservation_s = reservation_s
+        self._recorder = recorder
+        self._instruments = instruments
+
+    async def best(
+        self,
+        request: PodRequest,
+        names: Sequence[NodeName],
+        course: Course,
+        *,
+        replaces: Allocation | None = None,
+    ) -> Reserved | Decision:
+        """Reserves on the best of the nodes; the Decision of a refusal when none fits.
+
+        A reservation that the pod holds already is kept if its node is offered, else replaced.
+        Raises: OverQuota, Conflict, Unavailable.
+        """
+        lost: set[GpuUuid] = set()
+        confirmed = False
+        for _ in range(MAX_REPLANS + 2):
+            decision = self._decide(request, names, lost, course)
+            if decision.placement is None:
+                if not confirmed:
+                    confirmed = True
+                    if await self._confirm_refusal(lost):
+                        continue
+                live = await self._store.live_of(request.uid)
+                return _kept(live, names) or decision
+            try:
+                allocation = await self._take(request, decision.placement, replaces, course)
+            except CapacityConflict as exc:
+                self._instruments.replans.inc()
+                if exc.subject.startswith("quota/"):
+                    raise OverQuota(str(exc)) from exc
+                lost.add(GpuUuid(exc.subject))
+                self._view.doubt(decision.placement.node)
+            except Conflict:
+                replaces = await self._store.live_of(request.uid)
+                if kept := _kept(replaces, names):
+                    return kept
+                _check_replaceable(replaces)
+            else:
+                return Reserved(allocation=allocation, decision=decision)
+        raise Conflict(
+            f"other pods took the chosen cards {MAX_REPLANS} times in a row; the pod is tried again"
+        )
+
+    async def on_node(
+        self,
+        namespace: str,
+        name: str,
+        uid: PodUid,
+        node: NodeName,
+        replaces: Allocation | None,
+    ) -> Allocation:
+        """Reserves on exactly that node, for a pod that comes to /bind without a reservation.
+
+        Raises: NotFound, InvalidRequest, Unschedulable with the reason, Conflict, Unavailable.
+        """
+        pod = await self._pods.get(namespace, name)
+        if pod["metadata"]["uid"] != uid:
+            raise NotFound(f"pod {namespace}/{name} with uid {uid} is gone")
+        course = Course(pod=pod, started=time.perf_counter(), candidates=1)
+        request = course.request = pod_request(pod, self._vendors, self._defaults)
+        if not self._view.loaded:
+            await self._view.refresh()
+        with tracer.start_as_current_span("filter"):
+            found = await self.best(request, [node], course, replaces=replaces)
+            if isinstance(found, Decision):
+                assert found.refusal is not None
+                course.refuse(found.refusal.reasons, found.refusal.shortfalls)
+                self._recorder.add(course)
+                raise NoRoom(node, found.refusal.reasons[node])
+            course.outcome, course.allocation = "placed", found.allocation
+            course.message = "placed at /bind"
+            self._recorder.add(course)
+        return found.allocation
+
+    def _decide(
+        self,
+        request: PodRequest,
+        names: Sequence[NodeName],
+        lost: set[GpuUuid],
+        course: Course,
+    ) -> Decision:
+        with tracer.start_as_current_span("place"), course.phase("place"):
+            decision = decide(request, self._view.cluster, candidates=names, without_cards=lost)
+        course.view_version = decision.view_version
+        return decision
+
+    async def _confirm_refusal(self, lost: set[GpuUuid]) -> bool:
+        """True when the view was not the ledger's, so that the choice must be made again."""
+        again = await self._view.refresh() or bool(lost)
+        lost.clear()
+        return again
+
+    async def _take(
+        self,
+        request: PodRequest,
+        placement: Placement,
+        replaces: Allocation | None,
+        course: Course,
+    ) -> Allocation:
+        draft = Draft(
+            allocation_id=AllocationId(str(uuid.uuid4())),
+            pod_uid=request.uid,
+            namespace=request.namespace,
+            pod_name=request.name,
+            placement=placement,
+            lease_s=self._reservation_s,
+            mutex="mutex" in request.policy.gpu,
+            quota=quota_amounts(placement.containers, self._vendors),
+            policy={"node": request.policy.node, "gpu": list(request.policy.gpu)},
+            traceparent=telemetry.traceparent(),
+            replaces=None if replaces is None else replaces.id,
+            actor=ACTOR,
+        )
+        with tracer.start_as_current_span("reserve"), course.phase("reserve"):
+            change = await self._store.reserve(draft)
+        self._view.apply(change.counters)
+        self._instruments.transitions.labels(AllocationState.RESERVED.value).inc()
+        return change.allocation
+
+
+class NoRoom(Unschedulable):
+    """The one node that was asked for can't hold the pod."""
+
+    def __init__(self, node: NodeName, reason: str) -> None:
+        super().__init__({node: reason})
+        self.args = (f"node {node} can't hold the pod: {reason}",)
+
+
+def _kept(live: Allocation | None, names: Sequence[NodeName]) -> Reserved | None:
+    if live is None or live.node not in names:
+        return None
+    return Reserved(allocation=live, decision=None)
+
+
+def _check_replaceable(live: Allocation | None) -> None:
+    if live is not None and live.state is not AllocationState.RESERVED:
+        raise Conflict(
+            f"the pod is {live.state} on node {live.node}, which is not among the nodes offered"
+        )

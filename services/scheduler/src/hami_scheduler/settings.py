@@ -1,0 +1,89 @@
+"""All settings of this service; `__main__` builds them once from the environment."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+from hamicommon.settings import (
+    KubernetesSettings,
+    NatsSettings,
+    PostgresSettings,
+    RedisSettings,
+    TelemetrySettings,
+)
+from pydantic import Field, model_validator
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+
+class Settings(BaseSettings):
+    """`HAMI_SCHEDULER_*`, plus the groups that all services share."""
+
+    model_config = SettingsConfigDict(env_prefix="HAMI_SCHEDULER_")
+
+    http_bind: str = Field(
+        default="127.0.0.1:9443", pattern=r"^.*:\d+$", description="host:port of the extender"
+    )
+    tls_cert_file: Path | None = Field(default=None, description="PEM; with tls_key_file: HTTPS")
+    tls_key_file: Path | None = Field(default=None, description="PEM")
+    tls_client_ca_file: Path | None = Field(
+        default=None, description="PEM; if given, clients must show a certificate of this CA"
+    )
+    scheduler_name: str = Field(
+        default="hami-scheduler", min_length=1, description="spec.schedulerName of our pods"
+    )
+    node_scheduler_policy: Literal["binpack", "spread"] = Field(
+        default="binpack", description="for pods that don't say"
+    )
+    gpu_scheduler_policy: str = Field(
+        default="spread",
+        description="binpack, spread, topology-aware, mutex, numa or a comma list of them",
+    )
+    allocate_at: Literal["filter", "bind"] = Field(
+        default="filter",
+        description="filter: reserve a node in /filter; bind: answer all that fit, grant at /bind",
+    )
+    reservation_s: float = Field(
+        default=60.0, gt=0, description="how long a reservation may wait for /bind"
+    )
+    bind_timeout_s: float = Field(
+        default=30.0, gt=5, description="the extender time-out (httpTimeout) of kube-scheduler"
+    )
+    lock_s: float = Field(
+        default=30.0, gt=0, description="a node lock is freed by itself after this"
+    )
+    release_unconfirmed_s: float = Field(
+        default=300.0, gt=0, description="a deleted pod's slices are freed then at the latest"
+    )
+    reconcile_s: float = Field(
+        default=15.0, gt=0, description="between two comparisons of ledger, pods and view"
+    )
+    reap_s: float = Field(default=1.0, gt=0, description="between two looks for passed deadlines")
+    device_config_file: Path | None = Field(
+        default=None, description="HAMi's device-config.yaml; absent: the defaults"
+    )
+    grant_key_file: Path = Field(description="Ed25519 private key (PEM) that signs grants")
+
+    postgres: PostgresSettings = Field(
+        default_factory=PostgresSettings  # type: ignore[arg-type]  # its DSN is a variable
+    )
+    redis: RedisSettings = Field(
+        default_factory=RedisSettings  # type: ignore[arg-type]  # its URL is a variable
+    )
+    nats: NatsSettings = Field(
+        default_factory=NatsSettings  # type: ignore[arg-type]  # its URL is a variable
+    )
+    kubernetes: KubernetesSettings = Field(default_factory=KubernetesSettings)
+    telemetry: TelemetrySettings = Field(default_factory=TelemetrySettings)
+
+    @model_validator(mode="after")
+    def _tls_files_come_in_pairs(self) -> Settings:
+        if (self.tls_cert_file is None) != (self.tls_key_file is None):
+            raise ValueError("tls_cert_file and tls_key_file must be given together")
+        return self
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """(host, port) of `http_bind`; an empty host means all interfaces."""
+        host, _, port = self.http_bind.rpartition(":")
+        return host.strip("[]") or "0.0.0.0", int(port)

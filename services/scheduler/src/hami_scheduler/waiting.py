@@ -1,0 +1,102 @@
+"""Pods that wait for capacity, and what was known of them when they last came to /filter.
+
+Fed by the pod watch and by /filter; read by `nudging.py` (who might fit now?) and by the watch (has
+kube-scheduler given this pod up since?). Only hints: losing them costs time, never correctness.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from hamicommon.domain.ids import PodUid
+from hamicommon.domain.requests import PodRequest
+
+Json = Mapping[str, Any]
+
+# Pods whose last visit is remembered; older ones are released by their deadline alone.
+MOST_VISITS = 20_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WaitingPod:
+    """A pod without a node."""
+
+    uid: PodUid
+    namespace: str
+    name: str
+    created_at: str
+    priority: int
+    request: PodRequest
+
+
+@dataclass(frozen=True, slots=True)
+class _Visit:
+    version: int
+    verdict: tuple[str, ...]
+
+
+class WaitingPods:
+    """All waiting pods of ours, by uid."""
+
+    def __init__(self) -> None:
+        self._pods: dict[PodUid, WaitingPod] = {}
+        self._visits: OrderedDict[PodUid, _Visit] = OrderedDict()
+
+    def saw(self, pod: Json, request: PodRequest) -> None:
+        """The pod came to /filter looking like this."""
+        self._visits.pop(request.uid, None)
+        self._visits[request.uid] = _Visit(_version(pod), scheduled_verdict(pod))
+        if len(self._visits) > MOST_VISITS:
+            self._visits.popitem(last=False)
+
+    def given_up_since(self, pod: Json) -> bool:
+        """True when kube-scheduler has said PodScheduled=False after the last visit here.
+
+        The condition that an earlier attempt left behind, arriving late, is none: the pod must be
+        newer than the one that /filter saw, and the verdict another.
+        """
+        visit = self._visits.get(PodUid(pod["metadata"]["uid"]))
+        verdict = scheduled_verdict(pod)
+        return (
+            visit is not None
+            and verdict[:1] == ("False",)
+            and verdict != visit.verdict
+            and _version(pod) > visit.version
+        )
+
+    def add(self, pod: WaitingPod) -> None:
+        """The pod has no node."""
+        self._pods[pod.uid] = pod
+
+    def remove(self, uid: PodUid) -> None:
+        """The pod has a node, or is gone."""
+        self._pods.pop(uid, None)
+        self._visits.pop(uid, None)
+
+    def in_order(self) -> list[WaitingPod]:
+        """Highest priority first, then oldest: the order of kube-scheduler's queue."""
+        return sorted(self._pods.values(), key=lambda pod: (-pod.priority, pod.created_at, pod.uid))
+
+    def __len__(self) -> int:
+        return len(self._pods)
+
+
+def scheduled_verdict(pod: Json) -> tuple[str, ...]:
+    """(status, last transition, reason, message) of PodScheduled; empty without the condition."""
+    for condition in (pod.get("status") or {}).get("conditions") or ():
+        if condition.get("type") == "PodScheduled":
+            return (
+                str(condition.get("status", "")),
+                str(condition.get("lastTransitionTime", "")),
+                str(condition.get("reason", "")),
+                str(condition.get("message", "")),
+            )
+    return ()
+
+
+def _version(pod: Json) -> int:
+    text = str(pod["metadata"].get("resourceVersion", ""))
+    return int(text) if text.isdecimal() else 0

@@ -1,0 +1,99 @@
+"""One running system per session: on the emulated API server, or on a real control plane."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import ssl
+import tempfile
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import httpx
+import pytest
+import yaml
+from hamictl.local.kubernetes import scheduler_configuration
+from hamictl.servers.controlplane import control_plane, find_assets
+from hamictl.servers.processes import running
+
+from tests.e2e.system import System, hamictl
+
+
+@contextmanager
+def running_system(kind: str, *flags: str) -> Iterator[System]:
+    """`hamictl up` with these flags in a folder of its own."""
+    folder = Path(tempfile.mkdtemp(prefix="hami-e2e-"))
+    folder.chmod(0o755)
+    with ExitStack() as stack:
+        stack.callback(shutil.rmtree, folder, ignore_errors=True)
+        plane = None
+        if kind == "real":
+            assets = find_assets(Path(os.environ["KUBEBUILDER_ASSETS"]))
+            print(f"real control plane {assets.version[0]}.{assets.version[1]}")
+            plane = stack.enter_context(control_plane(folder / "plane", assets=assets))
+            flags = (*flags, "--kubeconfig", str(plane.kubeconfig))
+        home = folder / "system"
+        stack.callback(hamictl, home, "down")
+        text = hamictl(home, "up", "--json", "--detach", "--no-demo", *flags)
+        described = json.loads(text)
+        if plane is not None:
+            configuration = scheduler_configuration(
+                kubeconfig_path="",
+                extender_url=described["scheduler_url"],
+                scheduler_name="hami-scheduler",
+            )
+            plan = plane.scheduler_plan(
+                configuration["extenders"], profiles=("default-scheduler", "hami-scheduler")
+            )
+            stack.enter_context(running(plan, die_with_parent=True))
+        api = stack.enter_context(_client(Path(described["kubeconfig"])))
+        yield System(described=described, folder=home, api=api)
+
+
+def _client(kubeconfig: Path) -> httpx.Client:
+    config = yaml.safe_load(kubeconfig.read_text())
+    cluster, user = config["clusters"][0]["cluster"], config["users"][0]["user"]
+    context = ssl.create_default_context()
+    if "certificate-authority" in cluster:
+        context.load_verify_locations(cafile=cluster["certificate-authority"])
+    elif "certificate-authority-data" in cluster:
+        import base64
+
+        text = base64.b64decode(cluster["certificate-authority-data"]).decode()
+        context.load_verify_locations(cadata=text)
+    return httpx.Client(
+        base_url=cluster["server"],
+        verify=context,
+        headers={"Authorization": f"Bearer {user['token']}"},
+        timeout=15,
+    )
+
+
+@pytest.fixture(scope="session")
+def cluster_kind(request: pytest.FixtureRequest) -> str:
+    """`emulator`, or `real` with the binaries that KUBEBUILDER_ASSETS names."""
+    kind = str(request.config.getoption("--cluster"))
+    if kind == "real" and "KUBEBUILDER_ASSETS" not in os.environ:
+        raise pytest.UsageError(
+            "--cluster=real: set KUBEBUILDER_ASSETS to a folder with kube-apiserver, "
+            "kube-scheduler and etcd"
+        )
+    return kind
+
+
+@pytest.fixture(scope="session")
+def running_cluster(cluster_kind: str) -> Iterator[System]:
+    """Three nodes with four cards each."""
+    with running_system(cluster_kind) as system:
+        yield system
+
+
+@pytest.fixture
+def system(running_cluster: System) -> Iterator[System]:
+    """The session's system; after each case its pods are gone and its ledger holds nothing."""
+    yield running_cluster
+    running_cluster.check_invariants()
+    running_cluster.delete_all()
+    running_cluster.check_invariants()

@@ -1,0 +1,262 @@
+"""A running system as the end-to-end cases see it: kubectl's API, SQL, HTTP, and nothing inside."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import httpx
+
+from tests.servers import psql
+
+Json = dict[str, Any]
+T = TypeVar("T")
+
+READY_TIMEOUT_S = 180.0
+WAIT_S = 30.0
+_POLL_S = 0.1
+MIB = 1024 * 1024
+
+# Every invariant is a query that must return nothing.
+INVARIANTS = {
+    "S1: a card holds more than it has": """
+        SELECT uuid FROM devices WHERE used_memory_mib > memory_mib
+            OR used_core_percent > core_percent OR used_slots > slots""",
+    "S1: a card's counters are not the sum of its live allocations": """
+        WITH shares AS (
+            SELECT x.allocation_id, x.device_uuid, x.role, count(*) AS slots,
+                   sum(x.memory_mib) AS sum_mib, max(x.memory_mib) AS max_mib,
+                   sum(x.core_percent) AS sum_core, max(x.core_percent) AS max_core
+            FROM allocation_devices x JOIN allocations a ON a.id = x.allocation_id
+            WHERE a.ended_at IS NULL GROUP BY 1, 2, 3),
+        footprints AS (
+            SELECT allocation_id, device_uuid,
+                   max(CASE role WHEN 'init' THEN 1 ELSE slots END) AS slots,
+                   max(CASE role WHEN 'init' THEN max_mib ELSE sum_mib END) AS memory_mib,
+                   max(CASE role WHEN 'init' THEN max_core ELSE sum_core END) AS core_percent
+            FROM shares GROUP BY 1, 2),
+        held AS (
+            SELECT device_uuid, sum(slots) AS slots, sum(memory_mib) AS memory_mib,
+                   sum(core_percent) AS core_percent FROM footprints GROUP BY 1)
+        SELECT d.uuid FROM devices d LEFT JOIN held h ON h.device_uuid = d.uuid
+        WHERE (d.used_slots, d.used_memory_mib, d.used_core_percent) IS DISTINCT FROM
+              (coalesce(h.slots, 0), coalesce(h.memory_mib, 0), coalesce(h.core_percent, 0))""",
+    "S2: a pod has two live allocations": """
+        SELECT pod_uid FROM allocations WHERE ended_at IS NULL GROUP BY 1 HAVING count(*) > 1""",
+    "S6: a pod's history has a gap": """
+        SELECT pod_uid FROM allocation_events GROUP BY 1
+        HAVING count(*) <> max(sequence) OR min(sequence) <> 1""",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class System:
+    """What `hamictl up --json` printed, with the means to use it."""
+
+    described: Mapping[str, Any]
+    folder: Path
+    api: httpx.Client
+
+    @property
+    def scheduler_url(self) -> str:
+        """The extender."""
+        return str(self.described["scheduler_url"])
+
+    def get(self, path: str) -> Json:
+        """Reads from the API server."""
+        answer = self.api.get(path)
+        assert answer.status_code == 200, answer.text
+        return dict(answer.json())
+
+    def create(self, pod: Json) -> httpx.Response:
+        """Creates a pod; the answer may be a refusal."""
+        return self.api.post("/api/v1/namespaces/default/pods", json=pod)
+
+    def run(self, *pods: Json) -> list[Json]:
+        """Creates pods and waits until all of them run."""
+        for pod in pods:
+            answer = self.create(pod)
+            assert answer.status_code == 201, answer.text
+        return [self.wait_for_phase(pod["metadata"]["name"], "Running") for pod in pods]
+
+    def pod(self, name: str) -> Json | None:
+        """The pod, or None when it is gone."""
+        answer = self.api.get(f"/api/v1/namespaces/default/pods/{name}")
+        return None if answer.status_code == 404 else dict(answer.json())
+
+    def wait_for_phase(self, name: str, phase: str, *, timeout_s: float = WAIT_S) -> Json:
+        """Waits for `status.phase`, for Running also until every container runs."""
+
+        def reached() -> Json | None:
+            pod = self.pod(name)
+            assert pod is not None, f"{name} is gone"
+            found = pod["status"].get("phase")
+            if phase == "Running" and found in ("Failed", "Succeeded"):
+                raise AssertionError(f"{name} ended: {pod['status']}")
+            states = [s.get("state", {}) for s in pod["status"].get("containerStatuses") or []]
+            running = phase != "Running" or all("running" in state for state in states)
+            return pod if found == phase and running else None
+
+        return wait(reached, f"{name} to be {phase}", timeout_s=timeout_s, why=self._why(name))
+
+    def _why(self, name: str) -> Callable[[], str]:
+        return lambda: json.dumps((self.pod(name) or {}).get("status"))
+
+    def wait_for_reason(self, name: str) -> str:
+        """Waits until the pod says why it is not scheduled."""
+
+        def reason() -> str | None:
+            for condition in (self.pod(name) or {"status": {}})["status"].get("conditions") or []:
+                if condition["type"] == "PodScheduled" and condition["status"] == "False":
+                    return str(condition.get("message") or "")
+            return None
+
+        return wait(reason, f"{name} to say why it waits")
+
+    def delete(self, *names: str) -> None:
+        """Deletes pods and waits until they are gone."""
+        for name in names:
+            self.api.request(
+                "DELETE",
+                f"/api/v1/namespaces/default/pods/{name}",
+                json={"gracePeriodSeconds": 1},
+            )
+        for name in names:
+            wait(lambda name=name: self.pod(name) is None, f"{name} to be gone")
+
+    def delete_all(self) -> None:
+        """Deletes every pod and waits until the ledger holds nothing."""
+        self.delete(*(pod["metadata"]["name"] for pod in self.pods()))
+        wait(
+            lambda: self.sql("SELECT count(*) FROM allocations WHERE ended_at IS NULL") == "0",
+            "the ledger to be empty",
+            why=lambda: self.sql("SELECT pod_name, state, reason FROM allocations"),
+        )
+
+    def pods(self) -> list[Json]:
+        """All pods of the default namespace."""
+        return list(self.get("/api/v1/namespaces/default/pods")["items"])
+
+    def events(self, name: str) -> list[tuple[str, str]]:
+        """(reason, message) of a pod's events."""
+        found = self.get("/api/v1/namespaces/default/events")["items"]
+        return [
+            (event["reason"], event.get("message", ""))
+            for event in found
+            if event["involvedObject"].get("name") == name
+        ]
+
+    def sql(self, query: str) -> str:
+        """Asks the ledger."""
+        return psql(str(self.described["postgres_dsn"]), query)
+
+    def log(self, pod: Json, container: str) -> list[Json]:
+        """The JSON lines that a container has printed."""
+        pattern = f"nodes/*/kubelet/pods/{pod['metadata']['uid']}/{container}.log"
+        paths = list(self.folder.glob(pattern))
+        lines = paths[0].read_text().splitlines() if paths else []
+        return [json.loads(line) for line in lines if line.startswith("{")]
+
+    def wait_for_log(self, pod: Json, container: str, event: str) -> list[Json]:
+        """Waits until the container has printed this event; returns all lines until then."""
+
+        def printed() -> list[Json] | None:
+            lines = self.log(pod, container)
+            return lines if any(line["event"] == event for line in lines) else None
+
+        return wait(
+            printed, f"{container} to print {event}", why=lambda: str(self.log(pod, container))
+        )
+
+    def check_invariants(self) -> None:
+        """Asserts what must hold at every instant."""
+        for name, query in INVARIANTS.items():
+            assert self.sql(query) == "", name
+
+    def converged(self) -> str | None:
+        """None when ledger = pods, else what differs."""
+        held = self.sql(
+            "SELECT pod_uid || ' ' || node || ' ' || state FROM allocations"
+            " WHERE ended_at IS NULL ORDER BY 1"
+        ).splitlines()
+        live = sorted(
+            f"{pod['metadata']['uid']} {pod['spec']['nodeName']} allocated"
+            for pod in self.pods()
+            if pod["spec"].get("nodeName") and pod["status"].get("phase") == "Running"
+        )
+        return None if held == live else f"ledger {held}, pods {live}"
+
+
+def wait(
+    check: Callable[[], T | None],
+    what: str,
+    *,
+    timeout_s: float = WAIT_S,
+    why: Callable[[], str] = lambda: "",
+) -> T:
+    """Polls until `check` returns something true."""
+    deadline = time.monotonic() + timeout_s
+    while not (value := check()):
+        assert time.monotonic() < deadline, f"waited {timeout_s:g} s for {what}; {why()}"
+        time.sleep(_POLL_S)
+    return value
+
+
+def hamictl(folder: Path, *arguments: str, timeout_s: float = READY_TIMEOUT_S) -> str:
+    """Runs the command as a user does."""
+    done = subprocess.run(
+        [str(Path(sys.executable).parent / "hamictl"), *arguments],
+        env={"HAMI_FOLDER": str(folder), "PATH": "/usr/bin:/bin", "HOME": str(folder)},
+        capture_output=True,
+        text=True,
+        timeout=timeout_s,
+        check=False,
+    )
+    assert done.returncode == 0, f"hamictl {' '.join(arguments)}: {done.stdout}{done.stderr}"
+    return done.stdout
+
+
+def a_pod(
+    name: str,
+    limits: Mapping[str, object] | None = None,
+    *,
+    command: Sequence[str] = ("vgpu-probe",),
+    containers: Mapping[str, Mapping[str, object]] | None = None,
+    annotations: Mapping[str, str] | None = None,
+    init: Mapping[str, object] | None = None,
+) -> Json:
+    """A pod of vgpu-probes; `limits` are of the one container, or `containers` by name."""
+    parts = containers or {"cuda": limits or {}}
+
+    def container(container_name: str, wanted: Mapping[str, object], argv: Sequence[str]) -> Json:
+        return {
+            "name": container_name,
+            "image": "hami/vgpu-probe",
+            "command": list(argv),
+            "resources": {"limits": {key: str(value) for key, value in wanted.items()}},
+        }
+
+    spec: Json = {
+        "containers": [container(each, wanted, command) for each, wanted in parts.items()],
+        "terminationGracePeriodSeconds": 2,
+    }
+    if init is not None:
+        spec["initContainers"] = [container("init", init, ("vgpu-probe", "--once"))]
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": name, "annotations": dict(annotations or {})},
+        "spec": spec,
+    }
+
+
+def slice_of(memory_mib: int, core_percent: int = 0, count: int = 1) -> dict[str, object]:
+    """Limits of a slice."""
+    limits: dict[str, object] = {"nvidia.com/gpu": count, "nvidia.com/gpumem": memory_mib}
+    return limits | ({"nvidia.com/gpucores": core_percent} if core_percent else {})

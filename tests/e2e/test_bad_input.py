@@ -1,0 +1,122 @@
+"""Mistakes of people and broken neighbours: one clear sentence each, nothing lost."""
+
+from __future__ import annotations
+
+import httpx
+import pytest
+
+from tests.e2e.system import System, a_pod, slice_of, wait
+
+pytestmark = pytest.mark.e2e
+
+
+@pytest.mark.parametrize(
+    ("body", "error"),
+    [
+        pytest.param(b"", "EOF", id="empty"),
+        pytest.param(b"{", "", id="cut off"),
+        pytest.param(b"[]", "", id="not an object"),
+        pytest.param(b"{}", "extender args missing pod", id="no pod"),
+        pytest.param(b'{"Pod": 7, "NodeNames": ["node-0"]}', "", id="pod is a number"),
+        pytest.param(b'{"Pod": {"metadata": {}}, "NodeNames": "x"}', "", id="names are a string"),
+    ],
+)
+def test_malformed_extender_arguments_are_answered_inside_the_result(
+    system: System, body: bytes, error: str
+) -> None:
+    answer = httpx.post(f"{system.scheduler_url}/filter", content=body, timeout=10)
+
+    assert answer.status_code == 200
+    assert error in answer.json()["Error"]
+    assert answer.json()["Error"]
+    assert "Traceback" not in answer.text
+
+
+def test_binding_an_unknown_pod_is_refused_with_its_name(system: System) -> None:
+    answer = httpx.post(
+        f"{system.scheduler_url}/bind",
+        json={"PodName": "ghost", "PodNamespace": "default", "PodUID": "u", "Node": "node-0"},
+        timeout=10,
+    )
+
+    assert answer.status_code == 200
+    assert "ghost" in answer.json()["Error"]
+
+
+@pytest.mark.parametrize(
+    ("limits", "named"),
+    [
+        pytest.param({"nvidia.com/gpu": -1}, "nvidia.com/gpu", id="negative count"),
+        pytest.param({"nvidia.com/gpu": "0.5"}, "nvidia.com/gpu", id="fractional count"),
+        pytest.param(
+            {"nvidia.com/gpu": 1, "nvidia.com/gpumem": "1500m"}, "gpumem", id="fractional memory"
+        ),
+        pytest.param(
+            {"nvidia.com/gpu": 1, "nvidia.com/gpumem-percentage": 150}, "percentage", id="percent"
+        ),
+    ],
+)
+def test_a_wrong_amount_is_refused_at_once_and_named(
+    system: System, limits: dict[str, object], named: str
+) -> None:
+    answer = system.create(a_pod("wrong", limits))
+
+    assert answer.status_code in (403, 422, 400, 500), answer.text
+    assert named in answer.json()["message"]
+    assert system.pod("wrong") is None
+
+
+def test_an_unknown_vendors_resource_is_left_to_kube_scheduler(system: System) -> None:
+    answer = system.create(a_pod("other", {"example.com/tpu": 1}))
+
+    assert answer.status_code == 201
+    created = answer.json()
+    assert created["spec"]["schedulerName"] == "default-scheduler"
+    assert system.sql("SELECT count(*) FROM allocations WHERE ended_at IS NULL") == "0"
+
+
+def test_a_broken_node_annotation_stops_nobody(system: System) -> None:
+    path = "/api/v1/nodes/node-1"
+    before = system.get(path)["metadata"]["annotations"]["hami.io/node-nvidia-register"]
+    answer = system.api.patch(
+        path,
+        json={"metadata": {"annotations": {"hami.io/node-nvidia-register": "[{{{"}}},
+        headers={"Content-Type": "application/merge-patch+json"},
+    )
+    assert answer.status_code == 200
+
+    system.run(a_pod("fine", slice_of(1000)))
+
+    system.api.patch(
+        path,
+        json={"metadata": {"annotations": {"hami.io/node-nvidia-register": before}}},
+        headers={"Content-Type": "application/merge-patch+json"},
+    )
+
+
+def test_annotations_of_a_user_never_make_an_allocation(system: System) -> None:
+    forged = {
+        "hami.io/vgpu-node": "node-0",
+        "hami.io/vgpu-devices-allocated": "GPU-x,NVIDIA,80000,100:;",
+        "hami.io/bind-phase": "success",
+        "hami.io/grant": "e30.e30",
+    }
+    answer = system.create(a_pod("forger", slice_of(100_000), annotations=forged))
+    assert answer.status_code == 201
+
+    kept = answer.json()["metadata"].get("annotations") or {}
+    assert not set(forged) & set(kept)
+    system.wait_for_reason("forger")
+    assert system.sql("SELECT count(*) FROM allocations WHERE ended_at IS NULL") == "0"
+
+
+def test_a_pod_bound_past_us_gets_no_card(system: System) -> None:
+    pod = a_pod("bypass", slice_of(1000))
+    pod["metadata"]["labels"] = {"hami.io/webhook": "ignore"}
+    pod["spec"]["nodeName"] = "node-0"
+    assert system.create(pod).status_code == 201
+
+    failed = system.wait_for_phase("bypass", "Failed")
+
+    assert failed["status"]["reason"] == "UnexpectedAdmissionError"
+    wait(lambda: system.pod("bypass") is not None, "the pod to stay for its owner to see")

@@ -1,0 +1,116 @@
+"""The MutatingWebhookConfiguration, and its CEL condition run by a CEL interpreter."""
+
+import base64
+from typing import Any
+
+import celpy
+import pytest
+from hamicommon.admission.registration import (
+    Registration,
+    ServiceReference,
+    match_expression,
+    webhook_configuration,
+)
+
+RESOURCES = ("nvidia.com/gpu", "nvidia.com/gpumem")
+
+
+def webhook(**changes: Any) -> Any:
+    values: dict[str, Any] = {"target": ServiceReference(), "resources": RESOURCES} | changes
+    return webhook_configuration(Registration(**values))["webhooks"][0]
+
+
+def pod(
+    *, limits: Any = None, requests: Any = None, init: bool = False, annotations: Any = None
+) -> dict[str, Any]:
+    resources = {
+        name: value for name, value in (("limits", limits), ("requests", requests)) if value
+    }
+    asking = {"name": "c", "resources": resources} if resources else {"name": "c"}
+    plain = {"name": "d"}
+    spec = {"containers": [plain], "initContainers": [asking]} if init else {"containers": [asking]}
+    metadata = {"annotations": annotations} if annotations else {"name": "p"}
+    return {"metadata": metadata, "spec": spec}
+
+
+@pytest.mark.parametrize(
+    ("candidate", "concerns_us"),
+    [
+        (pod(limits={"nvidia.com/gpu": "1"}), True),
+        (pod(requests={"nvidia.com/gpumem": "1"}), True),
+        (pod(limits={"nvidia.com/gpu": "1"}, init=True), True),
+        (pod(annotations={"hami.io/grant": "x"}), True),
+        (pod(limits={"cpu": "1"}, requests={"memory": "1"}), False),
+        (pod(limits={"nvidia.com/gpux": "1"}), False),
+        (pod(annotations={"example.com/a": "x"}), False),
+        (pod(), False),
+        (pod(init=True), False),
+    ],
+    ids=[
+        "limits",
+        "requests",
+        "init container",
+        "annotation of ours",
+        "other resources",
+        "a longer name",
+        "another's annotation",
+        "nothing",
+        "init container without",
+    ],
+)
+def test_only_pods_that_concern_us_meet_the_condition(
+    candidate: dict[str, Any], concerns_us: bool
+) -> None:
+    environment = celpy.Environment()
+    program = environment.program(environment.compile(match_expression(RESOURCES)))
+
+    assert bool(program.evaluate({"object": celpy.json_to_cel(candidate)})) is concerns_us
+
+
+def test_it_fails_closed_for_those_and_asks_for_nobody_else() -> None:
+    rendered = webhook()
+
+    assert rendered["failurePolicy"] == "Fail"
+    assert rendered["timeoutSeconds"] == 5
+    assert [condition["name"] for condition in rendered["matchConditions"]] == ["concerns-hami"]
+    assert rendered["rules"][0]["operations"] == ["CREATE"]
+    assert rendered["rules"][0]["resources"] == ["pods"]
+
+
+def test_an_older_server_gets_no_condition_and_fails_open() -> None:
+    rendered = webhook(match_conditions=False, failure_policy="Ignore")
+
+    assert "matchConditions" not in rendered
+    assert rendered["failurePolicy"] == "Ignore"
+
+
+def test_failing_closed_without_a_condition_is_refused() -> None:
+    with pytest.raises(ValueError, match="use Ignore"):
+        webhook(match_conditions=False)
+
+
+def test_no_resource_at_all_is_refused() -> None:
+    with pytest.raises(ValueError, match="resources is empty"):
+        webhook(resources=())
+
+
+def test_system_namespaces_and_the_ignore_label_are_excluded() -> None:
+    rendered = webhook()
+
+    names, label = rendered["namespaceSelector"]["matchExpressions"]
+    assert {"kube-system", "hami-system"} <= set(names["values"])
+    assert label == {"key": "hami.io/webhook", "operator": "NotIn", "values": ["ignore"]}
+    assert rendered["objectSelector"]["matchExpressions"] == [label]
+
+
+def test_a_service_or_an_address_can_be_the_target() -> None:
+    service = webhook(target=ServiceReference(namespace="ns", name="w", port=8443))
+    address = webhook(target="https://127.0.0.1:1/webhook", ca_bundle_pem=b"CA")
+
+    assert service["clientConfig"] == {
+        "service": {"namespace": "ns", "name": "w", "port": 8443, "path": "/webhook"}
+    }
+    assert address["clientConfig"] == {
+        "url": "https://127.0.0.1:1/webhook",
+        "caBundle": base64.b64encode(b"CA").decode(),
+    }

@@ -1,0 +1,118 @@
+import os
+from pathlib import Path
+
+import pytest
+from hami_node_agent.adapters.host_files import HostFiles
+from hamicommon.errors import InvalidRequest
+
+from tests.unit.node_agent.builders import CARD_A, a_container, a_grant, a_record, a_share
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> HostFiles:
+    return HostFiles(
+        base=tmp_path / "hook" / "vgpu",
+        state_dir=tmp_path / "state",
+        lock_dir=tmp_path / "lock",
+        oversubscribe=False,
+    )
+
+
+@pytest.fixture
+def library(tmp_path: Path) -> Path:
+    path = tmp_path / "libvgpu.so"
+    path.write_bytes(b"first build")
+    return path
+
+
+def install(files: HostFiles, library: Path) -> Path:
+    return files.install(library, version="1.2", preload_path="/usr/local/vgpu/libvgpu.so")
+
+
+def test_installing_puts_library_and_preload_list_in_place(
+    files: HostFiles, library: Path, tmp_path: Path
+) -> None:
+    target = install(files, library)
+
+    assert target == tmp_path / "hook/vgpu/libvgpu.so.1.2"
+    assert target.read_bytes() == b"first build"
+    assert (target.parent / "ld.so.preload").read_text() == "/usr/local/vgpu/libvgpu.so\n"
+    assert (tmp_path / "lock").stat().st_mode & 0o777 == 0o777
+
+
+def test_a_mapped_library_is_never_written_to(files: HostFiles, library: Path) -> None:
+    target = install(files, library)
+    with target.open("rb") as mapped:
+        library.write_bytes(b"second build")
+
+        install(files, library)
+
+        assert mapped.read() == b"first build"
+    assert target.read_bytes() == b"second build"
+
+
+def test_the_same_library_is_left_alone(files: HostFiles, library: Path) -> None:
+    before = install(files, library).stat().st_ino
+
+    assert install(files, library).stat().st_ino == before
+
+
+def test_a_missing_library_is_named(files: HostFiles, tmp_path: Path) -> None:
+    with pytest.raises(InvalidRequest, match=r"library_path .*libvgpu\.so is wanted"):
+        install(files, tmp_path / "nothing")
+
+
+def test_limits_are_replaced_inside_the_same_directory(files: HostFiles) -> None:
+    record = a_record(a_grant(), ids={"x"}, nonce="n")
+    files.write_limits(record)
+    directory = files.limits_dir("n").stat().st_ino
+    changed = a_record(a_grant(a_container(a_share(CARD_A, 1, 2))), ids={"x"}, nonce="n")
+
+    files.write_limits(changed)
+
+    assert files.limits_dir("n").stat().st_ino == directory
+    assert f"device {CARD_A} memory_bytes 1048576 core_percent 2" in (
+        (files.limits_dir("n") / "limits").read_text()
+    )
+    assert os.listdir(files.limits_dir("n")) == ["limits"]
+
+
+def test_a_cache_directory_is_empty_and_open_to_all(files: HostFiles, tmp_path: Path) -> None:
+    directory = tmp_path / "hook/vgpu/containers/uid_main"
+    files.make_cache_dir("uid_main")
+    (directory / "old.cache").write_bytes(b"x")
+
+    files.make_cache_dir("uid_main")
+
+    assert list(directory.iterdir()) == []
+    assert directory.stat().st_mode & 0o777 == 0o777
+
+
+def test_removing_a_pod_follows_no_link_of_the_tenant(files: HostFiles, tmp_path: Path) -> None:
+    precious = tmp_path / "precious"
+    precious.mkdir()
+    (precious / "file").touch()
+    files.make_cache_dir("uid_main")
+    containers = tmp_path / "hook/vgpu/containers"
+    (containers / "uid_main" / "link").symlink_to(precious)
+    files.write_limits(a_record(a_grant(), ids={"x"}, nonce="n"))
+
+    files.remove_pod(["uid_main", ""], ["n"])
+
+    assert (precious / "file").exists()
+    assert containers.is_dir()
+    assert not (containers / "uid_main").exists()
+    assert not files.limits_dir("n").exists()
+
+
+def test_strays_go_when_they_are_old_and_nobody_knows_them(files: HostFiles) -> None:
+    for nonce in ("known", "old", "young"):
+        files.write_limits(a_record(a_grant(), ids={"x"}, nonce=nonce))
+    for nonce in ("known", "old"):
+        os.utime(files.limits_dir(nonce), (0, 0))
+
+    files.remove_strays(nonces={"known"}, cache_dirs=set(), older_than_s=300)
+
+    assert files.limits_dir("known").exists()
+    assert files.limits_dir("young").exists()
+    assert not files.limits_dir("old").exists()

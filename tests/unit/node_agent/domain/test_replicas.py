@@ -1,0 +1,65 @@
+import pytest
+from hami_node_agent.domain.replicas import card_of, preferred_ids, replicas_of
+from hamicommon.domain.ids import GpuUuid
+
+from tests.unit.node_agent.builders import CARD_A, CARD_B
+
+
+@pytest.mark.parametrize(
+    ("device_id", "card"),
+    [
+        (f"{CARD_A}-0", CARD_A),
+        (f"{CARD_A}-12", CARD_A),
+        (CARD_A, CARD_A),
+        ("GPU-03f69c50-207a-2038-9b45-230000000000", "GPU-03f69c50-207a-2038-9b45-230000000000"),
+        ("MIG-1234::3", "MIG-1234"),
+        ("some-card", "some-card"),
+        (f"{CARD_A}-x", f"{CARD_A}-x"),
+    ],
+)
+def test_the_card_of_an_id_is_all_but_its_replica(device_id: str, card: str) -> None:
+    assert card_of(device_id) == card
+
+
+def test_a_card_has_one_id_per_slot_and_each_leads_back_to_it() -> None:
+    ids = [str(replica) for replica in replicas_of(CARD_A, 10)]
+
+    assert ids == [f"{CARD_A}-{n}" for n in range(10)]
+    assert {card_of(device_id) for device_id in ids} == {CARD_A}
+
+
+def test_free_slots_of_the_granted_cards_are_preferred_lowest_first() -> None:
+    available = [f"{CARD_B}-3", f"{CARD_A}-10", f"{CARD_A}-2", f"{CARD_B}-1"]
+
+    chosen = preferred_ids([CARD_B, CARD_A], available=available, must_include=[], size=2)
+
+    assert chosen == (f"{CARD_B}-1", f"{CARD_A}-2")
+
+
+def test_ids_that_must_be_included_count_for_their_card() -> None:
+    chosen = preferred_ids(
+        [CARD_A, CARD_B],
+        available=[f"{CARD_A}-0", f"{CARD_A}-1", f"{CARD_B}-0"],
+        must_include=[f"{CARD_A}-1"],
+        size=2,
+    )
+
+    assert chosen == (f"{CARD_A}-1", f"{CARD_B}-0")
+
+
+def test_a_granted_card_without_a_free_slot_is_left_to_the_kubelet() -> None:
+    chosen = preferred_ids(
+        [CARD_A, CARD_B], available=[f"{CARD_B}-0", f"{CARD_B}-1"], must_include=[], size=2
+    )
+
+    assert chosen == (f"{CARD_B}-0",)
+
+
+def test_never_more_ids_than_asked_for() -> None:
+    cards = [GpuUuid(CARD_A), GpuUuid(CARD_B)]
+
+    chosen = preferred_ids(
+        cards, available=[f"{CARD_A}-0", f"{CARD_B}-0"], must_include=[f"{CARD_B}-0"], size=1
+    )
+
+    assert chosen == (f"{CARD_B}-0",)

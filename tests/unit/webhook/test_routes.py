@@ -1,0 +1,177 @@
+"""POST /webhook and the probes, without TLS and with the real mutation."""
+
+import base64
+import json
+import logging
+from functools import partial
+from typing import Any
+
+import httpx
+import pytest
+from hami_webhook.instruments import Instruments
+from hami_webhook.routes import create_app, probe_routes
+from hami_webhook.service import Admission, Decide, FailPolicy
+from hamicommon import deviceconfig
+from hamicommon.admission.mutation import AdmissionRules, Verdict, mutate
+from hamicommon.vendors.registry import Vendors
+from opentelemetry.sdk.trace import TracerProvider
+
+RULES = AdmissionRules(
+    vendors=Vendors.from_config(deviceconfig.load(None)), scheduler_name="hami-scheduler"
+)
+MUTATE: Decide = partial(mutate, rules=RULES)
+MAX_BODY = 100_000
+
+
+def client(
+    instruments: Instruments,
+    *,
+    decide: Decide = MUTATE,
+    fail_policy: FailPolicy = "closed",
+    hindrances: tuple[str, ...] = (),
+) -> httpx.AsyncClient:
+    admission = Admission(decide, instruments, fail_policy)
+    probes = probe_routes(instruments.registry, lambda: list(hindrances))
+    app = create_app(admission, probes, max_body_bytes=MAX_BODY)
+    return httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://webhook")
+
+
+def review(pod: object) -> dict[str, Any]:
+    return {
+        "apiVersion": "admission.k8s.io/v1",
+        "kind": "AdmissionReview",
+        "request": {
+            "uid": "r1",
+            "operation": "CREATE",
+            "namespace": "ns",
+            "userInfo": {"username": "alice"},
+            "object": pod,
+        },
+    }
+
+
+def pod(**limits: str) -> dict[str, Any]:
+    container = {"name": "c", "resources": {"limits": limits}}
+    return {"kind": "Pod", "metadata": {"name": "p"}, "spec": {"containers": [container]}}
+
+
+@pytest.fixture
+def instruments() -> Instruments:
+    return Instruments()
+
+
+def count(instruments: Instruments, verdict: str) -> float:
+    value = instruments.registry.get_sample_value(
+        "hami_webhook_reviews_total", {"verdict": verdict}
+    )
+    return value or 0.0
+
+
+def broken(_pod: Any, *, traceparent: str) -> Verdict:
+    raise ZeroDivisionError("secret detail")
+
+
+async def test_a_pod_that_asks_for_a_card_is_sent_to_our_scheduler(
+    instruments: Instruments, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    async with client(instruments) as http:
+        body = (await http.post("/webhook", json=review(pod(**{"nvidia.com/gpu": "1"})))).json()
+
+    patch = json.loads(base64.b64decode(body["response"]["patch"]))
+    assert {"op": "add", "path": "/spec/schedulerName", "value": "hami-scheduler"} in patch
+    assert count(instruments, "mutated") == 1
+    (line,) = [record for record in caplog.records if record.name == "hami_webhook.audit"]
+    assert (line.verdict, line.user, line.review_uid) == ("mutated", "alice", "r1")  # type: ignore[attr-defined]
+
+
+async def test_a_pod_without_a_card_is_left_as_it_is(instruments: Instruments) -> None:
+    async with client(instruments) as http:
+        body = (await http.post("/webhook", json=review(pod(cpu="1")))).json()
+
+    assert body["response"] == {"uid": "r1", "allowed": True}
+    assert count(instruments, "untouched") == 1
+
+
+async def test_the_pods_trace_begins_here(
+    instruments: Instruments, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    provider = TracerProvider()
+    monkeypatch.setattr("hami_webhook.service.tracer", provider.get_tracer("test"))
+    async with client(instruments) as http:
+        body = (await http.post("/webhook", json=review(pod(**{"nvidia.com/gpu": "1"})))).json()
+
+    patch = json.loads(base64.b64decode(body["response"]["patch"]))
+    (stamp,) = [op["value"] for op in patch if "annotations" in op["path"]]
+    assert stamp["hami.io/traceparent"].startswith("00-")
+    provider.shutdown()
+
+
+async def test_what_can_never_work_is_refused_with_the_reason(instruments: Instruments) -> None:
+    asking = pod(**{"nvidia.com/gpu": "1", "nvidia.com/gpumem-percentage": "150"})
+    async with client(instruments) as http:
+        body = (await http.post("/webhook", json=review(asking))).json()
+
+    assert body["response"]["allowed"] is False
+    assert "nvidia.com/gpumem-percentage" in body["response"]["status"]["message"]
+    assert count(instruments, "denied") == 1
+
+
+async def test_a_body_that_is_no_review_gets_400_and_a_sentence(instruments: Instruments) -> None:
+    async with client(instruments) as http:
+        answer = await http.post("/webhook", content=b"nonsense")
+
+    assert answer.status_code == 400
+    assert answer.json()["error"].startswith("the body is no JSON")
+    assert count(instruments, "malformed") == 1
+
+
+async def test_a_malformed_review_with_a_uid_gets_a_review_as_answer(
+    instruments: Instruments,
+) -> None:
+    async with client(instruments) as http:
+        answer = await http.post("/webhook", json=review({"kind": "Pod", "spec": 3}))
+
+    assert answer.status_code == 200
+    response = answer.json()["response"]
+    assert (response["uid"], response["allowed"], response["status"]["code"]) == ("r1", False, 400)
+
+
+async def test_a_body_that_is_too_long_is_not_read_to_its_end(instruments: Instruments) -> None:
+    async with client(instruments) as http:
+        answer = await http.post("/webhook", content=b"x" * (MAX_BODY + 1))
+
+    assert answer.status_code == 413
+
+
+async def test_our_own_failure_refuses_the_pod_without_a_traceback(
+    instruments: Instruments,
+) -> None:
+    async with client(instruments, decide=broken) as http:
+        response = (await http.post("/webhook", json=review(pod()))).json()["response"]
+
+    assert response["allowed"] is False
+    assert response["status"]["code"] == 500
+    assert "secret detail" not in json.dumps(response)
+    assert count(instruments, "failed") == 1
+
+
+async def test_our_own_failure_lets_the_pod_pass_with_a_warning_when_open(
+    instruments: Instruments,
+) -> None:
+    async with client(instruments, decide=broken, fail_policy="open") as http:
+        response = (await http.post("/webhook", json=review(pod()))).json()["response"]
+
+    assert response["allowed"] is True
+    assert "patch" not in response
+    assert "without a slice" in response["warnings"][0]
+
+
+async def test_the_probes_say_why_it_is_not_ready(instruments: Instruments) -> None:
+    async with client(instruments, hindrances=("the certificate expired", "stopping")) as http:
+        assert (await http.get("/healthz")).text == "ok"
+        ready = await http.get("/readyz")
+        page = (await http.get("/metrics")).text
+
+    assert (ready.status_code, ready.text) == (503, "the certificate expired; stopping")
+    assert "hami_webhook_review_seconds" in page
