@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Protocol
 
-from hamicommon.db.ledger import Change, Draft, Step
+from hamicommon.db.ledger import Change, Draft, LockHolder, Step
 from hamicommon.domain.allocations import Allocation, ContainerGrant
 from hamicommon.domain.devices import DeviceUsage, NodeInventory
 from hamicommon.domain.ids import AllocationId, GpuUuid, NodeName, PodUid
@@ -161,15 +161,6 @@ class DriftJournal(Protocol):
     async def drift(self, kind: str, subject: str, detail: str, *, repaired: bool) -> None:
         """Appends one line. Raises: Unavailable."""
         ...
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LockHolder:
-    """Who is between bind and Allocate on a node."""
-
-    pod_uid: PodUid
-    allocation_id: AllocationId
-    token: int
 
 
 class NodeLock(Protocol):
