@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 from urllib.error import HTTPError, URLError
 from urllib.request import urlopen
 
@@ -31,6 +31,7 @@ REPOSITORY = Path(__file__).resolve().parents[3]
 FAKEGPU = REPOSITORY / "native/fakegpu/build"
 RESOURCE = "nvidia.com/gpu"
 NODE = "node-1.example"
+T = TypeVar("T")
 DEADLINE_S = 20.0
 CARDS = (
     "GPU-aaaaaaaa-0000-0000-0000-000000000001",
@@ -38,7 +39,7 @@ CARDS = (
 )
 
 
-async def until[T](what: Callable[[], T], *, deadline_s: float = DEADLINE_S) -> T:
+async def until(what: Callable[[], T], *, deadline_s: float = DEADLINE_S) -> T:
     """Waits until `what()` is true and returns it."""
     async with asyncio.timeout(deadline_s):
         while True:
