@@ -35,6 +35,7 @@ from hami_node_agent.inventory import InventoryTeller, keep_annotation
 from hami_node_agent.node_state import NodeState
 from hami_node_agent.plugin import Plugin
 from hami_node_agent.prestarting import PreStarting
+from hami_node_agent.readiness import ReadinessService
 from hami_node_agent.registration import Registration
 from hami_node_agent.reporting import Reports, send_reports
 from hami_node_agent.routes import make_routes
@@ -92,8 +93,9 @@ async def open_agent(settings: Settings) -> AsyncIterator[Agent]:
             node=settings.node_name,
             snapshot_interval_s=settings.snapshot_interval_s,
         )
+        plugin = await _plugin(settings, outside, cards, feed, reports)
         registration = Registration(
-            await _plugin(settings, outside, cards, feed, reports),
+            plugin,
             socket_dir=settings.kubelet_socket_dir,
             socket_name=settings.socket_name,
             resource_name=settings.resource_name,
@@ -116,6 +118,7 @@ async def open_agent(settings: Settings) -> AsyncIterator[Agent]:
             "cards": cards.run(),
             "grants": feed.run(),
             "registration": registration.run(),
+            "readiness": ReadinessService(outside.bus, plugin, node=settings.node_name).run(),
             "inventory": _inventory(settings, outside, cards).run(),
             "annotation": keep_annotation(cards, node),
             "reports": send_reports(outside.state, outside.bus, node=settings.node_name),

@@ -165,6 +165,8 @@ class Binding:
 
     async def _bind_claimed(self, allocation: Allocation, deadline: float) -> None:
         await self._acquire_lock(allocation, deadline)
+        # A pod that is bound to a node whose agent or kubelet is away fails there for good.
+        await self._grants.expect_ready(allocation.node)
         grant = grant_of(
             allocation, expires_at=datetime.now(UTC) + timedelta(seconds=SIGNED_GRANT_S)
         )

@@ -229,6 +229,14 @@ class PodEvents(Protocol):
 class GrantAnnouncer(Protocol):
     """Tells nodes of their grants."""
 
+    async def expect_ready(self, node: NodeName) -> None:
+        """Asks the node's agent whether it and its kubelet can take a pod now.
+
+        A bus that is away proves nothing, and is no reason to wait. Raises: Conflict when the agent
+        says no, or does not run.
+        """
+        ...
+
     async def granted(self, grant: Grant) -> None:
         """Raises: Unavailable when the bus is away."""
         ...

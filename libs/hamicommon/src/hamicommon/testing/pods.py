@@ -92,12 +92,21 @@ class FakePodEvents:
 
 
 class FakeGrantAnnouncer:
-    """Keeps what nodes would have been told; `away` is a bus that is down."""
+    """Keeps what nodes would have been told; `away` is a bus that is down.
+
+    `not_ready` maps nodes to the reason why they can't take a pod.
+    """
 
     def __init__(self) -> None:
         self.away = False
         self.granted_ones: list[Grant] = []
         self.withdrawn_ones: list[tuple[Allocation, str]] = []
+        self.not_ready: dict[NodeName, str] = {}
+
+    async def expect_ready(self, node: NodeName) -> None:
+        """See the port."""
+        if not self.away and node in self.not_ready:
+            raise Conflict(f"node {node} can't take a pod now: {self.not_ready[node]}")
 
     async def granted(self, grant: Grant) -> None:
         """See the port."""

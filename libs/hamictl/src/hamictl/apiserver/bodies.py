@@ -14,6 +14,7 @@ import yaml
 from hamictl.apiserver import faces, schema
 from hamictl.apiserver.calls import Caller, Target
 from hamictl.apiserver.errors import ApiError, Json, bad_request, unsupported_media_type
+from hamictl.apiserver.patching import not_an_object
 from hamictl.apiserver.resources import Resource
 from hamictl.apiserver.strategies import apply_defaults
 
@@ -78,12 +79,14 @@ def check_kind(resource: Resource, body: Json) -> None:
         )
 
 
-def clean(resource: Resource, caller: Caller, body: Json) -> Json:
-    """The known part of a body, in stored shape."""
+def clean(resource: Resource, caller: Caller, body: Json, *, is_patched: bool = False) -> Json:
+    """The known part of a body, in stored shape. Raises: ApiError 400, of a patch 422."""
     cannot = f'{resource.kind} in version "{resource.version}" cannot be handled as a '
     try:
         cleaned, unknown = schema.clean(resource.schema, body)
     except schema.Unreadable as error:
+        if is_patched:
+            raise not_an_object(str(error)) from error
         raise bad_request(f"{cannot}{resource.kind}: {error}") from error
     if unknown and caller.field_validation == "Strict":
         listed = ", ".join(f'unknown field "{path}"' for path in unknown)

@@ -125,10 +125,13 @@ def _delete_one(
     meta["deletionGracePeriodSeconds"] = grace_s
     if grace_s > 0 or meta.get("finalizers"):
         return transaction.put(target.collection, body)
-    last = transaction.delete(target.collection, body)
-    if target.resource.kind == "Pod":
-        quota.settle(transaction, target.namespace)
-    return last
+    if target.resource.kind != "Pod":
+        return transaction.delete(target.collection, body)
+    # The real server marks a pod before it removes it, and answers with the marked one.
+    marked = transaction.put("pods", body)
+    transaction.delete("pods", body)
+    quota.settle(transaction, target.namespace)
+    return marked
 
 
 def _grace_s(pod: Json, options: Options) -> int:

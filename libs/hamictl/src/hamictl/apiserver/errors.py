@@ -43,9 +43,10 @@ class ApiError(HamiError):
             "metadata": {},
             "status": "Failure",
             "message": str(self),
-            "reason": self.reason,
             "code": self.code,
         }
+        if self.reason:
+            body["reason"] = self.reason
         if self.details:
             body["details"] = self.details
         return body

@@ -13,7 +13,6 @@ import orjson
 from hamictl.apiserver import openapi
 from hamictl.apiserver.errors import Json
 
-MEDIA_TYPE = "application/com.github.proto-openapi.spec.v2@v1.0+protobuf"
 _VERBS = {"get": 2, "put": 3, "post": 4, "delete": 5, "patch": 8}
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import jsonpatch
 import orjson
 
-from hamictl.apiserver.errors import ApiError, Json, bad_request, unsupported_media_type
+from hamictl.apiserver.errors import ApiError, Json, bad_request
 from hamictl.apiserver.strategic_merge import merge_patch, strategic_merge
 
 JSON_PATCH = "application/json-patch+json"
@@ -19,7 +19,7 @@ ACCEPTED = [JSON_PATCH, MERGE_PATCH, STRATEGIC_PATCH]
 def read_patch(content_type: str, body: bytes) -> Any:
     """The decoded patch. Raises: ApiError 415 for another type, 400 for what is no JSON."""
     if content_type not in ACCEPTED:
-        raise unsupported_media_type(ACCEPTED)
+        raise ApiError(415, "UnsupportedMediaType", "415: Unsupported Media Type", {})
     try:
         patch = orjson.loads(body)
     except orjson.JSONDecodeError as error:
@@ -27,7 +27,9 @@ def read_patch(content_type: str, body: bytes) -> Any:
     if content_type == JSON_PATCH and not isinstance(patch, list):
         raise bad_request("json: cannot unmarshal object into Go value of type jsonpatch.Patch")
     if content_type != JSON_PATCH and not isinstance(patch, dict):
-        raise bad_request("json: cannot unmarshal array into Go value of type map[string]interface")
+        raise not_an_object(
+            "json: cannot unmarshal array into Go value of type map[string]interface"
+        )
     return patch
 
 
@@ -55,3 +57,10 @@ def apply_json_patch(target: Json, operations: list[Any]) -> Json:
     if not isinstance(patched, dict):
         raise bad_request("a patch must leave an object")
     return patched
+
+
+def not_an_object(why: str) -> ApiError:
+    """The patch leaves something that is not an object of the resource."""
+    message = f"Invalid value: {why}"
+    cause = {"reason": "FieldValueInvalid", "message": message, "field": "patch"}
+    return ApiError(422, "Invalid", f' "" is invalid: patch: {message}', {"causes": [cause]})

@@ -64,7 +64,8 @@ async def _dispatch(registry: Registry, request: Request, warnings: list[str]) -
     if path == "/version":
         return responses.answer_json(discovery.version())
     user = users.authenticate(request.headers.get("authorization", ""), registry.tokens)
-    if request.method == "GET" and (document := _document(registry, path)) is not None:
+    accept = request.headers.get("accept", "")
+    if request.method == "GET" and (document := _document(registry, path, accept)) is not None:
         return document
     target = paths.parse(path)
     query = request.query_params
@@ -88,12 +89,16 @@ async def _dispatch(registry: Registry, request: Request, warnings: list[str]) -
     raise method_not_allowed()
 
 
-def _document(registry: Registry, path: str) -> Response | None:
+def _document(registry: Registry, path: str, accept: str) -> Response | None:
     """Discovery and OpenAPI, or None where the path is an object's."""
     if (found := discovery.answer(path, registry.address)) is not None:
         return responses.answer_json(found)
     if path == "/openapi/v2":
-        return Response(openapi_proto.document(), media_type=openapi_proto.MEDIA_TYPE)
+        if "protobuf" in accept:
+            # Old kubectls cannot parse the media type that they ask for; the real server of
+            # their time calls the document a stream of bytes too.
+            return Response(openapi_proto.document(), media_type="application/octet-stream")
+        return responses.answer_json(openapi.v2())
     if path == "/openapi/v3":
         return responses.answer_json(openapi.v3_index())
     if path.startswith("/openapi/v3/"):

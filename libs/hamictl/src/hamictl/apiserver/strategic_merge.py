@@ -58,7 +58,10 @@ def strategic_merge(definition: str, target: Json, patch: Json) -> Json:
             merged[name] = _merge_field(definition, name, merged.get(name), value)
     for name, order in patch.items():
         if name.startswith(_ORDER):
-            _reorder(merged, definition, name.removeprefix(_ORDER), order)
+            field = name.removeprefix(_ORDER)
+            if isinstance(values := merged.get(field), list):
+                key = merge_keys.MERGE_KEYS.get((definition, field))
+                merged[field] = _in_order(values, order, target.get(field) or [], key)
     return merged
 
 
@@ -70,7 +73,8 @@ def _merge_field(definition: str, name: str, old: Any, new: Any) -> Any:
     if isinstance(new, list) and (key := merge_keys.MERGE_KEYS.get((definition, name))):
         return _merge_list(kind.removeprefix("[]"), key, old or [], new)
     if isinstance(new, list) and (definition, name) in merge_keys.MERGED_SETS:
-        return [*(old or []), *(value for value in new if value not in (old or []))]
+        together = [*(old or []), *(value for value in new if value not in (old or []))]
+        return _in_order(together, new, old or [], None)
     return new
 
 
@@ -92,23 +96,29 @@ def _merge_list(element: str, key: str, old: list[Any], new: list[Any]) -> list[
             merged.append(strategic_merge(element, {}, item))
         else:
             merged[index] = strategic_merge(element, merged[index], item)
-    return merged
+    named = [item for item in new if item.get("$patch") != "delete"]
+    return _in_order(merged, named, old, key)
 
 
-def _reorder(merged: Json, definition: str, name: str, order: list[Any]) -> None:
-    """Put the listed elements in the asked order; others follow in the order that they had."""
-    values = merged.get(name)
-    if not isinstance(values, list):
-        return
-    key = merge_keys.MERGE_KEYS.get((definition, name))
-    wanted = [each.get(key) if key else each for each in order]
+def _in_order(merged: list[Any], patch: list[Any], live: list[Any], key: str | None) -> list[Any]:
+    """Elements that the patch names in its order; the others before the first named one that
+    they precede in the live object, else at the end."""
 
-    def place(indexed: tuple[int, Any]) -> tuple[int, int]:
-        index, item = indexed
-        identity = item.get(key) if key else item
-        return (wanted.index(identity), 0) if identity in wanted else (len(wanted), index)
+    def name_of(item: Any) -> Any:
+        return item.get(key) if key and isinstance(item, dict) else item
 
-    merged[name] = [item for _, item in sorted(enumerate(values), key=place)]
+    named, was = [name_of(item) for item in patch], [name_of(item) for item in live]
+    left = [item for item in merged if name_of(item) not in named]
+    left.sort(key=lambda item: was.index(name_of(item)) if name_of(item) in was else len(was))
+    right = [item for item in merged if name_of(item) in named]
+    right.sort(key=lambda item: named.index(name_of(item)))
+    ordered: list[Any] = []
+    while left and right:
+        ours, theirs = name_of(left[0]), name_of(right[0])
+        both = ours in was and theirs in was
+        first = left if both and was.index(ours) < was.index(theirs) else right
+        ordered.append(first.pop(0))
+    return ordered + left + right
 
 
 def _without_directives(value: Any) -> Any:

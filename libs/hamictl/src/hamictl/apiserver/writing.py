@@ -21,6 +21,7 @@ from hamictl.apiserver.admission_review import Write
 from hamictl.apiserver.calls import Caller, Target
 from hamictl.apiserver.errors import (
     ApiError,
+    Cause,
     Json,
     already_exists,
     bad_request,
@@ -101,6 +102,7 @@ class Writing:
     async def replace(self, target: Target, caller: Caller, sent: Json) -> tuple[Stored, bool]:
         """PUT: the stored object, and whether it was created. Raises: ApiError."""
         body = bodies.read_object(target, caller, sent)
+        _check_name(target, body["metadata"])
         exists = self._store.get(target.collection, target.namespace, target.name) is not None
         if not exists and target.resource.create_on_update and not target.subresource:
             body["metadata"].setdefault("name", target.name)
@@ -117,7 +119,7 @@ class Writing:
             shown = bodies.for_webhook(resource, old)
             patched = patching.apply_patch(media, resource.schema, shown, patch)
             bodies.check_kind(resource, patched)
-            return bodies.clean(resource, caller, patched)
+            return bodies.clean(resource, caller, patched, is_patched=True)
 
         return await self.update(target, caller, change, replaces=False)
 
@@ -215,11 +217,7 @@ class Writing:
         resource = target.resource
         meta = new.setdefault("metadata", {})
         names = (resource.plural, resource.group, target.name)
-        if meta.get("name", target.name) != target.name:
-            raise bad_request(
-                f"the name of the object ({meta['name']}) does not match the name on the URL "
-                f"({target.name})"
-            )
+        _check_name(target, meta)
         uid = meta.get("uid") or old.uid
         if uid != old.uid and replaces:
             why = f"Precondition failed: UID in precondition: {uid}, UID in object meta: {old.uid}"
@@ -230,8 +228,9 @@ class Writing:
         version = meta.get("resourceVersion", "")
         if version in ("", "0"):
             if replaces and not resource.unconditional_update:
-                cause = invalid_value(
-                    "metadata.resourceVersion", 0, "must be specified for an update"
+                text = "Invalid value: 0x0: must be specified for an update"
+                cause = Cause(
+                    field="metadata.resourceVersion", reason="FieldValueInvalid", message=text
                 )
                 raise invalid(resource.plural, resource.group, target.name, [cause])
         elif version != str(old.version):
@@ -261,3 +260,11 @@ class Writing:
             quota.settle(transaction, target.namespace)
             return self._current(transaction, target)
         return stored
+
+
+def _check_name(target: Target, meta: Json) -> None:
+    if meta.get("name", target.name) != target.name:
+        raise bad_request(
+            f"the name of the object ({meta['name']}) does not match the name on the URL "
+            f"({target.name})"
+        )
