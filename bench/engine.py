@@ -95,23 +95,29 @@ def measure(runs: int) -> list[dict[str, Any]]:
     rows = []
     for size in SIZES:
         nodes = cluster(size, seed=size)
-        view, names = view_of(nodes), list(nodes)
+        view = view_of(nodes)
         for label, base in REQUESTS.items():
             for policy in ("binpack", "spread"):
                 request = replace(base, policy=Policy(node=policy))
-                chosen = decide(request, view, candidates=names).placement
-                plain = plain_loop(request, nodes)
-                if (chosen.node if chosen else None) != plain:
-                    raise SystemExit(f"{label}, {size} nodes: the engine and the model disagree")
-                engine = timed(lambda r=request: decide(r, view, candidates=names), runs)  # type: ignore[misc]
-                model = timed(lambda r=request: plain_loop(r, nodes), max(runs // 100, 3))  # type: ignore[misc]
-                rows.append(
-                    {"nodes": size, "request": label, "policy": policy}
-                    | engine
-                    | {"plain_p50_ms": model["p50_ms"]}
-                    | {"times_faster": round(model["p50_ms"] / engine["p50_ms"], 1)}
-                )
+                row = {"nodes": size, "request": label, "policy": policy}
+                rows.append(row | compared(request, view, nodes, runs))
     return rows
+
+
+def compared(
+    request: PodRequest, view: ClusterView, nodes: dict[NodeName, list[DeviceUsage]], runs: int
+) -> dict[str, float]:
+    """Times of the engine and of the model, which must choose the same node."""
+    names = list(nodes)
+    chosen = decide(request, view, candidates=names).placement
+    if (chosen.node if chosen else None) != plain_loop(request, nodes):
+        raise SystemExit(f"the engine and the model disagree on {request}")
+    engine = timed(lambda: decide(request, view, candidates=names), runs)
+    model = timed(lambda: plain_loop(request, nodes), max(runs // 100, 3))
+    return engine | {
+        "plain_p50_ms": model["p50_ms"],
+        "times_faster": round(model["p50_ms"] / engine["p50_ms"], 1),
+    }
 
 
 def machine() -> dict[str, Any]:

@@ -158,22 +158,23 @@ def test_one_trace_goes_from_admission_to_allocate(system: System) -> None:
     [pod] = system.run(a_pod("traced", slice_of(1000)))
     admission = pod["metadata"]["annotations"]["hami.io/traceparent"].split("-")[1]
 
-    def spans() -> dict[str, set[str]] | None:
-        found: dict[str, set[str]] = {}
-        for path in (system.folder / "traces").glob("*.jsonl"):
-            for line in path.read_text().splitlines():
-                span = json.loads(line)
-                trace = span["context"]["trace_id"].removeprefix("0x")
-                links = [link["context"]["trace_id"] for link in span["links"]]
-                if trace == admission:
-                    found.setdefault(admission, set()).add(span["name"])
-                elif any(admission in link for link in links):
-                    found.setdefault(trace, set())
-                if trace in found:
-                    found[trace].add(span["name"])
-        names = set().union(*found.values()) if found else set()
-        wanted = {"admission", "filter", "bind", "allocate"}
-        return found if wanted <= names else None
+    def spans() -> bool:
+        recorded = [
+            json.loads(line)
+            for path in (system.folder / "traces").glob("*.jsonl")
+            for line in path.read_text().splitlines()
+        ]
+        linked = {
+            span["context"]["trace_id"]
+            for span in recorded
+            if any(admission in link["context"]["trace_id"] for link in span["links"])
+        }
+        names = {
+            span["name"]
+            for span in recorded
+            if span["context"]["trace_id"] in linked | {f"0x{admission}"}
+        }
+        return names >= {"admission", "filter", "place", "reserve", "bind", "lock", "allocate"}
 
     wait(spans, "admission, filter, bind and allocate in linked traces")
 

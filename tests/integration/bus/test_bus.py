@@ -172,6 +172,7 @@ async def test_an_agent_reads_neither_the_grants_nor_the_replies_of_another_node
                 password="x",
                 publish=allowed.publish,
                 subscribe=allowed.subscribe,
+                allow_responses=allowed.answers,
             )
         )
     plan = nats_server.prepare(tmp_path / "nats", users=users)

@@ -43,6 +43,11 @@ def snapshot_subject(node: str) -> str:
     return f"hami.grants.snapshot.{token_of(node)}"
 
 
+def readiness_subject(node: str) -> str:
+    """Where the scheduler asks an agent whether it can take a pod (request and reply)."""
+    return f"hami.agents.readiness.{token_of(node)}"
+
+
 def reports_subject(node: str) -> str:
     """Where a node says what became of its grants."""
     return f"hami.reports.v1.{token_of(node)}"
@@ -132,6 +137,20 @@ class GrantSnapshotRequest(Payload):
     """An agent asks for the live grants (binding, bound, allocated, releasing) of its node."""
 
     node: str
+
+
+class ReadinessRequest(Payload):
+    """The scheduler is about to bind a pod to this node."""
+
+    node: str
+
+
+class Readiness(Payload):
+    """An agent's answer; `reason` says in one sentence why not."""
+
+    node: str
+    ready: bool
+    reason: str = ""
 
 
 class GrantState(BaseModel):

@@ -2,7 +2,7 @@
 
 The socket is bound before anything else is started, so an address in use is one clear sentence and
 port 0 is known at once. `bootstrap.py` of each service opens what it needs and wraps it in
-`serving`; `__main__` waits in `until_stopped`.
+`serving`; `__main__` hands it to `run`, which waits in `until_stopped`.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ import signal
 import socket
 import ssl
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 
 import uvicorn
 from starlette.types import ASGIApp
 
-from hamicommon.errors import InvalidRequest, Unavailable
+from hamicommon.errors import HamiError, InvalidRequest, Unavailable
 
 # Requests in flight at the end get this long; kube-scheduler's bind is the longest, see its 30 s.
 GRACE_S = 10
@@ -98,3 +98,31 @@ async def until_stopped() -> None:
         for number in signals:
             with contextlib.suppress(ValueError):
                 loop.remove_signal_handler(number)
+
+
+def run(name: str, app: AbstractAsyncContextManager[object]) -> None:
+    """Runs a whole service: opens it, waits for a signal, closes it.
+
+    Raises: SystemExit with one sentence when it ends by an error of ours; anything else comes
+    through as it is, with its traceback.
+    """
+
+    async def main() -> None:
+        async with app:
+            await until_stopped()
+
+    try:
+        asyncio.run(main())
+    except (HamiError, ExceptionGroup) as exc:
+        ours = _first(exc)
+        if ours is None:
+            raise
+        raise SystemExit(f"{name}: {ours}") from None
+
+
+def _first(exc: Exception) -> HamiError | None:
+    """The first error of ours in a tree of groups (task groups nest), if all of them are ours."""
+    if isinstance(exc, ExceptionGroup):
+        found = [_first(child) for child in exc.exceptions]
+        return found[0] if all(found) else None
+    return exc if isinstance(exc, HamiError) else None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from importlib.metadata import version
@@ -35,6 +35,7 @@ from hami_node_agent.inventory import InventoryTeller, keep_annotation
 from hami_node_agent.node_state import NodeState
 from hami_node_agent.plugin import Plugin
 from hami_node_agent.prestarting import PreStarting
+from hami_node_agent.readiness import ReadinessService
 from hami_node_agent.registration import Registration
 from hami_node_agent.reporting import Reports, send_reports
 from hami_node_agent.routes import make_routes
@@ -45,6 +46,7 @@ from hami_node_agent.usage import Sampler
 logger = logging.getLogger(__name__)
 
 DISTRIBUTION = "hami-node-agent"
+CANCEL_AGAIN_S = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,8 +94,9 @@ async def open_agent(settings: Settings) -> AsyncIterator[Agent]:
             node=settings.node_name,
             snapshot_interval_s=settings.snapshot_interval_s,
         )
+        plugin = await _plugin(settings, outside, cards, feed, reports)
         registration = Registration(
-            await _plugin(settings, outside, cards, feed, reports),
+            plugin,
             socket_dir=settings.kubelet_socket_dir,
             socket_name=settings.socket_name,
             resource_name=settings.resource_name,
@@ -116,6 +119,7 @@ async def open_agent(settings: Settings) -> AsyncIterator[Agent]:
             "cards": cards.run(),
             "grants": feed.run(),
             "registration": registration.run(),
+            "readiness": ReadinessService(outside.bus, plugin, node=settings.node_name).run(),
             "inventory": _inventory(settings, outside, cards).run(),
             "annotation": keep_annotation(cards, node),
             "reports": send_reports(outside.state, outside.bus, node=settings.node_name),
@@ -127,10 +131,20 @@ async def open_agent(settings: Settings) -> AsyncIterator[Agent]:
         try:
             yield Agent(port=port, state=outside.state, cards=cards, registration=registration)
         finally:
-            for task in tasks:
-                task.cancel()
-            # Our socket is removed and our connections are used until all of them are done.
-            await asyncio.gather(*tasks, return_exceptions=True)
+            await _end(tasks)
+
+
+async def _end(tasks: Iterable[asyncio.Task[None]]) -> None:
+    """Cancels and waits: the loops use our connections until they are done.
+
+    Again and again, because `asyncio.wait_for`, which the NATS client uses, may lose a cancellation
+    before Python 3.12. An error of a loop is its task group's business.
+    """
+    left = set(tasks)
+    while left:
+        for task in left:
+            task.cancel()
+        _, left = await asyncio.wait(left, timeout=CANCEL_AGAIN_S)
 
 
 async def _open_outside(settings: Settings, stack: AsyncExitStack) -> _Outside:

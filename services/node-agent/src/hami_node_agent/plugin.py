@@ -52,6 +52,8 @@ class Plugin(deviceplugin_pb2_grpc.DevicePluginServicer):
         self._allocating = allocating
         self._prestarting = prestarting
         self._numa_topology = numa_topology
+        self.listeners = 0
+        """Streams on which a kubelet has our devices; 0 while the kubelet is away."""
 
     async def GetDevicePluginOptions(  # noqa: N802 - the API's name
         self, request: api.Empty, context: Context
@@ -63,10 +65,16 @@ class Plugin(deviceplugin_pb2_grpc.DevicePluginServicer):
         self, request: api.Empty, context: Context
     ) -> AsyncIterator[api.ListAndWatchResponse]:
         """All slots of all cards, at once and after every change of health."""
-        while True:
-            seen = self._cards.changed.version
-            yield self._devices()
-            await self._cards.changed.wait(seen)
+        seen = self._cards.changed.version
+        yield self._devices()
+        self.listeners += 1
+        try:
+            while True:
+                await self._cards.changed.wait(seen)
+                seen = self._cards.changed.version
+                yield self._devices()
+        finally:
+            self.listeners -= 1
 
     def _devices(self) -> api.ListAndWatchResponse:
         answer = api.ListAndWatchResponse()

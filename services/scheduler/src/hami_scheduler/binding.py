@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 from hamicommon import telemetry
-from hamicommon.db.ledger import Step
+from hamicommon.db.ledger import LockHolder, Step
 from hamicommon.domain.allocations import Allocation, AllocationState
 from hamicommon.domain.ids import NodeName, PodUid
 from hamicommon.errors import Conflict, HamiError, NotFound, Unavailable
@@ -27,7 +27,7 @@ from hami_scheduler.announcing import BINDING_FAILED, BINDING_SUCCEED, Announcer
 from hami_scheduler.domain.lifecycle import Verdict, facts_of
 from hami_scheduler.extender import BindArgs
 from hami_scheduler.instruments import Instruments
-from hami_scheduler.ports import AllocationStore, GrantAnnouncer, LockHolder, NodeLock, PodApi
+from hami_scheduler.ports import AllocationStore, GrantAnnouncer, NodeLock, PodApi
 from hami_scheduler.releasing import Releasing
 
 logger = logging.getLogger(__name__)
@@ -165,6 +165,8 @@ class Binding:
 
     async def _bind_claimed(self, allocation: Allocation, deadline: float) -> None:
         await self._acquire_lock(allocation, deadline)
+        # A pod that is bound to a node whose agent or kubelet is away fails there for good.
+        await self._grants.expect_ready(allocation.node)
         grant = grant_of(
             allocation, expires_at=datetime.now(UTC) + timedelta(seconds=SIGNED_GRANT_S)
         )

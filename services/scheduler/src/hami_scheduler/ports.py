@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Protocol
 
-from hamicommon.db.ledger import Change, Draft, Step
+from hamicommon.db.ledger import Change, Draft, LockHolder, Step
 from hamicommon.domain.allocations import Allocation, ContainerGrant
 from hamicommon.domain.devices import DeviceUsage, NodeInventory
 from hamicommon.domain.ids import AllocationId, GpuUuid, NodeName, PodUid
@@ -163,15 +163,6 @@ class DriftJournal(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LockHolder:
-    """Who is between bind and Allocate on a node."""
-
-    pod_uid: PodUid
-    allocation_id: AllocationId
-    token: int
-
-
 class NodeLock(Protocol):
     """At most one pod per node is between bind and Allocate."""
 
@@ -237,6 +228,14 @@ class PodEvents(Protocol):
 
 class GrantAnnouncer(Protocol):
     """Tells nodes of their grants."""
+
+    async def expect_ready(self, node: NodeName) -> None:
+        """Asks the node's agent whether it and its kubelet can take a pod now.
+
+        A bus that is away proves nothing, and is no reason to wait. Raises: Conflict when the agent
+        says no, or does not run.
+        """
+        ...
 
     async def granted(self, grant: Grant) -> None:
         """Raises: Unavailable when the bus is away."""

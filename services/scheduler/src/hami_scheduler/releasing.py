@@ -96,7 +96,8 @@ class Releasing:
         ended = verdict.target not in LIVE_STATES
         if allocation.token is not None and (ended or verdict.target in _LOCK_ENDS_AT):
             await self.free_lock(allocation)
-            if ended or verdict.target is AllocationState.RELEASING:
+            # A node keeps a releasing grant in its book: it is the one to say that the pod left.
+            if ended:
                 await self._withdraw(allocation, verdict.reason)
         if ended:
             self._on_freed()

@@ -16,7 +16,7 @@ from hamicommon.db.ledger import Step
 from hamicommon.domain.allocations import Allocation, AllocationState, ContainerGrant
 from hamicommon.domain.devices import GpuDevice, MigProfile, NodeInventory
 from hamicommon.domain.ids import AllocationId, GpuUuid, NodeName, PodUid
-from hamicommon.errors import CapacityConflict, InvalidRequest, NotFound
+from hamicommon.errors import CapacityConflict, Conflict, InvalidRequest, NotFound
 from hamicommon.events import (
     REPORT,
     Allocated,
@@ -41,6 +41,8 @@ logger = logging.getLogger(__name__)
 ACTOR = "node-agent"
 # A heartbeat that says nothing new is written down at most this often.
 HEARTBEAT_WRITE_S = 30.0
+MOST_LOOKS = 5
+AnyReport = Allocated | AllocateFailed | Moved | PodGone
 _KEEPS_SLICES = frozenset({AllocationState.BOUND, AllocationState.ALLOCATED})
 
 
@@ -140,35 +142,42 @@ class GrantReports:
             raise InvalidRequest(f"report is malformed: {exc}") from exc
         if message.subject != reports_subject(report.node):
             raise InvalidRequest(f"report of {report.node} came on {message.subject}")
-        allocation = await self._store.get(AllocationId(report.allocation_id))
-        if allocation is None or allocation.node != report.node:
-            raise InvalidRequest(f"{report.node} reports on unknown grant {report.allocation_id}")
-        if not allocation.live:
-            return
+        # Each step is guarded by the row as it was read; who was overtaken looks again.
+        for _ in range(MOST_LOOKS):
+            allocation = await self._store.get(AllocationId(report.allocation_id))
+            if allocation is None or allocation.node != report.node:
+                raise InvalidRequest(
+                    f"{report.node} reports on unknown grant {report.allocation_id}"
+                )
+            if not allocation.live or await self._apply(allocation, report):
+                return
+        raise Conflict(f"grant {report.allocation_id} changed {MOST_LOOKS} times meanwhile")
+
+    async def _apply(self, allocation: Allocation, report: AnyReport) -> bool:
+        """False when the row changed meanwhile, or another step is due."""
         if isinstance(report, PodGone):
-            await self._gone(allocation)
-        elif allocation.token != report.token:
+            return await self._gone(allocation)
+        if allocation.token != report.token:
             logger.info("report under an old token", extra={"allocation_id": allocation.id})
         elif isinstance(report, Allocated):
-            await self._allocated(allocation)
+            return await self._allocated(allocation)
         elif isinstance(report, AllocateFailed):
             await self._failed(allocation, report.reason)
         else:
             await self._moved(allocation, report)
+        return True
 
-    async def _allocated(self, allocation: Allocation) -> None:
+    async def _allocated(self, allocation: Allocation) -> bool:
         if allocation.state is AllocationState.BINDING:
             # The kubelet was faster than the answer to our binding.
             verdict = Verdict(target=AllocationState.BOUND, reason="its node has it")
-            change = await self._releasing.carry_out(allocation, verdict, actor=ACTOR)
-            fresh = change.allocation if change else await self._store.get(allocation.id)
-            if fresh is None:
-                return
-            allocation = fresh
+            await self._releasing.carry_out(allocation, verdict, actor=ACTOR)
+            return False
         if allocation.state is AllocationState.BOUND:
             verdict = Verdict(target=AllocationState.ALLOCATED, reason="")
-            await self._releasing.carry_out(allocation, verdict, actor=ACTOR)
+            return await self._releasing.carry_out(allocation, verdict, actor=ACTOR) is not None
         await self._releasing.free_lock(allocation)
+        return True
 
     async def _failed(self, allocation: Allocation, reason: str) -> None:
         """The slices stay until the pod is over: another container of it may be running."""
@@ -192,11 +201,11 @@ class GrantReports:
             )
         await self._releasing.free_lock(allocation)
 
-    async def _gone(self, allocation: Allocation) -> None:
-        facts = await pod_facts(self._pods, allocation)
-        verdict = gone_on_node(allocation, facts)
-        if verdict is not None:
-            await self._releasing.carry_out(allocation, verdict, actor=ACTOR)
+    async def _gone(self, allocation: Allocation) -> bool:
+        verdict = gone_on_node(allocation, await pod_facts(self._pods, allocation))
+        if verdict is None:
+            return True
+        return await self._releasing.carry_out(allocation, verdict, actor=ACTOR) is not None
 
     async def _moved(self, allocation: Allocation, report: Moved) -> None:
         if _on_cards(allocation, report):

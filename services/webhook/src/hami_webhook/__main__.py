@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 import sys
 
 from hamicommon import telemetry
-from hamicommon.errors import HamiError
-from hamicommon.serving import until_stopped
+from hamicommon.serving import run
 from hamicommon.settings import describe
 from pydantic import ValidationError
 
@@ -23,16 +21,9 @@ def main() -> None:
         sys.exit(f"hami-webhook: {describe(exc)}")
     telemetry.setup("hami-webhook", settings.telemetry)
     try:
-        asyncio.run(_run(settings))
-    except* HamiError as group:
-        sys.exit(f"hami-webhook: {group.exceptions[0]}")
+        run("hami-webhook", open_app(settings))
     finally:
         telemetry.shutdown()
-
-
-async def _run(settings: Settings) -> None:
-    async with open_app(settings):
-        await until_stopped()
 
 
 if __name__ == "__main__":

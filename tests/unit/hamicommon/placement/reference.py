@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from itertools import combinations
 
 import numpy as np
-
 from hamicommon.domain.devices import DeviceUsage
 from hamicommon.domain.ids import NodeName
 from hamicommon.domain.requests import DeviceRequest, PodRequest, Policy, Selection

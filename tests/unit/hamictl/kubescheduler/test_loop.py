@@ -1,4 +1,3 @@
-# ruff: noqa: ASYNC110 - polls a condition with a deadline
 """The same cases on our loop and on the real kube-scheduler, over a real kube-apiserver.
 
 Where the two differ, ours is wrong.

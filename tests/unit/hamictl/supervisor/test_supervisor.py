@@ -1,4 +1,4 @@
-# ruff: noqa: ASYNC110, ASYNC220, ASYNC222 - polls with a deadline and short-lived processes
+# ruff: noqa: ASYNC220, ASYNC222 - polls with a deadline and short-lived processes
 """The supervisor over real processes."""
 
 import asyncio

@@ -74,7 +74,7 @@ def test_limits_are_replaced_inside_the_same_directory(files: HostFiles) -> None
     assert f"device {CARD_A} memory_bytes 1048576 core_percent 2" in (
         (files.limits_dir("n") / "limits").read_text()
     )
-    assert os.listdir(files.limits_dir("n")) == ["limits"]
+    assert [path.name for path in files.limits_dir("n").iterdir()] == ["limits"]
 
 
 def test_a_cache_directory_is_empty_and_open_to_all(files: HostFiles, tmp_path: Path) -> None:

@@ -48,6 +48,10 @@ MAX_DELIVERIES = 10
 _RECONNECT_WAIT_S = 1
 
 
+class NobodyAnswers(Unavailable):
+    """The bus is healthy and nobody serves the subject."""
+
+
 class Deliver(StrEnum):
     """Where a consumer starts that did not exist before."""
 
@@ -92,6 +96,7 @@ class Bus:
         self._client = client
         self._js = js
         self._up_since: float | None = None
+        self._was_up = asyncio.Event()
         self.dead_letters = 0
 
     @property
@@ -108,6 +113,7 @@ class Bus:
 
     def _mark_up(self) -> None:
         self._up_since = time.monotonic()
+        self._was_up.set()
 
     async def publish(
         self,
@@ -135,7 +141,8 @@ class Bus:
     ) -> bytes:
         """Asks and returns the reply's body.
 
-        Raises: Unavailable when nobody answers in time.
+        Raises: NobodyAnswers when nobody serves the subject, Unavailable when the bus is away or
+        the answer takes too long.
         """
         if not self.connected:
             raise Unavailable("NATS is not connected")
@@ -144,6 +151,8 @@ class Bus:
             reply = await self._client.request(
                 subject, data, timeout=timeout_s, headers=telemetry.inject()
             )
+        except nats.errors.NoRespondersError as exc:
+            raise NobodyAnswers(f"NATS: nobody serves {subject}") from exc
         except (nats.errors.Error, OSError, TimeoutError) as exc:
             raise Unavailable(f"NATS: request {subject}: {exc or type(exc).__name__}") from exc
         return bytes(reply.data)
@@ -161,6 +170,8 @@ class Bus:
                 except (nats.errors.Error, OSError) as exc:
                     logger.warning("reply not sent", extra={"error": str(exc)})
 
+        # The client renews a subscription on every reconnect, but can't make one before the first.
+        await self._was_up.wait()
         subscription = await self._client.subscribe(subject, queue=queue, cb=on_message)
         try:
             await asyncio.Event().wait()
@@ -174,6 +185,7 @@ class Bus:
             try:
                 await self._consume_once(what, handle)
             except (nats.errors.Error, OSError, TimeoutError) as exc:
+                _heed_cancellation()
                 logger.warning("consumer broken", extra={"stream": what.stream, "error": str(exc)})
                 await asyncio.sleep(RETRY_DELAY_S)
 
@@ -192,6 +204,7 @@ class Bus:
         pull = await self._js.pull_subscribe_bind(consumer=what.consumer, stream=what.stream)
         try:
             while True:
+                _heed_cancellation()
                 try:
                     messages = await pull.fetch(FETCH_BATCH, timeout=FETCH_WAIT_S)
                 except TimeoutError:
@@ -241,6 +254,17 @@ class Bus:
             headers={"Hami-Subject": raw.subject, "Hami-Reason": reason.replace("\n", " ")[:512]},
         )
         await raw.term()
+
+
+def _heed_cancellation() -> None:
+    """Ends a cancelled task whose cancellation was swallowed on the way here.
+
+    The client waits with `asyncio.wait_for`, which before Python 3.12 loses a cancellation that
+    comes in the same turn of the loop as the reply or the time-out.
+    """
+    task = asyncio.current_task()
+    if task is not None and task.cancelling():
+        raise asyncio.CancelledError
 
 
 @contextlib.contextmanager

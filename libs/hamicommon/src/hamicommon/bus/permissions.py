@@ -18,6 +18,8 @@ class Permissions:
 
     publish: tuple[str, ...]
     subscribe: tuple[str, ...]
+    answers: bool = False
+    """May reply to the requests it receives, wherever the reply goes."""
 
 
 def agent_user(node: str) -> str:
@@ -46,5 +48,6 @@ def agent_permissions(node: str) -> Permissions:
             f"$JS.ACK.{stream}.{consumer}.>",
             f"{DEAD_LETTERS_SUBJECT}.{stream}",
         ),
-        subscribe=(f"{inbox_prefix(consumer)}.>",),
+        subscribe=(f"{inbox_prefix(consumer)}.>", events.readiness_subject(node)),
+        answers=True,
     )

@@ -117,3 +117,12 @@ def demands(containers: tuple[ContainerGrant, ...]) -> tuple[CardDemand, ...]:
         )
         for card in footprints(containers)
     )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LockHolder:
+    """Who is between bind and Allocate on a node."""
+
+    pod_uid: PodUid
+    allocation_id: AllocationId
+    token: int

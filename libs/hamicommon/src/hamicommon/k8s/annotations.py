@@ -16,6 +16,7 @@ from hamicommon.domain.allocations import ContainerGrant, DeviceShare
 from hamicommon.domain.ids import GpuUuid, NodeName
 from hamicommon.errors import InvalidRequest
 from hamicommon.k8s.register import (
+    INT32_MAX,
     decode_pair_scores,
     decode_register,
     encode_pair_scores,
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 __all__ = [
     "NodeLockValue",
     "annotations_of",
+    "decode_cordon",
     "decode_node_lock",
     "decode_pair_scores",
     "decode_pod_devices",
@@ -162,6 +164,11 @@ def _share(entry: str) -> DeviceShare:
         raise InvalidRequest(
             f"pod annotation format error: memory and cores of {entry!r} are not whole numbers"
         ) from exc
+    if not (0 <= memory <= INT32_MAX and 0 <= core <= INT32_MAX):
+        raise InvalidRequest(
+            f"pod annotation format error: memory and cores of {entry!r} are not from 0 to "
+            f"{INT32_MAX}"
+        )
     return DeviceShare(
         uuid=GpuUuid(parts[0]), vendor=parts[1], memory_mib=memory, core_percent=core
     )

@@ -71,9 +71,10 @@ class Informer:
             try:
                 if version is None:
                     version = await self._list()
+                    backoff_s = BACKOFF_FIRST_S
                 self.connected = True
-                backoff_s = BACKOFF_FIRST_S
                 version = await self._watch(version)
+                backoff_s = BACKOFF_FIRST_S
             except Expired:
                 version = None
             except Unavailable as exc:

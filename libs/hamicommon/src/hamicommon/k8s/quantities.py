@@ -20,7 +20,8 @@ _WRITTEN = re.compile(r"([+-]?)0*([0-9]*)(?:\.([0-9]*))?([^0-9.].*)?")
 _DECIMAL = {"n": -9, "u": -6, "m": -3, "": 0, "k": 3, "M": 6, "G": 9, "T": 12, "P": 15, "E": 18}
 _BINARY = {"Ki": 10, "Mi": 20, "Gi": 30, "Ti": 40, "Pi": 50, "Ei": 60}
 _EXPONENT = re.compile(r"[eE]([+-]?[0-9]{1,9})")
-_NANO = -9
+_LONGEST = 100
+"""Characters of a quantity; an int64 with any fraction and suffix needs fewer."""
 _DIGITS_OF_INT64 = 18
 """So many decimal digits always fit an int64; longer numbers take Kubernetes' slow path."""
 
@@ -62,7 +63,7 @@ def parse_int(quantity: object) -> int | None:
     if not written.is_short:
         return None
     scale = (written.exponent if written.base == 10 else 0) - len(written.decimals)
-    if scale < 0 or scale < _NANO:
+    if scale < 0:
         return None
     if written.base == 10 and scale > _DIGITS_OF_INT64 and int(written.whole + written.decimals):
         return None
@@ -87,6 +88,8 @@ def _read(quantity: object) -> _Written:
     if isinstance(quantity, bool) or not isinstance(quantity, str | int | float):
         raise InvalidRequest(f"{quantity!r} is not a quantity: write a number such as 1 or 16Gi")
     text = str(quantity).strip()
+    if len(text) > _LONGEST:
+        raise InvalidRequest(f"{text[:20]}... is out of range: write an amount below 2^63")
     match = _WRITTEN.fullmatch(text)
     suffix = _suffix(match.group(4) or "") if match else None
     if match is None or suffix is None or not re.search(r"[0-9]", text):

@@ -15,7 +15,9 @@ from hamicommon.domain.devices import GpuDevice, MigProfile
 from hamicommon.domain.ids import GpuUuid
 from hamicommon.errors import InvalidRequest
 
-_INT32_MAX = 2**31 - 1
+INT32_MAX = 2**31 - 1
+"""HAMi's amounts are int32."""
+
 _TRUE = frozenset({"1", "t", "T", "TRUE", "true", "True"})
 _FALSE = frozenset({"0", "f", "F", "FALSE", "false", "False"})
 _CSV_MODE = "hami-core"
@@ -99,7 +101,8 @@ def _json_device(entry: object, where: str, vendor: str) -> GpuDevice:
     uuid = _text(entry, "id", where)
     if not uuid:
         raise InvalidRequest(f"{where} of the node register has no id")
-    profiles = entry.get("migProfiles") or []
+    profiles = entry.get("migProfiles")
+    profiles = [] if profiles is None else profiles
     if not isinstance(profiles, list):
         raise InvalidRequest(f"migProfiles of {where} is not a list")
     return GpuDevice(
@@ -121,7 +124,8 @@ def _profile(entry: object, where: str) -> MigProfile:
     if not isinstance(entry, Mapping):
         raise InvalidRequest(f"a MIG profile of {where} is not a JSON object")
     where = f"a MIG profile of {where}"
-    placements = entry.get("placements") or []
+    placements = entry.get("placements")
+    placements = [] if placements is None else placements
     if not isinstance(placements, list) or not all(isinstance(p, Mapping) for p in placements):
         raise InvalidRequest(f"placements of {where} is not a list of objects")
     return MigProfile(
@@ -137,10 +141,10 @@ def _profile(entry: object, where: str) -> MigProfile:
 
 def _number(entry: Mapping[str, Any], name: str, where: str, *, lowest: int = 0) -> int:
     value = entry.get(name, 0)
-    if isinstance(value, bool) or not isinstance(value, int) or not lowest <= value <= _INT32_MAX:
+    if isinstance(value, bool) or not isinstance(value, int) or not lowest <= value <= INT32_MAX:
         raise InvalidRequest(
             f"{name} of {where} of the node register is {value!r}: "
-            f"a whole number from {lowest} to {_INT32_MAX} is wanted"
+            f"a whole number from {lowest} to {INT32_MAX} is wanted"
         )
     return value
 
@@ -219,7 +223,7 @@ def decode_pair_scores(text: str) -> dict[GpuUuid, dict[GpuUuid, int]]:
             raise InvalidRequest("an entry of the pair scores is not {uuid, score}")
         uuid = _text(entry, "uuid", "a pair score")
         found[GpuUuid(uuid)] = {
-            GpuUuid(peer): _number(peers, peer, f"the pair scores of {uuid}", lowest=-_INT32_MAX)
+            GpuUuid(peer): _number(peers, peer, f"the pair scores of {uuid}", lowest=-INT32_MAX)
             for peer in peers
         }
     return found

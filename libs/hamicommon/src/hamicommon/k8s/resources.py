@@ -7,6 +7,7 @@ containers and reads what belongs to the pod as a whole.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -24,6 +25,8 @@ from hamicommon.k8s import annotations as keys
 from hamicommon.k8s.quantities import parse_int
 from hamicommon.vendors.base import JsonObject
 from hamicommon.vendors.registry import Vendors
+
+_COUNT = re.compile(r"[0-9]{1,10}")
 
 DEFAULT_POLICY = Policy()
 """HAMi's defaults: nodes binpack, cards spread."""
@@ -119,7 +122,7 @@ def parse_weights(text: str) -> ScoreWeights:
     found: dict[str, int] = {}
     for entry in text.split(","):
         name, _, value = (part.strip() for part in entry.partition("="))
-        if name not in ("slot", "core", "memory") or name in found or not value.isdecimal():
+        if name not in ("slot", "core", "memory") or name in found or not _COUNT.fullmatch(value):
             raise _bad_weights(text)
         found[name] = int(value)
     if len(found) != 3 or not any(found.values()) or max(found.values()) > 2**31 - 1:

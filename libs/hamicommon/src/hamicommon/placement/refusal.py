@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import compress, repeat
 
 import numpy as np
 
 from hamicommon.domain.ids import GpuUuid, NodeName
-from hamicommon.placement.cards import Cards, Codes, Int
+from hamicommon.placement.cards import Bools, Cards, Codes, Int
 from hamicommon.placement.rules import (
     NODE_INSUFFICIENT,
     NODE_UNREGISTERED,
@@ -23,6 +24,10 @@ from hamicommon.placement.rules import (
     Rule,
 )
 from hamicommon.placement.view import ClusterView
+
+_WORDS = (*dict.fromkeys(REASONS.values()), NUMA_NOT_FIT, PARTIAL)
+_COLUMN = {word: column for column, word in enumerate(_WORDS, start=1)}
+"""Where a word is counted; column 0 counts the node's cards."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,31 +77,31 @@ class Step:
 
     def reasons(self) -> list[str]:
         """HAMi's reason for every row: `2/4 CardInsufficientMemory, 1/4 CardNotHealth` sorted."""
-        totals = (self.codes != Rule.NO_CARD).sum(axis=1)
-        words = [*dict.fromkeys(REASONS.values()), NUMA_NOT_FIT, PARTIAL]
-        counts = np.zeros((len(self.rows), len(words)), np.int64)
+        counts = np.zeros((len(self.rows), 1 + len(_WORDS)), np.uint16)
+        counts[:, 0] = (self.codes != Rule.NO_CARD).sum(axis=1)
         for rule in np.unique(self.codes).tolist():
             if rule in REASONS:
-                counts[:, words.index(REASONS[Rule(rule)])] += (self.codes == rule).sum(axis=1)
-        counts[:, words.index(NUMA_NOT_FIT)] = self.dropped
-        counts[:, words.index(PARTIAL)] = self.partial
-        # Few distinct rows exist in a cluster, so each text is made once.
-        texts: dict[tuple[int, ...], str] = {}
-        result = []
-        for total, row in zip(totals.tolist(), map(tuple, counts.tolist()), strict=True):
-            if total < self.ask.request.count:
-                result.append(NODE_INSUFFICIENT)
-                continue
-            key = (total, *row)
-            if key not in texts:
-                texts[key] = _text(total, dict(zip(words, row, strict=True)))
-            result.append(texts[key])
-        return result
+                counts[:, _COLUMN[REASONS[Rule(rule)]]] += (self.codes == rule).sum(
+                    axis=1, dtype=np.uint16
+                )
+        counts[:, _COLUMN[NUMA_NOT_FIT]] = self.dropped
+        counts[:, _COLUMN[PARTIAL]] = self.partial
+        # Few distinct rows exist in a cluster, so each text is made once, found by the row's bytes.
+        texts: dict[bytes, str] = {}
+        found, data, width = [], counts.tobytes(), counts.itemsize * counts.shape[1]
+        for row, start in enumerate(range(0, len(data), width)):
+            key = data[start : start + width]
+            text = texts.get(key)
+            if text is None:
+                text = texts[key] = _text(counts[row].tolist(), self.ask.request.count)
+            found.append(text)
+        return found
 
-    def unresolvable(self) -> list[bool]:
-        """True for rows that would refuse even with nothing running on their cards."""
+    def unresolvable(self) -> Bools:
+        """(nodes,): True where the node would refuse even with nothing running on its cards."""
         possible = (~self.ask.hopeless(self.cards)).sum(axis=1)
-        return [bool(x) for x in possible < self.ask.request.count]
+        none: Bools = possible < self.ask.request.count
+        return none
 
     def amounts(self) -> tuple[Int, Int]:
         """(nodes, places) each: what was asked of the refused card, and what it had free."""
@@ -114,8 +119,13 @@ class Step:
         return requested, available
 
 
-def _text(total: int, counts: Mapping[str, int]) -> str:
-    return ", ".join(sorted(f"{n}/{total} {word}" for word, n in counts.items() if n))
+def _text(counts: Sequence[int], wanted: int) -> str:
+    """`counts`: the node's cards, then how many of them per word."""
+    total, *per_word = counts
+    if total < wanted:
+        return NODE_INSUFFICIENT
+    pieces = (f"{n}/{total} {word}" for n, word in zip(per_word, _WORDS, strict=True) if n)
+    return ", ".join(sorted(pieces))
 
 
 class Shortfalls(Mapping[NodeName, tuple[Shortfall, ...]]):
@@ -190,18 +200,17 @@ def refusal_of(view: ClusterView, steps: Sequence[Step], unknown: Sequence[NodeN
     places: dict[NodeName, tuple[int, int]] = {}
     tables = []
     for number, step in enumerate(steps):
-        rows = step.rows.tolist()
         nodes = view.names(step.rows)
         reasons.update(zip(nodes, step.reasons(), strict=True))
-        unresolvable.update(n for n, yes in zip(nodes, step.unresolvable(), strict=True) if yes)
-        places.update((node, (number, row)) for row, node in enumerate(nodes))
+        unresolvable.update(compress(nodes, step.unresolvable().tolist()))
+        places.update(zip(nodes, zip(repeat(number), range(len(nodes))), strict=True))
         requested, available = step.amounts()
         tables.append(
             ShortfallTable(
                 container=step.container,
                 vendor=step.ask.request.vendor,
                 nodes=nodes,
-                uuids=tuple(view.uuids(row) for row in rows),
+                uuids=tuple(map(view.uuids, step.rows.tolist())),
                 codes=step.codes,
                 requested=requested,
                 available=available,

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
+from itertools import repeat
 from typing import NamedTuple
 
 import numpy as np
@@ -138,7 +139,7 @@ class ClusterView:
         if nodes is None:
             nodes = self._names
         wanted = dict.fromkeys(nodes)
-        rows = np.fromiter((self._rows.get(name, -1) for name in wanted), np.int64, len(wanted))
+        rows = np.fromiter(map(self._rows.get, wanted, repeat(-1)), np.int64, len(wanted))
         known = rows >= 0
         # A node's cards are written from place 0 on.
         known[known] = self._table.model[rows[known], 0] != NO_MODEL

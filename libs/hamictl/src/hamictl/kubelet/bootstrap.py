@@ -150,14 +150,7 @@ class _Parts:
         api: KubeApi,
     ) -> None:
         self.kubelet: list[Kubelet] = []
-        identity = NodeIdentity(
-            name=options.node,
-            cpu=options.cpu,
-            memory=options.memory,
-            pods=options.pods,
-            mounts=mode.value,
-            root=str(options.root),
-        )
+        identity = _identity(options, mode)
         self.allocator = DeviceAllocator(
             checkpoint_file=layout.device_plugins / checkpoint.FILE_NAME,
             chance=random.Random(options.seed),
@@ -173,21 +166,39 @@ class _Parts:
             labels=lambda: self.reporter.labels,
             delay_s=options.admission_delay_s,
         )
-        self.machine = Machine(
-            node=options.node,
-            allocator=self.allocator,
-            runtime=runtime,
-            recorder=self.recorder,
-            driver=Driver(
-                library_dir=options.native_dir / "fakegpu" / "build", config=options.fakegpu_config
-            ),
-            mode=mode,
-            pathmap_library=options.native_dir / "fakegpu" / "build" / "libpathmap.so",
-            backoff=BackoffRule(
-                initial_s=options.backoff_initial_s, longest_s=options.backoff_max_s
-            ),
-            sync_retry_s=options.sync_retry_s,
-        )
+        self.machine = _machine(options, runtime, mode, self.allocator, self.recorder)
+
+
+def _identity(options: KubeletOptions, mode: MountMode) -> NodeIdentity:
+    return NodeIdentity(
+        name=options.node,
+        cpu=options.cpu,
+        memory=options.memory,
+        pods=options.pods,
+        mounts=mode.value,
+        root=str(options.root),
+    )
+
+
+def _machine(
+    options: KubeletOptions,
+    runtime: ContainerRuntime,
+    mode: MountMode,
+    allocator: DeviceAllocator,
+    recorder: EventRecorder,
+) -> Machine:
+    driver_dir = options.native_dir / "fakegpu" / "build"
+    return Machine(
+        node=options.node,
+        allocator=allocator,
+        runtime=runtime,
+        recorder=recorder,
+        driver=Driver(library_dir=driver_dir, config=options.fakegpu_config),
+        mode=mode,
+        pathmap_library=driver_dir / "libpathmap.so",
+        backoff=BackoffRule(initial_s=options.backoff_initial_s, longest_s=options.backoff_max_s),
+        sync_retry_s=options.sync_retry_s,
+    )
 
 
 @asynccontextmanager

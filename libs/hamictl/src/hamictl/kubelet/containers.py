@@ -211,6 +211,8 @@ class ContainerRuntime:
 
 def _open_launcher(files: AttemptFiles) -> int | None:
     """A pidfd of the launcher, if the pid still names the same process."""
+    if files.pid.stat().st_mtime < _boot_time_s():
+        return None  # start ticks of different boots can't be compared
     pids = launch_files.parse_pids(files.pid.read_text())
     try:
         pidfd = os.pidfd_open(pids.launcher)
@@ -226,6 +228,11 @@ def _open_launcher(files: AttemptFiles) -> int | None:
         return pidfd
     os.close(pidfd)
     return None
+
+
+def _boot_time_s() -> float:
+    lines = Path("/proc/stat").read_text().splitlines()
+    return next(float(line.split()[1]) for line in lines if line.startswith("btime "))
 
 
 def _read_exit(files: AttemptFiles) -> Ended:

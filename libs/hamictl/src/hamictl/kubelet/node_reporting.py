@@ -70,11 +70,10 @@ class NodeReporter:
                 await self._report()
                 self.registered.set()
                 timeout_s = RENEW_S
-            except NotFound:
-                self._uid, self._sent, timeout_s = "", {}, SETTLE_S
             except HamiError as exc:
+                # A Node that somebody deleted stays deleted until this kubelet starts again.
                 logger.warning("node status not reported", extra={"error": str(exc)})
-                timeout_s = RETRY_S
+                timeout_s = RENEW_S if isinstance(exc, NotFound) else RETRY_S
             await self._pause(timeout_s)
 
     async def _pause(self, timeout_s: float) -> None:

@@ -132,27 +132,7 @@ def _conditions(
     now: datetime,
     previous: Sequence[Json],
 ) -> list[Json]:
-    waiting_init = [
-        c["name"]
-        for c in pod_spec.init_containers(pod)
-        if not _initialized(states[c["name"]], sidecar=pod_spec.is_sidecar(pod, c))
-    ]
-    unready = [
-        c["name"]
-        for c in pod_spec.all_containers(pod)
-        if not pod_spec.is_ordinary_init(pod, c)
-        and not isinstance(states[c["name"]].state, Running)
-    ]
-    initialized = _verdict(
-        not waiting_init,
-        "ContainersNotInitialized",
-        f"containers with incomplete status: [{' '.join(waiting_init)}]",
-    )
-    ready = _verdict(
-        not unready,
-        "ContainersNotReady",
-        f"containers with unready status: [{' '.join(unready)}]",
-    )
+    initialized, ready = _initialized_verdict(pod, states), _ready_verdict(pod, states)
     if current == "Succeeded":
         initialized = {"status": "True", "reason": "PodCompleted"}
         ready = {"status": "False", "reason": "PodCompleted"}
@@ -166,6 +146,27 @@ def _conditions(
     }
     before = {condition["type"]: condition for condition in previous}
     return [_condition(kind, what, before.get(kind), now) for kind, what in wanted.items()]
+
+
+def _initialized_verdict(pod: Json, states: Mapping[str, ContainerState]) -> Json:
+    waiting = [
+        c["name"]
+        for c in pod_spec.init_containers(pod)
+        if not _initialized(states[c["name"]], sidecar=pod_spec.is_sidecar(pod, c))
+    ]
+    message = f"containers with incomplete status: [{' '.join(waiting)}]"
+    return _verdict(not waiting, "ContainersNotInitialized", message)
+
+
+def _ready_verdict(pod: Json, states: Mapping[str, ContainerState]) -> Json:
+    unready = [
+        c["name"]
+        for c in pod_spec.all_containers(pod)
+        if not pod_spec.is_ordinary_init(pod, c)
+        and not isinstance(states[c["name"]].state, Running)
+    ]
+    message = f"containers with unready status: [{' '.join(unready)}]"
+    return _verdict(not unready, "ContainersNotReady", message)
 
 
 def _verdict(good: bool, reason: str, message: str) -> Json:

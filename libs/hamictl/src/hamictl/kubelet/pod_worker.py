@@ -61,15 +61,16 @@ class PodWorker:
     async def run(self) -> None:
         """Runs until the pod's object and its directory are gone."""
         while True:
-            reporting = asyncio.create_task(self._reporter.run())
             try:
-                await self._live()
+                async with asyncio.TaskGroup() as tasks:
+                    reporting = tasks.create_task(self._reporter.run())
+                    await self._live()
+                    reporting.cancel()
                 return
             except Exception:
                 logger.exception("pod worker failed", extra={"pod": pod_spec.name(self.pod)})
                 await asyncio.sleep(self._machine.sync_retry_s)
             finally:
-                reporting.cancel()
                 self._release()
 
     async def _live(self) -> None:

@@ -71,4 +71,5 @@ def _agent(node: str, credentials: Credentials) -> NatsUser:
         password=credentials.secret(f"nats-{user}"),
         publish=allowed.publish,
         subscribe=allowed.subscribe,
+        allow_responses=allowed.answers,
     )

@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
-from hamicommon.bus.client import Bus
+from hamicommon.bus.client import Bus, NobodyAnswers
 from hamicommon.domain.allocations import Allocation
-from hamicommon.events import GrantAnnounced, GrantWithdrawn, grants_subject
+from hamicommon.domain.ids import NodeName
+from hamicommon.errors import Conflict, Unavailable
+from hamicommon.events import (
+    GrantAnnounced,
+    GrantWithdrawn,
+    Readiness,
+    ReadinessRequest,
+    grants_subject,
+    readiness_subject,
+)
 from hamicommon.grants import Grant
 
 # A bind waits no longer for the bus: the signed annotation carries the grant as well.
 PUBLISH_WAIT_S = 1.0
+READINESS_WAIT_S = 1.0
+# Agents reconnect within about a second of us; until then silence proves nothing.
+SETTLED_S = 5.0
 
 
 class NatsGrantAnnouncer:
@@ -16,6 +28,22 @@ class NatsGrantAnnouncer:
 
     def __init__(self, bus: Bus) -> None:
         self._bus = bus
+
+    async def expect_ready(self, node: NodeName) -> None:
+        """See the port."""
+        try:
+            reply = await self._bus.request(
+                readiness_subject(node), ReadinessRequest(node=node), timeout_s=READINESS_WAIT_S
+            )
+        except NobodyAnswers as exc:
+            if self._bus.connected_for_s < SETTLED_S:
+                return
+            raise Conflict(f"the node-agent of {node} does not run") from exc
+        except Unavailable:
+            return
+        answer = Readiness.model_validate_json(reply)
+        if not answer.ready:
+            raise Conflict(f"node {node} can't take a pod now: {answer.reason}")
 
     async def granted(self, grant: Grant) -> None:
         """See the port."""

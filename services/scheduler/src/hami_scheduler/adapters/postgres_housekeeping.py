@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from hamicommon.db.database import Database
+from hamicommon.db.ledger import LockHolder
 from hamicommon.domain.ids import AllocationId, NodeName, PodUid
 from hamicommon.errors import Conflict
-
-from hami_scheduler.ports import LockHolder
 
 _DRIFT = 'INSERT INTO drift_journal ("class", subject, detail, repaired) VALUES ($1, $2, $3, $4)'
 _LEASE_TAKE = """

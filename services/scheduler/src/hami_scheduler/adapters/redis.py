@@ -19,11 +19,10 @@ from typing import Protocol
 import orjson
 import redis.asyncio
 import redis.exceptions
+from hamicommon.db.ledger import LockHolder
 from hamicommon.domain.ids import AllocationId, NodeName, PodUid
 from hamicommon.errors import Conflict
 from hamicommon.settings import RedisSettings
-
-from hami_scheduler.ports import LockHolder
 
 logger = logging.getLogger(__name__)
 

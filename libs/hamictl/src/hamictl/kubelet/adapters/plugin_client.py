@@ -23,6 +23,13 @@ PREFERRED_TIMEOUT_S = 30.0
 # The kubelet's KubeletPreStartContainerRPCTimeoutInSecs.
 PRE_START_TIMEOUT_S = 30.0
 
+_CHANNEL_OPTIONS = (
+    # Go servers refuse the socket's path as an authority.
+    ("grpc.default_authority", "localhost"),
+    # A plugin that comes back on the same path must not inherit the back-off of its last life.
+    ("grpc.use_local_subchannel_pool", 1),
+)
+
 _messages: Any = deviceplugin_pb2
 
 
@@ -32,9 +39,7 @@ class PluginClient:
     def __init__(self, socket: Path, *, allocate_timeout_s: float) -> None:
         self._socket = socket
         self._allocate_timeout_s = allocate_timeout_s
-        self._channel = grpc.aio.insecure_channel(
-            f"unix:{socket}", options=[("grpc.default_authority", "localhost")]
-        )
+        self._channel = grpc.aio.insecure_channel(f"unix:{socket}", options=_CHANNEL_OPTIONS)
         stub: Any = deviceplugin_pb2_grpc.DevicePluginStub
         self._stub = stub(self._channel)
 

@@ -11,4 +11,6 @@ def describe(error: grpc.aio.AioRpcError) -> str:
     """`rpc error: code = Unknown desc = text`, as Go prints a status."""
     code = error.code()
     name = _GO_NAMES.get(code) or "".join(part.capitalize() for part in code.name.split("_"))
-    return f"rpc error: code = {name} desc = {error.details() or ''}"
+    late = code is grpc.StatusCode.DEADLINE_EXCEEDED
+    text = "context deadline exceeded" if late else error.details() or ""
+    return f"rpc error: code = {name} desc = {text}"

@@ -1,0 +1,298 @@
+"""The ledger in memory, with the same guards as Postgres (ports AllocationStore, LedgerReader)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+
+from hamicommon.db.ledger import (
+    CardCounters,
+    CardDemand,
+    Change,
+    Draft,
+    QuotaAmounts,
+    Step,
+    demands,
+)
+from hamicommon.domain.allocations import (
+    LIVE_STATES,
+    Allocation,
+    AllocationState,
+    ContainerGrant,
+)
+from hamicommon.domain.devices import DeviceUsage, GpuDevice
+from hamicommon.domain.ids import AllocationId, GpuUuid, NodeName, PodUid
+from hamicommon.errors import CapacityConflict, Conflict
+
+Clock = Callable[[], datetime]
+
+
+@dataclass(slots=True)
+class _Card:
+    node: NodeName
+    device: GpuDevice
+    used_slots: int = 0
+    used_memory_mib: int = 0
+    used_core_percent: int = 0
+    cordoned: bool = False
+    version: int = 1
+
+    def counters(self) -> CardCounters:
+        return CardCounters(
+            node=self.node,
+            uuid=self.device.uuid,
+            used_slots=self.used_slots,
+            used_memory_mib=self.used_memory_mib,
+            used_core_percent=self.used_core_percent,
+            version=self.version,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedEvent:
+    """One line of a pod's history."""
+
+    sequence: int
+    previous_state: str | None
+    state: str
+    reason: str
+
+
+def _no_quota(containers: Sequence[ContainerGrant]) -> QuotaAmounts:
+    del containers
+    return {}
+
+
+class FakeLedger:
+    """Everything that the scheduler's Postgres adapter promises, in dictionaries."""
+
+    def __init__(
+        self,
+        *,
+        quota_of: Callable[[Sequence[ContainerGrant]], QuotaAmounts] = _no_quota,
+        clock: Clock = lambda: datetime.now(UTC),
+    ) -> None:
+        self._quota_of = quota_of
+        self._clock = clock
+        self._cards: dict[GpuUuid, _Card] = {}
+        self._allocations: dict[AllocationId, Allocation] = {}
+        self._quotas: dict[tuple[str, str], list[int]] = {}
+        self._events: dict[PodUid, list[RecordedEvent]] = {}
+        self._token = 0
+
+    def add_card(self, node: NodeName, device: GpuDevice, *, cordoned: bool = False) -> None:
+        """Puts a card there, or changes what it is."""
+        old = self._cards.get(device.uuid)
+        if old is None:
+            self._cards[device.uuid] = _Card(node, device, cordoned=cordoned)
+        else:
+            old.device, old.cordoned, old.version = device, cordoned, old.version + 1
+
+    def set_quota(self, namespace: str, resource: str, limit: int) -> None:
+        """Limits a namespace."""
+        self._quotas.setdefault((namespace, resource), [0, 0])[0] = limit
+
+    def usage(self, uuid: GpuUuid) -> DeviceUsage:
+        """The card with what is granted on it."""
+        card = self._cards[uuid]
+        return DeviceUsage(
+            device=card.device,
+            used_slots=card.used_slots,
+            used_memory_mib=card.used_memory_mib,
+            used_core_percent=card.used_core_percent,
+            cordoned=card.cordoned,
+        )
+
+    def history(self, pod_uid: PodUid) -> list[RecordedEvent]:
+        """The pod's events in order."""
+        return list(self._events.get(pod_uid, ()))
+
+    async def reserve(self, draft: Draft) -> Change:
+        """See the port."""
+        live = self._live_of(draft.pod_uid)
+        old = None if draft.replaces is None else self._allocations.get(draft.replaces)
+        if draft.replaces is not None and (
+            old is None or old.state is not AllocationState.RESERVED
+        ):
+            raise Conflict(f"allocation {draft.replaces} is no longer only reserved")
+        if live is not None and live.id != draft.replaces:
+            raise Conflict(f"pod {draft.pod_uid} was reserved by somebody else")
+        held = () if old is None else demands(old.containers)
+        wanted = demands(draft.placement.containers)
+        node = draft.placement.node
+        self._check(node, held, wanted, mutex=draft.mutex)
+        given_quota = {} if old is None else self._quota_of(old.containers)
+        self._check_quota(draft.namespace, given_quota, draft.quota)
+        if old is not None:
+            step = Step(
+                allocation_id=old.id,
+                sources=frozenset({AllocationState.RESERVED}),
+                target=AllocationState.RELEASED,
+                reason="replaced by a new reservation",
+            )
+            self._apply(old, step)
+        self._count_quota(draft.namespace, draft.quota, 1)
+        self._count(wanted, 1)
+        now = self._clock()
+        attempts = [a for a in self._allocations.values() if a.pod_uid == draft.pod_uid]
+        allocation = Allocation(
+            id=draft.allocation_id,
+            pod_uid=draft.pod_uid,
+            namespace=draft.namespace,
+            pod_name=draft.pod_name,
+            attempt=len(attempts) + 1,
+            node=node,
+            state=AllocationState.RESERVED,
+            containers=draft.placement.containers,
+            reserved_at=now,
+            deadline=now + timedelta(seconds=draft.lease_s),
+            traceparent=draft.traceparent,
+        )
+        self._allocations[allocation.id] = allocation
+        sequence = self._note(allocation, None, "")
+        touched = {card.uuid for card in (*held, *wanted)}
+        return Change(
+            allocation=allocation, sequence=sequence, counters=self._counters(sorted(touched))
+        )
+
+    async def advance(self, step: Step) -> Change | None:
+        """See the port."""
+        old = self._allocations.get(step.allocation_id)
+        if (
+            old is None
+            or old.state not in step.sources
+            or (step.token is not None and old.token != step.token)
+        ):
+            return None
+        return self._apply(old, step)
+
+    def _apply(self, old: Allocation, step: Step) -> Change:
+        counters: tuple[CardCounters, ...] = ()
+        if step.target not in LIVE_STATES:
+            self._count_quota(old.namespace, self._quota_of(old.containers), -1)
+            self._count(demands(old.containers), -1)
+            counters = self._counters([card.uuid for card in demands(old.containers)])
+        token = old.token
+        if step.new_token:
+            self._token += 1
+            token = self._token
+        deadline = None if step.lease_s is None else self._clock() + timedelta(seconds=step.lease_s)
+        new = replace(old, state=step.target, reason=step.reason, token=token, deadline=deadline)
+        self._allocations[new.id] = new
+        return Change(
+            allocation=new, sequence=self._note(new, old.state, step.reason), counters=counters
+        )
+
+    async def move(
+        self, allocation_id: AllocationId, *, token: int, containers: Sequence[ContainerGrant]
+    ) -> Change | None:
+        """See the port."""
+        old = self._allocations.get(allocation_id)
+        if old is None or old.token != token or not old.live:
+            return None
+        held, wanted = demands(old.containers), demands(tuple(containers))
+        self._check(old.node, held, wanted, mutex=False)
+        self._count(held, -1)
+        self._count(wanted, 1)
+        new = replace(old, containers=tuple(containers))
+        self._allocations[new.id] = new
+        sequence = self._note(new, old.state, "moved to the cards that the kubelet gave")
+        touched = sorted({card.uuid for card in (*held, *wanted)})
+        return Change(allocation=new, sequence=sequence, counters=self._counters(touched))
+
+    async def get(self, allocation_id: AllocationId) -> Allocation | None:
+        """See the port."""
+        return self._allocations.get(allocation_id)
+
+    async def live_of(self, pod_uid: PodUid) -> Allocation | None:
+        """See the port."""
+        return self._live_of(pod_uid)
+
+    async def latest_of(self, pod_uid: PodUid) -> Allocation | None:
+        """See the port."""
+        mine = [a for a in self._allocations.values() if a.pod_uid == pod_uid]
+        return max(mine, key=lambda a: a.attempt, default=None)
+
+    async def live(self, node: NodeName | None = None) -> list[Allocation]:
+        """See the port."""
+        return [
+            a for a in self._allocations.values() if a.live and (node is None or a.node == node)
+        ]
+
+    async def overdue(self) -> list[Allocation]:
+        """See the port."""
+        now = self._clock()
+        return [
+            a
+            for a in self._allocations.values()
+            if a.live and a.deadline is not None and a.deadline < now
+        ]
+
+    def _live_of(self, pod_uid: PodUid) -> Allocation | None:
+        mine = (a for a in self._allocations.values() if a.pod_uid == pod_uid and a.live)
+        return next(mine, None)
+
+    def _check(
+        self,
+        node: NodeName,
+        held: Sequence[CardDemand],
+        wanted: Sequence[CardDemand],
+        *,
+        mutex: bool,
+    ) -> None:
+        back: Mapping[GpuUuid, CardDemand] = {card.uuid: card for card in held}
+        for want in wanted:
+            card = self._cards.get(want.uuid)
+            if card is None or card.node != node or not _room(card, back, want, mutex=mutex):
+                raise CapacityConflict(
+                    want.uuid, f"card {want.uuid} on {node} can no longer hold the slice"
+                )
+
+    def _count(self, cards: Sequence[CardDemand], sign: int) -> None:
+        for card in cards:
+            row = self._cards[card.uuid]
+            row.used_slots += sign * card.slots
+            row.used_memory_mib += sign * card.memory_mib
+            row.used_core_percent += sign * card.core_percent
+            row.version += 1
+
+    def _counters(self, uuids: Sequence[GpuUuid]) -> tuple[CardCounters, ...]:
+        return tuple(self._cards[uuid].counters() for uuid in uuids)
+
+    def _check_quota(self, namespace: str, given: QuotaAmounts, wanted: QuotaAmounts) -> None:
+        for resource, amount in wanted.items():
+            row = self._quotas.get((namespace, resource))
+            if row is not None and row[1] - given.get(resource, 0) + amount > row[0]:
+                raise CapacityConflict(f"quota/{namespace}/{resource}", "over the quota")
+
+    def _count_quota(self, namespace: str, amounts: QuotaAmounts, sign: int) -> None:
+        for resource, amount in amounts.items():
+            row = self._quotas.get((namespace, resource))
+            if row is not None:
+                row[1] += sign * amount
+
+    def _note(self, allocation: Allocation, before: str | None, reason: str) -> int:
+        events = self._events.setdefault(allocation.pod_uid, [])
+        events.append(RecordedEvent(len(events) + 1, before, allocation.state.value, reason))
+        return len(events)
+
+
+def _room(
+    card: _Card, back: Mapping[GpuUuid, CardDemand], want: CardDemand, *, mutex: bool
+) -> bool:
+    mine = back.get(want.uuid)
+    slots = card.used_slots - (mine.slots if mine else 0)
+    memory = card.used_memory_mib - (mine.memory_mib if mine else 0)
+    core = card.used_core_percent - (mine.core_percent if mine else 0)
+    device = card.device
+    return (
+        device.healthy
+        and not card.cordoned
+        and slots + want.slots <= device.slots
+        and memory + want.memory_mib <= device.memory_mib
+        and core + want.core_percent <= device.core_percent
+        and not (mutex and slots > 0)
+        and not (want.exclusive and device.core_percent == 100 and slots > 0)
+        and not (want.coreless and device.core_percent != 0 and core == device.core_percent)
+    )

@@ -1,0 +1,123 @@
+"""Pods, their events and the word to nodes, in memory (ports PodApi, PodEvents, GrantAnnouncer)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from hamicommon.domain.allocations import Allocation
+from hamicommon.domain.ids import NodeName, PodUid
+from hamicommon.errors import Conflict, HamiError, NotFound, Unavailable
+from hamicommon.grants import Grant
+
+Json = dict[str, Any]
+
+
+class FakePodApi:
+    """Pods as an API server keeps them; `fail_next` injects what a broken one does."""
+
+    def __init__(self) -> None:
+        self._pods: dict[tuple[str, str], Json] = {}
+        self._version = 0
+        self.lose_next_bind_answer = False
+        self.fail_next: HamiError | None = None
+
+    def put(self, pod: Json) -> Json:
+        """Creates or replaces a pod; returns what is kept."""
+        self._version += 1
+        metadata = {"namespace": "default", **pod["metadata"]}
+        kept = {**pod, "metadata": {**metadata, "resourceVersion": str(self._version)}}
+        self._pods[metadata["namespace"], metadata["name"]] = kept
+        return kept
+
+    def remove(self, namespace: str, name: str) -> Json:
+        """Deletes a pod; returns its last state."""
+        return self._pods.pop((namespace, name))
+
+    async def get(self, namespace: str, name: str) -> Json:
+        """See the port."""
+        self._maybe_fail()
+        try:
+            return self._pods[namespace, name]
+        except KeyError:
+            raise NotFound(f"pods {namespace}/{name} not found") from None
+
+    async def annotate(
+        self,
+        namespace: str,
+        name: str,
+        *,
+        uid: PodUid,
+        annotations: Mapping[str, str],
+        labels: Mapping[str, str],
+    ) -> None:
+        """See the port."""
+        pod = await self.get(namespace, name)
+        metadata = pod["metadata"]
+        if metadata["uid"] != uid:
+            raise Conflict(f"pod {namespace}/{name}: the uid differs")
+        merged = {
+            "annotations": {**(metadata.get("annotations") or {}), **annotations},
+            "labels": {**(metadata.get("labels") or {}), **labels},
+        }
+        self.put({**pod, "metadata": {**metadata, **merged}})
+
+    async def bind(self, namespace: str, name: str, *, uid: PodUid, node: NodeName) -> None:
+        """See the port."""
+        pod = await self.get(namespace, name)
+        if pod["metadata"]["uid"] != uid:
+            raise Conflict(f"pod {namespace}/{name}: the uid differs")
+        if (pod.get("spec") or {}).get("nodeName"):
+            raise Conflict(f"pod {name} is already assigned to node")
+        self.put({**pod, "spec": {**(pod.get("spec") or {}), "nodeName": node}})
+        if self.lose_next_bind_answer:
+            self.lose_next_bind_answer = False
+            raise Unavailable("no answer within 10 s")
+
+    def _maybe_fail(self) -> None:
+        if self.fail_next is not None:
+            error, self.fail_next = self.fail_next, None
+            raise error
+
+
+class FakePodEvents:
+    """Keeps what would have been shown."""
+
+    def __init__(self) -> None:
+        self.shown: list[Any] = []
+
+    def emit(self, event: Any) -> None:
+        """See the port."""
+        self.shown.append(event)
+
+
+class FakeGrantAnnouncer:
+    """Keeps what nodes would have been told; `away` is a bus that is down.
+
+    `not_ready` maps nodes to the reason why they can't take a pod.
+    """
+
+    def __init__(self) -> None:
+        self.away = False
+        self.granted_ones: list[Grant] = []
+        self.withdrawn_ones: list[tuple[Allocation, str]] = []
+        self.not_ready: dict[NodeName, str] = {}
+
+    async def expect_ready(self, node: NodeName) -> None:
+        """See the port."""
+        if not self.away and node in self.not_ready:
+            raise Conflict(f"node {node} can't take a pod now: {self.not_ready[node]}")
+
+    async def granted(self, grant: Grant) -> None:
+        """See the port."""
+        self._check()
+        self.granted_ones.append(grant)
+
+    async def withdrawn(self, allocation: Allocation, reason: str) -> None:
+        """See the port."""
+        self._check()
+        self.withdrawn_ones.append((allocation, reason))
+
+    def _check(self) -> None:
+        if self.away:
+            raise Unavailable("NATS is not connected")

@@ -1,0 +1,98 @@
+/* fakegpu-ctl: makes the simulated cards misbehave, and shows the machine's ledger.
+ *
+ *   fakegpu-ctl show                one JSON object: cards (total, used, peak, utilisation, lost) and processes
+ *   fakegpu-ctl xid CARD CODE       posts an XID event (critical) on a card
+ *   fakegpu-ctl ecc CARD            posts a double-bit ECC event
+ *   fakegpu-ctl lose CARD           the card falls off the bus (XID 79 is posted, calls answer "GPU is lost")
+ *   fakegpu-ctl restore CARD        it is back
+ *   fakegpu-ctl reset-peak          forgets the highest use so far
+ *
+ * CARD is an index in the configuration or a uuid (or its beginning). FAKEGPU_CONFIG names the machine.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "nvml_abi.h"
+#include "state.h"
+
+static void show_process(const struct fg_machine *machine, const struct fg_process *process, const char *before)
+{
+    printf("%s\n  {\"pid\": %d, \"used_bytes\": [", before, process->pid);
+    for (int card = 0; card < machine->card_count; card++)
+        printf("%s%llu", card > 0 ? ", " : "", (unsigned long long)process->used_bytes[card]);
+    printf("]}");
+}
+
+static void show(const struct fg_machine *machine, struct fg_state *state)
+{
+    fg_lock(state);
+    fg_sweep(state);
+    printf("{\"cards\": [");
+    for (int i = 0; i < machine->card_count; i++) {
+        const struct fg_card_state *card = &state->cards[i];
+        printf("%s\n  {\"index\": %d, \"uuid\": \"%s\", \"total_bytes\": %llu, \"used_bytes\": %llu, \"peak_bytes\": %llu, "
+               "\"utilisation_percent\": %u, \"lost\": %s}",
+               i > 0 ? "," : "", i, card->uuid, (unsigned long long)card->total_bytes, (unsigned long long)card->used_bytes,
+               (unsigned long long)card->peak_bytes, fg_utilisation(card->busy), card->lost ? "true" : "false");
+    }
+    printf("],\n \"processes\": [");
+    const char *before = "";
+    for (int i = 0; i < state->process_count; i++) {
+        if (state->processes[i].pid == 0) continue;
+        show_process(machine, &state->processes[i], before);
+        before = ",";
+    }
+    printf("]}\n");
+    fg_unlock(state);
+}
+
+static int card_of(const struct fg_machine *machine, const char *word)
+{
+    int all[FG_MAX_DEVICES];
+    for (int i = 0; i < machine->card_count; i++) all[i] = i;
+    const int card = fg_card_named(machine, all, machine->card_count, word);
+    if (card < 0) fprintf(stderr, "fakegpu-ctl: no card %s; wanted: an index below %d or a uuid\n", word, machine->card_count);
+    return card;
+}
+
+static int act_on_card(const struct fg_machine *machine, struct fg_state *state, int words, char **word)
+{
+    const int card = card_of(machine, word[2]);
+    if (card < 0) return 1;
+    if (strcmp(word[1], "xid") == 0 && words == 4) {
+        fg_post_event(state, card, NVML_EVENT_XID_CRITICAL, strtoull(word[3], NULL, 10));
+    } else if (strcmp(word[1], "ecc") == 0) {
+        fg_post_event(state, card, NVML_EVENT_DOUBLE_BIT_ECC, 0);
+    } else if (strcmp(word[1], "lose") == 0) {
+        state->cards[card].lost = true;
+        fg_post_event(state, card, NVML_EVENT_XID_CRITICAL, 79);
+    } else if (strcmp(word[1], "restore") == 0) {
+        state->cards[card].lost = false;
+    } else {
+        return -1;
+    }
+    return 0;
+}
+
+int main(int words, char **word)
+{
+    const struct fg_machine *machine = fg_machine();
+    if (machine == NULL) return fprintf(stderr, "fakegpu-ctl: FAKEGPU_CONFIG names no usable machine\n"), 1;
+    struct fg_state *state = fg_state(machine);
+    if (state == NULL) return 1;
+    int result = -1;
+    if (words == 2 && strcmp(word[1], "show") == 0) {
+        show(machine, state);
+        result = 0;
+    } else if (words == 2 && strcmp(word[1], "reset-peak") == 0) {
+        fg_lock(state);
+        for (int i = 0; i < FG_MAX_DEVICES; i++) state->cards[i].peak_bytes = state->cards[i].used_bytes;
+        fg_unlock(state);
+        result = 0;
+    } else if (words >= 3) {
+        result = act_on_card(machine, state, words, word);
+    }
+    if (result < 0) fprintf(stderr, "usage: fakegpu-ctl show | xid CARD CODE | ecc CARD | lose CARD | restore CARD | reset-peak\n");
+    return result < 0 ? 2 : result;
+}

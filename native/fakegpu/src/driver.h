@@ -1,0 +1,87 @@
+/* Inside the stand-in libcuda.so.1: the objects behind the handles, and what all its files share. */
+#ifndef FAKEGPU_DRIVER_H
+#define FAKEGPU_DRIVER_H
+
+#include <pthread.h>
+#include <stdbool.h>
+
+#include "cuda_abi.h"
+#include "state.h"
+
+#define FG_EXPORT __attribute__((visibility("default")))
+#define FN(symbol, base, version, flags, parameters) FG_EXPORT CUresult symbol parameters;
+#include "driver.def"
+#undef FN
+
+/* First word of every object behind a handle: a stray pointer, or a handle of another kind, is an error and not a crash. */
+enum fg_tag { FG_CONTEXT = 0x46474358, FG_STREAM = 0x46475354, FG_EVENT = 0x46474556, FG_MODULE = 0x46474d4f, FG_FUNCTION = 0x46474655, FG_POOL = 0x4647504f };
+
+struct CUctx_st {
+    enum fg_tag tag;
+    int device; /* CUDA ordinal */
+    int retained; /* of a primary context */
+    bool primary;
+    unsigned int flags;
+    int64_t last_end_ns; /* of everything launched in it */
+};
+
+struct CUstream_st {
+    enum fg_tag tag;
+    CUcontext context;
+    int64_t last_end_ns;
+};
+
+struct CUevent_st {
+    enum fg_tag tag;
+    int64_t at_ns; /* 0: not recorded */
+};
+
+struct CUmod_st {
+    enum fg_tag tag;
+    char *image;
+};
+
+struct CUfunc_st {
+    enum fg_tag tag;
+    CUmodule module;
+    struct CUfunc_st *next;
+};
+
+struct CUmemPoolHandle_st {
+    enum fg_tag tag;
+    int device;
+};
+
+/* What the process has: guarded by `lock`. */
+struct fg_driver {
+    pthread_mutex_t lock;
+    bool initialised;
+    const struct fg_machine *machine;
+    struct fg_state *state;
+    int device_count;
+    int card_of[FG_MAX_DEVICES]; /* CUDA ordinal -> card: visible ones, by CUDA_VISIBLE_DEVICES */
+    struct CUctx_st primary[FG_MAX_DEVICES];
+    struct CUmemPoolHandle_st pool[FG_MAX_DEVICES];
+};
+
+extern struct fg_driver fg_driver;
+
+/* CUDA_SUCCESS if the driver is initialised and the ordinal exists and its card is not lost. */
+CUresult fg_check_device(CUdevice device);
+
+/* The calling thread's context; CUDA_ERROR_INVALID_CONTEXT without one. Its card must not be lost. */
+CUresult fg_current(CUcontext *context);
+
+/* The card behind a context. */
+int fg_card_of(const struct CUctx_st *context);
+
+/* Frees all memory that belongs to a context. */
+void fg_free_context_memory(CUcontext context);
+
+/* Whether a stream handle is usable: NULL, the two special values 1 and 2, or one of ours. */
+bool fg_stream_ok(CUstream stream);
+
+/* When everything in that stream (NULL: in the context) ends. */
+int64_t fg_stream_end(CUcontext context, CUstream stream);
+
+#endif

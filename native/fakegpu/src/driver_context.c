@@ -1,0 +1,216 @@
+/* Contexts of the stand-in driver: a stack per thread, one primary context per device. */
+#include "driver.h"
+
+#include <stdlib.h>
+
+/* Deeper than any program nests contexts. */
+enum { STACK = 64 };
+
+static _Thread_local CUcontext stack[STACK];
+static _Thread_local int depth; /* stack[depth - 1] is current */
+
+int fg_card_of(const struct CUctx_st *context) { return fg_driver.card_of[context->device]; }
+
+CUresult fg_current(CUcontext *context)
+{
+    if (!fg_driver.initialised) return CUDA_ERROR_NOT_INITIALIZED;
+    CUcontext current = depth > 0 ? stack[depth - 1] : NULL;
+    if (current == NULL || current->tag != FG_CONTEXT || (current->primary && current->retained == 0)) return CUDA_ERROR_INVALID_CONTEXT;
+    if (fg_driver.state->cards[fg_card_of(current)].lost) return CUDA_ERROR_DEVICE_UNAVAILABLE;
+    *context = current;
+    return CUDA_SUCCESS;
+}
+
+/* A context costs memory of its card as soon as it exists. */
+static CUresult charge_context(int card)
+{
+    struct fg_state *state = fg_driver.state;
+    CUresult result = CUDA_ERROR_OUT_OF_MEMORY;
+    fg_lock(state);
+    if (state->cards[card].lost) {
+        result = CUDA_ERROR_DEVICE_UNAVAILABLE;
+    } else if (fg_take(state, card, fg_driver.machine->context_bytes)) {
+        fg_self(state)->context[card] = true;
+        result = CUDA_SUCCESS;
+    }
+    fg_unlock(state);
+    return result;
+}
+
+static void release_context(CUcontext context)
+{
+    fg_free_context_memory(context);
+    fg_lock(fg_driver.state);
+    fg_give(fg_driver.state, fg_card_of(context), fg_driver.machine->context_bytes);
+    fg_unlock(fg_driver.state);
+}
+
+CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device)
+{
+    CUresult result = fg_check_device(device);
+    if (result != CUDA_SUCCESS) return result;
+    if (context == NULL) return CUDA_ERROR_INVALID_VALUE;
+    struct CUctx_st *primary = &fg_driver.primary[device];
+    pthread_mutex_lock(&fg_driver.lock);
+    if (primary->retained == 0) result = charge_context(fg_card_of(primary));
+    if (result == CUDA_SUCCESS) {
+        primary->retained++;
+        *context = primary;
+    }
+    pthread_mutex_unlock(&fg_driver.lock);
+    return result;
+}
+
+CUresult cuDevicePrimaryCtxRelease_v2(CUdevice device)
+{
+    CUresult result = fg_check_device(device);
+    if (result != CUDA_SUCCESS) return result;
+    struct CUctx_st *primary = &fg_driver.primary[device];
+    pthread_mutex_lock(&fg_driver.lock);
+    const bool last = primary->retained == 1;
+    if (primary->retained == 0)
+        result = CUDA_ERROR_INVALID_CONTEXT;
+    else
+        primary->retained--;
+    pthread_mutex_unlock(&fg_driver.lock);
+    if (last) release_context(primary);
+    return result;
+}
+
+CUresult cuDevicePrimaryCtxRelease(CUdevice device) { return cuDevicePrimaryCtxRelease_v2(device); }
+
+CUresult cuDevicePrimaryCtxReset_v2(CUdevice device)
+{
+    const CUresult result = fg_check_device(device);
+    if (result != CUDA_SUCCESS) return result;
+    struct CUctx_st *primary = &fg_driver.primary[device];
+    pthread_mutex_lock(&fg_driver.lock);
+    const bool active = primary->retained > 0;
+    primary->retained = 0;
+    pthread_mutex_unlock(&fg_driver.lock);
+    if (active) release_context(primary);
+    return CUDA_SUCCESS;
+}
+
+CUresult cuDevicePrimaryCtxReset(CUdevice device) { return cuDevicePrimaryCtxReset_v2(device); }
+
+CUresult cuDevicePrimaryCtxSetFlags_v2(CUdevice device, unsigned int flags)
+{
+    const CUresult result = fg_check_device(device);
+    if (result == CUDA_SUCCESS) fg_driver.primary[device].flags = flags;
+    return result;
+}
+
+CUresult cuDevicePrimaryCtxSetFlags(CUdevice device, unsigned int flags) { return cuDevicePrimaryCtxSetFlags_v2(device, flags); }
+
+CUresult cuDevicePrimaryCtxGetState(CUdevice device, unsigned int *flags, int *active)
+{
+    const CUresult result = fg_check_device(device);
+    if (result != CUDA_SUCCESS) return result;
+    if (flags == NULL || active == NULL) return CUDA_ERROR_INVALID_VALUE;
+    *flags = fg_driver.primary[device].flags;
+    *active = fg_driver.primary[device].retained > 0;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuCtxCreate_v2(CUcontext *context, unsigned int flags, CUdevice device)
+{
+    CUresult result = fg_check_device(device);
+    if (result != CUDA_SUCCESS) return result;
+    if (context == NULL || depth == STACK) return CUDA_ERROR_INVALID_VALUE;
+    struct CUctx_st *created = calloc(1, sizeof *created);
+    if (created == NULL) return CUDA_ERROR_OUT_OF_MEMORY;
+    *created = (struct CUctx_st){.tag = FG_CONTEXT, .device = device, .flags = flags};
+    result = charge_context(fg_card_of(created));
+    if (result != CUDA_SUCCESS) {
+        free(created);
+        return result;
+    }
+    stack[depth++] = created;
+    *context = created;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuCtxDestroy_v2(CUcontext context)
+{
+    if (!fg_driver.initialised) return CUDA_ERROR_NOT_INITIALIZED;
+    if (context == NULL || context->tag != FG_CONTEXT || context->primary) return CUDA_ERROR_INVALID_CONTEXT;
+    if (depth > 0 && stack[depth - 1] == context) depth--;
+    release_context(context);
+    context->tag = 0; /* not freed: another thread may still have it current, and then gets an error */
+    return CUDA_SUCCESS;
+}
+
+CUresult cuCtxDestroy(CUcontext context) { return cuCtxDestroy_v2(context); }
+
+CUresult cuCtxGetCurrent(CUcontext *context)
+{
+    if (!fg_driver.initialised) return CUDA_ERROR_NOT_INITIALIZED;
+    if (context == NULL) return CUDA_ERROR_INVALID_VALUE;
+    *context = depth > 0 ? stack[depth - 1] : NULL;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuCtxSetCurrent(CUcontext context)
+{
+    if (!fg_driver.initialised) return CUDA_ERROR_NOT_INITIALIZED;
+    if (context != NULL && context->tag != FG_CONTEXT) return CUDA_ERROR_INVALID_CONTEXT;
+    if (depth == 0) depth = 1;
+    stack[depth - 1] = context;
+    if (context == NULL) depth--;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuCtxPushCurrent_v2(CUcontext context)
+{
+    if (!fg_driver.initialised) return CUDA_ERROR_NOT_INITIALIZED;
+    if (context == NULL || context->tag != FG_CONTEXT || depth == STACK) return CUDA_ERROR_INVALID_CONTEXT;
+    stack[depth++] = context;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuCtxPopCurrent_v2(CUcontext *context)
+{
+    if (!fg_driver.initialised) return CUDA_ERROR_NOT_INITIALIZED;
+    if (depth == 0) return CUDA_ERROR_INVALID_CONTEXT;
+    depth--;
+    if (context != NULL) *context = stack[depth];
+    return CUDA_SUCCESS;
+}
+
+CUresult cuCtxGetDevice(CUdevice *device)
+{
+    CUcontext context;
+    const CUresult result = fg_current(&context);
+    if (result != CUDA_SUCCESS) return result;
+    if (device == NULL) return CUDA_ERROR_INVALID_VALUE;
+    *device = context->device;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuCtxGetFlags(unsigned int *flags)
+{
+    CUcontext context;
+    const CUresult result = fg_current(&context);
+    if (result != CUDA_SUCCESS) return result;
+    if (flags == NULL) return CUDA_ERROR_INVALID_VALUE;
+    *flags = context->flags;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuCtxGetApiVersion(CUcontext context, unsigned int *version)
+{
+    if (version == NULL) return CUDA_ERROR_INVALID_VALUE;
+    if (context != NULL && context->tag != FG_CONTEXT) return CUDA_ERROR_INVALID_CONTEXT;
+    *version = 3020;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuCtxSynchronize(void)
+{
+    CUcontext context;
+    const CUresult result = fg_current(&context);
+    if (result != CUDA_SUCCESS) return result;
+    fg_sleep_until(fg_stream_end(context, NULL));
+    return CUDA_SUCCESS;
+}

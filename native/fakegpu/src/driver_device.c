@@ -1,0 +1,295 @@
+/* Start-up, lookup and devices of the stand-in driver. */
+#include "driver.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct fg_driver fg_driver = {.lock = PTHREAD_MUTEX_INITIALIZER};
+
+/* CUDA_VISIBLE_DEVICES: ordinals or uuids; the list ends at the first entry that names no device, as the real driver has it. */
+static void choose_devices(struct fg_driver *driver)
+{
+    const struct fg_machine *machine = driver->machine;
+    const char *wanted = getenv("CUDA_VISIBLE_DEVICES");
+    if (wanted == NULL) {
+        memcpy(driver->card_of, machine->visible, sizeof driver->card_of);
+        driver->device_count = machine->visible_count;
+        return;
+    }
+    char list[4096], *rest;
+    snprintf(list, sizeof list, "%s", wanted);
+    for (char *word = strtok_r(list, ", ", &rest); word != NULL; word = strtok_r(NULL, ", ", &rest)) {
+        const int card = fg_card_named(machine, machine->visible, machine->visible_count, word);
+        if (card < 0 || driver->device_count == FG_MAX_DEVICES) break;
+        driver->card_of[driver->device_count++] = card;
+    }
+}
+
+static CUresult initialise(struct fg_driver *driver)
+{
+    driver->machine = fg_machine();
+    if (driver->machine == NULL) return CUDA_ERROR_NO_DEVICE;
+    driver->state = fg_state(driver->machine);
+    if (driver->state == NULL) return CUDA_ERROR_UNKNOWN;
+    driver->device_count = 0;
+    choose_devices(driver);
+    if (driver->device_count == 0) return CUDA_ERROR_NO_DEVICE;
+    for (int i = 0; i < driver->device_count; i++) {
+        driver->primary[i] = (struct CUctx_st){.tag = FG_CONTEXT, .device = i, .primary = true};
+        driver->pool[i] = (struct CUmemPoolHandle_st){.tag = FG_POOL, .device = i};
+    }
+    driver->initialised = true;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuInit(unsigned int flags)
+{
+    if (flags != 0) return CUDA_ERROR_INVALID_VALUE;
+    pthread_mutex_lock(&fg_driver.lock);
+    const CUresult result = fg_driver.initialised ? CUDA_SUCCESS : initialise(&fg_driver);
+    pthread_mutex_unlock(&fg_driver.lock);
+    return result;
+}
+
+CUresult cuDriverGetVersion(int *version)
+{
+    const struct fg_machine *machine = fg_machine();
+    if (version == NULL) return CUDA_ERROR_INVALID_VALUE;
+    *version = machine != NULL ? machine->cuda_version : 12080;
+    return CUDA_SUCCESS;
+}
+
+typedef void (*function)(void);
+static const struct {
+    const char *base;
+    function address;
+    int version;
+    cuuint64_t flags;
+} rows[] = {
+#define FN(symbol, base, version, flags, parameters) {base, (function)symbol, version, flags},
+#include "driver.def"
+#undef FN
+};
+
+/* The newest row of that name that the caller's version knows; a per-thread row only where one was asked for. */
+static CUdriverProcAddressQueryResult find(const char *name, int version, cuuint64_t flags, void **address)
+{
+    int best = -1;
+    bool known = false;
+    const cuuint64_t per_thread = CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM;
+    for (int i = 0; i < (int)(sizeof rows / sizeof *rows); i++) {
+        if (strcmp(rows[i].base, name) != 0 || ((rows[i].flags & per_thread) != 0 && (flags & per_thread) == 0)) continue;
+        known = true;
+        if (rows[i].version > version) continue;
+        const bool better = best < 0 || rows[i].flags > rows[best].flags ||
+                            (rows[i].flags == rows[best].flags && rows[i].version > rows[best].version);
+        if (better) best = i;
+    }
+    *address = NULL;
+    if (best < 0) return known ? CU_GET_PROC_ADDRESS_VERSION_NOT_SUFFICIENT : CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND;
+    memcpy(address, &rows[best].address, sizeof *address);
+    return CU_GET_PROC_ADDRESS_SUCCESS;
+}
+
+CUresult cuGetProcAddress_v2(const char *symbol, void **found, int version, cuuint64_t flags, CUdriverProcAddressQueryResult *status)
+{
+    int driver_version;
+    cuDriverGetVersion(&driver_version);
+    if (symbol == NULL || found == NULL || flags > 2) return CUDA_ERROR_INVALID_VALUE;
+    /* A newer caller than the driver: it gets the newest that the driver has. */
+    const CUdriverProcAddressQueryResult result = find(symbol, version < driver_version ? version : driver_version, flags, found);
+    if (status != NULL) *status = result;
+    return result == CU_GET_PROC_ADDRESS_SUCCESS ? CUDA_SUCCESS : CUDA_ERROR_NOT_FOUND;
+}
+
+CUresult cuGetProcAddress(const char *symbol, void **found, int version, cuuint64_t flags)
+{
+    return cuGetProcAddress_v2(symbol, found, version, flags, NULL);
+}
+
+CUresult cuGetExportTable(const void **table, const CUuuid *id)
+{
+    /* Private tables of the vendor's own runtime: this driver has none. */
+    if (table == NULL || id == NULL) return CUDA_ERROR_INVALID_VALUE;
+    *table = NULL;
+    return CUDA_ERROR_NOT_FOUND;
+}
+
+static const struct {
+    CUresult error;
+    const char *name, *text;
+} errors[] = {
+    {CUDA_SUCCESS, "CUDA_SUCCESS", "no error"},
+    {CUDA_ERROR_INVALID_VALUE, "CUDA_ERROR_INVALID_VALUE", "invalid argument"},
+    {CUDA_ERROR_OUT_OF_MEMORY, "CUDA_ERROR_OUT_OF_MEMORY", "out of memory"},
+    {CUDA_ERROR_NOT_INITIALIZED, "CUDA_ERROR_NOT_INITIALIZED", "initialization error"},
+    {CUDA_ERROR_DEINITIALIZED, "CUDA_ERROR_DEINITIALIZED", "driver shutting down"},
+    {CUDA_ERROR_DEVICE_UNAVAILABLE, "CUDA_ERROR_DEVICE_UNAVAILABLE", "CUDA-capable device(s) is/are busy or unavailable"},
+    {CUDA_ERROR_NO_DEVICE, "CUDA_ERROR_NO_DEVICE", "no CUDA-capable device is detected"},
+    {CUDA_ERROR_INVALID_DEVICE, "CUDA_ERROR_INVALID_DEVICE", "invalid device ordinal"},
+    {CUDA_ERROR_INVALID_IMAGE, "CUDA_ERROR_INVALID_IMAGE", "device kernel image is invalid"},
+    {CUDA_ERROR_INVALID_CONTEXT, "CUDA_ERROR_INVALID_CONTEXT", "invalid device context"},
+    {CUDA_ERROR_INVALID_HANDLE, "CUDA_ERROR_INVALID_HANDLE", "invalid resource handle"},
+    {CUDA_ERROR_NOT_FOUND, "CUDA_ERROR_NOT_FOUND", "named symbol not found"},
+    {CUDA_ERROR_NOT_READY, "CUDA_ERROR_NOT_READY", "device not ready"},
+    {CUDA_ERROR_NOT_SUPPORTED, "CUDA_ERROR_NOT_SUPPORTED", "operation not supported"},
+    {CUDA_ERROR_UNKNOWN, "CUDA_ERROR_UNKNOWN", "unknown error"},
+};
+
+static int error_row(CUresult error)
+{
+    for (int i = 0; i < (int)(sizeof errors / sizeof *errors); i++)
+        if (errors[i].error == error) return i;
+    return -1;
+}
+
+CUresult cuGetErrorString(CUresult error, const char **text)
+{
+    const int row = error_row(error);
+    if (text == NULL) return CUDA_ERROR_INVALID_VALUE;
+    *text = row >= 0 ? errors[row].text : NULL;
+    return row >= 0 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
+CUresult cuGetErrorName(CUresult error, const char **name)
+{
+    const int row = error_row(error);
+    if (name == NULL) return CUDA_ERROR_INVALID_VALUE;
+    *name = row >= 0 ? errors[row].name : NULL;
+    return row >= 0 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
+CUresult fg_check_device(CUdevice device)
+{
+    if (!fg_driver.initialised) return CUDA_ERROR_NOT_INITIALIZED;
+    if (device < 0 || device >= fg_driver.device_count) return CUDA_ERROR_INVALID_DEVICE;
+    return CUDA_SUCCESS;
+}
+
+static const struct fg_card *card(CUdevice device) { return &fg_driver.machine->cards[fg_driver.card_of[device]]; }
+
+CUresult cuDeviceGetCount(int *count)
+{
+    if (!fg_driver.initialised) return CUDA_ERROR_NOT_INITIALIZED;
+    if (count == NULL) return CUDA_ERROR_INVALID_VALUE;
+    *count = fg_driver.device_count;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuDeviceGet(CUdevice *device, int ordinal)
+{
+    const CUresult result = fg_check_device(ordinal);
+    if (result != CUDA_SUCCESS) return result;
+    if (device == NULL) return CUDA_ERROR_INVALID_VALUE;
+    *device = ordinal;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuDeviceGetName(char *name, int length, CUdevice device)
+{
+    const CUresult result = fg_check_device(device);
+    if (result != CUDA_SUCCESS) return result;
+    if (name == NULL || length <= 0) return CUDA_ERROR_INVALID_VALUE;
+    snprintf(name, (size_t)length, "%s", card(device)->name);
+    return CUDA_SUCCESS;
+}
+
+CUresult cuDeviceGetAttribute(int *value, int attribute, CUdevice device)
+{
+    const CUresult result = fg_check_device(device);
+    if (result != CUDA_SUCCESS) return result;
+    if (value == NULL || attribute <= 0) return CUDA_ERROR_INVALID_VALUE;
+    switch (attribute) {
+    case CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK: *value = 1024; break;
+    case CU_DEVICE_ATTRIBUTE_WARP_SIZE: *value = 32; break;
+    case CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT: *value = card(device)->sm_count; break;
+    case CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR: *value = card(device)->max_threads_per_sm; break;
+    case CU_DEVICE_ATTRIBUTE_PCI_BUS_ID: *value = (int)card(device)->pci_bus; break;
+    case CU_DEVICE_ATTRIBUTE_PCI_DEVICE_ID: *value = (int)card(device)->pci_device; break;
+    case CU_DEVICE_ATTRIBUTE_PCI_DOMAIN_ID: *value = (int)card(device)->pci_domain; break;
+    case CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR: *value = card(device)->major; break;
+    case CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR: *value = card(device)->minor; break;
+    case CU_DEVICE_ATTRIBUTE_UNIFIED_ADDRESSING:
+    case CU_DEVICE_ATTRIBUTE_MANAGED_MEMORY:
+    case CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED:
+    case CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED: *value = 1; break;
+    default: *value = 0; break;
+    }
+    return CUDA_SUCCESS;
+}
+
+CUresult cuDeviceTotalMem_v2(size_t *bytes, CUdevice device)
+{
+    const CUresult result = fg_check_device(device);
+    if (result != CUDA_SUCCESS) return result;
+    if (bytes == NULL) return CUDA_ERROR_INVALID_VALUE;
+    *bytes = card(device)->memory_bytes;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuDeviceGetUuid(CUuuid *uuid, CUdevice device)
+{
+    const CUresult result = fg_check_device(device);
+    if (result != CUDA_SUCCESS) return result;
+    if (uuid == NULL) return CUDA_ERROR_INVALID_VALUE;
+    fg_uuid_bytes(card(device)->uuid, uuid->bytes);
+    return CUDA_SUCCESS;
+}
+
+CUresult cuDeviceGetUuid_v2(CUuuid *uuid, CUdevice device) { return cuDeviceGetUuid(uuid, device); }
+
+CUresult cuDeviceGetPCIBusId(char *text, int length, CUdevice device)
+{
+    const CUresult result = fg_check_device(device);
+    if (result != CUDA_SUCCESS) return result;
+    if (text == NULL || length < 13) return CUDA_ERROR_INVALID_VALUE;
+    snprintf(text, (size_t)length, "%04x:%02x:%02x.0", card(device)->pci_domain, card(device)->pci_bus, card(device)->pci_device);
+    return CUDA_SUCCESS;
+}
+
+CUresult cuDeviceGetByPCIBusId(CUdevice *device, const char *text)
+{
+    unsigned int domain, bus, slot;
+    if (!fg_driver.initialised) return CUDA_ERROR_NOT_INITIALIZED;
+    if (device == NULL || text == NULL || sscanf(text, "%x:%x:%x", &domain, &bus, &slot) != 3) return CUDA_ERROR_INVALID_VALUE;
+    for (int i = 0; i < fg_driver.device_count; i++)
+        if (card(i)->pci_domain == domain && card(i)->pci_bus == bus && card(i)->pci_device == slot) return *device = i, CUDA_SUCCESS;
+    return CUDA_ERROR_INVALID_DEVICE;
+}
+
+CUresult cuDeviceComputeCapability(int *major, int *minor, CUdevice device)
+{
+    const CUresult result = fg_check_device(device);
+    if (result != CUDA_SUCCESS) return result;
+    if (major == NULL || minor == NULL) return CUDA_ERROR_INVALID_VALUE;
+    *major = card(device)->major;
+    *minor = card(device)->minor;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuDeviceCanAccessPeer(int *can, CUdevice device, CUdevice peer)
+{
+    if (fg_check_device(device) != CUDA_SUCCESS || fg_check_device(peer) != CUDA_SUCCESS) return CUDA_ERROR_INVALID_DEVICE;
+    if (can == NULL) return CUDA_ERROR_INVALID_VALUE;
+    *can = device != peer;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuDeviceGetDefaultMemPool(CUmemoryPool *pool, CUdevice device)
+{
+    const CUresult result = fg_check_device(device);
+    if (result != CUDA_SUCCESS) return result;
+    if (pool == NULL) return CUDA_ERROR_INVALID_VALUE;
+    *pool = &fg_driver.pool[device];
+    return CUDA_SUCCESS;
+}
+
+CUresult cuDeviceGetMemPool(CUmemoryPool *pool, CUdevice device) { return cuDeviceGetDefaultMemPool(pool, device); }
+
+CUresult cuDeviceSetMemPool(CUdevice device, CUmemoryPool pool)
+{
+    const CUresult result = fg_check_device(device);
+    if (result != CUDA_SUCCESS) return result;
+    return pool == &fg_driver.pool[device] ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}

@@ -1,0 +1,152 @@
+#include "machine.h"
+
+#include <ctype.h>
+#include <errno.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+
+#include "json.h"
+
+static struct fg_machine the_machine;
+static bool usable;
+
+static void copy(char *to, size_t size, const char *from) { snprintf(to, size, "%s", from); }
+
+static const char *read_links(const struct json *entry, struct fg_card *card)
+{
+    const struct json *links = json_member(entry, "nvlinks");
+    for (const struct json *link = links != NULL ? links->child : NULL; link != NULL; link = link->next) {
+        if (card->link_count == FG_MAX_LINKS) return "more than 18 nvlinks";
+        card->link_peer[card->link_count++] = (int)link->number;
+    }
+    return NULL;
+}
+
+/* NULL, or what is wrong with the entry. */
+static const char *read_card(const struct json *entry, int index, struct fg_card *card)
+{
+    char bus[32];
+    snprintf(bus, sizeof bus, "00000000:%02X:00.0", 7 + index);
+    copy(card->uuid, sizeof card->uuid, json_text(entry, "uuid", ""));
+    copy(card->name, sizeof card->name, json_text(entry, "name", "NVIDIA A100-SXM4-80GB"));
+    copy(card->pci_bus_id, sizeof card->pci_bus_id, json_text(entry, "pci_bus_id", bus));
+    card->memory_bytes = (uint64_t)json_number(entry, "memory_mib", 81920) << 20;
+    card->sm_count = (int)json_number(entry, "sm_count", 108);
+    card->max_threads_per_sm = (int)json_number(entry, "max_threads_per_sm", 2048);
+    card->numa = (int)json_number(entry, "numa", 0);
+    card->major = (int)json_number(entry, "major", 8);
+    card->minor = (int)json_number(entry, "minor", 0);
+    if (strncmp(card->uuid, "GPU-", 4) != 0) return "uuid wants to begin with GPU-";
+    if (sscanf(card->pci_bus_id, "%x:%x:%x", &card->pci_domain, &card->pci_bus, &card->pci_device) != 3)
+        return "pci_bus_id wants the form 00000000:07:00.0";
+    if (card->memory_bytes == 0 || card->sm_count < 1 || card->max_threads_per_sm < 1)
+        return "memory_mib, sm_count and max_threads_per_sm want to be positive";
+    return read_links(entry, card);
+}
+
+static const char *read_machine(const struct json *root, struct fg_machine *machine)
+{
+    copy(machine->state_path, sizeof machine->state_path, json_text(root, "state", ""));
+    copy(machine->driver_version, sizeof machine->driver_version, json_text(root, "driver_version", "570.124.06"));
+    machine->cuda_version = (int)json_number(root, "cuda_version", 12080);
+    machine->context_bytes = (uint64_t)json_number(root, "context_mib", 0) << 20;
+    machine->granularity_bytes = (uint64_t)json_number(root, "granularity_bytes", 512);
+    machine->wave_ns = (int64_t)json_number(root, "wave_ns", 50000);
+    machine->pid_offset = (int)json_number(root, "pid_offset", 0);
+    if (machine->state_path[0] == '\0') return "\"state\" is missing";
+    if (machine->granularity_bytes == 0) return "granularity_bytes wants to be positive";
+    const struct json *devices = json_member(root, "devices");
+    if (devices == NULL || devices->type != JSON_ARRAY) return "\"devices\" is missing";
+    for (const struct json *entry = devices->child; entry != NULL; entry = entry->next) {
+        if (machine->card_count == FG_MAX_DEVICES) return "more than 16 devices";
+        const char *wrong = read_card(entry, machine->card_count, &machine->cards[machine->card_count]);
+        if (wrong != NULL) return wrong;
+        machine->card_count++;
+    }
+    return NULL;
+}
+
+static char *read_whole(const char *path)
+{
+    FILE *file = fopen(path, "re");
+    if (file == NULL) return NULL;
+    enum { LIMIT = 1 << 20 };
+    char *text = calloc(1, LIMIT + 1);
+    if (text != NULL && fread(text, 1, LIMIT, file) == 0) text[0] = '\0';
+    fclose(file);
+    return text;
+}
+
+int fg_card_named(const struct fg_machine *machine, const int *among, int count, const char *word)
+{
+    char *end;
+    const long number = strtol(word, &end, 10);
+    if (*word != '\0' && *end == '\0') return number >= 0 && number < count ? among[number] : -1;
+    for (int i = 0; i < count; i++)
+        if (strncasecmp(machine->cards[among[i]].uuid, word, strlen(word)) == 0 && strlen(word) > 4) return among[i];
+    return -1;
+}
+
+static void read_visible(struct fg_machine *machine)
+{
+    const char *wanted = getenv("FAKEGPU_VISIBLE_DEVICES");
+    int all[FG_MAX_DEVICES];
+    bool shown[FG_MAX_DEVICES] = {false};
+    for (int i = 0; i < machine->card_count; i++) all[i] = i;
+    const bool everything = wanted == NULL || strcmp(wanted, "all") == 0;
+    if (!everything && *wanted != '\0' && strcmp(wanted, "none") != 0 && strcmp(wanted, "void") != 0) {
+        char list[4096], *rest;
+        copy(list, sizeof list, wanted);
+        for (char *word = strtok_r(list, ", ", &rest); word != NULL; word = strtok_r(NULL, ", ", &rest)) {
+            const int card = fg_card_named(machine, all, machine->card_count, word);
+            if (card >= 0) shown[card] = true;
+        }
+    }
+    for (int i = 0; i < machine->card_count; i++)
+        if (everything || shown[i]) machine->visible[machine->visible_count++] = i;
+}
+
+static void load(void)
+{
+    const char *path = getenv("FAKEGPU_CONFIG");
+    if (path == NULL || *path == '\0') return;
+    char *text = read_whole(path);
+    if (text == NULL) {
+        fprintf(stderr, "fakegpu: %s: %s\n", path, strerror(errno));
+        return;
+    }
+    const char *message;
+    int line;
+    struct json *root = json_parse(text, &message, &line);
+    const char *wrong = root != NULL ? read_machine(root, &the_machine) : message;
+    if (root == NULL)
+        fprintf(stderr, "fakegpu: %s: line %d: %s\n", path, line, message);
+    else if (wrong != NULL)
+        fprintf(stderr, "fakegpu: %s: %s (after %d good devices)\n", path, wrong, the_machine.card_count);
+    usable = wrong == NULL;
+    json_free(root);
+    free(text);
+    if (usable) read_visible(&the_machine);
+}
+
+const struct fg_machine *fg_machine(void)
+{
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    pthread_once(&once, load);
+    return usable ? &the_machine : NULL;
+}
+
+void fg_uuid_bytes(const char *uuid, unsigned char bytes[16])
+{
+    int digits = 0;
+    memset(bytes, 0, 16);
+    for (const char *at = uuid + 4; *at != '\0' && digits < 32; at++) {
+        if (!isxdigit((unsigned char)*at)) continue;
+        const int value = isdigit((unsigned char)*at) ? *at - '0' : tolower((unsigned char)*at) - 'a' + 10;
+        bytes[digits / 2] |= (unsigned char)(digits % 2 == 0 ? value << 4 : value);
+        digits++;
+    }
+}

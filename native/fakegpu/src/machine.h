@@ -1,0 +1,51 @@
+/* The simulated machine: which cards it has (FAKEGPU_CONFIG) and which of them this process may see.
+ *
+ * FAKEGPU_CONFIG names a JSON file:
+ *   {"state": "<path of the shared state>", "driver_version": "570.124.06", "cuda_version": 12080, "context_mib": 0,
+ *    "granularity_bytes": 512, "wave_ns": 50000, "pid_offset": 0,
+ *    "devices": [{"uuid": "GPU-...", "name": "...", "memory_mib": 81920, "sm_count": 108, "max_threads_per_sm": 2048,
+ *                 "pci_bus_id": "00000000:07:00.0", "numa": 0, "major": 8, "minor": 0, "nvlinks": [1, 1, 2]}]}
+ * granularity_bytes: what an allocation is rounded up to; wave_ns: how long a card needs for as many threads as it can hold at once;
+ * pid_offset: added to the pids that NVML reports (a pid namespace); nvlinks: the peer of each link, as index in this list.
+ * FAKEGPU_VISIBLE_DEVICES (uuids or indexes, "all", "none", "void"; absent = all) is what the container runtime let in.
+ */
+#ifndef FAKEGPU_MACHINE_H
+#define FAKEGPU_MACHINE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+enum { FG_MAX_DEVICES = 16, FG_MAX_LINKS = 18 };
+
+struct fg_card {
+    char uuid[96];
+    char name[96];
+    char pci_bus_id[32]; /* as NVML writes it: 00000000:07:00.0 */
+    unsigned int pci_domain, pci_bus, pci_device;
+    uint64_t memory_bytes;
+    int sm_count, max_threads_per_sm, numa, major, minor;
+    int link_count, link_peer[FG_MAX_LINKS];
+};
+
+struct fg_machine {
+    char state_path[4096];
+    char driver_version[80];
+    int cuda_version;
+    uint64_t context_bytes, granularity_bytes;
+    int64_t wave_ns;
+    int pid_offset;
+    int card_count;
+    struct fg_card cards[FG_MAX_DEVICES];
+    int visible_count, visible[FG_MAX_DEVICES]; /* indexes into cards, in bus order, as NVML lists them */
+};
+
+/* The machine, read once per process; NULL when there is none (no FAKEGPU_CONFIG) or its file is wrong (one line on stderr says why). */
+const struct fg_machine *fg_machine(void);
+
+/* The 16 bytes of "GPU-xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx". */
+void fg_uuid_bytes(const char *uuid, unsigned char bytes[16]);
+
+/* Index of the card that a list entry names: a number below `count`, or the beginning of a uuid; -1 if none. */
+int fg_card_named(const struct fg_machine *machine, const int *among, int count, const char *word);
+
+#endif

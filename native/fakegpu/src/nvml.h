@@ -1,0 +1,34 @@
+/* Inside the stand-in libnvidia-ml.so.1: handles and the checks that all its functions share. */
+#ifndef FAKEGPU_NVML_H
+#define FAKEGPU_NVML_H
+
+#include "nvml_abi.h"
+#include "state.h"
+
+#define FG_EXPORT __attribute__((visibility("default")))
+#define FN(symbol, parameters) FG_EXPORT nvmlReturn_t symbol parameters;
+#include "nvml.def"
+#undef FN
+FG_EXPORT const char *nvmlErrorString(nvmlReturn_t error);
+
+struct nvmlDevice_st {
+    uint32_t tag;
+    unsigned int index; /* among the visible cards */
+    int card;
+};
+
+struct fg_nvml {
+    const struct fg_machine *machine; /* NULL: not initialised */
+    struct fg_state *state;
+};
+extern struct fg_nvml fg_nvml;
+
+/* NVML_SUCCESS if NVML is initialised and the handle is one of ours whose card is not lost. */
+nvmlReturn_t fg_check(nvmlDevice_t device);
+
+/* The handle of a card; NULL if it is not visible. */
+nvmlDevice_t fg_handle_of_card(int card);
+
+static inline const struct fg_card *fg_card(nvmlDevice_t device) { return &fg_nvml.machine->cards[device->card]; }
+
+#endif

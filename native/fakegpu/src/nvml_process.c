@@ -1,0 +1,88 @@
+/* Processes of a card in the stand-in NVML: who holds memory, who computes. */
+#include "nvml.h"
+
+#include <time.h>
+
+struct user {
+    unsigned int pid;
+    unsigned long long used_bytes;
+    unsigned int busy_percent;
+};
+
+/* The processes that have a context on the card. Returns how many. */
+static unsigned int users_of(nvmlDevice_t device, struct user users[FG_MAX_PROCESSES])
+{
+    unsigned int count = 0;
+    fg_lock(fg_nvml.state);
+    fg_sweep(fg_nvml.state);
+    for (int i = 0; i < fg_nvml.state->process_count; i++) {
+        const struct fg_process *process = &fg_nvml.state->processes[i];
+        if (process->pid == 0 || !process->context[device->card]) continue;
+        users[count++] = (struct user){
+            .pid = (unsigned int)(process->pid + fg_nvml.machine->pid_offset),
+            .used_bytes = process->used_bytes[device->card],
+            .busy_percent = fg_utilisation(process->busy[device->card]),
+        };
+    }
+    fg_unlock(fg_nvml.state);
+    return count;
+}
+
+/* The protocol that all versions share: *count is the room on entry and the number on return. */
+static nvmlReturn_t list_users(nvmlDevice_t device, unsigned int *count, const void *room, struct user *users)
+{
+    const nvmlReturn_t result = fg_check(device);
+    if (result != NVML_SUCCESS) return result;
+    if (count == NULL || (*count > 0 && room == NULL)) return NVML_ERROR_INVALID_ARGUMENT;
+    const unsigned int found = users_of(device, users), capacity = *count;
+    *count = found;
+    return found > capacity ? NVML_ERROR_INSUFFICIENT_SIZE : NVML_SUCCESS;
+}
+
+nvmlReturn_t nvmlDeviceGetComputeRunningProcesses(nvmlDevice_t device, unsigned int *count, nvmlProcessInfo_v1_t *processes)
+{
+    struct user users[FG_MAX_PROCESSES];
+    const nvmlReturn_t result = list_users(device, count, processes, users);
+    for (unsigned int i = 0; result == NVML_SUCCESS && i < *count; i++)
+        processes[i] = (nvmlProcessInfo_v1_t){.pid = users[i].pid, .usedGpuMemory = users[i].used_bytes};
+    return result;
+}
+
+nvmlReturn_t nvmlDeviceGetComputeRunningProcesses_v2(nvmlDevice_t device, unsigned int *count, nvmlProcessInfo_v2_t *processes)
+{
+    struct user users[FG_MAX_PROCESSES];
+    const nvmlReturn_t result = list_users(device, count, processes, users);
+    for (unsigned int i = 0; result == NVML_SUCCESS && i < *count; i++)
+        processes[i] = (nvmlProcessInfo_v2_t){.pid = users[i].pid, .usedGpuMemory = users[i].used_bytes,
+                                              .gpuInstanceId = 0xFFFFFFFF, .computeInstanceId = 0xFFFFFFFF};
+    return result;
+}
+
+nvmlReturn_t nvmlDeviceGetComputeRunningProcesses_v3(nvmlDevice_t device, unsigned int *count, nvmlProcessInfo_v2_t *processes)
+{
+    return nvmlDeviceGetComputeRunningProcesses_v2(device, count, processes);
+}
+
+/* One sample per process that computed in the last second; "not found" when there is none newer than `since_us`. */
+nvmlReturn_t nvmlDeviceGetProcessUtilization(nvmlDevice_t device, nvmlProcessUtilizationSample_t *samples, unsigned int *count,
+                                             unsigned long long since_us)
+{
+    struct user users[FG_MAX_PROCESSES];
+    const nvmlReturn_t result = fg_check(device);
+    if (result != NVML_SUCCESS) return result;
+    if (count == NULL) return NVML_ERROR_INVALID_ARGUMENT;
+    struct timespec now;
+    clock_gettime(CLOCK_REALTIME, &now);
+    const unsigned long long now_us = (unsigned long long)now.tv_sec * 1000000 + (unsigned long long)now.tv_nsec / 1000;
+    const unsigned int found = users_of(device, users), room = samples != NULL ? *count : 0;
+    unsigned int busy = 0;
+    for (unsigned int i = 0; i < found; i++) {
+        if (users[i].busy_percent == 0 || since_us >= now_us) continue;
+        if (busy < room)
+            samples[busy] = (nvmlProcessUtilizationSample_t){.pid = users[i].pid, .timeStamp = now_us, .smUtil = users[i].busy_percent,
+                                                             .memUtil = users[i].busy_percent / 2};
+        busy++;
+    }
+    *count = busy;
+    return busy == 0 ? NVML_ERROR_NOT_FOUND : busy > room ? NVML_ERROR_INSUFFICIENT_SIZE : NVML_SUCCESS;
+}

@@ -1,0 +1,302 @@
+/* vgpu-probe: a small CUDA-driver program that says what it sees of its cards and tries to take more than its share.
+ *
+ *   vgpu-probe [--once] [--bytes N] [--hold-s S] [--no-launch]
+ *
+ * One JSON object per line: "device" for each visible card; "allocated" once it holds all that cuMemGetInfo called free (or N bytes);
+ * "refused" for one byte more ("NOT_refused", exit 3, if that succeeds; with --bytes below what is free nothing more is tried);
+ * "launched"; "running". Then it launches lightly until SIGTERM or SIGINT (frees all, exit 0) or for S seconds. --once ends after the
+ * checks. "error" with the failing call, exit 1. Runs on a real driver as on the stand-in; needs neither at build time.
+ */
+#include <dlfcn.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "cuda_abi.h"
+#include "nvml_abi.h"
+
+enum { MAX_DEVICES = 64, MAX_BLOCKS = 4096, LAUNCHES = 64 };
+enum { EXIT_ERROR = 1, EXIT_USAGE = 2, EXIT_NOT_REFUSED = 3 };
+
+/* All that the probe calls, by the name to look up. */
+#define CUDA_CALLS(X)                                                              \
+    X(cuInit, (unsigned int))                                                      \
+    X(cuDeviceGetCount, (int *))                                                   \
+    X(cuDeviceGet, (CUdevice *, int))                                              \
+    X(cuDeviceGetName, (char *, int, CUdevice))                                    \
+    X(cuDeviceGetUuid, (CUuuid *, CUdevice))                                       \
+    X(cuDevicePrimaryCtxRetain, (CUcontext *, CUdevice))                           \
+    X(cuDevicePrimaryCtxRelease_v2, (CUdevice))                                    \
+    X(cuCtxSetCurrent, (CUcontext))                                                \
+    X(cuCtxSynchronize, (void))                                                    \
+    X(cuMemGetInfo_v2, (size_t *, size_t *))                                       \
+    X(cuMemAlloc_v2, (CUdeviceptr *, size_t))                                      \
+    X(cuMemFree_v2, (CUdeviceptr))                                                 \
+    X(cuModuleLoadData, (CUmodule *, const void *))                                \
+    X(cuModuleGetFunction, (CUfunction *, CUmodule, const char *))                 \
+    X(cuLaunchKernel, (CUfunction, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, CUstream, void **, void **)) \
+    X(cuGetErrorName, (CUresult, const char **))
+#define NVML_CALLS(X)                                                              \
+    X(nvmlInit_v2, (void))                                                         \
+    X(nvmlDeviceGetHandleByUUID, (const char *, nvmlDevice_t *))                   \
+    X(nvmlDeviceGetMemoryInfo, (nvmlDevice_t, nvmlMemory_t *))
+
+static struct {
+#define X(name, parameters) CUresult(*name) parameters;
+    CUDA_CALLS(X)
+#undef X
+} cuda;
+static struct {
+#define X(name, parameters) nvmlReturn_t (*name) parameters;
+    NVML_CALLS(X)
+#undef X
+} nvml;
+
+/* An empty kernel that every card since Maxwell accepts. */
+static const char IMAGE[] = ".version 6.0\n.target sm_50\n.address_size 64\n.visible .entry idle()\n{\n ret;\n}\n";
+
+static struct device {
+    char uuid[64];
+    CUcontext context;
+    CUfunction kernel;
+    size_t free_bytes;
+    CUdeviceptr blocks[MAX_BLOCKS];
+    int block_count;
+} devices[MAX_DEVICES];
+static int device_count;
+
+static struct {
+    bool once, launch, has_bytes;
+    size_t bytes;
+    double hold_s; /* < 0: until a signal */
+} options = {.launch = true, .hold_s = -1};
+
+static volatile sig_atomic_t stop;
+
+static void on_signal(int number)
+{
+    (void)number;
+    stop = 1;
+}
+
+/* One line of JSON, at once: readers act on it. */
+__attribute__((format(printf, 1, 2))) static void say(const char *format, ...)
+{
+    va_list arguments;
+    va_start(arguments, format);
+    vprintf(format, arguments);
+    va_end(arguments);
+    putchar('\n');
+    fflush(stdout);
+}
+
+static const char *error_name(CUresult error)
+{
+    const char *name = NULL;
+    if (cuda.cuGetErrorName == NULL || cuda.cuGetErrorName(error, &name) != CUDA_SUCCESS || name == NULL) return "CUDA_ERROR_UNKNOWN";
+    return name;
+}
+
+static void check(const char *call, CUresult result)
+{
+    if (result == CUDA_SUCCESS) return;
+    say("{\"event\":\"error\",\"call\":\"%s\",\"error\":\"%s\",\"code\":%d}", call, error_name(result), (int)result);
+    exit(EXIT_ERROR);
+}
+#define CALL(function, ...) check(#function, cuda.function(__VA_ARGS__))
+
+static void *open_library(const char *name)
+{
+    void *library = dlopen(name, RTLD_NOW);
+    if (library == NULL) {
+        say("{\"event\":\"error\",\"call\":\"dlopen\",\"error\":\"%s cannot be loaded\"}", name);
+        exit(EXIT_ERROR);
+    }
+    return library;
+}
+
+static void look_up(void *library, const char *name, void *slot)
+{
+    void *function = dlsym(library, name);
+    if (function == NULL) {
+        say("{\"event\":\"error\",\"call\":\"dlsym\",\"error\":\"%s is missing\"}", name);
+        exit(EXIT_ERROR);
+    }
+    memcpy(slot, &function, sizeof function);
+}
+
+static void load_libraries(void)
+{
+    void *library = open_library("libcuda.so.1");
+#define X(name, parameters) look_up(library, #name, &cuda.name);
+    CUDA_CALLS(X)
+#undef X
+    library = open_library("libnvidia-ml.so.1");
+#define X(name, parameters) look_up(library, #name, &nvml.name);
+    NVML_CALLS(X)
+#undef X
+}
+
+static void format_uuid(const CUuuid *uuid, char text[64])
+{
+    const unsigned char *b = uuid->bytes;
+    snprintf(text, 64, "GPU-%02x%02x%02x%02x-%02x%02x-%02x%02x-%02x%02x-%02x%02x%02x%02x%02x%02x", b[0], b[1], b[2], b[3], b[4], b[5], b[6],
+             b[7], b[8], b[9], b[10], b[11], b[12], b[13], b[14], b[15]);
+}
+
+static void open_device(int index)
+{
+    struct device *device = &devices[index];
+    CUdevice handle;
+    CUuuid uuid;
+    char name[128];
+    size_t total;
+    CUmodule module;
+    CALL(cuDeviceGet, &handle, index);
+    CALL(cuDeviceGetName, name, sizeof name, handle);
+    CALL(cuDeviceGetUuid, &uuid, handle);
+    format_uuid(&uuid, device->uuid);
+    CALL(cuDevicePrimaryCtxRetain, &device->context, handle);
+    CALL(cuCtxSetCurrent, device->context);
+    CALL(cuModuleLoadData, &module, IMAGE);
+    CALL(cuModuleGetFunction, &device->kernel, module, "idle");
+    CALL(cuMemGetInfo_v2, &device->free_bytes, &total);
+    nvmlDevice_t nvml_device;
+    nvmlMemory_t memory = {0};
+    const bool seen = nvml.nvmlDeviceGetHandleByUUID(device->uuid, &nvml_device) == NVML_SUCCESS &&
+                      nvml.nvmlDeviceGetMemoryInfo(nvml_device, &memory) == NVML_SUCCESS;
+    if (!seen) say("{\"event\":\"warning\",\"index\":%d,\"text\":\"NVML does not show this device\"}", index);
+    say("{\"event\":\"device\",\"index\":%d,\"uuid\":\"%s\",\"name\":\"%s\",\"total_bytes\":%zu,\"free_bytes\":%zu,"
+        "\"nvml_total_bytes\":%llu,\"nvml_free_bytes\":%llu}",
+        index, device->uuid, name, total, device->free_bytes, memory.total, memory.free);
+}
+
+static CUresult allocate(struct device *device, size_t bytes)
+{
+    if (device->block_count == MAX_BLOCKS) return CUDA_ERROR_OUT_OF_MEMORY;
+    const CUresult result = cuda.cuMemAlloc_v2(&device->blocks[device->block_count], bytes);
+    if (result == CUDA_SUCCESS) device->block_count++;
+    return result;
+}
+
+/* Takes up to `wanted` bytes: at once where that works, else in smaller and smaller pieces (a real card hands out 2 MiB at a time). */
+static size_t fill(struct device *device, size_t wanted)
+{
+    size_t taken = 0, piece = wanted;
+    while (piece > 0 && taken < wanted) {
+        if (piece > wanted - taken) piece = wanted - taken;
+        const CUresult result = allocate(device, piece);
+        if (result == CUDA_SUCCESS)
+            taken += piece;
+        else if (result == CUDA_ERROR_OUT_OF_MEMORY)
+            piece /= 2;
+        else
+            check("cuMemAlloc_v2", result);
+    }
+    return taken;
+}
+
+/* Tries one allocation that must fail. */
+static int expect_refusal(int index, size_t bytes)
+{
+    const CUresult result = allocate(&devices[index], bytes);
+    if (result == CUDA_SUCCESS) {
+        say("{\"event\":\"NOT_refused\",\"index\":%d,\"bytes\":%zu}", index, bytes);
+        return EXIT_NOT_REFUSED;
+    }
+    say("{\"event\":\"refused\",\"index\":%d,\"bytes\":%zu,\"error\":\"%s\"}", index, bytes, error_name(result));
+    return result == CUDA_ERROR_OUT_OF_MEMORY ? 0 : EXIT_ERROR;
+}
+
+static int take_memory(int index)
+{
+    struct device *device = &devices[index];
+    CALL(cuCtxSetCurrent, device->context);
+    if (options.has_bytes && options.bytes > device->free_bytes) return expect_refusal(index, options.bytes);
+    const size_t wanted = options.has_bytes ? options.bytes : device->free_bytes, taken = fill(device, wanted);
+    say("{\"event\":\"allocated\",\"index\":%d,\"bytes\":%zu}", index, taken);
+    return wanted < device->free_bytes ? 0 : expect_refusal(index, 1);
+}
+
+static void launch(struct device *device, int count)
+{
+    CALL(cuCtxSetCurrent, device->context);
+    for (int i = 0; i < count; i++) CALL(cuLaunchKernel, device->kernel, 256, 1, 1, 256, 1, 1, 0, NULL, NULL, NULL);
+    CALL(cuCtxSynchronize, );
+}
+
+static double now_s(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec + (double)now.tv_nsec / 1e9;
+}
+
+static void run(void)
+{
+    say("{\"event\":\"running\"}");
+    const double end = now_s() + options.hold_s;
+    while (!stop && (options.hold_s < 0 || now_s() < end)) {
+        for (int i = 0; options.launch && i < device_count; i++) launch(&devices[i], 8);
+        /* A tenth of a second between bursts keeps the processor almost idle and the card visibly busy. */
+        nanosleep(&(struct timespec){.tv_nsec = 100000000}, NULL);
+    }
+}
+
+static void close_devices(void)
+{
+    for (int i = 0; i < device_count; i++) {
+        CALL(cuCtxSetCurrent, devices[i].context);
+        while (devices[i].block_count > 0) CALL(cuMemFree_v2, devices[i].blocks[--devices[i].block_count]);
+        CALL(cuDevicePrimaryCtxRelease_v2, i);
+    }
+}
+
+static bool parse_options(int words, char **word)
+{
+    for (int i = 1; i < words; i++) {
+        char *end = NULL;
+        if (strcmp(word[i], "--once") == 0)
+            options.once = true;
+        else if (strcmp(word[i], "--no-launch") == 0)
+            options.launch = false;
+        else if (strcmp(word[i], "--bytes") == 0 && i + 1 < words)
+            options.has_bytes = true, options.bytes = strtoull(word[++i], &end, 10);
+        else if (strcmp(word[i], "--hold-s") == 0 && i + 1 < words)
+            options.hold_s = strtod(word[++i], &end);
+        else
+            return false;
+        if (end != NULL && (*end != '\0' || end == word[i])) return false;
+    }
+    return true;
+}
+
+int main(int words, char **word)
+{
+    if (!parse_options(words, word)) {
+        fprintf(stderr, "usage: vgpu-probe [--once] [--bytes N] [--hold-s S] [--no-launch]\n");
+        return EXIT_USAGE;
+    }
+    struct sigaction action = {.sa_handler = on_signal};
+    sigaction(SIGTERM, &action, NULL);
+    sigaction(SIGINT, &action, NULL);
+    load_libraries();
+    CALL(cuInit, 0);
+    if (nvml.nvmlInit_v2() != NVML_SUCCESS) say("{\"event\":\"warning\",\"text\":\"NVML does not initialise\"}");
+    CALL(cuDeviceGetCount, &device_count);
+    if (device_count > MAX_DEVICES) device_count = MAX_DEVICES;
+    for (int i = 0; i < device_count; i++) open_device(i);
+    for (int i = 0; i < device_count; i++) {
+        const int failure = take_memory(i);
+        if (failure != 0) return failure;
+    }
+    for (int i = 0; options.launch && i < device_count; i++) launch(&devices[i], LAUNCHES);
+    if (options.launch) say("{\"event\":\"launched\",\"kernels\":%d}", LAUNCHES * device_count);
+    if (!options.once) run();
+    close_devices();
+    return 0;
+}

@@ -1,0 +1,246 @@
+#include "state.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/futex.h>
+#include <limits.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { MAGIC = 0x55504746, VERSION = 2 };
+
+int64_t fg_now_ns(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
+}
+
+void fg_sleep_until(int64_t at_ns)
+{
+    const struct timespec at = {.tv_sec = at_ns / 1000000000, .tv_nsec = at_ns % 1000000000};
+    while (clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &at, NULL) == EINTR) {
+    }
+}
+
+static void read_boot_id(char text[40])
+{
+    memset(text, 0, 40);
+    const int file = open("/proc/sys/kernel/random/boot_id", O_RDONLY | O_CLOEXEC);
+    if (file < 0) return;
+    if (read(file, text, 36) != 36) text[0] = '\0';
+    close(file);
+}
+
+static void initialise(struct fg_state *state, const struct fg_machine *machine, const char *boot_id)
+{
+    memset(state, 0, sizeof *state);
+    pthread_mutexattr_t attributes;
+    pthread_mutexattr_init(&attributes);
+    pthread_mutexattr_setpshared(&attributes, PTHREAD_PROCESS_SHARED);
+    pthread_mutexattr_setrobust(&attributes, PTHREAD_MUTEX_ROBUST);
+    pthread_mutex_init(&state->lock, &attributes);
+    pthread_mutexattr_destroy(&attributes);
+    memcpy(state->boot_id, boot_id, sizeof state->boot_id);
+    for (int i = 0; i < machine->card_count; i++) {
+        snprintf(state->cards[i].uuid, sizeof state->cards[i].uuid, "%s", machine->cards[i].uuid);
+        state->cards[i].total_bytes = machine->cards[i].memory_bytes;
+    }
+    state->version = VERSION;
+    state->magic = MAGIC;
+}
+
+static bool same_machine(const struct fg_state *state, const struct fg_machine *machine, const char *boot_id)
+{
+    if (state->magic != MAGIC || state->version != VERSION || strcmp(state->boot_id, boot_id) != 0) return false;
+    for (int i = 0; i < machine->card_count; i++)
+        if (strcmp(state->cards[i].uuid, machine->cards[i].uuid) != 0 || state->cards[i].total_bytes != machine->cards[i].memory_bytes)
+            return false;
+    return true;
+}
+
+/* Maps the file; under flock, so nobody sees it half made. */
+static struct fg_state *map_state(const struct fg_machine *machine)
+{
+    const int file = open(machine->state_path, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+    struct fg_state *state = NULL;
+    if (file >= 0 && flock(file, LOCK_EX) == 0) {
+        char boot_id[40];
+        struct stat status;
+        read_boot_id(boot_id);
+        (void)fchmod(file, 0666); /* containers run as all kinds of users */
+        if (fstat(file, &status) == 0 && (status.st_size >= (off_t)sizeof *state || ftruncate(file, sizeof *state) == 0))
+            state = mmap(NULL, sizeof *state, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+        if (state == MAP_FAILED) state = NULL;
+        if (state != NULL && !same_machine(state, machine, boot_id)) initialise(state, machine, boot_id);
+    }
+    if (state == NULL) fprintf(stderr, "fakegpu: state %s: %s\n", machine->state_path, strerror(errno));
+    if (file >= 0) {
+        /* The mapping keeps the open file alive, and with it the lock. */
+        flock(file, LOCK_UN);
+        close(file);
+    }
+    return state;
+}
+
+struct fg_state *fg_state(const struct fg_machine *machine)
+{
+    static pthread_mutex_t once = PTHREAD_MUTEX_INITIALIZER;
+    static struct fg_state *mapped;
+    pthread_mutex_lock(&once);
+    if (mapped == NULL) mapped = map_state(machine);
+    pthread_mutex_unlock(&once);
+    return mapped;
+}
+
+/* A killed owner may have changed one of "process" and "card" and not the other: the processes are the truth. */
+static void repair(struct fg_state *state)
+{
+    for (int card = 0; card < FG_MAX_DEVICES; card++) {
+        state->cards[card].used_bytes = 0;
+        for (int i = 0; i < state->process_count; i++)
+            if (state->processes[i].pid != 0) state->cards[card].used_bytes += state->processes[i].used_bytes[card];
+    }
+}
+
+void fg_lock(struct fg_state *state)
+{
+    if (pthread_mutex_lock(&state->lock) != EOWNERDEAD) return;
+    repair(state);
+    pthread_mutex_consistent(&state->lock);
+}
+
+void fg_unlock(struct fg_state *state) { pthread_mutex_unlock(&state->lock); }
+
+/* Start time of a process, 0 when it is dead: field 22 of /proc/<pid>/stat, after a name that may hold anything. */
+static uint64_t start_time_of(pid_t pid)
+{
+    char path[32], text[512];
+    snprintf(path, sizeof path, "/proc/%d/stat", (int)pid);
+    const int file = open(path, O_RDONLY | O_CLOEXEC);
+    const ssize_t length = file >= 0 ? read(file, text, sizeof text - 1) : -1;
+    if (file >= 0) close(file);
+    if (length <= 0) return 0;
+    text[length] = '\0';
+    char state = 'X';
+    long threads = 0;
+    unsigned long long start = 0;
+    const char *name_end = strrchr(text, ')');
+    if (name_end == NULL ||
+        sscanf(name_end + 1, " %c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %*u %*u %*d %*d %*d %*d %ld %*d %llu", &state, &threads,
+               &start) != 3)
+        return 0;
+    return state == 'X' || (state == 'Z' && threads <= 1) ? 0 : start;
+}
+
+static void free_process(struct fg_state *state, struct fg_process *process)
+{
+    for (int card = 0; card < FG_MAX_DEVICES; card++) {
+        state->cards[card].used_bytes -= process->used_bytes[card];
+        process->used_bytes[card] = 0;
+        process->context[card] = false;
+    }
+    process->pid = 0;
+}
+
+void fg_sweep(struct fg_state *state)
+{
+    for (int i = 0; i < state->process_count; i++) {
+        struct fg_process *process = &state->processes[i];
+        if (process->pid != 0 && start_time_of(process->pid) != process->start_time) free_process(state, process);
+    }
+}
+
+struct fg_process *fg_self(struct fg_state *state)
+{
+    static struct fg_process *cached;
+    static pid_t cached_pid;
+    const pid_t pid = getpid();
+    if (cached != NULL && cached_pid == pid && cached->pid == pid) return cached;
+    fg_sweep(state);
+    struct fg_process *free_entry = NULL;
+    for (int i = 0; i < state->process_count; i++) {
+        struct fg_process *process = &state->processes[i];
+        if (process->pid == pid) free_process(state, process); /* our image before an exec */
+        if (process->pid == 0 && free_entry == NULL) free_entry = process;
+    }
+    if (free_entry == NULL && state->process_count == FG_MAX_PROCESSES) return NULL;
+    if (free_entry == NULL) free_entry = &state->processes[state->process_count++];
+    memset(free_entry->busy, 0, sizeof free_entry->busy);
+    free_entry->start_time = start_time_of(pid);
+    free_entry->pid = pid;
+    cached = free_entry;
+    cached_pid = pid;
+    return cached;
+}
+
+bool fg_take(struct fg_state *state, int card, uint64_t bytes)
+{
+    struct fg_process *self = fg_self(state);
+    struct fg_card_state *taken = &state->cards[card];
+    if (self == NULL) return false;
+    if (bytes > taken->total_bytes - taken->used_bytes) fg_sweep(state);
+    if (bytes > taken->total_bytes - taken->used_bytes) return false;
+    self->used_bytes[card] += bytes;
+    taken->used_bytes += bytes;
+    if (taken->used_bytes > taken->peak_bytes) taken->peak_bytes = taken->used_bytes;
+    return true;
+}
+
+void fg_give(struct fg_state *state, int card, uint64_t bytes)
+{
+    struct fg_process *self = fg_self(state);
+    if (self == NULL || self->used_bytes[card] < bytes) return; /* a fork child gives back what only its parent holds */
+    self->used_bytes[card] -= bytes;
+    state->cards[card].used_bytes -= bytes;
+}
+
+static void add_busy(struct fg_bucket *ring, int64_t number, int64_t busy_ns)
+{
+    struct fg_bucket *bucket = &ring[number % FG_BUCKETS];
+    if (bucket->number != number) *bucket = (struct fg_bucket){.number = number};
+    bucket->busy_ns += busy_ns;
+}
+
+int64_t fg_queue_kernel(struct fg_state *state, int card, int64_t length_ns)
+{
+    struct fg_process *self = fg_self(state);
+    struct fg_card_state *queue = &state->cards[card];
+    const int64_t now = fg_now_ns(), bucket_ns = FG_BUCKET_MS * INT64_C(1000000);
+    int64_t at = queue->free_at_ns > now ? queue->free_at_ns : now;
+    queue->free_at_ns = at + length_ns;
+    while (at < queue->free_at_ns) {
+        const int64_t number = at / bucket_ns, bucket_end = (number + 1) * bucket_ns;
+        const int64_t until = bucket_end < queue->free_at_ns ? bucket_end : queue->free_at_ns;
+        add_busy(queue->busy, number, until - at);
+        if (self != NULL) add_busy(self->busy[card], number, until - at);
+        at = until;
+    }
+    return queue->free_at_ns;
+}
+
+unsigned int fg_utilisation(const struct fg_bucket *ring)
+{
+    enum { WINDOW = 1000 / FG_BUCKET_MS };
+    const int64_t now = fg_now_ns() / (FG_BUCKET_MS * INT64_C(1000000));
+    int64_t busy_ns = 0;
+    for (int64_t number = now - WINDOW; number < now; number++)
+        if (ring[number % FG_BUCKETS].number == number) busy_ns += ring[number % FG_BUCKETS].busy_ns;
+    return (unsigned int)(busy_ns / (WINDOW * FG_BUCKET_MS * INT64_C(1000000) / 100));
+}
+
+void fg_post_event(struct fg_state *state, int card, uint64_t type, uint64_t data)
+{
+    fg_lock(state);
+    state->events[state->event_count % FG_EVENTS] = (struct fg_event){.card = card, .type = type, .data = data};
+    state->event_count++;
+    fg_unlock(state);
+    syscall(SYS_futex, &state->event_count, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
+}

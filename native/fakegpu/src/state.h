@@ -1,0 +1,86 @@
+/* The state that all processes of the simulated machine share: a ledger of memory per card and process, a clock of kernels per card,
+ * and health events. One mapped file; a robust lock: whoever is killed leaves a state that the next one repairs.
+ */
+#ifndef FAKEGPU_STATE_H
+#define FAKEGPU_STATE_H
+
+#include <pthread.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+#include "machine.h"
+
+enum {
+    FG_MAX_PROCESSES = 1024,
+    FG_EVENTS = 256,
+    /* Utilisation is kept in tenths of a second, for the last six seconds. */
+    FG_BUCKETS = 64,
+    FG_BUCKET_MS = 100
+};
+
+struct fg_bucket {
+    int64_t number; /* of the tenth of a second since boot */
+    int64_t busy_ns;
+};
+
+struct fg_process {
+    int32_t pid; /* 0: free */
+    uint64_t start_time;
+    uint64_t used_bytes[FG_MAX_DEVICES];
+    bool context[FG_MAX_DEVICES]; /* has, or had, a context: it is a compute process of that card */
+    struct fg_bucket busy[FG_MAX_DEVICES][FG_BUCKETS];
+};
+
+struct fg_card_state {
+    char uuid[96];
+    uint64_t total_bytes, used_bytes, peak_bytes;
+    int64_t free_at_ns; /* when the last kernel in the queue ends; CLOCK_MONOTONIC */
+    bool lost;
+    struct fg_bucket busy[FG_BUCKETS];
+};
+
+struct fg_event {
+    int card;
+    uint64_t type, data;
+};
+
+struct fg_state {
+    uint32_t magic, version;
+    char boot_id[40]; /* clocks and pids of an earlier boot mean nothing */
+    pthread_mutex_t lock;
+    _Atomic uint32_t event_count; /* ever posted; the futex that waiters sleep on */
+    struct fg_event events[FG_EVENTS];
+    struct fg_card_state cards[FG_MAX_DEVICES];
+    int32_t process_count; /* entries from here on have never been used */
+    struct fg_process processes[FG_MAX_PROCESSES];
+};
+
+/* The state of the machine, mapped; NULL if it cannot be. */
+struct fg_state *fg_state(const struct fg_machine *machine);
+
+void fg_lock(struct fg_state *state);
+void fg_unlock(struct fg_state *state);
+
+/* Frees what dead processes held. With the lock. */
+void fg_sweep(struct fg_state *state);
+
+/* This process's entry, taken if need be (also in a fork child). With the lock. NULL: 1024 processes live. */
+struct fg_process *fg_self(struct fg_state *state);
+
+/* Takes bytes of a card for this process; false: not that much is free. With the lock. */
+bool fg_take(struct fg_state *state, int card, uint64_t bytes);
+void fg_give(struct fg_state *state, int card, uint64_t bytes);
+
+/* Queues a kernel of that length on a card. Returns when it ends. With the lock. */
+int64_t fg_queue_kernel(struct fg_state *state, int card, int64_t length_ns);
+
+/* Busy percent over the last full second, of a ring of buckets. */
+unsigned int fg_utilisation(const struct fg_bucket *ring);
+
+void fg_post_event(struct fg_state *state, int card, uint64_t type, uint64_t data);
+
+int64_t fg_now_ns(void);
+void fg_sleep_until(int64_t at_ns);
+
+#endif

@@ -1,0 +1,31 @@
+"""Answers the scheduler's question, asked before each binding: can this node take a pod now?
+
+A pod that is bound while the kubelet or this agent is away fails its admission for good, so the
+scheduler rather waits a second. What is asked here is decided there: `binding.py`.
+"""
+
+from __future__ import annotations
+
+from hamicommon.bus.client import Bus
+from hamicommon.events import Readiness, readiness_subject
+
+from hami_node_agent.plugin import Plugin
+
+
+class ReadinessService:
+    """Serves `hami.agents.readiness.<node>`."""
+
+    def __init__(self, bus: Bus, plugin: Plugin, *, node: str) -> None:
+        self._bus = bus
+        self._plugin = plugin
+        self._node = node
+
+    async def run(self) -> None:
+        """Runs until cancelled."""
+        await self._bus.serve(readiness_subject(self._node), "", self._answer)
+
+    async def _answer(self, _subject: str, _data: bytes) -> Readiness:
+        if self._plugin.listeners == 0:
+            reason = "its kubelet does not listen to the device plugin"
+            return Readiness(node=self._node, ready=False, reason=reason)
+        return Readiness(node=self._node, ready=True)

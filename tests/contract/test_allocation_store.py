@@ -1,0 +1,438 @@
+"""What every AllocationStore promises: the same cases on the fake and on Postgres."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from hami_scheduler.adapters.postgres_allocations import PostgresAllocationStore
+from hami_scheduler.adapters.postgres_inventory import PostgresInventory
+from hami_scheduler.ports import AllocationStore, LedgerReader
+from hamicommon.db.database import Database, open_database
+from hamicommon.db.ledger import Draft, Step
+from hamicommon.domain.allocations import (
+    AllocationState,
+    ContainerGrant,
+    DeviceShare,
+    Placement,
+)
+from hamicommon.domain.devices import DeviceUsage, GpuDevice, NodeInventory
+from hamicommon.domain.ids import AllocationId, GpuUuid, NodeName, PodUid
+from hamicommon.errors import CapacityConflict, Conflict
+from hamicommon.settings import PostgresSettings
+from hamicommon.testing.ledger import FakeLedger
+
+S = AllocationState
+NODE, OTHER = NodeName("node-a"), NodeName("node-b")
+MEMORY = "nvidia.com/gpumem"
+
+
+def card(name: str, **changes: Any) -> GpuDevice:
+    device = GpuDevice(
+        uuid=GpuUuid(f"GPU-{name}"),
+        index=0,
+        vendor="NVIDIA",
+        type="NVIDIA A100",
+        slots=3,
+        memory_mib=1000,
+        core_percent=100,
+    )
+    return replace(device, **changes)
+
+
+def container(
+    *shares: tuple[str, int, int], index: int = 0, name: str = "main", role: Any = "app"
+) -> ContainerGrant:
+    return ContainerGrant(
+        index=index,
+        name=name,
+        role=role,
+        shares=tuple(
+            DeviceShare(
+                uuid=GpuUuid(f"GPU-{uuid}"), vendor="NVIDIA", memory_mib=memory, core_percent=core
+            )
+            for uuid, memory, core in shares
+        ),
+    )
+
+
+def draft(pod: str, *containers: ContainerGrant, node: NodeName = NODE, **changes: Any) -> Draft:
+    made = Draft(
+        allocation_id=AllocationId(str(uuid.uuid4())),
+        pod_uid=PodUid(pod),
+        namespace="team",
+        pod_name=f"pod-{pod}",
+        placement=Placement(node=node, containers=containers),
+        lease_s=60,
+    )
+    return replace(made, **changes)
+
+
+def quota_of(containers: Any) -> dict[str, int]:
+    return {MEMORY: sum(s.memory_mib for c in containers for s in c.shares)}
+
+
+@dataclass
+class Harness:
+    """A store and what the cases need beside it."""
+
+    store: AllocationStore
+    ledger: LedgerReader
+    fake: FakeLedger | None = None
+    database: Database | None = None
+    inventory: PostgresInventory | None = None
+    _cards: dict[NodeName, list[GpuDevice]] = field(default_factory=dict)
+    _sequence: int = 0
+
+    async def add(self, *devices: GpuDevice, node: NodeName = NODE) -> None:
+        known = {d.uuid: d for d in self._cards.get(node, [])} | {d.uuid: d for d in devices}
+        self._cards[node] = list(known.values())
+        self._sequence += 1
+        if self.fake is not None:
+            for device in devices:
+                self.fake.add_card(node, device)
+            return
+        assert self.inventory is not None
+        inventory = NodeInventory(
+            node=node, devices=tuple(known.values()), observed_at=datetime.now(UTC)
+        )
+        events = await self.inventory.record(inventory, agent_id="a", sequence=self._sequence)
+        assert events is not None
+
+    async def usage(self, name: str) -> DeviceUsage:
+        if self.fake is not None:
+            return self.fake.usage(GpuUuid(f"GPU-{name}"))
+        assert self.inventory is not None
+        cards = await self.inventory.cards()
+        return next(c.usage for c in cards if c.usage.device.uuid == f"GPU-{name}")
+
+    async def used(self, name: str) -> tuple[int, int, int]:
+        usage = await self.usage(name)
+        return usage.used_slots, usage.used_memory_mib, usage.used_core_percent
+
+    async def history(self, pod: str) -> list[tuple[int, str | None, str]]:
+        if self.fake is not None:
+            events = self.fake.history(PodUid(pod))
+            return [(e.sequence, e.previous_state, e.state) for e in events]
+        assert self.database is not None
+        rows = await self.database.fetch(
+            "SELECT sequence, previous_state, state FROM allocation_events WHERE pod_uid = $1"
+            " ORDER BY id",
+            pod,
+        )
+        return [tuple(row) for row in rows]
+
+    async def limit(self, namespace: str, amount: int) -> None:
+        if self.fake is not None:
+            self.fake.set_quota(namespace, MEMORY, amount)
+            return
+        assert self.database is not None
+        await self.database.fetch(
+            "INSERT INTO quotas (namespace, resource, limit_amount) VALUES ($1, $2, $3)",
+            namespace,
+            MEMORY,
+            amount,
+        )
+
+    async def advance(self, pod: str, target: S, *sources: S, **changes: Any) -> Any:
+        live = await self.store.live_of(PodUid(pod))
+        assert live is not None
+        step = Step(
+            allocation_id=live.id, sources=frozenset(sources or {live.state}), target=target
+        )
+        return await self.store.advance(replace(step, **changes))
+
+
+@pytest.fixture(params=["fake", pytest.param("postgres", marks=pytest.mark.integration)])
+async def harness(request: pytest.FixtureRequest) -> AsyncIterator[Harness]:
+    if request.param == "fake":
+        fake = FakeLedger(quota_of=quota_of)
+        yield Harness(store=fake, ledger=fake, fake=fake)
+        return
+    dsn = request.getfixturevalue("postgres_dsn")
+    async with open_database(PostgresSettings(dsn=dsn), application="test") as database:
+        store = PostgresAllocationStore(database, quota_of=quota_of, on_commit=lambda: None)
+        inventory = PostgresInventory(database, on_commit=lambda: None)
+        yield Harness(store=store, ledger=store, database=database, inventory=inventory)
+
+
+async def test_a_reservation_takes_its_slices_and_starts_the_history(harness: Harness) -> None:
+    await harness.add(card("0"))
+
+    change = await harness.store.reserve(draft("p", container(("0", 400, 30))))
+
+    assert change.allocation.state is S.RESERVED
+    assert (change.allocation.attempt, change.sequence) == (1, 1)
+    assert change.allocation.deadline is not None
+    assert await harness.used("0") == (1, 400, 30)
+    [counters] = change.counters
+    assert (counters.used_slots, counters.used_memory_mib, counters.used_core_percent) == (
+        1,
+        400,
+        30,
+    )
+    assert await harness.history("p") == [(1, None, "reserved")]
+    assert await harness.store.live_of(PodUid("p")) == change.allocation
+
+
+async def test_what_is_read_back_is_what_was_reserved(harness: Harness) -> None:
+    await harness.add(card("0"), card("1", index=1))
+    containers = (
+        container(("0", 100, 10), name="setup", role="init"),
+        container(index=1, name="sidecar"),
+        container(("1", 200, 20), ("0", 300, 30), index=2, name="main"),
+    )
+
+    change = await harness.store.reserve(draft("p", *containers, traceparent="00-1-2-01"))
+
+    read = await harness.store.get(change.allocation.id)
+    assert read is not None
+    assert read.containers == containers
+    assert read.traceparent == "00-1-2-01"
+    assert await harness.used("0") == (1, 300, 30)
+    assert await harness.used("1") == (1, 200, 20)
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        pytest.param((700, 10), (301, 10), id="memory"),
+        pytest.param((100, 60), (100, 41), id="cores"),
+        pytest.param((100, 0), (100, 100), id="exclusive-beside-another"),
+        pytest.param((100, 100), (100, 0), id="coreless-on-used-up-cores"),
+    ],
+)
+async def test_a_card_that_can_not_hold_it_refuses_by_name(
+    harness: Harness, first: tuple[int, int], second: tuple[int, int]
+) -> None:
+    await harness.add(card("0"))
+    await harness.store.reserve(draft("p", container(("0", *first))))
+    before = await harness.used("0")
+
+    with pytest.raises(CapacityConflict) as caught:
+        await harness.store.reserve(draft("q", container(("0", *second))))
+
+    assert caught.value.subject == "GPU-0"
+    assert await harness.used("0") == before
+    assert await harness.store.live_of(PodUid("q")) is None
+    assert await harness.history("q") == []
+
+
+async def test_slots_are_as_limited_as_memory(harness: Harness) -> None:
+    await harness.add(card("0", slots=1))
+    await harness.store.reserve(draft("p", container(("0", 1, 1))))
+
+    with pytest.raises(CapacityConflict):
+        await harness.store.reserve(draft("q", container(("0", 1, 1))))
+
+
+async def test_policy_mutex_wants_an_empty_card(harness: Harness) -> None:
+    await harness.add(card("0"))
+    await harness.store.reserve(draft("p", container(("0", 1, 1))))
+
+    with pytest.raises(CapacityConflict):
+        await harness.store.reserve(draft("q", container(("0", 1, 1)), mutex=True))
+
+
+@pytest.mark.parametrize("change", [{"healthy": False}], ids=["unhealthy"])
+async def test_a_sick_card_gets_no_grant(harness: Harness, change: dict[str, Any]) -> None:
+    await harness.add(card("0"))
+    await harness.add(card("0", **change))
+
+    with pytest.raises(CapacityConflict):
+        await harness.store.reserve(draft("p", container(("0", 1, 1))))
+
+
+async def test_of_two_cards_none_is_taken_when_one_refuses(harness: Harness) -> None:
+    await harness.add(card("0"), card("1", index=1, memory_mib=100))
+
+    with pytest.raises(CapacityConflict) as caught:
+        await harness.store.reserve(draft("p", container(("0", 200, 1), ("1", 200, 1))))
+
+    assert caught.value.subject == "GPU-1"
+    assert await harness.used("0") == (0, 0, 0)
+
+
+async def test_one_pod_has_one_live_allocation(harness: Harness) -> None:
+    await harness.add(card("0"))
+    await harness.store.reserve(draft("p", container(("0", 1, 1))))
+
+    with pytest.raises(Conflict):
+        await harness.store.reserve(draft("p", container(("0", 1, 1))))
+
+    assert await harness.used("0") == (1, 1, 1)
+
+
+async def test_a_replacement_moves_everything_in_one_step(harness: Harness) -> None:
+    await harness.add(card("0"))
+    await harness.add(card("1"), node=OTHER)
+    old = (await harness.store.reserve(draft("p", container(("0", 600, 60))))).allocation
+
+    change = await harness.store.reserve(
+        draft("p", container(("1", 600, 60)), node=OTHER, replaces=old.id)
+    )
+
+    assert change.allocation.attempt == 2
+    assert await harness.used("0") == (0, 0, 0)
+    assert await harness.used("1") == (1, 600, 60)
+    assert await harness.history("p") == [
+        (1, None, "reserved"),
+        (2, "reserved", "released"),
+        (3, None, "reserved"),
+    ]
+    assert {c.uuid for c in change.counters} == {"GPU-0", "GPU-1"}
+
+
+async def test_a_replacement_may_use_what_it_gives_back(harness: Harness) -> None:
+    await harness.add(card("0"))
+    old = (await harness.store.reserve(draft("p", container(("0", 600, 60))))).allocation
+
+    change = await harness.store.reserve(draft("p", container(("0", 900, 90)), replaces=old.id))
+
+    assert await harness.used("0") == (1, 900, 90)
+    [counters] = change.counters
+    assert counters.used_memory_mib == 900
+
+
+async def test_a_replacement_that_does_not_fit_leaves_the_old_one(harness: Harness) -> None:
+    await harness.add(card("0"))
+    old = (await harness.store.reserve(draft("p", container(("0", 600, 60))))).allocation
+
+    with pytest.raises(CapacityConflict):
+        await harness.store.reserve(draft("p", container(("0", 1001, 1)), replaces=old.id))
+
+    assert await harness.used("0") == (1, 600, 60)
+    assert await harness.store.live_of(PodUid("p")) == old
+
+
+async def test_only_a_reservation_can_be_replaced(harness: Harness) -> None:
+    await harness.add(card("0"))
+    old = (await harness.store.reserve(draft("p", container(("0", 1, 1))))).allocation
+    await harness.advance("p", S.BINDING, new_token=True)
+
+    with pytest.raises(Conflict):
+        await harness.store.reserve(draft("p", container(("0", 1, 1)), replaces=old.id))
+
+
+async def test_each_binding_gets_a_higher_token(harness: Harness) -> None:
+    await harness.add(card("0"))
+    await harness.store.reserve(draft("p", container(("0", 1, 1))))
+
+    first = await harness.advance("p", S.BINDING, new_token=True, lease_s=10)
+    second = await harness.advance("p", S.BINDING, new_token=True, lease_s=10)
+
+    assert first.allocation.token < second.allocation.token
+    assert second.allocation.deadline is not None
+
+
+async def test_a_step_needs_the_right_state(harness: Harness) -> None:
+    await harness.add(card("0"))
+    await harness.store.reserve(draft("p", container(("0", 1, 1))))
+
+    assert await harness.advance("p", S.ALLOCATED, S.BOUND) is None
+    assert await harness.history("p") == [(1, None, "reserved")]
+
+
+async def test_a_step_needs_the_right_token(harness: Harness) -> None:
+    await harness.add(card("0"))
+    await harness.store.reserve(draft("p", container(("0", 1, 1))))
+    binding = (await harness.advance("p", S.BINDING, new_token=True)).allocation
+
+    assert await harness.advance("p", S.FAILED, token=binding.token - 1) is None
+    assert (await harness.advance("p", S.BOUND, token=binding.token)).allocation.state is S.BOUND
+
+
+@pytest.mark.parametrize("end", [S.RELEASED, S.EXPIRED, S.FAILED])
+async def test_every_end_gives_everything_back_once(harness: Harness, end: S) -> None:
+    await harness.add(card("0"))
+    allocation = (await harness.store.reserve(draft("p", container(("0", 400, 30))))).allocation
+
+    change = await harness.advance("p", end)
+    again = await harness.store.advance(
+        Step(allocation_id=allocation.id, sources=frozenset({S.RESERVED}), target=end)
+    )
+
+    assert again is None
+    assert [c.used_memory_mib for c in change.counters] == [0]
+    assert await harness.used("0") == (0, 0, 0)
+    assert await harness.store.live_of(PodUid("p")) is None
+    assert (await harness.store.get(allocation.id)).state is end  # type: ignore[union-attr]
+
+
+async def test_after_an_end_the_pod_may_be_reserved_again(harness: Harness) -> None:
+    await harness.add(card("0"))
+    await harness.store.reserve(draft("p", container(("0", 1, 1))))
+    await harness.advance("p", S.EXPIRED)
+
+    change = await harness.store.reserve(draft("p", container(("0", 1, 1))))
+
+    assert change.allocation.attempt == 2
+    assert change.sequence == 3
+
+
+async def test_a_move_exchanges_the_cards(harness: Harness) -> None:
+    await harness.add(card("0"), card("1", index=1))
+    await harness.store.reserve(draft("p", container(("0", 400, 30))))
+    bound = (await harness.advance("p", S.BINDING, new_token=True)).allocation
+
+    change = await harness.store.move(
+        bound.id, token=bound.token, containers=[container(("1", 400, 30))]
+    )
+
+    assert change is not None
+    assert change.allocation.containers == (container(("1", 400, 30)),)
+    assert await harness.used("0") == (0, 0, 0)
+    assert await harness.used("1") == (1, 400, 30)
+    assert await harness.store.get(bound.id) == change.allocation
+
+
+async def test_a_move_without_room_changes_nothing(harness: Harness) -> None:
+    await harness.add(card("0"), card("1", index=1, memory_mib=100))
+    await harness.store.reserve(draft("p", container(("0", 400, 30))))
+    bound = (await harness.advance("p", S.BINDING, new_token=True)).allocation
+
+    with pytest.raises(CapacityConflict):
+        await harness.store.move(
+            bound.id, token=bound.token, containers=[container(("1", 400, 30))]
+        )
+
+    assert await harness.used("0") == (1, 400, 30)
+    assert await harness.store.get(bound.id) == bound
+
+
+async def test_a_quota_refuses_by_name_and_is_returned(harness: Harness) -> None:
+    await harness.add(card("0"))
+    await harness.limit("team", 500)
+    slices = container(("0", 300, 10))
+    await harness.store.reserve(draft("p", slices, quota=quota_of([slices])))
+
+    with pytest.raises(CapacityConflict) as caught:
+        await harness.store.reserve(draft("q", slices, quota=quota_of([slices])))
+    assert caught.value.subject == f"quota/team/{MEMORY}"
+
+    await harness.advance("p", S.RELEASED)
+    await harness.store.reserve(draft("q", slices, quota=quota_of([slices])))
+
+
+async def test_live_ones_are_listed_by_node(harness: Harness) -> None:
+    await harness.add(card("0"))
+    await harness.add(card("1"), node=OTHER)
+    await harness.store.reserve(draft("p", container(("0", 1, 1))))
+    await harness.store.reserve(draft("q", container(("1", 1, 1)), node=OTHER))
+    await harness.store.reserve(draft("r", container(("1", 1, 1)), node=OTHER))
+    await harness.advance("r", S.RELEASED)
+
+    assert {a.pod_uid for a in await harness.ledger.live()} == {"p", "q"}
+    assert [a.pod_uid for a in await harness.ledger.live(OTHER)] == ["q"]
+
+
+async def test_what_is_past_its_deadline_is_overdue(harness: Harness) -> None:
+    await harness.add(card("0"))
+    await harness.store.reserve(draft("p", container(("0", 1, 1)), lease_s=-1))
+    await harness.store.reserve(draft("q", container(("0", 1, 1)), lease_s=60))
+
+    assert [a.pod_uid for a in await harness.ledger.overdue()] == ["p"]

@@ -1,0 +1,112 @@
+"""What every NodeLock promises: the same cases on the fake, Redis, and Redis being away."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+from hami_scheduler.adapters.postgres_housekeeping import PostgresNodeLease
+from hami_scheduler.adapters.redis import open_node_lock
+from hami_scheduler.ports import NodeLock
+from hamicommon.db.database import open_database
+from hamicommon.db.ledger import LockHolder
+from hamicommon.domain.ids import AllocationId, NodeName, PodUid
+from hamicommon.errors import Conflict
+from hamicommon.settings import PostgresSettings, RedisSettings
+from hamicommon.testing.locks import FakeNodeLock
+
+NODE = NodeName("node-a")
+NOBODY_LISTENS = "redis://127.0.0.1:1/0"
+
+
+def holder(number: int, *, token: int | None = None) -> LockHolder:
+    return LockHolder(
+        pod_uid=PodUid(f"pod-{number}"),
+        allocation_id=AllocationId(f"00000000-0000-0000-0000-{number:012d}"),
+        token=number if token is None else token,
+    )
+
+
+@pytest.fixture(
+    params=[
+        "fake",
+        pytest.param("redis", marks=pytest.mark.integration),
+        pytest.param("redis-away", marks=pytest.mark.integration),
+    ]
+)
+async def lock(request: pytest.FixtureRequest) -> AsyncIterator[NodeLock]:
+    if request.param == "fake":
+        yield FakeNodeLock(lock_s=30)
+        return
+    away = request.param == "redis-away"
+    url = NOBODY_LISTENS if away else request.getfixturevalue("redis_url")
+    dsn = request.getfixturevalue("postgres_dsn")
+    async with (
+        open_database(PostgresSettings(dsn=dsn), application="test") as database,
+        open_node_lock(
+            RedisSettings(url=url), PostgresNodeLease(database, lock_s=30), lock_s=30
+        ) as opened,
+    ):
+        yield opened
+
+
+async def test_one_pod_holds_a_node(lock: NodeLock) -> None:
+    await lock.acquire(NODE, holder(1), wait_s=1)
+
+    assert await lock.holder(NODE) == holder(1)
+    with pytest.raises(Conflict):
+        await lock.acquire(NODE, holder(2), wait_s=0.1)
+    assert await lock.holder(NODE) == holder(1)
+
+
+async def test_nodes_are_apart(lock: NodeLock) -> None:
+    await lock.acquire(NODE, holder(1), wait_s=1)
+    await lock.acquire(NodeName("node-b"), holder(2), wait_s=1)
+
+    assert await lock.holder(NODE) == holder(1)
+
+
+async def test_only_the_token_that_holds_it_frees_it(lock: NodeLock) -> None:
+    await lock.acquire(NODE, holder(7), wait_s=1)
+
+    assert not await lock.release(NODE, 6)
+    assert await lock.holder(NODE) == holder(7)
+    assert await lock.release(NODE, 7)
+    assert await lock.holder(NODE) is None
+    assert not await lock.release(NODE, 7)
+
+
+async def test_the_same_allocation_takes_over_with_its_new_token(lock: NodeLock) -> None:
+    await lock.acquire(NODE, holder(1, token=5), wait_s=1)
+    await lock.acquire(NODE, holder(1, token=9), wait_s=1)
+
+    assert await lock.holder(NODE) == holder(1, token=9)
+    assert not await lock.release(NODE, 5)
+
+
+async def test_a_waiter_gets_it_when_it_is_freed(lock: NodeLock) -> None:
+    await lock.acquire(NODE, holder(1), wait_s=1)
+    waiter = asyncio.create_task(lock.acquire(NODE, holder(2), wait_s=5))
+    await asyncio.sleep(0)
+
+    await lock.release(NODE, 1)
+    await waiter
+
+    assert await lock.holder(NODE) == holder(2)
+
+
+async def test_waiters_get_it_one_after_the_other(lock: NodeLock) -> None:
+    served: list[int] = []
+
+    async def hold(number: int) -> None:
+        await lock.acquire(NODE, holder(number), wait_s=5)
+        assert await lock.holder(NODE) == holder(number)
+        served.append(number)
+        await lock.release(NODE, number)
+
+    async with asyncio.TaskGroup() as tasks:
+        for number in range(1, 9):
+            tasks.create_task(hold(number))
+
+    assert sorted(served) == list(range(1, 9))

@@ -1,0 +1,173 @@
+"""The rights that `k8s/` gives in Postgres and NATS are enough for a service, and no more."""
+
+import asyncio
+import json
+import os
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from urllib.parse import urlsplit, urlunsplit
+
+import asyncpg
+import nats
+import nats.errors
+import nats.js.errors
+import pytest
+import yaml
+from hami_metrics.adapters.ledger import PostgresLedger
+from hami_metrics.adapters.postgres import PostgresUsageStore
+from hami_metrics.bootstrap import USAGE
+from hami_metrics.domain.samples import Sample, Series
+from hami_metrics.service import Retention, keep_days
+from hamicommon import events
+from hamicommon.bus.client import Bus, Message, Subscription, open_bus
+from hamicommon.db.engine import open_pool
+from hamicommon.events import Usage
+from hamicommon.settings import NatsSettings, PostgresSettings
+from hamictl.servers import nats as nats_server
+from hamictl.servers.binaries import postgres_home
+from hamictl.servers.processes import running
+from pydantic import SecretStr
+
+pytestmark = pytest.mark.integration
+
+BASE = Path(__file__).parents[3] / "k8s" / "base"
+NOW = datetime.now(UTC)
+
+
+def config_map(path: Path, name: str) -> dict[str, str]:
+    documents = yaml.safe_load_all(path.read_text())
+    (found,) = [
+        item["data"]
+        for item in documents
+        if item["kind"] == "ConfigMap" and item["metadata"]["name"] == name
+    ]
+    return dict(found)
+
+
+def as_role(dsn: str, role: str) -> PostgresSettings:
+    """The same database as another role; on loopback the test server asks for no password."""
+    parts = urlsplit(dsn)
+    url = urlunsplit(parts._replace(netloc=f"{role}@{parts.hostname}:{parts.port}"))
+    return PostgresSettings(dsn=SecretStr(url), pool_min=1)
+
+
+@pytest.fixture
+def roles(postgres_dsn: str) -> str:
+    script = config_map(BASE / "migrations.yaml", "hami-postgres-roles")["roles.sql"]
+    for _ in range(2):  # the Job may run twice
+        done = subprocess.run(
+            [postgres_home() / "bin" / "psql", "--no-psqlrc", "--file=-", postgres_dsn],
+            input=script,
+            env={**os.environ, "SCHEDULER_PASSWORD": "a", "METRICS_PASSWORD": "b"},
+            capture_output=True,
+            text=True,
+            timeout=30,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+    return postgres_dsn
+
+
+async def test_the_metrics_role_keeps_usage_and_reads_the_ledger(roles: str) -> None:
+    sample = Sample(series=Series(node="n", device_uuid="GPU-1"), sampled_at=NOW, core_percent=1.0)
+    retention = Retention(raw_days=1, fine_days=1, coarse_days=1)
+    async with open_pool(as_role(roles, "hami_metrics"), "test") as pool:
+        store = PostgresUsageStore(pool)
+
+        assert await store.write([sample]) == 1
+        await keep_days(store, retention, now=NOW + timedelta(days=3))
+        assert await store.samples("n", NOW, NOW + timedelta(seconds=1)) == []
+        assert (await PostgresLedger(pool).snapshot()).cards == ()
+        with pytest.raises(asyncpg.InsufficientPrivilegeError):
+            await pool.execute("INSERT INTO nodes (name) VALUES ('x')")
+
+
+async def test_samples_that_came_before_their_day_are_moved_into_it(roles: str) -> None:
+    later = NOW + timedelta(days=9)
+    sample = Sample(series=Series(node="n", device_uuid="GPU-1"), sampled_at=later)
+    async with open_pool(as_role(roles, "hami_metrics"), "test") as pool:
+        store = PostgresUsageStore(pool)
+        await store.write([sample])
+
+        await store.ensure_partition(later.date())
+
+        assert await pool.fetchval("SELECT count(*) FROM usage_samples_default") == 0
+        assert await store.samples("n", later, later + timedelta(seconds=1)) == [sample]
+
+
+async def test_the_scheduler_role_cannot_rewrite_history(roles: str) -> None:
+    async with open_pool(as_role(roles, "hami_scheduler"), "test") as pool:
+        await pool.execute("INSERT INTO nodes (name) VALUES ('x')")
+        await pool.execute("SELECT hami_ensure_partition('decisions', current_date + 30)")
+        with pytest.raises(asyncpg.InsufficientPrivilegeError):
+            await pool.execute("DELETE FROM allocation_events")
+
+
+@contextmanager
+def bus_server(folder: Path) -> Iterator[str]:
+    """NATS with the configuration of `k8s/`, without TLS and on a free port."""
+    plan = nats_server.prepare(folder)
+    text = config_map(BASE / "nats.yaml", "hami-nats")["nats.conf"]
+    text = text[: text.index("tls {")] + text[text.index("jetstream {") :]
+    port = urlsplit(plan.url).port
+    (made,) = (Path(part) for part in plan.argv if part.endswith(".conf"))
+    # The probe knows its server by the name.
+    text = text.replace("hami-nats", json.loads(made.read_text())["server_name"], 1)
+    text = text.replace("port: 4222", f"host: 127.0.0.1\nport: {port}", 1)
+    text = text.replace("http_port: 8222\n", "").replace("/data", str(folder / "data"))
+    for service in ("SCHEDULER", "METRICS", "NODE_AGENT"):
+        text = text.replace(f"$NATS_{service}_PASSWORD", "secret")
+    config = folder / "manifest.conf"
+    config.write_text(text)
+    argv = tuple(str(config) if part.endswith(".conf") else part for part in plan.argv)
+    with running(replace(plan, argv=argv), die_with_parent=True):
+        yield plan.url
+
+
+def login(url: str, user: str) -> NatsSettings:
+    return NatsSettings(url=url, user=user, password=SecretStr("secret"))
+
+
+def report() -> Usage:
+    return Usage(node="n", agent_id="a", sequence=1, sampled_at=NOW, devices=(), containers=())
+
+
+async def test_each_service_reaches_its_own_streams(tmp_path: Path) -> None:
+    with bus_server(tmp_path) as url:
+        async with (
+            open_bus(login(url, "hami-scheduler"), "s", owns_streams=True),
+            open_bus(login(url, "hami-node-agent"), "a") as agent,
+            open_bus(login(url, "hami-metrics"), "m") as metrics,
+        ):
+            await agent.publish(events.usage_subject("n"), report(), message_id="1")
+            assert await first(metrics, USAGE) == report()
+
+            client = await nats.connect(
+                url, user="hami-metrics", password="secret", inbox_prefix=b"_INBOX_hami-metrics"
+            )
+            try:
+                with pytest.raises((nats.errors.TimeoutError, nats.js.errors.Error)):
+                    await client.jetstream(timeout=0.5).stream_info(events.GRANTS_STREAM)
+            finally:
+                await client.close()
+
+
+async def first(bus: Bus, what: Subscription) -> Usage:
+    """The first message that the consumer gets."""
+    got: asyncio.Future[Usage] = asyncio.get_running_loop().create_future()
+
+    async def handle(message: Message) -> None:
+        if not got.done():
+            got.set_result(Usage.model_validate_json(message.data))
+
+    task = asyncio.create_task(bus.consume(what, handle))
+    try:
+        async with asyncio.timeout(10):
+            return await got
+    finally:
+        task.cancel()
+        await asyncio.wait([task])

@@ -1,0 +1,192 @@
+"""A node, a scheduler's side of the bus and an API server for each test."""
+
+import asyncio
+import json
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import aiohttp
+import pytest
+from hamicommon.errors import HamiError
+from hamicommon.k8s.client import KubeApi, open_kube_api
+from hamictl.local.credentials import ensure_credentials
+from hamictl.local.kubernetes import kubeconfig
+from hamictl.servers.ports import free_port
+
+from tests.integration.node_agent.control import Control, open_control
+from tests.integration.node_agent.machine import (
+    DEADLINE_S,
+    FAKEGPU,
+    NODE,
+    AgentProcess,
+    Kubelet,
+    Machine,
+)
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """A short path: a Unix socket's may have 107 bytes, and pytest's own are longer."""
+    made = Path(tempfile.mkdtemp(prefix="hami-agent-"))
+    yield made
+    shutil.rmtree(made, ignore_errors=True)
+
+
+@pytest.fixture
+def machine(folder: Path, nats_url: str) -> Machine:
+    """A node with two cards; its API server is away."""
+    if not (FAKEGPU / "libnvidia-ml.so.1").exists():
+        pytest.fail("the stand-in driver is not built: make native")
+    nobody = folder / "kubeconfig"
+    nobody.write_text(
+        json.dumps(kubeconfig(server="http://127.0.0.1:9", authority=b"", token="none"))
+    )
+    machine = Machine(root=folder, kubeconfig=nobody, nats_url=nats_url)
+    machine.prepare()
+    return machine
+
+
+@pytest.fixture
+async def control(nats_url: str) -> AsyncIterator[Control]:
+    async with open_control(nats_url) as control:
+        yield control
+
+
+@pytest.fixture
+async def kubelet(machine: Machine) -> AsyncIterator[Kubelet]:
+    kubelet = Kubelet(machine)
+    await kubelet.start()
+    yield kubelet
+    await kubelet.stop()
+
+
+@pytest.fixture
+async def agent(
+    machine: Machine, kubelet: Kubelet, control: Control
+) -> AsyncIterator[AgentProcess]:
+    """The agent, registered and with the bus."""
+    agent = AgentProcess(machine)
+    agent.start()
+    try:
+        await agent.ready()
+        yield agent
+    finally:
+        agent.close()
+
+
+class ApiServer:
+    """The emulated Kubernetes API, as a process that can be away."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._port = free_port()
+        self._made = ensure_credentials(folder / "credentials", serving=("apiserver",))
+        self._process: subprocess.Popen[bytes] | None = None
+        self.kubeconfig = folder / "admin.json"
+        described = kubeconfig(
+            server=f"https://127.0.0.1:{self._port}",
+            authority=self._made.ca.read_bytes(),
+            token=self._made.secret("kubernetes-admin"),
+        )
+        self.kubeconfig.write_text(json.dumps(described))
+
+    def _spawn(self) -> None:
+        with (self._folder / "apiserver.log").open("ab") as log:
+            self._process = subprocess.Popen(
+                [
+                    *(sys.executable, "-m", "hamictl.apiserver"),
+                    *("--data", str(self._folder / "apiserver")),
+                    *("--port", str(self._port)),
+                    *("--tls-cert", str(self._made.certificate("apiserver"))),
+                    *("--tls-key", str(self._made.key("apiserver"))),
+                    *("--token-file", str(self._made.tokens)),
+                ],
+                stdout=log,
+                stderr=log,
+            )
+
+    async def start(self) -> None:
+        self._spawn()
+        async with self.client() as api, asyncio.timeout(DEADLINE_S):
+            while True:
+                try:
+                    await api.text("/readyz")
+                    return
+                except (HamiError, OSError, aiohttp.ClientError):
+                    await asyncio.sleep(0.05)
+
+    def stop(self) -> None:
+        if self._process is not None:
+            self._process.terminate()
+            self._process.wait(timeout=DEADLINE_S)
+            self._process = None
+
+    @asynccontextmanager
+    async def client(self) -> AsyncIterator[KubeApi]:
+        async with open_kube_api(self.kubeconfig) as api:
+            yield api
+
+
+@pytest.fixture
+async def api_server(folder: Path, machine: Machine) -> AsyncIterator[ApiServer]:
+    """A running API server with our Node; the agent of this test uses it."""
+    server = ApiServer(folder)
+    await server.start()
+    machine.kubeconfig = server.kubeconfig
+    async with server.client() as api:
+        await api.create("/api/v1/nodes", {"metadata": {"name": NODE}})
+    yield server
+    server.stop()
+
+
+@dataclass
+class ApiPods:
+    """Pods of this node in the API server."""
+
+    api: KubeApi
+    uids: dict[str, str] = field(default_factory=dict)
+    """By name."""
+
+    async def create(self, *names: str, annotations: dict[str, str] | None = None) -> None:
+        for name in names:
+            pod = {
+                "metadata": {"name": name, "annotations": annotations or {}},
+                "spec": {
+                    "nodeName": NODE,
+                    "containers": [
+                        {
+                            "name": "main",
+                            "image": "none",
+                            "resources": {"limits": {"nvidia.com/gpu": "1"}},
+                        }
+                    ],
+                },
+            }
+            made = await self.api.create("/api/v1/namespaces/default/pods", pod)
+            self.uids[name] = made["metadata"]["uid"]
+
+    async def annotate(self, name: str, annotations: dict[str, str]) -> None:
+        await self.api.patch(
+            f"/api/v1/namespaces/default/pods/{name}", {"metadata": {"annotations": annotations}}
+        )
+
+    async def delete(self, name: str) -> None:
+        await self.api.delete(f"/api/v1/namespaces/default/pods/{name}", {"gracePeriodSeconds": 0})
+
+    async def events(self, name: str) -> list[str]:
+        answer = await self.api.get("/api/v1/namespaces/default/events")
+        return [
+            item["message"] for item in answer["items"] if item["involvedObject"]["name"] == name
+        ]
+
+
+@pytest.fixture
+async def api_pods(api_server: ApiServer) -> AsyncIterator[ApiPods]:
+    async with api_server.client() as api:
+        yield ApiPods(api)

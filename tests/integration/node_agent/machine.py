@@ -1,0 +1,321 @@
+"""One GPU node for the tests: fakegpu's cards, the kubelet's sockets and books, the real agent.
+
+The kubelet here admits when a test says so, in the order that it says; whatever an admission loop
+or a container runtime adds is not part of it (`hamictl.kubelet` has those).
+"""
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+from urllib.error import HTTPError, URLError
+from urllib.request import urlopen
+
+import grpc
+from hamicommon.kubelet._generated import deviceplugin_pb2 as api
+from hamicommon.kubelet._generated import deviceplugin_pb2_grpc
+from hamictl.kubelet import checkpoint
+from hamictl.kubelet.adapters.kubelet_sockets import serve_pod_resources, serve_registration
+from hamictl.kubelet.devices import AllocateAnswer, Allocation
+from hamictl.kubelet.pod_resources import PodDevices
+from hamictl.servers.ports import free_port
+
+REPOSITORY = Path(__file__).resolve().parents[3]
+FAKEGPU = REPOSITORY / "native/fakegpu/build"
+RESOURCE = "nvidia.com/gpu"
+NODE = "node-1.example"
+T = TypeVar("T")
+DEADLINE_S = 20.0
+CARDS = (
+    "GPU-aaaaaaaa-0000-0000-0000-000000000001",
+    "GPU-bbbbbbbb-0000-0000-0000-000000000002",
+)
+
+
+async def until(what: Callable[[], T], *, deadline_s: float = DEADLINE_S) -> T:
+    """Waits until `what()` is true and returns it."""
+    async with asyncio.timeout(deadline_s):
+        while True:
+            found = what()
+            if found:
+                return found
+            await asyncio.sleep(0.02)
+
+
+@dataclass
+class Machine:
+    """Files of the node."""
+
+    root: Path
+    kubeconfig: Path
+    nats_url: str
+    memory_mib: int = 81920
+    port: int = field(default_factory=free_port)
+    extra: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def sockets(self) -> Path:
+        return self.root / "device-plugins"
+
+    @property
+    def pod_resources(self) -> Path:
+        return self.root / "pod-resources" / "kubelet.sock"
+
+    @property
+    def checkpoint(self) -> Path:
+        return self.sockets / checkpoint.FILE_NAME
+
+    @property
+    def limits(self) -> Path:
+        return self.root / "state" / "limits"
+
+    @property
+    def hook(self) -> Path:
+        return self.root / "hook" / "vgpu"
+
+    @property
+    def state(self) -> Path:
+        return self.root / "state" / "state.json"
+
+    def prepare(self) -> None:
+        for directory in (self.sockets, self.pod_resources.parent):
+            directory.mkdir(parents=True, exist_ok=True)
+        (self.root / "libvgpu.so").write_bytes(b"a library")
+        devices = [
+            {
+                "uuid": uuid,
+                "name": "NVIDIA A100-SXM4-80GB",
+                "memory_mib": self.memory_mib,
+                "sm_count": 108,
+                "max_threads_per_sm": 2048,
+                "pci_bus_id": f"00000000:{7 + number:02x}:00.0",
+                "numa": 0,
+                "major": 8,
+                "minor": 0,
+            }
+            for number, uuid in enumerate(CARDS)
+        ]
+        described = {
+            "state": str(self.root / "fakegpu.state"),
+            "driver_version": "570.124.06",
+            "cuda_version": 12080,
+            "context_mib": 0,
+            "devices": devices,
+        }
+        (self.root / "fakegpu.json").write_text(json.dumps(described))
+
+    def env(self) -> dict[str, str]:
+        prefix = "HAMI_NODE_AGENT_"
+        return {
+            "PATH": os.environ["PATH"],
+            "LD_LIBRARY_PATH": str(FAKEGPU),
+            "FAKEGPU_CONFIG": str(self.root / "fakegpu.json"),
+            "KUBECONFIG": str(self.kubeconfig),
+            "HAMI_NATS_URL": self.nats_url,
+            "HAMI_TELEMETRY_TRACES_FILE": str(self.root / "traces.jsonl"),
+            f"{prefix}NODE_NAME": NODE,
+            f"{prefix}KUBELET_SOCKET_DIR": str(self.sockets),
+            f"{prefix}POD_RESOURCES_SOCKET": str(self.pod_resources),
+            f"{prefix}HOOK_PATH": str(self.root / "hook"),
+            f"{prefix}LOCK_DIR": str(self.root / "vgpulock"),
+            f"{prefix}STATE_DIR": str(self.root / "state"),
+            f"{prefix}LIBRARY_PATH": str(self.root / "libvgpu.so"),
+            f"{prefix}METRICS_BIND": f"127.0.0.1:{self.port}",
+            f"{prefix}GRANT_WAIT_S": "1",
+            f"{prefix}HEARTBEAT_S": "1",
+            f"{prefix}PROBE_INTERVAL_S": "0.2",
+            f"{prefix}XID_QUIET_S": "0.5",
+            f"{prefix}SAMPLE_INTERVAL_S": "0.3",
+            f"{prefix}SNAPSHOT_INTERVAL_S": "0.5",
+            f"{prefix}SWEEP_INTERVAL_S": "0.2",
+            **self.extra,
+        }
+
+    def control(self, *words: str) -> None:
+        """Tells the stand-in driver that something happened to a card."""
+        subprocess.run(
+            [FAKEGPU / "fakegpu-ctl", *words],
+            env={"FAKEGPU_CONFIG": str(self.root / "fakegpu.json")},
+            check=True,
+            timeout=10,
+        )
+
+
+class AgentProcess:
+    """The real `hami-node-agent`, as a process of its own."""
+
+    def __init__(self, machine: Machine) -> None:
+        self._machine = machine
+        self._log = machine.root / "agent.log"
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        with self._log.open("ab") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "hami_node_agent"],
+                env=self._machine.env(),
+                stdout=log,
+                stderr=log,
+                cwd=self._machine.root,
+            )
+
+    def stop(self, number: int = signal.SIGTERM) -> int:
+        assert self._process is not None
+        self._process.send_signal(number)
+        code = self._process.wait(timeout=DEADLINE_S)
+        self._process = None
+        return code
+
+    def wait(self) -> int:
+        """The exit status of an agent that ends by itself."""
+        assert self._process is not None
+        return self._process.wait(timeout=DEADLINE_S)
+
+    def close(self) -> None:
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait(timeout=DEADLINE_S)
+
+    @property
+    def log(self) -> str:
+        return self._log.read_text()
+
+    def get(self, path: str) -> tuple[int, str]:
+        """(status, body); status 0 while nobody listens."""
+        url = f"http://127.0.0.1:{self._machine.port}{path}"
+        try:
+            with urlopen(url, timeout=5) as answer:
+                return answer.status, answer.read().decode()
+        except HTTPError as exc:
+            with exc:
+                return exc.code, exc.read().decode()
+        except (URLError, OSError):
+            return 0, ""
+
+    async def ready(self) -> None:
+        async def status() -> int:
+            return (await asyncio.to_thread(self.get, "/readyz"))[0]
+
+        async with asyncio.timeout(DEADLINE_S):
+            while await status() != 200:
+                assert self._process is not None
+                assert self._process.poll() is None, self.log
+                await asyncio.sleep(0.05)
+
+
+class Kubelet:
+    """Sockets, ids and books of a kubelet that does what a test says."""
+
+    def __init__(self, machine: Machine) -> None:
+        self.machine = machine
+        self.registrations: list[str] = []
+        self.allocations: dict[tuple[str, str], Allocation] = {}
+        self.pods: dict[str, str] = {}
+        """uid -> name of the pods it has, all in namespace default."""
+        self.has_checkpoint = True
+        self._stack = AsyncExitStack()
+
+    async def start(self) -> None:
+        """As a kubelet starts: all sockets in its directory are removed first."""
+        for socket in self.machine.sockets.glob("*.sock"):
+            socket.unlink()
+        await self._stack.enter_async_context(
+            serve_pod_resources(self.machine.pod_resources, self._listed)
+        )
+        await self._stack.enter_async_context(
+            serve_registration(
+                self.machine.sockets / "kubelet.sock",
+                lambda resource, endpoint: self.registrations.append(endpoint),
+            )
+        )
+
+    async def stop(self) -> None:
+        await self._stack.aclose()
+        self._stack = AsyncExitStack()
+
+    @asynccontextmanager
+    async def plugin(self) -> AsyncIterator[Any]:
+        socket = self.machine.sockets / "nvidia-gpu.sock"
+        async with grpc.aio.insecure_channel(f"unix:{socket}") as channel:
+            stub: Any = deviceplugin_pb2_grpc.DevicePluginStub(channel)  # type: ignore[no-untyped-call]
+            yield stub
+
+    async def allocate(self, pod: str, container: str, *ids: str) -> api.ContainerAllocateResponse:
+        """Admits one container: Allocate, and the books after it."""
+        request = api.AllocateRequest(
+            container_requests=[api.ContainerAllocateRequest(devices_ids=ids)]
+        )
+        async with self.plugin() as plugin:
+            answer = (await plugin.Allocate(request, timeout=DEADLINE_S)).container_responses[0]
+        self.pods.setdefault(pod, f"name-of-{pod}")
+        self.allocations[pod, container] = Allocation(
+            pod_uid=pod,
+            container=container,
+            resource=RESOURCE,
+            ids_by_numa={-1: ids},
+            answer=AllocateAnswer(raw=answer.SerializeToString()),
+        )
+        self.write_checkpoint()
+        return answer
+
+    async def prefer(self, size: int, *available: str) -> list[list[str]]:
+        request = api.PreferredAllocationRequest(
+            container_requests=[
+                api.ContainerPreferredAllocationRequest(
+                    available_deviceIDs=available, allocation_size=size
+                )
+            ]
+        )
+        async with self.plugin() as plugin:
+            answer = await plugin.GetPreferredAllocation(request, timeout=DEADLINE_S)
+        return [list(item.deviceIDs) for item in answer.container_responses]
+
+    async def prestart(self, *ids: str) -> None:
+        async with self.plugin() as plugin:
+            await plugin.PreStartContainer(
+                api.PreStartContainerRequest(devices_ids=ids), timeout=DEADLINE_S
+            )
+
+    def forget(self, pod: str) -> None:
+        """The pod is over and cleaned up."""
+        del self.pods[pod]
+        for key in [key for key in self.allocations if key[0] == pod]:
+            del self.allocations[key]
+        self.write_checkpoint()
+
+    def write_checkpoint(self) -> None:
+        self.machine.checkpoint.unlink(missing_ok=True)
+        if self.has_checkpoint:
+            content = checkpoint.encode(self.allocations.values(), {})
+            self.machine.checkpoint.write_bytes(content)
+
+    def _listed(self) -> list[PodDevices]:
+        return [
+            PodDevices(
+                name=name,
+                namespace="default",
+                containers=tuple(
+                    (allocation.container, ((RESOURCE, tuple(allocation.ids)),))
+                    for allocation in self.allocations.values()
+                    if allocation.pod_uid == uid
+                ),
+            )
+            for uid, name in self.pods.items()
+        ]
+
+
+def mounts_of(answer: api.ContainerAllocateResponse) -> dict[str, Path]:
+    """Container path -> host path."""
+    return {mount.container_path: Path(mount.host_path) for mount in answer.mounts}
+
+
+def limits_of(answer: api.ContainerAllocateResponse) -> str:
+    """What the container reads at /etc/hami/limits now."""
+    return (mounts_of(answer)["/etc/hami"] / "limits").read_text()

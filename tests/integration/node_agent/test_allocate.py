@@ -1,0 +1,236 @@
+"""Allocate and PreStartContainer over the kubelet's sockets, with grants from a real NATS."""
+
+import grpc
+import pytest
+from hami_node_agent.adapters.state_file import StateFile
+
+from tests.integration.node_agent.conftest import ApiPods
+from tests.integration.node_agent.control import Control, container, grant, share
+from tests.integration.node_agent.machine import (
+    CARDS,
+    AgentProcess,
+    Kubelet,
+    Machine,
+    limits_of,
+    mounts_of,
+    until,
+)
+
+pytestmark = [pytest.mark.integration, pytest.mark.native]
+
+A_0, A_1, B_0, B_1 = f"{CARDS[0]}-0", f"{CARDS[0]}-1", f"{CARDS[1]}-0", f"{CARDS[1]}-1"
+LIMITS_4096_30 = (
+    "hami-limits 1\npolicy default\noversubscribe 0\n"
+    f"device {CARDS[0]} memory_bytes 4294967296 core_percent 30\n"
+)
+
+
+async def test_a_granted_container_gets_its_slice_and_starts(
+    agent: AgentProcess, kubelet: Kubelet, control: Control, machine: Machine
+) -> None:
+    await control.announce(grant("a"))
+
+    answer = await kubelet.allocate("a", "main", A_0)
+
+    assert answer.envs["NVIDIA_VISIBLE_DEVICES"] == CARDS[0]
+    assert answer.envs["CUDA_DEVICE_MEMORY_LIMIT_0"] == "4096m"
+    assert limits_of(answer) == LIMITS_4096_30
+    mounts = mounts_of(answer)
+    assert mounts["/usr/local/vgpu/libvgpu.so"].read_bytes() == b"a library"
+    assert mounts["/etc/ld.so.preload"].read_text() == "/usr/local/vgpu/libvgpu.so\n"
+    assert mounts["/usr/local/vgpu"].is_dir()
+    assert answer.envs["CUDA_DEVICE_MEMORY_SHARED_CACHE"] == (
+        f"/usr/local/vgpu/{mounts['/etc/hami'].name}.cache"
+    )
+    await until(lambda: control.reported("allocated"))
+    await kubelet.prestart(A_0)
+    await kubelet.prestart(A_0)
+
+
+async def test_the_cards_of_the_grant_are_preferred(
+    agent: AgentProcess, kubelet: Kubelet, control: Control
+) -> None:
+    await control.announce(grant("a", container(share(1))))
+    await until_known(kubelet, 1)
+
+    assert await kubelet.prefer(1, A_0, B_0, B_1) == [[B_0]]
+    assert await kubelet.prefer(2, A_0, B_0, B_1) == []
+
+
+async def until_known(kubelet: Kubelet, size: int) -> None:
+    """Until the announcement has arrived."""
+    for _ in range(200):
+        if await kubelet.prefer(size, A_0, B_0):
+            return
+    raise AssertionError("the grant did not arrive")
+
+
+async def test_a_pod_is_reported_when_all_its_containers_have_their_answer(
+    agent: AgentProcess, kubelet: Kubelet, control: Control
+) -> None:
+    await control.announce(
+        grant(
+            "a",
+            container(share(0, 1024, 10), name="prepare", index=0, role="init"),
+            container(share(0, 2048, 20), name="one", index=1),
+            container(name="without", index=2),
+            container(share(1, 4096, 40), name="two", index=3),
+        )
+    )
+
+    prepare = await kubelet.allocate("a", "prepare", A_0)
+    one = await kubelet.allocate("a", "one", A_0)
+    assert control.reported("allocated") == []
+    two = await kubelet.allocate("a", "two", B_0)
+
+    assert "memory_bytes 1073741824 core_percent 10" in limits_of(prepare)
+    assert "memory_bytes 2147483648 core_percent 20" in limits_of(one)
+    assert f"device {CARDS[1]} memory_bytes 4294967296" in limits_of(two)
+    [report] = await until(lambda: control.reported("allocated"))
+    assert report.allocation_id == "allocation-of-a"
+    await kubelet.prestart(A_0)
+    await kubelet.prestart(B_0)
+
+
+async def test_without_a_grant_the_kubelet_is_told_the_way_out(
+    agent: AgentProcess, kubelet: Kubelet
+) -> None:
+    with pytest.raises(grpc.aio.AioRpcError) as refused:
+        await kubelet.allocate("stranger", "main", A_0)
+
+    assert refused.value.code() is grpc.StatusCode.NOT_FOUND
+    assert "set spec.schedulerName" in (refused.value.details() or "")
+
+
+async def test_a_withdrawn_grant_is_not_handed_out(
+    agent: AgentProcess, kubelet: Kubelet, control: Control
+) -> None:
+    item = grant("a")
+    await control.announce(item)
+    await control.withdraw(item)
+    control.answers_snapshots = False
+
+    with pytest.raises(grpc.aio.AioRpcError):
+        await kubelet.allocate("a", "main", A_0)
+
+
+async def test_a_grant_that_was_never_announced_is_found_in_the_snapshot(
+    agent: AgentProcess, kubelet: Kubelet, control: Control
+) -> None:
+    control.keep(grant("a"), "bound")
+
+    answer = await kubelet.allocate("a", "main", A_0)
+
+    assert limits_of(answer) == LIMITS_4096_30
+
+
+async def test_the_same_call_again_has_the_same_answer(
+    agent: AgentProcess, kubelet: Kubelet, control: Control, machine: Machine
+) -> None:
+    await control.announce(
+        grant("a", container(share(), name="one"), container(share(1), name="two", index=1))
+    )
+
+    first = await kubelet.allocate("a", "one", A_0)
+    again = await kubelet.allocate("a", "one", A_0)
+    two = await kubelet.allocate("a", "two", B_0)
+    two_again = await kubelet.allocate("a", "two", B_0)
+
+    assert again == first
+    assert two_again == two
+    assert len(StateFile(machine.state).load().records) == 2
+
+
+@pytest.mark.parametrize("ids", [(), (A_0, A_0)], ids=["none", "twice the same"])
+async def test_a_call_without_distinct_ids_is_refused(
+    agent: AgentProcess, kubelet: Kubelet, ids: tuple[str, ...]
+) -> None:
+    with pytest.raises(grpc.aio.AioRpcError) as refused:
+        await kubelet.allocate("a", "main", *ids)
+
+    assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+
+
+@pytest.mark.parametrize("has_checkpoint", [True, False], ids=["checkpoint", "PodResources"])
+async def test_pods_admitted_in_another_order_start_with_their_own_limits(
+    api_pods: ApiPods,
+    agent: AgentProcess,
+    kubelet: Kubelet,
+    control: Control,
+    has_checkpoint: bool,
+) -> None:
+    kubelet.has_checkpoint = has_checkpoint
+    await api_pods.create("a", "b")
+    a, b = api_pods.uids["a"], api_pods.uids["b"]
+    small = grant(a, container(share(0, 1024, 10)), token=1)
+    big = grant(b, container(share(1, 8192, 50)), token=2)
+    await control.announce(small.model_copy(update={"pod_name": "a"}))
+    await control.announce(big.model_copy(update={"pod_name": "b"}))
+    await until_known(kubelet, 1)
+    kubelet.pods.update({a: "a", b: "b"})
+
+    for_b = await kubelet.allocate(b, "main", A_0)
+    for_a = await kubelet.allocate(a, "main", B_0)
+    await kubelet.prestart(A_0)
+    await kubelet.prestart(B_0)
+
+    assert f"device {for_b.envs['NVIDIA_VISIBLE_DEVICES']} memory_bytes {8192 << 20} " in (
+        limits_of(for_b)
+    )
+    assert f"device {for_a.envs['NVIDIA_VISIBLE_DEVICES']} memory_bytes {1024 << 20} " in (
+        limits_of(for_a)
+    )
+    moved = await until(lambda: len(control.reported("moved")) == 2 and control.reported("moved"))
+    assert {report.pod_uid: report.shares[0].uuids for report in moved} == {
+        b: (for_b.envs["NVIDIA_VISIBLE_DEVICES"],),
+        a: (for_a.envs["NVIDIA_VISIBLE_DEVICES"],),
+    }
+    await kubelet.prestart(A_0)
+    await kubelet.prestart(B_0)
+
+
+async def test_a_stranger_that_took_an_answer_does_not_start_and_the_owner_gets_another(
+    agent: AgentProcess, kubelet: Kubelet, control: Control
+) -> None:
+    await control.announce(grant("a"))
+
+    await kubelet.allocate("stranger", "main", A_0)
+    with pytest.raises(grpc.aio.AioRpcError) as refused:
+        await kubelet.prestart(A_0)
+    answer = await kubelet.allocate("a", "main", A_1)
+    await kubelet.prestart(A_1)
+
+    assert refused.value.code() is grpc.StatusCode.FAILED_PRECONDITION
+    assert "without a grant" in (refused.value.details() or "")
+    assert limits_of(answer) == LIMITS_4096_30
+
+
+async def test_limits_that_were_lost_or_changed_are_put_right_before_a_start(
+    agent: AgentProcess, kubelet: Kubelet, control: Control
+) -> None:
+    await control.announce(grant("a"))
+    answer = await kubelet.allocate("a", "main", A_0)
+    file = mounts_of(answer)["/etc/hami"] / "limits"
+    file.unlink()
+    file.parent.rmdir()
+
+    await kubelet.prestart(A_0)
+
+    assert limits_of(answer) == LIMITS_4096_30
+
+
+async def test_the_kubelets_books_being_away_keeps_the_container_waiting(
+    agent: AgentProcess, kubelet: Kubelet, control: Control, machine: Machine
+) -> None:
+    await control.announce(grant("a"))
+    await kubelet.allocate("a", "main", A_0)
+    machine.checkpoint.write_bytes(b"damaged")
+    machine.pod_resources.unlink()
+
+    with pytest.raises(grpc.aio.AioRpcError) as waiting:
+        await kubelet.prestart(A_0)
+    kubelet.write_checkpoint()
+    await kubelet.prestart(A_0)
+
+    assert waiting.value.code() is grpc.StatusCode.UNAVAILABLE
+    assert "kubelet's books can't be read" in (waiting.value.details() or "")

@@ -1,0 +1,314 @@
+"""Replicas of the scheduler over real Postgres, Redis and NATS and the emulated API server.
+
+The tests play kube-scheduler (HTTP) and the node-agents (the bus).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import socket
+import ssl
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, TypeVar
+
+import httpx
+import pytest
+import yaml
+from hami_scheduler.bootstrap import open_service
+from hami_scheduler.routes import create_app
+from hami_scheduler.service import Service
+from hami_scheduler.serving import running
+from hami_scheduler.settings import Settings
+from hamicommon import events
+from hamicommon.bus.client import Bus, open_bus
+from hamicommon.db.database import Database, open_database
+from hamicommon.errors import NotFound
+from hamicommon.k8s.client import KubeApi, open_kube_api
+from hamicommon.settings import (
+    KubernetesSettings,
+    NatsSettings,
+    PostgresSettings,
+    RedisSettings,
+)
+from hamictl.local.credentials import ensure_credentials
+from hamictl.local.kubernetes import kubeconfig
+
+Json = dict[str, Any]
+T = TypeVar("T")
+
+GIB = 1024
+WAIT_S = 20.0
+
+
+async def eventually(look: Callable[[], Awaitable[T]], what: str, timeout_s: float = WAIT_S) -> T:
+    """Polls until `look` returns something true."""
+    deadline = time.monotonic() + timeout_s
+    while True:
+        found = await look()
+        if found:
+            return found
+        assert time.monotonic() < deadline, f"timed out waiting for {what}"
+        await asyncio.sleep(0.02)
+
+
+@pytest.fixture(scope="module")
+def kubeconfig_file(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """An emulated API server of this module."""
+    folder = tmp_path_factory.mktemp("apiserver")
+    made = ensure_credentials(folder / "credentials", serving=("apiserver",))
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    argv = [
+        *(sys.executable, "-m", "hamictl.apiserver", "--data", str(folder / "data")),
+        *("--port", str(port), "--tls-cert", str(made.certificate("apiserver"))),
+        *("--tls-key", str(made.key("apiserver")), "--token-file", str(made.tokens)),
+    ]
+    url = f"https://127.0.0.1:{port}"
+    config = kubeconfig(
+        server=url, authority=made.ca.read_bytes(), token=made.secret("kubernetes-admin")
+    )
+    path = folder / "kubeconfig"
+    path.write_text(yaml.safe_dump(config))
+    with (folder / "log").open("w") as log:
+        process = subprocess.Popen(argv, stdout=log, stderr=log, cwd=folder, env=dict(os.environ))
+        try:
+            _wait_until_ready(process, url, made.ca, folder / "log")
+            yield path
+        finally:
+            process.terminate()
+            process.wait(timeout=10)
+
+
+def _wait_until_ready(process: subprocess.Popen[bytes], url: str, ca: Path, log: Path) -> None:
+    context = ssl.create_default_context(cafile=str(ca))
+    deadline = time.monotonic() + 30
+    while time.monotonic() < deadline and process.poll() is None:
+        with contextlib.suppress(httpx.HTTPError):
+            if httpx.get(f"{url}/readyz", verify=context).status_code == 200:
+                return
+        time.sleep(0.05)
+    raise AssertionError(f"the API server did not start: {log.read_text()}")
+
+
+@dataclass
+class Replica:
+    """One scheduler process's worth of objects, reached over HTTP."""
+
+    service: Service
+    http: httpx.AsyncClient
+
+    async def filter(self, pod: Json, *nodes: str) -> Json:
+        answer = await self.http.post("/filter", json={"pod": pod, "nodenames": list(nodes)})
+        assert answer.status_code == 200
+        return dict(answer.json())
+
+    async def bind(self, pod: Json, node: str) -> str:
+        metadata = pod["metadata"]
+        answer = await self.http.post(
+            "/bind",
+            json={
+                "podName": metadata["name"],
+                "podNamespace": metadata["namespace"],
+                "podUID": metadata["uid"],
+                "node": node,
+            },
+        )
+        assert answer.status_code == 200
+        return str(answer.json()["Error"])
+
+    async def get(self, path: str) -> Json:
+        answer = await self.http.get(path)
+        assert answer.status_code == 200, answer.text
+        return dict(answer.json())
+
+
+@dataclass
+class World:
+    """Everything around the scheduler."""
+
+    api: KubeApi
+    bus: Bus
+    database: Database
+    settings: Settings
+    stack: AsyncExitStack
+    agent_id: str = field(default_factory=lambda: uuid.uuid4().hex)
+    sequence: int = 0
+    pods: list[Json] = field(default_factory=list)
+
+    async def replica(self, **changes: Any) -> Replica:
+        """Starts a replica and waits until it is ready."""
+        settings = self.settings.model_copy(update=changes)
+        service = await self.stack.enter_async_context(open_service(settings))
+        await self.stack.enter_async_context(running(service))
+        http = httpx.AsyncClient(
+            transport=httpx.ASGITransport(app=create_app(service)),
+            base_url="http://scheduler",
+            timeout=60,
+        )
+        await self.stack.enter_async_context(http)
+        replica = Replica(service, http)
+
+        async def ready() -> bool:
+            return (await http.get("/readyz")).status_code == 200
+
+        await eventually(ready, "the replica to be ready")
+        return replica
+
+    async def add_node(self, name: str, *, cards: int = 1, **card: Any) -> list[str]:
+        """A Node object, and its agent's inventory in the ledger; returns the card uuids."""
+        with contextlib.suppress(NotFound):
+            await self.api.delete(f"/api/v1/nodes/{name}")
+        await self.api.create("/api/v1/nodes", {"metadata": {"name": name}})
+        uuids = [f"GPU-{name}-{index}" for index in range(cards)]
+        await self.report(name, *(inventory_device(u, i, **card) for i, u in enumerate(uuids)))
+
+        async def known() -> bool:
+            rows = await self.database.fetch(
+                "SELECT 1 FROM devices WHERE node = $1 AND present", name
+            )
+            return len(rows) == cards
+
+        await eventually(known, f"the cards of {name}")
+        return uuids
+
+    async def report(self, name: str, *devices: events.InventoryDevice) -> None:
+        """An inventory as the node's agent sends it."""
+        self.sequence += 1
+        inventory = events.Inventory(
+            node=name,
+            agent_id=self.agent_id,
+            sequence=self.sequence,
+            observed_at=datetime.now(UTC),
+            devices=devices,
+        )
+        await self.bus.publish(
+            events.inventory_subject(name), inventory, message_id=uuid.uuid4().hex
+        )
+
+    async def say(self, kind: type[events.ReportBase], grant: Json, **fields: Any) -> None:
+        """A report of the grant's node; `grant` is a row of /v1/allocations."""
+        report = kind(
+            report_id=uuid.uuid4().hex,
+            node=grant["node"],
+            allocation_id=grant["id"],
+            pod_uid=grant["pod_uid"],
+            token=grant["token"],
+            at=datetime.now(UTC),
+            **fields,
+        )
+        subject = events.reports_subject(grant["node"])
+        await self.bus.publish(subject, report, message_id=report.report_id)
+
+    async def pod(self, name: str, *, memory_mib: int = GIB, cores: int = 0, **meta: Any) -> Json:
+        """A pod that asks for one slice, as it is at the API server."""
+        limits = {"nvidia.com/gpu": "1", "nvidia.com/gpumem": str(memory_mib)}
+        if cores:
+            limits["nvidia.com/gpucores"] = str(cores)
+        made = await self.api.create(
+            "/api/v1/namespaces/default/pods",
+            {
+                "metadata": {"name": f"{name}-{uuid.uuid4().hex[:6]}", **meta},
+                "spec": {
+                    "schedulerName": "hami-scheduler",
+                    "containers": [
+                        {"name": "main", "image": "none", "resources": {"limits": limits}}
+                    ],
+                },
+            },
+        )
+        self.pods.append(made)
+        return made
+
+    async def read(self, pod: Json) -> Json:
+        return await self.api.get(_path(pod))
+
+    async def set_status(self, pod: Json, **status: Any) -> None:
+        await self.api.patch(f"{_path(pod)}/status", {"status": status})
+
+    async def delete(self, pod: Json) -> None:
+        """Removes the object at once, as the kubelet does when the pod is no more."""
+        await self.api.delete(_path(pod), {"gracePeriodSeconds": 0})
+
+    async def rows(self, pod: Json) -> list[Json]:
+        """All allocations of the pod, oldest first."""
+        found = await self.database.fetch(
+            "SELECT id::text AS id, pod_uid, node, state, token, attempt, reason FROM allocations"
+            " WHERE pod_uid = $1 ORDER BY attempt",
+            pod["metadata"]["uid"],
+        )
+        return [dict(row) for row in found]
+
+    async def until(self, pod: Json, *states: str, timeout_s: float = WAIT_S) -> Json:
+        """Waits until the pod's latest allocation is in one of the states."""
+
+        async def reached() -> Json | None:
+            rows = await self.rows(pod)
+            return rows[-1] if rows and rows[-1]["state"] in states else None
+
+        return await eventually(reached, f"{pod['metadata']['name']} to be {states}", timeout_s)
+
+    async def used(self, card: str) -> tuple[int, int, int]:
+        row = await self.database.fetchrow(
+            "SELECT used_slots, used_memory_mib, used_core_percent FROM devices WHERE uuid = $1",
+            card,
+        )
+        return tuple(row)
+
+
+def _path(pod: Json) -> str:
+    metadata = pod["metadata"]
+    return f"/api/v1/namespaces/{metadata['namespace']}/pods/{metadata['name']}"
+
+
+def inventory_device(card: str, index: int, **changes: Any) -> events.InventoryDevice:
+    values = {
+        "uuid": card,
+        "index": index,
+        "vendor": "NVIDIA",
+        "type": "NVIDIA A100-SXM4-80GB",
+        "slots": 10,
+        "memory_mib": 80 * GIB,
+        "core_percent": 100,
+        **changes,
+    }
+    return events.InventoryDevice(**values)
+
+
+@pytest.fixture
+async def world(
+    postgres_dsn: str, redis_url: str, nats_url: str, kubeconfig_file: Path
+) -> AsyncIterator[World]:
+    """The surroundings, with no replica yet."""
+    credentials = kubeconfig_file.parent / "credentials"
+    settings = Settings(
+        grant_key_file=credentials / "grant.key",
+        reconcile_s=1.0,
+        reap_s=0.1,
+        bind_timeout_s=8.0,
+        postgres=PostgresSettings(dsn=postgres_dsn, connect_timeout_s=2, command_timeout_s=3),
+        redis=RedisSettings(url=redis_url, timeout_s=0.5),
+        nats=NatsSettings(url=nats_url),
+        kubernetes=KubernetesSettings(kubeconfig=kubeconfig_file),
+    )
+    async with AsyncExitStack() as stack:
+        api = await stack.enter_async_context(open_kube_api(kubeconfig_file))
+        bus = await stack.enter_async_context(open_bus(settings.nats, "test", owns_streams=True))
+        database = await stack.enter_async_context(
+            open_database(settings.postgres, application="test")
+        )
+        world = World(api=api, bus=bus, database=database, settings=settings, stack=stack)
+        yield world
+        for pod in world.pods:
+            with contextlib.suppress(NotFound):
+                await world.delete(pod)

@@ -1,0 +1,378 @@
+"""A pod's way through /filter and /bind, and what the node and the API server say afterwards."""
+
+from __future__ import annotations
+
+import pytest
+from hamicommon import events
+from hamicommon.domain.allocations import AllocationState
+from hamicommon.grants import load_public_key, verify
+from hamicommon.k8s.annotations import ASSIGNED_NODE, BIND_PHASE, GRANT, NVIDIA_TO_ALLOCATE
+
+from tests.integration.scheduler.conftest import World, eventually
+
+pytestmark = pytest.mark.integration
+
+
+async def test_a_pod_is_reserved_bound_allocated_and_released(world: World) -> None:
+    replica = await world.replica()
+    [card] = await world.add_node("n1")
+    pod = await world.pod("slice", memory_mib=4096, cores=30)
+
+    answer = await replica.filter(pod, "n1", "cpu-only")
+    assert answer == {
+        "Nodes": None,
+        "NodeNames": ["n1"],
+        "FailedNodes": None,
+        "FailedAndUnresolvableNodes": None,
+        "Error": "",
+    }
+    assert await world.used(card) == (1, 4096, 30)
+
+    assert await replica.bind(pod, "n1") == ""
+    bound = await world.read(pod)
+    annotations = bound["metadata"]["annotations"]
+    assert bound["spec"]["nodeName"] == "n1"
+    assert bound["metadata"]["labels"][ASSIGNED_NODE] == "n1"
+    assert annotations[NVIDIA_TO_ALLOCATE] == f"{card},NVIDIA,4096,30:;"
+    assert annotations[BIND_PHASE] == "allocating"
+    grant = await world.until(pod, "bound")
+
+    await world.say(events.Allocated, grant)
+    await world.until(pod, "allocated")
+
+    await world.set_status(pod, phase="Succeeded")
+    await world.until(pod, "released")
+    assert await world.used(card) == (0, 0, 0)
+
+    uid = pod["metadata"]["uid"]
+    history = (await replica.get(f"/v1/pods/{uid}/history"))["items"]
+    assert [(e["sequence"], e["state"]) for e in history] == [
+        (1, "reserved"),
+        (2, "binding"),
+        (3, "bound"),
+        (4, "allocated"),
+        (5, "released"),
+    ]
+
+
+async def test_the_signed_grant_is_what_the_ledger_has(world: World) -> None:
+    replica = await world.replica()
+    [card] = await world.add_node("n1")
+    pod = await world.pod("slice", memory_mib=4096)
+    await replica.filter(pod, "n1")
+    await replica.bind(pod, "n1")
+
+    text = (await world.read(pod))["metadata"]["annotations"][GRANT]
+    public = load_public_key(world.settings.grant_key_file.with_name("grant.pub"))
+    from datetime import UTC, datetime
+
+    grant = verify(text, public, now=datetime.now(UTC))
+
+    [row] = await world.rows(pod)
+    assert (grant.allocation_id, grant.token, grant.node) == (row["id"], row["token"], "n1")
+    assert [share.uuid for share in grant.containers[0].shares] == [card]
+
+
+async def test_the_grant_is_announced_and_in_the_snapshot(world: World) -> None:
+    replica = await world.replica()
+    await world.add_node("n1")
+    pod = await world.pod("slice")
+    await replica.filter(pod, "n1")
+    await replica.bind(pod, "n1")
+
+    reply = await world.bus.request(
+        events.snapshot_subject("n1"), events.GrantSnapshotRequest(node="n1")
+    )
+
+    snapshot = events.GrantSnapshot.model_validate_json(reply)
+    assert snapshot.complete
+    [item] = snapshot.grants
+    assert (item.grant.pod_uid, item.state) == (pod["metadata"]["uid"], AllocationState.BOUND)
+
+
+async def test_a_pod_that_fits_nowhere_is_refused_with_every_reason(world: World) -> None:
+    replica = await world.replica()
+    await world.add_node("n1")
+    pod = await world.pod("huge", memory_mib=999 * 1024)
+
+    answer = await replica.filter(pod, "n1", "cpu-only")
+
+    reasons = {**(answer["FailedNodes"] or {}), **(answer["FailedAndUnresolvableNodes"] or {})}
+    assert reasons == {"n1": "1/1 CardInsufficientMemory", "cpu-only": "node unregistered"}
+    assert answer["NodeNames"] is None
+    assert answer["Error"] == ""
+    uid = pod["metadata"]["uid"]
+
+    async def explained() -> bool:
+        answer = await replica.http.get(f"/v1/pods/{uid}/explain")
+        return answer.status_code == 200
+
+    await eventually(explained, "the decision to be written")
+    explained_ = await replica.get(f"/v1/pods/{uid}/explain")
+    assert explained_["outcome"] == "refused"
+    assert explained_["node_reasons"] == reasons
+    assert explained_["decisions"][0]["card_shortfalls"][0]["requested"] == [[999 * 1024]]
+
+
+async def test_a_pod_without_cards_passes_unchanged(world: World) -> None:
+    replica = await world.replica()
+
+    answer = await replica.filter(
+        {"metadata": {"name": "p", "uid": "u"}, "spec": {"containers": [{"name": "c"}]}}, "b", "a"
+    )
+
+    assert answer["NodeNames"] == ["b", "a"]
+
+
+async def test_a_repeated_filter_keeps_the_reservation_if_its_node_is_offered(
+    world: World,
+) -> None:
+    replica = await world.replica()
+    await world.add_node("n1")
+    await world.add_node("n2")
+    pod = await world.pod("slice")
+    [first] = (await replica.filter(pod, "n1", "n2"))["NodeNames"]
+
+    again = await replica.filter(pod, "n1", "n2")
+
+    assert again["NodeNames"] == [first]
+    assert [row["attempt"] for row in await world.rows(pod)] == [1]
+
+
+async def test_a_repeated_filter_elsewhere_replaces_the_reservation(world: World) -> None:
+    replica = await world.replica()
+    [card1] = await world.add_node("n1")
+    [card2] = await world.add_node("n2")
+    pod = await world.pod("slice", memory_mib=4096)
+    await replica.filter(pod, "n1")
+
+    again = await replica.filter(pod, "n2")
+
+    assert again["NodeNames"] == ["n2"]
+    assert [row["state"] for row in await world.rows(pod)] == ["released", "reserved"]
+    assert await world.used(card1) == (0, 0, 0)
+    assert await world.used(card2) == (1, 4096, 0)
+
+
+async def test_bind_without_a_reservation_places_on_that_node(world: World) -> None:
+    replica = await world.replica()
+    await world.add_node("n1")
+    pod = await world.pod("slice")
+
+    assert await replica.bind(pod, "n1") == ""
+
+    assert (await world.until(pod, "bound"))["node"] == "n1"
+    assert (await world.read(pod))["spec"]["nodeName"] == "n1"
+
+
+async def test_bind_to_a_node_without_room_fails_with_the_reason(world: World) -> None:
+    replica = await world.replica()
+    [card] = await world.add_node("n1")
+    pod = await world.pod("huge", memory_mib=999 * 1024)
+
+    error = await replica.bind(pod, "n1")
+
+    assert "1/1 CardInsufficientMemory" in error
+    assert await world.used(card) == (0, 0, 0)
+
+
+async def test_bind_again_is_a_success(world: World) -> None:
+    replica = await world.replica()
+    await world.add_node("n1")
+    pod = await world.pod("slice")
+    await replica.filter(pod, "n1")
+
+    assert await replica.bind(pod, "n1") == ""
+    assert await replica.bind(pod, "n1") == ""
+    assert await replica.filter(pod, "n1") | {"NodeNames": ["n1"]} == await replica.filter(
+        pod, "n1"
+    )
+
+
+async def test_bind_of_a_pod_that_is_gone_gives_everything_back(world: World) -> None:
+    replica = await world.replica()
+    [card] = await world.add_node("n1")
+    pod = await world.pod("slice")
+    await replica.filter(pod, "n1")
+    await world.delete(pod)
+
+    assert await replica.bind(pod, "n1") != ""
+
+    await world.until(pod, "failed", "released")
+    assert await world.used(card) == (0, 0, 0)
+
+
+async def test_a_deleted_pod_is_released_when_its_node_says_so(world: World) -> None:
+    replica = await world.replica()
+    [card] = await world.add_node("n1")
+    pod = await world.pod("slice")
+    await replica.filter(pod, "n1")
+    await replica.bind(pod, "n1")
+
+    await world.delete(pod)
+    releasing = await world.until(pod, "releasing")
+    assert (await world.used(card))[0] == 1
+
+    await world.say(events.PodGone, releasing)
+    await world.until(pod, "released")
+    assert await world.used(card) == (0, 0, 0)
+
+
+async def test_a_deleted_pod_of_a_silent_node_is_released_unconfirmed(world: World) -> None:
+    replica = await world.replica(release_unconfirmed_s=0.2)
+    [card] = await world.add_node("n1")
+    pod = await world.pod("slice")
+    await replica.filter(pod, "n1")
+    await replica.bind(pod, "n1")
+
+    await world.delete(pod)
+
+    await world.until(pod, "released_unconfirmed")
+    assert await world.used(card) == (0, 0, 0)
+
+
+async def test_a_reservation_that_is_never_bound_expires(world: World) -> None:
+    replica = await world.replica(reservation_s=0.2)
+    [card] = await world.add_node("n1")
+    pod = await world.pod("slice")
+
+    await replica.filter(pod, "n1")
+
+    await world.until(pod, "expired")
+    assert await world.used(card) == (0, 0, 0)
+
+
+async def test_a_reservation_that_kube_scheduler_gave_up_is_released(world: World) -> None:
+    replica = await world.replica()
+    [card] = await world.add_node("n1")
+    pod = await world.pod("slice")
+    await replica.filter(pod, "n1")
+
+    await world.set_status(
+        pod,
+        conditions=[
+            {
+                "type": "PodScheduled",
+                "status": "False",
+                "reason": "Unschedulable",
+                "message": "0/1 nodes are available",
+                "lastTransitionTime": "2026-01-01T00:00:00Z",
+            }
+        ],
+    )
+
+    await world.until(pod, "released")
+    assert await world.used(card) == (0, 0, 0)
+
+
+async def test_the_node_lock_is_handed_on_when_the_node_reports(world: World) -> None:
+    replica = await world.replica()
+    await world.add_node("n1")
+    first, second = await world.pod("a"), await world.pod("b")
+    for pod in (first, second):
+        await replica.filter(pod, "n1")
+    assert await replica.bind(first, "n1") == ""
+
+    import asyncio
+
+    waiting = asyncio.create_task(replica.bind(second, "n1"))
+    await world.until(second, "binding")
+    await world.say(events.Allocated, await world.until(first, "bound"))
+
+    assert await waiting == ""
+
+
+async def test_a_node_lock_that_is_never_freed_fails_the_bind_in_time(world: World) -> None:
+    replica = await world.replica(bind_timeout_s=5.3)
+    [card] = await world.add_node("n1")
+    first, second = await world.pod("a"), await world.pod("b")
+    for pod in (first, second):
+        await replica.filter(pod, "n1")
+    await replica.bind(first, "n1")
+
+    error = await replica.bind(second, "n1")
+
+    assert "node lock contention" in error
+    await world.until(second, "failed")
+    assert (await world.used(card))[0] == 1
+
+
+async def test_capacity_that_becomes_free_wakes_a_waiting_pod(world: World) -> None:
+    replica = await world.replica()
+    await world.add_node("n1", memory_mib=1000)
+    holder, waiter = await world.pod("a", memory_mib=800), await world.pod("b", memory_mib=800)
+    await replica.filter(holder, "n1")
+    await replica.bind(holder, "n1")
+    refused = await replica.filter(waiter, "n1")
+    assert refused["FailedNodes"] == {"n1": "1/1 CardInsufficientMemory"}
+    await world.set_status(
+        waiter, conditions=[{"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}]
+    )
+
+    await world.set_status(holder, phase="Failed")
+
+    async def nudged() -> bool:
+        found = (await world.read(waiter))["metadata"].get("annotations") or {}
+        return "hami.io/retry-at" in found
+
+    await eventually(nudged, "the waiting pod to be nudged", timeout_s=5)
+
+
+async def test_a_moved_pod_is_written_down_where_it_runs(world: World) -> None:
+    replica = await world.replica()
+    cards = await world.add_node("n1", cards=2)
+    pod = await world.pod("slice", memory_mib=4096)
+    await replica.filter(pod, "n1")
+    await replica.bind(pod, "n1")
+    grant = await world.until(pod, "bound")
+    granted = (await replica.get("/v1/allocations"))["items"][0]["devices"][0]["device_uuid"]
+    other = next(card for card in cards if card != granted)
+
+    await world.say(
+        events.Moved, grant, shares=(events.MovedShare(container="main", uuids=(other,)),)
+    )
+
+    async def moved() -> bool:
+        return await world.used(other) == (1, 4096, 0)
+
+    await eventually(moved, "the ledger to follow")
+    assert await world.used(granted) == (0, 0, 0)
+
+
+async def test_a_cordoned_card_gets_nothing_new(world: World) -> None:
+    replica = await world.replica()
+    [card] = await world.add_node("n1")
+    await world.api.patch(
+        "/api/v1/nodes/n1", {"metadata": {"annotations": {"hami.io/device-cordon": card}}}
+    )
+
+    async def cordoned() -> bool:
+        devices = (await replica.get("/v1/devices"))["items"]
+        return bool(devices[0]["cordoned"])
+
+    await eventually(cordoned, "the card to be cordoned")
+    pod = await world.pod("slice")
+
+    answer = await replica.filter(pod, "n1")
+
+    assert answer["FailedAndUnresolvableNodes"] == {"n1": "1/1 CardCordoned"}
+
+
+async def test_a_card_that_vanishes_is_sick_and_not_forgotten(world: World) -> None:
+    replica = await world.replica()
+    [card] = await world.add_node("n1")
+    pod = await world.pod("slice")
+    await replica.filter(pod, "n1")
+
+    await world.report("n1")
+
+    async def sick() -> bool:
+        [device] = (await replica.get("/v1/devices"))["items"]
+        return not device["present"] and not device["healthy"]
+
+    await eventually(sick, "the card to be marked")
+    assert await world.used(card) == (1, 1024, 0)
+    rows = await world.database.fetch(
+        "SELECT healthy FROM device_health_events WHERE device_uuid = $1 ORDER BY id", card
+    )
+    assert [row["healthy"] for row in rows] == [True, False]

@@ -1,0 +1,224 @@
+"""A program that uses the CUDA driver and NVML: a call per line of JSON, an answer per line.
+
+Run by the `Client` of machine.py in a process of its own. It looks functions up with dlsym
+(ctypes) or with cuGetProcAddress.
+"""
+
+import ctypes
+import json
+import os
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import pynvml
+
+cuda = ctypes.CDLL("libcuda.so.1")
+contexts: dict[int, ctypes.c_void_p] = {}
+POISON = 0xDEAD
+
+
+def say(answer: Any) -> None:
+    sys.stdout.write(json.dumps(answer) + "\n")
+    sys.stdout.flush()
+
+
+def open_device(ordinal: int = 0) -> dict[str, Any]:
+    result = cuda.cuInit(0)
+    if result == 0:
+        contexts[ordinal] = context = ctypes.c_void_p()
+        result = cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), ordinal)
+    if result == 0:
+        result = cuda.cuCtxSetCurrent(contexts[ordinal])
+    return {"result": result}
+
+
+def proc(name: str, version: int = 12080, flags: int = 0) -> Any:
+    """The function that cuGetProcAddress_v2 answers, as the CUDA runtime finds it."""
+    address = ctypes.c_void_p()
+    status = ctypes.c_int()
+    result = cuda.cuGetProcAddress_v2(
+        name.encode(), ctypes.byref(address), version, ctypes.c_uint64(flags), ctypes.byref(status)
+    )
+    assert result == 0, (name, version, flags, result)
+    return ctypes.CFUNCTYPE(ctypes.c_int)(address.value or 0)
+
+
+def alloc(bytes: int, how: str = "alloc", proc_address: bool = False) -> dict[str, Any]:
+    pointer = ctypes.c_uint64(POISON)
+    at, size = ctypes.byref(pointer), ctypes.c_size_t(bytes)
+    if how == "alloc":
+        function = proc("cuMemAlloc") if proc_address else cuda.cuMemAlloc_v2
+        result = function(at, size)
+    elif how == "managed":
+        result = cuda.cuMemAllocManaged(at, size, 1)
+    elif how == "pitch":
+        pitch = ctypes.c_size_t()
+        result = cuda.cuMemAllocPitch_v2(
+            at, ctypes.byref(pitch), ctypes.c_size_t(100), ctypes.c_size_t(bytes // 512), 4
+        )
+    elif how in ("async", "async_ptsz"):
+        suffix = how.removeprefix("async")
+        function = proc("cuMemAllocAsync", 12080, 2 if suffix else 0)
+        result = function(at, size, ctypes.c_void_p(0))
+    elif how == "pool":
+        pool = ctypes.c_void_p()
+        cuda.cuDeviceGetDefaultMemPool(ctypes.byref(pool), 0)
+        result = cuda.cuMemAllocFromPoolAsync(at, size, pool, ctypes.c_void_p(0))
+    else:
+        # CUmemAllocationProp: type pinned (1), no handle types, location device (1) 0
+        properties = (ctypes.c_int * 8)(1, 0, 1, 0, 0, 0, 0, 0)
+        result = cuda.cuMemCreate(at, size, properties, ctypes.c_uint64(0))
+    return {"result": result, "pointer": pointer.value}
+
+
+def free(pointer: int, how: str = "free") -> dict[str, Any]:
+    address = ctypes.c_uint64(pointer)
+    if how == "async":
+        return {"result": cuda.cuMemFreeAsync(address, ctypes.c_void_p(0))}
+    return {"result": (cuda.cuMemRelease if how == "create" else cuda.cuMemFree_v2)(address)}
+
+
+def info(nulls: bool = False) -> dict[str, Any]:
+    free_bytes, total = ctypes.c_size_t(), ctypes.c_size_t()
+    if nulls:
+        return {"result": cuda.cuMemGetInfo_v2(None, None)}
+    result = cuda.cuMemGetInfo_v2(ctypes.byref(free_bytes), ctypes.byref(total))
+    return {"result": result, "free": free_bytes.value, "total": total.value}
+
+
+def total_mem(ordinal: int = 0) -> dict[str, Any]:
+    total = ctypes.c_size_t()
+    return {"result": cuda.cuDeviceTotalMem_v2(ctypes.byref(total), ordinal), "total": total.value}
+
+
+def uuid(ordinal: int = 0) -> dict[str, Any]:
+    value = (ctypes.c_ubyte * 16)()
+    result = cuda.cuDeviceGetUuid(value, ordinal)
+    text = bytes(value).hex()
+    return {
+        "result": result,
+        "uuid": f"GPU-{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}",
+    }
+
+
+def churn(bytes: int, rounds: int) -> dict[str, Any]:
+    """Allocates blocks of that size until refused, frees every second one, again and again."""
+    held: list[int] = []
+    refused = 0
+    for _ in range(rounds):
+        while (answer := alloc(bytes))["result"] == 0:
+            held.append(answer["pointer"])
+        refused += answer["result"] == 2
+        for pointer in held[::2]:
+            assert free(pointer)["result"] == 0
+        held = held[1::2]
+    for pointer in held:
+        assert free(pointer)["result"] == 0
+    return {"refused": refused}
+
+
+def launch(kernels: int, blocks: int = 1) -> dict[str, Any]:
+    module, function = ctypes.c_void_p(), ctypes.c_void_p()
+    image = b".version 6.0\n.target sm_50\n.visible .entry idle()\n{ ret; }\n"
+    assert cuda.cuModuleLoadData(ctypes.byref(module), image) == 0
+    assert cuda.cuModuleGetFunction(ctypes.byref(function), module, b"idle") == 0
+    result = 0
+    for _ in range(kernels):
+        result = result or cuda.cuLaunchKernel(
+            function, blocks, 1, 1, 1024, 1, 1, 0, None, None, None
+        )
+    return {"result": result or cuda.cuCtxSynchronize()}
+
+
+def fork_and_alloc(bytes: int) -> dict[str, Any]:
+    """What a forked child sees and may take (the simulated driver lives on in a child)."""
+    read_end, write_end = os.pipe()
+    child = os.fork()
+    if child == 0:
+        answer = {"before": info(), **alloc(bytes), "pid": os.getpid()}
+        os.write(write_end, json.dumps(answer).encode())
+        sys.stdin.read(0)
+        os._exit(0)
+    os.close(write_end)
+    with os.fdopen(read_end) as pipe:
+        answer = json.load(pipe)
+    os.waitpid(child, 0)
+    return answer
+
+
+def destroy_context(ordinal: int = 0) -> dict[str, Any]:
+    return {"result": cuda.cuDevicePrimaryCtxRelease_v2(ordinal)}
+
+
+def own_context(bytes: int) -> dict[str, Any]:
+    """A context of its own, an allocation in it, and its destruction with the block still there."""
+    context = ctypes.c_void_p()
+    assert cuda.cuCtxCreate_v2(ctypes.byref(context), 0, 0) == 0
+    answer = alloc(bytes)
+    held = info()
+    assert cuda.cuCtxDestroy_v2(context) == 0
+    return {**answer, "held": held}
+
+
+def structure(value: Any) -> Any:
+    if isinstance(value, ctypes.Structure):
+        return {name: structure(getattr(value, name)) for name, *_ in value._fields_}
+    if type(value).__name__ == "nvmlFriendlyObject":
+        return {name: structure(item) for name, item in vars(value).items()}
+    if isinstance(value, list | tuple | ctypes.Array) and not isinstance(value, bytes):
+        return [structure(item) for item in value]
+    return value.decode() if isinstance(value, bytes) else value
+
+
+def nvml(name: str, arguments: list[Any]) -> Any:
+    pynvml.nvmlInit()
+    takes_device = name.startswith("nvmlDeviceGet") and "Handle" not in name and "Count" not in name
+    try:
+        values = [
+            pynvml.nvmlDeviceGetHandleByIndex(value) if takes_device and position == 0 else value
+            for position, value in enumerate(arguments)
+        ]
+        return structure(getattr(pynvml, name)(*values))
+    except pynvml.NVMLError as error:
+        return {"error": type(error).__name__}
+
+
+def wait_event(index: int, timeout_ms: int) -> Any:
+    pynvml.nvmlInit()
+    device = pynvml.nvmlDeviceGetHandleByIndex(index)
+    events = pynvml.nvmlEventSetCreate()
+    pynvml.nvmlDeviceRegisterEvents(device, pynvml.nvmlEventTypeXidCriticalError, events)
+    say("registered")
+    try:
+        data = pynvml.nvmlEventSetWait_v2(events, timeout_ms)
+        return {"type": data.eventType, "data": data.eventData}
+    except pynvml.NVMLError as error:
+        return {"error": type(error).__name__}
+    finally:
+        pynvml.nvmlEventSetFree(events)
+
+
+OPS: dict[str, Callable[..., Any]] = {
+    function.__name__: function
+    for function in (
+        open_device,
+        alloc,
+        free,
+        info,
+        total_mem,
+        uuid,
+        churn,
+        launch,
+        fork_and_alloc,
+        destroy_context,
+        own_context,
+        nvml,
+        wait_event,
+    )
+}
+
+if __name__ == "__main__":
+    for line in sys.stdin:
+        request = json.loads(line)
+        say(OPS[request.pop("op")](**request))

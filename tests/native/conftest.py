@@ -1,0 +1,59 @@
+"""Fixtures of the native tests; the machine and its programs are in machine.py."""
+
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.native.machine import CARDS, ROOT, Container, Machine
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    here = Path(__file__).parent
+    for item in items:
+        if item.path.is_relative_to(here):
+            item.add_marker(pytest.mark.native)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def native_build() -> None:
+    """The libraries as of now: an incremental build."""
+    subprocess.run(["make", "-s", "-C", ROOT / "native"], check=True, timeout=300)
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Iterator[Machine]:
+    made = Machine(
+        tmp_path,
+        {
+            "state": str(tmp_path / "state"),
+            "devices": [{"uuid": uuid, "memory_mib": 8192} for uuid in CARDS],
+        },
+    )
+    made.write()
+    yield made
+    for client in made.clients:
+        if client.process.poll() is None:
+            client.kill()
+        elif client.process.stdin and not client.process.stdin.closed:
+            client.close()
+
+
+@pytest.fixture
+def container(machine: Machine) -> Container:
+    return Container(machine, machine.folder)
+
+
+@pytest.fixture
+def compile_c(tmp_path: Path) -> Callable[..., Path]:
+    """compile_c(source, *options) -> program"""
+
+    def compile_source(source: str, *options: str | Path, name: str = "program") -> Path:
+        file = tmp_path / f"{name}.c"
+        file.write_text(source)
+        program = tmp_path / name
+        subprocess.run(["cc", "-o", program, file, *options], check=True, timeout=60)
+        return program
+
+    return compile_source

@@ -1,0 +1,166 @@
+"""A simulated machine, containers on it, and programs that use the driver from inside them.
+
+A program is `client.py` in a process of its own, driven line by line; it runs under libvgpu as a
+workload would.
+"""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+LIBVGPU = ROOT / "native/libvgpu/build/libvgpu.so"
+FAKEGPU = ROOT / "native/fakegpu/build"
+CLIENT = Path(__file__).with_name("client.py")
+MIB = 1 << 20
+CARDS = ("GPU-11111111-0000-0000-0000-000000000001", "GPU-22222222-0000-0000-0000-000000000002")
+
+
+class Client:
+    """A program inside a container; each call is one driver call there and returns its answer."""
+
+    def __init__(self, env: dict[str, str]) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, CLIENT],
+            env=env,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+    def send(self, op: str, **arguments: Any) -> None:
+        assert self.process.stdin
+        self.process.stdin.write(json.dumps({"op": op, **arguments}) + "\n")
+        self.process.stdin.flush()
+
+    def receive(self) -> Any:
+        assert self.process.stdout
+        line = self.process.stdout.readline()
+        assert line, f"the program ended with {self.process.wait(10)}"
+        return json.loads(line)
+
+    def call(self, op: str, **arguments: Any) -> Any:
+        self.send(op, **arguments)
+        return self.receive()
+
+    def alloc(self, size: int, **arguments: Any) -> tuple[int, int]:
+        """(CUresult, pointer)"""
+        answer = self.call("alloc", bytes=size, **arguments)
+        return answer["result"], answer["pointer"]
+
+    def free(self, pointer: int, **arguments: Any) -> int:
+        return int(self.call("free", pointer=pointer, **arguments)["result"])
+
+    def info(self) -> tuple[int, int]:
+        """(free, total) of cuMemGetInfo"""
+        answer = self.call("info")
+        assert answer["result"] == 0
+        return answer["free"], answer["total"]
+
+    def nvml(self, name: str, *arguments: Any) -> Any:
+        """The answer of a pynvml function; a number stands for the device of that index."""
+        return self.call("nvml", name=name, arguments=arguments)
+
+    def kill(self) -> None:
+        self.process.send_signal(signal.SIGKILL)
+        self.close()
+
+    def close(self) -> int:
+        """Ends the program in the ordinary way; its exit status."""
+        assert self.process.stdin
+        assert self.process.stdout
+        self.process.stdin.close()
+        status = self.process.wait(10)
+        self.process.stdout.close()
+        return status
+
+
+@dataclass
+class Machine:
+    """A node with two simulated cards."""
+
+    folder: Path
+    settings: dict[str, Any]
+    clients: list[Client] = field(default_factory=list)
+
+    def write(self) -> None:
+        (self.folder / "machine.json").write_text(json.dumps(self.settings))
+
+    def env(self, **more: str) -> dict[str, str]:
+        """A process of the node itself: the driver, no libvgpu."""
+        return {
+            "PATH": os.environ["PATH"],
+            "LD_LIBRARY_PATH": str(FAKEGPU),
+            "FAKEGPU_CONFIG": str(self.folder / "machine.json"),
+            **more,
+        }
+
+    def ctl(self, *words: str) -> Any:
+        result = subprocess.run(
+            [FAKEGPU / "fakegpu-ctl", *words],
+            env=self.env(),
+            check=True,
+            capture_output=True,
+            text=True,
+            timeout=10,
+        )
+        return json.loads(result.stdout) if words == ("show",) else None
+
+    def used(self, card: int = 0) -> int:
+        """Bytes that the card really gave away, to anybody."""
+        return int(self.ctl("show")["cards"][card]["used_bytes"])
+
+    def peak(self, card: int = 0) -> int:
+        return int(self.ctl("show")["cards"][card]["peak_bytes"])
+
+    def start(self, env: dict[str, str]) -> Client:
+        client = Client(env)
+        self.clients.append(client)
+        return client
+
+
+@dataclass
+class Container:
+    """What all processes of one container share: a region file and a limits directory."""
+
+    machine: Machine
+    folder: Path
+
+    @property
+    def region(self) -> Path:
+        return self.folder / "region.cache"
+
+    def limits(self, text: str) -> None:
+        """Replaces the limits file as the node agent does: by rename."""
+        directory = self.folder / "hami"
+        directory.mkdir(exist_ok=True)
+        (directory / "limits.new").write_text(text)
+        (directory / "limits.new").rename(directory / "limits")
+
+    def limit(self, memory_bytes: int, cores: int = 0, card: int = 0) -> None:
+        self.limits(
+            "hami-limits 1\npolicy default\noversubscribe 0\n"
+            f"device {CARDS[card]} memory_bytes {memory_bytes} core_percent {cores}\n"
+        )
+
+    def env(self, **more: str) -> dict[str, str]:
+        return self.machine.env(
+            **{
+                "LD_PRELOAD": f"{LIBVGPU}:{FAKEGPU / 'libpathmap.so'}",
+                "HAMI_PATHMAP": f"/etc/hami={self.folder / 'hami'}",
+                "CUDA_DEVICE_MEMORY_SHARED_CACHE": str(self.region),
+                **more,
+            }
+        )
+
+    def start(self, **more: str) -> Client:
+        return self.machine.start(self.env(**more))

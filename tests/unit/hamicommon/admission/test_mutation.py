@@ -1,0 +1,278 @@
+"""What the webhook answers, decision by decision (protocol sheet 3 and 1.1)."""
+
+from copy import deepcopy
+from typing import Any
+
+import jsonpatch
+import pytest
+from hamicommon.admission.mutation import AdmissionRules, Verdict, mutate
+from hamicommon.deviceconfig import DeviceConfig, NvidiaConfig
+from hamicommon.vendors.registry import Vendors
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.unit.hamicommon import recorded
+
+GPU = "nvidia.com/gpu"
+MEM = "nvidia.com/gpumem"
+PCT = "nvidia.com/gpumem-percentage"
+CORES = "nvidia.com/gpucores"
+
+
+def rules(*, scheduler_name: str = "hami-scheduler", force: bool = True, **nvidia: Any):
+    return AdmissionRules(
+        vendors=Vendors.from_config(DeviceConfig(nvidia=NvidiaConfig(**nvidia))),
+        scheduler_name=scheduler_name,
+        force_overwrite_default_scheduler=force,
+    )
+
+
+def container(limits: dict[str, Any] | None = None, **more: Any) -> dict[str, Any]:
+    return {"name": "c", "image": "x", "resources": {"limits": limits or {}}, **more}
+
+
+def pod(*containers: dict[str, Any], **spec: Any) -> dict[str, Any]:
+    metadata = {"name": "p", "namespace": "default"}
+    return {"metadata": metadata, "spec": {"containers": list(containers), **spec}}
+
+
+def patched(given_: dict[str, Any], verdict: Verdict) -> dict[str, Any]:
+    assert verdict.allowed, verdict.message
+    return jsonpatch.apply_patch(deepcopy(given_), verdict.patch)
+
+
+SET_SCHEDULER = {"op": "add", "path": "/spec/schedulerName", "value": "hami-scheduler"}
+
+
+@pytest.mark.parametrize(
+    ("limits", "added"),
+    [
+        ({GPU: 1}, {CORES: "100"}),
+        ({GPU: 1, PCT: 100}, {CORES: "100"}),
+        ({GPU: 1, PCT: 50}, {}),
+        ({GPU: 1, MEM: 100}, {}),
+        ({GPU: 1, CORES: 30}, {}),
+        ({GPU: "0"}, {CORES: "100"}),
+        ({MEM: 500}, {GPU: "1"}),
+        ({CORES: 10}, {GPU: "1"}),
+        ({PCT: 100}, {GPU: "1", CORES: "100"}),
+    ],
+)
+def test_defaults_are_filled_in(limits, added) -> None:
+    given_ = pod(container(limits))
+    after = patched(given_, mutate(given_, rules()))
+
+    assert after["spec"]["containers"][0]["resources"]["limits"] == limits | added
+    assert after["spec"]["schedulerName"] == "hami-scheduler"
+
+
+def test_the_patch_holds_only_what_changed() -> None:
+    assert mutate(pod(container({GPU: 1, MEM: 5})), rules()).patch == [SET_SCHEDULER]
+
+
+def test_the_given_pod_is_left_as_it_is() -> None:
+    given_ = pod(container({GPU: 1}))
+    before = deepcopy(given_)
+    mutate(given_, rules())
+
+    assert given_ == before
+
+
+def test_a_pod_without_cards_is_left_alone() -> None:
+    assert mutate(pod(container()), rules()) == Verdict(allowed=True)
+
+
+def test_memory_alone_is_not_ours_when_there_is_no_default_number() -> None:
+    assert mutate(pod(container({MEM: 100})), rules(default_gpu_num=0)).patch == []
+
+
+def test_a_pod_without_containers_is_denied() -> None:
+    verdict = mutate({"metadata": {}, "spec": {"containers": []}}, rules())
+    assert (verdict.allowed, verdict.code, verdict.message) == (
+        False,
+        403,
+        "pod has no containers",
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "taken"),
+    [
+        ("default-scheduler", {}, True),
+        ("hami-scheduler", {}, True),
+        ("", {}, True),
+        ("mine", {}, False),
+        ("default-scheduler", {"force": False}, False),
+        ("mine", {"scheduler_name": ""}, False),
+    ],
+)
+def test_a_pod_of_another_scheduler_is_left_to_it(name, options, taken) -> None:
+    verdict = mutate(pod(container({GPU: 1}), schedulerName=name), rules(**options))
+
+    assert verdict.allowed
+    assert bool(verdict.patch) is taken
+    assert ("different scheduler" in verdict.message) is not taken
+
+
+def test_a_privileged_container_beside_a_card_is_denied() -> None:
+    privileged = container(name="s", securityContext={"privileged": True})
+
+    verdict = mutate(pod(container({GPU: 1}), privileged), rules())
+    assert (verdict.allowed, verdict.code) == (False, 403)
+    assert verdict.message == "container s is privileged"
+    assert mutate(pod(container(), privileged), rules()).allowed
+
+
+def test_a_pod_that_names_its_node_is_denied() -> None:
+    placed = pod(container({GPU: 1}), nodeName="n")
+
+    assert mutate(placed, rules()).message == "pod has node assigned"
+    assert mutate(placed, rules(scheduler_name="")).allowed
+
+
+@pytest.mark.parametrize(
+    ("limits", "words"),
+    [
+        ({GPU: 1, MEM: "16Gi"}, "nvidia.com/gpumem is 16Gi: a whole number of MiB"),
+        ({GPU: -1}, "nvidia.com/gpu is -1: a whole number of cards"),
+        ({GPU: "0.5"}, "nvidia.com/gpu is 0.5"),
+        ({GPU: 1, PCT: 101}, "nvidia.com/gpumem-percentage is 101: a whole number from 1 to 100"),
+        ({PCT: -1}, "nvidia.com/gpumem-percentage is -1"),
+        ({GPU: 1, CORES: "x"}, "nvidia.com/gpucores is x, which is no quantity"),
+    ],
+)
+def test_a_malformed_amount_is_denied_with_field_value_and_what_would_be_right(
+    limits, words
+) -> None:
+    verdict = mutate(pod(container(limits)), rules())
+
+    assert (verdict.allowed, verdict.code, verdict.patch) == (False, 422, [])
+    assert verdict.message.startswith("container 'c': " + words)
+
+
+def test_what_is_taken_otherwise_than_written_is_warned_of() -> None:
+    verdict = mutate(pod(container({GPU: 1, PCT: 0, CORES: 150})), rules())
+
+    assert verdict.allowed
+    assert len(verdict.warnings) == 2
+    assert "gpumem-percentage 0 means not given" in verdict.warnings[0]
+    assert "is taken as 100" in verdict.warnings[1]
+
+
+def test_malformed_weights_are_warned_of() -> None:
+    given_ = pod(container({GPU: 1}))
+    given_["metadata"]["annotations"] = {"hami.io/device-scoring-weights": "slot=1"}
+
+    assert "device-scoring-weights" in mutate(given_, rules()).warnings[0]
+
+
+def env_of(after: dict[str, Any], index: int = 0) -> list[dict[str, str]]:
+    return after["spec"]["containers"][index].get("env", [])
+
+
+def test_a_priority_becomes_an_env_also_without_a_card() -> None:
+    given_ = pod(container({"nvidia.com/priority": 1}))
+
+    assert env_of(patched(given_, mutate(given_, rules()))) == [
+        {"name": "CUDA_TASK_PRIORITY", "value": "1"}
+    ]
+
+
+def test_a_core_policy_goes_into_every_container_and_wins() -> None:
+    own = {"name": "GPU_CORE_UTILIZATION_POLICY", "value": "disable"}
+    given_ = pod(container(), container(env=[own]))
+    after = patched(given_, mutate(given_, rules(gpu_core_policy="force")))
+
+    for index in (0, 1):
+        assert env_of(after, index) == [{"name": "GPU_CORE_UTILIZATION_POLICY", "value": "force"}]
+
+
+def test_overwrite_env_hides_cards_from_containers_without_one() -> None:
+    given_ = pod(container({GPU: 1}), container())
+    after = patched(given_, mutate(given_, rules(overwrite_env=True)))
+
+    assert env_of(after) == []
+    assert env_of(after, 1) == [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "none"}]
+
+
+def test_a_runtime_class_is_set_where_there_is_none() -> None:
+    config = rules(runtime_class_name="nvidia")
+    given_ = pod(container({GPU: 1}))
+    assert patched(given_, mutate(given_, config))["spec"]["runtimeClassName"] == "nvidia"
+
+    own = pod(container({GPU: 1}), runtimeClassName="own")
+    assert patched(own, mutate(own, config))["spec"]["runtimeClassName"] == "own"
+    without = pod(container())
+    assert "runtimeClassName" not in patched(without, mutate(without, config))["spec"]
+
+
+def test_init_containers_are_filled_in_too() -> None:
+    given_ = pod(container(), initContainers=[container({GPU: 1})])
+    after = patched(given_, mutate(given_, rules()))
+
+    assert after["spec"]["initContainers"][0]["resources"]["limits"][CORES] == "100"
+
+
+def test_annotations_of_the_scheduler_are_dropped_and_the_users_are_kept() -> None:
+    given_ = pod(container({GPU: 1}))
+    given_["metadata"]["annotations"] = {
+        "hami.io/vgpu-node": "n",
+        "hami.io/grant": "forged",
+        "hami.io/vgpu-devices-allocated": "GPU-x,NVIDIA,1,1:;",
+        "nvidia.com/use-gputype": "A100",
+    }
+
+    after = patched(given_, mutate(given_, rules()))
+    assert after["metadata"]["annotations"] == {"nvidia.com/use-gputype": "A100"}
+
+
+def test_the_trace_is_stamped_over_a_users_value_and_only_on_pods_with_cards() -> None:
+    given_ = pod(container({GPU: 1}))
+    after = patched(given_, mutate(given_, rules(), traceparent="00-a-b-01"))
+    assert after["metadata"]["annotations"] == {"hami.io/traceparent": "00-a-b-01"}
+
+    again = patched(after, mutate(after, rules(), traceparent="00-c-d-01"))
+    assert again["metadata"]["annotations"] == {"hami.io/traceparent": "00-c-d-01"}
+    assert mutate(pod(container()), rules(), traceparent="00-a-b-01").patch == []
+
+
+amounts = st.sampled_from((0, 1, "2", 50, 100, "1k", "0.5", -1))
+limits_ = st.dictionaries(
+    st.sampled_from((GPU, MEM, PCT, CORES, "nvidia.com/priority", "cpu")), amounts, max_size=4
+)
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(limits_, min_size=1, max_size=3), st.booleans())
+def test_admission_twice_changes_nothing_more(limits, odd_config) -> None:
+    config = {"overwrite_env": True, "gpu_core_policy": "force", "runtime_class_name": "r"}
+    installed = rules(**config) if odd_config else rules()
+    given_ = pod(*(container(dict(each)) for each in limits))
+    verdict = mutate(given_, installed, traceparent="t")
+    if verdict.allowed:
+        after = patched(given_, verdict)
+        assert mutate(after, installed, traceparent="t").patch == []
+
+
+def canonical(given_: dict[str, Any]) -> dict[str, Any]:
+    """Without the side effects of HAMi's typed round trip: an empty status, amounts as texts."""
+    after = deepcopy(given_)
+    after.pop("status", None)
+    for each in (*after["spec"].get("initContainers", ()), *after["spec"]["containers"]):
+        for part in (each.get("resources") or {}).values():
+            part.update({name: str(value) for name, value in part.items()})
+    return after
+
+
+def test_nvidia_pods_are_admitted_as_hami_was_recorded_to() -> None:
+    for line in recorded.lines("admission.jsonl"):
+        if "nvidia" not in str(line) or "16Gi" in line["name"]:
+            # HAMi admits 16Gi of gpumem and then drops the request; we deny it.
+            continue
+        verdict = mutate(line["pod"], rules())
+        assert verdict.allowed == line["allowed"], line["name"]
+        assert verdict.code == line["status"]["code"], line["name"]
+        assert verdict.message == line["status"].get("message", ""), line["name"]
+        theirs = jsonpatch.apply_patch(deepcopy(line["pod"]), line["patch"])
+        ours = jsonpatch.apply_patch(deepcopy(line["pod"]), verdict.patch)
+        assert canonical(ours) == canonical(theirs), line["name"]

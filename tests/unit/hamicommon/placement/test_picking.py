@@ -1,0 +1,35 @@
+"""The choice among connected cards."""
+
+import numpy as np
+from hamicommon.placement.picking import best_connected, walk_numa
+from hamicommon.placement.rules import Rule
+
+
+def test_without_scores_the_most_preferred_are_taken() -> None:
+    assert best_connected((3, 1, 2), 2, None) == (3, 1)
+
+
+def test_the_first_of_equally_connected_sets_is_taken() -> None:
+    assert best_connected((3, 1, 2), 2, np.zeros((4, 4), np.int64)) == (3, 1)
+
+
+def test_a_large_set_is_grown_from_its_best_pair() -> None:
+    size = 24
+    pairs = np.ones((size, size), np.int64)
+    island = [1, 5, 6, 8, 11, 13, 17, 19, 20, 21, 22, 23]
+    pairs[np.ix_(island, island)] = 50
+
+    assert list(best_connected(tuple(range(size)), 12, pairs)) == island
+
+
+def test_a_large_set_without_any_connection_is_still_a_set() -> None:
+    found = best_connected(tuple(range(24)), 12, np.zeros((24, 24), np.int64))
+    assert len(set(found)) == 12
+
+
+def test_a_card_of_another_vendor_does_not_end_a_numa_group() -> None:
+    codes = np.array([Rule.FITS, Rule.NO_CARD, Rule.FITS], np.uint8)
+
+    walk = walk_numa(codes, np.arange(3), np.array([0, 1, 0]), 2, all_of=False)
+    assert walk.picks == (2, 0)
+    assert walk.dropped == 0

@@ -1,0 +1,81 @@
+"""What `k8s/` holds twice is the same in both places."""
+
+from pathlib import Path
+from typing import Any
+
+import yaml
+from hamicommon.admission.registration import (
+    Registration,
+    ServiceReference,
+    webhook_configuration,
+)
+from hamictl.local.kubernetes import MANAGED_RESOURCES, scheduler_configuration
+
+BASE = Path(__file__).parents[3] / "k8s" / "base"
+OLD = BASE.parent / "overlays" / "old-cluster"
+
+
+def objects(path: Path) -> list[dict[str, Any]]:
+    return [item for item in yaml.safe_load_all(path.read_text()) if item]
+
+
+def config_map(path: Path, name: str) -> dict[str, str]:
+    (found,) = [
+        item["data"]
+        for item in objects(path)
+        if item["kind"] == "ConfigMap" and item["metadata"]["name"] == name
+    ]
+    return dict(found)
+
+
+def test_the_registration_is_the_rendered_one() -> None:
+    (written,) = objects(BASE / "webhook-registration.yaml")
+
+    rendered = webhook_configuration(
+        Registration(target=ServiceReference(), resources=MANAGED_RESOURCES)
+    )
+
+    assert written == rendered
+
+
+def test_kube_scheduler_is_configured_as_in_the_local_system_but_with_tls_and_election() -> None:
+    written = yaml.safe_load(
+        config_map(BASE / "kube-scheduler.yaml", "hami-kube-scheduler")["config.yaml"]
+    )
+    local = scheduler_configuration(
+        kubeconfig_path="",
+        extender_url="https://hami-scheduler.hami-system.svc",
+        scheduler_name="hami-scheduler",
+    )
+
+    (extender,) = written["extenders"]
+    assert set(extender.pop("tlsConfig")) == {"caFile", "certFile", "keyFile"}
+    for managed in (extender["managedResources"], local["extenders"][0]["managedResources"]):
+        managed.sort(key=lambda item: item["name"])
+    assert extender == local["extenders"][0]
+    for key in ("podInitialBackoffSeconds", "podMaxBackoffSeconds", "profiles", "apiVersion"):
+        assert written[key] == local[key]
+    assert written["leaderElection"]["leaderElect"] is True
+
+
+def test_an_old_clusters_kube_scheduler_differs_in_nothing_but_the_version() -> None:
+    base = config_map(BASE / "kube-scheduler.yaml", "hami-kube-scheduler")["config.yaml"]
+    old = config_map(OLD / "kube-scheduler-config.yaml", "hami-kube-scheduler")["config.yaml"]
+
+    assert old == base.replace("config.k8s.io/v1\n", "config.k8s.io/v1beta1\n")
+
+
+def test_every_container_but_the_agents_runs_without_root_and_none_writes_its_image() -> None:
+    for path in sorted(BASE.glob("*.yaml")):
+        for item in objects(path):
+            if item["kind"] not in {"Deployment", "StatefulSet", "DaemonSet", "Job"}:
+                continue
+            pod = item["spec"]["template"]["spec"]
+            name = item["metadata"]["name"]
+            for container in (*pod.get("initContainers", ()), *pod["containers"]):
+                context = container["securityContext"]
+                assert context["readOnlyRootFilesystem"] is True, name
+                assert context["allowPrivilegeEscalation"] is False, name
+                assert container["resources"]["requests"], name
+            if name != "hami-node-agent":
+                assert pod["securityContext"]["runAsNonRoot"] is True, name
