@@ -173,6 +173,11 @@ class AgentProcess:
         self._process = None
         return code
 
+    def wait(self) -> int:
+        """The exit status of an agent that ends by itself."""
+        assert self._process is not None
+        return self._process.wait(timeout=DEADLINE_S)
+
     def close(self) -> None:
         if self._process is not None:
             self._process.kill()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from importlib.metadata import version
@@ -46,6 +46,7 @@ from hami_node_agent.usage import Sampler
 logger = logging.getLogger(__name__)
 
 DISTRIBUTION = "hami-node-agent"
+CANCEL_AGAIN_S = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,10 +131,20 @@ async def open_agent(settings: Settings) -> AsyncIterator[Agent]:
         try:
             yield Agent(port=port, state=outside.state, cards=cards, registration=registration)
         finally:
-            for task in tasks:
-                task.cancel()
-            # Our socket is removed and our connections are used until all of them are done.
-            await asyncio.gather(*tasks, return_exceptions=True)
+            await _end(tasks)
+
+
+async def _end(tasks: Iterable[asyncio.Task[None]]) -> None:
+    """Cancels and waits: the loops use our connections until they are done.
+
+    Again and again, because `asyncio.wait_for`, which the NATS client uses, may lose a cancellation
+    before Python 3.12. An error of a loop is its task group's business.
+    """
+    left = set(tasks)
+    while left:
+        for task in left:
+            task.cancel()
+        _, left = await asyncio.wait(left, timeout=CANCEL_AGAIN_S)
 
 
 async def _open_outside(settings: Settings, stack: AsyncExitStack) -> _Outside:

@@ -185,6 +185,7 @@ class Bus:
             try:
                 await self._consume_once(what, handle)
             except (nats.errors.Error, OSError, TimeoutError) as exc:
+                _heed_cancellation()
                 logger.warning("consumer broken", extra={"stream": what.stream, "error": str(exc)})
                 await asyncio.sleep(RETRY_DELAY_S)
 
@@ -203,6 +204,7 @@ class Bus:
         pull = await self._js.pull_subscribe_bind(consumer=what.consumer, stream=what.stream)
         try:
             while True:
+                _heed_cancellation()
                 try:
                     messages = await pull.fetch(FETCH_BATCH, timeout=FETCH_WAIT_S)
                 except TimeoutError:
@@ -252,6 +254,17 @@ class Bus:
             headers={"Hami-Subject": raw.subject, "Hami-Reason": reason.replace("\n", " ")[:512]},
         )
         await raw.term()
+
+
+def _heed_cancellation() -> None:
+    """Ends a cancelled task whose cancellation was swallowed on the way here.
+
+    The client waits with `asyncio.wait_for`, which before Python 3.12 loses a cancellation that
+    comes in the same turn of the loop as the reply or the time-out.
+    """
+    task = asyncio.current_task()
+    if task is not None and task.cancelling():
+        raise asyncio.CancelledError
 
 
 @contextlib.contextmanager

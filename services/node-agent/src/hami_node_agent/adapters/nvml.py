@@ -44,6 +44,7 @@ class NvmlProbe:
         self._fallback_memory_mib = fallback_memory_mib
         self._event_set: Any = None
         self._unwatched: dict[GpuUuid, str] = {}
+        self._turn = asyncio.Lock()
         self._busy: asyncio.Future[Any] | None = None
 
     async def cards(self) -> tuple[CardFacts, ...]:
@@ -74,17 +75,19 @@ class NvmlProbe:
             raise Unavailable(f"NVML: waiting for events: {exc or 'no answer'}") from exc
 
     async def _call(self, what: str, function: Callable[[], T]) -> T:
-        """One NVML round in a thread; while one hangs, no second thread is spent on it."""
-        if self._busy is not None and not self._busy.done():
-            raise Unavailable(f"NVML: {what}: an earlier call still hangs")
-        self._busy = asyncio.ensure_future(asyncio.to_thread(function))
+        """One NVML round at a time, in a thread; while one hangs, no second thread is spent."""
         try:
-            async with asyncio.timeout(self._timeout_s):
-                return await asyncio.shield(self._busy)
+            async with asyncio.timeout(self._timeout_s), self._turn:
+                if self._busy is not None:
+                    # The last round outlived its caller.
+                    await asyncio.wait([self._busy])
+                self._busy = asyncio.ensure_future(asyncio.to_thread(function))
+                found: T = await asyncio.shield(self._busy)
         except TimeoutError as exc:
             raise Unavailable(f"NVML: {what}: no answer within {self._timeout_s:g} s") from exc
         except pynvml.NVMLError as exc:
             raise Unavailable(f"NVML: {what}: {exc}") from exc
+        return found
 
     def _read_cards(self) -> tuple[CardFacts, ...]:
         handles = _handles()
