@@ -1,7 +1,7 @@
 """Makes what the containers of docker-compose.yml share: keys, certificates, configurations.
 
-`prepare.py files` writes them into /shared and /node, once; `prepare.py register` tells the emulated
-API server of the webhook. Both may run any number of times.
+`prepare.py files` writes them into /shared, once; `prepare.py register` tells the emulated API
+server of the webhook. Both may run any number of times.
 """
 
 from __future__ import annotations

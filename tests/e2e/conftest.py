@@ -20,6 +20,15 @@ from hamictl.servers.processes import running
 
 from tests.e2e.system import System, hamictl
 
+FIGURES: list[str] = []
+"""What the cases measured, printed at the end of the run."""
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Shows the figures under the results."""
+    for line in FIGURES:
+        terminalreporter.write_line(f"measured: {line}")
+
 
 @contextmanager
 def running_system(kind: str, *flags: str) -> Iterator[System]:
@@ -31,7 +40,7 @@ def running_system(kind: str, *flags: str) -> Iterator[System]:
         plane = None
         if kind == "real":
             assets = find_assets(Path(os.environ["KUBEBUILDER_ASSETS"]))
-            print(f"real control plane {assets.version[0]}.{assets.version[1]}")
+            FIGURES.append(f"control plane: Kubernetes {assets.version[0]}.{assets.version[1]}")
             plane = stack.enter_context(control_plane(folder / "plane", assets=assets))
             flags = (*flags, "--kubeconfig", str(plane.kubeconfig))
         home = folder / "system"

@@ -1,6 +1,7 @@
-"""A program that uses the CUDA driver and NVML, one call per line of JSON on its standard input; answers likewise.
+"""A program that uses the CUDA driver and NVML: a call per line of JSON, an answer per line.
 
-Run by the `Client` of conftest.py in a process of its own. It looks functions up with dlsym (ctypes) or with cuGetProcAddress.
+Run by the `Client` of machine.py in a process of its own. It looks functions up with dlsym
+(ctypes) or with cuGetProcAddress.
 """
 
 import ctypes
@@ -15,6 +16,11 @@ import pynvml
 cuda = ctypes.CDLL("libcuda.so.1")
 contexts: dict[int, ctypes.c_void_p] = {}
 POISON = 0xDEAD
+
+
+def say(answer: Any) -> None:
+    sys.stdout.write(json.dumps(answer) + "\n")
+    sys.stdout.flush()
 
 
 def open_device(ordinal: int = 0) -> dict[str, Any]:
@@ -38,7 +44,7 @@ def proc(name: str, version: int = 12080, flags: int = 0) -> Any:
     return ctypes.CFUNCTYPE(ctypes.c_int)(address.value or 0)
 
 
-def alloc(bytes: int, how: str = "alloc", proc_address: bool = False) -> dict[str, Any]:  # noqa: A002
+def alloc(bytes: int, how: str = "alloc", proc_address: bool = False) -> dict[str, Any]:
     pointer = ctypes.c_uint64(POISON)
     at, size = ctypes.byref(pointer), ctypes.c_size_t(bytes)
     if how == "alloc":
@@ -48,7 +54,9 @@ def alloc(bytes: int, how: str = "alloc", proc_address: bool = False) -> dict[st
         result = cuda.cuMemAllocManaged(at, size, 1)
     elif how == "pitch":
         pitch = ctypes.c_size_t()
-        result = cuda.cuMemAllocPitch_v2(at, ctypes.byref(pitch), ctypes.c_size_t(100), ctypes.c_size_t(bytes // 512), 4)
+        result = cuda.cuMemAllocPitch_v2(
+            at, ctypes.byref(pitch), ctypes.c_size_t(100), ctypes.c_size_t(bytes // 512), 4
+        )
     elif how in ("async", "async_ptsz"):
         suffix = how.removeprefix("async")
         function = proc("cuMemAllocAsync", 12080, 2 if suffix else 0)
@@ -88,10 +96,13 @@ def uuid(ordinal: int = 0) -> dict[str, Any]:
     value = (ctypes.c_ubyte * 16)()
     result = cuda.cuDeviceGetUuid(value, ordinal)
     text = bytes(value).hex()
-    return {"result": result, "uuid": f"GPU-{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"}
+    return {
+        "result": result,
+        "uuid": f"GPU-{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}",
+    }
 
 
-def churn(bytes: int, rounds: int) -> dict[str, Any]:  # noqa: A002
+def churn(bytes: int, rounds: int) -> dict[str, Any]:
     """Allocates blocks of that size until refused, frees every second one, again and again."""
     held: list[int] = []
     refused = 0
@@ -114,12 +125,14 @@ def launch(kernels: int, blocks: int = 1) -> dict[str, Any]:
     assert cuda.cuModuleGetFunction(ctypes.byref(function), module, b"idle") == 0
     result = 0
     for _ in range(kernels):
-        result = result or cuda.cuLaunchKernel(function, blocks, 1, 1, 1024, 1, 1, 0, None, None, None)
+        result = result or cuda.cuLaunchKernel(
+            function, blocks, 1, 1, 1024, 1, 1, 0, None, None, None
+        )
     return {"result": result or cuda.cuCtxSynchronize()}
 
 
-def fork_and_alloc(bytes: int) -> dict[str, Any]:  # noqa: A002
-    """What a forked child sees and may take (the simulated driver, unlike the real one, lives on in a child)."""
+def fork_and_alloc(bytes: int) -> dict[str, Any]:
+    """What a forked child sees and may take (the simulated driver lives on in a child)."""
     read_end, write_end = os.pipe()
     child = os.fork()
     if child == 0:
@@ -138,7 +151,7 @@ def destroy_context(ordinal: int = 0) -> dict[str, Any]:
     return {"result": cuda.cuDevicePrimaryCtxRelease_v2(ordinal)}
 
 
-def own_context(bytes: int) -> dict[str, Any]:  # noqa: A002
+def own_context(bytes: int) -> dict[str, Any]:
     """A context of its own, an allocation in it, and its destruction with the block still there."""
     context = ctypes.c_void_p()
     assert cuda.cuCtxCreate_v2(ctypes.byref(context), 0, 0) == 0
@@ -151,6 +164,8 @@ def own_context(bytes: int) -> dict[str, Any]:  # noqa: A002
 def structure(value: Any) -> Any:
     if isinstance(value, ctypes.Structure):
         return {name: structure(getattr(value, name)) for name, *_ in value._fields_}
+    if type(value).__name__ == "nvmlFriendlyObject":
+        return {name: structure(item) for name, item in vars(value).items()}
     if isinstance(value, list | tuple | ctypes.Array) and not isinstance(value, bytes):
         return [structure(item) for item in value]
     return value.decode() if isinstance(value, bytes) else value
@@ -174,7 +189,7 @@ def wait_event(index: int, timeout_ms: int) -> Any:
     device = pynvml.nvmlDeviceGetHandleByIndex(index)
     events = pynvml.nvmlEventSetCreate()
     pynvml.nvmlDeviceRegisterEvents(device, pynvml.nvmlEventTypeXidCriticalError, events)
-    print(json.dumps("registered"), flush=True)
+    say("registered")
     try:
         data = pynvml.nvmlEventSetWait_v2(events, timeout_ms)
         return {"type": data.eventType, "data": data.eventData}
@@ -187,12 +202,23 @@ def wait_event(index: int, timeout_ms: int) -> Any:
 OPS: dict[str, Callable[..., Any]] = {
     function.__name__: function
     for function in (
-        open_device, alloc, free, info, total_mem, uuid, churn, launch, fork_and_alloc, destroy_context, own_context,
-        nvml, wait_event,
+        open_device,
+        alloc,
+        free,
+        info,
+        total_mem,
+        uuid,
+        churn,
+        launch,
+        fork_and_alloc,
+        destroy_context,
+        own_context,
+        nvml,
+        wait_event,
     )
-}  # fmt: skip
+}
 
 if __name__ == "__main__":
     for line in sys.stdin:
         request = json.loads(line)
-        print(json.dumps(OPS[request.pop("op")](**request)), flush=True)
+        say(OPS[request.pop("op")](**request))

@@ -1,6 +1,7 @@
 """A simulated machine, containers on it, and programs that use the driver from inside them.
 
-A program is `client.py` in a process of its own, driven line by line; it runs under libvgpu as a workload would.
+A program is `client.py` in a process of its own, driven line by line; it runs under libvgpu as a
+workload would.
 """
 
 import json
@@ -25,7 +26,11 @@ class Client:
 
     def __init__(self, env: dict[str, str]) -> None:
         self.process = subprocess.Popen(
-            [sys.executable, CLIENT], env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+            [sys.executable, CLIENT],
+            env=env,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
         )
 
     @property

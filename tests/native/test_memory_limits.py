@@ -1,4 +1,4 @@
-"""A container's slice of memory: seen, kept to the byte, never exceeded, however the memory is asked for."""
+"""A container's slice of memory: seen, kept to the byte, never exceeded, however asked for."""
 
 import pytest
 
@@ -150,8 +150,12 @@ def test_variables_count_in_container_order_whatever_cuda_shows(container: Conta
     assert opened(client, 0).info()[1] == 2 * MIB
 
 
-@pytest.mark.parametrize("how", ["alloc", "managed", "pitch", "async", "async_ptsz", "pool", "create"])
-def test_every_allocator_is_held_to_the_slice(container: Container, machine: Machine, how: str) -> None:
+@pytest.mark.parametrize(
+    "how", ["alloc", "managed", "pitch", "async", "async_ptsz", "pool", "create"]
+)
+def test_every_allocator_is_held_to_the_slice(
+    container: Container, machine: Machine, how: str
+) -> None:
     container.limit(10 * MIB)
     client = opened(container.start())
     result, pointer = client.alloc(8 * MIB, how=how)
@@ -164,8 +168,12 @@ def test_every_allocator_is_held_to_the_slice(container: Container, machine: Mac
     assert machine.used() == 0
 
 
-@pytest.mark.parametrize(("how", "by"), [("alloc", "async"), ("async", "free"), ("managed", "async")])
-def test_a_block_may_be_freed_by_the_other_interface(container: Container, how: str, by: str) -> None:
+@pytest.mark.parametrize(
+    ("how", "by"), [("alloc", "async"), ("async", "free"), ("managed", "async")]
+)
+def test_a_block_may_be_freed_by_the_other_interface(
+    container: Container, how: str, by: str
+) -> None:
     container.limit(10 * MIB)
     client = opened(container.start())
     pointer = client.alloc(10 * MIB, how=how)[1]
@@ -227,7 +235,9 @@ def test_a_destroyed_context_gives_its_memory_back(container: Container, machine
     assert machine.used() == 0
 
 
-def test_the_last_release_of_the_primary_context_gives_its_memory_back(container: Container) -> None:
+def test_the_last_release_of_the_primary_context_gives_its_memory_back(
+    container: Container,
+) -> None:
     container.limit(10 * MIB)
     client = opened(opened(container.start()))
     assert client.alloc(6 * MIB)[0] == 0

@@ -16,7 +16,8 @@ static uint64_t hash_of(enum vgpu_block_kind kind, uint64_t key)
 
 static struct vgpu_ledger_shard *shard_of(struct vgpu_ledger *ledger, uint64_t hash)
 {
-    return &ledger->shards[(hash >> 40) % VGPU_LEDGER_SHARDS];
+    /* The top bits: places within a shard come from the bits from 32 up, and the two must not overlap. */
+    return &ledger->shards[(hash >> 59) % VGPU_LEDGER_SHARDS];
 }
 
 /* Index of the block of that key, or of the empty place where it belongs. The table is never full. */

@@ -72,6 +72,8 @@ static int prepare(int file, struct vgpu_region **mapped, const struct vgpu_regi
     struct vgpu_region *region = mmap(NULL, sizeof *region, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
     if (region == MAP_FAILED) return -errno;
     if (atomic_load_explicit(&region->magic, memory_order_acquire) != VGPU_REGION_MAGIC) {
+        /* Anything but zeroes is no region of ours; a new file is left sparse. */
+        if (atomic_load(&region->magic) != 0) memset((void *)region, 0, sizeof *region);
         initialise(region, values);
     } else if (region->major_version != VGPU_REGION_MAJOR) {
         munmap(region, sizeof *region);

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import asyncpg
@@ -15,7 +16,11 @@ from hamicommon import events
 from hamicommon.bus.client import Bus, open_bus
 from hamicommon.events import ContainerSample, DeviceSample, Usage
 from hamicommon.settings import NatsSettings, PostgresSettings
+from hamictl.servers import nats as nats_server
+from hamictl.servers import postgres, processes
 from pydantic import SecretStr
+
+from tests.servers import migrate
 
 pytestmark = pytest.mark.integration
 
@@ -61,7 +66,7 @@ async def until(what: str, condition: Callable[[], Awaitable[bool]]) -> None:
     """Polls until the condition holds; fails with `what` after the deadline."""
     try:
         async with asyncio.timeout(DEADLINE_S):
-            while not await condition():  # noqa: ASYNC110 - the other side is another process
+            while not await condition():
                 await asyncio.sleep(0.05)
     except TimeoutError:
         pytest.fail(f"not within {DEADLINE_S:g} s: {what}")
@@ -228,3 +233,35 @@ async def fill(db: Any) -> None:
         "INSERT INTO decisions (pod_uid, namespace, pod_name, outcome, reason_counts, repeat_count)"
         " VALUES ('u2', 'ns', 'q', 'refused', '{\"CardInsufficientMemory\": 2}', 3)"
     )
+
+
+async def test_postgres_and_nats_may_be_away_and_come_back(tmp_path: Path) -> None:
+    """Reports published while Postgres is away are stored when it is back."""
+    tmp_path.chmod(0o755)
+    database = postgres.prepare(tmp_path / "postgres", durable=False)
+    bus_plan = nats_server.prepare(tmp_path / "nats")
+    async with running(database.url, bus_plan.url) as (app, http):
+
+        def metric(name: str, **labels: str) -> float:
+            return app.instruments.registry.get_sample_value(name, labels) or 0.0
+
+        assert (await http.get("/readyz")).status_code == 503
+        with processes.running(bus_plan, die_with_parent=True):
+            async with bus(bus_plan.url) as client:
+                for sequence in range(3):
+                    await publish(client, report(sequence, datetime.now(UTC)))
+
+                async def refused() -> bool:
+                    return metric("hami_metrics_store_failures_total", what="samples") > 0
+
+                await until("a report refused by the missing database", refused)
+                with processes.running(database, die_with_parent=True):
+                    await asyncio.to_thread(migrate, database.url)
+
+                    async def stored() -> bool:
+                        name = "hami_metrics_usage_samples_total"
+                        ready = (await http.get("/readyz")).status_code == 200
+                        return ready and metric(name, result="stored") == 6
+
+                    await until("all reports stored and ready", stored)
+                    assert metric("hami_metrics_usage_reports_lost_total") == 0

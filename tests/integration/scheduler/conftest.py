@@ -9,12 +9,13 @@ import asyncio
 import contextlib
 import os
 import socket
+import ssl
 import subprocess
 import sys
 import time
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -26,6 +27,7 @@ import yaml
 from hami_scheduler.bootstrap import open_service
 from hami_scheduler.routes import create_app
 from hami_scheduler.service import Service
+from hami_scheduler.serving import running
 from hami_scheduler.settings import Settings
 from hamicommon import events
 from hamicommon.bus.client import Bus, open_bus
@@ -89,8 +91,6 @@ def kubeconfig_file(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 
 def _wait_until_ready(process: subprocess.Popen[bytes], url: str, ca: Path, log: Path) -> None:
-    import ssl
-
     context = ssl.create_default_context(cafile=str(ca))
     deadline = time.monotonic() + 30
     while time.monotonic() < deadline and process.poll() is None:
@@ -150,7 +150,7 @@ class World:
         """Starts a replica and waits until it is ready."""
         settings = self.settings.model_copy(update=changes)
         service = await self.stack.enter_async_context(open_service(settings))
-        await self.stack.enter_async_context(_running(service))
+        await self.stack.enter_async_context(running(service))
         http = httpx.AsyncClient(
             transport=httpx.ASGITransport(app=create_app(service)),
             base_url="http://scheduler",
@@ -283,22 +283,6 @@ def inventory_device(card: str, index: int, **changes: Any) -> events.InventoryD
         **changes,
     }
     return events.InventoryDevice(**values)
-
-
-@asynccontextmanager
-async def _running(service: Service) -> AsyncIterator[None]:
-    async def run(work: Callable[[], Awaitable[None]]) -> None:
-        await work()
-
-    tasks = [asyncio.create_task(run(loop), name=name) for name, loop in service.loops]
-    try:
-        yield
-    finally:
-        for task in tasks:
-            task.cancel()
-        results = await asyncio.gather(*tasks, return_exceptions=True)
-        died = [r for r in results if not isinstance(r, asyncio.CancelledError) and r is not None]
-        assert not died, died
 
 
 @pytest.fixture

@@ -72,13 +72,21 @@ class TelemetrySettings(BaseSettings):
 
 
 def describe(error: ValidationError) -> InvalidRequest:
-    """Turns pydantic's report into sentences that name the variables.
+    """Turns pydantic's report into one sentence that names the variables.
 
     The value is left out on purpose: it may be a secret.
     """
-    prefix = ""
+    prefix = _prefix_of(error.title)
     parts = []
     for item in error.errors(include_input=False, include_url=False):
         name = "_".join(str(part) for part in item["loc"]).upper()
-        parts.append(f"{prefix}{name}: {item['msg']}")
-    return InvalidRequest(f"{error.title} is not usable: " + "; ".join(parts))
+        parts.append(f"{prefix}{name}: {item['msg']}" if name else item["msg"])
+    return InvalidRequest("the settings are not usable: " + "; ".join(parts))
+
+
+def _prefix_of(class_name: str) -> str:
+    """The prefix of the settings class of that name; a process has one `Settings` of its own."""
+    for known in BaseSettings.__subclasses__():
+        if known.__name__ == class_name:
+            return str(known.model_config.get("env_prefix", "")).upper()
+    return ""

@@ -47,6 +47,11 @@ def log_context(**values: str) -> Iterator[None]:
         _LOG_CONTEXT.reset(token)
 
 
+def is_probe(scope: Mapping[str, Any]) -> bool:
+    """Whether an ASGI request is a health check or a scrape: their traces tell nobody anything."""
+    return scope.get("path") in ("/healthz", "/readyz", "/livez", "/metrics")
+
+
 class JsonFormatter(logging.Formatter):
     """One JSON object per line: time, level, logger, message, `extra` fields, context, trace."""
 

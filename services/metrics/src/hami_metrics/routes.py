@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from fastapi import FastAPI, Response
 from fastapi.responses import PlainTextResponse
+from hamicommon import telemetry
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 
 Hindrances = Callable[[], list[str]]
@@ -14,7 +15,13 @@ Hindrances = Callable[[], list[str]]
 
 def create_app(registry: CollectorRegistry, hindrances: Hindrances) -> FastAPI:
     """The application."""
-    app = FastAPI(title="hami-metrics", docs_url=None, redoc_url=None, openapi_url=None)
+    app = FastAPI(
+        telemetry={"operation_spans": False, "exclude": telemetry.is_probe},
+        title="hami-metrics",
+        docs_url=None,
+        redoc_url=None,
+        openapi_url=None,
+    )
 
     @app.get("/healthz")
     async def healthz() -> Response:

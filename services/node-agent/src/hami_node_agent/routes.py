@@ -5,13 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from fastapi import FastAPI, Response
+from hamicommon import telemetry
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
 
 def make_routes(registry: CollectorRegistry, not_ready: Callable[[], str]) -> FastAPI:
     """The HTTP application; `not_ready` says what is missing, or nothing."""
-    app = FastAPI(title="hami-node-agent", docs_url=None, redoc_url=None, openapi_url=None)
+    app = FastAPI(
+        telemetry={"operation_spans": False, "exclude": telemetry.is_probe},
+        title="hami-node-agent",
+        docs_url=None,
+        redoc_url=None,
+        openapi_url=None,
+    )
 
     @app.get("/metrics")
     def metrics() -> Response:

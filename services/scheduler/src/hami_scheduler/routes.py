@@ -32,7 +32,12 @@ INTERNAL = "internal error of hami-scheduler; its log has the details"
 
 def create_app(service: Service) -> FastAPI:
     """The application over the use cases."""
-    app = FastAPI(title="hami-scheduler", openapi_url="/v1/openapi.json", docs_url=None)
+    app = FastAPI(
+        telemetry={"operation_spans": False, "exclude": telemetry.is_probe},
+        title="hami-scheduler",
+        openapi_url="/v1/openapi.json",
+        docs_url=None,
+    )
 
     async def filter_(request: Request) -> Response:
         async def answer(body: bytes) -> bytes:

@@ -7,12 +7,14 @@ import contextlib
 import logging
 import signal
 import ssl
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager
 
 import uvicorn
 
 from hami_scheduler.bootstrap import open_service
 from hami_scheduler.routes import create_app
+from hami_scheduler.service import Loop, Service
 from hami_scheduler.settings import Settings
 
 logger = logging.getLogger(__name__)
@@ -22,6 +24,7 @@ logger = logging.getLogger(__name__)
 KEEP_ALIVE_S = 120
 # Binds that wait for a node lock end by their own time-out; more is not waited for.
 SHUTDOWN_S = 10
+CANCEL_AGAIN_S = 0.5
 
 
 class _Server(uvicorn.Server):
@@ -44,16 +47,58 @@ async def serve(settings: Settings) -> None:
 
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, stop)
-        async with asyncio.TaskGroup() as tasks:
-            loops = [tasks.create_task(_forever(run()), name=name) for name, run in service.loops]
-            await tasks.create_task(server.serve(), name="http")
-            for task in loops:
-                task.cancel()
+        async with running(service):
+            await server.serve()
     logger.info("stopped")
 
 
-async def _forever(work: object) -> None:
-    await work  # type: ignore[misc]
+@asynccontextmanager
+async def running(service: Service) -> AsyncIterator[None]:
+    """Runs the background loops during the block; one that dies cancels the block.
+
+    Raises: what the loop died of.
+    """
+    outside = asyncio.current_task()
+    assert outside is not None
+    died: list[asyncio.Task[None]] = []
+    stopping = False
+
+    def on_done(task: asyncio.Task[None]) -> None:
+        if not stopping and not task.cancelled() and not died:
+            died.append(task)
+            outside.cancel()
+
+    tasks = [asyncio.create_task(_named(run), name=name) for name, run in service.loops]
+    for task in tasks:
+        task.add_done_callback(on_done)
+    try:
+        yield
+    except asyncio.CancelledError:
+        if not died:
+            raise
+        outside.uncancel()
+        logger.error("background loop died", extra={"loop": died[0].get_name()})
+        raise died[0].exception() or RuntimeError(f"{died[0].get_name()} ended") from None
+    finally:
+        stopping = True
+        await _stop(tasks)
+
+
+async def _named(run: Loop) -> None:
+    await run()
+
+
+async def _stop(tasks: Sequence[asyncio.Task[None]]) -> None:
+    """Cancels until all are done.
+
+    Once is not enough: `asyncio.wait_for` of Python 3.11, which drivers use, loses a cancellation
+    that comes in the moment of its answer (gh-86296).
+    """
+    pending = set(tasks)
+    while pending:
+        for task in pending:
+            task.cancel()
+        _, pending = await asyncio.wait(pending, timeout=CANCEL_AGAIN_S)
 
 
 def _config(settings: Settings, app: object) -> uvicorn.Config:

@@ -11,6 +11,7 @@ from collections.abc import Callable
 import orjson
 from fastapi import APIRouter, FastAPI, Request, Response
 from fastapi.responses import PlainTextResponse
+from hamicommon import telemetry
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 
 from hami_webhook.admission import MalformedReview, read_review, refused
@@ -71,7 +72,13 @@ def probe_routes(registry: CollectorRegistry, hindrances: Hindrances) -> APIRout
 
 
 def _bare_app() -> FastAPI:
-    return FastAPI(title="hami-webhook", docs_url=None, redoc_url=None, openapi_url=None)
+    return FastAPI(
+        telemetry={"operation_spans": False, "exclude": telemetry.is_probe},
+        title="hami-webhook",
+        docs_url=None,
+        redoc_url=None,
+        openapi_url=None,
+    )
 
 
 def _json(content: object, status_code: int = 200) -> Response:

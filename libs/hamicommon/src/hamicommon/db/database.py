@@ -31,6 +31,17 @@ Connection: TypeAlias = Any
 """An `asyncpg.Connection` (which has no types); jsonb comes and goes as Python values."""
 
 
+DRIVER_ERRORS = (
+    asyncpg.PostgresError,
+    asyncpg.InterfaceError,
+    # Raised instead of a lost connection when it ends between two statements.
+    asyncpg.InternalClientError,
+    OSError,
+    TimeoutError,
+)
+"""What a server that is away, restarting or overloaded makes asyncpg raise."""
+
+
 class ConstraintViolation(Conflict):
     """A constraint refused the row; `constraint` is its name in `hamicommon.db.tables`."""
 
@@ -52,17 +63,10 @@ def translated() -> Iterator[None]:
         raise ConstraintViolation(name, f"ledger: {exc}") from exc
     except (asyncpg.LockNotAvailableError, asyncpg.TransactionRollbackError) as exc:
         raise Conflict(f"ledger: lost a race: {exc}") from exc
-    except (
-        asyncpg.PostgresConnectionError,
-        asyncpg.OperatorInterventionError,
-        asyncpg.InsufficientResourcesError,
-        asyncpg.InvalidAuthorizationSpecificationError,
-        asyncpg.IdleInTransactionSessionTimeoutError,
-        asyncpg.ReadOnlySQLTransactionError,
-        asyncpg.InterfaceError,
-        OSError,
-        TimeoutError,
-    ) as exc:
+    except (asyncpg.SyntaxOrAccessError, asyncpg.DataError):
+        # A mistake of ours, not a state of the server.
+        raise
+    except DRIVER_ERRORS as exc:
         what = str(exc) or "no answer in time"
         raise Unavailable(f"Postgres is not available: {what}") from exc
 

@@ -22,7 +22,7 @@ from opentelemetry import context as otel_context
 from pydantic import BaseModel, RootModel
 
 from hamicommon import telemetry
-from hamicommon.db.database import Database
+from hamicommon.db.database import DRIVER_ERRORS, Database
 from hamicommon.errors import HamiError, Unavailable
 
 logger = logging.getLogger(__name__)
@@ -141,7 +141,7 @@ class OutboxRelay:
     async def _listen(self) -> None:
         """Keeps one connection that only listens; without it polling still works."""
         while True:
-            with contextlib.suppress(OSError, TimeoutError, asyncpg.PostgresError):
+            with contextlib.suppress(*DRIVER_ERRORS):
                 await self._listen_once()
             await asyncio.sleep(POLL_S)
 

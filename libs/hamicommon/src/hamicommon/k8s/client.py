@@ -14,15 +14,15 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from enum import StrEnum
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import aiohttp
 import orjson
-from kubernetes.aio import client as aio_client
-from kubernetes.aio import config as aio_config
-from kubernetes.aio.config.config_exception import ConfigException
 
 from hamicommon.errors import Conflict, HamiError, InvalidRequest, NotFound, Unavailable
+
+if TYPE_CHECKING:
+    from kubernetes.aio import client as aio_client
 
 Json = dict[str, Any]
 
@@ -209,6 +209,12 @@ async def open_kube_api(
 
     Raises: InvalidRequest when there is no usable configuration.
     """
+    # Here, because the package imports every typed model at once: more than a second, which a
+    # command that only asks the scheduler need not pay.
+    from kubernetes.aio import client as aio_client
+    from kubernetes.aio import config as aio_config
+    from kubernetes.aio.config.config_exception import ConfigException
+
     configuration = aio_client.Configuration()
     try:
         if kubeconfig is None:

@@ -1,7 +1,7 @@
 """Bodies of requests: bytes -> an object of the resource, in stored shape.
 
-JSON and YAML are read; what the schema does not know is dropped, with a warning or an error as the
-`fieldValidation` parameter says.
+JSON, YAML and protobuf are read; what the schema does not know is dropped, with a warning or an
+error as the `fieldValidation` parameter says.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any
 import orjson
 import yaml
 
-from hamictl.apiserver import faces, schema
+from hamictl.apiserver import faces, protobuf, schema
 from hamictl.apiserver.calls import Caller, Target
 from hamictl.apiserver.errors import ApiError, Json, bad_request, unsupported_media_type
 from hamictl.apiserver.patching import not_an_object
@@ -20,7 +20,7 @@ from hamictl.apiserver.strategies import apply_defaults
 
 _JSON = "application/json"
 _YAML = "application/yaml"
-ACCEPTED = [_JSON, _YAML]
+ACCEPTED = [_JSON, _YAML, protobuf.MEDIA_TYPE]
 
 
 def decode(content_type: str, body: bytes, kind: str) -> Json:
@@ -28,6 +28,11 @@ def decode(content_type: str, body: bytes, kind: str) -> Json:
     media = content_type.partition(";")[0].strip() or _JSON
     if media not in ACCEPTED:
         raise unsupported_media_type(ACCEPTED)
+    if media == protobuf.MEDIA_TYPE:
+        try:
+            return protobuf.decode(body)
+        except (protobuf.Malformed, UnicodeDecodeError) as error:
+            raise bad_request(f"the object provided is unrecognized: {error}") from error
     try:
         value: Any = orjson.loads(body) if media == _JSON else yaml.safe_load(body)
     except (orjson.JSONDecodeError, yaml.YAMLError) as error:

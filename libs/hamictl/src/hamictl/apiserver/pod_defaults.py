@@ -14,6 +14,7 @@ from hamictl.apiserver.errors import Json
 _TOLERATED = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
 _TOLERATION_S = 300
 _FILE_MODE = 0o644
+_PROBE = {"timeoutSeconds": 1, "periodSeconds": 10, "successThreshold": 1, "failureThreshold": 3}
 
 
 def default_pod_spec(spec: Json) -> None:
@@ -98,10 +99,8 @@ def _pull_policy(image: str) -> str:
 
 
 def _default_probe(probe: Json) -> None:
-    probe.setdefault("timeoutSeconds", 1)
-    probe.setdefault("periodSeconds", 10)
-    probe.setdefault("successThreshold", 1)
-    probe.setdefault("failureThreshold", 3)
+    for name, value in _PROBE.items():
+        probe[name] = probe.get(name) or value  # 0 is how typed clients leave it open
     if get := probe.get("httpGet"):
         get.setdefault("path", "/")
         get.setdefault("scheme", "HTTP")

@@ -17,7 +17,10 @@ from hamictl.supervisor.state_file import SupervisorError
 
 T = TypeVar("T")
 
-console = Console()
+# Rich takes 80 columns where there is no terminal; logs and pipes can hold what a reader wants.
+WIDE = 160
+
+console = Console() if sys.stdout.isatty() else Console(width=WIDE)
 """Standard output."""
 
 

@@ -17,7 +17,7 @@ def board(state: ClusterState, described: Mapping[str, Any]) -> Group:
     """One screen."""
     parts: list[Any] = [
         tables.nodes_table(cluster_state.node_rows(state)),
-        tables.devices_table(state.devices),
+        tables.devices_table(state.devices, short=True),
         tables.pods_table(cluster_state.pod_rows(state)),
     ]
     parts += [Text(f"not asked: {missing}", style="yellow") for missing in state.missing]

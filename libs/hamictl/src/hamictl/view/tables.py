@@ -35,8 +35,8 @@ def memory(mib: int | None) -> str:
     return f"{mib / 1024:.4g} GiB" if mib >= 1024 else f"{mib} MiB"
 
 
-def devices_table(rows: Iterable[Row]) -> Table:
-    """Cards with what is granted of each."""
+def devices_table(rows: Iterable[Row], *, short: bool = False) -> Table:
+    """Cards with what is granted of each; `short` uuids suffice to tell cards apart."""
     return table(
         "Cards",
         ("NODE", "#", "MODEL", "UUID", "MEMORY", "CORES", "SLOTS", "HEALTH"),
@@ -44,8 +44,8 @@ def devices_table(rows: Iterable[Row]) -> Table:
             (
                 of(row["node"]),
                 of(row["index"]),
-                of(row["type"]),
-                of(row["uuid"]),
+                of(row["type"]).removeprefix("NVIDIA "),
+                of(row["uuid"])[:12] if short else of(row["uuid"]),
                 f"{memory(row['used_memory_mib'])} of {memory(row['memory_mib'])}",
                 f"{row['used_core_percent']} of {row['core_percent']} %",
                 f"{row['used_slots']} of {row['slots']}",

@@ -1,0 +1,84 @@
+#include <string.h>
+
+#include "check.h"
+#include "config.h"
+#include "quota.h"
+
+static const char *nothing(const char *name)
+{
+    (void)name;
+    return NULL;
+}
+
+static const char *some(const char *name)
+{
+    if (strcmp(name, "CUDA_DEVICE_MEMORY_LIMIT") == 0) return "10m";
+    if (strcmp(name, "CUDA_DEVICE_MEMORY_LIMIT_1") == 0) return "20m";
+    if (strcmp(name, "CUDA_DEVICE_MEMORY_LIMIT_2") == 0) return "0";
+    if (strcmp(name, "CUDA_DEVICE_SM_LIMIT") == 0) return "50";
+    if (strcmp(name, "CUDA_DEVICE_SM_LIMIT_1") == 0) return "150";
+    if (strcmp(name, "GPU_CORE_UTILIZATION_POLICY") == 0) return "FORCE";
+    return NULL;
+}
+
+static void amounts(void)
+{
+    static const struct {
+        const char *text;
+        uint64_t bytes; /* 0: refused */
+    } cases[] = {
+        {"1", 1}, {"1k", 1024}, {"1KB", 1024}, {"1KiB", 1024}, {"3Mi", 3 << 20}, {"2g", UINT64_C(2) << 30}, {"1t", UINT64_C(1) << 40},
+        {"0x10", 16}, {"010", 10}, {"", 0}, {"m", 0}, {"-1", 0}, {" 1", 0}, {"1 m", 0}, {"1mm", 0}, {"1.5g", 0}, {"18446744073709551615k", 0},
+        {"99999999999999999999", 0},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        uint64_t bytes = 0;
+        CHECK((vgpu_config_parse_bytes(cases[i].text, &bytes) == 0) == (cases[i].bytes != 0));
+        CHECK(bytes == cases[i].bytes);
+    }
+}
+
+static void variables(void)
+{
+    struct vgpu_config config;
+    vgpu_config_parse_environment(nothing, &config);
+    CHECK(!vgpu_config_limits_anything(&config));
+    CHECK(vgpu_config_limit(&config, "GPU-x", 0).memory_bytes == VGPU_UNLIMITED);
+    CHECK(vgpu_config_limit(&config, "GPU-x", -1).memory_bytes == VGPU_UNLIMITED);
+    vgpu_config_parse_environment(some, &config);
+    CHECK(vgpu_config_limits_anything(&config) && config.core_policy == VGPU_CORE_POLICY_FORCE);
+    CHECK(vgpu_config_limit(&config, "GPU-x", 0).memory_bytes == 10 << 20);
+    CHECK(vgpu_config_limit(&config, "GPU-x", 1).memory_bytes == 20 << 20);
+    CHECK(vgpu_config_limit(&config, "GPU-x", 2).memory_bytes == 10 << 20);
+    CHECK(vgpu_config_limit(&config, "GPU-x", 0).core_percent == 50);
+    CHECK(vgpu_config_limit(&config, "GPU-x", 1).core_percent == 100);
+    CHECK(vgpu_config_limit(&config, "GPU-x", 16).memory_bytes == 0); /* no place in the region */
+}
+
+static void file(void)
+{
+    static const char text[] = "hami-limits 1\npolicy disable\noversubscribe 1\ndevice GPU-a memory_bytes 5 core_percent 30\n"
+                               "device GPU-b core_percent 200 memory_bytes 0\ndevice GPU-c memory_bytes x\ndevice\nunknown 1";
+    struct vgpu_config config;
+    CHECK(vgpu_config_parse_file(text, sizeof text - 1, &config) == 0);
+    CHECK(config.core_policy == VGPU_CORE_POLICY_DISABLE && config.oversubscribe && config.device_count == 3);
+    CHECK(vgpu_config_limit(&config, "GPU-a", 7).memory_bytes == 5 && vgpu_config_limit(&config, "GPU-a", 7).core_percent == 30);
+    CHECK(vgpu_config_limit(&config, "GPU-b", 0).memory_bytes == VGPU_UNLIMITED);
+    CHECK(vgpu_config_limit(&config, "GPU-b", 0).core_percent == 100);
+    CHECK(vgpu_config_limit(&config, "GPU-c", 0).memory_bytes == 0);
+    CHECK(vgpu_config_limit(&config, "GPU-", 0).memory_bytes == 0);
+    CHECK(vgpu_config_limit(&config, "GPU-a", -1).memory_bytes == 0);
+    /* Every beginning of the file is either refused or allows no more than the whole. */
+    for (size_t length = 0; length < sizeof text; length++) {
+        struct vgpu_config part;
+        if (vgpu_config_parse_file(text, length, &part) != 0) CHECK(part.device_count == 0 && vgpu_config_limits_anything(&part));
+    }
+}
+
+int main(void)
+{
+    amounts();
+    variables();
+    file();
+    return 0;
+}

@@ -1,0 +1,131 @@
+/* The region without a driver: accounting, slots, sweeping, repair. */
+#include <signal.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "check.h"
+#include "process.h"
+#include "quota.h"
+#include "region.h"
+#include "region_account.h"
+
+static char path[] = "/tmp/vgpu-region-XXXXXX";
+static struct vgpu_region_values values = {.device_count = 1, .priority = 1};
+
+static void accounting(void)
+{
+    struct vgpu_region_file file;
+    CHECK(vgpu_region_open(&file, path, &values) == 0 && file.file >= 0);
+    struct vgpu_region_slot *slot = vgpu_region_claim(&file);
+    CHECK(slot == &file.region->slots[0] && vgpu_region_process_count(file.region) == 1);
+    CHECK(vgpu_region_reserve(file.region, slot, 3, 60, 100) == 0);
+    CHECK(vgpu_region_reserve(file.region, slot, 3, 41, 100) != 0);
+    CHECK(vgpu_region_reserve(file.region, slot, 3, 40, 100) == 0);
+    CHECK(vgpu_region_used(file.region, 3) == 100 && vgpu_region_used(file.region, 2) == 0);
+    vgpu_region_release(file.region, slot, 3, 1000); /* never below zero */
+    CHECK(vgpu_region_used(file.region, 3) == 0);
+    CHECK(vgpu_region_reserve(file.region, slot, 3, 100, 100) == 0);
+    vgpu_region_leave(&file, slot);
+    CHECK(vgpu_region_process_count(file.region) == 0 && *vgpu_region_reserved(file.region, 3) == 0);
+    munmap(file.region, sizeof *file.region);
+    close(file.file);
+}
+
+/* A child that holds 70 bytes in its own slot and then sleeps; returns its pid. */
+static pid_t child_with_seventy(void)
+{
+    int ready[2];
+    CHECK(pipe(ready) == 0);
+    const pid_t child = fork();
+    if (child == 0) {
+        struct vgpu_region_file file;
+        CHECK(vgpu_region_open(&file, path, &values) == 0);
+        struct vgpu_region_slot *slot = vgpu_region_claim(&file);
+        CHECK(slot != NULL && vgpu_region_reserve(file.region, slot, 0, 70, 100) == 0);
+        CHECK(write(ready[1], "x", 1) == 1);
+        for (;;) pause();
+    }
+    char byte;
+    CHECK(read(ready[0], &byte, 1) == 1);
+    close(ready[0]);
+    close(ready[1]);
+    return child;
+}
+
+static void the_dead_are_swept(void)
+{
+    struct vgpu_region_file file;
+    const pid_t first = child_with_seventy();
+    CHECK(vgpu_region_open(&file, path, &values) == 0);
+    struct vgpu_region_slot *slot = vgpu_region_claim(&file);
+    CHECK(slot == &file.region->slots[1] && vgpu_region_used(file.region, 0) == 70);
+    CHECK(vgpu_region_reserve(file.region, slot, 0, 31, 100) != 0);
+    kill(first, SIGKILL);
+    waitpid(first, NULL, 0);
+    vgpu_region_reclaim(&file);
+    CHECK(vgpu_region_used(file.region, 0) == 0 && *vgpu_region_reserved(file.region, 0) == 0);
+    CHECK(slot->pid == getpid()); /* a living slot does not move */
+    const pid_t second = child_with_seventy();
+    CHECK(file.region->slots[0].pid == second); /* the hole is used again */
+    CHECK(vgpu_region_reserve(file.region, slot, 0, 30, 100) == 0);
+    /* A recycled pid: the same number with another start time is somebody else. */
+    atomic_store(vgpu_slot_start_time(&file.region->slots[0]), 1);
+    vgpu_region_reclaim(&file);
+    CHECK(vgpu_region_used(file.region, 0) == 30);
+    kill(second, SIGKILL);
+    waitpid(second, NULL, 0);
+    vgpu_region_leave(&file, slot);
+    munmap(file.region, sizeof *file.region);
+    close(file.file);
+}
+
+static void totals_are_repaired_only_when_quiet(void)
+{
+    struct vgpu_region_file file;
+    CHECK(vgpu_region_open(&file, path, &values) == 0);
+    struct vgpu_region_slot *slot = vgpu_region_claim(&file);
+    CHECK(vgpu_region_reserve(file.region, slot, 0, 10, 100) == 0);
+    atomic_store(vgpu_region_reserved(file.region, 0), 90); /* somebody died between the two numbers */
+    atomic_fetch_add(vgpu_slot_begun(slot), 1);             /* and somebody lives who is just reserving */
+    vgpu_region_repair_totals(file.region);
+    CHECK(*vgpu_region_reserved(file.region, 0) == 90);
+    atomic_fetch_add(vgpu_slot_done(slot), 1);
+    vgpu_region_repair_totals(file.region);
+    CHECK(*vgpu_region_reserved(file.region, 0) == 10);
+    vgpu_region_leave(&file, slot);
+    munmap(file.region, sizeof *file.region);
+    close(file.file);
+}
+
+static void all_slots_taken(void)
+{
+    struct vgpu_region_file file;
+    CHECK(vgpu_region_open(&file, path, &values) == 0);
+    const pid_t parent = getppid();
+    for (int i = 0; i < VGPU_MAX_PROCESSES; i++) {
+        atomic_store(vgpu_slot_start_time(&file.region->slots[i]), vgpu_process_start_time(parent));
+        atomic_store(&file.region->slots[i].pid, parent);
+    }
+    atomic_store(&file.region->process_count, VGPU_MAX_PROCESSES);
+    CHECK(vgpu_region_claim(&file) == NULL);
+    atomic_store(&file.region->process_count, -5); /* a scribbled count is no reason to read outside the file */
+    CHECK(vgpu_region_process_count(file.region) == 0 && vgpu_region_used(file.region, 0) == 0);
+    munmap(file.region, sizeof *file.region);
+    close(file.file);
+}
+
+int main(void)
+{
+    const int file = mkstemp(path);
+    CHECK(file >= 0);
+    close(file);
+    for (int i = 0; i < VGPU_MAX_DEVICES; i++) values.limit[i] = (struct vgpu_limit){VGPU_UNLIMITED, 100};
+    accounting();
+    the_dead_are_swept();
+    totals_are_repaired_only_when_quiet();
+    all_slots_taken();
+    unlink(path);
+    return 0;
+}

@@ -1,0 +1,113 @@
+import base64
+from typing import Any
+
+import orjson
+import pytest
+from hamictl.apiserver import admission_review
+from hamictl.apiserver.admission_review import BadAnswer, Write
+from hamictl.apiserver.calls import Caller, Target
+from hamictl.apiserver.cel import CelError
+from hamictl.apiserver.resources import MUTATING_WEBHOOKS, NAMESPACES, NODES, PODS
+from hamictl.apiserver.users import User
+
+CALLER = Caller(user=User(name="me"))
+POD = Target(resource=PODS, namespace="d", name="a")
+
+
+def rule(**changes: Any) -> dict[str, Any]:
+    base = {
+        "operations": ["CREATE"],
+        "apiGroups": [""],
+        "apiVersions": ["v1"],
+        "resources": ["pods"],
+    }
+    return {"rules": [base | changes]}
+
+
+def write(**body: Any) -> Write:
+    new = {"metadata": {"name": "a"}, **body}
+    return Write(target=POD, caller=CALLER, operation="CREATE", new=new, old=None)
+
+
+@pytest.mark.parametrize(
+    ("hook", "target", "operation", "matches"),
+    [
+        (rule(), POD, "CREATE", True),
+        (rule(), POD, "UPDATE", False),
+        (rule(operations=["*"]), POD, "DELETE", True),
+        (rule(apiGroups=["apps"]), POD, "CREATE", False),
+        (rule(resources=["*"]), POD, "CREATE", True),
+        (rule(resources=["pods/*"]), POD, "CREATE", True),
+        (rule(scope="Cluster"), POD, "CREATE", False),
+        (rule(resources=["nodes"], scope="Cluster"), Target(resource=NODES), "CREATE", True),
+        (
+            rule(),
+            Target(resource=PODS, namespace="d", name="a", subresource="status"),
+            "CREATE",
+            False,
+        ),
+        (
+            rule(resources=["*/binding"]),
+            Target(resource=PODS, namespace="d", name="a", subresource="binding"),
+            "CREATE",
+            True,
+        ),
+        (
+            rule(apiGroups=["*"], resources=["*"]),
+            Target(resource=MUTATING_WEBHOOKS),
+            "CREATE",
+            False,
+        ),
+    ],
+)
+def test_rules(hook: dict[str, Any], target: Target, operation: str, matches: bool) -> None:
+    assert admission_review.rules_match(hook, target, operation) is matches
+
+
+def test_selectors_look_at_the_namespace_and_the_object() -> None:
+    hook = {"namespaceSelector": {"matchLabels": {"gpu": "on"}}}
+    assert admission_review.selectors_match(hook, write(), {"gpu": "on"})
+    assert not admission_review.selectors_match(hook, write(), {})
+    assert admission_review.selectors_match(hook, write(), None), "cluster scoped"
+    namespace = Write(
+        target=Target(resource=NAMESPACES, name="n"),
+        caller=CALLER,
+        operation="CREATE",
+        new={"metadata": {"labels": {"gpu": "on"}}},
+        old=None,
+    )
+    assert admission_review.selectors_match(hook, namespace, None)
+
+
+def test_conditions_in_cel() -> None:
+    hook = {"matchConditions": [{"name": "n", "expression": "object.metadata.name == 'a'"}]}
+    assert admission_review.conditions_hold(hook, write())
+    hook["matchConditions"].append({"name": "m", "expression": "request.operation == 'DELETE'"})
+    assert not admission_review.conditions_hold(hook, write())
+    broken = {"matchConditions": [{"name": "b", "expression": "object.nope.nope == 1"}]}
+    with pytest.raises(CelError):
+        admission_review.conditions_hold(broken, write())
+
+
+@pytest.mark.parametrize(
+    ("answer", "text"),
+    [
+        (b"<html>", "as JSON"),
+        (b"[]", "as JSON"),
+        (b'{"kind":"AdmissionReview","apiVersion":"admission.k8s.io/v1beta1"}', "expected webhook"),
+        (b'{"kind":"AdmissionReview","apiVersion":"admission.k8s.io/v1"}', "response.uid"),
+    ],
+)
+def test_answers_that_are_none(answer: bytes, text: str) -> None:
+    with pytest.raises(BadAnswer, match=text):
+        admission_review.read_answer("u", answer)
+
+
+def test_a_patch_applies_to_a_copy() -> None:
+    body = {"metadata": {"name": "a"}}
+    steps = [{"op": "add", "path": "/metadata/labels", "value": {"x": "y"}}]
+    response = {"patch": base64.b64encode(orjson.dumps(steps)).decode()}
+    assert admission_review.patched(response, body)["metadata"]["labels"] == {"x": "y"}
+    assert body == {"metadata": {"name": "a"}}
+    with pytest.raises(BadAnswer, match="no JSON patch"):
+        admission_review.patched({"patch": "%%%"}, body)
