@@ -1,4 +1,4 @@
-"""The same cases on our loop and on the real kube-scheduler, over a real kube-apiserver.
+"""The same cases on our loop and on the real kube-scheduler, over the emulator and a real server.
 
 Where the two differ, ours is wrong.
 """
@@ -7,6 +7,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +19,13 @@ from hamicommon.k8s.client import Json, KubeApi, open_kube_api
 from hamictl.kubescheduler.__main__ import schedule
 from hamictl.kubescheduler.configuration import LeaderElection, read_configuration
 from hamictl.kubescheduler.leading import Leadership
+from hamictl.servers import emulator as emulated
+from hamictl.servers.apiserver import ApiServer
 from hamictl.servers.controlplane import Assets, ControlPlane, control_plane
 from hamictl.servers.kube_scheduler import scheduler_config
 from hamictl.servers.processes import running
 
-pytestmark = pytest.mark.e2e
+pytestmark = pytest.mark.integration
 
 PODS = "/api/v1/namespaces/default/pods"
 GPU = "nvidia.com/gpu"
@@ -95,14 +98,14 @@ class World:
 
         return str(await until(where, timeout_s))
 
-    async def refused(self, name: str, expected: str) -> None:
-        """Wait until the pod's condition begins with these words."""
+    async def refused(self, name: str, expected: str) -> Json:
+        """Wait until the pod's condition begins with these words; that condition."""
 
-        async def said() -> bool:
+        async def said() -> Json | None:
             condition = await self.condition(name)
-            return str(condition.get("message", "")).startswith(expected)
+            return condition if condition.get("message", "").startswith(expected) else None
 
-        await until(said)
+        return dict(await until(said))
 
     async def events(self, name: str, reason: str) -> list[Json]:
         async def found() -> list[Json]:
@@ -129,14 +132,49 @@ async def until(question: Callable[[], Awaitable[Any]], timeout_s: float = 10) -
         return answer
 
 
+@dataclass(frozen=True, kw_only=True)
+class Kind:
+    """Which scheduler runs against which API server."""
+
+    scheduler: str
+    server: ApiServer
+    plane: ControlPlane | None
+
+
+@pytest.fixture(scope="module")
+def emulator(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServer]:
+    """One emulated API server for the module."""
+    server = emulated.prepare(tmp_path_factory.mktemp("emulator"))
+    with running(server.plan, die_with_parent=True):
+        yield server
+
+
 @pytest.fixture(scope="module")
 def plane(
     kubernetes_assets: Assets, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[ControlPlane]:
-    """One API server for the module."""
+    """One real API server for the module."""
     folder = tmp_path_factory.mktemp("plane")
     with control_plane(folder, assets=kubernetes_assets) as running_plane:
         yield running_plane
+
+
+REAL = pytest.mark.e2e
+KINDS = [
+    "ours on the emulator",
+    pytest.param("ours on a real server", marks=REAL),
+    pytest.param("real on a real server", marks=REAL),
+]
+
+
+@pytest.fixture(params=KINDS, scope="module")
+def kind(request: pytest.FixtureRequest) -> Kind:
+    """Every combination that must behave alike."""
+    scheduler = "real" if request.param.startswith("real") else "ours"
+    if "emulator" in request.param:
+        return Kind(scheduler=scheduler, server=request.getfixturevalue("emulator"), plane=None)
+    plane = request.getfixturevalue("plane")
+    return Kind(scheduler=scheduler, server=plane.server, plane=plane)
 
 
 @asynccontextmanager
@@ -154,11 +192,9 @@ async def serving(extender: ScriptedExtender) -> AsyncIterator[str]:
 
 
 @asynccontextmanager
-async def our_scheduler(plane: ControlPlane, extender: Json, folder: Path) -> AsyncIterator[None]:
-    kubeconfig = plane.server.kubeconfigs["system:kube-scheduler"]
-    config = scheduler_config(
-        version=plane.assets.version, kubeconfig=kubeconfig, extenders=[extender]
-    )
+async def our_scheduler(kind: Kind, extender: Json, folder: Path) -> AsyncIterator[None]:
+    kubeconfig = kind.server.kubeconfigs["system:kube-scheduler"]
+    config = scheduler_config(version=(1, 25), kubeconfig=kubeconfig, extenders=[extender])
     path = folder / "config.yaml"
     path.write_text(yaml.safe_dump(config))
     task = asyncio.create_task(schedule(kubeconfig, read_configuration(path)))
@@ -168,19 +204,18 @@ async def our_scheduler(plane: ControlPlane, extender: Json, folder: Path) -> As
 
 
 @asynccontextmanager
-async def real_scheduler(plane: ControlPlane, extender: Json) -> AsyncIterator[None]:
-    server = running(plane.scheduler_plan([extender]), die_with_parent=False)
+async def real_scheduler(kind: Kind, extender: Json) -> AsyncIterator[None]:
+    assert kind.plane is not None
+    server = running(kind.plane.scheduler_plan([extender]), die_with_parent=False)
     await asyncio.to_thread(server.__enter__)
     yield
     await asyncio.to_thread(server.__exit__, None, None, None)
 
 
-@pytest.fixture(params=["ours", "real"])
-async def world(
-    request: pytest.FixtureRequest, plane: ControlPlane, tmp_path: Path
-) -> AsyncIterator[World]:
+@pytest.fixture
+async def world(kind: Kind, tmp_path: Path) -> AsyncIterator[World]:
     """An empty cluster with the scheduler under test."""
-    async with open_kube_api(plane.kubeconfig) as api:
+    async with open_kube_api(kind.server.kubeconfig) as api:
         scripted = ScriptedExtender(api)
         async with serving(scripted) as url:
             config = {
@@ -191,9 +226,10 @@ async def world(
                 "httpTimeout": "5s",
                 "managedResources": [{"name": GPU, "ignoredByScheduler": True}],
             }
-            ours = request.param == "ours"
             scheduler = (
-                our_scheduler(plane, config, tmp_path) if ours else real_scheduler(plane, config)
+                our_scheduler(kind, config, tmp_path)
+                if kind.scheduler == "ours"
+                else real_scheduler(kind, config)
             )
             async with scheduler:
                 found = World(api, scripted)
@@ -224,8 +260,7 @@ async def test_the_reasons_of_all_nodes_are_in_one_sentence(world: World) -> Non
     world.extender.refused = {"a": "CardInsufficientMemory", "b": "CardInsufficientMemory"}
     await world.pod("p")
     sentence = "0/3 nodes are available: 1 node(s) were unschedulable, 2 CardInsufficientMemory."
-    await world.refused("p", sentence)
-    assert (await world.condition("p"))["reason"] == "Unschedulable"
+    assert (await world.refused("p", sentence))["reason"] == "Unschedulable"
     events = await world.events("p", "FailedScheduling")
     assert events[-1]["type"] == "Warning"
     assert any(event["message"].startswith(sentence) for event in events)
@@ -299,8 +334,8 @@ async def test_a_rejected_binding_is_said_and_the_pod_is_tried_again(world: Worl
     await world.node("a")
     world.extender.bind_errors = ["node lock is held"]
     await world.pod("p")
-    await world.refused("p", "binding rejected: node lock is held")
-    assert (await world.condition("p"))["reason"] == "SchedulerError"
+    condition = await world.refused("p", "binding rejected: node lock is held")
+    assert condition["reason"] == "SchedulerError"
     await world.api.patch(f"{PODS}/p", {"metadata": {"annotations": {"hami.io/retry-at": "1"}}})
     assert await world.bound("p") == "a"
 
@@ -327,9 +362,11 @@ async def _soon(values: list[str]) -> list[str]:
     return values
 
 
-async def test_one_of_two_leads_and_the_other_follows_when_it_is_gone(plane: ControlPlane) -> None:
+async def test_one_of_two_leads_and_the_other_follows_when_it_is_gone(
+    emulator: ApiServer,
+) -> None:
     config = LeaderElection(lease_duration="1s", renew_deadline="800ms", retry_period="100ms")
-    async with open_kube_api(plane.kubeconfig) as api:
+    async with open_kube_api(emulator.kubeconfig) as api:
         first, second = (Leadership(api, config, name) for name in ("first", "second"))
         await first.acquire()
         holding = asyncio.create_task(first.hold())

@@ -67,7 +67,7 @@ def prepare(
     make_pki(folder)
     port = free_port()
     url = f"https://{LOOPBACK}:{port}"
-    kubeconfigs = _write_users(folder, url, (ADMIN, SCHEDULER, *users))
+    kubeconfigs = write_users(folder, url, (ADMIN, SCHEDULER, *users))
     key = folder / "service-account.key"
     options = {
         "etcd-servers": etcd_url,
@@ -100,7 +100,8 @@ def prepare(
     return ApiServer(plan=plan, ca_file=ca_file, kubeconfigs=kubeconfigs)
 
 
-def _write_users(folder: Path, url: str, users: Sequence[KubeUser]) -> dict[str, Path]:
+def write_users(folder: Path, url: str, users: Sequence[KubeUser]) -> dict[str, Path]:
+    """Give every user a token (tokens.csv) and a kubeconfig; the files by user name."""
     rows, files = [], {}
     for user in users:
         token = secrets.token_hex(16)
