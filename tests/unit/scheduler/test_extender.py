@@ -22,13 +22,13 @@ def test_all_five_fields_are_always_written() -> None:
     )
 
 
-def test_refusals_are_written_by_kind() -> None:
+def test_unresolvable_refusals_are_written_into_both_maps_for_older_schedulers() -> None:
     body = FilterResult(
         failed={NodeName("a"): "1/1 CardInsufficientMemory"},
         unresolvable={NodeName("b"): "node unregistered"},
     ).to_json()
 
-    assert b'"FailedNodes":{"a":"1/1 CardInsufficientMemory"}' in body
+    assert b'"FailedNodes":{"a":"1/1 CardInsufficientMemory","b":"node unregistered"}' in body
     assert b'"FailedAndUnresolvableNodes":{"b":"node unregistered"}' in body
 
 
