@@ -58,7 +58,8 @@ def scheduler_configuration(
         "leaderElection": {"leaderElect": leader_elect},
         "podInitialBackoffSeconds": 1,
         "podMaxBackoffSeconds": 1,
-        "profiles": [{"schedulerName": scheduler_name}],
+        # Pods that ask for no card keep the default name; somebody has to place them too.
+        "profiles": [{"schedulerName": "default-scheduler"}, {"schedulerName": scheduler_name}],
         "extenders": [
             {
                 "urlPrefix": extender_url,
