@@ -121,7 +121,7 @@ def description(state: dict[str, Any]) -> dict[str, Any]:
     return {
         **{key: state[key] for key in _ADDRESSES},
         "node_agents": agents,
-        "external_nodes": state["external_nodes"],
+        "external_nodes": state.get("external_nodes", []),
         "pids": pids,
     }
 
