@@ -16,8 +16,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from hamictl.servers import containerd, kubelet
-from hamictl.servers.kubelet import DEVICE_PLUGINS, POD_RESOURCES
 from hamictl.servers.images import with_libraries, write_image
+from hamictl.servers.kubelet import DEVICE_PLUGINS, POD_RESOURCES
 from hamictl.servers.plan import ServerError, ServerPlan
 from hamictl.servers.processes import ServerProcess, running, start
 from hamictl.supervisor.children import MARKER
