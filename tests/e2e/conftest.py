@@ -57,11 +57,12 @@ def running_system(kind: str, *flags: str) -> Iterator[System]:
                 configuration["extenders"], profiles=("default-scheduler", "hami-scheduler")
             )
             stack.enter_context(running(plan, die_with_parent=True))
-        api = stack.enter_context(_client(Path(described["kubeconfig"])))
+        api = stack.enter_context(kubernetes_client(Path(described["kubeconfig"])))
         yield System(described=described, folder=home, api=api)
 
 
-def _client(kubeconfig: Path) -> httpx.Client:
+def kubernetes_client(kubeconfig: Path) -> httpx.Client:
+    """An HTTP client that is logged in as the kubeconfig says."""
     config = yaml.safe_load(kubeconfig.read_text())
     cluster, user = config["clusters"][0]["cluster"], config["users"][0]["user"]
     context = ssl.create_default_context()

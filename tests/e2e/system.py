@@ -119,7 +119,7 @@ class System:
 
         return wait(reason, f"{name} to say why it waits")
 
-    def delete(self, *names: str) -> None:
+    def delete(self, *names: str, timeout_s: float = WAIT_S) -> None:
         """Deletes pods and waits until they are gone."""
         for name in names:
             self.api.request(
@@ -128,7 +128,11 @@ class System:
                 json={"gracePeriodSeconds": 1},
             )
         for name in names:
-            wait(lambda name=name: self.pod(name) is None, f"{name} to be gone")
+            wait(
+                lambda name=name: self.pod(name) is None,
+                f"{name} to be gone",
+                timeout_s=timeout_s,
+            )
 
     def delete_all(self) -> None:
         """Deletes every pod and waits until the ledger holds nothing."""

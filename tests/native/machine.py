@@ -9,6 +9,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -24,9 +25,9 @@ CARDS = ("GPU-11111111-0000-0000-0000-000000000001", "GPU-22222222-0000-0000-000
 class Client:
     """A program inside a container; each call is one driver call there and returns its answer."""
 
-    def __init__(self, env: dict[str, str]) -> None:
+    def __init__(self, env: dict[str, str], prefix: Sequence[str] = ()) -> None:
         self.process = subprocess.Popen(
-            [sys.executable, CLIENT],
+            [*prefix, sys.executable, CLIENT],
             env=env,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -122,8 +123,9 @@ class Machine:
     def peak(self, card: int = 0) -> int:
         return int(self.ctl("show")["cards"][card]["peak_bytes"])
 
-    def start(self, env: dict[str, str]) -> Client:
-        client = Client(env)
+    def start(self, env: dict[str, str], prefix: Sequence[str] = ()) -> Client:
+        """Starts a program; `prefix` is a command that runs it in other surroundings."""
+        client = Client(env, prefix)
         self.clients.append(client)
         return client
 

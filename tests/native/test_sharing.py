@@ -1,7 +1,9 @@
 """Many processes of one container share one slice: races, kills, forks, unusable files."""
 
+import os
 import random
 import struct
+import time
 
 import pytest
 
@@ -153,3 +155,28 @@ def test_without_nvml_the_limits_hold(container: Container, machine: Machine) ->
     container.limit(10 * MIB)
     client = opened(container.start(LD_LIBRARY_PATH=str(library)))
     assert client.info() == (10 * MIB, 10 * MIB)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="a pid namespace of one's own needs root")
+def test_processes_with_equal_pids_in_different_containers_are_told_apart(
+    machine: Machine, container: Container
+) -> None:
+    (machine.folder / "other").mkdir()
+    other = Container(machine, machine.folder / "other")
+    container.limit(100 * MIB)
+    other.limit(200 * MIB)
+    apart = ("unshare", "--pid", "--fork", "--mount-proc", "--kill-child")
+    one = opened(machine.start(container.env(), apart))
+    two = opened(machine.start(other.env(), apart))
+
+    assert one.alloc(60 * MIB)[0] == 0
+    assert two.alloc(150 * MIB)[0] == 0
+    assert machine.used() == 210 * MIB
+    assert one.info() == (40 * MIB, 100 * MIB)
+
+    two.kill()  # unshare, and with it the container's process 1
+
+    assert one.alloc(40 * MIB)[0] == 0
+    deadline = time.monotonic() + 5
+    while machine.used() != 100 * MIB:
+        assert time.monotonic() < deadline, "the memory of the killed container is not free"

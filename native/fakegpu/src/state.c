@@ -14,7 +14,9 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { MAGIC = 0x55504746, VERSION = 2 };
+enum { MAGIC = 0x55504746, VERSION = 3 };
+
+static const char *state_path; /* of the mapped state */
 
 int64_t fg_now_ns(void)
 {
@@ -69,7 +71,8 @@ static bool same_machine(const struct fg_state *state, const struct fg_machine *
 /* Maps the file; under flock, so nobody sees it half made. */
 static struct fg_state *map_state(const struct fg_machine *machine)
 {
-    const int file = open(machine->state_path, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+    state_path = machine->state_path;
+    const int file = open(state_path, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
     struct fg_state *state = NULL;
     if (file >= 0 && flock(file, LOCK_EX) == 0) {
         char boot_id[40];
@@ -140,6 +143,44 @@ static uint64_t start_time_of(pid_t pid)
     return state == 'X' || (state == 'Z' && threads <= 1) ? 0 : start;
 }
 
+/* The pid namespace that this process counts in, by inode number. */
+static uint64_t own_namespace(void)
+{
+    struct stat status;
+    return stat("/proc/self/ns/pid", &status) == 0 ? status.st_ino : 0;
+}
+
+/* The byte of the state file, far behind its content, that an entry's process keeps locked: the lock goes when the process does,
+ * whatever killed it, and can be seen from every pid namespace. */
+static struct flock life_of(const struct fg_state *state, const struct fg_process *process)
+{
+    return (struct flock){.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = (off_t)sizeof *state + (process - state->processes), .l_len = 1};
+}
+
+static void hold_life(const struct fg_state *state, const struct fg_process *process)
+{
+    static int file = -1;
+    if (file >= 0) close(file); /* in a fork child: our parent's */
+    file = open(state_path, O_RDWR | O_CLOEXEC);
+    struct flock life = life_of(state, process);
+    if (file < 0 || fcntl(file, F_OFD_SETLK, &life) != 0) fprintf(stderr, "fakegpu: state %s: %s\n", state_path, strerror(errno));
+}
+
+static bool is_locked(const struct fg_state *state, const struct fg_process *process)
+{
+    const int file = open(state_path, O_RDWR | O_CLOEXEC);
+    struct flock life = life_of(state, process);
+    const bool locked = file < 0 || fcntl(file, F_OFD_GETLK, &life) != 0 || life.l_type != F_UNLCK;
+    if (file >= 0) close(file);
+    return locked;
+}
+
+static bool is_alive(const struct fg_state *state, const struct fg_process *process, uint64_t namespace)
+{
+    if (process->pid_namespace == namespace) return start_time_of(process->pid) == process->start_time;
+    return is_locked(state, process);
+}
+
 static void free_process(struct fg_state *state, struct fg_process *process)
 {
     for (int card = 0; card < FG_MAX_DEVICES; card++) {
@@ -152,9 +193,10 @@ static void free_process(struct fg_state *state, struct fg_process *process)
 
 void fg_sweep(struct fg_state *state)
 {
+    const uint64_t namespace = own_namespace();
     for (int i = 0; i < state->process_count; i++) {
         struct fg_process *process = &state->processes[i];
-        if (process->pid != 0 && start_time_of(process->pid) != process->start_time) free_process(state, process);
+        if (process->pid != 0 && !is_alive(state, process, namespace)) free_process(state, process);
     }
 }
 
@@ -164,17 +206,20 @@ struct fg_process *fg_self(struct fg_state *state)
     static pid_t cached_pid;
     const pid_t pid = getpid();
     if (cached != NULL && cached_pid == pid && cached->pid == pid) return cached;
+    const uint64_t namespace = own_namespace();
     fg_sweep(state);
     struct fg_process *free_entry = NULL;
     for (int i = 0; i < state->process_count; i++) {
         struct fg_process *process = &state->processes[i];
-        if (process->pid == pid) free_process(state, process); /* our image before an exec */
+        if (process->pid == pid && process->pid_namespace == namespace) free_process(state, process); /* our image before an exec */
         if (process->pid == 0 && free_entry == NULL) free_entry = process;
     }
     if (free_entry == NULL && state->process_count == FG_MAX_PROCESSES) return NULL;
     if (free_entry == NULL) free_entry = &state->processes[state->process_count++];
     memset(free_entry->busy, 0, sizeof free_entry->busy);
     free_entry->start_time = start_time_of(pid);
+    free_entry->pid_namespace = namespace;
+    hold_life(state, free_entry);
     free_entry->pid = pid;
     cached = free_entry;
     cached_pid = pid;

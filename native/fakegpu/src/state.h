@@ -25,8 +25,9 @@ struct fg_bucket {
 };
 
 struct fg_process {
-    int32_t pid; /* 0: free */
+    int32_t pid; /* 0: free; as its own pid namespace counts */
     uint64_t start_time;
+    uint64_t pid_namespace; /* containers all have a process 1: a pid says nothing in another namespace */
     uint64_t used_bytes[FG_MAX_DEVICES];
     bool context[FG_MAX_DEVICES]; /* has, or had, a context: it is a compute process of that card */
     struct fg_bucket busy[FG_MAX_DEVICES][FG_BUCKETS];

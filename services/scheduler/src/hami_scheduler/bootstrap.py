@@ -25,10 +25,11 @@ from hami_scheduler.adapters.postgres_inventory import PostgresInventory
 from hami_scheduler.adapters.postgres_queries import PostgresQueries
 from hami_scheduler.adapters.postgres_quotas import PostgresQuotas
 from hami_scheduler.adapters.redis import open_node_lock
+from hami_scheduler.outside import Outside
 from hami_scheduler.quotas import quota_amounts
 from hami_scheduler.service import Service
 from hami_scheduler.settings import Settings
-from hami_scheduler.wiring import Outside, build
+from hami_scheduler.wiring import build
 
 NAME = "hami-scheduler"
 

@@ -33,7 +33,8 @@ INTERNAL = "internal error of hami-scheduler; its log has the details"
 def create_app(service: Service) -> FastAPI:
     """The application over the use cases."""
     app = FastAPI(
-        telemetry={"operation_spans": False, "exclude": telemetry.is_probe},
+        # A decision is a trace of its own (`filtering.py`), and every request is on the hot path.
+        telemetry={"tracing": False, "metrics": False, "logs": False},
         title="hami-scheduler",
         openapi_url="/v1/openapi.json",
         docs_url=None,

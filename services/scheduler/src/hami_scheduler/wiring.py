@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
-from hamicommon.bus.client import Bus, Deliver, Subscription
-from hamicommon.db.outbox import OutboxRelay
+from hamicommon.bus.client import Deliver, Subscription
 from hamicommon.domain.requests import PodRequest, Policy
 from hamicommon.errors import Unavailable
 from hamicommon.events import EVENTS_STREAM, INVENTORY_STREAM, REPORTS_STREAM
-from hamicommon.grants import Grant
 from hamicommon.k8s.annotations import DEVICE_CORDON, annotations_of, decode_cordon
-from hamicommon.k8s.client import KubeApi
 from hamicommon.k8s.informer import Informer
 from hamicommon.k8s.resources import pod_request, wants_devices
 from hamicommon.vendors.registry import Vendors
@@ -27,19 +24,7 @@ from hami_scheduler.following import LedgerFollower
 from hami_scheduler.instruments import Instruments
 from hami_scheduler.nodekeeping import NodeKeeping
 from hami_scheduler.nudging import Nudger
-from hami_scheduler.ports import (
-    AllocationStore,
-    CardReader,
-    DecisionLog,
-    DriftJournal,
-    GrantAnnouncer,
-    InventoryStore,
-    LedgerReader,
-    NodeLock,
-    PodApi,
-    PodEvents,
-    QuotaStore,
-)
+from hami_scheduler.outside import Outside
 from hami_scheduler.quotakeeping import QuotaKeeping
 from hami_scheduler.quotas import quota_limits
 from hami_scheduler.reconciling import Reaper, Reconciler
@@ -47,7 +32,7 @@ from hami_scheduler.recording import DecisionQueue
 from hami_scheduler.releasing import Releasing
 from hami_scheduler.reports import GrantReports, InventoryReports
 from hami_scheduler.reserving import Reserving
-from hami_scheduler.service import Loop, Queries, Service
+from hami_scheduler.service import Loop, Service
 from hami_scheduler.settings import Settings
 from hami_scheduler.snapshots import QUEUE, GrantSnapshots
 from hami_scheduler.snapshots import SUBJECT as SNAPSHOT_SUBJECT
@@ -56,63 +41,6 @@ from hami_scheduler.waiting import WaitingPods
 from hami_scheduler.watching import NodeWatch, PodWatch
 
 Json = Mapping[str, Any]
-
-
-class Store(AllocationStore, LedgerReader, Protocol):
-    """The ledger of grants, written and read."""
-
-
-class Inventory(InventoryStore, CardReader, Protocol):
-    """Nodes and cards, written and read."""
-
-
-class LedgerQueries(Queries, Protocol):
-    """Answers for people, and how far the outbox lags."""
-
-    async def outbox_lag(self) -> tuple[float, float]:
-        """(rows, seconds)."""
-        ...
-
-
-class ListeningLock(NodeLock, Protocol):
-    """A node lock that hears of releases by other replicas."""
-
-    fallbacks: int
-
-    async def listen(self) -> None:
-        """Runs until cancelled."""
-        ...
-
-
-class QueuedEvents(PodEvents, Protocol):
-    """Pod events with the worker that writes them."""
-
-    dropped: int
-
-    async def run(self) -> None:
-        """Runs until cancelled."""
-        ...
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Outside:
-    """Everything that `bootstrap.py` opened."""
-
-    store: Store
-    inventory: Inventory
-    quotas: QuotaStore
-    decisions: DecisionLog
-    journal: DriftJournal
-    queries: LedgerQueries
-    ping: Callable[[], Awaitable[None]]
-    relay: OutboxRelay
-    lock: ListeningLock
-    pods: PodApi
-    events: QueuedEvents
-    grants: GrantAnnouncer
-    sign: Callable[[Grant], str]
-    bus: Bus
-    api: KubeApi
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

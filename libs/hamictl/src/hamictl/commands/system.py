@@ -36,6 +36,9 @@ def up(
     kubeconfig: Annotated[
         Path | None, typer.Option(help="use this API server instead of the emulated one")
     ] = None,
+    external_node: Annotated[
+        list[str] | None, typer.Option(help="admit this node's own agent (may be repeated)")
+    ] = None,
     node_policy: Annotated[str, typer.Option(help="binpack or spread")] = "binpack",
     gpu_policy: Annotated[str, typer.Option(help="binpack, spread, ...")] = "spread",
     fresh: Annotated[bool, typer.Option("--fresh", help="drop the data of earlier runs")] = False,
@@ -51,6 +54,7 @@ def up(
             gpus=gpus,
             model=model,
             memory_mib=memory_mib,
+            external_nodes=tuple(external_node or ()),
             kubeconfig=kubeconfig.absolute() if kubeconfig else None,
             node_policy=node_policy,
             gpu_policy=gpu_policy,

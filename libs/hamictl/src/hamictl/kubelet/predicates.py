@@ -1,7 +1,8 @@
 """Whether a pod that is bound to this node may run here: resources and node selector.
 
-As kubelet 1.20's general predicates (`pkg/kubelet/lifecycle/predicate.go`), asked after the
-devices have been allocated; `admission.py` rejects the pod with the answer.
+As the kubelet's general predicates (`pkg/kubelet/lifecycle/predicate.go`), asked after the devices
+have been allocated; `admission.py` rejects the pod with the answer. Resources that are not the
+node's are passed over in init containers too, as since kubernetes#124273 (after 1.30).
 """
 
 from __future__ import annotations

@@ -118,7 +118,12 @@ def description(state: dict[str, Any]) -> dict[str, Any]:
     agents = [
         {**agent, "pid": pids.get(f"node-agent-{agent['node']}")} for agent in state["node_agents"]
     ]
-    return {**{key: state[key] for key in _ADDRESSES}, "node_agents": agents, "pids": pids}
+    return {
+        **{key: state[key] for key in _ADDRESSES},
+        "node_agents": agents,
+        "external_nodes": state.get("external_nodes", []),
+        "pids": pids,
+    }
 
 
 async def nodes_without_cards(api: KubeApi, options: UpOptions) -> list[str]:

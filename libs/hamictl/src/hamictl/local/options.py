@@ -14,10 +14,13 @@ class UpOptions(BaseModel):
 
     model_config = ConfigDict(frozen=True)
 
-    nodes: int = Field(default=3, ge=1, le=200, description="simulated nodes")
+    nodes: int = Field(default=3, ge=0, le=200, description="simulated nodes")
     gpus: int = Field(default=4, ge=0, le=64, description="cards per node")
     model: str = "NVIDIA A100-SXM4-80GB"
     memory_mib: int = Field(default=81920, ge=1, description="memory per card")
+    external_nodes: tuple[str, ...] = Field(
+        default=(), description="nodes whose kubelet and node-agent somebody else runs"
+    )
     kubeconfig: Path | None = Field(default=None, description="existing API server, else emulated")
     node_policy: str = Field(default="binpack", pattern="^(binpack|spread)$")
     gpu_policy: str = "spread"

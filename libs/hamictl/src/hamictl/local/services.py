@@ -206,10 +206,9 @@ def node_agent(context: Context, node: SimulatedNode) -> ChildSpec:
         argv=(script("hami-node-agent"),),
         cwd=context.layout.folder,
         env={
-            **context.service_env(name, agent_user(node.name)),
+            **agent_env(context, node.name),
             "LD_LIBRARY_PATH": str(context.project.fakegpu),
             "FAKEGPU_CONFIG": str(home / "fakegpu.json"),
-            "HAMI_NODE_AGENT_NODE_NAME": node.name,
             "HAMI_NODE_AGENT_KUBELET_SOCKET_DIR": str(kubelet_home / "device-plugins"),
             "HAMI_NODE_AGENT_POD_RESOURCES_SOCKET": str(
                 kubelet_home / "pod-resources" / "kubelet.sock"
@@ -217,11 +216,19 @@ def node_agent(context: Context, node: SimulatedNode) -> ChildSpec:
             "HAMI_NODE_AGENT_HOOK_PATH": str(home / "hook"),
             "HAMI_NODE_AGENT_LOCK_DIR": str(home / "vgpulock"),
             "HAMI_NODE_AGENT_STATE_DIR": str(home / "agent"),
-            "HAMI_NODE_AGENT_LIBRARY_PATH": str(context.project.libvgpu),
             "HAMI_NODE_AGENT_METRICS_BIND": context.bind(name),
-            "HAMI_NODE_AGENT_GRANT_PUBLIC_KEY_FILE": str(context.credentials.grant_public_key),
         },
         health=http_health(f"{url}/readyz"),
         after=(f"kubelet-{node.name}",),
         urls={name: url},
     )
+
+
+def agent_env(context: Context, node: str) -> dict[str, str]:
+    """What any node-agent of this system must be told, also one that somebody else runs."""
+    return {
+        **context.service_env(f"node-agent-{node}", agent_user(node)),
+        "HAMI_NODE_AGENT_NODE_NAME": node,
+        "HAMI_NODE_AGENT_LIBRARY_PATH": str(context.project.libvgpu),
+        "HAMI_NODE_AGENT_GRANT_PUBLIC_KEY_FILE": str(context.credentials.grant_public_key),
+    }

@@ -42,7 +42,7 @@ def prepare(layout: Layout, options: UpOptions) -> services.Context:
         project=checkout,
         options=options,
         credentials=credentials,
-        servers=data_servers(layout, credentials, nodes, ports),
+        servers=data_servers(layout, credentials, (*nodes, *options.external_nodes), ports),
         ports=ports,
         kubeconfig=options.kubeconfig or layout.kubeconfig,
     )
@@ -107,6 +107,10 @@ def info(context: services.Context) -> dict[str, object]:
                 "metrics_url": context.url(f"node-agent-{node.name}") + "/metrics",
             }
             for node in context.options.simulated()
+        ],
+        "external_nodes": [
+            {"node": node, "node_agent_env": services.agent_env(context, node)}
+            for node in context.options.external_nodes
         ],
     }
 

@@ -39,6 +39,9 @@ def kubelet_config(
         "resolvConf": "",
         "evictionHard": {"memory.available": "0%", "nodefs.available": "0%"},
         "imageGCHighThresholdPercent": 100,
+        # Today's defaults; before 1.27 it is five requests a second for all pods of the node.
+        "kubeAPIQPS": 50,
+        "kubeAPIBurst": 100,
         "nodeStatusUpdateFrequency": "2s",
         "syncFrequency": "5s",
     }

@@ -18,7 +18,7 @@ from pathlib import Path
 from hamictl.servers import containerd, kubelet
 from hamictl.servers.images import with_libraries, write_image
 from hamictl.servers.plan import ServerError, ServerPlan
-from hamictl.servers.processes import running
+from hamictl.servers.processes import ServerProcess, running, start
 from hamictl.supervisor.children import MARKER
 from hamictl.supervisor.identity import send_signal
 from hamictl.supervisor.state_file import marked_processes
@@ -41,16 +41,39 @@ exec "$@"
 """
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class RealNode:
     """A kubelet that serves; `socket` is containerd's."""
 
     name: str
     socket: Path
-    kubelet_pid: int
-    kubelet_log: Path
+    kubelet: ServerProcess
     device_plugins: Path = kubelet.DEVICE_PLUGINS
     pod_resources: Path = kubelet.POD_RESOURCES
+
+    @property
+    def kubelet_pid(self) -> int:
+        """Of the kubelet that runs now."""
+        return self.kubelet.value.pid
+
+    @property
+    def kubelet_log(self) -> Path:
+        """One file for all its lives."""
+        return self.kubelet.plan.log_path
+
+    def restart_kubelet(self) -> None:
+        """Kills the kubelet and starts another on the same state; containers go on meanwhile."""
+        self.kubelet.kill()
+        self.kubelet = start(self.kubelet.plan)
+
+    def container_pid(self, container_id: str) -> int:
+        """The host's number of a container's first process, 0 if it does not run.
+
+        `container_id` is that of a pod's status, "containerd://...".
+        """
+        wanted = container_id.removeprefix("containerd://")
+        rows = [line.split() for line in containerd.ctr(self.socket, "tasks", "ls").splitlines()]
+        return next((int(row[1]) for row in rows if row[0] == wanted), 0)
 
     def pod_log(self, namespace: str, pod: str, container: str) -> str:
         """What a container has printed in all its lives ("" if it has not started)."""
@@ -127,15 +150,11 @@ def real_node(
                 node=name,
                 runtime=plan.url,
             )
+            node = RealNode(name=name, socket=socket, kubelet=start(_marked(node_plan, folder)))
             try:
-                with running(_marked(node_plan, folder)) as server:
-                    yield RealNode(
-                        name=name,
-                        socket=socket,
-                        kubelet_pid=server.value.pid,
-                        kubelet_log=node_plan.log_path,
-                    )
+                yield node
             finally:
+                node.kubelet.stop()
                 _end_containers(socket)
     finally:
         _leave_machine(folder, _shared_entries() - before)

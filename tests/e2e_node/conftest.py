@@ -1,0 +1,116 @@
+"""One real node per session, with our services beside it; skipped where it can't be."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+from hamictl.local.kubernetes import scheduler_configuration
+from hamictl.local.nodes import SimulatedNode, fakegpu_config
+from hamictl.servers.apiserver import node_user
+from hamictl.servers.controlplane import Assets, control_plane
+from hamictl.servers.processes import running
+from hamictl.servers.real_node import real_node, workload_image
+
+from tests.e2e.conftest import kubernetes_client
+from tests.e2e.system import hamictl
+from tests.e2e_node.node_system import CARDS, Agent, NodeSystem
+
+FIGURES: list[str] = []
+"""What the cases measured, printed at the end of the run."""
+
+NODE = "real"
+NATIVE = Path(__file__).resolve().parents[2] / "native"
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Shows the figures under the results."""
+    for line in FIGURES:
+        terminalreporter.write_line(f"measured: {line}")
+
+
+@pytest.fixture(scope="session")
+def node_assets(kubernetes_assets: Assets) -> Assets:
+    """The binaries, where a kubelet can run."""
+    if os.geteuid() != 0:
+        pytest.skip("a real kubelet needs root")
+    if not (kubernetes_assets.folder / "kubelet").exists():
+        pytest.skip(f"{kubernetes_assets.folder} (KUBEBUILDER_ASSETS) holds no kubelet")
+    for program in ("containerd", "runc"):
+        if shutil.which(program) is None:
+            pytest.skip(f"{program} is not installed")
+    return kubernetes_assets
+
+
+@pytest.fixture(scope="session")
+def running_node(node_assets: Assets) -> Iterator[NodeSystem]:
+    """Control plane, our services, a kubelet of the node `real`, and its node-agent."""
+    # Short: sockets allow no long paths.
+    folder = Path(tempfile.mkdtemp(prefix="hami-node-", dir="/run"))
+    folder.chmod(0o755)
+    with ExitStack() as stack:
+        stack.callback(shutil.rmtree, folder, ignore_errors=True)
+        user = node_user(NODE)
+        plane = stack.enter_context(
+            control_plane(folder / "plane", assets=node_assets, users=[user])
+        )
+        home = folder / "system"
+        stack.callback(hamictl, home, "down")
+        flags = ("--nodes", "0", "--external-node", NODE, "--gpu-policy", "binpack")
+        kubeconfig = ("--kubeconfig", str(plane.kubeconfig))
+        text = hamictl(home, "up", "--json", "--detach", "--no-demo", *flags, *kubeconfig)
+        described = json.loads(text)
+        configuration = scheduler_configuration(
+            kubeconfig_path="",
+            extender_url=described["scheduler_url"],
+            scheduler_name="hami-scheduler",
+        )
+        plan = plane.scheduler_plan(
+            configuration["extenders"], profiles=("default-scheduler", "hami-scheduler")
+        )
+        stack.enter_context(running(plan, die_with_parent=True))
+        node = stack.enter_context(
+            real_node(
+                folder / "node",
+                binary=node_assets.folder / "kubelet",
+                version=node_assets.version,
+                kubeconfig=plane.server.kubeconfigs[user.name],
+                name=NODE,
+                images=[workload_image(folder / "workload.tar", native=NATIVE)],
+            )
+        )
+        _write_cards(folder / "fakegpu")
+        [external] = described["external_nodes"]
+        agent = Agent(folder, external["node_agent_env"], native=NATIVE)
+        stack.callback(agent.kill)
+        agent.start()
+        api = stack.enter_context(kubernetes_client(plane.kubeconfig))
+        system = NodeSystem(described=described, folder=home, api=api, node=node, agent=agent)
+        system.wait_until_offered()
+        version = system.get(f"/api/v1/nodes/{NODE}")["status"]["nodeInfo"]
+        FIGURES.append(f"kubelet {version['kubeletVersion']}, {version['containerRuntimeVersion']}")
+        yield system
+
+
+@pytest.fixture
+def system(running_node: NodeSystem) -> Iterator[NodeSystem]:
+    """The session's system; after each case its pods are gone and its ledger holds nothing."""
+    yield running_node
+    running_node.check_invariants()
+    running_node.delete_all()
+    running_node.check_invariants()
+
+
+def _write_cards(folder: Path) -> None:
+    """The stand-in cards, under one path inside and outside of containers."""
+    folder.mkdir()
+    folder.chmod(0o777)
+    cards = SimulatedNode(name=NODE, gpus=CARDS, model="NVIDIA A100-SXM4-80GB", memory_mib=81920)
+    described = fakegpu_config(cards, system=str(folder), state=str(folder / "state"))
+    (folder / "config.json").write_text(json.dumps(described))

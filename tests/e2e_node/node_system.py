@@ -1,0 +1,153 @@
+"""A running system whose one node is real: kubelet, containers, and our node-agent beside it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx
+from hamictl.servers.ports import LOOPBACK, free_port
+from hamictl.servers.real_node import WORKLOAD_IMAGE, RealNode
+
+from tests.e2e.system import Json, System, a_pod, wait
+
+CARDS = 2
+SLOTS_PER_CARD = 10
+# A kubelet of 1.20 looks after pods that ended every ten seconds, and needs several rounds.
+GONE_S = 120.0
+
+
+class Agent:
+    """hami-node-agent as a process that may be killed and started again."""
+
+    def __init__(self, folder: Path, env: Mapping[str, str], *, native: Path) -> None:
+        self.folder = folder
+        port = free_port()
+        self.url = f"http://{LOOPBACK}:{port}"
+        self._env = {
+            **env,
+            "PATH": os.environ["PATH"],
+            "LD_LIBRARY_PATH": str(native / "fakegpu" / "build"),
+            "FAKEGPU_CONFIG": str(folder / "fakegpu" / "config.json"),
+            "HAMI_NODE_AGENT_HOOK_PATH": str(folder / "hook"),
+            "HAMI_NODE_AGENT_LOCK_DIR": str(folder / "vgpulock"),
+            "HAMI_NODE_AGENT_STATE_DIR": str(folder / "agent"),
+            "HAMI_NODE_AGENT_METRICS_BIND": f"{LOOPBACK}:{port}",
+        }
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def log(self) -> str:
+        """All lives' log."""
+        return (self.folder / "node-agent.log").read_text()
+
+    def start(self) -> None:
+        """Starts it and waits until the kubelet has its devices."""
+        with (self.folder / "node-agent.log").open("ab") as log:
+            self._process = subprocess.Popen(
+                [str(Path(sys.executable).parent / "hami-node-agent")],
+                env=self._env,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+            )
+        self.wait_until_ready()
+
+    def wait_until_ready(self) -> None:
+        """Waits for its own word that it serves."""
+        wait(self._ready, "the node-agent to be ready", why=lambda: self.log[-2000:])
+
+    def _ready(self) -> bool:
+        try:
+            return httpx.get(f"{self.url}/readyz", timeout=2).status_code == 200
+        except httpx.HTTPError:
+            return False
+
+    def kill(self) -> None:
+        """As a crash would."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            self._process = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeSystem(System):
+    """The system of `tests/e2e`, with a node that can be looked into."""
+
+    node: RealNode
+    agent: Agent
+
+    def pod_like(
+        self,
+        name: str,
+        limits: Mapping[str, object] | None = None,
+        *,
+        command: Sequence[str] = ("vgpu-probe",),
+        containers: Mapping[str, Mapping[str, object]] | None = None,
+        init: Mapping[str, object] | None = None,
+    ) -> Json:
+        """A pod of probes in the workload image, on the node's stand-in cards."""
+        pod = a_pod(name, limits, command=command, containers=containers, init=init)
+        cards = str(self.agent.folder / "fakegpu")
+        spec = pod["spec"]
+        for container in [*spec["containers"], *spec.get("initContainers", [])]:
+            container["image"] = WORKLOAD_IMAGE
+            container["command"].insert(0, "fakegpu-run")
+            container["env"] = [{"name": "FAKEGPU_CONFIG", "value": f"{cards}/config.json"}]
+            container["volumeMounts"] = [{"name": "cards", "mountPath": cards}]
+        spec["volumes"] = [{"name": "cards", "hostPath": {"path": cards}}]
+        return pod
+
+    def log(self, pod: Json, container: str) -> list[Json]:
+        """The JSON lines that a container has printed in the lives whose logs are kept."""
+        name = pod["metadata"]["name"]
+        lines = self.node.pod_log("default", name, container).splitlines()
+        return [json.loads(line) for line in lines if line.startswith("{")]
+
+    def seen_mib(self, pod: Json, container: str = "cuda") -> list[int]:
+        """Waits until the probe runs; the memory that it was given of each card, all checks made.
+
+        The total that CUDA and NVML show, what could be taken and what was refused must agree.
+        """
+        lines = self.wait_for_log(pod, container, "launched")
+        found = []
+        for device in (line for line in lines if line["event"] == "device"):
+            [taken] = [
+                line["bytes"]
+                for line in lines
+                if line["event"] == "allocated" and line["index"] == device["index"]
+            ]
+            refused = [line["error"] for line in lines if line["event"] == "refused"]
+            assert device["total_bytes"] == device["nvml_total_bytes"] == taken, lines
+            assert set(refused) == {"CUDA_ERROR_OUT_OF_MEMORY"}, lines
+            found.append(taken >> 20)
+        return found
+
+    def container_pid(self, pod: Json, container: str = "cuda") -> int:
+        """The host's number of the container's first process."""
+        statuses = (self.pod(pod["metadata"]["name"]) or pod)["status"]["containerStatuses"]
+        [identity] = [s["containerID"] for s in statuses if s["name"] == container]
+        return self.node.container_pid(identity)
+
+    def delete(self, *names: str, timeout_s: float = GONE_S) -> None:
+        """Deletes pods and waits until the kubelet has cleaned up behind them."""
+        System.delete(self, *names, timeout_s=timeout_s)
+
+    def live_allocations(self) -> int:
+        """What the ledger holds."""
+        return int(self.sql("SELECT count(*) FROM allocations WHERE ended_at IS NULL"))
+
+    def offered(self) -> int:
+        """Device slots that the kubelet tells the API server of."""
+        status = self.get(f"/api/v1/nodes/{self.node.name}")["status"]
+        return int(status["allocatable"].get("nvidia.com/gpu", "0"))
+
+    def wait_until_offered(self) -> None:
+        """Waits until all slots of all cards are on the Node object."""
+        wait(lambda: self.offered() == CARDS * SLOTS_PER_CARD, "the slots to be on the Node")
