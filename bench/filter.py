@@ -33,13 +33,12 @@ from typing import Any
 
 import asyncpg
 import httpx
-import yaml
 from hamicommon.db import schema
 from hamicommon.k8s.client import open_kube_api
 from hamicommon.settings import PostgresSettings
 from hamictl.local.credentials import Credentials, ensure_credentials
-from hamictl.local.kubernetes import kubeconfig
 from hamictl.servers import nats, postgres, valkey
+from hamictl.servers.kubeconfig import write_kubeconfig
 from hamictl.servers.plan import ServerPlan
 from hamictl.servers.ports import free_port
 from hamictl.servers.processes import running
@@ -119,10 +118,10 @@ def api_server(folder: Path, made: Credentials) -> Iterator[Path]:
         *("--port", str(port), "--tls-cert", str(made.certificate("apiserver"))),
         *("--tls-key", str(made.key("apiserver")), "--token-file", str(made.tokens)),
     ]
-    config = folder / "kubeconfig"
     token = made.secret("kubernetes-admin")
-    document = kubeconfig(server=url, authority=made.ca.read_bytes(), token=token)
-    config.write_text(yaml.safe_dump(document))
+    config = write_kubeconfig(
+        folder / "kubeconfig", server=url, authority=made.ca.read_bytes(), token=token
+    )
     with (folder / "apiserver.log").open("w") as log:
         process = subprocess.Popen(argv, stdout=log, stderr=log)
     try:

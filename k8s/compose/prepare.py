@@ -16,8 +16,9 @@ from hamicommon.admission.registration import Registration, webhook_configuratio
 from hamicommon.errors import Conflict
 from hamicommon.k8s.client import open_kube_api
 from hamictl.local.credentials import ensure_credentials
-from hamictl.local.kubernetes import MANAGED_RESOURCES, kubeconfig, scheduler_configuration
+from hamictl.local.kubernetes import MANAGED_RESOURCES, scheduler_configuration
 from hamictl.local.nodes import fakegpu_config, simulated_nodes
+from hamictl.servers.kubeconfig import kubeconfig
 
 SHARED = Path("/shared")
 NODE = Path("/node")

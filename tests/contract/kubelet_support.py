@@ -45,7 +45,10 @@ def emulator_plan(folder: Path) -> tuple[ServerPlan, Path]:
     url = f"https://{LOOPBACK}:{port}"
     (folder / "tokens.csv").write_text('token,admin,admin,"system:masters"\n')
     kubeconfig = write_kubeconfig(
-        folder / "kubeconfig", server=url, ca_file=folder / "ca.crt", user="admin", token="token"
+        folder / "kubeconfig",
+        server=url,
+        authority=(folder / "ca.crt").read_bytes(),
+        token="token",
     )
     plan = ServerPlan(
         name="apiserver",

@@ -76,7 +76,7 @@ def emulator_plan(folder: Path, *flags: str) -> ServerPlan:
     write_kubeconfig(
         folder / "kubeconfig",
         server=url,
-        ca_file=folder / "ca.crt",
+        authority=(folder / "ca.crt").read_bytes(),
         user=ADMIN.name,
         token=TOKEN,
     )

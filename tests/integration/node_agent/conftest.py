@@ -1,7 +1,6 @@
 """A node, a scheduler's side of the bus and an API server for each test."""
 
 import asyncio
-import json
 import shutil
 import subprocess
 import sys
@@ -16,7 +15,7 @@ import pytest
 from hamicommon.errors import HamiError
 from hamicommon.k8s.client import KubeApi, open_kube_api
 from hamictl.local.credentials import ensure_credentials
-from hamictl.local.kubernetes import kubeconfig
+from hamictl.servers.kubeconfig import write_kubeconfig
 from hamictl.servers.ports import free_port
 
 from tests.integration.node_agent.control import Control, open_control
@@ -43,9 +42,8 @@ def machine(folder: Path, nats_url: str) -> Machine:
     """A node with two cards; its API server is away."""
     if not (FAKEGPU / "libnvidia-ml.so.1").exists():
         pytest.fail("the stand-in driver is not built: make native")
-    nobody = folder / "kubeconfig"
-    nobody.write_text(
-        json.dumps(kubeconfig(server="http://127.0.0.1:9", authority=b"", token="none"))
+    nobody = write_kubeconfig(
+        folder / "kubeconfig", server="http://127.0.0.1:9", authority=b"", token="none"
     )
     machine = Machine(root=folder, kubeconfig=nobody, nats_url=nats_url)
     machine.prepare()
@@ -88,13 +86,12 @@ class ApiServer:
         self._port = free_port()
         self._made = ensure_credentials(folder / "credentials", serving=("apiserver",))
         self._process: subprocess.Popen[bytes] | None = None
-        self.kubeconfig = folder / "admin.json"
-        described = kubeconfig(
+        self.kubeconfig = write_kubeconfig(
+            folder / "admin.kubeconfig",
             server=f"https://127.0.0.1:{self._port}",
             authority=self._made.ca.read_bytes(),
             token=self._made.secret("kubernetes-admin"),
         )
-        self.kubeconfig.write_text(json.dumps(described))
 
     def _spawn(self) -> None:
         with (self._folder / "apiserver.log").open("ab") as log:

@@ -23,7 +23,6 @@ from typing import Any, TypeVar
 
 import httpx
 import pytest
-import yaml
 from hami_scheduler.bootstrap import open_service
 from hami_scheduler.routes import create_app
 from hami_scheduler.service import Service
@@ -41,7 +40,7 @@ from hamicommon.settings import (
     RedisSettings,
 )
 from hamictl.local.credentials import ensure_credentials
-from hamictl.local.kubernetes import kubeconfig
+from hamictl.servers.kubeconfig import write_kubeconfig
 
 Json = dict[str, Any]
 T = TypeVar("T")
@@ -75,11 +74,12 @@ def kubeconfig_file(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         *("--tls-key", str(made.key("apiserver")), "--token-file", str(made.tokens)),
     ]
     url = f"https://127.0.0.1:{port}"
-    config = kubeconfig(
-        server=url, authority=made.ca.read_bytes(), token=made.secret("kubernetes-admin")
+    path = write_kubeconfig(
+        folder / "kubeconfig",
+        server=url,
+        authority=made.ca.read_bytes(),
+        token=made.secret("kubernetes-admin"),
     )
-    path = folder / "kubeconfig"
-    path.write_text(yaml.safe_dump(config))
     with (folder / "log").open("w") as log:
         process = subprocess.Popen(argv, stdout=log, stderr=log, cwd=folder, env=dict(os.environ))
         try:

@@ -53,8 +53,10 @@ def test_kube_scheduler_is_configured_as_in_the_local_system_but_with_tls_and_el
     for managed in (extender["managedResources"], local["extenders"][0]["managedResources"]):
         managed.sort(key=lambda item: item["name"])
     assert extender == local["extenders"][0]
-    for key in ("podInitialBackoffSeconds", "podMaxBackoffSeconds", "profiles", "apiVersion"):
+    for key in ("podInitialBackoffSeconds", "podMaxBackoffSeconds", "apiVersion"):
         assert written[key] == local[key]
+    # A cluster has a scheduler for the pods that ask for no card; the local system has not.
+    assert written["profiles"] == [{"schedulerName": "hami-scheduler"}]
     assert written["leaderElection"]["leaderElect"] is True
 
 

@@ -1,8 +1,11 @@
 """Quantities are read as Kubernetes reads them: what counts is how the number is written."""
 
+from fractions import Fraction
+
 import pytest
 from hamicommon.errors import InvalidRequest
-from hamicommon.k8s.quantities import parse_ceil, parse_int
+from hamicommon.k8s import quantities
+from hamicommon.k8s.quantities import parse_ceil, parse_exact, parse_int, parse_milli
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -58,6 +61,10 @@ def test_an_integer_is_what_as_int64_yields(written, value) -> None:
         ("100Ti", 109951162777600),
         ("1e30", 2**63 - 1),
         ("1Ei", 2**60),
+        ("64Gi", 64 * 2**30),
+        ("1E", 10**18),
+        ("500m", 1),
+        (3, 3),
     ],
 )
 def test_a_fraction_is_rounded_away_from_zero(written, value) -> None:
@@ -65,8 +72,27 @@ def test_a_fraction_is_rounded_away_from_zero(written, value) -> None:
 
 
 @pytest.mark.parametrize(
+    ("written", "thousandths"),
+    [
+        ("2", 2000),
+        ("500m", 500),
+        ("1.5", 1500),
+        ("100n", 1),
+        ("-100n", -1),
+        (3, 3000),
+        ("1e3", 10**6),
+        ("64Gi", 64 * 2**30 * 1000),
+        ("1E", 10**21),
+    ],
+)
+def test_thousandths_are_rounded_away_from_zero(written, thousandths) -> None:
+    assert parse_milli(written) == thousandths
+
+
+@pytest.mark.parametrize(
     "written",
-    ["", " ", "abc", "1x", "1 Gi", "--1", "1.2.3", "1ki", "Gi", ".", "1e", "1e1.5", None, True, [],
+    ["", " ", "abc", "1x", "1 Gi", "--1", "1.2.3", "1ki", "Gi", "e3", ".", "1e", "1KiB", "1Q",
+     "1-5", "1e1.5", None, True, [],
      "\u0661"],
 )  # fmt: skip
 def test_garbage_is_refused_with_the_value(written) -> None:
@@ -74,6 +100,11 @@ def test_garbage_is_refused_with_the_value(written) -> None:
         parse_int(written)
     with pytest.raises(InvalidRequest, match="is not a quantity"):
         parse_ceil(written)
+
+
+def test_a_number_with_an_unknown_unit_is_told_apart_from_what_is_no_number() -> None:
+    with pytest.raises(quantities.NoSuchSuffix, match="'mm' is no unit"):
+        parse_exact("1mm")
 
 
 def test_an_absurd_exponent_is_refused_without_computing_it() -> None:
@@ -97,3 +128,46 @@ def test_any_text_is_read_or_refused(text: str) -> None:
     except InvalidRequest:
         return
     assert value is None or value == parse_ceil(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "canonical"),
+    [
+        ("1024Mi", "1Gi"),
+        ("0.5", "500m"),
+        ("1000m", "1"),
+        ("1000000", "1M"),
+        ("3000", "3k"),
+        ("1.5k", "1500"),
+        ("0", "0"),
+        ("0Gi", "0"),
+        ("1023Ki", "1023Ki"),
+        ("1000Ki", "1000Ki"),
+        ("0.5Ki", "512"),
+        ("1e3", "1e3"),
+        ("-1", "-1"),
+        ("+5", "5"),
+        ("100", "100"),
+        ("1.5Gi", "1536Mi"),
+        ("0.0000000001", "1n"),
+    ],
+)
+def test_the_canonical_form_is_the_one_of_the_real_server(text: str, canonical: str) -> None:
+    assert quantities.canonical(text) == canonical
+
+
+@settings(max_examples=100)
+@given(
+    number=st.integers(min_value=-(10**15), max_value=10**15),
+    suffix=st.sampled_from(["", "m", "k", "M", "Ki", "Mi", "Gi"]),
+)
+def test_the_canonical_form_keeps_the_value_and_is_stable(number: int, suffix: str) -> None:
+    text = f"{number}{suffix}"
+    canonical = quantities.canonical(text)
+    assert parse_exact(canonical) == parse_exact(text)
+    assert quantities.canonical(canonical) == canonical
+
+
+def test_values_are_exact() -> None:
+    assert parse_exact("0.1") == Fraction(1, 10)
+    assert parse_exact("1Ei") == 2**60

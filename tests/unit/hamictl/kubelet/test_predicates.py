@@ -2,14 +2,15 @@
 
 from hamictl.kubelet import predicates
 from hamictl.kubelet.predicates import Rejection
+from hamictl.occupancy import amounts, pod_requests
 
 from tests.unit.hamictl.kubelet.pods import container, pod
 
-ALLOCATABLE = predicates.amounts({"cpu": "4", "memory": "8Gi", "pods": "2", "nvidia.com/gpu": "10"})
+ALLOCATABLE = amounts({"cpu": "4", "memory": "8Gi", "pods": "2", "nvidia.com/gpu": "10"})
 
 
 def check(wanted: dict, *others: dict, **labels: str) -> Rejection | None:  # type: ignore[type-arg]
-    used = [predicates.requested(other) for other in others]
+    used = [pod_requests(other["spec"]) for other in others]
     return predicates.check(wanted, used, allocatable=ALLOCATABLE, labels=labels)
 
 
@@ -43,19 +44,6 @@ def test_a_device_beyond_allocatable_is_refused_with_the_resources_name() -> Non
 
 def test_a_resource_that_the_node_does_not_list_may_be_the_clusters() -> None:
     assert check(pod(container(limits={"example.com/thing": "5"}))) is None
-
-
-def test_init_containers_count_by_the_largest_and_sidecars_with_the_others() -> None:
-    wanted = pod(
-        container("a", limits={"cpu": "1"}),
-        container("b", limits={"cpu": "1"}),
-        init=(
-            container("side", limits={"cpu": "500m"}, restartPolicy="Always"),
-            container("big", limits={"cpu": "3"}),
-        ),
-    )
-
-    assert predicates.requested(wanted)["cpu"] == 3500
 
 
 def test_a_node_selector_that_does_not_match_is_refused() -> None:

@@ -1,9 +1,11 @@
-"""Reads Kubernetes quantities exactly as the API machinery does.
+"""Reads and writes Kubernetes quantities exactly as the API machinery does.
 
 Resource amounts arrive as text (`"16Gi"`, `"1k"`) or as JSON numbers. `parse_int` answers what
 `Quantity.AsInt64` answers, which depends on how the number is *written*: `10.5k` is an integer to
-it, `16.0Gi` and `1000m` are not. Source: apimachinery `pkg/api/resource`, `ParseQuantity`.
-`resources.py` and the vendors build device requests from these.
+it, `16.0Gi` and `1000m` are not. `canonical` writes what the API server stores: `1024Mi` as `1Gi`,
+`0.5` as `500m`. Source: apimachinery `pkg/api/resource`; only a number without any digit, which is
+0 there, is refused here.
+`resources.py` and the vendors build device requests from these, hamictl its own Kubernetes.
 """
 
 from __future__ import annotations
@@ -11,19 +13,40 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import lru_cache
+from typing import Literal
 
 from hamicommon.errors import InvalidRequest
 
 INT64_MAX = 2**63 - 1
 
-_WRITTEN = re.compile(r"([+-]?)0*([0-9]*)(?:\.([0-9]*))?([^0-9.].*)?")
+Family = Literal["binary", "decimal", "exponent"]
+"""Which suffixes a quantity was written with, and is written back with."""
+
+_WRITTEN = re.compile(
+    r"([+-]?)(?=\.?[0-9])0*([0-9]*)(?:\.([0-9]*))?([eEinumkKMGTP]*[-+]?[0-9]*)", re.ASCII
+)
 _DECIMAL = {"n": -9, "u": -6, "m": -3, "": 0, "k": 3, "M": 6, "G": 9, "T": 12, "P": 15, "E": 18}
 _BINARY = {"Ki": 10, "Mi": 20, "Gi": 30, "Ti": 40, "Pi": 50, "Ei": 60}
+_DECIMAL_NAMES = {power: name for name, power in _DECIMAL.items()}
+_BINARY_NAMES = ("", *_BINARY)
 _EXPONENT = re.compile(r"[eE]([+-]?[0-9]{1,9})")
 _LONGEST = 100
 """Characters of a quantity; an int64 with any fraction and suffix needs fewer."""
+_LARGEST_EXPONENT = 999
+"""Powers of ten that are worth computing."""
 _DIGITS_OF_INT64 = 18
 """So many decimal digits always fit an int64; longer numbers take Kubernetes' slow path."""
+_NANO = 10**9
+"""The finest unit; what is finer is rounded away from zero."""
+
+
+class NotAQuantity(InvalidRequest):
+    """A value that is no quantity."""
+
+
+class NoSuchSuffix(NotAQuantity):
+    """A number with letters behind it that are no unit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,12 +58,13 @@ class _Written:
     decimals: str
     base: int
     exponent: int
+    family: Family
 
     @property
     def value(self) -> Fraction:
         digits = int(self.whole + self.decimals)
         exact = Fraction(digits, 10 ** len(self.decimals)) * Fraction(self.base) ** self.exponent
-        return -exact if self.negative else exact
+        return Fraction(_away_from_zero((-exact if self.negative else exact) * _NANO), _NANO)
 
     @property
     def is_short(self) -> bool:
@@ -57,7 +81,7 @@ def parse_int(quantity: object) -> int | None:
 
     None means a fraction, or an integer written as one (`16.0Gi`, `1000m`), or too large.
 
-    Raises: InvalidRequest when `quantity` is no quantity at all.
+    Raises: NotAQuantity.
     """
     written = _read(quantity)
     if not written.is_short:
@@ -65,50 +89,123 @@ def parse_int(quantity: object) -> int | None:
     scale = (written.exponent if written.base == 10 else 0) - len(written.decimals)
     if scale < 0:
         return None
-    if written.base == 10 and scale > _DIGITS_OF_INT64 and int(written.whole + written.decimals):
-        return None
+    if written.base == 10 and scale > _DIGITS_OF_INT64:
+        return None if int(written.whole + written.decimals) else 0
     value = written.value
     return int(value) if abs(value) <= INT64_MAX else None
 
 
 def parse_ceil(quantity: object) -> int:
-    """The quantity as an integer, rounded away from zero (`Quantity.Value`).
+    """The quantity as an int64, rounded away from zero (`Quantity.Value`).
 
-    Raises: InvalidRequest when `quantity` is no quantity at all.
+    Raises: NotAQuantity, or InvalidRequest when it is out of every range.
+    """
+    whole = _away_from_zero(parse_exact(quantity))
+    return max(-INT64_MAX, min(whole, INT64_MAX))
+
+
+def parse_milli(quantity: object) -> int:
+    """The quantity in thousandths, rounded away from zero (`Quantity.MilliValue`).
+
+    Where that would overflow an int64 it is the true value.
+
+    Raises: NotAQuantity, or InvalidRequest when it is out of every range.
+    """
+    return _away_from_zero(parse_exact(quantity) * 1000)
+
+
+def parse_exact(quantity: object) -> Fraction:
+    """The exact value, to nano units.
+
+    Raises: NotAQuantity, or InvalidRequest when it is out of every range.
     """
     written = _read(quantity)
-    if abs(written.exponent) > 2 * _DIGITS_OF_INT64 + 30:
+    if abs(written.exponent) > _LARGEST_EXPONENT:
         raise InvalidRequest(f"{quantity!r} is out of range: write an amount below 2^63")
-    size = abs(written.value)
-    rounded = min(-(-size.numerator // size.denominator), INT64_MAX)
-    return -rounded if written.negative else rounded
+    return written.value
+
+
+def family(quantity: object) -> Family:
+    """Which suffixes the quantity is written with.
+
+    Raises: NotAQuantity.
+    """
+    return _read(quantity).family
+
+
+@lru_cache(maxsize=4096)
+def canonical(quantity: str) -> str:
+    """The one spelling that the API server stores for `quantity`.
+
+    Raises: NotAQuantity, or InvalidRequest when it is out of every range.
+    """
+    return render(parse_exact(quantity), family(quantity))
+
+
+def render(number: Fraction, family: Family = "decimal") -> str:
+    """Writes `number`, of nano units at the finest, in the canonical form of its family."""
+    if number == 0:
+        return "0"
+    if family == "binary" and abs(number) >= 1024:
+        return _render_binary(_away_from_zero(number))
+    return _render_decimal(number, family)
+
+
+def _render_binary(number: int) -> str:
+    power = 0
+    while power < len(_BINARY_NAMES) - 1 and number % 1024 == 0:
+        number //= 1024
+        power += 1
+    return f"{number}{_BINARY_NAMES[power]}"
+
+
+def _render_decimal(number: Fraction, family: Family) -> str:
+    power = -9
+    mantissa = number * _NANO
+    while power < 18 and mantissa % 1000 == 0:
+        mantissa /= 1000
+        power += 3
+    if family == "exponent":
+        return f"{mantissa}e{power}" if power else str(mantissa)
+    return f"{mantissa}{_DECIMAL_NAMES[power]}"
+
+
+def _away_from_zero(number: Fraction) -> int:
+    size = -(-abs(number.numerator) // number.denominator)
+    return size if number >= 0 else -size
 
 
 def _read(quantity: object) -> _Written:
     if isinstance(quantity, bool) or not isinstance(quantity, str | int | float):
-        raise InvalidRequest(f"{quantity!r} is not a quantity: write a number such as 1 or 16Gi")
-    text = str(quantity).strip()
+        raise NotAQuantity(f"{quantity!r} is not a quantity: write a number such as 1 or 16Gi")
+    return _read_text(str(quantity).strip())
+
+
+@lru_cache(maxsize=4096)
+def _read_text(text: str) -> _Written:
     if len(text) > _LONGEST:
         raise InvalidRequest(f"{text[:20]}... is out of range: write an amount below 2^63")
     match = _WRITTEN.fullmatch(text)
-    suffix = _suffix(match.group(4) or "") if match else None
-    if match is None or suffix is None or not re.search(r"[0-9]", text):
-        raise InvalidRequest(f"{quantity!r} is not a quantity: write a number such as 1 or 16Gi")
-    base, exponent = suffix
+    if match is None:
+        raise NotAQuantity(f"{text!r} is not a quantity: write a number such as 1 or 16Gi")
+    base, exponent, family = _suffix(text, match.group(4))
     return _Written(
         negative=match.group(1) == "-",
         whole=match.group(2) or "0",
         decimals=match.group(3) or "",
         base=base,
         exponent=exponent,
+        family=family,
     )
 
 
-def _suffix(text: str) -> tuple[int, int] | None:
-    """(base, exponent) of a suffix, or None when there is no such suffix."""
-    if text in _DECIMAL:
-        return 10, _DECIMAL[text]
-    if text in _BINARY:
-        return 2, _BINARY[text]
-    exponent = _EXPONENT.fullmatch(text)
-    return (10, int(exponent.group(1))) if exponent else None
+def _suffix(text: str, suffix: str) -> tuple[int, int, Family]:
+    """Base, exponent and family of a suffix."""
+    if suffix in _DECIMAL:
+        return 10, _DECIMAL[suffix], "decimal"
+    if suffix in _BINARY:
+        return 2, _BINARY[suffix], "binary"
+    exponent = _EXPONENT.fullmatch(suffix)
+    if exponent is None:
+        raise NoSuchSuffix(f"{text!r} is not a quantity: {suffix!r} is no unit such as m, k or Gi")
+    return 10, int(exponent.group(1)), "exponent"

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from hamictl.apiserver import quantities
+from hamicommon.k8s.quantities import parse_exact
+
 from hamictl.apiserver.errors import Json
 
 # Kubernetes' DefaultTolerationSeconds admission plugin.
@@ -57,7 +58,7 @@ def qos_class(spec: Json) -> str:
         resources = container.get("resources", {})
         requests, limits = resources.get("requests", {}), resources.get("limits", {})
         for name in ("cpu", "memory"):
-            request, limit = (quantities.value(have.get(name, "0")) for have in (requests, limits))
+            request, limit = (parse_exact(have.get(name, "0")) for have in (requests, limits))
             asked = asked or request > 0 or limit > 0
             guaranteed = guaranteed and limit > 0 and request == limit
     if not asked:

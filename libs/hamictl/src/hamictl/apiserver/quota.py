@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from fractions import Fraction
 
-from hamictl.apiserver import quantities
+from hamicommon.k8s.quantities import family, parse_exact, render
+
 from hamictl.apiserver.calls import Target
 from hamictl.apiserver.errors import Json
 from hamictl.apiserver.store import Transaction
@@ -38,17 +39,17 @@ def charge(transaction: Transaction, target: Target, pod: Json) -> None:
         over = sorted(
             name
             for name, amount in cost.items()
-            if amount + quantities.value(used.get(name, "0")) > quantities.value(hard[name])
+            if amount + parse_exact(used.get(name, "0")) > parse_exact(hard[name])
         )
         if over:
-            requested = ",".join(f"{name}={quantities.render(cost[name])}" for name in over)
+            requested = ",".join(f"{name}={render(cost[name])}" for name in over)
             have = ",".join(f"{name}={used.get(name, '0')}" for name in over)
             limited = ",".join(f"{name}={hard[name]}" for name in over)
             raise target.forbidden(
                 f"exceeded quota: {stored.name}, requested: {requested}, used: {have}, "
                 f"limited: {limited}"
             )
-        total = {name: quantities.value(used.get(name, "0")) for name in hard}
+        total = {name: parse_exact(used.get(name, "0")) for name in hard}
         for name, amount in cost.items():
             total[name] += amount
         _write(transaction, quota, hard, total)
@@ -81,10 +82,10 @@ def pod_cost(pod: Json) -> Amounts:
         together: Amounts = {}
         for container in spec.get("containers", []):
             for name, text in container.get("resources", {}).get(kind, {}).items():
-                together[name] = together.get(name, Fraction(0)) + quantities.value(text)
+                together[name] = together.get(name, Fraction(0)) + parse_exact(text)
         for container in spec.get("initContainers", []):
             for name, text in container.get("resources", {}).get(kind, {}).items():
-                together[name] = max(together.get(name, Fraction(0)), quantities.value(text))
+                together[name] = max(together.get(name, Fraction(0)), parse_exact(text))
         for name, amount in together.items():
             cost[f"{kind}.{name}"] = amount
             if kind == "requests" and not is_extended(name):
@@ -97,10 +98,10 @@ def _must_be_set(name: str) -> bool:
 
 
 def _write(transaction: Transaction, quota: Json, hard: Json, used: Amounts) -> None:
-    families = {name: quantities.parse(hard[name])[1] for name in hard}
+    families = {name: family(hard[name]) for name in hard}
     status = {
         "hard": hard,
-        "used": {name: quantities.render(used[name], families[name]) for name in hard},
+        "used": {name: render(used[name], families[name]) for name in hard},
     }
     if status != quota.get("status"):
         transaction.put("resourcequotas", quota | {"status": status})

@@ -17,8 +17,9 @@ from pathlib import Path
 from typing import Any
 
 import orjson
+from hamicommon.errors import InvalidRequest
+from hamicommon.k8s import quantities
 
-from hamictl.apiserver import quantities
 from hamictl.apiserver.errors import Json
 
 Convert = Callable[[Any, str, "Findings"], Any]
@@ -26,6 +27,11 @@ _FILE = Path(__file__).parent / "_generated" / "fields.json"
 _TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:\d\d)")
 # MicroTime is read with exactly six digits; anything else is refused by the real server too.
 _MICRO_TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}(Z|[+-]\d\d:\d\d)")
+
+_NO_QUANTITY = (
+    "quantities must match the regular expression '^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$'"
+)
+_BAD_SUFFIX = "unable to parse quantity's suffix"
 
 
 class Unreadable(ValueError):
@@ -129,8 +135,10 @@ def _quantity(value: Any, path: str, findings: Findings) -> str:
         raise Unreadable(_cannot(value, path, "resource.Quantity"))
     try:
         return quantities.canonical(str(value).strip())
-    except ValueError as error:
-        raise Unreadable(f"{path.lstrip('.')}: {error}") from error
+    except quantities.NoSuchSuffix as error:
+        raise Unreadable(f"{path.lstrip('.')}: {_BAD_SUFFIX}") from error
+    except InvalidRequest as error:
+        raise Unreadable(f"{path.lstrip('.')}: {_NO_QUANTITY}") from error
 
 
 def _string(value: Any, path: str, findings: Findings) -> str:

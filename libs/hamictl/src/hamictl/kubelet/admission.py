@@ -13,7 +13,8 @@ from hamictl.kubelet import pod_spec, predicates
 from hamictl.kubelet.device_allocator import DeviceAllocator
 from hamictl.kubelet.devices import AdmissionError
 from hamictl.kubelet.pod_spec import Json
-from hamictl.kubelet.predicates import Amounts, Rejection
+from hamictl.kubelet.predicates import Rejection
+from hamictl.occupancy import Amounts, amounts
 
 
 class Admission:
@@ -44,10 +45,10 @@ class Admission:
                     reason="UnexpectedAdmissionError",
                     message=f"Allocate failed due to {exc}, which is unexpected",
                 )
-        amounts = predicates.amounts(self._allocatable())
+        allocatable = amounts(self._allocatable())
         book = self._allocator.book
         if book.has_pod(pod_spec.uid(pod)):
             # Devices that are held count as present even while their plugin is away.
             for resource, count in book.held_counts().items():
-                amounts[resource] = max(amounts.get(resource, 0), count)
-        return predicates.check(pod, others, allocatable=amounts, labels=self._labels())
+                allocatable[resource] = max(allocatable.get(resource, 0), count)
+        return predicates.check(pod, others, allocatable=allocatable, labels=self._labels())

@@ -11,12 +11,12 @@ from collections.abc import Iterable
 
 from hamicommon.k8s.client import KubeApi
 
-from hamictl.kubelet import pod_spec, predicates
+from hamictl.kubelet import pod_spec
 from hamictl.kubelet.admission import Admission
 from hamictl.kubelet.container_worker import Machine
 from hamictl.kubelet.pod_spec import Json
 from hamictl.kubelet.pod_worker import PodWorker
-from hamictl.kubelet.predicates import Amounts
+from hamictl.occupancy import Amounts, pod_requests
 
 logger = logging.getLogger(__name__)
 
@@ -124,7 +124,7 @@ class Kubelet:
             worker.request_stop(pod_spec.grace_s(pod), gone=True)
         elif pod_spec.is_deleting(latest):
             worker.request_stop(pod_spec.grace_s(latest))
-        self._requests[uid] = predicates.requested(pod)
+        self._requests[uid] = pod_requests(pod["spec"])
         self._tasks.create_task(self._run(uid, worker), name=f"pod {pod_spec.name(pod)}")
 
     def _others(self, uid: str) -> Iterable[Amounts]:

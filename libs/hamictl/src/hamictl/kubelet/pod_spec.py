@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from hamictl.kubelet import quantities
+from hamicommon.k8s.quantities import parse_ceil
 
 Json = dict[str, Any]
 
@@ -70,7 +70,7 @@ def restart_policy(pod: Json) -> str:
 def limits(container: Json) -> dict[str, int]:
     """Limits in base units; devices are allocated by limits."""
     given = (container.get("resources") or {}).get("limits") or {}
-    return {resource: quantities.value(amount) for resource, amount in given.items()}
+    return {resource: parse_ceil(amount) for resource, amount in given.items()}
 
 
 def is_terminal(pod: Json) -> bool:

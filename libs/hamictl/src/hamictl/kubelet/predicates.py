@@ -10,11 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from hamictl.kubelet import pod_spec, quantities
 from hamictl.kubelet.pod_spec import Json
-
-Amounts = dict[str, int]
-"""By resource: CPU in thousandths, memory in bytes, the rest in units."""
+from hamictl.occupancy import PODS, Amounts, add, pod_requests
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,45 +20,6 @@ class Rejection:
 
     reason: str
     message: str
-
-
-def amounts(given: Mapping[str, str | int]) -> Amounts:
-    """A resource list in comparable numbers."""
-    return {
-        resource: quantities.milli_value(amount) if resource == "cpu" else quantities.value(amount)
-        for resource, amount in given.items()
-    }
-
-
-def requested(pod: Json) -> Amounts:
-    """What the pod occupies: its containers together, or its largest init container."""
-    total: Amounts = {}
-    for container in pod_spec.app_containers(pod):
-        _add(total, _requests(container))
-    sidecars: Amounts = {}
-    peak: Amounts = {}
-    for container in pod_spec.init_containers(pod):
-        if pod_spec.is_sidecar(pod, container):
-            _add(sidecars, _requests(container))
-            continue
-        needed = dict(sidecars)
-        _add(needed, _requests(container))
-        peak = {r: max(peak.get(r, 0), needed.get(r, 0)) for r in peak | needed}
-    _add(total, sidecars)
-    total = {r: max(total.get(r, 0), peak.get(r, 0)) for r in total | peak}
-    _add(total, amounts(pod["spec"].get("overhead") or {}))
-    return total
-
-
-def _requests(container: Json) -> Amounts:
-    resources = container.get("resources") or {}
-    # A missing request equals the limit; the API server's defaulting says the same.
-    return amounts({**(resources.get("limits") or {}), **(resources.get("requests") or {})})
-
-
-def _add(total: Amounts, more: Amounts) -> None:
-    for resource, amount in more.items():
-        total[resource] = total.get(resource, 0) + amount
 
 
 def check(
@@ -73,13 +31,12 @@ def check(
 ) -> Rejection | None:
     """The first predicate that fails, or None. Extended resources that the node does not list are
     not checked: they may be the cluster's."""
-    used: Amounts = {"pods": 0}
+    used: Amounts = {PODS: 0}
     for other in others:
-        _add(used, other)
-        used["pods"] += 1
-    wanted = {"pods": 1} | {
+        used = add(used, {**other, PODS: 1})
+    wanted = {PODS: 1} | {
         resource: amount
-        for resource, amount in requested(pod).items()
+        for resource, amount in pod_requests(pod["spec"]).items()
         if amount > 0 and (resource in allocatable or "/" not in resource)
     }
     for resource, amount in wanted.items():

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from hamictl.kubescheduler import resources
+from hamictl import occupancy
 
 Json = dict[str, Any]
 
@@ -64,7 +64,7 @@ class Cluster:
     def set_node(self, item: Json) -> None:
         """A node was added or changed."""
         name = item["metadata"]["name"]
-        room = resources.amounts((item.get("status") or {}).get("allocatable"))
+        room = occupancy.amounts((item.get("status") or {}).get("allocatable"))
         node = self._nodes.get(name)
         if node is not None:
             node.item, node.allocatable = item, room
@@ -101,7 +101,7 @@ class Cluster:
 
     def _place(self, pod: Json, node: str) -> None:
         uid = pod["metadata"]["uid"]
-        requests = resources.pod_requests(pod["spec"])
+        requests = occupancy.pod_requests(pod["spec"])
         placed = Placed(node=node, requests=requests, for_score=score_requests(pod["spec"]))
         if self._placed.get(uid) == placed:
             return
@@ -116,15 +116,15 @@ class Cluster:
 
 def score_requests(spec: Mapping[str, Any]) -> dict[str, int]:
     """cpu and memory as kube-scheduler scores them: every container takes something."""
-    total = {resources.CPU: 0, resources.MEMORY: 0}
+    total = {occupancy.CPU: 0, occupancy.MEMORY: 0}
     for container in spec.get("containers") or ():
-        own = resources.amounts((container.get("resources") or {}).get("requests"))
-        total[resources.CPU] += own.get(resources.CPU, _DEFAULT_CPU_MILLI)
-        total[resources.MEMORY] += own.get(resources.MEMORY, _DEFAULT_MEMORY_BYTES)
+        own = occupancy.amounts((container.get("resources") or {}).get("requests"))
+        total[occupancy.CPU] += own.get(occupancy.CPU, _DEFAULT_CPU_MILLI)
+        total[occupancy.MEMORY] += own.get(occupancy.MEMORY, _DEFAULT_MEMORY_BYTES)
     return total
 
 
 def _count(node: Node, placed: Placed, sign: int) -> None:
-    node.taken = resources.add(node.taken, placed.requests, sign)
-    node.taken_for_score = resources.add(node.taken_for_score, placed.for_score, sign)
+    node.taken = occupancy.add(node.taken, placed.requests, sign)
+    node.taken_for_score = occupancy.add(node.taken_for_score, placed.for_score, sign)
     node.pods += sign

@@ -17,7 +17,7 @@ from hamicommon.errors import Unavailable
 
 from hamictl.kubescheduler.cluster import Json, Node
 from hamictl.kubescheduler.configuration import ExtenderConfig, TlsConfig
-from hamictl.kubescheduler.resources import names_of
+from hamictl.occupancy import names_of
 
 # Below uvicorn's five seconds: a connection that the server is about to close is never re-used.
 _KEEPALIVE_S = 3.0

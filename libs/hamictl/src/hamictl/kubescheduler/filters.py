@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from hamictl.kubescheduler.cluster import Json, Node
-from hamictl.kubescheduler.resources import CPU, MEMORY, PODS, pod_requests
+from hamictl.occupancy import CPU, MEMORY, PODS, pod_requests
 
 _UNSCHEDULABLE_TAINT = {"key": "node.kubernetes.io/unschedulable", "effect": "NoSchedule"}
 _REFUSING_EFFECTS = ("NoSchedule", "NoExecute")

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 
 from hamictl.kubescheduler.cluster import Json, Node, score_requests
 from hamictl.kubescheduler.filters import selected, untolerated_preferences
-from hamictl.kubescheduler.resources import CPU, MEMORY
+from hamictl.occupancy import CPU, MEMORY
 
 MAX_SCORE = 100
 MAX_EXTENDER_SCORE = 10

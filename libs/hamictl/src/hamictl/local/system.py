@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from pathlib import Path
 
 import yaml
 from hamicommon.db import schema
@@ -22,6 +21,7 @@ from hamictl.local.options import UpOptions
 from hamictl.local.ports import stable_ports
 from hamictl.local.registration import register_webhook
 from hamictl.local.servers import data_servers
+from hamictl.servers.kubeconfig import write_kubeconfig
 from hamictl.supervisor.specs import Spec, StepSpec
 
 _PORTS = ("postgres", "redis", "nats", "apiserver", "scheduler", "webhook", "metrics")
@@ -47,13 +47,11 @@ def prepare(layout: Layout, options: UpOptions) -> services.Context:
         kubeconfig=options.kubeconfig or layout.kubeconfig,
     )
     if options.kubeconfig is None:
-        _write_yaml(
+        write_kubeconfig(
             layout.kubeconfig,
-            kubernetes.kubeconfig(
-                server=context.url("apiserver", "https"),
-                authority=credentials.ca.read_bytes(),
-                token=credentials.secret("kubernetes-admin"),
-            ),
+            server=context.url("apiserver", "https"),
+            authority=credentials.ca.read_bytes(),
+            token=credentials.secret("kubernetes-admin"),
         )
     return context
 
@@ -78,16 +76,12 @@ def specs(context: services.Context) -> Sequence[Spec]:
     found.append(services.metrics(context, ("migrations", "nats")))
     if emulated:
         configuration = context.layout.folder / "kube-scheduler.yaml"
-        _write_yaml(
-            configuration,
-            kubernetes.scheduler_configuration(
-                kubeconfig_path=str(context.kubeconfig),
-                extender_url=context.url("scheduler"),
-                scheduler_name=services.SCHEDULER_NAME,
-                # Pods that ask for no card keep the default name; somebody has to place them.
-                other_profiles=("default-scheduler",),
-            ),
+        described = kubernetes.scheduler_configuration(
+            kubeconfig_path=str(context.kubeconfig),
+            extender_url=context.url("scheduler"),
+            scheduler_name=services.SCHEDULER_NAME,
         )
+        configuration.write_text(yaml.safe_dump(described, sort_keys=False))
         found.append(services.kube_scheduler(context, configuration))
         found.append(services.workloads(context))
     for node in context.options.simulated():
@@ -128,10 +122,3 @@ def _migrations(context: services.Context) -> StepSpec:
         run=lambda: asyncio.to_thread(schema.upgrade, settings, context.project.migrations),
         after=("postgres",),
     )
-
-
-def _write_yaml(path: Path, value: object) -> None:
-    partial = path.with_name(path.name + ".partial")
-    partial.touch(mode=0o600)
-    partial.write_text(yaml.safe_dump(value, sort_keys=False))
-    partial.replace(path)

@@ -103,6 +103,7 @@ def prepare(
 def write_users(folder: Path, url: str, users: Sequence[KubeUser]) -> dict[str, Path]:
     """Give every user a token (tokens.csv) and a kubeconfig; the files by user name."""
     rows, files = [], {}
+    authority = (folder / "ca.crt").read_bytes()
     for user in users:
         token = secrets.token_hex(16)
         groups = ",".join(user.groups)
@@ -110,7 +111,7 @@ def write_users(folder: Path, url: str, users: Sequence[KubeUser]) -> dict[str, 
         files[user.name] = write_kubeconfig(
             folder / f"{user.name.replace(':', '-')}.kubeconfig",
             server=url,
-            ca_file=folder / "ca.crt",
+            authority=authority,
             user=user.name,
             token=token,
         )

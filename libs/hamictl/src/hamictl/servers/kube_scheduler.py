@@ -12,11 +12,13 @@ from hamictl.servers.ports import LOOPBACK, free_port
 from hamictl.servers.probes import http_ready
 
 _GROUP = "kubescheduler.config.k8s.io"
+CURRENT = (1, 25)
+"""The first version that reads the configuration's v1, as all later ones do."""
 
 
 def config_version(version: tuple[int, int]) -> str:
     """The newest version of the configuration that a kube-scheduler of this version reads."""
-    if version >= (1, 25):
+    if version >= CURRENT:
         return "v1"
     if version >= (1, 23):
         return "v1beta3"
@@ -31,11 +33,15 @@ def scheduler_config(
     profiles: Sequence[str] = ("default-scheduler",),
     back_off_s: tuple[int, int] = (1, 1),
 ) -> dict[str, Any]:
-    """A KubeSchedulerConfiguration; `extenders` are entries as that type has them."""
+    """A KubeSchedulerConfiguration; `extenders` are entries as that type has them.
+
+    Back-off is 1 s: the scheduler nudges a pod when capacity becomes free (architecture 3.7), and a
+    longer back-off would only delay that.
+    """
     config: dict[str, Any] = {
         "apiVersion": f"{_GROUP}/{config_version(version)}",
         "kind": "KubeSchedulerConfiguration",
-        "clientConnection": {"kubeconfig": str(kubeconfig), "qps": 200, "burst": 400},
+        "clientConnection": {"kubeconfig": str(kubeconfig), "qps": 1000, "burst": 2000},
         "leaderElection": {"leaderElect": False},
         "podInitialBackoffSeconds": back_off_s[0],
         "podMaxBackoffSeconds": back_off_s[1],

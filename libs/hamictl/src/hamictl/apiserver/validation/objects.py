@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from hamictl.apiserver import quantities
+from hamicommon.k8s.quantities import parse_exact
+
 from hamictl.apiserver.errors import Cause, Json
 from hamictl.apiserver.resources import Resource
 from hamictl.apiserver.selectors import from_label_selector
@@ -75,7 +76,7 @@ def _node(body: Json) -> list[Cause]:
     causes: list[Cause] = []
     for part in ("capacity", "allocatable"):
         for name, text in body.get("status", {}).get(part, {}).items():
-            amount = quantities.value(text)
+            amount = parse_exact(text)
             at = f"status.{part}.{name}"
             if amount < 0:
                 causes.append(invalid(at, text, "must be greater than or equal to 0"))
@@ -98,7 +99,7 @@ def _quota(body: Json) -> list[Cause]:
     for name, text in body.get("spec", {}).get("hard", {}).items():
         at = f"spec.hard[{name}]"
         causes += [invalid(at, name, complaint) for complaint in names.qualified(name)]
-        if quantities.value(text) < 0:
+        if parse_exact(text) < 0:
             causes.append(invalid(at, text, "must be greater than or equal to 0"))
     return causes
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 
-from hamictl.apiserver import quantities
+from hamicommon.k8s.quantities import parse_exact
+
 from hamictl.apiserver.errors import Cause, Json
 from hamictl.apiserver.validation import names
 from hamictl.apiserver.validation.causes import invalid, required
@@ -40,7 +41,7 @@ def _amount(field: str, name: str, text: str) -> list[Cause]:
     if "/" not in name and not standard:
         causes.append(invalid(at, name, "must be a standard resource type or fully qualified"))
         causes.append(invalid(at, name, "must be a standard resource for containers"))
-    amount = quantities.value(text)
+    amount = parse_exact(text)
     if amount < 0:
         causes.append(invalid(at, text, "must be greater than or equal to 0"))
     elif amount.denominator != 1 and (is_extended(name) or name.startswith("hugepages-")):
@@ -54,9 +55,9 @@ def _against_limit(field: str, name: str, request: str, limit: str | None) -> li
         if not fixed:
             return []
         return [required(f"{field}.limits", "Limit must be set for non overcommitable resources")]
-    if fixed and quantities.value(request) != quantities.value(limit):
+    if fixed and parse_exact(request) != parse_exact(limit):
         return [invalid(f"{field}.requests", request, f"must be equal to {name} limit")]
-    if quantities.value(request) > quantities.value(limit):
+    if parse_exact(request) > parse_exact(limit):
         return [
             invalid(f"{field}.requests", request, f"must be less than or equal to {name} limit")
         ]

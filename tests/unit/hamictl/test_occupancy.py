@@ -1,7 +1,8 @@
-"""Quantities and what a pod occupies."""
+"""What a pod occupies."""
 
 import pytest
-from hamictl.kubescheduler.resources import amount, pod_requests
+from hamicommon.errors import InvalidRequest
+from hamictl.occupancy import amount, pod_requests
 
 
 @pytest.mark.parametrize(
@@ -28,7 +29,7 @@ def test_quantities_are_read_as_kubernetes_reads_them(
 
 @pytest.mark.parametrize("quantity", ["", "x", "1Qi", "Gi", "1 2"])
 def test_what_is_no_quantity_is_refused(quantity: str) -> None:
-    with pytest.raises(ValueError, match="is not a quantity"):
+    with pytest.raises(InvalidRequest, match="is not a quantity"):
         amount("memory", quantity)
 
 
@@ -42,6 +43,12 @@ def test_containers_add_up_and_the_largest_init_container_counts_alone() -> None
         "initContainers": [_container("5"), _container("4")],
     }
     assert pod_requests(spec) == {"cpu": 5000}
+
+
+def test_a_missing_request_equals_the_limit() -> None:
+    resources = {"limits": {"cpu": "2", "memory": "1Ki"}, "requests": {"cpu": "1"}}
+
+    assert pod_requests({"containers": [{"resources": resources}]}) == {"cpu": 1000, "memory": 1024}
 
 
 def test_a_sidecar_runs_beside_the_containers_and_later_init_containers() -> None:
