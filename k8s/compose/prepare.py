@@ -22,7 +22,7 @@ from hamictl.local.nodes import fakegpu_config, simulated_nodes
 SHARED = Path("/shared")
 NODE = Path("/node")
 KUBECONFIG = SHARED / "kubeconfig"
-GPUS = 4
+GPUS = 8
 MODEL = "NVIDIA A100-SXM4-80GB"
 MEMORY_MIB = 81920
 

@@ -10,9 +10,8 @@ import os
 import sys
 from pathlib import Path
 
-from hamicommon.bus.permissions import agent_permissions, agent_user
 from hamictl.servers import nats, postgres, valkey
-from hamictl.servers.nats_config import NatsUser
+from hamictl.servers.nats_config import NatsUser, agent_nats_user
 from hamictl.servers.plan import ServerPlan
 
 DATA = Path("/data")
@@ -33,14 +32,8 @@ def postgres_plan(password: str) -> ServerPlan:
 
 def nats_plan(password: str) -> ServerPlan:
     """Port 4222; the services may do everything, the agent only what concerns its node."""
-    allowed = agent_permissions(NODE)
     users = [NatsUser(name=f"hami-{name}", password=password) for name in ("scheduler", "metrics")]
-    agent = NatsUser(
-        name=agent_user(NODE),
-        password=password,
-        publish=allowed.publish,
-        subscribe=allowed.subscribe,
-    )
+    agent = agent_nats_user(NODE, password)
     plan = nats.prepare(DATA, port=4222, users=[*users, agent])
     file = DATA / "nats.conf"
     file.write_text(json.dumps(json.loads(file.read_text()) | {"host": EVERYWHERE}))

@@ -17,7 +17,7 @@ spec:
   containers:
   - name: main
     image: ubuntu:22.04
-    resources: {limits: {nvidia.com/gpu: 1, nvidia.com/gpumem: 3k}}
+    resources: {limits: {nvidia.com/gpu: "1", nvidia.com/gpumem: 3k}}
 """
 
 

@@ -9,11 +9,11 @@ import nats
 import pytest
 from hamicommon import events
 from hamicommon.bus.client import Bus, Deliver, Message, Subscription, open_bus
-from hamicommon.bus.permissions import agent_permissions, agent_user
+from hamicommon.bus.permissions import agent_user
 from hamicommon.errors import InvalidRequest, Unavailable
 from hamicommon.settings import NatsSettings
 from hamictl.servers import nats as nats_server
-from hamictl.servers.nats_config import NatsUser
+from hamictl.servers.nats_config import NatsUser, agent_nats_user
 from hamictl.servers.processes import running, start
 from pydantic import SecretStr
 
@@ -164,17 +164,7 @@ async def test_an_agent_reads_neither_the_grants_nor_the_replies_of_another_node
 ) -> None:
     tmp_path.chmod(0o755)
     users = [NatsUser(name="admin", password="x")]
-    for node in ("a", "b.example"):
-        allowed = agent_permissions(node)
-        users.append(
-            NatsUser(
-                name=agent_user(node),
-                password="x",
-                publish=allowed.publish,
-                subscribe=allowed.subscribe,
-                allow_responses=allowed.answers,
-            )
-        )
+    users += [agent_nats_user(node, "x") for node in ("a", "b.example")]
     plan = nats_server.prepare(tmp_path / "nats", users=users)
     with running(plan, die_with_parent=True):
         async with (

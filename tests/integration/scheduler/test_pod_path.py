@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+from datetime import UTC, datetime
+
 import pytest
 from hamicommon import events
 from hamicommon.domain.allocations import AllocationState
@@ -64,8 +67,6 @@ async def test_the_signed_grant_is_what_the_ledger_has(world: World) -> None:
 
     text = (await world.read(pod))["metadata"]["annotations"][GRANT]
     public = load_public_key(world.settings.grant_key_file.with_name("grant.pub"))
-    from datetime import UTC, datetime
-
     grant = verify(text, public, now=datetime.now(UTC))
 
     [row] = await world.rows(pod)
@@ -273,8 +274,6 @@ async def test_the_node_lock_is_handed_on_when_the_node_reports(world: World) ->
         await replica.filter(pod, "n1")
     assert await replica.bind(first, "n1") == ""
 
-    import asyncio
-
     waiting = asyncio.create_task(replica.bind(second, "n1"))
     await world.until(second, "binding")
     await world.say(events.Allocated, await world.until(first, "bound"))
@@ -337,6 +336,37 @@ async def test_a_moved_pod_is_written_down_where_it_runs(world: World) -> None:
 
     await eventually(moved, "the ledger to follow")
     assert await world.used(granted) == (0, 0, 0)
+
+
+async def test_a_quota_refuses_and_says_what_is_left(world: World) -> None:
+    replica = await world.replica()
+    [card] = await world.add_node("n1", cards=1)
+    first, pod = await world.pod("before"), await world.pod("beyond")
+    await replica.filter(first, "n1")
+    await world.api.create(
+        "/api/v1/namespaces/default/resourcequotas",
+        {
+            "metadata": {"name": "gpus"},
+            "spec": {"hard": {"limits.nvidia.com/gpumem": "1500"}},
+        },
+    )
+
+    async def counted() -> bool:
+        row = await world.database.fetchrow("SELECT limit_amount, used_amount FROM quotas")
+        return row is not None and tuple(row) == (1500, 1024)
+
+    try:
+        await eventually(counted, "the quota and what was used before it")
+        answer = await replica.filter(pod, "n1")
+        assert answer["FailedAndUnresolvableNodes"] == {"n1": "1/1 ResourceQuotaNotFit"}
+        assert await world.used(card) == (1, 1024, 0)
+    finally:
+        await world.api.delete("/api/v1/namespaces/default/resourcequotas/gpus")
+
+    async def fits() -> bool:
+        return bool((await replica.filter(pod, "n1"))["NodeNames"])
+
+    await eventually(fits, "the pod to fit without the quota")
 
 
 async def test_a_cordoned_card_gets_nothing_new(world: World) -> None:

@@ -105,7 +105,7 @@ def setup(service_name: str, settings: TelemetrySettings) -> None:
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(settings.log_level)
-    for noisy in ("uvicorn.access", "nats", "httpx", "asyncio"):
+    for noisy in ("uvicorn.access", "nats", "httpx", "asyncio", "watchfiles"):
         logging.getLogger(noisy).setLevel(logging.WARNING)
     provider = TracerProvider(resource=Resource.create({"service.name": service_name}))
     if settings.traces_file is not None:

@@ -56,6 +56,7 @@ class Cards:
         for facts in await self._probe.cards():
             self._devices[facts.uuid] = offered(facts, self._offer)
             self._health[facts.uuid] = Health()
+        await self._probe.watch_events()
         self._publish()
 
     def devices(self) -> tuple[GpuDevice, ...]:

@@ -70,17 +70,19 @@ class NodeState:
             self._book = book
             self.book_changed.notify()
 
-    async def change(self, edit: Callable[[AgentState], AgentState]) -> None:
+    async def change(
+        self, edit: Callable[[AgentState], AgentState], *, durable: bool = True
+    ) -> None:
         """Applies `edit` and writes the result; others see it only then. Raises: Unavailable."""
         async with self._saving:
             after = edit(self._state)
             if after == self._state:
                 return
             # Shielded: a cancelled caller must not leave disk and memory different.
-            await asyncio.shield(self._save(after))
+            await asyncio.shield(self._save(after, durable))
 
-    async def _save(self, after: AgentState) -> None:
-        await asyncio.to_thread(self._store.save, after)
+    async def _save(self, after: AgentState, durable: bool) -> None:
+        await asyncio.to_thread(self._store.save, after, durable=durable)
         queued = len(after.reports) > len(self._state.reports)
         self._state = after
         if queued:

@@ -8,6 +8,7 @@ become gRPC codes in one table; the kubelet puts their text into the pod's statu
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import AsyncIterator, Iterable
 from typing import Any, NoReturn
 
@@ -52,8 +53,7 @@ class Plugin(deviceplugin_pb2_grpc.DevicePluginServicer):
         self._allocating = allocating
         self._prestarting = prestarting
         self._numa_topology = numa_topology
-        self.listeners = 0
-        """Streams on which a kubelet has our devices; 0 while the kubelet is away."""
+        self._told_at_s: dict[object, float] = {}
 
     async def GetDevicePluginOptions(  # noqa: N802 - the API's name
         self, request: api.Empty, context: Context
@@ -67,14 +67,21 @@ class Plugin(deviceplugin_pb2_grpc.DevicePluginServicer):
         """All slots of all cards, at once and after every change of health."""
         seen = self._cards.changed.version
         yield self._devices()
-        self.listeners += 1
+        stream = object()
+        self._told_at_s[stream] = time.monotonic()
         try:
             while True:
                 await self._cards.changed.wait(seen)
                 seen = self._cards.changed.version
                 yield self._devices()
         finally:
-            self.listeners -= 1
+            del self._told_at_s[stream]
+
+    def listened_for_s(self) -> float | None:
+        """How long a kubelet has had our devices, in seconds; None while it is away."""
+        if not self._told_at_s:
+            return None
+        return time.monotonic() - min(self._told_at_s.values())
 
     def _devices(self) -> api.ListAndWatchResponse:
         answer = api.ListAndWatchResponse()

@@ -27,6 +27,9 @@ class DeviceProbe(Protocol):
     async def failing(self) -> Mapping[GpuUuid, str]:
         """Cards that do not answer, with the reason."""
 
+    async def watch_events(self) -> None:
+        """Registers for XID events, after `cards`; must precede `next_xid`."""
+
     async def next_xid(self) -> tuple[GpuUuid | None, int] | None:
         """Waits about a second for an XID event; a None uuid means that any card may be meant."""
 
@@ -37,8 +40,8 @@ class DeviceProbe(Protocol):
 class StateStore(Protocol):
     """The agent's state on disk."""
 
-    def save(self, state: AgentState) -> None:
-        """Replaces it durably (blocking). Raises: Unavailable."""
+    def save(self, state: AgentState, *, durable: bool) -> None:
+        """Replaces it (blocking), if `durable` also against a power cut. Raises: Unavailable."""
 
 
 class ContainerFiles(Protocol):

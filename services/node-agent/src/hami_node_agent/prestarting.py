@@ -11,7 +11,6 @@ import asyncio
 import logging
 import time
 from collections.abc import Sequence
-from dataclasses import replace
 
 from hamicommon.errors import Conflict, HamiError, InvalidRequest, Unavailable
 
@@ -101,8 +100,6 @@ class PreStarting:
             await self._reassign(found)
         else:
             await asyncio.to_thread(self._files.write_limits, found.record)
-            verified = replace(found.record, verified=True)
-            await self._state.change(lambda saved: saved.with_records([verified]))
 
     def _decide(self, owner: Holding, holdings: Sequence[Holding]) -> Verdict:
         return verdict(

@@ -11,6 +11,10 @@ from hamicommon.events import Readiness, readiness_subject
 
 from hami_node_agent.plugin import Plugin
 
+# The kubelet works the first list off after we have sent it; a pod that is admitted before finds
+# no devices.
+SETTLED_S = 1.0
+
 
 class ReadinessService:
     """Serves `hami.agents.readiness.<node>`."""
@@ -25,7 +29,8 @@ class ReadinessService:
         await self._bus.serve(readiness_subject(self._node), "", self._answer)
 
     async def _answer(self, _subject: str, _data: bytes) -> Readiness:
-        if self._plugin.listeners == 0:
-            reason = "its kubelet does not listen to the device plugin"
+        told_for_s = self._plugin.listened_for_s()
+        if told_for_s is None or told_for_s < SETTLED_S:
+            reason = "its kubelet does not know the device plugin's devices yet"
             return Readiness(node=self._node, ready=False, reason=reason)
         return Readiness(node=self._node, ready=True)

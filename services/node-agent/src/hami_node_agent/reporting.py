@@ -103,7 +103,7 @@ async def send_reports(state: NodeState, bus: Publisher, *, node: str) -> None:
 
 async def _drop(state: NodeState, report_id: str) -> None:
     try:
-        await state.change(lambda saved: saved.without_report(report_id))
+        # Sent twice after a power cut, at worst: the scheduler knows the id.
+        await state.change(lambda saved: saved.without_report(report_id), durable=False)
     except Unavailable as exc:
-        # It is sent again; the scheduler knows the id.
         logger.warning("state not saved", extra={"error": str(exc)})

@@ -1,8 +1,9 @@
 """/bind: from a reservation to a pod that is bound, with its grant told to the node first.
 
-Order: token (ledger), node lock, grant on the bus, annotations with the signed grant, the row once
-more, `pods/binding`, `bound`. Everything is read from the ledger, so any replica may do it, and
-again. The node-agent goes on with the grant; what it reports comes to `reports.py`.
+Order: token (ledger), annotations with the signed grant, node lock, the agent's readiness, grant on
+the bus, the row once more, `pods/binding`, `bound`. Everything is read from the ledger, so any
+replica may do it, and again. The node-agent goes on with the grant; what it reports comes to
+`reports.py`.
 """
 
 from __future__ import annotations
@@ -164,19 +165,20 @@ class Binding:
         raise Conflict(f"the reservation of pod {uid} changed {_CLAIMS} times while it was bound")
 
     async def _bind_claimed(self, allocation: Allocation, deadline: float) -> None:
-        await self._acquire_lock(allocation, deadline)
-        # A pod that is bound to a node whose agent or kubelet is away fails there for good.
-        await self._grants.expect_ready(allocation.node)
         grant = grant_of(
             allocation, expires_at=datetime.now(UTC) + timedelta(seconds=SIGNED_GRANT_S)
         )
+        # The patch needs no lock: whoever waits for the node then waits for less.
+        with tracer.start_as_current_span("mirror"):
+            await self._mirror(allocation, grant)
+        await self._acquire_lock(allocation, deadline)
+        # A pod that is bound to a node whose agent or kubelet is away fails there for good.
+        await self._grants.expect_ready(allocation.node)
         try:
             await self._grants.granted(grant)
         except Unavailable as exc:
             self._instruments.grants_unannounced.inc()
             logger.warning("grant not on the bus, only signed", extra={"error": str(exc)})
-        with tracer.start_as_current_span("mirror"):
-            await self._mirror(allocation, grant)
         await self._check_still_ours(allocation)
         await self._post_binding(allocation)
         await self._mark_bound(allocation)

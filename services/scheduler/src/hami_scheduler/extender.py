@@ -33,7 +33,11 @@ class ExtenderArgs:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FilterResult:
-    """The answer of /filter; all five fields are always written."""
+    """The answer of /filter; all five fields are always written.
+
+    Nodes that are unresolvable are written into both maps: kube-scheduler before 1.22 knows only
+    FailedNodes and would lose their reasons, newer ones give FailedAndUnresolvableNodes precedence.
+    """
 
     node_names: Sequence[str] | None = None
     nodes: Sequence[Json] | None = None
@@ -47,11 +51,16 @@ class FilterResult:
             {
                 "Nodes": None if self.nodes is None else {"metadata": {}, "items": self.nodes},
                 "NodeNames": self.node_names,
-                "FailedNodes": self.failed,
+                "FailedNodes": self._every_refusal(),
                 "FailedAndUnresolvableNodes": self.unresolvable,
                 "Error": self.error,
             }
         )
+
+    def _every_refusal(self) -> dict[NodeName, str] | None:
+        if self.failed is None and self.unresolvable is None:
+            return None
+        return {**(self.failed or {}), **(self.unresolvable or {})}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

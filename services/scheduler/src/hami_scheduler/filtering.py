@@ -151,7 +151,8 @@ class Filtering:
     ) -> FilterResult:
         """`allocate_at=bind`: every node that fits; kube-scheduler and /prioritize choose."""
         found = feasible(request, self._view.cluster, names)
-        if not found.placements and await self._view.refresh():
+        if not found.placements:
+            await self._view.refresh()
             found = feasible(request, self._view.cluster, names)
         if not found.placements:
             return self._refused(found.refusal, course)

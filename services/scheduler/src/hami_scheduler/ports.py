@@ -155,6 +155,14 @@ class DecisionLog(Protocol):
         ...
 
 
+class QuotaStore(Protocol):
+    """Quotas of namespaces as the ledger guards them."""
+
+    async def set_limits(self, namespace: str, limits: Mapping[str, int]) -> None:
+        """Sets exactly these limits and counts what is used. Raises: Conflict, Unavailable."""
+        ...
+
+
 class DriftJournal(Protocol):
     """Where differences between ledger, pods and nodes are written down."""
 

@@ -58,6 +58,7 @@ class Reconciler:
         synced: Callable[[], bool],
         wants_devices: Callable[[Json], bool],
         scheduler_name: str,
+        on_compared: Callable[[], None],
     ) -> None:
         self._store = store
         self._ledger = ledger
@@ -71,6 +72,7 @@ class Reconciler:
         self._synced = synced
         self._wants_devices = wants_devices
         self._scheduler_name = scheduler_name
+        self._on_compared = on_compared
         self._told: set[PodUid] = set()
 
     async def run(self, every_s: float) -> None:
@@ -79,6 +81,7 @@ class Reconciler:
             if self._synced():
                 try:
                     await self.once()
+                    self._on_compared()
                 except (Unavailable, Conflict) as exc:
                     logger.warning("reconciling waits", extra={"error": str(exc)})
             await asyncio.sleep(every_s if self._synced() else 0.5)

@@ -86,13 +86,13 @@ class Reserving:
         Raises: OverQuota, Conflict, Unavailable.
         """
         lost: set[GpuUuid] = set()
-        confirmed = False
+        checked = False
         for _ in range(MAX_REPLANS + 2):
             decision = self._decide(request, names, lost, course)
             if decision.placement is None:
-                if not confirmed:
-                    confirmed = True
-                    if await self._confirm_refusal(lost):
+                if lost or not checked:
+                    checked = True
+                    if await self._outdated(decision, lost):
                         continue
                 live = await self._store.live_of(request.uid)
                 return _kept(live, names) or decision
@@ -158,9 +158,13 @@ class Reserving:
         course.view_version = decision.view_version
         return decision
 
-    async def _confirm_refusal(self, lost: set[GpuUuid]) -> bool:
-        """True when the view was not the ledger's, so that the choice must be made again."""
-        again = await self._view.refresh() or bool(lost)
+    async def _outdated(self, refusal: Decision, lost: set[GpuUuid]) -> bool:
+        """True when the refusal was decided on another view than the ledger's, and does not count.
+
+        It does not matter who refreshed the view since, only that it is another one now.
+        """
+        await self._view.refresh()
+        again = bool(lost) or self._view.cluster.version != refusal.view_version
         lost.clear()
         return again
 

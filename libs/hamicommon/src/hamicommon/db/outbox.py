@@ -30,8 +30,9 @@ logger = logging.getLogger(__name__)
 CHANNEL = "hami_outbox"
 BATCH = 128
 POLL_S = 1.0
-# Lets a burst of commits travel in one batch; far below what a waiting view would notice.
-COALESCE_S = 0.005
+# Lets commits travel in batches. A view of another replica that is this much older plans again at
+# worst; what must be quick (grants, locks) does not go through the outbox.
+COALESCE_S = 0.025
 # Published rows stay this long for people who look; the bus keeps its own history.
 KEEP_PUBLISHED_S = 3600
 PRUNE_EVERY_S = 300.0

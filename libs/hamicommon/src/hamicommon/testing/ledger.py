@@ -116,14 +116,14 @@ class FakeLedger:
             old is None or old.state is not AllocationState.RESERVED
         ):
             raise Conflict(f"allocation {draft.replaces} is no longer only reserved")
-        if live is not None and live.id != draft.replaces:
-            raise Conflict(f"pod {draft.pod_uid} was reserved by somebody else")
         held = () if old is None else demands(old.containers)
         wanted = demands(draft.placement.containers)
         node = draft.placement.node
-        self._check(node, held, wanted, mutex=draft.mutex)
         given_quota = {} if old is None else self._quota_of(old.containers)
         self._check_quota(draft.namespace, given_quota, draft.quota)
+        self._check(node, held, wanted, mutex=draft.mutex)
+        if live is not None and live.id != draft.replaces:
+            raise Conflict(f"pod {draft.pod_uid} was reserved by somebody else")
         if old is not None:
             step = Step(
                 allocation_id=old.id,

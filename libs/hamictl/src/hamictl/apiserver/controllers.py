@@ -15,7 +15,7 @@ from datetime import UTC, datetime, timedelta
 from hamictl.apiserver.calls import Caller, Target
 from hamictl.apiserver.deleting import Deleting, Options
 from hamictl.apiserver.errors import ApiError
-from hamictl.apiserver.objects import Stored
+from hamictl.apiserver.objects import UNKNOWN, Stored
 from hamictl.apiserver.resources import STORED
 from hamictl.apiserver.store import Store, Transaction
 from hamictl.apiserver.users import CONTROLLER
@@ -65,10 +65,13 @@ class Controllers:
         if self._seen == self._store.version:
             return
         self._seen = self._store.version
-        owned = [stored for name in STORED for stored in self._store.items(name) if stored.owners]
+        everything = [
+            stored for name in STORED for stored in self._store.collections[name].values()
+        ]
+        owned = [stored for stored in everything if stored.owners]
         if not owned:
             return
-        alive = {stored.uid for name in STORED for stored in self._store.collections[name].values()}
+        alive = {UNKNOWN, *(stored.uid for stored in everything)}
         for stored in owned:
             if not alive.intersection(stored.owners):
                 await self._delete(stored, Options())

@@ -159,8 +159,10 @@ def _let_go_of_dependents(transaction: Transaction, uid: str) -> None:
         for dependent in transaction.items(collection):
             if uid in dependent.owners:
                 body = dependent.load()
-                owners = body["metadata"]["ownerReferences"]
-                body["metadata"]["ownerReferences"] = [o for o in owners if o.get("uid") != uid]
+                meta = body["metadata"]
+                left = [each for each in meta.pop("ownerReferences") if each.get("uid") != uid]
+                if left:
+                    meta["ownerReferences"] = left
                 transaction.put(collection, body)
 
 

@@ -45,11 +45,13 @@ def scheduler_configuration(
     scheduler_name: str,
     api_version: str = "kubescheduler.config.k8s.io/v1",
     leader_elect: bool = False,
+    other_profiles: tuple[str, ...] = (),
 ) -> dict[str, Any]:
     """KubeSchedulerConfiguration with our extender; 1.20 wants `.../v1beta1`.
 
     Back-off is 1 s: the scheduler nudges a pod when capacity becomes free (architecture 3.7), and a
-    longer back-off would only delay that.
+    longer back-off would only delay that. `other_profiles` are names of schedulers that this one
+    stands in for.
     """
     return {
         "apiVersion": api_version,
@@ -58,7 +60,7 @@ def scheduler_configuration(
         "leaderElection": {"leaderElect": leader_elect},
         "podInitialBackoffSeconds": 1,
         "podMaxBackoffSeconds": 1,
-        "profiles": [{"schedulerName": scheduler_name}],
+        "profiles": [{"schedulerName": name} for name in (*other_profiles, scheduler_name)],
         "extenders": [
             {
                 "urlPrefix": extender_url,

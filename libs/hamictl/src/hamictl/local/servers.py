@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from urllib.parse import quote, urlsplit, urlunsplit
 
-from hamicommon.bus.permissions import agent_permissions, agent_user
+from hamicommon.bus.permissions import agent_user
 
 from hamictl.local.credentials import Credentials
 from hamictl.local.layout import Layout
 from hamictl.servers import nats, postgres, valkey
-from hamictl.servers.nats_config import NatsUser
+from hamictl.servers.nats_config import NatsUser, agent_nats_user
 from hamictl.servers.plan import ServerPlan
 from hamictl.supervisor.specs import ChildSpec, server_child
 
@@ -37,7 +37,9 @@ def data_servers(
 ) -> DataServers:
     """Prepares their folders; blocking (the first time Postgres makes its data folder)."""
     users = [_all_powerful(name, credentials) for name in (ADMIN_USER, *SERVICE_USERS)]
-    users += [_agent(node, credentials) for node in nodes]
+    users += [
+        agent_nats_user(node, credentials.secret(f"nats-{agent_user(node)}")) for node in nodes
+    ]
     bus = nats.prepare(layout.folder / "nats", port=ports["nats"], users=users)
     return DataServers(
         postgres=postgres.prepare(
@@ -61,15 +63,3 @@ def with_user(url: str, user: str, password: str) -> str:
 
 def _all_powerful(name: str, credentials: Credentials) -> NatsUser:
     return NatsUser(name=name, password=credentials.secret(f"nats-{name}"))
-
-
-def _agent(node: str, credentials: Credentials) -> NatsUser:
-    user = agent_user(node)
-    allowed = agent_permissions(node)
-    return NatsUser(
-        name=user,
-        password=credentials.secret(f"nats-{user}"),
-        publish=allowed.publish,
-        subscribe=allowed.subscribe,
-        allow_responses=allowed.answers,
-    )

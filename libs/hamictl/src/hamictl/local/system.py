@@ -84,6 +84,8 @@ def specs(context: services.Context) -> Sequence[Spec]:
                 kubeconfig_path=str(context.kubeconfig),
                 extender_url=context.url("scheduler"),
                 scheduler_name=services.SCHEDULER_NAME,
+                # Pods that ask for no card keep the default name; somebody has to place them.
+                other_profiles=("default-scheduler",),
             ),
         )
         found.append(services.kube_scheduler(context, configuration))

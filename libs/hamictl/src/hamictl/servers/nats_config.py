@@ -7,6 +7,8 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from hamicommon.bus.permissions import agent_permissions, agent_user
+
 from hamictl.servers.ports import LOOPBACK
 
 
@@ -31,6 +33,18 @@ class NatsUser:
             raise ValueError(
                 f"NATS user {self.name or self.nkey!r}: give either name and password, or an nkey"
             )
+
+
+def agent_nats_user(node: str, password: str) -> NatsUser:
+    """The user of a node's agent, with the rights of `hamicommon.bus.permissions`."""
+    allowed = agent_permissions(node)
+    return NatsUser(
+        name=agent_user(node),
+        password=password,
+        publish=allowed.publish,
+        subscribe=allowed.subscribe,
+        allow_responses=allowed.answers,
+    )
 
 
 def render_nats_config(

@@ -17,6 +17,7 @@ from pathlib import Path
 
 from hamictl.servers import containerd, kubelet
 from hamictl.servers.images import with_libraries, write_image
+from hamictl.servers.kubelet import DEVICE_PLUGINS, POD_RESOURCES
 from hamictl.servers.plan import ServerError, ServerPlan
 from hamictl.servers.processes import ServerProcess, running, start
 from hamictl.supervisor.children import MARKER
@@ -43,28 +44,28 @@ exec "$@"
 
 @dataclass(slots=True, kw_only=True)
 class RealNode:
-    """A kubelet that serves (`server`); `socket` is containerd's."""
+    """A kubelet that serves; `socket` is containerd's."""
 
     name: str
     socket: Path
-    server: ServerProcess
-    device_plugins: Path = kubelet.DEVICE_PLUGINS
-    pod_resources: Path = kubelet.POD_RESOURCES
+    kubelet: ServerProcess
+    device_plugins: Path = DEVICE_PLUGINS
+    pod_resources: Path = POD_RESOURCES
 
     @property
     def kubelet_pid(self) -> int:
         """Of the kubelet that runs now."""
-        return self.server.value.pid
+        return self.kubelet.value.pid
 
     @property
     def kubelet_log(self) -> Path:
         """One file for all its lives."""
-        return self.server.plan.log_path
+        return self.kubelet.plan.log_path
 
     def restart_kubelet(self) -> None:
         """Kills the kubelet and starts another on the same state; containers go on meanwhile."""
-        self.server.kill()
-        self.server = start(self.server.plan)
+        self.kubelet.kill()
+        self.kubelet = start(self.kubelet.plan)
 
     def container_pid(self, container_id: str) -> int:
         """The host's number of a container's first process, 0 if it does not run.
@@ -150,11 +151,11 @@ def real_node(
                 node=name,
                 runtime=plan.url,
             )
-            node = RealNode(name=name, socket=socket, server=start(_marked(node_plan, folder)))
+            node = RealNode(name=name, socket=socket, kubelet=start(_marked(node_plan, folder)))
             try:
                 yield node
             finally:
-                node.server.stop()
+                node.kubelet.stop()
                 _end_containers(socket)
     finally:
         _leave_machine(folder, _shared_entries() - before)

@@ -7,8 +7,12 @@ import os
 from pathlib import Path
 
 
-def replace_file(path: Path, content: bytes, *, mode: int = 0o644) -> None:
-    """Makes `path` hold `content`; readers see the old file or the new one. Raises: OSError."""
+def replace_file(path: Path, content: bytes, *, mode: int = 0o644, durable: bool = True) -> None:
+    """Makes `path` hold `content`; readers see the old file or the new one.
+
+    One that is not `durable` survives a kill of the process, and after a power cut is the old one
+    or the new one. Raises: OSError.
+    """
     temporary = path.with_name(f".{path.name}.new")
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, mode)
     try:
@@ -16,13 +20,15 @@ def replace_file(path: Path, content: bytes, *, mode: int = 0o644) -> None:
             os.fchmod(descriptor, mode)
             file.write(content)
             file.flush()
+            # Without it the rename may reach the disk before the content.
             os.fsync(descriptor)
         temporary.replace(path)
     except OSError:
         with contextlib.suppress(OSError):
             temporary.unlink()
         raise
-    sync_directory(path.parent)
+    if durable:
+        sync_directory(path.parent)
 
 
 def sync_directory(path: Path) -> None:

@@ -8,6 +8,7 @@ name says so. A query that the card does not support is None in samples, never 0
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import logging
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
@@ -44,8 +45,22 @@ class NvmlProbe:
         self._fallback_memory_mib = fallback_memory_mib
         self._event_set: Any = None
         self._unwatched: dict[GpuUuid, str] = {}
+        self._known: dict[int, GpuUuid] = {}
+        self._by_handle: dict[int | None, GpuUuid] = {}
         self._turn = asyncio.Lock()
         self._busy: asyncio.Future[Any] | None = None
+
+    async def start(self) -> None:
+        """Loads the driver. Raises: Unavailable when there is none."""
+        await self._call("start", pynvml.nvmlInit)
+
+    async def stop(self) -> None:
+        """Lets go of the driver."""
+        await self._call("stop", pynvml.nvmlShutdown)
+
+    async def watch_events(self) -> None:
+        """Registers for XID events, after `cards`; must precede `next_xid`. Raises: Unavailable."""
+        await self._call("event registration", self._register_events)
 
     async def cards(self) -> tuple[CardFacts, ...]:
         """All cards, by index. Raises: Unavailable."""
@@ -58,10 +73,6 @@ class NvmlProbe:
     async def samples(self) -> tuple[DeviceSample, ...]:
         """What each card is doing now. Raises: Unavailable."""
         return await self._call("sample", self._sample)
-
-    async def watch_events(self) -> None:
-        """Registers for XID events; must precede `next_xid`. Raises: Unavailable."""
-        await self._call("event registration", self._register_events)
 
     async def next_xid(self) -> tuple[GpuUuid | None, int] | None:
         """Waits about a second for an XID event.
@@ -90,24 +101,33 @@ class NvmlProbe:
         return found
 
     def _read_cards(self) -> tuple[CardFacts, ...]:
-        handles = _handles()
         found = []
-        for index, handle in enumerate(handles):
-            memory_mib = self._memory_mib(handle)
-            if memory_mib is None:
-                logger.warning("card without readable memory size left out", extra={"index": index})
+        for index in range(pynvml.nvmlDeviceGetCount()):
+            try:
+                handle = pynvml.nvmlDeviceGetHandleByIndex(index)
+                facts = self._facts(index, handle)
+            except pynvml.NVMLError as exc:
+                logger.error("card left out", extra={"index": index, "error": str(exc)})
                 continue
-            found.append(
-                CardFacts(
-                    uuid=GpuUuid(_text(pynvml.nvmlDeviceGetUUID(handle))),
-                    index=index,
-                    name=_text(pynvml.nvmlDeviceGetName(handle)),
-                    memory_mib=memory_mib,
-                    numa=self._numa(handle),
-                    minor=_optional(pynvml.nvmlDeviceGetMinorNumber, handle),
-                )
-            )
+            if facts is not None:
+                found.append(facts)
+                self._known[index] = facts.uuid
+                self._by_handle[_address(handle)] = facts.uuid
         return tuple(found)
+
+    def _facts(self, index: int, handle: Any) -> CardFacts | None:
+        memory_mib = self._memory_mib(handle)
+        if memory_mib is None:
+            logger.warning("card without readable memory size left out", extra={"index": index})
+            return None
+        return CardFacts(
+            uuid=GpuUuid(_text(pynvml.nvmlDeviceGetUUID(handle))),
+            index=index,
+            name=_text(pynvml.nvmlDeviceGetName(handle)),
+            memory_mib=memory_mib,
+            numa=self._numa(handle),
+            minor=_optional(pynvml.nvmlDeviceGetMinorNumber, handle),
+        )
 
     def _memory_mib(self, handle: Any) -> int | None:
         memory = _optional(pynvml.nvmlDeviceGetMemoryInfo, handle)
@@ -130,9 +150,11 @@ class NvmlProbe:
 
     def _probe(self) -> dict[GpuUuid, str]:
         failing = dict(self._unwatched)
-        for handle in _handles():
-            uuid = GpuUuid(_text(pynvml.nvmlDeviceGetUUID(handle)))
+        for index, uuid in self._known.items():
             try:
+                handle = pynvml.nvmlDeviceGetHandleByIndex(index)
+                if _text(pynvml.nvmlDeviceGetUUID(handle)) != uuid:
+                    failing[uuid] = "another card is in its place"
                 pynvml.nvmlDeviceGetMemoryInfo(handle)
             except pynvml.NVMLError as exc:
                 if exc.value not in _UNSUPPORTED:
@@ -142,15 +164,16 @@ class NvmlProbe:
     def _register_events(self) -> None:
         self._unwatched.clear()
         self._event_set = pynvml.nvmlEventSetCreate()
-        for handle in _handles():
-            uuid = GpuUuid(_text(pynvml.nvmlDeviceGetUUID(handle)))
+        for index in range(pynvml.nvmlDeviceGetCount()):
             try:
+                handle = pynvml.nvmlDeviceGetHandleByIndex(index)
                 supported = pynvml.nvmlDeviceGetSupportedEventTypes(handle)
                 pynvml.nvmlDeviceRegisterEvents(handle, _WANTED_EVENTS & supported, self._event_set)
             except pynvml.NVMLError as exc:
+                uuid = self._known.get(index)
                 if exc.value in _UNSUPPORTED:
                     logger.warning("card has no health events", extra={"uuid": uuid})
-                else:
+                elif uuid is not None:
                     self._unwatched[uuid] = f"health events can't be watched: {exc}"
 
     def _wait_for_event(self) -> tuple[GpuUuid | None, int] | None:
@@ -162,22 +185,25 @@ class NvmlProbe:
             raise
         if event.eventType != pynvml.nvmlEventTypeXidCriticalError:
             return None
-        try:
-            uuid = GpuUuid(_text(pynvml.nvmlDeviceGetUUID(event.device)))
-        except pynvml.NVMLError:
-            return None, int(event.eventData)
-        return uuid, int(event.eventData)
+        # By its handle: a card that fell off the bus can't be asked for its name any more.
+        return self._by_handle.get(_address(event.device)), int(event.eventData)
 
     def _sample(self) -> tuple[DeviceSample, ...]:
-        return tuple(_sample(index, handle) for index, handle in enumerate(_handles()))
+        found = []
+        for index, uuid in self._known.items():
+            try:
+                found.append(_sample(index, uuid, pynvml.nvmlDeviceGetHandleByIndex(index)))
+            except pynvml.NVMLError as exc:
+                logger.debug("card not sampled", extra={"uuid": uuid, "error": str(exc)})
+        return tuple(found)
 
 
-def _handles() -> list[Any]:
-    count = pynvml.nvmlDeviceGetCount()
-    return [pynvml.nvmlDeviceGetHandleByIndex(index) for index in range(count)]
+def _address(handle: Any) -> int | None:
+    return ctypes.cast(handle, ctypes.c_void_p).value
 
 
-def _sample(index: int, handle: Any) -> DeviceSample:
+def _sample(index: int, uuid: GpuUuid, handle: Any) -> DeviceSample:
+    name = _text(pynvml.nvmlDeviceGetName(handle))
     memory = _optional(pynvml.nvmlDeviceGetMemoryInfo, handle)
     busy = _optional(pynvml.nvmlDeviceGetUtilizationRates, handle)
     milliwatts = _optional(pynvml.nvmlDeviceGetPowerUsage, handle)
@@ -185,9 +211,9 @@ def _sample(index: int, handle: Any) -> DeviceSample:
         lambda h: pynvml.nvmlDeviceGetTemperature(h, pynvml.NVML_TEMPERATURE_GPU), handle
     )
     return DeviceSample(
-        uuid=_text(pynvml.nvmlDeviceGetUUID(handle)),
+        uuid=uuid,
         index=index,
-        type=product_type(_text(pynvml.nvmlDeviceGetName(handle))),
+        type=product_type(name),
         memory_used_bytes=None if memory is None else int(memory.used),
         memory_total_bytes=None if memory is None else int(memory.total),
         gpu_percent=None if busy is None else float(busy.gpu),
@@ -213,13 +239,12 @@ def _text(value: Any) -> str:
 async def open_nvml(
     *, timeout_s: float, sysfs_root: Path, fallback_memory_mib: int
 ) -> AsyncIterator[NvmlProbe]:
-    """Starts NVML and registers for events. Raises: Unavailable when there is no driver."""
+    """NVML while the block runs. Raises: Unavailable when there is no driver."""
     probe = NvmlProbe(
         timeout_s=timeout_s, sysfs_root=sysfs_root, fallback_memory_mib=fallback_memory_mib
     )
-    await probe._call("start", pynvml.nvmlInit)
+    await probe.start()
     try:
-        await probe.watch_events()
         yield probe
     finally:
-        await probe._call("stop", pynvml.nvmlShutdown)
+        await probe.stop()

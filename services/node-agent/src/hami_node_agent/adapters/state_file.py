@@ -44,10 +44,10 @@ class StateFile:
             )
             return AgentState()
 
-    def save(self, state: AgentState) -> None:
-        """Replaces the file durably. Raises: Unavailable."""
+    def save(self, state: AgentState, *, durable: bool) -> None:
+        """Replaces the file; if `durable`, also against a power cut. Raises: Unavailable."""
         try:
-            replace_file(self._path, encode(state))
+            replace_file(self._path, encode(state), durable=durable)
         except OSError as exc:
             raise Unavailable(f"{self._path} can't be written: {exc}") from exc
 
@@ -74,7 +74,6 @@ def _record_json(record: Record) -> dict[str, Any]:
         "token": record.token,
         "policy": record.policy,
         "cache_dir": record.cache_dir,
-        "verified": record.verified,
         "shares": [
             {
                 "uuid": share.uuid,
@@ -115,7 +114,6 @@ def _record(item: dict[str, Any]) -> Record:
         token=item["token"],
         policy=item["policy"],
         cache_dir=item["cache_dir"],
-        verified=item["verified"],
         shares=tuple(
             DeviceShare(
                 uuid=GpuUuid(share["uuid"]),

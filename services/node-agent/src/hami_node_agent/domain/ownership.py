@@ -164,7 +164,6 @@ def reassigned(record: Record, grant: NodeGrant, granted: ContainerGrant) -> Rec
         role=granted.role,
         token=grant.token,
         shares=_onto(record.cards, granted.shares),
-        verified=True,
     )
 
 

@@ -36,8 +36,6 @@ class Record:
     policy: str = "default"
     cache_dir: str = ""
     """Name of the directory under `$HOOK_PATH/vgpu/containers`, as it was at Allocate."""
-    verified: bool = False
-    """PreStartContainer has found the owner to be this one."""
 
     @property
     def cards(self) -> tuple[GpuUuid, ...]:
@@ -55,7 +53,6 @@ class Record:
             pod_uid=PodUid(pod_uid),
             container=container,
             allocation_id=AllocationId(""),
-            verified=False,
         )
 
 

@@ -8,7 +8,6 @@ pod's next number, and the outbox row that announces it. What was announced goes
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from hamicommon.db.database import Connection, ConstraintViolation, Database
 from hamicommon.db.ledger import CardCounters, Change, Draft, QuotaAmounts, Step, demands
@@ -29,10 +28,20 @@ from hami_scheduler.adapters.postgres_cards import (
     take_cards,
     take_quota,
 )
+from hami_scheduler.adapters.postgres_encoding import (
+    card_names,
+    event_payload,
+    latest_counters,
+    parts_of,
+    reserve_arguments,
+    reserved_change,
+    share_columns,
+)
 from hami_scheduler.adapters.postgres_rows import (
     LIVE_SQL,
     SELECT_ALLOCATION,
     allocation_of,
+    counters_of,
 )
 from hami_scheduler.adapters.postgres_statements import (
     ADVANCE,
@@ -40,6 +49,7 @@ from hami_scheduler.adapters.postgres_statements import (
     INSERT_SHARES,
     RECORD_MOVE,
     RESERVE,
+    RESERVE_ONE,
 )
 
 QuotaOf = Callable[[Sequence[ContainerGrant]], QuotaAmounts]
@@ -62,12 +72,34 @@ class PostgresAllocationStore:
     async def reserve(self, draft: Draft) -> Change:
         """See the port."""
         try:
-            async with self._database.transaction() as connection:
-                change = await self._reserve(connection, draft)
+            change = await self._reserve_one(draft)
+            if change is None:
+                async with self._database.transaction() as connection:
+                    change = await self._reserve(connection, draft)
         except ConstraintViolation as exc:
             raise Conflict(f"pod {draft.pod_uid} was reserved by somebody else: {exc}") from exc
         self._on_commit()
         return change
+
+    async def _reserve_one(self, draft: Draft) -> Change | None:
+        """The short way; None when it does not apply, or did not succeed."""
+        wanted = demands(draft.placement.containers)
+        if draft.replaces is not None or len(wanted) != 1:
+            return None
+        [card] = wanted
+        row = await self._database.fetchrow(
+            RESERVE_ONE,
+            *reserve_arguments(draft, ()),
+            sorted(draft.quota),
+            card.uuid,
+            card.slots,
+            card.memory_mib,
+            card.core_percent,
+            draft.mutex,
+            card.exclusive,
+            card.coreless,
+        )
+        return None if row is None else reserved_change(draft, row, (counters_of(row),))
 
     async def _reserve(self, connection: Connection, draft: Draft) -> Change:
         wanted = demands(draft.placement.containers)
@@ -88,23 +120,8 @@ class PostgresAllocationStore:
             given = (await self._apply(connection, old, step)).counters
         await take_quota(connection, draft.namespace, draft.quota)
         taken = await take_cards(connection, draft.placement.node, wanted, mutex=draft.mutex)
-        row = await connection.fetchrow(RESERVE, *_reserve_arguments(draft, taken))
-        allocation = Allocation(
-            id=draft.allocation_id,
-            pod_uid=draft.pod_uid,
-            namespace=draft.namespace,
-            pod_name=draft.pod_name,
-            attempt=row["attempt"],
-            node=draft.placement.node,
-            state=AllocationState.RESERVED,
-            containers=draft.placement.containers,
-            reserved_at=row["reserved_at"],
-            deadline=row["deadline"],
-            traceparent=draft.traceparent,
-        )
-        return Change(
-            allocation=allocation, sequence=row["sequence"], counters=_latest((*given, *taken))
-        )
+        row = await connection.fetchrow(RESERVE, *reserve_arguments(draft, taken))
+        return reserved_change(draft, row, latest_counters((*given, *taken)))
 
     async def advance(self, step: Step) -> Change | None:
         """See the port."""
@@ -136,10 +153,10 @@ class PostgresAllocationStore:
             step.target in LIVE_STATES,
             step.actor,
             event_subject("allocation", step.target),
-            _payload(old, step.target, step.reason, counters),
+            event_payload(old, step.target, step.reason, counters),
         )
         return Change(
-            allocation=allocation_of({**dict(row), **_parts(old)}),
+            allocation=allocation_of({**dict(row), **parts_of(old)}),
             sequence=row["sequence"],
             counters=counters,
         )
@@ -157,9 +174,9 @@ class PostgresAllocationStore:
             await lock_cards(connection, sorted({card.uuid for card in (*held, *wanted)}))
             given = await give_cards(connection, held)
             taken = await take_cards(connection, old.node, wanted, mutex=False)
-            counters = _latest((*given, *taken))
+            counters = latest_counters((*given, *taken))
             await connection.execute(DELETE_SHARES, allocation_id)
-            await connection.execute(INSERT_SHARES, allocation_id, *_share_columns(new))
+            await connection.execute(INSERT_SHARES, allocation_id, *share_columns(new))
             reason = "moved to the cards that the kubelet gave"
             sequence = await connection.fetchval(
                 RECORD_MOVE,
@@ -167,9 +184,9 @@ class PostgresAllocationStore:
                 old.state,
                 reason,
                 "node-agent",
-                {"before": _cards(old.containers), "after": _cards(new)},
+                {"before": card_names(old.containers), "after": card_names(new)},
                 event_subject("allocation", "moved"),
-                _payload(old, old.state, reason, counters),
+                event_payload(old, old.state, reason, counters),
             )
             fresh = await connection.fetchrow(f"{SELECT_ALLOCATION} WHERE a.id = $1", old.id)
         self._on_commit()
@@ -209,106 +226,3 @@ class PostgresAllocationStore:
             f"{SELECT_ALLOCATION} WHERE a.id = $1 FOR UPDATE OF a", allocation_id
         )
         return None if row is None else allocation_of(row)
-
-
-def _reserve_arguments(draft: Draft, taken: Sequence[CardCounters]) -> list[Any]:
-    containers = draft.placement.containers
-    payload = {
-        "version": 1,
-        "allocation_id": draft.allocation_id,
-        "pod_uid": draft.pod_uid,
-        "namespace": draft.namespace,
-        "pod_name": draft.pod_name,
-        "node": draft.placement.node,
-        "state": AllocationState.RESERVED.value,
-        "reason": "",
-        "counters": [_counters(card) for card in taken],
-    }
-    return [
-        draft.allocation_id,
-        draft.pod_uid,
-        draft.namespace,
-        draft.pod_name,
-        draft.placement.node,
-        dict(draft.policy),
-        draft.placement.score,
-        draft.traceparent,
-        draft.lease_s,
-        [container.index for container in containers],
-        [container.name for container in containers],
-        [container.role for container in containers],
-        *_share_columns(containers),
-        draft.actor,
-        event_subject("allocation", AllocationState.RESERVED.value),
-        payload,
-    ]
-
-
-def _share_columns(containers: Sequence[ContainerGrant]) -> list[list[Any]]:
-    rows = [
-        (
-            container.index,
-            position,
-            container.name,
-            container.role,
-            share.uuid,
-            share.vendor,
-            share.memory_mib,
-            share.core_percent,
-        )
-        for container in containers
-        for position, share in enumerate(container.shares)
-    ]
-    return [list(column) for column in zip(*rows, strict=True)] if rows else [[]] * 8
-
-
-def _payload(
-    old: Allocation, state: AllocationState, reason: str, counters: Sequence[CardCounters]
-) -> dict[str, Any]:
-    return {
-        "version": 1,
-        "allocation_id": old.id,
-        "pod_uid": old.pod_uid,
-        "namespace": old.namespace,
-        "pod_name": old.pod_name,
-        "node": old.node,
-        "state": state.value,
-        "reason": reason,
-        "counters": [_counters(card) for card in counters],
-    }
-
-
-def _counters(card: CardCounters) -> dict[str, Any]:
-    return {
-        "node": card.node,
-        "uuid": card.uuid,
-        "used_slots": card.used_slots,
-        "used_memory_mib": card.used_memory_mib,
-        "used_core_percent": card.used_core_percent,
-        "device_version": card.version,
-    }
-
-
-def _parts(old: Allocation) -> dict[str, Any]:
-    """Containers and shares of `old` in the shape of a row (a change of state leaves them)."""
-    return {
-        "containers": [(c.index, c.name, c.role) for c in old.containers],
-        "shares": [
-            (c.index, s.uuid, s.vendor, s.memory_mib, s.core_percent)
-            for c in old.containers
-            for s in c.shares
-        ],
-    }
-
-
-def _cards(containers: Sequence[ContainerGrant]) -> dict[str, list[str]]:
-    return {c.name: [share.uuid for share in c.shares] for c in containers if c.shares}
-
-
-def _latest(counters: Sequence[CardCounters]) -> tuple[CardCounters, ...]:
-    """The newest state of each card, when one transaction changed it twice."""
-    newest: dict[str, CardCounters] = {}
-    for card in counters:
-        if card.uuid not in newest or newest[card.uuid].version < card.version:
-            newest[card.uuid] = card
-    return tuple(newest.values())

@@ -1,0 +1,84 @@
+"""The outside world as one value: what `bootstrap.py` opens and `wiring.py` builds on."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from hamicommon.bus.client import Bus
+from hamicommon.db.outbox import OutboxRelay
+from hamicommon.grants import Grant
+from hamicommon.k8s.client import KubeApi
+
+from hami_scheduler.ports import (
+    AllocationStore,
+    CardReader,
+    DecisionLog,
+    DriftJournal,
+    GrantAnnouncer,
+    InventoryStore,
+    LedgerReader,
+    NodeLock,
+    PodApi,
+    PodEvents,
+    QuotaStore,
+)
+from hami_scheduler.service import Queries
+
+
+class Store(AllocationStore, LedgerReader, Protocol):
+    """The ledger of grants, written and read."""
+
+
+class Inventory(InventoryStore, CardReader, Protocol):
+    """Nodes and cards, written and read."""
+
+
+class LedgerQueries(Queries, Protocol):
+    """Answers for people, and how far the outbox lags."""
+
+    async def outbox_lag(self) -> tuple[float, float]:
+        """(rows, seconds)."""
+        ...
+
+
+class ListeningLock(NodeLock, Protocol):
+    """A node lock that hears of releases by other replicas."""
+
+    fallbacks: int
+
+    async def listen(self) -> None:
+        """Runs until cancelled."""
+        ...
+
+
+class QueuedEvents(PodEvents, Protocol):
+    """Pod events with the worker that writes them."""
+
+    dropped: int
+
+    async def run(self) -> None:
+        """Runs until cancelled."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outside:
+    """Everything that `bootstrap.py` opened."""
+
+    store: Store
+    inventory: Inventory
+    quotas: QuotaStore
+    decisions: DecisionLog
+    journal: DriftJournal
+    queries: LedgerQueries
+    ping: Callable[[], Awaitable[None]]
+    relay: OutboxRelay
+    lock: ListeningLock
+    pods: PodApi
+    events: QueuedEvents
+    grants: GrantAnnouncer
+    sign: Callable[[Grant], str]
+    bus: Bus
+    api: KubeApi

@@ -1,0 +1,322 @@
+"""Makes the use cases and their background loops out of an opened outside world."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from hamicommon.bus.client import Deliver, Subscription
+from hamicommon.domain.requests import PodRequest, Policy
+from hamicommon.errors import Unavailable
+from hamicommon.events import EVENTS_STREAM, INVENTORY_STREAM, REPORTS_STREAM
+from hamicommon.k8s.annotations import DEVICE_CORDON, annotations_of, decode_cordon
+from hamicommon.k8s.informer import Informer
+from hamicommon.k8s.resources import pod_request, wants_devices
+from hamicommon.vendors.registry import Vendors
+
+from hami_scheduler.announcing import Announcer
+from hami_scheduler.binding import Binding, BindRules
+from hami_scheduler.filtering import Filtering
+from hami_scheduler.following import SUBJECT as EVENTS_SUBJECT
+from hami_scheduler.following import LedgerFollower
+from hami_scheduler.instruments import Instruments
+from hami_scheduler.nodekeeping import NodeKeeping
+from hami_scheduler.nudging import Nudger
+from hami_scheduler.outside import Outside
+from hami_scheduler.quotakeeping import QuotaKeeping
+from hami_scheduler.quotas import quota_limits
+from hami_scheduler.reconciling import Reaper, Reconciler
+from hami_scheduler.recording import DecisionQueue
+from hami_scheduler.releasing import Releasing
+from hami_scheduler.reports import GrantReports, InventoryReports
+from hami_scheduler.reserving import Reserving
+from hami_scheduler.service import Loop, Service
+from hami_scheduler.settings import Settings
+from hami_scheduler.snapshots import QUEUE, GrantSnapshots
+from hami_scheduler.snapshots import SUBJECT as SNAPSHOT_SUBJECT
+from hami_scheduler.view import LedgerView
+from hami_scheduler.waiting import WaitingPods
+from hami_scheduler.watching import NodeWatch, PodWatch
+
+Json = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Core:
+    """What the use cases share."""
+
+    settings: Settings
+    vendors: Vendors
+    defaults: Policy
+    instruments: Instruments
+    waiting: WaitingPods
+    view: LedgerView
+    announcer: Announcer
+    recorder: DecisionQueue
+    nudger: Nudger
+    releasing: Releasing
+
+    def request_of(self, pod: Json) -> PodRequest:
+        return pod_request(dict(pod), self.vendors, self.defaults)
+
+    def wants_devices(self, pod: Json) -> bool:
+        return wants_devices(dict(pod), self.vendors)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Watches:
+    pods: PodWatch
+    nodes: NodeWatch
+    keeping: NodeKeeping
+    quotas: QuotaKeeping
+    pod_informer: Informer
+    node_informer: Informer
+    quota_informer: Informer
+
+    def missing(self) -> dict[str, str]:
+        """Informers that have not listed yet."""
+        informers = {"pods": self.pod_informer, "nodes": self.node_informer}
+        return {
+            name: "the API server has not been listed yet"
+            for name, informer in informers.items()
+            if not informer.synced.is_set()
+        }
+
+
+def build(settings: Settings, vendors: Vendors, outside: Outside) -> Service:
+    """The whole service."""
+    core = _core(settings, vendors, outside)
+    filtering, binding = _deciding(core, outside)
+    inventories = InventoryReports(
+        store=outside.inventory, view=core.view, on_freed=core.nudger.capacity_freed
+    )
+    watches = _watches(core, outside, inventories)
+
+    async def readiness() -> Mapping[str, str]:
+        missing = watches.missing()
+        try:
+            await outside.ping()
+        except Unavailable as exc:
+            missing["postgres"] = str(exc)
+        if not core.view.loaded:
+            missing["view"] = "the ledger has not been read yet"
+        return missing
+
+    return Service(
+        filtering=filtering,
+        binding=binding,
+        queries=outside.queries,
+        instruments=core.instruments,
+        readiness=readiness,
+        measure=lambda: _measure(core, outside),
+        loops=(
+            *_writing_loops(core, outside),
+            *_watching_loops(core, outside, watches),
+            *_bus_loops(core, outside, inventories),
+        ),
+    )
+
+
+def _core(settings: Settings, vendors: Vendors, outside: Outside) -> _Core:
+    instruments, waiting = Instruments(), WaitingPods()
+    view = LedgerView(outside.inventory)
+    nudger = Nudger(view=view, waiting=waiting, pods=outside.pods, instruments=instruments)
+    gpu = tuple(part.strip() for part in settings.gpu_scheduler_policy.split(","))
+    return _Core(
+        settings=settings,
+        vendors=vendors,
+        defaults=Policy(node=settings.node_scheduler_policy, gpu=gpu),
+        instruments=instruments,
+        waiting=waiting,
+        view=view,
+        announcer=Announcer(outside.events),
+        recorder=DecisionQueue(outside.decisions),
+        nudger=nudger,
+        releasing=Releasing(
+            store=outside.store,
+            lock=outside.lock,
+            grants=outside.grants,
+            view=view,
+            instruments=instruments,
+            release_unconfirmed_s=settings.release_unconfirmed_s,
+            on_freed=nudger.capacity_freed,
+        ),
+    )
+
+
+def _deciding(core: _Core, outside: Outside) -> tuple[Filtering, Binding]:
+    reserving = Reserving(
+        view=core.view,
+        store=outside.store,
+        pods=outside.pods,
+        vendors=core.vendors,
+        defaults=core.defaults,
+        reservation_s=core.settings.reservation_s,
+        recorder=core.recorder,
+        instruments=core.instruments,
+    )
+    filtering = Filtering(
+        view=core.view,
+        reserving=reserving,
+        reserve=core.settings.allocate_at == "filter",
+        vendors=core.vendors,
+        defaults=core.defaults,
+        announcer=core.announcer,
+        recorder=core.recorder,
+        waiting=core.waiting,
+        instruments=core.instruments,
+    )
+    binding = Binding(
+        store=outside.store,
+        lock=outside.lock,
+        pods=outside.pods,
+        grants=outside.grants,
+        releasing=core.releasing,
+        placing=reserving.on_node,
+        sign=outside.sign,
+        vendors=core.vendors,
+        announcer=core.announcer,
+        instruments=core.instruments,
+        rules=BindRules(timeout_s=core.settings.bind_timeout_s),
+    )
+    return filtering, binding
+
+
+def _watches(core: _Core, outside: Outside, inventories: InventoryReports) -> _Watches:
+    pods = PodWatch(
+        store=outside.store,
+        releasing=core.releasing,
+        waiting=core.waiting,
+        request_of=core.request_of,
+        scheduler_name=core.settings.scheduler_name,
+    )
+    keeping = NodeKeeping(
+        store=outside.inventory,
+        view=core.view,
+        forget=inventories.forget,
+        on_freed=core.nudger.capacity_freed,
+    )
+    nodes = NodeWatch(cordon_of=_cordon_of, on_cordon=keeping.cordon, on_gone=keeping.gone)
+    quotas = QuotaKeeping(
+        store=outside.quotas,
+        limits_of=lambda quota: quota_limits(quota, core.vendors),
+        on_freed=core.nudger.capacity_freed,
+    )
+
+    def informer(path: str, handlers: PodWatch | NodeWatch | QuotaKeeping) -> Informer:
+        return Informer(
+            outside.api, path, on_upsert=handlers.on_upsert, on_delete=handlers.on_delete
+        )
+
+    return _Watches(
+        pods=pods,
+        nodes=nodes,
+        keeping=keeping,
+        quotas=quotas,
+        pod_informer=informer("/api/v1/pods", pods),
+        node_informer=informer("/api/v1/nodes", nodes),
+        quota_informer=informer("/api/v1/resourcequotas", quotas),
+    )
+
+
+def _cordon_of(node: Json) -> frozenset[str]:
+    return frozenset(decode_cordon(annotations_of(node).get(DEVICE_CORDON, "")))
+
+
+def _writing_loops(core: _Core, outside: Outside) -> tuple[tuple[str, Loop], ...]:
+    reaper = Reaper(ledger=outside.store, pods=outside.pods, releasing=core.releasing)
+    return (
+        ("outbox", outside.relay.run),
+        ("view", lambda: core.view.run(core.settings.reconcile_s)),
+        ("decisions", core.recorder.run),
+        ("pod-events", outside.events.run),
+        ("lock-releases", outside.lock.listen),
+        ("nudges", core.nudger.run),
+        ("reap", lambda: reaper.run(core.settings.reap_s)),
+    )
+
+
+def _watching_loops(
+    core: _Core, outside: Outside, watches: _Watches
+) -> tuple[tuple[str, Loop], ...]:
+    reconciler = Reconciler(
+        store=outside.store,
+        ledger=outside.store,
+        pods=outside.pods,
+        releasing=core.releasing,
+        journal=outside.journal,
+        announcer=core.announcer,
+        instruments=core.instruments,
+        known_pods=watches.pods.by_uid,
+        known_nodes=watches.nodes.names,
+        synced=lambda: not watches.missing(),
+        wants_devices=core.wants_devices,
+        scheduler_name=core.settings.scheduler_name,
+        on_compared=core.nudger.capacity_freed,
+    )
+    every_s = core.settings.reconcile_s
+    return (
+        ("pods", watches.pod_informer.run),
+        ("nodes", watches.node_informer.run),
+        ("quotas", watches.quota_informer.run),
+        ("pod-changes", watches.pods.run),
+        ("node-changes", watches.keeping.run),
+        ("quota-changes", lambda: watches.quotas.run(every_s)),
+        ("reconcile", lambda: reconciler.run(every_s)),
+    )
+
+
+def _bus_loops(
+    core: _Core, outside: Outside, inventories: InventoryReports
+) -> tuple[tuple[str, Loop], ...]:
+    reports = GrantReports(
+        store=outside.store,
+        releasing=core.releasing,
+        pods=outside.pods,
+        view=core.view,
+        announcer=core.announcer,
+        journal=outside.journal,
+    )
+    follower, snapshots = LedgerFollower(core.view), GrantSnapshots(outside.store)
+    # The first two share their work among replicas; each replica follows the ledger for itself.
+    inventory_source = Subscription(
+        stream=INVENTORY_STREAM,
+        subject="hami.inventory.v1.*",
+        consumer="scheduler-inventory",
+        deliver=Deliver.LAST_PER_SUBJECT,
+    )
+    reports_source = Subscription(
+        stream=REPORTS_STREAM, subject="hami.reports.v1.*", consumer="scheduler-reports"
+    )
+    events_source = Subscription(
+        stream=EVENTS_STREAM,
+        subject=EVENTS_SUBJECT,
+        consumer=f"scheduler-view-{uuid.uuid4().hex[:12]}",
+        deliver=Deliver.NEW,
+        ephemeral=True,
+    )
+    bus = outside.bus
+    return (
+        ("inventory", lambda: bus.consume(inventory_source, inventories.handle)),
+        ("reports", lambda: bus.consume(reports_source, reports.handle)),
+        ("ledger-events", lambda: bus.consume(events_source, follower.handle)),
+        ("snapshots", lambda: bus.serve(SNAPSHOT_SUBJECT, QUEUE, snapshots.respond)),
+    )
+
+
+async def _measure(core: _Core, outside: Outside) -> None:
+    found = core.instruments
+    found.view_age.set(core.view.age_s)
+    found.lock_fallbacks.set(outside.lock.fallbacks)
+    found.decisions_dropped.set(core.recorder.dropped)
+    found.events_dropped.set(outside.events.dropped)
+    found.outbox_published.set(outside.relay.published)
+    found.dead_letters.set(outside.bus.dead_letters)
+    try:
+        rows, age_s = await outside.queries.outbox_lag()
+    except Unavailable:
+        rows, age_s = float("nan"), float("nan")
+    found.outbox_rows.set(rows)
+    found.outbox_age.set(age_s)

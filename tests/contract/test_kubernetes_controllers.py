@@ -1,0 +1,101 @@
+"""The duties of kube-controller-manager that our API server does itself."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.contract.kubernetes_servers import Cluster, emulated, fresh_namespace, poll
+from tests.contract.test_kubernetes_api import bind, config_map, pod
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    with emulated(tmp_path_factory.mktemp("kubernetes"), "--lost-node-s", "0.5") as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def cluster(server: Cluster) -> Cluster:
+    return fresh_namespace(server)
+
+
+def gone(cluster: Cluster, plural: str, name: str) -> None:
+    path = cluster.path(plural, name)
+    poll(lambda: cluster.client.get(path).status_code == 404, what=f"{plural}/{name} is gone")
+
+
+def test_dependents_go_with_their_owner(cluster: Cluster) -> None:
+    made = cluster.create("configmaps", config_map("owner"))
+    owner = {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "name": "owner",
+        "uid": made["metadata"]["uid"],
+    }
+    foreign = {"apiVersion": "example.com/v1", "kind": "Widget", "name": "w", "uid": "w1"}
+    cluster.create(
+        "pods", pod("owned") | {"metadata": {"name": "owned", "ownerReferences": [owner]}}
+    )
+    cluster.create("configmaps", config_map("kept", ownerReferences=[foreign]))
+    cluster.ok(cluster.client.delete(cluster.path("configmaps", "owner")))
+    gone(cluster, "pods", "owned")
+    assert cluster.get("configmaps", "kept")
+
+
+def test_orphans_stay(cluster: Cluster) -> None:
+    made = cluster.create("configmaps", config_map("owner"))
+    owner = {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "name": "owner",
+        "uid": made["metadata"]["uid"],
+    }
+    cluster.create("configmaps", config_map("owned", ownerReferences=[owner]))
+    query = {"propagationPolicy": "Orphan"}
+    cluster.ok(cluster.client.delete(cluster.path("configmaps", "owner"), params=query))
+    assert "ownerReferences" not in cluster.get("configmaps", "owned")["metadata"]
+
+
+def test_a_deleted_namespace_is_emptied_and_removed(cluster: Cluster) -> None:
+    cluster.create("configmaps", config_map())
+    path = f"/api/v1/namespaces/{cluster.namespace}"
+    marked = cluster.ok(cluster.client.delete(path))
+    assert marked["status"]["phase"] == "Terminating"
+    answer = cluster.client.post(cluster.path("configmaps"), json=config_map("late"))
+    assert answer.status_code in (403, 404)
+    poll(lambda: cluster.client.get(path).status_code == 404, what="the namespace is gone")
+    assert cluster.ok(cluster.client.get(cluster.path("configmaps")))["items"] == []
+
+
+def test_pods_of_a_node_that_is_gone_are_removed(cluster: Cluster) -> None:
+    name = f"node-{cluster.namespace}"
+    cluster.ok(cluster.client.post("/api/v1/nodes", json={"metadata": {"name": name}}))
+    cluster.create("pods", pod())
+    bind(cluster, "a", name)
+    cluster.ok(cluster.client.delete(f"/api/v1/nodes/{name}"))
+    gone(cluster, "pods", "a")
+
+
+def test_a_quota_counts_down_when_pods_end_or_go(cluster: Cluster) -> None:
+    quota = {"metadata": {"name": "q"}, "spec": {"hard": {"pods": "2"}}}
+    cluster.create("resourcequotas", quota)
+    name = f"node-{cluster.namespace}"
+    cluster.ok(cluster.client.post("/api/v1/nodes", json={"metadata": {"name": name}}))
+
+    def used() -> str:
+        amount: str = cluster.get("resourcequotas", "q")["status"]["used"]["pods"]
+        return amount
+
+    cluster.create("pods", pod("a"))
+    cluster.create("pods", pod("b"))
+    assert used() == "2"
+    assert cluster.client.post(cluster.path("pods"), json=pod("c")).status_code == 403
+    bind(cluster, "a", name)
+    ended = {"status": {"phase": "Succeeded"}}
+    cluster.ok(cluster.patch(cluster.path("pods", "a/status"), ended))
+    assert used() == "1"
+    cluster.ok(cluster.client.delete(cluster.path("pods", "b")))
+    assert used() == "0"
+    more = {"spec": {"hard": {"pods": "5"}}}
+    changed = cluster.ok(cluster.patch(cluster.path("resourcequotas", "q"), more))
+    assert changed["status"]["hard"] == {"pods": "5"}

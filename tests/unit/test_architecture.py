@@ -1,0 +1,73 @@
+"""Rules of the house that no linter knows."""
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+SOURCES = sorted(
+    path
+    for folder in ("libs", "services")
+    for path in (ROOT / folder).glob("*/src/**/*.py")
+    if "_generated" not in path.parts
+)
+# The environment is handed on to children there, never read for a setting.
+ENVIRONMENT_PASSED_ON = {"children.py", "processes.py"}
+LONGEST_MODULE_LINES = 500
+FORBIDDEN_NAMES = {"utils", "helpers", "manager", "common", "misc"}
+
+
+def ids(paths: list[Path]) -> list[str]:
+    return [str(path.relative_to(ROOT)) for path in paths]
+
+
+def calls(path: Path) -> Iterator[ast.Attribute]:
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Attribute):
+            yield node
+
+
+def test_there_are_sources_to_check() -> None:
+    assert len(SOURCES) > 150
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=ids(SOURCES))
+def test_the_environment_is_read_by_settings_alone(path: Path) -> None:
+    if path.name in ENVIRONMENT_PASSED_ON:
+        return
+    read = [
+        node.lineno
+        for node in calls(path)
+        if isinstance(node.value, ast.Name)
+        and node.value.id == "os"
+        and node.attr in ("environ", "getenv", "environb")
+    ]
+
+    assert read == []
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=ids(SOURCES))
+def test_a_module_is_short_says_what_it_is_and_has_a_name_that_means_something(path: Path) -> None:
+    text = path.read_text()
+
+    assert text.count("\n") <= LONGEST_MODULE_LINES
+    assert path.stem not in FORBIDDEN_NAMES
+    assert path.name == "__init__.py" or ast.get_docstring(ast.parse(text))
+
+
+def test_no_file_names_a_package_index() -> None:
+    hosts = ("pypi" + ".org", "python" + "hosted.org", "registry.npm" + "js", "deb.debian" + ".org")
+    kinds = ("*.txt", "*.toml", "*.in", "*.yaml", "*.yml", "*.md", "*.py", "Makefile", "Dockerfile")
+    skipped = {".venv", ".git", "build", ".hami"}
+
+    named = [
+        str(path.relative_to(ROOT))
+        for kind in kinds
+        for path in ROOT.rglob(kind)
+        if not skipped & set(path.relative_to(ROOT).parts)
+        and any(host in path.read_text(errors="replace") for host in hosts)
+    ]
+
+    assert named == []
