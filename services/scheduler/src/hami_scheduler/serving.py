@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import logging
 import signal
 import ssl
@@ -36,8 +37,15 @@ class _Server(uvicorn.Server):
         yield
 
 
+# A replica holds every pod of the cluster as JSON: a full collection walks some 10^6 objects that
+# are all still needed. Ours have hardly any cycles, so it is enough to look a hundred times less
+# often than CPython's defaults (700, 10, 10) do.
+GC_THRESHOLDS = (20_000, 50, 100)
+
+
 async def serve(settings: Settings) -> None:
     """Serves until SIGTERM or SIGINT, or until a background loop dies (then it raises)."""
+    gc.set_threshold(*GC_THRESHOLDS)
     async with open_service(settings) as service:
         server = _Server(_config(settings, create_app(service)))
         loop = asyncio.get_running_loop()
@@ -109,6 +117,7 @@ def _config(settings: Settings, app: object) -> uvicorn.Config:
         port=port,
         log_config=None,
         access_log=False,
+        proxy_headers=False,
         lifespan="off",
         timeout_keep_alive=KEEP_ALIVE_S,
         timeout_graceful_shutdown=SHUTDOWN_S,
