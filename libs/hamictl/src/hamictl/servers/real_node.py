@@ -17,6 +17,7 @@ from pathlib import Path
 
 from hamictl.servers import containerd, kubelet
 from hamictl.servers.images import with_libraries, write_image
+from hamictl.servers.kubelet import DEVICE_PLUGINS, POD_RESOURCES
 from hamictl.servers.plan import ServerError, ServerPlan
 from hamictl.servers.processes import ServerProcess, running, start
 from hamictl.supervisor.children import MARKER
@@ -48,8 +49,8 @@ class RealNode:
     name: str
     socket: Path
     kubelet: ServerProcess
-    device_plugins: Path = kubelet.DEVICE_PLUGINS
-    pod_resources: Path = kubelet.POD_RESOURCES
+    device_plugins: Path = DEVICE_PLUGINS
+    pod_resources: Path = POD_RESOURCES
 
     @property
     def kubelet_pid(self) -> int:
