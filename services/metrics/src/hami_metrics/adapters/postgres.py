@@ -9,6 +9,7 @@ from datetime import UTC, date, datetime, time, timedelta
 from typing import Any
 
 import asyncpg
+from hamicommon.db.database import DRIVER_ERRORS
 from hamicommon.errors import Unavailable
 
 from hami_metrics.domain.rollup import Rollup
@@ -204,7 +205,7 @@ async def connection(pool: asyncpg.Pool) -> AsyncIterator[Any]:
     try:
         async with pool.acquire() as conn:
             yield conn
-    except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError, TimeoutError) as exc:
+    except DRIVER_ERRORS as exc:
         raise Unavailable(f"Postgres: {exc or type(exc).__name__}") from exc
 
 
