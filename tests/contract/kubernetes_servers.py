@@ -12,6 +12,7 @@ from typing import Any
 
 import httpx
 import orjson
+import pytest
 from hamictl.servers.apiserver import ADMIN
 from hamictl.servers.controlplane import Assets, control_plane
 from hamictl.servers.kubeconfig import write_kubeconfig
@@ -122,6 +123,17 @@ def real(folder: Path, assets: Assets) -> Iterator[Cluster]:
                 kubeconfig=plane.kubeconfig,
                 minor=assets.version[1],
             )
+
+
+@contextmanager
+def emulated_or_real(request: pytest.FixtureRequest, folder: Path) -> Iterator[Cluster]:
+    """The one that the fixture's parameter names, `emulator` or `real`."""
+    if request.param == "emulator":
+        server = emulated(folder)
+    else:
+        server = real(folder, request.getfixturevalue("kubernetes_assets"))
+    with server as cluster:
+        yield cluster
 
 
 def poll(condition: Callable[[], bool], *, what: str, deadline_s: float = 10.0) -> None:

@@ -12,7 +12,7 @@ import orjson
 import pytest
 from hamictl.servers.pki import make_pki
 
-from tests.contract.kubernetes_servers import Cluster, Json, emulated, fresh_namespace, poll, real
+from tests.contract.kubernetes_servers import Cluster, Json, emulated_or_real, fresh_namespace, poll
 from tests.contract.test_kubernetes_api import pod
 
 CONFIGURATIONS = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations"
@@ -32,12 +32,7 @@ class Webhook:
 def server(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Cluster]:
-    folder = tmp_path_factory.mktemp("kubernetes")
-    if request.param == "emulator":
-        with emulated(folder) as cluster:
-            yield cluster
-        return
-    with real(folder, request.getfixturevalue("kubernetes_assets")) as cluster:
+    with emulated_or_real(request, tmp_path_factory.mktemp("kubernetes")) as cluster:
         yield cluster
 
 

@@ -12,10 +12,9 @@ from tests.contract.kubernetes_servers import (
     STRATEGIC_PATCH,
     Cluster,
     Json,
-    emulated,
+    emulated_or_real,
     fresh_namespace,
     poll,
-    real,
 )
 
 GPU = "nvidia.com/gpu"
@@ -25,13 +24,7 @@ GPU = "nvidia.com/gpu"
 def server(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Cluster]:
-    folder = tmp_path_factory.mktemp("kubernetes")
-    if request.param == "emulator":
-        with emulated(folder) as cluster:
-            yield cluster
-        return
-    assets = request.getfixturevalue("kubernetes_assets")
-    with real(folder, assets) as cluster:
+    with emulated_or_real(request, tmp_path_factory.mktemp("kubernetes")) as cluster:
         yield cluster
 
 

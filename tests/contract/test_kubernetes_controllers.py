@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.contract.kubernetes_servers import Cluster, emulated, fresh_namespace, poll
+from tests.contract.kubernetes_servers import Cluster, Json, emulated, fresh_namespace, poll
 from tests.contract.test_kubernetes_api import bind, config_map, pod
 
 
@@ -24,14 +24,15 @@ def gone(cluster: Cluster, plural: str, name: str) -> None:
     poll(lambda: cluster.client.get(path).status_code == 404, what=f"{plural}/{name} is gone")
 
 
-def test_dependents_go_with_their_owner(cluster: Cluster) -> None:
+def owner_in(cluster: Cluster) -> Json:
+    """A new ConfigMap, as its dependents refer to it."""
     made = cluster.create("configmaps", config_map("owner"))
-    owner = {
-        "apiVersion": "v1",
-        "kind": "ConfigMap",
-        "name": "owner",
-        "uid": made["metadata"]["uid"],
-    }
+    uid = made["metadata"]["uid"]
+    return {"apiVersion": "v1", "kind": "ConfigMap", "name": "owner", "uid": uid}
+
+
+def test_dependents_go_with_their_owner(cluster: Cluster) -> None:
+    owner = owner_in(cluster)
     foreign = {"apiVersion": "example.com/v1", "kind": "Widget", "name": "w", "uid": "w1"}
     cluster.create(
         "pods", pod("owned") | {"metadata": {"name": "owned", "ownerReferences": [owner]}}
@@ -43,13 +44,7 @@ def test_dependents_go_with_their_owner(cluster: Cluster) -> None:
 
 
 def test_orphans_stay(cluster: Cluster) -> None:
-    made = cluster.create("configmaps", config_map("owner"))
-    owner = {
-        "apiVersion": "v1",
-        "kind": "ConfigMap",
-        "name": "owner",
-        "uid": made["metadata"]["uid"],
-    }
+    owner = owner_in(cluster)
     cluster.create("configmaps", config_map("owned", ownerReferences=[owner]))
     query = {"propagationPolicy": "Orphan"}
     cluster.ok(cluster.client.delete(cluster.path("configmaps", "owner"), params=query))

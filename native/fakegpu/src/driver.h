@@ -75,6 +75,9 @@ CUresult fg_current(CUcontext *context);
 /* The card behind a context. */
 int fg_card_of(const struct CUctx_st *context);
 
+/* Marks the block that holds the range; false when no block does. */
+bool fg_touch(CUdeviceptr at, size_t bytes);
+
 /* Frees all memory that belongs to a context. */
 void fg_free_context_memory(CUcontext context);
 

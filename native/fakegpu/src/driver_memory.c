@@ -296,71 +296,11 @@ CUresult cuMemRelease(CUmemGenericAllocationHandle handle)
     return fg_driver.initialised ? free_block(&handles, handle) : CUDA_ERROR_NOT_INITIALIZED;
 }
 
-/* Marks the block that holds the range; false when no block does. */
-static bool touch(CUdeviceptr at, size_t bytes)
+bool fg_touch(CUdeviceptr at, size_t bytes)
 {
     pthread_mutex_lock(&fg_driver.lock);
     struct block *block = block_at(at, bytes);
     if (block != NULL) block->touched = true;
     pthread_mutex_unlock(&fg_driver.lock);
     return block != NULL;
-}
-
-CUresult cuMemcpyHtoD_v2(CUdeviceptr to, const void *from, size_t bytes)
-{
-    if (!fg_driver.initialised) return CUDA_ERROR_NOT_INITIALIZED;
-    if (bytes == 0) return CUDA_SUCCESS;
-    if (from == NULL || !touch(to, bytes)) return CUDA_ERROR_INVALID_VALUE;
-    memcpy((void *)to, from, bytes);
-    return CUDA_SUCCESS;
-}
-
-CUresult cuMemcpyDtoH_v2(void *to, CUdeviceptr from, size_t bytes)
-{
-    if (!fg_driver.initialised) return CUDA_ERROR_NOT_INITIALIZED;
-    if (bytes == 0) return CUDA_SUCCESS;
-    if (to == NULL || !touch(from, bytes)) return CUDA_ERROR_INVALID_VALUE;
-    memcpy(to, (const void *)from, bytes);
-    return CUDA_SUCCESS;
-}
-
-CUresult cuMemcpyDtoD_v2(CUdeviceptr to, CUdeviceptr from, size_t bytes)
-{
-    return touch(from, bytes) ? cuMemcpyHtoD_v2(to, (const void *)from, bytes) : CUDA_ERROR_INVALID_VALUE;
-}
-
-CUresult cuMemcpy(CUdeviceptr to, CUdeviceptr from, size_t bytes)
-{
-    /* Unified addressing: either end may be host memory. */
-    if (!fg_driver.initialised) return CUDA_ERROR_NOT_INITIALIZED;
-    if (to == 0 || from == 0) return CUDA_ERROR_INVALID_VALUE;
-    (void)touch(to, bytes);
-    memcpy((void *)to, (const void *)from, bytes);
-    return CUDA_SUCCESS;
-}
-
-CUresult cuMemcpyHtoDAsync_v2(CUdeviceptr to, const void *from, size_t bytes, CUstream stream)
-{
-    return fg_stream_ok(stream) ? cuMemcpyHtoD_v2(to, from, bytes) : CUDA_ERROR_INVALID_HANDLE;
-}
-
-CUresult cuMemcpyDtoHAsync_v2(void *to, CUdeviceptr from, size_t bytes, CUstream stream)
-{
-    return fg_stream_ok(stream) ? cuMemcpyDtoH_v2(to, from, bytes) : CUDA_ERROR_INVALID_HANDLE;
-}
-
-CUresult cuMemsetD8_v2(CUdeviceptr to, unsigned char value, size_t count)
-{
-    if (!fg_driver.initialised) return CUDA_ERROR_NOT_INITIALIZED;
-    if (!touch(to, count)) return CUDA_ERROR_INVALID_VALUE;
-    memset((void *)to, value, count);
-    return CUDA_SUCCESS;
-}
-
-CUresult cuMemsetD32_v2(CUdeviceptr to, unsigned int value, size_t count)
-{
-    if (!fg_driver.initialised) return CUDA_ERROR_NOT_INITIALIZED;
-    if (to % 4 != 0 || count > SIZE_MAX / 4 || !touch(to, count * 4)) return CUDA_ERROR_INVALID_VALUE;
-    for (size_t i = 0; i < count; i++) ((unsigned int *)to)[i] = value;
-    return CUDA_SUCCESS;
 }

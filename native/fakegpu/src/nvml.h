@@ -29,6 +29,17 @@ nvmlReturn_t fg_check(nvmlDevice_t device);
 /* The handle of a card; NULL if it is not visible. */
 nvmlDevice_t fg_handle_of_card(int card);
 
+/* Copies a text into the caller's buffer, all of it or nothing. */
+nvmlReturn_t fg_put_text(char *to, unsigned int length, const char *text);
+
+void fg_fill_pci(const struct fg_card *card, nvmlPciInfo_t *pci);
+
+/* Opens the body of a function that answers from one device: refuses bad handles, lost cards and a NULL output. */
+#define ANSWER(device, output)                                          \
+    const nvmlReturn_t checked = fg_check(device);                      \
+    if (checked != NVML_SUCCESS) return checked;                        \
+    if ((output) == NULL) return NVML_ERROR_INVALID_ARGUMENT
+
 static inline const struct fg_card *fg_card(nvmlDevice_t device) { return &fg_nvml.machine->cards[device->card]; }
 
 #endif

@@ -1,9 +1,7 @@
 """The bus as the services see it: publish, consume, ask, answer; NATS stays behind this file.
 
-Delivery is at least once: handlers are idempotent by the id in their payload. A message that can't
-be read (`InvalidRequest`) or that failed `MAX_DELIVERIES` times goes to the dead letters with its
-reason. The trace context travels in the headers. While the server is away `publish` raises
-Unavailable at once, `connected` is False, and consumers go on by themselves when it is back.
+The trace context travels in the headers. While the server is away `publish` raises Unavailable at
+once, `connected` is False, and consumers (`consuming`) go on by themselves when it is back.
 """
 
 from __future__ import annotations
@@ -13,38 +11,47 @@ import contextlib
 import logging
 import ssl
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
-from enum import StrEnum
 
 import nats
 import nats.errors
-import nats.js.errors
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 from nats.js import JetStreamContext
-from nats.js.api import AckPolicy, ConsumerConfig, DeliverPolicy
-from opentelemetry import context as otel_context
 from pydantic import BaseModel
 
 from hamicommon import telemetry
+from hamicommon.bus.consuming import (
+    PUBLISH_TIMEOUT_S,
+    RETRY_DELAY_S,
+    Consumer,
+    Deliver,
+    Handler,
+    Message,
+    Subscription,
+    heed_cancellation,
+    trace_of,
+)
 from hamicommon.bus.permissions import inbox_prefix
-from hamicommon.bus.streams import DEAD_LETTERS_SUBJECT, ensure_streams
+from hamicommon.bus.streams import ensure_streams
 from hamicommon.errors import InvalidRequest, Unavailable
 from hamicommon.settings import NatsSettings
 
+__all__ = [
+    "Bus",
+    "Deliver",
+    "Handler",
+    "Message",
+    "NobodyAnswers",
+    "Responder",
+    "Subscription",
+    "open_bus",
+]
+
 logger = logging.getLogger(__name__)
 
-PUBLISH_TIMEOUT_S = 2.0
 REQUEST_TIMEOUT_S = 2.0
-# A pull request waits this long at the server. One that was pending when the server went away is
-# noticed only when this is over, so it bounds the delay after a reconnect too.
-FETCH_WAIT_S = 2.0
-FETCH_BATCH = 64
-ACK_WAIT_S = 30.0
-RETRY_DELAY_S = 1.0
-MAX_DELIVERIES = 10
 _RECONNECT_WAIT_S = 1
 
 
@@ -52,40 +59,6 @@ class NobodyAnswers(Unavailable):
     """The bus is healthy and nobody serves the subject."""
 
 
-class Deliver(StrEnum):
-    """Where a consumer starts that did not exist before."""
-
-    ALL = "all"
-    NEW = "new"
-    LAST_PER_SUBJECT = "last_per_subject"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Message:
-    """One delivered message."""
-
-    subject: str
-    data: bytes
-    stream_sequence: int
-    deliveries: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Subscription:
-    """What to consume; the same `consumer` name shares the work among replicas.
-
-    `ephemeral` consumers are forgotten by the server when nobody pulls for a while; then the next
-    one starts again at `deliver`.
-    """
-
-    stream: str
-    subject: str
-    consumer: str
-    deliver: Deliver = Deliver.ALL
-    ephemeral: bool = False
-
-
-Handler = Callable[[Message], Awaitable[None]]
 Responder = Callable[[str, bytes], Awaitable[BaseModel]]
 
 
@@ -97,6 +70,7 @@ class Bus:
         self._js = js
         self._up_since: float | None = None
         self._was_up = asyncio.Event()
+        self._closed = False
         self.dead_letters = 0
 
     @property
@@ -110,6 +84,9 @@ class Bus:
         if not self.connected or self._up_since is None:
             return 0.0
         return time.monotonic() - self._up_since
+
+    def _count_dead_letter(self) -> None:
+        self.dead_letters += 1
 
     def _mark_up(self) -> None:
         self._up_since = time.monotonic()
@@ -161,7 +138,7 @@ class Bus:
         """Answers requests on `subject` until cancelled; replicas in one `queue` share them."""
 
         async def on_message(message: Msg) -> None:
-            with _trace_of(message):
+            with trace_of(message):
                 try:
                     reply = await respond(message.subject, message.data)
                     await message.respond(reply.model_dump_json().encode())
@@ -180,100 +157,23 @@ class Bus:
                 await subscription.unsubscribe()
 
     async def consume(self, what: Subscription, handle: Handler) -> None:
-        """Calls `handle` for every message, in order, until cancelled."""
-        while True:
+        """Calls `handle` for every message, in order, until cancelled or the bus is closed."""
+        consumer = Consumer(self._js, what, handle, on_dead_letter=self._count_dead_letter)
+        while not self._closed:
             try:
-                await self._consume_once(what, handle)
+                await consumer.run()
             except (nats.errors.Error, OSError, TimeoutError) as exc:
-                _heed_cancellation()
+                heed_cancellation()
+                if self._closed:
+                    return
                 logger.warning("consumer broken", extra={"stream": what.stream, "error": str(exc)})
                 await asyncio.sleep(RETRY_DELAY_S)
 
-    async def _consume_once(self, what: Subscription, handle: Handler) -> None:
-        config = ConsumerConfig(
-            name=what.consumer,
-            durable_name=None if what.ephemeral else what.consumer,
-            filter_subject=what.subject,
-            deliver_policy=DeliverPolicy(what.deliver.value),
-            ack_policy=AckPolicy.EXPLICIT,
-            ack_wait=ACK_WAIT_S,
-            max_ack_pending=FETCH_BATCH * 4,
-            inactive_threshold=60.0 if what.ephemeral else None,
-        )
-        await self._js.add_consumer(what.stream, config=config)
-        pull = await self._js.pull_subscribe_bind(consumer=what.consumer, stream=what.stream)
-        try:
-            while True:
-                _heed_cancellation()
-                try:
-                    messages = await pull.fetch(FETCH_BATCH, timeout=FETCH_WAIT_S)
-                except TimeoutError:
-                    # Nothing new, or the consumer is gone: an unknown one must be made again.
-                    await self._js.consumer_info(what.stream, what.consumer)
-                    continue
-                for message in messages:
-                    await self._deliver(what, message, handle)
-        finally:
-            with contextlib.suppress(nats.errors.Error, OSError):
-                await pull.unsubscribe()
-
-    async def _deliver(self, what: Subscription, raw: Msg, handle: Handler) -> None:
-        metadata = raw.metadata
-        message = Message(
-            subject=raw.subject,
-            data=raw.data,
-            stream_sequence=metadata.sequence.stream,
-            deliveries=metadata.num_delivered,
-        )
-        with _trace_of(raw):
-            try:
-                await handle(message)
-            except Unavailable as exc:
-                logger.warning("handler must wait", extra={"error": str(exc)})
-                await raw.nak(delay=RETRY_DELAY_S)
-                return
-            except InvalidRequest as exc:
-                await self._bury(what, raw, str(exc))
-                return
-            except Exception as exc:
-                logger.exception("handler failed", extra={"subject": raw.subject})
-                if message.deliveries < MAX_DELIVERIES:
-                    await raw.nak(delay=RETRY_DELAY_S)
-                else:
-                    await self._bury(what, raw, f"{type(exc).__name__}: {exc}")
-                return
-        await raw.ack()
-
-    async def _bury(self, what: Subscription, raw: Msg, reason: str) -> None:
-        logger.error("message dead-lettered", extra={"subject": raw.subject, "reason": reason})
-        self.dead_letters += 1
-        await self._js.publish(
-            f"{DEAD_LETTERS_SUBJECT}.{what.stream}",
-            raw.data,
-            timeout=PUBLISH_TIMEOUT_S,
-            headers={"Hami-Subject": raw.subject, "Hami-Reason": reason.replace("\n", " ")[:512]},
-        )
-        await raw.term()
-
-
-def _heed_cancellation() -> None:
-    """Ends a cancelled task whose cancellation was swallowed on the way here.
-
-    The client waits with `asyncio.wait_for`, which before Python 3.12 loses a cancellation that
-    comes in the same turn of the loop as the reply or the time-out.
-    """
-    task = asyncio.current_task()
-    if task is not None and task.cancelling():
-        raise asyncio.CancelledError
-
-
-@contextlib.contextmanager
-def _trace_of(message: Msg) -> Iterator[None]:
-    token = otel_context.attach(telemetry.extract(message.headers))
-    try:
-        yield
-    finally:
-        otel_context.detach(token)
+    async def close(self) -> None:
+        """Leaves the server; what consumes ends, without having been cancelled too."""
+        self._closed = True
+        with contextlib.suppress(nats.errors.Error, OSError, TimeoutError):
+            await self._client.close()
 
 
 @asynccontextmanager
@@ -328,8 +228,7 @@ async def open_bus(
         connecting.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await connecting
-        with contextlib.suppress(nats.errors.Error, OSError, TimeoutError):
-            await client.close()
+        await bus.close()
 
 
 def _tls(settings: NatsSettings) -> ssl.SSLContext | None:

@@ -20,6 +20,7 @@ from hamictl.kubelet.containers import RunningContainer
 from hamictl.kubelet.pod_spec import Json
 from hamictl.kubelet.predicates import Rejection
 from hamictl.kubelet.status_reporting import StatusReporter
+from hamictl.kubelet.stopping import stop_all
 
 logger = logging.getLogger(__name__)
 
@@ -154,8 +155,8 @@ class PodWorker:
             await self._stop_containers(self._grace_s)
             return
         # Never run by us: containers may be left from an earlier kubelet.
-        left = list(self._machine.runtime.running_of(pod_spec.uid(self.pod)))
-        await self._stop_all(left, self._grace_s)
+        self._stopping = list(self._machine.runtime.running_of(pod_spec.uid(self.pod)))
+        await stop_all(self._stopping, self._grace_s)
 
     async def _stop_containers(self, grace_s: float) -> None:
         alive = [worker for worker in self._workers.values() if worker.running is not None]
@@ -168,22 +169,10 @@ class PodWorker:
                 f"Stopping container {worker.name}",
                 container=worker.name,
             )
-        await self._stop_all(running, grace_s)
+        self._stopping = running
+        await stop_all(running, grace_s)
         for worker, container in zip(alive, running, strict=True):
             worker.note_end(await container.wait())
-
-    async def _stop_all(self, running: list[RunningContainer], grace_s: float) -> None:
-        """SIGTERM, then after the grace SIGKILL; returns when all have ended."""
-        self._stopping = running
-        for container in running:
-            container.terminate()
-        waits = [asyncio.ensure_future(container.wait()) for container in running]
-        if waits:
-            _, alive = await asyncio.wait(waits, timeout=grace_s)
-            for container in running:
-                container.kill()
-            if alive:
-                await asyncio.wait(alive)
 
     async def _delete_object(self) -> None:
         options = {

@@ -2,22 +2,11 @@
 
 from __future__ import annotations
 
-import socket
 from pathlib import Path
 
 import orjson
 
-from hamictl.servers.ports import LOOPBACK, free_port
-
-
-def _is_free(port: int) -> bool:
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((LOOPBACK, port))
-        except OSError:
-            return False
-    return True
+from hamictl.servers.ports import free_port, is_free
 
 
 def stable_ports(names: tuple[str, ...], path: Path) -> dict[str, int]:
@@ -29,7 +18,7 @@ def stable_ports(names: tuple[str, ...], path: Path) -> dict[str, int]:
     ports: dict[str, int] = {}
     for name in names:
         port = known.get(name, 0)
-        while not port or port in ports.values() or not _is_free(port):
+        while not port or port in ports.values() or not is_free(port):
             port = free_port()
         ports[name] = port
     path.write_bytes(orjson.dumps(known | ports))

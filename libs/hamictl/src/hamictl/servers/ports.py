@@ -28,13 +28,14 @@ def free_port() -> int:
     with _lock:
         for _ in range(_ATTEMPTS):
             port = choose.randint(_FIRST, _LAST)
-            if port not in _given and _bindable(port):
+            if port not in _given and is_free(port):
                 _given.add(port)
                 return port
     raise ServerError(f"no free TCP port between {_FIRST} and {_LAST} on {LOOPBACK}")
 
 
-def _bindable(port: int) -> bool:
+def is_free(port: int) -> bool:
+    """Whether nobody listens on this TCP port of 127.0.0.1."""
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:

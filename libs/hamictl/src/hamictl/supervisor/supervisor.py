@@ -14,6 +14,7 @@ from pathlib import Path
 from hamictl.servers.plan import ServerError
 from hamictl.supervisor import lifecycle
 from hamictl.supervisor.children import Child, spawn
+from hamictl.supervisor.entries import identity_entry, service_entry
 from hamictl.supervisor.health import HealthCheck, why_unhealthy
 from hamictl.supervisor.identity import identity_of
 from hamictl.supervisor.lifecycle import ChildState, Phase, RestartPolicy
@@ -254,8 +255,17 @@ class Supervisor:
             {
                 "version": 1,
                 "phase": phase,
-                "supervisor": None if me is None else _identity(me),
-                "services": {name: self._entry(name) for name in self._specs},
+                "supervisor": None if me is None else identity_entry(me),
+                "services": {
+                    name: service_entry(
+                        spec,
+                        self.states[name],
+                        self._children.get(name),
+                        unhealthy=self.unhealthy.get(name, ""),
+                        log_path=self.log_path(name),
+                    )
+                    for name, spec in self._specs.items()
+                },
                 **self.info,
             },
         )
@@ -268,21 +278,6 @@ class Supervisor:
             return "stopped" if stopped else "stopping"
         return "ready" if lifecycle.all_ready(self.states.values()) else "starting"
 
-    def _entry(self, name: str) -> dict[str, object]:
-        state, spec, child = self.states[name], self._specs[name], self._children.get(name)
-        entry: dict[str, object] = {
-            "phase": state.phase.value,
-            "restarts": state.restarts,
-            "reason": state.reason or self.unhealthy.get(name, ""),
-        }
-        if isinstance(spec, ChildSpec):
-            entry["urls"] = dict(spec.urls)
-            entry["log"] = str(self.log_path(name))
-            entry["stop_signal"] = int(spec.stop_signal)
-        if child is not None and child.identity is not None:
-            entry |= _identity(child.identity)
-        return entry
-
 
 async def _end_of(child: Child) -> str:
     """How the child ended; if nobody waits for that any more, it is killed."""
@@ -293,10 +288,6 @@ async def _end_of(child: Child) -> str:
         child.kill()
         await end
         raise
-
-
-def _identity(process: object) -> dict[str, object]:
-    return {name: getattr(process, name) for name in ("pid", "start_ticks", "boot_id")}
 
 
 def _now() -> float:

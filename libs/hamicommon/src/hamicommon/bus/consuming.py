@@ -1,0 +1,181 @@
+"""One consumer of a stream: pulls messages, hands them over, and settles what comes of each.
+
+Delivery is at least once: handlers are idempotent by the id in their payload. A message that can't
+be read (`InvalidRequest`) or that failed `MAX_DELIVERIES` times goes to the dead letters with its
+reason; one whose handler is `Unavailable` comes again. `client.Bus.consume` runs it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+
+import nats.errors
+from nats.aio.msg import Msg
+from nats.js import JetStreamContext
+from nats.js.api import AckPolicy, ConsumerConfig, DeliverPolicy
+from opentelemetry import context as otel_context
+
+from hamicommon import telemetry
+from hamicommon.bus.streams import DEAD_LETTERS_SUBJECT
+from hamicommon.errors import InvalidRequest, Unavailable
+
+logger = logging.getLogger(__name__)
+
+PUBLISH_TIMEOUT_S = 2.0
+# A pull request waits this long at the server. One that was pending when the server went away is
+# noticed only when this is over, so it bounds the delay after a reconnect too.
+FETCH_WAIT_S = 2.0
+FETCH_BATCH = 64
+ACK_WAIT_S = 30.0
+RETRY_DELAY_S = 1.0
+MAX_DELIVERIES = 10
+
+
+class Deliver(StrEnum):
+    """Where a consumer starts that did not exist before."""
+
+    ALL = "all"
+    NEW = "new"
+    LAST_PER_SUBJECT = "last_per_subject"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Message:
+    """One delivered message."""
+
+    subject: str
+    data: bytes
+    stream_sequence: int
+    deliveries: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Subscription:
+    """What to consume; the same `consumer` name shares the work among replicas.
+
+    `ephemeral` consumers are forgotten by the server when nobody pulls for a while; then the next
+    one starts again at `deliver`.
+    """
+
+    stream: str
+    subject: str
+    consumer: str
+    deliver: Deliver = Deliver.ALL
+    ephemeral: bool = False
+
+
+Handler = Callable[[Message], Awaitable[None]]
+
+
+class Consumer:
+    """Hands the messages of one subscription to one handler."""
+
+    def __init__(
+        self,
+        js: JetStreamContext,
+        what: Subscription,
+        handle: Handler,
+        *,
+        on_dead_letter: Callable[[], None],
+    ) -> None:
+        self._js = js
+        self._what = what
+        self._handle = handle
+        self._on_dead_letter = on_dead_letter
+
+    async def run(self) -> None:
+        """Until cancelled.
+
+        Raises: nats.errors.Error, OSError or TimeoutError when it must be begun again.
+        """
+        what = self._what
+        config = ConsumerConfig(
+            name=what.consumer,
+            durable_name=None if what.ephemeral else what.consumer,
+            filter_subject=what.subject,
+            deliver_policy=DeliverPolicy(what.deliver.value),
+            ack_policy=AckPolicy.EXPLICIT,
+            ack_wait=ACK_WAIT_S,
+            max_ack_pending=FETCH_BATCH * 4,
+            inactive_threshold=60.0 if what.ephemeral else None,
+        )
+        await self._js.add_consumer(what.stream, config=config)
+        pull = await self._js.pull_subscribe_bind(consumer=what.consumer, stream=what.stream)
+        try:
+            while True:
+                heed_cancellation()
+                try:
+                    messages = await pull.fetch(FETCH_BATCH, timeout=FETCH_WAIT_S)
+                except TimeoutError:
+                    # Nothing new, or the consumer is gone: an unknown one must be made again.
+                    await self._js.consumer_info(what.stream, what.consumer)
+                    continue
+                for message in messages:
+                    await self._deliver(message)
+        finally:
+            with contextlib.suppress(nats.errors.Error, OSError):
+                await pull.unsubscribe()
+
+    async def _deliver(self, raw: Msg) -> None:
+        metadata = raw.metadata
+        message = Message(
+            subject=raw.subject,
+            data=raw.data,
+            stream_sequence=metadata.sequence.stream,
+            deliveries=metadata.num_delivered,
+        )
+        with trace_of(raw):
+            try:
+                await self._handle(message)
+            except Unavailable as exc:
+                logger.warning("handler must wait", extra={"error": str(exc)})
+                await raw.nak(delay=RETRY_DELAY_S)
+                return
+            except InvalidRequest as exc:
+                await self._bury(raw, str(exc))
+                return
+            except Exception as exc:
+                logger.exception("handler failed", extra={"subject": raw.subject})
+                if message.deliveries < MAX_DELIVERIES:
+                    await raw.nak(delay=RETRY_DELAY_S)
+                else:
+                    await self._bury(raw, f"{type(exc).__name__}: {exc}")
+                return
+        await raw.ack()
+
+    async def _bury(self, raw: Msg, reason: str) -> None:
+        logger.error("message dead-lettered", extra={"subject": raw.subject, "reason": reason})
+        self._on_dead_letter()
+        await self._js.publish(
+            f"{DEAD_LETTERS_SUBJECT}.{self._what.stream}",
+            raw.data,
+            timeout=PUBLISH_TIMEOUT_S,
+            headers={"Hami-Subject": raw.subject, "Hami-Reason": reason.replace("\n", " ")[:512]},
+        )
+        await raw.term()
+
+
+def heed_cancellation() -> None:
+    """Ends a cancelled task whose cancellation was swallowed on the way here.
+
+    The client waits with `asyncio.wait_for`, which before Python 3.12 loses a cancellation that
+    comes in the same turn of the loop as the reply or the time-out.
+    """
+    task = asyncio.current_task()
+    if task is not None and task.cancelling():
+        raise asyncio.CancelledError
+
+
+@contextlib.contextmanager
+def trace_of(message: Msg) -> Iterator[None]:
+    """Within it, spans continue the trace that the message came with."""
+    token = otel_context.attach(telemetry.extract(message.headers))
+    try:
+        yield
+    finally:
+        otel_context.detach(token)
