@@ -16,6 +16,8 @@ test: setup lint ## everything that needs no real Kubernetes
 	@$(BIN)/pytest $(ARGS)
 test-e2e: setup ## the end-to-end cases on a real control plane (KUBEBUILDER_ASSETS)
 	@$(BIN)/pytest tests/e2e --cluster=real $(ARGS)
+test-node: setup ## the way of a pod on a real kubelet and containerd (KUBEBUILDER_ASSETS, root)
+	@$(BIN)/pytest tests/e2e_node $(ARGS)
 bench-%: setup ## one benchmark, for example: make bench-filter
 	@$(BIN)/python -m bench.$(subst -,_,$*) $(ARGS)
 native: ## only the C parts
@@ -26,4 +28,4 @@ requirements: ## pin the third-party sets again
 	@scripts/compile-requirements
 format: setup ## let ruff write
 	@$(BIN)/ruff check --fix . ; $(BIN)/ruff format .
-.PHONY: help setup up down lint test test-e2e native proto requirements format
+.PHONY: help setup up down lint test test-e2e test-node native proto requirements format
