@@ -6,13 +6,17 @@ from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import nats
 from hamicommon import events
 from hamicommon.bus.client import Bus, Deliver, Message, Subscription, open_bus
+from hamicommon.bus.permissions import agent_user
 from hamicommon.errors import Unavailable
 from hamicommon.grants import Grant, GrantedContainer, GrantedShare
 from hamicommon.settings import NatsSettings
 
 from tests.integration.node_agent.machine import CARDS, NODE
+
+DEADLINE_S = 20.0
 
 
 def share(card: int = 0, memory_mib: int = 4096, core_percent: int = 30) -> GrantedShare:
@@ -44,8 +48,9 @@ def grant(pod: str, *containers: GrantedContainer, token: int = 1, traceparent: 
 class Control:
     """What the scheduler does for one node."""
 
-    def __init__(self, bus: Bus) -> None:
+    def __init__(self, bus: Bus, url: str) -> None:
         self.bus = bus
+        self.url = url
         self.live: dict[str, events.GrantState] = {}
         """What the snapshot answers, by pod uid."""
         self.answers_snapshots = True
@@ -79,6 +84,21 @@ class Control:
             ),
             message_id=f"{item.allocation_id}:{item.token}:withdrawn",
         )
+
+    async def until_all_is_consumed(self) -> None:
+        """Waits until the agent has handled every announcement that was published."""
+        client = await nats.connect(self.url)
+        try:
+            stream = client.jetstream()
+            async with asyncio.timeout(DEADLINE_S):
+                while True:
+                    last = (await stream.stream_info(events.GRANTS_STREAM)).state.last_seq
+                    consumer = await stream.consumer_info(events.GRANTS_STREAM, agent_user(NODE))
+                    if consumer.ack_floor and consumer.ack_floor.stream_seq >= last:
+                        return
+                    await asyncio.sleep(0.02)
+        finally:
+            await client.close()
 
     def reported(self, kind: str) -> list[Any]:
         return [report for report in self.reports if report.kind == kind]
@@ -121,7 +141,7 @@ class Control:
 @asynccontextmanager
 async def open_control(nats_url: str) -> AsyncIterator[Control]:
     async with open_bus(NatsSettings(url=nats_url), "scheduler", owns_streams=True) as bus:
-        control = Control(bus)
+        control = Control(bus, nats_url)
         hearing = asyncio.create_task(control.hear())
         try:
             yield control

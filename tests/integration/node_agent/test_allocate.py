@@ -109,6 +109,7 @@ async def test_a_withdrawn_grant_is_not_handed_out(
     await control.announce(item)
     await control.withdraw(item)
     control.answers_snapshots = False
+    await control.until_all_is_consumed()
 
     with pytest.raises(grpc.aio.AioRpcError):
         await kubelet.allocate("a", "main", A_0)
