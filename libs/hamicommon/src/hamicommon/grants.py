@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
 from typing import Literal
@@ -193,8 +194,8 @@ def load_public_key(path: Path) -> Ed25519PublicKey:
     return key
 
 
-def _load(path: Path, parse: object) -> object:
+def _load(path: Path, parse: Callable[[bytes], object]) -> object:
     try:
-        return parse(path.read_bytes())  # type: ignore[operator]
+        return parse(path.read_bytes())
     except (OSError, ValueError) as exc:
         raise InvalidRequest(f"{path}: no usable PEM key: {exc}") from exc
