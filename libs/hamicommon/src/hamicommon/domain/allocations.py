@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
+from typing import Any
 
 from hamicommon.domain.ids import AllocationId, GpuUuid, NodeName, PodUid
 from hamicommon.domain.requests import Role
@@ -89,6 +90,14 @@ class DeviceShare:
     vendor: str
     memory_mib: int
     core_percent: int
+    """Percent of the card; the vendor's own unit where its module says so."""
+    slots: int = 1
+    """Of the card's slots; more than one only where the vendor counts a slice's size (Enflame)."""
+    type: str = ""
+    """What HAMi writes in place of the vendor's word in annotations; empty: the word."""
+    detail: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    """What only the vendor understands (a MIG profile and its placement, a class of pods); JSON
+    values. Kept in the ledger, and seen by later decisions as `DeviceUsage.holdings`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,13 +144,13 @@ def footprints(containers: Iterable[ContainerGrant]) -> tuple[Footprint, ...]:
     init: dict[GpuUuid, tuple[int, int, int]] = {}
     for container in containers:
         for share in container.shares:
-            memory, core = share.memory_mib, share.core_percent
+            slots, memory, core = share.slots, share.memory_mib, share.core_percent
             if container.role == "init":
                 old = init.get(share.uuid, (1, 0, 0))
-                init[share.uuid] = (1, max(old[1], memory), max(old[2], core))
+                init[share.uuid] = (max(old[0], slots), max(old[1], memory), max(old[2], core))
             else:
                 old = app.get(share.uuid, (0, 0, 0))
-                app[share.uuid] = (old[0] + 1, old[1] + memory, old[2] + core)
+                app[share.uuid] = (old[0] + slots, old[1] + memory, old[2] + core)
     zero = (0, 0, 0)
     return tuple(
         Footprint(

@@ -6,8 +6,10 @@ so).
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
+from typing import Any
 
 from hamicommon.domain.ids import GpuUuid, NodeName
 
@@ -44,6 +46,8 @@ class GpuDevice:
     healthy: bool = True
     health_reason: str = ""
     mig_profiles: tuple[MigProfile, ...] = ()
+    info: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    """What only the card's vendor understands (its network, its link zone); JSON values."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,6 +73,8 @@ class DeviceUsage:
     used_memory_mib: int = 0
     used_core_percent: int = 0
     cordoned: bool = False
+    holdings: tuple[Mapping[str, Any], ...] = ()
+    """`DeviceShare.detail` of every live slice on the card that has one, in no particular order."""
 
     @property
     def free_memory_mib(self) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -23,6 +24,8 @@ class DeviceRequest:
     """Per card, 1..100 of the card's memory; used only when memory_mib is 0."""
     core_percent: int = 0
     """Per card; 0 means no share is guaranteed and none is enforced."""
+    traits: Mapping[str, str] = field(default_factory=dict, hash=False)
+    """What only the vendor understands of the way the container asks (a slice's size, a mode)."""
 
     def memory_mib_on(self, capacity_mib: int) -> int:
         """Memory that this request takes on a card of `capacity_mib` (truncated, as HAMi does)."""
@@ -53,6 +56,8 @@ class Selection:
     mode: str = ""
     """Value of `nvidia.com/vgpu-mode`: the card's mode must be contained in it; empty: any."""
     numa_bind: bool = False
+    traits: Mapping[str, str] = field(default_factory=dict, hash=False)
+    """What only the vendor understands of the pod's annotations (a QoS policy, a class)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -126,7 +126,7 @@ def encode_pod_devices(containers: Sequence[ContainerGrant], vendor: str) -> str
     """
     return "".join(
         "".join(
-            f"{share.uuid},{share.vendor},{share.memory_mib},{share.core_percent}:"
+            f"{share.uuid},{share.type or share.vendor},{share.memory_mib},{share.core_percent}:"
             for share in container.shares
             if share.vendor == vendor
         )

@@ -46,7 +46,7 @@ def pod_request(pod: JsonObject, vendors: Vendors, defaults: Policy = DEFAULT_PO
         ContainerRequest(
             name=str(container.get("name", "")),
             role=role,
-            requests=_device_requests(container, vendors),
+            requests=_device_requests(container, vendors, written),
         )
         for role, container in containers_of(pod)
     )
@@ -79,8 +79,10 @@ def containers_of(pod: JsonObject) -> Iterator[tuple[Role, JsonObject]]:
         yield "app", container
 
 
-def _device_requests(container: JsonObject, vendors: Vendors) -> tuple[DeviceRequest, ...]:
-    requests = (vendor.parse_request(container) for vendor in vendors)
+def _device_requests(
+    container: JsonObject, vendors: Vendors, annotations: Mapping[str, str]
+) -> tuple[DeviceRequest, ...]:
+    requests = (vendor.parse_request(container, annotations) for vendor in vendors)
     return tuple(request for request in requests if request is not None)
 
 

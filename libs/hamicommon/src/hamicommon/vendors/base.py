@@ -7,13 +7,17 @@ and does no I/O. `registry.py` lists the vendors; `k8s/resources.py` (requests),
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
+from types import MappingProxyType
 from typing import Any, Protocol
 
+from hamicommon.domain.allocations import ContainerGrant
 from hamicommon.domain.devices import GpuDevice
-from hamicommon.domain.ids import GpuUuid
+from hamicommon.domain.ids import GpuUuid, NodeName
 from hamicommon.domain.requests import DeviceRequest, Selection
+from hamicommon.placement.vendor_rules import VendorRules
 
 JsonObject = dict[str, Any]
 """A Kubernetes object, or a part of one, as JSON."""
@@ -63,6 +67,23 @@ class Admitted:
     warnings: tuple[str, ...] = ()
 
 
+NO_ANNOTATIONS: Mapping[str, str] = MappingProxyType({})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Placed:
+    """A pod that has its cards, as the writers of annotations see it."""
+
+    node: NodeName
+    containers: Sequence[ContainerGrant]
+    """In spec order, also those without a card."""
+    cards: Mapping[GpuUuid, GpuDevice]
+    """At least the cards in `containers`."""
+    selections: Mapping[str, Selection]
+    """By vendor word."""
+    now: datetime
+
+
 class Vendor(Protocol):
     """One vendor of cards."""
 
@@ -78,8 +99,16 @@ class Vendor(Protocol):
     def keys(self) -> AnnotationKeys:
         """Names of its annotations."""
 
-    def parse_request(self, container: JsonObject) -> DeviceRequest | None:
+    @property
+    def rules(self) -> VendorRules:
+        """How the engine judges and chooses its cards."""
+
+    def parse_request(
+        self, container: JsonObject, annotations: Mapping[str, str] = NO_ANNOTATIONS
+    ) -> DeviceRequest | None:
         """What the container asks for; None when it asks for no card of this vendor.
+
+        `annotations` are the pod's.
 
         Raises: InvalidRequest naming container, resource, value and what would be right.
         """
@@ -97,6 +126,18 @@ class Vendor(Protocol):
         """How the node's cards are connected; empty when unknown.
 
         Raises: InvalidRequest when what it tells is malformed.
+        """
+
+    def pod_annotations(self, placed: Placed) -> dict[str, str]:
+        """What this vendor writes on a placed pod, HAMi's keys and values to the byte.
+
+        Empty when none of the containers has a card of this vendor.
+        """
+
+    def plugin_alive(self, node: JsonObject) -> bool:
+        """Whether the node's device plugin of this vendor can take pods, as far as the Node tells.
+
+        Asked only of nodes where our agent does not run (sheet 1.x "CheckHealth").
         """
 
     def mutate(self, container: JsonObject, pod: JsonObject) -> Admitted:

@@ -13,8 +13,19 @@ from hamicommon.deviceconfig import INT32_MAX, NvidiaConfig
 from hamicommon.domain.devices import GpuDevice
 from hamicommon.domain.requests import DeviceRequest, Selection
 from hamicommon.k8s import annotations as keys
+from hamicommon.k8s.quantities import parse_int
+from hamicommon.placement.vendor_rules import VendorRules
 from hamicommon.vendors import amounts
-from hamicommon.vendors.base import Admitted, AnnotationKeys, JsonObject, PairScores, ResourceNames
+from hamicommon.vendors.base import (
+    NO_ANNOTATIONS,
+    Admitted,
+    AnnotationKeys,
+    JsonObject,
+    PairScores,
+    Placed,
+    ResourceNames,
+)
+from hamicommon.vendors.standard import device_annotations
 
 WORD = "NVIDIA"
 
@@ -59,7 +70,14 @@ class Nvidia:
             pair_scores=keys.NVIDIA_PAIR_SCORES,
         )
 
-    def parse_request(self, container: JsonObject) -> DeviceRequest | None:
+    @property
+    def rules(self) -> VendorRules:
+        """The standard loop."""
+        return VendorRules()
+
+    def parse_request(
+        self, container: JsonObject, annotations: Mapping[str, str] = NO_ANNOTATIONS
+    ) -> DeviceRequest | None:
         """What the container asks for; None when it asks for no card.
 
         Raises: InvalidRequest naming container, resource, value and what would be right.
@@ -108,6 +126,15 @@ class Nvidia:
         """
         text = keys.annotations_of(node).get(keys.NVIDIA_PAIR_SCORES, "")
         return keys.decode_pair_scores(text) if text else {}
+
+    def pod_annotations(self, placed: Placed) -> dict[str, str]:
+        """The slices, twice."""
+        return device_annotations(placed, WORD, self.keys)
+
+    def plugin_alive(self, node: JsonObject) -> bool:
+        """True while the kubelet lists the resource."""
+        status = node.get("status") or {}
+        return bool(parse_int((status.get("allocatable") or {}).get(self.resources.count, 0)))
 
     def mutate(self, container: JsonObject, pod: JsonObject) -> Admitted:
         """Fills in defaults at admission, editing the given objects (sheet 1.1, Admission).

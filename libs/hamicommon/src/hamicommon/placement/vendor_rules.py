@@ -1,0 +1,124 @@
+"""How one vendor's cards are judged, chosen and scored where that differs from the standard loop.
+
+A vendor module (`hamicommon.vendors`) gives one `VendorRules`; the defaults are the loop of
+protocol sheet 1.0.4. What can be said card by card is data (`order`, `need`), because the engine
+asks it of the whole cluster at once; what looks at several cards of a node is a `Chooser`, which
+the engine asks node by node, and only where it must.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple, Protocol
+
+from hamicommon.domain.allocations import DeviceShare
+from hamicommon.domain.devices import DeviceUsage, GpuDevice
+from hamicommon.domain.requests import DeviceRequest, Selection
+from hamicommon.placement.rules import Rule
+
+STANDARD_ORDER = (
+    Rule.NOT_HEALTHY,
+    Rule.CORDONED,
+    Rule.TYPE,
+    Rule.UUID,
+    Rule.SLOTS,
+    Rule.MUTEX,
+    Rule.MEMORY,
+    Rule.CORES,
+    Rule.EXCLUSIVE,
+    Rule.CORES_EXHAUSTED,
+)
+"""A card's reason is the first of these that it fails."""
+
+
+class Need(NamedTuple):
+    """What one slice takes of a card, in the card's own units."""
+
+    memory_mib: int
+    core: int
+
+
+def standard_need(request: DeviceRequest, selection: Selection, card: GpuDevice) -> Need:
+    """Rules 8 and 9 of sheet 1.0.4: at most a whole card's cores; memory in MiB or by percentage.
+
+    The answer may depend on the card's capacity, type and mode, never on its use.
+    """
+    return Need(request.memory_mib_on(card.memory_mib), min(request.core_percent, 100))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeAsk:
+    """One container's request, put to one node."""
+
+    request: DeviceRequest
+    selection: Selection
+    policies: tuple[str, ...]
+    """Card policies of the pod, such as `("spread",)` or `("binpack", "mutex")`."""
+    cards: Sequence[DeviceUsage]
+    """The vendor's cards as the container meets them (earlier containers' slices are on them),
+    from the most to the least preferred: the order in which HAMi's loop walks."""
+    rules: Sequence[Rule]
+    """Per card the first rule of `VendorRules.order` that it fails, or `FITS`."""
+    earlier: Sequence[DeviceShare] = ()
+    """What the pod's earlier containers got from this vendor on this node."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chosen:
+    """The node takes the container: one share per slice, in the order picked."""
+
+    shares: tuple[DeviceShare, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NotChosen:
+    """The node does not take it. `reasons` are written `count/total Reason`, sorted, as HAMi."""
+
+    reasons: Mapping[str, int]
+    total: int | None = None
+    """Denominator; None: the number of the vendor's cards on the node."""
+
+
+class Chooser(Protocol):
+    """Picks cards of one node where "the first that fit" is not what the vendor does."""
+
+    def __call__(self, ask: NodeAsk) -> Chosen | NotChosen:
+        """Pure and deterministic; of equal choices the first in the order of `ask.cards`."""
+
+
+class NodeScorer(Protocol):
+    """What the vendor adds to a node's score for a placement on it (sheet 4.6 f)."""
+
+    def __call__(
+        self,
+        before: Sequence[DeviceUsage],
+        containers: Sequence[Sequence[DeviceShare]],
+        selection: Selection,
+        node_policy: str,
+    ) -> float:
+        """`before`: the vendor's cards of the node before the placement."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VendorRules:
+    """The defaults are the standard loop."""
+
+    order: tuple[Rule, ...] = STANDARD_ORDER
+    """Rules that are asked, in order; what is not in it does not apply."""
+    need: Callable[[DeviceRequest, Selection, GpuDevice], Need] = standard_need
+    share_type: Callable[[GpuDevice], str] = field(default=lambda card: "")
+    """See `DeviceShare.type`."""
+    same_card: bool = False
+    """All containers of a pod must be on one card (`CardNotFoundCustomFilterRule` otherwise)."""
+    reuses_card: bool = False
+    """One container may get several slices of one card, so its count may exceed the cards."""
+    chooser: Chooser | None = None
+    chooser_decides: bool = False
+    """False: a node with as many fitting cards as wanted surely fits, and the chooser only says
+    which; it is asked of the best node alone. True: it is asked of every node."""
+    applies: Callable[[DeviceRequest, Selection, Sequence[GpuDevice]], bool] = field(
+        default=lambda request, selection, cards: True
+    )
+    """Whether the chooser is needed on a node with these cards; otherwise the first that fit."""
+    scorer: NodeScorer | None = None
