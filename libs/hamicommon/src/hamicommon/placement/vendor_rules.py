@@ -122,3 +122,7 @@ class VendorRules:
     )
     """Whether the chooser is needed on a node with these cards; otherwise the first that fit."""
     scorer: NodeScorer | None = None
+    exact: bool = False
+    """A choice holds only while the card is as it was seen (a bitmask of cores, a class of pods,
+    equal partitions): the ledger then grants on that version of the card alone, because its
+    counters can't show that two choices clash."""

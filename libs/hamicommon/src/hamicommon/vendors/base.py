@@ -35,6 +35,8 @@ class ResourceNames:
     memory_percent: str = ""
     core: str = ""
     priority: str = ""
+    memory_factor: int = 1
+    """MiB per unit of `memory` (and of a namespace's quota on it)."""
 
     def all(self) -> tuple[str, ...]:
         """Every name that is set."""
@@ -56,6 +58,9 @@ class AnnotationKeys:
     """On the pod: its slices, for good."""
     pair_scores: str = ""
     """On the node: how well its cards are connected."""
+    lock: str = ""
+    """On the node: the lock that the vendor's device plugin expects at Allocate and removes after
+    it (sheet 1.0.6); empty for a vendor that never locks."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -57,6 +57,7 @@ class Nvidia:
             memory_percent=self.config.resource_memory_percentage_name,
             core=self.config.resource_core_name,
             priority=self.config.resource_priority_name,
+            memory_factor=max(self.config.memory_factor, 1),
         )
 
     @property
@@ -68,6 +69,7 @@ class Nvidia:
             to_allocate=keys.NVIDIA_TO_ALLOCATE,
             allocated=keys.NVIDIA_ALLOCATED,
             pair_scores=keys.NVIDIA_PAIR_SCORES,
+            lock=keys.NODE_LOCK,
         )
 
     @property
