@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 from hami_scheduler.adapters.kubernetes import KubernetesPodApi
@@ -159,6 +160,37 @@ async def test_a_binder_that_dies_half_way_is_taken_over(
     monkeypatch.setattr(KubernetesPodApi, "bind", really_bind)
 
     assert await second.bind(pod, "n1") == ""
+    await world.until(pod, "bound")
+
+
+async def test_a_pod_that_the_slow_binder_bound_meanwhile_is_bound_for_the_one_that_took_over(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = await world.replica(), await world.replica()
+    await world.add_node("n1")
+    pod = await world.pod("slice")
+    await first.filter(pod, "n1")
+    sent, slow = asyncio.Event(), asyncio.Event()
+    really_bind, really_annotate = KubernetesPodApi.bind, KubernetesPodApi.annotate
+
+    async def bind_slowly(self: KubernetesPodApi, *args: Any, **kwargs: Any) -> None:
+        sent.set()
+        await slow.wait()
+        await really_bind(self, *args, **kwargs)
+
+    async def annotate_after_it(self: KubernetesPodApi, *args: Any, **kwargs: Any) -> None:
+        await really_annotate(self, *args, **kwargs)
+        if sent.is_set():
+            slow.set()
+            await world.until(pod, "bound")
+
+    monkeypatch.setattr(KubernetesPodApi, "bind", bind_slowly)
+    monkeypatch.setattr(KubernetesPodApi, "annotate", annotate_after_it)
+    binding = asyncio.create_task(first.bind(pod, "n1"))
+    await sent.wait()
+
+    assert await second.bind(pod, "n1") == ""
+    assert await binding == ""
     await world.until(pod, "bound")
 
 

@@ -127,8 +127,9 @@ class Binding:
             except _AnswerUnknown:
                 raise
             except HamiError as exc:
-                await self._give_up(allocation, str(exc))
-                raise
+                if not await self._bound_after_all(allocation):
+                    await self._give_up(allocation, str(exc))
+                    raise
         self._say(
             args,
             BINDING_SUCCEED,
@@ -211,6 +212,7 @@ class Binding:
     async def _check_still_ours(self, allocation: Allocation) -> None:
         row = await self._store.get(allocation.id)
         if row is None or row.state is not AllocationState.BINDING or row.token != allocation.token:
+            # Also when it is bound by now: `_bound_after_all` looks at the pod itself.
             now = "gone" if row is None else f"{row.state} with token {row.token}"
             raise Conflict(
                 f"the grant of pod {allocation.pod_uid} was taken over while it was bound: {now}"
@@ -251,6 +253,23 @@ class Binding:
             if row is None or row.state not in _BOUND:
                 # The pod is bound all the same; the reconciler finds pods without a grant.
                 logger.error("bound without a row", extra={"pod_uid": allocation.pod_uid})
+
+    async def _bound_after_all(self, allocation: Allocation) -> bool:
+        """True when the pod is on the node all the same, through a binder that we took over from.
+
+        Raises: _AnswerUnknown when nobody can say; the grant then stays until its deadline.
+        """
+        try:
+            pod = await self._pods.get(allocation.namespace, allocation.pod_name)
+        except NotFound:
+            return False
+        except Unavailable as exc:
+            raise _AnswerUnknown(f"the pod can't be read, so its grant stays: {exc}") from exc
+        facts = facts_of(pod)
+        if facts.uid != allocation.pod_uid or facts.node != allocation.node:
+            return False
+        await self._mark_bound(allocation)
+        return True
 
     async def _give_up(self, allocation: Allocation, reason: str) -> None:
         verdict = Verdict(target=AllocationState.FAILED, reason=reason)
