@@ -136,3 +136,17 @@ def test_any_sequence_of_changes_ends_as_a_view_built_at_once(
     assert ours_unknown == theirs_unknown
     assert view.scores(ours).tolist() == fresh.scores(theirs).tolist()
     assert view.table(ours).used_slots.sum() == fresh.table(theirs).used_slots.sum()
+
+
+def test_a_frozen_moment_is_not_touched_by_what_comes_after() -> None:
+    view = view_of({"a": [card("g0", used=(1, 100, 10)), card("g1")]})
+    frozen = view.frozen()
+
+    view.apply(GpuUuid("g0"), slots=5, memory_mib=500, core_percent=50, version=2)
+    counted = view.frozen()
+    view.set_node(NodeName("b"), [CardState(card("g2"), 1)])
+
+    assert frozen.names == ("a",)
+    assert frozen.used[0].tolist() == [[1, 100, 10], [0, 0, 0]]
+    assert counted.used[0, 0].tolist() == [5, 500, 50]
+    assert counted.inventory_version == frozen.inventory_version != view.inventory_version

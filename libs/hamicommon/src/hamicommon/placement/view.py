@@ -13,6 +13,7 @@ from itertools import repeat
 from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from hamicommon.domain.devices import DeviceUsage, GpuDevice
 from hamicommon.domain.ids import GpuUuid, NodeName
@@ -30,12 +31,28 @@ class CardState(NamedTuple):
     version: int
 
 
+class Frozen(NamedTuple):
+    """What a view knew at one moment; later changes of the view leave it as it is."""
+
+    version: int
+    """`ClusterView.version` then."""
+    inventory_version: int
+    """Equal for moments between which no node's cards were written, only counters."""
+    names: tuple[NodeName, ...]
+    usages: tuple[tuple[DeviceUsage, ...], ...]
+    """Per node, its cards by place; their own `used_*` may be older than `used`."""
+    used: npt.NDArray[np.int32]
+    """(nodes, places, 3): used slots, MiB and percent of every card."""
+
+
 class ClusterView:
     """All cards of the cluster, grouped by node; rows 0..len(nodes)-1 are in use."""
 
     def __init__(self) -> None:
         self.version = 0
         """Grows with every change."""
+        self.inventory_version = 0
+        """Grows with every change but of counters."""
         self.models: list[Model] = [Model("", "", "")]
         """Distinct kinds of cards ever seen; index 0 stands for an empty place."""
         self._table = Cards.empty(0, 1)
@@ -78,6 +95,7 @@ class ClusterView:
         self._write(row, newest)
         self._pairs[row] = self._pair_matrix(self._usages[row], pair_scores or {})
         self.version += 1
+        self.inventory_version += 1
 
     def remove_node(self, node: NodeName) -> None:
         """Forgets a node and its cards, if it is known."""
@@ -97,6 +115,7 @@ class ClusterView:
         self._write_row(last, ())
         self._ranks = None
         self.version += 1
+        self.inventory_version += 1
 
     def apply(
         self, uuid: GpuUuid, *, slots: int, memory_mib: int, core_percent: int, version: int
@@ -132,6 +151,18 @@ class ClusterView:
                 int(versions[row, column]),
             )
             for column, usage in enumerate(self._usages[row])
+        )
+
+    def frozen(self) -> Frozen:
+        """Everything it knows now, for the record of a decision; copies the counters only."""
+        count, table = len(self._names), self._table
+        columns = (table.used_slots, table.used_memory, table.used_core)
+        return Frozen(
+            version=self.version,
+            inventory_version=self.inventory_version,
+            names=tuple(self._names),
+            usages=tuple(self._usages),
+            used=np.stack([column[:count] for column in columns], axis=-1).astype(np.int32),
         )
 
     def rows_of(self, nodes: Collection[NodeName] | None) -> tuple[Int, tuple[NodeName, ...]]:
