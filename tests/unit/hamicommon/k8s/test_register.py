@@ -71,6 +71,14 @@ def test_a_card_without_health_is_unhealthy_and_without_mode_has_none() -> None:
     assert (device.healthy, device.mode, device.numa, device.type) == (False, "", 0, "")
 
 
+def test_a_vendors_own_facts_of_a_card_are_read_and_not_written() -> None:
+    (device,) = decode_register('[{"id":"a","custominfo":{"NetworkID":1,"AIC":"0"}}]')
+
+    assert device.info == {"NetworkID": 1, "AIC": "0"}
+    assert decode_register('[{"id":"a","custominfo":null}]')[0].info == {}
+    assert "custominfo" not in encode_register([device])
+
+
 @pytest.mark.parametrize(
     ("text", "wrong"),
     [
@@ -87,6 +95,7 @@ def test_a_card_without_health_is_unhealthy_and_without_mode_has_none() -> None:
         ('[{"id":"a","health":"yes"}]', "health of card 0"),
         ('[{"id":7}]', "id of card 0"),
         ('[{"id":"a"},{"id":"a"}]', "card a twice"),
+        ('[{"id":"a","custominfo":[]}]', "custominfo of card 0"),
         ('[{"id":"a","migProfiles":{}}]', "migProfiles of card 0"),
         ('[{"id":"a","migProfiles":[1]}]', "MIG profile of card 0"),
         ('[{"id":"a","migProfiles":[{"placements":[1]}]}]', "placements of a MIG profile"),

@@ -117,7 +117,16 @@ def _json_device(entry: object, where: str, vendor: str) -> GpuDevice:
         mode=_text(entry, "mode", where),
         healthy=_flag(entry, "health", where),
         mig_profiles=tuple(_profile(profile, where) for profile in profiles),
+        info=_info(entry, where),
     )
+
+
+def _info(entry: Mapping[str, Any], where: str) -> Mapping[str, Any]:
+    """What other vendors' plugins add; NVIDIA's writes none, and so `encode_register` neither."""
+    value = entry.get("custominfo")
+    if value is not None and not isinstance(value, dict):
+        raise InvalidRequest(f"custominfo of {where} of the node register is not a JSON object")
+    return value or {}
 
 
 def _profile(entry: object, where: str) -> MigProfile:

@@ -64,9 +64,10 @@ def pod_request(pod: JsonObject, vendors: Vendors, defaults: Policy = DEFAULT_PO
 def wants_devices(pod: JsonObject, vendors: Vendors) -> bool:
     """True when a container asks for a card; also when it does so in a malformed way."""
     return any(
-        _asks(container, vendor.resources.count)
-        for _, container in containers_of(pod)
+        _asks(container, resource)
         for vendor in vendors
+        for resource in (vendor.resources.count, *vendor.resources.alone)
+        for _, container in containers_of(pod)
     )
 
 

@@ -37,6 +37,10 @@ class Need(NamedTuple):
 
     memory_mib: int
     core: int
+    of_core: int | None = None
+    """The card's cores as this request counts them, in place of `GpuDevice.core_percent` in the
+    rules CORES, EXCLUSIVE and CORES_EXHAUSTED (Ascend's soft slices are percent on a card that
+    registers AI cores); None: what the card registers."""
 
 
 def standard_need(request: DeviceRequest, selection: Selection, card: GpuDevice) -> Need:
@@ -75,7 +79,9 @@ class Chosen:
 class NotChosen:
     """The node does not take it. `reasons` are written `count/total Reason`, sorted, as HAMi."""
 
-    reasons: Mapping[str, int]
+    reasons: Mapping[str, int] = field(default_factory=dict)
+    plain: str = ""
+    """In place of `reasons`: one that HAMi writes without counts (`NodeInsufficientDevice`)."""
     total: int | None = None
     """Denominator; None: the number of the vendor's cards on the node."""
 
@@ -114,9 +120,9 @@ class VendorRules:
     reuses_card: bool = False
     """One container may get several slices of one card, so its count may exceed the cards."""
     chooser: Chooser | None = None
-    chooser_decides: bool = False
+    chooser_decides: bool | Callable[[DeviceRequest, Selection], bool] = False
     """False: a node with as many fitting cards as wanted surely fits, and the chooser only says
-    which; it is asked of the best node alone. True: it is asked of every node."""
+    which; it is asked of the best node alone. True: it is asked of every node. See `decides`."""
     applies: Callable[[DeviceRequest, Selection, Sequence[GpuDevice]], bool] = field(
         default=lambda request, selection, cards: True
     )
@@ -126,3 +132,9 @@ class VendorRules:
     """A choice holds only while the card is as it was seen (a bitmask of cores, a class of pods,
     equal partitions): the ledger then grants on that version of the card alone, because its
     counters can't show that two choices clash."""
+
+    def decides(self, request: DeviceRequest, selection: Selection) -> bool:
+        """Whether `chooser` must be asked of every node for this request."""
+        if callable(self.chooser_decides):
+            return self.chooser_decides(request, selection)
+        return self.chooser_decides

@@ -37,6 +37,8 @@ class ResourceNames:
     priority: str = ""
     memory_factor: int = 1
     """MiB per unit of `memory` (and of a namespace's quota on it)."""
+    alone: tuple[str, ...] = ()
+    """Those of the above, besides `count`, that ask for a card without it (AWS cores)."""
 
     def all(self) -> tuple[str, ...]:
         """Every name that is set."""
