@@ -40,7 +40,11 @@ async def open_service(settings: Settings) -> AsyncIterator[Service]:
 
     Raises: InvalidRequest when a file that the settings name is not usable.
     """
-    vendors = Vendors.from_config(deviceconfig.load(settings.device_config_file))
+    vendors = Vendors.from_config(
+        deviceconfig.load(settings.device_config_file),
+        enable_ascend=settings.enable_ascend,
+        enable_iluvatar=settings.enable_iluvatar,
+    )
     async with AsyncExitStack() as stack:
         outside = await _open_outside(settings, vendors, stack)
         yield build(settings, vendors, outside)

@@ -62,6 +62,10 @@ class Settings(BaseSettings):
     device_config_file: Path | None = Field(
         default=None, description="HAMi's device-config.yaml; absent: the defaults"
     )
+    enable_ascend: bool = Field(default=False, description="serve the chips of the block vnpus")
+    enable_iluvatar: bool = Field(
+        default=False, description="serve the chips of the block iluvatars"
+    )
     grant_key_file: Path = Field(description="Ed25519 private key (PEM) that signs grants")
 
     postgres: PostgresSettings = Field(

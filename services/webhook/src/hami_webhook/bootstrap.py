@@ -75,7 +75,11 @@ def _decide(settings: Settings) -> Decide:
     for note in config.notes:
         logger.warning("device configuration", extra={"note": note})
     rules = AdmissionRules(
-        vendors=Vendors.from_config(config),
+        vendors=Vendors.from_config(
+            config,
+            enable_ascend=settings.enable_ascend,
+            enable_iluvatar=settings.enable_iluvatar,
+        ),
         scheduler_name=settings.scheduler_name,
         force_overwrite_default_scheduler=settings.force_overwrite_default_scheduler,
     )

@@ -38,6 +38,10 @@ class Settings(BaseSettings):
     device_config: Path | None = Field(
         default=None, description="HAMi's device-config.yaml; absent: the defaults of every vendor"
     )
+    enable_ascend: bool = Field(default=False, description="serve the chips of the block vnpus")
+    enable_iluvatar: bool = Field(
+        default=False, description="serve the chips of the block iluvatars"
+    )
     fail_policy: Literal["closed", "open"] = Field(
         default="closed",
         description=(

