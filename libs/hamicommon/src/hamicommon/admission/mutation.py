@@ -62,7 +62,7 @@ def mutate(pod: JsonObject, rules: AdmissionRules, *, traceparent: str = "") -> 
         return Verdict(allowed=True, message="pod already has different scheduler assigned")
     after = deepcopy(pod)
     try:
-        wants, warnings = _fill_in(after, rules.vendors)
+        wants, warnings = fill_in(after, rules.vendors)
     except InvalidRequest as exc:
         return _denied(str(exc), code=UNPROCESSABLE)
     if wants:
@@ -85,8 +85,13 @@ def _has_other_scheduler(name: str, rules: AdmissionRules) -> bool:
     return not rules.scheduler_name or name != rules.scheduler_name
 
 
-def _fill_in(pod: JsonObject, vendors: Vendors) -> tuple[bool, tuple[str, ...]]:
-    """Lets every vendor edit every container; True when one of them asks for a card."""
+def fill_in(pod: JsonObject, vendors: Vendors) -> tuple[bool, tuple[str, ...]]:
+    """Lets every vendor edit every container; True when one of them asks for a card.
+
+    The strings are warnings for the user.
+
+    Raises: InvalidRequest when a container asks for something that can never be given.
+    """
     wants, warnings = False, list[str]()
     for container in _containers(pod["spec"]):
         for vendor in vendors:

@@ -1,0 +1,162 @@
+"""The batch form of `hamictl simulate --jsonl`: one JSON case per line, one JSON answer per line.
+
+The answers have the form of those recorded from HAMi's real scheduler, so that both can be laid
+side by side: times and what repeats the node's name are left out, and device lists are written as
+HAMi writes them, trap S1 included (see `as_hami_writes`). What our own scheduler writes on pods has
+an entry for every container.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+import orjson
+
+from hamicommon.domain.ids import NodeName
+from hamicommon.domain.requests import Policy
+from hamicommon.errors import InvalidRequest
+from hamicommon.k8s.resources import DEFAULT_POLICY
+from hamicommon.placement.view import ClusterView
+from hamicommon.simulation.cluster import Cluster, read_cluster
+from hamicommon.simulation.verdict import NodeVerdict, Verdict, judge
+from hamicommon.vendors.base import JsonObject
+from hamicommon.vendors.registry import Vendors
+
+UNFILTERED = "unfiltered"
+"""`chosen` of a pod that asks for no card."""
+
+_NOT_COMPARED = frozenset(
+    {
+        "NEURON_ALLOC_TIME",
+        "assigned-containers",
+        "aws.amazon.com/predicate-node",
+        "enflame.com/gcu-assigned-time",
+        "metax-tech.com/predicate-time",
+        "mthreads.com/predicate-node",
+        "mthreads.com/predicate-time",
+        "predicate-time",
+    }
+)
+"""Annotations that recorded answers leave out: times, and what follows from the rest."""
+
+_ANY_TIME = datetime.fromtimestamp(0, UTC)
+"""No time is part of an answer."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """One line: a cluster and a pod that is to be placed on it."""
+
+    name: str
+    nodes: list[JsonObject]
+    pods: list[JsonObject]
+    pod: JsonObject
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Simulator:
+    """Answers cases; holds nothing between them."""
+
+    vendors: Vendors
+    defaults: Policy = field(default=DEFAULT_POLICY)
+
+    def answer_line(self, line: str | bytes, number: int) -> JsonObject:
+        """The answer to one line of the file; a line that can't be read gets one with `error`."""
+        name = ""
+        try:
+            case = _read(line)
+            name = case.name
+            return self.answer(case)
+        except InvalidRequest as exc:
+            error = str(exc)
+        except (AttributeError, KeyError, TypeError, ValueError) as exc:
+            # JSON may hold anything where Kubernetes would have checked the type of a field.
+            error = f"an object is malformed ({type(exc).__name__}: {exc})"
+        return {"name": name, "nodes": {}, "chosen": None, "error": f"line {number}: {error}"}
+
+    def answer(self, case: Case) -> JsonObject:
+        """The answer to one case.
+
+        Raises: InvalidRequest when a node has no name.
+        """
+        cluster = read_cluster(case.nodes, case.pods, self.vendors)
+        verdict = judge(case.pod, cluster, self.vendors, now=_ANY_TIME, defaults=self.defaults)
+        return {"name": case.name} | as_json(verdict, cluster, self.vendors)
+
+
+def as_json(verdict: Verdict, cluster: Cluster, vendors: Vendors) -> JsonObject:
+    """A verdict as answers write it: `nodes`, `chosen` and `error`."""
+    return {
+        "nodes": {
+            name: _node_json(name, answer, verdict, cluster.view, vendors)
+            for name, answer in verdict.nodes.items()
+        },
+        "chosen": UNFILTERED if verdict.unfiltered else verdict.chosen,
+        "error": verdict.error,
+    }
+
+
+def _node_json(
+    name: NodeName, answer: NodeVerdict, verdict: Verdict, view: ClusterView, vendors: Vendors
+) -> JsonObject:
+    if verdict.unfiltered:
+        return {"fits": True, "unfiltered": True}
+    if verdict.error:
+        return {"fits": False, "error": verdict.error}
+    if not answer.fits:
+        return {"fits": False, "reason": answer.reason}
+    types = {state.usage.device.type for state in view.cards(name)}
+    return {"fits": True, "annotations": as_hami_writes(answer.annotations, types, vendors)}
+
+
+def as_hami_writes(
+    annotations: Mapping[str, str], card_types: set[str], vendors: Vendors
+) -> dict[str, str]:
+    """The annotations of a placed pod in HAMi's wording (sheet 4.6 d, trap S1).
+
+    HAMi keeps the empty entry of a container without a card only where the vendor's word is also
+    the type of a card of the node.
+    """
+    written = {key: text for key, text in annotations.items() if key not in _NOT_COMPARED}
+    for vendor in vendors:
+        if vendor.word in card_types:
+            continue
+        for key in (vendor.keys.to_allocate, vendor.keys.allocated):
+            if key in written:
+                pieces = (piece for piece in written[key].split(";") if piece)
+                written[key] = "".join(f"{piece};" for piece in pieces)
+    return written
+
+
+def _read(line: str | bytes) -> Case:
+    try:
+        value: Any = orjson.loads(line)
+    except ValueError as exc:
+        raise InvalidRequest(f"no JSON: {exc}") from exc
+    given = value.get("in") if isinstance(value, dict) else None
+    if not isinstance(given, dict):
+        raise InvalidRequest(
+            'a case is wanted: {"name": ..., "in": {"nodes": [...], "pods": [...], "pod": {...}}}'
+        )
+    return Case(
+        name=str(value.get("name", "")),
+        nodes=_objects(given, "nodes"),
+        pods=_objects(given, "pods"),
+        pod=_object(given.get("pod"), "in.pod"),
+    )
+
+
+def _objects(given: Mapping[str, Any], key: str) -> list[JsonObject]:
+    items = given.get(key) or []
+    if not isinstance(items, list):
+        raise InvalidRequest(f"in.{key} is {items!r:.60}: a list of objects is wanted")
+    return [_object(item, f"in.{key}[{number}]") for number, item in enumerate(items)]
+
+
+def _object(value: object, where: str) -> JsonObject:
+    if not isinstance(value, dict):
+        raise InvalidRequest(f"{where} is {value!r:.60}: a Kubernetes object is wanted")
+    return value

@@ -1,0 +1,92 @@
+"""Node objects and placed pods -> the engine's view of the cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from hamicommon.domain.devices import DeviceUsage, GpuDevice
+from hamicommon.domain.ids import GpuUuid, NodeName
+from hamicommon.errors import InvalidRequest
+from hamicommon.k8s import annotations as keys
+from hamicommon.placement.view import CardState, ClusterView
+from hamicommon.simulation.holdings import Held, read_holdings
+from hamicommon.vendors.base import JsonObject, PairScores, Vendor
+from hamicommon.vendors.registry import Vendors
+
+_NOTHING = Held()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cluster:
+    """What the objects tell of the cluster."""
+
+    view: ClusterView
+    nodes: tuple[NodeName, ...]
+    """All nodes, in the order given; the view knows only those with cards."""
+    problems: tuple[str, ...] = ()
+    """What could not be read and is therefore left out, one sentence each."""
+    pair_scores: Mapping[NodeName, PairScores] = field(default_factory=dict)
+
+
+def read_cluster(
+    nodes: Iterable[JsonObject], pods: Iterable[JsonObject], vendors: Vendors
+) -> Cluster:
+    """The cards of all nodes with what the pods hold on them.
+
+    Raises: InvalidRequest when a node has no name.
+    """
+    held = read_holdings(pods, vendors)
+    view = ClusterView()
+    names: list[NodeName] = []
+    pair_scores: dict[NodeName, PairScores] = {}
+    problems = held.problems
+    for node in nodes:
+        name = NodeName(str((node.get("metadata") or {}).get("name") or ""))
+        if not name:
+            raise InvalidRequest("a Node without metadata.name: every node needs one")
+        names.append(name)
+        cards, pairs = _cards_of(node, held.cards.get(name, {}), vendors, problems)
+        if cards:
+            view.set_node(name, [CardState(card, 1) for card in cards], pair_scores=pairs)
+            pair_scores[name] = pairs
+    return Cluster(view=view, nodes=tuple(names), problems=tuple(problems), pair_scores=pair_scores)
+
+
+def _cards_of(
+    node: JsonObject, held: Mapping[GpuUuid, Held], vendors: Vendors, problems: list[str]
+) -> tuple[list[DeviceUsage], PairScores]:
+    cordoned = keys.decode_cordon(keys.annotations_of(node).get(keys.DEVICE_CORDON, ""))
+    cards: list[DeviceUsage] = []
+    pairs: dict[GpuUuid, Mapping[GpuUuid, int]] = {}
+    for vendor in vendors:
+        try:
+            devices = vendor.node_devices(node)
+            scores = vendor.node_pair_scores(node) if devices else {}
+        except InvalidRequest as exc:
+            problems.append(
+                f"node {node['metadata']['name']}: its {vendor.word} cards are left out: {exc}"
+            )
+            continue
+        if devices and vendor.plugin_alive(node):
+            cards += (_usage(card, held, vendor, cordoned) for card in devices)
+            pairs |= scores
+    return cards, pairs
+
+
+def _usage(
+    card: GpuDevice,
+    held: Mapping[GpuUuid, Held],
+    vendor: Vendor,
+    cordoned: frozenset[GpuUuid],
+) -> DeviceUsage:
+    taken = held.get(card.uuid, _NOTHING)
+    return DeviceUsage(
+        device=card,
+        used_slots=taken.slots,
+        used_memory_mib=taken.memory_mib,
+        used_core_percent=taken.core_percent,
+        # HAMi reads the cordon of NVIDIA cards alone (sheet 1.1); ours closes any card.
+        cordoned=card.uuid in cordoned,
+        holdings=tuple(taken.details),
+    )

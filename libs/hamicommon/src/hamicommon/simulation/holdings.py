@@ -1,0 +1,100 @@
+"""What placed pods hold on the cards of a node, as HAMi counts it (protocol sheet 4.4).
+
+Only pods with HAMi's assigned-node annotation count, and of these not the ones whose phase is
+terminal. A pod with a deletionTimestamp still counts: its containers may run until it is gone.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from hamicommon.domain.allocations import ContainerGrant, footprints
+from hamicommon.domain.ids import GpuUuid, NodeName
+from hamicommon.errors import InvalidRequest
+from hamicommon.k8s import annotations as keys
+from hamicommon.vendors.base import JsonObject
+from hamicommon.vendors.registry import Vendors
+
+_TERMINAL = frozenset({"Succeeded", "Failed"})
+
+
+@dataclass(slots=True)
+class Held:
+    """What all pods together hold of one card."""
+
+    slots: int = 0
+    memory_mib: int = 0
+    core_percent: int = 0
+    details: list[Mapping[str, Any]] = field(default_factory=list)
+    """See `DeviceUsage.holdings`."""
+
+
+@dataclass(slots=True)
+class Holdings:
+    """What pods hold, by node and card."""
+
+    cards: dict[NodeName, dict[GpuUuid, Held]] = field(default_factory=dict)
+    problems: list[str] = field(default_factory=list)
+    """Pods that could not be read, one sentence each; they hold nothing here, as in HAMi."""
+
+
+def read_holdings(pods: Iterable[JsonObject], vendors: Vendors) -> Holdings:
+    """Adds up what the given pods hold."""
+    found = Holdings()
+    for pod in pods:
+        node = keys.annotations_of(pod).get(keys.ASSIGNED_NODE)
+        if not node or (pod.get("status") or {}).get("phase") in _TERMINAL:
+            continue
+        try:
+            grants = _grants(pod, vendors)
+        except InvalidRequest as exc:
+            metadata = pod.get("metadata") or {}
+            name = f"{metadata.get('namespace') or 'default'}/{metadata.get('name', '')}"
+            found.problems.append(f"pod {name} is not counted: {exc}")
+            continue
+        cards = found.cards.setdefault(NodeName(node), defaultdict(Held))
+        for grant in grants:
+            _add(cards, grant)
+    return found
+
+
+def _add(cards: dict[GpuUuid, Held], containers: Sequence[ContainerGrant]) -> None:
+    for taken in footprints(containers):
+        held = cards[taken.uuid]
+        held.slots += taken.slots
+        held.memory_mib += taken.memory_mib
+        held.core_percent += taken.core_percent
+    for container in containers:
+        for share in container.shares:
+            if share.detail:
+                cards[share.uuid].details.append(share.detail)
+
+
+def _grants(pod: JsonObject, vendors: Vendors) -> list[list[ContainerGrant]]:
+    """Per vendor, what each of the pod's containers holds.
+
+    Raises: InvalidRequest when one of the annotations is malformed.
+    """
+    written = keys.annotations_of(pod)
+    init = (pod.get("spec") or {}).get("initContainers") or ()
+    found = []
+    for vendor in vendors:
+        text = written.get(vendor.keys.allocated) if vendor.keys.allocated else None
+        if text:
+            found.append(
+                [
+                    ContainerGrant(
+                        index=index,
+                        name="",
+                        # By position alone, as HAMi: also where it left out the entry of an init
+                        # container without a card (trap S1), and for sidecars, too.
+                        role="init" if index < len(init) else "app",
+                        shares=shares,
+                    )
+                    for index, shares in enumerate(keys.decode_pod_devices(text))
+                ]
+            )
+    return found

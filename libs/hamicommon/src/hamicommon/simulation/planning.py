@@ -1,0 +1,102 @@
+"""What would become of pods that people are about to create, one after the other.
+
+Each pod first goes through admission, as it would in the cluster, and each finds on the cards what
+the pods before it took.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from copy import deepcopy
+from dataclasses import dataclass, replace
+from datetime import datetime
+
+from hamicommon.admission.mutation import fill_in
+from hamicommon.domain.allocations import ContainerGrant, footprints
+from hamicommon.domain.devices import DeviceUsage
+from hamicommon.domain.ids import NodeName
+from hamicommon.domain.requests import Policy
+from hamicommon.errors import InvalidRequest
+from hamicommon.k8s.resources import DEFAULT_POLICY
+from hamicommon.placement.view import CardState
+from hamicommon.simulation.cluster import Cluster
+from hamicommon.simulation.verdict import NodeVerdict, Verdict, judge
+from hamicommon.vendors.base import JsonObject
+from hamicommon.vendors.registry import Vendors
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Planned:
+    """One pod's answer."""
+
+    name: str
+    namespace: str
+    verdict: Verdict
+    warnings: tuple[str, ...] = ()
+    """What the webhook would say to the user."""
+
+
+def plan(
+    pods: Iterable[JsonObject],
+    cluster: Cluster,
+    vendors: Vendors,
+    *,
+    now: datetime,
+    defaults: Policy = DEFAULT_POLICY,
+) -> Iterator[Planned]:
+    """Answers in the order of the pods; `cluster.view` is filled up on the way."""
+    for pod in pods:
+        answer = planned(pod, cluster, vendors, now=now, defaults=defaults)
+        chosen = answer.verdict.chosen
+        if chosen is not None:
+            _take(cluster, chosen, answer.verdict.nodes[chosen].containers)
+        yield answer
+
+
+def planned(
+    pod: JsonObject,
+    cluster: Cluster,
+    vendors: Vendors,
+    *,
+    now: datetime,
+    defaults: Policy = DEFAULT_POLICY,
+) -> Planned:
+    """One pod's answer; nothing is taken."""
+    metadata = pod.get("metadata") or {}
+    name = str(metadata.get("name") or metadata.get("generateName") or "")
+    namespace = str(metadata.get("namespace") or "default")
+    admitted = deepcopy(pod)
+    try:
+        _, warnings = fill_in(admitted, vendors)
+    except InvalidRequest as exc:
+        denied = {node: NodeVerdict(fits=False) for node in cluster.nodes}
+        return Planned(
+            name=name,
+            namespace=namespace,
+            verdict=Verdict(nodes=denied, error=f"denied at admission: {exc}"),
+        )
+    verdict = judge(admitted, cluster, vendors, now=now, defaults=defaults)
+    return Planned(name=name, namespace=namespace, verdict=verdict, warnings=warnings)
+
+
+def _take(cluster: Cluster, node: NodeName, containers: tuple[ContainerGrant, ...]) -> None:
+    """Puts a placement on the node's cards."""
+    taken = {footprint.uuid: footprint for footprint in footprints(containers)}
+    shares = [share for container in containers for share in container.shares]
+    states = []
+    for usage, version in cluster.view.cards(node):
+        footprint = taken.get(usage.device.uuid)
+        after: DeviceUsage = usage
+        if footprint is not None:
+            after = replace(
+                usage,
+                used_slots=usage.used_slots + footprint.slots,
+                used_memory_mib=usage.used_memory_mib + footprint.memory_mib,
+                used_core_percent=usage.used_core_percent + footprint.core_percent,
+                holdings=(
+                    *usage.holdings,
+                    *(s.detail for s in shares if s.uuid == footprint.uuid and s.detail),
+                ),
+            )
+        states.append(CardState(after, version + 1))
+    cluster.view.set_node(node, states, pair_scores=cluster.pair_scores.get(node))

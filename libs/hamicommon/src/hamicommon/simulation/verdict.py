@@ -1,0 +1,108 @@
+"""What every node says to a pod, and where the pod would go."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from hamicommon.domain.allocations import ContainerGrant, Placement
+from hamicommon.domain.devices import GpuDevice
+from hamicommon.domain.ids import GpuUuid, NodeName
+from hamicommon.domain.requests import PodRequest, Policy
+from hamicommon.errors import InvalidRequest
+from hamicommon.k8s.resources import DEFAULT_POLICY, pod_request
+from hamicommon.placement.place import decide, feasible
+from hamicommon.placement.refusal import Shortfall
+from hamicommon.placement.view import ClusterView
+from hamicommon.simulation.cluster import Cluster
+from hamicommon.vendors.base import JsonObject, Placed
+from hamicommon.vendors.registry import Vendors
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeVerdict:
+    """One node's answer."""
+
+    fits: bool
+    reason: str = ""
+    """HAMi's reason; empty when it fits."""
+    containers: tuple[ContainerGrant, ...] = ()
+    """What every container would get, in spec order."""
+    annotations: Mapping[str, str] = field(default_factory=dict)
+    """What all vendors would write on the pod, with the times of the given moment."""
+    score: float = 0.0
+    shortfalls: tuple[Shortfall, ...] = ()
+    """Why single cards were refused."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """The answer to one pod."""
+
+    nodes: Mapping[NodeName, NodeVerdict]
+    chosen: NodeName | None = None
+    unfiltered: bool = False
+    """The pod asks for no card: kube-scheduler alone decides, every node is let through."""
+    error: str = ""
+    """Why nothing could be decided: the pod's own mistake."""
+
+
+def judge(
+    pod: JsonObject,
+    cluster: Cluster,
+    vendors: Vendors,
+    *,
+    now: datetime,
+    defaults: Policy = DEFAULT_POLICY,
+) -> Verdict:
+    """What the scheduler would answer if the pod came now; nothing is reserved."""
+    try:
+        request = pod_request(pod, vendors, defaults)
+    except InvalidRequest as exc:
+        failed = {name: NodeVerdict(fits=False) for name in cluster.nodes}
+        return Verdict(nodes=failed, error=str(exc))
+    if not request.wants_devices:
+        passed = {name: NodeVerdict(fits=True) for name in cluster.nodes}
+        return Verdict(nodes=passed, unfiltered=True)
+    found = feasible(request, cluster.view, cluster.nodes)
+    nodes: dict[NodeName, NodeVerdict] = {}
+    for name in cluster.nodes:
+        placement = found.placements.get(name)
+        if placement is None:
+            nodes[name] = NodeVerdict(
+                fits=False,
+                reason=found.refusal.reasons[name],
+                shortfalls=found.refusal.shortfalls.get(name, ()),
+            )
+        else:
+            nodes[name] = _fitting(placement, request, cluster.view, vendors, now)
+    chosen = None
+    if found.placements:
+        best = decide(request, cluster.view, candidates=tuple(found.placements)).placement
+        chosen = None if best is None else best.node
+    return Verdict(nodes=nodes, chosen=chosen)
+
+
+def _fitting(
+    placement: Placement, request: PodRequest, view: ClusterView, vendors: Vendors, now: datetime
+) -> NodeVerdict:
+    cards: dict[GpuUuid, GpuDevice] = {
+        state.usage.device.uuid: state.usage.device for state in view.cards(placement.node)
+    }
+    placed = Placed(
+        node=placement.node,
+        containers=placement.containers,
+        cards=cards,
+        selections=request.selections,
+        now=now,
+    )
+    annotations: dict[str, str] = {}
+    for vendor in vendors:
+        annotations |= vendor.pod_annotations(placed)
+    return NodeVerdict(
+        fits=True,
+        containers=placement.containers,
+        annotations=annotations,
+        score=placement.score,
+    )

@@ -1,0 +1,165 @@
+"""`hamictl simulate`: what the scheduler would answer, without a scheduler.
+
+For people: a dump of a cluster and manifests. For programs: `--jsonl`, one case per line on
+standard input, one answer per line on standard output.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated, Any
+
+import orjson
+import typer
+import yaml
+from hamicommon import deviceconfig
+from hamicommon.domain.requests import Policy
+from hamicommon.errors import InvalidRequest
+from hamicommon.k8s import annotations as keys
+from hamicommon.k8s.resources import pod_policy
+from hamicommon.simulation.cases import Simulator, as_json
+from hamicommon.simulation.cluster import Cluster, read_cluster
+from hamicommon.simulation.planning import Planned, plan
+from hamicommon.vendors.registry import Vendors
+
+from hamictl.commands.objects import Namespace, Output
+from hamictl.commands.running import console, spoken_errors
+from hamictl.manifests import read_manifest
+from hamictl.view import simulation
+
+Json = dict[str, Any]
+ClusterFile = Annotated[
+    str, typer.Option("--cluster", help="what kubectl get nodes,pods -A -o json prints; - is stdin")
+]
+Manifests = Annotated[
+    list[str], typer.Option("--file", "-f", help="pods, Deployments and so on; - is stdin")
+]
+Batch = Annotated[
+    bool, typer.Option("--jsonl", help="one case per line on stdin, one answer per line on stdout")
+]
+ConfigFile = Annotated[
+    Path | None, typer.Option("--device-config", help="HAMi's device-config.yaml")
+]
+Ascend = Annotated[bool, typer.Option("--enable-ascend", help="also Ascend cards, as in HAMi")]
+Iluvatar = Annotated[
+    bool, typer.Option("--enable-iluvatar", help="also Iluvatar cards, as in HAMi")
+]
+NodePolicy = Annotated[
+    str, typer.Option("--node-policy", help="of pods that name none: binpack or spread")
+]
+GpuPolicy = Annotated[
+    str,
+    typer.Option(
+        "--gpu-policy",
+        help="of pods that name none: binpack, spread, topology-aware, mutex, numa, or a list",
+    ),
+]
+
+
+def simulate(
+    cluster: ClusterFile = "",
+    file: Manifests = [],  # noqa: B006 (typer reads it, nobody writes it)
+    jsonl: Batch = False,
+    device_config: ConfigFile = None,
+    enable_ascend: Ascend = False,
+    enable_iluvatar: Iluvatar = False,
+    node_policy: NodePolicy = "binpack",
+    gpu_policy: GpuPolicy = "spread",
+    namespace: Namespace = "default",
+    output: Annotated[Output, typer.Option("--output", "-o")] = Output.TABLE,
+) -> None:
+    """Say where pods would go and why, on a dump of a cluster; nothing is changed anywhere.
+
+    Pods are taken one after the other: each finds what the pods before it took.
+    """
+    with spoken_errors():
+        config = deviceconfig.load(device_config)
+        vendors = Vendors.from_config(config)
+        policy = pod_policy({keys.NODE_POLICY: node_policy, keys.GPU_POLICY: gpu_policy})
+        if jsonl:
+            _batch(Simulator(vendors=vendors, defaults=policy))
+            return
+        if not cluster or not file:
+            raise InvalidRequest("--cluster and -f are wanted, or --jsonl")
+        pods = [pod for each in file for pod in _pods(each, namespace)]
+        _answer(pods, _cluster(cluster, vendors), vendors, policy, output)
+
+
+def _batch(simulator: Simulator) -> None:
+    out = sys.stdout.buffer
+    for number, line in enumerate(sys.stdin.buffer, start=1):
+        if line.strip():
+            out.write(orjson.dumps(simulator.answer_line(line, number)) + b"\n")
+    out.flush()
+
+
+def _cluster(source: str, vendors: Vendors) -> Cluster:
+    items = _items(_text(source), source)
+    return read_cluster(
+        (item for item in items if item.get("kind") == "Node"),
+        (item for item in items if item.get("kind") == "Pod"),
+        vendors,
+    )
+
+
+def _items(text: str, source: str) -> list[Json]:
+    """The objects of a List, or of a plain JSON list.
+
+    Raises: InvalidRequest when the text is neither.
+    """
+    try:
+        document = json.loads(text)
+    except ValueError:
+        try:
+            document = yaml.safe_load(text)
+        except yaml.YAMLError as exc:
+            raise InvalidRequest(f"{source} is neither JSON nor YAML") from exc
+    items = document.get("items") if isinstance(document, dict) else document
+    if not isinstance(items, list) or not all(isinstance(item, dict) for item in items):
+        raise InvalidRequest(
+            f"{source}: a List of nodes and pods is wanted, as kubectl get nodes,pods -A -o json "
+            "prints it"
+        )
+    return items
+
+
+def _pods(source: str, namespace: str) -> list[Json]:
+    manifest = read_manifest(_text(source), source=source, namespace=namespace)
+    for name in manifest.left_out:
+        console.print(f"{name} left out: it means no pod", style="yellow")
+    if not manifest.pods and not manifest.left_out:
+        raise InvalidRequest(f"{source} holds no object")
+    return list(manifest.pods)
+
+
+def _text(source: str) -> str:
+    if source == "-":
+        return sys.stdin.read()
+    try:
+        return Path(source).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as exc:
+        raise InvalidRequest(f"{source}: not readable: {exc}") from exc
+
+
+def _answer(
+    pods: list[Json], cluster: Cluster, vendors: Vendors, policy: Policy, output: Output
+) -> None:
+    answers = list(plan(pods, cluster, vendors, now=datetime.now(UTC), defaults=policy))
+    if output is Output.JSON:
+        items = [_item(answer, cluster, vendors) for answer in answers]
+        console.print_json(data={"items": items, "problems": list(cluster.problems)})
+        return
+    for problem in cluster.problems:
+        console.print(f"left out: {problem}", style="yellow", highlight=False)
+    for answer in answers:
+        console.print(simulation.verdict_table(answer, cluster))
+        for line in simulation.in_words(answer):
+            console.print(line, highlight=False, markup=False)
+
+
+def _item(answer: Planned, cluster: Cluster, vendors: Vendors) -> Json:
+    said = as_json(answer.verdict, cluster, vendors)
+    return {"name": answer.name, "namespace": answer.namespace, "warnings": answer.warnings} | said
