@@ -17,3 +17,8 @@ def lines(name: str) -> list[dict[str, Any]]:
             text = (folder / name).read_text(encoding="utf-8")
             return [json.loads(line) for line in text.splitlines()]
     pytest.skip(f"shared/facts/recorded/{name} is not beside the checkout")
+
+
+def as_line(record: dict[str, Any]) -> str:
+    """The record as a line of `hamictl simulate --jsonl`, without the answer."""
+    return json.dumps({"name": record["name"], "in": record["in"]})

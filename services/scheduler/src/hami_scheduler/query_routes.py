@@ -1,4 +1,4 @@
-"""The query API (`/v1/...`): who holds what, who held it, and why a pod waits. Read-only."""
+"""The query API (`/v1/...`): who holds what, who held it, why a pod waits, where one would go."""
 
 from __future__ import annotations
 
@@ -6,15 +6,16 @@ from collections.abc import Awaitable
 from typing import Annotated, Any
 
 import orjson
-from fastapi import APIRouter, Query, Response
-from hamicommon.errors import Unavailable
+from fastapi import APIRouter, Query, Request, Response
+from hamicommon.errors import InvalidRequest, Unavailable
 
 from hami_scheduler.service import Queries, Row
+from hami_scheduler.simulating import Simulating
 
 _JSON = "application/json"
 
 
-def router(queries: Queries) -> APIRouter:
+def router(queries: Queries, simulating: Simulating) -> APIRouter:
     """The routes over the ledger's answers."""
     api = APIRouter(prefix="/v1")
 
@@ -58,11 +59,22 @@ def router(queries: Queries) -> APIRouter:
             return _answer({"error": f"nothing was decided about a pod with uid {uid}"}, 404)
         return _answer(explanation(uid, decisions, attempts), 200)
 
+    async def simulate(request: Request) -> Response:
+        try:
+            return _answer(await simulating.answer(orjson.loads(await request.body())), 200)
+        except orjson.JSONDecodeError as exc:
+            return _answer({"error": f"the body is not JSON: {exc}"}, 400)
+        except InvalidRequest as exc:
+            return _answer({"error": str(exc)}, 400)
+        except Unavailable as exc:
+            return _answer({"error": str(exc)}, 503)
+
     api.add_api_route("/allocations", allocations)
     api.add_api_route("/nodes", nodes)
     api.add_api_route("/devices", devices)
     api.add_api_route("/pods/{uid}/history", history)
     api.add_api_route("/pods/{uid}/explain", explain)
+    api.add_api_route("/simulate", simulate, methods=["POST"])
     return api
 
 

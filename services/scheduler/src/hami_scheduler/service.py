@@ -9,6 +9,7 @@ from typing import Any, Protocol
 from hami_scheduler.binding import Binding
 from hami_scheduler.filtering import Filtering
 from hami_scheduler.instruments import Instruments
+from hami_scheduler.simulating import Simulating
 
 Loop = Callable[[], Awaitable[None]]
 Row = dict[str, Any]
@@ -55,6 +56,7 @@ class Service:
     filtering: Filtering
     binding: Binding
     queries: Queries
+    simulating: Simulating
     instruments: Instruments
     readiness: Callable[[], Awaitable[Mapping[str, str]]]
     """What is not ready, with the reason; empty when all is."""

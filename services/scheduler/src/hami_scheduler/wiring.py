@@ -34,6 +34,7 @@ from hami_scheduler.reports import GrantReports, InventoryReports
 from hami_scheduler.reserving import Reserving
 from hami_scheduler.service import Loop, Service
 from hami_scheduler.settings import Settings
+from hami_scheduler.simulating import Simulating
 from hami_scheduler.snapshots import QUEUE, GrantSnapshots
 from hami_scheduler.snapshots import SUBJECT as SNAPSHOT_SUBJECT
 from hami_scheduler.view import LedgerView
@@ -108,6 +109,7 @@ def build(settings: Settings, vendors: Vendors, outside: Outside) -> Service:
         filtering=filtering,
         binding=binding,
         queries=outside.queries,
+        simulating=Simulating(view=core.view, vendors=vendors, defaults=core.defaults),
         instruments=core.instruments,
         readiness=readiness,
         measure=lambda: _measure(core, outside),

@@ -8,7 +8,7 @@ an entry for every container.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
@@ -19,8 +19,7 @@ from hamicommon.domain.ids import NodeName
 from hamicommon.domain.requests import Policy
 from hamicommon.errors import InvalidRequest
 from hamicommon.k8s.resources import DEFAULT_POLICY
-from hamicommon.placement.view import ClusterView
-from hamicommon.simulation.cluster import Cluster, read_cluster
+from hamicommon.simulation.cluster import read_cluster
 from hamicommon.simulation.verdict import NodeVerdict, Verdict, judge
 from hamicommon.vendors.base import JsonObject
 from hamicommon.vendors.registry import Vendors
@@ -84,14 +83,27 @@ class Simulator:
         """
         cluster = read_cluster(case.nodes, case.pods, self.vendors)
         verdict = judge(case.pod, cluster, self.vendors, now=_ANY_TIME, defaults=self.defaults)
-        return {"name": case.name} | as_json(verdict, cluster, self.vendors)
+
+        def written(node: NodeName, annotations: Mapping[str, str]) -> Mapping[str, str]:
+            types = {state.usage.device.type for state in cluster.view.cards(node)}
+            return as_hami_writes(annotations, types, self.vendors)
+
+        return {"name": case.name} | as_json(verdict, written)
 
 
-def as_json(verdict: Verdict, cluster: Cluster, vendors: Vendors) -> JsonObject:
-    """A verdict as answers write it: `nodes`, `chosen` and `error`."""
+Writer = Callable[[NodeName, Mapping[str, str]], Mapping[str, str]]
+
+
+def as_json(
+    verdict: Verdict, written: Writer = lambda node, annotations: annotations
+) -> JsonObject:
+    """A verdict as answers write it: `nodes`, `chosen` and `error`.
+
+    `written` may change the annotations of a node that fits.
+    """
     return {
         "nodes": {
-            name: _node_json(name, answer, verdict, cluster.view, vendors)
+            name: _node_json(name, answer, verdict, written)
             for name, answer in verdict.nodes.items()
         },
         "chosen": UNFILTERED if verdict.unfiltered else verdict.chosen,
@@ -100,7 +112,7 @@ def as_json(verdict: Verdict, cluster: Cluster, vendors: Vendors) -> JsonObject:
 
 
 def _node_json(
-    name: NodeName, answer: NodeVerdict, verdict: Verdict, view: ClusterView, vendors: Vendors
+    name: NodeName, answer: NodeVerdict, verdict: Verdict, written: Writer
 ) -> JsonObject:
     if verdict.unfiltered:
         return {"fits": True, "unfiltered": True}
@@ -108,8 +120,7 @@ def _node_json(
         return {"fits": False, "error": verdict.error}
     if not answer.fits:
         return {"fits": False, "reason": answer.reason}
-    types = {state.usage.device.type for state in view.cards(name)}
-    return {"fits": True, "annotations": as_hami_writes(answer.annotations, types, vendors)}
+    return {"fits": True, "annotations": written(name, answer.annotations)}
 
 
 def as_hami_writes(

@@ -19,6 +19,7 @@ from hamicommon.domain.requests import Policy
 from hamicommon.errors import InvalidRequest
 from hamicommon.k8s.resources import DEFAULT_POLICY
 from hamicommon.placement.view import CardState
+from hamicommon.simulation.cases import as_json
 from hamicommon.simulation.cluster import Cluster
 from hamicommon.simulation.verdict import NodeVerdict, Verdict, judge
 from hamicommon.vendors.base import JsonObject
@@ -34,6 +35,14 @@ class Planned:
     verdict: Verdict
     warnings: tuple[str, ...] = ()
     """What the webhook would say to the user."""
+
+    def as_json(self) -> JsonObject:
+        """The answer in the form of `cases`, with annotations as our own scheduler writes them."""
+        return {
+            "name": self.name,
+            "namespace": self.namespace,
+            "warnings": list(self.warnings),
+        } | as_json(self.verdict)
 
 
 def plan(

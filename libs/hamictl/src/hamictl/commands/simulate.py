@@ -20,9 +20,9 @@ from hamicommon.domain.requests import Policy
 from hamicommon.errors import InvalidRequest
 from hamicommon.k8s import annotations as keys
 from hamicommon.k8s.resources import pod_policy
-from hamicommon.simulation.cases import Simulator, as_json
+from hamicommon.simulation.cases import Simulator
 from hamicommon.simulation.cluster import Cluster, read_cluster
-from hamicommon.simulation.planning import Planned, plan
+from hamicommon.simulation.planning import plan
 from hamicommon.vendors.registry import Vendors
 
 from hamictl.commands.objects import Namespace, Output
@@ -149,7 +149,7 @@ def _answer(
 ) -> None:
     answers = list(plan(pods, cluster, vendors, now=datetime.now(UTC), defaults=policy))
     if output is Output.JSON:
-        items = [_item(answer, cluster, vendors) for answer in answers]
+        items = [answer.as_json() for answer in answers]
         console.print_json(data={"items": items, "problems": list(cluster.problems)})
         return
     for problem in cluster.problems:
@@ -158,8 +158,3 @@ def _answer(
         console.print(simulation.verdict_table(answer, cluster))
         for line in simulation.in_words(answer):
             console.print(line, highlight=False, markup=False)
-
-
-def _item(answer: Planned, cluster: Cluster, vendors: Vendors) -> Json:
-    said = as_json(answer.verdict, cluster, vendors)
-    return {"name": answer.name, "namespace": answer.namespace, "warnings": answer.warnings} | said

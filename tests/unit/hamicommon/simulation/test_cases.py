@@ -1,0 +1,107 @@
+"""The batch form: what is answered to a line, also to one that makes no sense."""
+
+import json
+from typing import Any
+
+import pytest
+from hamicommon.simulation.cases import Simulator
+
+from tests.unit.hamicommon.simulation.objects import Json, asking, every_vendor, gpus, node, placed
+
+SIMULATOR = Simulator(vendors=every_vendor())
+
+
+def answer(pod: Json, *nodes: Json, pods: tuple[Json, ...] = ()) -> Json:
+    case = {"name": "case", "in": {"nodes": nodes, "pods": pods, "pod": pod}}
+    return SIMULATOR.answer_line(json.dumps(case), 1)
+
+
+def test_every_node_says_which_cards_or_why_not() -> None:
+    given = answer(asking(gpus(2, 1000)), node("small", {}), node("big", {}, {}), node("none"))
+    devices = "GPU-big-1,NVIDIA,1000,0:GPU-big-0,NVIDIA,1000,0:;"
+    assert given == {
+        "name": "case",
+        "nodes": {
+            "small": {"fits": False, "reason": "NodeInsufficientDevice"},
+            "big": {
+                "fits": True,
+                "annotations": {
+                    "hami.io/vgpu-devices-to-allocate": devices,
+                    "hami.io/vgpu-devices-allocated": devices,
+                },
+            },
+            "none": {"fits": False, "reason": "node unregistered"},
+        },
+        "chosen": "big",
+        "error": "",
+    }
+
+
+def test_what_placed_pods_hold_counts() -> None:
+    given = answer(
+        asking(gpus(1, 5000)),
+        node("n", {}),
+        pods=(placed("GPU-n-0,NVIDIA,4000,0:;", on="n"),),
+    )
+    assert given["nodes"] == {"n": {"fits": False, "reason": "1/1 CardInsufficientMemory"}}
+    assert given["chosen"] is None
+
+
+def test_a_pod_without_a_card_passes_every_node() -> None:
+    given = answer(asking({}), node("n", {}), node("none"))
+    assert given["chosen"] == "unfiltered"
+    assert given["nodes"] == {key: {"fits": True, "unfiltered": True} for key in ("n", "none")}
+
+
+@pytest.mark.parametrize(
+    ("pod", "says"),
+    [
+        pytest.param(
+            asking(gpus(1, 1), annotations={"hami.io/device-scoring-weights": "slot=0"}),
+            "hami.io/device-scoring-weights is 'slot=0'",
+            id="weights",
+        ),
+        pytest.param(asking(gpus(1, "16Gi")), "nvidia.com/gpumem is 16Gi", id="memory in bytes"),
+        pytest.param(asking(gpus(1, "lots")), "nvidia.com/gpumem is lots", id="no quantity"),
+    ],
+)
+def test_a_mistake_of_the_pod_is_said_at_every_node_and_once_for_all(pod: Json, says: str) -> None:
+    given = answer(pod, node("a", {}), node("b", {}))
+    assert says in given["error"]
+    assert given["nodes"] == {key: {"fits": False, "error": given["error"]} for key in ("a", "b")}
+    assert given["chosen"] is None
+
+
+def test_entries_of_containers_without_a_card_are_left_out_as_hami_does() -> None:
+    """Trap S1: the node's cards have a product name as their type."""
+    given = answer(asking({}, gpus(1, 1000), {}), node("n", {}))
+    written = given["nodes"]["n"]["annotations"]["hami.io/vgpu-devices-allocated"]
+    assert written == "GPU-n-0,NVIDIA,1000,0:;"
+
+
+def test_entries_are_kept_where_the_cards_type_is_the_vendors_word() -> None:
+    given = answer(asking({}, gpus(1, 1000), {}), node("n", {"type": "NVIDIA"}))
+    written = given["nodes"]["n"]["annotations"]["hami.io/vgpu-devices-allocated"]
+    assert written == ";GPU-n-0,NVIDIA,1000,0:;;"
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        pytest.param('{"name":', "no JSON", id="cut off"),
+        pytest.param("[1]", "a case is wanted", id="a list"),
+        pytest.param('{"name": "x"}', "a case is wanted", id="nothing in it"),
+        pytest.param('{"in": {"nodes": 3, "pod": {}}}', "in.nodes is 3", id="nodes a number"),
+        pytest.param('{"in": {"nodes": [3], "pod": {}}}', "in.nodes[0] is 3", id="node a number"),
+        pytest.param('{"in": {"nodes": []}}', "in.pod is None", id="no pod"),
+        pytest.param('{"in": {"nodes": [{}], "pod": {}}}', "metadata.name", id="nameless node"),
+        pytest.param('{"in": {"pod": {"spec": {"containers": 3}}}}', "malformed", id="no list"),
+        pytest.param('{"in": {"pod": {"metadata": 3}}}', "malformed", id="no object"),
+        pytest.param("\ud800", "no JSON", id="no text"),
+    ],
+)
+def test_a_line_that_cannot_be_read_is_answered_with_an_error(line: str, says: str) -> None:
+    given: dict[str, Any] = SIMULATOR.answer_line(line, 7)
+    assert given["error"].startswith("line 7: ")
+    assert says in given["error"]
+    assert (given["nodes"], given["chosen"]) == ({}, None)

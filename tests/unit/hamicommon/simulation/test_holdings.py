@@ -1,0 +1,96 @@
+"""What counts as held on a card (protocol sheet 4.4)."""
+
+import pytest
+from hamicommon.simulation.cluster import Cluster, read_cluster
+
+from tests.unit.hamicommon.simulation.objects import Json, every_vendor, node, placed
+
+CARD = "GPU-n-0"
+Used = tuple[int, int, int]
+
+
+def cluster_of(*pods: Json) -> Cluster:
+    return read_cluster([node("n", {}, {})], pods, every_vendor())
+
+
+def used(cluster: Cluster) -> Used:
+    """(slots, MiB, percent) of the first card."""
+    usage = cluster.view.cards(cluster.nodes[0])[0].usage
+    return usage.used_slots, usage.used_memory_mib, usage.used_core_percent
+
+
+@pytest.mark.parametrize(
+    ("devices", "init", "expected"),
+    [
+        pytest.param(f"{CARD},NVIDIA,1000,10:;", 0, (1, 1000, 10), id="one slice"),
+        pytest.param(f"{CARD},NVIDIA,1000,10:;;;", 0, (1, 1000, 10), id="grown by Allocate"),
+        pytest.param(
+            f"{CARD},NVIDIA,1000,10:;{CARD},NVIDIA,2000,5:;", 0, (2, 3000, 15), id="apps add up"
+        ),
+        pytest.param(
+            f"{CARD},NVIDIA,1000,10:;{CARD},NVIDIA,700,5:;{CARD},NVIDIA,800,0:;",
+            1,
+            (2, 1500, 10),
+            id="init is a maximum, per dimension",
+        ),
+        pytest.param(
+            f"{CARD},NVIDIA,900,1:;{CARD},NVIDIA,700,5:;", 2, (1, 900, 5), id="inits take turns"
+        ),
+        pytest.param("GPU-other,NVIDIA,900,1:;", 0, (0, 0, 0), id="a card that is not there"),
+        pytest.param(f"{CARD}[0-1],NVIDIA,900,1:;", 0, (0, 0, 0), id="a MIG template of old"),
+    ],
+)
+def test_slices_are_collapsed_to_what_the_card_must_hold(
+    devices: str, init: int, expected: Used
+) -> None:
+    assert used(cluster_of(placed(devices, on="n", init=init))) == expected
+
+
+@pytest.mark.parametrize(
+    ("pod", "counts"),
+    [
+        pytest.param({"phase": "Running"}, True, id="running"),
+        pytest.param({"phase": "Pending"}, True, id="pending"),
+        pytest.param({"phase": "Succeeded"}, False, id="succeeded"),
+        pytest.param({"phase": "Failed"}, False, id="failed"),
+        pytest.param({"on": "elsewhere"}, False, id="on another node"),
+        pytest.param({"on": ""}, False, id="never assigned"),
+    ],
+)
+def test_only_live_pods_of_the_node_hold_something(pod: Json, counts: bool) -> None:
+    given = {"on": "n"} | pod
+    held = used(cluster_of(placed(f"{CARD},NVIDIA,1000,10:;", **given)))
+    assert held == ((1, 1000, 10) if counts else (0, 0, 0))
+
+
+def test_a_terminating_pod_holds_its_cards_until_it_is_gone() -> None:
+    pod = placed(f"{CARD},NVIDIA,1000,10:;", on="n")
+    pod["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+    assert used(cluster_of(pod)) == (1, 1000, 10)
+
+
+def test_a_pod_that_cannot_be_read_is_named_and_not_counted() -> None:
+    cluster = cluster_of(placed(f"{CARD},NVIDIA,1000:;", on="n"))
+    assert used(cluster) == (0, 0, 0)
+    [problem] = cluster.problems
+    assert problem.startswith("pod team/old is not counted: pod annotation format error")
+
+
+def test_a_node_whose_annotation_is_broken_is_named_and_has_no_card() -> None:
+    broken = node("n", {})
+    broken["metadata"]["annotations"]["hami.io/node-nvidia-register"] = "[{]"
+    cluster = read_cluster([broken], [], every_vendor())
+    assert not cluster.view.cards(cluster.nodes[0])
+    [problem] = cluster.problems
+    assert problem.startswith("node n: its NVIDIA cards are left out:")
+
+
+def test_a_node_whose_plugin_is_away_has_no_card() -> None:
+    cluster = read_cluster([node("n", {}, allocatable=0)], [], every_vendor())
+    assert not cluster.view.cards(cluster.nodes[0])
+
+
+def test_cordoned_cards_are_closed() -> None:
+    given = node("n", {}, {}, annotations={"hami.io/device-cordon": f" {CARD} ,"})
+    cards = read_cluster([given], [], every_vendor()).view.cards(given["metadata"]["name"])
+    assert [card.usage.cordoned for card in cards] == [True, False]

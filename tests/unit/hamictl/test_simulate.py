@@ -1,0 +1,111 @@
+"""`hamictl simulate` on files and on standard input."""
+
+import json
+from pathlib import Path
+
+import pytest
+from hamictl.__main__ import app
+from typer.testing import CliRunner, Result
+
+from tests.unit.hamicommon.simulation.objects import Json, asking, gpus, node, placed
+
+POD = """
+kind: Pod
+metadata: {name: small}
+spec: {containers: [{name: c, resources: {limits: {nvidia.com/gpu: 1, nvidia.com/gpumem: 3000}}}]}
+---
+kind: Deployment
+metadata: {name: web}
+spec:
+  replicas: 2
+  template:
+    spec: {containers: [{name: c, resources: {limits: {nvidia.com/gpumem: 4000}}}]}
+---
+kind: Service
+metadata: {name: web}
+"""
+
+
+@pytest.fixture
+def dump(tmp_path: Path) -> Path:
+    items = [node("n1", {}), node("n2"), placed("GPU-n1-0,NVIDIA,500,0:;", on="n1")]
+    path = tmp_path / "dump.json"
+    path.write_text(json.dumps({"kind": "List", "items": items}))
+    return path
+
+
+@pytest.fixture
+def manifest(tmp_path: Path) -> Path:
+    path = tmp_path / "pod.yaml"
+    path.write_text(POD)
+    return path
+
+
+def simulate(*arguments: object, stdin: str = "") -> Result:
+    return CliRunner().invoke(app, ["simulate", *map(str, arguments)], input=stdin)
+
+
+def test_people_get_a_table_and_a_sentence_per_pod(dump: Path, manifest: Path) -> None:
+    result = simulate("--cluster", dump, "-f", manifest)
+
+    assert result.exit_code == 0, result.output
+    assert "Service/web left out" in result.output
+    assert "default/small would go to n1; it fits on 1 of 2 nodes." in result.output
+    assert "default/web-0 would go to n1" in result.output
+    assert "default/web-1 fits nowhere:" in result.output
+    assert "1 card with too little memory (4000 MiB wanted, at most 500 MiB free)" in result.output
+    assert "n2: it tells of no card, or its device plugin is away." in result.output
+
+
+def test_programs_get_the_same_as_json(dump: Path, manifest: Path) -> None:
+    result = simulate("--cluster", dump, "-f", manifest, "-o", "json")
+    items = json.loads(result.stdout[result.stdout.index("{") :])["items"]
+    assert [(item["name"], item["chosen"]) for item in items] == [
+        ("small", "n1"),
+        ("web-0", "n1"),
+        ("web-1", None),
+    ]
+
+
+def test_the_dump_may_come_from_standard_input(dump: Path, manifest: Path) -> None:
+    result = simulate("--cluster", "-", "-f", manifest, stdin=dump.read_text())
+    assert "default/small would go to n1" in result.output
+
+
+def test_default_policies_can_be_changed(tmp_path: Path, manifest: Path) -> None:
+    items = [node("n1", {}, {}), node("n2", {}), placed("GPU-n1-0,NVIDIA,500,0:;", on="n1")]
+    path = tmp_path / "dump.json"
+    path.write_text(json.dumps(items))
+    chosen = {
+        policy: simulate("--cluster", path, "-f", manifest, "--node-policy", policy).output
+        for policy in ("binpack", "spread")
+    }
+    assert "default/small would go to n1" in chosen["binpack"]
+    assert "default/small would go to n2" in chosen["spread"]
+
+
+def case(name: str, pod: Json) -> str:
+    return json.dumps({"name": name, "in": {"nodes": [node("n", {})], "pods": [], "pod": pod}})
+
+
+def test_a_batch_is_answered_line_by_line_in_order() -> None:
+    lines = [case("a", asking(gpus(1, 1))), "{", "", case("b", asking(gpus(9, 1)))]
+    result = simulate("--jsonl", stdin="\n".join(lines))
+
+    answers = [json.loads(line) for line in result.stdout.splitlines()]
+    assert [(a["name"], a["chosen"]) for a in answers] == [("a", "n"), ("", None), ("b", None)]
+    assert answers[1]["error"].startswith("line 2: no JSON")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        pytest.param((), "--cluster and -f are wanted, or --jsonl", id="nothing"),
+        pytest.param(("--cluster", "/none", "-f", "/none"), "/none: not readable", id="no file"),
+        pytest.param(("--jsonl", "--device-config", "/none"), "/none", id="no config"),
+    ],
+)
+def test_mistakes_are_one_sentence(arguments: tuple[str, ...], says: str) -> None:
+    result = simulate(*arguments)
+    assert result.exit_code == 1
+    assert says in result.stderr
