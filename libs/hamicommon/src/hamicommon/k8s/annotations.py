@@ -100,8 +100,10 @@ SCHEDULER_OWNED = frozenset(
 
 
 def scheduler_owned(vendors: Vendors) -> frozenset[str]:
-    """SCHEDULER_OWNED with the device keys of every vendor."""
-    devices = {key for v in vendors for key in (v.keys.to_allocate, v.keys.allocated) if key}
+    """SCHEDULER_OWNED with what every vendor writes on a placed pod."""
+    devices = {
+        key for v in vendors for key in (v.keys.to_allocate, v.keys.allocated, *v.keys.extra) if key
+    }
     return SCHEDULER_OWNED | devices
 
 

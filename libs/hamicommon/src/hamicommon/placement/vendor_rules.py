@@ -8,6 +8,7 @@ the engine asks node by node, and only where it must.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
@@ -15,7 +16,7 @@ from typing import NamedTuple, Protocol
 from hamicommon.domain.allocations import DeviceShare
 from hamicommon.domain.devices import DeviceUsage, GpuDevice
 from hamicommon.domain.requests import DeviceRequest, Selection
-from hamicommon.placement.rules import Rule
+from hamicommon.placement.rules import REASONS, Rule
 
 STANDARD_ORDER = (
     Rule.NOT_HEALTHY,
@@ -84,6 +85,11 @@ class NotChosen:
     """In place of `reasons`: one that HAMi writes without counts (`NodeInsufficientDevice`)."""
     total: int | None = None
     """Denominator; None: the number of the vendor's cards on the node."""
+
+
+def tally(rules: Sequence[Rule]) -> dict[str, int]:
+    """How many cards each reason keeps out, for a chooser that takes none."""
+    return dict(Counter(REASONS[rule] for rule in rules if rule in REASONS))
 
 
 class Chooser(Protocol):

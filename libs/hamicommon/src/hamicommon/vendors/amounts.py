@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from hamicommon.deviceconfig import INT32_MAX
 from hamicommon.errors import InvalidRequest
 from hamicommon.k8s.quantities import parse_ceil, parse_int
 from hamicommon.vendors.base import JsonObject
@@ -21,14 +22,47 @@ def find(container: JsonObject, resource: str, *, limits_only: bool = False) -> 
     return None
 
 
-def whole(container: JsonObject, resource: str, *, top: int, wanted: str) -> int | None:
-    """The amount as a whole number from 0 to `top`; None when it is not given.
+def count(container: JsonObject, resource: str, *, limits_only: bool = False) -> int | None:
+    """The number of cards asked for; None when it is not given.
+
+    Raises: InvalidRequest naming container, resource, value and what would be right.
+    """
+    wanted = "a whole number of cards, for example 1,"
+    return whole(container, resource, top=INT32_MAX, wanted=wanted, limits_only=limits_only)
+
+
+def memory(
+    container: JsonObject, resource: str, *, factor: int = 1, limits_only: bool = False
+) -> int:
+    """MiB asked for of every card; 0 when none are given. `factor`: MiB per unit.
+
+    Raises: InvalidRequest naming container, resource, value and what would be right.
+    """
+    factor = max(factor, 1)
+    top = INT32_MAX // factor
+    wanted = f"a whole number of MiB up to {top}, for example 16384,"
+    if factor > 1:
+        wanted = f"a whole number of units of {factor} MiB up to {top}, for example 4,"
+    units = whole(container, resource, top=top, wanted=wanted, limits_only=limits_only)
+    return (units or 0) * factor
+
+
+def whole(
+    container: JsonObject,
+    resource: str,
+    *,
+    top: int,
+    wanted: str,
+    low: int = 0,
+    limits_only: bool = False,
+) -> int | None:
+    """The amount as a whole number from `low` to `top`; None when it is not given.
 
     `wanted` says what would be right, such as `a whole number of MiB, for example 16384`.
 
     Raises: InvalidRequest naming container, resource, value and what would be right.
     """
-    amount = find(container, resource)
+    amount = find(container, resource, limits_only=limits_only)
     if amount is None:
         return None
     where = f"container {container.get('name', '')!r}: {resource} is {amount}"
@@ -37,7 +71,7 @@ def whole(container: JsonObject, resource: str, *, top: int, wanted: str) -> int
         nearly = parse_ceil(amount)
     except InvalidRequest as exc:
         raise InvalidRequest(f"{where}, which is no quantity: {wanted} is wanted") from exc
-    if value is None or not 0 <= value <= top:
+    if value is None or not low <= value <= top:
         raise InvalidRequest(f"{where}: {wanted} is wanted{_hint(amount, nearly, top)}")
     return value
 

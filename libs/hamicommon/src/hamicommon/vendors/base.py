@@ -58,6 +58,8 @@ class AnnotationKeys:
     """On the pod: slices that the node still has to hand out."""
     allocated: str = ""
     """On the pod: its slices, for good."""
+    extra: tuple[str, ...] = ()
+    """On the pod: what else the vendor writes there."""
     pair_scores: str = ""
     """On the node: how well its cards are connected."""
     lock: str = ""

@@ -25,7 +25,7 @@ from hamicommon.vendors.base import (
     Placed,
     ResourceNames,
 )
-from hamicommon.vendors.standard import device_annotations
+from hamicommon.vendors.standard import device_annotations, set_env
 
 WORD = "NVIDIA"
 
@@ -84,11 +84,11 @@ class Nvidia:
 
         Raises: InvalidRequest naming container, resource, value and what would be right.
         """
-        count = self._count(container)
+        count = amounts.count(container, self.config.resource_count_name)
         if not count:
             return None
         factor = max(self.config.memory_factor, 1)
-        memory = (self._memory(container, INT32_MAX // factor) or 0) * factor
+        memory = amounts.memory(container, self.config.resource_memory_name, factor=factor)
         percent = self._percent(container) or None
         cores = self._cores(container)
         if not memory and percent is None:
@@ -146,9 +146,9 @@ class Nvidia:
         percent = self._percent(container)
         priority = amounts.find(container, self.config.resource_priority_name, limits_only=True)
         if priority is not None:
-            _set_env(container, PRIORITY_ENV, str(priority))
+            set_env(container, PRIORITY_ENV, str(priority))
         if self.config.gpu_core_policy not in ("", "default"):
-            _set_env(container, CORE_POLICY_ENV, self.config.gpu_core_policy)
+            set_env(container, CORE_POLICY_ENV, self.config.gpu_core_policy)
         wants = self._default_count(container)
         wants = self._default_exclusive(container, percent) or wants
         if wants:
@@ -156,7 +156,7 @@ class Nvidia:
             if self.config.runtime_class_name and not pod["spec"].get("runtimeClassName"):
                 pod["spec"]["runtimeClassName"] = self.config.runtime_class_name
         elif self.config.overwrite_env:
-            _set_env(container, VISIBLE_ENV, "none")
+            set_env(container, VISIBLE_ENV, "none")
         return Admitted(wants=wants, warnings=self._warnings(container, percent) if wants else ())
 
     def _default_count(self, container: JsonObject) -> bool:
@@ -211,19 +211,6 @@ class Nvidia:
             )
         return tuple(found)
 
-    def _count(self, container: JsonObject) -> int | None:
-        wanted = "a whole number of cards, for example 1,"
-        return amounts.whole(
-            container, self.config.resource_count_name, top=INT32_MAX, wanted=wanted
-        )
-
-    def _memory(self, container: JsonObject, top: int) -> int | None:
-        wanted = f"a whole number of MiB up to {top}, for example 16384,"
-        if self.config.memory_factor > 1:
-            unit = f"units of {self.config.memory_factor} MiB"
-            wanted = f"a whole number of {unit} up to {top}, for example 4,"
-        return amounts.whole(container, self.config.resource_memory_name, top=top, wanted=wanted)
-
     def _percent(self, container: JsonObject) -> int | None:
         wanted = "a whole number from 1 to 100, the share of a card's memory,"
         name = self.config.resource_memory_percentage_name
@@ -233,15 +220,3 @@ class Nvidia:
         wanted = "a whole number from 0 to 100, the share of a card's cores,"
         name = self.config.resource_core_name
         return amounts.whole(container, name, top=INT32_MAX, wanted=wanted)
-
-
-def _set_env(container: JsonObject, name: str, value: str) -> None:
-    """Sets one env entry, in place of an entry of that name if there is one."""
-    env = container.setdefault("env", [])
-    for entry in env:
-        if entry.get("name") == name:
-            if entry != {"name": name, "value": value}:
-                entry.clear()
-                entry.update(name=name, value=value)
-            return
-    env.append({"name": name, "value": value})

@@ -1,12 +1,18 @@
-"""What most vendors do alike: annotations of a placed pod, and selection by annotation keys."""
+"""What most vendors do alike.
+
+Annotations of a placed pod, selection by annotation keys, what a Node tells, env of a container.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
+from hamicommon.domain.devices import GpuDevice
 from hamicommon.domain.requests import Selection
+from hamicommon.errors import InvalidRequest
 from hamicommon.k8s import annotations as keys
-from hamicommon.vendors.base import AnnotationKeys, Placed
+from hamicommon.k8s.quantities import parse_int
+from hamicommon.vendors.base import AnnotationKeys, JsonObject, Placed
 
 
 def device_annotations(placed: Placed, word: str, written: AnnotationKeys) -> dict[str, str]:
@@ -39,3 +45,55 @@ def selection(
         use_uuids=entries(use_uuids),
         avoid_uuids=entries(avoid_uuids),
     )
+
+
+def registered_cards(node: JsonObject, key: str, word: str) -> tuple[GpuDevice, ...]:
+    """The cards in the node's annotation `key`, JSON or CSV; empty when it has none.
+
+    Raises: InvalidRequest when the annotation is malformed.
+    """
+    text = keys.annotations_of(node).get(key, "")
+    return keys.decode_register(text, vendor=word) if text else ()
+
+
+def listed(node: JsonObject, part: str, resource: str) -> int:
+    """How much of `resource` the Node's status lists under `part`; 0 when it lists none.
+
+    Args: part: `capacity` or `allocatable`.
+    Raises: InvalidRequest when what it lists is no whole number.
+    """
+    amount = ((node.get("status") or {}).get(part) or {}).get(resource, 0)
+    value = parse_int(amount)
+    if value is None or value < 0:
+        name = (node.get("metadata") or {}).get("name", "")
+        raise InvalidRequest(
+            f"node {name}: {part} of {resource} is {amount}: a whole number is wanted"
+        )
+    return value
+
+
+def answers_handshake(node: JsonObject, key: str, resource: str) -> bool:
+    """Whether a plugin with a handshake lives (sheet 2.4).
+
+    Any text but `Requesting_<time>` is its answer. HAMi gives an unanswered question 60 s, and
+    then believes the kubelet; the kubelet alone decides here, because a pod could not start anyway
+    where it lists none of the resource.
+    """
+    if "Requesting" not in keys.annotations_of(node).get(key, ""):
+        return True
+    try:
+        return listed(node, "allocatable", resource) > 0
+    except InvalidRequest:
+        return False
+
+
+def set_env(container: JsonObject, name: str, value: str) -> None:
+    """Sets one env entry, in place of an entry of that name if there is one."""
+    env = container["env"] = container.get("env") or []
+    for entry in env:
+        if entry.get("name") == name:
+            if entry != {"name": name, "value": value}:
+                entry.clear()
+                entry.update(name=name, value=value)
+            return
+    env.append({"name": name, "value": value})
