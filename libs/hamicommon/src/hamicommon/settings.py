@@ -71,6 +71,14 @@ class TelemetrySettings(BaseSettings):
     )
 
 
+class FailpointSettings(BaseSettings):
+    """Faults on demand, for tests alone (see `failpoints`)."""
+
+    model_config = SettingsConfigDict(env_prefix="HAMI_FAILPOINTS_")
+
+    file: Path | None = Field(default=None, description="names the faults; absent: there are none")
+
+
 def describe(error: ValidationError) -> InvalidRequest:
     """Turns pydantic's report into one sentence that names the variables.
 

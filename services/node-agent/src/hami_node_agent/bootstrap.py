@@ -13,6 +13,7 @@ from uuid import uuid4
 
 from hamicommon.bus.client import Bus, open_bus
 from hamicommon.bus.permissions import agent_user
+from hamicommon.failpoints import around, faults_of
 from hamicommon.grants import load_public_key
 from hamicommon.k8s.client import KubeApi, open_kube_api
 from hamicommon.serving import serving
@@ -148,6 +149,7 @@ async def _end(tasks: Iterable[asyncio.Task[None]]) -> None:
 
 
 async def _open_outside(settings: Settings, stack: AsyncExitStack) -> _Outside:
+    faults = faults_of(settings.failpoints.file)
     files = HostFiles(
         base=settings.hook_path / "vgpu",
         state_dir=settings.state_dir,
@@ -172,7 +174,11 @@ async def _open_outside(settings: Settings, stack: AsyncExitStack) -> _Outside:
         )
     )
     api = await stack.enter_async_context(open_kube_api(settings.kubernetes.kubeconfig))
-    bus = await stack.enter_async_context(open_bus(settings.nats, agent_user(settings.node_name)))
+    bus = around(
+        await stack.enter_async_context(open_bus(settings.nats, agent_user(settings.node_name))),
+        "bus",
+        faults,
+    )
     pods = NodePods(api, node=settings.node_name, resource=settings.resource_name, key=key)
     books = Books(
         checkpoint=settings.checkpoint_path,
@@ -184,11 +190,11 @@ async def _open_outside(settings: Settings, stack: AsyncExitStack) -> _Outside:
         api=api,
         bus=bus,
         probe=probe,
-        files=files,
+        files=around(files, "files", faults, blocking=True),
         library=library,
-        pods=pods,
-        books=books,
-        state=NodeState(store, saved),
+        pods=around(pods, "pods", faults),
+        books=around(books, "books", faults),
+        state=NodeState(around(store, "state", faults, blocking=True), saved),
         agent_id=str(uuid4()),
     )
 

@@ -5,7 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Literal
 
-from hamicommon.settings import KubernetesSettings, NatsSettings, TelemetrySettings
+from hamicommon.settings import (
+    FailpointSettings,
+    KubernetesSettings,
+    NatsSettings,
+    TelemetrySettings,
+)
 from pydantic import Field
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
@@ -20,6 +25,7 @@ class Settings(BaseSettings):
     )
     kubernetes: KubernetesSettings = Field(default_factory=KubernetesSettings)
     telemetry: TelemetrySettings = Field(default_factory=TelemetrySettings)
+    failpoints: FailpointSettings = Field(default_factory=FailpointSettings)
 
     node_name: str = Field(min_length=1, description="metadata.name of the Node we run on")
     resource_name: str = Field(

@@ -12,6 +12,7 @@ from hamicommon import deviceconfig
 from hamicommon.bus.client import open_bus
 from hamicommon.db.database import open_database
 from hamicommon.db.outbox import OutboxRelay
+from hamicommon.failpoints import around, faults_of
 from hamicommon.grants import Grant, load_private_key, sign
 from hamicommon.k8s.client import open_kube_api
 from hamicommon.vendors.registry import Vendors
@@ -52,8 +53,15 @@ async def open_service(settings: Settings) -> AsyncIterator[Service]:
 
 async def _open_outside(settings: Settings, vendors: Vendors, stack: AsyncExitStack) -> Outside:
     key = load_private_key(settings.grant_key_file)
-    database = await stack.enter_async_context(open_database(settings.postgres, application=NAME))
-    bus = await stack.enter_async_context(open_bus(settings.nats, NAME, owns_streams=True))
+    faults = faults_of(settings.failpoints.file)
+    database = await stack.enter_async_context(
+        open_database(settings.postgres, application=NAME, faults=faults)
+    )
+    bus = around(
+        await stack.enter_async_context(open_bus(settings.nats, NAME, owns_streams=True)),
+        "bus",
+        faults,
+    )
     api = await stack.enter_async_context(open_kube_api(settings.kubernetes.kubeconfig))
     lease = PostgresNodeLease(database, lock_s=settings.lock_s)
     lock = await stack.enter_async_context(
@@ -68,18 +76,22 @@ async def _open_outside(settings: Settings, vendors: Vendors, stack: AsyncExitSt
         return quota_amounts(containers, vendors)  # type: ignore[arg-type]
 
     return Outside(
-        store=PostgresAllocationStore(database, quota_of=quota_of, on_commit=relay.wake),
-        inventory=PostgresInventory(database, on_commit=relay.wake),
+        store=around(
+            PostgresAllocationStore(database, quota_of=quota_of, on_commit=relay.wake),
+            "store",
+            faults,
+        ),
+        inventory=around(PostgresInventory(database, on_commit=relay.wake), "inventory", faults),
         quotas=PostgresQuotas(database, quota_of=quota_of),
         decisions=PostgresDecisionLog(database),
         journal=PostgresJournal(database),
         queries=PostgresQueries(database),
         ping=database.ping,
         relay=relay,
-        lock=lock,
-        pods=KubernetesPodApi(api),
+        lock=around(lock, "lock", faults),
+        pods=around(KubernetesPodApi(api), "pods", faults),
         events=KubernetesPodEvents(api, component=settings.scheduler_name),
-        grants=NatsGrantAnnouncer(bus),
+        grants=around(NatsGrantAnnouncer(bus), "grants", faults),
         sign=signed,
         bus=bus,
         api=api,

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Literal
 
 from hamicommon.settings import (
+    FailpointSettings,
     KubernetesSettings,
     NatsSettings,
     PostgresSettings,
@@ -79,6 +80,7 @@ class Settings(BaseSettings):
     )
     kubernetes: KubernetesSettings = Field(default_factory=KubernetesSettings)
     telemetry: TelemetrySettings = Field(default_factory=TelemetrySettings)
+    failpoints: FailpointSettings = Field(default_factory=FailpointSettings)
 
     @model_validator(mode="after")
     def _tls_files_come_in_pairs(self) -> Settings:

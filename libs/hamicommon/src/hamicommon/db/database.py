@@ -18,6 +18,7 @@ import asyncpg
 import orjson
 
 from hamicommon.errors import Conflict, Unavailable
+from hamicommon.failpoints import Faults
 from hamicommon.settings import PostgresSettings
 
 logger = logging.getLogger(__name__)
@@ -74,9 +75,12 @@ def translated() -> Iterator[None]:
 class Database:
     """The pool; every wait on it is bounded by the settings' time-outs."""
 
-    def __init__(self, pool: asyncpg.Pool, settings: PostgresSettings) -> None:
+    def __init__(
+        self, pool: asyncpg.Pool, settings: PostgresSettings, faults: Faults | None = None
+    ) -> None:
         self._pool = pool
         self._settings = settings
+        self._faults = faults
 
     @property
     def dsn(self) -> str:
@@ -101,6 +105,8 @@ class Database:
         """
         async with self.connection() as connection, connection.transaction():
             yield connection
+            if self._faults is not None:
+                await self._faults.hit("postgres.commit")
 
     async def fetch(self, query: str, *args: object) -> list[Any]:
         """Rows of one statement outside a transaction.
@@ -124,7 +130,9 @@ class Database:
 
 
 @asynccontextmanager
-async def open_database(settings: PostgresSettings, *, application: str) -> AsyncIterator[Database]:
+async def open_database(
+    settings: PostgresSettings, *, application: str, faults: Faults | None = None
+) -> AsyncIterator[Database]:
     """Opens the pool; a server that is away is met by the first statement, not here.
 
     `application` is what `pg_stat_activity` shows.
@@ -149,7 +157,7 @@ async def open_database(settings: PostgresSettings, *, application: str) -> Asyn
     )
     await pool
     try:
-        yield Database(pool, settings)
+        yield Database(pool, settings, faults)
     finally:
         try:
             async with asyncio.timeout(settings.connect_timeout_s):

@@ -1,0 +1,224 @@
+"""Faults on demand at the edges of a service: tests kill, delay, fail or repeat a call there.
+
+Everything that a service does to the outside goes through its ports, so the seam is around them:
+`around(port, "store", faults)` has the points `store.<method>.before` and `store.<method>.after`
+for every coroutine method (`blocking`: for every plain one, which then runs in a thread). Without
+faults it hands the port back as it is, so production pays nothing and reads nothing of this.
+`Faults.hit` is for the one place inside a call: `postgres.commit`, before a transaction's COMMIT.
+
+What goes wrong is said by a file, one fault a line, which tests write while the service runs:
+
+    store.reserve.after=kill             # SIGKILL to this process
+    pods.bind.after=error                # the call was made, its answer is lost
+    lock.acquire.before=delay:2*3        # two seconds, the first three times
+    grants.granted.before=hang@1         # for ever, from the second time on
+    reports.handle.before=twice          # the call is made two times
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+import os
+import re
+import signal
+import threading
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from functools import wraps
+from pathlib import Path
+from typing import Any, Literal, TypeVar, cast
+
+from hamicommon.errors import InvalidRequest, Unavailable
+
+logger = logging.getLogger(__name__)
+
+Port = TypeVar("Port")
+Action = Literal["kill", "error", "delay", "hang", "twice"]
+
+_LINE = re.compile(
+    r"(?P<point>[a-z_]+\.[a-z_]+(\.(before|after))?)=(?P<action>kill|error|delay|hang|twice)"
+    r"(:(?P<seconds>\d+(\.\d+)?))?(\*(?P<times>\d+))?(@(?P<skip>\d+))?"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fault:
+    """What goes wrong at one point."""
+
+    point: str
+    action: Action
+    seconds: float = 0.0
+    """Of `delay`."""
+    times: int | None = None
+    """How often; None: always."""
+    skip: int = 0
+    """How many passes are left alone before."""
+
+
+def parse(text: str) -> tuple[Fault, ...]:
+    """Reads faults, one a line; empty lines and `#` comments are passed over.
+
+    Raises: InvalidRequest with the line that is malformed.
+    """
+    faults = []
+    for line in text.splitlines():
+        written = line.partition("#")[0].strip()
+        if not written:
+            continue
+        found = _LINE.fullmatch(written)
+        if found is None or (found["action"] == "delay") != (found["seconds"] is not None):
+            raise InvalidRequest(
+                f"failpoint {written!r}: point=kill|error|delay:SECONDS|hang|twice[*TIMES][@SKIP] "
+                "is wanted, for example store.reserve.after=delay:2*1"
+            )
+        faults.append(
+            Fault(
+                point=found["point"],
+                action=cast(Action, found["action"]),
+                seconds=float(found["seconds"] or 0),
+                times=None if found["times"] is None else int(found["times"]),
+                skip=int(found["skip"] or 0),
+            )
+        )
+    return tuple(faults)
+
+
+@dataclass(slots=True)
+class Faults:
+    """The faults that a file names; the file is read again whenever it changed."""
+
+    file: Path
+    _changed: tuple[int, int] | None = None
+    _faults: dict[str, Fault] = field(default_factory=dict)
+    _passed: dict[str, int] = field(default_factory=dict)
+
+    async def hit(self, point: str) -> bool:
+        """Lets what is planned for the point happen; True when the call is to be made twice.
+
+        Raises: Unavailable for `error`.
+        """
+        fault = self._due(point)
+        if fault is None:
+            return False
+        if fault.action == "delay":
+            await asyncio.sleep(fault.seconds)
+        elif fault.action == "hang":
+            await asyncio.Event().wait()
+        else:
+            _strike(fault)
+        return fault.action == "twice"
+
+    def hit_blocking(self, point: str) -> bool:
+        """As `hit`, for a call in a thread of its own.
+
+        Raises: Unavailable for `error`.
+        """
+        fault = self._due(point)
+        if fault is None:
+            return False
+        if fault.action == "delay":
+            time.sleep(fault.seconds)
+        elif fault.action == "hang":
+            threading.Event().wait()
+        else:
+            _strike(fault)
+        return fault.action == "twice"
+
+    def _due(self, point: str) -> Fault | None:
+        self._read()
+        fault = self._faults.get(point)
+        if fault is None:
+            return None
+        passed = self._passed[point] = self._passed.get(point, 0) + 1
+        if passed <= fault.skip:
+            return None
+        if fault.times is not None and passed > fault.skip + fault.times:
+            return None
+        logger.warning("failpoint", extra={"point": point, "action": fault.action})
+        return fault
+
+    def _read(self) -> None:
+        try:
+            stat = self.file.stat()
+        except FileNotFoundError:
+            self._changed, self._faults = None, {}
+            return
+        changed = (stat.st_mtime_ns, stat.st_ino)
+        if changed != self._changed:
+            faults = parse(self.file.read_text())
+            self._changed, self._passed = changed, {}
+            self._faults = {fault.point: fault for fault in faults}
+
+
+def _strike(fault: Fault) -> None:
+    if fault.action == "kill":
+        os.kill(os.getpid(), signal.SIGKILL)
+    elif fault.action == "error":
+        raise Unavailable(f"failpoint {fault.point}")
+
+
+def faults_of(file: Path | None) -> Faults | None:
+    """The faults of a setting; None when there is none, as in production."""
+    if file is None:
+        return None
+    logger.warning("failpoints are on", extra={"file": str(file)})
+    return Faults(file)
+
+
+def around(port: Port, name: str, faults: Faults | None, *, blocking: bool = False) -> Port:
+    """The port with points before and after each of its coroutine (or plain) methods."""
+    if faults is None:
+        return port
+    return cast(Port, (_AroundBlocking if blocking else _Around)(port, name, faults))
+
+
+class _Around:
+    """Stands for a port; everything but its coroutine methods is handed through."""
+
+    def __init__(self, port: object, name: str, faults: Faults) -> None:
+        self._port, self._name, self._faults = port, name, faults
+
+    def __getattr__(self, method: str) -> Any:
+        found = getattr(self._port, method)
+        if not inspect.iscoroutinefunction(found):
+            return found
+        return self._wrapped(found, f"{self._name}.{method}")
+
+    def _wrapped(
+        self, call: Callable[..., Awaitable[Any]], point: str
+    ) -> Callable[..., Awaitable[Any]]:
+        @wraps(call)
+        async def faulty(*args: Any, **kwargs: Any) -> Any:
+            if await self._faults.hit(f"{point}.before"):
+                await call(*args, **kwargs)
+            answer = await call(*args, **kwargs)
+            await self._faults.hit(f"{point}.after")
+            return answer
+
+        return faulty
+
+
+class _AroundBlocking:
+    """Stands for a port of plain methods."""
+
+    def __init__(self, port: object, name: str, faults: Faults) -> None:
+        self._port, self._name, self._faults = port, name, faults
+
+    def __getattr__(self, method: str) -> Any:
+        found = getattr(self._port, method)
+        if not inspect.ismethod(found):
+            return found
+        point = f"{self._name}.{method}"
+
+        @wraps(found)
+        def faulty(*args: Any, **kwargs: Any) -> Any:
+            if self._faults.hit_blocking(f"{point}.before"):
+                found(*args, **kwargs)
+            answer = found(*args, **kwargs)
+            self._faults.hit_blocking(f"{point}.after")
+            return answer
+
+        return faulty
