@@ -7,8 +7,14 @@ from dataclasses import dataclass
 
 from hamicommon.deviceconfig import DeviceConfig
 from hamicommon.errors import InvalidRequest
+from hamicommon.vendors.amd import Amd
+from hamicommon.vendors.ascend import Ascend
+from hamicommon.vendors.awsneuron import AwsNeuron
 from hamicommon.vendors.base import Vendor
+from hamicommon.vendors.biren import Biren
+from hamicommon.vendors.iluvatar import Iluvatar
 from hamicommon.vendors.nvidia import Nvidia
+from hamicommon.vendors.vastai import Vastai
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +31,27 @@ class Vendors:
 
         Raises: InvalidRequest when two of them have one word.
         """
-        return cls((Nvidia(config.nvidia),) if config.nvidia else ())
+        found: list[Vendor] = []
+        if config.nvidia:
+            found.append(Nvidia(config.nvidia))
+        if config.awsneuron:
+            found.append(AwsNeuron(config.awsneuron))
+        if config.amd:
+            found.append(Amd(config.amd))
+        if config.vastai:
+            found.append(Vastai(config.vastai))
+        if config.biren:
+            found.append(Biren(config.biren))
+        if config.vnpus and enable_ascend:
+            found += [Ascend(chip, config.vnpus) for chip in config.vnpus.configs]
+        if enable_iluvatar:
+            found += [Iluvatar(chip) for chip in config.iluvatars]
+        served = tuple(vendor for vendor in found if vendor.resources.count)
+        words = [vendor.word for vendor in served]
+        twice = [word for word in words if words.count(word) > 1]
+        if twice:
+            raise InvalidRequest(f"commonWord {twice[0]!r} is the word of another vendor already")
+        return cls(served)
 
     def __iter__(self) -> Iterator[Vendor]:
         return iter(self.items)

@@ -1,0 +1,175 @@
+"""AMD cards: a share of a card is memory in MiB and compute units, asked for in percent.
+
+Facts: protocol sheet 1.2. `GpuDevice.core_percent` and `DeviceShare.core_percent` are compute units
+here, `DeviceRequest.core_percent` is percent of a card.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from hamicommon.deviceconfig import AmdConfig
+from hamicommon.domain.devices import GpuDevice
+from hamicommon.domain.requests import DeviceRequest, Selection
+from hamicommon.errors import InvalidRequest
+from hamicommon.k8s import annotations as keys
+from hamicommon.placement.rules import Rule
+from hamicommon.placement.vendor_rules import Need, VendorRules
+from hamicommon.vendors import amounts
+from hamicommon.vendors.base import (
+    NO_ANNOTATIONS,
+    Admitted,
+    AnnotationKeys,
+    JsonObject,
+    PairScores,
+    Placed,
+    ResourceNames,
+)
+from hamicommon.vendors.standard import (
+    device_annotations,
+    listed,
+    registered_cards,
+    selection,
+)
+
+WORD = "AMD"
+
+_KEYS = AnnotationKeys(
+    register="hami.io/node-amd-register",
+    to_allocate="hami.io/amd-devices-to-allocate",
+    allocated="hami.io/amd-devices-allocated",
+    lock=keys.NODE_LOCK,
+)
+_ORDER = (
+    Rule.NOT_HEALTHY,
+    Rule.CORDONED,
+    Rule.TYPE,
+    Rule.UUID,
+    Rule.SLOTS,
+    Rule.MUTEX,
+    Rule.MEMORY,
+    Rule.CORES,
+)
+"""No rule for exclusive or exhausted cards: a whole card is all of its compute units."""
+
+
+@dataclass(frozen=True, slots=True)
+class Amd:
+    """The vendor `AMD` (see vendors.base.Vendor)."""
+
+    config: AmdConfig
+
+    @property
+    def word(self) -> str:
+        """`AMD`."""
+        return WORD
+
+    @property
+    def resources(self) -> ResourceNames:
+        """Names of its extended resources."""
+        return ResourceNames(
+            count=self.config.resource_count_name,
+            memory=self.config.resource_memory_name,
+            core=self.config.resource_core_name,
+        )
+
+    @property
+    def keys(self) -> AnnotationKeys:
+        """Names of its annotations."""
+        return _KEYS
+
+    @property
+    def rules(self) -> VendorRules:
+        """The standard loop in compute units; annotations name the product, not the word."""
+        return VendorRules(order=_ORDER, need=compute_units, share_type=lambda card: card.type)
+
+    def parse_request(
+        self, container: JsonObject, annotations: Mapping[str, str] = NO_ANNOTATIONS
+    ) -> DeviceRequest | None:
+        """What the container's limits ask for; None when they ask for no card.
+
+        Raises: InvalidRequest naming container, resource, value and what would be right.
+        """
+        config = self.config
+        count = amounts.count(container, config.resource_count_name, limits_only=True)
+        if not count:
+            return None
+        memory = amounts.memory(container, config.resource_memory_name, limits_only=True)
+        percent = amounts.whole(
+            container,
+            config.resource_core_name,
+            low=1,
+            top=100,
+            wanted="a whole number from 1 to 100, the share of a card's compute units,",
+            limits_only=True,
+        )
+        return DeviceRequest(
+            vendor=WORD,
+            count=count,
+            memory_mib=memory,
+            memory_percent=None if memory else 100,
+            core_percent=100 if percent is None else percent,
+        )
+
+    def select(self, annotations: Mapping[str, str]) -> Selection:
+        """Which cards the pod's annotations allow."""
+        return selection(
+            annotations,
+            use_types="amd.com/use-gputype",
+            avoid_types="amd.com/nouse-gputype",
+            use_uuids="amd.com/use-gpu-uuid",
+            avoid_uuids="amd.com/nouse-gpu-uuid",
+        )
+
+    def node_devices(self, node: JsonObject) -> tuple[GpuDevice, ...]:
+        """The cards in the node's register annotation; empty when it has none.
+
+        Raises: InvalidRequest when the annotation is malformed.
+        """
+        return registered_cards(node, _KEYS.register, WORD)
+
+    def node_pair_scores(self, node: JsonObject) -> PairScores:
+        """None are known."""
+        return {}
+
+    def pod_annotations(self, placed: Placed) -> dict[str, str]:
+        """The slices, twice."""
+        return device_annotations(placed, WORD, _KEYS)
+
+    def plugin_alive(self, node: JsonObject) -> bool:
+        """True while the kubelet reports a capacity."""
+        try:
+            return listed(node, "capacity", self.config.resource_count_name) > 0
+        except InvalidRequest:
+            return False
+
+    def mutate(self, container: JsonObject, pod: JsonObject) -> Admitted:
+        """Changes nothing; a pod that names any of the resources is ours.
+
+        Raises: InvalidRequest when the container asks for something that can never be given.
+        """
+        request = self.parse_request(container)
+        named = [
+            name
+            for name in self.resources.all()
+            if amounts.find(container, name, limits_only=True) is not None
+        ]
+        if not named or request is not None:
+            return Admitted(wants=bool(named))
+        return Admitted(
+            wants=True,
+            warnings=(
+                f"container {container.get('name', '')!r}: {named[-1]} without "
+                f"{self.config.resource_count_name} asks for no card",
+            ),
+        )
+
+
+def compute_units(request: DeviceRequest, selection: Selection, card: GpuDevice) -> Need:
+    """Percent of the card as compute units, rounded down but at least one.
+
+    A card that reports no units cannot give one, so the need of one refuses it.
+    """
+    units = max(min(card.core_percent * request.core_percent // 100, card.core_percent), 1)
+    return Need(request.memory_mib_on(card.memory_mib), units)

@@ -1,0 +1,175 @@
+"""Vastai cards: slots of whole cards, or of the dies of which a card (AIC) is made.
+
+Facts: protocol sheet 1.14. In die mode a container's dies are taken from as few cards as can be,
+and a pod with the policy `mutex` gets no die of a card of which another die is in use.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from hamicommon.deviceconfig import VastaiConfig
+from hamicommon.domain.allocations import DeviceShare
+from hamicommon.domain.devices import DeviceUsage, GpuDevice
+from hamicommon.domain.requests import DeviceRequest, Selection
+from hamicommon.k8s import annotations as keys
+from hamicommon.placement.rules import PARTIAL, Rule
+from hamicommon.placement.vendor_rules import Chosen, NodeAsk, NotChosen, VendorRules, tally
+from hamicommon.vendors.base import (
+    NO_ANNOTATIONS,
+    Admitted,
+    AnnotationKeys,
+    JsonObject,
+    PairScores,
+    Placed,
+    ResourceNames,
+)
+from hamicommon.vendors.grouping import largest_share, least_groups
+from hamicommon.vendors.slots import SLOT_ORDER, admit_slots, no_amounts, slot_cards, slot_request
+from hamicommon.vendors.standard import answers_handshake, device_annotations, selection
+
+WORD = "Vastai"
+
+_KEYS = AnnotationKeys(
+    register="hami.io/node-va-register",
+    handshake="hami.io/node-handshake-va",
+    to_allocate="hami.io/Vastai-devices-to-allocate",
+    allocated="hami.io/Vastai-devices-allocated",
+    lock=keys.NODE_LOCK,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Vastai:
+    """The vendor `Vastai` (see vendors.base.Vendor)."""
+
+    config: VastaiConfig
+
+    @property
+    def word(self) -> str:
+        """`Vastai`."""
+        return WORD
+
+    @property
+    def resources(self) -> ResourceNames:
+        """Names of its extended resources."""
+        return ResourceNames(count=self.config.resource_count_name)
+
+    @property
+    def keys(self) -> AnnotationKeys:
+        """Names of its annotations."""
+        return _KEYS
+
+    @property
+    def rules(self) -> VendorRules:
+        """The standard loop without amounts; dies are chosen together."""
+        return _RULES
+
+    def parse_request(
+        self, container: JsonObject, annotations: Mapping[str, str] = NO_ANNOTATIONS
+    ) -> DeviceRequest | None:
+        """How many cards or dies the container asks for; None when it asks for none.
+
+        Raises: InvalidRequest naming container, resource, value and what would be right.
+        """
+        return slot_request(container, self.config.resource_count_name, WORD)
+
+    def select(self, annotations: Mapping[str, str]) -> Selection:
+        """Which cards the pod's annotations allow."""
+        return selection(
+            annotations,
+            use_uuids="vastaitech.com/use-gpuuuid",
+            avoid_uuids="vastaitech.com/nouse-gpuuuid",
+        )
+
+    def node_devices(self, node: JsonObject) -> tuple[GpuDevice, ...]:
+        """The cards or dies in the node's register annotation; empty when it has none.
+
+        Raises: InvalidRequest when the annotation is malformed.
+        """
+        return slot_cards(node, _KEYS.register, WORD)
+
+    def node_pair_scores(self, node: JsonObject) -> PairScores:
+        """None are known."""
+        return {}
+
+    def pod_annotations(self, placed: Placed) -> dict[str, str]:
+        """The slices, twice."""
+        return device_annotations(placed, WORD, _KEYS)
+
+    def plugin_alive(self, node: JsonObject) -> bool:
+        """See `answers_handshake`."""
+        return answers_handshake(node, _KEYS.handshake, self.config.resource_count_name)
+
+    def mutate(self, container: JsonObject, pod: JsonObject) -> Admitted:
+        """Changes nothing.
+
+        Raises: InvalidRequest when the container asks for something that can never be given.
+        """
+        return admit_slots(container, self.config.resource_count_name, WORD)
+
+
+def in_dies(cards: Sequence[GpuDevice]) -> bool:
+    """Whether a node's cards are dies: its first card says so for all, as in HAMi."""
+    first = min(cards, key=lambda card: card.index, default=None)
+    return first is not None and first.info.get("DeviceStrategy") == "die"
+
+
+def choose_dies(ask: NodeAsk) -> Chosen | NotChosen:
+    """Dies of as few cards as can be, the cards with most free dies first."""
+    rules = _with_siblings(ask)
+    free = [card.device for card, rule in zip(ask.cards, rules, strict=True) if rule == Rule.FITS]
+    wanted = ask.request.count
+    if len(free) < wanted:
+        return NotChosen(reasons=tally(rules) | ({PARTIAL: len(free)} if free else {}))
+    picked = free[:1] if wanted == 1 else least_groups(free, wanted, group=_aic)
+    return Chosen(
+        shares=tuple(
+            DeviceShare(uuid=die.uuid, vendor=WORD, memory_mib=0, core_percent=0) for die in picked
+        )
+    )
+
+
+def _with_siblings(ask: NodeAsk) -> list[Rule]:
+    """The rules, with `mutex` extended to the idle dies of a card that is in use."""
+    rules = list(ask.rules)
+    if "mutex" in ask.policies:
+        busy = {_aic(card.device) for card in ask.cards if card.used_slots > 0}
+        for place, card in enumerate(ask.cards):
+            if rules[place] == Rule.FITS and _aic(card.device) in busy:
+                rules[place] = Rule.MUTEX
+    return rules
+
+
+def _aic(die: GpuDevice) -> str:
+    """The card that the die is on; a die that does not tell is a card of its own."""
+    aic = die.info.get("AIC")
+    return f"aic {aic}" if isinstance(aic, str) else f"die {die.uuid}"
+
+
+def score_dies(
+    before: Sequence[DeviceUsage],
+    containers: Sequence[Sequence[DeviceShare]],
+    selection: Selection,
+    node_policy: str,
+) -> float:
+    """Per container the share of its dies that are on one card, summed; 0 outside die mode."""
+    dies = {card.device.uuid: card.device for card in before}
+    if not in_dies([card.device for card in before]):
+        return 0.0
+    taken = [[dies[share.uuid] for share in shares] for shares in containers if shares]
+    if any("AIC" not in die.info for group in taken for die in group):
+        return 0.0
+    return sum(largest_share(group, group=_aic) for group in taken)
+
+
+_RULES = VendorRules(
+    order=SLOT_ORDER,
+    need=no_amounts,
+    chooser=choose_dies,
+    # With `mutex` a node may refuse although enough of its dies are idle.
+    chooser_decides=True,
+    applies=lambda request, selection, cards: in_dies(cards),
+    scorer=score_dies,
+)
