@@ -23,6 +23,8 @@ from hamicommon.domain.allocations import (
 from hamicommon.domain.devices import DeviceUsage, GpuDevice, NodeInventory
 from hamicommon.domain.ids import AllocationId, GpuUuid, NodeName, PodUid
 from hamicommon.errors import CapacityConflict, Conflict
+from hamicommon.placement.rules import Rule
+from hamicommon.placement.vendor_rules import STANDARD_ORDER, VendorRules
 from hamicommon.settings import PostgresSettings
 from hamicommon.testing.ledger import FakeLedger
 
@@ -76,6 +78,14 @@ def quota_of(containers: Any) -> dict[str, int]:
     return {MEMORY: sum(s.memory_mib for c in containers for s in c.shares)}
 
 
+LOOSE = tuple(
+    rule
+    for rule in STANDARD_ORDER
+    if rule not in (Rule.CORDONED, Rule.EXCLUSIVE, Rule.CORES_EXHAUSTED)
+)
+RULES = {"loose": VendorRules(order=LOOSE), "exact": VendorRules(exact=True)}
+
+
 @dataclass
 class Harness:
     """A store and what the cases need beside it."""
@@ -109,6 +119,21 @@ class Harness:
         assert self.inventory is not None
         cards = await self.inventory.cards()
         return next(c.usage for c in cards if c.usage.device.uuid == f"GPU-{name}")
+
+    async def cordon(self, name: str) -> None:
+        uuid = GpuUuid(f"GPU-{name}")
+        if self.fake is not None:
+            self.fake.add_card(NODE, self.fake.usage(uuid).device, cordoned=True)
+            return
+        assert self.inventory is not None
+        assert await self.inventory.set_cordoned(NODE, frozenset({uuid}))
+
+    async def version(self, name: str) -> int:
+        uuid = GpuUuid(f"GPU-{name}")
+        if self.fake is not None:
+            return self.fake.version(uuid)
+        assert self.inventory is not None
+        return (await self.inventory.versions())[uuid][1]
 
     async def used(self, name: str) -> tuple[int, int, int]:
         usage = await self.usage(name)
@@ -150,12 +175,14 @@ class Harness:
 @pytest.fixture(params=["fake", pytest.param("postgres", marks=pytest.mark.integration)])
 async def harness(request: pytest.FixtureRequest) -> AsyncIterator[Harness]:
     if request.param == "fake":
-        fake = FakeLedger(quota_of=quota_of)
+        fake = FakeLedger(quota_of=quota_of, rules=RULES)
         yield Harness(store=fake, ledger=fake, fake=fake)
         return
     dsn = request.getfixturevalue("postgres_dsn")
     async with open_database(PostgresSettings(dsn=dsn), application="test") as database:
-        store = PostgresAllocationStore(database, quota_of=quota_of, on_commit=lambda: None)
+        store = PostgresAllocationStore(
+            database, quota_of=quota_of, rules=RULES, on_commit=lambda: None
+        )
         inventory = PostgresInventory(database, on_commit=lambda: None)
         yield Harness(store=store, ledger=store, database=database, inventory=inventory)
 
@@ -436,3 +463,156 @@ async def test_what_is_past_its_deadline_is_overdue(harness: Harness) -> None:
     await harness.store.reserve(draft("q", container(("0", 1, 1)), lease_s=60))
 
     assert [a.pod_uid for a in await harness.ledger.overdue()] == ["p"]
+
+
+def slice_of(name: str, start: int, size: int, **changes: Any) -> DeviceShare:
+    """A MIG slice of the card."""
+    share = DeviceShare(
+        uuid=GpuUuid(f"GPU-{name}"),
+        vendor="NVIDIA",
+        memory_mib=100,
+        core_percent=10,
+        detail={"profile": "1g.10gb", "placement": {"start": start, "size": size}},
+    )
+    return replace(share, **changes)
+
+
+def holding(*shares: DeviceShare, index: int = 0, role: Any = "app") -> ContainerGrant:
+    return ContainerGrant(index=index, name=f"c{index}", role=role, shares=shares)
+
+
+async def test_sizes_types_details_and_annotations_are_kept(harness: Harness) -> None:
+    await harness.add(card("0", slots=8, info={"link": [1, 2]}))
+    share = slice_of("0", 4, 2, vendor="Enflame", slots=3, type="ENFLAME-X")
+
+    change = await harness.store.reserve(
+        draft("p", holding(share), annotations={"hami.io/vgpu-time": "1"})
+    )
+
+    read = await harness.store.get(change.allocation.id)
+    assert read == change.allocation
+    assert read.containers == (holding(share),)
+    assert read.annotations == {"hami.io/vgpu-time": "1"}
+    assert await harness.used("0") == (3, 100, 10)
+    assert (await harness.usage("0")).device.info == {"link": [1, 2]}
+
+
+async def test_a_card_tells_the_details_of_its_live_slices_only(harness: Harness) -> None:
+    await harness.add(card("0"))
+    first, second = slice_of("0", 0, 1), slice_of("0", 1, 1)
+    await harness.store.reserve(draft("p", holding(first)))
+
+    change = await harness.store.reserve(draft("q", holding(second)))
+    [counters] = change.counters
+    assert sorted(counters.holdings, key=str) == sorted([first.detail, second.detail], key=str)
+
+    released = await harness.advance("p", S.RELEASED)
+    assert released.counters[0].holdings == (second.detail,)
+    assert (await harness.usage("0")).holdings == (second.detail,)
+
+
+@pytest.mark.parametrize(
+    ("taken", "wanted", "clash"),
+    [
+        pytest.param((4, 4), (4, 4), True, id="the-same"),
+        pytest.param((0, 4), (3, 1), True, id="its-last-unit"),
+        pytest.param((2, 1), (0, 8), True, id="around-it"),
+        pytest.param((0, 4), (4, 4), False, id="beside-it"),
+    ],
+)
+@pytest.mark.parametrize("cards", [1, 2], ids=["one-card", "two-cards"])
+async def test_two_placements_never_overlap(
+    harness: Harness, taken: tuple[int, int], wanted: tuple[int, int], clash: bool, cards: int
+) -> None:
+    await harness.add(card("0"), card("1", index=1))
+    await harness.store.reserve(draft("p", holding(slice_of("0", *taken))))
+    more = [slice_of("1", 0, 1)][: cards - 1]
+    asked = draft("q", holding(slice_of("0", *wanted), *more))
+
+    if not clash:
+        await harness.store.reserve(asked)
+        return
+    with pytest.raises(CapacityConflict) as caught:
+        await harness.store.reserve(asked)
+    assert caught.value.subject == "GPU-0"
+    await harness.advance("p", S.RELEASED)
+    await harness.store.reserve(asked)
+
+
+async def test_an_init_container_may_use_the_range_of_its_own_pod(harness: Harness) -> None:
+    await harness.add(card("0"))
+    both = slice_of("0", 0, 4)
+
+    await harness.store.reserve(draft("p", holding(both, role="init"), holding(both, index=1)))
+
+    with pytest.raises(CapacityConflict):
+        await harness.store.reserve(draft("q", holding(slice_of("0", 1, 1))))
+    with pytest.raises(CapacityConflict):
+        await harness.store.reserve(
+            draft("r", holding(slice_of("0", 4, 2)), holding(slice_of("0", 5, 2), index=1))
+        )
+
+
+async def test_a_move_onto_a_held_range_is_refused(harness: Harness) -> None:
+    await harness.add(card("0"), card("1", index=1))
+    await harness.store.reserve(draft("p", holding(slice_of("0", 0, 4))))
+    await harness.store.reserve(draft("q", holding(slice_of("1", 0, 4))))
+    bound = (await harness.advance("p", S.BINDING, new_token=True)).allocation
+
+    with pytest.raises(CapacityConflict):
+        await harness.store.move(
+            bound.id, token=bound.token, containers=[holding(slice_of("1", 2, 1))]
+        )
+    moved = await harness.store.move(
+        bound.id, token=bound.token, containers=[holding(slice_of("1", 4, 4))]
+    )
+
+    assert moved is not None
+    assert (await harness.usage("0")).holdings == ()
+
+
+def of(vendor: str, memory: int, core: int) -> ContainerGrant:
+    return holding(
+        DeviceShare(uuid=GpuUuid("GPU-0"), vendor=vendor, memory_mib=memory, core_percent=core)
+    )
+
+
+async def test_the_rules_of_whole_and_no_cores_are_the_vendors_own(harness: Harness) -> None:
+    await harness.add(card("0", vendor="loose"))
+
+    await harness.store.reserve(draft("p", of("loose", 1, 0)))
+    await harness.store.reserve(draft("q", of("loose", 1, 100)))
+    await harness.store.reserve(draft("r", of("loose", 1, 0)))
+
+    assert await harness.used("0") == (3, 3, 100)
+
+
+async def test_a_cordon_closes_a_card_for_vendors_that_heed_it(harness: Harness) -> None:
+    await harness.add(card("0"))
+    await harness.cordon("0")
+
+    with pytest.raises(CapacityConflict):
+        await harness.store.reserve(draft("p", of("NVIDIA", 1, 1)))
+    await harness.store.reserve(draft("q", of("loose", 1, 1)))
+
+
+async def test_an_exact_choice_holds_only_for_the_card_as_seen(harness: Harness) -> None:
+    await harness.add(card("0", vendor="exact", core_percent=3))
+    seen = {GpuUuid("GPU-0"): await harness.version("0")}
+    await harness.store.reserve(draft("p", of("exact", 0, 1), seen=seen))
+
+    # Both took the lowest bit; the sum of the two would still fit the card.
+    with pytest.raises(CapacityConflict) as caught:
+        await harness.store.reserve(draft("q", of("exact", 0, 1), seen=seen))
+    assert caught.value.subject == "GPU-0"
+
+    now = {GpuUuid("GPU-0"): await harness.version("0")}
+    reserved = await harness.store.reserve(draft("q", of("exact", 0, 2), seen=now))
+    again = {GpuUuid("GPU-0"): await harness.version("0")}
+    with pytest.raises(CapacityConflict):
+        await harness.store.reserve(
+            draft("q", of("exact", 0, 2), seen=now, replaces=reserved.allocation.id)
+        )
+    await harness.store.reserve(
+        draft("q", of("exact", 0, 2), seen=again, replaces=reserved.allocation.id)
+    )

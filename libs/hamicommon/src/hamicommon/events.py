@@ -7,7 +7,7 @@ payload. A payload of an unknown `version` is dead-lettered, never guessed at.
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, TypeAdapter
 
@@ -96,6 +96,7 @@ class InventoryDevice(BaseModel):
     healthy: bool = True
     health_reason: str = ""
     mig_profiles: tuple[MigProfileItem, ...] = ()
+    info: dict[str, Any] = Field(default_factory=dict)
 
 
 class Inventory(Payload):
@@ -282,6 +283,8 @@ class DeviceCounters(BaseModel):
     used_memory_mib: int
     used_core_percent: int
     device_version: int
+    holdings: tuple[dict[str, Any], ...] = ()
+    """See domain.devices.DeviceUsage; left out where there are none."""
 
 
 class AllocationEvent(Payload):

@@ -14,7 +14,7 @@ import binascii
 from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
@@ -26,7 +26,7 @@ from cryptography.hazmat.primitives.serialization import (
     load_pem_private_key,
     load_pem_public_key,
 )
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from hamicommon.domain.allocations import Allocation, ContainerGrant, DeviceShare
 from hamicommon.domain.ids import GpuUuid
@@ -42,6 +42,14 @@ class GrantedShare(BaseModel):
     vendor: str
     memory_mib: int
     core_percent: int
+    slots: int = 1
+    type: str = ""
+    detail: dict[str, Any] = Field(default_factory=dict)
+
+    @property
+    def plain(self) -> bool:
+        """True when version 1 says all there is to say."""
+        return self.slots == 1 and not self.type and not self.detail
 
 
 class GrantedContainer(BaseModel):
@@ -66,6 +74,9 @@ class GrantedContainer(BaseModel):
                     vendor=share.vendor,
                     memory_mib=share.memory_mib,
                     core_percent=share.core_percent,
+                    slots=share.slots,
+                    type=share.type,
+                    detail=share.detail,
                 )
                 for share in self.shares
             ),
@@ -77,7 +88,8 @@ class Grant(BaseModel):
 
     model_config = ConfigDict(frozen=True)
 
-    version: Literal[1] = 1
+    version: Literal[1, 2] = 1
+    """2: a slice has a size, a type or a detail, which an agent of version 1 would not heed."""
     allocation_id: str
     pod_uid: str
     namespace: str
@@ -101,7 +113,10 @@ def grant_of(allocation: Allocation, *, expires_at: datetime) -> Grant:
     """
     if allocation.token is None:
         raise InvalidRequest(f"allocation {allocation.id} has no token: it is not being bound")
+    containers = tuple(_granted(container) for container in allocation.containers)
+    plain = all(share.plain for container in containers for share in container.shares)
     return Grant(
+        version=1 if plain else 2,
         allocation_id=allocation.id,
         pod_uid=allocation.pod_uid,
         namespace=allocation.namespace,
@@ -110,22 +125,26 @@ def grant_of(allocation: Allocation, *, expires_at: datetime) -> Grant:
         token=allocation.token,
         traceparent=allocation.traceparent,
         expires_at=expires_at,
-        containers=tuple(
-            GrantedContainer(
-                index=container.index,
-                name=container.name,
-                role=container.role,
-                shares=tuple(
-                    GrantedShare(
-                        uuid=share.uuid,
-                        vendor=share.vendor,
-                        memory_mib=share.memory_mib,
-                        core_percent=share.core_percent,
-                    )
-                    for share in container.shares
-                ),
+        containers=containers,
+    )
+
+
+def _granted(container: ContainerGrant) -> GrantedContainer:
+    return GrantedContainer(
+        index=container.index,
+        name=container.name,
+        role=container.role,
+        shares=tuple(
+            GrantedShare(
+                uuid=share.uuid,
+                vendor=share.vendor,
+                memory_mib=share.memory_mib,
+                core_percent=share.core_percent,
+                slots=share.slots,
+                type=share.type,
+                detail=dict(share.detail),
             )
-            for container in allocation.containers
+            for share in container.shares
         ),
     )
 

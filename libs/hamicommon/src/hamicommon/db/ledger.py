@@ -6,22 +6,33 @@ in `hamicommon.testing` both implement it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any
 
 from hamicommon.domain.allocations import (
     Allocation,
     AllocationState,
     ContainerGrant,
+    DeviceShare,
+    Footprint,
     Placement,
     footprints,
 )
 from hamicommon.domain.ids import AllocationId, GpuUuid, PodUid
+from hamicommon.placement.rules import Rule
+from hamicommon.placement.vendor_rules import VendorRules
 
 WHOLE_CARD_CORE_PERCENT = 100
 
 QuotaAmounts = Mapping[str, int]
-"""What an allocation takes of its namespace's quota, by resource name, in the resource's units."""
+"""What an allocation takes of its namespace's quota, by resource name: MiB of memory, or cores."""
+
+Rules = Mapping[str, VendorRules]
+"""By vendor word; a word that is absent follows the standard rules."""
+
+_STANDARD = VendorRules()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,6 +51,10 @@ class Draft:
     quota: QuotaAmounts = field(default_factory=dict)
     policy: Mapping[str, object] = field(default_factory=dict)
     """Kept in the row for people."""
+    annotations: Mapping[str, str] = field(default_factory=dict)
+    """See `Allocation.annotations`."""
+    seen: Mapping[GpuUuid, int] = field(default_factory=dict)
+    """Versions of the cards as the choice saw them; asked where `VendorRules.exact` says so."""
     traceparent: str = ""
     replaces: AllocationId | None = None
     """A reservation of the same pod that is given up in the same transaction."""
@@ -74,6 +89,8 @@ class CardCounters:
     used_memory_mib: int
     used_core_percent: int
     version: int
+    holdings: tuple[Mapping[str, Any], ...] = field(default=(), hash=False)
+    """See `DeviceUsage.holdings`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,28 +111,59 @@ class CardDemand:
     slots: int
     memory_mib: int
     core_percent: int
-    exclusive: bool
+    exclusive: bool = False
     """A container wants all cores of the card: nobody else may be there (protocol 1.0.4, 13)."""
-    coreless: bool
+    coreless: bool = False
     """A container wants no cores: the card's must not be used up (rule 14)."""
+    heeds_cordon: bool = True
+    """A cordoned card is closed for it."""
+    seen: int | None = None
+    """The card must still be of this version; None: any will do."""
+    details: tuple[Mapping[str, Any], ...] = field(default=(), hash=False)
+    """`{"role", "detail"}` of every slice that has a detail."""
 
 
-def demands(containers: tuple[ContainerGrant, ...]) -> tuple[CardDemand, ...]:
+def demands(
+    containers: tuple[ContainerGrant, ...],
+    rules: Rules = MappingProxyType({}),
+    seen: Mapping[GpuUuid, int] = MappingProxyType({}),
+) -> tuple[CardDemand, ...]:
     """Per card, ordered by uuid (the order in which rows are locked)."""
-    cores: dict[GpuUuid, list[int]] = {}
+    slices: dict[GpuUuid, list[tuple[ContainerGrant, DeviceShare]]] = {}
     for container in containers:
         for share in container.shares:
-            cores.setdefault(share.uuid, []).append(share.core_percent)
+            slices.setdefault(share.uuid, []).append((container, share))
     return tuple(
-        CardDemand(
-            uuid=card.uuid,
-            slots=card.slots,
-            memory_mib=card.memory_mib,
-            core_percent=card.core_percent,
-            exclusive=max(cores[card.uuid]) >= WHOLE_CARD_CORE_PERCENT,
-            coreless=min(cores[card.uuid]) == 0,
-        )
+        _demand(card, slices[card.uuid], rules, seen.get(card.uuid))
         for card in footprints(containers)
+    )
+
+
+def _demand(
+    card: Footprint,
+    slices: Sequence[tuple[ContainerGrant, DeviceShare]],
+    rules: Rules,
+    seen: int | None,
+) -> CardDemand:
+    own = rules.get(slices[0][1].vendor, _STANDARD)
+    cores = [share.core_percent for _, share in slices]
+    whole = max(cores) >= WHOLE_CARD_CORE_PERCENT
+    # On the very version that was seen, every rule of the vendor was asked by its chooser.
+    exact = own.exact and seen is not None
+    return CardDemand(
+        uuid=card.uuid,
+        slots=card.slots,
+        memory_mib=card.memory_mib,
+        core_percent=card.core_percent,
+        exclusive=whole and not exact and Rule.EXCLUSIVE in own.order,
+        coreless=min(cores) == 0 and not exact and Rule.CORES_EXHAUSTED in own.order,
+        heeds_cordon=Rule.CORDONED in own.order,
+        seen=seen if exact else None,
+        details=tuple(
+            {"role": container.role, "detail": dict(share.detail)}
+            for container, share in slices
+            if share.detail
+        ),
     )
 
 

@@ -49,6 +49,7 @@ ONE_LIVE_PER_POD = "uq_allocations_live_pod"
 SLOTS_WITHIN_CEILING = "ck_devices_slots_within_ceiling"
 MEMORY_WITHIN_CEILING = "ck_devices_memory_within_ceiling"
 CORES_WITHIN_CEILING = "ck_devices_cores_within_ceiling"
+PLACEMENTS_DISJOINT = "ck_devices_placements_disjoint"
 
 
 def _at(name: str, *, nullable: bool = False, default: bool = False) -> Column[Any]:
@@ -66,6 +67,10 @@ def _count(name: str) -> Column[Any]:
 
 def _text(name: str) -> Column[Any]:
     return Column(name, Text, nullable=False, server_default=text("''"))
+
+
+def _object(name: str) -> Column[Any]:
+    return Column(name, JSONB, nullable=False, server_default=text("'{}'::jsonb"))
 
 
 nodes = Table(
@@ -109,6 +114,8 @@ devices = Table(
     Column("mig_profiles", JSONB, nullable=False, server_default=text("'[]'::jsonb")),
     Column("version", BigInteger, nullable=False, server_default=text("1")),
     _at("updated_at", default=True),
+    _object("info"),
+    _object("holdings"),
     CheckConstraint("used_slots BETWEEN 0 AND ceiling_slots", name="slots_within_ceiling"),
     CheckConstraint(
         "used_memory_mib BETWEEN 0 AND ceiling_memory_mib", name="memory_within_ceiling"
@@ -119,13 +126,17 @@ devices = Table(
     CheckConstraint("ceiling_slots >= slots", name="ceiling_slots_cover"),
     CheckConstraint("ceiling_memory_mib >= memory_mib", name="ceiling_memory_cover"),
     CheckConstraint("ceiling_core_percent >= core_percent", name="ceiling_cores_cover"),
+    CheckConstraint(
+        "holdings = '{}'::jsonb OR hami_placements_disjoint(holdings)", name="placements_disjoint"
+    ),
     Index(None, "node"),
 )
 """Cards: capacity, what is granted, and the ceiling that capacity last allowed.
 
 The ceiling is greatest(capacity, used at the moment capacity shrank), so an inventory can always be
 written down; grants are guarded by capacity, the CHECKs by the ceiling. `version` grows with every
-change of the row.
+change of the row. `holdings` are the details of live slices: {allocation id: [{role, detail}]}; two
+with a `placement` never overlap (migration 0006).
 """
 
 allocation_tokens = Sequence("allocation_tokens", metadata=metadata)
@@ -153,6 +164,7 @@ allocations = Table(
     _at("ended_at", nullable=True),
     _at("deadline", nullable=True),
     _at("lock_deadline", nullable=True),
+    _object("annotations"),
     UniqueConstraint("pod_uid", "attempt"),
     CheckConstraint(
         "state IN ('reserved', 'binding', 'bound', 'allocated', 'releasing', 'released', "
@@ -185,7 +197,11 @@ allocation_devices = Table(
     Column("vendor", Text, nullable=False),
     Column("memory_mib", Integer, nullable=False),
     Column("core_percent", Integer, nullable=False),
+    Column("slots", Integer, nullable=False, server_default=text("1")),
+    _text("type"),
+    _object("detail"),
     PrimaryKeyConstraint("allocation_id", "container_index", "position"),
+    CheckConstraint("slots > 0", name="slots_positive"),
     CheckConstraint("role IN ('init', 'app')", name="role_known"),
     Index(None, "device_uuid"),
 )

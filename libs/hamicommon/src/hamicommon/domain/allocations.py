@@ -181,7 +181,10 @@ class Allocation:
     deadline: datetime | None = None
     traceparent: str = ""
     reason: str = ""
-    annotations: Mapping[str, str] = field(default_factory=dict)
+    annotations: Mapping[str, str] = field(default_factory=dict, hash=False)
+    """What the vendors of its cards write on the pod, made when the cards were reserved."""
+    has_agent: bool = True
+    """Its node runs our agent; else the word to and from the node are annotations."""
 
     @property
     def live(self) -> bool:

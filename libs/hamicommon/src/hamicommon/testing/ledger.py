@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
+from itertools import combinations, product
+from types import MappingProxyType
+from typing import Any
 
 from hamicommon.db.ledger import (
     CardCounters,
@@ -12,6 +15,7 @@ from hamicommon.db.ledger import (
     Change,
     Draft,
     QuotaAmounts,
+    Rules,
     Step,
     demands,
 )
@@ -37,6 +41,10 @@ class _Card:
     used_core_percent: int = 0
     cordoned: bool = False
     version: int = 1
+    holdings: dict[AllocationId, tuple[Mapping[str, Any], ...]] = field(default_factory=dict)
+
+    def details(self) -> tuple[Mapping[str, Any], ...]:
+        return tuple(item["detail"] for items in self.holdings.values() for item in items)
 
     def counters(self) -> CardCounters:
         return CardCounters(
@@ -46,6 +54,7 @@ class _Card:
             used_memory_mib=self.used_memory_mib,
             used_core_percent=self.used_core_percent,
             version=self.version,
+            holdings=self.details(),
         )
 
 
@@ -71,9 +80,11 @@ class FakeLedger:
         self,
         *,
         quota_of: Callable[[Sequence[ContainerGrant]], QuotaAmounts] = _no_quota,
+        rules: Rules = MappingProxyType({}),
         clock: Clock = lambda: datetime.now(UTC),
     ) -> None:
         self._quota_of = quota_of
+        self._rules = rules
         self._clock = clock
         self._cards: dict[GpuUuid, _Card] = {}
         self._allocations: dict[AllocationId, Allocation] = {}
@@ -102,7 +113,12 @@ class FakeLedger:
             used_memory_mib=card.used_memory_mib,
             used_core_percent=card.used_core_percent,
             cordoned=card.cordoned,
+            holdings=card.details(),
         )
+
+    def version(self, uuid: GpuUuid) -> int:
+        """The version of the card's row."""
+        return self._cards[uuid].version
 
     def history(self, pod_uid: PodUid) -> list[RecordedEvent]:
         """The pod's events in order."""
@@ -117,11 +133,11 @@ class FakeLedger:
         ):
             raise Conflict(f"allocation {draft.replaces} is no longer only reserved")
         held = () if old is None else demands(old.containers)
-        wanted = demands(draft.placement.containers)
+        wanted = demands(draft.placement.containers, self._rules, draft.seen)
         node = draft.placement.node
         given_quota = {} if old is None else self._quota_of(old.containers)
         self._check_quota(draft.namespace, given_quota, draft.quota)
-        self._check(node, held, wanted, mutex=draft.mutex)
+        self._check(node, draft.replaces, held, wanted, mutex=draft.mutex)
         if live is not None and live.id != draft.replaces:
             raise Conflict(f"pod {draft.pod_uid} was reserved by somebody else")
         if old is not None:
@@ -133,7 +149,7 @@ class FakeLedger:
             )
             self._apply(old, step)
         self._count_quota(draft.namespace, draft.quota, 1)
-        self._count(wanted, 1)
+        self._count(draft.allocation_id, wanted, 1)
         now = self._clock()
         attempts = [a for a in self._allocations.values() if a.pod_uid == draft.pod_uid]
         allocation = Allocation(
@@ -148,6 +164,7 @@ class FakeLedger:
             reserved_at=now,
             deadline=now + timedelta(seconds=draft.lease_s),
             traceparent=draft.traceparent,
+            annotations=draft.annotations,
         )
         self._allocations[allocation.id] = allocation
         sequence = self._note(allocation, None, "")
@@ -171,7 +188,7 @@ class FakeLedger:
         counters: tuple[CardCounters, ...] = ()
         if step.target not in LIVE_STATES:
             self._count_quota(old.namespace, self._quota_of(old.containers), -1)
-            self._count(demands(old.containers), -1)
+            self._count(old.id, demands(old.containers), -1)
             counters = self._counters([card.uuid for card in demands(old.containers)])
         token = old.token
         if step.new_token:
@@ -191,10 +208,10 @@ class FakeLedger:
         old = self._allocations.get(allocation_id)
         if old is None or old.token != token or not old.live:
             return None
-        held, wanted = demands(old.containers), demands(tuple(containers))
-        self._check(old.node, held, wanted, mutex=False)
-        self._count(held, -1)
-        self._count(wanted, 1)
+        held, wanted = demands(old.containers), demands(tuple(containers), self._rules)
+        self._check(old.node, old.id, held, wanted, mutex=False)
+        self._count(old.id, held, -1)
+        self._count(old.id, wanted, 1)
         new = replace(old, containers=tuple(containers))
         self._allocations[new.id] = new
         sequence = self._note(new, old.state, "moved to the cards that the kubelet gave")
@@ -236,6 +253,7 @@ class FakeLedger:
     def _check(
         self,
         node: NodeName,
+        gives: AllocationId | None,
         held: Sequence[CardDemand],
         wanted: Sequence[CardDemand],
         *,
@@ -244,18 +262,25 @@ class FakeLedger:
         back: Mapping[GpuUuid, CardDemand] = {card.uuid: card for card in held}
         for want in wanted:
             card = self._cards.get(want.uuid)
-            if card is None or card.node != node or not _room(card, back, want, mutex=mutex):
+            if (
+                card is None
+                or card.node != node
+                or not (_room(card, back, want, mutex=mutex) and _disjoint(card, gives, want))
+            ):
                 raise CapacityConflict(
                     want.uuid, f"card {want.uuid} on {node} can no longer hold the slice"
                 )
 
-    def _count(self, cards: Sequence[CardDemand], sign: int) -> None:
+    def _count(self, owner: AllocationId, cards: Sequence[CardDemand], sign: int) -> None:
         for card in cards:
             row = self._cards[card.uuid]
             row.used_slots += sign * card.slots
             row.used_memory_mib += sign * card.memory_mib
             row.used_core_percent += sign * card.core_percent
             row.version += 1
+            row.holdings.pop(owner, None)
+            if sign > 0 and card.details:
+                row.holdings[owner] = card.details
 
     def _counters(self, uuids: Sequence[GpuUuid]) -> tuple[CardCounters, ...]:
         return tuple(self._cards[uuid].counters() for uuid in uuids)
@@ -288,7 +313,8 @@ def _room(
     device = card.device
     return (
         device.healthy
-        and not card.cordoned
+        and not (want.heeds_cordon and card.cordoned)
+        and want.seen in (None, card.version)
         and slots + want.slots <= device.slots
         and memory + want.memory_mib <= device.memory_mib
         and core + want.core_percent <= device.core_percent
@@ -296,3 +322,23 @@ def _room(
         and not (want.exclusive and device.core_percent == 100 and slots > 0)
         and not (want.coreless and device.core_percent != 0 and core == device.core_percent)
     )
+
+
+def _disjoint(card: _Card, gives: AllocationId | None, want: CardDemand) -> bool:
+    """Migration 0006: placements of live slices never overlap, but for init containers' own."""
+    others = [
+        place
+        for owner, items in card.holdings.items()
+        if owner != gives
+        for item in items
+        if (place := _place(item))
+    ]
+    own = [place for item in want.details if (place := _place(item))]
+    apps = [place for item in want.details if item["role"] == "app" and (place := _place(item))]
+    pairs = [*product(own, others), *combinations(apps, 2)]
+    return not any(a[0] < b[1] and b[0] < a[1] for a, b in pairs)
+
+
+def _place(item: Mapping[str, Any]) -> tuple[int, int] | None:
+    place = item["detail"].get("placement")
+    return None if place is None else (place["start"], place["start"] + place["size"])

@@ -8,9 +8,10 @@ pod's next number, and the outbox row that announces it. What was announced goes
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from types import MappingProxyType
 
 from hamicommon.db.database import Connection, ConstraintViolation, Database
-from hamicommon.db.ledger import CardCounters, Change, Draft, QuotaAmounts, Step, demands
+from hamicommon.db.ledger import CardCounters, Change, Draft, QuotaAmounts, Rules, Step, demands
 from hamicommon.domain.allocations import (
     LIVE_STATES,
     Allocation,
@@ -22,10 +23,12 @@ from hamicommon.errors import Conflict
 from hamicommon.events import event_subject
 
 from hami_scheduler.adapters.postgres_cards import (
+    check_seen,
     give_cards,
     give_quota,
     lock_cards,
     take_cards,
+    take_columns,
     take_quota,
 )
 from hami_scheduler.adapters.postgres_encoding import (
@@ -58,15 +61,22 @@ QuotaOf = Callable[[Sequence[ContainerGrant]], QuotaAmounts]
 class PostgresAllocationStore:
     """Ports AllocationStore and LedgerReader.
 
-    `quota_of` says what an allocation's slices count in quotas (the vendors know);
+    `quota_of` says what an allocation's slices count in quotas, `rules` which rules of the loop the
+    vendors of its cards have;
     `on_commit` is called after each change, so that the outbox is looked at without delay.
     """
 
     def __init__(
-        self, database: Database, *, quota_of: QuotaOf, on_commit: Callable[[], None]
+        self,
+        database: Database,
+        *,
+        quota_of: QuotaOf,
+        rules: Rules = MappingProxyType({}),
+        on_commit: Callable[[], None],
     ) -> None:
         self._database = database
         self._quota_of = quota_of
+        self._rules = rules
         self._on_commit = on_commit
 
     async def reserve(self, draft: Draft) -> Change:
@@ -83,7 +93,7 @@ class PostgresAllocationStore:
 
     async def _reserve_one(self, draft: Draft) -> Change | None:
         """The short way; None when it does not apply, or did not succeed."""
-        wanted = demands(draft.placement.containers)
+        wanted = demands(draft.placement.containers, self._rules, draft.seen)
         if draft.replaces is not None or len(wanted) != 1:
             return None
         [card] = wanted
@@ -92,24 +102,19 @@ class PostgresAllocationStore:
             *reserve_arguments(draft, ()),
             sorted(draft.quota),
             card.uuid,
-            card.slots,
-            card.memory_mib,
-            card.core_percent,
-            draft.mutex,
-            card.exclusive,
-            card.coreless,
+            *take_columns(draft.allocation_id, card, draft.mutex),
         )
         return None if row is None else reserved_change(draft, row, (counters_of(row),))
 
     async def _reserve(self, connection: Connection, draft: Draft) -> Change:
-        wanted = demands(draft.placement.containers)
+        wanted = demands(draft.placement.containers, self._rules, draft.seen)
         given: tuple[CardCounters, ...] = ()
         if draft.replaces is not None:
             old = await self._lock(connection, draft.replaces)
             if old is None or old.state is not AllocationState.RESERVED:
                 raise Conflict(f"allocation {draft.replaces} is no longer only reserved")
             both = {card.uuid for card in (*demands(old.containers), *wanted)}
-            await lock_cards(connection, sorted(both))
+            wanted = check_seen(await lock_cards(connection, sorted(both)), wanted)
             step = Step(
                 allocation_id=old.id,
                 sources=frozenset({AllocationState.RESERVED}),
@@ -119,7 +124,9 @@ class PostgresAllocationStore:
             )
             given = (await self._apply(connection, old, step)).counters
         await take_quota(connection, draft.namespace, draft.quota)
-        taken = await take_cards(connection, draft.placement.node, wanted, mutex=draft.mutex)
+        taken = await take_cards(
+            connection, draft.allocation_id, draft.placement.node, wanted, mutex=draft.mutex
+        )
         row = await connection.fetchrow(RESERVE, *reserve_arguments(draft, taken))
         return reserved_change(draft, row, latest_counters((*given, *taken)))
 
@@ -141,7 +148,7 @@ class PostgresAllocationStore:
         counters: tuple[CardCounters, ...] = ()
         if step.target not in LIVE_STATES:
             await give_quota(connection, old.namespace, self._quota_of(old.containers))
-            counters = await give_cards(connection, demands(old.containers))
+            counters = await give_cards(connection, old.id, demands(old.containers))
         row = await connection.fetchrow(
             ADVANCE,
             old.id,
@@ -170,10 +177,10 @@ class PostgresAllocationStore:
             if old is None or old.token != token or not old.live:
                 return None
             new = tuple(containers)
-            held, wanted = demands(old.containers), demands(new)
+            held, wanted = demands(old.containers), demands(new, self._rules)
             await lock_cards(connection, sorted({card.uuid for card in (*held, *wanted)}))
-            given = await give_cards(connection, held)
-            taken = await take_cards(connection, old.node, wanted, mutex=False)
+            given = await give_cards(connection, old.id, held)
+            taken = await take_cards(connection, old.id, old.node, wanted, mutex=False)
             counters = latest_counters((*given, *taken))
             await connection.execute(DELETE_SHARES, allocation_id)
             await connection.execute(INSERT_SHARES, allocation_id, *share_columns(new))

@@ -6,28 +6,34 @@ card that no longer fits matches no row, whatever the view believed.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
 
 from hamicommon.db.database import Connection
 from hamicommon.db.ledger import CardCounters, CardDemand, QuotaAmounts
-from hamicommon.domain.ids import GpuUuid, NodeName
+from hamicommon.domain.ids import AllocationId, GpuUuid, NodeName
 from hamicommon.errors import CapacityConflict
 
-from hami_scheduler.adapters.postgres_rows import counters_of
+from hami_scheduler.adapters.postgres_rows import HOLDINGS, counters_of
 
-_RETURNING = """
-RETURNING node, uuid, used_slots, used_memory_mib, used_core_percent, version
+_RETURNING = f"""
+RETURNING node, uuid, used_slots, used_memory_mib, used_core_percent, version,
+          {HOLDINGS} AS holdings
 """
 _TAKE = f"""
 UPDATE devices SET used_slots = used_slots + $3, used_memory_mib = used_memory_mib + $4,
-       used_core_percent = used_core_percent + $5, version = version + 1, updated_at = now()
- WHERE uuid = $1 AND node = $2 AND healthy AND present AND NOT cordoned
+       used_core_percent = used_core_percent + $5, holdings = holdings || $11::jsonb,
+       version = version + 1, updated_at = now()
+ WHERE uuid = $1 AND node = $2 AND healthy AND present AND NOT ($9 AND cordoned)
    AND used_slots + $3 <= slots
    AND used_memory_mib + $4 <= memory_mib
    AND used_core_percent + $5 <= core_percent
    AND NOT ($6 AND used_slots > 0)
    AND NOT ($7 AND core_percent = 100 AND used_slots > 0)
    AND NOT ($8 AND core_percent <> 0 AND used_core_percent = core_percent)
+   AND ($10::bigint IS NULL OR version = $10)
+   AND ($11::jsonb = '{{}}' OR hami_placements_disjoint(holdings || $11::jsonb))
 {_RETURNING}
 """
 # The ceiling comes down with what is given back, but never below capacity.
@@ -37,11 +43,11 @@ UPDATE devices SET used_slots = used_slots - $2, used_memory_mib = used_memory_m
        ceiling_slots = greatest(slots, used_slots - $2),
        ceiling_memory_mib = greatest(memory_mib, used_memory_mib - $3),
        ceiling_core_percent = greatest(core_percent, used_core_percent - $4),
-       version = version + 1, updated_at = now()
+       holdings = holdings - $5::text, version = version + 1, updated_at = now()
  WHERE uuid = $1
 {_RETURNING}
 """
-_LOCK = "SELECT uuid FROM devices WHERE uuid = ANY($1::text[]) ORDER BY uuid FOR UPDATE"
+_LOCK = "SELECT uuid, version FROM devices WHERE uuid = ANY($1::text[]) ORDER BY uuid FOR UPDATE"
 _QUOTA_LOCK = """
 SELECT resource, limit_amount, used_amount FROM quotas
  WHERE namespace = $1 AND resource = ANY($2::text[]) ORDER BY resource FOR UPDATE
@@ -52,53 +58,81 @@ UPDATE quotas SET used_amount = greatest(0, used_amount + $3), updated_at = now(
 """
 
 
-async def lock_cards(connection: Connection, uuids: Sequence[GpuUuid]) -> None:
-    """Locks the rows in uuid order, for a transaction that both gives and takes."""
-    await connection.fetch(_LOCK, list(uuids))
+async def lock_cards(connection: Connection, uuids: Sequence[GpuUuid]) -> dict[GpuUuid, int]:
+    """Locks the rows in uuid order, for a transaction that both gives and takes.
+
+    Returns their versions.
+    """
+    return {row["uuid"]: row["version"] for row in await connection.fetch(_LOCK, list(uuids))}
+
+
+def check_seen(
+    versions: Mapping[GpuUuid, int], wanted: Sequence[CardDemand]
+) -> tuple[CardDemand, ...]:
+    """The demands, with the versions they insist on found right on locked rows.
+
+    For a transaction that gives back first, and so moves the versions itself.
+    Raises: CapacityConflict naming a card that changed since it was seen.
+    """
+    for card in wanted:
+        if card.seen is not None and versions.get(card.uuid) != card.seen:
+            raise CapacityConflict(card.uuid, f"card {card.uuid} changed since it was chosen")
+    return tuple(replace(card, seen=None) for card in wanted)
 
 
 async def take_cards(
-    connection: Connection, node: NodeName, wanted: Sequence[CardDemand], *, mutex: bool
+    connection: Connection,
+    allocation_id: AllocationId,
+    node: NodeName,
+    wanted: Sequence[CardDemand],
+    *,
+    mutex: bool,
 ) -> tuple[CardCounters, ...]:
     """Takes every card or raises; `wanted` is in uuid order.
 
     Raises: CapacityConflict naming the first card that refused.
     """
     rows = await connection.fetchmany(
-        _TAKE,
-        [
-            (
-                card.uuid,
-                node,
-                card.slots,
-                card.memory_mib,
-                card.core_percent,
-                mutex,
-                card.exclusive,
-                card.coreless,
-            )
-            for card in wanted
-        ],
+        _TAKE, [(card.uuid, node, *take_columns(allocation_id, card, mutex)) for card in wanted]
     )
     taken = {row["uuid"] for row in rows}
     for card in wanted:
         if card.uuid not in taken:
             raise CapacityConflict(
                 card.uuid,
-                f"card {card.uuid} on {node} can no longer hold {card.memory_mib} MiB and "
-                f"{card.core_percent} % for {card.slots} containers",
+                f"card {card.uuid} on {node} can no longer hold {card.memory_mib} of memory and "
+                f"{card.core_percent} of cores in {card.slots} slots",
             )
     return tuple(counters_of(row) for row in rows)
 
 
+def take_columns(allocation_id: AllocationId, card: CardDemand, mutex: bool) -> tuple[Any, ...]:
+    """What the guarded UPDATE compares and adds, from the slots on."""
+    return (
+        card.slots,
+        card.memory_mib,
+        card.core_percent,
+        mutex,
+        card.exclusive,
+        card.coreless,
+        card.heeds_cordon,
+        card.seen,
+        {allocation_id: list(card.details)} if card.details else {},
+    )
+
+
 async def give_cards(
-    connection: Connection, held: Sequence[CardDemand]
+    connection: Connection, allocation_id: AllocationId, held: Sequence[CardDemand]
 ) -> tuple[CardCounters, ...]:
     """Gives back what an allocation held; `held` is in uuid order."""
     if not held:
         return ()
     rows = await connection.fetchmany(
-        _GIVE, [(card.uuid, card.slots, card.memory_mib, card.core_percent) for card in held]
+        _GIVE,
+        [
+            (card.uuid, card.slots, card.memory_mib, card.core_percent, allocation_id)
+            for card in held
+        ],
     )
     return tuple(counters_of(row) for row in rows)
 

@@ -24,12 +24,14 @@ def reserved_change(draft: Draft, row: Any, counters: tuple[CardCounters, ...]) 
         reserved_at=row["reserved_at"],
         deadline=row["deadline"],
         traceparent=draft.traceparent,
+        annotations=draft.annotations,
+        has_agent=row["has_agent"],
     )
     return Change(allocation=allocation, sequence=row["sequence"], counters=counters)
 
 
 def reserve_arguments(draft: Draft, taken: Sequence[CardCounters]) -> list[Any]:
-    """Parameters $1 to $23 of RESERVE and RESERVE_ONE."""
+    """Parameters $1 to $27 of RESERVE and RESERVE_ONE."""
     containers = draft.placement.containers
     payload = {
         "version": 1,
@@ -59,6 +61,7 @@ def reserve_arguments(draft: Draft, taken: Sequence[CardCounters]) -> list[Any]:
         draft.actor,
         event_subject("allocation", AllocationState.RESERVED.value),
         payload,
+        dict(draft.annotations),
     ]
 
 
@@ -74,11 +77,14 @@ def share_columns(containers: Sequence[ContainerGrant]) -> list[list[Any]]:
             share.vendor,
             share.memory_mib,
             share.core_percent,
+            share.slots,
+            share.type,
+            dict(share.detail),
         )
         for container in containers
         for position, share in enumerate(container.shares)
     ]
-    return [list(column) for column in zip(*rows, strict=True)] if rows else [[]] * 8
+    return [list(column) for column in zip(*rows, strict=True)] if rows else [[]] * 11
 
 
 def event_payload(
@@ -100,7 +106,7 @@ def event_payload(
 
 def counters_json(card: CardCounters) -> dict[str, Any]:
     """See events.DeviceCounters."""
-    return {
+    counters = {
         "node": card.node,
         "uuid": card.uuid,
         "used_slots": card.used_slots,
@@ -108,14 +114,17 @@ def counters_json(card: CardCounters) -> dict[str, Any]:
         "used_core_percent": card.used_core_percent,
         "device_version": card.version,
     }
+    return counters | {"holdings": list(card.holdings)} if card.holdings else counters
 
 
 def parts_of(old: Allocation) -> dict[str, Any]:
-    """Containers and shares of `old` in the shape of a row (a change of state leaves them)."""
+    """What a change of state leaves of `old`, in the shape of a row."""
     return {
+        "annotations": old.annotations,
+        "has_agent": old.has_agent,
         "containers": [(c.index, c.name, c.role) for c in old.containers],
         "shares": [
-            (c.index, s.uuid, s.vendor, s.memory_mib, s.core_percent)
+            (c.index, s.uuid, s.vendor, s.memory_mib, s.core_percent, s.slots, s.type, s.detail)
             for c in old.containers
             for s in c.shares
         ],

@@ -17,6 +17,7 @@ from hamicommon.domain.ids import GpuUuid, NodeName
 from hamicommon.errors import InvalidRequest
 from hamicommon.events import DeviceHealthEvent, event_subject
 
+from hami_scheduler.adapters.postgres_rows import HOLDINGS
 from hami_scheduler.domain.inventory_changes import HealthChange, KnownCard, compare
 from hami_scheduler.ports import LedgerCard, PairScores
 
@@ -31,24 +32,26 @@ ON CONFLICT (name) DO UPDATE SET source = 'agent', agent_id = excluded.agent_id,
         AND (nodes.inventory_at IS NULL OR nodes.inventory_at <= excluded.inventory_at))
 RETURNING name
 """
-_SELECT_CARDS = """
+_SELECT_CARDS = f"""
 SELECT d.uuid, d.node, d.vendor, d.index, d.type, d.slots, d.memory_mib, d.core_percent,
        d.used_slots, d.used_memory_mib, d.used_core_percent, d.numa, d.mode, d.healthy,
-       d.health_reason, d.cordoned, d.present, d.mig_profiles, d.version
+       d.health_reason, d.cordoned, d.present, d.mig_profiles, d.info, d.version,
+       {HOLDINGS} AS holdings
   FROM devices d
 """
 _INSERT_CARD = """
 INSERT INTO devices (uuid, node, vendor, index, type, slots, memory_mib, core_percent,
                      ceiling_slots, ceiling_memory_mib, ceiling_core_percent, numa, mode, healthy,
-                     health_reason, mig_profiles)
-VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $6, $7, $8, $9, $10, $11, $12, $13)
+                     health_reason, mig_profiles, info)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $6, $7, $8, $9, $10, $11, $12, $13, $14)
 """
 _UPDATE_CARD = """
 UPDATE devices SET node = $2, vendor = $3, index = $4, type = $5, slots = $6, memory_mib = $7,
        core_percent = $8, ceiling_slots = greatest($6, used_slots),
        ceiling_memory_mib = greatest($7, used_memory_mib),
        ceiling_core_percent = greatest($8, used_core_percent), numa = $9, mode = $10,
-       healthy = $11, health_reason = $12, mig_profiles = $13, present = $14,
+       healthy = $11, health_reason = $12, mig_profiles = $13, info = $14,
+       present = $15,
        version = version + 1, updated_at = now()
  WHERE uuid = $1
 """
@@ -225,6 +228,7 @@ def _columns(node: NodeName, device: GpuDevice) -> tuple[Any, ...]:
         device.healthy,
         device.health_reason,
         [asdict(profile) for profile in device.mig_profiles],
+        dict(device.info),
     )
 
 
@@ -238,6 +242,7 @@ def _ledger_card(row: Any) -> LedgerCard:
             used_memory_mib=row["used_memory_mib"],
             used_core_percent=row["used_core_percent"],
             cordoned=row["cordoned"],
+            holdings=tuple(row["holdings"]),
         ),
     )
 
@@ -256,6 +261,7 @@ def _device(row: Any) -> GpuDevice:
         healthy=row["healthy"],
         health_reason=row["health_reason"],
         mig_profiles=tuple(_mig_profile(item) for item in row["mig_profiles"]),
+        info=row["info"],
     )
 
 

@@ -15,27 +15,38 @@ from hamicommon.domain.ids import AllocationId, GpuUuid, NodeName, PodUid
 
 LIVE_SQL = "a.state IN ('reserved', 'binding', 'bound', 'allocated', 'releasing')"
 
+HOLDINGS = "jsonb_path_query_array(holdings, '$.*[*].detail')"
+"""Of a row of `devices`: the details of all its live slices."""
+
 SELECT_ALLOCATION = """
 SELECT a.id::text AS id, a.pod_uid, a.namespace, a.pod_name, a.attempt, a.node, a.state, a.token,
-       a.reserved_at, a.deadline, a.traceparent, a.reason,
+       a.reserved_at, a.deadline, a.traceparent, a.reason, a.annotations,
+       n.source = 'agent' AS has_agent,
        (SELECT jsonb_agg(jsonb_build_array(c.container_index, c.name, c.role)
                          ORDER BY c.container_index)
           FROM allocation_containers c WHERE c.allocation_id = a.id) AS containers,
        (SELECT jsonb_agg(jsonb_build_array(d.container_index, d.device_uuid, d.vendor,
-                                           d.memory_mib, d.core_percent)
+                                           d.memory_mib, d.core_percent, d.slots, d.type,
+                                           d.detail)
                          ORDER BY d.container_index, d.position)
           FROM allocation_devices d WHERE d.allocation_id = a.id) AS shares
-  FROM allocations a
+  FROM allocations a JOIN nodes n ON n.name = a.node
 """
 
 
 def allocation_of(row: Any) -> Allocation:
     """Decodes a row of `SELECT_ALLOCATION`."""
     shares: dict[int, list[DeviceShare]] = {}
-    for index, uuid, vendor, memory_mib, core_percent in row["shares"] or ():
+    for index, uuid, vendor, memory_mib, core_percent, slots, kind, detail in row["shares"] or ():
         shares.setdefault(index, []).append(
             DeviceShare(
-                uuid=GpuUuid(uuid), vendor=vendor, memory_mib=memory_mib, core_percent=core_percent
+                uuid=GpuUuid(uuid),
+                vendor=vendor,
+                memory_mib=memory_mib,
+                core_percent=core_percent,
+                slots=slots,
+                type=kind,
+                detail=detail,
             )
         )
     return Allocation(
@@ -51,6 +62,8 @@ def allocation_of(row: Any) -> Allocation:
         deadline=row["deadline"],
         traceparent=row["traceparent"],
         reason=row["reason"],
+        annotations=row["annotations"],
+        has_agent=row["has_agent"],
         containers=tuple(
             ContainerGrant(index=index, name=name, role=role, shares=tuple(shares.get(index, ())))
             for index, name, role in row["containers"] or ()
@@ -67,4 +80,5 @@ def counters_of(row: Any) -> CardCounters:
         used_memory_mib=row["used_memory_mib"],
         used_core_percent=row["used_core_percent"],
         version=row["version"],
+        holdings=tuple(row["holdings"]),
     )

@@ -6,48 +6,65 @@ the row lock of its allocation and by the unique key, so the numbers have no gap
 
 from __future__ import annotations
 
+from hami_scheduler.adapters.postgres_rows import HOLDINGS
+
 _NEXT_SEQUENCE = """
 (SELECT coalesce(max(e.sequence), 0) + 1 FROM allocation_events e WHERE e.pod_uid = {pod_uid})
 """
 
 INSERT_SHARES = """
 INSERT INTO allocation_devices (allocation_id, container_index, position, container_name, role,
-                                device_uuid, vendor, memory_mib, core_percent)
+                                device_uuid, vendor, memory_mib, core_percent, slots, type, detail)
 SELECT $1, s.* FROM unnest($2::smallint[], $3::smallint[], $4::text[], $5::text[], $6::text[],
-                           $7::text[], $8::int[], $9::int[]) AS s
+                           $7::text[], $8::int[], $9::int[], $10::int[], $11::text[],
+                           $12::jsonb[]) AS s
 """
 DELETE_SHARES = "DELETE FROM allocation_devices WHERE allocation_id = $1"
 
+_ALLOCATION_COLUMNS = """
+id, pod_uid, namespace, pod_name, attempt, node, state, policy, score, traceparent, deadline,
+annotations
+"""
+_ALLOCATION_VALUES = """
+$1, $2, $3, $4, (SELECT coalesce(max(p.attempt), 0) + 1 FROM allocations p WHERE p.pod_uid = $2),
+$5, 'reserved', $6, $7, $8, now() + make_interval(secs => $9), $27
+"""
+_CONTAINERS = "unnest($10::smallint[], $11::text[], $12::text[]) AS c"
+_SHARES = """
+unnest($13::smallint[], $14::smallint[], $15::text[], $16::text[], $17::text[], $18::text[],
+       $19::int[], $20::int[], $21::int[], $22::text[], $23::jsonb[]) AS s
+"""
+_SHARE_COLUMNS = """
+allocation_id, container_index, position, container_name, role, device_uuid, vendor, memory_mib,
+core_percent, slots, type, detail
+"""
+_RESERVED = """
+allocation.attempt, allocation.reserved_at, allocation.deadline, event.sequence,
+(SELECT source = 'agent' FROM nodes WHERE name = $5) AS has_agent
+"""
+
 RESERVE = f"""
 WITH allocation AS (
-  INSERT INTO allocations (id, pod_uid, namespace, pod_name, attempt, node, state, policy, score,
-                           traceparent, deadline)
-  VALUES ($1, $2, $3, $4,
-          (SELECT coalesce(max(p.attempt), 0) + 1 FROM allocations p WHERE p.pod_uid = $2),
-          $5, 'reserved', $6, $7, $8, now() + make_interval(secs => $9))
+  INSERT INTO allocations ({_ALLOCATION_COLUMNS}) VALUES ({_ALLOCATION_VALUES})
   RETURNING attempt, reserved_at, deadline
 ), containers AS (
   INSERT INTO allocation_containers (allocation_id, container_index, name, role)
-  SELECT $1, c.* FROM unnest($10::smallint[], $11::text[], $12::text[]) AS c
+  SELECT $1, c.* FROM {_CONTAINERS}
 ), shares AS (
-  INSERT INTO allocation_devices (allocation_id, container_index, position, container_name, role,
-                                  device_uuid, vendor, memory_mib, core_percent)
-  SELECT $1, s.* FROM unnest($13::smallint[], $14::smallint[], $15::text[], $16::text[],
-                             $17::text[], $18::text[], $19::int[], $20::int[]) AS s
+  INSERT INTO allocation_devices ({_SHARE_COLUMNS}) SELECT $1, s.* FROM {_SHARES}
 ), event AS (
   INSERT INTO allocation_events (pod_uid, sequence, allocation_id, state, actor)
-  VALUES ($2, {_NEXT_SEQUENCE.format(pod_uid="$2")}, $1, 'reserved', $21)
+  VALUES ($2, {_NEXT_SEQUENCE.format(pod_uid="$2")}, $1, 'reserved', $24)
   RETURNING id, sequence, at
 ), announced AS (
   INSERT INTO outbox (subject, payload, traceparent)
-  SELECT $22, $23::jsonb
+  SELECT $25, $26::jsonb
               || jsonb_build_object('event_id', event.id, 'sequence', event.sequence,
                                     'at', event.at),
          $8
     FROM event
 )
-SELECT allocation.attempt, allocation.reserved_at, allocation.deadline, event.sequence
-  FROM allocation, event
+SELECT {_RESERVED} FROM allocation, event
 """
 
 # The whole reservation in one statement, for the common case of one card and a namespace without
@@ -55,52 +72,49 @@ SELECT allocation.attempt, allocation.reserved_at, allocation.deadline, event.se
 # namespace has a quota; then the long way says which.
 RESERVE_ONE = f"""
 WITH taken AS (
-  UPDATE devices SET used_slots = used_slots + $26, used_memory_mib = used_memory_mib + $27,
-         used_core_percent = used_core_percent + $28, version = version + 1, updated_at = now()
-   WHERE uuid = $25 AND node = $5 AND healthy AND present AND NOT cordoned
-     AND used_slots + $26 <= slots
-     AND used_memory_mib + $27 <= memory_mib
-     AND used_core_percent + $28 <= core_percent
-     AND NOT ($29 AND used_slots > 0)
-     AND NOT ($30 AND core_percent = 100 AND used_slots > 0)
-     AND NOT ($31 AND core_percent <> 0 AND used_core_percent = core_percent)
-     AND NOT EXISTS (SELECT 1 FROM quotas q WHERE q.namespace = $3 AND q.resource = ANY($24))
-  RETURNING node, uuid, used_slots, used_memory_mib, used_core_percent, version
+  UPDATE devices SET used_slots = used_slots + $30, used_memory_mib = used_memory_mib + $31,
+         used_core_percent = used_core_percent + $32, holdings = holdings || $38::jsonb,
+         version = version + 1, updated_at = now()
+   WHERE uuid = $29 AND node = $5 AND healthy AND present AND NOT ($36 AND cordoned)
+     AND used_slots + $30 <= slots
+     AND used_memory_mib + $31 <= memory_mib
+     AND used_core_percent + $32 <= core_percent
+     AND NOT ($33 AND used_slots > 0)
+     AND NOT ($34 AND core_percent = 100 AND used_slots > 0)
+     AND NOT ($35 AND core_percent <> 0 AND used_core_percent = core_percent)
+     AND ($37::bigint IS NULL OR version = $37)
+     AND ($38::jsonb = '{{}}' OR hami_placements_disjoint(holdings || $38::jsonb))
+     AND NOT EXISTS (SELECT 1 FROM quotas q WHERE q.namespace = $3 AND q.resource = ANY($28))
+  RETURNING node, uuid, used_slots, used_memory_mib, used_core_percent, version,
+            {HOLDINGS} AS holdings
 ), allocation AS (
-  INSERT INTO allocations (id, pod_uid, namespace, pod_name, attempt, node, state, policy, score,
-                           traceparent, deadline)
-  SELECT $1, $2, $3, $4,
-         (SELECT coalesce(max(p.attempt), 0) + 1 FROM allocations p WHERE p.pod_uid = $2),
-         $5, 'reserved', $6, $7, $8, now() + make_interval(secs => $9)
-    FROM taken
+  INSERT INTO allocations ({_ALLOCATION_COLUMNS}) SELECT {_ALLOCATION_VALUES} FROM taken
   RETURNING attempt, reserved_at, deadline
 ), containers AS (
   INSERT INTO allocation_containers (allocation_id, container_index, name, role)
-  SELECT $1, c.* FROM taken, unnest($10::smallint[], $11::text[], $12::text[]) AS c
+  SELECT $1, c.* FROM taken, {_CONTAINERS}
 ), shares AS (
-  INSERT INTO allocation_devices (allocation_id, container_index, position, container_name, role,
-                                  device_uuid, vendor, memory_mib, core_percent)
-  SELECT $1, s.* FROM taken, unnest($13::smallint[], $14::smallint[], $15::text[], $16::text[],
-                                    $17::text[], $18::text[], $19::int[], $20::int[]) AS s
+  INSERT INTO allocation_devices ({_SHARE_COLUMNS}) SELECT $1, s.* FROM taken, {_SHARES}
 ), event AS (
   INSERT INTO allocation_events (pod_uid, sequence, allocation_id, state, actor)
-  SELECT $2, {_NEXT_SEQUENCE.format(pod_uid="$2")}, $1, 'reserved', $21 FROM taken
+  SELECT $2, {_NEXT_SEQUENCE.format(pod_uid="$2")}, $1, 'reserved', $24 FROM taken
   RETURNING id, sequence, at
 ), announced AS (
   INSERT INTO outbox (subject, payload, traceparent)
-  SELECT $22, $23::jsonb
+  SELECT $25, $26::jsonb
               || jsonb_build_object('event_id', event.id, 'sequence', event.sequence,
                                     'at', event.at, 'counters', jsonb_build_array(
                      jsonb_build_object('node', taken.node, 'uuid', taken.uuid,
                                         'used_slots', taken.used_slots,
                                         'used_memory_mib', taken.used_memory_mib,
                                         'used_core_percent', taken.used_core_percent,
-                                        'device_version', taken.version))),
+                                        'device_version', taken.version)
+                     || CASE WHEN taken.holdings = '[]' THEN '{{}}'::jsonb
+                             ELSE jsonb_build_object('holdings', taken.holdings) END)),
          $8
     FROM event, taken
 )
-SELECT allocation.attempt, allocation.reserved_at, allocation.deadline, event.sequence, taken.*
-  FROM allocation, event, taken
+SELECT {_RESERVED}, taken.* FROM allocation, event, taken
 """
 
 ADVANCE = f"""
