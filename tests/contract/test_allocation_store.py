@@ -616,3 +616,18 @@ async def test_an_exact_choice_holds_only_for_the_card_as_seen(harness: Harness)
     await harness.store.reserve(
         draft("q", of("exact", 0, 2), seen=again, replaces=reserved.allocation.id)
     )
+
+
+async def test_cores_may_be_counted_otherwise_than_registered(harness: Harness) -> None:
+    await harness.add(card("0", core_percent=20))
+    totals = {GpuUuid("GPU-0"): 100}
+
+    await harness.store.reserve(draft("p", of("NVIDIA", 1, 70), core_totals=totals))
+    with pytest.raises(CapacityConflict):
+        await harness.store.reserve(draft("q", of("NVIDIA", 1, 31), core_totals=totals))
+    await harness.store.reserve(draft("r", of("NVIDIA", 1, 30), core_totals=totals))
+
+    assert await harness.used("0") == (2, 2, 100)
+    await harness.advance("p", S.RELEASED)
+    await harness.advance("r", S.RELEASED)
+    assert await harness.used("0") == (0, 0, 0)

@@ -20,8 +20,7 @@ from hamicommon.domain.allocations import Allocation, AllocationState
 from hamicommon.domain.ids import NodeName, PodUid
 from hamicommon.errors import Conflict, HamiError, NotFound, Unavailable
 from hamicommon.grants import Grant, grant_of
-from hamicommon.k8s.annotations import ASSIGNED_NODE, GRANT, placement_annotations
-from hamicommon.vendors.registry import Vendors
+from hamicommon.k8s.annotations import ASSIGNED_NODE, GRANT, binding_annotations
 from opentelemetry import trace
 
 from hami_scheduler.announcing import BINDING_FAILED, BINDING_SUCCEED, Announcer
@@ -75,7 +74,6 @@ class Binding:
         releasing: Releasing,
         placing: PlaceOnNode,
         sign: Callable[[Grant], str],
-        vendors: Vendors,
         announcer: Announcer,
         instruments: Instruments,
         rules: BindRules,
@@ -87,7 +85,6 @@ class Binding:
         self._releasing = releasing
         self._placing = placing
         self._sign = sign
-        self._vendors = vendors
         self._announcer = announcer
         self._instruments = instruments
         self._rules = rules
@@ -196,10 +193,10 @@ class Binding:
         self._instruments.lock_wait_seconds.observe(time.perf_counter() - started)
 
     async def _mirror(self, allocation: Allocation, grant: Grant) -> None:
-        annotations = placement_annotations(
-            allocation.containers, allocation.node, self._vendors, int(time.time()), bind=True
+        common = binding_annotations(
+            allocation.node, filtered_at=allocation.reserved_at, bound_at=datetime.now(UTC)
         )
-        annotations[GRANT] = self._sign(grant)
+        annotations = {**allocation.annotations, **common, GRANT: self._sign(grant)}
         fits = len(allocation.node) <= _LABEL_MAX
         await self._pods.annotate(
             allocation.namespace,

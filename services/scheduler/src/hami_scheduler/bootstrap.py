@@ -77,7 +77,12 @@ async def _open_outside(settings: Settings, vendors: Vendors, stack: AsyncExitSt
 
     return Outside(
         store=around(
-            PostgresAllocationStore(database, quota_of=quota_of, on_commit=relay.wake),
+            PostgresAllocationStore(
+                database,
+                quota_of=quota_of,
+                rules={vendor.word: vendor.rules for vendor in vendors},
+                on_commit=relay.wake,
+            ),
             "store",
             faults,
         ),

@@ -8,14 +8,12 @@ view was found equal to the ledger. /filter (`filtering.py`) offers many nodes, 
 from __future__ import annotations
 
 import time
-import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 
-from hamicommon import telemetry
-from hamicommon.db.ledger import Draft
 from hamicommon.domain.allocations import Allocation, AllocationState, Placement
-from hamicommon.domain.ids import AllocationId, GpuUuid, NodeName, PodUid
+from hamicommon.domain.ids import GpuUuid, NodeName, PodUid
 from hamicommon.domain.requests import PodRequest, Policy
 from hamicommon.errors import CapacityConflict, Conflict, HamiError, NotFound, Unschedulable
 from hamicommon.k8s.resources import pod_request
@@ -23,16 +21,15 @@ from hamicommon.placement.place import Decision, decide
 from hamicommon.vendors.registry import Vendors
 from opentelemetry import trace
 
+from hami_scheduler.drafting import draft_of
 from hami_scheduler.instruments import Instruments
 from hami_scheduler.ports import AllocationStore, PodApi
-from hami_scheduler.quotas import quota_amounts
 from hami_scheduler.recording import Course, DecisionQueue
 from hami_scheduler.view import LedgerView
 
 tracer = trace.get_tracer(__name__)
 
 MAX_REPLANS = 3
-ACTOR = "scheduler"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -175,19 +172,15 @@ class Reserving:
         replaces: Allocation | None,
         course: Course,
     ) -> Allocation:
-        draft = Draft(
-            allocation_id=AllocationId(str(uuid.uuid4())),
-            pod_uid=request.uid,
-            namespace=request.namespace,
-            pod_name=request.name,
-            placement=placement,
+        cards = self._view.cluster.cards(placement.node)
+        draft = draft_of(
+            request,
+            placement,
+            {state.usage.device.uuid: state for state in cards},
+            self._vendors,
+            now=datetime.now(UTC),
             lease_s=self._reservation_s,
-            mutex="mutex" in request.policy.gpu,
-            quota=quota_amounts(placement.containers, self._vendors),
-            policy={"node": request.policy.node, "gpu": list(request.policy.gpu)},
-            traceparent=telemetry.traceparent(),
-            replaces=None if replaces is None else replaces.id,
-            actor=ACTOR,
+            replaces=replaces,
         )
         with tracer.start_as_current_span("reserve"), course.phase("reserve"):
             change = await self._store.reserve(draft)

@@ -178,7 +178,6 @@ def _deciding(core: _Core, outside: Outside) -> tuple[Filtering, Binding]:
         releasing=core.releasing,
         placing=reserving.on_node,
         sign=outside.sign,
-        vendors=core.vendors,
         announcer=core.announcer,
         instruments=core.instruments,
         rules=BindRules(timeout_s=core.settings.bind_timeout_s),

@@ -79,24 +79,17 @@ def test_slices_come_back_per_container(containers: list[tuple[DeviceShare, ...]
     assert keys.decode_pod_devices(text) == tuple(containers)
 
 
-def test_a_placement_is_written_with_node_time_and_both_device_keys() -> None:
-    written = keys.placement_annotations(
-        grants((share("x"),)), NodeName("n"), VENDORS, 1700000000, False
+def test_a_binding_is_written_with_node_phase_and_both_times() -> None:
+    at = datetime(2023, 11, 14, 22, 13, 20, 999_000, tzinfo=UTC)
+    written = keys.binding_annotations(
+        NodeName("n"), filtered_at=at, bound_at=at + timedelta(seconds=2)
     )
     assert written == {
         "hami.io/vgpu-node": "n",
         "hami.io/vgpu-time": "1700000000",
-        "hami.io/vgpu-devices-to-allocate": "x,NVIDIA,3000,0:;",
-        "hami.io/vgpu-devices-allocated": "x,NVIDIA,3000,0:;",
+        "hami.io/bind-phase": "allocating",
+        "hami.io/bind-time": "1700000002",
     }
-
-
-def test_a_binding_is_written_with_phase_and_time() -> None:
-    written = keys.placement_annotations(
-        grants((share("x"),)), NodeName("n"), VENDORS, 1700000000, True
-    )
-    assert written["hami.io/bind-phase"] == "allocating"
-    assert written["hami.io/bind-time"] == "1700000000"
     assert written.keys() <= keys.SCHEDULER_OWNED
 
 

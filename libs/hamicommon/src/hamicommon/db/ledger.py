@@ -55,6 +55,8 @@ class Draft:
     """See `Allocation.annotations`."""
     seen: Mapping[GpuUuid, int] = field(default_factory=dict)
     """Versions of the cards as the choice saw them; asked where `VendorRules.exact` says so."""
+    core_totals: Mapping[GpuUuid, int] = field(default_factory=dict)
+    """See `Need.of_core`, where the vendor's says one."""
     traceparent: str = ""
     replaces: AllocationId | None = None
     """A reservation of the same pod that is given up in the same transaction."""
@@ -119,14 +121,28 @@ class CardDemand:
     """A cordoned card is closed for it."""
     seen: int | None = None
     """The card must still be of this version; None: any will do."""
+    core_total: int | None = None
+    """The card's cores as this slice counts them; None: as the card registers them."""
     details: tuple[Mapping[str, Any], ...] = field(default=(), hash=False)
     """`{"role", "detail"}` of every slice that has a detail."""
 
 
+_NONE: Mapping[Any, Any] = MappingProxyType({})
+
+
+def wanted_by(draft: Draft, rules: Rules) -> tuple[CardDemand, ...]:
+    """`demands` of a draft."""
+    return demands(
+        draft.placement.containers, rules, seen=draft.seen, core_totals=draft.core_totals
+    )
+
+
 def demands(
     containers: tuple[ContainerGrant, ...],
-    rules: Rules = MappingProxyType({}),
-    seen: Mapping[GpuUuid, int] = MappingProxyType({}),
+    rules: Rules = _NONE,
+    *,
+    seen: Mapping[GpuUuid, int] = _NONE,
+    core_totals: Mapping[GpuUuid, int] = _NONE,
 ) -> tuple[CardDemand, ...]:
     """Per card, ordered by uuid (the order in which rows are locked)."""
     slices: dict[GpuUuid, list[tuple[ContainerGrant, DeviceShare]]] = {}
@@ -134,7 +150,13 @@ def demands(
         for share in container.shares:
             slices.setdefault(share.uuid, []).append((container, share))
     return tuple(
-        _demand(card, slices[card.uuid], rules, seen.get(card.uuid))
+        _demand(
+            card,
+            slices[card.uuid],
+            rules,
+            seen=seen.get(card.uuid),
+            core_total=core_totals.get(card.uuid),
+        )
         for card in footprints(containers)
     )
 
@@ -143,7 +165,9 @@ def _demand(
     card: Footprint,
     slices: Sequence[tuple[ContainerGrant, DeviceShare]],
     rules: Rules,
+    *,
     seen: int | None,
+    core_total: int | None,
 ) -> CardDemand:
     own = rules.get(slices[0][1].vendor, _STANDARD)
     cores = [share.core_percent for _, share in slices]
@@ -159,6 +183,7 @@ def _demand(
         coreless=min(cores) == 0 and not exact and Rule.CORES_EXHAUSTED in own.order,
         heeds_cordon=Rule.CORDONED in own.order,
         seen=seen if exact else None,
+        core_total=core_total,
         details=tuple(
             {"role": container.role, "detail": dict(share.detail)}
             for container, share in slices

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 __all__ = [
     "NodeLockValue",
     "annotations_of",
+    "binding_annotations",
     "decode_cordon",
     "decode_node_lock",
     "decode_pair_scores",
@@ -38,7 +39,6 @@ __all__ = [
     "encode_pair_scores",
     "encode_pod_devices",
     "encode_register",
-    "placement_annotations",
     "scheduler_owned",
     "split_list",
 ]
@@ -176,25 +176,20 @@ def _share(entry: str) -> DeviceShare:
     )
 
 
-def placement_annotations(
-    containers: Sequence[ContainerGrant],
-    node: NodeName,
-    vendors: Vendors,
-    now_unix_s: int,
-    bind: bool,
+def binding_annotations(
+    node: NodeName, *, filtered_at: datetime, bound_at: datetime
 ) -> dict[str, str]:
-    """What HAMi writes on a pod at filter time, and with `bind` what it writes at bind time."""
-    written = {ASSIGNED_NODE: node, ASSIGNED_TIME: str(now_unix_s)}
-    used = {share.vendor for container in containers for share in container.shares}
-    for vendor in vendors:
-        if vendor.word in used:
-            devices = encode_pod_devices(containers, vendor.word)
-            for key in (vendor.keys.to_allocate, vendor.keys.allocated):
-                if key:
-                    written[key] = devices
-    if bind:
-        written |= {BIND_PHASE: PHASE_ALLOCATING, BIND_TIME: str(now_unix_s)}
-    return written
+    """What HAMi writes on every placed pod, at filter and at bind time, beside the vendors' own."""
+    return {
+        ASSIGNED_NODE: node,
+        ASSIGNED_TIME: _unix_s(filtered_at),
+        BIND_PHASE: PHASE_ALLOCATING,
+        BIND_TIME: _unix_s(bound_at),
+    }
+
+
+def _unix_s(at: datetime) -> str:
+    return str(int(at.timestamp()))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,6 +18,7 @@ from hamicommon.db.ledger import (
     Rules,
     Step,
     demands,
+    wanted_by,
 )
 from hamicommon.domain.allocations import (
     LIVE_STATES,
@@ -133,7 +134,7 @@ class FakeLedger:
         ):
             raise Conflict(f"allocation {draft.replaces} is no longer only reserved")
         held = () if old is None else demands(old.containers)
-        wanted = demands(draft.placement.containers, self._rules, draft.seen)
+        wanted = wanted_by(draft, self._rules)
         node = draft.placement.node
         given_quota = {} if old is None else self._quota_of(old.containers)
         self._check_quota(draft.namespace, given_quota, draft.quota)
@@ -311,16 +312,17 @@ def _room(
     memory = card.used_memory_mib - (mine.memory_mib if mine else 0)
     core = card.used_core_percent - (mine.core_percent if mine else 0)
     device = card.device
+    cores = device.core_percent if want.core_total is None else want.core_total
     return (
         device.healthy
         and not (want.heeds_cordon and card.cordoned)
         and want.seen in (None, card.version)
         and slots + want.slots <= device.slots
         and memory + want.memory_mib <= device.memory_mib
-        and core + want.core_percent <= device.core_percent
+        and core + want.core_percent <= cores
         and not (mutex and slots > 0)
-        and not (want.exclusive and device.core_percent == 100 and slots > 0)
-        and not (want.coreless and device.core_percent != 0 and core == device.core_percent)
+        and not (want.exclusive and cores == 100 and slots > 0)
+        and not (want.coreless and cores != 0 and core == cores)
     )
 
 

@@ -11,7 +11,16 @@ from collections.abc import Callable, Sequence
 from types import MappingProxyType
 
 from hamicommon.db.database import Connection, ConstraintViolation, Database
-from hamicommon.db.ledger import CardCounters, Change, Draft, QuotaAmounts, Rules, Step, demands
+from hamicommon.db.ledger import (
+    CardCounters,
+    Change,
+    Draft,
+    QuotaAmounts,
+    Rules,
+    Step,
+    demands,
+    wanted_by,
+)
 from hamicommon.domain.allocations import (
     LIVE_STATES,
     Allocation,
@@ -93,7 +102,7 @@ class PostgresAllocationStore:
 
     async def _reserve_one(self, draft: Draft) -> Change | None:
         """The short way; None when it does not apply, or did not succeed."""
-        wanted = demands(draft.placement.containers, self._rules, draft.seen)
+        wanted = wanted_by(draft, self._rules)
         if draft.replaces is not None or len(wanted) != 1:
             return None
         [card] = wanted
@@ -107,7 +116,7 @@ class PostgresAllocationStore:
         return None if row is None else reserved_change(draft, row, (counters_of(row),))
 
     async def _reserve(self, connection: Connection, draft: Draft) -> Change:
-        wanted = demands(draft.placement.containers, self._rules, draft.seen)
+        wanted = wanted_by(draft, self._rules)
         given: tuple[CardCounters, ...] = ()
         if draft.replaces is not None:
             old = await self._lock(connection, draft.replaces)

@@ -24,14 +24,16 @@ RETURNING node, uuid, used_slots, used_memory_mib, used_core_percent, version,
 _TAKE = f"""
 UPDATE devices SET used_slots = used_slots + $3, used_memory_mib = used_memory_mib + $4,
        used_core_percent = used_core_percent + $5, holdings = holdings || $11::jsonb,
-       version = version + 1, updated_at = now()
+       ceiling_core_percent = greatest(ceiling_core_percent, $12), version = version + 1,
+       updated_at = now()
  WHERE uuid = $1 AND node = $2 AND healthy AND present AND NOT ($9 AND cordoned)
    AND used_slots + $3 <= slots
    AND used_memory_mib + $4 <= memory_mib
-   AND used_core_percent + $5 <= core_percent
+   AND used_core_percent + $5 <= coalesce($12, core_percent)
    AND NOT ($6 AND used_slots > 0)
-   AND NOT ($7 AND core_percent = 100 AND used_slots > 0)
-   AND NOT ($8 AND core_percent <> 0 AND used_core_percent = core_percent)
+   AND NOT ($7 AND coalesce($12, core_percent) = 100 AND used_slots > 0)
+   AND NOT ($8 AND coalesce($12, core_percent) <> 0
+            AND used_core_percent = coalesce($12, core_percent))
    AND ($10::bigint IS NULL OR version = $10)
    AND ($11::jsonb = '{{}}' OR hami_placements_disjoint(holdings || $11::jsonb))
 {_RETURNING}
@@ -118,6 +120,7 @@ def take_columns(allocation_id: AllocationId, card: CardDemand, mutex: bool) -> 
         card.heeds_cordon,
         card.seen,
         {allocation_id: list(card.details)} if card.details else {},
+        card.core_total,
     )
 
 

@@ -74,14 +74,16 @@ RESERVE_ONE = f"""
 WITH taken AS (
   UPDATE devices SET used_slots = used_slots + $30, used_memory_mib = used_memory_mib + $31,
          used_core_percent = used_core_percent + $32, holdings = holdings || $38::jsonb,
+         ceiling_core_percent = greatest(ceiling_core_percent, $39),
          version = version + 1, updated_at = now()
    WHERE uuid = $29 AND node = $5 AND healthy AND present AND NOT ($36 AND cordoned)
      AND used_slots + $30 <= slots
      AND used_memory_mib + $31 <= memory_mib
-     AND used_core_percent + $32 <= core_percent
+     AND used_core_percent + $32 <= coalesce($39, core_percent)
      AND NOT ($33 AND used_slots > 0)
-     AND NOT ($34 AND core_percent = 100 AND used_slots > 0)
-     AND NOT ($35 AND core_percent <> 0 AND used_core_percent = core_percent)
+     AND NOT ($34 AND coalesce($39, core_percent) = 100 AND used_slots > 0)
+     AND NOT ($35 AND coalesce($39, core_percent) <> 0
+              AND used_core_percent = coalesce($39, core_percent))
      AND ($37::bigint IS NULL OR version = $37)
      AND ($38::jsonb = '{{}}' OR hami_placements_disjoint(holdings || $38::jsonb))
      AND NOT EXISTS (SELECT 1 FROM quotas q WHERE q.namespace = $3 AND q.resource = ANY($28))
