@@ -49,18 +49,7 @@ def admit(
             "asked for only in pods with the annotation huawei.com/vnpu-mode: hami-core"
         )
     if chip.resource_memory_name:
-        memory_mib = _granted_memory(container, chip, soft=soft)
-        if count > 1 and not soft and memory_mib != chip.memory_allocatable:
-            raise InvalidRequest(
-                f"{_where(container)}{chip.resource_memory_name} is for slices of one chip: "
-                f"vNPU not supported for multiple devices, leave it out or ask for 1 "
-                f"{chip.resource_name}"
-            )
-        # Rounded down: a unit more would be the next template.
-        units = str(memory_mib // max(chip.memory_factor, 1))
-        resources = container["resources"]
-        for part in ("limits", "requests"):
-            resources[part] = (resources.get(part) or {}) | {chip.resource_memory_name: units}
+        _write_memory(container, chip, count, soft=soft)
     if chip.runtime_class_name and not pod["spec"].get("runtimeClassName"):
         pod["spec"]["runtimeClassName"] = chip.runtime_class_name
     return Admitted(wants=True)
@@ -83,6 +72,24 @@ def _in_pairs(container: JsonObject, chip: VnpuChip, count: int) -> int:
         # HAMi's sentence, to the letter.
         raise InvalidRequest(f"{chip.common_word} device request must be 1 or 2*n, got {count}")
     return count
+
+
+def _write_memory(container: JsonObject, chip: VnpuChip, count: int, *, soft: bool) -> None:
+    """Writes what the container will hold of every chip to its limits and requests."""
+    name = chip.resource_memory_name
+    memory_mib = _granted_memory(container, chip, soft=soft)
+    # Half a module was asked for where two are written now.
+    single = count == 1 or (chip.super_pod and count == 2)
+    if not (single or soft or memory_mib == chip.memory_allocatable):
+        raise InvalidRequest(
+            f"{_where(container)}{name} is for a slice of one chip: vNPU not supported for "
+            f"multiple devices; leave it out or ask for 1 {chip.resource_name}"
+        )
+    # Rounded down: a unit more would be the next template.
+    units = str(memory_mib // max(chip.memory_factor, 1))
+    resources = container["resources"]
+    for part in ("limits", "requests"):
+        resources[part] = (resources.get(part) or {}) | {name: units}
 
 
 def _granted_memory(container: JsonObject, chip: VnpuChip, *, soft: bool) -> int:
