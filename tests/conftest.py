@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from hamictl.servers.controlplane import Assets, find_assets
 
-from tests.docker_servers import docker_missing, docker_servers
+from tests.docker_servers import docker_missing, docker_servers, images
 from tests.servers import Databases, Servers, embedded_servers, migrate
 
 
@@ -20,11 +20,26 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="PostgreSQL, Redis and NATS from wheels (default) or in containers (testcontainers)",
     )
     parser.addoption(
+        "--image",
+        action="append",
+        default=[],
+        metavar="SERVER=REFERENCE",
+        help="with --servers=docker: the image of postgres, redis or nats; may be repeated",
+    )
+    parser.addoption(
         "--cluster",
         choices=("emulator", "real"),
         default="emulator",
         help="e2e: our API server (default) or the real one of $KUBEBUILDER_ASSETS",
     )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """A wrong `--image` ends the run before a test starts."""
+    try:
+        images(config.getoption("--image"))
+    except ValueError as exc:
+        raise pytest.UsageError(str(exc)) from None
 
 
 @pytest.fixture(scope="session")
@@ -33,8 +48,8 @@ def servers(request: pytest.FixtureRequest) -> Iterator[Servers]:
     if request.config.getoption("--servers") == "docker":
         why = docker_missing()
         if why:
-            pytest.skip(f"--servers=docker: {why}")
-        with docker_servers() as containers:
+            pytest.exit(f"--servers=docker: {why}", returncode=pytest.ExitCode.USAGE_ERROR)
+        with docker_servers(images(request.config.getoption("--image"))) as containers:
             yield containers
         return
     with embedded_servers() as embedded:
