@@ -36,6 +36,7 @@ pytestmark = pytest.mark.integration
 
 BASE = Path(__file__).parents[3] / "k8s" / "base"
 NOW = datetime.now(UTC)
+PASSWORDS = {"hami_scheduler": "of-the-scheduler", "hami_metrics": "of-the-metrics"}
 
 
 def config_map(path: Path, name: str) -> dict[str, str]:
@@ -49,9 +50,10 @@ def config_map(path: Path, name: str) -> dict[str, str]:
 
 
 def as_role(dsn: str, role: str) -> PostgresSettings:
-    """The same database as another role; on loopback the test server asks for no password."""
+    """The same database as another role, with the password that the roles' script gave it."""
     parts = urlsplit(dsn)
-    url = urlunsplit(parts._replace(netloc=f"{role}@{parts.hostname}:{parts.port}"))
+    login = f"{role}:{PASSWORDS[role]}"
+    url = urlunsplit(parts._replace(netloc=f"{login}@{parts.hostname}:{parts.port}"))
     return PostgresSettings(dsn=SecretStr(url), pool_min=1)
 
 
@@ -62,7 +64,11 @@ def roles(postgres_dsn: str) -> str:
         done = subprocess.run(
             [postgres_home() / "bin" / "psql", "--no-psqlrc", "--file=-", postgres_dsn],
             input=script,
-            env={**os.environ, "SCHEDULER_PASSWORD": "a", "METRICS_PASSWORD": "b"},
+            env={
+                **os.environ,
+                "SCHEDULER_PASSWORD": PASSWORDS["hami_scheduler"],
+                "METRICS_PASSWORD": PASSWORDS["hami_metrics"],
+            },
             capture_output=True,
             text=True,
             timeout=30,
