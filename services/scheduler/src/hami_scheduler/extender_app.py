@@ -8,6 +8,7 @@ always answers 200, with what went wrong inside the result, as kube-scheduler ex
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Awaitable, Callable
 
 from hamicommon import telemetry
@@ -73,9 +74,10 @@ class ExtenderApp:
             return refusal(INTERNAL)
 
     async def _filter(self, body: bytes) -> bytes:
+        received = time.perf_counter()
         args = parse_extender_args(body)
         with telemetry.log_context(pod_uid=str((args.pod.get("metadata") or {}).get("uid"))):
-            return (await self._service.filtering.filter(args)).to_json()
+            return await self._service.filtering.filter(args, received=received)
 
     async def _prioritize(self, body: bytes) -> bytes:
         scores = await self._service.filtering.prioritize(parse_extender_args(body))

@@ -72,21 +72,26 @@ class Filtering:
         self._waiting = waiting
         self._instruments = instruments
 
-    async def filter(self, args: ExtenderArgs) -> FilterResult:
-        """Answers /filter; what went wrong is in the result."""
-        course = Course(pod=args.pod, started=time.perf_counter())
+    async def filter(self, args: ExtenderArgs, *, received: float) -> bytes:
+        """Answers /filter with the body; what went wrong is in it.
+
+        `received`: `time.perf_counter` when the call came, for the record and the histogram.
+        """
+        course = Course(pod=args.pod, started=received)
         admission = annotations_of(args.pod).get(TRACEPARENT, "")
         with tracer.start_as_current_span("filter", links=telemetry.link_to(admission)) as span:
             try:
                 result = await self._filter(args, course)
             except HamiError as exc:
                 result = self._failed(course, exc)
+            body = result.to_json()
+            course.lap("answer")
             span.set_attributes(course.attributes())
             self._recorder.add(course)
         outcome = course.outcome or "unmanaged"
         spent_s = time.perf_counter() - course.started
         self._instruments.filter_seconds.labels(outcome).observe(spent_s)
-        return result
+        return body
 
     async def prioritize(self, args: ExtenderArgs) -> dict[NodeName, int]:
         """Answers /prioritize: 0..10 per node. Raises: InvalidRequest."""
@@ -98,6 +103,7 @@ class Filtering:
 
     async def _filter(self, args: ExtenderArgs, course: Course) -> FilterResult:
         request = pod_request(args.pod, self._vendors, self._defaults)
+        course.lap("parse")
         if not request.wants_devices:
             return FilterResult(node_names=args.node_names, nodes=args.nodes)
         if args.nodes is not None:

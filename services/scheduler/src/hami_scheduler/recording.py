@@ -37,10 +37,15 @@ RETRY_MAX_S = 5.0
 
 @dataclass(slots=True, kw_only=True)
 class Course:
-    """What happens while one pod is decided on; `outcome` is empty for pods that aren't ours."""
+    """What happens while one pod is decided on; `outcome` is empty for pods that aren't ours.
+
+    `phase_ms` has the parts of the time from the call to the answer's body: parse, place, reserve,
+    answer; what it has beyond them (`total`) is refreshing the view and planning again.
+    """
 
     pod: Json
     started: float
+    """`time.perf_counter` when the call's body was complete."""
     decided_at: datetime = field(default_factory=lambda: datetime.now(UTC))
     request: PodRequest | None = None
     candidates: int = 0
@@ -52,6 +57,10 @@ class Course:
     view_version: int = 0
     phase_ms: dict[str, float] = field(default_factory=dict)
     trace_id: str = ""
+    _lap_began: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._lap_began = self.started
 
     @property
     def uid(self) -> PodUid:
@@ -76,12 +85,18 @@ class Course:
     @contextlib.contextmanager
     def phase(self, name: str) -> Iterator[None]:
         """Adds the time of the block to the named phase."""
-        started = time.perf_counter()
+        self._lap_began = time.perf_counter()
         try:
             yield
         finally:
-            spent_ms = (time.perf_counter() - started) * 1000
-            self.phase_ms[name] = round(self.phase_ms.get(name, 0.0) + spent_ms, 3)
+            self.lap(name)
+
+    def lap(self, name: str) -> None:
+        """Adds the time since the last phase ended (or the call came) to the named phase."""
+        now = time.perf_counter()
+        spent_ms = (now - self._lap_began) * 1000
+        self._lap_began = now
+        self.phase_ms[name] = round(self.phase_ms.get(name, 0.0) + spent_ms, 3)
 
     def refuse(self, reasons: Mapping[NodeName, str], shortfalls: Shortfalls | None) -> None:
         """No node fits."""

@@ -1,0 +1,1 @@
+"""/filter over HTTP on a real scheduler process; `make bench-filter`."""

@@ -1,0 +1,144 @@
+"""/filter over HTTP on a real scheduler process, durable Postgres, Redis, NATS and an API server.
+
+Each row: a cluster with placed pods; the new pods exist at the API server; one client in a row
+(p50, p99), then eight at once (decisions/s). Everything that production does is on: fsync and
+synchronous_commit, traces to a file, decision records, outbox to NATS, pod events; that the records
+and announcements came is checked. `cpu_ms` is the scheduler's CPU time per decision with all its
+background work; on a busy machine it says more than the latencies. Prints the budgets of
+architecture section 7 beside the figures and writes bench/results/filter.json.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import time
+from pathlib import Path
+from typing import Any
+
+from hamicommon.placement.place import decide
+
+from bench import engine
+from bench.filter.cluster import Fill
+from bench.filter.figures import cpu_s, fdatasync_ms, machine, percentile, resident_mb
+from bench.filter.load import WARM_UP, all_at_once, new_pods, one_after_the_other, phases_ms
+from bench.filter.objects import CARDS
+from bench.filter.system import Bench, system, wait_until_quiet
+
+RESULTS = Path(__file__).resolve().parents[1] / "results" / "filter.json"
+SIZES = (100, 400, 1000, 5000)
+AS_HAMI = {
+    100: Fill(title="as HAMi", pods_per_node=24, memory_mib=4096, core_percent=10),
+    400: Fill(title="as HAMi", pods_per_node=16, memory_mib=4096, core_percent=10),
+    1000: Fill(title="as HAMi", pods_per_node=16, memory_mib=4096, core_percent=10),
+}
+"""Nodes -> the placed pods that HAMi was measured with."""
+FORTY = Fill(title="40 %", pods_per_node=16, memory_mib=16_384, core_percent=20)
+"""Two slices per card, each a fifth of its memory and cores."""
+BUDGET_MS = {100: 4.0, 400: 5.0, 1000: 6.0}
+"""Nodes -> budget of p50 in ms, plus one fsync."""
+BUDGET_PER_S = 200
+BUDGET_MB = 300
+BUDGET_GROWTH = 3.0
+
+Row = dict[str, Any]
+
+
+def measure(nodes: int, fill: Fill, runs: int) -> Row:
+    """One row of the table."""
+    with system(nodes, fill) as bench:
+        return {
+            "nodes": nodes,
+            "fill": fill.title,
+            "placed_pods": nodes * fill.pods_per_node,
+            **_measured(bench, runs, BUDGET_MS.get(nodes) if fill.title == "as HAMi" else None),
+            "engine_p50_ms": engine_alone(nodes),
+        }
+
+
+def _measured(bench: Bench, runs: int, budget_ms: float | None) -> Row:
+    pods = new_pods(bench, WARM_UP + 2 * runs)
+    wait_until_quiet(bench.pid)
+    fsync_ms = fdatasync_ms(bench.folder)
+    one_after_the_other(bench, pods[:WARM_UP])
+    wait_until_quiet(bench.pid)
+    used_s = cpu_s(bench.pid)
+    mine, crowd = pods[WARM_UP : WARM_UP + runs], pods[WARM_UP + runs :]
+    single_ms = one_after_the_other(bench, mine)
+    phases = phases_ms(bench, mine)
+    single_s, used_s = cpu_s(bench.pid) - used_s, cpu_s(bench.pid)
+    per_s, crowd_ms = all_at_once(bench, crowd)
+    phases_ms(bench, crowd)
+    crowd_s = cpu_s(bench.pid) - used_s
+    return {
+        "fsync_ms": round(fsync_ms, 3),
+        "p50_ms": round(statistics.median(single_ms), 2),
+        "p99_ms": round(percentile(single_ms, 0.99), 2),
+        "budget_ms": None if budget_ms is None else round(budget_ms + fsync_ms, 2),
+        "cpu_ms": round(single_s * 1000 / runs, 2),
+        "per_s_8": round(per_s),
+        "p50_ms_8": round(statistics.median(crowd_ms), 2),
+        "p99_ms_8": round(percentile(crowd_ms, 0.99), 2),
+        "cpu_ms_8": round(crowd_s * 1000 / runs, 2),
+        "resident_mb": round(resident_mb(bench.pid)),
+        **{f"{phase}_ms": value for phase, value in phases.items()},
+    }
+
+
+def engine_alone(nodes: int) -> float:
+    """Median of `decide` for the same question in this process, without any server."""
+    cluster = engine.cluster(nodes, seed=nodes)
+    view, names = engine.view_of(cluster), list(cluster)
+    request = engine.REQUESTS["fits"]
+    return engine.timed(lambda: decide(request, view, candidates=names), 100)["p50_ms"]
+
+
+def growth(rows: list[Row]) -> float | None:
+    """p50 at the largest size over p50 at the smallest, of the rows at 40 %."""
+    by_size = {row["nodes"]: row["p50_ms"] for row in rows if row["fill"] == FORTY.title}
+    if len(by_size) < 2:
+        return None
+    return round(float(by_size[max(by_size)] / by_size[min(by_size)]), 2)
+
+
+def report(rows: list[Row]) -> None:
+    """Prints the table, one column per row, and the verdicts."""
+    for name in rows[0]:
+        print(f"{name:>14}  " + "  ".join(f"{row[name]!s:>9}" for row in rows))
+    if (found := growth(rows)) is not None:
+        print(f"\ngrowth of p50 at 40 %: {found} (budget {BUDGET_GROWTH} from 100 to 5000 nodes)")
+    print(f"budgets: {BUDGET_PER_S} decisions/s with 8 at once at 400 nodes (per_s_8),")
+    print(f"{BUDGET_MB} MB at 1000 nodes as HAMi; budget_ms is p50 at one client with one fsync")
+
+
+def main() -> None:
+    """Measures, prints the table and writes the results."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--runs", type=int, default=400, help="decisions per client mode")
+    parser.add_argument(
+        "--sizes", type=lambda text: [int(part) for part in text.split(",")], default=list(SIZES)
+    )
+    parser.add_argument("--fill", choices=("hami", "40", "both"), default="both")
+    arguments = parser.parse_args()
+    cases = [(n, AS_HAMI[n]) for n in arguments.sizes if n in AS_HAMI and arguments.fill != "40"]
+    cases += [(n, FORTY) for n in arguments.sizes if arguments.fill != "hami"]
+    where = machine()
+    print(", ".join(f"{name} {value}" for name, value in where.items()))
+    print(f"{CARDS} cards per node, durable Postgres, NATS, Redis, emulated API server;")
+    print("traces, decision records, outbox and pod events on\n", flush=True)
+    rows = []
+    for nodes, fill in cases:
+        started = time.monotonic()
+        rows.append(measure(nodes, fill, arguments.runs))
+        took_s = time.monotonic() - started
+        print(f"{nodes} nodes, {fill.title}: {took_s:.0f} s", flush=True)
+    print()
+    report(rows)
+    RESULTS.parent.mkdir(exist_ok=True)
+    result = {"machine": where, "rows": rows, "growth_p50": growth(rows)}
+    RESULTS.write_text(json.dumps(result, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()
