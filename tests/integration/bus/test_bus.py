@@ -1,14 +1,16 @@
 """The bus over a real NATS: delivery, dead letters, reconnects, and who may read what."""
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime
 from pathlib import Path
+from uuid import uuid4
 
 import nats
 import pytest
 from hamicommon import events
-from hamicommon.bus.client import Bus, Deliver, Message, Subscription, open_bus
+from hamicommon.bus.client import Bus, Deliver, Message, Outgoing, Subscription, open_bus
 from hamicommon.bus.permissions import agent_user
 from hamicommon.errors import InvalidRequest, Unavailable
 from hamicommon.settings import NatsSettings
@@ -261,3 +263,76 @@ async def _permission_error(refused: asyncio.Queue[str], subject: str) -> None:
         message = await refused.get()
     assert "permissions violation" in message, message
     assert subject.lower() in message, (subject, message)
+
+
+def outgoing(message_id: str, subject: str = "hami.inventory.v1.a") -> Outgoing:
+    body = inventory(f"n{message_id}").model_dump_json().encode()
+    return Outgoing(subject=subject, data=body, message_id=message_id)
+
+
+async def test_many_messages_are_stored_at_once_and_a_repeated_one_only_once(
+    bus: Bus, nats_url: str
+) -> None:
+    errors = await bus.publish_all([outgoing("1"), outgoing("2"), outgoing("1"), outgoing("3")])
+
+    assert errors == [None] * 4
+    client = await nats.connect(nats_url)
+    try:
+        info = await client.jetstream().stream_info(events.INVENTORY_STREAM)
+        assert info.state.last_seq == 3
+    finally:
+        await client.close()
+
+
+async def test_of_many_messages_each_says_whether_it_was_stored(bus: Bus) -> None:
+    stored, lost = await bus.publish_all([outgoing("1"), outgoing("2", "no.stream.takes.this")])
+
+    assert stored is None
+    assert isinstance(lost, Unavailable)
+    assert "no.stream.takes.this" in str(lost)
+
+
+async def test_many_messages_without_a_server_are_all_refused() -> None:
+    settings = NatsSettings(url="nats://127.0.0.1:1", connect_timeout_s=0.05)
+    async with open_bus(settings, "test") as away:
+        errors = await away.publish_all([outgoing("1"), outgoing("2")])
+
+    assert [type(error) for error in errors] == [Unavailable, Unavailable]
+
+
+async def test_a_follower_without_echo_hears_others_and_not_its_own_bus(
+    bus: Bus, nats_url: str
+) -> None:
+    inbox = Inbox()
+
+    async def refuse_first(message: Message) -> None:
+        if b"broken" in message.data:
+            raise InvalidRequest("node: broken is not a node")
+        await inbox.take(message)
+
+    settings = NatsSettings(url=nats_url)
+    async with open_bus(settings, "replica", echo=False) as replica:
+        following = asyncio.create_task(replica.follow("hami.inventory.v1.*", refuse_first))
+        heard_once, stored = False, Inbox()
+        consuming = asyncio.create_task(replica.consume(INVENTORIES, stored.take))
+        # Nothing tells when the subscription has reached the server, but the first message.
+        while not heard_once:
+            await bus.publish("hami.inventory.v1.a", inventory("hello"), message_id=uuid4().hex)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(0.1):
+                    assert b"hello" in (await inbox.next()).data
+                    heard_once = True
+
+        assert await replica.publish_all([outgoing("own")]) == [None]
+        await bus.publish("hami.inventory.v1.b", inventory("broken"), message_id="broken")
+        await bus.publish("hami.inventory.v1.b", inventory("other"), message_id="other")
+
+        heard = [(await inbox.next()).data]
+        while b"other" not in heard[-1]:
+            heard.append((await inbox.next()).data)
+        assert not any(b"nown" in data or b"broken" in data for data in heard)
+        # JetStream delivers it all the same.
+        while b"nown" not in (await stored.next()).data:
+            pass
+        for task in (following, consuming):
+            task.cancel()

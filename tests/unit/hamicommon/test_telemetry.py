@@ -1,5 +1,6 @@
 """Log lines are JSON with their context; spans reach the file; traces cross carriers."""
 
+import contextlib
 import json
 import logging
 from pathlib import Path
@@ -70,3 +71,22 @@ def test_a_link_names_the_other_trace_and_garbage_makes_none() -> None:
 def test_probes_are_not_traced() -> None:
     assert telemetry.is_probe({"path": "/readyz"})
     assert not telemetry.is_probe({"path": "/filter"})
+
+
+def test_a_leaf_span_belongs_to_the_span_around_it_and_keeps_an_error(tmp_path: Path) -> None:
+    path = tmp_path / "t.jsonl"
+    provider = TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(FileSpanExporter(path)))
+    tracer = provider.get_tracer("t")
+
+    with tracer.start_as_current_span("outer"):
+        with telemetry.leaf_span(tracer, "quiet"):
+            pass
+        with contextlib.suppress(ValueError), telemetry.leaf_span(tracer, "loud"):
+            raise ValueError("no")
+    provider.shutdown()
+
+    quiet, loud, outer = [json.loads(text) for text in path.read_text().splitlines()]
+    assert {quiet["parent_id"], loud["parent_id"]} == {outer["context"]["span_id"]}
+    assert (quiet["status"], loud["status"], outer["status"]) == ("UNSET", "ERROR", "UNSET")
+    assert loud["events"][0]["attributes"]["exception.message"] == "no"

@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from contextvars import ContextVar
 from datetime import UTC, datetime
 from pathlib import Path
-from types import MappingProxyType
+from types import MappingProxyType, TracebackType
 from typing import Any
 
 import orjson
@@ -27,7 +27,7 @@ from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExport
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult
-from opentelemetry.trace import Link, SpanContext
+from opentelemetry.trace import Link, Span, SpanContext, StatusCode, Tracer
 
 from hamicommon.settings import TelemetrySettings
 
@@ -165,6 +165,34 @@ def shutdown() -> None:
     provider = trace.get_tracer_provider()
     if isinstance(provider, TracerProvider):
         provider.shutdown()
+
+
+class leaf_span:  # noqa: N801 - used as a statement, like contextlib's own
+    """A span around a block in which no other span begins.
+
+    A third of the cost of `start_as_current_span`, which also sets and resets the context.
+    """
+
+    __slots__ = ("_name", "_span", "_tracer")
+
+    def __init__(self, tracer: Tracer, name: str) -> None:
+        self._tracer = tracer
+        self._name = name
+
+    def __enter__(self) -> Span:
+        self._span = self._tracer.start_span(self._name)
+        return self._span
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if isinstance(error, Exception):
+            self._span.record_exception(error)
+            self._span.set_status(StatusCode.ERROR, f"{type(error).__name__}: {error}")
+        self._span.end()
 
 
 def inject(headers: MutableMapping[str, str] | None = None) -> dict[str, str]:

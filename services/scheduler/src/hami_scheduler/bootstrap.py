@@ -58,7 +58,9 @@ async def _open_outside(settings: Settings, vendors: Vendors, stack: AsyncExitSt
         open_database(settings.postgres, application=NAME, faults=faults)
     )
     bus = around(
-        await stack.enter_async_context(open_bus(settings.nats, NAME, owns_streams=True)),
+        await stack.enter_async_context(
+            open_bus(settings.nats, NAME, owns_streams=True, echo=False)
+        ),
         "bus",
         faults,
     )

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
+from hamicommon import telemetry
 from hamicommon.domain.allocations import Allocation, AllocationState, Placement
 from hamicommon.domain.ids import GpuUuid, NodeName, PodUid
 from hamicommon.domain.requests import PodRequest, Policy
@@ -150,7 +151,7 @@ class Reserving:
         lost: set[GpuUuid],
         course: Course,
     ) -> Decision:
-        with tracer.start_as_current_span("place"), course.phase("place"):
+        with telemetry.leaf_span(tracer, "place"), course.phase("place"):
             decision = decide(request, self._view.cluster, candidates=names, without_cards=lost)
         course.view_version = decision.view_version
         return decision
@@ -182,7 +183,7 @@ class Reserving:
             lease_s=self._reservation_s,
             replaces=replaces,
         )
-        with tracer.start_as_current_span("reserve"), course.phase("reserve"):
+        with telemetry.leaf_span(tracer, "reserve"), course.phase("reserve"):
             change = await self._store.reserve(draft)
         self._view.apply(change.counters)
         self._instruments.transitions.labels(AllocationState.RESERVED.value).inc()

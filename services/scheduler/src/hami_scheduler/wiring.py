@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -10,7 +9,7 @@ from typing import Any
 from hamicommon.bus.client import Deliver, Subscription
 from hamicommon.domain.requests import PodRequest, Policy
 from hamicommon.errors import Unavailable
-from hamicommon.events import EVENTS_STREAM, INVENTORY_STREAM, REPORTS_STREAM
+from hamicommon.events import INVENTORY_STREAM, REPORTS_STREAM
 from hamicommon.k8s.annotations import DEVICE_CORDON, annotations_of, decode_cordon
 from hamicommon.k8s.informer import Informer
 from hamicommon.k8s.resources import pod_request, wants_devices
@@ -281,6 +280,7 @@ def _bus_loops(
         journal=outside.journal,
     )
     follower, snapshots = LedgerFollower(core.view), GrantSnapshots(outside.store)
+    outside.relay.listener = follower.relayed
     # The first two share their work among replicas; each replica follows the ledger for itself.
     inventory_source = Subscription(
         stream=INVENTORY_STREAM,
@@ -291,18 +291,11 @@ def _bus_loops(
     reports_source = Subscription(
         stream=REPORTS_STREAM, subject="hami.reports.v1.*", consumer="scheduler-reports"
     )
-    events_source = Subscription(
-        stream=EVENTS_STREAM,
-        subject=EVENTS_SUBJECT,
-        consumer=f"scheduler-view-{uuid.uuid4().hex[:12]}",
-        deliver=Deliver.NEW,
-        ephemeral=True,
-    )
     bus = outside.bus
     return (
         ("inventory", lambda: bus.consume(inventory_source, inventories.handle)),
         ("reports", lambda: bus.consume(reports_source, reports.handle)),
-        ("ledger-events", lambda: bus.consume(events_source, follower.handle)),
+        ("ledger-events", lambda: bus.follow(EVENTS_SUBJECT, follower.handle)),
         ("snapshots", lambda: bus.serve(SNAPSHOT_SUBJECT, QUEUE, snapshots.respond)),
     )
 

@@ -11,7 +11,7 @@ import contextlib
 import logging
 import ssl
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 
 import nats
@@ -34,6 +34,7 @@ from hamicommon.bus.consuming import (
     trace_of,
 )
 from hamicommon.bus.permissions import inbox_prefix
+from hamicommon.bus.publishing import Outgoing, publish_all
 from hamicommon.bus.streams import ensure_streams
 from hamicommon.errors import InvalidRequest, Unavailable
 from hamicommon.settings import NatsSettings
@@ -44,6 +45,7 @@ __all__ = [
     "Handler",
     "Message",
     "NobodyAnswers",
+    "Outgoing",
     "Responder",
     "Subscription",
     "open_bus",
@@ -113,6 +115,14 @@ class Bus:
         except (nats.errors.Error, OSError, TimeoutError) as exc:
             raise Unavailable(f"NATS: publish on {subject}: {exc or type(exc).__name__}") from exc
 
+    async def publish_all(
+        self, messages: Sequence[Outgoing], *, timeout_s: float = PUBLISH_TIMEOUT_S
+    ) -> list[Unavailable | None]:
+        """Stores many messages, sent together; for each None, or why it may not be stored."""
+        if not self.connected:
+            return [Unavailable("NATS is not connected")] * len(messages)
+        return await publish_all(self._js, messages, timeout_s=timeout_s)
+
     async def request(
         self, subject: str, payload: BaseModel, *, timeout_s: float = REQUEST_TIMEOUT_S
     ) -> bytes:
@@ -156,6 +166,32 @@ class Bus:
             with contextlib.suppress(nats.errors.Error, OSError):
                 await subscription.unsubscribe()
 
+    async def follow(self, subject: str, handle: Handler) -> None:
+        """Calls `handle` for each message from now on, at most once, until cancelled.
+
+        For caches that can do without one: nothing is stored, acknowledged or delivered again, and
+        what passes while the connection is away is missed. With `echo=False` the messages of this
+        connection are left out.
+        """
+
+        async def on_message(raw: Msg) -> None:
+            message = Message(subject=raw.subject, data=raw.data, stream_sequence=0, deliveries=1)
+            with trace_of(raw):
+                try:
+                    await handle(message)
+                except (InvalidRequest, Unavailable) as exc:
+                    logger.warning(
+                        "message passed over", extra={"subject": raw.subject, "error": str(exc)}
+                    )
+
+        await self._was_up.wait()
+        subscription = await self._client.subscribe(subject, cb=on_message)
+        try:
+            await asyncio.Event().wait()
+        finally:
+            with contextlib.suppress(nats.errors.Error, OSError):
+                await subscription.unsubscribe()
+
     async def consume(self, what: Subscription, handle: Handler) -> None:
         """Calls `handle` for every message, in order, until cancelled or the bus is closed."""
         consumer = Consumer(self._js, what, handle, on_dead_letter=self._count_dead_letter)
@@ -178,11 +214,12 @@ class Bus:
 
 @asynccontextmanager
 async def open_bus(
-    settings: NatsSettings, name: str, *, owns_streams: bool = False
+    settings: NatsSettings, name: str, *, owns_streams: bool = False, echo: bool = True
 ) -> AsyncIterator[Bus]:
     """Connects as `name`, in the background while the server is away.
 
-    `owns_streams` makes the streams on every connect; agents have no right to.
+    `owns_streams` makes the streams on every connect; agents have no right to. Without `echo` the
+    server keeps this connection's messages from its own `follow` and `serve` (not from `consume`).
     """
     client = Client()
     js = client.jetstream(timeout=PUBLISH_TIMEOUT_S)
@@ -211,6 +248,7 @@ async def open_bus(
                     max_reconnect_attempts=-1,
                     reconnect_time_wait=_RECONNECT_WAIT_S,
                     allow_reconnect=True,
+                    no_echo=not echo,
                     error_cb=on_error,
                     reconnected_cb=on_connect,
                 )

@@ -113,16 +113,18 @@ class Database:
 
         Raises: see `translated`.
         """
-        async with self.connection() as connection:
-            return list(await connection.fetch(query, *args))
+        with translated():
+            async with self._pool.acquire(timeout=self._settings.connect_timeout_s) as connection:
+                return list(await connection.fetch(query, *args))
 
     async def fetchrow(self, query: str, *args: object) -> Any:
         """The first row of one statement, or None.
 
         Raises: see `translated`.
         """
-        async with self.connection() as connection:
-            return await connection.fetchrow(query, *args)
+        with translated():
+            async with self._pool.acquire(timeout=self._settings.connect_timeout_s) as connection:
+                return await connection.fetchrow(query, *args)
 
     async def ping(self) -> None:
         """Raises: Unavailable when the ledger does not answer."""

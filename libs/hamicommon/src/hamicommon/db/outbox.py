@@ -14,14 +14,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 import asyncpg
-from opentelemetry import context as otel_context
-from pydantic import BaseModel, RootModel
+import orjson
 
-from hamicommon import telemetry
+from hamicommon.bus.client import Outgoing
 from hamicommon.db.database import DRIVER_ERRORS, Database
 from hamicommon.errors import HamiError, Unavailable
 
@@ -55,21 +54,26 @@ class Publisher(Protocol):
         """False: nothing can be published now."""
         ...
 
-    async def publish(self, subject: str, payload: BaseModel, *, message_id: str) -> None:
-        """Stores one message. Raises: Unavailable."""
+    async def publish_all(self, messages: Sequence[Outgoing]) -> list[Unavailable | None]:
+        """Stores messages; for each None, or why it may not be stored."""
         ...
 
 
-class Fact(RootModel[dict[str, Any]]):
-    """A payload as it was written; its model validated it then."""
+Listener = Callable[[str, Mapping[str, Any]], Awaitable[None]]
+"""Gets the subject and the payload of a fact."""
 
 
 class OutboxRelay:
-    """Moves rows from the outbox to the bus."""
+    """Moves rows from the outbox to the bus.
+
+    `listener` is told what this relay announced: rows of other replicas are among them, and a bus
+    connection does not hear its own messages.
+    """
 
     def __init__(self, database: Database, bus: Publisher) -> None:
         self._database = database
         self._bus = bus
+        self.listener: Listener | None = None
         self._woken = asyncio.Event()
         self.published = 0
         self.failures = 0
@@ -112,25 +116,20 @@ class OutboxRelay:
             rows = await connection.fetch(_TAKE)
             if not rows:
                 return 0
-            results = await asyncio.gather(
-                *(self._publish(row) for row in rows), return_exceptions=True
-            )
-            done = [row["id"] for row, error in zip(rows, results, strict=True) if error is None]
-            await connection.execute(_DONE, done)
+            errors = await self._bus.publish_all([_message(row) for row in rows])
+            done = [row for row, error in zip(rows, errors, strict=True) if error is None]
+            await connection.execute(_DONE, [row["id"] for row in done])
         self.published += len(done)
-        for error in results:
-            if isinstance(error, BaseException):
+        await self._tell(done)
+        for error in errors:
+            if error is not None:
                 raise error
         return len(done)
 
-    async def _publish(self, row: Any) -> None:
-        token = otel_context.attach(telemetry.extract({"traceparent": row["traceparent"]}))
-        try:
-            # The time stamp keeps ids apart when a ledger is made anew beside an old bus.
-            message_id = f"outbox-{row['id']}-{row['created_at'].timestamp():.6f}"
-            await self._bus.publish(row["subject"], Fact(row["payload"]), message_id=message_id)
-        finally:
-            otel_context.detach(token)
+    async def _tell(self, rows: Sequence[Any]) -> None:
+        if self.listener is not None:
+            for row in rows:
+                await self.listener(row["subject"], row["payload"])
 
     async def _prune(self) -> None:
         while True:
@@ -155,6 +154,16 @@ class OutboxRelay:
             await closed.wait()
         finally:
             await connection.close(timeout=1)
+
+
+def _message(row: Any) -> Outgoing:
+    return Outgoing(
+        subject=row["subject"],
+        data=orjson.dumps(row["payload"]),
+        # The time stamp keeps ids apart when a ledger is made anew beside an old bus.
+        message_id=f"outbox-{row['id']}-{row['created_at'].timestamp():.6f}",
+        headers={"traceparent": row["traceparent"]} if row["traceparent"] else {},
+    )
 
 
 def _setter(event: asyncio.Event) -> Callable[[object], None]:
