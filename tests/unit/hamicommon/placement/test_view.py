@@ -150,3 +150,12 @@ def test_a_frozen_moment_is_not_touched_by_what_comes_after() -> None:
     assert frozen.used[0].tolist() == [[1, 100, 10], [0, 0, 0]]
     assert counted.used[0, 0].tolist() == [5, 500, 50]
     assert counted.inventory_version == frozen.inventory_version != view.inventory_version
+
+
+def test_a_frozen_moment_may_tell_the_counters_of_some_nodes_only() -> None:
+    view = view_of({"a": [card("g0")], "b": [card("g1", used=(2, 20, 2))]})
+
+    frozen = view.frozen([NodeName("b"), NodeName("unknown")])
+
+    assert frozen.names == ("a", "b")
+    assert (frozen.rows, frozen.used.tolist()) == ((1,), [[[2, 20, 2]]])

@@ -12,9 +12,9 @@ from copy import deepcopy
 from dataclasses import dataclass, field
 
 from hamicommon.admission.patches import Operation, diff
+from hamicommon.admission.remarks import remarks
 from hamicommon.errors import InvalidRequest
 from hamicommon.k8s import annotations as keys
-from hamicommon.k8s.resources import parse_weights
 from hamicommon.vendors.base import JsonObject
 from hamicommon.vendors.registry import Vendors
 
@@ -73,7 +73,7 @@ def mutate(pod: JsonObject, rules: AdmissionRules, *, traceparent: str = "") -> 
             after["spec"]["schedulerName"] = rules.scheduler_name
             if spec.get("nodeName"):
                 return _denied("pod has node assigned")
-        warnings += _policy_warnings(pod)
+        warnings += remarks(pod, rules.vendors)
     _set_annotations(after, rules.vendors, traceparent if wants else "")
     return Verdict(allowed=True, patch=diff(pod, after), warnings=warnings)
 
@@ -110,18 +110,6 @@ def _privileged(spec: JsonObject) -> Iterator[str]:
     for container in _containers(spec):
         if (container.get("securityContext") or {}).get("privileged"):
             yield container.get("name", "")
-
-
-def _policy_warnings(pod: JsonObject) -> tuple[str, ...]:
-    """Says early what the scheduler will refuse; HAMi admits such a pod too."""
-    weights = keys.annotations_of(pod).get(keys.SCORING_WEIGHTS)
-    if weights is None:
-        return ()
-    try:
-        parse_weights(weights)
-    except InvalidRequest as exc:
-        return (str(exc),)
-    return ()
 
 
 def _set_annotations(pod: JsonObject, vendors: Vendors, traceparent: str) -> None:

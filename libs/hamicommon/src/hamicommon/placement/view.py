@@ -39,10 +39,13 @@ class Frozen(NamedTuple):
     inventory_version: int
     """Equal for moments between which no node's cards were written, only counters."""
     names: tuple[NodeName, ...]
+    """All nodes, in no particular order."""
     usages: tuple[tuple[DeviceUsage, ...], ...]
     """Per node, its cards by place; their own `used_*` may be older than `used`."""
+    rows: tuple[int, ...]
+    """Which of the nodes `used` tells of, as positions in `names`."""
     used: npt.NDArray[np.int32]
-    """(nodes, places, 3): used slots, MiB and percent of every card."""
+    """(rows, places, 3): used slots, MiB and percent of every card."""
 
 
 class ClusterView:
@@ -67,6 +70,8 @@ class ClusterView:
         self._places: dict[GpuUuid, tuple[int, int]] = {}
         self._model_ids: dict[Model, int] = {}
         self._ranks: Int | None = None
+        self._known: tuple[tuple[NodeName, ...], tuple[tuple[DeviceUsage, ...], ...]] | None = None
+        """Names and usages as tuples, made once per inventory version."""
 
     @property
     def nodes(self) -> Collection[NodeName]:
@@ -95,7 +100,7 @@ class ClusterView:
         self._write(row, newest)
         self._pairs[row] = self._pair_matrix(self._usages[row], pair_scores or {})
         self.version += 1
-        self.inventory_version += 1
+        self._inventory_changed()
 
     def remove_node(self, node: NodeName) -> None:
         """Forgets a node and its cards, if it is known."""
@@ -115,7 +120,7 @@ class ClusterView:
         self._write_row(last, ())
         self._ranks = None
         self.version += 1
-        self.inventory_version += 1
+        self._inventory_changed()
 
     def apply(
         self, uuid: GpuUuid, *, slots: int, memory_mib: int, core_percent: int, version: int
@@ -153,16 +158,28 @@ class ClusterView:
             for column, usage in enumerate(self._usages[row])
         )
 
-    def frozen(self) -> Frozen:
-        """Everything it knows now, for the record of a decision; copies the counters only."""
-        count, table = len(self._names), self._table
+    def frozen(self, nodes: Collection[NodeName] | None = None) -> Frozen:
+        """What it knows now, for the record of a decision: all cards, counters of some nodes.
+
+        Copies counters only; `nodes` None means all, and unknown ones are left out.
+        """
+        if self._known is None:
+            self._known = (tuple(self._names), tuple(self._usages))
+        names, usages = self._known
+        if nodes is None:
+            rows: Sequence[int] = range(len(names))
+        else:
+            rows = [self._rows[node] for node in nodes if node in self._rows]
+        table = self._table
         columns = (table.used_slots, table.used_memory, table.used_core)
+        where = slice(0, len(names)) if nodes is None else np.array(rows, np.int64)
         return Frozen(
             version=self.version,
             inventory_version=self.inventory_version,
-            names=tuple(self._names),
-            usages=tuple(self._usages),
-            used=np.stack([column[:count] for column in columns], axis=-1).astype(np.int32),
+            names=names,
+            usages=usages,
+            rows=tuple(rows),
+            used=np.stack([column[where] for column in columns], axis=-1).astype(np.int32),
         )
 
     def rows_of(self, nodes: Collection[NodeName] | None) -> tuple[Int, tuple[NodeName, ...]]:
@@ -226,6 +243,10 @@ class ClusterView:
         scores: Floats = _SCORE_WEIGHT * (shares[:, 0] + shares[:, 1] + shares[:, 2])
         scores[(totals == 0).any(axis=1)] = 0
         return scores
+
+    def _inventory_changed(self) -> None:
+        self.inventory_version += 1
+        self._known = None
 
     def _append(self, node: NodeName) -> int:
         row = len(self._names)

@@ -1,0 +1,78 @@
+"""What is odd about a pod's request, without being wrong: said at admission and by explain.
+
+Each remark names the annotation or resource, the value, and what is done with it (docs/explain.md
+has the list). HAMi takes all of these in silence.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from hamicommon.errors import InvalidRequest
+from hamicommon.k8s import annotations as keys
+from hamicommon.k8s.resources import containers_of, parse_weights
+from hamicommon.vendors.base import JsonObject
+from hamicommon.vendors.registry import Vendors
+
+NODE_POLICIES = ("binpack", "spread")
+CARD_POLICIES = ("binpack", "spread", "topology-aware", "mutex", "numa")
+
+
+def remarks(pod: JsonObject, vendors: Vendors) -> tuple[str, ...]:
+    """All remarks about a pod that asks for cards, in a fixed order."""
+    annotations = keys.annotations_of(pod)
+    return (*_policies(annotations), *_selections(annotations, vendors), *_twice(pod, vendors))
+
+
+def _policies(annotations: dict[str, str]) -> Iterator[str]:
+    node = annotations.get(keys.NODE_POLICY, "").strip()
+    if node and node not in NODE_POLICIES:
+        yield (
+            f"annotation {keys.NODE_POLICY} is {node!r}: {' or '.join(NODE_POLICIES)} is wanted; "
+            "it is taken as binpack"
+        )
+    for entry in keys.split_list(annotations.get(keys.GPU_POLICY, "")):
+        if entry and entry not in CARD_POLICIES:
+            yield (
+                f"annotation {keys.GPU_POLICY} has {entry!r}: a comma list of "
+                f"{', '.join(CARD_POLICIES)} is wanted; the unknown entry is left out, and "
+                "without another one it is taken as spread"
+            )
+    weights = annotations.get(keys.SCORING_WEIGHTS)
+    if weights is not None:
+        try:
+            parse_weights(weights)
+        except InvalidRequest as exc:
+            yield str(exc)
+
+
+def _selections(annotations: dict[str, str], vendors: Vendors) -> Iterator[str]:
+    for vendor in vendors:
+        chosen = vendor.select(annotations)
+        for what, wanted, unwanted in (
+            ("uuid", chosen.use_uuids, chosen.avoid_uuids),
+            ("type", chosen.use_types, chosen.avoid_types),
+        ):
+            both = [entry for entry in wanted if entry and entry in unwanted]
+            if both:
+                yield (
+                    f"card {what} {', '.join(both)} is both wanted and unwanted by the pod's "
+                    f"annotations for {vendor.word}: the unwanted wins, no such card is given"
+                )
+
+
+def _twice(pod: JsonObject, vendors: Vendors) -> Iterator[str]:
+    for _, container in containers_of(pod):
+        resources = container.get("resources") or {}
+        named = {**(resources.get("requests") or {}), **(resources.get("limits") or {})}
+        for vendor in vendors:
+            amount, percent = vendor.resources.memory, vendor.resources.memory_percent
+            if amount and percent and _given(named, amount) and _given(named, percent):
+                yield (
+                    f"container {container.get('name', '')!r} asks for memory twice, {amount} "
+                    f"{named[amount]} and {percent} {named[percent]}: {amount} wins"
+                )
+
+
+def _given(named: JsonObject, resource: str) -> bool:
+    return str(named.get(resource, "0")) != "0"

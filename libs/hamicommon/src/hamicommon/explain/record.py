@@ -1,0 +1,172 @@
+"""What is stored with one decision beside the moment's blobs, as compressed JSON and back.
+
+In: what /filter answered; out: bytes for `decisions.shortfalls`, and `Record`, which `answer.py`
+explains. A reason is written once, with the number of the nodes that gave it: of thousands of nodes
+few say something of their own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from datetime import datetime
+from typing import Any
+
+from pydantic import TypeAdapter
+
+from hamicommon.domain.ids import NodeName, PodUid
+from hamicommon.domain.requests import ContainerRequest, PodRequest, Policy, Selection
+from hamicommon.explain.moment import Moment, blob_of, thaw, unpacked
+from hamicommon.placement.rules import NODE_UNREGISTERED
+from hamicommon.placement.view import ClusterView
+
+MOST_SCORES = 20
+"""Nodes whose scores are kept: the most preferred."""
+MOST_STRANGERS = 20
+"""Nodes without a card of ours that are kept by name; the others are counted."""
+
+_CONTAINERS = TypeAdapter(tuple[ContainerRequest, ...])
+_SELECTIONS = TypeAdapter(dict[str, Selection])
+_POLICY = TypeAdapter(Policy)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QuotaShort:
+    """A quota that refused; amounts in the resource's own unit (MiB, percent)."""
+
+    namespace: str
+    resource: str
+    limit: int
+    used: int
+    wanted: int
+
+    @property
+    def short(self) -> int:
+        """How much is missing."""
+        return self.wanted - (self.limit - self.used)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Record:
+    """One decision as it was stored."""
+
+    request: PodRequest | None
+    """None when the pod could not be read; then `message` says why."""
+    outcome: str
+    """`placed`, `refused` or `error`."""
+    node: NodeName | None
+    message: str
+    summary: str
+    candidates: int
+    reasons: Mapping[NodeName, str]
+    """HAMi's reason of every refused candidate with cards."""
+    strangers: Sequence[NodeName] = ()
+    """Candidates without a card, the first of them."""
+    stranger_count: int = 0
+    scores: Mapping[NodeName, float] = field(default_factory=dict)
+    """The most preferred nodes that fitted, the chosen one last."""
+    fitting: int = 0
+    """How many nodes fitted."""
+    quota: QuotaShort | None = None
+    view: ClusterView | None = None
+    """The cards it was decided on, of the nodes that were kept; None when none were."""
+    decided_at: datetime
+    detail_at: datetime
+    """When the repetition whose cards are kept was decided."""
+    last_at: datetime
+    repeat_count: int
+    view_version: int
+    trace_id: str
+
+
+def detail_bytes(
+    *,
+    reasons: Mapping[NodeName, str],
+    scores: Mapping[NodeName, float],
+    quota: QuotaShort | None,
+    moment: Moment | None,
+) -> bytes:
+    """What a refusal or a placement leaves beside its moment."""
+    strangers = [node for node, reason in reasons.items() if reason == NODE_UNREGISTERED]
+    texts = {reason: n for n, reason in enumerate(dict.fromkeys(reasons.values()))}
+    told = () if moment is None else moment.nodes
+    by_row = [texts[reasons[node]] if node in reasons else -1 for node in told]
+    rest = reasons.keys() - set(told) - set(strangers)
+    best = list(scores.items())[-MOST_SCORES:]
+    detail: dict[str, Any] = {
+        "texts": list(texts),
+        "by_row": by_row,
+        "rest": {node: texts[reasons[node]] for node in sorted(rest)},
+        "strangers": sorted(strangers)[:MOST_STRANGERS],
+        "stranger_count": len(strangers),
+        "scores": [[node, round(score, 4)] for node, score in best],
+        "fitting": len(scores),
+        "quota": None if quota is None else asdict(quota),
+    }
+    return blob_of(detail).content
+
+
+def record_of(
+    row: Mapping[str, Any],
+    *,
+    inventory: bytes | None,
+    counters: bytes | None,
+    new_view: Callable[[], ClusterView],
+) -> Record:
+    """A row of `decisions` with its blobs."""
+    detail = unpacked(row["shortfalls"]) if row["shortfalls"] else {}
+    view = None
+    reasons: dict[NodeName, str] = {}
+    texts = detail.get("texts", [])
+    if inventory is not None and counters is not None:
+        view = thaw(inventory, counters, new_view)
+        names = [NodeName(node["node"]) for node in unpacked(inventory)]
+        rows = unpacked(counters)["nodes"]
+        for row_number, text in zip(rows, detail.get("by_row", ()), strict=False):
+            if text >= 0:
+                reasons[names[row_number]] = texts[text]
+    reasons |= {NodeName(node): texts[text] for node, text in detail.get("rest", {}).items()}
+    quota = detail.get("quota")
+    return Record(
+        request=_request_of(row),
+        outcome=row["outcome"],
+        node=row["node"],
+        message=row["message"],
+        summary=row["summary"],
+        candidates=row["candidates"],
+        reasons=reasons,
+        strangers=tuple(map(NodeName, detail.get("strangers", ()))),
+        stranger_count=detail.get("stranger_count", 0),
+        scores={NodeName(node): score for node, score in detail.get("scores", ())},
+        fitting=detail.get("fitting", 0),
+        quota=None if quota is None else QuotaShort(**quota),
+        view=view,
+        decided_at=row["at"],
+        detail_at=row["detail_at"],
+        last_at=row["last_at"],
+        repeat_count=row["repeat_count"],
+        view_version=row["view_version"],
+        trace_id=row["trace_id"],
+    )
+
+
+def request_json(request: PodRequest) -> dict[str, Any]:
+    """What the pod asked for, for `decisions.request`; its policy has a column of its own."""
+    return {
+        "containers": [asdict(container) for container in request.containers],
+        "selections": {vendor: asdict(one) for vendor, one in request.selections.items()},
+    }
+
+
+def _request_of(row: Mapping[str, Any]) -> PodRequest | None:
+    stored = row["request"]
+    if "containers" not in stored:
+        return None
+    return PodRequest(
+        uid=PodUid(row["pod_uid"]),
+        namespace=row["namespace"],
+        name=row["pod_name"],
+        containers=_CONTAINERS.validate_python(stored["containers"]),
+        selections=_SELECTIONS.validate_python(stored.get("selections", {})),
+        policy=_POLICY.validate_python(row["policy"]),
+    )

@@ -1,0 +1,147 @@
+"""What is short, and what would help, in one plain sentence: the pod's event, and explain's first.
+
+Computed after every refusal, off the way of the answer, from the arrays that the refusal holds;
+facts only. What would really have fitted is asked when somebody reads (`counterfactuals.py`).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+
+import numpy as np
+
+from hamicommon.domain.devices import GpuDevice
+from hamicommon.domain.ids import NodeName
+from hamicommon.domain.requests import DeviceRequest, PodRequest
+from hamicommon.explain.record import QuotaShort
+from hamicommon.explain.wording import cards, counted, group, listed, selection
+from hamicommon.placement.refusal import ShortfallTable
+from hamicommon.placement.rules import REASONS, Rule
+
+_IGNORED = (Rule.FITS, Rule.NO_CARD)
+
+
+def quota_sentence(quota: QuotaShort) -> str:
+    """For a pod that its namespace's quota refuses."""
+    left = max(0, quota.limit - quota.used)
+    return (
+        f"namespace {quota.namespace} has {left} of its quota of {quota.limit} limits."
+        f"{quota.resource} left and the pod wants {quota.wanted}: {quota.short} short; ask for "
+        "less, end another pod of the namespace, or raise the quota"
+    )
+
+
+def refusal_sentence(
+    request: PodRequest,
+    tables: Sequence[ShortfallTable],
+    devices: Iterable[Sequence[GpuDevice]],
+    *,
+    candidates: int,
+) -> str:
+    """For a pod that no card can take; `devices` are the cards of the nodes in question."""
+    table = max(tables, key=lambda one: len(one.nodes), default=None)
+    vendors = [w.vendor for c in request.containers for w in c.requests]
+    where = counted(candidates, "node")
+    if table is None:
+        return f"none of the {where} has a card of {listed(vendors)}; is a device plugin missing?"
+    wanted = _wanted(request, table)
+    seen = Counter(table.codes[table.codes != Rule.NO_CARD].tolist())
+    total, fitting = sum(seen.values()), seen.pop(int(Rule.FITS), 0)
+    if not total:
+        return f"none of the {where} has a card of {table.vendor}; is a device plugin missing?"
+    per_node = (table.codes != Rule.NO_CARD).sum(axis=1)
+    most = int(per_node.max())
+    if most < wanted.count:
+        return (
+            f"no node has {cards(wanted.count)} of {table.vendor}: the largest has {most}; "
+            "ask for fewer cards"
+        )
+    on = f"{cards(total)} on {counted(int((per_node > 0).sum()), 'node')}"
+    flat = [device for node in devices for device in node if device.vendor == table.vendor]
+    rules = {Rule(code): count for code, count in seen.items()}
+    first = max(rules, key=lambda rule: (rules[rule], rule), default=None)
+    if first is None or fitting:
+        most = int((table.codes == Rule.FITS).sum(axis=1).max())
+        why = _groups(rules)
+        return (
+            f"no node has {cards(wanted.count)} that fit: the best has {most}"
+            + (f" ({why} of {on})" if why else "")
+            + "; ask for fewer cards, or wait until a pod ends"
+        )
+    others = _groups({rule: count for rule, count in rules.items() if rule is not first})
+    said = _of_rule(first, table, request, flat, on, alone=not others)
+    return said.replace("; ", f" (and {others}); ", 1) if others else said
+
+
+def _wanted(request: PodRequest, table: ShortfallTable) -> DeviceRequest:
+    for container in request.containers:
+        for wanted in container.requests:
+            if (container.name, wanted.vendor) == (table.container, table.vendor):
+                return wanted
+    return next(w for c in request.containers for w in c.requests)
+
+
+def _groups(rules: Mapping[Rule, int]) -> str:
+    ordered = sorted(rules.items(), key=lambda item: (-item[1], item[0]))
+    return ", ".join(f"{count} {group(rule, REASONS.get(rule, ''))}" for rule, count in ordered)
+
+
+def _of_rule(
+    rule: Rule,
+    table: ShortfallTable,
+    request: PodRequest,
+    devices: Sequence[GpuDevice],
+    on: str,
+    *,
+    alone: bool,
+) -> str:
+    here = table.codes == rule
+    free, asked = int(table.available[here].max()), int(table.requested[here].max())
+    none = f"no card of {on}" if alone else f"none of {on}"
+    if rule is Rule.MEMORY:
+        largest = max((device.memory_mib for device in devices), default=0)
+        if asked > largest > 0:
+            return f"{none} has {asked} MiB: the largest has {largest} MiB; ask for less"
+        return (
+            f"{none} has {asked} MiB free: the most free is {max(free, 0)} MiB; "
+            "ask for less, or wait until a pod ends"
+        )
+    if rule is Rule.CORES:
+        return (
+            f"{none} has {asked} % of its cores free: the most free is {max(free, 0)} %; "
+            "ask for less, or wait until a pod ends"
+        )
+    if rule is Rule.TYPE:
+        types = listed(sorted({device.type for device in devices}))
+        chosen = request.selections.get(table.vendor)
+        asked_for = listed(words for _, words in selection(chosen)) if chosen else "the selection"
+        return f"{none} suits {asked_for}: they are {types}; change the pod's annotations"
+    helps = _HELPS.get(rule, "wait until a pod ends")
+    state = group(rule, REASONS.get(rule, str(rule)))
+    return f"{none} can take it: {int(np.count_nonzero(here))} {state}; {helps}"
+
+
+_HELPS = {
+    Rule.NOT_HEALTHY: "repair the cards",
+    Rule.CORDONED: "uncordon a card (annotation hami.io/device-cordon of its node)",
+    Rule.UUID: "change the pod's annotations",
+    Rule.EXCLUSIVE: "ask for less than 100 % of the cores, or wait until a card is idle",
+    Rule.MUTEX: "change the pod's policy, or wait until a card is idle",
+    Rule.MIG_MODE: "add a node whose cards are not in MIG mode",
+}
+
+
+def placed_sentence(
+    request: PodRequest, node: NodeName, *, fitting: int, candidates: int, kept: bool
+) -> str:
+    """For a pod that has its slices."""
+    if kept:
+        return f"it keeps the slices that it holds on {node}"
+    liking = "fullest" if request.policy.node != "spread" else "emptiest"
+    if fitting <= 1:
+        return f"{node} is the only one of {counted(candidates, 'node')} that fits"
+    return (
+        f"{fitting} of {counted(candidates, 'node')} fit, and {node} is the {liking} of them "
+        f"(node policy {request.policy.node})"
+    )

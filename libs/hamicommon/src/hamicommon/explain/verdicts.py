@@ -1,0 +1,229 @@
+"""The verdict on every node and card: the engine is asked again on the cards of the record.
+
+In: a `Record`; out: `Findings`, which `answer.py` puts into the whole explanation.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from hamicommon.domain.devices import DeviceUsage
+from hamicommon.domain.ids import GpuUuid, NodeName
+from hamicommon.domain.requests import PodRequest
+from hamicommon.explain.counterfactuals import Circumstances, Counterfactual, counterfactuals
+from hamicommon.explain.record import QuotaShort, Record
+from hamicommon.explain.wording import UNITS, cards, group, listed, shortfall
+from hamicommon.placement.place import feasible
+from hamicommon.placement.refusal import Shortfall
+from hamicommon.placement.rules import NODE_INSUFFICIENT
+from hamicommon.placement.view import ClusterView
+
+MOST_NODES = 100
+"""Nodes told card by card: the chosen one, those that fit, and those that miss the least."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CardVerdict:
+    """One card and the slice that was asked for."""
+
+    uuid: GpuUuid
+    index: int
+    type: str
+    fits: bool
+    reason: str = ""
+    """HAMi's word for the rule that refused."""
+    text: str = ""
+    requested: int | None = None
+    available: int | None = None
+    unit: str = ""
+    """Of both: MiB, percent or slots; empty where the rule compares no amounts."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeVerdict:
+    """One node and the whole pod."""
+
+    node: NodeName
+    fits: bool
+    chosen: bool = False
+    score: float | None = None
+    """Usage of the node before the placement, 0 idle to 30 full; only of nodes that fit."""
+    reason: str = ""
+    """HAMi's reason string."""
+    text: str = ""
+    cards: Sequence[CardVerdict] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Findings:
+    """What the engine says when asked again on the record's cards."""
+
+    nodes: Sequence[NodeVerdict] = ()
+    left_out: int = 0
+    changes: Sequence[Counterfactual] = ()
+    notes: Sequence[str] = ()
+
+
+def findings(record: Record, about: Circumstances, new_view: Callable[[], ClusterView]) -> Findings:
+    """Per node and card, and what would have helped."""
+    if record.request is None:
+        return Findings()
+    if record.view is None:
+        verdicts = [
+            NodeVerdict(node=node, fits=False, reason=reason, text=reason)
+            for node, reason in sorted(record.reasons.items())
+        ]
+        note = "the cards that this was decided on were not recorded"
+        return Findings(
+            nodes=verdicts[:MOST_NODES],
+            left_out=max(0, len(verdicts) - MOST_NODES),
+            notes=(note,) if record.outcome != "error" else (),
+        )
+    candidates = sorted(record.reasons) if record.reasons else sorted(record.view.nodes)
+    verdicts, notes = _verdicts(record, record.request, record.view, candidates, about)
+    changes: list[Counterfactual] = []
+    if record.outcome == "refused" and record.quota is None:
+        changes = list(counterfactuals(record.request, record.view, candidates, about, new_view))
+    if record.quota is not None:
+        changes = [_quota_change(record.quota)]
+    return Findings(
+        nodes=verdicts[:MOST_NODES],
+        left_out=max(0, max(len(verdicts), record.fitting) - MOST_NODES),
+        changes=changes,
+        notes=notes,
+    )
+
+
+def _verdicts(
+    record: Record,
+    request: PodRequest,
+    view: ClusterView,
+    candidates: Sequence[NodeName],
+    about: Circumstances,
+) -> tuple[list[NodeVerdict], list[str]]:
+    found = feasible(request, view, candidates)
+    verdicts = []
+    for node in candidates:
+        usages = [usage for usage, _ in view.cards(node)]
+        if node in found.placements and record.quota is None:
+            verdicts.append(
+                NodeVerdict(
+                    node=node,
+                    fits=True,
+                    chosen=node == record.node,
+                    score=record.scores.get(node),
+                    text="fits",
+                    cards=_cards_of(usages, request, ()),
+                )
+            )
+            continue
+        if node in found.placements:
+            text = "fits, but the namespace's quota refuses"
+            verdicts.append(
+                NodeVerdict(node=node, fits=False, reason=record.reasons[node], text=text)
+            )
+            continue
+        short = tuple(found.refusal.shortfalls.get(node, ()))
+        reason = found.refusal.reasons.get(node, "")
+        verdicts.append(
+            NodeVerdict(
+                node=node,
+                fits=False,
+                reason=record.reasons.get(node, reason),
+                text=_why(short, usages, reason, request),
+                cards=_cards_of(usages, request, short),
+            )
+        )
+    verdicts.sort(key=_usefulness)
+    notes = []
+    if record.reasons and record.quota is None and _differs(record, found.refusal.reasons):
+        notes.append(
+            "this version of the engine judges the recorded cards otherwise than the one that "
+            "decided; reasons are those of the decision"
+        )
+    return verdicts, notes
+
+
+def _differs(record: Record, reasons: Mapping[NodeName, str]) -> bool:
+    return any(reasons.get(node) != reason for node, reason in record.reasons.items())
+
+
+def _usefulness(verdict: NodeVerdict) -> tuple[bool, bool, float, int, NodeName]:
+    missing = sum(max(0, (card.requested or 0) - (card.available or 0)) for card in verdict.cards)
+    return (not verdict.chosen, not verdict.fits, -(verdict.score or 0.0), missing, verdict.node)
+
+
+def _cards_of(
+    usages: Sequence[DeviceUsage], request: PodRequest, short: Sequence[Shortfall]
+) -> list[CardVerdict]:
+    refused = {one.uuid: one for one in short}
+    vendors = {wanted.vendor for c in request.containers for wanted in c.requests}
+    verdicts = []
+    for usage in usages:
+        device = usage.device
+        if device.vendor not in vendors:
+            continue
+        one = refused.get(device.uuid)
+        if one is None:
+            verdicts.append(
+                CardVerdict(uuid=device.uuid, index=device.index, type=device.type, fits=True)
+            )
+            continue
+        unit = UNITS.get(one.rule, "")
+        verdicts.append(
+            CardVerdict(
+                uuid=device.uuid,
+                index=device.index,
+                type=device.type,
+                fits=False,
+                reason=one.reason,
+                text=shortfall(one, device),
+                requested=one.requested if unit else None,
+                available=one.available if unit else None,
+                unit=unit,
+            )
+        )
+    return verdicts
+
+
+def _why(
+    short: Sequence[Shortfall],
+    usages: Sequence[DeviceUsage],
+    reason: str,
+    request: PodRequest,
+) -> str:
+    """A refused node in words: how many cards fail which rule, with the best amount."""
+    device = {usage.device.uuid: usage.device for usage in usages}
+    most = max((w.count for c in request.containers for w in c.requests), default=0)
+    if reason == NODE_INSUFFICIENT:
+        return f"has {cards(len(usages))}, {most} wanted"
+    if not short:
+        return reason
+    words = []
+    counts = Counter(one.rule for one in short)
+    for rule, count in sorted(counts.items(), key=lambda item: (-item[1], item[0])):
+        of_rule = [one for one in short if one.rule == rule]
+        best = max(of_rule, key=lambda one: (one.available - one.requested, one.uuid))
+        if rule in UNITS:
+            words.append(f"{cards(count)}: at most {shortfall(best, device.get(best.uuid))}")
+        else:
+            said = listed(dict.fromkeys(shortfall(one, device.get(one.uuid)) for one in of_rule))
+            words.append(f"{cards(count)}: {said or group(rule, best.reason)}")
+    fitting = len([uuid for uuid in device if uuid not in {one.uuid for one in short}])
+    if fitting and most > 1:
+        words.append(f"{cards(fitting)} of the {most} wanted fit")
+    return "; ".join(words)
+
+
+def _quota_change(quota: QuotaShort) -> Counterfactual:
+    return Counterfactual(
+        kind="quota",
+        text=(
+            f"quota short by {quota.short}: limits.{quota.resource} of namespace "
+            f"{quota.namespace} is {quota.limit}, {quota.used} used, {quota.wanted} wanted"
+        ),
+        limit=max(0, quota.limit - quota.used),
+        unit=quota.resource,
+    )

@@ -1,0 +1,118 @@
+"""Rules, amounts and requests in words that need no knowledge of the scheduler."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from hamicommon.domain.devices import GpuDevice
+from hamicommon.domain.requests import DeviceRequest, PodRequest, Selection
+from hamicommon.placement.refusal import Shortfall
+from hamicommon.placement.rules import Rule
+
+UNITS = {
+    Rule.MEMORY: "MiB",
+    Rule.CORES: "percent",
+    Rule.EXCLUSIVE: "percent",
+    Rule.SLOTS: "slots",
+    Rule.MUTEX: "slots",
+}
+"""Of `Shortfall.requested` and `available`; other rules compare no amounts."""
+
+GROUPS = {
+    Rule.NOT_HEALTHY: "unhealthy",
+    Rule.CORDONED: "cordoned",
+    Rule.TYPE: "of another type than asked for",
+    Rule.UUID: "ruled out by the uuids in the pod's annotations",
+    Rule.NOT_OFFERED: "just taken by another pod",
+    Rule.SLOTS: "with all slots taken",
+    Rule.MUTEX: "in use, while policy mutex wants an idle one",
+    Rule.MEMORY: "with too little free memory",
+    Rule.CORES: "with too few free cores",
+    Rule.EXCLUSIVE: "in use, while all of a card's cores are wanted",
+    Rule.CORES_EXHAUSTED: "with all cores granted",
+    Rule.MIG_MODE: "in MIG mode",
+}
+"""What a card is that fails the rule: "3 cards <...>"."""
+
+
+def cards(count: int) -> str:
+    """`1 card`, `2 cards`."""
+    return counted(count, "card")
+
+
+def counted(count: int, noun: str) -> str:
+    """`1 pod`, `2 pods`."""
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
+def group(rule: Rule, reason: str) -> str:
+    """What cards are that fail the rule; rules that have no words here keep HAMi's."""
+    return GROUPS.get(rule, f"refused with {reason}")
+
+
+def shortfall(short: Shortfall, device: GpuDevice | None) -> str:
+    """Why one card can't take the slice, with the amounts."""
+    rule = short.rule
+    if rule is Rule.MEMORY:
+        return f"{short.available} MiB free, {short.requested} MiB wanted"
+    if rule is Rule.CORES:
+        return f"{short.available} % of its cores free, {short.requested} % wanted"
+    if rule is Rule.TYPE and device is not None:
+        return f"is a {device.type}"
+    if rule is Rule.NOT_HEALTHY and device is not None and device.health_reason:
+        return f"unhealthy: {device.health_reason}"
+    if rule is Rule.SLOTS and device is not None:
+        return f"all {device.slots} slots taken"
+    return group(rule, short.reason)
+
+
+def asked(request: DeviceRequest) -> str:
+    """One container's wish: `1 NVIDIA card with 4096 MiB and 30 % of its cores`."""
+    parts = []
+    if request.memory_mib:
+        parts.append(f"{request.memory_mib} MiB")
+    elif request.memory_percent == 100:
+        parts.append("all of its memory")
+    elif request.memory_percent is not None:
+        parts.append(f"{request.memory_percent} % of its memory")
+    if request.core_percent:
+        parts.append(f"{request.core_percent} % of its cores")
+    many = f"{request.count} {request.vendor} card" + ("s" if request.count != 1 else "")
+    each = " each" if request.count != 1 and parts else ""
+    return many + (f" with {' and '.join(parts)}{each}" if parts else "")
+
+
+def asked_by(request: PodRequest) -> list[str]:
+    """The wishes of all containers that have one."""
+    several = sum(bool(container.requests) for container in request.containers) > 1
+    return [
+        (f"{container.name}: " if several else "") + asked(wanted)
+        for container in request.containers
+        for wanted in container.requests
+    ]
+
+
+def selection(chosen: Selection) -> list[tuple[str, str]]:
+    """(field, words) of every restriction that the pod's annotations make."""
+    found = []
+    for field, words in (
+        ("use_types", "the wanted card types"),
+        ("avoid_types", "the unwanted card types"),
+        ("use_uuids", "the wanted card uuids"),
+        ("avoid_uuids", "the unwanted card uuids"),
+    ):
+        values: Sequence[str] = getattr(chosen, field)
+        if values:
+            found.append((field, f"{words} ({listed(values)})"))
+    if chosen.mode:
+        found.append(("mode", f"the wanted card mode ({chosen.mode})"))
+    if chosen.numa_bind:
+        found.append(("numa_bind", "numa-bind"))
+    return found
+
+
+def listed(values: Iterable[str], most: int = 3) -> str:
+    """The first few of them, and how many more there are."""
+    every = list(dict.fromkeys(values))
+    more = f" and {len(every) - most} more" if len(every) > most else ""
+    return ", ".join(every[:most]) + more
