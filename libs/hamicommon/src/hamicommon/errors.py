@@ -5,6 +5,7 @@
   + NotFound            the named pod, node, card or allocation does not exist
   + Conflict            lost a race or met a state that forbids the step; look again and retry
     - CapacityConflict  a card (or quota) could no longer hold the grant; carries which one
+      . QuotaConflict   it was a namespace's quota; carries the amounts
   + Unschedulable       nothing fits; carries the reason for every node
   + Unavailable         Postgres, Redis, NATS or the API server is away or too slow; retry later
 """
@@ -39,6 +40,24 @@ class CapacityConflict(Conflict):
     def __init__(self, subject: str, message: str) -> None:
         super().__init__(message)
         self.subject = subject
+
+
+class QuotaConflict(CapacityConflict):
+    """A namespace's quota can't hold the grant; amounts in the resource's own unit."""
+
+    def __init__(
+        self, namespace: str, resource: str, *, limit: int, used: int, wanted: int
+    ) -> None:
+        super().__init__(
+            f"quota/{namespace}/{resource}",
+            f"namespace {namespace} has {max(0, limit - used)} of {limit} {resource} left by its "
+            f"quota; {wanted} are wanted",
+        )
+        self.namespace = namespace
+        self.resource = resource
+        self.limit = limit
+        self.used = used
+        self.wanted = wanted
 
 
 class Unschedulable(HamiError):

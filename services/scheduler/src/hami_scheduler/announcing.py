@@ -18,6 +18,9 @@ UNMANAGED = "UnmanagedPod"
 
 # The event object's message is cut at 1024 bytes; a list of thousands of nodes helps nobody.
 _MOST_NODES = 20
+WHY = "why"
+"""Series of the plain sentence."""
+
 _COUNTED = re.compile(r"^\d+/\d+ (\w+)$")
 
 
@@ -36,8 +39,9 @@ class Announcer:
         name: str,
         uid: PodUid,
         warning: bool = True,
+        series: str = "",
     ) -> None:
-        """One event."""
+        """One event; see `PodEvent.series`."""
         self._events.emit(
             PodEvent(
                 namespace=namespace,
@@ -46,6 +50,7 @@ class Announcer:
                 reason=reason,
                 message=message,
                 warning=warning,
+                series=series,
             )
         )
 
@@ -64,21 +69,21 @@ def found_message(node: str, scores: Mapping[NodeName, float], candidates: int) 
     return f"find fit node({node}), {unfit} nodes not fit, {len(scores)} nodes fit({listed})"
 
 
-def refusal_messages(reasons: Mapping[NodeName, str], candidates: int) -> list[str]:
-    """HAMi's sentences about a refusal: one per counted reason, then the sum.
+def refusal_messages(reasons: Mapping[NodeName, str], candidates: int) -> dict[str, str]:
+    """HAMi's sentences about a refusal by series: one per counted reason, then the sum.
 
     >>> refusal_messages({"b": "2/2 CardNotHealth", "a": "1/2 CardNotHealth"}, 3)
-    ['2 nodes CardNotHealth(a,b)', 'no available node, 3 nodes do not meet']
+    {'CardNotHealth': '2 nodes CardNotHealth(a,b)', 'sum': 'no available node, 3 nodes do not meet'}
     """
     nodes_of: dict[str, list[str]] = {}
     for node, reason in reasons.items():
         for part in reason.split(", "):
             if match := _COUNTED.match(part):
                 nodes_of.setdefault(match[1], []).append(node)
-    messages = []
+    messages = {}
     for word, nodes in sorted(nodes_of.items()):
         listed = ",".join(sorted(nodes)[:_MOST_NODES])
         if len(nodes) > _MOST_NODES:
             listed = f"{listed},…"
-        messages.append(f"{len(nodes)} nodes {word}({listed})")
-    return [*messages, f"no available node, {candidates} nodes do not meet"]
+        messages[word] = f"{len(nodes)} nodes {word}({listed})"
+    return {**messages, "sum": f"no available node, {candidates} nodes do not meet"}

@@ -138,8 +138,8 @@ class Filtering:
 
     def _refused(self, refusal: Refusal, course: Course) -> FilterResult:
         course.refuse(refusal.reasons, refusal.shortfalls)
-        for message in refusal_messages(refusal.reasons, course.candidates):
-            self._say(course, FILTERING_FAILED, message)
+        for series, message in refusal_messages(refusal.reasons, course.candidates).items():
+            self._say(course, FILTERING_FAILED, message, series=series)
         return _refusal_result(refusal)
 
     def _over_quota(
@@ -147,9 +147,9 @@ class Filtering:
     ) -> FilterResult:
         reasons = {name: quota_reason(len(self._view.cluster.cards(name))) for name in names}
         course.refuse(reasons, None)
-        course.message = str(error)
-        for message in (str(error), *refusal_messages(reasons, len(names))):
-            self._say(course, FILTERING_FAILED, message)
+        course.message, course.quota = str(error), error.quota
+        for series, message in refusal_messages(reasons, len(names)).items():
+            self._say(course, FILTERING_FAILED, message, series=series)
         return FilterResult(failed={}, unresolvable=reasons)
 
     async def _answer_feasible(
@@ -160,6 +160,10 @@ class Filtering:
         if not found.placements:
             await self._view.refresh()
             found = feasible(request, self._view.cluster, names)
+        course.view_version = self._view.cluster.version
+        scores = {node: one.score for node, one in found.placements.items()}
+        course.scores = dict(sorted(scores.items(), key=lambda item: item[1]))
+        course.frozen = self._recorder.frozen(self._view.cluster, course.scores)
         if not found.placements:
             return self._refused(found.refusal, course)
         course.outcome = "placed"
@@ -188,7 +192,15 @@ class Filtering:
         logger.warning("filter failed", extra={"pod_uid": course.uid, "error": str(error)})
         return FilterResult(error=str(error))
 
-    def _say(self, course: Course, reason: str, message: str, *, warning: bool = True) -> None:
+    def _say(
+        self,
+        course: Course,
+        reason: str,
+        message: str,
+        *,
+        warning: bool = True,
+        series: str = "",
+    ) -> None:
         if course.uid:
             self._announcer.say(
                 reason,
@@ -197,6 +209,7 @@ class Filtering:
                 name=course.name,
                 uid=course.uid,
                 warning=warning,
+                series=series,
             )
 
 

@@ -47,6 +47,12 @@ class Instruments:
         self.decisions_dropped = self._gauge(
             "decisions_dropped", "Decision records that did not fit into the queue"
         )
+        self.decisions_without_cards = self._gauge(
+            "decisions_without_cards", "Decision records whose cards there was no room to keep"
+        )
+        self.decisions_waiting = self._gauge(
+            "decisions_waiting", "Decision records not yet written"
+        )
         self.events_dropped = self._gauge("events_dropped", "Pod events that could not be shown")
         self.view_age = self._gauge(
             "view_age_seconds", "Since the view was last found equal to the ledger"

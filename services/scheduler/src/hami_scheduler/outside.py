@@ -24,7 +24,7 @@ from hami_scheduler.ports import (
     PodEvents,
     QuotaStore,
 )
-from hami_scheduler.service import Queries
+from hami_scheduler.queries import Queries
 
 
 class Store(AllocationStore, LedgerReader, Protocol):

@@ -15,6 +15,7 @@ from hamicommon.domain.allocations import Allocation, ContainerGrant
 from hamicommon.domain.devices import DeviceUsage, NodeInventory
 from hamicommon.domain.ids import AllocationId, GpuUuid, NodeName, PodUid
 from hamicommon.events import DeviceHealthEvent
+from hamicommon.explain.moment import Blob
 from hamicommon.grants import Grant
 
 Json = dict[str, Any]
@@ -137,10 +138,15 @@ class Decision:
     candidates: int
     request: Mapping[str, object]
     policy: Mapping[str, object]
-    reasons: Mapping[NodeName, str]
-    """Node -> reason string, for every refused candidate."""
-    shortfalls: Sequence[object]
+    reason_counts: Mapping[str, int]
+    """Reason word -> number of nodes that gave it."""
+    detail: bytes
+    """See hamicommon.explain.record.detail_bytes."""
+    inventory: Blob | None
+    counters: Blob | None
+    """The cards it was decided on; None when there were none, or no room to keep them."""
     message: str
+    summary: str
     view_version: int
     phase_ms: Mapping[str, float]
     trace_id: str
@@ -151,7 +157,16 @@ class DecisionLog(Protocol):
     """Where decisions are kept."""
 
     async def record(self, decisions: Sequence[Decision]) -> None:
-        """Writes them; an identical repeated refusal only raises its count. Raises: Unavailable."""
+        """Writes them; an identical repeated refusal only raises its count, and now and then
+        brings the cards that are kept with it up to date. Raises: Unavailable."""
+        ...
+
+    async def tidy(self, *, keep_days: int) -> int:
+        """Drops decisions older than so many days, and cards that no decision refers to; makes the
+        partitions of today and tomorrow. Returns how many cards' snapshots went.
+
+        Raises: Unavailable.
+        """
         ...
 
 
@@ -224,6 +239,9 @@ class PodEvent:
     reason: str
     message: str
     warning: bool
+    series: str = ""
+    """Events of one pod, reason and series are one object, whose message is the latest; empty: one
+    object per message."""
 
 
 class PodEvents(Protocol):

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable
-from typing import Annotated, Any
+from typing import Annotated
 
 import orjson
 from fastapi import APIRouter, Query, Request, Response
-from hamicommon.errors import InvalidRequest, Unavailable
+from hamicommon.domain.ids import PodUid
+from hamicommon.errors import InvalidRequest, NotFound, Unavailable
+from hamicommon.explain.answer import Explanation
 
-from hami_scheduler.service import Queries, Row
+from hami_scheduler.explaining import Explaining
+from hami_scheduler.queries import Queries, Row
 from hami_scheduler.simulating import Simulating
 
 _JSON = "application/json"
 
 
-def router(queries: Queries, simulating: Simulating) -> APIRouter:
+def router(queries: Queries, explaining: Explaining, simulating: Simulating) -> APIRouter:
     """The routes over the ledger's answers."""
     api = APIRouter(prefix="/v1")
 
@@ -49,15 +52,13 @@ def router(queries: Queries, simulating: Simulating) -> APIRouter:
     async def history(uid: str) -> Response:
         return await _items(queries.history(uid))
 
-    async def explain(uid: str) -> Response:
+    async def explain(uid: str, namespace: str = "", name: str = "") -> Response:
         try:
-            decisions = await queries.decisions(uid)
-            attempts = await queries.allocations(pod_uid=uid)
+            return _answer(await explaining.explain(PodUid(uid), namespace, name), 200)
+        except NotFound as exc:
+            return _answer({"error": str(exc)}, 404)
         except Unavailable as exc:
             return _answer({"error": str(exc)}, 503)
-        if not decisions and not attempts:
-            return _answer({"error": f"nothing was decided about a pod with uid {uid}"}, 404)
-        return _answer(explanation(uid, decisions, attempts), 200)
 
     async def simulate(request: Request) -> Response:
         try:
@@ -73,26 +74,9 @@ def router(queries: Queries, simulating: Simulating) -> APIRouter:
     api.add_api_route("/nodes", nodes)
     api.add_api_route("/devices", devices)
     api.add_api_route("/pods/{uid}/history", history)
-    api.add_api_route("/pods/{uid}/explain", explain)
+    api.add_api_route("/pods/{uid}/explain", explain, responses={200: {"model": Explanation}})
     api.add_api_route("/simulate", simulate, methods=["POST"])
     return api
-
-
-def explanation(uid: str, decisions: list[Row], attempts: list[Row]) -> dict[str, Any]:
-    """The record that was used to decide, newest first, with what came of it."""
-    latest = decisions[0] if decisions else {}
-    return {
-        "pod_uid": uid,
-        "namespace": (latest or attempts[0])["namespace"],
-        "pod_name": (latest or attempts[0])["pod_name"],
-        "outcome": latest.get("outcome"),
-        "chosen": latest.get("node"),
-        "message": latest.get("message", ""),
-        "node_reasons": latest.get("node_reasons", {}),
-        "reason_counts": latest.get("reason_counts", {}),
-        "attempts": attempts,
-        "decisions": decisions,
-    }
 
 
 async def _items(rows: Awaitable[list[Row]]) -> Response:

@@ -1,7 +1,8 @@
 """The course of one decision, and the queue that writes it down after the reply.
 
-`filtering.py` fills a `Course` as it goes; `DecisionQueue` turns it into a `Decision` and writes in
-batches. What is recorded is what was used to decide: explain answers from it.
+`filtering.py` fills a `Course` as it goes; `DecisionQueue` turns it into a `Decision`, says in one
+plain sentence what is short (the pod's event), and writes in batches. What is recorded is what was
+used to decide: explain (`explaining.py`) answers from it.
 """
 
 from __future__ import annotations
@@ -9,19 +10,26 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import re
 import time
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
+from itertools import islice
 
 from hamicommon.domain.allocations import Allocation
 from hamicommon.domain.ids import NodeName, PodUid
 from hamicommon.domain.requests import PodRequest
 from hamicommon.errors import Conflict, Unavailable
+from hamicommon.explain.moment import MomentEncoder
+from hamicommon.explain.record import QuotaShort, detail_bytes, request_json
+from hamicommon.explain.sentence import placed_sentence, quota_sentence, refusal_sentence
 from hamicommon.placement.refusal import Shortfalls
-from hamicommon.placement.rules import REASONS
+from hamicommon.placement.view import ClusterView, Frozen
 from opentelemetry import trace
 
+from hami_scheduler.announcing import FILTERING_FAILED, WHY, Announcer
 from hami_scheduler.ports import Decision, DecisionLog, Json
 
 logger = logging.getLogger(__name__)
@@ -33,6 +41,14 @@ BATCH = 64
 GATHER_S = 0.05
 RETRY_S = 1.0
 RETRY_MAX_S = 5.0
+# A placement keeps the cards of the nodes that were nearest to being chosen.
+NODES_OF_A_PLACEMENT = 16
+# Whole clusters that may wait to be written: 100 KB each at 1000 nodes. While the ledger is away
+# nothing is granted, so the view hardly changes and many decisions share one.
+MOST_MOMENTS = 256
+TIDY_EVERY_S = 600.0
+
+_COUNTED = re.compile(r"^\d+/\d+ ")
 
 
 @dataclass(slots=True, kw_only=True)
@@ -54,6 +70,9 @@ class Course:
     message: str = ""
     reasons: Mapping[NodeName, str] = field(default_factory=dict)
     shortfalls: Shortfalls | None = None
+    scores: Mapping[NodeName, float] = field(default_factory=dict)
+    quota: QuotaShort | None = None
+    frozen: Frozen | None = None
     view_version: int = 0
     phase_ms: dict[str, float] = field(default_factory=dict)
     trace_id: str = ""
@@ -101,6 +120,7 @@ class Course:
     def refuse(self, reasons: Mapping[NodeName, str], shortfalls: Shortfalls | None) -> None:
         """No node fits."""
         self.outcome, self.reasons, self.shortfalls = "refused", reasons, shortfalls
+        self.scores = {}
         self.message = f"no available node, {self.candidates} nodes do not meet"
 
     def attributes(self) -> dict[str, str | int | list[str]]:
@@ -124,10 +144,35 @@ class Course:
 class DecisionQueue:
     """A bounded queue in front of the decision log."""
 
-    def __init__(self, log: DecisionLog) -> None:
+    def __init__(self, log: DecisionLog, announcer: Announcer) -> None:
         self._log = log
+        self._announcer = announcer
         self._queue: asyncio.Queue[Course] = asyncio.Queue(QUEUE_SIZE)
+        self._encoder = MomentEncoder()
+        self._whole: Frozen | None = None
+        self._moments: Counter[int] = Counter()
+        """By id: whole clusters that wait in the queue, and how many courses share each."""
         self.dropped = 0
+        """Decisions that found the queue full."""
+        self.dropped_moments = 0
+        """Decisions that were recorded without their cards, because too many of those waited."""
+
+    @property
+    def waiting(self) -> int:
+        """Decisions not yet written."""
+        return self._queue.qsize()
+
+    def frozen(self, view: ClusterView, scores: Collection[NodeName]) -> Frozen:
+        """The cards as they are, for the record: of the best nodes, or of all when none fits.
+
+        `scores` ends with the most preferred node.
+        """
+        if scores:
+            best = list(islice(reversed(list(scores)), NODES_OF_A_PLACEMENT))
+            return view.frozen(best)
+        if self._whole is None or self._whole.version != view.version:
+            self._whole = view.frozen()
+        return self._whole
 
     def add(self, course: Course) -> None:
         """Queues the record of a pod of ours; never waits, never raises."""
@@ -136,29 +181,74 @@ class DecisionQueue:
         course.phase_ms["total"] = round((time.perf_counter() - course.started) * 1000, 3)
         span = trace.get_current_span().get_span_context()
         course.trace_id = f"{span.trace_id:032x}" if span.is_valid else ""
-        try:
-            self._queue.put_nowait(course)
-        except asyncio.QueueFull:
+        if self._queue.full():
             self.dropped += 1
+            return
+        self._hold(course)
+        self._queue.put_nowait(course)
+
+    def _hold(self, course: Course) -> None:
+        if course.frozen is None or len(course.frozen.rows) <= NODES_OF_A_PLACEMENT:
+            return
+        if id(course.frozen) not in self._moments and len(self._moments) >= MOST_MOMENTS:
+            course.frozen = None
+            self.dropped_moments += 1
+            return
+        self._moments[id(course.frozen)] += 1
+
+    def _let_go(self, course: Course) -> None:
+        key = id(course.frozen)
+        if key in self._moments:
+            self._moments[key] -= 1
+            self._moments += Counter()
 
     async def run(self) -> None:
         """Writes until cancelled; what is queued then is written once more, if the ledger lets."""
         batch: list[Decision] = []
         try:
             while True:
-                batch = [decision_of(await self._queue.get())]
+                first = await self._queue.get()
                 await asyncio.sleep(GATHER_S)
-                self._take_more(batch)
+                batch = await self._decisions([first, *self._more(BATCH - 1)])
                 await self._write_until_done(batch)
                 batch = []
         finally:
-            self._take_more(batch)
+            batch += [decision_of(course, self._encoder) for course in self._more(BATCH)]
             if batch:
                 await self._write(batch)
 
-    def _take_more(self, batch: list[Decision]) -> None:
-        while len(batch) < BATCH and not self._queue.empty():
-            batch.append(decision_of(self._queue.get_nowait()))
+    async def tidy(self, *, keep_days: int) -> None:
+        """Drops what is old and what nothing refers to, every so often, until cancelled."""
+        while True:
+            try:
+                await self._log.tidy(keep_days=keep_days)
+            except (Unavailable, Conflict) as exc:
+                logger.warning("old decisions stay", extra={"error": str(exc)})
+            await asyncio.sleep(TIDY_EVERY_S)
+
+    def _more(self, most: int) -> list[Course]:
+        courses: list[Course] = []
+        while len(courses) < most and not self._queue.empty():
+            courses.append(self._queue.get_nowait())
+        return courses
+
+    async def _decisions(self, courses: list[Course]) -> list[Decision]:
+        """Encoded beside the event loop, with the plain sentence said on each refused pod."""
+        decisions = await asyncio.to_thread(
+            lambda: [decision_of(course, self._encoder) for course in courses]
+        )
+        for course, decision in zip(courses, decisions, strict=True):
+            self._let_go(course)
+            if course.outcome == "refused" and decision.summary:
+                self._announcer.say(
+                    FILTERING_FAILED,
+                    decision.summary,
+                    namespace=course.namespace,
+                    name=course.name,
+                    uid=course.uid,
+                    series=WHY,
+                )
+        return decisions
 
     async def _write_until_done(self, batch: list[Decision]) -> None:
         pause_s = RETRY_S
@@ -175,9 +265,10 @@ class DecisionQueue:
         return True
 
 
-def decision_of(course: Course) -> Decision:
+def decision_of(course: Course, encoder: MomentEncoder) -> Decision:
     """The record of a course that is over."""
     request, allocation = course.request, course.allocation
+    moment = None if course.frozen is None else encoder.encode(course.frozen)
     return Decision(
         pod_uid=course.uid,
         namespace=course.namespace,
@@ -186,11 +277,16 @@ def decision_of(course: Course) -> Decision:
         node=None if allocation is None else allocation.node,
         allocation_id=None if allocation is None else allocation.id,
         candidates=course.candidates,
-        request={"containers": [asdict(c) for c in request.containers]} if request else {},
+        request=request_json(request) if request else {},
         policy=asdict(request.policy) if request else {},
-        reasons=course.reasons,
-        shortfalls=_tables(course.shortfalls),
+        reason_counts=reason_counts(course.reasons),
+        detail=detail_bytes(
+            reasons=course.reasons, scores=course.scores, quota=course.quota, moment=moment
+        ),
+        inventory=None if moment is None else moment.inventory,
+        counters=None if moment is None else moment.counters,
         message=course.message,
+        summary=_summary(course),
         view_version=course.view_version,
         phase_ms=course.phase_ms,
         trace_id=course.trace_id,
@@ -198,20 +294,36 @@ def decision_of(course: Course) -> Decision:
     )
 
 
-def _tables(shortfalls: Shortfalls | None) -> list[dict[str, object]]:
-    """Per refused request: nodes, cards, and why; columns as arrays, because there are many."""
-    if shortfalls is None:
-        return []
-    return [
-        {
-            "container": table.container,
-            "vendor": table.vendor,
-            "nodes": list(table.nodes),
-            "uuids": [list(uuids) for uuids in table.uuids],
-            "rules": table.codes.tolist(),
-            "requested": table.requested.tolist(),
-            "available": table.available.tolist(),
-            "words": {str(int(rule)): word for rule, word in REASONS.items()},
-        }
-        for table in shortfalls.tables
-    ]
+def _summary(course: Course) -> str:
+    request, allocation = course.request, course.allocation
+    if request is None:
+        return course.message
+    if course.quota is not None:
+        return quota_sentence(course.quota)
+    if course.outcome == "refused" and course.shortfalls is not None:
+        usages = () if course.frozen is None else course.frozen.usages
+        devices = [[usage.device for usage in node] for node in usages]
+        tables = course.shortfalls.tables
+        return refusal_sentence(request, tables, devices, candidates=course.candidates)
+    if allocation is not None:
+        return placed_sentence(
+            request,
+            allocation.node,
+            fitting=len(course.scores),
+            candidates=course.candidates,
+            kept=not course.scores,
+        )
+    return course.message
+
+
+def reason_counts(reasons: Mapping[NodeName, str]) -> dict[str, int]:
+    """Reason word -> number of nodes that gave it.
+
+    >>> reason_counts({"a": "1/2 CardInsufficientMemory, 1/2 CardNotHealth", "b": "node gone"})
+    {'CardInsufficientMemory': 1, 'CardNotHealth': 1, 'node gone': 1}
+    """
+    return dict(
+        Counter(
+            _COUNTED.sub("", part) for reason in reasons.values() for part in reason.split(", ")
+        )
+    )

@@ -16,7 +16,15 @@ from hamicommon import telemetry
 from hamicommon.domain.allocations import Allocation, AllocationState, Placement
 from hamicommon.domain.ids import GpuUuid, NodeName, PodUid
 from hamicommon.domain.requests import PodRequest, Policy
-from hamicommon.errors import CapacityConflict, Conflict, HamiError, NotFound, Unschedulable
+from hamicommon.errors import (
+    CapacityConflict,
+    Conflict,
+    HamiError,
+    NotFound,
+    QuotaConflict,
+    Unschedulable,
+)
+from hamicommon.explain.record import QuotaShort
 from hamicommon.k8s.resources import pod_request
 from hamicommon.placement.place import Decision, decide
 from hamicommon.vendors.registry import Vendors
@@ -44,6 +52,16 @@ class Reserved:
 
 class OverQuota(HamiError):
     """The namespace's quota refuses, whatever the node."""
+
+    def __init__(self, conflict: QuotaConflict) -> None:
+        super().__init__(str(conflict))
+        self.quota = QuotaShort(
+            namespace=conflict.namespace,
+            resource=conflict.resource,
+            limit=conflict.limit,
+            used=conflict.used,
+            wanted=conflict.wanted,
+        )
 
 
 class Reserving:
@@ -98,8 +116,8 @@ class Reserving:
                 allocation = await self._take(request, decision.placement, replaces, course)
             except CapacityConflict as exc:
                 self._instruments.replans.inc()
-                if exc.subject.startswith("quota/"):
-                    raise OverQuota(str(exc)) from exc
+                if isinstance(exc, QuotaConflict):
+                    raise OverQuota(exc) from exc
                 lost.add(GpuUuid(exc.subject))
                 self._view.doubt(decision.placement.node)
             except Conflict:
@@ -153,7 +171,8 @@ class Reserving:
     ) -> Decision:
         with telemetry.leaf_span(tracer, "place"), course.phase("place"):
             decision = decide(request, self._view.cluster, candidates=names, without_cards=lost)
-        course.view_version = decision.view_version
+        course.view_version, course.scores = decision.view_version, decision.scores
+        course.frozen = self._recorder.frozen(self._view.cluster, decision.scores)
         return decision
 
     async def _outdated(self, refusal: Decision, lost: set[GpuUuid]) -> bool:

@@ -41,5 +41,5 @@ def create_app(service: Service) -> ASGIApp:
     app.add_api_route("/healthz", healthz)
     app.add_api_route("/readyz", readyz)
     app.add_api_route("/metrics", metrics)
-    app.include_router(query_routes.router(service.queries, service.simulating))
+    app.include_router(query_routes.router(service.queries, service.explaining, service.simulating))
     return ExtenderApp(service, app)

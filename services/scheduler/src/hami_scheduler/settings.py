@@ -60,6 +60,9 @@ class Settings(BaseSettings):
         default=15.0, gt=0, description="between two comparisons of ledger, pods and view"
     )
     reap_s: float = Field(default=1.0, gt=0, description="between two looks for passed deadlines")
+    decision_days: int = Field(
+        default=14, ge=1, description="decisions are kept so many days, for explain and SQL"
+    )
     device_config_file: Path | None = Field(
         default=None, description="HAMi's device-config.yaml; absent: the defaults"
     )

@@ -13,10 +13,12 @@ from hamicommon.events import INVENTORY_STREAM, REPORTS_STREAM
 from hamicommon.k8s.annotations import DEVICE_CORDON, annotations_of, decode_cordon
 from hamicommon.k8s.informer import Informer
 from hamicommon.k8s.resources import pod_request, wants_devices
+from hamicommon.placement.view import ClusterView
 from hamicommon.vendors.registry import Vendors
 
 from hami_scheduler.announcing import Announcer
 from hami_scheduler.binding import Binding, BindRules
+from hami_scheduler.explaining import Explaining
 from hami_scheduler.filtering import Filtering
 from hami_scheduler.following import SUBJECT as EVENTS_SUBJECT
 from hami_scheduler.following import LedgerFollower
@@ -108,6 +110,14 @@ def build(settings: Settings, vendors: Vendors, outside: Outside) -> Service:
         filtering=filtering,
         binding=binding,
         queries=outside.queries,
+        explaining=Explaining(
+            queries=outside.queries,
+            pods=outside.pods,
+            vendors=vendors,
+            scheduler_name=settings.scheduler_name,
+            recorder=core.recorder,
+            new_view=ClusterView,
+        ),
         simulating=Simulating(view=core.view, vendors=vendors, defaults=core.defaults),
         instruments=core.instruments,
         readiness=readiness,
@@ -122,6 +132,7 @@ def build(settings: Settings, vendors: Vendors, outside: Outside) -> Service:
 
 def _core(settings: Settings, vendors: Vendors, outside: Outside) -> _Core:
     instruments, waiting = Instruments(), WaitingPods()
+    announcer = Announcer(outside.events)
     view = LedgerView(outside.inventory)
     nudger = Nudger(view=view, waiting=waiting, pods=outside.pods, instruments=instruments)
     gpu = tuple(part.strip() for part in settings.gpu_scheduler_policy.split(","))
@@ -132,8 +143,8 @@ def _core(settings: Settings, vendors: Vendors, outside: Outside) -> _Core:
         instruments=instruments,
         waiting=waiting,
         view=view,
-        announcer=Announcer(outside.events),
-        recorder=DecisionQueue(outside.decisions),
+        announcer=announcer,
+        recorder=DecisionQueue(outside.decisions, announcer),
         nudger=nudger,
         releasing=Releasing(
             store=outside.store,
@@ -231,6 +242,7 @@ def _writing_loops(core: _Core, outside: Outside) -> tuple[tuple[str, Loop], ...
         ("outbox", outside.relay.run),
         ("view", lambda: core.view.run(core.settings.reconcile_s)),
         ("decisions", core.recorder.run),
+        ("old-decisions", lambda: core.recorder.tidy(keep_days=core.settings.decision_days)),
         ("pod-events", outside.events.run),
         ("lock-releases", outside.lock.listen),
         ("nudges", core.nudger.run),
@@ -305,6 +317,8 @@ async def _measure(core: _Core, outside: Outside) -> None:
     found.view_age.set(core.view.age_s)
     found.lock_fallbacks.set(outside.lock.fallbacks)
     found.decisions_dropped.set(core.recorder.dropped)
+    found.decisions_without_cards.set(core.recorder.dropped_moments)
+    found.decisions_waiting.set(core.recorder.waiting)
     found.events_dropped.set(outside.events.dropped)
     found.outbox_published.set(outside.relay.published)
     found.dead_letters.set(outside.bus.dead_letters)

@@ -259,7 +259,11 @@ decisions = Table(
     Column("policy", JSONB, nullable=False, server_default=text("'{}'::jsonb")),
     Column("reason_counts", JSONB, nullable=False, server_default=text("'{}'::jsonb")),
     _text("message"),
+    _text("summary"),
     Column("shortfalls", LargeBinary),
+    Column("inventory", Text),
+    Column("counters", Text),
+    _at("detail_at", default=True),
     Column("view_version", BigInteger, nullable=False, server_default=text("0")),
     Column("phase_ms", JSONB, nullable=False, server_default=text("'{}'::jsonb")),
     _text("trace_id"),
@@ -267,12 +271,26 @@ decisions = Table(
     PrimaryKeyConstraint("at", "id"),
     CheckConstraint("outcome IN ('placed', 'refused', 'error')", name="outcome_known"),
     Index(None, "pod_uid", "at"),
+    Index(None, "counters", postgresql_where=text("counters IS NOT NULL")),
     postgresql_partition_by="RANGE (at)",
 )
 """What was decided and from what; an identical repeated refusal raises `repeat_count`.
 
-`shortfalls` is a zlib-compressed JSON array of per-node and per-card refusals.
+`shortfalls` is compressed JSON (hamicommon.explain.record): reasons, scores, quota. `inventory` and
+`counters` name the `decision_snapshots` of the cards it was decided on, at `detail_at`.
 """
+
+decision_snapshots = Table(
+    "decision_snapshots",
+    metadata,
+    Column("id", Text, primary_key=True),
+    Column("kind", Text, nullable=False),
+    Column("content", LargeBinary, nullable=False),
+    _at("used_at", default=True),
+    CheckConstraint("kind IN ('inventory', 'counters')", name="kind_known"),
+    Index(None, "kind", "used_at"),
+)
+"""Cards as decisions saw them, shared by all that saw the same; named by digests of the content."""
 
 device_health_events = Table(
     "device_health_events",

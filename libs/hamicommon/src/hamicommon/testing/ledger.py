@@ -28,7 +28,7 @@ from hamicommon.domain.allocations import (
 )
 from hamicommon.domain.devices import DeviceUsage, GpuDevice
 from hamicommon.domain.ids import AllocationId, GpuUuid, NodeName, PodUid
-from hamicommon.errors import CapacityConflict, Conflict
+from hamicommon.errors import CapacityConflict, Conflict, QuotaConflict
 
 Clock = Callable[[], datetime]
 
@@ -290,7 +290,8 @@ class FakeLedger:
         for resource, amount in wanted.items():
             row = self._quotas.get((namespace, resource))
             if row is not None and row[1] - given.get(resource, 0) + amount > row[0]:
-                raise CapacityConflict(f"quota/{namespace}/{resource}", "over the quota")
+                used = row[1] - given.get(resource, 0)
+                raise QuotaConflict(namespace, resource, limit=row[0], used=used, wanted=amount)
 
     def _count_quota(self, namespace: str, amounts: QuotaAmounts, sign: int) -> None:
         for resource, amount in amounts.items():

@@ -39,8 +39,26 @@ async def pod_uid(target: Target, namespace: str, name: str) -> str:
         "/v1/allocations", namespace=namespace, pod_name=name, limit="1"
     )
     if not rows:
-        raise NotFound(f"pod {namespace}/{name}: neither the cluster nor the ledger knows it")
+        raise NotFound(await _why_unknown(target, namespace, name))
     return str(rows[0]["pod_uid"])
+
+
+async def _why_unknown(target: Target, namespace: str, name: str) -> str:
+    """A pod that admission refused is an event of whoever tried to make it."""
+    said = f"pod {namespace}/{name}: neither the cluster nor the ledger knows it"
+    if target.kubeconfig is None:
+        return said
+    async with open_kube_api(target.kubeconfig) as api:
+        events = (await api.get(f"/api/v1/namespaces/{namespace}/events"))["items"]
+    refusals = [
+        str(event.get("message", ""))
+        for event in events
+        if event.get("reason") == "FailedCreate"
+        and name.startswith(str(event["involvedObject"].get("name", "?")))
+    ]
+    if refusals:
+        return f"{said}; its controller could not create it: {refusals[-1]}"
+    return f"{said}; if admission refused it, `kubectl apply` or its controller's events said why"
 
 
 def explain(
@@ -54,13 +72,17 @@ def explain(
 
 async def _explain(pod: str, namespace: str, output: Output) -> None:
     target = find_target(Settings())
-    uid = await pod_uid(target, namespace, pod.removeprefix("pod/"))
-    answer = await SchedulerClient(target.need_scheduler()).get(f"/v1/pods/{uid}/explain")
+    name = pod.removeprefix("pod/")
+    uid = await pod_uid(target, namespace, name)
+    answer = await SchedulerClient(target.need_scheduler()).get(
+        f"/v1/pods/{uid}/explain", namespace=namespace, name=name
+    )
     if output is Output.JSON:
         console.print_json(data=answer)
         return
-    for line in explanation(answer, name=f"{namespace}/{pod}"):
-        console.print(line, highlight=False)
+    for part in explanation(answer, name=f"{namespace}/{name}"):
+        # Names and words come from the cluster: nothing in them is markup.
+        console.print(part, highlight=False, markup=False)
 
 
 def history(

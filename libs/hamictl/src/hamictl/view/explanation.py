@@ -1,51 +1,122 @@
-"""The scheduler's explain answer in words: what was decided, and every node's reason. Pure."""
+"""The scheduler's explain answer on one screen: a sentence, the nodes, what would help. Pure.
+
+The answer's fields are those of `hamicommon.explain.answer.Explanation` (docs/explain.md).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from hamictl.view.tables import of
+from rich.table import Table
 
-# More nodes than this are counted instead of named.
-_NODES_NAMED = 20
+from hamictl.view.tables import cores, memory, of, table
 
+Json = Mapping[str, Any]
 
-def explanation(answer: Mapping[str, Any], *, name: str) -> Iterator[str]:
-    """Lines for a terminal; newest decision first, the older ones in short."""
-    allocation = answer.get("allocation")
-    if allocation is not None:
-        yield f"{name} holds slices on {allocation['node']} ({allocation['state']}):"
-        for share in allocation["devices"]:
-            yield (
-                f"  {share['container']}: {share['memory_mib']} MiB,"
-                f" {share['core_percent']} % cores of {share['device_uuid']}"
-            )
-    decisions = answer.get("decisions") or []
-    if not decisions and allocation is None:
-        yield f"{name}: no decision has been made yet; it may not ask for a card of ours"
-        return
-    if decisions:
-        yield from _decision(decisions[0], name)
-    for older in decisions[1:]:
-        yield f"  before, at {of(older['at'])[:19]}: {older['outcome']} {older['message']}"
+# One screen: more nodes than this are counted instead of named.
+_NODES_NAMED = 10
+_CHANGES_NAMED = 8
+_EARLIER_NAMED = 3
+_LIVE = ("reserved", "binding", "bound", "allocated", "releasing")
 
 
-def _decision(decision: Mapping[str, Any], name: str) -> Iterator[str]:
-    times = decision["repeat_count"]
-    again = (
-        f", and {times - 1} more times until {of(decision['last_at'])[:19]}" if times > 1 else ""
-    )
-    if decision["outcome"] == "placed":
-        yield f"{name} was placed on {decision['node']} at {of(decision['at'])[:19]}"
-    else:
-        yield f"{name} fits nowhere, decided at {of(decision['at'])[:19]}{again}:"
-    if decision["message"]:
-        yield f"  {decision['message']}"
-    reasons = sorted((decision.get("node_reasons") or {}).items())
-    for node, reason in reasons[:_NODES_NAMED]:
-        yield f"  {node}: {reason}"
-    if len(reasons) > _NODES_NAMED:
-        yield f"  and {len(reasons) - _NODES_NAMED} more nodes"
-    if decision.get("trace_id"):
-        yield f"  trace {decision['trace_id']}"
+def explanation(answer: Json, *, name: str) -> Iterator[str | Table]:
+    """Paragraphs and tables for a terminal, in the order in which a newcomer asks."""
+    yield f"{name}{_HEADS.get(answer['outcome'], answer['outcome'])}: {answer['summary']}"
+    held = [row for row in answer["attempts"] if row["state"] in _LIVE]
+    for allocation in held:
+        yield f"\nHolds on {allocation['node']} ({allocation['state']}):"
+        yield from (f"  {line}" for line in _slices(allocation))
+    if answer["asked"]:
+        yield f"\nAsked for: {'; '.join(answer['asked'])} (policy: {answer['policy']})"
+    if answer["nodes"]:
+        yield _nodes(answer)
+        if left_out := _left_out(answer):
+            yield f"  {left_out}"
+    yield from _changes(answer)
+    yield from _quota_users(answer)
+    yield from (f"\nNote: {note}" for note in answer["notes"])
+    yield from _traces(answer)
+
+
+_HEADS = {
+    "placed": " was placed",
+    "refused": " waits",
+    "error": " could not be decided on",
+    "undecided": " was never decided on",
+}
+
+
+def _slices(allocation: Json) -> Iterator[str]:
+    for share in allocation["devices"]:
+        yield (
+            f"{share['container']}: {memory(share['memory_mib'])}, {cores(share['core_percent'])}"
+            f" of {share['device_uuid']}"
+        )
+
+
+def _nodes(answer: Json) -> Table:
+    rows: list[Sequence[str]] = []
+    for node in answer["nodes"][:_NODES_NAMED]:
+        if node["fits"]:
+            verdict = "chosen" if node["chosen"] else "fits"
+            score = "" if node["score"] is None else f"usage {node['score']:.2f} of 30"
+            rows.append((of(node["node"]), verdict, score, ""))
+        else:
+            reason = "" if node["reason"] == node["text"] else of(node["reason"])
+            rows.append((of(node["node"]), "no", of(node["text"]), reason))
+    return table("", ("NODE", "FITS", "WHY", "HAMI'S REASON"), rows)
+
+
+def _left_out(answer: Json) -> str:
+    parts = []
+    more = answer["nodes_left_out"] + max(0, len(answer["nodes"]) - _NODES_NAMED)
+    if more:
+        parts.append(f"{more} more nodes")
+    if answer["nodes_without_cards"]:
+        parts.append(f"{answer['nodes_without_cards']} nodes without such cards")
+    return f"and {' and '.join(parts)}" if parts else ""
+
+
+def _changes(answer: Json) -> Iterator[str]:
+    changes = answer["counterfactuals"]
+    if changes:
+        yield "\nWhat would help, each alone:"
+        yield from (f"  - {change['text']}" for change in changes[:_CHANGES_NAMED])
+        if len(changes) > _CHANGES_NAMED:
+            yield f"  and {len(changes) - _CHANGES_NAMED} more (-o json)"
+    elif answer["outcome"] == "refused" and answer["cards_as_of"]:
+        yield "\nNo single change of the pod, and no end of other pods, would make it fit."
+
+
+def _quota_users(answer: Json) -> Iterator[str]:
+    users = answer["quota_users"]
+    if users:
+        named = ", ".join(f"{user['pod']} {user['amount']}" for user in users[:_CHANGES_NAMED])
+        yield f"\nThe quota is used by: {named}"
+
+
+def _traces(answer: Json) -> Iterator[str]:
+    yield ""
+    if answer["decided_at"] is not None:
+        times = answer["repeat_count"]
+        since = _time(answer["decided_at"])
+        if times > 1:
+            yield f"Decided {times} times alike since {since}, last at {_time(answer['last_at'])}."
+        else:
+            yield f"Decided at {since}."
+        if answer["cards_as_of"] not in (None, answer["last_at"]):
+            yield f"Cards are shown as they were at {_time(answer['cards_as_of'])}."
+    if answer["retry"]:
+        yield f"Next: {answer['retry']}."
+    if answer["trace_id"]:
+        yield f"Trace {answer['trace_id']}, view version {answer['view_version']}."
+    for older in answer["earlier"][:_EARLIER_NAMED]:
+        yield f"Before, at {_time(older['at'])}: {older['outcome']}: {older['summary']}"
+    if len(answer["earlier"]) > _EARLIER_NAMED:
+        yield f"and {len(answer['earlier']) - _EARLIER_NAMED} decisions before (-o json)"
+
+
+def _time(text: Any) -> str:
+    return of(text)[:19].replace("T", " ")

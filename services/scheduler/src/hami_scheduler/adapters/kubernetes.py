@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import logging
-import uuid
+import time
 from collections import OrderedDict
 from collections.abc import Mapping
+from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from hamicommon.domain.ids import NodeName, PodUid
-from hamicommon.errors import HamiError
+from hamicommon.errors import Conflict, HamiError, NotFound
 from hamicommon.k8s.client import KubeApi
 
 from hami_scheduler.ports import Json, PodEvent
@@ -20,8 +22,11 @@ logger = logging.getLogger(__name__)
 # What a burst of 200 pods needs twice over; beyond it events are dropped, decisions are not.
 EVENT_QUEUE_SIZE = 1000
 EVENT_WORKERS = 4
-# Identical events of one pod are counted up in one object, as client-go does, this many remembered.
-EVENT_MEMORY = 2000
+# Events of one series are counted up in one object, as client-go does, this many remembered; the
+# object's name tells the series, so that a replica that does not remember finds it as well.
+EVENT_MEMORY = 20_000
+# Within this time the same message is only counted; the next write tells the count.
+EVENT_QUIET_S = 10.0
 _MESSAGE_LIMIT = 1024
 
 
@@ -69,7 +74,7 @@ class KubernetesPodEvents:
         self._api = api
         self._component = component
         self._queue: asyncio.Queue[PodEvent] = asyncio.Queue(EVENT_QUEUE_SIZE)
-        self._seen: OrderedDict[PodEvent, tuple[str, int]] = OrderedDict()
+        self._shown: OrderedDict[str, _Shown] = OrderedDict()
         self.dropped = 0
 
     def emit(self, event: PodEvent) -> None:
@@ -96,21 +101,43 @@ class KubernetesPodEvents:
 
     async def _write(self, event: PodEvent) -> None:
         path = f"/api/v1/namespaces/{event.namespace}/events"
-        now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-        known = self._seen.pop(event, None)
-        if known is not None:
-            name, count = known
-            self._remember(event, name, count + 1)
-            await self._api.patch(f"{path}/{name}", {"count": count + 1, "lastTimestamp": now})
-            return
-        name = f"{event.name[:200]}.{uuid.uuid4().hex[:16]}"
-        await self._api.create(path, self._body(event, name, now))
-        self._remember(event, name, 1)
+        name = _event_name(event)
+        shown = self._shown.pop(name, None)
+        if shown is None:
+            shown = await self._create(path, name, event)
+        else:
+            shown.count += 1
+            quiet = time.monotonic() - shown.written_at < EVENT_QUIET_S
+            if shown.message != event.message or not quiet:
+                await self._count_up(path, name, event, shown)
+        self._shown[name] = shown
+        if len(self._shown) > EVENT_MEMORY:
+            self._shown.popitem(last=False)
 
-    def _remember(self, event: PodEvent, name: str, count: int) -> None:
-        self._seen[event] = (name, count)
-        if len(self._seen) > EVENT_MEMORY:
-            self._seen.popitem(last=False)
+    async def _create(self, path: str, name: str, event: PodEvent) -> _Shown:
+        shown = _Shown(message=event.message, count=1, written_at=time.monotonic())
+        try:
+            await self._api.create(path, self._body(event, name, _now()))
+        except Conflict:
+            # Another replica, or this one before it started anew.
+            found = await self._api.get(f"{path}/{name}")
+            shown.count = int(found.get("count") or 1) + 1
+            await self._count_up(path, name, event, shown)
+        return shown
+
+    async def _count_up(self, path: str, name: str, event: PodEvent, shown: _Shown) -> None:
+        change = {
+            "count": shown.count,
+            "lastTimestamp": _now(),
+            "message": event.message[:_MESSAGE_LIMIT],
+        }
+        try:
+            await self._api.patch(f"{path}/{name}", change)
+        except NotFound:
+            # The API server forgets events after an hour.
+            shown.count = 1
+            await self._api.create(path, self._body(event, name, _now()))
+        shown.message, shown.written_at = event.message, time.monotonic()
 
     def _body(self, event: PodEvent, name: str, now: str) -> Json:
         return {
@@ -134,6 +161,25 @@ class KubernetesPodEvents:
             "lastTimestamp": now,
             "count": 1,
         }
+
+
+@dataclass(slots=True)
+class _Shown:
+    """An event object as it was last written, and what was counted since."""
+
+    message: str
+    count: int
+    written_at: float
+
+
+def _event_name(event: PodEvent) -> str:
+    series = "\0".join((event.uid, event.reason, event.series or event.message))
+    digest = hashlib.blake2b(series.encode(), digest_size=8).hexdigest()
+    return f"{event.name[:200]}.{digest}"
+
+
+def _now() -> str:
+    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def _path(namespace: str, name: str) -> str:

@@ -13,7 +13,7 @@ from typing import Any
 from hamicommon.db.database import Connection
 from hamicommon.db.ledger import CardCounters, CardDemand, QuotaAmounts
 from hamicommon.domain.ids import AllocationId, GpuUuid, NodeName
-from hamicommon.errors import CapacityConflict
+from hamicommon.errors import CapacityConflict, QuotaConflict
 
 from hami_scheduler.adapters.postgres_rows import HOLDINGS, counters_of
 
@@ -143,7 +143,7 @@ async def give_cards(
 async def take_quota(connection: Connection, namespace: str, amounts: QuotaAmounts) -> None:
     """Counts the amounts against the namespace's quotas, where it has any.
 
-    Raises: CapacityConflict with subject `quota/<namespace>/<resource>`.
+    Raises: QuotaConflict.
     """
     if not amounts:
         return
@@ -152,11 +152,7 @@ async def take_quota(connection: Connection, namespace: str, amounts: QuotaAmoun
         wanted = amounts[row["resource"]]
         limit, used = row["limit_amount"], row["used_amount"]
         if limit is not None and wanted > 0 and used + wanted > limit:
-            raise CapacityConflict(
-                f"quota/{namespace}/{row['resource']}",
-                f"namespace {namespace} has {max(0, limit - used)} of {limit} "
-                f"{row['resource']} left by its quota; {wanted} are wanted",
-            )
+            raise QuotaConflict(namespace, row["resource"], limit=limit, used=used, wanted=wanted)
     if rows:
         await connection.executemany(
             _QUOTA_ADD, [(namespace, row["resource"], amounts[row["resource"]]) for row in rows]

@@ -1,17 +1,23 @@
-"""Decisions in Postgres, written in batches after the replies."""
+"""Decisions in Postgres, written in batches after the replies.
+
+The cards that decisions were made on are kept once per content (`decision_snapshots`); a refusal
+that is repeated takes over newer cards at most once per `RENEW_S`, so that a cluster in motion does
+not write one snapshot per attempt.
+"""
 
 from __future__ import annotations
 
-import re
-import zlib
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from datetime import datetime, timedelta
 
-import orjson
 from hamicommon.db.database import Connection, Database
-from hamicommon.domain.ids import NodeName
 
 from hami_scheduler.ports import Decision
+
+# How old the cards may be that explain shows of a pod that is refused again and again.
+RENEW_S = 60.0
+# A snapshot that was used so lately may be referred to by a transaction that has not ended.
+SPARE_S = 600.0
 
 # Only the newest partitions are looked at for an identical refusal.
 _REPEAT = """
@@ -21,15 +27,48 @@ UPDATE decisions SET repeat_count = repeat_count + 1, last_at = $6
                     ORDER BY at DESC, id DESC LIMIT 1)
    AND outcome = 'refused' AND reason_counts = $2 AND message = $3 AND candidates = $4
    AND request = $5
-RETURNING id
+RETURNING at, id, detail_at
+"""
+_RENEW = """
+UPDATE decisions SET detail_at = $3, shortfalls = $4, inventory = $5, counters = $6, summary = $7,
+       view_version = $8, trace_id = $9
+ WHERE at = $1 AND id = $2
 """
 _INSERT = """
-INSERT INTO decisions (at, last_at, pod_uid, namespace, pod_name, outcome, node, allocation_id,
-                       candidates, request, policy, reason_counts, message, shortfalls,
-                       view_version, phase_ms, trace_id)
-VALUES ($1, $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16)
+INSERT INTO decisions (at, last_at, detail_at, pod_uid, namespace, pod_name, outcome, node,
+                       allocation_id, candidates, request, policy, reason_counts, message,
+                       shortfalls, view_version, phase_ms, trace_id, summary, inventory, counters)
+VALUES ($1, $1, $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18,
+        $19)
 """
-_COUNTED = re.compile(r"^\d+/\d+ ")
+# The time of use is written seldom: it only has to be younger than SPARE_S.
+_KEEP = """
+INSERT INTO decision_snapshots (id, kind, content) VALUES ($1, $2, $3)
+ON CONFLICT (id) DO UPDATE SET used_at = now()
+ WHERE decision_snapshots.used_at < now() - interval '5 minutes'
+"""
+_PARTITIONS = """
+SELECT c.relname AS name FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhrelid
+ WHERE i.inhparent = 'decisions'::regclass AND c.relname ~ '^decisions_[0-9]{8}$'
+   AND c.relname < 'decisions_' || to_char($1::date, 'YYYYMMDD')
+"""
+_ENSURE = """
+SELECT hami_ensure_partition('decisions', (now() AT TIME ZONE 'UTC')::date + ahead)
+  FROM generate_series(0, 1) AS ahead
+ WHERE NOT EXISTS (SELECT FROM decisions_default
+                    WHERE (at AT TIME ZONE 'UTC')::date = (now() AT TIME ZONE 'UTC')::date + ahead)
+"""
+_FORGET_STRAYS = "DELETE FROM decisions_default WHERE at < now() - $1::interval"
+_FORGET_COUNTERS = """
+DELETE FROM decision_snapshots s
+ WHERE kind = 'counters' AND used_at < now() - $1::interval
+   AND NOT EXISTS (SELECT FROM decisions d WHERE d.counters = s.id)
+RETURNING id
+"""
+_FORGET_INVENTORIES = """
+DELETE FROM decision_snapshots WHERE kind = 'inventory' AND used_at < now() - $1::interval
+RETURNING id
+"""
 
 
 class PostgresDecisionLog:
@@ -41,29 +80,82 @@ class PostgresDecisionLog:
     async def record(self, decisions: Sequence[Decision]) -> None:
         """See the port."""
         async with self._database.transaction() as connection:
-            fresh = [
-                decision
-                for decision in decisions
-                if decision.outcome != "refused" or not await _repeated(connection, decision)
-            ]
-            await connection.executemany(_INSERT, [_columns(decision) for decision in fresh])
+            fresh: list[Decision] = []
+            renewed: list[tuple[datetime, int, Decision]] = []
+            for decision in decisions:
+                row = None
+                if decision.outcome == "refused":
+                    if any(other.pod_uid == decision.pod_uid for other in fresh):
+                        # A refusal repeated within the batch must find its first row.
+                        await _insert(connection, fresh)
+                        fresh = []
+                    row = await _repeated(connection, decision)
+                if row is None:
+                    fresh.append(decision)
+                elif decision.decided_at - row["detail_at"] >= timedelta(seconds=RENEW_S):
+                    renewed.append((row["at"], row["id"], decision))
+            await _insert(connection, fresh)
+            await _keep(connection, [decision for _, _, decision in renewed])
+            await connection.executemany(
+                _RENEW, [(at, number, *_renewal(decision)) for at, number, decision in renewed]
+            )
+
+    async def tidy(self, *, keep_days: int) -> int:
+        """See the port."""
+        async with self._database.transaction() as connection:
+            await connection.execute(_ENSURE)
+            now = await connection.fetchval("SELECT now()")
+            old = await connection.fetch(_PARTITIONS, (now - timedelta(days=keep_days)).date())
+            for row in old:
+                await connection.execute(f'DROP TABLE "{row["name"]}"')
+            await connection.execute(_FORGET_STRAYS, timedelta(days=keep_days))
+            gone = await connection.fetch(_FORGET_COUNTERS, timedelta(seconds=SPARE_S))
+            gone += await connection.fetch(_FORGET_INVENTORIES, timedelta(days=keep_days + 1))
+        return len(gone)
 
 
-async def _repeated(connection: Connection, decision: Decision) -> bool:
-    row = await connection.fetchrow(
+async def _repeated(connection: Connection, decision: Decision) -> Connection | None:
+    return await connection.fetchrow(
         _REPEAT,
         decision.pod_uid,
-        reason_counts(decision.reasons),
+        dict(decision.reason_counts),
         decision.message,
         decision.candidates,
         dict(decision.request),
         decision.decided_at,
     )
-    return row is not None
+
+
+async def _insert(connection: Connection, decisions: Sequence[Decision]) -> None:
+    if decisions:
+        await _keep(connection, decisions)
+        await connection.executemany(_INSERT, [_columns(decision) for decision in decisions])
+
+
+async def _keep(connection: Connection, decisions: Sequence[Decision]) -> None:
+    blobs = {
+        blob.id: (blob.id, kind, blob.content)
+        for decision in decisions
+        for kind, blob in (("inventory", decision.inventory), ("counters", decision.counters))
+        if blob is not None
+    }
+    # In one order, so that two replicas never wait for each other.
+    await connection.executemany(_KEEP, [blobs[name] for name in sorted(blobs)])
+
+
+def _renewal(decision: Decision) -> tuple[object, ...]:
+    return (
+        decision.decided_at,
+        decision.detail,
+        None if decision.inventory is None else decision.inventory.id,
+        None if decision.counters is None else decision.counters.id,
+        decision.summary,
+        decision.view_version,
+        decision.trace_id,
+    )
 
 
 def _columns(decision: Decision) -> tuple[object, ...]:
-    detail = {"nodes": dict(decision.reasons), "cards": list(decision.shortfalls)}
     return (
         decision.decided_at,
         decision.pod_uid,
@@ -75,23 +167,13 @@ def _columns(decision: Decision) -> tuple[object, ...]:
         decision.candidates,
         dict(decision.request),
         dict(decision.policy),
-        reason_counts(decision.reasons),
+        dict(decision.reason_counts),
         decision.message,
-        zlib.compress(orjson.dumps(detail, default=str), 1) if decision.reasons else None,
+        decision.detail,
         decision.view_version,
         dict(decision.phase_ms),
         decision.trace_id,
-    )
-
-
-def reason_counts(reasons: Mapping[NodeName, str]) -> dict[str, int]:
-    """Reason word -> number of nodes that gave it.
-
-    >>> reason_counts({"a": "1/2 CardInsufficientMemory, 1/2 CardNotHealth", "b": "node gone"})
-    {'CardInsufficientMemory': 1, 'CardNotHealth': 1, 'node gone': 1}
-    """
-    return dict(
-        Counter(
-            _COUNTED.sub("", part) for reason in reasons.values() for part in reason.split(", ")
-        )
+        decision.summary,
+        None if decision.inventory is None else decision.inventory.id,
+        None if decision.counters is None else decision.counters.id,
     )

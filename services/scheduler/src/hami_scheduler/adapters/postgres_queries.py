@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import zlib
+from collections.abc import Sequence
+from datetime import datetime
 from typing import Any
 
-import orjson
 from hamicommon.db.database import Database
 
 Row = dict[str, Any]
@@ -53,10 +53,25 @@ SELECT e.sequence, e.at, e.previous_state, e.state, e.reason, e.actor, e.detail,
  WHERE e.pod_uid = $1 ORDER BY e.sequence
 """
 _DECISIONS = """
-SELECT at, last_at, namespace, pod_name, outcome, node, allocation_id::text AS allocation_id,
-       candidates, request, policy, reason_counts, message, shortfalls, view_version, phase_ms,
-       trace_id, repeat_count
+SELECT at, last_at, detail_at, pod_uid, namespace, pod_name, outcome, node, candidates, request,
+       policy, message, summary, shortfalls, inventory, counters, view_version, trace_id,
+       repeat_count
   FROM decisions WHERE pod_uid = $1 ORDER BY at DESC, id DESC LIMIT 20
+"""
+_SNAPSHOTS = "SELECT id, content FROM decision_snapshots WHERE id = ANY($1::text[])"
+# The same as the function allocations_at, narrowed before the join.
+_HELD = """
+SELECT a.namespace, a.pod_name, a.node, d.container_index, d.container_name, d.role, d.vendor,
+       d.device_uuid, d.memory_mib, d.core_percent
+  FROM allocations a JOIN allocation_devices d ON d.allocation_id = a.id
+ WHERE a.reserved_at <= $1 AND (a.ended_at IS NULL OR a.ended_at > $1)
+   AND (a.node = ANY($2::text[]) OR a.namespace = $3)
+ ORDER BY a.namespace, a.pod_name, d.container_index, d.position
+"""
+_UNHEALTHY_SINCE = """
+SELECT DISTINCT ON (device_uuid) device_uuid, at, healthy
+  FROM device_health_events WHERE device_uuid = ANY($1::text[]) AND at <= $2
+ ORDER BY device_uuid, at DESC, id DESC
 """
 _UNPUBLISHED = """
 SELECT count(*) AS rows, coalesce(extract(epoch FROM now() - min(created_at)), 0)::float AS age_s
@@ -99,14 +114,22 @@ class PostgresQueries:
         return await self._rows(_HISTORY, pod_uid)
 
     async def decisions(self, pod_uid: str) -> list[Row]:
-        """The pod's latest decisions, newest first, with the reason of every refused node."""
-        rows = await self._rows(_DECISIONS, pod_uid)
-        for row in rows:
-            packed = row.pop("shortfalls")
-            detail = orjson.loads(zlib.decompress(packed)) if packed else {}
-            row["node_reasons"] = detail.get("nodes", {})
-            row["card_shortfalls"] = detail.get("cards", [])
-        return rows
+        """The pod's latest decisions, newest first, as they are stored. Raises: Unavailable."""
+        return await self._rows(_DECISIONS, pod_uid)
+
+    async def snapshots(self, ids: Sequence[str]) -> dict[str, bytes]:
+        """Cards that decisions saw, by name. Raises: Unavailable."""
+        rows = await self._rows(_SNAPSHOTS, list(ids))
+        return {row["id"]: row["content"] for row in rows}
+
+    async def held_at(self, at: datetime, nodes: Sequence[str], namespace: str) -> list[Row]:
+        """Slices that pods on these nodes or of this namespace held then. Raises: Unavailable."""
+        return await self._rows(_HELD, at, list(nodes), namespace)
+
+    async def unhealthy_since(self, uuids: Sequence[str], at: datetime) -> dict[str, datetime]:
+        """Of cards that were unhealthy then, since when. Raises: Unavailable."""
+        rows = await self._rows(_UNHEALTHY_SINCE, list(uuids), at)
+        return {row["device_uuid"]: row["at"] for row in rows if not row["healthy"]}
 
     async def outbox_lag(self) -> tuple[float, float]:
         """(rows not yet announced, age of the oldest in seconds). Raises: Unavailable."""

@@ -1,0 +1,55 @@
+"""What the query API asks of the ledger; `adapters/postgres_queries.py` answers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any, Protocol
+
+Row = dict[str, Any]
+
+
+class Queries(Protocol):
+    """Read-only answers for people; all raise Unavailable when the ledger is away."""
+
+    async def allocations(
+        self,
+        *,
+        node: str | None = None,
+        namespace: str | None = None,
+        state: str | None = None,
+        pod_uid: str | None = None,
+        live: bool | None = None,
+        pod_name: str | None = None,
+        limit: int = 1000,
+    ) -> list[Row]:
+        """Allocations, newest first."""
+        ...
+
+    async def nodes(self) -> list[Row]:
+        """Nodes with the sums of their cards."""
+        ...
+
+    async def devices(self, *, node: str | None = None) -> list[Row]:
+        """Cards with capacity and what is granted."""
+        ...
+
+    async def history(self, pod_uid: str) -> list[Row]:
+        """State changes of the pod's allocations, in order."""
+        ...
+
+    async def decisions(self, pod_uid: str) -> list[Row]:
+        """The pod's latest decisions, newest first, as they are stored."""
+        ...
+
+    async def snapshots(self, ids: Sequence[str]) -> dict[str, bytes]:
+        """Cards that decisions saw, by name."""
+        ...
+
+    async def held_at(self, at: datetime, nodes: Sequence[str], namespace: str) -> list[Row]:
+        """Slices that pods on these nodes or of this namespace held then."""
+        ...
+
+    async def unhealthy_since(self, uuids: Sequence[str], at: datetime) -> dict[str, datetime]:
+        """Of cards that were unhealthy then, since when."""
+        ...
