@@ -111,8 +111,10 @@ async def test_a_pod_that_fits_nowhere_is_refused_with_every_reason(world: World
     await eventually(explained, "the decision to be written")
     explained_ = await replica.get(f"/v1/pods/{uid}/explain")
     assert explained_["outcome"] == "refused"
-    assert explained_["node_reasons"] == reasons
-    assert explained_["decisions"][0]["card_shortfalls"][0]["requested"] == [[999 * 1024]]
+    [node] = explained_["nodes"]
+    assert (node["node"], node["reason"]) == ("n1", reasons["n1"])
+    assert [card["requested"] for card in node["cards"]] == [999 * 1024]
+    assert explained_["nodes_without_cards"] == 1
 
 
 async def test_a_pod_without_cards_passes_unchanged(world: World) -> None:

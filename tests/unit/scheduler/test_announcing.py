@@ -21,7 +21,7 @@ def test_reasons_are_summed_over_nodes_and_uncounted_ones_are_not() -> None:
         N("cpu-a"): "node unregistered",
     }
 
-    assert refusal_messages(reasons, 3) == [
+    assert list(refusal_messages(reasons, 3).values()) == [
         "2 nodes CardInsufficientMemory(gpu-a,gpu-b)",
         "no available node, 3 nodes do not meet",
     ]
@@ -30,4 +30,4 @@ def test_reasons_are_summed_over_nodes_and_uncounted_ones_are_not() -> None:
 def test_thousands_of_nodes_do_not_make_a_long_message() -> None:
     reasons = {N(f"node-{n:04}"): "8/8 CardInsufficientCore" for n in range(5000)}
 
-    assert all(len(message) < 1024 for message in refusal_messages(reasons, 5000))
+    assert all(len(message) < 1024 for message in refusal_messages(reasons, 5000).values())

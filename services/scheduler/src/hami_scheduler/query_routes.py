@@ -7,18 +7,15 @@ from typing import Annotated
 
 import orjson
 from fastapi import APIRouter, Query, Request, Response
-from hamicommon.domain.ids import PodUid
-from hamicommon.errors import InvalidRequest, NotFound, Unavailable
-from hamicommon.explain.answer import Explanation
+from hamicommon.errors import InvalidRequest, Unavailable
 
-from hami_scheduler.explaining import Explaining
 from hami_scheduler.queries import Queries, Row
 from hami_scheduler.simulating import Simulating
 
 _JSON = "application/json"
 
 
-def router(queries: Queries, explaining: Explaining, simulating: Simulating) -> APIRouter:
+def router(queries: Queries, simulating: Simulating) -> APIRouter:
     """The routes over the ledger's answers."""
     api = APIRouter(prefix="/v1")
 
@@ -52,14 +49,6 @@ def router(queries: Queries, explaining: Explaining, simulating: Simulating) -> 
     async def history(uid: str) -> Response:
         return await _items(queries.history(uid))
 
-    async def explain(uid: str, namespace: str = "", name: str = "") -> Response:
-        try:
-            return _answer(await explaining.explain(PodUid(uid), namespace, name), 200)
-        except NotFound as exc:
-            return _answer({"error": str(exc)}, 404)
-        except Unavailable as exc:
-            return _answer({"error": str(exc)}, 503)
-
     async def simulate(request: Request) -> Response:
         try:
             return _answer(await simulating.answer(orjson.loads(await request.body())), 200)
@@ -74,7 +63,6 @@ def router(queries: Queries, explaining: Explaining, simulating: Simulating) -> 
     api.add_api_route("/nodes", nodes)
     api.add_api_route("/devices", devices)
     api.add_api_route("/pods/{uid}/history", history)
-    api.add_api_route("/pods/{uid}/explain", explain, responses={200: {"model": Explanation}})
     api.add_api_route("/simulate", simulate, methods=["POST"])
     return api
 

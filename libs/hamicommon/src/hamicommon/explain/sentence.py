@@ -57,7 +57,8 @@ def refusal_sentence(
             f"no node has {cards(wanted.count)} of {table.vendor}: the largest has {most}; "
             "ask for fewer cards"
         )
-    on = f"{cards(total)} on {counted(int((per_node > 0).sum()), 'node')}"
+    nodes = counted(int((per_node > 0).sum()), "node")
+    on, on_cards = f"{total} on {nodes}", f"{cards(total)} on {nodes}"
     flat = [device for node in devices for device in node if device.vendor == table.vendor]
     rules = {Rule(code): count for code, count in seen.items()}
     first = max(rules, key=lambda rule: (rules[rule], rule), default=None)
@@ -66,11 +67,12 @@ def refusal_sentence(
         why = _groups(rules)
         return (
             f"no node has {cards(wanted.count)} that fit: the best has {most}"
-            + (f" ({why} of {on})" if why else "")
+            + (f" ({why} of {on_cards})" if why else "")
             + "; ask for fewer cards, or wait until a pod ends"
         )
     others = _groups({rule: count for rule, count in rules.items() if rule is not first})
-    said = _of_rule(first, table, request, flat, on, alone=not others)
+    none = f"none of {on_cards}" if others else f"no card of {on}"
+    said = _of_rule(first, table, request, flat, none)
     return said.replace("; ", f" (and {others}); ", 1) if others else said
 
 
@@ -92,13 +94,10 @@ def _of_rule(
     table: ShortfallTable,
     request: PodRequest,
     devices: Sequence[GpuDevice],
-    on: str,
-    *,
-    alone: bool,
+    none: str,
 ) -> str:
     here = table.codes == rule
     free, asked = int(table.available[here].max()), int(table.requested[here].max())
-    none = f"no card of {on}" if alone else f"none of {on}"
     if rule is Rule.MEMORY:
         largest = max((device.memory_mib for device in devices), default=0)
         if asked > largest > 0:

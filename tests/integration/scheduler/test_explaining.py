@@ -1,0 +1,266 @@
+"""Explain over real Postgres and the emulated API server: what was stored says why."""
+
+from __future__ import annotations
+
+import uuid
+from typing import Any
+
+import pytest
+from hami_scheduler.adapters.postgres_decisions import PostgresDecisionLog
+
+from tests.integration.scheduler.conftest import GIB, Replica, World, eventually, inventory_device
+
+Json = dict[str, Any]
+
+pytestmark = pytest.mark.integration
+
+
+async def explained(replica: Replica, pod: Json, **wanted: object) -> Json:
+    """Waits until the pod's explanation has these fields."""
+    metadata = pod["metadata"]
+    path = f"/v1/pods/{metadata['uid']}/explain"
+    query = {"namespace": metadata["namespace"], "name": metadata["name"]}
+
+    async def has() -> Json | None:
+        answer = await replica.http.get(path, params=query)
+        body = dict(answer.json())
+        return body if all(body.get(key) == value for key, value in wanted.items()) else None
+
+    return await eventually(has, f"the explanation to have {wanted}")
+
+
+def texts(answer: Json) -> list[str]:
+    return [change["text"] for change in answer["counterfactuals"]]
+
+
+async def events_of(world: World, pod: Json) -> list[Json]:
+    items = (await world.api.get("/api/v1/namespaces/default/events"))["items"]
+    return [e for e in items if e["involvedObject"]["uid"] == pod["metadata"]["uid"]]
+
+
+async def test_what_is_short_and_the_largest_amount_that_fits_are_said(world: World) -> None:
+    replica = await world.replica()
+    await world.add_node("x1", cards=2)
+    pod = await world.pod("big", memory_mib=90 * GIB)
+
+    await replica.filter(pod, "x1")
+    answer = await explained(replica, pod, outcome="refused")
+
+    assert answer["summary"] == (
+        "no card of 2 on 1 node has 92160 MiB: the largest has 81920 MiB; ask for less"
+    )
+    assert texts(answer) == ["fits if nvidia.com/gpumem <= 81920 MiB"]
+    [node] = answer["nodes"]
+    assert (node["fits"], node["reason"]) == (False, "2/2 CardInsufficientMemory")
+    assert [(c["requested"], c["available"], c["unit"]) for c in node["cards"]] == [
+        (92160, 81920, "MiB")
+    ] * 2
+    assert answer["cards_as_of"] == answer["last_at"]
+
+
+async def test_the_pod_whose_end_would_help_is_named(world: World) -> None:
+    replica = await world.replica()
+    await world.add_node("y1")
+    holder = await world.pod("holder", memory_mib=60 * GIB)
+    small = await world.pod("small", memory_mib=1 * GIB)
+    await replica.filter(holder, "y1")
+    await replica.filter(small, "y1")
+    pod = await world.pod("waits", memory_mib=50 * GIB)
+
+    await replica.filter(pod, "y1")
+    answer = await explained(replica, pod, outcome="refused")
+
+    [memory, end] = answer["counterfactuals"]
+    assert (memory["kind"], memory["limit"]) == ("memory", 19 * GIB)
+    assert end["pods"] == [f"default/{holder['metadata']['name']}"]
+    assert end["text"].endswith(f"ends (it holds {60 * GIB} MiB of card 0)")
+    assert "wait until a pod ends" in answer["summary"]
+    assert "as soon as capacity" in answer["retry"]
+
+
+async def test_cards_out_of_service_are_told_with_their_state(world: World) -> None:
+    replica = await world.replica()
+    await world.add_node("z1", cards=2)
+    path = "/api/v1/nodes/z1"
+    note = {"metadata": {"annotations": {"hami.io/device-cordon": "GPU-z1-0"}}}
+    await world.api.patch(path, note)
+    await world.report(
+        "z1",
+        inventory_device("GPU-z1-0", 0),
+        inventory_device("GPU-z1-1", 1, healthy=False, health_reason="XID 79"),
+    )
+
+    async def out_of_service() -> bool:
+        rows = await world.database.fetch(
+            "SELECT cordoned, healthy FROM devices WHERE node = 'z1' ORDER BY index"
+        )
+        return [tuple(row) for row in rows] == [(True, True), (False, False)]
+
+    await eventually(out_of_service, "the cards to be out of service")
+    pod = await world.pod("p")
+    await replica.filter(pod, "z1")
+    answer = await explained(replica, pod, outcome="refused")
+
+    uncordon, healthy = answer["counterfactuals"]
+    assert uncordon["text"] == "fits when card 0 (GPU-z1-0) on z1 is uncordoned"
+    assert healthy["text"].startswith(
+        "fits when card 1 (GPU-z1-1) on z1 is healthy again (XID 79 since 2"
+    )
+
+
+async def test_a_quota_that_refuses_says_by_how_much_and_who_uses_it(world: World) -> None:
+    replica = await world.replica()
+    await world.add_node("q1")
+    first = await world.pod("first", memory_mib=6 * GIB)
+    pod = await world.pod("second", memory_mib=4 * GIB)
+    name = f"q-{uuid.uuid4().hex[:6]}"
+    quotas = "/api/v1/namespaces/default/resourcequotas"
+    await world.api.create(
+        quotas,
+        {"metadata": {"name": name}, "spec": {"hard": {"limits.nvidia.com/gpumem": "8192"}}},
+    )
+    try:
+
+        async def known() -> bool:
+            rows = await world.database.fetch("SELECT 1 FROM quotas WHERE limit_amount = 8192")
+            return bool(rows)
+
+        await eventually(known, "the quota to be in the ledger")
+        await replica.filter(first, "q1")
+        await replica.filter(pod, "q1")
+        answer = await explained(replica, pod, outcome="refused")
+    finally:
+        await world.api.delete(f"{quotas}/{name}")
+
+    assert answer["quota"]["used"] == 6 * GIB
+    assert texts(answer) == [
+        "quota short by 2048: limits.nvidia.com/gpumem of namespace default is 8192, 6144 used, "
+        "4096 wanted"
+    ]
+    assert "2048 short" in answer["summary"]
+    assert answer["quota_users"] == [
+        {"pod": f"default/{first['metadata']['name']}", "amount": 6 * GIB}
+    ]
+
+
+async def test_a_placed_pod_says_why_this_node(world: World) -> None:
+    replica = await world.replica()
+    await world.add_node("w1")
+    await world.add_node("w2")
+    await replica.filter(await world.pod("first"), "w2")
+    pod = await world.pod("second")
+
+    await replica.filter(pod, "w1", "w2")
+    answer = await explained(replica, pod, outcome="placed")
+
+    assert answer["chosen"] == "w2"
+    assert answer["summary"] == (
+        "2 of 2 nodes fit, and w2 is the fullest of them (node policy binpack)"
+    )
+    scores = {node["node"]: node["score"] for node in answer["nodes"]}
+    assert list(scores) == ["w2", "w1"]
+    assert scores["w2"] > scores["w1"] == 0
+    assert answer["attempts"][0]["node"] == "w2"
+
+
+async def test_the_same_refusal_again_is_one_decision_and_one_event_per_series(
+    world: World,
+) -> None:
+    replica = await world.replica()
+    await world.add_node("r1")
+    pod = await world.pod("again", memory_mib=90 * GIB)
+
+    for _ in range(5):
+        await replica.filter(pod, "r1")
+    answer = await explained(replica, pod, repeat_count=5)
+
+    assert answer["earlier"] == []
+
+    async def shown() -> list[Json] | None:
+        events = await events_of(world, pod)
+        return events if len(events) >= 3 else None
+
+    events = await eventually(shown, "the pod's events")
+    assert sorted(event["message"] for event in events) == [
+        "1 nodes CardInsufficientMemory(r1)",
+        "no available node, 1 nodes do not meet",
+        "no card of 1 on 1 node has 92160 MiB: the largest has 81920 MiB; ask for less",
+    ]
+    assert {event["reason"] for event in events} == {"FilteringFailed"}
+
+
+async def test_another_replica_counts_up_the_same_event(world: World) -> None:
+    one, other = await world.replica(), await world.replica()
+    await world.add_node("s1")
+    pod = await world.pod("twice", memory_mib=90 * GIB)
+
+    await one.filter(pod, "s1")
+
+    async def shown() -> bool:
+        return len(await events_of(world, pod)) == 3
+
+    await eventually(shown, "the first replica's events")
+    await other.filter(pod, "s1")
+
+    async def counted() -> bool:
+        return [event["count"] for event in await events_of(world, pod)] == [2, 2, 2]
+
+    await eventually(counted, "the second replica to count up")
+
+
+@pytest.mark.parametrize(
+    ("spec", "words"),
+    [
+        pytest.param({"schedulerName": "other"}, "waits for scheduler other", id="other scheduler"),
+        pytest.param({"containers": [{"name": "c", "image": "i"}]}, "asks for no card", id="none"),
+        pytest.param({"schedulingGates": [{"name": "gate"}]}, "gates (gate)", id="gated"),
+        pytest.param({}, "no decision is recorded yet", id="nobody asked"),
+    ],
+)
+async def test_a_pod_that_never_came_says_why_from_itself(
+    world: World, spec: Json, words: str
+) -> None:
+    replica = await world.replica()
+    limits = {"nvidia.com/gpu": "1"}
+    container = {"name": "main", "image": "none", "resources": {"limits": limits}}
+    body = {"schedulerName": "hami-scheduler", "containers": [container], **spec}
+    pod = await world.api.create(
+        "/api/v1/namespaces/default/pods",
+        {"metadata": {"name": f"never-{uuid.uuid4().hex[:6]}"}, "spec": body},
+    )
+    world.pods.append(pod)
+
+    answer = await explained(replica, pod, outcome="undecided")
+
+    assert words in answer["summary"]
+
+
+async def test_an_unknown_pod_is_not_found(world: World) -> None:
+    replica = await world.replica()
+
+    answer = await replica.http.get("/v1/pods/nobody/explain")
+
+    assert answer.status_code == 404
+
+
+async def test_cards_that_no_decision_refers_to_are_dropped(world: World) -> None:
+    replica = await world.replica()
+    await world.add_node("t1")
+    pod = await world.pod("big", memory_mib=90 * GIB)
+    await replica.filter(pod, "t1")
+    await explained(replica, pod, outcome="refused")
+    database = world.database
+    kept = "SELECT count(*) FROM decision_snapshots WHERE kind = 'counters'"
+    await database.fetch(
+        "INSERT INTO decision_snapshots (id, kind, content, used_at)"
+        " VALUES ('stray', 'counters', 'x', now() - interval '1 hour')"
+    )
+    await database.fetch("UPDATE decision_snapshots SET used_at = now() - interval '1 hour'")
+    before = (await database.fetchrow(kept))[0]
+
+    gone = await PostgresDecisionLog(database).tidy(keep_days=14)
+
+    assert gone >= 1
+    assert (await database.fetchrow(kept))[0] == before - gone
+    answer = await explained(replica, pod, outcome="refused")
+    assert answer["nodes"][0]["cards"]
