@@ -138,9 +138,15 @@ class Explaining:
                 slots=one.slots,
                 memory_mib=one.memory_mib,
                 core_percent=one.core_percent,
+                details=tuple(
+                    share["detail"]
+                    for share in shares
+                    if share["detail"] and share["device_uuid"] == one.uuid
+                ),
             )
             for (pod, node), slices in groupby(rows, key=_owner)
-            for one in footprints(_grants(list(slices)))
+            for shares in (list(slices),)
+            for one in footprints(_grants(shares))
         ]
 
     async def _quota_users(self, record: Record) -> list[QuotaUser]:
@@ -207,6 +213,7 @@ def _grants(rows: Sequence[Row]) -> list[ContainerGrant]:
                     vendor=row["vendor"],
                     memory_mib=row["memory_mib"],
                     core_percent=row["core_percent"],
+                    slots=row["slots"],
                 ),
             ),
         )

@@ -1,62 +1,110 @@
-"""Explain in words: where a pod is, or why it waits."""
+"""Explain on one screen: where a pod is, or why it waits and what would help."""
 
+import io
 from typing import Any
 
 from hamictl.view.explanation import explanation
 from hamictl.view.tables import cores, health, memory
+from rich.console import Console
 
 
-def a_decision(**changes: Any) -> dict[str, Any]:
+def an_answer(**changes: Any) -> dict[str, Any]:
     return {
         "outcome": "refused",
-        "at": "2026-11-20T10:00:00Z",
-        "last_at": "2026-11-20T10:05:00Z",
+        "summary": "no card of 4 on 1 node has 9 MiB",
+        "asked": ["1 NVIDIA card with 9 MiB"],
+        "policy": "nodes binpack, cards spread",
+        "nodes": [a_node()],
+        "nodes_left_out": 0,
+        "nodes_without_cards": 0,
+        "counterfactuals": [{"text": "fits if nvidia.com/gpumem <= 5 MiB"}],
+        "quota_users": [],
+        "notes": [],
+        "decided_at": "2026-11-20T10:00:00Z",
+        "cards_as_of": "2026-11-20T10:00:00Z",
+        "last_at": "2026-11-20T10:00:00Z",
         "repeat_count": 1,
-        "message": "no available node, 1 nodes do not meet",
-        "node": None,
-        "node_reasons": {"node-0": "4/4 CardInsufficientMemory"},
+        "retry": "kube-scheduler tries it again",
         "trace_id": "abc",
+        "view_version": 7,
+        "attempts": [],
+        "earlier": [],
     } | changes
 
 
-def test_a_refused_pod_shows_every_nodes_reason() -> None:
-    lines = list(explanation({"decisions": [a_decision()]}, name="ns/p"))
-
-    assert lines[0] == "ns/p fits nowhere, decided at 2026-11-20T10:00:00:"
-    assert "  node-0: 4/4 CardInsufficientMemory" in lines
-    assert lines[-1] == "  trace abc"
-
-
-def test_a_repeated_refusal_says_how_often_and_until_when() -> None:
-    lines = list(explanation({"decisions": [a_decision(repeat_count=8)]}, name="p"))
-
-    assert "and 7 more times until 2026-11-20T10:05:00" in lines[0]
+def a_node(**changes: Any) -> dict[str, Any]:
+    return {
+        "node": "node-0",
+        "fits": False,
+        "chosen": False,
+        "score": None,
+        "reason": "4/4 CardInsufficientMemory",
+        "text": "4 cards: at most 5 MiB free, 9 MiB wanted",
+    } | changes
 
 
-def test_many_nodes_are_counted_beyond_the_first_ones() -> None:
-    reasons = {f"node-{number:03}": "node unregistered" for number in range(50)}
+def screen(answer: dict[str, Any]) -> str:
+    text = io.StringIO()
+    console = Console(width=120, file=text)
+    for part in explanation(answer, name="ns/p"):
+        console.print(part, highlight=False, markup=False)
+    return text.getvalue()
 
-    lines = list(explanation({"decisions": [a_decision(node_reasons=reasons)]}, name="p"))
 
-    assert "  and 30 more nodes" in lines
+def test_a_refused_pod_starts_with_the_sentence_and_has_words_beside_hamis_reason() -> None:
+    shown = screen(an_answer())
+
+    assert shown.startswith("ns/p waits: no card of 4 on 1 node has 9 MiB\n")
+    assert "4 cards: at most 5 MiB free, 9 MiB wanted" in shown
+    assert "4/4 CardInsufficientMemory" in shown
+    assert "  - fits if nvidia.com/gpumem <= 5 MiB" in shown
+    assert "Next: kube-scheduler tries it again." in shown
+    assert "Trace abc, view version 7." in shown
 
 
-def test_a_placed_pod_shows_its_slices() -> None:
+def test_a_repeated_refusal_says_how_often_since_when_and_how_old_the_cards_are() -> None:
+    shown = screen(an_answer(repeat_count=8, last_at="2026-11-20T10:05:00Z"))
+
+    assert "Decided 8 times alike since 2026-11-20 10:00:00, last at 2026-11-20 10:05:00." in shown
+    assert "Cards are shown as they were at 2026-11-20 10:00:00." in shown
+
+
+def test_many_nodes_are_counted_so_that_one_screen_suffices() -> None:
+    nodes = [a_node(node=f"node-{number:03}") for number in range(100)]
+
+    shown = screen(an_answer(nodes=nodes, nodes_left_out=900, nodes_without_cards=3))
+
+    assert "and 990 more nodes and 3 nodes without such cards" in shown
+    assert len(shown.splitlines()) < 40
+
+
+def test_a_placed_pod_shows_its_slices_and_the_nodes_that_it_was_chosen_from() -> None:
     share = {"container": "c", "memory_mib": 4096, "core_percent": 30, "device_uuid": "GPU-1"}
-    allocation = {"node": "node-0", "state": "allocated", "devices": [share]}
+    nodes = [a_node(fits=True, chosen=True, score=1.5), a_node(node="b", fits=True, score=0.0)]
+    attempt = {"node": "node-0", "state": "allocated", "devices": [share]}
+    placed = an_answer(
+        outcome="placed", nodes=nodes, attempts=[attempt], counterfactuals=[], retry=""
+    )
 
-    lines = list(explanation({"allocation": allocation, "decisions": []}, name="p"))
+    shown = screen(placed)
 
-    assert lines == [
-        "p holds slices on node-0 (allocated):",
-        "  c: 4096 MiB, 30 % cores of GPU-1",
-    ]
+    assert "Holds on node-0 (allocated):\n  c: 4 GiB, 30 % cores of GPU-1" in shown
+    assert "chosen   usage 1.50 of 30" in shown
+    assert "fits     usage 0.00 of 30" in shown
 
 
-def test_a_pod_nobody_decided_about_is_said_so() -> None:
-    [line] = explanation({"decisions": []}, name="p")
+def test_a_pod_nobody_decided_about_says_why_and_no_more() -> None:
+    empty: dict[str, Any] = {
+        "outcome": "undecided", "summary": "it has gates", "asked": [], "nodes": [],
+        "counterfactuals": [], "decided_at": None, "cards_as_of": None, "last_at": None,
+        "repeat_count": 0, "retry": "", "trace_id": "",
+    }  # fmt: skip
 
-    assert "no decision has been made yet" in line
+    assert screen(an_answer(**empty)).strip() == "ns/p was never decided on: it has gates"
+
+
+def test_when_nothing_alone_would_help_it_is_said() -> None:
+    assert "No single change" in screen(an_answer(counterfactuals=[]))
 
 
 def test_unknown_is_shown_as_unknown_and_amounts_as_people_say_them() -> None:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
-from typing import Literal
+from typing import Any, Literal
 
 from hamicommon.domain.devices import DeviceUsage
 from hamicommon.domain.ids import GpuUuid, NodeName
@@ -58,6 +58,8 @@ class Holding:
     slots: int
     memory_mib: int
     core_percent: int
+    details: tuple[Mapping[str, Any], ...] = ()
+    """`DeviceShare.detail` of its slices on the card that have one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -302,18 +304,19 @@ def _without(
     new_view: Callable[[], ClusterView],
 ) -> bool:
     """True when the pod fits on the node after these have ended."""
-    given: dict[GpuUuid, tuple[int, int, int]] = {}
+    given: dict[GpuUuid, list[Holding]] = {}
     for pod in ended:
         for one in pods[pod]:
-            slots, memory, core = given.get(one.uuid, (0, 0, 0))
-            given[one.uuid] = (
-                slots + one.slots,
-                memory + one.memory_mib,
-                core + one.core_percent,
-            )
+            given.setdefault(one.uuid, []).append(one)
     back = {
-        uuid: partial(freed, slots=slots, memory_mib=memory, core_percent=core)
-        for uuid, (slots, memory, core) in given.items()
+        uuid: partial(
+            freed,
+            slots=sum(one.slots for one in held),
+            memory_mib=sum(one.memory_mib for one in held),
+            core_percent=sum(one.core_percent for one in held),
+            details=[detail for one in held for detail in one.details],
+        )
+        for uuid, held in given.items()
     }
     alone = changed(view, node, back, new_view)
     return _fits(request, view=alone, candidates=[node])

@@ -137,15 +137,25 @@ def _same(usage: DeviceUsage) -> DeviceUsage:
     return usage
 
 
-def freed(usage: DeviceUsage, *, slots: int, memory_mib: int, core_percent: int) -> DeviceUsage:
-    """The card after somebody has given back this much; an idle card holds nothing else."""
-    left = max(0, usage.used_slots - slots)
+def freed(
+    usage: DeviceUsage,
+    *,
+    slots: int,
+    memory_mib: int,
+    core_percent: int,
+    details: Sequence[Mapping[str, Any]] = (),
+) -> DeviceUsage:
+    """The card after somebody has given back this much."""
+    holdings = list(usage.holdings)
+    for detail in details:
+        if detail in holdings:
+            holdings.remove(detail)
     return replace(
         usage,
-        used_slots=left,
+        used_slots=max(0, usage.used_slots - slots),
         used_memory_mib=max(0, usage.used_memory_mib - memory_mib),
         used_core_percent=max(0, usage.used_core_percent - core_percent),
-        holdings=usage.holdings if left else (),
+        holdings=tuple(holdings),
     )
 
 

@@ -62,7 +62,7 @@ _SNAPSHOTS = "SELECT id, content FROM decision_snapshots WHERE id = ANY($1::text
 # The same as the function allocations_at, narrowed before the join.
 _HELD = """
 SELECT a.namespace, a.pod_name, a.node, d.container_index, d.container_name, d.role, d.vendor,
-       d.device_uuid, d.memory_mib, d.core_percent
+       d.device_uuid, d.memory_mib, d.core_percent, d.slots, d.detail
   FROM allocations a JOIN allocation_devices d ON d.allocation_id = a.id
  WHERE a.reserved_at <= $1 AND (a.ended_at IS NULL OR a.ended_at > $1)
    AND (a.node = ANY($2::text[]) OR a.namespace = $3)
