@@ -82,7 +82,7 @@ class Amd:
     @property
     def rules(self) -> VendorRules:
         """The standard loop in compute units; annotations name the product, not the word."""
-        return VendorRules(order=_ORDER, need=compute_units, share_type=lambda card: card.type)
+        return _RULES
 
     def parse_request(
         self, container: JsonObject, annotations: Mapping[str, str] = NO_ANNOTATIONS
@@ -173,3 +173,6 @@ def compute_units(request: DeviceRequest, selection: Selection, card: GpuDevice)
     """
     units = max(min(card.core_percent * request.core_percent // 100, card.core_percent), 1)
     return Need(request.memory_mib_on(card.memory_mib), units)
+
+
+_RULES = VendorRules(order=_ORDER, need=compute_units, share_type=lambda card: card.type)

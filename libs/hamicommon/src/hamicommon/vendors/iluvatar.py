@@ -36,6 +36,8 @@ UNIT_MIB = 256
 CONTAINER_ENV = "SOL_CONTINER_NAME"
 """Spelt as the vendor's runtime reads it."""
 
+_RULES = VendorRules()
+
 
 @dataclass(frozen=True, slots=True)
 class Iluvatar:
@@ -72,7 +74,7 @@ class Iluvatar:
     @property
     def rules(self) -> VendorRules:
         """The standard loop."""
-        return VendorRules()
+        return _RULES
 
     def parse_request(
         self, container: JsonObject, annotations: Mapping[str, str] = NO_ANNOTATIONS
