@@ -172,7 +172,7 @@ class Filtering:
 
     def _simulate(self, request: PodRequest, nodes: Sequence[Json]) -> FilterResult:
         """A dry run over Node objects with nothing granted on them (Cluster Autoscaler)."""
-        view = ClusterView()
+        view = ClusterView(self._vendors.rules)
         objects = {NodeName(node["metadata"]["name"]): node for node in nodes}
         for name, node in objects.items():
             if cards := _cards_told_by(node, self._vendors):

@@ -10,11 +10,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from hamicommon.db.ledger import CardCounters
 from hamicommon.domain.ids import GpuUuid, NodeName
 from hamicommon.errors import Unavailable
+from hamicommon.placement.vendor_rules import VendorRules
 from hamicommon.placement.view import CardState, ClusterView
 
 from hami_scheduler.ports import CardReader, LedgerCard, PairScores
@@ -25,9 +26,9 @@ logger = logging.getLogger(__name__)
 class LedgerView:
     """Keeps `cluster` equal to the ledger, at most `refresh` apart."""
 
-    def __init__(self, cards: CardReader) -> None:
+    def __init__(self, cards: CardReader, rules: Mapping[str, VendorRules] | None = None) -> None:
         self._reader = cards
-        self.cluster = ClusterView()
+        self.cluster = ClusterView(rules)
         self._versions: dict[GpuUuid, int] = {}
         self._sum = 0
         self._nodes: dict[NodeName, frozenset[GpuUuid]] = {}
@@ -63,6 +64,7 @@ class LedgerView:
                 memory_mib=card.used_memory_mib,
                 core_percent=card.used_core_percent,
                 version=card.version,
+                holdings=card.holdings,
             )
 
     async def refresh(self) -> bool:

@@ -133,7 +133,7 @@ def build(settings: Settings, vendors: Vendors, outside: Outside) -> Service:
 def _core(settings: Settings, vendors: Vendors, outside: Outside) -> _Core:
     instruments, waiting = Instruments(), WaitingPods()
     announcer = Announcer(outside.events)
-    view = LedgerView(outside.inventory)
+    view = LedgerView(outside.inventory, vendors.rules)
     nudger = Nudger(view=view, waiting=waiting, pods=outside.pods, instruments=instruments)
     gpu = tuple(part.strip() for part in settings.gpu_scheduler_policy.split(","))
     return _Core(

@@ -170,8 +170,6 @@ def why(card: Card, selection: Selection, policy: Policy, memory: int, core: int
         return "ExclusiveDeviceAllocateConflict"
     if device.core_percent != 0 and card.core == device.core_percent and core == 0:
         return "CardComputeUnitsExhausted"
-    if device.mode == "mig":
-        return "CardMigModeNotSupported"
     return ""
 
 
@@ -228,7 +226,7 @@ def card_score(card: Card, wanted: DeviceRequest, policy: Policy) -> np.float32:
     slots, core, memory = card.slots, card.core, card.memory
     if device.type == wanted.vendor:
         slots += 1
-        core += min(wanted.core_percent, 100)
+        core += wanted.core_percent
         percent = wanted.memory_percent
         memory += device.memory_mib * percent // 100 if percent else wanted.memory_mib
     weights = policy.weights

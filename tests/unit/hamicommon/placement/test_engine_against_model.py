@@ -38,7 +38,7 @@ def usages(draw: st.DrawFn, node: int) -> list[DeviceUsage]:
             type=draw(st.sampled_from(TYPES)),
             vendor=draw(st.sampled_from(("NVIDIA",) * 9 + ("MLU",))),
             numa=draw(st.integers(0, 1)),
-            mode=draw(st.sampled_from(("hami-core",) * 6 + ("", "mig"))),
+            mode=draw(st.sampled_from(("hami-core",) * 6 + ("",))),
             healthy=draw(st.sampled_from((True,) * 9 + (False,))),
             cordoned=draw(st.sampled_from((False,) * 9 + (True,))),
             used=draw(

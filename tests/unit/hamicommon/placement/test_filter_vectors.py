@@ -131,7 +131,6 @@ def test_cores_above_a_whole_card_are_taken_as_a_whole_card() -> None:
             "ExclusiveDeviceAllocateConflict",
         ),
         (card("g", used=(1, 0, 100)), cards(memory_mib=1), None, "CardComputeUnitsExhausted"),
-        (card("g", mode="mig"), SMALL, None, "CardMigModeNotSupported"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )

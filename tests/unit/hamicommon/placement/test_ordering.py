@@ -3,9 +3,8 @@
 import numpy as np
 import pytest
 from hamicommon.domain.ids import NodeName
-from hamicommon.domain.requests import DeviceRequest, Policy, ScoreWeights, Selection
+from hamicommon.domain.requests import DeviceRequest, Policy, ScoreWeights
 from hamicommon.placement.ordering import card_scores, order
-from hamicommon.placement.rules import Ask, core_of, type_codes
 
 from tests.unit.hamicommon.placement.clusters import card, view_of
 
@@ -15,17 +14,9 @@ PLAIN = ScoreWeights()
 def scored(usages, request, weights=PLAIN):
     view = view_of({"n": usages})
     rows, _ = view.rows_of([NodeName("n")])
-    ask = Ask(
-        request=request,
-        type_codes=type_codes(view.models, request.vendor, Selection()),
-        core=core_of(request),
-        mutex=False,
-        barred=None,
-        taken=None,
-    )
     table = view.table(rows)
-    counted = np.array([model.type == request.vendor for model in view.models])
-    return table, card_scores(table, weights, ask, counted)
+    counted = np.array([m is not None and m.type == request.vendor for m in view.models])
+    return table, card_scores(table, weights, request, counted)
 
 
 def test_present_usage_alone_counts_on_a_card_with_a_product_name() -> None:

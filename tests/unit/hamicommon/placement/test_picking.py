@@ -28,8 +28,8 @@ def test_a_large_set_without_any_connection_is_still_a_set() -> None:
 
 
 def test_a_card_of_another_vendor_does_not_end_a_numa_group() -> None:
-    codes = np.array([Rule.FITS, Rule.NO_CARD, Rule.FITS], np.uint8)
+    codes = np.array([[Rule.FITS, Rule.NO_CARD, Rule.FITS]], np.uint8)
 
-    walk = walk_numa(codes, np.arange(3), np.array([0, 1, 0]), 2, all_of=False)
-    assert walk.picks == (2, 0)
-    assert walk.dropped == 0
+    walk = walk_numa(codes, np.array([[0, 1, 2]]), np.array([[0, 1, 0]]), 2, all_of=False)
+    assert walk.places[0, : walk.found[0]].tolist() == [2, 0]
+    assert walk.dropped.tolist() == [0]

@@ -135,7 +135,7 @@ def test_any_sequence_of_changes_ends_as_a_view_built_at_once(
     theirs, theirs_unknown = fresh.rows_of(names)
     assert ours_unknown == theirs_unknown
     assert view.scores(ours).tolist() == fresh.scores(theirs).tolist()
-    assert view.table(ours).used_slots.sum() == fresh.table(theirs).used_slots.sum()
+    assert view.table(ours).free_slots.sum() == fresh.table(theirs).free_slots.sum()
 
 
 def test_a_frozen_moment_is_not_touched_by_what_comes_after() -> None:

@@ -12,6 +12,7 @@ from hamicommon.domain.ids import GpuUuid, NodeName
 from hamicommon.domain.requests import DeviceRequest, Selection
 from hamicommon.errors import InvalidRequest
 from hamicommon.placement.rules import Rule
+from hamicommon.placement.vendor_rules import Need
 from hamicommon.vendors.amd import Amd
 from hamicommon.vendors.base import Placed
 
@@ -114,7 +115,7 @@ def test_percent_become_compute_units_rounded_down_but_at_least_one(percent, uni
     )  # fmt: skip
     request = DeviceRequest(vendor="AMD", count=1, memory_percent=100, core_percent=percent)
 
-    assert AMD.rules.need(request, Selection(), card) == (9, taken, None)
+    assert AMD.rules.need(request, Selection(), card) == Need(9, taken, None)
 
 
 def test_a_card_without_compute_units_has_too_few() -> None:

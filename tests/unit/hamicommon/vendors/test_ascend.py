@@ -12,6 +12,7 @@ from hamicommon.domain.ids import GpuUuid, NodeName
 from hamicommon.domain.requests import Selection
 from hamicommon.errors import InvalidRequest
 from hamicommon.placement.rules import Rule
+from hamicommon.placement.vendor_rules import Need
 from hamicommon.vendors.ascend import Ascend
 from hamicommon.vendors.ascend_fit import score_networks
 from hamicommon.vendors.base import Placed
@@ -297,8 +298,8 @@ def test_soft_slices_count_cores_in_percent_of_a_chip() -> None:
         assert asked is not None
         return judge(B3.rules, card, asked, soft)
 
-    assert B3.rules.need(request, soft, chip) == (1000, 30, 100)
-    assert B3.rules.need(request, Selection(), chip) == (1000, 30, None)
+    assert B3.rules.need(request, soft, chip) == Need(1000, 30, 100)
+    assert B3.rules.need(request, Selection(), chip) == Need(1000, 30, None)
     assert met(70) == Rule.FITS
     assert met(71) == Rule.CORES
     assert met(0, wanted=100) == Rule.EXCLUSIVE

@@ -11,6 +11,7 @@ from hamicommon.domain.ids import GpuUuid, NodeName
 from hamicommon.domain.requests import DeviceRequest, Selection
 from hamicommon.errors import InvalidRequest
 from hamicommon.placement.rules import Rule
+from hamicommon.placement.vendor_rules import Need
 from hamicommon.vendors.base import Placed
 from hamicommon.vendors.biren import Biren
 from hamicommon.vendors.vastai import Vastai, in_dies, score_dies
@@ -65,7 +66,7 @@ def test_a_request_is_a_count_and_takes_no_memory_and_no_cores(
     assert vendor.parse_request(container(None, {resource: 1})).count == 1
     assert vendor.parse_request(container({resource: 0})) is None
     assert vendor.parse_request(container()) is None
-    assert vendor.rules.need(request, Selection(), die(0)) == (0, 0, None)
+    assert vendor.rules.need(request, Selection(), die(0)) == Need(0, 0)
     with pytest.raises(InvalidRequest, match=f"container 'c': {resource} is 1.5: a whole number"):
         vendor.mutate(container({resource: "1.5"}), {})
 

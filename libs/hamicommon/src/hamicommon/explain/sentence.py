@@ -127,7 +127,7 @@ _HELPS = {
     Rule.UUID: "change the pod's annotations",
     Rule.EXCLUSIVE: "ask for less than 100 % of the cores, or wait until a card is idle",
     Rule.MUTEX: "change the pod's policy, or wait until a card is idle",
-    Rule.MIG_MODE: "add a node whose cards are not in MIG mode",
+    Rule.MIG_TOPOLOGY: "ask for less memory, or wait until a pod ends",
 }
 
 

@@ -30,7 +30,9 @@ GROUPS = {
     Rule.CORES: "with too few free cores",
     Rule.EXCLUSIVE: "in use, while all of a card's cores are wanted",
     Rule.CORES_EXHAUSTED: "with all cores granted",
-    Rule.MIG_MODE: "in MIG mode",
+    Rule.CARD_OF_POD: "other than the one that the pod's earlier containers are on",
+    Rule.IN_USE: "in use, while the vendor gives whole cards only",
+    Rule.MIG_TOPOLOGY: "without a free place for a MIG instance of that size",
 }
 """What a card is that fails the rule: "3 cards <...>"."""
 

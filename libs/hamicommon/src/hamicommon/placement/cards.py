@@ -1,33 +1,34 @@
 """Cards as arrays: shape (nodes, places), one column per attribute, empty places padded.
 
 `view.ClusterView` keeps one such table of the whole cluster; `place.py` takes the candidates' rows
-of it. A place without a card has model 0.
+of it. A place without a card has model 0 and nothing free.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import NamedTuple
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
+
+from hamicommon.domain.devices import GpuDevice
+from hamicommon.domain.ids import GpuUuid
 
 Int = npt.NDArray[np.int64]
 Codes = npt.NDArray[np.uint8]
 Bools = npt.NDArray[np.bool_]
 Floats = npt.NDArray[np.float32]
 
-
-class Model(NamedTuple):
-    """What the type rules ask of a card; few distinct ones exist in a cluster."""
-
-    vendor: str
-    type: str
-    mode: str
-
-
 NO_MODEL = 0
 """Index of the model of an empty place."""
+
+
+def model_of(card: GpuDevice) -> GpuDevice:
+    """The card without what makes it an individual: equal for cards of one kind and capacity.
+
+    Rules that look at a card's kind are asked once per model; few distinct ones exist in a cluster.
+    """
+    return replace(card, uuid=GpuUuid(""), index=0, numa=0, healthy=True, health_reason="")
 
 
 @dataclass(slots=True, kw_only=True)
@@ -41,28 +42,22 @@ class Cards:
     slots: Int
     memory: Int
     core: Int
-    used_slots: Int
-    used_memory: Int
-    used_core: Int
+    free_slots: Int
+    """What may still be granted; negative on a card that shrank below what it holds."""
+    free_memory: Int
+    free_core: Int
     numa: Int
     index: Int
 
     @classmethod
     def empty(cls, nodes: int, places: int) -> Cards:
         """A table without a card."""
-        shape = (nodes, places)
-        return cls(
-            model=np.zeros(shape, np.int64),
-            status=np.zeros(shape, np.uint8),
-            slots=np.zeros(shape, np.int64),
-            memory=np.zeros(shape, np.int64),
-            core=np.zeros(shape, np.int64),
-            used_slots=np.zeros(shape, np.int64),
-            used_memory=np.zeros(shape, np.int64),
-            used_core=np.zeros(shape, np.int64),
-            numa=np.zeros(shape, np.int64),
-            index=np.zeros(shape, np.int64),
-        )
+        # Column-major: what is asked of a node's cards is then summed over long runs of memory.
+        columns = {
+            name: np.zeros((nodes, places), np.uint8 if name == "status" else np.int64, order="F")
+            for name in cls.__slots__
+        }
+        return cls(**columns)
 
     def resized(self, nodes: int, places: int) -> Cards:
         """A copy in a larger table."""
@@ -80,24 +75,33 @@ class Cards:
             slots=self.slots[rows],
             memory=self.memory[rows],
             core=self.core[rows],
-            used_slots=self.used_slots[rows],
-            used_memory=self.used_memory[rows],
-            used_core=self.used_core[rows],
+            free_slots=self.free_slots[rows],
+            free_memory=self.free_memory[rows],
+            free_core=self.free_core[rows],
             numa=self.numa[rows],
             index=self.index[rows],
         )
 
     def fresh(self) -> Cards:
         """The same cards with usage of their own: taking from them leaves this unchanged."""
+        return self._with_free(
+            self.free_slots.copy("K"), self.free_memory.copy("K"), self.free_core.copy("K")
+        )
+
+    def idle(self) -> Cards:
+        """The same cards with nothing granted on them; shares memory with this table."""
+        return self._with_free(self.slots, self.memory, self.core)
+
+    def _with_free(self, slots: Int, memory: Int, core: Int) -> Cards:
         return Cards(
             model=self.model,
             status=self.status,
             slots=self.slots,
             memory=self.memory,
             core=self.core,
-            used_slots=self.used_slots.copy(),
-            used_memory=self.used_memory.copy(),
-            used_core=self.used_core.copy(),
+            free_slots=slots,
+            free_memory=memory,
+            free_core=core,
             numa=self.numa,
             index=self.index,
         )

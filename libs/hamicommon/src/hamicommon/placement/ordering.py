@@ -10,26 +10,29 @@ from __future__ import annotations
 
 import numpy as np
 
-from hamicommon.domain.requests import Policy, ScoreWeights
+from hamicommon.domain.requests import DeviceRequest, Policy, ScoreWeights
 from hamicommon.placement.cards import Bools, Cards, Floats, Int
-from hamicommon.placement.rules import Ask
 
 _SCORE_WEIGHT = np.float32(10)
 
 
-def card_scores(cards: Cards, weights: ScoreWeights, ask: Ask, counted: Bools) -> Floats:
+def card_scores(
+    cards: Cards, weights: ScoreWeights, request: DeviceRequest, counted: Bools
+) -> Floats:
     """(nodes, places): usage of each card, higher is fuller.
 
     HAMi adds the request itself only on cards whose type is just the vendor's word (`counted`, by
     model); a real NVIDIA card has a product name, so there only the present usage counts.
     """
-    slots, core, memory = cards.used_slots, cards.used_core, cards.used_memory
+    slots = cards.slots - cards.free_slots
+    core = cards.core - cards.free_core
+    memory = cards.memory - cards.free_memory
     if counted.any():
         here = counted[cards.model]
-        percent = ask.request.memory_percent
-        asked = cards.memory * percent // 100 if percent else ask.request.memory_mib
+        percent = request.memory_percent
+        asked = cards.memory * percent // 100 if percent else request.memory_mib
         slots = slots + here
-        core = core + here * ask.core
+        core = core + here * request.core_percent
         memory = memory + here * asked
     known = (cards.slots != 0) & (cards.core != 0) & (cards.memory != 0)
     total: Floats = np.zeros(cards.model.shape, np.float32)
@@ -62,7 +65,7 @@ def _keys(
     if len(policy) != 1 or policy[0] == "numa":
         return _chain(cards, scores, policy, numa_bind)
     if policy[0] == "mutex":
-        return [-cards.used_slots, cards.numa]
+        return [cards.free_slots - cards.slots, cards.numa]
     binpack = policy[0] == "binpack"
     if numa_bind:
         return [-cards.numa, scores] if binpack else [cards.numa, -scores]

@@ -1,7 +1,7 @@
 """Which of the cards that fit are taken, for nodes that may have enough of them.
 
-Plain requests take the first that fit, for all nodes at once; NUMA binding and topology need a
-walk node by node (protocol sheet 1.0.4 rule 4, and 1.1 "Fit specialities").
+Plain requests take the first that fit; NUMA binding walks groups of cards; both for all nodes at
+once. The topology choice looks at one node (protocol sheet 1.0.4 rule 4, 1.1 "Fit specialities").
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from hamicommon.placement.cards import Codes, Int
+from hamicommon.placement.cards import Bools, Codes, Int
 from hamicommon.placement.rules import BEFORE_NUMA, Rule
 
 _MOST_SUBSETS = 50_000
@@ -21,50 +21,59 @@ _MOST_SUBSETS = 50_000
 
 
 class NumaWalk(NamedTuple):
-    """What walking one node in NUMA groups ended with."""
+    """What walking nodes in NUMA groups ended with."""
 
-    picks: tuple[int, ...]
-    """Places, in the order picked; fewer than asked for when the node does not fit."""
-    dropped: int
-    """Picks that were dropped because their group ended short."""
+    places: Int
+    """(nodes, places): in the order picked; only the first `found` of a row count."""
+    found: Int
+    """(nodes,): picks; fewer than asked for where the node does not fit."""
+    dropped: Int
+    """(nodes,): picks that were dropped because their group ended short."""
 
 
-def first_that_fit(codes: Codes, order: Int, count: int) -> Int:
+def first_that_fit(fitting: Bools, order: Int, count: int) -> Int:
     """(nodes, count): the most preferred places that fit; every node must have `count` of them."""
     walked = order[:, ::-1]
-    fits = np.take_along_axis(codes, walked, axis=1) == Rule.FITS
+    fits = np.take_along_axis(fitting, walked, axis=1)
     chosen = fits & (fits.cumsum(axis=1) <= count)
     picked: Int = walked[chosen].reshape(-1, count)
     return picked
 
 
 def walk_numa(codes: Codes, order: Int, numa: Int, count: int, *, all_of: bool) -> NumaWalk:
-    """Walks one node's cards, all of one slice's cards on one NUMA node.
+    """Walks every node's cards, all of one slice's cards on one NUMA node.
 
-    Args: codes, order, numa: (places,); all_of: collect the whole group (for the topology choice)
-    in place of the first `count`.
+    Args: codes, order, numa: (nodes, places); all_of: collect the whole group (for the topology
+    choice) in place of the first `count`.
     """
-    group: int | None = None
-    picks: list[int] = []
-    dropped = 0
-    for place in order[::-1].tolist():
-        code = codes[place]
-        if code in BEFORE_NUMA:
-            continue
-        if numa[place] != group:
-            if all_of and len(picks) >= count:
-                break
-            dropped += 0 if all_of else len(picks)
-            group, picks = numa[place], []
-        if code == Rule.FITS:
-            picks.append(place)
-            if len(picks) == count and not all_of:
-                break
-    return NumaWalk(tuple(picks), dropped)
+    nodes, width = codes.shape
+    rows = np.arange(nodes)
+    places = np.zeros((nodes, width), np.int64)
+    found, dropped = np.zeros(nodes, np.int64), np.zeros(nodes, np.int64)
+    group = np.full(nodes, np.iinfo(np.int64).min)
+    done = np.zeros(nodes, np.bool_)
+    for column in range(width - 1, -1, -1):
+        place = order[:, column]
+        code, side = codes[rows, place], numa[rows, place]
+        part = ~np.isin(code, BEFORE_NUMA) & ~done
+        changed = part & (side != group)
+        if all_of:
+            done |= changed & (found >= count)
+            changed &= ~done
+        else:
+            dropped += np.where(changed, found, 0)
+        found[changed] = 0
+        group = np.where(changed, side, group)
+        picked = np.flatnonzero((code == Rule.FITS) & part & ~done)
+        places[picked, found[picked]] = place[picked]
+        found[picked] += 1
+        if not all_of:
+            done |= found == count
+    return NumaWalk(places, found, dropped)
 
 
 def best_connected(places: tuple[int, ...], count: int, pairs: Int | None) -> tuple[int, ...]:
-    """`count` of the places, by how well they are connected.
+    """`count` of the places, by how well they are connected; `pairs`: (places, places) of the node.
 
     One card: the one with the LEAST connection to the others, so that good pairs stay whole.
     Several: the set with the greatest sum over its pairs. The first in the given order wins a tie.

@@ -21,6 +21,7 @@ from hamicommon.errors import InvalidRequest
 from hamicommon.placement.cards import Floats, Int
 from hamicommon.placement.fitting import fit, fit_with_picks
 from hamicommon.placement.refusal import Refusal, refusal_of
+from hamicommon.placement.scoring import vendor_scores, wants_scores
 from hamicommon.placement.view import ClusterView
 
 TOP_PRIORITY = 10
@@ -82,10 +83,17 @@ def decide(
             scores={},
             view_version=view.version,
         )
+    grants = None
     scores = view.scores(survivors)
+    if wants_scores(request, view):
+        grants = fit_with_picks(request, view, survivors, without_cards).grants
+        scores = scores + vendor_scores(request, view, survivors, grants)
     ranked = _ranked(view, survivors, scores, request.policy.node)
     best = survivors[ranked[-1:]]
-    containers = fit_with_picks(request, view, best, without_cards).grants[0]
+    if grants is None:
+        containers = fit_with_picks(request, view, best, without_cards).grants[0]
+    else:
+        containers = grants[ranked[-1]]
     return Decision(
         placement=Placement(
             node=view.name(int(best[0])),
@@ -109,6 +117,8 @@ def feasible(
     rows, unknown = view.rows_of(candidates)
     found = fit_with_picks(request, view, rows, ())
     scores = view.scores(found.survivors)
+    if wants_scores(request, view):
+        scores = scores + vendor_scores(request, view, found.survivors, found.grants)
     placements = {}
     for row, containers, score in zip(
         found.survivors.tolist(), found.grants, scores.tolist(), strict=True

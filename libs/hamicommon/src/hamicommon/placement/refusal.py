@@ -11,18 +11,22 @@ from dataclasses import dataclass
 from itertools import compress, repeat
 
 import numpy as np
+import numpy.typing as npt
 
 from hamicommon.domain.ids import GpuUuid, NodeName
+from hamicommon.placement.asking import Asked
 from hamicommon.placement.cards import Bools, Cards, Codes, Int
+from hamicommon.placement.judging import Ask
 from hamicommon.placement.rules import (
     NODE_INSUFFICIENT,
     NODE_UNREGISTERED,
     NUMA_NOT_FIT,
     PARTIAL,
     REASONS,
-    Ask,
     Rule,
+    text_of,
 )
+from hamicommon.placement.vendor_rules import NotChosen
 from hamicommon.placement.view import ClusterView
 
 _WORDS = (*dict.fromkeys(REASONS.values()), NUMA_NOT_FIT, PARTIAL)
@@ -49,42 +53,71 @@ class Shortfall:
 
 @dataclass(slots=True, kw_only=True)
 class Step:
-    """The nodes that dropped out at one request of one container."""
+    """The nodes that dropped out at one request of one container.
+
+    Why they did is worked out when it is asked for (`detail`): mostly some node fits, and then
+    nobody asks.
+    """
+
+    container: str
+    ask: Ask
+    rows: Int
+    """Rows of the view that were asked; what follows has one entry for each."""
+    cards: Cards
+    """As they were at this step."""
+    refused: Int
+    """Positions in `rows` of those that dropped out."""
+    partial: Int
+    """Cards that fitted, in the last NUMA group when grouped."""
+    dropped: Int | None
+    """Picks dropped by NUMA grouping; None: it was not asked for."""
+    asked: Asked
+    """What the vendor's chooser said, where it decided."""
+
+    def detail(self) -> Refused:
+        """The refused nodes alone, with the reason of each of their cards."""
+        refused = self.refused
+        ask, cards = self.ask.take(refused), self.cards.take(refused)
+        return Refused(
+            container=self.container,
+            ask=ask,
+            rows=self.rows[refused],
+            cards=cards,
+            codes=ask.judge(cards),
+            partial=self.partial[refused],
+            dropped=None if self.dropped is None else self.dropped[refused],
+            asked=self.asked,
+            positions=refused,
+        )
+
+
+@dataclass(slots=True, kw_only=True)
+class Refused:
+    """Nodes that dropped out at one request; arrays have one row per node."""
 
     container: str
     ask: Ask
     rows: Int
     """Rows of the view."""
     cards: Cards
-    """As they were at this step, one row per entry of `rows`."""
     codes: Codes
     partial: Int
-    """(nodes,): cards that fitted, in the last NUMA group when grouped."""
-    dropped: Int
-    """(nodes,): picks dropped by NUMA grouping."""
-
-    def narrowed(self, kept: Int) -> Step:
-        """The same for some of the nodes only."""
-        return Step(
-            container=self.container,
-            ask=self.ask.take(kept),
-            rows=self.rows[kept],
-            cards=self.cards.take(kept),
-            codes=self.codes[kept],
-            partial=self.partial[kept],
-            dropped=self.dropped[kept],
-        )
+    dropped: Int | None
+    asked: Asked
+    positions: Int
+    """By which `asked` knows the nodes."""
 
     def reasons(self) -> list[str]:
         """HAMi's reason for every row: `2/4 CardInsufficientMemory, 1/4 CardNotHealth` sorted."""
         counts = np.zeros((len(self.rows), 1 + len(_WORDS)), np.uint16)
         counts[:, 0] = (self.codes != Rule.NO_CARD).sum(axis=1)
-        for rule in np.unique(self.codes).tolist():
+        for rule in np.flatnonzero(np.bincount(self.codes.ravel(), minlength=256)).tolist():
             if rule in REASONS:
                 counts[:, _COLUMN[REASONS[Rule(rule)]]] += (self.codes == rule).sum(
                     axis=1, dtype=np.uint16
                 )
-        counts[:, _COLUMN[NUMA_NOT_FIT]] = self.dropped
+        if self.dropped is not None:
+            counts[:, _COLUMN[NUMA_NOT_FIT]] = self.dropped
         counts[:, _COLUMN[PARTIAL]] = self.partial
         # Few distinct rows exist in a cluster, so each text is made once, found by the row's bytes.
         texts: dict[bytes, str] = {}
@@ -95,22 +128,42 @@ class Step:
             if text is None:
                 text = texts[key] = _text(counts[row].tolist(), self.ask.request.count)
             found.append(text)
+        if self.asked.answers:
+            self._overrule(found, counts[:, 0])
         return found
+
+    def _overrule(self, texts: list[str], totals: npt.NDArray[np.uint16]) -> None:
+        """Puts in what the vendor's chooser said of its nodes."""
+        count, reuses = self.ask.request.count, self.ask.rules.reuses_card
+        for number, position in enumerate(self.positions.tolist()):
+            answer = self.asked.answers.get(position)
+            total = int(totals[number])
+            if isinstance(answer, NotChosen) and (reuses or count <= total):
+                counted = total if answer.total is None else answer.total
+                texts[number] = answer.plain or text_of(answer.reasons, counted)
 
     def unresolvable(self) -> Bools:
         """(nodes,): True where the node would refuse even with nothing running on its cards."""
-        possible = (~self.ask.hopeless(self.cards)).sum(axis=1)
+        codes = self.ask.judge(self.cards.idle())
+        possible = np.isin(codes, _CURABLE).sum(axis=1)
         none: Bools = possible < self.ask.request.count
+        for number, position in enumerate(self.positions.tolist() if self.asked.answers else ()):
+            if position in self.asked.answers:
+                none[number] = not self.asked.fits_when_idle(position, codes[number], self.ask)
         return none
 
     def amounts(self) -> tuple[Int, Int]:
         """(nodes, places) each: what was asked of the refused card, and what it had free."""
-        cards, codes = self.cards, self.codes
+        cards, codes, need = self.cards, self.codes, self.ask.need
         requested, available = np.zeros(codes.shape, np.int64), np.zeros(codes.shape, np.int64)
         wanted: tuple[tuple[tuple[Rule, ...], Int | int, Int], ...] = (
-            ((Rule.MEMORY,), self.ask.memory_on(cards), cards.memory - cards.used_memory),
-            ((Rule.CORES, Rule.EXCLUSIVE), self.ask.core, cards.core - cards.used_core),
-            ((Rule.SLOTS, Rule.MUTEX), 1, cards.slots - cards.used_slots),
+            ((Rule.MEMORY,), need.memory_on(cards), cards.free_memory),
+            ((Rule.CORES, Rule.EXCLUSIVE), need.core_on(cards), need.free_core_of(cards)),
+            (
+                (Rule.SLOTS, Rule.MUTEX, Rule.IN_USE),
+                need.slots_on(cards),
+                cards.free_slots,
+            ),
         )
         for rules, asked, free in wanted:
             here = np.isin(codes, rules)
@@ -119,13 +172,16 @@ class Step:
         return requested, available
 
 
+_CURABLE = (Rule.FITS, Rule.NOT_OFFERED, Rule.CARD_OF_POD)
+"""An idle card's code where another time, or another card for the containers before, may do."""
+
+
 def _text(counts: Sequence[int], wanted: int) -> str:
     """`counts`: the node's cards, then how many of them per word."""
     total, *per_word = counts
     if total < wanted:
         return NODE_INSUFFICIENT
-    pieces = (f"{n}/{total} {word}" for n, word in zip(per_word, _WORDS, strict=True) if n)
-    return ", ".join(sorted(pieces))
+    return text_of(dict(zip(_WORDS, per_word, strict=True)), total)
 
 
 class Shortfalls(Mapping[NodeName, tuple[Shortfall, ...]]):
@@ -200,18 +256,19 @@ def refusal_of(view: ClusterView, steps: Sequence[Step], unknown: Sequence[NodeN
     places: dict[NodeName, tuple[int, int]] = {}
     tables = []
     for number, step in enumerate(steps):
-        nodes = view.names(step.rows)
-        reasons.update(zip(nodes, step.reasons(), strict=True))
-        unresolvable.update(compress(nodes, step.unresolvable().tolist()))
+        refused = step.detail()
+        nodes = view.names(refused.rows)
+        reasons.update(zip(nodes, refused.reasons(), strict=True))
+        unresolvable.update(compress(nodes, refused.unresolvable().tolist()))
         places.update(zip(nodes, zip(repeat(number), range(len(nodes))), strict=True))
-        requested, available = step.amounts()
+        requested, available = refused.amounts()
         tables.append(
             ShortfallTable(
                 container=step.container,
                 vendor=step.ask.request.vendor,
                 nodes=nodes,
-                uuids=tuple(map(view.uuids, step.rows.tolist())),
-                codes=step.codes,
+                uuids=tuple(map(view.uuids, refused.rows.tolist())),
+                codes=refused.codes,
                 requested=requested,
                 available=available,
             )

@@ -15,6 +15,7 @@ from typing import NamedTuple, Protocol
 
 from hamicommon.domain.allocations import DeviceShare
 from hamicommon.domain.devices import DeviceUsage, GpuDevice
+from hamicommon.domain.ids import GpuUuid
 from hamicommon.domain.requests import DeviceRequest, Selection
 from hamicommon.placement.rules import REASONS, Rule
 
@@ -32,6 +33,8 @@ STANDARD_ORDER = (
 )
 """A card's reason is the first of these that it fails."""
 
+PairScores = Mapping[GpuUuid, Mapping[GpuUuid, int]]
+
 
 class Need(NamedTuple):
     """What one slice takes of a card, in the card's own units."""
@@ -42,12 +45,15 @@ class Need(NamedTuple):
     """The card's cores as this request counts them, in place of `GpuDevice.core_percent` in the
     rules CORES, EXCLUSIVE and CORES_EXHAUSTED (Ascend's soft slices are percent on a card that
     registers AI cores); None: what the card registers."""
+    slots: int = 1
+    """Of the card's slots."""
 
 
 def standard_need(request: DeviceRequest, selection: Selection, card: GpuDevice) -> Need:
     """Rules 8 and 9 of sheet 1.0.4: at most a whole card's cores; memory in MiB or by percentage.
 
-    The answer may depend on the card's capacity, type and mode, never on its use.
+    The answer may depend on the card's kind, capacity and mode, never on its use or its identity:
+    it is asked once for all cards that are alike (uuid, index, numa and health are not given).
     """
     return Need(request.memory_mib_on(card.memory_mib), min(request.core_percent, 100))
 
@@ -66,7 +72,10 @@ class NodeAsk:
     rules: Sequence[Rule]
     """Per card the first rule of `VendorRules.order` that it fails, or `FITS`."""
     earlier: Sequence[DeviceShare] = ()
-    """What the pod's earlier containers got from this vendor on this node."""
+    """What the pod's earlier containers got from this vendor on this node; nothing for an init
+    container, which meets the node alone."""
+    pairs: PairScores = field(default_factory=dict)
+    """How well two of the cards are connected, higher is better; empty where the node told none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,7 +141,9 @@ class VendorRules:
     applies: Callable[[DeviceRequest, Selection, Sequence[GpuDevice]], bool] = field(
         default=lambda request, selection, cards: True
     )
-    """Whether the chooser is needed on a node with these cards; otherwise the first that fit."""
+    """Whether the chooser is needed on a node with these cards; otherwise the first that fit.
+
+    Asked once for all nodes whose cards are alike: uuid, index, numa and health are not given."""
     scorer: NodeScorer | None = None
     exact: bool = False
     """A choice holds only while the card is as it was seen (a bitmask of cores, a class of pods,

@@ -10,18 +10,23 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import repeat
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from hamicommon.domain.devices import DeviceUsage, GpuDevice
 from hamicommon.domain.ids import GpuUuid, NodeName
-from hamicommon.placement.cards import NO_MODEL, Bools, Cards, Floats, Int, Model
+from hamicommon.placement.cards import NO_MODEL, Bools, Cards, Floats, Int, model_of
+from hamicommon.placement.kinds import Kinds
 from hamicommon.placement.rules import Rule
+from hamicommon.placement.vendor_rules import PairScores, VendorRules
 
 _SCORE_WEIGHT = np.float32(10)
 """HAMi's factor of each share in a node's score."""
+
+_STANDARD = VendorRules()
+_NO_PAIRS: PairScores = {}
 
 
 class CardState(NamedTuple):
@@ -49,26 +54,30 @@ class Frozen(NamedTuple):
 
 
 class ClusterView:
-    """All cards of the cluster, grouped by node; rows 0..len(nodes)-1 are in use."""
+    """All cards of the cluster, grouped by node; rows 0..len(nodes)-1 are in use.
 
-    def __init__(self) -> None:
+    `rules` says by vendor word how its cards are judged; an absent word has the standard rules.
+    """
+
+    def __init__(self, rules: Mapping[str, VendorRules] | None = None) -> None:
         self.version = 0
         """Grows with every change."""
         self.inventory_version = 0
         """Grows with every change but of counters."""
-        self.models: list[Model] = [Model("", "", "")]
-        """Distinct kinds of cards ever seen; index 0 stands for an empty place."""
+        self._rules = dict(rules or {})
+        self._models: Kinds[GpuDevice] = Kinds()
+        self._makeups: Kinds[tuple[int, ...]] = Kinds()
         self._table = Cards.empty(0, 1)
-        self._versions = np.zeros((0, 1), np.int64)
         self._totals = np.zeros((0, 3), np.int64)
         self._used = np.zeros((0, 3), np.int64)
+        self._makeup = np.zeros(0, np.int64)
         self._names: list[NodeName] = []
         self._usages: list[tuple[DeviceUsage, ...]] = []
+        self._versions: list[list[int]] = []
         self._uuids: list[tuple[GpuUuid, ...]] = []
-        self._pairs: list[Int | None] = []
+        self._pairs: list[PairScores] = []
         self._rows: dict[NodeName, int] = {}
         self._places: dict[GpuUuid, tuple[int, int]] = {}
-        self._model_ids: dict[Model, int] = {}
         self._ranks: Int | None = None
         self._known: tuple[tuple[NodeName, ...], tuple[tuple[DeviceUsage, ...], ...]] | None = None
         """Names and usages as tuples, made once per inventory version."""
@@ -78,16 +87,25 @@ class ClusterView:
         """Names of all known nodes, in no particular order."""
         return self._rows.keys()
 
+    @property
+    def models(self) -> Sequence[GpuDevice | None]:
+        """Distinct kinds of cards by number (`Cards.model`); index 0 stands for an empty place."""
+        return self._models.by_number
+
+    def rules(self, vendor: str) -> VendorRules:
+        """How the vendor's cards are judged."""
+        return self._rules.get(vendor, _STANDARD)
+
     def set_node(
         self,
         node: NodeName,
         cards: Sequence[CardState],
         *,
-        pair_scores: Mapping[GpuUuid, Mapping[GpuUuid, int]] | None = None,
+        pair_scores: PairScores | None = None,
     ) -> None:
         """Puts a node's cards in place of what was known of it.
 
-        A card's counters are kept where a higher version of them was already applied.
+        A card's counters and holdings are kept where a higher version was already applied.
         """
         known = {state.usage.device.uuid: state for state in self.cards(node)}
         newest = [_newest(state, known.get(state.usage.device.uuid)) for state in cards]
@@ -95,10 +113,10 @@ class ClusterView:
         if row is None:
             row = self._append(node)
         else:
-            self._forget_places(row)
+            self._forget(row)
         self._make_room(len(self._names), len(newest))
         self._write(row, newest)
-        self._pairs[row] = self._pair_matrix(self._usages[row], pair_scores or {})
+        self._pairs[row] = pair_scores or _NO_PAIRS
         self.version += 1
         self._inventory_changed()
 
@@ -107,36 +125,59 @@ class ClusterView:
         row = self._rows.pop(node, None)
         if row is None:
             return
-        self._forget_places(row)
+        self._forget(row)
         last = len(self._names) - 1
         if row != last:
-            # The last row moves into the gap, so that rows in use stay dense.
-            states, moved = self.cards(self._names[last]), self._names[last]
-            self._names[row], self._pairs[row] = moved, self._pairs[last]
-            self._rows[moved] = row
-            self._write(row, states)
-        for rows in (self._names, self._usages, self._uuids, self._pairs):
+            self._move(last, row)
+        for rows in (self._names, self._usages, self._versions, self._uuids, self._pairs):
             rows.pop()
-        self._write_row(last, ())
+        self._clear(last)
         self._ranks = None
         self.version += 1
         self._inventory_changed()
 
     def apply(
-        self, uuid: GpuUuid, *, slots: int, memory_mib: int, core_percent: int, version: int
+        self,
+        uuid: GpuUuid,
+        *,
+        slots: int,
+        memory_mib: int,
+        core_percent: int,
+        version: int,
+        holdings: Sequence[Mapping[str, Any]] | None = None,
     ) -> bool:
-        """Sets a card's absolute counters; False when they are not newer or the card is unknown."""
+        """Sets a card's absolute counters; False when they are not newer or the card is unknown.
+
+        `holdings` replace the card's whole list of them; None leaves it as it is.
+        """
         place = self._places.get(uuid)
-        if place is None or version <= self._versions[place]:
+        if place is None:
             return False
-        table = self._table
-        old = (table.used_slots[place], table.used_core[place], table.used_memory[place])
-        table.used_slots[place] = slots
-        table.used_core[place] = core_percent
-        table.used_memory[place] = memory_mib
-        self._used[place[0]] += np.subtract((slots, core_percent, memory_mib), old)
-        self._versions[place] = version
+        row, column = place
+        if version <= self._versions[row][column]:
+            return False
+        table, usage = self._table, self._usages[row][column]
+        table.free_slots[place] = usage.device.slots - slots
+        table.free_memory[place] = usage.device.memory_mib - memory_mib
+        table.free_core[place] = usage.device.core_percent - core_percent
+        self._used[row] += (
+            slots - usage.used_slots,
+            core_percent - usage.used_core_percent,
+            memory_mib - usage.used_memory_mib,
+        )
+        changed = replace(
+            usage,
+            used_slots=slots,
+            used_memory_mib=memory_mib,
+            used_core_percent=core_percent,
+            holdings=usage.holdings if holdings is None else tuple(holdings),
+        )
+        cards = self._usages[row]
+        self._usages[row] = (*cards[:column], changed, *cards[column + 1 :])
+        self._versions[row][column] = version
         self.version += 1
+        if changed.holdings != usage.holdings:
+            self._inventory_changed()
         return True
 
     def cards(self, node: NodeName) -> tuple[CardState, ...]:
@@ -144,19 +185,7 @@ class ClusterView:
         row = self._rows.get(node)
         if row is None:
             return ()
-        table, versions = self._table, self._versions
-        return tuple(
-            CardState(
-                replace(
-                    usage,
-                    used_slots=int(table.used_slots[row, column]),
-                    used_memory_mib=int(table.used_memory[row, column]),
-                    used_core_percent=int(table.used_core[row, column]),
-                ),
-                int(versions[row, column]),
-            )
-            for column, usage in enumerate(self._usages[row])
-        )
+        return tuple(map(CardState, self._usages[row], self._versions[row]))
 
     def frozen(self, nodes: Collection[NodeName] | None = None) -> Frozen:
         """What it knows now, for the record of a decision: all cards, counters of some nodes.
@@ -171,15 +200,19 @@ class ClusterView:
         else:
             rows = [self._rows[node] for node in nodes if node in self._rows]
         table = self._table
-        columns = (table.used_slots, table.used_memory, table.used_core)
         where = slice(0, len(names)) if nodes is None else np.array(rows, np.int64)
+        columns = (
+            table.slots[where] - table.free_slots[where],
+            table.memory[where] - table.free_memory[where],
+            table.core[where] - table.free_core[where],
+        )
         return Frozen(
             version=self.version,
             inventory_version=self.inventory_version,
             names=names,
             usages=usages,
             rows=tuple(rows),
-            used=np.stack([column[where] for column in columns], axis=-1).astype(np.int32),
+            used=np.stack(columns, axis=-1).astype(np.int32),
         )
 
     def rows_of(self, nodes: Collection[NodeName] | None) -> tuple[Int, tuple[NodeName, ...]]:
@@ -214,13 +247,33 @@ class ClusterView:
         """The cards of a row, by place."""
         return self._uuids[row]
 
-    def pairs(self, row: int) -> Int | None:
-        """Pair scores (places, places) of a row, or None when the node told none."""
+    def usages(self, row: int) -> Sequence[DeviceUsage]:
+        """The cards of a row with what is granted on them, by place."""
+        return self._usages[row]
+
+    def pairs(self, row: int) -> PairScores:
+        """How well the row's cards are connected; empty when the node told none."""
         return self._pairs[row]
+
+    def pair_matrix(self, row: int) -> Int | None:
+        """The same by place, (places, places); None when the node told none."""
+        scores, uuids = self._pairs[row], self._uuids[row]
+        if not scores:
+            return None
+        return np.array([[scores.get(a, {}).get(b, 0) for b in uuids] for a in uuids], np.int64)
+
+    def makeups(self, rows: Int) -> Int:
+        """A number per row: rows of one number have the same models at the same places."""
+        return self._makeup[rows]
+
+    def models_of(self, makeup: int) -> tuple[GpuDevice, ...]:
+        """The models of a node of that make-up, by place."""
+        models = map(self._models.by_number.__getitem__, self._makeups.by_number[makeup] or ())
+        return tuple(model for model in models if model is not None)
 
     def marks(self, uuids: Iterable[str], rows: Int) -> Bools:
         """(rows, places): True where the card is one of `uuids`."""
-        marked = np.zeros(self._table.model.shape, np.bool_)
+        marked = np.zeros(self._table.model.shape, np.bool_, order="F")
         for uuid in uuids:
             place = self._places.get(GpuUuid(uuid))
             if place is not None:
@@ -236,7 +289,10 @@ class ClusterView:
         return self._ranks[rows]
 
     def scores(self, rows: Int) -> Floats:
-        """Usage of the rows' nodes, 0 (idle) to 30 (full), as HAMi computes it (sheet 4.6)."""
+        """Usage of the rows' nodes, 0 (idle) to 30 (full), as HAMi computes it (sheet 4.6).
+
+        All cards of all vendors count; a node where one of the capacities is 0 scores 0.
+        """
         totals = self._totals[rows].astype(np.float32)
         used = self._used[rows].astype(np.float32)
         shares = np.divide(used, totals, out=np.zeros_like(used), where=totals != 0)
@@ -253,8 +309,9 @@ class ClusterView:
         self._rows[node] = row
         self._names.append(node)
         self._usages.append(())
+        self._versions.append([])
         self._uuids.append(())
-        self._pairs.append(None)
+        self._pairs.append(_NO_PAIRS)
         self._ranks = None
         return row
 
@@ -263,71 +320,80 @@ class ClusterView:
         if rows <= height and places <= width:
             return
         # Doubling the rows keeps the cost of adding n nodes linear.
-        height, old = (max(2 * height, rows) if rows > height else height), (height, width)
-        width = max(width, places)
-        self._table = self._table.resized(height, width)
-        versions, totals, used = self._versions, self._totals, self._used
-        self._versions = np.zeros((height, width), np.int64)
-        self._versions[: old[0], : old[1]] = versions
-        self._totals, self._used = np.zeros((height, 3), np.int64), np.zeros((height, 3), np.int64)
-        self._totals[: old[0]], self._used[: old[0]] = totals, used
+        old, height = height, (max(2 * height, rows) if rows > height else height)
+        self._table = self._table.resized(height, max(width, places))
+        for name in ("_totals", "_used", "_makeup"):
+            sums = getattr(self, name)
+            grown = np.zeros((height, *sums.shape[1:]), np.int64)
+            grown[:old] = sums
+            setattr(self, name, grown)
 
     def _write(self, row: int, states: Sequence[CardState]) -> None:
-        self._write_row(row, states)
-        self._usages[row] = tuple(state.usage for state in states)
-        self._uuids[row] = tuple(state.usage.device.uuid for state in states)
-        for column, uuid in enumerate(self._uuids[row]):
-            self._places[uuid] = (row, column)
-
-    def _write_row(self, row: int, states: Sequence[CardState]) -> None:
-        table, usages = self._table, [state.usage for state in states]
+        usages = [state.usage for state in states]
+        models = tuple(self._models.hold(model_of(usage.device)) for usage in usages)
         columns = {
-            "model": [self._model_id(usage.device) for usage in usages],
+            "model": models,
             "status": [_status(usage) for usage in usages],
             "slots": [usage.device.slots for usage in usages],
             "memory": [usage.device.memory_mib for usage in usages],
             "core": [usage.device.core_percent for usage in usages],
-            "used_slots": [usage.used_slots for usage in usages],
-            "used_memory": [usage.used_memory_mib for usage in usages],
-            "used_core": [usage.used_core_percent for usage in usages],
+            "free_slots": [usage.device.slots - usage.used_slots for usage in usages],
+            "free_memory": [usage.free_memory_mib for usage in usages],
+            "free_core": [usage.free_core_percent for usage in usages],
             "numa": [usage.device.numa for usage in usages],
             "index": [usage.device.index for usage in usages],
         }
         for name, values in columns.items():
-            column = getattr(table, name)
+            column = getattr(self._table, name)
             column[row] = 0
             column[row, : len(usages)] = values
-        self._versions[row] = 0
-        self._versions[row, : len(usages)] = [state.version for state in states]
-        for sums, prefix in ((self._totals, ""), (self._used, "used_")):
-            sums[row] = [getattr(table, prefix + x)[row].sum() for x in ("slots", "core", "memory")]
+        self._totals[row] = [sum(columns[name]) for name in ("slots", "core", "memory")]
+        free = [sum(columns["free_" + name]) for name in ("slots", "core", "memory")]
+        self._used[row] = self._totals[row] - free
+        self._makeup[row] = self._makeups.hold(models)
+        self._usages[row] = tuple(usages)
+        self._versions[row] = [state.version for state in states]
+        self._uuids[row] = tuple(usage.device.uuid for usage in usages)
+        for column, uuid in enumerate(self._uuids[row]):
+            self._places[uuid] = (row, column)
 
-    def _model_id(self, device: GpuDevice) -> int:
-        model = Model(device.vendor, device.type, device.mode)
-        if model not in self._model_ids:
-            self._model_ids[model] = len(self.models)
-            self.models.append(model)
-        return self._model_ids[model]
-
-    def _forget_places(self, row: int) -> None:
+    def _forget(self, row: int) -> None:
+        """Lets go of what the row's cards hold; the row itself is written or cleared next."""
+        makeup = int(self._makeup[row])
+        for model in self._makeups.by_number[makeup] or ():
+            self._models.release(model)
+        self._makeups.release(makeup)
         for uuid in self._uuids[row]:
             # A card that was moved to another node is known there already.
             if self._places.get(uuid, (-1, -1))[0] == row:
                 del self._places[uuid]
 
-    def _pair_matrix(
-        self,
-        usages: Sequence[DeviceUsage],
-        scores: Mapping[GpuUuid, Mapping[GpuUuid, int]],
-    ) -> Int | None:
-        if not scores:
-            return None
-        uuids = [usage.device.uuid for usage in usages]
-        return np.array([[scores.get(a, {}).get(b, 0) for b in uuids] for a in uuids], np.int64)
+    def _move(self, source: int, target: int) -> None:
+        """Moves a row into a gap, so that rows in use stay dense."""
+        self._names[target] = self._names[source]
+        self._usages[target] = self._usages[source]
+        self._versions[target] = self._versions[source]
+        self._uuids[target] = self._uuids[source]
+        self._pairs[target] = self._pairs[source]
+        for name in Cards.__slots__:
+            column = getattr(self._table, name)
+            column[target] = column[source]
+        for sums in (self._totals, self._used, self._makeup):
+            sums[target] = sums[source]
+        self._rows[self._names[target]] = target
+        for column, uuid in enumerate(self._uuids[target]):
+            if self._places.get(uuid) == (source, column):
+                self._places[uuid] = (target, column)
+
+    def _clear(self, row: int) -> None:
+        for name in Cards.__slots__:
+            getattr(self._table, name)[row] = 0
+        for sums in (self._totals, self._used, self._makeup):
+            sums[row] = 0
 
 
 def _newest(given: CardState, known: CardState | None) -> CardState:
-    """`given`, with the counters that are known when those are of a higher version."""
+    """`given`, with the counters and holdings that are known when those are of a higher version."""
     if known is None or known.version <= given.version:
         return given
     usage = replace(
@@ -335,6 +401,7 @@ def _newest(given: CardState, known: CardState | None) -> CardState:
         used_slots=known.usage.used_slots,
         used_memory_mib=known.usage.used_memory_mib,
         used_core_percent=known.usage.used_core_percent,
+        holdings=known.usage.holdings,
     )
     return CardState(usage, known.version)
 

@@ -37,7 +37,7 @@ def read_cluster(
     Raises: InvalidRequest when a node has no name.
     """
     held = read_holdings(pods, vendors)
-    view = ClusterView()
+    view = ClusterView(vendors.rules)
     names: list[NodeName] = []
     pair_scores: dict[NodeName, PairScores] = {}
     problems = held.problems

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from hamicommon.deviceconfig import DeviceConfig
 from hamicommon.errors import InvalidRequest
+from hamicommon.placement.vendor_rules import VendorRules
 from hamicommon.vendors.amd import Amd
 from hamicommon.vendors.ascend import Ascend
 from hamicommon.vendors.awsneuron import AwsNeuron
@@ -52,6 +53,11 @@ class Vendors:
         if twice:
             raise InvalidRequest(f"commonWord {twice[0]!r} is the word of another vendor already")
         return cls(served)
+
+    @property
+    def rules(self) -> dict[str, VendorRules]:
+        """By word, how the engine judges the vendor's cards."""
+        return {vendor.word: vendor.rules for vendor in self.items}
 
     def __iter__(self) -> Iterator[Vendor]:
         return iter(self.items)
