@@ -18,6 +18,8 @@ test-e2e: setup ## the end-to-end cases on a real control plane (KUBEBUILDER_ASS
 	@$(BIN)/pytest tests/e2e --cluster=real $(ARGS)
 test-node: setup ## the way of a pod on a real kubelet and containerd (KUBEBUILDER_ASSETS, root)
 	@$(BIN)/pytest tests/e2e_node $(ARGS)
+test-faults: setup ## every fault at every step of a pod's path; prints the table of docs/reliability.md
+	@$(BIN)/pytest tests/faults --slow $(ARGS)
 bench-%: setup ## one benchmark, for example: make bench-filter
 	@$(BIN)/python -m bench.$(subst -,_,$*) $(ARGS)
 native: ## only the C parts
@@ -28,4 +30,4 @@ requirements: ## pin the third-party sets again
 	@scripts/compile-requirements
 format: setup ## let ruff write
 	@$(BIN)/ruff check --fix . ; $(BIN)/ruff format .
-.PHONY: help setup up down lint test test-e2e test-node native proto requirements format
+.PHONY: help setup up down lint test test-e2e test-node test-faults native proto requirements format

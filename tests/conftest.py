@@ -33,6 +33,20 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="e2e: our API server (default) or the real one of $KUBEBUILDER_ASSETS",
     )
 
+    parser.addoption(
+        "--slow", action="store_true", help="also the cases that are marked slow (long runs)"
+    )
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leaves slow cases out unless they are asked for; they are deselected, not skipped."""
+    if config.getoption("--slow"):
+        return
+    slow = [item for item in items if item.get_closest_marker("slow")]
+    if slow:
+        config.hook.pytest_deselected(items=slow)
+        items[:] = [item for item in items if item not in slow]
+
 
 def pytest_configure(config: pytest.Config) -> None:
     """A wrong `--image` ends the run before a test starts."""

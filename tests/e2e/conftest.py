@@ -7,7 +7,7 @@ import os
 import shutil
 import ssl
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
@@ -31,8 +31,10 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 
 @contextmanager
-def running_system(kind: str, *flags: str) -> Iterator[System]:
-    """`hamictl up` with these flags in a folder of its own."""
+def running_system(
+    kind: str, *flags: str, environment: Mapping[str, str] | None = None
+) -> Iterator[System]:
+    """`hamictl up` with these flags (and variables, for every process) in a folder of its own."""
     folder = Path(tempfile.mkdtemp(prefix="hami-e2e-"))
     folder.chmod(0o755)
     with ExitStack() as stack:
@@ -45,7 +47,8 @@ def running_system(kind: str, *flags: str) -> Iterator[System]:
             flags = (*flags, "--kubeconfig", str(plane.kubeconfig))
         home = folder / "system"
         stack.callback(hamictl, home, "down")
-        text = hamictl(home, "up", "--json", "--detach", "--no-demo", *flags)
+        up = ("up", "--json", "--detach", "--no-demo", *flags)
+        text = hamictl(home, *up, environment=environment)
         described = json.loads(text)
         if plane is not None:
             configuration = scheduler_configuration(

@@ -212,11 +212,17 @@ def wait(
     return value
 
 
-def hamictl(folder: Path, *arguments: str, timeout_s: float = READY_TIMEOUT_S) -> str:
+def hamictl(
+    folder: Path,
+    *arguments: str,
+    timeout_s: float = READY_TIMEOUT_S,
+    environment: Mapping[str, str] | None = None,
+) -> str:
     """Runs the command as a user does."""
+    own = {"HAMI_FOLDER": str(folder), "PATH": "/usr/bin:/bin", "HOME": str(folder)}
     done = subprocess.run(
         [str(Path(sys.executable).parent / "hamictl"), *arguments],
-        env={"HAMI_FOLDER": str(folder), "PATH": "/usr/bin:/bin", "HOME": str(folder)},
+        env=own | dict(environment or {}),
         capture_output=True,
         text=True,
         timeout=timeout_s,

@@ -101,9 +101,9 @@ async def test_hanging_lasts_until_somebody_gives_up(tmp_path: Path) -> None:
         await task
 
 
-def test_a_kill_is_one(tmp_path: Path) -> None:
+def test_a_kill_is_one_and_strikes_once(tmp_path: Path) -> None:
     file = tmp_path / "faults"
-    file.write_text("port.call.before=kill")
+    file.write_text("port.call.after=error\nport.call.before=kill")
     script = (
         "import asyncio, pathlib, sys; from hamicommon.failpoints import Faults\n"
         "asyncio.run(Faults(pathlib.Path(sys.argv[1])).hit('port.call.before'))"
@@ -112,6 +112,7 @@ def test_a_kill_is_one(tmp_path: Path) -> None:
     ended = subprocess.run([sys.executable, "-c", script, str(file)], timeout=30, check=False)
 
     assert ended.returncode == -signal.SIGKILL
+    assert file.read_text() == "port.call.after=error"
 
 
 @pytest.mark.parametrize(

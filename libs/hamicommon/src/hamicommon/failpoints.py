@@ -6,7 +6,8 @@ for every coroutine method (`blocking`: for every plain one, which then runs in 
 faults it hands the port back as it is, so production pays nothing and reads nothing of this.
 `Faults.hit` is for the one place inside a call: `postgres.commit`, before a transaction's COMMIT.
 
-What goes wrong is said by a file, one fault a line, which tests write while the service runs:
+What goes wrong is said by a file, one fault a line, which tests write while the services run. A
+kill strikes once: its line is taken out of the file first, so that the restarted process lives.
 
     store.reserve.after=kill             # SIGKILL to this process
     pods.bind.after=error                # the call was made, its answer is lost
@@ -108,7 +109,7 @@ class Faults:
         elif fault.action == "hang":
             await asyncio.Event().wait()
         else:
-            _strike(fault)
+            self._strike(fault)
         return fault.action == "twice"
 
     def hit_blocking(self, point: str) -> bool:
@@ -124,8 +125,19 @@ class Faults:
         elif fault.action == "hang":
             threading.Event().wait()
         else:
-            _strike(fault)
+            self._strike(fault)
         return fault.action == "twice"
+
+    def _strike(self, fault: Fault) -> None:
+        if fault.action == "kill":
+            lines = self.file.read_text().splitlines()
+            left = [line for line in lines if fault not in parse(line)]
+            whole = self.file.with_suffix(".next")
+            whole.write_text("\n".join(left))
+            whole.replace(self.file)
+            os.kill(os.getpid(), signal.SIGKILL)
+        elif fault.action == "error":
+            raise Unavailable(f"failpoint {fault.point}")
 
     def _due(self, point: str) -> Fault | None:
         self._read()
@@ -151,13 +163,6 @@ class Faults:
             faults = parse(self.file.read_text())
             self._changed, self._passed = changed, {}
             self._faults = {fault.point: fault for fault in faults}
-
-
-def _strike(fault: Fault) -> None:
-    if fault.action == "kill":
-        os.kill(os.getpid(), signal.SIGKILL)
-    elif fault.action == "error":
-        raise Unavailable(f"failpoint {fault.point}")
 
 
 def faults_of(file: Path | None) -> Faults | None:

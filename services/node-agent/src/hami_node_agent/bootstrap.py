@@ -176,7 +176,7 @@ async def _open_outside(settings: Settings, stack: AsyncExitStack) -> _Outside:
     api = await stack.enter_async_context(open_kube_api(settings.kubernetes.kubeconfig))
     bus = around(
         await stack.enter_async_context(open_bus(settings.nats, agent_user(settings.node_name))),
-        "bus",
+        "node_bus",
         faults,
     )
     pods = NodePods(api, node=settings.node_name, resource=settings.resource_name, key=key)
@@ -190,11 +190,11 @@ async def _open_outside(settings: Settings, stack: AsyncExitStack) -> _Outside:
         api=api,
         bus=bus,
         probe=probe,
-        files=around(files, "files", faults, blocking=True),
+        files=around(files, "node_files", faults, blocking=True),
         library=library,
-        pods=around(pods, "pods", faults),
-        books=around(books, "books", faults),
-        state=NodeState(around(store, "state", faults, blocking=True), saved),
+        pods=around(pods, "node_pods", faults),
+        books=around(books, "node_books", faults),
+        state=NodeState(around(store, "node_state", faults, blocking=True), saved),
         agent_id=str(uuid4()),
     )
 

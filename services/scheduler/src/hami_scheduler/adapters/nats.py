@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 from hamicommon.bus.client import Bus, NobodyAnswers
 from hamicommon.domain.allocations import Allocation
 from hamicommon.domain.ids import NodeName
@@ -19,8 +21,9 @@ from hamicommon.grants import Grant
 # A bind waits no longer for the bus: the signed annotation carries the grant as well.
 PUBLISH_WAIT_S = 1.0
 READINESS_WAIT_S = 1.0
-# Agents reconnect within about a second of us; until then silence proves nothing.
+# Agents reconnect within about a second of us; until then silence proves nothing, and we ask again.
 SETTLED_S = 5.0
+ASK_AGAIN_S = 0.25
 
 
 class NatsGrantAnnouncer:
@@ -31,16 +34,19 @@ class NatsGrantAnnouncer:
 
     async def expect_ready(self, node: NodeName) -> None:
         """See the port."""
-        try:
-            reply = await self._bus.request(
-                readiness_subject(node), ReadinessRequest(node=node), timeout_s=READINESS_WAIT_S
-            )
-        except NobodyAnswers as exc:
-            if self._bus.connected_for_s < SETTLED_S:
+        while True:
+            try:
+                reply = await self._bus.request(
+                    readiness_subject(node), ReadinessRequest(node=node), timeout_s=READINESS_WAIT_S
+                )
+            except NobodyAnswers as exc:
+                if self._bus.connected_for_s >= SETTLED_S:
+                    raise Conflict(f"the node-agent of {node} does not run") from exc
+                await asyncio.sleep(ASK_AGAIN_S)
+            except Unavailable:
                 return
-            raise Conflict(f"the node-agent of {node} does not run") from exc
-        except Unavailable:
-            return
+            else:
+                break
         answer = Readiness.model_validate_json(reply)
         if not answer.ready:
             raise Conflict(f"node {node} can't take a pod now: {answer.reason}")

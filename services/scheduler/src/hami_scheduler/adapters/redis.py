@@ -3,7 +3,8 @@
 The lock is `SET hami:nodelock:<node> NX PX`, its value names pod, allocation and fencing token;
 it is freed by compare-and-delete on the token. Waiters of one replica queue per node in order of
 arrival, so only the first of them asks Redis; a release is announced on a channel, so that waiters
-of other replicas need no short polling.
+of other replicas need no short polling. Who waits for long asks the ledger whether the holder still
+needs the lock: a release that got lost, or a binder that died, costs a second and not the expiry.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Protocol
 
@@ -21,7 +22,7 @@ import redis.asyncio
 import redis.exceptions
 from hamicommon.db.ledger import LockHolder
 from hamicommon.domain.ids import AllocationId, NodeName, PodUid
-from hamicommon.errors import Conflict
+from hamicommon.errors import Conflict, Unavailable
 from hamicommon.settings import RedisSettings
 
 logger = logging.getLogger(__name__)
@@ -31,6 +32,7 @@ _CHANNEL = "hami:nodelock:released"
 # Backs the announcements up: a lost one (or an expiry) delays a waiter by at most this.
 _POLL_S = 0.25
 _RETRY_S = 1.0
+_DOUBT_AFTER_S = 1.0
 
 # KEYS[1] lock; ARGV: value, ttl in ms, allocation id. A holder of the same allocation takes over.
 _ACQUIRE = """
@@ -65,13 +67,25 @@ class Lease(Protocol):
         ...
 
 
+StillNeeded = Callable[[LockHolder], Awaitable[bool]]
+"""Whether the ledger has the holder between bind and Allocate. Raises: Unavailable."""
+
+
 class RedisNodeLock:
     """Port NodeLock."""
 
-    def __init__(self, client: redis.asyncio.Redis, lease: Lease, *, lock_s: float) -> None:
+    def __init__(
+        self,
+        client: redis.asyncio.Redis,
+        lease: Lease,
+        *,
+        lock_s: float,
+        still_needed: StillNeeded,
+    ) -> None:
         self._client = client
         self._lease = lease
         self._lock_s = lock_s
+        self._still_needed = still_needed
         self._acquire = client.register_script(_ACQUIRE)
         self._release = client.register_script(_RELEASE)
         self._queues: dict[NodeName, asyncio.Lock] = {}
@@ -101,13 +115,33 @@ class RedisNodeLock:
 
     async def _wait_for(self, node: NodeName, holder: LockHolder) -> None:
         freed = self._freed.setdefault(node, asyncio.Event())
+        doubt_at = time.monotonic() + _DOUBT_AFTER_S
         while True:
             freed.clear()
             if await self._attempt(node, holder):
                 return
+            if time.monotonic() >= doubt_at:
+                await self._free_if_stale(node)
+                doubt_at = time.monotonic() + _DOUBT_AFTER_S
+                continue
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_POLL_S):
                     await freed.wait()
+
+    async def _free_if_stale(self, node: NodeName) -> None:
+        holder = await self.holder(node)
+        if holder is None:
+            return
+        try:
+            if await self._still_needed(holder):
+                return
+        except Unavailable:
+            return
+        logger.warning(
+            "node lock of a holder that needs it no more",
+            extra={"node": node, "pod_uid": holder.pod_uid, "token": holder.token},
+        )
+        await self.release(node, holder.token)
 
     async def _attempt(self, node: NodeName, holder: LockHolder) -> bool:
         value = {
@@ -196,7 +230,7 @@ class RedisNodeLock:
 
 @asynccontextmanager
 async def open_node_lock(
-    settings: RedisSettings, lease: Lease, *, lock_s: float
+    settings: RedisSettings, lease: Lease, *, lock_s: float, still_needed: StillNeeded
 ) -> AsyncIterator[RedisNodeLock]:
     """Opens a client; a server that is away is met by the first lock, not here."""
     client = redis.asyncio.from_url(
@@ -206,7 +240,7 @@ async def open_node_lock(
         health_check_interval=15,
     )
     try:
-        yield RedisNodeLock(client, lease, lock_s=lock_s)
+        yield RedisNodeLock(client, lease, lock_s=lock_s, still_needed=still_needed)
     finally:
         with contextlib.suppress(redis.exceptions.RedisError, OSError, TimeoutError):
             await client.aclose()
