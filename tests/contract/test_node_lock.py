@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Collection
+from contextlib import asynccontextmanager
 
 import pytest
 from hami_scheduler.adapters.postgres_housekeeping import PostgresNodeLease
@@ -39,16 +40,46 @@ async def lock(request: pytest.FixtureRequest) -> AsyncIterator[NodeLock]:
     if request.param == "fake":
         yield FakeNodeLock(lock_s=30)
         return
-    away = request.param == "redis-away"
+    async with opened_lock(request, away=request.param == "redis-away") as opened:
+        yield opened
+
+
+@asynccontextmanager
+async def opened_lock(
+    request: pytest.FixtureRequest, *, away: bool, done: Collection[int] = ()
+) -> AsyncIterator[NodeLock]:
+    """The real lock; the ledger says that the tokens `done` need it no more."""
     url = NOBODY_LISTENS if away else request.getfixturevalue("redis_url")
     dsn = request.getfixturevalue("postgres_dsn")
+
+    async def still_needed(held: LockHolder) -> bool:
+        return held.token not in done
+
     async with (
         open_database(PostgresSettings(dsn=dsn), application="test") as database,
         open_node_lock(
-            RedisSettings(url=url), PostgresNodeLease(database, lock_s=30), lock_s=30
+            RedisSettings(url=url),
+            PostgresNodeLease(database, lock_s=30),
+            lock_s=30,
+            still_needed=still_needed,
         ) as opened,
     ):
         yield opened
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize("away", [False, True], ids=["redis", "redis-away"])
+async def test_a_holder_that_the_ledger_knows_to_be_done_holds_up_nobody(
+    request: pytest.FixtureRequest, away: bool
+) -> None:
+    async with opened_lock(request, away=away, done=[1]) as lock:
+        await lock.acquire(NODE, holder(1), wait_s=1)
+
+        await lock.acquire(NODE, holder(2), wait_s=10)
+
+        assert await lock.holder(NODE) == holder(2)
+        with pytest.raises(Conflict):
+            await lock.acquire(NODE, holder(3), wait_s=2.5)
 
 
 async def test_one_pod_holds_a_node(lock: NodeLock) -> None:

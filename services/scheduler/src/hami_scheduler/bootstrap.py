@@ -11,6 +11,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from hamicommon import deviceconfig
 from hamicommon.bus.client import open_bus
 from hamicommon.db.database import open_database
+from hamicommon.db.ledger import LockHolder
 from hamicommon.db.outbox import OutboxRelay
 from hamicommon.failpoints import around, faults_of
 from hamicommon.grants import Grant, load_private_key, sign
@@ -26,6 +27,7 @@ from hami_scheduler.adapters.postgres_inventory import PostgresInventory
 from hami_scheduler.adapters.postgres_queries import PostgresQueries
 from hami_scheduler.adapters.postgres_quotas import PostgresQuotas
 from hami_scheduler.adapters.redis import open_node_lock
+from hami_scheduler.domain.lifecycle import needs_node_lock
 from hami_scheduler.outside import Outside
 from hami_scheduler.quotas import quota_amounts
 from hami_scheduler.service import Service
@@ -65,10 +67,6 @@ async def _open_outside(settings: Settings, vendors: Vendors, stack: AsyncExitSt
         faults,
     )
     api = await stack.enter_async_context(open_kube_api(settings.kubernetes.kubeconfig))
-    lease = PostgresNodeLease(database, lock_s=settings.lock_s)
-    lock = await stack.enter_async_context(
-        open_node_lock(settings.redis, lease, lock_s=settings.lock_s)
-    )
     relay = OutboxRelay(database, bus)
 
     def signed(grant: Grant) -> str:
@@ -77,17 +75,26 @@ async def _open_outside(settings: Settings, vendors: Vendors, stack: AsyncExitSt
     def quota_of(containers: object) -> dict[str, int]:
         return quota_amounts(containers, vendors)  # type: ignore[arg-type]
 
-    return Outside(
-        store=around(
-            PostgresAllocationStore(
-                database,
-                quota_of=quota_of,
-                rules={vendor.word: vendor.rules for vendor in vendors},
-                on_commit=relay.wake,
-            ),
-            "store",
-            faults,
+    store = around(
+        PostgresAllocationStore(
+            database,
+            quota_of=quota_of,
+            rules={vendor.word: vendor.rules for vendor in vendors},
+            on_commit=relay.wake,
         ),
+        "store",
+        faults,
+    )
+
+    async def still_needed(holder: LockHolder) -> bool:
+        return needs_node_lock(await store.get(holder.allocation_id), holder.token)
+
+    lease = PostgresNodeLease(database, lock_s=settings.lock_s)
+    lock = await stack.enter_async_context(
+        open_node_lock(settings.redis, lease, lock_s=settings.lock_s, still_needed=still_needed)
+    )
+    return Outside(
+        store=store,
         inventory=around(PostgresInventory(database, on_commit=relay.wake), "inventory", faults),
         quotas=PostgresQuotas(database, quota_of=quota_of),
         decisions=PostgresDecisionLog(database),
