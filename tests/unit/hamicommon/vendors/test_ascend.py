@@ -316,9 +316,19 @@ def test_soft_slices_count_cores_in_percent_of_a_chip() -> None:
         ([0, 1, 1, 1, 0, 0], (), 2, [5, 4]),
         ([0, 1, 1, 1, 0, 0], (5,), 4, [3, 2, 1, 4]),
         ([0, 0, 1, None], (), 2, [3, 2]),
+        ([1, 1.0, 2, "x"], (), 2, [1, 0]),
         ([0, 0, 0, 1], (), 1, [3]),
     ],
-    ids=["ties", "fuller", "all", "first of equals", "most, then the rest", "unknown", "one"],
+    ids=[
+        "ties",
+        "fuller",
+        "all",
+        "first of equals",
+        "most, then the rest",
+        "unknown",
+        "numbers",
+        "one",
+    ],
 )
 def test_several_chips_come_from_the_networks_with_most_of_them(
     networks, busy, count, taken

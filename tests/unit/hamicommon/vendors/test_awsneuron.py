@@ -143,7 +143,6 @@ def test_an_absurd_capacity_is_refused(count, cores, wrong) -> None:
         (2, 1, 1, 2),
         (2, 2, 1, 1),
         (4, 0b0101, 2, 0b1010),
-        (4, 0, 4, 0b1111),
         (1, 0, 1, 1),
     ],
 )
@@ -241,7 +240,16 @@ def test_an_unhealthy_device_has_no_neighbours() -> None:
 
 @pytest.mark.parametrize(
     ("each", "cores", "taken"),
-    [(1, 2, [0, 1]), (2, 8, [0, 1, 2, 3]), (4, 8, [0, 1]), (4, 4, [3]), (4, 2, [3])],
+    [
+        (2, 8, [0, 1, 2, 3]),
+        (4, 8, [0, 0, 1, 1]),
+        (4, 4, [3, 3]),
+        (4, 2, [3]),
+        (8, 4, [3, 3]),
+        (8, 16, [0, 0, 0, 0, 1, 1, 1, 1]),
+        (3, 2, [3]),
+        (1, 1, [3]),
+    ],
 )
 def test_how_many_devices_cores_come_to_the_nodes_devices_tell(each, cores, taken) -> None:
     cards = use(devices(4, each, "inf1.24xlarge"))
@@ -249,8 +257,17 @@ def test_how_many_devices_cores_come_to_the_nodes_devices_tell(each, cores, take
     assert indexes(put(AWS, cards, {CORE: cores})) == taken
 
 
+def test_slices_of_a_device_with_many_cores_are_pairs_of_them() -> None:
+    assert masks(put(AWS, use(devices(1, 4)), {CORE: 4})) == [0b0011, 0b1100]
+    held = use(devices(1, 8), n_AWSNeuron_0=(1, 0, 0b0100))
+    assert masks(put(AWS, held, {CORE: 4})) == [0b00011, 0b11000]
+
+
 def test_cores_that_would_split_a_device_do_not_fit() -> None:
     cards = use(devices(2, 4))
+    single = use(devices(2, 1))
+
+    assert refused(put(AWS, single, {CORE: 2}), 2) == "2/2 CardInsufficientCore"
 
     assert refused(put(AWS, cards, {CORE: 6}), 2) == "2/2 CardInsufficientCore"
     assert refused(put(AWS, cards, {CORE: 16}), 2) == "NodeInsufficientDevice"
@@ -266,7 +283,13 @@ def test_no_core_is_given_twice(each: int, wants: list[int]) -> None:
         answer = put(AWS, cards, {CORE: cores})
         if not isinstance(answer, Chosen):
             continue
-        given_ = {share.uuid: share.core_percent for share in answer.shares}
+        request = AWS.parse_request(container({CORE: cores}))
+        assert request is not None
+        assert len(answer.shares) == request.count
+        given_: dict[str, int] = {}
+        for share in answer.shares:
+            assert not given_.get(share.uuid, 0) & share.core_percent
+            given_[share.uuid] = given_.get(share.uuid, 0) | share.core_percent
         assert sum(mask.bit_count() for mask in given_.values()) == cores
         held: dict[str, tuple[int, int, int]] = {}
         for card in cards:

@@ -119,8 +119,10 @@ def _all_networked(chips: Sequence[GpuDevice]) -> bool:
     return all(_NETWORK in chip.info for chip in chips)
 
 
-def _network(chip: GpuDevice) -> str:
-    return repr(chip.info.get(_NETWORK))
+def _network(chip: GpuDevice) -> float | str:
+    """The network's number; chips that tell something else are grouped by what they tell."""
+    told = chip.info.get(_NETWORK)
+    return told if isinstance(told, int | float) else repr(told)
 
 
 def score_networks(

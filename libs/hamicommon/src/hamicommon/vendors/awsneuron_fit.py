@@ -1,7 +1,8 @@
 """Which Neuron devices and which of their cores a container gets (protocol sheet 1.13, Fit).
 
 One device: the first in order with enough free cores. Several: devices that are wholly free and
-lie side by side, because collectives run over the ring between neighbours.
+lie side by side, because collectives run over the ring between neighbours. A request for cores
+counts two to a slice; devices with more of them give several slices.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ def choose_devices(ask: NodeAsk) -> Chosen | NotChosen:
         count, cores = ask.request.count, None
     elif wanted <= each:
         count, cores = 1, wanted
-    elif wanted % each:
+    elif wanted % each or each % USUAL_CORES:
         return NotChosen(reasons={REASONS[Rule.CORES]: len(ask.cards)})
     else:
         count, cores = wanted // each, None
@@ -73,7 +74,7 @@ def _one_device(ask: NodeAsk, cores: int | None) -> Chosen | NotChosen:
         all_cores = card.device.core_percent
         mask = _lowest(all_cores & ~card.used_core_percent, cores or cores_of(all_cores))
         if mask is not None:
-            return Chosen(shares=(_share(card.device, mask, ask.request),))
+            return Chosen(shares=_shares(card.device, mask, ask.request))
         rules[place] = Rule.CORES
     return NotChosen(reasons=tally(rules))
 
@@ -85,8 +86,13 @@ def _neighbours(ask: NodeAsk, count: int) -> Chosen | NotChosen:
     for start in _starts(by_index[0][0], len(by_index), count):
         if start + count <= len(free) and all(free[start : start + count]):
             run = [card.device for card, _ in by_index[start : start + count]]
-            shares = tuple(_share(device, device.core_percent, ask.request) for device in run)
-            return Chosen(shares=shares)
+            return Chosen(
+                shares=tuple(
+                    share
+                    for device in run
+                    for share in _shares(device, device.core_percent, ask.request)
+                )
+            )
     return NotChosen(reasons={NUMA_NOT_FIT: 1})
 
 
@@ -109,13 +115,24 @@ def _lowest(free: int, cores: int) -> int | None:
     return mask
 
 
-def _share(device: GpuDevice, mask: int, request: DeviceRequest) -> DeviceShare:
-    return DeviceShare(
-        uuid=device.uuid,
-        vendor=WORD,
-        memory_mib=0,
-        core_percent=mask,
-        detail={BY_CORE: True} if CORES in request.traits else {},
+def _shares(device: GpuDevice, mask: int, request: DeviceRequest) -> tuple[DeviceShare, ...]:
+    """The cores of one device: in one slice, or two to a slice, as the request counts them."""
+    masks = [mask]
+    if CORES in request.traits and cores_of(mask) > USUAL_CORES:
+        masks = []
+        while mask:
+            pair = _lowest(mask, USUAL_CORES) or mask
+            masks.append(pair)
+            mask ^= pair
+    return tuple(
+        DeviceShare(
+            uuid=device.uuid,
+            vendor=WORD,
+            memory_mib=0,
+            core_percent=part,
+            detail={BY_CORE: True} if CORES in request.traits else {},
+        )
+        for part in masks
     )
 
 
@@ -137,7 +154,7 @@ def _least_mask(request: DeviceRequest, selection: Selection, card: GpuDevice) -
 RULES = VendorRules(
     order=_ORDER,
     need=_least_mask,
-    # How many devices a number of cores comes to, only the node's devices tell.
+    # A slice is two cores at most, and a device may have more of them.
     reuses_card=True,
     chooser=choose_devices,
     chooser_decides=True,
