@@ -14,7 +14,7 @@ NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 
 def every_vendor() -> Vendors:
     """All vendors, also those that HAMi serves only when told to."""
-    return Vendors.from_config(DeviceConfig())
+    return Vendors.from_config(DeviceConfig(), enable_ascend=True, enable_iluvatar=True)
 
 
 def node(name: str, *cards: Json, allocatable: int = 10, annotations: Json | None = None) -> Json:

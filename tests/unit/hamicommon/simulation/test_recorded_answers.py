@@ -20,7 +20,7 @@ SIMULATOR = Simulator(vendors=every_vendor())
 DIFFERENT_BY_TRAP: dict[str, str] = {}
 """Name of a recorded case -> number of the trap (protocol sheet 11) that explains our answer."""
 
-FILES = ("filter-nvidia.jsonl",)
+FILES = ("filter-nvidia.jsonl", "filter-vendors.jsonl")
 
 
 def differences(line: dict[str, Any]) -> Iterator[str]:

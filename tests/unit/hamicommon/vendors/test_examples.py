@@ -1,4 +1,4 @@
-"""HAMi's example pods for AWS Neuron, Vastai, Biren, Ascend and Iluvatar ask for what they say."""
+"""HAMi's example pods of all vendors but NVIDIA ask for what their comments say."""
 
 from __future__ import annotations
 
@@ -28,6 +28,29 @@ def iluvatar(word: str) -> tuple[Asked, Asked]:
 
 
 EXAMPLES: dict[str, list[Asked]] = {
+    "hygon/default_use.yaml": [("DCU", 1, 2000, None, 60)],
+    "hygon/specify_card_type_to_use.yaml": [("DCU", 1, 2000, None, 60)],
+    "hygon/use_exclusive_card.yaml": [("DCU", 2, 0, 100, 100)],
+    "mlu/allocate_whole.yaml": [("MLU", 1, 0, 100, 100)],
+    "mthreads/default_use.yaml": [("Mthreads", 1, 16384, None, 8)],
+    "mthreads/use_exclusive.yaml": [("Mthreads", 1, 49152, None, 16)],
+    "mthreads/multi_cards.yaml": [("Mthreads", 2, 49152, None, 16)],
+    "enflame/gcu_use.yaml": [("GCU", 1, 100, 100, 100)],
+    "enflame/gcu_use.yaml#1": [("GCU", 2, 100, 100, 100)],
+    "enflame/vgcu_use.yaml": [("Enflame", 1, 0, None, 0)],
+    "enflame/vgcu_use.yaml#2": [("Enflame", 1, 0, None, 40)],
+    "metax/gpu/default_use.yaml": [("Metax-GPU", 1, 0, 100, 100)],
+    "metax/sgpu/default_use.yaml": [("Metax-SGPU", 1, 4096, None, 60)],
+    "metax/sgpu/allocate_exclusive.yaml": [("Metax-SGPU", 1, 0, 100, 100)],
+    "metax/sgpu/allocate_vmemory_MiB.yaml": [("Metax-SGPU", 1, 2048, None, 60)],
+    "metax/sgpu/enable_topology_aware.yaml": [("Metax-SGPU", 4, 0, 100, 100)],
+    "metax/sgpu/online.yaml": [("Metax-SGPU", 1, 4096, None, 100)],
+    "metax/sgpu/multi-containers.yaml": [
+        ("Metax-SGPU", 1, 4096, None, 60),
+        ("Metax-SGPU", 1, 8192, None, 30),
+    ],
+    "kunlun/default_use.yaml": [("XPU", 1, 24576, None, 25)],
+    "kunlun/allocate_exclusive.yaml": [("XPU", 1, 98304, 100, 100)],
     "ascend/job-310P.yaml": [("Ascend310P", 1, 3072, None, 0)],
     "ascend/job-910A.yaml": [("Ascend910A", 1, 2184, None, 0)],
     "ascend/job-910B2.yaml": [("Ascend910B2", 1, 8192, None, 0)],
@@ -46,13 +69,18 @@ EXAMPLES: dict[str, list[Asked]] = {
 
 
 def example(name: str) -> dict[str, Any]:
-    """The pod; skips the test when the folder is not beside the checkout."""
+    """The pod (after `#` its number in the file), or the one in a template.
+
+    Skips the test when the folder is not beside the checkout.
+    """
+    file, _, number = name.partition("#")
     for parent in Path(__file__).resolve().parents:
-        path = parent / "shared" / "examples" / "hami" / name
+        path = parent / "shared" / "examples" / "hami" / file
         if path.exists():
-            pod: dict[str, Any] = yaml.safe_load(path.read_text(encoding="utf-8"))
+            found = list(yaml.safe_load_all(path.read_text(encoding="utf-8")))[int(number or 0)]
+            pod: dict[str, Any] = found if found["kind"] == "Pod" else found["spec"]["template"]
             return pod
-    pytest.skip(f"shared/examples/hami/{name} is not beside the checkout")
+    pytest.skip(f"shared/examples/hami/{file} is not beside the checkout")
 
 
 @pytest.mark.parametrize("name", EXAMPLES)

@@ -57,17 +57,31 @@ class MetaxConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EnflameConfig:
-    """`enflame:`, the vendors `GCU` (whole cards) and `Enflame` (slices)."""
+    """`enflame:`, the vendors `GCU` (whole cards) and `Enflame` (slices).
+
+    The names of slices are never empty: HAMi, too, puts its defaults in their place.
+    """
 
     resource_name_gcu: str = "enflame.com/gcu"
-    resource_name_drs_gcu: str = "enflame.com/drs-gcu"
-    """Its value is the size of the slice, not a count."""
-    resource_name_gcu_memory: str = "enflame.com/gcu-memory"
-    resource_name_gcu_core: str = "enflame.com/gcu-core"
+    resource_name_drs_gcu: str = ""
+    """Its value is the size of the slice, not a count; empty: `resource_name_vgcu`."""
+    resource_name_gcu_memory: str = ""
+    resource_name_gcu_core: str = ""
     resource_name_vgcu: str = ""
-    """Older name of `resource_name_drs_gcu`, used when that one is empty."""
+    """Name that older versions have for `resource_name_drs_gcu`; empty once it is used for it."""
     resource_name_vgcu_percentage: str = ""
     """Read by older versions; kept so that their files are read."""
+
+    def __post_init__(self) -> None:
+        drs = self.resource_name_drs_gcu
+        names = {
+            "resource_name_drs_gcu": drs or self.resource_name_vgcu or "enflame.com/drs-gcu",
+            "resource_name_gcu_memory": self.resource_name_gcu_memory or "enflame.com/gcu-memory",
+            "resource_name_gcu_core": self.resource_name_gcu_core or "enflame.com/gcu-core",
+            "resource_name_vgcu": self.resource_name_vgcu if drs else "",
+        }
+        for field, name in names.items():
+            object.__setattr__(self, field, name)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

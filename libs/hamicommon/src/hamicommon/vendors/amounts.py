@@ -47,6 +47,16 @@ def memory(
     return (units or 0) * factor
 
 
+def cores(container: JsonObject, resource: str, *, default: int, limits_only: bool = False) -> int:
+    """Percent of every card's cores asked for, more than 100 included (it is taken as 100).
+
+    Raises: InvalidRequest naming container, resource, value and what would be right.
+    """
+    wanted = "a whole number from 0 to 100, the share of a card's cores,"
+    value = whole(container, resource, top=INT32_MAX, wanted=wanted, limits_only=limits_only)
+    return default if value is None else value
+
+
 def whole(
     container: JsonObject,
     resource: str,

@@ -13,7 +13,16 @@ from hamicommon.vendors.ascend import Ascend
 from hamicommon.vendors.awsneuron import AwsNeuron
 from hamicommon.vendors.base import Vendor
 from hamicommon.vendors.biren import Biren
+from hamicommon.vendors.cambricon import Cambricon
+from hamicommon.vendors.enflame_drs import EnflameDrs
+from hamicommon.vendors.enflame_gcu import EnflameGcu
+from hamicommon.vendors.hygon import Hygon
 from hamicommon.vendors.iluvatar import Iluvatar
+from hamicommon.vendors.kunlun_vxpu import KunlunVxpu
+from hamicommon.vendors.kunlun_xpu import KunlunXpu
+from hamicommon.vendors.metax_gpu import MetaxGpu
+from hamicommon.vendors.metax_sgpu import MetaxSgpu
+from hamicommon.vendors.mthreads import Mthreads
 from hamicommon.vendors.nvidia import Nvidia
 from hamicommon.vendors.vastai import Vastai
 
@@ -32,17 +41,7 @@ class Vendors:
 
         Raises: InvalidRequest when two of them have one word.
         """
-        found: list[Vendor] = []
-        if config.nvidia:
-            found.append(Nvidia(config.nvidia))
-        if config.awsneuron:
-            found.append(AwsNeuron(config.awsneuron))
-        if config.amd:
-            found.append(Amd(config.amd))
-        if config.vastai:
-            found.append(Vastai(config.vastai))
-        if config.biren:
-            found.append(Biren(config.biren))
+        found = list(_in_order(config))
         if config.vnpus and enable_ascend:
             found += [Ascend(chip, config.vnpus) for chip in config.vnpus.configs]
         if enable_iluvatar:
@@ -72,3 +71,32 @@ class Vendors:
                 return vendor
         known = ", ".join(vendor.word for vendor in self.items)
         raise InvalidRequest(f"there is no vendor {word!r}; known are {known}")
+
+
+def _in_order(config: DeviceConfig) -> Iterator[Vendor]:
+    """The vendors that need no flag: one per block, two where whole cards and slices differ."""
+    if config.nvidia:
+        yield Nvidia(config.nvidia)
+    if config.cambricon:
+        yield Cambricon(config.cambricon)
+    if config.hygon:
+        yield Hygon(config.hygon)
+    if config.enflame:
+        yield EnflameGcu(config.enflame)
+        yield EnflameDrs(config.enflame)
+    if config.mthreads:
+        yield Mthreads(config.mthreads)
+    if config.metax:
+        yield MetaxGpu(config.metax)
+        yield MetaxSgpu(config.metax)
+    if config.kunlun:
+        yield KunlunXpu(config.kunlun)
+        yield KunlunVxpu(config.kunlun)
+    if config.awsneuron:
+        yield AwsNeuron(config.awsneuron)
+    if config.amd:
+        yield Amd(config.amd)
+    if config.vastai:
+        yield Vastai(config.vastai)
+    if config.biren:
+        yield Biren(config.biren)

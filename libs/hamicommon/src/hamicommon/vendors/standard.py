@@ -6,13 +6,63 @@ Annotations of a placed pod, selection by annotation keys, what a Node tells, en
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+from typing import Protocol
 
 from hamicommon.domain.devices import GpuDevice
+from hamicommon.domain.ids import GpuUuid
 from hamicommon.domain.requests import Selection
 from hamicommon.errors import InvalidRequest
 from hamicommon.k8s import annotations as keys
 from hamicommon.k8s.quantities import parse_int
-from hamicommon.vendors.base import AnnotationKeys, JsonObject, Placed
+from hamicommon.placement.vendor_rules import VendorRules
+from hamicommon.vendors import amounts
+from hamicommon.vendors.base import (
+    Admitted,
+    AnnotationKeys,
+    JsonObject,
+    PairScores,
+    Placed,
+    Vendor,
+)
+
+STANDARD_RULES = VendorRules()
+_EPOCH = datetime.fromtimestamp(0, UTC)
+
+
+class StandardVendor(Vendor, Protocol):
+    """What a vendor does that does nothing special; its module says the rest and what differs."""
+
+    @property
+    def rules(self) -> VendorRules:
+        """The standard loop."""
+        return STANDARD_RULES
+
+    def select(self, annotations: Mapping[str, str]) -> Selection:
+        """No annotation restricts the cards."""
+        return Selection()
+
+    def node_pair_scores(self, node: JsonObject) -> PairScores:
+        """Nothing is known of how the cards are connected."""
+        return {}
+
+    def pod_annotations(self, placed: Placed) -> dict[str, str]:
+        """The slices, under the keys that the vendor has."""
+        return device_annotations(placed, self.word, self.keys)
+
+    def plugin_alive(self, node: JsonObject) -> bool:
+        """Always: nothing on the Node tells (sheet 1, CheckHealth answers true)."""
+        return True
+
+    def mutate(self, container: JsonObject, pod: JsonObject) -> Admitted:
+        """Nothing is filled in; the container asks for a card when its limits name the count.
+
+        Raises: InvalidRequest when what it asks for can never be given.
+        """
+        wants = amounts.find(container, self.resources.count, limits_only=True) is not None
+        if wants:
+            self.parse_request(container, keys.annotations_of(pod))
+        return Admitted(wants=wants)
 
 
 def device_annotations(placed: Placed, word: str, written: AnnotationKeys) -> dict[str, str]:
@@ -97,3 +147,34 @@ def set_env(container: JsonObject, name: str, value: str) -> None:
                 entry.update(name=name, value=value)
             return
     env.append({"name": name, "value": value})
+
+
+def cards_by_capacity(
+    node: JsonObject, *, word: str, name: str, count: int, memory_mib: int, core: int, slots: int
+) -> tuple[GpuDevice, ...]:
+    """`count` equal cards `<node>-<name>-<i>`, for vendors whose nodes only list how many."""
+    host = str((node.get("metadata") or {}).get("name", ""))
+    return tuple(
+        GpuDevice(
+            uuid=GpuUuid(f"{host}-{name}-{index}"),
+            index=index,
+            vendor=word,
+            type=word,
+            slots=slots,
+            memory_mib=memory_mib,
+            core_percent=core,
+            mode="",
+        )
+        for index in range(count)
+    )
+
+
+def indexes(placed: Placed, word: str) -> str:
+    """Indexes of the cards of the last container that has some: HAMi overwrites the earlier."""
+    last = [c.shares for c in placed.containers if any(s.vendor == word for s in c.shares)][-1]
+    return ",".join(str(placed.cards[s.uuid].index) for s in last if s.vendor == word)
+
+
+def unix_ns(now: datetime) -> str:
+    """Nanoseconds since 1970, exact to the microsecond, as Go writes them."""
+    return str((now - _EPOCH) // timedelta(microseconds=1) * 1000)

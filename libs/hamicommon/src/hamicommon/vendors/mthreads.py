@@ -1,0 +1,176 @@
+"""Moore Threads cards, the vendor `Mthreads`. Facts: protocol sheet 1.6.
+
+Memory is asked for in units of 512 MiB; a card has 16 cores, and `core_percent` counts these. The
+amounts of a container are for all its cards together. HAMi never writes a to-allocate annotation
+for this vendor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from hamicommon.deviceconfig import INT32_MAX, MthreadsConfig
+from hamicommon.domain.devices import GpuDevice
+from hamicommon.domain.requests import DeviceRequest, Selection
+from hamicommon.errors import InvalidRequest
+from hamicommon.placement.vendor_rules import VendorRules
+from hamicommon.vendors import amounts
+from hamicommon.vendors.base import (
+    NO_ANNOTATIONS,
+    Admitted,
+    AnnotationKeys,
+    JsonObject,
+    Placed,
+    ResourceNames,
+)
+from hamicommon.vendors.standard import (
+    StandardVendor,
+    cards_by_capacity,
+    device_annotations,
+    indexes,
+    listed,
+    selection,
+    unix_ns,
+)
+
+WORD = "Mthreads"
+FACTOR = 512
+"""MiB per unit of the memory resource."""
+CORES = 16
+"""Of one card."""
+UNITS = 96
+"""Memory units that admission gives per whole card."""
+SIZES = (2, 4, 8, 16, 32, 64, 96)
+"""Memory units in which one card can be cut."""
+
+INDEX = "mthreads.com/gpu-index"
+TIME = "mthreads.com/predicate-time"
+NODE = "mthreads.com/predicate-node"
+NUMBER = "mthreads.com/request-gpu-num"
+
+KEYS = AnnotationKeys(
+    allocated="hami.io/mthreads-vgpu-devices-allocated", extra=(INDEX, TIME, NODE)
+)
+RULES = VendorRules(same_card=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Mthreads(StandardVendor):
+    """The vendor `Mthreads` (see vendors.base.Vendor)."""
+
+    config: MthreadsConfig
+
+    word = WORD
+    keys = KEYS
+    rules = RULES
+
+    @property
+    def resources(self) -> ResourceNames:
+        """Names of its extended resources."""
+        return ResourceNames(
+            count=self.config.resource_count_name,
+            memory=self.config.resource_memory_name,
+            core=self.config.resource_core_name,
+            memory_factor=FACTOR,
+        )
+
+    def parse_request(
+        self, container: JsonObject, annotations: Mapping[str, str] = NO_ANNOTATIONS
+    ) -> DeviceRequest | None:
+        """An equal part of the amounts on every card; without memory the whole card's.
+
+        Raises: InvalidRequest naming container, resource, value and what would be right.
+        """
+        count = amounts.count(container, self.resources.count)
+        if not count:
+            return None
+        memory = amounts.memory(container, self.resources.memory, factor=FACTOR) // count
+        wanted = f"a whole number, {CORES} for each card,"
+        cores = amounts.whole(container, self.resources.core, top=INT32_MAX, wanted=wanted)
+        return DeviceRequest(
+            vendor=WORD,
+            count=count,
+            memory_mib=memory,
+            memory_percent=None if memory else 100,
+            core_percent=(cores or 0) // count,
+        )
+
+    def select(self, annotations: Mapping[str, str]) -> Selection:
+        """By uuid; the keys' domain is `.ai`."""
+        return selection(
+            annotations,
+            use_uuids="mthreads.ai/use-gpuuuid",
+            avoid_uuids="mthreads.ai/nouse-gpuuuid",
+        )
+
+    def node_devices(self, node: JsonObject) -> tuple[GpuDevice, ...]:
+        """A card per 16 of the listed cores, each with its part of the listed memory.
+
+        Raises: InvalidRequest when a capacity is no whole number.
+        """
+        cores = listed(node, "capacity", self.resources.core)
+        if not cores:
+            return ()
+        units = listed(node, "capacity", self.resources.memory)
+        return cards_by_capacity(
+            node,
+            word=WORD,
+            name="mthreads",
+            count=-(-cores // CORES),
+            memory_mib=units * FACTOR * CORES // cores,
+            core=CORES,
+            slots=100,
+        )
+
+    def pod_annotations(self, placed: Placed) -> dict[str, str]:
+        """The slices, and what the device plugin of this vendor reads."""
+        written = device_annotations(placed, WORD, KEYS)
+        if written:
+            written[INDEX] = indexes(placed, WORD)
+            written[TIME] = unix_ns(placed.now)
+            written[NODE] = placed.node
+        return written
+
+    def mutate(self, container: JsonObject, pod: JsonObject) -> Admitted:
+        """Whole cards when several are asked for, or one without its memory.
+
+        Raises: InvalidRequest when no card is asked for, or memory of a size that no card has.
+        """
+        names = self.resources
+        wanted = "a whole number of cards, for example 1,"
+        low, top = -INT32_MAX, INT32_MAX
+        count = amounts.whole(container, names.count, low=low, top=top, wanted=wanted)
+        if count is None:
+            return Admitted(wants=False)
+        if count <= 0:
+            name = container.get("name", "")
+            raise InvalidRequest(
+                f"container {name!r}: {names.count} must be greater than 0, not {count}"
+            )
+        if count > 1:
+            _set_limits(container, {names.core: count * CORES, names.memory: count * UNITS})
+            metadata = pod.setdefault("metadata", {})
+            metadata["annotations"] = (metadata.get("annotations") or {}) | {NUMBER: str(count)}
+        elif amounts.find(container, names.memory, limits_only=True) is None:
+            _set_limits(container, {names.core: CORES, names.memory: UNITS})
+        else:
+            _check_size(container, names.memory)
+        self.parse_request(container)
+        return Admitted(wants=True)
+
+
+def _check_size(container: JsonObject, resource: str) -> None:
+    sizes = ", ".join(map(str, SIZES))
+    wanted = f"one of {sizes}, in units of {FACTOR} MiB,"
+    size = amounts.whole(container, resource, top=max(SIZES), wanted=wanted, limits_only=True)
+    if size not in SIZES:
+        raise InvalidRequest(
+            f"container {container.get('name', '')!r}: {resource} is {size}: {wanted} is wanted"
+        )
+
+
+def _set_limits(container: JsonObject, wanted: Mapping[str, int]) -> None:
+    resources = container.get("resources") or {}
+    given = {name: str(amount) for name, amount in wanted.items() if name}
+    container["resources"] = resources | {"limits": (resources.get("limits") or {}) | given}
