@@ -37,7 +37,14 @@ class Client:
         self._names = orjson.dumps(bench.nodes)
 
     def filter(self, pod: bytes) -> float:
-        """Asks for one pod; returns the milliseconds until the answer was there."""
+        """Asks for one pod, which fits; returns the milliseconds until the answer was there."""
+        spent_ms, answer = self.ask(pod)
+        if len(answer["NodeNames"] or ()) != 1:
+            raise SystemExit(f"unexpected answer: {str(answer)[:500]}")
+        return spent_ms
+
+    def ask(self, pod: bytes) -> tuple[float, dict[str, Any]]:
+        """The milliseconds until the answer was there, and the answer."""
         body = b'{"pod":%b,"nodes":null,"nodenames":%b}' % (pod, self._names)
         head = (
             "POST /filter HTTP/1.1\r\nHost: hami-scheduler\r\nUser-Agent: Go-http-client/1.1\r\n"
@@ -48,10 +55,7 @@ class Client:
         started = time.perf_counter()
         self._socket.sendall(request)
         answer = self._read()
-        spent_ms = (time.perf_counter() - started) * 1000
-        if len(orjson.loads(answer)["NodeNames"] or ()) != 1:
-            raise SystemExit(f"unexpected answer: {answer[:500]!r}")
-        return spent_ms
+        return (time.perf_counter() - started) * 1000, orjson.loads(answer)
 
     def _read(self) -> bytes:
         data = b""
@@ -74,7 +78,9 @@ class Client:
         return data
 
 
-def new_pods(bench: Bench, count: int) -> list[bytes]:
+def new_pods(
+    bench: Bench, count: int, *, memory_mib: int = NEW_MEMORY_MIB, prefix: str = "new"
+) -> list[bytes]:
     """Creates pods at the API server; each as kube-scheduler would send it."""
 
     async def create() -> list[bytes]:
@@ -83,7 +89,7 @@ def new_pods(bench: Bench, count: int) -> list[bytes]:
 
             async def one(number: int) -> bytes:
                 pod = pod_object(
-                    f"new-{number}", memory_mib=NEW_MEMORY_MIB, core_percent=NEW_CORE_PERCENT
+                    f"{prefix}-{number}", memory_mib=memory_mib, core_percent=NEW_CORE_PERCENT
                 )
                 del pod["metadata"]["uid"], pod["status"]
                 async with gate:

@@ -75,11 +75,14 @@ def refusal_messages(reasons: Mapping[NodeName, str], candidates: int) -> dict[s
     >>> refusal_messages({"b": "2/2 CardNotHealth", "a": "1/2 CardNotHealth"}, 3)
     {'CardNotHealth': '2 nodes CardNotHealth(a,b)', 'sum': 'no available node, 3 nodes do not meet'}
     """
-    nodes_of: dict[str, list[str]] = {}
+    same: dict[str, list[str]] = {}
     for node, reason in reasons.items():
+        same.setdefault(reason, []).append(node)
+    nodes_of: dict[str, list[str]] = {}
+    for reason, nodes in same.items():
         for part in reason.split(", "):
             if match := _COUNTED.match(part):
-                nodes_of.setdefault(match[1], []).append(node)
+                nodes_of.setdefault(match[1], []).extend(nodes)
     messages = {}
     for word, nodes in sorted(nodes_of.items()):
         listed = ",".join(sorted(nodes)[:_MOST_NODES])

@@ -24,7 +24,13 @@ from hamicommon.domain.requests import PodRequest
 from hamicommon.errors import Conflict, Unavailable
 from hamicommon.explain.moment import MomentEncoder
 from hamicommon.explain.record import QuotaShort, detail_bytes, request_json
-from hamicommon.explain.sentence import placed_sentence, quota_sentence, refusal_sentence
+from hamicommon.explain.sentence import (
+    Stock,
+    placed_sentence,
+    quota_sentence,
+    refusal_sentence,
+    stock_of,
+)
 from hamicommon.placement.refusal import Shortfalls
 from hamicommon.placement.view import ClusterView, Frozen
 from opentelemetry import trace
@@ -149,6 +155,8 @@ class DecisionQueue:
         self._announcer = announcer
         self._queue: asyncio.Queue[Course] = asyncio.Queue(QUEUE_SIZE)
         self._encoder = MomentEncoder()
+        self._stock = (-1, stock_of(()))
+        """Of the inventory version."""
         self._whole: Frozen | None = None
         self._moments: Counter[int] = Counter()
         """By id: whole clusters that wait in the queue, and how many courses share each."""
@@ -213,7 +221,7 @@ class DecisionQueue:
                 await self._write_until_done(batch)
                 batch = []
         finally:
-            batch += [decision_of(course, self._encoder) for course in self._more(BATCH)]
+            batch += [self._decision(course) for course in self._more(BATCH)]
             if batch:
                 await self._write(batch)
 
@@ -234,9 +242,7 @@ class DecisionQueue:
 
     async def _decisions(self, courses: list[Course]) -> list[Decision]:
         """Encoded beside the event loop, with the plain sentence said on each refused pod."""
-        decisions = await asyncio.to_thread(
-            lambda: [decision_of(course, self._encoder) for course in courses]
-        )
+        decisions = await asyncio.to_thread(lambda: [self._decision(course) for course in courses])
         for course, decision in zip(courses, decisions, strict=True):
             self._let_go(course)
             if course.outcome == "refused" and decision.summary:
@@ -249,6 +255,13 @@ class DecisionQueue:
                     series=WHY,
                 )
         return decisions
+
+    def _decision(self, course: Course) -> Decision:
+        frozen = course.frozen
+        if frozen is not None and self._stock[0] != frozen.inventory_version:
+            cards = (usage.device for usages in frozen.usages for usage in usages)
+            self._stock = (frozen.inventory_version, stock_of(cards))
+        return decision_of(course, self._encoder, self._stock[1])
 
     async def _write_until_done(self, batch: list[Decision]) -> None:
         pause_s = RETRY_S
@@ -265,7 +278,7 @@ class DecisionQueue:
         return True
 
 
-def decision_of(course: Course, encoder: MomentEncoder) -> Decision:
+def decision_of(course: Course, encoder: MomentEncoder, stock: Stock) -> Decision:
     """The record of a course that is over."""
     request, allocation = course.request, course.allocation
     moment = None if course.frozen is None else encoder.encode(course.frozen)
@@ -286,7 +299,7 @@ def decision_of(course: Course, encoder: MomentEncoder) -> Decision:
         inventory=None if moment is None else moment.inventory,
         counters=None if moment is None else moment.counters,
         message=course.message,
-        summary=_summary(course),
+        summary=_summary(course, stock),
         view_version=course.view_version,
         phase_ms=course.phase_ms,
         trace_id=course.trace_id,
@@ -294,24 +307,18 @@ def decision_of(course: Course, encoder: MomentEncoder) -> Decision:
     )
 
 
-def _summary(course: Course) -> str:
+def _summary(course: Course, stock: Stock) -> str:
     request, allocation = course.request, course.allocation
     if request is None:
         return course.message
     if course.quota is not None:
         return quota_sentence(course.quota)
     if course.outcome == "refused" and course.shortfalls is not None:
-        usages = () if course.frozen is None else course.frozen.usages
-        devices = [[usage.device for usage in node] for node in usages]
         tables = course.shortfalls.tables
-        return refusal_sentence(request, tables, devices, candidates=course.candidates)
+        return refusal_sentence(request, tables, stock, candidates=course.candidates)
     if allocation is not None:
         return placed_sentence(
-            request,
-            allocation.node,
-            fitting=len(course.scores),
-            candidates=course.candidates,
-            kept=not course.scores,
+            request, allocation.node, course.scores, candidates=course.candidates
         )
     return course.message
 
@@ -322,8 +329,9 @@ def reason_counts(reasons: Mapping[NodeName, str]) -> dict[str, int]:
     >>> reason_counts({"a": "1/2 CardInsufficientMemory, 1/2 CardNotHealth", "b": "node gone"})
     {'CardInsufficientMemory': 1, 'CardNotHealth': 1, 'node gone': 1}
     """
-    return dict(
-        Counter(
-            _COUNTED.sub("", part) for reason in reasons.values() for part in reason.split(", ")
-        )
-    )
+    counts: Counter[str] = Counter()
+    # Thousands of nodes give few distinct reasons.
+    for reason, nodes in Counter(reasons.values()).items():
+        for part in reason.split(", "):
+            counts[_COUNTED.sub("", part)] += nodes
+    return dict(counts)

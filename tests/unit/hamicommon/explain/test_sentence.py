@@ -9,7 +9,7 @@ from hamicommon.domain.devices import DeviceUsage
 from hamicommon.domain.ids import NodeName
 from hamicommon.domain.requests import PodRequest, Selection
 from hamicommon.explain.record import QuotaShort
-from hamicommon.explain.sentence import placed_sentence, quota_sentence, refusal_sentence
+from hamicommon.explain.sentence import placed_sentence, quota_sentence, refusal_sentence, stock_of
 from hamicommon.placement.place import decide
 
 from tests.unit.hamicommon.placement.clusters import card, cards, pod, view_of
@@ -21,8 +21,8 @@ def sentence(
     candidates = [NodeName(n) for n in nodes] + [NodeName(f"cpu{n}") for n in range(strangers)]
     refusal = decide(request, view_of(nodes), candidates=candidates).refusal
     assert refusal is not None
-    devices = [[usage.device for usage in usages] for usages in nodes.values()]
-    return refusal_sentence(request, refusal.shortfalls.tables, devices, candidates=len(candidates))
+    stock = stock_of(usage.device for usages in nodes.values() for usage in usages)
+    return refusal_sentence(request, refusal.shortfalls.tables, stock, candidates=len(candidates))
 
 
 THREE = {f"n{n}": [card(f"g{n}{c}", memory_mib=81920) for c in range(4)] for n in range(3)}
@@ -110,10 +110,15 @@ def test_a_quota_says_how_much_is_missing() -> None:
 def test_a_placement_says_why_this_node() -> None:
     spread = pod(cards(memory_mib=1), node="spread")
 
-    assert placed_sentence(spread, NodeName("n"), fitting=2, candidates=3, kept=False) == (
+    n, others = NodeName("n"), {NodeName("m"): 2.0}
+
+    assert placed_sentence(spread, n, {**others, n: 1.0}, candidates=3) == (
         "2 of 3 nodes fit, and n is the emptiest of them (node policy spread)"
     )
-    assert placed_sentence(spread, NodeName("n"), fitting=1, candidates=3, kept=False) == (
+    assert placed_sentence(spread, n, {**others, n: 2.0}, candidates=3) == (
+        "2 of 3 nodes fit equally well, n by its name"
+    )
+    assert placed_sentence(spread, n, {n: 1.0}, candidates=3) == (
         "n is the only one of 3 nodes that fits"
     )
-    assert "keeps" in placed_sentence(spread, NodeName("n"), fitting=0, candidates=3, kept=True)
+    assert "keeps" in placed_sentence(spread, n, {}, candidates=3)

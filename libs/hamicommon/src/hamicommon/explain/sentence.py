@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -19,7 +20,23 @@ from hamicommon.explain.wording import cards, counted, group, listed, selection
 from hamicommon.placement.refusal import ShortfallTable
 from hamicommon.placement.rules import REASONS, Rule
 
-_IGNORED = (Rule.FITS, Rule.NO_CARD)
+
+class Stock(NamedTuple):
+    """What cards a cluster has, by vendor; changes only when nodes come and go."""
+
+    largest_mib: Mapping[str, int]
+    types: Mapping[str, Sequence[str]]
+    """Sorted product names."""
+
+
+def stock_of(devices: Iterable[GpuDevice]) -> Stock:
+    """Of all cards of all nodes."""
+    largest: dict[str, int] = {}
+    types: dict[str, set[str]] = {}
+    for device in devices:
+        largest[device.vendor] = max(device.memory_mib, largest.get(device.vendor, 0))
+        types.setdefault(device.vendor, set()).add(device.type)
+    return Stock(largest, {vendor: sorted(names) for vendor, names in types.items()})
 
 
 def quota_sentence(quota: QuotaShort) -> str:
@@ -35,11 +52,11 @@ def quota_sentence(quota: QuotaShort) -> str:
 def refusal_sentence(
     request: PodRequest,
     tables: Sequence[ShortfallTable],
-    devices: Iterable[Sequence[GpuDevice]],
+    stock: Stock,
     *,
     candidates: int,
 ) -> str:
-    """For a pod that no card can take; `devices` are the cards of the nodes in question."""
+    """For a pod that no card can take."""
     table = max(tables, key=lambda one: len(one.nodes), default=None)
     vendors = [w.vendor for c in request.containers for w in c.requests]
     where = counted(candidates, "node")
@@ -59,7 +76,6 @@ def refusal_sentence(
         )
     nodes = counted(int((per_node > 0).sum()), "node")
     on, on_cards = f"{total} on {nodes}", f"{cards(total)} on {nodes}"
-    flat = [device for node in devices for device in node if device.vendor == table.vendor]
     rules = {Rule(code): count for code, count in seen.items()}
     first = max(rules, key=lambda rule: (rules[rule], rule), default=None)
     if first is None or fitting:
@@ -72,7 +88,7 @@ def refusal_sentence(
         )
     others = _groups({rule: count for rule, count in rules.items() if rule is not first})
     none = f"none of {on_cards}" if others else f"no card of {on}"
-    said = _of_rule(first, table, request, flat, none)
+    said = _of_rule(first, table, request, stock, none)
     return said.replace("; ", f" (and {others}); ", 1) if others else said
 
 
@@ -93,13 +109,13 @@ def _of_rule(
     rule: Rule,
     table: ShortfallTable,
     request: PodRequest,
-    devices: Sequence[GpuDevice],
+    stock: Stock,
     none: str,
 ) -> str:
     here = table.codes == rule
     free, asked = int(table.available[here].max()), int(table.requested[here].max())
     if rule is Rule.MEMORY:
-        largest = max((device.memory_mib for device in devices), default=0)
+        largest = stock.largest_mib.get(table.vendor, 0)
         if asked > largest > 0:
             return f"{none} has {asked} MiB: the largest has {largest} MiB; ask for less"
         return (
@@ -112,7 +128,7 @@ def _of_rule(
             "ask for less, or wait until a pod ends"
         )
     if rule is Rule.TYPE:
-        types = listed(sorted({device.type for device in devices}))
+        types = listed(stock.types.get(table.vendor, ()))
         chosen = request.selections.get(table.vendor)
         asked_for = listed(words for _, words in selection(chosen)) if chosen else "the selection"
         return f"{none} suits {asked_for}: they are {types}; change the pod's annotations"
@@ -132,14 +148,17 @@ _HELPS = {
 
 
 def placed_sentence(
-    request: PodRequest, node: NodeName, *, fitting: int, candidates: int, kept: bool
+    request: PodRequest, node: NodeName, scores: Mapping[NodeName, float], *, candidates: int
 ) -> str:
-    """For a pod that has its slices."""
-    if kept:
+    """For a pod that has its slices; no scores: it had them before."""
+    fitting = len(scores)
+    if not scores:
         return f"it keeps the slices that it holds on {node}"
     liking = "fullest" if request.policy.node != "spread" else "emptiest"
-    if fitting <= 1:
+    if fitting == 1:
         return f"{node} is the only one of {counted(candidates, 'node')} that fits"
+    if list(scores.values()).count(scores.get(node, 0.0)) == fitting:
+        return f"{fitting} of {counted(candidates, 'node')} fit equally well, {node} by its name"
     return (
         f"{fitting} of {counted(candidates, 'node')} fit, and {node} is the {liking} of them "
         f"(node policy {request.policy.node})"

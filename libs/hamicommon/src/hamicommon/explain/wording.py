@@ -60,7 +60,7 @@ def shortfall(short: Shortfall, device: GpuDevice | None) -> str:
     if rule is Rule.CORES:
         return f"{short.available} % of its cores free, {short.requested} % wanted"
     if rule is Rule.TYPE and device is not None:
-        return f"is a {device.type}"
+        return f"of type {device.type}"
     if rule is Rule.NOT_HEALTHY and device is not None and device.health_reason:
         return f"unhealthy: {device.health_reason}"
     if rule is Rule.SLOTS and device is not None:
