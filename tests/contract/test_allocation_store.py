@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
+from hami_scheduler.adapters import postgres_allocations
 from hami_scheduler.adapters.postgres_allocations import PostgresAllocationStore
 from hami_scheduler.adapters.postgres_inventory import PostgresInventory
 from hami_scheduler.ports import AllocationStore, LedgerReader
@@ -455,6 +456,24 @@ async def test_live_ones_are_listed_by_node(harness: Harness) -> None:
 
     assert {a.pod_uid for a in await harness.ledger.live()} == {"p", "q"}
     assert [a.pod_uid for a in await harness.ledger.live(OTHER)] == ["q"]
+
+
+async def test_all_live_ones_come_in_pieces_without_their_containers(
+    harness: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(postgres_allocations, "STANDING_BATCH", 2)
+    await harness.add(card("0", slots=9))
+    for name in "pqrst":
+        await harness.store.reserve(draft(name, container(("0", 1, 1))))
+    await harness.advance("r", S.RELEASED)
+
+    found = [one async for some in harness.ledger.standing() for one in some]
+
+    assert sorted(one.pod_uid for one in found) == ["p", "q", "s", "t"]
+    for one in found:
+        whole = await harness.store.get(one.id)
+        assert whole is not None
+        assert one == replace(whole, containers=(), annotations=one.annotations)
 
 
 async def test_what_is_past_its_deadline_is_overdue(harness: Harness) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from hamicommon.errors import Conflict, InvalidRequest, NotFound, Unavailable
+from hamicommon.k8s import informer as informers
 from hamicommon.k8s.client import KubeApi, open_kube_api
 from hamicommon.k8s.informer import Informer
 from hamictl.servers.processes import start
@@ -69,6 +70,41 @@ async def test_what_exists_is_told_first_then_each_change_and_deletion(kubeconfi
             ("gone", "first"),
         ]
         watching.cancel()
+
+
+async def test_a_long_list_comes_in_pages_and_only_what_is_kept_is_handed_on(
+    kubeconfig: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(informers, "PAGE", 2)
+    seen = Seen()
+
+    def trim(item: dict[str, Any]) -> dict[str, Any]:
+        return {"metadata": item["metadata"]}
+
+    async with open_kube_api(kubeconfig) as api:
+        names = [f"page-{number}" for number in range(5)]
+        for name in names:
+            await api.create(MAPS, a_map(name) | {"data": {"large": "x"}})
+        live = informers.Informer(
+            api,
+            MAPS,
+            on_upsert=seen.upsert,
+            on_delete=seen.delete,
+            trim=trim,
+            labelSelector="test=informer",
+        )
+        watching = asyncio.create_task(live.run())
+        assert [await seen.next() for _ in names] == [("new", name) for name in names]
+
+        await api.patch(f"{MAPS}/page-0", {"data": {"large": "y"}})
+        assert await seen.next() == ("changed", "page-0")
+        await api.delete(f"{MAPS}/page-4")
+        assert await seen.next() == ("gone", "page-4")
+
+        assert all(item.keys() == {"metadata"} for item in live.store.values())
+        watching.cancel()
+        for name in names[:4]:
+            await api.delete(f"{MAPS}/{name}")
 
 
 async def test_an_object_made_again_under_its_name_is_gone_and_new(kubeconfig: Path) -> None:

@@ -5,7 +5,7 @@ All calls are bounded in time and raise only from `hamicommon.errors`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Protocol
@@ -63,6 +63,14 @@ class LedgerReader(Protocol):
 
     async def live(self, node: NodeName | None = None) -> list[Allocation]:
         """All live allocations, of one node or of all. Raises: Unavailable."""
+        ...
+
+    def standing(self) -> AsyncIterator[Sequence[Allocation]]:
+        """All live allocations without their containers, some hundreds at a time.
+
+        For comparing many with the API server; whoever acts on one reads it whole. Raises:
+        Unavailable.
+        """
         ...
 
     async def overdue(self) -> list[Allocation]:

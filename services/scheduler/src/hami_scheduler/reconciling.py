@@ -89,10 +89,11 @@ class Reconciler:
     async def once(self) -> int:
         """One comparison; returns how many differences were found. Raises: Unavailable."""
         found = 0
-        live = await self._ledger.live()
-        for allocation in live:
-            found += await self._compare(allocation)
-        held = {allocation.pod_uid for allocation in live}
+        held: set[PodUid] = set()
+        async for some in self._ledger.standing():
+            for allocation in some:
+                held.add(allocation.pod_uid)
+                found += await self._compare(allocation)
         for uid, pod in list(self._known_pods.items()):
             if uid not in held:
                 found += await self._check_unmanaged(uid, pod)
@@ -103,7 +104,10 @@ class Reconciler:
         step = verdict(allocation, facts)
         if step is None:
             return 0
-        change = await self._releasing.carry_out(allocation, step, actor="reconciler")
+        whole = await self._store.get(allocation.id)
+        if whole is None or whole.state is not allocation.state:
+            return 0
+        change = await self._releasing.carry_out(whole, step, actor="reconciler")
         if change is None:
             return 0
         await self._drift(_class_of(allocation, facts), allocation, step)

@@ -56,8 +56,21 @@ async def serve(settings: Settings) -> None:
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, stop)
         async with running(service):
-            await server.serve()
+            freezing = asyncio.create_task(_freeze_when_ready(service))
+            try:
+                await server.serve()
+            finally:
+                freezing.cancel()
     logger.info("stopped")
+
+
+async def _freeze_when_ready(service: Service) -> None:
+    """Takes what was loaded at the start out of the collector's sight, once all of it is there."""
+    while True:
+        if not await service.readiness():
+            gc.freeze()
+            return
+        await asyncio.sleep(1.0)
 
 
 @asynccontextmanager

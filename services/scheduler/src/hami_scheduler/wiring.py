@@ -11,7 +11,7 @@ from hamicommon.domain.requests import PodRequest, Policy
 from hamicommon.errors import Unavailable
 from hamicommon.events import INVENTORY_STREAM, REPORTS_STREAM
 from hamicommon.k8s.annotations import DEVICE_CORDON, annotations_of, decode_cordon
-from hamicommon.k8s.informer import Informer
+from hamicommon.k8s.informer import Informer, Trim
 from hamicommon.k8s.resources import pod_request, wants_devices
 from hamicommon.placement.view import ClusterView
 from hamicommon.vendors.registry import Vendors
@@ -38,6 +38,7 @@ from hami_scheduler.settings import Settings
 from hami_scheduler.simulating import Simulating
 from hami_scheduler.snapshots import QUEUE, GrantSnapshots
 from hami_scheduler.snapshots import SUBJECT as SNAPSHOT_SUBJECT
+from hami_scheduler.trimming import trimmed_node, trimmed_pod
 from hami_scheduler.view import LedgerView
 from hami_scheduler.waiting import WaitingPods
 from hami_scheduler.watching import NodeWatch, PodWatch
@@ -216,9 +217,15 @@ def _watches(core: _Core, outside: Outside, inventories: InventoryReports) -> _W
         on_freed=core.nudger.capacity_freed,
     )
 
-    def informer(path: str, handlers: PodWatch | NodeWatch | QuotaKeeping) -> Informer:
+    def informer(
+        path: str, handlers: PodWatch | NodeWatch | QuotaKeeping, trim: Trim | None = None
+    ) -> Informer:
         return Informer(
-            outside.api, path, on_upsert=handlers.on_upsert, on_delete=handlers.on_delete
+            outside.api,
+            path,
+            on_upsert=handlers.on_upsert,
+            on_delete=handlers.on_delete,
+            trim=trim,
         )
 
     return _Watches(
@@ -226,8 +233,8 @@ def _watches(core: _Core, outside: Outside, inventories: InventoryReports) -> _W
         nodes=nodes,
         keeping=keeping,
         quotas=quotas,
-        pod_informer=informer("/api/v1/pods", pods),
-        node_informer=informer("/api/v1/nodes", nodes),
+        pod_informer=informer("/api/v1/pods", pods, trimmed_pod),
+        node_informer=informer("/api/v1/nodes", nodes, trimmed_node),
         quota_informer=informer("/api/v1/resourcequotas", quotas),
     )
 

@@ -24,11 +24,15 @@ logger = logging.getLogger(__name__)
 BACKOFF_FIRST_S = 0.2
 BACKOFF_LAST_S = 10.0
 
+# As client-go. A page of whole pods is some 3 MiB; those of a big cluster at once are a gigabyte.
+PAGE = 500
+
 Key = tuple[str, str]
 """(namespace, name); the namespace of a cluster-wide object is the empty string."""
 
 OnUpsert = Callable[[Json, Json | None], None]
 OnDelete = Callable[[Json], None]
+Trim = Callable[[Json], Json]
 
 
 def key_of(item: Mapping[str, Any]) -> Key:
@@ -42,7 +46,8 @@ class Informer:
 
     `on_upsert(new, old)` is called with old=None for an object not seen before; `on_delete(last)`
     with the last known state. A pod that was deleted and made again under the same name comes as a
-    delete and an upsert, because its uid differs.
+    delete and an upsert, because its uid differs. `trim` says what is kept of each object; it must
+    leave name, namespace, uid and resourceVersion.
     """
 
     def __init__(
@@ -52,6 +57,7 @@ class Informer:
         *,
         on_upsert: OnUpsert,
         on_delete: OnDelete,
+        trim: Trim | None = None,
         **query: str,
     ) -> None:
         self._api = api
@@ -59,6 +65,7 @@ class Informer:
         self._query = query
         self._on_upsert = on_upsert
         self._on_delete = on_delete
+        self._trim = trim
         self.store: dict[Key, Json] = {}
         self.synced = asyncio.Event()
         self.connected = False
@@ -84,8 +91,16 @@ class Informer:
                 backoff_s = min(backoff_s * 2, BACKOFF_LAST_S)
 
     async def _list(self) -> str:
-        answer = await self._api.get(self._path, **self._query)
-        items: dict[Key, Json] = {key_of(item): item for item in answer.get("items") or []}
+        items: dict[Key, Json] = {}
+        token = ""
+        while True:
+            more = {"continue": token} if token else {}
+            answer = await self._api.get(self._path, limit=str(PAGE), **more, **self._query)
+            for item in answer.get("items") or []:
+                items[key_of(item)] = self._trimmed(item)
+            token = answer["metadata"].get("continue", "")
+            if not token:
+                break
         for key in [key for key in self.store if key not in items]:
             self._forget(key)
         for item in items.values():
@@ -97,7 +112,7 @@ class Informer:
         latest = version
         try:
             async for event in self._api.watch(self._path, resource_version=version, **self._query):
-                item = event["object"]
+                item = self._trimmed(event["object"])
                 latest = item["metadata"]["resourceVersion"]
                 if event["type"] == "DELETED":
                     self.store[key_of(item)] = item
@@ -109,6 +124,9 @@ class Informer:
             if latest == version:
                 raise
         return latest
+
+    def _trimmed(self, item: Json) -> Json:
+        return item if self._trim is None else self._trim(item)
 
     def _keep(self, item: Json) -> None:
         key = key_of(item)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from itertools import combinations, product
@@ -237,6 +237,11 @@ class FakeLedger:
         return [
             a for a in self._allocations.values() if a.live and (node is None or a.node == node)
         ]
+
+    async def standing(self) -> AsyncIterator[list[Allocation]]:
+        """See the port."""
+        for one in await self.live():
+            yield [replace(one, containers=())]
 
     async def overdue(self) -> list[Allocation]:
         """See the port."""

@@ -7,7 +7,7 @@ pod's next number, and the outbox row that announces it. What was announced goes
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from types import MappingProxyType
 
 from hamicommon.db.database import Connection, ConstraintViolation, Database
@@ -52,6 +52,7 @@ from hami_scheduler.adapters.postgres_encoding import (
 from hami_scheduler.adapters.postgres_rows import (
     LIVE_SQL,
     SELECT_ALLOCATION,
+    SELECT_STANDING,
     allocation_of,
     counters_of,
 )
@@ -63,6 +64,9 @@ from hami_scheduler.adapters.postgres_statements import (
     RESERVE,
     RESERVE_ONE,
 )
+
+# Some 3 ms of the event loop; tens of thousands at once would hold decisions up for a second.
+STANDING_BATCH = 256
 
 QuotaOf = Callable[[Sequence[ContainerGrant]], QuotaAmounts]
 
@@ -224,6 +228,13 @@ class PostgresAllocationStore:
         """See the port."""
         where = f"{LIVE_SQL} AND ($1::text IS NULL OR a.node = $1)"
         return await self._many(where, node)
+
+    async def standing(self) -> AsyncIterator[list[Allocation]]:
+        """See the port."""
+        after = ""
+        while rows := await self._database.fetch(SELECT_STANDING, after, STANDING_BATCH):
+            yield [allocation_of(row) for row in rows]
+            after = rows[-1]["pod_uid"]
 
     async def overdue(self) -> list[Allocation]:
         """See the port."""

@@ -1,0 +1,65 @@
+"""What a replica keeps of the cluster's objects: a tenth of their size.
+
+The pod and node watches hold every object of the cluster in memory. Managed fields, volumes,
+environment, probes and image lists are most of an object, and nothing here reads them.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+Json = dict[str, Any]
+
+_METADATA = (
+    "name",
+    "namespace",
+    "uid",
+    "resourceVersion",
+    "creationTimestamp",
+    "deletionTimestamp",
+    "annotations",
+    "labels",
+)
+_SPEC = ("nodeName", "schedulerName", "priority", "schedulingGates")
+_CONTAINERS = ("initContainers", "containers")
+_CONTAINER = ("name", "resources", "restartPolicy")
+_STATUSES = ("initContainerStatuses", "containerStatuses")
+_NODE_STATUS = ("capacity", "allocatable", "conditions")
+# kubectl keeps a second copy of the whole object here.
+_LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
+
+
+def trimmed_pod(pod: Json) -> Json:
+    """Identity, annotations, what its containers ask for, where it is and how far it has come."""
+    spec, status = pod.get("spec") or {}, pod.get("status") or {}
+    kept_spec = _only(spec, _SPEC)
+    for key in _CONTAINERS:
+        if containers := spec.get(key):
+            kept_spec[key] = [_only(container, _CONTAINER) for container in containers]
+    kept_status = _only(status, ("phase", "reason"))
+    if conditions := [c for c in status.get("conditions") or () if c["type"] == "PodScheduled"]:
+        kept_status["conditions"] = conditions
+    for key in _STATUSES:
+        if statuses := status.get(key):
+            kept_status[key] = [_only(item, ("name", "containerID")) for item in statuses]
+    return {"metadata": _metadata(pod), "spec": kept_spec, "status": kept_status}
+
+
+def trimmed_node(node: Json) -> Json:
+    """Identity, labels and annotations, whether it may be scheduled on, capacity, conditions."""
+    return {
+        "metadata": _metadata(node),
+        "spec": _only(node.get("spec") or {}, ("unschedulable", "taints")),
+        "status": _only(node.get("status") or {}, _NODE_STATUS),
+    }
+
+
+def _metadata(item: Json) -> Json:
+    kept = _only(item["metadata"], _METADATA)
+    if _LAST_APPLIED in kept.get("annotations", ()):
+        kept["annotations"] = {k: v for k, v in kept["annotations"].items() if k != _LAST_APPLIED}
+    return kept
+
+
+def _only(item: Json, keys: tuple[str, ...]) -> Json:
+    return {key: item[key] for key in keys if key in item}
