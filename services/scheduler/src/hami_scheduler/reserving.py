@@ -8,6 +8,7 @@ view was found equal to the ledger. /filter (`filtering.py`) offers many nodes, 
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -87,6 +88,8 @@ class Reserving:
         self._reservation_s = reservation_s
         self._recorder = recorder
         self._instruments = instruments
+        self._taking: Counter[GpuUuid] = Counter()
+        """Cards that reservations of this replica are taking at this moment."""
 
     async def best(
         self,
@@ -104,7 +107,10 @@ class Reserving:
         lost: set[GpuUuid] = set()
         checked = False
         for _ in range(MAX_REPLANS + 2):
-            decision = self._decide(request, names, lost, course)
+            # Who lost a race keeps away from cards that others are taking at this moment: many pods
+            # that want the same last slot part at once, instead of losing to each other in turn.
+            busy = set(self._taking) if lost else set()
+            decision = self._decide(request, names, lost | busy, course)
             if decision.placement is None:
                 if lost or not checked:
                     checked = True
@@ -202,8 +208,13 @@ class Reserving:
             lease_s=self._reservation_s,
             replaces=replaces,
         )
-        with telemetry.leaf_span(tracer, "reserve"), course.phase("reserve"):
-            change = await self._store.reserve(draft)
+        uuids = [share.uuid for container in placement.containers for share in container.shares]
+        self._taking.update(uuids)
+        try:
+            with telemetry.leaf_span(tracer, "reserve"), course.phase("reserve"):
+                change = await self._store.reserve(draft)
+        finally:
+            self._taking -= Counter(uuids)
         self._view.apply(change.counters)
         self._instruments.transitions.labels(AllocationState.RESERVED.value).inc()
         return change.allocation
