@@ -117,7 +117,7 @@ def build(settings: Settings, vendors: Vendors, outside: Outside) -> Service:
             vendors=vendors,
             scheduler_name=settings.scheduler_name,
             recorder=core.recorder,
-            new_view=ClusterView,
+            new_view=lambda: ClusterView(vendors.rules),
         ),
         simulating=Simulating(view=core.view, vendors=vendors, defaults=core.defaults),
         instruments=core.instruments,

@@ -37,7 +37,7 @@ def used(cluster: Cluster) -> Used:
             f"{CARD},NVIDIA,900,1:;{CARD},NVIDIA,700,5:;", 2, (1, 900, 5), id="inits take turns"
         ),
         pytest.param("GPU-other,NVIDIA,900,1:;", 0, (0, 0, 0), id="a card that is not there"),
-        pytest.param(f"{CARD}[0-1],NVIDIA,900,1:;", 0, (0, 0, 0), id="a MIG template of old"),
+        pytest.param(f"{CARD}[0-1],NVIDIA,900,1:;", 0, (1, 900, 1), id="a MIG template of old"),
     ],
 )
 def test_slices_are_collapsed_to_what_the_card_must_hold(

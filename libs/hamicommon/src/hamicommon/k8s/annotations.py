@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from hamicommon.domain.allocations import ContainerGrant, DeviceShare
 from hamicommon.domain.ids import GpuUuid, NodeName
 from hamicommon.errors import InvalidRequest
+from hamicommon.k8s.mig import card_of
 from hamicommon.k8s.register import (
     INT32_MAX,
     decode_pair_scores,
@@ -172,7 +173,7 @@ def _share(entry: str) -> DeviceShare:
             f"{INT32_MAX}"
         )
     return DeviceShare(
-        uuid=GpuUuid(parts[0]), vendor=parts[1], memory_mib=memory, core_percent=core
+        uuid=card_of(parts[0]), vendor=parts[1], memory_mib=memory, core_percent=core
     )
 
 

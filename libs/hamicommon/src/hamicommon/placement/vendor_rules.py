@@ -145,6 +145,9 @@ class VendorRules:
 
     Asked once for all nodes whose cards are alike: uuid, index, numa and health are not given."""
     scorer: NodeScorer | None = None
+    sound: Callable[[DeviceUsage], bool] | None = None
+    """False: what is granted on the card contradicts the card's state, so nothing more is granted
+    on it (it counts as unhealthy); None: it never does."""
     exact: bool = False
     """A choice holds only while the card is as it was seen (a bitmask of cores, a class of pods,
     equal partitions): the ledger then grants on that version of the card alone, because its

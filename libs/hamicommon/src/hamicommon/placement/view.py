@@ -175,6 +175,7 @@ class ClusterView:
         cards = self._usages[row]
         self._usages[row] = (*cards[:column], changed, *cards[column + 1 :])
         self._versions[row][column] = version
+        table.status[place] = self._status(changed)
         self.version += 1
         if changed.holdings != usage.holdings:
             self._inventory_changed()
@@ -333,7 +334,7 @@ class ClusterView:
         models = tuple(self._models.hold(model_of(usage.device)) for usage in usages)
         columns = {
             "model": models,
-            "status": [_status(usage) for usage in usages],
+            "status": [self._status(usage) for usage in usages],
             "slots": [usage.device.slots for usage in usages],
             "memory": [usage.device.memory_mib for usage in usages],
             "core": [usage.device.core_percent for usage in usages],
@@ -356,6 +357,12 @@ class ClusterView:
         self._uuids[row] = tuple(usage.device.uuid for usage in usages)
         for column, uuid in enumerate(self._uuids[row]):
             self._places[uuid] = (row, column)
+
+    def _status(self, usage: DeviceUsage) -> Rule:
+        sound = self.rules(usage.device.vendor).sound
+        if not usage.device.healthy or (sound is not None and not sound(usage)):
+            return Rule.NOT_HEALTHY
+        return Rule.CORDONED if usage.cordoned else Rule.FITS
 
     def _forget(self, row: int) -> None:
         """Lets go of what the row's cards hold; the row itself is written or cleared next."""
@@ -404,9 +411,3 @@ def _newest(given: CardState, known: CardState | None) -> CardState:
         holdings=known.usage.holdings,
     )
     return CardState(usage, known.version)
-
-
-def _status(usage: DeviceUsage) -> Rule:
-    if not usage.device.healthy:
-        return Rule.NOT_HEALTHY
-    return Rule.CORDONED if usage.cordoned else Rule.FITS

@@ -15,6 +15,7 @@ from hamicommon.domain.allocations import ContainerGrant, footprints
 from hamicommon.domain.ids import GpuUuid, NodeName
 from hamicommon.errors import InvalidRequest
 from hamicommon.k8s import annotations as keys
+from hamicommon.k8s.mig import decode_reservations, with_reservations
 from hamicommon.vendors.base import JsonObject
 from hamicommon.vendors.registry import Vendors
 
@@ -80,21 +81,21 @@ def _grants(pod: JsonObject, vendors: Vendors) -> list[list[ContainerGrant]]:
     """
     written = keys.annotations_of(pod)
     init = (pod.get("spec") or {}).get("initContainers") or ()
+    reserved = decode_reservations(written.get(keys.MIG_ALLOCATIONS, ""))
     found = []
     for vendor in vendors:
         text = written.get(vendor.keys.allocated) if vendor.keys.allocated else None
         if text:
-            found.append(
-                [
-                    ContainerGrant(
-                        index=index,
-                        name="",
-                        # By position alone, as HAMi: also where it left out the entry of an init
-                        # container without a card (trap S1), and for sidecars, too.
-                        role="init" if index < len(init) else "app",
-                        shares=shares,
-                    )
-                    for index, shares in enumerate(keys.decode_pod_devices(text))
-                ]
-            )
+            grants = [
+                ContainerGrant(
+                    index=index,
+                    name="",
+                    # By position alone, as HAMi: also where it left out the entry of an init
+                    # container without a card (trap S1), and for sidecars, too.
+                    role="init" if index < len(init) else "app",
+                    shares=shares,
+                )
+                for index, shares in enumerate(keys.decode_pod_devices(text))
+            ]
+            found.append(with_reservations(grants, reserved))
     return found

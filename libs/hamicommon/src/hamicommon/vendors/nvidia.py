@@ -7,12 +7,14 @@ unfiltered), we refuse it with the reason.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from hamicommon.deviceconfig import INT32_MAX, NvidiaConfig
+from hamicommon.domain.allocations import ContainerGrant
 from hamicommon.domain.devices import GpuDevice
 from hamicommon.domain.requests import DeviceRequest, Selection
 from hamicommon.k8s import annotations as keys
+from hamicommon.k8s import mig
 from hamicommon.k8s.quantities import parse_int
 from hamicommon.placement.vendor_rules import VendorRules
 from hamicommon.vendors import amounts
@@ -25,6 +27,7 @@ from hamicommon.vendors.base import (
     Placed,
     ResourceNames,
 )
+from hamicommon.vendors.nvidia_mig import nvidia_rules
 from hamicommon.vendors.standard import device_annotations, set_env
 
 WORD = "NVIDIA"
@@ -74,8 +77,8 @@ class Nvidia:
 
     @property
     def rules(self) -> VendorRules:
-        """The standard loop."""
-        return VendorRules()
+        """The standard loop, and slices of cards in MIG mode."""
+        return nvidia_rules(self.config.mig_profile_allowlist)
 
     def parse_request(
         self, container: JsonObject, annotations: Mapping[str, str] = NO_ANNOTATIONS
@@ -130,8 +133,15 @@ class Nvidia:
         return keys.decode_pair_scores(text) if text else {}
 
     def pod_annotations(self, placed: Placed) -> dict[str, str]:
-        """The slices, twice."""
-        return device_annotations(placed, WORD, self.keys)
+        """The slices, twice, and the reservations of those on MIG cards."""
+        wire = replace(
+            placed, containers=[_with_profiles_cores(c, placed) for c in placed.containers]
+        )
+        written = device_annotations(wire, WORD, self.keys)
+        reservations = mig.reservations_of(placed.containers, WORD)
+        if reservations:
+            written[keys.MIG_ALLOCATIONS] = mig.encode_reservations(reservations)
+        return written
 
     def plugin_alive(self, node: JsonObject) -> bool:
         """True while the kubelet lists the resource."""
@@ -220,3 +230,18 @@ class Nvidia:
         wanted = "a whole number from 0 to 100, the share of a card's cores,"
         name = self.config.resource_core_name
         return amounts.whole(container, name, top=INT32_MAX, wanted=wanted)
+
+
+def _with_profiles_cores(container: ContainerGrant, placed: Placed) -> ContainerGrant:
+    """With the cores of the whole profile on MIG slices, as HAMi writes them.
+
+    The ledger may hold less for the last slice of a card (see nvidia_mig).
+    """
+    shares = []
+    for share in container.shares:
+        part, card = mig.MigSlice.from_detail(share.detail), placed.cards.get(share.uuid)
+        profiles = {p.name: p for p in card.mig_profiles} if card else {}
+        if part is not None and part.profile in profiles:
+            share = replace(share, core_percent=profiles[part.profile].core_percent)
+        shares.append(share)
+    return replace(container, shares=tuple(shares))

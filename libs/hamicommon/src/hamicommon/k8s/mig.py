@@ -1,0 +1,195 @@
+"""MIG slices in a grant's details and in `hami.io/vgpu-mig-allocations` (protocol sheet 2.6).
+
+The scheduler reserves a profile and a placement; the node makes the instance and adds its three
+runtime names. Up to HAMi 2.9 a slice was written `UUID[template-slot]` instead (sheet 10): of such
+a one only the card is known, not which part of it is taken.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from hamicommon.domain.allocations import ContainerGrant
+from hamicommon.domain.ids import GpuUuid
+from hamicommon.errors import InvalidRequest
+
+_LEGACY = re.compile(r"(?P<card>[^\[\]]+)\[\d+-\d+\]")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MigSlice:
+    """A part of a card: a profile at a placement, the half-open range [start, start + size)."""
+
+    profile: str
+    start: int
+    size: int
+
+    @property
+    def detail(self) -> dict[str, Any]:
+        """As it is kept in `DeviceShare.detail`; the ledger lets no two placements overlap."""
+        return {
+            "profile": self.profile,
+            "placement": {"start": self.start, "size": self.size},
+        }
+
+    @classmethod
+    def from_detail(cls, detail: Mapping[str, Any]) -> MigSlice | None:
+        """The slice that a detail tells of; None when it is about something else."""
+        place = detail.get("placement")
+        if place is None:
+            return None
+        return cls(profile=detail["profile"], start=place["start"], size=place["size"])
+
+    def overlaps(self, start: int, size: int) -> bool:
+        """Whether it shares a memory slice with [start, start + size)."""
+        return self.start < start + size and start < self.start + self.size
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MigReservation:
+    """One entry of the annotation; the last three are known once the node made the instance."""
+
+    container_index: int
+    """Init containers come first."""
+    device_index: int
+    """Among the container's cards."""
+    card: GpuUuid
+    slice: MigSlice
+    mig_uuid: str = ""
+    gpu_instance_id: int | None = None
+    compute_instance_id: int | None = None
+
+
+def reservations_of(
+    containers: Sequence[ContainerGrant], vendor: str
+) -> tuple[MigReservation, ...]:
+    """The MIG slices of a placed pod; other vendors' cards do not count in `device_index`."""
+    return tuple(
+        MigReservation(
+            container_index=container.index, device_index=number, card=share.uuid, slice=part
+        )
+        for container in containers
+        for number, share in enumerate(s for s in container.shares if s.vendor == vendor)
+        if (part := MigSlice.from_detail(share.detail)) is not None
+    )
+
+
+def encode_reservations(reservations: Iterable[MigReservation]) -> str:
+    """The annotation's value, compact as Go writes it."""
+    return json.dumps([_encoded(one) for one in reservations], separators=(",", ":"))
+
+
+def _encoded(one: MigReservation) -> dict[str, Any]:
+    entry: dict[str, Any] = {
+        "containerIndex": one.container_index,
+        "deviceIndex": one.device_index,
+        "gpuUUID": one.card,
+        "profile": one.slice.profile,
+        "placement": {"start": one.slice.start, "size": one.slice.size},
+    }
+    if one.mig_uuid:
+        entry |= {
+            "migUUID": one.mig_uuid,
+            "gpuInstanceID": one.gpu_instance_id,
+            "computeInstanceID": one.compute_instance_id,
+        }
+    return entry
+
+
+def decode_reservations(text: str) -> tuple[MigReservation, ...]:
+    """Reads the annotation; an empty value holds none.
+
+    Raises: InvalidRequest naming the entry and what is wrong with it.
+    """
+    if not text.strip():
+        return ()
+    try:
+        entries = json.loads(text)
+    except ValueError as exc:
+        raise InvalidRequest(f"MIG reservations are no JSON: {exc}") from exc
+    if entries is None:
+        return ()
+    if not isinstance(entries, list):
+        raise InvalidRequest("MIG reservations are no JSON list")
+    found = tuple(_decoded(number, entry) for number, entry in enumerate(entries))
+    keys = [(one.container_index, one.device_index) for one in found]
+    for number, key in enumerate(keys):
+        if key in keys[:number]:
+            raise InvalidRequest(
+                f"MIG reservation {number}: container {key[0]}, device {key[1]} is there twice"
+            )
+    return found
+
+
+def _decoded(number: int, entry: object) -> MigReservation:
+    where = f"MIG reservation {number}"
+    if not isinstance(entry, dict):
+        raise InvalidRequest(f"{where} is no object")
+    place = entry.get("placement") or {}
+    if not isinstance(place, dict):
+        raise InvalidRequest(f"{where}: placement is no object")
+    container, device = _whole(where, entry, "containerIndex"), _whole(where, entry, "deviceIndex")
+    start, size = _whole(where, place, "start"), _whole(where, place, "size")
+    if size == 0:
+        raise InvalidRequest(f"{where}: placement.size is 0; at least 1 is wanted")
+    runtime = ("migUUID", "gpuInstanceID", "computeInstanceID")
+    known = [key for key in runtime if entry.get(key) not in (None, "")]
+    if known and len(known) < len(runtime):
+        raise InvalidRequest(f"{where}: of {', '.join(runtime)} only {', '.join(known)} is there")
+    return MigReservation(
+        container_index=container,
+        device_index=device,
+        card=GpuUuid(_name(where, entry, "gpuUUID")),
+        slice=MigSlice(profile=_name(where, entry, "profile"), start=start, size=size),
+        mig_uuid=_name(where, entry, "migUUID") if known else "",
+        gpu_instance_id=_whole(where, entry, "gpuInstanceID") if known else None,
+        compute_instance_id=_whole(where, entry, "computeInstanceID") if known else None,
+    )
+
+
+def _whole(where: str, entry: Mapping[str, Any], key: str) -> int:
+    value = entry.get(key, 0)
+    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+        raise InvalidRequest(f"{where}: {key} is {value!r}; a whole number from 0 on is wanted")
+    return value
+
+
+def _name(where: str, entry: Mapping[str, Any], key: str) -> str:
+    value = entry.get(key)
+    if not isinstance(value, str) or not value:
+        raise InvalidRequest(f"{where}: {key} is {value!r}; a name is wanted")
+    return value
+
+
+def with_reservations(
+    containers: Iterable[ContainerGrant], reservations: Iterable[MigReservation]
+) -> list[ContainerGrant]:
+    """The grants of a pod with what its annotation reserves: one entry per slice of that card.
+
+    Cards are matched in order, as HAMi does: the entries' container indexes can't be relied on
+    where its slot padding lost empty containers (trap S1).
+    """
+    left: dict[GpuUuid, list[MigReservation]] = defaultdict(list)
+    for one in reservations:
+        left[one.card].append(one)
+    found = []
+    for container in containers:
+        shares = tuple(
+            replace(share, detail=left[share.uuid].pop(0).slice.detail)
+            if left.get(share.uuid)
+            else share
+            for share in container.shares
+        )
+        found.append(replace(container, shares=shares))
+    return found
+
+
+def card_of(written: str) -> GpuUuid:
+    """The card that an entry of the device annotation names, also in the form `UUID[2-0]`."""
+    legacy = _LEGACY.fullmatch(written)
+    return GpuUuid(legacy["card"] if legacy else written)
