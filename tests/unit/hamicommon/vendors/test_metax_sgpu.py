@@ -74,8 +74,6 @@ def test_memory_that_hami_would_drop_is_refused(amount) -> None:
     [
         (1, {CLASS: "other"}, rf"{CLASS} must be set one of \[online, offline\], not 'other'"),
         (1, {CLASS: ""}, rf"{CLASS} must be set one of \[online, offline\], not ''"),
-        (2, {CLASS: "online"}, f"app-class pod must request single device: {COUNT} is 2"),
-        (2, {CLASS: "offline"}, "app-class pod must request single device"),
         (1, {QOS: "best"}, rf"{QOS} must be set one of \[best-effort, fixed-share, burst-share\]"),
         (1, {CLASS: "offline", QOS: "best"}, f"{QOS} must be set one of"),
         (1, {TOPOLOGY: "yes"}, f"{TOPOLOGY} must be true or false, not 'yes'"),
@@ -91,6 +89,19 @@ def test_contradictory_annotations_are_refused_at_admission_and_later(
         SGPU.mutate(asking, pod(asking, annotations))
     with pytest.raises(InvalidRequest, match=wrong):
         SGPU.parse_request(asking, annotations)
+
+
+@pytest.mark.parametrize("pod_class", ["online", "offline"])
+def test_a_pod_of_a_class_is_admitted_with_one_card_only_which_the_scheduler_does_not_ask(
+    pod_class,
+) -> None:
+    asking = container({COUNT: 2})
+
+    with pytest.raises(
+        InvalidRequest, match=f"app-class pod must request single device: {COUNT} is 2"
+    ):
+        SGPU.mutate(asking, pod(asking, {CLASS: pod_class}))
+    assert SGPU.parse_request(asking, {CLASS: pod_class}) is not None
 
 
 @pytest.mark.parametrize(
@@ -123,10 +134,10 @@ def test_admission_leaves_other_pods_alone() -> None:
 @pytest.mark.parametrize(
     ("annotations", "aware", "traits"),
     [
-        ({}, False, {"class": "", "qos": "best-effort", "topology": "false"}),
-        ({}, True, {"class": "", "qos": "best-effort", "topology": "true"}),
-        ({TOPOLOGY: "0"}, True, {"class": "", "qos": "best-effort", "topology": "false"}),
-        ({TOPOLOGY: "true"}, False, {"class": "", "qos": "best-effort", "topology": "true"}),
+        ({}, False, {"class": "", "qos": "", "topology": "false"}),
+        ({}, True, {"class": "", "qos": "", "topology": "true"}),
+        ({TOPOLOGY: "0"}, True, {"class": "", "qos": "", "topology": "false"}),
+        ({TOPOLOGY: "true"}, False, {"class": "", "qos": "", "topology": "true"}),
         (
             {CLASS: "online", QOS: "x"},
             False,
@@ -138,7 +149,14 @@ def test_admission_leaves_other_pods_alone() -> None:
             {"class": "offline", "qos": "fixed-share", "topology": "false"},
         ),
     ],
-    ids=["defaults", "configured", "annotation off", "annotation on", "online", "offline"],
+    ids=[
+        "not admitted by us",
+        "configured",
+        "annotation off",
+        "annotation on",
+        "online",
+        "offline",
+    ],
 )
 def test_class_policy_and_topology_are_traits(annotations, aware, traits) -> None:
     vendor = MetaxSgpu(MetaxConfig(sgpu_topology_aware=aware))

@@ -93,7 +93,7 @@ class MetaxSgpu(StandardVendor):
         count = amounts.count(container, self.resources.count, limits_only=True)
         if not count:
             return None
-        self._check_annotations(count, annotations)
+        _check_annotations(annotations)
         memory = self._memory_mib(container)
         return DeviceRequest(
             vendor=WORD,
@@ -133,33 +133,12 @@ class MetaxSgpu(StandardVendor):
             )
         return mib
 
-    def _check_annotations(self, count: int, annotations: Mapping[str, str]) -> None:
-        pod_class = annotations.get(CLASS_KEY)
-        if pod_class is not None:
-            if pod_class not in CLASSES:
-                raise InvalidRequest(
-                    f"{CLASS_KEY} must be set one of [{', '.join(CLASSES)}], not {pod_class!r}"
-                )
-            if count != 1:
-                raise InvalidRequest(
-                    f"app-class pod must request single device: {self.resources.count} is {count} "
-                    f"with {CLASS_KEY} {pod_class}"
-                )
-        policy = annotations.get(QOS_KEY)
-        if pod_class != ONLINE and policy is not None and policy not in POLICIES:
-            raise InvalidRequest(
-                f"{QOS_KEY} must be set one of [{', '.join(POLICIES)}], not {policy!r}"
-            )
-        topology = annotations.get(TOPOLOGY_KEY)
-        if topology is not None and topology not in _TRUE | _FALSE:
-            raise InvalidRequest(f"{TOPOLOGY_KEY} must be true or false, not {topology!r}")
-
     def select(self, annotations: Mapping[str, str]) -> Selection:
         """By uuid; class, policy and whether link zones count are traits."""
         pod_class = annotations.get(CLASS_KEY, "")
         by_default = str(self.config.sgpu_topology_aware).lower()
         aware = annotations.get(TOPOLOGY_KEY, by_default) in _TRUE
-        policy = annotations.get(QOS_KEY, DEFAULT_POLICY)
+        policy = annotations.get(QOS_KEY, "")
         traits = {
             CLASS: pod_class,
             QOS: "" if pod_class == ONLINE else policy,
@@ -217,10 +196,33 @@ class MetaxSgpu(StandardVendor):
         if amounts.find(container, self.resources.count, limits_only=True) is None:
             return Admitted(wants=False)
         written = annotations_of(pod)
-        self.parse_request(container, written)
+        request = self.parse_request(container, written)
+        pod_class = written.get(CLASS_KEY)
+        if pod_class is not None and (request is None or request.count != 1):
+            raise InvalidRequest(
+                f"app-class pod must request single device: {self.resources.count} is "
+                f"{request.count if request else 0} with {CLASS_KEY} {pod_class}"
+            )
         if written.get(CLASS_KEY) != ONLINE and QOS_KEY not in written:
             pod.setdefault("metadata", {})["annotations"] = written | {QOS_KEY: DEFAULT_POLICY}
         return Admitted(wants=True)
+
+
+def _check_annotations(annotations: Mapping[str, str]) -> None:
+    """Raises InvalidRequest when the pod's class, policy or flag is none that there is."""
+    pod_class = annotations.get(CLASS_KEY)
+    if pod_class is not None and pod_class not in CLASSES:
+        raise InvalidRequest(
+            f"{CLASS_KEY} must be set one of [{', '.join(CLASSES)}], not {pod_class!r}"
+        )
+    policy = annotations.get(QOS_KEY)
+    if pod_class != ONLINE and policy is not None and policy not in POLICIES:
+        raise InvalidRequest(
+            f"{QOS_KEY} must be set one of [{', '.join(POLICIES)}], not {policy!r}"
+        )
+    topology = annotations.get(TOPOLOGY_KEY)
+    if topology is not None and topology not in _TRUE | _FALSE:
+        raise InvalidRequest(f"{TOPOLOGY_KEY} must be true or false, not {topology!r}")
 
 
 def _without_zeros(**fields: str | int) -> dict[str, str | int]:
