@@ -26,7 +26,7 @@ class ExtenderArgs:
     """What /filter and /prioritize are asked."""
 
     pod: Json
-    node_names: tuple[str, ...] | None
+    node_names: tuple[NodeName, ...] | None
     """None: the caller sent whole nodes (`nodeCacheCapable: false`, a dry run) or nothing."""
     nodes: tuple[Json, ...] | None
 
@@ -102,7 +102,7 @@ def parse_extender_args(body: bytes) -> ExtenderArgs:
     items = _insensitive(node_list).get("items") if isinstance(node_list, dict) else None
     return ExtenderArgs(
         pod=pod,
-        node_names=None if names is None else tuple(names),
+        node_names=None if names is None else tuple(map(NodeName, names)),
         nodes=tuple(items or ()) if isinstance(node_list, dict) else None,
     )
 

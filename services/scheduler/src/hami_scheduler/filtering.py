@@ -96,7 +96,7 @@ class Filtering:
     async def prioritize(self, args: ExtenderArgs) -> dict[NodeName, int]:
         """Answers /prioritize: 0..10 per node. Raises: InvalidRequest."""
         request = pod_request(args.pod, self._vendors, self._defaults)
-        names = [NodeName(name) for name in args.node_names or ()]
+        names = args.node_names or ()
         if not request.wants_devices:
             return dict.fromkeys(names, 0)
         return prioritize(request, self._view.cluster, names)
@@ -110,7 +110,7 @@ class Filtering:
             return self._simulate(request, args.nodes)
         if not request.uid:
             raise InvalidRequest("the pod has no metadata.uid")
-        names = [NodeName(name) for name in args.node_names or ()]
+        names = args.node_names or ()
         course.request, course.candidates = request, len(names)
         self._waiting.saw(args.pod, request)
         if not self._view.loaded:

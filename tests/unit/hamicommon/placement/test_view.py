@@ -159,3 +159,18 @@ def test_a_frozen_moment_may_tell_the_counters_of_some_nodes_only() -> None:
 
     assert frozen.names == ("a", "b")
     assert (frozen.rows, frozen.used.tolist()) == ((1,), [[[2, 20, 2]]])
+
+
+def test_the_rows_of_the_same_nodes_are_remembered_until_the_inventory_changes() -> None:
+    view = ClusterView()
+    view.set_node(NodeName("a"), [CardState(card("GPU-a"), 1)])
+    asked = (NodeName("a"), NodeName("b"))
+
+    rows, unknown = view.rows_of(asked)
+    assert (rows.tolist(), unknown) == ([0], ("b",))
+    assert view.rows_of(asked)[0] is rows
+
+    view.set_node(NodeName("b"), [CardState(card("GPU-b"), 1)])
+    assert (view.rows_of(asked)[0].tolist(), view.rows_of(asked)[1]) == ([0, 1], ())
+    view.remove_node(NodeName("a"))
+    assert (view.rows_of(asked)[0].tolist(), view.rows_of(asked)[1]) == ([0], ("a",))

@@ -63,6 +63,10 @@ class ClusterView:
         self.version = 0
         """Grows with every change."""
         self.inventory_version = 0
+        self._asked: tuple[tuple[tuple[NodeName, ...], int], tuple[Int, tuple[NodeName, ...]]] = (
+            ((), -1),
+            (np.zeros(0, np.int64), ()),
+        )
         """Grows with every change but of counters."""
         self._rules = dict(rules or {})
         self._models: Kinds[GpuDevice] = Kinds()
@@ -217,7 +221,21 @@ class ClusterView:
         )
 
     def rows_of(self, nodes: Collection[NodeName] | None) -> tuple[Int, tuple[NodeName, ...]]:
-        """Rows of the given nodes (None: all), and those that are unknown or have no card."""
+        """Rows of the given nodes (None: all), and those that are unknown or have no card.
+
+        The answer for a tuple is remembered: a caller that offers the same nodes again, as
+        kube-scheduler does pod after pod, hands in the same tuple.
+        """
+        if not isinstance(nodes, tuple):
+            return self._find_rows(nodes)
+        key, answer = self._asked
+        if key[0] is not nodes or key[1] != self.inventory_version:
+            answer = self._find_rows(nodes)
+            answer[0].flags.writeable = False
+            self._asked = (nodes, self.inventory_version), answer
+        return answer
+
+    def _find_rows(self, nodes: Collection[NodeName] | None) -> tuple[Int, tuple[NodeName, ...]]:
         if nodes is None:
             nodes = self._names
         wanted = dict.fromkeys(nodes)
