@@ -25,8 +25,10 @@ EVENT_WORKERS = 4
 # Events of one series are counted up in one object, as client-go does, this many remembered; the
 # object's name tells the series, so that a replica that does not remember finds it as well.
 EVENT_MEMORY = 20_000
-# Within this time the same message is only counted; the next write tells the count.
-EVENT_QUIET_S = 10.0
+# Within this time the same message is only counted, and the next write tells the count; doubled by
+# every write, up to the rate at which client-go lets one pod's events through.
+EVENT_QUIET_S = 5.0
+EVENT_QUIET_MOST_S = 300.0
 _MESSAGE_LIMIT = 1024
 
 
@@ -107,7 +109,7 @@ class KubernetesPodEvents:
             shown = await self._create(path, name, event)
         else:
             shown.count += 1
-            quiet = time.monotonic() - shown.written_at < EVENT_QUIET_S
+            quiet = time.monotonic() - shown.written_at < shown.quiet_s
             if shown.message != event.message or not quiet:
                 await self._count_up(path, name, event, shown)
         self._shown[name] = shown
@@ -138,6 +140,7 @@ class KubernetesPodEvents:
             shown.count = 1
             await self._api.create(path, self._body(event, name, _now()))
         shown.message, shown.written_at = event.message, time.monotonic()
+        shown.quiet_s = min(2 * shown.quiet_s, EVENT_QUIET_MOST_S)
 
     def _body(self, event: PodEvent, name: str, now: str) -> Json:
         return {
@@ -170,6 +173,7 @@ class _Shown:
     message: str
     count: int
     written_at: float
+    quiet_s: float = EVENT_QUIET_S
 
 
 def _event_name(event: PodEvent) -> str:
