@@ -90,6 +90,10 @@ async def test_a_signal_shows_in_the_exit_code(runtime: ContainerRuntime) -> Non
 async def test_a_container_that_ignores_sigterm_is_killed(runtime: ContainerRuntime) -> None:
     wanted = launch(runtime, "trap '' TERM; echo ready; while :; do sleep 1; done")
     running = await start(runtime, wanted)
+    async with asyncio.timeout(10):
+        # Before the shell has set its trap, SIGTERM ends it as any other.
+        while "ready" not in wanted.log.read_text():
+            await asyncio.sleep(0.01)
     running.terminate()
     running.kill()
 
