@@ -63,11 +63,11 @@ class ClusterView:
         self.version = 0
         """Grows with every change."""
         self.inventory_version = 0
+        """Grows with every change but of counters."""
         self._asked: tuple[tuple[tuple[NodeName, ...], int], tuple[Int, tuple[NodeName, ...]]] = (
             ((), -1),
             (np.zeros(0, np.int64), ()),
         )
-        """Grows with every change but of counters."""
         self._rules = dict(rules or {})
         self._models: Kinds[GpuDevice] = Kinds()
         self._makeups: Kinds[tuple[int, ...]] = Kinds()
