@@ -14,6 +14,7 @@ from typing import Protocol
 from hamicommon import events
 from hamicommon.domain.devices import GpuDevice
 from hamicommon.errors import HamiError, Unavailable
+from hamicommon.k8s.annotations import AGENT
 from hamicommon.k8s.register import encode_register
 
 from hami_node_agent.cards import Cards
@@ -22,6 +23,7 @@ from hami_node_agent.ports import Publisher
 logger = logging.getLogger(__name__)
 
 REGISTER_ANNOTATION = "hami.io/node-nvidia-register"
+AGENT_NAME = "hami-node-agent"
 RETRY_S = 2.0
 # A Node that somebody else has rewritten is put right within this time.
 RECHECK_S = 30.0
@@ -97,14 +99,18 @@ def inventory_device(device: GpuDevice) -> events.InventoryDevice:
 
 
 async def keep_annotation(cards: Cards, node: NodeAnnotations) -> None:
-    """Keeps the Node's register annotation equal to the cards until cancelled."""
+    """Keeps the Node's register annotation equal to the cards until cancelled.
+
+    Beside it stands that an agent reports them, so that the scheduler waits for the bus.
+    """
     while True:
         seen = cards.changed.version
         text = encode_register(cards.devices())
         wait_s = RECHECK_S
         try:
-            if (await node.annotations()).get(REGISTER_ANNOTATION) != text:
-                await node.annotate({REGISTER_ANNOTATION: text})
+            wanted = {AGENT: AGENT_NAME, REGISTER_ANNOTATION: text}
+            if not wanted.items() <= (await node.annotations()).items():
+                await node.annotate(wanted)
                 logger.info("node annotation written", extra={"key": REGISTER_ANNOTATION})
         except HamiError as exc:
             logger.warning("node annotation not written", extra={"error": str(exc)})

@@ -27,6 +27,7 @@ from hami_scheduler.announcing import BINDING_FAILED, BINDING_SUCCEED, Announcer
 from hami_scheduler.domain.lifecycle import Verdict, facts_of
 from hami_scheduler.extender import BindArgs
 from hami_scheduler.instruments import Instruments
+from hami_scheduler.mirrored_locks import MirroredLocks
 from hami_scheduler.ports import AllocationStore, GrantAnnouncer, NodeLock, PodApi
 from hami_scheduler.releasing import Releasing
 
@@ -69,6 +70,7 @@ class Binding:
         *,
         store: AllocationStore,
         lock: NodeLock,
+        mirrored: MirroredLocks,
         pods: PodApi,
         grants: GrantAnnouncer,
         releasing: Releasing,
@@ -80,6 +82,7 @@ class Binding:
     ) -> None:
         self._store = store
         self._lock = lock
+        self._mirrored = mirrored
         self._pods = pods
         self._grants = grants
         self._releasing = releasing
@@ -170,6 +173,13 @@ class Binding:
         with tracer.start_as_current_span("mirror"):
             await self._mirror(allocation, grant)
         await self._acquire_lock(allocation, deadline)
+        if allocation.has_agent:
+            await self._tell_agent(allocation, grant)
+        await self._check_still_ours(allocation)
+        await self._post_binding(allocation)
+        await self._mark_bound(allocation)
+
+    async def _tell_agent(self, allocation: Allocation, grant: Grant) -> None:
         # A pod that is bound to a node whose agent or kubelet is away fails there for good.
         await self._grants.expect_ready(allocation.node)
         try:
@@ -177,9 +187,6 @@ class Binding:
         except Unavailable as exc:
             self._instruments.grants_unannounced.inc()
             logger.warning("grant not on the bus, only signed", extra={"error": str(exc)})
-        await self._check_still_ours(allocation)
-        await self._post_binding(allocation)
-        await self._mark_bound(allocation)
 
     async def _acquire_lock(self, allocation: Allocation, deadline: float) -> None:
         assert allocation.token is not None
@@ -190,6 +197,9 @@ class Binding:
         with tracer.start_as_current_span("lock"):
             wait_s = max(0.1, deadline - started)
             await self._lock.acquire(allocation.node, holder, wait_s=wait_s)
+            if not allocation.has_agent:
+                wait_s = max(0.1, deadline - time.perf_counter())
+                await self._mirrored.acquire(allocation, wait_s=wait_s)
         self._instruments.lock_wait_seconds.observe(time.perf_counter() - started)
 
     async def _mirror(self, allocation: Allocation, grant: Grant) -> None:

@@ -18,7 +18,11 @@ from hamicommon.grants import Grant, load_private_key, sign
 from hamicommon.k8s.client import open_kube_api
 from hamicommon.vendors.registry import Vendors
 
-from hami_scheduler.adapters.kubernetes import KubernetesPodApi, KubernetesPodEvents
+from hami_scheduler.adapters.kubernetes import (
+    KubernetesNodeApi,
+    KubernetesPodApi,
+    KubernetesPodEvents,
+)
 from hami_scheduler.adapters.nats import NatsGrantAnnouncer
 from hami_scheduler.adapters.postgres_allocations import PostgresAllocationStore
 from hami_scheduler.adapters.postgres_decisions import PostgresDecisionLog
@@ -104,6 +108,7 @@ async def _open_outside(settings: Settings, vendors: Vendors, stack: AsyncExitSt
         relay=relay,
         lock=around(lock, "lock", faults),
         pods=around(KubernetesPodApi(api), "pods", faults),
+        nodes=around(KubernetesNodeApi(api), "nodes", faults),
         events=KubernetesPodEvents(api, component=settings.scheduler_name),
         grants=around(NatsGrantAnnouncer(bus), "grants", faults),
         sign=signed,

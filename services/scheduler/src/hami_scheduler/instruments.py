@@ -60,6 +60,9 @@ class Instruments:
         self.outbox_published = self._gauge("outbox_published", "Facts announced by this replica")
         self.outbox_rows = self._gauge("outbox_waiting_rows", "Facts not yet announced")
         self.outbox_age = self._gauge("outbox_waiting_seconds", "Age of the oldest of them")
+        self.malformed_inventories = self._gauge(
+            "malformed_inventories", "Vendors of nodes without agent whose cards can't be read"
+        )
         self.dead_letters = self._gauge("dead_letters", "Messages that could not be handled")
         self.loop_errors = self._counter(
             "loop_errors", "Unexpected errors in a background loop", ["loop"]

@@ -33,19 +33,27 @@ class NodeKeeping:
         self._forget = forget
         self._on_freed = on_freed
         self._cordons: dict[str, frozenset[str]] = {}
+        self._wished: dict[str, frozenset[str]] = {}
         self._gone: set[str] = set()
         self._woken = asyncio.Event()
 
     def cordon(self, node: str, uuids: frozenset[str]) -> None:
         """Exactly these cards of the node shall be cordoned."""
-        self._cordons[node] = uuids
+        self._cordons[node] = self._wished[node] = uuids
         self._gone.discard(node)
         self._woken.set()
+
+    def again(self, node: str) -> None:
+        """Cards of the node were written: a wish that came before them holds for them too."""
+        if self._wished.get(node):
+            self._cordons[node] = self._wished[node]
+            self._woken.set()
 
     def gone(self, node: str) -> None:
         """The Node object was deleted."""
         self._gone.add(node)
         self._cordons.pop(node, None)
+        self._wished.pop(node, None)
         self._woken.set()
 
     async def run(self) -> None:

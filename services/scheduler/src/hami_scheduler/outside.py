@@ -19,6 +19,7 @@ from hami_scheduler.ports import (
     GrantAnnouncer,
     InventoryStore,
     LedgerReader,
+    NodeApi,
     NodeLock,
     PodApi,
     PodEvents,
@@ -77,6 +78,7 @@ class Outside:
     relay: OutboxRelay
     lock: ListeningLock
     pods: PodApi
+    nodes: NodeApi
     events: QueuedEvents
     grants: GrantAnnouncer
     sign: Callable[[Grant], str]

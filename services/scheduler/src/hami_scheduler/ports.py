@@ -123,6 +123,18 @@ class InventoryStore(Protocol):
         """
         ...
 
+    async def record_told(
+        self, inventory: NodeInventory, *, keep: frozenset[str], node_uid: str, sequence: int
+    ) -> bool | None:
+        """Writes what a Node object tells, for a node without our agent.
+
+        Cards of the vendors in `keep`, and then the pair scores too, stay as they are. True when
+        something changed; None when the node's own agent reports, or a later state is known
+        already: `sequence` grows within one `node_uid`.
+        Raises: InvalidRequest (a card that another live node holds), Unavailable.
+        """
+        ...
+
     async def set_cordoned(self, node: NodeName, uuids: frozenset[str]) -> bool:
         """Marks exactly these cards of the node as cordoned; True when something changed."""
         ...
@@ -234,6 +246,23 @@ class PodApi(Protocol):
 
     async def bind(self, namespace: str, name: str, *, uid: PodUid, node: NodeName) -> None:
         """Binds the pod. Raises: NotFound, Conflict (already bound), Unavailable (not known)."""
+        ...
+
+
+class NodeApi(Protocol):
+    """What we do to Node objects at the API server."""
+
+    async def get(self, name: NodeName) -> Json:
+        """The node. Raises: NotFound, Unavailable."""
+        ...
+
+    async def annotate(
+        self, name: NodeName, annotations: Mapping[str, str | None], *, resource_version: str
+    ) -> None:
+        """One patch of a node that is still at this version; None removes a key.
+
+        Raises: NotFound, Conflict (the node changed), Unavailable.
+        """
         ...
 
 

@@ -15,14 +15,17 @@ from hamicommon.domain.allocations import LIVE_STATES, Allocation, AllocationSta
 from hamicommon.errors import Unavailable
 from opentelemetry import trace
 
+from hami_scheduler.announcing import ALLOCATE_FAILED, Announcer
 from hami_scheduler.domain.lifecycle import Verdict
 from hami_scheduler.instruments import Instruments
+from hami_scheduler.mirrored_locks import MirroredLocks
 from hami_scheduler.ports import AllocationStore, GrantAnnouncer, NodeLock
 from hami_scheduler.view import LedgerView
 
 logger = logging.getLogger(__name__)
 tracer = trace.get_tracer(__name__)
 
+_KEEPS_SLICES = frozenset({AllocationState.BOUND, AllocationState.ALLOCATED})
 _LOCK_ENDS_AT = frozenset({AllocationState.ALLOCATED, AllocationState.RELEASING})
 
 
@@ -34,6 +37,8 @@ class Releasing:
         *,
         store: AllocationStore,
         lock: NodeLock,
+        mirrored: MirroredLocks,
+        announcer: Announcer,
         grants: GrantAnnouncer,
         view: LedgerView,
         instruments: Instruments,
@@ -42,6 +47,8 @@ class Releasing:
     ) -> None:
         self._store = store
         self._lock = lock
+        self._mirrored = mirrored
+        self._announcer = announcer
         self._grants = grants
         self._view = view
         self._instruments = instruments
@@ -97,7 +104,7 @@ class Releasing:
         if allocation.token is not None and (ended or verdict.target in _LOCK_ENDS_AT):
             await self.free_lock(allocation)
             # A node keeps a releasing grant in its book: it is the one to say that the pod left.
-            if ended:
+            if ended and allocation.has_agent:
                 await self._withdraw(allocation, verdict.reason)
         if ended:
             self._on_freed()
@@ -106,10 +113,37 @@ class Releasing:
         """Frees the node's lock if this allocation holds it; it ends by itself anyway."""
         if allocation.token is None:
             return
+        await self._mirrored.release(allocation)
         try:
             await self._lock.release(allocation.node, allocation.token)
         except Unavailable as exc:
             logger.warning("node lock not freed", extra={"error": str(exc)})
+
+    async def note_failure(self, allocation: Allocation, reason: str, *, actor: str) -> None:
+        """The node could not give the pod its cards: shown, kept with the row, the lock freed.
+
+        The slices stay until the pod is over: another container of it may be running.
+        Raises: Conflict, Unavailable.
+        """
+        if allocation.reason != reason:
+            self._announcer.say(
+                ALLOCATE_FAILED,
+                reason,
+                namespace=allocation.namespace,
+                name=allocation.pod_name,
+                uid=allocation.pod_uid,
+            )
+            await self._store.advance(
+                Step(
+                    allocation_id=allocation.id,
+                    sources=_KEEPS_SLICES & {allocation.state},
+                    target=allocation.state,
+                    reason=reason,
+                    actor=actor,
+                    token=allocation.token,
+                )
+            )
+        await self.free_lock(allocation)
 
     async def _withdraw(self, allocation: Allocation, reason: str) -> None:
         try:

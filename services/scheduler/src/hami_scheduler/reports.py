@@ -12,7 +12,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from hamicommon.bus.client import Message
-from hamicommon.db.ledger import Step
 from hamicommon.domain.allocations import Allocation, AllocationState, ContainerGrant
 from hamicommon.domain.devices import GpuDevice, MigProfile, NodeInventory
 from hamicommon.domain.ids import AllocationId, GpuUuid, NodeName, PodUid
@@ -43,7 +42,6 @@ ACTOR = "node-agent"
 HEARTBEAT_WRITE_S = 30.0
 MOST_LOOKS = 5
 AnyReport = Allocated | AllocateFailed | Moved | PodGone
-_KEEPS_SLICES = frozenset({AllocationState.BOUND, AllocationState.ALLOCATED})
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +160,7 @@ class GrantReports:
         elif isinstance(report, Allocated):
             return await self._allocated(allocation)
         elif isinstance(report, AllocateFailed):
-            await self._failed(allocation, report.reason)
+            await self._releasing.note_failure(allocation, report.reason, actor=ACTOR)
         else:
             await self._moved(allocation, report)
         return True
@@ -178,28 +176,6 @@ class GrantReports:
             return await self._releasing.carry_out(allocation, verdict, actor=ACTOR) is not None
         await self._releasing.free_lock(allocation)
         return True
-
-    async def _failed(self, allocation: Allocation, reason: str) -> None:
-        """The slices stay until the pod is over: another container of it may be running."""
-        if allocation.reason != reason:
-            self._announcer.say(
-                ALLOCATE_FAILED,
-                reason,
-                namespace=allocation.namespace,
-                name=allocation.pod_name,
-                uid=allocation.pod_uid,
-            )
-            await self._store.advance(
-                Step(
-                    allocation_id=allocation.id,
-                    sources=_KEEPS_SLICES & {allocation.state},
-                    target=allocation.state,
-                    reason=reason,
-                    actor=ACTOR,
-                    token=allocation.token,
-                )
-            )
-        await self._releasing.free_lock(allocation)
 
     async def _gone(self, allocation: Allocation) -> bool:
         verdict = gone_on_node(allocation, await pod_facts(self._pods, allocation))

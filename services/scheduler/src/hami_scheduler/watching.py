@@ -18,7 +18,13 @@ from hamicommon.domain.requests import PodRequest
 from hamicommon.errors import Conflict, InvalidRequest, Unavailable
 from hamicommon.k8s.annotations import ASSIGNED_NODE, annotations_of
 
-from hami_scheduler.domain.lifecycle import TERMINAL_PHASES, PodFacts, facts_of, verdict
+from hami_scheduler.domain.lifecycle import (
+    TERMINAL_PHASES,
+    PodFacts,
+    facts_of,
+    plugin_failed,
+    verdict,
+)
 from hami_scheduler.ports import AllocationStore
 from hami_scheduler.releasing import Releasing
 from hami_scheduler.waiting import WaitingPod, WaitingPods, scheduled_verdict
@@ -27,6 +33,7 @@ logger = logging.getLogger(__name__)
 
 Json = Mapping[str, Any]
 ACTOR = "pod-watch"
+PLUGIN_FAILED = "the device plugin of its node could not allocate its cards (bind-phase failed)"
 RETRY_S = 1.0
 
 
@@ -130,7 +137,9 @@ class PodWatch:
                 break
             step = verdict(allocation, facts)
             if step is None:
-                if facts.started:
+                if plugin_failed(allocation, facts):
+                    await self._releasing.note_failure(allocation, PLUGIN_FAILED, actor=ACTOR)
+                elif facts.started:
                     await self._releasing.free_lock(allocation)
                 break
             await self._releasing.carry_out(allocation, step, actor=ACTOR)

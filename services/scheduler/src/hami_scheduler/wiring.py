@@ -16,6 +16,7 @@ from hamicommon.k8s.resources import pod_request, wants_devices
 from hamicommon.placement.view import ClusterView
 from hamicommon.vendors.registry import Vendors
 
+from hami_scheduler.annotated_nodes import AnnotatedNodes
 from hami_scheduler.announcing import Announcer
 from hami_scheduler.binding import Binding, BindRules
 from hami_scheduler.explaining import Explaining
@@ -23,6 +24,7 @@ from hami_scheduler.filtering import Filtering
 from hami_scheduler.following import SUBJECT as EVENTS_SUBJECT
 from hami_scheduler.following import LedgerFollower
 from hami_scheduler.instruments import Instruments
+from hami_scheduler.mirrored_locks import MirroredLocks
 from hami_scheduler.nodekeeping import NodeKeeping
 from hami_scheduler.nudging import Nudger
 from hami_scheduler.outside import Outside
@@ -59,6 +61,7 @@ class _Core:
     announcer: Announcer
     recorder: DecisionQueue
     nudger: Nudger
+    mirrored: MirroredLocks
     releasing: Releasing
 
     def request_of(self, pod: Json) -> PodRequest:
@@ -72,6 +75,7 @@ class _Core:
 class _Watches:
     pods: PodWatch
     nodes: NodeWatch
+    annotated: AnnotatedNodes
     keeping: NodeKeeping
     quotas: QuotaKeeping
     pod_informer: Informer
@@ -135,6 +139,13 @@ def _core(settings: Settings, vendors: Vendors, outside: Outside) -> _Core:
     instruments, waiting = Instruments(), WaitingPods()
     announcer = Announcer(outside.events)
     view = LedgerView(outside.inventory, vendors.rules)
+    mirrored = MirroredLocks(
+        nodes=outside.nodes,
+        pods=outside.pods,
+        lock=outside.lock,
+        store=outside.store,
+        vendors=vendors,
+    )
     nudger = Nudger(view=view, waiting=waiting, pods=outside.pods, instruments=instruments)
     gpu = tuple(part.strip() for part in settings.gpu_scheduler_policy.split(","))
     return _Core(
@@ -147,9 +158,12 @@ def _core(settings: Settings, vendors: Vendors, outside: Outside) -> _Core:
         announcer=announcer,
         recorder=DecisionQueue(outside.decisions, announcer),
         nudger=nudger,
+        mirrored=mirrored,
         releasing=Releasing(
             store=outside.store,
             lock=outside.lock,
+            mirrored=mirrored,
+            announcer=announcer,
             grants=outside.grants,
             view=view,
             instruments=instruments,
@@ -184,6 +198,7 @@ def _deciding(core: _Core, outside: Outside) -> tuple[Filtering, Binding]:
     binding = Binding(
         store=outside.store,
         lock=outside.lock,
+        mirrored=core.mirrored,
         pods=outside.pods,
         grants=outside.grants,
         releasing=core.releasing,
@@ -211,14 +226,33 @@ def _watches(core: _Core, outside: Outside, inventories: InventoryReports) -> _W
         on_freed=core.nudger.capacity_freed,
     )
     nodes = NodeWatch(cordon_of=_cordon_of, on_cordon=keeping.cordon, on_gone=keeping.gone)
+    annotated = AnnotatedNodes(
+        store=outside.inventory,
+        view=core.view,
+        nodes=outside.nodes,
+        locks=core.mirrored,
+        vendors=core.vendors,
+        journal=outside.journal,
+        instruments=core.instruments,
+        on_written=keeping.again,
+        on_freed=core.nudger.capacity_freed,
+    )
     quotas = QuotaKeeping(
         store=outside.quotas,
         limits_of=lambda quota: quota_limits(quota, core.vendors),
         on_freed=core.nudger.capacity_freed,
     )
 
+    def node_seen(new: dict[str, Any], old: dict[str, Any] | None) -> None:
+        nodes.on_upsert(new, old)
+        annotated.on_upsert(new, old)
+
+    def node_gone(node: dict[str, Any]) -> None:
+        nodes.on_delete(node)
+        annotated.on_delete(node)
+
     def informer(
-        path: str, handlers: PodWatch | NodeWatch | QuotaKeeping, trim: Trim | None = None
+        path: str, handlers: PodWatch | QuotaKeeping, trim: Trim | None = None
     ) -> Informer:
         return Informer(
             outside.api,
@@ -231,10 +265,17 @@ def _watches(core: _Core, outside: Outside, inventories: InventoryReports) -> _W
     return _Watches(
         pods=pods,
         nodes=nodes,
+        annotated=annotated,
         keeping=keeping,
         quotas=quotas,
         pod_informer=informer("/api/v1/pods", pods, trimmed_pod),
-        node_informer=informer("/api/v1/nodes", nodes, trimmed_node),
+        node_informer=Informer(
+            outside.api,
+            "/api/v1/nodes",
+            on_upsert=node_seen,
+            on_delete=node_gone,
+            trim=trimmed_node,
+        ),
         quota_informer=informer("/api/v1/resourcequotas", quotas),
     )
 
@@ -282,6 +323,7 @@ def _watching_loops(
         ("quotas", watches.quota_informer.run),
         ("pod-changes", watches.pods.run),
         ("node-changes", watches.keeping.run),
+        ("annotated-nodes", watches.annotated.run),
         ("quota-changes", lambda: watches.quotas.run(every_s)),
         ("reconcile", lambda: reconciler.run(every_s)),
     )

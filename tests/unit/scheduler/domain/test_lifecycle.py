@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -12,6 +13,7 @@ from hami_scheduler.domain.lifecycle import (
     facts_of,
     gone_on_node,
     overdue,
+    plugin_failed,
     verdict,
 )
 from hamicommon.domain.allocations import TRANSITIONS, Allocation, AllocationState
@@ -163,3 +165,44 @@ def test_facts_are_read_from_a_pod() -> None:
     assert facts_of(pod) == PodFacts(
         uid=PodUid("u"), exists=True, phase="Running", node=NODE, deleting=True, started=True
     )
+
+
+def without_agent(state: S) -> Allocation:
+    return replace(allocation(state), has_agent=False)
+
+
+@pytest.mark.parametrize(
+    ("state", "phase", "expected"),
+    [
+        pytest.param(S.BOUND, "success", S.ALLOCATED, id="success"),
+        pytest.param(S.BINDING, "success", S.BOUND, id="success-before-our-answer"),
+        pytest.param(S.BOUND, "failed", None, id="failed-keeps-the-slices"),
+        pytest.param(S.ALLOCATED, "success", None, id="success-again"),
+    ],
+)
+def test_another_plugins_word_advances_a_grant_where_we_have_no_agent(
+    state: S, phase: str, expected: S | None
+) -> None:
+    found = verdict(without_agent(state), facts(node=NODE, bind_phase=phase))
+
+    assert (None if found is None else found.target) is expected
+
+
+def test_the_same_word_means_nothing_where_our_agent_runs() -> None:
+    assert verdict(allocation(S.BOUND), facts(node=NODE, bind_phase="success")) is None
+    assert not plugin_failed(allocation(S.BOUND), facts(node=NODE, bind_phase="failed"))
+    assert plugin_failed(without_agent(S.BOUND), facts(node=NODE, bind_phase="failed"))
+
+
+@pytest.mark.parametrize("state", [S.BOUND, S.ALLOCATED, S.RELEASING])
+def test_without_an_agent_nobody_has_more_to_say_when_the_pod_is_deleted(state: S) -> None:
+    found = verdict(without_agent(state), facts(exists=False))
+
+    assert found is not None
+    assert found.target is S.RELEASED
+
+
+@pytest.mark.parametrize("phase", ["allocating", "", "nonsense"])
+def test_only_the_last_words_of_the_phase_are_facts(phase: str) -> None:
+    pod = {"metadata": {"uid": "uid", "annotations": {"hami.io/bind-phase": phase}}}
+    assert facts_of(pod).bind_phase == ""

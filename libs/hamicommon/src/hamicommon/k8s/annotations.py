@@ -76,6 +76,9 @@ NVIDIA_REGISTER = "hami.io/node-nvidia-register"
 NVIDIA_PAIR_SCORES = "hami.io/node-nvidia-score"
 NVIDIA_HANDSHAKE = "hami.io/node-handshake"
 NODE_LOCK = "hami.io/mutex.lock"
+AGENT = "hami.io/node-agent"
+"""Ours: an agent of ours reports this node's cards, so its register annotation is a mirror only.
+Who goes back to other device plugins removes it."""
 DEVICE_CORDON = "hami.io/device-cordon"
 """Comma list of card uuids that are closed for new slices."""
 

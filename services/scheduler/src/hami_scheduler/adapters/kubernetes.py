@@ -1,4 +1,4 @@
-"""What we do to pods at the API server: read, patch, bind, show events."""
+"""What we do to pods and nodes at the API server: read, patch, bind, show events."""
 
 from __future__ import annotations
 
@@ -67,6 +67,24 @@ class KubernetesPodApi:
             "target": {"apiVersion": "v1", "kind": "Node", "name": node},
         }
         await self._api.create(f"{_path(namespace, name)}/binding", body)
+
+
+class KubernetesNodeApi:
+    """Port NodeApi."""
+
+    def __init__(self, api: KubeApi) -> None:
+        self._api = api
+
+    async def get(self, name: NodeName) -> Json:
+        """See the port."""
+        return await self._api.get(f"/api/v1/nodes/{name}")
+
+    async def annotate(
+        self, name: NodeName, annotations: Mapping[str, str | None], *, resource_version: str
+    ) -> None:
+        """See the port."""
+        metadata = {"resourceVersion": resource_version, "annotations": dict(annotations)}
+        await self._api.patch(f"/api/v1/nodes/{name}", {"metadata": metadata})
 
 
 class KubernetesPodEvents:

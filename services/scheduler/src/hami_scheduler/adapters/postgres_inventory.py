@@ -18,7 +18,12 @@ from hamicommon.errors import InvalidRequest
 from hamicommon.events import DeviceHealthEvent, event_subject
 
 from hami_scheduler.adapters.postgres_rows import HOLDINGS
-from hami_scheduler.domain.inventory_changes import HealthChange, KnownCard, compare
+from hami_scheduler.domain.inventory_changes import (
+    HealthChange,
+    InventoryChanges,
+    KnownCard,
+    compare,
+)
 from hami_scheduler.ports import LedgerCard, PairScores
 
 _UPSERT_NODE = """
@@ -28,8 +33,21 @@ ON CONFLICT (name) DO UPDATE SET source = 'agent', agent_id = excluded.agent_id,
        agent_sequence = excluded.agent_sequence, inventory_at = excluded.inventory_at,
        pair_scores = excluded.pair_scores, gone_at = NULL
  WHERE (nodes.agent_id = excluded.agent_id AND nodes.agent_sequence < excluded.agent_sequence)
+    OR nodes.source = 'annotation'
     OR (nodes.agent_id <> excluded.agent_id
         AND (nodes.inventory_at IS NULL OR nodes.inventory_at <= excluded.inventory_at))
+RETURNING name
+"""
+# An agent's node is taken over only when its Node object went meanwhile.
+_UPSERT_TOLD = """
+INSERT INTO nodes (name, source, agent_id, agent_sequence, inventory_at, pair_scores)
+VALUES ($1, 'annotation', $2, $3, $4, $5)
+ON CONFLICT (name) DO UPDATE SET source = 'annotation', agent_id = excluded.agent_id,
+       agent_sequence = excluded.agent_sequence, inventory_at = excluded.inventory_at,
+       pair_scores = CASE WHEN $6 THEN nodes.pair_scores ELSE excluded.pair_scores END,
+       gone_at = NULL
+ WHERE (nodes.source = 'annotation' OR nodes.gone_at IS NOT NULL)
+   AND (nodes.agent_id <> excluded.agent_id OR nodes.agent_sequence <= excluded.agent_sequence)
 RETURNING name
 """
 _SELECT_CARDS = f"""
@@ -101,24 +119,32 @@ class PostgresInventory:
                 return None
             known = await self._known(connection, inventory)
             changes = compare(known, inventory.devices)
-            if changes.inserts:
-                await connection.executemany(
-                    _INSERT_CARD, [_columns(inventory.node, card) for card in changes.inserts]
-                )
-            if changes.updates:
-                await connection.executemany(
-                    _UPDATE_CARD,
-                    [
-                        (*_columns(inventory.node, card.device), card.present)
-                        for card in changes.updates
-                    ],
-                )
-            events = [
-                await _record_health(connection, inventory.node, change)
-                for change in changes.health
-            ]
+            events = await _write(connection, inventory.node, changes)
         self._on_commit()
-        return tuple(events)
+        return events
+
+    async def record_told(
+        self, inventory: NodeInventory, *, keep: frozenset[str], node_uid: str, sequence: int
+    ) -> bool | None:
+        """See the port."""
+        async with self._database.transaction() as connection:
+            accepted = await connection.fetchrow(
+                _UPSERT_TOLD,
+                inventory.node,
+                node_uid,
+                sequence,
+                inventory.observed_at,
+                inventory.pair_scores,
+                bool(keep),
+            )
+            if accepted is None:
+                return None
+            known = await self._known(connection, inventory)
+            told = {uuid: card for uuid, card in known.items() if card.device.vendor not in keep}
+            changes = compare(told, inventory.devices)
+            await _write(connection, inventory.node, changes)
+        self._on_commit()
+        return not changes.empty
 
     async def _known(
         self, connection: Connection, inventory: NodeInventory
@@ -156,13 +182,7 @@ class PostgresInventory:
                 GpuUuid(row["uuid"]): KnownCard(device=_device(row), present=row["present"])
                 for row in rows
             }
-            changes = compare(known, ())
-            await connection.executemany(
-                _UPDATE_CARD,
-                [(*_columns(node, card.device), card.present) for card in changes.updates],
-            )
-            for change in changes.health:
-                await _record_health(connection, node, change)
+            await _write(connection, node, compare(known, ()))
         self._on_commit()
 
     async def tally(self) -> tuple[int, int]:
@@ -194,6 +214,21 @@ class PostgresInventory:
             list(nodes),
         )
         return {NodeName(row["name"]): row["pair_scores"] for row in rows}
+
+
+async def _write(
+    connection: Connection, node: NodeName, changes: InventoryChanges
+) -> tuple[DeviceHealthEvent, ...]:
+    if changes.inserts:
+        await connection.executemany(
+            _INSERT_CARD, [_columns(node, card) for card in changes.inserts]
+        )
+    if changes.updates:
+        await connection.executemany(
+            _UPDATE_CARD,
+            [(*_columns(node, card.device), card.present) for card in changes.updates],
+        )
+    return tuple([await _record_health(connection, node, change) for change in changes.health])
 
 
 async def _record_health(

@@ -12,6 +12,7 @@ from typing import Any
 
 from hamicommon.domain.allocations import Allocation, AllocationState
 from hamicommon.domain.ids import NodeName, PodUid
+from hamicommon.k8s.annotations import BIND_PHASE, PHASE_FAILED, PHASE_SUCCESS, annotations_of
 
 TERMINAL_PHASES = frozenset({"Succeeded", "Failed"})
 AGENT_SEES_NONE = "its node sees no container of it any more"
@@ -32,6 +33,10 @@ class PodFacts:
     deleting: bool = False
     started: bool = False
     """The kubelet has reported a container with an id, so every Allocate of it was answered."""
+    bind_phase: str = ""
+    """What a device plugin other than ours said: `success`, `failed` or nothing yet (sheet 2.7).
+    A user could write it as well, so it counts only where we have no agent, and for a grant that
+    there is."""
     given_up: bool = False
     """kube-scheduler said PodScheduled=False after the pod's last visit to /filter."""
     node_exists: bool = True
@@ -57,7 +62,13 @@ def facts_of(pod: Mapping[str, Any]) -> PodFacts:
         node=NodeName(node) if node else None,
         deleting=bool(pod["metadata"].get("deletionTimestamp")),
         started=_started(status),
+        bind_phase=_bind_phase(pod),
     )
+
+
+def _bind_phase(pod: Mapping[str, Any]) -> str:
+    phase = annotations_of(pod).get(BIND_PHASE, "")
+    return phase if phase in (PHASE_SUCCESS, PHASE_FAILED) else ""
 
 
 def _started(status: Mapping[str, Any]) -> bool:
@@ -104,6 +115,10 @@ def _gone(allocation: Allocation, facts: PodFacts) -> Verdict | None:
             target=AllocationState.RELEASED_UNCONFIRMED,
             reason=f"{POD_DELETED} and its node {allocation.node} is gone",
         )
+    if not allocation.has_agent:
+        return Verdict(
+            target=AllocationState.RELEASED, reason=f"{POD_DELETED}; its node has no agent of ours"
+        )
     if allocation.state is AllocationState.RELEASING:
         if allocation.reason != AGENT_SEES_NONE:
             return None
@@ -124,7 +139,19 @@ def _has_node(allocation: Allocation, facts: PodFacts, node: NodeName) -> Verdic
         )
     if allocation.state is AllocationState.BOUND and facts.started:
         return Verdict(target=AllocationState.ALLOCATED, reason="its containers were seen")
+    answered = facts.bind_phase == PHASE_SUCCESS and not allocation.has_agent
+    if allocation.state is AllocationState.BOUND and answered:
+        return Verdict(target=AllocationState.ALLOCATED, reason="its device plugin says so")
     return None
+
+
+def plugin_failed(allocation: Allocation, facts: PodFacts) -> bool:
+    """True when another vendor's device plugin has refused the pod on its node."""
+    return (
+        not allocation.has_agent
+        and allocation.state in _RUNNING
+        and facts.bind_phase == PHASE_FAILED
+    )
 
 
 def gone_on_node(allocation: Allocation, facts: PodFacts) -> Verdict | None:
