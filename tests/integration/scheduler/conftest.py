@@ -210,9 +210,17 @@ class World:
         subject = events.reports_subject(grant["node"])
         await self.bus.publish(subject, report, message_id=report.report_id)
 
-    async def pod(self, name: str, *, memory_mib: int = GIB, cores: int = 0, **meta: Any) -> Json:
-        """A pod that asks for one slice, as it is at the API server."""
-        limits = {"nvidia.com/gpu": "1", "nvidia.com/gpumem": str(memory_mib)}
+    async def pod(
+        self,
+        name: str,
+        *,
+        memory_mib: int = GIB,
+        cores: int = 0,
+        limits: Json | None = None,
+        **meta: Any,
+    ) -> Json:
+        """A pod that asks for one slice (or for `limits`), as it is at the API server."""
+        limits = limits or {"nvidia.com/gpu": "1", "nvidia.com/gpumem": str(memory_mib)}
         if cores:
             limits["nvidia.com/gpucores"] = str(cores)
         made = await self.api.create(

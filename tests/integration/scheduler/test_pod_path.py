@@ -371,6 +371,44 @@ async def test_a_quota_refuses_and_says_what_is_left(world: World) -> None:
     await eventually(fits, "the pod to fit without the quota")
 
 
+async def test_a_percentage_goes_to_the_card_that_the_quota_allows(world: World) -> None:
+    replica = await world.replica(node_scheduler_policy="spread")
+    [large] = await world.add_node("large", memory_mib=8000)
+    [small] = await world.add_node("small", memory_mib=1000)
+    pods = [
+        await world.pod(name, limits={"nvidia.com/gpu": "1", "nvidia.com/gpumem-percentage": "50"})
+        for name in ("half", "more")
+    ]
+    path = "/api/v1/namespaces/default/resourcequotas"
+    await world.api.create(
+        path,
+        {"metadata": {"name": "a"}, "spec": {"hard": {"limits.nvidia.com/gpumem": "600"}}},
+    )
+    await world.api.create(
+        path,
+        {"metadata": {"name": "b"}, "spec": {"hard": {"limits.nvidia.com/gpumem": "90000"}}},
+    )
+
+    async def limited() -> bool:
+        rows = await world.database.fetch("SELECT limit_amount FROM quotas")
+        return [row["limit_amount"] for row in rows] == [600]
+
+    try:
+        await eventually(limited, "the stricter of the two quotas to hold")
+        answer = await replica.filter(pods[0], "large", "small")
+        assert answer["NodeNames"] == ["small"]
+        assert (await world.used(small), await world.used(large)) == ((1, 500, 0), (0, 0, 0))
+
+        answer = await replica.filter(pods[1], "large", "small")
+        assert answer["FailedAndUnresolvableNodes"] == {
+            "large": "1/1 ResourceQuotaNotFit",
+            "small": "1/1 ResourceQuotaNotFit",
+        }
+    finally:
+        for name in ("a", "b"):
+            await world.api.delete(f"{path}/{name}")
+
+
 async def test_a_cordoned_card_gets_nothing_new(world: World) -> None:
     replica = await world.replica()
     [card] = await world.add_node("n1")

@@ -33,7 +33,7 @@ from hami_scheduler.announcing import (
 from hami_scheduler.extender import ExtenderArgs, FilterResult
 from hami_scheduler.instruments import Instruments
 from hami_scheduler.ports import Json
-from hami_scheduler.quotas import quota_reason
+from hami_scheduler.quotas import quota_reasons
 from hami_scheduler.recording import Course, DecisionQueue
 from hami_scheduler.reserving import OverQuota, Reserved, Reserving
 from hami_scheduler.view import LedgerView
@@ -145,7 +145,10 @@ class Filtering:
     def _over_quota(
         self, names: Sequence[NodeName], error: OverQuota, course: Course
     ) -> FilterResult:
-        reasons = {name: quota_reason(len(self._view.cluster.cards(name))) for name in names}
+        assert course.request is not None
+        reasons = quota_reasons(
+            course.request, self._view.cluster, names, error.quota.resource, self._vendors
+        )
         course.refuse(reasons, None)
         course.message, course.quota = str(error), error.quota
         for series, message in refusal_messages(reasons, len(names)).items():

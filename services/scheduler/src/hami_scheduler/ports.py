@@ -197,6 +197,10 @@ class QuotaStore(Protocol):
         """Sets exactly these limits and counts what is used. Raises: Conflict, Unavailable."""
         ...
 
+    async def limited(self) -> frozenset[str]:
+        """Namespaces that have a limit. Raises: Conflict, Unavailable."""
+        ...
+
 
 class DriftJournal(Protocol):
     """Where differences between ledger, pods and nodes are written down."""

@@ -16,6 +16,7 @@ from typing import Any
 from hamicommon.errors import Conflict, Unavailable
 
 from hami_scheduler.ports import QuotaStore
+from hami_scheduler.quotas import QuotaLimits
 
 logger = logging.getLogger(__name__)
 
@@ -30,10 +31,12 @@ class QuotaKeeping:
         self,
         *,
         store: QuotaStore,
-        limits_of: Callable[[Json], Mapping[str, int]],
+        limits_of: Callable[[Json], QuotaLimits],
+        synced: Callable[[], bool],
         on_freed: Callable[[], None],
     ) -> None:
         self._store = store
+        self._synced = synced
         self._on_freed = on_freed
         self._limits_of = limits_of
         self._quotas: dict[str, dict[str, Mapping[str, int]]] = {}
@@ -42,9 +45,13 @@ class QuotaKeeping:
 
     def on_upsert(self, new: Json, old: Json | None) -> None:
         """A ResourceQuota appeared or changed."""
-        del old
         metadata = new["metadata"]
-        limits = self._limits_of(new)
+        found = self._limits_of(new)
+        limits = found.limits
+        if old is None or self._limits_of(old).skipped != found.skipped:
+            where = f"{metadata['namespace']}/{metadata['name']}"
+            for why in found.skipped:
+                logger.warning("quota limit skipped", extra={"quota": where, "error": why})
         known = self._quotas.setdefault(metadata["namespace"], {})
         if limits or metadata["name"] in known:
             if known.get(metadata["name"]) != limits:
@@ -69,6 +76,16 @@ class QuotaKeeping:
         self._changed.add(namespace)
         self._woken.set()
 
+    async def _ended(self) -> frozenset[str]:
+        """Namespaces with limits in the ledger whose quotas went while nobody watched."""
+        if not self._synced():
+            return frozenset()
+        try:
+            return await self._store.limited() - self._quotas.keys()
+        except (Unavailable, Conflict) as exc:
+            logger.warning("quotas not compared", extra={"error": str(exc)})
+            return frozenset()
+
     async def run(self, every_s: float) -> None:
         """Writes what changed, and everything again every so often, until cancelled."""
         while True:
@@ -77,8 +94,9 @@ class QuotaKeeping:
                     await self._woken.wait()
             self._woken.clear()
             changed = bool(self._changed)
-            due = self._changed or {name for name in self._quotas if self.limits(name)}
-            self._changed = set()
+            due, self._changed = self._changed, set()
+            if not due:
+                due = {name for name in self._quotas if self.limits(name)} | await self._ended()
             for namespace in sorted(due):
                 try:
                     await self._store.set_limits(namespace, self.limits(namespace))

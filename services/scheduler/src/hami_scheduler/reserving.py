@@ -34,6 +34,7 @@ from opentelemetry import trace
 from hami_scheduler.drafting import draft_of
 from hami_scheduler.instruments import Instruments
 from hami_scheduler.ports import AllocationStore, PodApi
+from hami_scheduler.quotas import cards_beyond, quota_sentence
 from hami_scheduler.recording import Course, DecisionQueue
 from hami_scheduler.view import LedgerView
 
@@ -54,8 +55,8 @@ class Reserved:
 class OverQuota(HamiError):
     """The namespace's quota refuses, whatever the node."""
 
-    def __init__(self, conflict: QuotaConflict) -> None:
-        super().__init__(str(conflict))
+    def __init__(self, conflict: QuotaConflict, vendors: Vendors) -> None:
+        super().__init__(quota_sentence(conflict, vendors))
         self.quota = QuotaShort(
             namespace=conflict.namespace,
             resource=conflict.resource,
@@ -105,13 +106,17 @@ class Reserving:
         Raises: OverQuota, Conflict, Unavailable.
         """
         lost: set[GpuUuid] = set()
+        beyond: frozenset[GpuUuid] = frozenset()
+        refused: QuotaConflict | None = None
         checked = False
         for _ in range(MAX_REPLANS + 2):
             # Who lost a race keeps away from cards that others are taking at this moment: many pods
             # that want the same last slot part at once, instead of losing to each other in turn.
             busy = set(self._taking) if lost else set()
-            decision = self._decide(request, names, lost | busy, course)
+            decision = self._decide(request, names, lost | busy | beyond, course)
             if decision.placement is None:
+                if refused is not None:
+                    raise OverQuota(refused, self._vendors)
                 if lost or not checked:
                     checked = True
                     if await self._outdated(decision, lost):
@@ -120,10 +125,15 @@ class Reserving:
                 return _kept(live, names) or decision
             try:
                 allocation = await self._take(request, decision.placement, replaces, course)
+            except QuotaConflict as exc:
+                self._instruments.replans.inc()
+                # A percentage of a smaller card may still be within the quota.
+                larger = cards_beyond(request, self._view.cluster, exc, self._vendors)
+                if larger <= beyond:
+                    raise OverQuota(exc, self._vendors) from exc
+                beyond, refused = beyond | larger, exc
             except CapacityConflict as exc:
                 self._instruments.replans.inc()
-                if isinstance(exc, QuotaConflict):
-                    raise OverQuota(exc) from exc
                 lost.add(GpuUuid(exc.subject))
                 self._view.doubt(decision.placement.node)
             except Conflict:

@@ -240,6 +240,7 @@ def _watches(core: _Core, outside: Outside, inventories: InventoryReports) -> _W
     quotas = QuotaKeeping(
         store=outside.quotas,
         limits_of=lambda quota: quota_limits(quota, core.vendors),
+        synced=lambda: quota_informer.synced.is_set(),
         on_freed=core.nudger.capacity_freed,
     )
 
@@ -262,6 +263,7 @@ def _watches(core: _Core, outside: Outside, inventories: InventoryReports) -> _W
             trim=trim,
         )
 
+    quota_informer = informer("/api/v1/resourcequotas", quotas)
     return _Watches(
         pods=pods,
         nodes=nodes,
@@ -276,7 +278,7 @@ def _watches(core: _Core, outside: Outside, inventories: InventoryReports) -> _W
             on_delete=node_gone,
             trim=trimmed_node,
         ),
-        quota_informer=informer("/api/v1/resourcequotas", quotas),
+        quota_informer=quota_informer,
     )
 
 

@@ -40,6 +40,13 @@ class PostgresQuotas:
         self._database = database
         self._quota_of = quota_of
 
+    async def limited(self) -> frozenset[str]:
+        """See the port."""
+        rows = await self._database.fetch(
+            "SELECT DISTINCT namespace FROM quotas WHERE limit_amount IS NOT NULL"
+        )
+        return frozenset(row["namespace"] for row in rows)
+
     async def set_limits(self, namespace: str, limits: Mapping[str, int]) -> None:
         """See the port."""
         async with self._database.transaction() as connection:
