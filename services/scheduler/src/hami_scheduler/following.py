@@ -61,6 +61,7 @@ class LedgerFollower:
                 used_memory_mib=card.used_memory_mib,
                 used_core_percent=card.used_core_percent,
                 version=card.device_version,
+                holdings=card.holdings,
             )
             for card in event.counters
         )
