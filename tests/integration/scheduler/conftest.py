@@ -145,6 +145,15 @@ class World:
     agent_id: str = field(default_factory=lambda: uuid.uuid4().hex)
     sequence: int = 0
     pods: list[Json] = field(default_factory=list)
+    asked: set[str] = field(default_factory=set)
+    """Nodes whose agent was asked whether it can take a pod."""
+
+    async def answer_readiness(self, subject: str, body: bytes) -> events.Readiness:
+        """What the agent of any node says: that it is ready."""
+        del subject
+        node = events.ReadinessRequest.model_validate_json(body).node
+        self.asked.add(node)
+        return events.Readiness(node=node, ready=True)
 
     async def replica(self, **changes: Any) -> Replica:
         """Starts a replica and waits until it is ready."""
@@ -316,7 +325,11 @@ async def world(
             open_database(settings.postgres, application="test")
         )
         world = World(api=api, bus=bus, database=database, settings=settings, stack=stack)
+        agents = asyncio.create_task(
+            bus.serve("hami.agents.readiness.*", "agents", world.answer_readiness)
+        )
         yield world
+        agents.cancel()
         for pod in world.pods:
             with contextlib.suppress(NotFound):
                 await world.delete(pod)

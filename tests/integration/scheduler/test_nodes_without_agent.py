@@ -336,33 +336,89 @@ async def test_an_agents_node_is_never_read_from_its_annotations(world: World) -
 
 
 async def test_a_mixed_cluster_gives_each_pod_its_vendors_node(world: World) -> None:
+    """Our agent's node, an Ascend and a DCU node by annotation, an MLU node by capacity alone."""
     replica = await world.replica(enable_ascend=True)
     await world.add_node("n1")
+    gpu = OtherNode(world, "n1")
     npu = await with_chips(world, replica, "npu-0")
-    gpu_pod, npu_pod = await world.pod("gpu"), await chip_pod(world, "npu-slice")
-
-    await placed(replica, gpu_pod, OtherNode(world, "n1"), npu.name)
-    await placed(replica, npu_pod, npu, "n1")
-    assert await replica.bind(gpu_pod, "n1") == ""
-    assert await replica.bind(npu_pod, npu.name) == ""
-
-    grant = await world.until(gpu_pod, "bound")
-    await world.say(events.Allocated, grant)
-    await world.until(gpu_pod, "allocated")
-    await world.until(npu_pod, "bound")
-    await world.set_status(
-        npu_pod,
-        phase="Running",
-        containerStatuses=[
-            {
-                "name": "main",
-                "containerID": "containerd://x",
-                "image": "none",
-                "imageID": "",
-                "ready": True,
-                "restartCount": 0,
-            }
-        ],
+    dcu = await OtherNode(world, "dcu").create(
+        {"hami.io/node-dcu-register": "DCU-0,4,32768,100,DCU-Z100,0,true:"},
+        **{"hygon.com/dcunum": "4"},
     )
-    await world.until(npu_pod, "allocated")
-    assert LOCK not in await OtherNode(world, "n1").annotations()
+    mlu = await OtherNode(world, "mlu").create(
+        {},
+        **{
+            "cambricon.com/vmlu": "10",
+            "cambricon.com/mlu.smlu.vcore": "200",
+            "cambricon.com/mlu.smlu.vmemory": "200",
+        },
+    )
+    await dcu.until_cards("DCU-0")
+    await mlu.until_cards("mlu-cambricon-mlu-0", "mlu-cambricon-mlu-1")
+    pods = {
+        "n1": await world.pod("gpu"),
+        "npu": await chip_pod(world, "chip"),
+        "dcu": await a_pod(
+            world,
+            "dcu-slice",
+            **{"hygon.com/dcunum": "1", "hygon.com/dcumem": "2000", "hygon.com/dcucores": "60"},
+        ),
+        "mlu": await a_pod(
+            world,
+            "mlu-slice",
+            **{
+                "cambricon.com/vmlu": "1",
+                "cambricon.com/mlu.smlu.vmemory": "4",
+                "cambricon.com/mlu.smlu.vcore": "30",
+            },
+        ),
+    }
+    nodes = {node.name: node for node in (gpu, npu, dcu, mlu)}
+    for name, pod in pods.items():
+        await placed(replica, pod, nodes[name], *(nodes.keys() - {name}))
+        assert await replica.bind(pod, name) == ""
+        await world.until(pod, "bound")
+
+    assert world.asked == {"n1"}
+    locks = {
+        name: {LOCK, MLU_LOCK} & (await node.annotations()).keys() for name, node in nodes.items()
+    }
+    assert locks == {"n1": set(), "npu": {LOCK}, "dcu": {LOCK}, "mlu": {MLU_LOCK}}
+    written = (await world.read(pods["mlu"]))["metadata"]["annotations"]
+    [row] = await world.rows(pods["mlu"])
+    [card] = [c for c in await mlu.cards() if (await world.used(c))[0]]
+    assert await world.used(card) == (1, 1024, 30)
+    assert written["CAMBRICON_DSMLU_PROFILE"] == f"{card[-1]}_30_4"
+    assert written["hami.io/cambricon-mlu-devices-allocated"] == f"{card},MLU,1024,30:;"
+    assert await world.used("DCU-0") == (1, 2000, 60)
+
+    # Each node says in its own way that the kubelet was answered.
+    await world.say(events.Allocated, (await world.rows(pods["n1"]))[-1])
+    await annotate_pod(world, pods["npu"], **{"hami.io/bind-phase": "success"})
+    await annotate_pod(world, pods["dcu"], **{"hami.io/bind-phase": "success"})
+    await world.set_status(pods["mlu"], phase="Running", containerStatuses=[RUNNING])
+    for pod in pods.values():
+        await world.until(pod, "allocated")
+
+    async def unlocked() -> bool:
+        left = [await node.annotations() for node in nodes.values()]
+        return not any({LOCK, MLU_LOCK} & annotations.keys() for annotations in left)
+
+    await eventually(unlocked, "no node to be locked any more")
+    await world.set_status(pods["mlu"], phase="Succeeded")
+    for name in ("npu", "dcu"):
+        await world.delete(pods[name])
+    for name in ("npu", "dcu", "mlu"):
+        await world.until(pods[name], "released")
+    assert await world.used(card) == await world.used("DCU-0") == (0, 0, 0)
+    assert row["node"] == "mlu"
+
+
+RUNNING = {
+    "name": "main",
+    "containerID": "containerd://x",
+    "image": "none",
+    "imageID": "",
+    "ready": True,
+    "restartCount": 0,
+}
