@@ -77,7 +77,9 @@ class Step:
     def detail(self) -> Refused:
         """The refused nodes alone, with the reason of each of their cards."""
         refused = self.refused
-        ask, cards = self.ask.take(refused), self.cards.take(refused)
+        ask, cards = self.ask, self.cards
+        if len(refused) < len(self.rows):
+            ask, cards = ask.take(refused), cards.take(refused)
         return Refused(
             container=self.container,
             ask=ask,
