@@ -3,12 +3,15 @@
 from pathlib import Path
 from typing import Any
 
+import pytest
 import yaml
+from hamicommon import deviceconfig
 from hamicommon.admission.registration import (
     Registration,
     ServiceReference,
     webhook_configuration,
 )
+from hamicommon.deviceconfig import DeviceConfig
 from hamictl.local.kubernetes import MANAGED_RESOURCES, scheduler_configuration
 
 BASE = Path(__file__).parents[3] / "k8s" / "base"
@@ -26,6 +29,35 @@ def config_map(path: Path, name: str) -> dict[str, str]:
         if item["kind"] == "ConfigMap" and item["metadata"]["name"] == name
     ]
     return dict(found)
+
+
+def test_the_device_configuration_is_what_the_services_take_without_one() -> None:
+    written = config_map(BASE / "device-config.yaml", "hami-device-config")
+
+    assert deviceconfig.parse(yaml.safe_load(written["device-config.yaml"])) == DeviceConfig()
+
+
+@pytest.mark.parametrize(
+    ("file", "prefix"),
+    [
+        ("scheduler", "HAMI_SCHEDULER"),
+        ("webhook", "HAMI_WEBHOOK"),
+        ("node-agent", "HAMI_NODE_AGENT"),
+    ],
+)
+def test_every_service_reads_the_device_configuration_from_one_place(
+    file: str, prefix: str
+) -> None:
+    [container] = [
+        container
+        for item in objects(BASE / f"{file}.yaml")
+        if item["kind"] in ("Deployment", "DaemonSet")
+        for container in item["spec"]["template"]["spec"]["containers"]
+    ]
+
+    env = {entry["name"]: entry.get("value") for entry in container["env"]}
+    mounts = {mount["name"]: mount["mountPath"] for mount in container["volumeMounts"]}
+    assert env[f"{prefix}_DEVICE_CONFIG_FILE"] == f"{mounts['device-config']}/device-config.yaml"
 
 
 def test_the_registration_is_the_rendered_one() -> None:

@@ -83,6 +83,7 @@ async def open_agent(settings: Settings) -> AsyncIterator[Agent]:
     NATS, the API server and the kubelet may be away. Raises: Unavailable when there is no driver,
     the host can't be written or the metrics address is taken; InvalidRequest for bad settings.
     """
+    settings = settings.with_device_config()
     async with asyncio.TaskGroup() as group, AsyncExitStack() as stack:
         outside = await _open_outside(settings, stack)
         cards = _cards(settings, outside)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Literal
 
+from hamicommon import deviceconfig
+from hamicommon.errors import InvalidRequest
 from hamicommon.settings import (
     FailpointSettings,
     KubernetesSettings,
@@ -13,6 +15,18 @@ from hamicommon.settings import (
 )
 from pydantic import Field
 from pydantic_settings import BaseSettings, SettingsConfigDict
+
+_FROM_FILE = {
+    "resource_name": "resource_count_name",
+    "device_split_count": "device_split_count",
+    "device_memory_scaling": "device_memory_scaling",
+    "device_core_scaling": "device_core_scaling",
+    "preconfigured_device_memory_mib": "pre_configured_device_memory",
+    "disable_core_limit": "disable_core_limit",
+    "enable_numa_topology": "enable_numa_topology",
+    "libcuda_log_level": "lib_cuda_log_level",
+}
+"""Setting -> key of the block `nvidia`."""
 
 
 class Settings(BaseSettings):
@@ -60,6 +74,10 @@ class Settings(BaseSettings):
         description="state and limits files; must survive a reboot, so not a tmpfs",
     )
 
+    device_config_file: Path | None = Field(
+        default=None,
+        description="HAMi's device-config.yaml; what no variable here says is taken from it",
+    )
     device_split_count: int = Field(default=10, ge=1, description="containers per card")
     device_memory_scaling: float = Field(default=1.0, gt=0, description="> 1: oversubscription")
     device_core_scaling: float = Field(default=1.0, gt=0)
@@ -102,6 +120,27 @@ class Settings(BaseSettings):
     metrics_bind: str = Field(
         default=":9394", pattern=r"^.*:\d+$", description="/metrics, /healthz, /readyz"
     )
+
+    def with_device_config(self) -> Settings:
+        """These settings, with the node's defaults of the device configuration where it is given.
+
+        Raises: InvalidRequest that names the file and the key.
+        """
+        if self.device_config_file is None:
+            return self
+        nvidia = deviceconfig.load(self.device_config_file).nvidia
+        if nvidia is None:
+            raise InvalidRequest(f"{self.device_config_file}: it has no block nvidia")
+        told = {
+            name: getattr(nvidia, key)
+            for name, key in _FROM_FILE.items()
+            if name not in self.model_fields_set
+        }
+        if told.get("device_split_count") == 0:
+            raise InvalidRequest(
+                f"{self.device_config_file}: nvidia.deviceSplitCount is 0: at least 1 is wanted"
+            )
+        return self.model_copy(update=told)
 
     @property
     def checkpoint_path(self) -> Path:

@@ -71,7 +71,7 @@ async def open_app(settings: Settings) -> AsyncIterator[App]:
 
 
 def _decide(settings: Settings) -> Decide:
-    config = deviceconfig.load(settings.device_config)
+    config = deviceconfig.load(settings.device_config_file)
     for note in config.notes:
         logger.warning("device configuration", extra={"note": note})
     rules = AdmissionRules(

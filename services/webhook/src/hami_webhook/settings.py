@@ -35,7 +35,7 @@ class Settings(BaseSettings):
         default=True,
         description="take pods that name default-scheduler as if they named none",
     )
-    device_config: Path | None = Field(
+    device_config_file: Path | None = Field(
         default=None, description="HAMi's device-config.yaml; absent: the defaults of every vendor"
     )
     enable_ascend: bool = Field(default=False, description="serve the chips of the block vnpus")

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from hamicommon import deviceconfig
 from hamicommon.errors import InvalidRequest, Unavailable
 from hamicommon.k8s.client import open_kube_api
 from pydantic import ValidationError
@@ -41,6 +42,15 @@ def up(
     ] = None,
     node_policy: Annotated[str, typer.Option(help="binpack or spread")] = "binpack",
     gpu_policy: Annotated[str, typer.Option(help="binpack, spread, ...")] = "spread",
+    device_config: Annotated[
+        Path | None, typer.Option(help="HAMi's device-config.yaml, for every service")
+    ] = None,
+    enable_ascend: Annotated[
+        bool, typer.Option("--enable-ascend", help="serve the chips of the block vnpus")
+    ] = False,
+    enable_iluvatar: Annotated[
+        bool, typer.Option("--enable-iluvatar", help="serve the chips of the block iluvatars")
+    ] = False,
     fresh: Annotated[bool, typer.Option("--fresh", help="drop the data of earlier runs")] = False,
     detach: Annotated[bool, typer.Option("--detach", help="return when it is ready")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="print one JSON object")] = False,
@@ -58,6 +68,9 @@ def up(
             kubeconfig=kubeconfig.absolute() if kubeconfig else None,
             node_policy=node_policy,
             gpu_policy=gpu_policy,
+            device_config=device_config.absolute() if device_config else None,
+            enable_ascend=enable_ascend,
+            enable_iluvatar=enable_iluvatar,
         )
     except ValidationError as exc:
         first = exc.errors()[0]
@@ -67,6 +80,8 @@ def up(
     with spoken_errors():
         if kubeconfig is not None and not kubeconfig.exists():
             raise InvalidRequest(f"--kubeconfig {kubeconfig}: no such file")
+        # A mistake in it is told here, not in the logs of three services.
+        deviceconfig.load(options.device_config)
         if fresh:
             control.erase(layout)
         try:

@@ -24,6 +24,11 @@ class UpOptions(BaseModel):
     kubeconfig: Path | None = Field(default=None, description="existing API server, else emulated")
     node_policy: str = Field(default="binpack", pattern="^(binpack|spread)$")
     gpu_policy: str = "spread"
+    device_config: Path | None = Field(
+        default=None, description="HAMi's device-config.yaml, for every service"
+    )
+    enable_ascend: bool = False
+    enable_iluvatar: bool = False
 
     def simulated(self) -> tuple[SimulatedNode, ...]:
         """The nodes as values."""

@@ -60,6 +60,17 @@ class Context:
         """For the scheduler alone."""
         return {"HAMI_REDIS_URL": self.servers.redis.url}
 
+    def vendors_env(self, prefix: str, *, families: bool = True) -> dict[str, str]:
+        """Which vendors a service serves: the same for all of them."""
+        options = self.options
+        env: dict[str, str] = {}
+        if options.device_config is not None:
+            env[f"{prefix}_DEVICE_CONFIG_FILE"] = str(options.device_config)
+        if families:
+            env[f"{prefix}_ENABLE_ASCEND"] = str(options.enable_ascend).lower()
+            env[f"{prefix}_ENABLE_ILUVATAR"] = str(options.enable_iluvatar).lower()
+        return env
+
 
 def script(name: str) -> str:
     """A console script of the environment that runs us."""
@@ -122,6 +133,7 @@ def scheduler(context: Context, after: tuple[str, ...]) -> ChildSpec:
             **context.service_env("scheduler", "hami-scheduler"),
             **context.ledger_env(),
             **context.redis_env(),
+            **context.vendors_env("HAMI_SCHEDULER"),
             "HAMI_SCHEDULER_HTTP_BIND": context.bind("scheduler"),
             "HAMI_SCHEDULER_SCHEDULER_NAME": SCHEDULER_NAME,
             "HAMI_SCHEDULER_NODE_SCHEDULER_POLICY": context.options.node_policy,
@@ -144,6 +156,7 @@ def webhook(context: Context, after: tuple[str, ...]) -> ChildSpec:
         cwd=context.layout.folder,
         env={
             **context.service_env("webhook", "hami-webhook"),
+            **context.vendors_env("HAMI_WEBHOOK"),
             "HAMI_WEBHOOK_HTTP_BIND": context.bind("webhook"),
             "HAMI_WEBHOOK_SCHEDULER_NAME": SCHEDULER_NAME,
             "HAMI_WEBHOOK_TLS_CERT_FILE": str(credentials.certificate("webhook")),
@@ -228,6 +241,7 @@ def agent_env(context: Context, node: str) -> dict[str, str]:
     """What any node-agent of this system must be told, also one that somebody else runs."""
     return {
         **context.service_env(f"node-agent-{node}", agent_user(node)),
+        **context.vendors_env("HAMI_NODE_AGENT", families=False),
         "HAMI_NODE_AGENT_NODE_NAME": node,
         "HAMI_NODE_AGENT_LIBRARY_PATH": str(context.project.libvgpu),
         "HAMI_NODE_AGENT_GRANT_PUBLIC_KEY_FILE": str(context.credentials.grant_public_key),

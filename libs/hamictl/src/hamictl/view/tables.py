@@ -11,6 +11,7 @@ from rich.table import Table
 Row = Mapping[str, Any]
 
 UNKNOWN = "?"
+WHOLE_PERCENT = 100
 
 
 def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
@@ -44,16 +45,47 @@ def devices_table(rows: Iterable[Row], *, short: bool = False) -> Table:
             (
                 of(row["node"]),
                 of(row["index"]),
-                of(row["type"]).removeprefix("NVIDIA "),
+                model(row),
                 of(row["uuid"])[:12] if short else of(row["uuid"]),
-                f"{memory(row['used_memory_mib'])} of {memory(row['memory_mib'])}",
-                f"{row['used_core_percent']} of {row['core_percent']} %",
+                amount(memory(row["used_memory_mib"]), memory(row["memory_mib"])),
+                card_cores(row),
                 f"{row['used_slots']} of {row['slots']}",
                 health(row),
             )
             for row in rows
         ),
     )
+
+
+def model(row: Row) -> str:
+    """The product, with its vendor where the name does not say it."""
+    kind, vendor = of(row["type"]), of(row.get("vendor") or "")
+    if vendor == "NVIDIA":
+        return kind.removeprefix("NVIDIA ")
+    return kind if not vendor or vendor.lower() in kind.lower() else f"{vendor} {kind}"
+
+
+def amount(used: str, capacity: str) -> str:
+    """How much of it is granted; a dash where the vendor's cards are not counted so."""
+    return "-" if capacity == memory(0) else f"{used} of {capacity}"
+
+
+CORE_UNITS = {"AMD": "CUs", "AWSNeuron": "NeuronCores", "Mthreads": "16ths"}
+"""Words of vendors that count cores, not percent; an Ascend chip that registers AI cores too."""
+
+
+def card_cores(row: Row) -> str:
+    """Granted cores in the unit that the vendor counts in."""
+    used, capacity = row["used_core_percent"], row["core_percent"]
+    vendor = of(row.get("vendor") or "")
+    if vendor == "AWSNeuron":
+        # A bitmask: which of the card's cores are taken.
+        return f"{int(used).bit_count()} of {int(capacity).bit_count()} {CORE_UNITS[vendor]}"
+    if not capacity:
+        return "-"
+    if vendor.startswith("Ascend") and capacity != WHOLE_PERCENT:
+        return f"{used} % used, {capacity} AI cores"
+    return f"{used} of {capacity} {CORE_UNITS.get(vendor, '%')}"
 
 
 def health(row: Row) -> str:
