@@ -1,0 +1,353 @@
+"""The cards of a node, and what placed pods hold of them (protocol sheet 1.x, 2.1, 2.2, 4.4).
+
+A card is a dict: `word`, `id`, `index`, `count`, `mem`, `core`, `type`, `numa`, `mode`, `health`,
+`cordoned`, `profiles`, `info`, and what is used of it: `used`, `used_mem`, `used_core`, `mig` (the
+occupied (start, size) pairs) and `classes` (of the pods on it, for MetaX).
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from tests.reference.requests import ASCEND, ILUVATAR
+
+Json = dict[str, Any]
+Card = dict[str, Any]
+
+REGISTER = {
+    "NVIDIA": "hami.io/node-nvidia-register",
+    "XPU": "hami.io/node-register-xpu",
+    "AMD": "hami.io/node-amd-register",
+    "Vastai": "hami.io/node-va-register",
+    "Biren": "hami.io/node-biren-register",
+    **{word: f"hami.io/node-register-{word}" for word in ASCEND},
+}
+CSV_REGISTER = {
+    "DCU": "hami.io/node-dcu-register",
+    **{word: f"hami.io/node-{word}-register" for word in ILUVATAR},
+}
+ALLOCATED = {
+    "NVIDIA": "hami.io/vgpu-devices-allocated",
+    "MLU": "hami.io/cambricon-mlu-devices-allocated",
+    "DCU": "hami.io/dcu-devices-allocated",
+    "GCU": "hami.io/enflame-gcu-devices-allocated",
+    "Enflame": "hami.io/enflame-vgpu-devices-allocated",
+    "Mthreads": "hami.io/mthreads-vgpu-devices-allocated",
+    "Metax-GPU": "hami.io/metax-gpu-devices-allocated",
+    "Metax-SGPU": "hami.io/metax-sgpu-devices-allocated",
+    "kunlun": "hami.io/kunlun-allocated",
+    "XPU": "hami.io/xpu-devices-allocated",
+    "AWSNeuron": "hami.io/aws-neuron-devices-allocated",
+    "AMD": "hami.io/amd-devices-allocated",
+    "Vastai": "hami.io/Vastai-devices-allocated",
+    "Biren": "hami.io/Biren-devices-allocated",
+    **{word: f"hami.io/{word}-devices-allocated" for word in (*ASCEND, *ILUVATAR)},
+}
+
+
+def card(word: str, identity: str, index: int, **fields: Any) -> Card:
+    """A healthy card that nobody uses."""
+    return {
+        "word": word,
+        "id": identity,
+        "index": index,
+        "count": 0,
+        "mem": 0,
+        "core": 0,
+        "type": word,
+        "numa": 0,
+        "mode": "",
+        "health": True,
+        "cordoned": False,
+        "profiles": [],
+        "info": {},
+        "used": 0,
+        "used_mem": 0,
+        "used_core": 0,
+        "mig": [],
+        "classes": [],
+    } | fields
+
+
+def from_json(word: str, text: str) -> list[Card]:
+    """Sheet 2.1.1: what is left out is zero."""
+    found = []
+    for entry in json.loads(text):
+        found.append(
+            card(
+                word,
+                entry["id"],
+                entry.get("index", 0),
+                count=entry.get("count", 0),
+                mem=entry.get("devmem", 0),
+                core=100 if word == "Vastai" else entry.get("devcore", 0),
+                type=entry.get("type", ""),
+                numa=entry.get("numa", 0),
+                mode=entry.get("mode", ""),
+                health=entry.get("health", False),
+                profiles=entry.get("migProfiles", []),
+                info=entry.get("custominfo", {}),
+            )
+        )
+    return found
+
+
+def from_csv(word: str, text: str) -> list[Card]:
+    """Sheet 2.1.2, the form of seven fields."""
+    found = []
+    for segment in text.split(":"):
+        if segment:
+            identity, count, mem, core, kind, numa, health, *rest = segment.split(",")
+            found.append(
+                card(
+                    word,
+                    identity,
+                    int(rest[0]) if rest else 0,
+                    count=int(count),
+                    mem=int(mem),
+                    core=int(core),
+                    type=kind,
+                    numa=int(numa),
+                    health=health == "true",
+                )
+            )
+    return found
+
+
+def from_capacity(word: str, node: Json) -> list[Card]:
+    """Vendors whose plugins only tell the kubelet (sheet 1.3, 1.6, 1.7, 1.9, 1.11, 1.13)."""
+    name = node["metadata"]["name"]
+    capacity = node["status"].get("capacity") or {}
+
+    def number(resource: str) -> int:
+        return int(capacity.get(resource, 0))
+
+    if word == "MLU":
+        cores, units = (
+            number("cambricon.com/mlu.smlu.vcore"),
+            number("cambricon.com/mlu.smlu.vmemory"),
+        )
+        return [
+            card(
+                word,
+                f"{name}-cambricon-mlu-{i}",
+                i,
+                count=100,
+                core=100,
+                mem=units * 256 * 100 // cores,
+            )
+            for i in range(-(-cores // 100))
+        ]
+    if word == "Mthreads":
+        cores, units = number("mthreads.com/sgpu-core"), number("mthreads.com/sgpu-memory")
+        return [
+            card(word, f"{name}-mthreads-{i}", i, count=100, core=16, mem=units * 512 * 16 // cores)
+            for i in range(-(-cores // 16))
+        ]
+    if word == "Metax-GPU":
+        return [
+            card(word, f"{name}-metax-{i}", i, count=1, mem=65536, core=100)
+            for i in range(number("metax-tech.com/gpu"))
+        ]
+    if word == "kunlun":
+        total = number("kunlunxin.com/xpu")
+        return [
+            card(
+                word,
+                f"{name}-kunlun-{i}",
+                i,
+                count=100,
+                mem=98304,
+                core=100,
+                numa=0 if i < total / 2 else 1,
+            )
+            for i in range(total)
+        ]
+    if word == "GCU":
+        return [
+            card(word, f"{name}-GCU-{i}", i, count=1, mem=100, core=100)
+            for i in range(number("enflame.com/gcu"))
+        ]
+    if word == "AWSNeuron":
+        devices, cores = number("aws.amazon.com/neuron"), number("aws.amazon.com/neuroncore")
+        labels = node["metadata"].get("labels") or {}
+        each = cores // devices if devices else 0
+        return [
+            card(
+                word,
+                f"{name}-AWSNeuron-{i}",
+                i,
+                count=each,
+                core=2**each - 1,
+                info={"type": labels.get("node.kubernetes.io/instance-type", "")},
+            )
+            for i in range(devices)
+        ]
+    return []
+
+
+def from_metax(text: str) -> list[Card]:
+    """Sheet 1.8."""
+    return [
+        card(
+            "Metax-SGPU",
+            entry["uuid"],
+            position,
+            count=entry["totalDevCount"],
+            mem=entry["totalVRam"],
+            core=entry["totalCompute"],
+            numa=entry.get("numa", 0),
+            health=entry.get("healthy", False),
+            info={"qos": entry.get("qosPolicy", ""), "zone": entry.get("linkZone", 0)},
+        )
+        for position, entry in enumerate(json.loads(text))
+    ]
+
+
+def from_enflame(node: Json, text: str) -> list[Card]:
+    """Sheet 1.12."""
+    told = json.loads(text)
+    profiles = []
+    for name in told["profiles"]:
+        size, memory = name.split(".")
+        profiles.append((int(size.removesuffix("g")), int(memory.removesuffix("gb"))))
+    profiles.sort()
+    return [
+        card(
+            "Enflame",
+            f"{node['metadata']['name']}-enflame-drs-{device['index']}",
+            int(device["index"]),
+            count=int(device["capacity"]),
+            mem=max(memory for _, memory in profiles) * 1024,
+            core=100,
+            info={"profiles": profiles, "largest": max(size for size, _ in profiles)},
+        )
+        for device in told["devices"]
+    ]
+
+
+def cards_of(node: Json, words: list[str]) -> list[Card]:
+    """All cards of a node, vendor by vendor; nothing is used yet."""
+    annotations = node["metadata"].get("annotations") or {}
+    allocatable = node["status"].get("allocatable") or {}
+    found: list[Card] = []
+    for word in words:
+        if word in REGISTER and REGISTER[word] in annotations:
+            cards = from_json(word, annotations[REGISTER[word]])
+        elif word in CSV_REGISTER and CSV_REGISTER[word] in annotations:
+            cards = from_csv(word, annotations[CSV_REGISTER[word]])
+        elif word == "Metax-SGPU" and "metax-tech.com/node-gpu-devices" in annotations:
+            cards = from_metax(annotations["metax-tech.com/node-gpu-devices"])
+        elif word == "Enflame" and "enflame.com/gcu-drs-capacity" in annotations:
+            cards = from_enflame(node, annotations["enflame.com/gcu-drs-capacity"])
+        else:
+            cards = from_capacity(word, node)
+        if word == "NVIDIA" and int(allocatable.get("nvidia.com/gpu", 0)) == 0:
+            cards = []
+        if word == "AMD" and int((node["status"].get("capacity") or {}).get("amd.com/gpu", 0)) == 0:
+            cards = []
+        found.extend(cards)
+    closed = [entry.strip() for entry in annotations.get("hami.io/device-cordon", "").split(",")]
+    for each in found:
+        if each["word"] == "NVIDIA" and each["id"] in closed:
+            each["cordoned"] = True
+    return found
+
+
+def pair_scores(node: Json) -> dict[str, dict[str, int]]:
+    """Sheet 2.1.3."""
+    text = (node["metadata"].get("annotations") or {}).get("hami.io/node-nvidia-score")
+    return {entry["uuid"]: entry["score"] for entry in json.loads(text)} if text else {}
+
+
+def decode(text: str) -> list[list[tuple[str, int, int]]]:
+    """Sheet 2.2: per container, (id, memory, cores) of every slice."""
+    found = []
+    for piece in text.split(";"):
+        slices = []
+        for entry in piece.split(":"):
+            if "," in entry:
+                identity, _, memory, cores = entry.split(",")[:4]
+                slices.append((identity, int(memory), int(cores)))
+        found.append(slices)
+    return found
+
+
+def put_pods(name: str, cards: list[Card], pods: list[Json]) -> None:
+    """Adds what the pods hold to the cards of node `name` (sheet 4.4)."""
+    for pod in pods:
+        annotations = pod["metadata"].get("annotations") or {}
+        if annotations.get("hami.io/vgpu-node") != name:
+            continue
+        if (pod.get("status") or {}).get("phase") in ("Failed", "Succeeded"):
+            continue
+        reservations = json.loads(annotations.get("hami.io/vgpu-mig-allocations") or "[]")
+        first_app = len((pod.get("spec") or {}).get("initContainers") or [])
+        for word, key in ALLOCATED.items():
+            if key in annotations:
+                held = effective(decode(annotations[key]), first_app)
+                put(word, held, cards, reservations, annotations)
+        put_left_over(cards, reservations)
+
+
+def effective(containers: list[list[tuple[str, int, int]]], first_app: int) -> dict[str, list[int]]:
+    """Per card [slots, memory, cores]: the greater of init (maximum) and app (sum)."""
+    init: dict[str, list[int]] = {}
+    app: dict[str, list[int]] = {}
+    for position, slices in enumerate(containers):
+        for identity, memory, cores in slices:
+            if position < first_app:
+                old = init.get(identity, [1, 0, 0])
+                init[identity] = [1, max(old[1], memory), max(old[2], cores)]
+            else:
+                old = app.get(identity, [0, 0, 0])
+                app[identity] = [old[0] + 1, old[1] + memory, old[2] + cores]
+    found = {}
+    for identity in sorted({*init, *app}):
+        a, b = init.get(identity, [0, 0, 0]), app.get(identity, [0, 0, 0])
+        found[identity] = [max(a[0], b[0], 1), max(a[1], b[1]), max(a[2], b[2])]
+    return found
+
+
+def put(
+    word: str,
+    held: dict[str, list[int]],
+    cards: list[Card],
+    reservations: list[Json],
+    annotations: Json,
+) -> None:
+    """Adds one vendor's part of one pod."""
+    for each in cards:
+        if each["word"] != word or each["id"] not in held:
+            continue
+        slots, memory, cores = held[each["id"]]
+        each["used"] += slots
+        each["used_mem"] += memory
+        each["used_core"] += cores
+        each["classes"].append(annotations.get("metax-tech.com/sgpu-app-class", ""))
+        if word == "NVIDIA":
+            mine = [r for r in reservations if r["gpuUUID"] == each["id"]]
+            if mine and each["mode"] == "hami-core":
+                each["health"] = False
+            if not mine and each["mode"] == "mig":
+                each["health"] = False
+            if mine and each["mode"] == "mig":
+                reservations.remove(mine[0])
+                each["mig"].append((mine[0]["placement"]["start"], mine[0]["placement"]["size"]))
+
+
+def put_left_over(cards: list[Card], reservations: list[Json]) -> None:
+    """Reservations that no slice of the annotation stood for."""
+    for reservation in reservations:
+        named = [c for c in cards if c["word"] == "NVIDIA" and c["id"] == reservation["gpuUUID"]]
+        if not named:
+            for each in cards:
+                if each["word"] == "NVIDIA" and each["mode"] == "mig":
+                    each["health"] = False
+        for each in named:
+            if each["mode"] == "mig":
+                place = reservation["placement"]
+                each["mig"].append((place["start"], place["size"]))
+            else:
+                each["health"] = False

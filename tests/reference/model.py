@@ -1,0 +1,158 @@
+"""The reference model: what every node answers to a pod, by plain loops over plain dicts.
+
+Written from the protocol sheet alone, slow and obvious on purpose. In and out are the cases and the
+answers of `hamictl simulate --jsonl`; the engine must give the same. Where HAMi leaves a tie to
+chance, the model has the engine's stated keys: equal cards keep the order they had, of equal nodes
+the first by name is chosen, vendors are asked in the order of registration.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from tests.reference import fit, fit_special
+from tests.reference.amounts import Malformed
+from tests.reference.fit import Pick
+from tests.reference.inventory import Card, cards_of, pair_scores, put_pods
+from tests.reference.node_scores import node_score, vendor_score
+from tests.reference.requests import READERS, Request, requests_of
+
+Json = dict[str, Any]
+Slots = list[tuple[str, list[Pick]]]
+"""Per container its role and picks."""
+
+
+def answer(case: Json, words: list[str] | None = None) -> Json:
+    """The answer to a case; `words` are the vendors served (None: all)."""
+    given, served = case["in"], list(READERS) if words is None else words
+    names = [node["metadata"]["name"] for node in given["nodes"]]
+    pod = given["pod"]
+    annotations = pod["metadata"].get("annotations") or {}
+    try:
+        containers = [
+            (role, [each for each in asked if each["word"] in served])
+            for role, asked in requests_of(pod)
+        ]
+        fit.check_weights(annotations)
+    except Malformed as exc:
+        failed = {name: {"fits": False, "error": str(exc)} for name in names}
+        return {"nodes": failed, "chosen": None, "error": str(exc)}
+    if not any(asked for _, asked in containers):
+        passed = {name: {"fits": True, "unfiltered": True} for name in names}
+        return {"nodes": passed, "chosen": "unfiltered", "error": ""}
+    nodes: dict[str, Json] = {}
+    scores: dict[str, float] = {}
+    for node in given["nodes"]:
+        name = node["metadata"]["name"]
+        cards = cards_of(node, served)
+        put_pods(name, cards, given["pods"])
+        slots, reason = on_node(node, cards, containers, annotations)
+        if reason:
+            nodes[name] = {"fits": False, "reason": reason}
+            continue
+        nodes[name] = {"fits": True, "cards": written(slots)}
+        scores[name] = float(node_score(cards)) + vendor_score(node, cards, slots, annotations)
+    return {"nodes": nodes, "chosen": choose(scores, annotations), "error": ""}
+
+
+def choose(scores: Mapping[str, float], annotations: Json) -> str | None:
+    """Spread: the lowest score; anything else: the highest; the first by name of equal ones."""
+    if not scores:
+        return None
+    spread = annotations.get("hami.io/node-scheduler-policy", "").strip() == "spread"
+    sign = 1 if spread else -1
+    return min(scores, key=lambda name: (sign * np.float32(scores[name]), name))
+
+
+def on_node(
+    node: Json, cards: list[Card], containers: list[tuple[str, list[Request]]], annotations: Json
+) -> tuple[Slots, str]:
+    """What every container gets on one node, or why it does not fit (sheet 4.6)."""
+    if not cards:
+        return [], "node unregistered"
+    app = copy.deepcopy(cards)
+    slots: Slots = []
+    for role, asked in containers:
+        mine = app if role == "app" else copy.deepcopy(cards)
+        got: list[Pick] = []
+        for request in asked:
+            fit.sort_cards(mine, asked, annotations)
+            earlier = [each for _, picks in slots for each in picks]
+            earlier = [each for each in earlier if each["card"]["word"] == request["word"]]
+            picks, reason = fit_one(node, mine, request, annotations, earlier)
+            if not picks:
+                return [], reason
+            fit.take(picks)
+            got.extend(picks)
+        slots.append((role, got))
+    return slots, ""
+
+
+def fit_one(
+    node: Json, cards: list[Card], request: Request, annotations: Json, earlier: list[Pick]
+) -> tuple[list[Pick], str]:
+    """One request of one container."""
+    word = request["word"]
+    mine = [card for card in cards if card["word"] == word]
+    mig = word == "NVIDIA" and any(card["mode"] == "mig" for card in mine)
+    mode = annotations.get("nvidia.com/vgpu-mode", "")
+    if request["count"] > len(mine) and not (mig and (not mode or "mig" in mode)):
+        return [], "NodeInsufficientDevice"
+    if word == "NVIDIA":
+        return fit.nvidia(mine, request, annotations, earlier, pair_scores(node))
+    if word.startswith("Ascend"):
+        return fit_special.ascend(mine, request, annotations, earlier, node)
+    special = {
+        "AMD": fit_special.amd,
+        "GCU": fit_special.gcu,
+        "Biren": fit_special.biren,
+        "Vastai": fit_special.vastai,
+        "kunlun": fit_special.kunlun,
+        "XPU": fit_special.xpu,
+        "Enflame": fit_special.enflame,
+        "AWSNeuron": fit_special.neuron,
+        "Metax-SGPU": fit_special.metax_sgpu,
+        "Mthreads": fit.same_card,
+        "Metax-GPU": fit.same_card,
+    }
+    return special.get(word, fit.plain)(mine, request, annotations, earlier)
+
+
+def written(slots: Slots) -> Json:
+    """Per vendor word the slices of every container that has some; MIG places beside them."""
+    found: Json = {}
+    for _, picks in slots:
+        by_word: dict[str, list[list[Any]]] = {}
+        for each in picks:
+            card = each["card"]
+            kind = card["type"] if card["word"] == "AMD" else card["word"]
+            by_word.setdefault(card["word"], []).append(
+                [card["id"], kind, each["mem"], each["core"]]
+            )
+        for word, slices in by_word.items():
+            found.setdefault(word, []).append(slices)
+    reservations = [
+        {
+            "containerIndex": container,
+            "deviceIndex": device,
+            "gpuUUID": each["card"]["id"],
+            "profile": each["profile"],
+            "placement": {"start": each["place"][0], "size": each["place"][1]},
+        }
+        for container, (_, picks) in enumerate(slots)
+        for device, each in enumerate(p for p in picks if p["card"]["word"] == "NVIDIA")
+        if "profile" in each
+    ]
+    if reservations:
+        found["mig"] = reservations
+    return found
+
+
+def dumps(value: Json) -> str:
+    """For the message of a failed comparison."""
+    return json.dumps(value, indent=1, sort_keys=True)
