@@ -12,7 +12,7 @@ from tests.servers import Databases, Servers, embedded_servers, migrate
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """`--servers` chooses where the data servers come from, `--cluster` what e2e tests talk to."""
+    """Where data servers come from, what e2e tests talk to, how many random cases are compared."""
     parser.addoption(
         "--servers",
         choices=("embedded", "docker"),
@@ -31,6 +31,15 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         choices=("emulator", "real"),
         default="emulator",
         help="e2e: our API server (default) or the real one of $KUBEBUILDER_ASSETS",
+    )
+    parser.addoption(
+        "--model-cases",
+        type=int,
+        default=600,
+        help="random cases that go through the engine and the reference model (make test-model)",
+    )
+    parser.addoption(
+        "--model-seed", type=int, default=0, help="the first case's seed; each has the next one"
     )
 
     parser.addoption(

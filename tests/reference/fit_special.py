@@ -308,24 +308,26 @@ def ascend(
         collect=topology or modules,
         total_core=lambda card: 100 if soft else int(card["core"]),
     )
+    if modules:
+        chosen = whole_modules(picks, count)
+        return (chosen, "") if len(chosen) == count else short(chosen, reasons, count)
     if len(picks) < count:
         return short(picks, reasons, total)
-    if modules:
-        return whole_modules(picks, count)
     if len(picks) == count or count == 1:
         return picks[:count], ""
     return from_largest_groups(picks, count, "NetworkID"), ""
 
 
-def whole_modules(picks: list[Pick], count: int) -> Picks:
-    """910C: two chips of one module are given together."""
-    pairs: dict[int, list[Pick]] = {}
+def whole_modules(picks: list[Pick], count: int) -> list[Pick]:
+    """910C: the two chips of a module are given together, so an odd number is never met."""
+    modules: dict[int, list[Pick]] = {}
     for each in picks:
-        pairs.setdefault(each["card"]["index"] // 2, []).append(each)
-    chosen = [each for pair in pairs.values() if len(pair) == 2 for each in pair][:count]
-    if len(chosen) < count:
-        return [], f"{len(chosen)}/{count} AllocatedCardsInsufficientRequest" if chosen else ""
-    return chosen, ""
+        modules.setdefault(each["card"]["index"] // 2, []).append(each)
+    chosen: list[Pick] = []
+    for module in modules.values():
+        if len(module) == 2 and len(chosen) < count:
+            chosen += module
+    return chosen
 
 
 # --- MetaX sGPU -----------------------------------------------------------------------------------

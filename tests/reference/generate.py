@@ -23,6 +23,8 @@ MIG_PROFILES = [
     ("3g.20gb", 20480, 42, 4, [(0, 4), (4, 4)]),
     ("7g.40gb", 40960, 100, 8, [(0, 8)]),
 ]
+MIG_SHARE = 0.15
+"""Of the NVIDIA cards."""
 GPU_POLICIES = ["binpack", "spread", "mutex", "numa", "topology-aware", "odd"]
 
 
@@ -134,7 +136,7 @@ def add_cards(r: Random, into: Json, word: str) -> None:
 
 def nvidia_card(r: Random, name: str, index: int) -> Json:
     """A card as the plugin registers it: what is zero is left out."""
-    mig = flip(r, 0.15)
+    mig = flip(r, MIG_SHARE)
     fields: Json = {
         "id": f"GPU-{name}-{index}",
         "index": index,

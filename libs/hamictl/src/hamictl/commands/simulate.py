@@ -77,7 +77,9 @@ def simulate(
     """
     with spoken_errors():
         config = deviceconfig.load(device_config)
-        vendors = Vendors.from_config(config)
+        vendors = Vendors.from_config(
+            config, enable_ascend=enable_ascend, enable_iluvatar=enable_iluvatar
+        )
         policy = pod_policy({keys.NODE_POLICY: node_policy, keys.GPU_POLICY: gpu_policy})
         if jsonl:
             _batch(Simulator(vendors=vendors, defaults=policy))
