@@ -202,11 +202,11 @@ def xpu(cards: list[Card], request: Request, annotations: Json, earlier: list[Pi
         fits = card["health"] and card["mem"] - card["used_mem"] >= request["memory"]
         if card["used"] > 0 and card["used_mem"] / card["used"] != request["memory"]:
             fits = False
+        if mutex and card["used"] > 0:
+            blocked += 1
+            fits = False
         if not uuid_allowed(card, annotations):
             barred += 1
-            fits = False
-        elif mutex and card["used"] > 0:
-            blocked += 1
             fits = False
         free.append(fits)
     chosen = graph_select(cards, free, request["count"])

@@ -82,8 +82,7 @@ def on_node(
         got: list[Pick] = []
         for request in asked:
             fit.sort_cards(mine, asked, annotations)
-            earlier = [each for _, picks in slots for each in picks]
-            earlier = [each for each in earlier if each["card"]["word"] == request["word"]]
+            earlier = earlier_picks(slots, request["word"]) if role == "app" else []
             picks, reason = fit_one(node, mine, request, annotations, earlier)
             if not picks:
                 return [], reason
@@ -91,6 +90,12 @@ def on_node(
             got.extend(picks)
         slots.append((role, got))
     return slots, ""
+
+
+def earlier_picks(slots: Slots, word: str) -> list[Pick]:
+    """What the app containers before got of one vendor; init containers are fitted alone."""
+    apps = [each for role, picks in slots if role == "app" for each in picks]
+    return [each for each in apps if each["card"]["word"] == word]
 
 
 def fit_one(
