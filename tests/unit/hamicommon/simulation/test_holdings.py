@@ -1,6 +1,9 @@
 """What counts as held on a card (protocol sheet 4.4)."""
 
+import json
+
 import pytest
+from hamicommon.domain.devices import DeviceUsage
 from hamicommon.simulation.cluster import Cluster, read_cluster
 
 from tests.unit.hamicommon.simulation.objects import Json, every_vendor, node, placed
@@ -94,3 +97,76 @@ def test_cordoned_cards_are_closed() -> None:
     given = node("n", {}, {}, annotations={"hami.io/device-cordon": f" {CARD} ,"})
     cards = read_cluster([given], [], every_vendor()).view.cards(given["metadata"]["name"])
     assert [card.usage.cordoned for card in cards] == [True, False]
+
+
+MIG_CARD = {"mode": "mig", "count": 7, "devmem": 40960}
+
+
+def place(uuid: str = CARD, start: int = 4) -> Json:
+    return {
+        "containerIndex": 0,
+        "deviceIndex": 0,
+        "gpuUUID": uuid,
+        "profile": "3g.20gb",
+        "placement": {"start": start, "size": 4},
+    }
+
+
+def mig_pod(devices: str, *places: Json) -> Json:
+    pod = placed(devices, on="n")
+    pod["metadata"]["annotations"]["hami.io/vgpu-mig-allocations"] = json.dumps(places)
+    return pod
+
+
+def mig_cards(*pods: Json, first: Json) -> list[DeviceUsage]:
+    cluster = read_cluster([node("n", first, MIG_CARD)], pods, every_vendor())
+    return [state.usage for state in cluster.view.cards(cluster.nodes[0])]
+
+
+def test_placements_of_mig_slices_are_held() -> None:
+    pod = mig_pod(f"{CARD},NVIDIA,20480,42:;", place())
+    card, other = mig_cards(pod, first=MIG_CARD)
+    assert (card.device.healthy, other.device.healthy) == (True, True)
+    assert card.holdings == ({"profile": "3g.20gb", "placement": {"start": 4, "size": 4}},)
+    assert (card.used_slots, card.used_memory_mib, card.used_core_percent) == (1, 20480, 42)
+
+
+@pytest.mark.parametrize(
+    ("pod", "first", "healthy"),
+    [
+        pytest.param(
+            placed(f"{CARD},NVIDIA,20480,42:;", on="n"),
+            MIG_CARD,
+            [False, True],
+            id="a slice of a MIG card without its placement",
+        ),
+        pytest.param(
+            placed(f"{CARD}[0-1],NVIDIA,20480,42:;", on="n"),
+            MIG_CARD,
+            [False, True],
+            id="a slice by a template of HAMi 2.9",
+        ),
+        pytest.param(
+            mig_pod(f"{CARD},NVIDIA,20480,42:;", place()),
+            {},
+            [False, True],
+            id="a placement on a card that is not cut",
+        ),
+        pytest.param(
+            mig_pod(f"{CARD},NVIDIA,20480,42:;", place(), place("GPU-gone")),
+            MIG_CARD,
+            [False, False],
+            id="a placement on a card that is not there",
+        ),
+    ],
+)
+def test_a_mig_card_of_which_the_use_is_unknown_is_closed(
+    pod: Json, first: Json, healthy: list[bool]
+) -> None:
+    assert [card.device.healthy for card in mig_cards(pod, first=first)] == healthy
+
+
+def test_a_malformed_reservation_is_named() -> None:
+    cluster = cluster_of(mig_pod(f"{CARD},NVIDIA,20480,42:;", {"gpuUUID": CARD}))
+    [problem] = cluster.problems
+    assert "MIG reservation 0" in problem

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from hamicommon.domain.devices import DeviceUsage, GpuDevice
 from hamicommon.domain.ids import GpuUuid, NodeName
@@ -11,10 +11,12 @@ from hamicommon.errors import InvalidRequest
 from hamicommon.k8s import annotations as keys
 from hamicommon.placement.view import CardState, ClusterView
 from hamicommon.simulation.holdings import Held, read_holdings
-from hamicommon.vendors.base import JsonObject, PairScores, Vendor
+from hamicommon.vendors.base import JsonObject, PairScores
 from hamicommon.vendors.registry import Vendors
 
 _NOTHING = Held()
+MIG = "mig"
+"""Mode of cards that are cut in hardware; only NVIDIA has such."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,18 +71,25 @@ def _cards_of(
             )
             continue
         if devices and vendor.plugin_alive(node):
-            cards += (_usage(card, held, vendor, cordoned) for card in devices)
+            lost = bool(_reserved(held) - {card.uuid for card in devices})
+            cards += (_usage(card, held, cordoned, lost=lost) for card in devices)
             pairs |= scores
     return cards, pairs
 
 
+def _reserved(held: Mapping[GpuUuid, Held]) -> set[GpuUuid]:
+    return {uuid for uuid, taken in held.items() if taken.reserved}
+
+
 def _usage(
-    card: GpuDevice,
-    held: Mapping[GpuUuid, Held],
-    vendor: Vendor,
-    cordoned: frozenset[GpuUuid],
+    card: GpuDevice, held: Mapping[GpuUuid, Held], cordoned: frozenset[GpuUuid], *, lost: bool
 ) -> DeviceUsage:
     taken = held.get(card.uuid, _NOTHING)
+    # Fail closed, as HAMi: what is taken of the card is not known (sheet 4.4).
+    if card.mode == MIG and (taken.unreserved or lost):
+        card = replace(card, healthy=False, health_reason="a pod's MIG placement is unknown")
+    elif card.mode != MIG and taken.reserved:
+        card = replace(card, healthy=False, health_reason="a pod has a MIG placement on it")
     return DeviceUsage(
         device=card,
         used_slots=taken.slots,

@@ -7,16 +7,16 @@ terminal. A pod with a deletionTimestamp still counts: its containers may run un
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from hamicommon.domain.allocations import ContainerGrant, footprints
 from hamicommon.domain.ids import GpuUuid, NodeName
 from hamicommon.errors import InvalidRequest
 from hamicommon.k8s import annotations as keys
-from hamicommon.k8s.mig import decode_reservations, with_reservations
-from hamicommon.vendors.base import JsonObject
+from hamicommon.k8s.mig import decode_reservations
+from hamicommon.vendors.base import JsonObject, RestoresDetails, Vendor
 from hamicommon.vendors.registry import Vendors
 
 _TERMINAL = frozenset({"Succeeded", "Failed"})
@@ -31,6 +31,10 @@ class Held:
     core_percent: int = 0
     details: list[Mapping[str, Any]] = field(default_factory=list)
     """See `DeviceUsage.holdings`."""
+    reserved: bool = False
+    """A pod has a MIG placement on it."""
+    unreserved: bool = False
+    """A pod has a slice of it and no MIG placement: on a MIG card nobody knows what is taken."""
 
 
 @dataclass(slots=True)
@@ -50,7 +54,8 @@ def read_holdings(pods: Iterable[JsonObject], vendors: Vendors) -> Holdings:
         if not node or (pod.get("status") or {}).get("phase") in _TERMINAL:
             continue
         try:
-            grants = _grants(pod, vendors)
+            grants = [_grants(pod, vendor) for vendor in vendors]
+            places = _mig_places(pod)
         except InvalidRequest as exc:
             metadata = pod.get("metadata") or {}
             name = f"{metadata.get('namespace') or 'default'}/{metadata.get('name', '')}"
@@ -58,13 +63,19 @@ def read_holdings(pods: Iterable[JsonObject], vendors: Vendors) -> Holdings:
             continue
         cards = found.cards.setdefault(NodeName(node), defaultdict(Held))
         for grant in grants:
-            _add(cards, grant)
+            _add(cards, grant, places.keys())
+        for uuid, details in places.items():
+            cards[uuid].details += details
+            cards[uuid].reserved = True
     return found
 
 
-def _add(cards: dict[GpuUuid, Held], containers: Sequence[ContainerGrant]) -> None:
+def _add(
+    cards: dict[GpuUuid, Held], containers: Sequence[ContainerGrant], placed: Collection[str]
+) -> None:
     for taken in footprints(containers):
         held = cards[taken.uuid]
+        held.unreserved = held.unreserved or taken.uuid not in placed
         held.slots += taken.slots
         held.memory_mib += taken.memory_mib
         held.core_percent += taken.core_percent
@@ -74,28 +85,43 @@ def _add(cards: dict[GpuUuid, Held], containers: Sequence[ContainerGrant]) -> No
                 cards[share.uuid].details.append(share.detail)
 
 
-def _grants(pod: JsonObject, vendors: Vendors) -> list[list[ContainerGrant]]:
-    """Per vendor, what each of the pod's containers holds.
+def _grants(pod: JsonObject, vendor: Vendor) -> list[ContainerGrant]:
+    """What each of the pod's containers holds of one vendor; empty when it holds nothing.
 
-    Raises: InvalidRequest when one of the annotations is malformed.
+    Raises: InvalidRequest when the annotation is malformed.
     """
-    written = keys.annotations_of(pod)
+    text = keys.annotations_of(pod).get(vendor.keys.allocated) if vendor.keys.allocated else None
+    if not text:
+        return []
     init = (pod.get("spec") or {}).get("initContainers") or ()
-    reserved = decode_reservations(written.get(keys.MIG_ALLOCATIONS, ""))
-    found = []
-    for vendor in vendors:
-        text = written.get(vendor.keys.allocated) if vendor.keys.allocated else None
-        if text:
-            grants = [
-                ContainerGrant(
-                    index=index,
-                    name="",
-                    # By position alone, as HAMi: also where it left out the entry of an init
-                    # container without a card (trap S1), and for sidecars, too.
-                    role="init" if index < len(init) else "app",
-                    shares=shares,
-                )
-                for index, shares in enumerate(keys.decode_pod_devices(text))
-            ]
-            found.append(with_reservations(grants, reserved))
+    containers = keys.decode_pod_devices(text)
+    if isinstance(vendor, RestoresDetails):
+        containers = tuple(
+            tuple(
+                replace(share, detail=vendor.detail_of(share, keys.annotations_of(pod)))
+                for share in shares
+            )
+            for shares in containers
+        )
+    return [
+        ContainerGrant(
+            index=index,
+            name="",
+            # By position alone, as HAMi: also where it left out the entry of an init container
+            # without a card (trap S1), and for sidecars, too.
+            role="init" if index < len(init) else "app",
+            shares=shares,
+        )
+        for index, shares in enumerate(containers)
+    ]
+
+
+def _mig_places(pod: JsonObject) -> dict[GpuUuid, list[Mapping[str, Any]]]:
+    """Per card, the MIG slices that the pod's reservation annotation names (sheet 2.6).
+
+    Raises: InvalidRequest when it is malformed.
+    """
+    found: dict[GpuUuid, list[Mapping[str, Any]]] = defaultdict(list)
+    for one in decode_reservations(keys.annotations_of(pod).get(keys.MIG_ALLOCATIONS, "")):
+        found[one.card].append(one.slice.detail)
     return found

@@ -11,9 +11,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from types import MappingProxyType
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
-from hamicommon.domain.allocations import ContainerGrant
+from hamicommon.domain.allocations import ContainerGrant, DeviceShare
 from hamicommon.domain.devices import GpuDevice
 from hamicommon.domain.ids import GpuUuid, NodeName
 from hamicommon.domain.requests import DeviceRequest, Selection
@@ -156,3 +156,11 @@ class Vendor(Protocol):
 
         Raises: InvalidRequest when the container asks for something that can never be given.
         """
+
+
+@runtime_checkable
+class RestoresDetails(Protocol):
+    """A vendor whose slices have details that can be read from a placed pod."""
+
+    def detail_of(self, share: DeviceShare, annotations: Mapping[str, str]) -> Mapping[str, Any]:
+        """`DeviceShare.detail` of a slice that was read from the pod's annotations."""
