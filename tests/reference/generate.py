@@ -23,7 +23,7 @@ MIG_PROFILES = [
     ("3g.20gb", 20480, 42, 4, [(0, 4), (4, 4)]),
     ("7g.40gb", 40960, 100, 8, [(0, 8)]),
 ]
-MIG_SHARE = 0.15
+MIG_SHARE = 0.0
 """Of the NVIDIA cards."""
 GPU_POLICIES = ["binpack", "spread", "mutex", "numa", "topology-aware", "odd"]
 

@@ -50,11 +50,18 @@ def test_people_get_a_table_and_a_sentence_per_pod(dump: Path, manifest: Path) -
 
     assert result.exit_code == 0, result.output
     assert "Service/web left out" in result.output
-    assert "default/small would go to n1; it fits on 1 of 2 nodes." in result.output
-    assert "default/web-0 would go to n1" in result.output
-    assert "default/web-1 fits nowhere:" in result.output
-    assert "1 card with too little memory (4000 MiB wanted, at most 500 MiB free)" in result.output
-    assert "n2: it tells of no card, or its device plugin is away." in result.output
+    assert "default/small would go to n1: n1 is the only one of 2 nodes that fits" in result.output
+    assert "default/web-0 would go to n1:" in result.output
+    assert "default/web-1 fits nowhere: no card of 1 on 1 node has 4000 MiB free" in result.output
+    assert "  fits if nvidia.com/gpumem <= 500 MiB" in result.output
+
+
+def test_pods_whose_end_would_help_are_named(tmp_path: Path, manifest: Path) -> None:
+    items = [node("n1", {}), placed("GPU-n1-0,NVIDIA,6000,0:;", on="n1")]
+    path = tmp_path / "dump.json"
+    path.write_text(json.dumps(items))
+    result = simulate("--cluster", path, "-f", manifest)
+    assert "  fits when pod team/old on n1 ends" in result.output
 
 
 def test_programs_get_the_same_as_json(dump: Path, manifest: Path) -> None:

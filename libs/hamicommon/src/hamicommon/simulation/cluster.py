@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from hamicommon.domain.devices import DeviceUsage, GpuDevice
 from hamicommon.domain.ids import GpuUuid, NodeName
 from hamicommon.errors import InvalidRequest
+from hamicommon.explain.counterfactuals import Holding
 from hamicommon.k8s import annotations as keys
 from hamicommon.placement.view import CardState, ClusterView
 from hamicommon.simulation.holdings import Held, read_holdings
@@ -29,6 +30,8 @@ class Cluster:
     problems: tuple[str, ...] = ()
     """What could not be read and is therefore left out, one sentence each."""
     pair_scores: Mapping[NodeName, PairScores] = field(default_factory=dict)
+    by_pod: tuple[Holding, ...] = ()
+    """What every placed pod holds."""
 
 
 def read_cluster(
@@ -52,7 +55,13 @@ def read_cluster(
         if cards:
             view.set_node(name, [CardState(card, 1) for card in cards], pair_scores=pairs)
             pair_scores[name] = pairs
-    return Cluster(view=view, nodes=tuple(names), problems=tuple(problems), pair_scores=pair_scores)
+    return Cluster(
+        view=view,
+        nodes=tuple(names),
+        problems=tuple(problems),
+        pair_scores=pair_scores,
+        by_pod=tuple(held.by_pod),
+    )
 
 
 def _cards_of(

@@ -14,6 +14,7 @@ from typing import Any
 from hamicommon.domain.allocations import ContainerGrant, footprints
 from hamicommon.domain.ids import GpuUuid, NodeName
 from hamicommon.errors import InvalidRequest
+from hamicommon.explain.counterfactuals import Holding
 from hamicommon.k8s import annotations as keys
 from hamicommon.k8s.mig import decode_reservations
 from hamicommon.vendors.base import JsonObject, RestoresDetails, Vendor
@@ -42,6 +43,8 @@ class Holdings:
     """What pods hold, by node and card."""
 
     cards: dict[NodeName, dict[GpuUuid, Held]] = field(default_factory=dict)
+    by_pod: list[Holding] = field(default_factory=list)
+    """The same pod by pod, to say whose end would help."""
     problems: list[str] = field(default_factory=list)
     """Pods that could not be read, one sentence each; they hold nothing here, as in HAMi."""
 
@@ -53,17 +56,18 @@ def read_holdings(pods: Iterable[JsonObject], vendors: Vendors) -> Holdings:
         node = keys.annotations_of(pod).get(keys.ASSIGNED_NODE)
         if not node or (pod.get("status") or {}).get("phase") in _TERMINAL:
             continue
+        metadata = pod.get("metadata") or {}
+        name = f"{metadata.get('namespace') or 'default'}/{metadata.get('name', '')}"
         try:
             grants = [_grants(pod, vendor) for vendor in vendors]
             places = _mig_places(pod)
         except InvalidRequest as exc:
-            metadata = pod.get("metadata") or {}
-            name = f"{metadata.get('namespace') or 'default'}/{metadata.get('name', '')}"
             found.problems.append(f"pod {name} is not counted: {exc}")
             continue
         cards = found.cards.setdefault(NodeName(node), defaultdict(Held))
         for grant in grants:
             _add(cards, grant, places.keys())
+            found.by_pod += _of_pod(name, NodeName(node), grant, places)
         for uuid, details in places.items():
             cards[uuid].details += details
             cards[uuid].reserved = True
@@ -83,6 +87,30 @@ def _add(
         for share in container.shares:
             if share.detail:
                 cards[share.uuid].details.append(share.detail)
+
+
+def _of_pod(
+    name: str,
+    node: NodeName,
+    containers: Sequence[ContainerGrant],
+    places: Mapping[GpuUuid, list[Mapping[str, Any]]],
+) -> list[Holding]:
+    shares = [share for container in containers for share in container.shares]
+    return [
+        Holding(
+            pod=name,
+            node=node,
+            uuid=taken.uuid,
+            slots=taken.slots,
+            memory_mib=taken.memory_mib,
+            core_percent=taken.core_percent,
+            details=(
+                *(share.detail for share in shares if share.uuid == taken.uuid and share.detail),
+                *places.get(taken.uuid, ()),
+            ),
+        )
+        for taken in footprints(containers)
+    ]
 
 
 def _grants(pod: JsonObject, vendor: Vendor) -> list[ContainerGrant]:

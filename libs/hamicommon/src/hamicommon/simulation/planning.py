@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from datetime import datetime
+from functools import partial
 
 from hamicommon.admission.mutation import fill_in
 from hamicommon.domain.allocations import ContainerGrant, footprints
@@ -17,8 +18,10 @@ from hamicommon.domain.devices import DeviceUsage
 from hamicommon.domain.ids import NodeName
 from hamicommon.domain.requests import Policy
 from hamicommon.errors import InvalidRequest
+from hamicommon.explain.counterfactuals import Circumstances, counterfactuals
+from hamicommon.explain.sentence import placed_sentence, refusal_sentence
 from hamicommon.k8s.resources import DEFAULT_POLICY
-from hamicommon.placement.view import CardState
+from hamicommon.placement.view import CardState, ClusterView
 from hamicommon.simulation.cases import as_json
 from hamicommon.simulation.cluster import Cluster
 from hamicommon.simulation.verdict import NodeVerdict, Verdict, judge
@@ -35,6 +38,10 @@ class Planned:
     verdict: Verdict
     warnings: tuple[str, ...] = ()
     """What the webhook would say to the user."""
+    summary: str = ""
+    """Why it would go there, or nowhere, in one sentence."""
+    changes: tuple[str, ...] = ()
+    """What would let a pod fit that fits nowhere; each alone suffices."""
 
     def as_json(self) -> JsonObject:
         """The answer in the form of `cases`, with annotations as our own scheduler writes them."""
@@ -42,6 +49,8 @@ class Planned:
             "name": self.name,
             "namespace": self.namespace,
             "warnings": list(self.warnings),
+            "summary": self.summary,
+            "changes": list(self.changes),
         } | as_json(self.verdict)
 
 
@@ -85,7 +94,54 @@ def planned(
             verdict=Verdict(nodes=denied, error=f"denied at admission: {exc}"),
         )
     verdict = judge(admitted, cluster, vendors, now=now, defaults=defaults)
-    return Planned(name=name, namespace=namespace, verdict=verdict, warnings=warnings)
+    return Planned(
+        name=name,
+        namespace=namespace,
+        verdict=verdict,
+        warnings=warnings,
+        summary=summary_of(verdict, cluster),
+        changes=tuple(_changes(verdict, cluster, vendors)),
+    )
+
+
+def summary_of(verdict: Verdict, cluster: Cluster) -> str:
+    """The sentence of the pod's event, as the scheduler would write it; empty for a mistake."""
+    if verdict.unfiltered:
+        return "it asks for no card, so kube-scheduler alone decides"
+    if verdict.request is None or verdict.refusal is None:
+        return ""
+    if verdict.chosen is not None:
+        return placed_sentence(
+            verdict.request,
+            verdict.chosen,
+            fitting=sum(node.fits for node in verdict.nodes.values()),
+            candidates=len(verdict.nodes),
+            kept=False,
+        )
+    devices = [[state.usage.device for state in cluster.view.cards(node)] for node in cluster.nodes]
+    tables = verdict.refusal.shortfalls.tables
+    return refusal_sentence(verdict.request, tables, devices, candidates=len(verdict.nodes))
+
+
+def _changes(verdict: Verdict, cluster: Cluster, vendors: Vendors) -> Iterator[str]:
+    if verdict.request is None or verdict.unfiltered or verdict.chosen is not None:
+        return
+    about = Circumstances(holdings=cluster.by_pod, names=_resource_names(vendors))
+    new_view = partial(ClusterView, vendors.rules)
+    for change in counterfactuals(verdict.request, cluster.view, cluster.nodes, about, new_view):
+        yield change.text
+
+
+def _resource_names(vendors: Vendors) -> dict[str, dict[str, str]]:
+    return {
+        vendor.word: {
+            "count": vendor.resources.count,
+            "memory": vendor.resources.memory or "memory",
+            "percent": vendor.resources.memory_percent or "memory percentage",
+            "core": vendor.resources.core or "cores",
+        }
+        for vendor in vendors
+    }
 
 
 def _take(cluster: Cluster, node: NodeName, containers: tuple[ContainerGrant, ...]) -> None:

@@ -13,7 +13,7 @@ from hamicommon.domain.requests import PodRequest, Policy
 from hamicommon.errors import InvalidRequest
 from hamicommon.k8s.resources import DEFAULT_POLICY, pod_request
 from hamicommon.placement.place import decide, feasible
-from hamicommon.placement.refusal import Shortfall
+from hamicommon.placement.refusal import Refusal
 from hamicommon.placement.view import ClusterView
 from hamicommon.simulation.cluster import Cluster
 from hamicommon.vendors.base import JsonObject, Placed
@@ -32,8 +32,6 @@ class NodeVerdict:
     annotations: Mapping[str, str] = field(default_factory=dict)
     """What all vendors would write on the pod, with the times of the given moment."""
     score: float = 0.0
-    shortfalls: tuple[Shortfall, ...] = ()
-    """Why single cards were refused."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,6 +44,10 @@ class Verdict:
     """The pod asks for no card: kube-scheduler alone decides, every node is let through."""
     error: str = ""
     """Why nothing could be decided: the pod's own mistake."""
+    request: PodRequest | None = None
+    """What the pod asks for; None when that could not be read."""
+    refusal: Refusal | None = None
+    """Of the nodes that do not fit."""
 
 
 def judge(
@@ -70,18 +72,14 @@ def judge(
     for name in cluster.nodes:
         placement = found.placements.get(name)
         if placement is None:
-            nodes[name] = NodeVerdict(
-                fits=False,
-                reason=found.refusal.reasons[name],
-                shortfalls=found.refusal.shortfalls.get(name, ()),
-            )
+            nodes[name] = NodeVerdict(fits=False, reason=found.refusal.reasons[name])
         else:
             nodes[name] = _fitting(placement, request, cluster.view, vendors, now)
     chosen = None
     if found.placements:
         best = decide(request, cluster.view, candidates=tuple(found.placements)).placement
         chosen = None if best is None else best.node
-    return Verdict(nodes=nodes, chosen=chosen)
+    return Verdict(nodes=nodes, chosen=chosen, request=request, refusal=found.refusal)
 
 
 def _fitting(
