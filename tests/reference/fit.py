@@ -43,6 +43,7 @@ def take(picks: list[Pick]) -> None:
             card["mig"].append(each["place"])
         if "class" in each:
             card["classes"].append(each["class"])
+            card["policies"].append(each["policy"])
 
 
 # --- what the annotations say of a card -----------------------------------------------------------

@@ -348,7 +348,9 @@ def metax_sgpu(
             reasons[why] += 1
         else:
             given = 0 if mine == "online" else cores
-            picks.append(pick(card, memory, given, **{"class": mine}))
+            plain = cores == 100 or mine == "online"
+            policy = "" if plain else request["extra"]["qos"]
+            picks.append(pick(card, memory, given, **{"class": mine, "policy": policy}))
     if len(picks) < count:
         return short(picks, reasons, len(cards))
     if len(picks) == count:
@@ -366,11 +368,12 @@ def sgpu_why_not(card: Card, request: Request, annotations: Json, memory: int, c
     if not card["health"]:
         return "CardUnhealthy"
     if card["used"]:
-        classed = any(each for each in card["classes"])
+        classed = any(card["classes"])
         if classed != bool(mine) or (mine == "offline" and "online" in card["classes"]):
             return "CardAppClassMismatch"
-    qos = card["info"]["qos"]
-    if not online and card["used"] and cores != 100 and qos not in ("", request["extra"]["qos"]):
+    held = [policy for policy in card["policies"] if policy] or [card["info"]["qos"]]
+    other = any(policy not in ("", request["extra"]["qos"]) for policy in held)
+    if not online and card["used"] and cores != 100 and other:
         return "CardQosPolicyMismatch"
     if not uuid_allowed(card, annotations):
         return "CardUuidMismatch"

@@ -271,6 +271,8 @@ def placed(r: Random, on: Json, number: int) -> Json | None:
         annotations["hami.io/vgpu-mig-allocations"] = json.dumps(reservations)
     if word == "Metax-SGPU" and flip(r, 0.5):
         annotations["metax-tech.com/sgpu-app-class"] = r.choice(["online", "offline"])
+    if word == "Metax-SGPU" and flip(r, 0.5):
+        annotations["metax-tech.com/sgpu-qos-policy"] = r.choice(["best-effort", "fixed-share"])
     return {
         "kind": "Pod",
         "metadata": {

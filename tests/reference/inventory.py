@@ -2,7 +2,7 @@
 
 A card is a dict: `word`, `id`, `index`, `count`, `mem`, `core`, `type`, `numa`, `mode`, `health`,
 `cordoned`, `profiles`, `info`, and what is used of it: `used`, `used_mem`, `used_core`, `mig` (the
-occupied (start, size) pairs) and `classes` (of the pods on it, for MetaX).
+occupied (start, size) pairs), and for MetaX `classes` and `policies` of the slices on it.
 """
 
 from __future__ import annotations
@@ -67,6 +67,7 @@ def card(word: str, identity: str, index: int, **fields: Any) -> Card:
         "used_core": 0,
         "mig": [],
         "classes": [],
+        "policies": [],
     } | fields
 
 
@@ -286,8 +287,10 @@ def put_pods(name: str, cards: list[Card], pods: list[Json]) -> None:
         first_app = len((pod.get("spec") or {}).get("initContainers") or [])
         for word, key in ALLOCATED.items():
             if key in annotations:
-                held = effective(decode(annotations[key]), first_app)
-                put(word, held, cards, reservations, annotations)
+                containers = decode(annotations[key])
+                put(word, effective(containers, first_app), cards, reservations)
+                if word == "Metax-SGPU":
+                    remember(containers, cards, annotations)
         put_left_over(cards, reservations)
 
 
@@ -315,7 +318,6 @@ def put(
     held: dict[str, list[int]],
     cards: list[Card],
     reservations: list[Json],
-    annotations: Json,
 ) -> None:
     """Adds one vendor's part of one pod."""
     for each in cards:
@@ -325,7 +327,6 @@ def put(
         each["used"] += slots
         each["used_mem"] += memory
         each["used_core"] += cores
-        each["classes"].append(annotations.get("metax-tech.com/sgpu-app-class", ""))
         if word == "NVIDIA":
             mine = [r for r in reservations if r["gpuUUID"] == each["id"]]
             if mine and each["mode"] == "hami-core":
@@ -335,6 +336,21 @@ def put(
             if mine and each["mode"] == "mig":
                 reservations.remove(mine[0])
                 each["mig"].append((mine[0]["placement"]["start"], mine[0]["placement"]["size"]))
+
+
+def remember(
+    containers: list[list[tuple[str, int, int]]], cards: list[Card], annotations: Json
+) -> None:
+    """Class and QoS policy of every MetaX slice (HAMi: of every pod, until the node reports it)."""
+    pod_class = annotations.get("metax-tech.com/sgpu-app-class", "")
+    policy = annotations.get("metax-tech.com/sgpu-qos-policy", "best-effort")
+    for slices in containers:
+        for identity, _, cores in slices:
+            for each in cards:
+                if each["id"] == identity:
+                    each["classes"].append(pod_class)
+                    plain = cores == 100 or pod_class == "online"
+                    each["policies"].append("" if plain else policy)
 
 
 def put_left_over(cards: list[Card], reservations: list[Json]) -> None:

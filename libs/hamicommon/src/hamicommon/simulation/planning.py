@@ -19,7 +19,7 @@ from hamicommon.domain.ids import NodeName
 from hamicommon.domain.requests import Policy
 from hamicommon.errors import InvalidRequest
 from hamicommon.explain.counterfactuals import Circumstances, counterfactuals
-from hamicommon.explain.sentence import placed_sentence, refusal_sentence
+from hamicommon.explain.sentence import placed_sentence, refusal_sentence, stock_of
 from hamicommon.k8s.resources import DEFAULT_POLICY
 from hamicommon.placement.view import CardState, ClusterView
 from hamicommon.simulation.cases import as_json
@@ -111,16 +111,15 @@ def summary_of(verdict: Verdict, cluster: Cluster) -> str:
     if verdict.request is None or verdict.refusal is None:
         return ""
     if verdict.chosen is not None:
+        scores = {name: node.score for name, node in verdict.nodes.items() if node.fits}
         return placed_sentence(
-            verdict.request,
-            verdict.chosen,
-            fitting=sum(node.fits for node in verdict.nodes.values()),
-            candidates=len(verdict.nodes),
-            kept=False,
+            verdict.request, verdict.chosen, scores, candidates=len(verdict.nodes)
         )
-    devices = [[state.usage.device for state in cluster.view.cards(node)] for node in cluster.nodes]
+    stock = stock_of(
+        state.usage.device for node in cluster.nodes for state in cluster.view.cards(node)
+    )
     tables = verdict.refusal.shortfalls.tables
-    return refusal_sentence(verdict.request, tables, devices, candidates=len(verdict.nodes))
+    return refusal_sentence(verdict.request, tables, stock, candidates=len(verdict.nodes))
 
 
 def _changes(verdict: Verdict, cluster: Cluster, vendors: Vendors) -> Iterator[str]:
