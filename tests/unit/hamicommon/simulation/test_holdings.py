@@ -102,13 +102,13 @@ def test_cordoned_cards_are_closed() -> None:
 MIG_CARD = {"mode": "mig", "count": 7, "devmem": 40960}
 
 
-def place(uuid: str = CARD, start: int = 4) -> Json:
+def place(uuid: str = CARD, *, device: int = 0) -> Json:
     return {
         "containerIndex": 0,
-        "deviceIndex": 0,
+        "deviceIndex": device,
         "gpuUUID": uuid,
         "profile": "3g.20gb",
-        "placement": {"start": start, "size": 4},
+        "placement": {"start": 4, "size": 4},
     }
 
 
@@ -153,7 +153,7 @@ def test_placements_of_mig_slices_are_held() -> None:
             id="a placement on a card that is not cut",
         ),
         pytest.param(
-            mig_pod(f"{CARD},NVIDIA,20480,42:;", place(), place("GPU-gone")),
+            mig_pod(f"{CARD},NVIDIA,20480,42:;", place(), place("GPU-gone", device=1)),
             MIG_CARD,
             [False, False],
             id="a placement on a card that is not there",
