@@ -23,7 +23,7 @@ MIG_PROFILES = [
     ("3g.20gb", 20480, 42, 4, [(0, 4), (4, 4)]),
     ("7g.40gb", 40960, 100, 8, [(0, 8)]),
 ]
-MIG_SHARE = 0.0
+MIG_SHARE = 0.15
 """Of the NVIDIA cards."""
 GPU_POLICIES = ["binpack", "spread", "mutex", "numa", "topology-aware", "odd"]
 
@@ -143,7 +143,7 @@ def nvidia_card(r: Random, name: str, index: int) -> Json:
         "count": 7 if mig else r.choice([1, 2, 10]),
         "devmem": 40960 if mig else r.choice([8000, 40960, 16001]),
         "devcore": r.choice([100, 100, 200, 300]) if not mig else 100,
-        "type": r.choice(NVIDIA_TYPES),
+        "type": NVIDIA_TYPES[0] if mig else r.choice(NVIDIA_TYPES),
         "numa": index // 2 % 2 if flip(r, 0.8) else r.randint(0, 1),
         "mode": "mig" if mig else r.choice(["hami-core"] * 8 + ["", "mps"]),
         "health": not flip(r, 0.08),
@@ -428,13 +428,20 @@ def asking(r: Random, nodes: list[Json], words: list[str]) -> Json:
         spec["initContainers"] = [container(f"i{n}") for n in range(r.choice([1, 1, 2]))]
         if flip(r, 0.3):
             spec["initContainers"][0]["restartPolicy"] = "Always"
+    annotations = wishes(r, nodes, words)
+    if "topology-aware" in annotations.get("hami.io/gpu-scheduler-policy", ""):
+        # All sets of MIG slices are compared: of eight cards' slices millions of sets.
+        for each in [*spec["containers"], *spec.get("initContainers", [])]:
+            asked = each["resources"]["limits"]
+            if int(asked.get("nvidia.com/gpu", 0)) > 2:
+                asked["nvidia.com/gpu"] = "2"
     return {
         "kind": "Pod",
         "metadata": {
             "name": "new",
             "namespace": "default",
             "uid": "uid",
-            "annotations": wishes(r, nodes, words),
+            "annotations": annotations,
         },
         "spec": spec,
     }

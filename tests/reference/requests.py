@@ -126,9 +126,6 @@ def metax_sgpu(container: Json, annotations: Json) -> Request | None:
     count = within(whole(container, "metax-tech.com/sgpu", limits_only=True), 0)
     if not count:
         return None
-    pod_class = annotations.get("metax-tech.com/sgpu-app-class", "")
-    if pod_class and count != 1:
-        raise Malformed(f"app-class pod must request single device, not {count}")
     cores = within(whole(container, "metax-tech.com/vcore", limits_only=True), 0)
     amount = written(container, "metax-tech.com/vmemory", limits_only=True)
     number = whole(container, "metax-tech.com/vmemory", limits_only=True) or 0
@@ -141,7 +138,7 @@ def metax_sgpu(container: Json, annotations: Json) -> Request | None:
         percent=None if memory else 100,
         cores=100 if cores is None else cores,
         extra={
-            "class": pod_class,
+            "class": annotations.get("metax-tech.com/sgpu-app-class", ""),
             "qos": annotations.get("metax-tech.com/sgpu-qos-policy", "best-effort"),
             "topology": annotations.get("metax-tech.com/sgpu-topology-aware", ""),
         },

@@ -293,7 +293,8 @@ class _Choice:
         chosen = [self._chosen(position) for position in kept.tolist()]
         plain = np.array([answer is None for answer in chosen])
         places = np.zeros((len(kept), count), np.int64)
-        places[plain] = self._places(kept[plain], count)
+        if plain.any():
+            places[plain] = self._places(kept[plain], count)
         picks = self._standard(places, kept, container)
         picks.chosen = chosen
         for number, answer in enumerate(chosen):
