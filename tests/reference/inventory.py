@@ -343,7 +343,7 @@ def remember(
 ) -> None:
     """Class and QoS policy of every MetaX slice (HAMi: of every pod, until the node reports it)."""
     pod_class = annotations.get("metax-tech.com/sgpu-app-class", "")
-    policy = annotations.get("metax-tech.com/sgpu-qos-policy", "best-effort")
+    policy = annotations.get("metax-tech.com/sgpu-qos-policy", "")
     for slices in containers:
         for identity, _, cores in slices:
             for each in cards:

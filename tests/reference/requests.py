@@ -139,7 +139,7 @@ def metax_sgpu(container: Json, annotations: Json) -> Request | None:
         cores=100 if cores is None else cores,
         extra={
             "class": annotations.get("metax-tech.com/sgpu-app-class", ""),
-            "qos": annotations.get("metax-tech.com/sgpu-qos-policy", "best-effort"),
+            "qos": annotations.get("metax-tech.com/sgpu-qos-policy", ""),
             "topology": annotations.get("metax-tech.com/sgpu-topology-aware", ""),
         },
     )
