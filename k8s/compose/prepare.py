@@ -12,11 +12,13 @@ import sys
 from pathlib import Path
 
 import yaml
+from hamicommon import deviceconfig
 from hamicommon.admission.registration import Registration, webhook_configuration
 from hamicommon.errors import Conflict
 from hamicommon.k8s.client import open_kube_api
+from hamicommon.vendors.registry import Vendors
 from hamictl.local.credentials import ensure_credentials
-from hamictl.local.kubernetes import MANAGED_RESOURCES, scheduler_configuration
+from hamictl.local.kubernetes import scheduler_configuration
 from hamictl.local.nodes import fakegpu_config, simulated_nodes
 from hamictl.servers.kubeconfig import kubeconfig
 
@@ -42,11 +44,17 @@ def files() -> None:
         kubeconfig_path=str(KUBECONFIG),
         extender_url="http://scheduler:9443",
         scheduler_name="hami-scheduler",
+        resources=served().resource_names,
     )
     (SHARED / "kube-scheduler.yaml").write_text(yaml.safe_dump(scheduler))
     (node,) = simulated_nodes(count=1, gpus=GPUS, model=MODEL, memory_mib=MEMORY_MIB)
     driver = fakegpu_config(node, system="compose", state=str(NODE / "fakegpu.state"))
     (SHARED / "fakegpu.json").write_text(json.dumps(driver, indent=2))
+
+
+def served() -> Vendors:
+    """The services of docker-compose.yml start with HAMi's default device configuration."""
+    return Vendors.from_config(deviceconfig.load(None))
 
 
 async def register() -> None:
@@ -55,7 +63,7 @@ async def register() -> None:
     body = webhook_configuration(
         Registration(
             target="https://webhook:8443/webhook",
-            resources=MANAGED_RESOURCES,
+            resources=served().resource_names,
             ca_bundle_pem=(SHARED / "ca.pem").read_bytes(),
         )
     )

@@ -15,6 +15,7 @@ import httpx
 import pytest
 import yaml
 from hamictl.local.kubernetes import scheduler_configuration
+from hamictl.local.options import UpOptions
 from hamictl.servers.controlplane import control_plane, find_assets
 from hamictl.servers.processes import running
 
@@ -55,6 +56,7 @@ def running_system(
                 kubeconfig_path="",
                 extender_url=described["scheduler_url"],
                 scheduler_name="hami-scheduler",
+                resources=UpOptions().vendors().resource_names,
             )
             plan = plane.scheduler_plan(
                 configuration["extenders"], profiles=("default-scheduler", "hami-scheduler")

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from hamictl.local.kubernetes import scheduler_configuration
 from hamictl.local.nodes import SimulatedNode, fakegpu_config
+from hamictl.local.options import UpOptions
 from hamictl.servers.apiserver import node_user
 from hamictl.servers.controlplane import Assets, control_plane
 from hamictl.servers.processes import running
@@ -70,6 +71,7 @@ def running_node(node_assets: Assets) -> Iterator[NodeSystem]:
             kubeconfig_path="",
             extender_url=described["scheduler_url"],
             scheduler_name="hami-scheduler",
+            resources=UpOptions().vendors().resource_names,
         )
         plan = plane.scheduler_plan(
             configuration["extenders"], profiles=("default-scheduler", "hami-scheduler")

@@ -12,10 +12,12 @@ from hamicommon.admission.registration import (
     webhook_configuration,
 )
 from hamicommon.deviceconfig import DeviceConfig
-from hamictl.local.kubernetes import MANAGED_RESOURCES, scheduler_configuration
+from hamicommon.vendors.registry import Vendors
+from hamictl.local.kubernetes import scheduler_configuration
 
 BASE = Path(__file__).parents[3] / "k8s" / "base"
 OLD = BASE.parent / "overlays" / "old-cluster"
+RESOURCES = Vendors.from_config(DeviceConfig()).resource_names
 
 
 def objects(path: Path) -> list[dict[str, Any]]:
@@ -63,9 +65,7 @@ def test_every_service_reads_the_device_configuration_from_one_place(
 def test_the_registration_is_the_rendered_one() -> None:
     (written,) = objects(BASE / "webhook-registration.yaml")
 
-    rendered = webhook_configuration(
-        Registration(target=ServiceReference(), resources=MANAGED_RESOURCES)
-    )
+    rendered = webhook_configuration(Registration(target=ServiceReference(), resources=RESOURCES))
 
     assert written == rendered
 
@@ -78,6 +78,7 @@ def test_kube_scheduler_is_configured_as_in_the_local_system_but_with_tls_and_el
         kubeconfig_path="",
         extender_url="https://hami-scheduler.hami-system.svc",
         scheduler_name="hami-scheduler",
+        resources=RESOURCES,
     )
 
     (extender,) = written["extenders"]

@@ -64,3 +64,12 @@ def test_a_vendor_is_found_by_its_word() -> None:
     assert vendors["DCU"].word == "DCU"
     with pytest.raises(InvalidRequest, match="there is no vendor 'TPU'; known are NVIDIA, MLU"):
         vendors["TPU"]
+
+
+def test_the_resources_of_all_vendors_are_named_once_each() -> None:
+    names = Vendors.from_config(DeviceConfig()).resource_names
+
+    assert names[:2] == ("nvidia.com/gpu", "nvidia.com/gpumem")
+    assert {"amd.com/gpu", "hygon.com/dcumem", "aws.amazon.com/neuroncore"} <= set(names)
+    assert len(names) == len(set(names))
+    assert not [name for name in names if name.startswith(("huawei.com/", "iluvatar.ai/"))]

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from hamictl.local.credentials import ensure_credentials
-from hamictl.local.kubernetes import MANAGED_RESOURCES, scheduler_configuration
+from hamictl.local.kubernetes import scheduler_configuration
 from hamictl.local.layout import Layout
 from hamictl.local.nodes import fakegpu_config, simulated_nodes
 from hamictl.local.ports import stable_ports
@@ -97,12 +97,18 @@ def test_every_simulated_card_has_a_uuid_of_its_own_that_never_changes() -> None
 
 def test_kube_scheduler_leaves_our_resources_to_the_extender() -> None:
     configuration = scheduler_configuration(
-        kubeconfig_path="k", extender_url="http://127.0.0.1:1", scheduler_name="hami-scheduler"
+        kubeconfig_path="k",
+        extender_url="http://127.0.0.1:1",
+        scheduler_name="hami-scheduler",
+        resources=("nvidia.com/gpu", "amd.com/gpu"),
     )
 
     [extender] = configuration["extenders"]
     assert extender["nodeCacheCapable"] is True
-    assert [entry["name"] for entry in extender["managedResources"]] == list(MANAGED_RESOURCES)
+    assert [entry["name"] for entry in extender["managedResources"]] == [
+        "nvidia.com/gpu",
+        "amd.com/gpu",
+    ]
     assert all(entry["ignoredByScheduler"] for entry in extender["managedResources"])
 
 

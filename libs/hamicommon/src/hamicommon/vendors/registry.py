@@ -58,6 +58,15 @@ class Vendors:
         """By word, how the engine judges the vendor's cards."""
         return {vendor.word: vendor.rules for vendor in self.items}
 
+    @property
+    def resource_names(self) -> tuple[str, ...]:
+        """Every extended resource that a pod may ask them for, in order, each once.
+
+        Two vendors may share one (a family's whole cards and slices). kube-scheduler must ask us
+        about pods that name any of these, and the API server our webhook.
+        """
+        return tuple(dict.fromkeys(name for item in self.items for name in item.resources.all()))
+
     def __iter__(self) -> Iterator[Vendor]:
         return iter(self.items)
 

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from hamicommon import deviceconfig
 from hamicommon.errors import InvalidRequest, Unavailable
 from hamicommon.k8s.client import open_kube_api
 from pydantic import ValidationError
@@ -81,7 +80,7 @@ def up(
         if kubeconfig is not None and not kubeconfig.exists():
             raise InvalidRequest(f"--kubeconfig {kubeconfig}: no such file")
         # A mistake in it is told here, not in the logs of three services.
-        deviceconfig.load(options.device_config)
+        options.vendors()
         if fresh:
             control.erase(layout)
         try:

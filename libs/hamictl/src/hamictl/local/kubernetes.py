@@ -2,36 +2,32 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from hamictl.servers.kube_scheduler import CURRENT, scheduler_config
 
-# The resources that our extender decides; kube-scheduler must not count them itself.
-MANAGED_RESOURCES = (
-    "nvidia.com/gpu",
-    "nvidia.com/gpumem",
-    "nvidia.com/gpumem-percentage",
-    "nvidia.com/gpucores",
-    "nvidia.com/priority",
-)
 EXTENDER_TIMEOUT_S = 30
 
 
 def scheduler_configuration(
-    *, kubeconfig_path: str, extender_url: str, scheduler_name: str
+    *, kubeconfig_path: str, extender_url: str, scheduler_name: str, resources: Iterable[str]
 ) -> dict[str, Any]:
-    """KubeSchedulerConfiguration with our extender, as a kube-scheduler of today reads it."""
+    """KubeSchedulerConfiguration with our extender, as a kube-scheduler of today reads it.
+
+    `resources`: every extended resource that the extender decides (`Vendors.resource_names`).
+    """
     return scheduler_config(
         version=CURRENT,
         kubeconfig=Path(kubeconfig_path),
-        extenders=[_extender(extender_url)],
+        extenders=[_extender(extender_url, resources)],
         # Pods that ask for no card keep the default name; somebody has to place them too.
         profiles=("default-scheduler", scheduler_name),
     )
 
 
-def _extender(url: str) -> dict[str, Any]:
+def _extender(url: str, resources: Iterable[str]) -> dict[str, Any]:
     return {
         "urlPrefix": url,
         "filterVerb": "filter",
@@ -42,7 +38,10 @@ def _extender(url: str) -> dict[str, Any]:
         "nodeCacheCapable": True,
         "httpTimeout": f"{EXTENDER_TIMEOUT_S}s",
         "ignorable": False,
-        "managedResources": [
-            {"name": name, "ignoredByScheduler": True} for name in MANAGED_RESOURCES
-        ],
+        "managedResources": managed_resources(resources),
     }
+
+
+def managed_resources(names: Iterable[str]) -> list[dict[str, Any]]:
+    """As an extender's configuration has them: kube-scheduler does not count them itself."""
+    return [{"name": name, "ignoredByScheduler": True} for name in names]

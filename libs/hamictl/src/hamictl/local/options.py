@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from hamicommon import deviceconfig
+from hamicommon.vendors.registry import Vendors
 from pydantic import BaseModel, ConfigDict, Field
 
 from hamictl.local.nodes import SimulatedNode, simulated_nodes
@@ -34,4 +36,15 @@ class UpOptions(BaseModel):
         """The nodes as values."""
         return simulated_nodes(
             count=self.nodes, gpus=self.gpus, model=self.model, memory_mib=self.memory_mib
+        )
+
+    def vendors(self) -> Vendors:
+        """What the services serve with these flags.
+
+        Raises: InvalidRequest when the device configuration cannot be read.
+        """
+        return Vendors.from_config(
+            deviceconfig.load(self.device_config),
+            enable_ascend=self.enable_ascend,
+            enable_iluvatar=self.enable_iluvatar,
         )

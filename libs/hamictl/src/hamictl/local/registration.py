@@ -8,7 +8,6 @@ from hamicommon.admission.registration import Registration, webhook_configuratio
 from hamicommon.errors import Conflict
 from hamicommon.k8s.client import Json, KubeApi, open_kube_api
 
-from hamictl.local.kubernetes import MANAGED_RESOURCES
 from hamictl.local.services import Context
 
 _COLLECTION = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations"
@@ -31,7 +30,7 @@ async def register_webhook(context: Context) -> None:
         body = webhook_configuration(
             Registration(
                 target=context.url("webhook", "https") + "/webhook",
-                resources=MANAGED_RESOURCES,
+                resources=context.options.vendors().resource_names,
                 ca_bundle_pem=context.credentials.ca.read_bytes(),
                 failure_policy="Fail" if modern else "Ignore",
                 match_conditions=modern,

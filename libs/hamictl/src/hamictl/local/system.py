@@ -80,6 +80,7 @@ def specs(context: services.Context) -> Sequence[Spec]:
             kubeconfig_path=str(context.kubeconfig),
             extender_url=context.url("scheduler"),
             scheduler_name=services.SCHEDULER_NAME,
+            resources=context.options.vendors().resource_names,
         )
         configuration.write_text(yaml.safe_dump(described, sort_keys=False))
         found.append(services.kube_scheduler(context, configuration))

@@ -1,0 +1,84 @@
+"""`hamictl vendors`: which resources pods may ask for, under a device configuration.
+
+Also prints what the cluster must be told of them, for manifests whose configuration is not the
+default: the extender's `managedResources` and the webhook's match condition.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+import yaml
+from hamicommon import deviceconfig
+from hamicommon.admission.registration import match_expression
+from hamicommon.vendors.base import Vendor
+from hamicommon.vendors.registry import Vendors
+
+from hamictl.commands.running import console, spoken_errors
+from hamictl.local.kubernetes import managed_resources
+from hamictl.view.tables import table
+
+ConfigFile = Annotated[
+    Path | None, typer.Option("--device-config", help="HAMi's device-config.yaml")
+]
+Ascend = Annotated[bool, typer.Option("--enable-ascend", help="also Ascend cards, as in HAMi")]
+Iluvatar = Annotated[
+    bool, typer.Option("--enable-iluvatar", help="also Iluvatar cards, as in HAMi")
+]
+
+
+class Form(StrEnum):
+    """What to print."""
+
+    TABLE = "table"
+    KUBE_SCHEDULER = "kube-scheduler"
+    WEBHOOK = "webhook"
+
+
+def vendors(
+    device_config: ConfigFile = None,
+    enable_ascend: Ascend = False,
+    enable_iluvatar: Iluvatar = False,
+    output: Annotated[
+        Form,
+        typer.Option(
+            "--output",
+            "-o",
+            help="kube-scheduler: the extender's managedResources; webhook: its matchConditions",
+        ),
+    ] = Form.TABLE,
+) -> None:
+    """Say which resources of which vendors are served."""
+    with spoken_errors():
+        served = Vendors.from_config(
+            deviceconfig.load(device_config),
+            enable_ascend=enable_ascend,
+            enable_iluvatar=enable_iluvatar,
+        )
+    match output:
+        case Form.TABLE:
+            _show(served)
+        case Form.KUBE_SCHEDULER:
+            managed = managed_resources(served.resource_names)
+            _print({"managedResources": managed})
+        case Form.WEBHOOK:
+            expression = match_expression(served.resource_names)
+            _print({"matchConditions": [{"name": "concerns-hami", "expression": expression}]})
+
+
+def _print(document: object) -> None:
+    typer.echo(yaml.safe_dump(document, sort_keys=False, width=100), nl=False)
+
+
+def _show(served: Vendors) -> None:
+    columns = ("VENDOR", "COUNT", "MEMORY", "MEMORY PERCENT", "CORES", "PRIORITY")
+    console.print(table("", columns, (_row(vendor) for vendor in served)))
+
+
+def _row(vendor: Vendor) -> tuple[str, ...]:
+    names = vendor.resources
+    asked = (names.count, names.memory, names.memory_percent, names.core, names.priority)
+    return (vendor.word, *(name or "-" for name in asked))
