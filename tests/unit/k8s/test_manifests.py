@@ -114,3 +114,36 @@ def test_every_container_but_the_agents_runs_without_root_and_none_writes_its_im
                 assert container["resources"]["requests"], name
             if name != "hami-node-agent":
                 assert pod["securityContext"]["runAsNonRoot"] is True, name
+
+
+RIGHTS = {
+    "scheduler": {
+        # Watched by every replica; annotations and the nudge are patches (adapters/kubernetes.py).
+        "pods": {"get", "list", "watch", "patch"},
+        "pods/binding": {"create"},
+        # The patch is for locks and handshakes of nodes that have no agent of ours.
+        "nodes": {"get", "list", "watch", "patch"},
+        "resourcequotas": {"list", "watch"},
+        # Read when another replica made the event that is to be counted up.
+        "events": {"get", "create", "patch"},
+    },
+    "node-agent": {
+        "pods": {"get", "list", "watch"},
+        "nodes": {"get", "patch"},
+        "events": {"create"},
+    },
+}
+"""What each service calls, and so all that it may."""
+
+
+@pytest.mark.parametrize("service", RIGHTS)
+def test_a_service_may_do_what_it_calls_and_nothing_else(service: str) -> None:
+    roles = [item for item in objects(BASE / f"{service}.yaml") if item["kind"].endswith("Role")]
+
+    granted: dict[str, set[str]] = {}
+    for role in roles:
+        for rule in role["rules"]:
+            assert rule["apiGroups"] == [""], role["metadata"]["name"]
+            for resource in rule["resources"]:
+                granted.setdefault(resource, set()).update(rule["verbs"])
+    assert granted == RIGHTS[service]
