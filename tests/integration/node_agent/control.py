@@ -54,6 +54,8 @@ class Control:
         self.live: dict[str, events.GrantState] = {}
         """What the snapshot answers, by pod uid."""
         self.answers_snapshots = True
+        self.complete = True
+        """False: the ledger could not be read when it was asked."""
         self.reports: list[Any] = []
         self.inventories: list[events.Inventory] = []
         self.usages: list[events.Usage] = []
@@ -108,7 +110,7 @@ class Control:
             raise Unavailable("the ledger is away")
         return events.GrantSnapshot(
             node=NODE,
-            complete=True,
+            complete=self.complete,
             taken_at=datetime.now(UTC),
             grants=tuple(self.live.values()),
         )

@@ -179,6 +179,44 @@ async def test_a_signed_grant_that_is_not_good_for_this_pod_is_refused(
         agent.close()
 
 
+@pytest.mark.parametrize(
+    ("ledger", "accepted"), [("answers", False), ("can't be read", True), ("is silent", True)]
+)
+async def test_a_signed_grant_counts_only_while_the_ledger_cannot_be_asked(
+    machine: Machine,
+    kubelet: Kubelet,
+    control: Control,
+    api_pods: ApiPods,
+    folder: Path,
+    ledger: str,
+    accepted: bool,
+) -> None:
+    """The grant ended while its binder was held up; the pod came all the same (S3)."""
+    private, public = new_key_pair()
+    (folder / "grant.key").write_bytes(private)
+    (folder / "grant.pub").write_bytes(public)
+    machine.extra["HAMI_NODE_AGENT_GRANT_PUBLIC_KEY_FILE"] = str(folder / "grant.pub")
+    control.complete = ledger != "can't be read"
+    control.answers_snapshots = ledger != "is silent"
+    await api_pods.create("a")
+    uid = api_pods.uids["a"]
+    text = sign(grant(uid), load_private_key(folder / "grant.key"))
+    await api_pods.annotate("a", {"hami.io/grant": text})
+    agent = AgentProcess(machine)
+    agent.start()
+    try:
+        await agent.ready()
+        if accepted:
+            assert f"device {CARDS[0]} " in limits_of(await kubelet.allocate(uid, "main", A_0))
+            return
+        with pytest.raises(grpc.aio.AioRpcError) as refused:
+            await kubelet.allocate(uid, "main", A_0)
+        assert refused.value.code() is grpc.StatusCode.NOT_FOUND
+        assert "bus connected" in (refused.value.details() or "")
+    finally:
+        agent.close()
+
+
 @pytest.mark.parametrize("loss", ["missing", "damaged"])
 async def test_a_lost_state_is_rebuilt_from_checkpoint_and_ledger(
     agent: AgentProcess, kubelet: Kubelet, control: Control, machine: Machine, loss: str

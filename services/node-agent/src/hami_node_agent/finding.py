@@ -2,6 +2,8 @@
 
 In: the ids of one container. Out: a `Candidate`, or an earlier `Record` when the call is a
 repetition. Each source is tried only when those before it had nothing, and each has its time-out.
+The signed annotation counts only while the ledger can't be asked: it outlives its allocation, and
+a pod that was bound too late still carries it.
 """
 
 from __future__ import annotations
@@ -58,10 +60,13 @@ class GrantFinder:
         ) or await self._answer_again(ids, candidate)
         if again is not None:
             return again
-        for look in (self._announced, self._in_snapshot, self._signed):
-            if candidate is None:
-                await look(len(ids), planned)
-                candidate = self.in_flight(len(ids), planned)
+        if candidate is None:
+            await self._announced(len(ids), planned)
+            candidate = self.in_flight(len(ids), planned)
+        if candidate is None:
+            if not await self._told_by_the_ledger():
+                await self._read_signed()
+            candidate = self.in_flight(len(ids), planned)
         if candidate is None:
             raise NotFound(self._nothing(len(ids)))
         return candidate
@@ -108,13 +113,15 @@ class GrantFinder:
                 return
             await self._state.book_changed.wait(seen, left_s)
 
-    async def _in_snapshot(self, count: int, planned: Mapping[str, Record]) -> None:
+    async def _told_by_the_ledger(self) -> bool:
+        """True when the book now has all that the ledger has: what it lacks is not granted."""
         try:
-            await self._source.refresh()
+            return await self._source.refresh()
         except (Unavailable, InvalidRequest) as exc:
             logger.warning("no grant snapshot", extra={"error": str(exc)})
+            return False
 
-    async def _signed(self, count: int, planned: Mapping[str, Record]) -> None:
+    async def _read_signed(self) -> None:
         try:
             grants = await self._pods.signed_grants()
         except HamiError as exc:

@@ -141,8 +141,8 @@ class GrantsFeed:
                     continue
             await asyncio.sleep(min(CONNECTION_CHECK_S, self._interval_s))
 
-    async def refresh(self) -> None:
-        """Asks the scheduler for all live grants of this node.
+    async def refresh(self) -> bool:
+        """Asks the scheduler for all live grants of this node; True when it told them all.
 
         Raises: Unavailable when nobody answers, InvalidRequest when the answer can't be read.
         """
@@ -165,6 +165,7 @@ class GrantsFeed:
         self._state.book = self._state.book.reset_to(
             grants, complete=snapshot.complete, asked_at=asked_at
         )
+        return snapshot.complete
 
     async def _remind(self) -> None:
         """Reports again what the ledger has not taken in two comparisons in a row."""

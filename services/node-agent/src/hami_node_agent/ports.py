@@ -64,8 +64,11 @@ class GrantSource(Protocol):
     def connected(self) -> bool:
         """True while announcements can arrive."""
 
-    async def refresh(self) -> None:
-        """Asks the scheduler for all live grants. Raises: Unavailable."""
+    async def refresh(self) -> bool:
+        """Asks the scheduler for all live grants; True when the ledger answered in full.
+
+        Raises: Unavailable, InvalidRequest.
+        """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -88,10 +88,7 @@ class PreStarting:
         found = self._decide(owner, holdings)
         if not isinstance(found, Confirmed):
             # What is about to be changed or refused rests on the ledger's newest word.
-            try:
-                await self._source.refresh()
-            except (Unavailable, InvalidRequest) as exc:
-                logger.warning("no grant snapshot", extra={"error": str(exc)})
+            if not await self._told_by_the_ledger():
                 await self._read_signed()
             found = self._decide(owner, holdings)
         if isinstance(found, Refused):
@@ -109,6 +106,13 @@ class PreStarting:
             book=self._state.book,
             cards=self._state.cards,
         )
+
+    async def _told_by_the_ledger(self) -> bool:
+        try:
+            return await self._source.refresh()
+        except (Unavailable, InvalidRequest) as exc:
+            logger.warning("no grant snapshot", extra={"error": str(exc)})
+            return False
 
     async def _read_signed(self) -> None:
         try:
