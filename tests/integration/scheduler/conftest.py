@@ -147,12 +147,16 @@ class World:
     pods: list[Json] = field(default_factory=list)
     asked: set[str] = field(default_factory=set)
     """Nodes whose agent was asked whether it can take a pod."""
+    unready: set[str] = field(default_factory=set)
+    """Nodes whose agent says that it can't."""
 
     async def answer_readiness(self, subject: str, body: bytes) -> events.Readiness:
-        """What the agent of any node says: that it is ready."""
+        """What the agent of any node says: that it is ready, but for those in `unready`."""
         del subject
         node = events.ReadinessRequest.model_validate_json(body).node
         self.asked.add(node)
+        if node in self.unready:
+            return events.Readiness(node=node, ready=False, reason="the kubelet is away")
         return events.Readiness(node=node, ready=True)
 
     async def replica(self, **changes: Any) -> Replica:

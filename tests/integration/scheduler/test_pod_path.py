@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from datetime import UTC, datetime
 
 import pytest
+from hami_scheduler.domain.lifecycle import STILL_SEEN
 from hamicommon import events
 from hamicommon.domain.allocations import AllocationState
 from hamicommon.grants import load_public_key, verify
 from hamicommon.k8s.annotations import ASSIGNED_NODE, BIND_PHASE, GRANT, NVIDIA_TO_ALLOCATE
 
-from tests.integration.scheduler.conftest import World, eventually
+from tests.integration.scheduler.conftest import World, eventually, inventory_device
 
 pytestmark = pytest.mark.integration
 
@@ -232,6 +234,74 @@ async def test_a_deleted_pod_of_a_silent_node_is_released_unconfirmed(world: Wor
 
     await world.until(pod, "released_unconfirmed")
     assert await world.used(card) == (0, 0, 0)
+
+
+async def test_a_process_that_outlives_its_deleted_pod_keeps_its_slices(world: World) -> None:
+    replica = await world.replica(release_unconfirmed_s=0.5, agent_silent_s=0.4)
+    [card] = await world.add_node("n1")
+    pod = await world.pod("slice")
+    await replica.filter(pod, "n1")
+    await replica.bind(pod, "n1")
+    device = inventory_device(card, 0)
+    talking = asyncio.create_task(_keep_talking(world, "n1", device))
+    # The agent must have been heard, twice, before its silence means anything.
+    rows = "SELECT agent_sequence FROM nodes WHERE name = 'n1'"
+    first = (await world.database.fetchrow(rows))[0]
+
+    async def heard() -> bool:
+        return bool((await world.database.fetchrow(rows))[0] > first + 1)
+
+    await eventually(heard, "the agent to be heard")
+    await world.delete(pod)
+    releasing = await world.until(pod, "releasing")
+
+    async def prolonged() -> bool:
+        return (await world.rows(pod))[-1]["reason"] == STILL_SEEN
+
+    await eventually(prolonged, "the deadline to pass")
+    await asyncio.sleep(1.5)
+    assert (await world.rows(pod))[-1]["state"] == "releasing"
+    assert (await world.used(card))[0] == 1
+
+    await world.say(events.PodGone, releasing)
+    await world.until(pod, "released")
+    talking.cancel()
+    assert await world.used(card) == (0, 0, 0)
+
+
+async def _keep_talking(world: World, node: str, device: events.InventoryDevice) -> None:
+    """Changes with every message, so that each is written down at once."""
+    for number in itertools.count():
+        changed = device.model_copy(update={"memory_mib": device.memory_mib + number % 2})
+        await world.report(node, changed)
+        await asyncio.sleep(0.1)
+
+
+async def test_a_node_whose_agent_can_take_no_pod_is_left_out_until_it_is_heard(
+    world: World,
+) -> None:
+    replica = await world.replica()
+    [card] = await world.add_node("n1")
+    await world.add_node("n2")
+    pod = await world.pod("slice")
+    world.unready.add("n1")
+    assert (await replica.filter(pod, "n1", "n2"))["NodeNames"] == ["n1"]
+    assert "the kubelet is away" in await replica.bind(pod, "n1")
+
+    again = await replica.filter(pod, "n1", "n2")
+    alone = await replica.filter(await world.pod("other"), "n1")
+
+    assert again["NodeNames"] == ["n2"]
+    assert alone["FailedAndUnresolvableNodes"] == {"n1": "node-agent silent"}
+
+    world.unready.clear()
+    await world.report("n1", inventory_device(card, 0))
+    late = await world.pod("late")
+
+    async def offered() -> bool:
+        return (await replica.filter(late, "n1"))["NodeNames"] == ["n1"]
+
+    await eventually(offered, "the node to be offered again")
 
 
 async def test_a_reservation_that_is_never_bound_expires(world: World) -> None:

@@ -28,7 +28,13 @@ from hami_scheduler.domain.lifecycle import Verdict, facts_of
 from hami_scheduler.extender import BindArgs
 from hami_scheduler.instruments import Instruments
 from hami_scheduler.mirrored_locks import MirroredLocks
-from hami_scheduler.ports import AllocationStore, GrantAnnouncer, NodeLock, PodApi
+from hami_scheduler.ports import (
+    AgentNotReady,
+    AllocationStore,
+    GrantAnnouncer,
+    NodeLock,
+    PodApi,
+)
 from hami_scheduler.releasing import Releasing
 
 logger = logging.getLogger(__name__)
@@ -78,8 +84,10 @@ class Binding:
         sign: Callable[[Grant], str],
         announcer: Announcer,
         instruments: Instruments,
+        on_unanswered: Callable[[NodeName], None],
         rules: BindRules,
     ) -> None:
+        """`on_unanswered` is told of nodes whose agent can take no pod."""
         self._store = store
         self._lock = lock
         self._mirrored = mirrored
@@ -90,6 +98,7 @@ class Binding:
         self._sign = sign
         self._announcer = announcer
         self._instruments = instruments
+        self._on_unanswered = on_unanswered
         self._rules = rules
 
     async def bind(self, args: BindArgs) -> str:
@@ -181,7 +190,11 @@ class Binding:
 
     async def _tell_agent(self, allocation: Allocation, grant: Grant) -> None:
         # A pod that is bound to a node whose agent or kubelet is away fails there for good.
-        await self._grants.expect_ready(allocation.node)
+        try:
+            await self._grants.expect_ready(allocation.node)
+        except AgentNotReady:
+            self._on_unanswered(allocation.node)
+            raise
         try:
             await self._grants.granted(grant)
         except Unavailable as exc:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from hamicommon import telemetry
 from hamicommon.domain.devices import DeviceUsage
@@ -31,6 +31,7 @@ from hami_scheduler.announcing import (
     refusal_messages,
 )
 from hami_scheduler.extender import ExtenderArgs, FilterResult
+from hami_scheduler.hearing import SILENT
 from hami_scheduler.instruments import Instruments
 from hami_scheduler.ports import Json
 from hami_scheduler.quotas import quota_reasons
@@ -61,7 +62,9 @@ class Filtering:
         recorder: DecisionQueue,
         waiting: WaitingPods,
         instruments: Instruments,
+        silent: Callable[[NodeName], bool],
     ) -> None:
+        """`silent`: whether a node's agent has stopped talking (`hearing.py`)."""
         self._view = view
         self._reserving = reserving
         self._reserve = reserve
@@ -71,6 +74,7 @@ class Filtering:
         self._recorder = recorder
         self._waiting = waiting
         self._instruments = instruments
+        self._silent = silent
 
     async def filter(self, args: ExtenderArgs, *, received: float) -> bytes:
         """Answers /filter with the body; what went wrong is in it.
@@ -115,10 +119,12 @@ class Filtering:
         self._waiting.saw(args.pod, request)
         if not self._view.loaded:
             await self._view.refresh()
+        course.silent = tuple(name for name in names if self._silent(name))
+        offered = [name for name in names if name not in course.silent] if course.silent else names
         if not self._reserve:
-            return await self._answer_feasible(request, names, course)
+            return await self._answer_feasible(request, offered, course)
         try:
-            found = await self._reserving.best(request, names, course)
+            found = await self._reserving.best(request, offered, course)
         except OverQuota as exc:
             return self._over_quota(names, exc, course)
         if isinstance(found, Reserved):
@@ -137,10 +143,12 @@ class Filtering:
         return FilterResult(node_names=[allocation.node])
 
     def _refused(self, refusal: Refusal, course: Course) -> FilterResult:
-        course.refuse(refusal.reasons, refusal.shortfalls)
-        for series, message in refusal_messages(refusal.reasons, course.candidates).items():
+        course.refuse(
+            {**refusal.reasons, **dict.fromkeys(course.silent, SILENT)}, refusal.shortfalls
+        )
+        for series, message in refusal_messages(course.reasons, course.candidates).items():
             self._say(course, FILTERING_FAILED, message, series=series)
-        return _refusal_result(refusal)
+        return _refusal_result(refusal, course.silent)
 
     def _over_quota(
         self, names: Sequence[NodeName], error: OverQuota, course: Course
@@ -170,8 +178,8 @@ class Filtering:
         if not found.placements:
             return self._refused(found.refusal, course)
         course.outcome = "placed"
-        course.message = f"{len(found.placements)} of {len(names)} nodes fit"
-        return _refusal_result(found.refusal, node_names=list(found.placements))
+        course.message = f"{len(found.placements)} of {course.candidates} nodes fit"
+        return _refusal_result(found.refusal, course.silent, node_names=list(found.placements))
 
     def _simulate(self, request: PodRequest, nodes: Sequence[Json]) -> FilterResult:
         """A dry run over Node objects with nothing granted on them (Cluster Autoscaler)."""
@@ -216,12 +224,18 @@ class Filtering:
             )
 
 
-def _refusal_result(refusal: Refusal, *, node_names: Sequence[str] | None = None) -> FilterResult:
+def _refusal_result(
+    refusal: Refusal, silent: Sequence[NodeName], *, node_names: Sequence[str] | None = None
+) -> FilterResult:
     final = refusal.unresolvable
     return FilterResult(
         node_names=node_names,
         failed={n: why for n, why in refusal.reasons.items() if n not in final},
-        unresolvable={n: why for n, why in refusal.reasons.items() if n in final},
+        # Evicting pods makes no agent speak.
+        unresolvable={
+            **{n: why for n, why in refusal.reasons.items() if n in final},
+            **dict.fromkeys(silent, SILENT),
+        },
     )
 
 

@@ -11,6 +11,7 @@ from hamicommon.db.outbox import OutboxRelay
 from hamicommon.grants import Grant
 from hamicommon.k8s.client import KubeApi
 
+from hami_scheduler.hearing import AgentMarks
 from hami_scheduler.ports import (
     AllocationStore,
     CardReader,
@@ -32,7 +33,7 @@ class Store(AllocationStore, LedgerReader, Protocol):
     """The ledger of grants, written and read."""
 
 
-class Inventory(InventoryStore, CardReader, Protocol):
+class Inventory(InventoryStore, CardReader, AgentMarks, Protocol):
     """Nodes and cards, written and read."""
 
 

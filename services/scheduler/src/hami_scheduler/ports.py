@@ -14,6 +14,7 @@ from hamicommon.db.ledger import Change, Draft, LockHolder, Step
 from hamicommon.domain.allocations import Allocation, ContainerGrant
 from hamicommon.domain.devices import DeviceUsage, NodeInventory
 from hamicommon.domain.ids import AllocationId, GpuUuid, NodeName, PodUid
+from hamicommon.errors import Conflict
 from hamicommon.events import DeviceHealthEvent
 from hamicommon.explain.moment import Blob
 from hamicommon.grants import Grant
@@ -293,14 +294,18 @@ class PodEvents(Protocol):
         ...
 
 
+class AgentNotReady(Conflict):
+    """The node's agent does not run, or can't take a pod now."""
+
+
 class GrantAnnouncer(Protocol):
     """Tells nodes of their grants."""
 
     async def expect_ready(self, node: NodeName) -> None:
         """Asks the node's agent whether it and its kubelet can take a pod now.
 
-        A bus that is away proves nothing, and is no reason to wait. Raises: Conflict when the agent
-        says no, or does not run.
+        A bus that is away proves nothing, and is no reason to wait. Raises: AgentNotReady when the
+        agent says no, or does not run.
         """
         ...
 

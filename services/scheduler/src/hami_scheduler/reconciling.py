@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import Any
 
 from hamicommon.domain.allocations import Allocation
-from hamicommon.domain.ids import PodUid
+from hamicommon.domain.ids import NodeName, PodUid
 from hamicommon.errors import Conflict, Unavailable
 
 from hami_scheduler.announcing import UNMANAGED, Announcer
@@ -152,10 +152,18 @@ class Reconciler:
 class Reaper:
     """Ends what is past its deadline."""
 
-    def __init__(self, *, ledger: LedgerReader, pods: PodApi, releasing: Releasing) -> None:
+    def __init__(
+        self,
+        *,
+        ledger: LedgerReader,
+        pods: PodApi,
+        releasing: Releasing,
+        agent_speaks: Callable[[NodeName], bool],
+    ) -> None:
         self._ledger = ledger
         self._pods = pods
         self._releasing = releasing
+        self._agent_speaks = agent_speaks
 
     async def run(self, every_s: float) -> None:
         """Reaps until cancelled."""
@@ -167,14 +175,25 @@ class Reaper:
             await asyncio.sleep(every_s)
 
     async def once(self) -> int:
-        """One look; returns how many allocations went on. Raises: Conflict, Unavailable."""
+        """One look; returns how many allocations went on. Raises: Unavailable."""
         done = 0
         for allocation in await self._ledger.overdue():
-            step = overdue(allocation, await pod_facts(self._pods, allocation))
-            if step is not None:
-                change = await self._releasing.carry_out(allocation, step, actor="reaper")
-                done += change is not None
+            try:
+                done += await self._reap(allocation)
+            except (Unavailable, Conflict) as exc:
+                # What holds one up is no reason to let the others hold their cards.
+                logger.warning(
+                    "not reaped now", extra={"pod_uid": allocation.pod_uid, "error": str(exc)}
+                )
         return done
+
+    async def _reap(self, allocation: Allocation) -> bool:
+        facts = await pod_facts(self._pods, allocation)
+        facts = replace(facts, agent_speaks=self._agent_speaks(allocation.node))
+        step = overdue(allocation, facts)
+        if step is None:
+            return False
+        return await self._releasing.carry_out(allocation, step, actor="reaper") is not None
 
 
 def _class_of(allocation: Allocation, facts: PodFacts) -> str:

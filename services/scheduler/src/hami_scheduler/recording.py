@@ -76,6 +76,8 @@ class Course:
     message: str = ""
     reasons: Mapping[NodeName, str] = field(default_factory=dict)
     shortfalls: Shortfalls | None = None
+    silent: tuple[NodeName, ...] = ()
+    """Nodes that were not offered, because their agents are silent."""
     scores: Mapping[NodeName, float] = field(default_factory=dict)
     quota: QuotaShort | None = None
     frozen: Frozen | None = None
@@ -315,12 +317,26 @@ def _summary(course: Course, stock: Stock) -> str:
         return quota_sentence(course.quota)
     if course.outcome == "refused" and course.shortfalls is not None:
         tables = course.shortfalls.tables
-        return refusal_sentence(request, tables, stock, candidates=course.candidates)
+        asked = course.candidates - len(course.silent)
+        if not asked:
+            return f"{_silent_nodes(course)}, and there is no other"
+        said = refusal_sentence(request, tables, stock, candidates=asked)
+        return f"{said}; {_silent_nodes(course)}" if course.silent else said
     if allocation is not None:
         return placed_sentence(
             request, allocation.node, course.scores, candidates=course.candidates
         )
     return course.message
+
+
+def _silent_nodes(course: Course) -> str:
+    nodes = sorted(course.silent)
+    more = f" and {len(nodes) - 3} more" if len(nodes) > 3 else ""
+    named = ", ".join(nodes[:3]) + more
+    is_left = (
+        "is left out: its node-agent is" if len(nodes) == 1 else "are left out: their agents are"
+    )
+    return f"{named} {is_left} silent"
 
 
 def reason_counts(reasons: Mapping[NodeName, str]) -> dict[str, int]:

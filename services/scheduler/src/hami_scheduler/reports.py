@@ -55,10 +55,16 @@ class InventoryReports:
     """Consumer of `hami.inventory.v1.*`."""
 
     def __init__(
-        self, *, store: InventoryStore, view: LedgerView, on_freed: Callable[[], None]
+        self,
+        *,
+        store: InventoryStore,
+        view: LedgerView,
+        on_heard: Callable[[NodeName], None],
+        on_freed: Callable[[], None],
     ) -> None:
         self._store = store
         self._view = view
+        self._on_heard = on_heard
         self._on_freed = on_freed
         self._last: dict[str, _LastInventory] = {}
 
@@ -77,12 +83,14 @@ class InventoryReports:
             and (last.agent_id, last.devices) == (report.agent_id, report.devices)
             and now - last.written_at < HEARTBEAT_WRITE_S
         ):
+            self._on_heard(NodeName(report.node))
             return
         changes = await self._store.record(
             inventory_of(report), agent_id=report.agent_id, sequence=report.sequence
         )
         if changes is None:
             return
+        self._on_heard(NodeName(report.node))
         self._last[report.node] = _LastInventory(report.agent_id, report.devices, now)
         if last is None or last.devices != report.devices:
             await self._view.refresh_node(NodeName(report.node))

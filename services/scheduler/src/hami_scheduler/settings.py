@@ -54,7 +54,14 @@ class Settings(BaseSettings):
         default=30.0, gt=0, description="a node lock is freed by itself after this"
     )
     release_unconfirmed_s: float = Field(
-        default=300.0, gt=0, description="a deleted pod's slices are freed then at the latest"
+        default=300.0,
+        gt=0,
+        description="a deleted pod's slices are freed then if its node is silent",
+    )
+    agent_silent_s: float = Field(
+        default=75.0,
+        gt=0,
+        description="a node whose agent was heard before and not since gets no pods",
     )
     reconcile_s: float = Field(
         default=15.0, gt=0, description="between two comparisons of ledger, pods and view"

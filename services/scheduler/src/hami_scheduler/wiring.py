@@ -19,10 +19,12 @@ from hamicommon.vendors.registry import Vendors
 from hami_scheduler.annotated_nodes import AnnotatedNodes
 from hami_scheduler.announcing import Announcer
 from hami_scheduler.binding import Binding, BindRules
+from hami_scheduler.domain.told import lives
 from hami_scheduler.explaining import Explaining
 from hami_scheduler.filtering import Filtering
 from hami_scheduler.following import SUBJECT as EVENTS_SUBJECT
 from hami_scheduler.following import LedgerFollower
+from hami_scheduler.hearing import LOOK_EVERY_S, AgentHearing
 from hami_scheduler.instruments import Instruments
 from hami_scheduler.mirrored_locks import MirroredLocks
 from hami_scheduler.nodekeeping import NodeKeeping
@@ -63,6 +65,7 @@ class _Core:
     nudger: Nudger
     mirrored: MirroredLocks
     releasing: Releasing
+    hearing: AgentHearing
 
     def request_of(self, pod: Json) -> PodRequest:
         return pod_request(dict(pod), self.vendors, self.defaults)
@@ -97,7 +100,10 @@ def build(settings: Settings, vendors: Vendors, outside: Outside) -> Service:
     core = _core(settings, vendors, outside)
     filtering, binding = _deciding(core, outside)
     inventories = InventoryReports(
-        store=outside.inventory, view=core.view, on_freed=core.nudger.capacity_freed
+        store=outside.inventory,
+        view=core.view,
+        on_heard=core.hearing.heard,
+        on_freed=core.nudger.capacity_freed,
     )
     watches = _watches(core, outside, inventories)
 
@@ -170,6 +176,12 @@ def _core(settings: Settings, vendors: Vendors, outside: Outside) -> _Core:
             release_unconfirmed_s=settings.release_unconfirmed_s,
             on_freed=nudger.capacity_freed,
         ),
+        hearing=AgentHearing(
+            reader=outside.inventory,
+            bus_connected_for_s=lambda: outside.bus.connected_for_s,
+            on_heard_again=nudger.capacity_freed,
+            silent_s=settings.agent_silent_s,
+        ),
     )
 
 
@@ -194,6 +206,7 @@ def _deciding(core: _Core, outside: Outside) -> tuple[Filtering, Binding]:
         recorder=core.recorder,
         waiting=core.waiting,
         instruments=core.instruments,
+        silent=core.hearing.silent,
     )
     binding = Binding(
         store=outside.store,
@@ -206,6 +219,7 @@ def _deciding(core: _Core, outside: Outside) -> tuple[Filtering, Binding]:
         sign=outside.sign,
         announcer=core.announcer,
         instruments=core.instruments,
+        on_unanswered=core.hearing.unanswered,
         rules=BindRules(timeout_s=core.settings.bind_timeout_s),
     )
     return filtering, binding
@@ -247,10 +261,12 @@ def _watches(core: _Core, outside: Outside, inventories: InventoryReports) -> _W
     def node_seen(new: dict[str, Any], old: dict[str, Any] | None) -> None:
         nodes.on_upsert(new, old)
         annotated.on_upsert(new, old)
+        core.hearing.node_seen(new["metadata"]["name"], lives(new, core.vendors))
 
     def node_gone(node: dict[str, Any]) -> None:
         nodes.on_delete(node)
         annotated.on_delete(node)
+        core.hearing.node_gone(node["metadata"]["name"])
 
     def informer(
         path: str, handlers: PodWatch | QuotaKeeping, trim: Trim | None = None
@@ -287,7 +303,12 @@ def _cordon_of(node: Json) -> frozenset[str]:
 
 
 def _writing_loops(core: _Core, outside: Outside) -> tuple[tuple[str, Loop], ...]:
-    reaper = Reaper(ledger=outside.store, pods=outside.pods, releasing=core.releasing)
+    reaper = Reaper(
+        ledger=outside.store,
+        pods=outside.pods,
+        releasing=core.releasing,
+        agent_speaks=core.hearing.speaks,
+    )
     return (
         ("outbox", outside.relay.run),
         ("view", lambda: core.view.run(core.settings.reconcile_s)),
@@ -297,6 +318,7 @@ def _writing_loops(core: _Core, outside: Outside) -> tuple[tuple[str, Loop], ...
         ("lock-releases", outside.lock.listen),
         ("nudges", core.nudger.run),
         ("reap", lambda: reaper.run(core.settings.reap_s)),
+        ("agents", lambda: core.hearing.run(min(LOOK_EVERY_S, core.settings.reconcile_s))),
     )
 
 

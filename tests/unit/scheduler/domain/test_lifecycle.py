@@ -137,6 +137,29 @@ def test_every_deadline_has_an_end(state: S, changes: dict[str, Any], expected: 
     assert (found.target if found else None) is expected
 
 
+@pytest.mark.parametrize(
+    ("reason", "changes", "expected"),
+    [
+        pytest.param("pod deleted", {"agent_speaks": True}, S.RELEASING, id="a-process-lives-on"),
+        pytest.param("pod deleted", {}, S.RELEASED_UNCONFIRMED, id="silent"),
+        pytest.param(
+            "pod deleted",
+            {"agent_speaks": True, "node_exists": False},
+            S.RELEASED_UNCONFIRMED,
+            id="node-gone",
+        ),
+        pytest.param(AGENT_SEES_NONE, {"agent_speaks": True}, S.RELEASED, id="said-before"),
+    ],
+)
+def test_a_deleted_pods_slices_end_with_the_word_of_its_node_or_its_silence(
+    reason: str, changes: dict[str, Any], expected: S
+) -> None:
+    found = overdue(allocation(S.RELEASING, reason=reason), facts(exists=False, **changes))
+
+    assert found is not None
+    assert found.target is expected
+
+
 @pytest.mark.parametrize("state", LIVE)
 @pytest.mark.parametrize("exists", [True, False])
 @pytest.mark.parametrize("phase", ["Pending", "Running", "Failed", "Succeeded"])

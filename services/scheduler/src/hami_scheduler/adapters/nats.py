@@ -7,7 +7,7 @@ import asyncio
 from hamicommon.bus.client import Bus, NobodyAnswers
 from hamicommon.domain.allocations import Allocation
 from hamicommon.domain.ids import NodeName
-from hamicommon.errors import Conflict, Unavailable
+from hamicommon.errors import Unavailable
 from hamicommon.events import (
     GrantAnnounced,
     GrantWithdrawn,
@@ -17,6 +17,8 @@ from hamicommon.events import (
     readiness_subject,
 )
 from hamicommon.grants import Grant
+
+from hami_scheduler.ports import AgentNotReady
 
 # A bind waits no longer for the bus: the signed annotation carries the grant as well.
 PUBLISH_WAIT_S = 1.0
@@ -41,7 +43,7 @@ class NatsGrantAnnouncer:
                 )
             except NobodyAnswers as exc:
                 if self._bus.connected_for_s >= SETTLED_S:
-                    raise Conflict(f"the node-agent of {node} does not run") from exc
+                    raise AgentNotReady(f"the node-agent of {node} does not run") from exc
                 await asyncio.sleep(ASK_AGAIN_S)
             except Unavailable:
                 return
@@ -49,7 +51,7 @@ class NatsGrantAnnouncer:
                 break
         answer = Readiness.model_validate_json(reply)
         if not answer.ready:
-            raise Conflict(f"node {node} can't take a pod now: {answer.reason}")
+            raise AgentNotReady(f"node {node} can't take a pod now: {answer.reason}")
 
     async def granted(self, grant: Grant) -> None:
         """See the port."""

@@ -197,6 +197,14 @@ class PostgresInventory:
         rows = await self._database.fetch("SELECT uuid, node, version FROM devices WHERE present")
         return {row[0]: (NodeName(row[1]), row[2]) for row in rows}
 
+    async def agent_marks(self) -> dict[NodeName, tuple[str, int]]:
+        """See hearing.AgentMarks."""
+        rows = await self._database.fetch(
+            "SELECT name, agent_id, agent_sequence FROM nodes"
+            " WHERE source = 'agent' AND gone_at IS NULL"
+        )
+        return {NodeName(row[0]): (row[1], row[2]) for row in rows}
+
     async def cards(self, nodes: Sequence[NodeName] | None = None) -> list[LedgerCard]:
         """See the port."""
         rows = await self._database.fetch(

@@ -16,6 +16,7 @@ from hamicommon.k8s.annotations import BIND_PHASE, PHASE_FAILED, PHASE_SUCCESS, 
 
 TERMINAL_PHASES = frozenset({"Succeeded", "Failed"})
 AGENT_SEES_NONE = "its node sees no container of it any more"
+STILL_SEEN = "pod deleted; its node is heard and has not said that the containers are gone"
 POD_DELETED = "pod deleted"
 
 _UNBOUND = frozenset({AllocationState.RESERVED, AllocationState.BINDING})
@@ -40,6 +41,8 @@ class PodFacts:
     given_up: bool = False
     """kube-scheduler said PodScheduled=False after the pod's last visit to /filter."""
     node_exists: bool = True
+    agent_speaks: bool = False
+    """The node's agent is heard, so it would say if the pod had left (`hearing.py`)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -176,6 +179,13 @@ def overdue(allocation: Allocation, facts: PodFacts) -> Verdict | None:
             return Verdict(target=AllocationState.BOUND, reason="found bound")
         return Verdict(target=AllocationState.EXPIRED, reason="the binding did not come about")
     if allocation.state is AllocationState.RELEASING and not facts.exists:
+        if allocation.reason == AGENT_SEES_NONE:
+            return Verdict(
+                target=AllocationState.RELEASED, reason=f"{POD_DELETED}; {AGENT_SEES_NONE}"
+            )
+        if facts.agent_speaks and facts.node_exists:
+            # A process that outlives its pod keeps its slices; the same state, a new deadline.
+            return Verdict(target=AllocationState.RELEASING, reason=STILL_SEEN)
         return Verdict(
             target=AllocationState.RELEASED_UNCONFIRMED,
             reason=f"{POD_DELETED}; its node did not say that the containers are gone",

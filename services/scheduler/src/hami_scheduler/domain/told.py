@@ -16,6 +16,7 @@ from hamicommon.domain.devices import GpuDevice
 from hamicommon.domain.ids import GpuUuid
 from hamicommon.errors import InvalidRequest
 from hamicommon.k8s.annotations import AGENT, annotations_of
+from hamicommon.k8s.quantities import parse_int
 from hamicommon.vendors.base import Vendor
 
 Json = Mapping[str, Any]
@@ -49,6 +50,23 @@ class Told:
 def has_agent(node: Json) -> bool:
     """True when an agent of ours says that it reports this node's cards."""
     return AGENT in annotations_of(node)
+
+
+def lives(node: Json, vendors: Iterable[Vendor]) -> bool | None:
+    """What the node's conditions and the kubelet's count of cards say; None: they say nothing.
+
+    The kubelet sets `allocatable` to 0 when a device plugin of its has ended.
+    """
+    status = node.get("status") or {}
+    ready = [c.get("status") for c in status.get("conditions") or () if c.get("type") == "Ready"]
+    if not ready:
+        return None
+    capacity, allocatable = status.get("capacity") or {}, status.get("allocatable") or {}
+    lost = any(
+        parse_int(capacity.get(name, 0)) and not parse_int(allocatable.get(name, 0))
+        for name in {vendor.resources.count for vendor in vendors}
+    )
+    return ready == ["True"] and not lost
 
 
 def told_by(node: Json, vendors: Iterable[Vendor], now: datetime) -> Told:

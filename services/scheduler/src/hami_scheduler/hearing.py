@@ -1,0 +1,140 @@
+"""Which node-agents are heard, and which have fallen silent (architecture 2.3).
+
+In: the ledger's count of every agent's inventories, read every few seconds, and those inventories
+that came to this replica. An agent was heard when its count grew, so no node's clock matters; of
+one that was not heard twice nothing is known. Silence counts only while we could hear: while the
+bus and the ledger were there. Else the Node object says whether the node lives.
+
+`filtering.py` offers no silent node, `binding.py` tells of agents that did not answer, and the
+reaper asks whether the agent of a deleted pod could still speak.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Mapping
+from typing import Protocol
+
+from hamicommon.domain.ids import NodeName
+from hamicommon.errors import Conflict, Unavailable
+
+logger = logging.getLogger(__name__)
+
+LOOK_EVERY_S = 5.0
+SILENT = "node-agent silent"
+"""The reason of a node that is not offered."""
+
+Mark = tuple[str, int]
+"""(agent id, sequence): differs from the one before whenever the agent was heard."""
+
+
+class AgentMarks(Protocol):
+    """Where the agents' counts are kept."""
+
+    async def agent_marks(self) -> Mapping[NodeName, Mark]:
+        """The mark of every node with an agent. Raises: Unavailable."""
+        ...
+
+
+class AgentHearing:
+    """What is known of the agents' voices."""
+
+    def __init__(
+        self,
+        *,
+        reader: AgentMarks,
+        bus_connected_for_s: Callable[[], float],
+        on_heard_again: Callable[[], None],
+        silent_s: float,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._reader = reader
+        self._bus_connected_for_s = bus_connected_for_s
+        self._on_heard_again = on_heard_again
+        self._silent_s = silent_s
+        self._clock = clock
+        self._marks: Mapping[NodeName, Mark] = {}
+        self._heard_once: set[NodeName] = set()
+        self._heard_at: dict[NodeName, float] = {}
+        """Of agents that are known to repeat themselves."""
+        self._unanswered: set[NodeName] = set()
+        self._lives: dict[NodeName, bool | None] = {}
+        """What the Node objects say."""
+        self._seeing_since: float | None = None
+        """Since when the ledger could be read without a break."""
+
+    async def run(self, every_s: float) -> None:
+        """Looks until cancelled."""
+        while True:
+            try:
+                await self.look()
+            except (Unavailable, Conflict) as exc:
+                self.ledger_away()
+                logger.warning("agents not looked for", extra={"error": str(exc)})
+            await asyncio.sleep(every_s)
+
+    async def look(self) -> None:
+        """Compares the counts with those of the last time. Raises: Conflict, Unavailable."""
+        marks = await self._reader.agent_marks()
+        for node, mark in marks.items():
+            if self._marks.get(node, mark) != mark:
+                self.heard(node)
+        for node in self._marks.keys() - marks.keys():
+            self._heard_once.discard(node)
+            self._heard_at.pop(node, None)
+            self._unanswered.discard(node)
+        self._marks = marks
+        if self._seeing_since is None:
+            self._seeing_since = self._clock()
+
+    def ledger_away(self) -> None:
+        """The counts can't be read: silence means nothing until they could be for a while."""
+        self._seeing_since = None
+
+    def heard(self, node: NodeName) -> None:
+        """The agent said something."""
+        again = self.silent(node)
+        if node in self._heard_once:
+            self._heard_at[node] = self._clock()
+        self._heard_once.add(node)
+        self._unanswered.discard(node)
+        if again:
+            logger.info("node-agent heard again", extra={"node": node})
+            self._on_heard_again()
+
+    def node_seen(self, node: NodeName, lives: bool | None) -> None:
+        """The Node object says that the node and its device plugin live; None: it says nothing."""
+        self._lives[node] = lives
+
+    def node_gone(self, node: NodeName) -> None:
+        """The Node object was deleted."""
+        self._lives.pop(node, None)
+
+    def unanswered(self, node: NodeName) -> None:
+        """The agent does not run, or can't take pods: taken for silent until it is heard again."""
+        self._unanswered.add(node)
+
+    def silent(self, node: NodeName) -> bool:
+        """True when the node's agent is known to have stopped talking: no pod should go there."""
+        if node in self._unanswered:
+            return True
+        heard_at = self._heard_at.get(node)
+        if heard_at is None:
+            return False
+        if not self._could_hear():
+            return self._lives.get(node) is False
+        return self._clock() - heard_at > self._silent_s
+
+    def speaks(self, node: NodeName) -> bool:
+        """True when the agent is there to say what it sees; what it has not said then holds."""
+        if not self._could_hear():
+            return self._lives.get(node) is True
+        heard_at = self._heard_at.get(node)
+        return heard_at is not None and self._clock() - heard_at <= self._silent_s
+
+    def _could_hear(self) -> bool:
+        """True when an agent that talks would have been heard within the last `silent_s`."""
+        seeing_s = 0.0 if self._seeing_since is None else self._clock() - self._seeing_since
+        return min(seeing_s, self._bus_connected_for_s()) >= self._silent_s
