@@ -81,6 +81,10 @@ class Machine:
         return self.root / "hook" / "vgpu"
 
     @property
+    def cgroups(self) -> Path:
+        return self.root / "cgroup"
+
+    @property
     def state(self) -> Path:
         return self.root / "state" / "state.json"
 
@@ -127,6 +131,7 @@ class Machine:
             f"{prefix}LOCK_DIR": str(self.root / "vgpulock"),
             f"{prefix}STATE_DIR": str(self.root / "state"),
             f"{prefix}LIBRARY_PATH": str(self.root / "libvgpu.so"),
+            f"{prefix}CGROUP_ROOT": str(self.cgroups),
             f"{prefix}METRICS_BIND": f"127.0.0.1:{self.port}",
             f"{prefix}GRANT_WAIT_S": "1",
             f"{prefix}HEARTBEAT_S": "1",

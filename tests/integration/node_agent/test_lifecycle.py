@@ -265,6 +265,30 @@ async def test_a_pod_that_left_is_reported_and_its_files_are_removed(
     await until(lambda: not mounts["/usr/local/vgpu"].exists())
 
 
+async def test_a_pod_deleted_by_force_has_not_left_while_its_process_lives(
+    api_pods: ApiPods, agent: AgentProcess, kubelet: Kubelet, control: Control, machine: Machine
+) -> None:
+    await api_pods.create("a")
+    uid = api_pods.uids["a"]
+    await control.announce(grant(uid).model_copy(update={"pod_name": "a"}))
+    kubelet.pods[uid] = "a"
+    await kubelet.allocate(uid, "main", A_0)
+    await until(lambda: control.reported("allocated"))
+    cgroup = machine.cgroups / "kubepods" / "burstable" / f"pod{uid}"
+    cgroup.mkdir(parents=True)
+    (cgroup / "cgroup.events").write_text("populated 1\n")
+
+    await api_pods.delete("a")
+    kubelet.forget(uid)
+    for _ in range(10):
+        assert control.reported("gone") == []
+        await asyncio.sleep(0.1)
+    (cgroup / "cgroup.events").write_text("populated 0\n")
+
+    [report] = await until(lambda: control.reported("gone"))
+    assert report.pod_uid == uid
+
+
 async def test_a_stranger_reads_the_reason_in_an_event(
     api_pods: ApiPods, agent: AgentProcess, kubelet: Kubelet
 ) -> None:

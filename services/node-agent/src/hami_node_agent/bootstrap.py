@@ -18,6 +18,7 @@ from hamicommon.grants import load_public_key
 from hamicommon.k8s.client import KubeApi, open_kube_api
 from hamicommon.serving import serving
 
+from hami_node_agent.adapters.cgroups import PodCgroups
 from hami_node_agent.adapters.device_files import card_files, control_files
 from hami_node_agent.adapters.host_files import HostFiles
 from hami_node_agent.adapters.kubelet import Books
@@ -294,6 +295,7 @@ def _sweeper(settings: Settings, outside: _Outside, reports: Reports) -> Sweeper
         outside.state,
         pods=outside.pods,
         books=outside.books,
+        processes=PodCgroups(settings.cgroup_root),
         files=outside.files,
         reports=reports,
         interval_s=settings.sweep_interval_s,

@@ -89,6 +89,10 @@ class Settings(BaseSettings):
     pass_device_specs: bool = Field(default=False, description="answer /dev/nvidia* files too")
     dev_root: Path = Field(default=Path("/dev"), description="where /dev/nvidia* are looked for")
     sysfs_root: Path = Field(default=Path("/sys"), description="where NUMA nodes are read")
+    cgroup_root: Path = Field(
+        default=Path("/sys/fs/cgroup"),
+        description="the host's cgroups: a pod whose cgroup has processes has not left",
+    )
     libcuda_log_level: str = Field(default="1", description="0 error, 1 warn, 3 info, 4 debug")
 
     grant_public_key_file: Path | None = Field(

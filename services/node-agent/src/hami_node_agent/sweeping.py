@@ -1,7 +1,8 @@
 """Notices pods that left: tells the scheduler, drops the records, removes their directories.
 
-A pod has left when its object is gone from the API server and the kubelet has it no more. Where
-either can't be asked, nothing is said: unknown is not gone.
+A pod has left when its object is gone from the API server, the kubelet has it no more and its
+cgroup holds no process. Where one of the first two can't be asked, nothing is said: unknown is not
+gone.
 """
 
 from __future__ import annotations
@@ -47,6 +48,13 @@ class PodLookup(Protocol):
         """Asks the API server itself. Raises: HamiError."""
 
 
+class Processes(Protocol):
+    """What still runs on the host."""
+
+    def populated(self, pod_uid: str) -> bool:
+        """True when processes of the pod are seen (blocking)."""
+
+
 class StrayFiles(Protocol):
     """The host's directories."""
 
@@ -77,6 +85,7 @@ class Sweeper:
         *,
         pods: PodLookup,
         books: KubeletBooks,
+        processes: Processes,
         files: StrayFiles,
         reports: Reports,
         interval_s: float,
@@ -84,6 +93,7 @@ class Sweeper:
         self._state = state
         self._pods = pods
         self._books = books
+        self._processes = processes
         self._files = files
         self._reports = reports
         self._interval_s = interval_s
@@ -106,9 +116,7 @@ class Sweeper:
         if suspects:
             kept = await self._books.pods()
             for suspect in suspects:
-                if not self._has(kept, suspect) and not await self._pods.still_there(
-                    namespace=suspect.namespace, name=suspect.name, pod_uid=suspect.pod_uid
-                ):
+                if not self._has(kept, suspect) and await self._left(suspect):
                     await self._forget(suspect)
         if time.monotonic() - self._strays_at > STRAY_INTERVAL_S:
             await self._remove_strays()
@@ -147,6 +155,13 @@ class Sweeper:
         # The name may be a successor's. The kubelet admits that one only after it is done with
         # its predecessor, because both can't be in its books under one name.
         return self._pods.uid_of(suspect.namespace, suspect.name) in ("", suspect.pod_uid)
+
+    async def _left(self, suspect: _Suspect) -> bool:
+        if await self._pods.still_there(
+            namespace=suspect.namespace, name=suspect.name, pod_uid=suspect.pod_uid
+        ):
+            return False
+        return not await asyncio.to_thread(self._processes.populated, suspect.pod_uid)
 
     async def _forget(self, suspect: _Suspect) -> None:
         logger.info("pod left", extra={"pod_uid": suspect.pod_uid, "pod": suspect.name})
