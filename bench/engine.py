@@ -24,7 +24,11 @@ from hamicommon.domain.requests import PodRequest, Policy
 from hamicommon.placement.place import decide
 from hamicommon.placement.view import CardState, ClusterView
 
-from tests.unit.hamicommon.placement import clusters, reference
+from tests.reference import model, node_scores
+from tests.reference.inventory import Card
+from tests.reference.inventory import card as model_card
+from tests.reference.requests import request as model_request
+from tests.unit.hamicommon.placement import clusters
 
 RESULTS = Path(__file__).parent / "results" / "engine.json"
 CARDS = 8
@@ -85,12 +89,54 @@ def timed(call: Callable[[], object], runs: int) -> dict[str, float]:
     return {"p50_ms": round(float(p50), 4), "p99_ms": round(float(p99), 4)}
 
 
-def plain_loop(request: PodRequest, nodes: dict[NodeName, list[DeviceUsage]]) -> NodeName | None:
-    """The model's choice."""
-    answers = {name: reference.answer(request, usages, {}) for name, usages in nodes.items()}
-    fit = [name for name, found in answers.items() if not found.reason]
-    scores = {name: reference.node_score(nodes[name]) for name in fit}
-    return reference.choose(fit, scores, request.policy.node) if fit else None
+ModelNodes = dict[str, list[Card]]
+
+
+def model_nodes(nodes: dict[NodeName, list[DeviceUsage]]) -> ModelNodes:
+    """The same as the reference model sees it."""
+    return {
+        name: [
+            model_card(
+                each.device.vendor,
+                each.device.uuid,
+                each.device.index,
+                count=each.device.slots,
+                mem=each.device.memory_mib,
+                core=each.device.core_percent,
+                numa=each.device.numa,
+                type=each.device.type,
+                used=each.used_slots,
+                used_mem=each.used_memory_mib,
+                used_core=each.used_core_percent,
+            )
+            for each in usages
+        ]
+        for name, usages in nodes.items()
+    }
+
+
+def plain_loop(request: PodRequest, nodes: ModelNodes) -> str | None:
+    """The reference model's choice, which looks at every card of every node for every pod."""
+    containers = [
+        (
+            str(container.role),
+            [
+                model_request(
+                    each.vendor, each.count, memory=each.memory_mib, cores=each.core_percent
+                )
+                for each in container.requests
+            ],
+        )
+        for container in request.containers
+    ]
+    annotations = {"hami.io/node-scheduler-policy": request.policy.node}
+    node: dict[str, Any] = {"metadata": {}}
+    fit = {
+        name: float(node_scores.node_score(cards))
+        for name, cards in nodes.items()
+        if not model.on_node(node, cards, containers, annotations)[1]
+    }
+    return model.choose(fit, annotations)
 
 
 def measure(runs: int) -> list[dict[str, Any]]:
@@ -98,28 +144,28 @@ def measure(runs: int) -> list[dict[str, Any]]:
     rows = []
     for size in SIZES:
         nodes = cluster(size, seed=size)
-        view = view_of(nodes)
+        view, plain = view_of(nodes), model_nodes(nodes)
         for label, base in REQUESTS.items():
             for policy in ("binpack", "spread"):
                 request = replace(base, policy=Policy(node=policy))
                 row = {"nodes": size, "request": label, "policy": policy}
-                rows.append(row | compared(request, view, nodes, runs))
+                rows.append(row | compared(request, view, plain, runs))
     return rows
 
 
 def compared(
-    request: PodRequest, view: ClusterView, nodes: dict[NodeName, list[DeviceUsage]], runs: int
+    request: PodRequest, view: ClusterView, nodes: ModelNodes, runs: int
 ) -> dict[str, float]:
     """Times of the engine and of the model, which must choose the same node."""
-    names = list(nodes)
+    names = tuple(map(NodeName, nodes))
     chosen = decide(request, view, candidates=names).placement
     if (chosen.node if chosen else None) != plain_loop(request, nodes):
         raise SystemExit(f"the engine and the model disagree on {request}")
     engine = timed(lambda: decide(request, view, candidates=names), runs)
-    model = timed(lambda: plain_loop(request, nodes), max(runs // 100, 3))
+    plain = timed(lambda: plain_loop(request, nodes), max(runs // 100, 3))
     return engine | {
-        "plain_p50_ms": model["p50_ms"],
-        "times_faster": round(model["p50_ms"] / engine["p50_ms"], 1),
+        "plain_p50_ms": plain["p50_ms"],
+        "times_faster": round(plain["p50_ms"] / engine["p50_ms"], 1),
     }
 
 

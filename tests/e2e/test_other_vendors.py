@@ -108,7 +108,7 @@ def test_a_slice_of_another_vendors_card_is_granted_mirrored_and_given_back(
         assert pod["metadata"]["annotations"][key] == written
         path = "/api/v1/namespaces/default/pods/slice"
         patch(system, path, {"metadata": {"annotations": {"hami.io/bind-phase": "success"}}})
-        state = "SELECT state FROM allocations WHERE pod_name = 'slice' ORDER BY reserved_at DESC LIMIT 1"
+        state = f"SELECT state FROM allocations WHERE pod_uid = '{pod['metadata']['uid']}'"
         wait(lambda: system.sql(state) == "allocated", "the slice to be allocated")
         system.check_invariants()
 

@@ -119,7 +119,8 @@ def vastai(cards: list[Card], request: Request, annotations: Json, earlier: list
 
 def die_mode(cards: list[Card]) -> bool:
     """By the first card as listed."""
-    return min(cards, key=lambda c: c["index"])["info"].get("DeviceStrategy") == "die"
+    first = min(cards, key=lambda c: c["index"])
+    return bool(first["info"].get("DeviceStrategy") == "die")
 
 
 def from_largest_groups(picks: list[Pick], count: int, key: str) -> list[Pick]:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from hami_scheduler.announcing import found_message, refusal_messages
 from hamicommon.domain.ids import NodeName as N
+from hamicommon.placement.node_scores import NodeScores
 
 
 def test_a_placement_in_hamis_words() -> None:
-    scores = {N("gpu-b"): 0.0, N("gpu-a"): 0.0}
+    scores = NodeScores.of({N("gpu-b"): 0.0, N("gpu-a"): 0.0})
 
     assert found_message("gpu-a", scores, 2) == (
         "find fit node(gpu-a), 0 nodes not fit, 2 nodes fit(gpu-b:0.00,gpu-a:0.00)"

@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping
 
 from hamicommon.domain.ids import NodeName, PodUid
+from hamicommon.placement.node_scores import NodeScores
 
 from hami_scheduler.ports import PodEvent, PodEvents
 
@@ -55,13 +56,13 @@ class Announcer:
         )
 
 
-def found_message(node: str, scores: Mapping[NodeName, float], candidates: int) -> str:
-    """HAMi's sentence about a placement; `scores` ends with the chosen node.
+def found_message(node: str, scores: NodeScores, candidates: int) -> str:
+    """HAMi's sentence about a placement.
 
-    >>> found_message("a", {"b": 0.0, "a": 1.5}, 3)
+    >>> found_message("a", NodeScores.of({"b": 0.0, "a": 1.5}), 3)
     'find fit node(a), 1 nodes not fit, 2 nodes fit(b:0.00,a:1.50)'
     """
-    best = list(scores.items())[-_MOST_NODES:]
+    best = scores.best(_MOST_NODES)[::-1]
     listed = ",".join(f"{name}:{score:.2f}" for name, score in best)
     if len(scores) > len(best):
         listed = f"…,{listed}"

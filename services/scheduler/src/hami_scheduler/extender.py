@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 import orjson
 from hamicommon.domain.ids import NodeName
@@ -94,15 +94,14 @@ def parse_extender_args(body: bytes) -> ExtenderArgs:
     if not isinstance(pod, dict):
         raise InvalidRequest("extender args missing pod")
     names = fields.get("nodenames")
-    if names is not None and not (
-        isinstance(names, list) and all(isinstance(name, str) for name in names)
-    ):
+    # Thousands of names on every call: both steps run in C.
+    if names is not None and not (isinstance(names, list) and set(map(type, names)) <= {str}):
         raise InvalidRequest("extender args: NodeNames must be a list of strings")
     node_list = fields.get("nodes")
     items = _insensitive(node_list).get("items") if isinstance(node_list, dict) else None
     return ExtenderArgs(
         pod=pod,
-        node_names=None if names is None else tuple(map(NodeName, names)),
+        node_names=None if names is None else cast("tuple[NodeName, ...]", tuple(names)),
         nodes=tuple(items or ()) if isinstance(node_list, dict) else None,
     )
 

@@ -17,6 +17,7 @@ from hamicommon.domain.requests import PodRequest, Policy
 from hamicommon.errors import HamiError, InvalidRequest
 from hamicommon.k8s.annotations import TRACEPARENT, annotations_of
 from hamicommon.k8s.resources import pod_request
+from hamicommon.placement.node_scores import NodeScores
 from hamicommon.placement.place import decide, feasible, prioritize
 from hamicommon.placement.refusal import Refusal
 from hamicommon.placement.view import CardState, ClusterView
@@ -173,7 +174,7 @@ class Filtering:
             found = feasible(request, self._view.cluster, names)
         course.view_version = self._view.cluster.version
         scores = {node: one.score for node, one in found.placements.items()}
-        course.scores = dict(sorted(scores.items(), key=lambda item: item[1]))
+        course.scores = NodeScores.of(dict(sorted(scores.items(), key=lambda item: item[1])))
         course.frozen = self._recorder.frozen(self._view.cluster, course.scores)
         if not found.placements:
             return self._refused(found.refusal, course)

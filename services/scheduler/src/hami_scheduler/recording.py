@@ -13,10 +13,9 @@ import logging
 import re
 import time
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
-from itertools import islice
 
 from hamicommon.domain.allocations import Allocation
 from hamicommon.domain.ids import NodeName, PodUid
@@ -31,6 +30,7 @@ from hamicommon.explain.sentence import (
     refusal_sentence,
     stock_of,
 )
+from hamicommon.placement.node_scores import NodeScores
 from hamicommon.placement.refusal import Shortfalls
 from hamicommon.placement.view import ClusterView, Frozen
 from opentelemetry import trace
@@ -78,7 +78,7 @@ class Course:
     shortfalls: Shortfalls | None = None
     silent: tuple[NodeName, ...] = ()
     """Nodes that were not offered, because their agents are silent."""
-    scores: Mapping[NodeName, float] = field(default_factory=dict)
+    scores: NodeScores = field(default_factory=lambda: NodeScores.of({}))
     quota: QuotaShort | None = None
     frozen: Frozen | None = None
     view_version: int = 0
@@ -128,7 +128,7 @@ class Course:
     def refuse(self, reasons: Mapping[NodeName, str], shortfalls: Shortfalls | None) -> None:
         """No node fits."""
         self.outcome, self.reasons, self.shortfalls = "refused", reasons, shortfalls
-        self.scores = {}
+        self.scores = NodeScores.of({})
         self.message = f"no available node, {self.candidates} nodes do not meet"
 
     def attributes(self) -> dict[str, str | int | list[str]]:
@@ -172,14 +172,10 @@ class DecisionQueue:
         """Decisions not yet written."""
         return self._queue.qsize()
 
-    def frozen(self, view: ClusterView, scores: Collection[NodeName]) -> Frozen:
-        """The cards as they are, for the record: of the best nodes, or of all when none fits.
-
-        `scores` ends with the most preferred node.
-        """
+    def frozen(self, view: ClusterView, scores: NodeScores) -> Frozen:
+        """The cards as they are, for the record: of the best nodes, or of all when none fits."""
         if scores:
-            best = list(islice(reversed(list(scores)), NODES_OF_A_PLACEMENT))
-            return view.frozen(best)
+            return view.frozen([node for node, _ in scores.best(NODES_OF_A_PLACEMENT)])
         if self._whole is None or self._whole.version != view.version:
             self._whole = view.frozen()
         return self._whole

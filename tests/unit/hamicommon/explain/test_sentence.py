@@ -10,6 +10,7 @@ from hamicommon.domain.ids import NodeName
 from hamicommon.domain.requests import PodRequest, Selection
 from hamicommon.explain.record import QuotaShort
 from hamicommon.explain.sentence import placed_sentence, quota_sentence, refusal_sentence, stock_of
+from hamicommon.placement.node_scores import NodeScores
 from hamicommon.placement.place import decide
 
 from tests.unit.hamicommon.placement.clusters import card, cards, pod, view_of
@@ -112,13 +113,13 @@ def test_a_placement_says_why_this_node() -> None:
 
     n, others = NodeName("n"), {NodeName("m"): 2.0}
 
-    assert placed_sentence(spread, n, {**others, n: 1.0}, candidates=3) == (
+    assert placed_sentence(spread, n, NodeScores.of({**others, n: 1.0}), candidates=3) == (
         "2 of 3 nodes fit, and n is the emptiest of them (node policy spread)"
     )
-    assert placed_sentence(spread, n, {**others, n: 2.0}, candidates=3) == (
+    assert placed_sentence(spread, n, NodeScores.of({**others, n: 2.0}), candidates=3) == (
         "2 of 3 nodes fit equally well, n by its name"
     )
-    assert placed_sentence(spread, n, {n: 1.0}, candidates=3) == (
+    assert placed_sentence(spread, n, NodeScores.of({n: 1.0}), candidates=3) == (
         "n is the only one of 3 nodes that fits"
     )
-    assert "keeps" in placed_sentence(spread, n, {}, candidates=3)
+    assert "keeps" in placed_sentence(spread, n, NodeScores.of({}), candidates=3)

@@ -17,6 +17,7 @@ from pydantic import TypeAdapter
 from hamicommon.domain.ids import NodeName, PodUid
 from hamicommon.domain.requests import ContainerRequest, PodRequest, Policy, Selection
 from hamicommon.explain.moment import Moment, blob_of, thaw, unpacked
+from hamicommon.placement.node_scores import NodeScores
 from hamicommon.placement.rules import NODE_UNREGISTERED
 from hamicommon.placement.view import ClusterView
 
@@ -82,7 +83,7 @@ class Record:
 def detail_bytes(
     *,
     reasons: Mapping[NodeName, str],
-    scores: Mapping[NodeName, float],
+    scores: NodeScores,
     quota: QuotaShort | None,
     moment: Moment | None,
 ) -> bytes:
@@ -92,7 +93,7 @@ def detail_bytes(
     told = () if moment is None else moment.nodes
     by_row = [texts[reasons[node]] if node in reasons else -1 for node in told]
     rest = reasons.keys() - set(told) - set(strangers)
-    best = list(scores.items())[-MOST_SCORES:]
+    best = reversed(scores.best(MOST_SCORES))
     detail: dict[str, Any] = {
         "texts": list(texts),
         "by_row": by_row,

@@ -17,6 +17,7 @@ from hamicommon.domain.ids import NodeName
 from hamicommon.domain.requests import DeviceRequest, PodRequest
 from hamicommon.explain.record import QuotaShort
 from hamicommon.explain.wording import cards, counted, group, listed, selection
+from hamicommon.placement.node_scores import NodeScores
 from hamicommon.placement.refusal import ShortfallTable
 from hamicommon.placement.rules import REASONS, Rule
 
@@ -148,7 +149,7 @@ _HELPS = {
 
 
 def placed_sentence(
-    request: PodRequest, node: NodeName, scores: Mapping[NodeName, float], *, candidates: int
+    request: PodRequest, node: NodeName, scores: NodeScores, *, candidates: int
 ) -> str:
     """For a pod that has its slices; no scores: it had them before."""
     fitting = len(scores)
@@ -157,7 +158,7 @@ def placed_sentence(
     liking = "fullest" if request.policy.node != "spread" else "emptiest"
     if fitting == 1:
         return f"{node} is the only one of {counted(candidates, 'node')} that fits"
-    if list(scores.values()).count(scores.get(node, 0.0)) == fitting:
+    if scores.all_equal:
         return f"{fitting} of {counted(candidates, 'node')} fit equally well, {node} by its name"
     return (
         f"{fitting} of {counted(candidates, 'node')} fit, and {node} is the {liking} of them "

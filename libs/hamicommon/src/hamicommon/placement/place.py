@@ -20,6 +20,7 @@ from hamicommon.domain.requests import PodRequest
 from hamicommon.errors import InvalidRequest
 from hamicommon.placement.cards import Floats, Int
 from hamicommon.placement.fitting import fit, fit_with_picks
+from hamicommon.placement.node_scores import NodeScores
 from hamicommon.placement.refusal import Refusal, refusal_of
 from hamicommon.placement.scoring import vendor_scores, wants_scores
 from hamicommon.placement.view import ClusterView
@@ -34,7 +35,7 @@ class Decision:
 
     placement: Placement | None
     refusal: Refusal | None
-    scores: dict[NodeName, float]
+    scores: NodeScores
     """Nodes that fit, from the least to the most preferred, with their usage score."""
     view_version: int
 
@@ -80,7 +81,7 @@ def decide(
         return Decision(
             placement=None,
             refusal=refusal_of(view, steps, unknown),
-            scores={},
+            scores=NodeScores.of({}),
             view_version=view.version,
         )
     grants = None
@@ -101,7 +102,7 @@ def decide(
             score=float(scores[ranked[-1]]),
         ),
         refusal=None,
-        scores=dict(zip(view.names(survivors[ranked]), scores[ranked].tolist(), strict=True)),
+        scores=NodeScores(view.names_by_row(), survivors[ranked], scores[ranked]),
         view_version=view.version,
     )
 

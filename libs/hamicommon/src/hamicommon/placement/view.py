@@ -197,9 +197,7 @@ class ClusterView:
 
         Copies counters only; `nodes` None means all, and unknown ones are left out.
         """
-        if self._known is None:
-            self._known = (tuple(self._names), tuple(self._usages))
-        names, usages = self._known
+        names, usages = self._as_tuples()
         if nodes is None:
             rows: Sequence[int] = range(len(names))
         else:
@@ -219,6 +217,15 @@ class ClusterView:
             rows=tuple(rows),
             used=np.stack(columns, axis=-1).astype(np.int32),
         )
+
+    def _as_tuples(self) -> tuple[tuple[NodeName, ...], tuple[tuple[DeviceUsage, ...], ...]]:
+        if self._known is None:
+            self._known = (tuple(self._names), tuple(self._usages))
+        return self._known
+
+    def names_by_row(self) -> tuple[NodeName, ...]:
+        """All nodes, by row; stays as it is when the view changes."""
+        return self._as_tuples()[0]
 
     def rows_of(self, nodes: Collection[NodeName] | None) -> tuple[Int, tuple[NodeName, ...]]:
         """Rows of the given nodes (None: all), and those that are unknown or have no card.

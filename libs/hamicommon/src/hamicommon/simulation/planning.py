@@ -21,6 +21,7 @@ from hamicommon.errors import InvalidRequest
 from hamicommon.explain.counterfactuals import Circumstances, counterfactuals
 from hamicommon.explain.sentence import placed_sentence, refusal_sentence, stock_of
 from hamicommon.k8s.resources import DEFAULT_POLICY
+from hamicommon.placement.node_scores import NodeScores
 from hamicommon.placement.view import CardState, ClusterView
 from hamicommon.simulation.cases import as_json
 from hamicommon.simulation.cluster import Cluster
@@ -113,7 +114,10 @@ def summary_of(verdict: Verdict, cluster: Cluster) -> str:
     if verdict.chosen is not None:
         scores = {name: node.score for name, node in verdict.nodes.items() if node.fits}
         return placed_sentence(
-            verdict.request, verdict.chosen, scores, candidates=len(verdict.nodes)
+            verdict.request,
+            verdict.chosen,
+            NodeScores.of(scores),
+            candidates=len(verdict.nodes),
         )
     stock = stock_of(
         state.usage.device for node in cluster.nodes for state in cluster.view.cards(node)

@@ -1,0 +1,64 @@
+"""The score of every node that fits, in the order of preference, as the arrays the engine has.
+
+A decision on thousands of nodes needs the best few at once (the event, the record) and all of them
+later or never (explain). So names and numbers become a dict only when somebody asks for more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+import numpy as np
+
+from hamicommon.domain.ids import NodeName
+from hamicommon.placement.cards import Floats, Int
+
+
+class NodeScores(Mapping[NodeName, float]):
+    """Node -> usage score, from the least to the most preferred; as unchanging as a tuple."""
+
+    __slots__ = ("_by_name", "_names", "_rows", "_values")
+
+    def __init__(self, names: Sequence[NodeName], rows: Int, values: Floats) -> None:
+        """`names` of all rows, of which `rows` fit, with the score of each of these."""
+        self._names = names
+        self._rows = rows
+        self._values = values
+        self._by_name: dict[NodeName, float] | None = None
+
+    @classmethod
+    def of(cls, scores: Mapping[NodeName, float]) -> NodeScores:
+        """From a mapping in the order of preference."""
+        values = np.fromiter(scores.values(), np.float32, len(scores))
+        return cls(tuple(scores), np.arange(len(scores)), values)
+
+    @property
+    def all_equal(self) -> bool:
+        """True when no node is preferred by its score."""
+        return len(self) == 0 or bool(self._values.min() == self._values.max())
+
+    def best(self, count: int) -> list[tuple[NodeName, float]]:
+        """At most `count` nodes, the most preferred first."""
+        rows, values = self._rows[::-1][:count], self._values[::-1][:count]
+        return [
+            (self._names[row], score)
+            for row, score in zip(rows.tolist(), values.tolist(), strict=True)
+        ]
+
+    def _all(self) -> dict[NodeName, float]:
+        if self._by_name is None:
+            names = map(self._names.__getitem__, self._rows.tolist())
+            self._by_name = dict(zip(names, self._values.tolist(), strict=True))
+        return self._by_name
+
+    def __getitem__(self, node: NodeName) -> float:
+        return self._all()[node]
+
+    def __iter__(self) -> Iterator[NodeName]:
+        return iter(self._all())
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __repr__(self) -> str:
+        return f"NodeScores({self._all()!r})"
