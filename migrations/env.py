@@ -1,4 +1,8 @@
-"""Runs the migrations over one asynchronous connection; the DSN is HAMI_POSTGRES_DSN."""
+"""Runs the migrations over one asynchronous connection; the DSN is HAMI_POSTGRES_DSN.
+
+Each migration is a transaction of its own, so that one may build indexes without stopping writers
+(`autocommit_block`) and a run that was cut off goes on where it was. Two runs at once take turns.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +12,14 @@ from alembic import context
 from hamicommon.db.engine import open_engine
 from hamicommon.db.tables import metadata
 from hamicommon.settings import PostgresSettings
-from sqlalchemy import Connection
+from sqlalchemy import Connection, text
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+# Any number; it is taken by nothing else in this database.
+TURN = 4_210_777
+# Whoever waits for a table's lock makes all later statements on it wait too, so it must be short;
+# `hamicommon.db.schema.upgrade` tries again.
+LOCK_TIMEOUT_MS = 1000
 
 
 def include_name(name: str | None, kind: str, _parents: object) -> bool:
@@ -17,22 +28,34 @@ def include_name(name: str | None, kind: str, _parents: object) -> bool:
 
 
 def run(connection: Connection) -> None:
-    """Applies what is asked for, all of it in one transaction."""
+    """Applies what is asked for."""
     context.configure(
         connection=connection,
         target_metadata=metadata,
         include_name=include_name,
         compare_server_default=True,
+        transaction_per_migration=True,
     )
     with context.begin_transaction():
         context.run_migrations()
 
 
+async def take_turn(connection: AsyncConnection) -> None:
+    """Waits for another run, without a transaction that its index builds would wait for."""
+    while not await connection.scalar(text(f"SELECT pg_try_advisory_lock({TURN})")):
+        await connection.commit()
+        await asyncio.sleep(0.2)
+    await connection.execute(text(f"SET lock_timeout = {LOCK_TIMEOUT_MS}"))
+    await connection.commit()
+
+
 async def main() -> None:
-    """Opens the connection and runs."""
+    """Opens the connection and runs; the turn ends with the connection."""
     settings = context.config.attributes.get("settings") or PostgresSettings()
-    async with open_engine(settings) as engine, engine.begin() as connection:
+    async with open_engine(settings) as engine, engine.connect() as connection:
+        await take_turn(connection)
         await connection.run_sync(run)
+        await connection.commit()
 
 
 asyncio.run(main())

@@ -1,80 +1,213 @@
-"""The migrations make exactly the tables of `hamicommon.db.tables`; what guards history holds."""
+"""The migrations make exactly the tables of this version, step by step, beside a running system."""
 
+import asyncio
+import json
+import os
+import re
+import subprocess
+import sys
 from pathlib import Path
+from typing import Any
 
 import asyncpg
 import pytest
 from hamicommon.db import schema
+from hamicommon.db.inspection import Fault, inspect, revision_of
 from hamicommon.settings import PostgresSettings
 from pydantic import SecretStr
 
+from tests.integration.db.conversation import HERE, read, speak
 from tests.servers import psql
 
+pytestmark = pytest.mark.integration
+
 MIGRATIONS = Path(__file__).parents[3] / "migrations"
+REVISIONS = sorted(path.stem for path in (MIGRATIONS / "versions").glob("*.py"))
 
 
-def test_upgrade_equals_the_tables_and_downgrade_leaves_nothing(empty_postgres_dsn: str) -> None:
-    settings = PostgresSettings(dsn=SecretStr(empty_postgres_dsn))
+def settings_of(dsn: str) -> PostgresSettings:
+    return PostgresSettings(dsn=SecretStr(dsn))
+
+
+def test_upgrade_equals_the_models_and_downgrade_leaves_nothing(empty_postgres_dsn: str) -> None:
+    settings = settings_of(empty_postgres_dsn)
 
     schema.upgrade(settings, MIGRATIONS)
-    schema.check(settings, MIGRATIONS)
+    assert inspect(settings, MIGRATIONS) == []
     schema.downgrade(settings, MIGRATIONS)
 
     left = psql(
         empty_postgres_dsn,
-        "SELECT count(*) FROM pg_class WHERE relnamespace = 'public'::regnamespace"
-        " AND relname NOT LIKE 'alembic%'",
+        "SELECT relname FROM pg_class WHERE relnamespace = 'public'::regnamespace"
+        " AND relname NOT LIKE 'alembic%'"
+        " UNION ALL SELECT proname FROM pg_proc WHERE pronamespace = 'public'::regnamespace"
+        " UNION ALL SELECT typname FROM pg_type WHERE typnamespace = 'public'::regnamespace"
+        " AND typname NOT LIKE '%alembic%'",
     )
-    assert left == "0"
+    assert left == ""
 
 
 def test_every_revision_can_be_taken_back_and_applied_again(empty_postgres_dsn: str) -> None:
-    settings = PostgresSettings(dsn=SecretStr(empty_postgres_dsn))
-    revisions = sorted(path.name[:4] for path in (MIGRATIONS / "versions").glob("*.py"))
+    settings = settings_of(empty_postgres_dsn)
 
-    for revision in revisions:
-        schema.upgrade(settings, MIGRATIONS, revision)
+    for name in REVISIONS:
+        schema.upgrade(settings, MIGRATIONS, name[:4])
         schema.downgrade(settings, MIGRATIONS, "-1")
-        schema.upgrade(settings, MIGRATIONS, revision)
+        schema.upgrade(settings, MIGRATIONS, name[:4])
 
-    schema.check(settings, MIGRATIONS)
+    assert inspect(settings, MIGRATIONS) == []
 
 
-async def test_history_cannot_be_rewritten(postgres_dsn: str) -> None:
-    connection = await asyncpg.connect(postgres_dsn)
+def test_a_new_database_takes_all_at_once(empty_postgres_dsn: str) -> None:
+    assert revision_of(settings_of(empty_postgres_dsn)) is None
+    assert schema.before_rollout(MIGRATIONS, None) == "head"
+
+
+@pytest.mark.parametrize(
+    ("current", "target"), [("0007", "0009"), ("0008", "0009"), ("0009", "0009")]
+)
+def test_before_a_roll_out_only_what_old_code_can_live_with(current: str, target: str) -> None:
+    assert schema.before_rollout(MIGRATIONS, current) == target
+
+
+@pytest.mark.parametrize("heard", sorted(HERE.glob("spoken_*.json")), ids=lambda path: path.stem)
+async def test_what_older_code_says_works_after_pre(empty_postgres_dsn: str, heard: Path) -> None:
+    """The recording is of code at an older revision; it meets the schema while it still serves."""
+    settings = settings_of(empty_postgres_dsn)
+    revision = heard.stem.removeprefix("spoken_")
+    await asyncio.to_thread(schema.upgrade, settings, MIGRATIONS, revision)
+    target = schema.before_rollout(MIGRATIONS, revision)
+    assert target != revision
+    await asyncio.to_thread(schema.upgrade, settings, MIGRATIONS, target)
+
+    connection = await connect_as_service(empty_postgres_dsn)
     try:
-        await connection.execute("INSERT INTO nodes (name) VALUES ('n')")
-        allocation = await connection.fetchval(
-            "INSERT INTO allocations (id, pod_uid, namespace, pod_name, attempt, node, state)"
-            " VALUES (gen_random_uuid(), 'u', 'ns', 'p', 1, 'n', 'reserved') RETURNING id"
+        for sql, args in read(heard):
+            await say(connection, sql, args)
+        left = await connection.fetch(
+            "SELECT pod_uid, array_agg(state ORDER BY sequence) AS states"
+            " FROM allocation_events GROUP BY 1 ORDER BY 1"
         )
-        await connection.execute(
-            "INSERT INTO allocation_events (pod_uid, sequence, allocation_id, state)"
-            " VALUES ('u', 1, $1, 'reserved')",
-            allocation,
-        )
-
-        for statement in (
-            "UPDATE allocation_events SET reason = 'x'",
-            "DELETE FROM allocation_events",
-            "TRUNCATE allocation_events",
-        ):
-            with pytest.raises(asyncpg.RestrictViolationError, match="append-only"):
-                await connection.execute(statement)
     finally:
         await connection.close()
 
+    assert {row["pod_uid"]: row["states"] for row in left} == {
+        "pod-1": ["reserved", "binding", "bound", "allocated", "allocated", "released"],
+        "pod-2": ["reserved", "released", "reserved", "expired", "reserved"],
+        "pod-3": ["reserved"],
+    }
 
-async def test_a_decision_of_any_day_finds_a_partition(postgres_dsn: str) -> None:
-    connection = await asyncpg.connect(postgres_dsn)
+
+async def say(connection: asyncpg.Connection, sql: str, args: list[Any]) -> None:
+    """As it was said: a row of arguments for each parameter list is `executemany`."""
+    parameters = max((int(n) for n in re.findall(r"\$(\d+)", sql)), default=0)
+    rows = parameters and all(isinstance(row, list) and len(row) == parameters for row in args)
+    if rows and not re.search(r"\$1::\w+\[\]", sql):
+        await connection.executemany(sql, args)
+    else:
+        await connection.execute(sql, *args)
+
+
+async def connect_as_service(dsn: str) -> asyncpg.Connection:
+    connection = await asyncpg.connect(dsn)
+    await connection.set_type_codec(
+        "jsonb", schema="pg_catalog", encoder=json.dumps, decoder=json.loads
+    )
+    return connection
+
+
+async def test_new_code_works_before_post(empty_postgres_dsn: str) -> None:
+    settings = settings_of(empty_postgres_dsn)
+    for revision in ("0007", schema.before_rollout(MIGRATIONS, "0007")):
+        await asyncio.to_thread(schema.upgrade, settings, MIGRATIONS, revision)
+    assert [f.fault for f in await asyncio.to_thread(inspect, settings, MIGRATIONS)] == [
+        Fault.BEHIND
+    ]
+
+    await speak(empty_postgres_dsn)
+
+
+async def test_post_finds_what_both_wrote_in_order(postgres_dsn: str) -> None:
+    await speak(postgres_dsn)
+
+    assert await asyncio.to_thread(inspect, settings_of(postgres_dsn), MIGRATIONS) == []
+
+
+async def test_a_migration_lets_writers_pass_while_it_waits_for_a_long_transaction(
+    empty_postgres_dsn: str,
+) -> None:
+    """The upgrade asks for its lock a second at a time; a writer waits no longer than that."""
+    settings = settings_of(empty_postgres_dsn)
+    await asyncio.to_thread(schema.upgrade, settings, MIGRATIONS, "0009")
+    long, writer = await asyncio.gather(
+        asyncpg.connect(empty_postgres_dsn), asyncpg.connect(empty_postgres_dsn)
+    )
     try:
-        for at in ("1999-01-01", "now", "2999-01-01"):
-            await connection.execute(
-                "INSERT INTO decisions (at, pod_uid, namespace, pod_name, outcome)"
-                f" VALUES ('{at}', 'u', 'ns', 'p', 'refused')"
+        reading = long.transaction()
+        await reading.start()
+        await long.fetch("SELECT FROM allocations")
+        upgrade = asyncio.create_task(asyncio.to_thread(schema.upgrade, settings, MIGRATIONS))
+        await waits_for_lock(writer)
+        await writer.execute("INSERT INTO nodes (name) VALUES ('n')")
+        async with asyncio.timeout(5):
+            await writer.execute(
+                "INSERT INTO allocations (id, pod_uid, namespace, pod_name, attempt, node, state)"
+                " VALUES (gen_random_uuid(), 'u', 'ns', 'p', 1, 'n', 'reserved')"
             )
-
-        assert await connection.fetchval("SELECT count(*) FROM decisions") == 3
-        assert await connection.fetchval("SELECT count(*) FROM decisions_default") == 2
+        assert not upgrade.done()
+        await reading.rollback()
+        async with asyncio.timeout(30):
+            await upgrade
     finally:
-        await connection.close()
+        await long.close()
+        await writer.close()
+
+    assert revision_of_now(empty_postgres_dsn) == "0010"
+
+
+async def waits_for_lock(connection: asyncpg.Connection) -> None:
+    async with asyncio.timeout(30):
+        while not await connection.fetchval(
+            "SELECT EXISTS (SELECT FROM pg_locks WHERE NOT granted"
+            " AND relation = 'allocations'::regclass)"
+        ):
+            await asyncio.sleep(0.01)
+
+
+def revision_of_now(dsn: str) -> str:
+    return psql(dsn, "SELECT version_num FROM alembic_version")
+
+
+def test_an_index_build_that_was_cut_off_is_done_again(empty_postgres_dsn: str) -> None:
+    settings = settings_of(empty_postgres_dsn)
+    schema.upgrade(settings, MIGRATIONS, "0008")
+    # What a kill in the middle of 0009 leaves: one index done, one invalid, no revision.
+    psql(
+        empty_postgres_dsn,
+        "CREATE INDEX ix_allocation_events_at_brin ON allocation_events USING brin (at)",
+    )
+    psql(empty_postgres_dsn, "CREATE INDEX ix_allocations_held ON allocations (id)")
+    psql(
+        empty_postgres_dsn,
+        "UPDATE pg_index SET indisvalid = false WHERE indexrelid = 'ix_allocations_held'::regclass",
+    )
+
+    schema.upgrade(settings, MIGRATIONS)
+
+    assert inspect(settings, MIGRATIONS) == []
+
+
+def test_two_runs_at_once_take_turns(empty_postgres_dsn: str) -> None:
+    """As the Job of a roll-out that is started twice."""
+    command = [sys.executable, "-m", "hamicommon.db", str(MIGRATIONS)]
+    environment = {**os.environ, "HAMI_POSTGRES_DSN": empty_postgres_dsn}
+
+    runs = [
+        subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
+        for _ in range(2)
+    ]
+
+    said = [run.communicate(timeout=60)[0] for run in runs]
+    assert [run.returncode for run in runs] == [0, 0], said
+    assert all("after the roll-out: nothing" in text for text in said)
+    assert inspect(settings_of(empty_postgres_dsn), MIGRATIONS) == []

@@ -80,7 +80,7 @@ def roles(postgres_dsn: str) -> str:
 
 async def test_the_metrics_role_keeps_usage_and_reads_the_ledger(roles: str) -> None:
     sample = Sample(series=Series(node="n", device_uuid="GPU-1"), sampled_at=NOW, core_percent=1.0)
-    retention = Retention(raw_days=1, fine_days=1, coarse_days=1)
+    retention = Retention(raw_days=1, fine_days=1, coarse_days=1, day_days=1)
     async with open_pool(as_role(roles, "hami_metrics"), "test") as pool:
         store = PostgresUsageStore(pool)
 
@@ -99,7 +99,7 @@ async def test_samples_that_came_before_their_day_are_moved_into_it(roles: str) 
         store = PostgresUsageStore(pool)
         await store.write([sample])
 
-        await store.ensure_partition(later.date())
+        await store.keep_samples(later.date(), 3)
 
         assert await pool.fetchval("SELECT count(*) FROM usage_samples_default") == 0
         assert await store.samples("n", later, later + timedelta(seconds=1)) == [sample]

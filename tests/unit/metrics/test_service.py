@@ -25,6 +25,7 @@ class FakeStore:
         self.rows: dict[tuple[object, ...], Sample] = {}
         self.sums: dict[tuple[object, ...], Rollup] = {}
         self.days: set[date] = set()
+        self.forgotten: dict[int, datetime] = {}
         self.away = False
 
     def _here(self) -> None:
@@ -67,15 +68,20 @@ class FakeStore:
         self._here()
         return []
 
-    async def ensure_partition(self, day: date) -> None:
+    async def keep_samples(self, today: date, keep_days: int) -> list[date]:
         self._here()
-        self.days.add(day)
-
-    async def forget_samples(self, before: date) -> list[date]:
-        self._here()
-        gone = sorted(day for day in self.days if day < before)
-        self.days.difference_update(gone)
+        gone = sorted(day for day in self.days if day < today - timedelta(days=keep_days))
+        self.days = (self.days | {today, today + timedelta(days=1)}) - set(gone)
         return gone
+
+    async def sum_up_namespaces(self, now: datetime) -> int:
+        self._here()
+        return 0
+
+    async def forget_namespaces(self, bucket_s: int, before: datetime) -> int:
+        self._here()
+        self.forgotten[bucket_s] = before
+        return 0
 
     async def forget_rollups(self, bucket_s: int, before: datetime) -> int:
         self._here()
@@ -244,11 +250,17 @@ async def test_today_and_tomorrow_have_room_and_old_days_go(store: FakeStore) ->
     store.days = {today - timedelta(days=n) for n in range(6)}
 
     dropped = await keep_days(
-        store, Retention(raw_days=3, fine_days=14, coarse_days=400), now=START
+        store,
+        Retention(raw_days=3, fine_days=14, coarse_days=400, day_days=1830),
+        now=START,
     )
 
     assert dropped == [today - timedelta(days=5), today - timedelta(days=4)]
     assert max(store.days) == today + timedelta(days=1)
+    assert store.forgotten == {
+        3600: START - timedelta(days=400),
+        86400: START - timedelta(days=1830),
+    }
 
 
 EMPTY = ClusterSnapshot(

@@ -13,7 +13,7 @@ from importlib.metadata import version
 from hamicommon import events
 from hamicommon.bus.client import Bus, Message, Subscription, open_bus
 from hamicommon.db.engine import open_pool
-from hamicommon.errors import Unavailable
+from hamicommon.errors import Conflict, Unavailable
 from hamicommon.serving import serving
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
@@ -32,8 +32,10 @@ logger = logging.getLogger(__name__)
 USAGE = Subscription(
     stream=events.USAGE_STREAM, subject="hami.usage.v1.*", consumer="hami-metrics-usage"
 )
-# Partitions are made a day ahead, so an hour is early enough.
+# Partitions are made days ahead, so an hour is early enough.
 KEEP_DAYS_INTERVAL_S = 3600.0
+# Hours end once an hour; late usage is taken in a few times.
+NAMESPACES_INTERVAL_S = 900.0
 RETRY_S = 5.0
 
 
@@ -94,16 +96,22 @@ def _loops(
         raw_days=settings.raw_retention_days,
         fine_days=settings.fine_retention_days,
         coarse_days=settings.coarse_retention_days,
+        day_days=settings.day_retention_days,
     )
 
     async def keep() -> None:
         dropped = await keep_days(store, retention, now=_now())
         logger.info("days kept", extra={"dropped": [day.isoformat() for day in dropped]})
 
+    async def sum_up_namespaces() -> None:
+        hours = await store.sum_up_namespaces(_now())
+        logger.info("namespaces summed up", extra={"hours": hours})
+
     return [
         _repeat("read the ledger", view.refresh, settings.snapshot_interval_s),
         _repeat("sum up usage", history.sum_up, settings.rollup_interval_s),
         _repeat("keep days", keep, KEEP_DAYS_INTERVAL_S),
+        _repeat("sum up namespaces", sum_up_namespaces, NAMESPACES_INTERVAL_S),
         *(_ingest(bus, history) for _ in range(settings.ingest_workers)),
     ]
 
@@ -129,7 +137,7 @@ async def _repeat(what: str, step: Callable[[], Awaitable[object]], interval_s: 
     while True:
         try:
             await step()
-        except Unavailable as exc:
+        except (Unavailable, Conflict) as exc:
             logger.warning("must wait", extra={"what": what, "error": str(exc)})
             await asyncio.sleep(min(RETRY_S, interval_s))
         else:

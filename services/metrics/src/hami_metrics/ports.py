@@ -19,7 +19,7 @@ class Ledger(Protocol):
 
 
 class UsageStore(Protocol):
-    """Where usage is kept. Every method may raise Unavailable and may be repeated."""
+    """Where usage is kept. Every method may raise Unavailable or Conflict and may be repeated."""
 
     async def write(self, samples: Sequence[Sample]) -> int:
         """Stores what is not stored yet; returns how many were new."""
@@ -38,11 +38,15 @@ class UsageStore(Protocol):
     async def unsummed(self, bucket_s: int, since: datetime) -> list[tuple[str, datetime]]:
         """(node, bucket start) where samples since then and their rollups differ in number."""
 
-    async def ensure_partition(self, day: date) -> None:
-        """Makes room for the samples of a day (UTC)."""
+    async def keep_samples(self, today: date, keep_days: int) -> list[date]:
+        """Makes room for the samples of the days to come (UTC) and drops those of earlier days;
+        returns the days dropped."""
 
-    async def forget_samples(self, before: date) -> list[date]:
-        """Drops the samples of earlier days; returns the days dropped."""
+    async def sum_up_namespaces(self, now: datetime) -> int:
+        """Sums up what namespaces were granted and used, per hour and day; returns the hours."""
+
+    async def forget_namespaces(self, bucket_s: int, before: datetime) -> int:
+        """Deletes those sums of earlier buckets; returns how many."""
 
     async def forget_rollups(self, bucket_s: int, before: datetime) -> int:
         """Deletes rollups of earlier buckets; returns how many."""

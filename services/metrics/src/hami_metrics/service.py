@@ -17,7 +17,7 @@ from hamicommon.events import Usage
 from pydantic import ValidationError
 
 from hami_metrics.domain.cluster import ClusterSnapshot
-from hami_metrics.domain.rollup import COARSE_S, FINE_S, bucket_of, merge, roll_up
+from hami_metrics.domain.rollup import COARSE_S, DAY_S, FINE_S, bucket_of, merge, roll_up
 from hami_metrics.domain.samples import samples_of
 from hami_metrics.domain.sequences import SequenceBook
 from hami_metrics.instruments import Instruments
@@ -119,24 +119,25 @@ class UsageHistory:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Retention:
-    """How many days are kept."""
+    """How many days are kept: samples, 5-minute sums, hourly sums, sums of days."""
 
     raw_days: int
     fine_days: int
     coarse_days: int
+    day_days: int
 
 
 async def keep_days(store: UsageStore, retention: Retention, *, now: datetime) -> list[date]:
-    """Makes room for today and tomorrow, forgets what is too old; returns the raw days dropped.
+    """Makes room for the days to come, forgets what is too old; returns the raw days dropped.
 
-    Raises: Unavailable.
+    Raises: Unavailable, Conflict.
     """
-    today = now.date()
-    for day in (today, today + timedelta(days=1)):
-        await store.ensure_partition(day)
-    dropped = await store.forget_samples(today - timedelta(days=retention.raw_days))
+    dropped = await store.keep_samples(now.date(), retention.raw_days)
     await store.forget_rollups(FINE_S, now - timedelta(days=retention.fine_days))
-    await store.forget_rollups(COARSE_S, now - timedelta(days=retention.coarse_days))
+    coarse = now - timedelta(days=retention.coarse_days)
+    await store.forget_rollups(COARSE_S, coarse)
+    await store.forget_namespaces(COARSE_S, coarse)
+    await store.forget_namespaces(DAY_S, now - timedelta(days=retention.day_days))
     return dropped
 
 

@@ -36,6 +36,9 @@ class Settings(BaseSettings):
     raw_retention_days: int = Field(default=3, ge=1, description="days of raw samples kept")
     fine_retention_days: int = Field(default=14, ge=1, description="days of 5-minute sums kept")
     coarse_retention_days: int = Field(default=400, ge=1, description="days of hourly sums kept")
+    day_retention_days: int = Field(
+        default=1830, ge=1, description="days that the sums of namespaces per day are kept"
+    )
     drain_s: float = Field(
         default=0.0, ge=0, le=60, description="keep serving this long after SIGTERM, not ready"
     )

@@ -184,9 +184,9 @@ class DecisionLog(Protocol):
 
     async def tidy(self, *, keep_days: int) -> int:
         """Drops decisions older than so many days, and cards that no decision refers to; makes the
-        partitions of today and tomorrow. Returns how many cards' snapshots went.
+        partitions of the days to come. Returns how many cards' snapshots went.
 
-        Raises: Unavailable.
+        Raises: Unavailable, Conflict.
         """
         ...
 

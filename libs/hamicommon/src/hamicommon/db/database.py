@@ -17,6 +17,7 @@ from typing import Any, TypeAlias
 import asyncpg
 import orjson
 
+from hamicommon.db.constraints import error_of
 from hamicommon.errors import Conflict, Unavailable
 from hamicommon.failpoints import Faults
 from hamicommon.settings import PostgresSettings
@@ -42,28 +43,33 @@ DRIVER_ERRORS = (
 )
 """What a server that is away, restarting or overloaded makes asyncpg raise."""
 
-
-class ConstraintViolation(Conflict):
-    """A constraint refused the row; `constraint` is its name in `hamicommon.db.tables`."""
-
-    def __init__(self, constraint: str, message: str) -> None:
-        super().__init__(message)
-        self.constraint = constraint
+SCHEMA_ERRORS = (
+    asyncpg.UndefinedTableError,
+    asyncpg.UndefinedColumnError,
+    asyncpg.UndefinedFunctionError,
+    asyncpg.UndefinedObjectError,
+)
+"""A migration that has not run yet, or not to its end: it is waited for, like a server."""
 
 
 @contextlib.contextmanager
 def translated() -> Iterator[None]:
     """Turns driver errors into the error tree.
 
-    Raises: ConstraintViolation, Conflict (lock not granted, deadlock), Unavailable.
+    Raises: what `hamicommon.db.constraints` says of the constraint, Conflict (lock not granted,
+    deadlock), Unavailable.
     """
     try:
         yield
     except asyncpg.IntegrityConstraintViolationError as exc:
-        name = getattr(exc, "constraint_name", None) or ""
-        raise ConstraintViolation(name, f"ledger: {exc}") from exc
+        name, detail = getattr(exc, "constraint_name", None), getattr(exc, "detail", None)
+        raise error_of(name or "", detail=detail or "", said=str(exc)) from exc
     except (asyncpg.LockNotAvailableError, asyncpg.TransactionRollbackError) as exc:
         raise Conflict(f"ledger: lost a race: {exc}") from exc
+    except SCHEMA_ERRORS as exc:
+        raise Unavailable(
+            f"the ledger's schema is not this version's ({exc}); `hamictl db check` says more"
+        ) from exc
     except (asyncpg.SyntaxOrAccessError, asyncpg.DataError):
         # A mistake of ours, not a state of the server.
         raise

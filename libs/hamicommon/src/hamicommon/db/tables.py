@@ -30,7 +30,7 @@ from sqlalchemy import (
     UniqueConstraint,
     text,
 )
-from sqlalchemy.dialects.postgresql import JSONB, UUID
+from sqlalchemy.dialects.postgresql import JSONB, UUID, ExcludeConstraint
 
 NAMING = {
     "ix": "ix_%(table_name)s_%(column_0_N_name)s",
@@ -50,6 +50,15 @@ SLOTS_WITHIN_CEILING = "ck_devices_slots_within_ceiling"
 MEMORY_WITHIN_CEILING = "ck_devices_memory_within_ceiling"
 CORES_WITHIN_CEILING = "ck_devices_cores_within_ceiling"
 PLACEMENTS_DISJOINT = "ck_devices_placements_disjoint"
+ONE_GRANT_AT_A_TIME = "ex_allocations_one_grant_at_a_time"
+EVENTS_GAP_FREE = "ck_allocation_events_gap_free"
+"""Raised by the trigger `gap_free` of migration 0008, which is no constraint of the catalogue."""
+
+HELD = "hami_held(reserved_at, ended_at)"
+"""SQL of the period in which an allocation held its cards.
+
+Half-open; without end while it lives. A clock that was set back makes it empty, never an error.
+"""
 
 
 def _at(name: str, *, nullable: bool = False, default: bool = False) -> Column[Any]:
@@ -177,8 +186,23 @@ allocations = Table(
     Index("ix_allocations_deadline", "deadline", postgresql_where=text("deadline IS NOT NULL")),
     Index(None, "namespace", "pod_name"),
     Index(None, "reserved_at"),
+    Index(
+        "ix_allocations_held",
+        text(HELD),
+        postgresql_using="gist",
+        postgresql_where=text("ended_at IS NOT NULL"),
+    ),
+    ExcludeConstraint(
+        (text("hami_text_span(pod_uid, pod_uid, '[]')"), "&&"),
+        (text(HELD), "&&"),
+        name=ONE_GRANT_AT_A_TIME,
+        using="gist",
+    ),
 )
-"""One row per attempt to give a pod its slices; at most one live row per pod."""
+"""One row per attempt to give a pod its slices; at most one live row per pod.
+
+The exclusion constraint says the same of all history: the periods of a pod's attempts are apart.
+"""
 
 allocation_devices = Table(
     "allocation_devices",
@@ -238,7 +262,8 @@ allocation_events = Table(
     _at("at", default=True),
     UniqueConstraint("pod_uid", "sequence"),
     Index(None, "allocation_id"),
-    Index(None, "at"),
+    # Rows come in the order of time, so a summary of each run of pages is enough.
+    Index("ix_allocation_events_at_brin", "at", postgresql_using="brin"),
 )
 """Append-only; `sequence` counts from 1 per pod without a gap."""
 
@@ -272,6 +297,7 @@ decisions = Table(
     CheckConstraint("outcome IN ('placed', 'refused', 'error')", name="outcome_known"),
     Index(None, "pod_uid", "at"),
     Index(None, "counters", postgresql_where=text("counters IS NOT NULL")),
+    Index("ix_decisions_not_placed", "at", postgresql_where=text("outcome <> 'placed'")),
     postgresql_partition_by="RANGE (at)",
 )
 """What was decided and from what; an identical repeated refusal raises `repeat_count`.
@@ -396,3 +422,26 @@ usage_rollups = Table(
     Index(None, "namespace", "bucket_start"),
 )
 """Sums and maxima per bucket; sums make averages over any longer window exact."""
+
+namespace_rollups = Table(
+    "namespace_rollups",
+    metadata,
+    _at("bucket_start"),
+    Column("bucket_s", Integer, nullable=False),
+    Column("namespace", Text, nullable=False),
+    Column("slice_s", Float, nullable=False),
+    Column("card_s", Float, nullable=False),
+    Column("memory_mib_s", Float, nullable=False),
+    Column("core_s", Float, nullable=False),
+    Column("sample_count", BigInteger),
+    Column("core_percent_sum", Float),
+    Column("memory_used_sum_bytes", Float),
+    PrimaryKeyConstraint("bucket_s", "bucket_start", "namespace"),
+    CheckConstraint("bucket_s IN (3600, 86400)", name="hour_or_day"),
+)
+"""What a namespace was granted and used in an hour or a day (UTC); month totals are sums of these.
+
+Granted, of app containers: seconds x slices, seconds x share of the card's memory, seconds x MiB,
+seconds x cores (1 = a whole card). Used: sums over samples as in `usage_rollups`; NULL where no
+sample came.
+"""

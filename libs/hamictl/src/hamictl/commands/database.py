@@ -1,4 +1,8 @@
-"""`hamictl db`: bring the ledger's schema up to date, or say whether it is."""
+"""`hamictl db`: bring the ledger's schema up to date, or say whether it is fit to serve.
+
+Exit status of `check`: 0 all is well, 1 it could not be asked, else by the gravest finding, see
+`STATUS`.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +10,7 @@ from pathlib import Path
 
 import typer
 from hamicommon.db import schema
+from hamicommon.db.inspection import Fault, inspect, revision_of
 from hamicommon.settings import PostgresSettings
 from pydantic import SecretStr
 
@@ -13,6 +18,15 @@ from hamictl.commands.running import console, spoken_errors
 from hamictl.local.layout import project
 from hamictl.settings import Settings
 from hamictl.target import find_target
+
+STATUS = {
+    Fault.BEHIND: 3,
+    Fault.NEWER: 4,
+    Fault.DRIFT: 5,
+    Fault.BROKEN: 6,
+    Fault.PARTITIONS: 7,
+}
+"""2 is a wrong option, as everywhere."""
 
 app = typer.Typer(help="The ledger's schema.", no_args_is_help=True)
 
@@ -24,16 +38,39 @@ def _where() -> tuple[PostgresSettings, Path]:
 
 
 @app.command()
-def upgrade() -> None:
-    """Apply every migration that is missing."""
+def upgrade(
+    before_rollout: bool = typer.Option(
+        False,
+        "--before-rollout",
+        help="Only what the version that still serves can live with; run it again without this "
+        "after the new version runs everywhere.",
+    ),
+) -> None:
+    """Apply the migrations that are missing."""
     with spoken_errors():
-        schema.upgrade(*_where())
-    console.print("the schema is current")
+        settings, migrations = _where()
+        current = revision_of(settings)
+        missing = schema.pending(migrations, current)
+        target = schema.before_rollout(migrations, current) if before_rollout else "head"
+        if missing:
+            schema.upgrade(settings, migrations, target)
+        left = schema.pending(migrations, revision_of(settings))
+    for name in missing[: len(missing) - len(left)]:
+        console.print(f"applied {name}", highlight=False)
+    if left:
+        console.print(f"after the roll-out: {', '.join(left)}", highlight=False)
+    else:
+        console.print("the schema is current")
 
 
 @app.command()
 def check() -> None:
-    """Compare the database with the tables of this version."""
+    """Compare the database with this version, and ask it whether every promise holds."""
     with spoken_errors():
-        schema.check(*_where())
-    console.print("the schema is current")
+        found = inspect(*_where())
+    for finding in found:
+        console.print(f"{finding.fault}: {finding.sentence}", highlight=False, markup=False)
+    if found:
+        gravest = min(found, key=lambda finding: list(Fault).index(finding.fault))
+        raise typer.Exit(STATUS[gravest.fault])
+    console.print("the schema is current, and every promise holds")

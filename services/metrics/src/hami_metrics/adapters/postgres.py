@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
-from datetime import UTC, date, datetime, time, timedelta
+from datetime import date, datetime
 from typing import Any
 
 import asyncpg
-from hamicommon.db.database import DRIVER_ERRORS
-from hamicommon.errors import Unavailable
+from hamicommon.db.database import translated
+from hamicommon.db.partitions import keep_partitions
 
+from hami_metrics.adapters.namespaces import sum_up_namespaces
 from hami_metrics.domain.rollup import Rollup
 from hami_metrics.domain.samples import Sample, Series
 
-_PARTITION = re.compile(r"^usage_samples_(\d{4})(\d{2})(\d{2})$")
 _SERIES = ("node", "device_uuid", "pod_uid", "namespace", "pod_name", "container")
 
 INSERT_SAMPLES = """
@@ -151,42 +150,28 @@ class PostgresUsageStore:
             rows = await conn.fetch(UNSUMMED, bucket_s, since)
         return [(row["node"], row["bucket_start"]) for row in rows]
 
-    async def ensure_partition(self, day: date) -> None:
-        """See the port. Rows that fell into the default partition before are moved."""
-        start = datetime.combine(day, time(), UTC)
-        span = (start, start + timedelta(days=1))
-        async with connection(self._pool) as conn, conn.transaction():
-            if await conn.fetchval("SELECT to_regclass($1)", f"usage_samples_{day:%Y%m%d}"):
-                return
-            await conn.execute(
-                "CREATE TEMP TABLE strays (LIKE usage_samples INCLUDING DEFAULTS) ON COMMIT DROP"
-            )
-            await conn.execute(
-                "WITH gone AS (DELETE FROM usage_samples_default "
-                "WHERE sampled_at >= $1 AND sampled_at < $2 RETURNING *) "
-                "INSERT INTO strays SELECT * FROM gone",
-                *span,
-            )
-            await conn.execute("SELECT hami_ensure_partition('usage_samples', $1)", day)
-            await conn.execute("INSERT INTO usage_samples SELECT * FROM strays")
-
-    async def forget_samples(self, before: date) -> list[date]:
+    async def keep_samples(self, today: date, keep_days: int) -> list[date]:
         """See the port. A whole partition goes at once; the default one row by row."""
-        dropped = []
         async with connection(self._pool) as conn:
-            for name in await _partitions(conn):
-                match = _PARTITION.match(name)
-                if match is None:
-                    continue
-                day = date(*(int(part) for part in match.groups()))
-                if day < before:
-                    await conn.execute(f'DROP TABLE IF EXISTS "{name}"')
-                    dropped.append(day)
-            await conn.execute(
-                "DELETE FROM usage_samples_default WHERE sampled_at < $1",
-                datetime.combine(before, time(), UTC),
+            kept = await keep_partitions(
+                conn, "usage_samples", "sampled_at", today=today, keep_days=keep_days
             )
-        return dropped
+        return list(kept.dropped)
+
+    async def sum_up_namespaces(self, now: datetime) -> int:
+        """See the port."""
+        async with connection(self._pool) as conn:
+            return await sum_up_namespaces(conn, now)
+
+    async def forget_namespaces(self, bucket_s: int, before: datetime) -> int:
+        """See the port."""
+        async with connection(self._pool) as conn:
+            status = await conn.execute(
+                "DELETE FROM namespace_rollups WHERE bucket_s = $1 AND bucket_start < $2",
+                bucket_s,
+                before,
+            )
+        return int(status.rpartition(" ")[2])
 
     async def forget_rollups(self, bucket_s: int, before: datetime) -> int:
         """See the port."""
@@ -201,20 +186,14 @@ class PostgresUsageStore:
 
 @asynccontextmanager
 async def connection(pool: asyncpg.Pool) -> AsyncIterator[Any]:
-    """One connection of the pool. Raises: Unavailable for whatever the driver throws."""
-    try:
+    """One connection of the pool.
+
+    Raises: Unavailable while the server is away, Conflict for a lock that was not granted; a
+    mistake in a statement (or a right that is missing) stays what it is and ends the service.
+    """
+    with translated():
         async with pool.acquire() as conn:
             yield conn
-    except DRIVER_ERRORS as exc:
-        raise Unavailable(f"Postgres: {exc or type(exc).__name__}") from exc
-
-
-async def _partitions(conn: Any) -> list[str]:
-    rows = await conn.fetch(
-        "SELECT child.relname FROM pg_inherits JOIN pg_class child ON child.oid = inhrelid "
-        "WHERE inhparent = 'usage_samples'::regclass ORDER BY child.relname"
-    )
-    return [row["relname"] for row in rows]
 
 
 def _columns(rows: Sequence[tuple[Any, ...]]) -> Iterator[list[Any]]:

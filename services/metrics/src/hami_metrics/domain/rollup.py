@@ -19,6 +19,7 @@ _Number = TypeVar("_Number", int, float)
 
 FINE_S = 300
 COARSE_S = 3600
+DAY_S = 86400
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable, Sequence
 from types import MappingProxyType
 
-from hamicommon.db.database import Connection, ConstraintViolation, Database
+from hamicommon.db.constraints import ConstraintViolation
+from hamicommon.db.database import Connection, Database
 from hamicommon.db.ledger import (
     CardCounters,
     Change,

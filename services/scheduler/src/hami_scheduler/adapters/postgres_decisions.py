@@ -8,9 +8,10 @@ not write one snapshot per attempt.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 
 from hamicommon.db.database import Connection, Database
+from hamicommon.db.partitions import keep_partitions
 
 from hami_scheduler.ports import Decision
 
@@ -47,18 +48,6 @@ INSERT INTO decision_snapshots (id, kind, content) VALUES ($1, $2, $3)
 ON CONFLICT (id) DO UPDATE SET used_at = now()
  WHERE decision_snapshots.used_at < now() - interval '5 minutes'
 """
-_PARTITIONS = """
-SELECT c.relname AS name FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhrelid
- WHERE i.inhparent = 'decisions'::regclass AND c.relname ~ '^decisions_[0-9]{8}$'
-   AND c.relname < 'decisions_' || to_char($1::date, 'YYYYMMDD')
-"""
-_ENSURE = """
-SELECT hami_ensure_partition('decisions', (now() AT TIME ZONE 'UTC')::date + ahead)
-  FROM generate_series(0, 1) AS ahead
- WHERE NOT EXISTS (SELECT FROM decisions_default
-                    WHERE (at AT TIME ZONE 'UTC')::date = (now() AT TIME ZONE 'UTC')::date + ahead)
-"""
-_FORGET_STRAYS = "DELETE FROM decisions_default WHERE at < now() - $1::interval"
 _FORGET_COUNTERS = """
 DELETE FROM decision_snapshots s
  WHERE kind = 'counters' AND used_at < now() - $1::interval
@@ -102,13 +91,15 @@ class PostgresDecisionLog:
 
     async def tidy(self, *, keep_days: int) -> int:
         """See the port."""
-        async with self._database.transaction() as connection:
-            await connection.execute(_ENSURE)
+        async with self._database.connection() as connection:
             now = await connection.fetchval("SELECT now()")
-            old = await connection.fetch(_PARTITIONS, (now - timedelta(days=keep_days)).date())
-            for row in old:
-                await connection.execute(f'DROP TABLE "{row["name"]}"')
-            await connection.execute(_FORGET_STRAYS, timedelta(days=keep_days))
+            await keep_partitions(
+                connection,
+                "decisions",
+                "at",
+                today=now.astimezone(UTC).date(),
+                keep_days=keep_days,
+            )
             gone = await connection.fetch(_FORGET_COUNTERS, timedelta(seconds=SPARE_S))
             gone += await connection.fetch(_FORGET_INVENTORIES, timedelta(days=keep_days + 1))
         return len(gone)

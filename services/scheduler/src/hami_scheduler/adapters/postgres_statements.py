@@ -23,11 +23,13 @@ DELETE_SHARES = "DELETE FROM allocation_devices WHERE allocation_id = $1"
 
 _ALLOCATION_COLUMNS = """
 id, pod_uid, namespace, pod_name, attempt, node, state, policy, score, traceparent, deadline,
-annotations
+annotations, reserved_at
 """
+# A server whose clock is behind the one before it starts no period within the pod's last one.
 _ALLOCATION_VALUES = """
 $1, $2, $3, $4, (SELECT coalesce(max(p.attempt), 0) + 1 FROM allocations p WHERE p.pod_uid = $2),
-$5, 'reserved', $6, $7, $8, now() + make_interval(secs => $9), $27
+$5, 'reserved', $6, $7, $8, now() + make_interval(secs => $9), $27,
+greatest(now(), (SELECT max(p.ended_at) FROM allocations p WHERE p.pod_uid = $2))
 """
 _CONTAINERS = "unnest($10::smallint[], $11::text[], $12::text[]) AS c"
 _SHARES = """

@@ -1,0 +1,66 @@
+"""Lean indexes for questions about days and weeks, built beside the writers.
+
+An index that is built without stopping writers is built outside a transaction, so this migration
+may end half-way; run again, it drops what was left half built and goes on. It waits for older
+transactions to end; nobody waits for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import sqlalchemy as sa
+from alembic import op
+
+revision = "0009"
+down_revision = "0008"
+branch_labels = None
+depends_on = None
+
+WHOLE = {
+    "ix_allocation_events_at_brin": "allocation_events USING brin (at)",
+    "ix_allocations_held": (
+        "allocations USING gist (hami_held(reserved_at, ended_at)) WHERE ended_at IS NOT NULL"
+    ),
+}
+"""Name -> what it is on."""
+
+OF_DECISIONS = "(at) WHERE outcome <> 'placed'"
+_PARTITIONS = """
+SELECT c.relname FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhrelid
+ WHERE i.inhparent = 'decisions'::regclass ORDER BY 1
+"""
+
+
+def upgrade() -> None:
+    """Builds them."""
+    for name, definition in WHOLE.items():
+        _build_beside_writers(name, definition)
+    for partition in _partitions():
+        _build_beside_writers(f"ix_{partition}_not_placed", f"{partition} {OF_DECISIONS}")
+    # From here on in a transaction, which has a lock that keeps partitions as they are. One that
+    # came meanwhile is nearly empty.
+    op.execute(f"CREATE INDEX ix_decisions_not_placed ON ONLY decisions {OF_DECISIONS}")
+    for partition in _partitions():
+        name = f"ix_{partition}_not_placed"
+        op.execute(f"CREATE INDEX IF NOT EXISTS {name} ON {partition} {OF_DECISIONS}")
+        op.execute(f"ALTER INDEX ix_decisions_not_placed ATTACH PARTITION {name}")
+
+
+def downgrade() -> None:
+    """Drops them."""
+    op.execute("DROP INDEX ix_decisions_not_placed")
+    for name in reversed(WHOLE):
+        op.execute(f"DROP INDEX {name}")
+
+
+def _build_beside_writers(name: str, definition: str) -> None:
+    with op.get_context().autocommit_block():
+        op.execute("SET lock_timeout = 0")
+        op.execute(f"DROP INDEX CONCURRENTLY IF EXISTS {name}")
+        op.execute(f"CREATE INDEX CONCURRENTLY {name} ON {definition}")
+        op.execute("SET lock_timeout = 1000")
+
+
+def _partitions() -> Sequence[str]:
+    return op.get_bind().execute(sa.text(_PARTITIONS)).scalars().all()

@@ -1,0 +1,156 @@
+"""History is written once and answers for any moment; readers read and nothing else."""
+
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta
+
+import asyncpg
+import pytest
+
+pytestmark = pytest.mark.integration
+
+T0 = datetime(2026, 1, 1, tzinfo=UTC)
+ID = "00000000-0000-4000-8000-{:012}"
+
+
+@pytest.fixture
+async def connection(postgres_dsn: str) -> AsyncIterator[asyncpg.Connection]:
+    opened = await asyncpg.connect(postgres_dsn)
+    await opened.execute(
+        "INSERT INTO nodes (name) VALUES ('n'); INSERT INTO devices (uuid, node, vendor, index,"
+        " type, slots, memory_mib, core_percent, ceiling_slots, ceiling_memory_mib,"
+        " ceiling_core_percent, healthy) VALUES"
+        " ('GPU-1', 'n', 'NVIDIA', 0, 'A100', 9, 1000, 100, 9, 1000, 100, true)"
+    )
+    yield opened
+    await opened.close()
+
+
+async def grant(
+    connection: asyncpg.Connection, number: int, start_h: float, end_h: float | None
+) -> None:
+    """A grant of a slice of a quarter of the card, from and to hours after T0."""
+    ended = None if end_h is None else T0 + timedelta(hours=end_h)
+    await connection.execute(
+        "INSERT INTO allocations (id, pod_uid, namespace, pod_name, attempt, node, state,"
+        " reserved_at, ended_at) VALUES ($1, $2, 'team', $2, 1, 'n', $3, $4, $5)",
+        ID.format(number),
+        f"pod-{number}",
+        "allocated" if ended is None else "released",
+        T0 + timedelta(hours=start_h),
+        ended,
+    )
+    await connection.execute(
+        "INSERT INTO allocation_devices (allocation_id, container_index, position, container_name,"
+        " role, device_uuid, vendor, memory_mib, core_percent)"
+        " VALUES ($1, 0, 0, 'main', 'app', 'GPU-1', 'NVIDIA', 250, 10)",
+        ID.format(number),
+    )
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "UPDATE allocation_events SET reason = 'x'",
+        "DELETE FROM allocation_events",
+        "TRUNCATE allocation_events",
+    ],
+)
+async def test_history_cannot_be_rewritten_by_its_owner_either(
+    connection: asyncpg.Connection, statement: str
+) -> None:
+    await grant(connection, 1, 0, None)
+    await connection.execute(
+        "INSERT INTO allocation_events (pod_uid, sequence, allocation_id, state)"
+        " VALUES ('pod-1', 1, $1, 'reserved')",
+        ID.format(1),
+    )
+
+    with pytest.raises(asyncpg.RestrictViolationError, match="append-only"):
+        await connection.execute(statement)
+
+    assert await connection.fetchval("SELECT reason FROM allocation_events") == ""
+
+
+@pytest.mark.parametrize(
+    ("hour", "pods"),
+    [
+        (0.5, []),
+        (1, ["pod-1"]),
+        (2.5, ["pod-1", "pod-2"]),
+        (3, ["pod-2"]),
+        (4, ["pod-2", "pod-3"]),
+        (1000, ["pod-2", "pod-3"]),
+    ],
+)
+async def test_who_held_a_card_at_any_moment(
+    connection: asyncpg.Connection, hour: float, pods: list[str]
+) -> None:
+    await grant(connection, 1, 1, 3)
+    await grant(connection, 2, 2, None)
+    await grant(connection, 3, 4, None)
+
+    rows = await connection.fetch(
+        "SELECT pod_name FROM allocations_at($1) ORDER BY 1", T0 + timedelta(hours=hour)
+    )
+
+    assert [row["pod_name"] for row in rows] == pods
+
+
+async def test_who_held_a_card_between_two_moments(connection: asyncpg.Connection) -> None:
+    for number, (start, end) in enumerate([(0, 1), (1, 2), (2, 3), (3, 4)], start=1):
+        await grant(connection, number, start, end)
+
+    rows = await connection.fetch(
+        "SELECT pod_name FROM allocations_between($1, $2) ORDER BY 1",
+        T0 + timedelta(hours=1),
+        T0 + timedelta(hours=3),
+    )
+
+    assert [row["pod_name"] for row in rows] == ["pod-2", "pod-3"]
+
+
+async def test_pods_on_a_sick_card_while_it_was_sick(connection: asyncpg.Connection) -> None:
+    await grant(connection, 1, 0, 1)
+    await grant(connection, 2, 0, 3)
+    await grant(connection, 3, 4, 5)
+    for hour, healthy in ((2, False), (3.5, True)):
+        await connection.execute(
+            "INSERT INTO device_health_events (node, device_uuid, healthy, at)"
+            " VALUES ('n', 'GPU-1', $1, $2)",
+            healthy,
+            T0 + timedelta(hours=hour),
+        )
+
+    rows = await connection.fetch(
+        "SELECT h.pod_name FROM v_sick_cards s JOIN v_allocation_history h USING (device_uuid)"
+        " WHERE h.held && s.sick"
+    )
+
+    assert [row["pod_name"] for row in rows] == ["pod-2"]
+
+
+async def test_the_reader_reads_everything_and_writes_nothing(
+    connection: asyncpg.Connection,
+) -> None:
+    await grant(connection, 1, 0, None)
+    tables = await connection.fetch(
+        "SELECT relname FROM pg_class WHERE relnamespace = 'public'::regnamespace"
+        " AND relkind IN ('r', 'p', 'v') AND relname <> 'alembic_version'"
+    )
+    await connection.execute("SELECT hami_ensure_partition('decisions', '2030-01-01')")
+    await connection.execute("SET ROLE hami_reader")
+
+    for table in tables:
+        await connection.fetch(f"SELECT * FROM {table['relname']} LIMIT 1")
+    assert len(await connection.fetch("SELECT * FROM allocations_at(now())")) == 1
+    await connection.fetch("SELECT * FROM decisions_20300101")
+    for statement in (
+        "UPDATE devices SET used_slots = 0",
+        "DELETE FROM allocations",
+        "INSERT INTO nodes (name) VALUES ('x')",
+        "SELECT nextval('allocation_tokens')",
+        "SELECT hami_ensure_partition('decisions', '2030-01-02')",
+        "CREATE TABLE mine ()",
+    ):
+        with pytest.raises(asyncpg.InsufficientPrivilegeError):
+            await connection.execute(statement)
