@@ -12,7 +12,7 @@ from hami_scheduler.quotas import (
     quota_amounts,
     quota_limits,
     quota_reasons,
-    quota_sentence,
+    quota_short,
 )
 from hamicommon.deviceconfig import DeviceConfig, NvidiaConfig
 from hamicommon.domain.allocations import ContainerGrant, DeviceShare
@@ -20,6 +20,7 @@ from hamicommon.domain.devices import DeviceUsage, GpuDevice
 from hamicommon.domain.ids import GpuUuid, NodeName, PodUid
 from hamicommon.domain.requests import ContainerRequest, DeviceRequest, PodRequest, Role
 from hamicommon.errors import QuotaConflict
+from hamicommon.explain.sentence import quota_sentence
 from hamicommon.placement.view import CardState, ClusterView
 from hamicommon.vendors.registry import Vendors
 
@@ -181,9 +182,16 @@ def test_a_percentage_is_beyond_the_quota_on_large_cards_only() -> None:
 
 def test_the_refusal_names_the_resource_and_what_is_short_in_its_own_units() -> None:
     conflict = QuotaConflict("ns", CHIP, limit=1024, used=512, wanted=640)
-    assert quota_sentence(conflict, VENDORS) == (
-        f"namespace ns: its quota limits.{CHIP} is 4, 2 are used and 2.5 are wanted: 0.5 short"
+    assert quota_sentence(quota_short(conflict, VENDORS)).startswith(
+        f"namespace ns has 2 of its quota of 4 limits.{CHIP} left and the pod wants 2.5: "
+        "0.5 (128 MiB) short"
     )
+
+
+def test_a_refusal_by_cores_has_no_unit() -> None:
+    conflict = QuotaConflict("ns", "nvidia.com/gpucores", limit=100, used=80, wanted=30)
+
+    assert "the pod wants 30: 10 short" in quota_sentence(quota_short(conflict, VENDORS))
 
 
 @pytest.mark.parametrize(

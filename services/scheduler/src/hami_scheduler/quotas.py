@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from decimal import Decimal
 from typing import Any
 
 from hamicommon.domain.allocations import ContainerGrant, footprints
 from hamicommon.domain.ids import GpuUuid, NodeName
 from hamicommon.domain.requests import PodRequest
 from hamicommon.errors import InvalidRequest, QuotaConflict
+from hamicommon.explain.record import QuotaShort
 from hamicommon.k8s.quantities import parse_int
 from hamicommon.placement.place import decide
 from hamicommon.placement.rules import REASONS, Rule
@@ -148,16 +148,14 @@ def cards_beyond(
     )
 
 
-def quota_sentence(conflict: QuotaConflict, vendors: Vendors) -> str:
-    """The refusal for people, in units of the resource as the quota has it."""
-    unit = dict(_counted(vendors)).get(conflict.resource, 1)
-
-    def units(amount: int) -> str:
-        return f"{Decimal(max(0, amount)) / unit:f}"
-
-    left = conflict.limit - conflict.used
-    return (
-        f"namespace {conflict.namespace}: its quota limits.{conflict.resource} is "
-        f"{units(conflict.limit)}, {units(conflict.used)} are used and {units(conflict.wanted)} "
-        f"are wanted: {units(conflict.wanted - left)} short"
+def quota_short(conflict: QuotaConflict, vendors: Vendors) -> QuotaShort:
+    """The refusal for people and for the record."""
+    memory = {v.resources.memory: max(v.resources.memory_factor, 1) for v in vendors}
+    return QuotaShort(
+        namespace=conflict.namespace,
+        resource=conflict.resource,
+        limit=conflict.limit,
+        used=conflict.used,
+        wanted=conflict.wanted,
+        unit_mib=memory.get(conflict.resource, 0),
     )

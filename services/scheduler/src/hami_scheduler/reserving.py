@@ -25,7 +25,7 @@ from hamicommon.errors import (
     QuotaConflict,
     Unschedulable,
 )
-from hamicommon.explain.record import QuotaShort
+from hamicommon.explain.sentence import quota_sentence
 from hamicommon.k8s.resources import pod_request
 from hamicommon.placement.place import Decision, decide
 from hamicommon.vendors.registry import Vendors
@@ -34,7 +34,7 @@ from opentelemetry import trace
 from hami_scheduler.drafting import draft_of
 from hami_scheduler.instruments import Instruments
 from hami_scheduler.ports import AllocationStore, PodApi
-from hami_scheduler.quotas import cards_beyond, quota_sentence
+from hami_scheduler.quotas import cards_beyond, quota_short
 from hami_scheduler.recording import Course, DecisionQueue
 from hami_scheduler.view import LedgerView
 
@@ -56,14 +56,8 @@ class OverQuota(HamiError):
     """The namespace's quota refuses, whatever the node."""
 
     def __init__(self, conflict: QuotaConflict, vendors: Vendors) -> None:
-        super().__init__(quota_sentence(conflict, vendors))
-        self.quota = QuotaShort(
-            namespace=conflict.namespace,
-            resource=conflict.resource,
-            limit=conflict.limit,
-            used=conflict.used,
-            wanted=conflict.wanted,
-        )
+        self.quota = quota_short(conflict, vendors)
+        super().__init__(quota_sentence(self.quota))
 
 
 class Reserving:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
+from decimal import Decimal
 from typing import Any
 
 from pydantic import TypeAdapter
@@ -33,18 +34,47 @@ _POLICY = TypeAdapter(Policy)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuotaShort:
-    """A quota that refused; amounts in the resource's own unit (MiB, percent)."""
+    """A quota that refused; amounts as the ledger counts them (MiB, percent of cores)."""
 
     namespace: str
     resource: str
     limit: int
     used: int
     wanted: int
+    unit_mib: int = 0
+    """MiB in one unit of the resource; 0 when it is cores."""
+
+    @property
+    def left(self) -> int:
+        """What may still be granted."""
+        return max(0, self.limit - self.used)
 
     @property
     def short(self) -> int:
         """How much is missing."""
         return self.wanted - (self.limit - self.used)
+
+    def in_units(self, amount: int) -> str:
+        """As a quota or a pod names it.
+
+        >>> QuotaShort(
+        ...     namespace="a", resource="r", limit=0, used=0, wanted=0, unit_mib=256
+        ... ).in_units(640)
+        '2.5'
+        """
+        return f"{Decimal(amount) / (self.unit_mib or 1):f}"
+
+    def in_words(self, amount: int) -> str:
+        """With the unit, and in MiB where the resource counts something larger.
+
+        >>> QuotaShort(
+        ...     namespace="a", resource="r", limit=0, used=0, wanted=0, unit_mib=256
+        ... ).in_words(640)
+        '2.5 (640 MiB)'
+        """
+        if self.unit_mib <= 1:
+            return f"{amount} MiB" if self.unit_mib else str(amount)
+        return f"{self.in_units(amount)} ({amount} MiB)"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

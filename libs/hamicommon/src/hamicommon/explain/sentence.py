@@ -42,11 +42,11 @@ def stock_of(devices: Iterable[GpuDevice]) -> Stock:
 
 def quota_sentence(quota: QuotaShort) -> str:
     """For a pod that its namespace's quota refuses."""
-    left = max(0, quota.limit - quota.used)
+    left, limit, wanted = map(quota.in_units, (quota.left, quota.limit, quota.wanted))
     return (
-        f"namespace {quota.namespace} has {left} of its quota of {quota.limit} limits."
-        f"{quota.resource} left and the pod wants {quota.wanted}: {quota.short} short; ask for "
-        "less, end another pod of the namespace, or raise the quota"
+        f"namespace {quota.namespace} has {left} of its quota of {limit} limits."
+        f"{quota.resource} left and the pod wants {wanted}: {quota.in_words(quota.short)} short; "
+        "ask for less, end another pod of the namespace, or raise the quota"
     )
 
 

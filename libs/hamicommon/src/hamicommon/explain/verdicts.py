@@ -218,12 +218,13 @@ def _why(
 
 
 def _quota_change(quota: QuotaShort) -> Counterfactual:
+    limit, used, wanted = map(quota.in_units, (quota.limit, quota.used, quota.wanted))
     return Counterfactual(
         kind="quota",
         text=(
-            f"quota short by {quota.short}: limits.{quota.resource} of namespace "
-            f"{quota.namespace} is {quota.limit}, {quota.used} used, {quota.wanted} wanted"
+            f"quota short by {quota.in_words(quota.short)}: limits.{quota.resource} of namespace "
+            f"{quota.namespace} is {limit}, {used} used, {wanted} wanted"
         ),
-        limit=max(0, quota.limit - quota.used),
+        limit=quota.left // (quota.unit_mib or 1),
         unit=quota.resource,
     )

@@ -93,7 +93,10 @@ def _changes(answer: Json) -> Iterator[str]:
 def _quota_users(answer: Json) -> Iterator[str]:
     users = answer["quota_users"]
     if users:
-        named = ", ".join(f"{user['pod']} {user['amount']}" for user in users[:_CHANGES_NAMED])
+        unit = " MiB" if answer["quota"].get("unit_mib") else ""
+        named = ", ".join(
+            f"{user['pod']} {user['amount']}{unit}" for user in users[:_CHANGES_NAMED]
+        )
         yield f"\nThe quota is used by: {named}"
 
 
