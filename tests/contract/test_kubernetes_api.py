@@ -1,6 +1,7 @@
 """The Kubernetes API as clients see it: the same cases on our server and on the real one."""
 
 import threading
+import uuid
 from collections.abc import Iterator
 
 import orjson
@@ -662,6 +663,23 @@ def test_a_quota_refuses_the_pod_too_many(cluster: Cluster) -> None:
     )
     used = cluster.get("resourcequotas", "q")["status"]["used"]
     assert used == {"pods": "1", f"requests.{GPU}": "2"}
+
+
+def test_a_quota_on_limits_of_extended_resources_refuses_nothing(cluster: Cluster) -> None:
+    hard = {"pods": "9", f"limits.{GPU}": "1"}
+    cluster.create("resourcequotas", {"metadata": {"name": "q"}, "spec": {"hard": hard}})
+    if cluster.kind == "real":  # there, kube-controller-manager counts
+        status = {"status": {"hard": hard, "used": dict.fromkeys(hard, "0")}}
+        cluster.ok(cluster.patch(cluster.path("resourcequotas", "q/status"), status))
+
+    def counted() -> bool:
+        body = pod(f"p-{uuid.uuid4().hex[:6]}", limits={GPU: 2})
+        cluster.client.post(cluster.path("pods"), json=body)
+        return cluster.get("resourcequotas", "q")["status"]["used"]["pods"] != "0"
+
+    poll(counted, what="the quota is known")
+    assert cluster.client.post(cluster.path("pods"), json=pod("b", limits={GPU: 2})).is_success
+    assert cluster.get("resourcequotas", "q")["status"]["used"][f"limits.{GPU}"] == "0"
 
 
 def test_a_pod_gets_the_number_of_its_priority_class(cluster: Cluster) -> None:

@@ -87,6 +87,10 @@ def pod_cost(pod: Json) -> Amounts:
             for name, text in container.get("resources", {}).get(kind, {}).items():
                 together[name] = max(together.get(name, Fraction(0)), parse_exact(text))
         for name, amount in together.items():
+            # Of extended resources only requests count (pkg/quota/v1/evaluator/core/pods.go); a
+            # quota on their limits is HAMi's, and kube-apiserver lets every pod pass it.
+            if kind == "limits" and is_extended(name):
+                continue
             cost[f"{kind}.{name}"] = amount
             if kind == "requests" and not is_extended(name):
                 cost[name] = amount

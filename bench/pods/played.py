@@ -1,0 +1,229 @@
+"""Nodes that one process plays: kubelet and node-agent of each, over the real bus and the real API.
+
+What is real: inventories, readiness, grants, reports and pod statuses, in the order in which a node
+makes them. What is left out: containers. A pod runs as soon as it is bound and its grant is here;
+a pod that is being deleted goes at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import uuid
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any, cast
+
+from hamicommon import events
+from hamicommon.bus.client import Bus, Message
+from hamicommon.domain.ids import NodeName
+from hamicommon.errors import Conflict, HamiError, NotFound
+from hamicommon.grants import Grant
+from hamicommon.k8s.client import KubeApi
+from hamicommon.k8s.informer import Informer
+
+logger = logging.getLogger(__name__)
+
+Json = dict[str, Any]
+
+CARD_MIB = 81_920
+SLOTS = 10
+# Statuses written at once, as many kubelets would.
+WRITERS = 16
+
+
+class PlayedNodes:
+    """So many equal nodes. `with_agents=False`: nodes without cards, their kubelets alone."""
+
+    def __init__(
+        self,
+        api: KubeApi,
+        bus: Bus | None,
+        *,
+        names: list[str],
+        cards: int,
+        slots: int = SLOTS,
+        on_running: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        self._api = api
+        self._bus = bus
+        self._names = names
+        self._cards = cards
+        self._slots = slots
+        self._on_running = on_running
+        self._agent_id = uuid.uuid4().hex
+        self._sequence = 0
+        self._grants: dict[str, Grant] = {}
+        self._bound: dict[str, Json] = {}
+        self._work: asyncio.Queue[Json] = asyncio.Queue()
+        self.status_writes = 0
+        """Statuses that the kubelets wrote."""
+
+    async def register(self) -> None:
+        """Makes the Node objects and tells of their cards."""
+        for name in self._names:
+            amounts = {"cpu": "64", "memory": "512Gi", "pods": "500"}
+            status = {
+                "capacity": amounts,
+                "allocatable": amounts,
+                "conditions": [{"type": "Ready", "status": "True", "reason": "KubeletReady"}],
+            }
+            labels = {"kubernetes.io/hostname": name}
+            await self._api.create("/api/v1/nodes", {"metadata": {"name": name, "labels": labels}})
+            await self._api.patch(f"/api/v1/nodes/{name}/status", {"status": status})
+            # A cluster without a node controller leaves the taint of new nodes on.
+            await self._api.patch(f"/api/v1/nodes/{name}", {"spec": {"taints": None}})
+        await self._tell_inventories()
+
+    async def _tell_inventories(self) -> None:
+        if self._bus is None:
+            return
+        self._sequence += 1
+        for name in self._names:
+            inventory = events.Inventory(
+                node=name,
+                agent_id=self._agent_id,
+                sequence=self._sequence,
+                observed_at=datetime.now(UTC),
+                devices=tuple(self._card(name, index) for index in range(self._cards)),
+            )
+            await self._bus.publish(
+                events.inventory_subject(name), inventory, message_id=uuid.uuid4().hex
+            )
+
+    def _card(self, node: str, index: int) -> events.InventoryDevice:
+        return events.InventoryDevice(
+            uuid=f"GPU-{uuid.uuid5(uuid.NAMESPACE_DNS, f'{node}/{index}')}",
+            index=index,
+            vendor="NVIDIA",
+            type="NVIDIA A100-SXM4-80GB",
+            slots=self._slots,
+            memory_mib=CARD_MIB,
+            core_percent=100,
+        )
+
+    async def run(self) -> None:
+        """Plays until cancelled."""
+        informer = Informer(
+            self._api, "/api/v1/pods", on_upsert=self._on_pod, on_delete=self._on_gone
+        )
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(informer.run())
+            for _ in range(WRITERS):
+                tasks.create_task(self._write())
+            if self._bus is not None:
+                tasks.create_task(self._beat())
+                tasks.create_task(self._bus.follow("hami.grants.v1.*", self._on_grant))
+                subject = "hami.agents.readiness.*"
+                tasks.create_task(self._bus.serve(subject, "played", self._on_readiness))
+
+    async def _beat(self) -> None:
+        while True:
+            await asyncio.sleep(events.HEARTBEAT_S)
+            try:
+                await self._tell_inventories()
+            except HamiError as exc:
+                logger.warning("inventories not told", extra={"error": str(exc)})
+
+    async def _on_readiness(self, subject: str, body: bytes) -> events.Readiness:
+        del subject
+        asked = events.ReadinessRequest.model_validate_json(body)
+        return events.Readiness(node=asked.node, ready=True)
+
+    async def _on_grant(self, message: Message) -> None:
+        fact = events.GRANT_MESSAGE.validate_json(message.data)
+        if isinstance(fact, events.GrantAnnounced):
+            self._grants[fact.grant.pod_uid] = fact.grant
+            self._meet(fact.grant.pod_uid)
+        else:
+            self._grants.pop(fact.pod_uid, None)
+
+    def _on_pod(self, new: Json, old: Json | None) -> None:
+        del old
+        if not new["spec"].get("nodeName"):
+            return
+        uid = new["metadata"]["uid"]
+        if new["metadata"].get("deletionTimestamp"):
+            self._work.put_nowait(new)
+        elif (new.get("status") or {}).get("phase") != "Running" and uid not in self._bound:
+            self._bound[uid] = new
+            self._meet(uid)
+
+    def _on_gone(self, pod: Json) -> None:
+        uid = pod["metadata"]["uid"]
+        self._bound.pop(uid, None)
+        if grant := self._grants.pop(uid, None):
+            self._work.put_nowait({"gone": grant})
+
+    def _meet(self, uid: str) -> None:
+        """The kubelet admits a pod when it is bound, and the agent answers when it has a grant."""
+        pod = self._bound.get(uid)
+        if pod is not None and (self._bus is None or uid in self._grants):
+            self._work.put_nowait(pod)
+
+    async def _write(self) -> None:
+        while True:
+            item = await self._work.get()
+            try:
+                await self._carry_out(item)
+            except (NotFound, Conflict):
+                continue
+            except HamiError as exc:
+                logger.warning("a word was lost, it is said again", extra={"error": str(exc)})
+                self._work.put_nowait(item)
+                await asyncio.sleep(1.0)
+
+    async def _carry_out(self, item: Json) -> None:
+        if "gone" in item:
+            await self._report(events.PodGone, cast(Grant, item["gone"]))
+            return
+        metadata = item["metadata"]
+        path = f"/api/v1/namespaces/{metadata['namespace']}/pods/{metadata['name']}"
+        if metadata.get("deletionTimestamp"):
+            await self._api.delete(path, {"gracePeriodSeconds": 0})
+            return
+        if grant := self._grants.get(metadata["uid"]):
+            await self._report(events.Allocated, grant)
+        await self._api.patch(f"{path}/status", {"status": _running(item)})
+        self.status_writes += 1
+        self._on_running(metadata["uid"])
+
+    async def _report(self, kind: type[events.ReportBase], grant: Grant) -> None:
+        assert self._bus is not None
+        report = kind(
+            report_id=uuid.uuid4().hex,
+            node=NodeName(grant.node),
+            allocation_id=grant.allocation_id,
+            pod_uid=grant.pod_uid,
+            token=grant.token,
+            at=datetime.now(UTC),
+        )
+        await self._bus.publish(
+            events.reports_subject(grant.node), report, message_id=report.report_id
+        )
+
+
+def _running(pod: Json) -> Json:
+    now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    kinds = ("Initialized", "ContainersReady", "Ready")
+    return {
+        "phase": "Running",
+        "startTime": now,
+        "conditions": [
+            *((pod.get("status") or {}).get("conditions") or ()),
+            *({"type": k, "status": "True", "lastTransitionTime": now} for k in kinds),
+        ],
+        "containerStatuses": [
+            {
+                "name": container["name"],
+                "image": container["image"],
+                "imageID": "",
+                "ready": True,
+                "started": True,
+                "restartCount": 0,
+                "state": {"running": {"startedAt": now}},
+                "containerID": f"played://{uuid.uuid4().hex}",
+            }
+            for container in pod["spec"]["containers"]
+        ],
+    }

@@ -1,0 +1,147 @@
+"""Several scheduler processes over one durable ledger, and nodes that one process plays."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import uuid
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hamicommon.bus.client import Bus, open_bus
+from hamicommon.k8s.client import KubeApi, open_kube_api
+from hamicommon.settings import NatsSettings
+from hamictl.local.credentials import ensure_credentials
+from hamictl.servers import nats, postgres, valkey
+from hamictl.servers.ports import free_port
+from hamictl.servers.processes import running
+
+from bench.filter.system import api_server, stop, wait_until_ready
+from bench.pods.played import PlayedNodes
+from tests.servers import migrate, psql
+
+Json = dict[str, Any]
+
+CREATORS = 16
+"""Pods that are created at once."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cluster:
+    """What the cases use of it."""
+
+    ports: list[int]
+    """Of the replicas' extenders."""
+    processes: list[subprocess.Popen[bytes]]
+    dsn: str
+    api: KubeApi
+    bus: Bus
+    nodes: list[str]
+    folder: Path
+
+    def kill(self, replica: int) -> None:
+        """kill -9."""
+        self.processes[replica].send_signal(signal.SIGKILL)
+
+    async def sql(self, query: str) -> str:
+        """Asks the ledger."""
+        return await asyncio.to_thread(psql, self.dsn, query)
+
+    async def pods(self, namespace: str, count: int, *, memory_mib: int) -> list[Json]:
+        """Creates pods with one slice each; as kube-scheduler would send them."""
+        gate = asyncio.Semaphore(CREATORS)
+        prefix = uuid.uuid4().hex[:6]
+
+        async def one(number: int) -> Json:
+            limits = {"nvidia.com/gpu": "1", "nvidia.com/gpumem": str(memory_mib)}
+            container = {"name": "main", "image": "none", "resources": {"limits": limits}}
+            body = {
+                "metadata": {"name": f"{prefix}-{number}"},
+                "spec": {"schedulerName": "hami-scheduler", "containers": [container]},
+            }
+            async with gate:
+                made = await self.api.create(f"/api/v1/namespaces/{namespace}/pods", body)
+            made["metadata"].pop("managedFields", None)
+            return made
+
+        return await asyncio.gather(*(one(number) for number in range(count)))
+
+
+@asynccontextmanager
+async def cluster(
+    *, replicas: int, nodes: int, cards: int, slots: int, policy: str = "binpack"
+) -> AsyncIterator[Cluster]:
+    """Servers, an emulated API server, played nodes, and so many replicas that are ready."""
+    names = [f"node-{number}" for number in range(nodes)]
+    async with AsyncExitStack() as stack:
+        folder = Path(tempfile.mkdtemp(prefix="hami-replicas-"))
+        folder.chmod(0o755)
+        stack.callback(shutil.rmtree, folder, ignore_errors=True)
+
+        def start(plan: Any) -> str:
+            return str(stack.enter_context(running(plan, die_with_parent=True)).value.url)
+
+        dsn = start(postgres.prepare(folder / "postgres", durable=True))
+        redis_url = start(valkey.prepare(folder / "redis"))
+        nats_url = start(nats.prepare(folder / "nats"))
+        migrate(dsn)
+        made = ensure_credentials(folder / "credentials", serving=("apiserver",))
+        config = stack.enter_context(api_server(folder, made))
+        bus = await stack.enter_async_context(
+            open_bus(NatsSettings(url=nats_url), "played", owns_streams=True)
+        )
+        api = await stack.enter_async_context(open_kube_api(config))
+        env = {
+            **os.environ,
+            "HAMI_POSTGRES_DSN": dsn,
+            "HAMI_REDIS_URL": redis_url,
+            "HAMI_NATS_URL": nats_url,
+            "KUBECONFIG": str(config),
+            "HAMI_SCHEDULER_GRANT_KEY_FILE": str(made.grant_key),
+            "HAMI_SCHEDULER_NODE_SCHEDULER_POLICY": policy,
+            "HAMI_SCHEDULER_GPU_SCHEDULER_POLICY": policy,
+        }
+        ports = [free_port() for _ in range(replicas)]
+        processes = []
+        for port in ports:
+            process = _replica(folder, port, env)
+            stack.callback(stop, process)
+            processes.append(process)
+        played = PlayedNodes(api, bus, names=names, cards=cards, slots=slots)
+        await played.register()
+        playing = asyncio.create_task(played.run())
+        stack.callback(playing.cancel)
+        for port, process in zip(ports, processes, strict=True):
+            log_path = folder / f"scheduler-{port}.log"
+            url = f"http://127.0.0.1:{port}/readyz"
+            await asyncio.to_thread(wait_until_ready, url, process, log_path)
+        found = Cluster(
+            ports=ports,
+            processes=processes,
+            dsn=dsn,
+            api=api,
+            bus=bus,
+            nodes=names,
+            folder=folder,
+        )
+        while await found.sql("SELECT count(*) FROM devices") != str(nodes * cards):
+            await asyncio.sleep(0.1)
+        yield found
+
+
+def _replica(folder: Path, port: int, env: dict[str, str]) -> subprocess.Popen[bytes]:
+    with (folder / f"scheduler-{port}.log").open("wb") as log:
+        return subprocess.Popen(
+            [sys.executable, "-m", "hami_scheduler"],
+            env={**env, "HAMI_SCHEDULER_HTTP_BIND": f"127.0.0.1:{port}"},
+            stdout=log,
+            stderr=log,
+        )
