@@ -12,9 +12,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta
 
-from hamicommon.errors import InvalidRequest, Unavailable
+from hamicommon.bus.reading import read
+from hamicommon.errors import Unavailable
 from hamicommon.events import Usage
-from pydantic import ValidationError
 
 from hami_metrics.domain.cluster import ClusterSnapshot
 from hami_metrics.domain.rollup import COARSE_S, DAY_S, FINE_S, bucket_of, merge, roll_up
@@ -51,12 +51,7 @@ class UsageHistory:
 
         Raises: InvalidRequest (dead letter), Unavailable (the bus delivers it again).
         """
-        try:
-            usage = Usage.model_validate_json(body)
-        except ValidationError as exc:
-            first = exc.errors(include_url=False, include_input=False)[0]
-            field = ".".join(str(part) for part in first["loc"])
-            raise InvalidRequest(f"usage report: {field}: {first['msg']}") from exc
+        usage = read(Usage, body, "usage report")
         samples = samples_of(usage)
         try:
             new = await self._store.write(samples)

@@ -16,11 +16,12 @@ from typing import Protocol
 from hamicommon import events
 from hamicommon.bus.client import Deliver, Handler, Message, Subscription
 from hamicommon.bus.permissions import agent_user
+from hamicommon.bus.reading import read, read_any
 from hamicommon.domain.allocations import AllocationState
 from hamicommon.domain.ids import AllocationId, PodUid
 from hamicommon.errors import InvalidRequest, Unavailable
 from hamicommon.grants import Grant
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel
 
 from hami_node_agent.domain.grants import NodeGrant
 from hami_node_agent.domain.records import is_complete
@@ -111,10 +112,7 @@ class GrantsFeed:
         await self._bus.consume(subscription, self._on_message)
 
     async def _on_message(self, message: Message) -> None:
-        try:
-            fact = events.GRANT_MESSAGE.validate_json(message.data)
-        except ValidationError as exc:
-            raise InvalidRequest(f"not a grant message: {exc}") from exc
+        fact = read_any(events.GRANT_MESSAGE, message.data, "grant message")
         if isinstance(fact, events.GrantAnnounced):
             if fact.grant.node != self._node:
                 raise InvalidRequest(f"grant for node {fact.grant.node} on {self._node}'s subject")
@@ -152,13 +150,13 @@ class GrantsFeed:
             events.GrantSnapshotRequest(node=self._node),
             timeout_s=SNAPSHOT_TIMEOUT_S,
         )
+        snapshot = read(events.GrantSnapshot, reply, "grant snapshot")
         try:
-            snapshot = events.GrantSnapshot.model_validate_json(reply)
             grants = [
                 node_grant(item.grant, state=item.state, heard_at=asked_at)
                 for item in snapshot.grants
             ]
-        except (ValidationError, ValueError) as exc:
+        except ValueError as exc:
             raise InvalidRequest(f"not a grant snapshot: {exc}") from exc
         if snapshot.node != self._node:
             raise InvalidRequest(f"grant snapshot of node {snapshot.node}, asked for {self._node}")

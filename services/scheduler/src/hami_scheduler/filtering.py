@@ -63,9 +63,9 @@ class Filtering:
         recorder: DecisionQueue,
         waiting: WaitingPods,
         instruments: Instruments,
-        silent: Callable[[NodeName], bool],
+        silent: Callable[[], frozenset[NodeName]],
     ) -> None:
-        """`silent`: whether a node's agent has stopped talking (`hearing.py`)."""
+        """`silent`: nodes whose agents have stopped talking (`hearing.py`)."""
         self._view = view
         self._reserving = reserving
         self._reserve = reserve
@@ -120,8 +120,10 @@ class Filtering:
         self._waiting.saw(args.pod, request)
         if not self._view.loaded:
             await self._view.refresh()
-        course.silent = tuple(name for name in names if self._silent(name))
-        offered = [name for name in names if name not in course.silent] if course.silent else names
+        silent, offered = self._silent(), names
+        if silent:
+            course.silent = tuple(name for name in names if name in silent)
+            offered = [name for name in names if name not in silent]
         if not self._reserve:
             return await self._answer_feasible(request, offered, course)
         try:

@@ -10,11 +10,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from hamicommon.bus.client import Message
+from hamicommon.bus.reading import read
 from hamicommon.db.ledger import CardCounters
 from hamicommon.domain.ids import GpuUuid, NodeName
-from hamicommon.errors import InvalidRequest, Unavailable
+from hamicommon.errors import Unavailable
 from hamicommon.events import AllocationEvent, DeviceHealthEvent
-from pydantic import ValidationError
 
 from hami_scheduler.view import LedgerView
 
@@ -31,14 +31,11 @@ class LedgerFollower:
 
     async def handle(self, message: Message) -> None:
         """Applies one event of another replica. Raises: InvalidRequest, Unavailable."""
-        try:
-            if message.subject.startswith(_ALLOCATION):
-                self._apply(AllocationEvent.model_validate_json(message.data))
-            elif message.subject.startswith(_DEVICE):
-                health = DeviceHealthEvent.model_validate_json(message.data)
-                await self._view.refresh_node(NodeName(health.node))
-        except ValidationError as exc:
-            raise InvalidRequest(f"event is malformed: {exc}") from exc
+        if message.subject.startswith(_ALLOCATION):
+            self._apply(read(AllocationEvent, message.data, "event"))
+        elif message.subject.startswith(_DEVICE):
+            health = read(DeviceHealthEvent, message.data, "event")
+            await self._view.refresh_node(NodeName(health.node))
 
     async def relayed(self, subject: str, payload: Mapping[str, Any]) -> None:
         """Applies one event that this replica announced, whoever wrote it; never raises."""

@@ -23,6 +23,9 @@ from hamicommon.errors import Conflict, Unavailable
 logger = logging.getLogger(__name__)
 
 LOOK_EVERY_S = 5.0
+# Long enough for kube-scheduler's next attempt to go elsewhere; an agent that starts is ready
+# within a few seconds, and a single node must not wait longer for it.
+UNANSWERED_S = 10.0
 SILENT = "node-agent silent"
 """The reason of a node that is not offered."""
 
@@ -59,9 +62,12 @@ class AgentHearing:
         self._heard_once: set[NodeName] = set()
         self._heard_at: dict[NodeName, float] = {}
         """Of agents that are known to repeat themselves."""
-        self._unanswered: set[NodeName] = set()
+        self._unanswered: dict[NodeName, float] = {}
+        """Until when, by the clock, a node is left out whose agent could take no pod."""
         self._lives: dict[NodeName, bool | None] = {}
         """What the Node objects say."""
+        self.silent: frozenset[NodeName] = frozenset()
+        """Nodes whose agents are known to have stopped talking: no pod should go there."""
         self._seeing_since: float | None = None
         """Since when the ledger could be read without a break."""
 
@@ -84,25 +90,25 @@ class AgentHearing:
         for node in self._marks.keys() - marks.keys():
             self._heard_once.discard(node)
             self._heard_at.pop(node, None)
-            self._unanswered.discard(node)
+            self._unanswered.pop(node, None)
         self._marks = marks
         if self._seeing_since is None:
             self._seeing_since = self._clock()
+        self._update()
 
     def ledger_away(self) -> None:
         """The counts can't be read: silence means nothing until they could be for a while."""
         self._seeing_since = None
+        self._update()
 
     def heard(self, node: NodeName) -> None:
         """The agent said something."""
-        again = self.silent(node)
         if node in self._heard_once:
             self._heard_at[node] = self._clock()
         self._heard_once.add(node)
-        self._unanswered.discard(node)
-        if again:
-            logger.info("node-agent heard again", extra={"node": node})
-            self._on_heard_again()
+        self._unanswered.pop(node, None)
+        if node in self.silent:
+            self._update()
 
     def node_seen(self, node: NodeName, lives: bool | None) -> None:
         """The Node object says that the node and its device plugin live; None: it says nothing."""
@@ -113,19 +119,24 @@ class AgentHearing:
         self._lives.pop(node, None)
 
     def unanswered(self, node: NodeName) -> None:
-        """The agent does not run, or can't take pods: taken for silent until it is heard again."""
-        self._unanswered.add(node)
+        """The agent does not run, or can't take a pod: others come first until it is heard."""
+        self._unanswered[node] = self._clock() + UNANSWERED_S
+        self._update()
 
-    def silent(self, node: NodeName) -> bool:
-        """True when the node's agent is known to have stopped talking: no pod should go there."""
-        if node in self._unanswered:
-            return True
-        heard_at = self._heard_at.get(node)
-        if heard_at is None:
-            return False
-        if not self._could_hear():
-            return self._lives.get(node) is False
-        return self._clock() - heard_at > self._silent_s
+    def _update(self) -> None:
+        before = self.silent
+        now, could_hear = self._clock(), self._could_hear()
+        self._unanswered = {node: at for node, at in self._unanswered.items() if at > now}
+        mute = (
+            node
+            for node, at in self._heard_at.items()
+            if (now - at > self._silent_s if could_hear else self._lives.get(node) is False)
+        )
+        self.silent = frozenset((*self._unanswered, *mute))
+        if self.silent != before:
+            logger.info("silent node-agents", extra={"nodes": sorted(self.silent)[:20]})
+        if before - self.silent:
+            self._on_heard_again()
 
     def speaks(self, node: NodeName) -> bool:
         """True when the agent is there to say what it sees; what it has not said then holds."""

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from hamicommon.bus.client import Message
+from hamicommon.bus.reading import read, read_any
 from hamicommon.domain.allocations import Allocation, AllocationState, ContainerGrant
 from hamicommon.domain.devices import GpuDevice, MigProfile, NodeInventory
 from hamicommon.domain.ids import AllocationId, GpuUuid, NodeName, PodUid
@@ -27,7 +28,6 @@ from hamicommon.events import (
     inventory_subject,
     reports_subject,
 )
-from pydantic import ValidationError
 
 from hami_scheduler.announcing import ALLOCATE_FAILED, Announcer
 from hami_scheduler.domain.lifecycle import PodFacts, Verdict, facts_of, gone_on_node
@@ -70,10 +70,7 @@ class InventoryReports:
 
     async def handle(self, message: Message) -> None:
         """Writes an inventory down. Raises: InvalidRequest, Conflict, Unavailable."""
-        try:
-            report = Inventory.model_validate_json(message.data)
-        except ValidationError as exc:
-            raise InvalidRequest(f"inventory is malformed: {exc}") from exc
+        report = read(Inventory, message.data, "inventory")
         if message.subject != inventory_subject(report.node):
             raise InvalidRequest(f"inventory of {report.node} came on {message.subject}")
         now = time.monotonic()
@@ -142,10 +139,7 @@ class GrantReports:
 
     async def handle(self, message: Message) -> None:
         """Applies one report. Raises: InvalidRequest, Conflict, Unavailable."""
-        try:
-            report = REPORT.validate_json(message.data)
-        except ValidationError as exc:
-            raise InvalidRequest(f"report is malformed: {exc}") from exc
+        report = read_any(REPORT, message.data, "report")
         if message.subject != reports_subject(report.node):
             raise InvalidRequest(f"report of {report.node} came on {message.subject}")
         # Each step is guarded by the row as it was read; who was overtaken looks again.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 
+from hamicommon.bus.reading import read
 from hamicommon.domain.allocations import AllocationState
 from hamicommon.domain.ids import NodeName
 from hamicommon.errors import InvalidRequest, Unavailable
@@ -14,7 +15,6 @@ from hamicommon.events import (
     snapshot_subject,
 )
 from hamicommon.grants import grant_of
-from pydantic import ValidationError
 
 from hami_scheduler.ports import LedgerReader
 
@@ -32,10 +32,7 @@ class GrantSnapshots:
 
     async def respond(self, subject: str, body: bytes) -> GrantSnapshot:
         """The grants of the node whose subject was asked. Raises: InvalidRequest."""
-        try:
-            request = GrantSnapshotRequest.model_validate_json(body)
-        except ValidationError as exc:
-            raise InvalidRequest(f"snapshot request is malformed: {exc}") from exc
+        request = read(GrantSnapshotRequest, body, "snapshot request")
         if subject != snapshot_subject(request.node):
             raise InvalidRequest(f"grants of {request.node} were asked for on {subject}")
         now = datetime.now(UTC)

@@ -206,7 +206,7 @@ def _deciding(core: _Core, outside: Outside) -> tuple[Filtering, Binding]:
         recorder=core.recorder,
         waiting=core.waiting,
         instruments=core.instruments,
-        silent=core.hearing.silent,
+        silent=lambda: core.hearing.silent,
     )
     binding = Binding(
         store=outside.store,

@@ -33,9 +33,10 @@ from hamicommon.bus.consuming import (
     heed_cancellation,
     trace_of,
 )
+from hamicommon.bus.dead_letters import DeadLetters
 from hamicommon.bus.permissions import inbox_prefix
 from hamicommon.bus.publishing import Outgoing, publish_all
-from hamicommon.bus.streams import ensure_streams
+from hamicommon.bus.streams import StreamKeeper
 from hamicommon.errors import InvalidRequest, Unavailable
 from hamicommon.settings import NatsSettings
 
@@ -74,6 +75,8 @@ class Bus:
         self._was_up = asyncio.Event()
         self._closed = False
         self.dead_letters = 0
+        self.streams = StreamKeeper(js)
+        self.letters = DeadLetters(js)
 
     @property
     def connected(self) -> bool:
@@ -227,7 +230,7 @@ async def open_bus(
 
     async def on_connect() -> None:
         if owns_streams:
-            await ensure_streams(js)
+            await bus.streams.check()
         bus._mark_up()
         logger.info("NATS connected", extra={"url": settings.url})
 
@@ -266,6 +269,7 @@ async def open_bus(
         connecting.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await connecting
+        bus.streams.close()
         await bus.close()
 
 

@@ -21,7 +21,7 @@ from nats.js.api import AckPolicy, ConsumerConfig, DeliverPolicy
 from opentelemetry import context as otel_context
 
 from hamicommon import telemetry
-from hamicommon.bus.streams import DEAD_LETTERS_SUBJECT
+from hamicommon.bus.dead_letters import bury
 from hamicommon.errors import InvalidRequest, Unavailable
 
 logger = logging.getLogger(__name__)
@@ -151,11 +151,15 @@ class Consumer:
     async def _bury(self, raw: Msg, reason: str) -> None:
         logger.error("message dead-lettered", extra={"subject": raw.subject, "reason": reason})
         self._on_dead_letter()
-        await self._js.publish(
-            f"{DEAD_LETTERS_SUBJECT}.{self._what.stream}",
+        await bury(
+            self._js,
             raw.data,
-            timeout=PUBLISH_TIMEOUT_S,
-            headers={"Hami-Subject": raw.subject, "Hami-Reason": reason.replace("\n", " ")[:512]},
+            stream=self._what.stream,
+            subject=raw.subject,
+            consumer=self._what.consumer,
+            reason=reason,
+            traceparent=(raw.headers or {}).get("traceparent", ""),
+            timeout_s=PUBLISH_TIMEOUT_S,
         )
         await raw.term()
 

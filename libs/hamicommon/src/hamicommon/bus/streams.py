@@ -5,12 +5,20 @@ Agents may not: a node's credentials reach its own subjects only (architecture s
 
 from __future__ import annotations
 
+import asyncio
+import logging
+
+import nats.errors
 from nats.js import JetStreamContext
 from nats.js.api import DiscardPolicy, RetentionPolicy, StorageType, StreamConfig
-from nats.js.errors import BadRequestError
+from nats.js.errors import BadRequestError, NotFoundError
 
 from hamicommon import events
 
+logger = logging.getLogger(__name__)
+
+_RETRY_S = 1.0
+_RETRY_MOST_S = 60.0
 _HOUR_S = 3600.0
 _DAY_S = 24 * _HOUR_S
 _MIB = 1024 * 1024
@@ -57,11 +65,55 @@ STREAMS = (
 )
 
 
-async def ensure_streams(js: JetStreamContext) -> None:
-    """Creates what is missing and brings limits up to date."""
-    for config in STREAMS:
+class StreamKeeper:
+    """Makes the streams as they should be, and tries again while one can't be."""
+
+    def __init__(self, js: JetStreamContext) -> None:
+        self._js = js
+        self._again: asyncio.Task[None] | None = None
+        self.problems: dict[str, str] = {}
+        """Stream -> what is wrong with it. It is used as it is, and hinders no other."""
+
+    async def check(self) -> None:
+        """Creates what is missing and brings limits up to date; what fails is tried again later."""
+        self.close()
+        await self._check()
+        if self.problems:
+            self._again = asyncio.create_task(self._try_again(), name="nats-streams")
+
+    def close(self) -> None:
+        """Ends the tries."""
+        if self._again is not None:
+            self._again.cancel()
+
+    async def _try_again(self) -> None:
+        pause_s = _RETRY_S
+        while self.problems:
+            await asyncio.sleep(pause_s)
+            pause_s = min(2 * pause_s, _RETRY_MOST_S)
+            await self._check()
+
+    async def _check(self) -> None:
+        problems: dict[str, str] = {}
+        for config in STREAMS:
+            assert config.name is not None
+            try:
+                await _ensure(self._js, config)
+            except (nats.errors.Error, OSError, TimeoutError) as exc:
+                said = getattr(exc, "description", None) or str(exc) or type(exc).__name__
+                problems[config.name] = said
+        if problems != self.problems:
+            for name, said in problems.items():
+                logger.error("stream not as it should be", extra={"stream": name, "error": said})
+        self.problems = problems
+
+
+async def _ensure(js: JetStreamContext, config: StreamConfig) -> None:
+    try:
+        await js.add_stream(config)
+    except BadRequestError as exc:
+        # It exists with other limits (those above are the ones that count), or can't be.
         try:
-            await js.add_stream(config)
-        except BadRequestError:
-            # It exists with other limits: those above are the ones that count.
             await js.update_stream(config)
+        except NotFoundError:
+            raise exc from None

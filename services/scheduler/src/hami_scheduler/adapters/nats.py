@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 
 from hamicommon.bus.client import Bus, NobodyAnswers
+from hamicommon.bus.reading import read
 from hamicommon.domain.allocations import Allocation
 from hamicommon.domain.ids import NodeName
-from hamicommon.errors import Unavailable
+from hamicommon.errors import InvalidRequest, Unavailable
 from hamicommon.events import (
     GrantAnnounced,
     GrantWithdrawn,
@@ -19,6 +21,8 @@ from hamicommon.events import (
 from hamicommon.grants import Grant
 
 from hami_scheduler.ports import AgentNotReady
+
+logger = logging.getLogger(__name__)
 
 # A bind waits no longer for the bus: the signed annotation carries the grant as well.
 PUBLISH_WAIT_S = 1.0
@@ -49,7 +53,12 @@ class NatsGrantAnnouncer:
                 return
             else:
                 break
-        answer = Readiness.model_validate_json(reply)
+        try:
+            answer = read(Readiness, reply, f"readiness of {node}")
+        except InvalidRequest as exc:
+            # An agent that answers runs; what it would say is unknown, as without a bus.
+            logger.warning("readiness not read", extra={"node": node, "error": str(exc)})
+            return
         if not answer.ready:
             raise AgentNotReady(f"node {node} can't take a pod now: {answer.reason}")
 

@@ -1,0 +1,44 @@
+"""Reads what came over the bus, and says in one sentence why it can't be read.
+
+A payload of an unknown version is never guessed at: whoever consumes it from a stream lets it go to
+the dead letters, where it waits for a release that can read it.
+"""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+from pydantic import BaseModel, TypeAdapter, ValidationError
+
+from hamicommon.errors import InvalidRequest
+
+_MOST_MISTAKES = 3
+T = TypeVar("T")
+M = TypeVar("M", bound=BaseModel)
+
+
+def read(model: type[M], data: bytes, what: str) -> M:
+    """The payload as `model`. Raises: InvalidRequest."""
+    return read_any(TypeAdapter(model), data, what)
+
+
+def read_any(kinds: TypeAdapter[T], data: bytes, what: str) -> T:
+    """The payload as one of several kinds; `what` names it in the error. Raises: InvalidRequest."""
+    try:
+        return kinds.validate_json(data)
+    except ValidationError as exc:
+        for error in exc.errors(include_url=False):
+            if error["loc"][-1:] == ("version",) and error["type"] == "literal_error":
+                raise InvalidRequest(
+                    f"{what}: {'.'.join(map(str, error['loc']))} is {error['input']!r}, and this "
+                    f"release reads {error['ctx']['expected']}: whoever sent it runs another "
+                    "release; update this one, then send the message again"
+                ) from exc
+        raise InvalidRequest(f"{what} is malformed: {_mistakes(exc)}") from exc
+
+
+def _mistakes(error: ValidationError) -> str:
+    found = error.errors(include_url=False, include_input=False)
+    told = [f"{'.'.join(map(str, one['loc'])) or 'body'}: {one['msg']}" for one in found]
+    more = f" and {len(told) - _MOST_MISTAKES} more" if len(told) > _MOST_MISTAKES else ""
+    return "; ".join(told[:_MOST_MISTAKES]) + more
