@@ -276,6 +276,13 @@ async def test_a_broken_inventory_hurts_nobody(world: World) -> None:
     pod = await world.pod("slice")
 
     assert (await replica.filter(pod, "n1"))["NodeNames"] == ["n1"]
+    letter = (await replica.get("/v1/dead-letters?limit=1"))["items"][0]
+    assert letter["subject"] == events.inventory_subject("n1")
+    assert "version is 7, and this release reads 1" in letter["reason"]
+    assert "hami_scheduler_dead_letters_kept" in (await replica.http.get("/metrics")).text
+    path = f"/v1/dead-letters/{letter['sequence']}/send"
+    assert (await replica.http.post(path)).status_code == 200
+    assert (await replica.http.post(path)).status_code == 404
 
 
 async def test_a_card_that_two_nodes_claim_stays_where_it_was(world: World) -> None:
@@ -304,6 +311,8 @@ async def test_rows_of_pods_that_vanished_unseen_are_found_by_the_reconciler(
     assert await world.used(card) == (0, 0, 0)
     rows = await world.database.fetch('SELECT "class", repaired FROM drift_journal')
     assert ("reserved-pod-gone", True) in [tuple(row) for row in rows]
+    [line] = (await first.get("/v1/drift?class=reserved-pod-gone&limit=1"))["items"]
+    assert "reserved -> released on n1" in line["detail"]
 
 
 async def test_a_pod_bound_past_us_is_told_what_to_do(world: World) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from hamictl.commands import answers, database, objects, simulate, system, vendors
+from hamictl.commands import answers, database, objects, simulate, system, troubles, vendors
 
 app = typer.Typer(
     help="GPU slices on Kubernetes: a local system in one command, and questions to any system.",
@@ -20,6 +20,8 @@ app.command()(objects.delete)
 app.command()(answers.explain)
 app.command()(answers.history)
 app.command()(answers.sql)
+app.command()(troubles.drift)
+app.command()(troubles.dead_letters)
 app.command()(simulate.simulate)
 app.command()(vendors.vendors)
 app.add_typer(database.app, name="db")

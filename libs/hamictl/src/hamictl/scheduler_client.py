@@ -22,9 +22,19 @@ class SchedulerClient:
 
         Raises: NotFound, InvalidRequest, Unavailable.
         """
+        return await self._ask("GET", path, query)
+
+    async def post(self, path: str) -> Any:
+        """Asks for something to be done; the decoded answer.
+
+        Raises: NotFound, InvalidRequest, Unavailable.
+        """
+        return await self._ask("POST", path, {})
+
+    async def _ask(self, method: str, path: str, query: dict[str, str]) -> Any:
         try:
             async with httpx.AsyncClient(timeout=TIMEOUT_S) as client:
-                answer = await client.get(f"{self._url}{path}", params=query)
+                answer = await client.request(method, f"{self._url}{path}", params=query)
         except httpx.HTTPError as exc:
             reason = str(exc) or type(exc).__name__
             raise Unavailable(f"scheduler {self._url} does not answer: {reason}") from exc

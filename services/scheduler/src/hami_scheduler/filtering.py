@@ -120,7 +120,8 @@ class Filtering:
         self._waiting.saw(args.pod, request)
         if not self._view.loaded:
             await self._view.refresh()
-        silent, offered = self._silent(), names
+        silent = self._silent()
+        offered: Sequence[NodeName] = names
         if silent:
             course.silent = tuple(name for name in names if name in silent)
             offered = [name for name in names if name not in silent]

@@ -64,6 +64,15 @@ class Instruments:
             "malformed_inventories", "Vendors of nodes without agent whose cards can't be read"
         )
         self.dead_letters = self._gauge("dead_letters", "Messages that could not be handled")
+        self.dead_letters_kept = self._gauge(
+            "dead_letters_kept", "Messages that no service could handle, on the bus (hamictl)"
+        )
+        self.stream_problems = self._gauge(
+            "stream_problems", "Streams of the bus that are not as they should be"
+        )
+        self.silent_agents = self._gauge(
+            "silent_agents", "Nodes that get no pods because their agents are silent"
+        )
         self.loop_errors = self._counter(
             "loop_errors", "Unexpected errors in a background loop", ["loop"]
         )

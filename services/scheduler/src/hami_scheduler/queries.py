@@ -42,6 +42,10 @@ class Queries(Protocol):
         """The pod's latest decisions, newest first, as they are stored."""
         ...
 
+    async def drift(self, *, kind: str | None = None, limit: int = 100) -> list[Row]:
+        """Differences that the reconciler found, newest first."""
+        ...
+
     async def snapshots(self, ids: Sequence[str]) -> dict[str, bytes]:
         """Cards that decisions saw, by name."""
         ...

@@ -9,6 +9,7 @@ from hami_scheduler.binding import Binding
 from hami_scheduler.explaining import Explaining
 from hami_scheduler.filtering import Filtering
 from hami_scheduler.instruments import Instruments
+from hami_scheduler.operator_routes import Letters
 from hami_scheduler.queries import Queries
 from hami_scheduler.simulating import Simulating
 
@@ -22,6 +23,7 @@ class Service:
     filtering: Filtering
     binding: Binding
     queries: Queries
+    letters: Letters
     explaining: Explaining
     simulating: Simulating
     instruments: Instruments

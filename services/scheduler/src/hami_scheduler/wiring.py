@@ -121,6 +121,7 @@ def build(settings: Settings, vendors: Vendors, outside: Outside) -> Service:
         filtering=filtering,
         binding=binding,
         queries=outside.queries,
+        letters=outside.bus.letters,
         explaining=Explaining(
             queries=outside.queries,
             pods=outside.pods,
@@ -395,6 +396,12 @@ async def _measure(core: _Core, outside: Outside) -> None:
     found.events_dropped.set(outside.events.dropped)
     found.outbox_published.set(outside.relay.published)
     found.dead_letters.set(outside.bus.dead_letters)
+    found.stream_problems.set(len(outside.bus.streams.problems))
+    found.silent_agents.set(len(core.hearing.silent))
+    try:
+        found.dead_letters_kept.set(await outside.bus.letters.kept())
+    except Unavailable:
+        found.dead_letters_kept.set(float("nan"))
     try:
         rows, age_s = await outside.queries.outbox_lag()
     except Unavailable:

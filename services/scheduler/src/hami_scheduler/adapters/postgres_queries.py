@@ -58,6 +58,10 @@ SELECT at, last_at, detail_at, pod_uid, namespace, pod_name, outcome, node, cand
        repeat_count
   FROM decisions WHERE pod_uid = $1 ORDER BY at DESC, id DESC LIMIT 20
 """
+_DRIFT = """
+SELECT at, "class", subject, detail, repaired FROM drift_journal
+ WHERE $1::text IS NULL OR "class" = $1 ORDER BY at DESC, id DESC LIMIT $2
+"""
 _SNAPSHOTS = "SELECT id, content FROM decision_snapshots WHERE id = ANY($1::text[])"
 # The same as the function allocations_at, narrowed before the join.
 _HELD = """
@@ -116,6 +120,10 @@ class PostgresQueries:
     async def decisions(self, pod_uid: str) -> list[Row]:
         """The pod's latest decisions, newest first, as they are stored. Raises: Unavailable."""
         return await self._rows(_DECISIONS, pod_uid)
+
+    async def drift(self, *, kind: str | None = None, limit: int = 100) -> list[Row]:
+        """Differences that the reconciler found, newest first. Raises: Unavailable."""
+        return await self._rows(_DRIFT, kind, limit)
 
     async def snapshots(self, ids: Sequence[str]) -> dict[str, bytes]:
         """Cards that decisions saw, by name. Raises: Unavailable."""
