@@ -484,6 +484,20 @@ async def test_what_is_past_its_deadline_is_overdue(harness: Harness) -> None:
     assert [a.pod_uid for a in await harness.ledger.overdue()] == ["p"]
 
 
+async def test_what_is_bound_for_long_is_late_until_it_has_its_cards(harness: Harness) -> None:
+    await harness.add(card("0"))
+    await harness.store.reserve(draft("p", container(("0", 1, 1))))
+    await harness.advance("p", S.BINDING, S.RESERVED, new_token=True)
+    assert await harness.ledger.late(-1) == []
+
+    await harness.advance("p", S.BOUND, S.BINDING)
+    assert [a.pod_uid for a in await harness.ledger.late(-1)] == ["p"]
+    assert await harness.ledger.late(60) == []
+
+    await harness.advance("p", S.ALLOCATED, S.BOUND)
+    assert await harness.ledger.late(-1) == []
+
+
 def slice_of(name: str, start: int, size: int, **changes: Any) -> DeviceShare:
     """A MIG slice of the card."""
     share = DeviceShare(

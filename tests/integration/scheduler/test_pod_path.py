@@ -277,6 +277,31 @@ async def _keep_talking(world: World, node: str, device: events.InventoryDevice)
         await asyncio.sleep(0.1)
 
 
+async def test_a_bound_pod_that_gets_no_cards_says_what_it_waits_for(world: World) -> None:
+    replica = await world.replica(bound_late_s=0.2)
+    await world.add_node("n1")
+    pod = await world.pod("slice")
+    await replica.filter(pod, "n1")
+    await replica.bind(pod, "n1")
+    said = "bound and without its cards: the kubelet of n1 has not taken the pod up"
+
+    async def shown() -> bool:
+        [row] = (await replica.get(f"/v1/allocations?pod_uid={pod['metadata']['uid']}"))["items"]
+        return bool(row["reason"] == said and row["state"] == "bound")
+
+    await eventually(shown, "the reason beside the allocation")
+
+    async def told() -> bool:
+        items = (await world.api.get("/api/v1/namespaces/default/events"))["items"]
+        mine = [e for e in items if e["involvedObject"]["uid"] == pod["metadata"]["uid"]]
+        return ("AllocateLate", said) in [(e["reason"], e["message"]) for e in mine]
+
+    await eventually(told, "the event on the pod")
+    assert "hami_scheduler_bound_late 1.0" in (await replica.http.get("/metrics")).text
+    await world.say(events.Allocated, await world.until(pod, "bound"))
+    assert (await world.until(pod, "allocated"))["reason"] == ""
+
+
 async def test_a_node_whose_agent_can_take_no_pod_is_left_out_until_it_is_heard(
     world: World,
 ) -> None:

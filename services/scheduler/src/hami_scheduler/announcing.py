@@ -15,6 +15,7 @@ FILTERING_FAILED = "FilteringFailed"
 BINDING_SUCCEED = "BindingSucceed"
 BINDING_FAILED = "BindingFailed"
 ALLOCATE_FAILED = "AllocateFailed"
+ALLOCATE_LATE = "AllocateLate"
 UNMANAGED = "UnmanagedPod"
 
 # The event object's message is cut at 1024 bytes; a list of thousands of nodes helps nobody.

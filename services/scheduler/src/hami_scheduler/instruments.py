@@ -70,6 +70,9 @@ class Instruments:
         self.stream_problems = self._gauge(
             "stream_problems", "Streams of the bus that are not as they should be"
         )
+        self.bound_late = self._gauge(
+            "bound_late", "Pods that are bound for long and have not got their cards"
+        )
         self.silent_agents = self._gauge(
             "silent_agents", "Nodes that get no pods because their agents are silent"
         )

@@ -78,6 +78,10 @@ class LedgerReader(Protocol):
         """Live allocations whose deadline has passed. Raises: Unavailable."""
         ...
 
+    async def late(self, after_s: float) -> list[Allocation]:
+        """Allocations that are still `bound` so long after the binding. Raises: Unavailable."""
+        ...
+
     async def latest_of(self, pod_uid: PodUid) -> Allocation | None:
         """The pod's latest allocation, live or not. Raises: Unavailable."""
         ...

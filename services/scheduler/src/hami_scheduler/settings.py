@@ -63,6 +63,11 @@ class Settings(BaseSettings):
         gt=0,
         description="a node whose agent was heard before and not since gets no pods",
     )
+    bound_late_s: float = Field(
+        default=60.0,
+        gt=0,
+        description="a bound pod that has not got its cards is shown with the reason after this",
+    )
     reconcile_s: float = Field(
         default=15.0, gt=0, description="between two comparisons of ledger, pods and view"
     )

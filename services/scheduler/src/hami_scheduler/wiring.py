@@ -26,6 +26,7 @@ from hami_scheduler.following import SUBJECT as EVENTS_SUBJECT
 from hami_scheduler.following import LedgerFollower
 from hami_scheduler.hearing import LOOK_EVERY_S, AgentHearing
 from hami_scheduler.instruments import Instruments
+from hami_scheduler.lateness import LateWatch
 from hami_scheduler.mirrored_locks import MirroredLocks
 from hami_scheduler.nodekeeping import NodeKeeping
 from hami_scheduler.nudging import Nudger
@@ -310,6 +311,15 @@ def _writing_loops(core: _Core, outside: Outside) -> tuple[tuple[str, Loop], ...
         releasing=core.releasing,
         agent_speaks=core.hearing.speaks,
     )
+    late = LateWatch(
+        ledger=outside.store,
+        store=outside.store,
+        pods=outside.pods,
+        silent=lambda: core.hearing.silent,
+        announcer=core.announcer,
+        instruments=core.instruments,
+        late_s=core.settings.bound_late_s,
+    )
     return (
         ("outbox", outside.relay.run),
         ("view", lambda: core.view.run(core.settings.reconcile_s)),
@@ -319,6 +329,7 @@ def _writing_loops(core: _Core, outside: Outside) -> tuple[tuple[str, Loop], ...
         ("lock-releases", outside.lock.listen),
         ("nudges", core.nudger.run),
         ("reap", lambda: reaper.run(core.settings.reap_s)),
+        ("late", lambda: late.run(core.settings.reconcile_s)),
         ("agents", lambda: core.hearing.run(min(LOOK_EVERY_S, core.settings.reconcile_s))),
     )
 

@@ -89,6 +89,7 @@ class FakeLedger:
         self._clock = clock
         self._cards: dict[GpuUuid, _Card] = {}
         self._allocations: dict[AllocationId, Allocation] = {}
+        self._bound_at: dict[AllocationId, datetime] = {}
         self._quotas: dict[tuple[str, str], list[int]] = {}
         self._events: dict[PodUid, list[RecordedEvent]] = {}
         self._token = 0
@@ -198,6 +199,8 @@ class FakeLedger:
         deadline = None if step.lease_s is None else self._clock() + timedelta(seconds=step.lease_s)
         new = replace(old, state=step.target, reason=step.reason, token=token, deadline=deadline)
         self._allocations[new.id] = new
+        if new.state is AllocationState.BOUND:
+            self._bound_at.setdefault(new.id, self._clock())
         return Change(
             allocation=new, sequence=self._note(new, old.state, step.reason), counters=counters
         )
@@ -250,6 +253,15 @@ class FakeLedger:
             a
             for a in self._allocations.values()
             if a.live and a.deadline is not None and a.deadline < now
+        ]
+
+    async def late(self, after_s: float) -> list[Allocation]:
+        """See the port."""
+        before = self._clock() - timedelta(seconds=after_s)
+        return [
+            a
+            for a in self._allocations.values()
+            if a.state is AllocationState.BOUND and self._bound_at[a.id] < before
         ]
 
     def _live_of(self, pod_uid: PodUid) -> Allocation | None:

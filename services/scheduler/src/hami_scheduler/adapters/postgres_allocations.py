@@ -241,6 +241,12 @@ class PostgresAllocationStore:
         """See the port."""
         return await self._many(f"a.deadline < now() AND {LIVE_SQL}")
 
+    async def late(self, after_s: float) -> list[Allocation]:
+        """See the port."""
+        return await self._many(
+            "a.state = 'bound' AND a.bound_at < now() - make_interval(secs => $1)", after_s
+        )
+
     async def _one(self, where: str, *args: object) -> Allocation | None:
         row = await self._database.fetchrow(f"{SELECT_ALLOCATION} WHERE {where}", *args)
         return None if row is None else allocation_of(row)

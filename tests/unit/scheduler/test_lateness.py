@@ -1,0 +1,59 @@
+"""What a bound pod waits for, from its object and its node."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from hami_scheduler.lateness import why_late
+from hamicommon.domain.allocations import Allocation, AllocationState
+from hamicommon.domain.ids import AllocationId, NodeName, PodUid
+
+
+def allocation(*, has_agent: bool) -> Allocation:
+    return Allocation(
+        id=AllocationId("id"),
+        pod_uid=PodUid("uid"),
+        namespace="default",
+        pod_name="p",
+        attempt=1,
+        node=NodeName("n1"),
+        state=AllocationState.BOUND,
+        containers=(),
+        token=1,
+        reserved_at=datetime(2026, 1, 1, tzinfo=UTC),
+        has_agent=has_agent,
+    )
+
+
+PULLING = {
+    "containerStatuses": [
+        {"name": "main", "state": {"waiting": {"reason": "ContainerCreating"}}},
+        {"name": "side", "state": {"running": {}}},
+    ]
+}
+
+
+@pytest.mark.parametrize(
+    ("status", "has_agent", "silent", "reason"),
+    [
+        ({}, True, False, "the kubelet of n1 has not taken the pod up"),
+        (PULLING, True, True, "the node-agent of n1 is silent"),
+        (
+            PULLING,
+            True,
+            False,
+            "the kubelet of n1 has taken the pod up (main ContainerCreating), and its node-agent "
+            "has not said that every container has its cards",
+        ),
+        (PULLING, False, False, "its containers have not started on n1: main ContainerCreating"),
+    ],
+    ids=["not-admitted", "silent-agent", "report-missing", "other-plugin"],
+)
+def test_the_reason_is_what_is_known(
+    status: dict[str, Any], has_agent: bool, silent: bool, reason: str
+) -> None:
+    said = why_late({"status": status}, allocation(has_agent=has_agent), agent_silent=silent)
+
+    assert said == reason
