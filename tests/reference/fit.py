@@ -132,8 +132,7 @@ def memory_on(card: Card, request: Request) -> int:
 
 def policies(annotations: Json, default: str = "spread") -> list[str]:
     """The card policies in the order written."""
-    value = annotations.get("hami.io/gpu-scheduler-policy", "")
-    return [entry for entry in entries({"": value}, "") if entry] or [default]
+    return entries(annotations, "hami.io/gpu-scheduler-policy") or [default]
 
 
 def check_weights(annotations: Json) -> None:
@@ -262,9 +261,7 @@ def standard(
             reasons["CardTypeMismatch"] += 1
             continue
         if numa and card["numa"] != group:
-            # A selection that is complete already (topology collects more) is not dropped.
-            if collect and len(picks) >= request["count"]:
-                break
+            # Where all that fit are collected for the topology choice, nothing is counted down.
             if not collect:
                 reasons["NumaNotFit"] += len(picks)
             picks, group = [], card["numa"]

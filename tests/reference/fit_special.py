@@ -372,8 +372,7 @@ def sgpu_why_not(card: Card, request: Request, annotations: Json, memory: int, c
         classed = any(card["classes"])
         if classed != bool(mine) or (mine == "offline" and "online" in card["classes"]):
             return "CardAppClassMismatch"
-    held = [policy for policy in card["policies"] if policy] or [card["info"]["qos"]]
-    other = any(policy not in ("", request["extra"]["qos"]) for policy in held)
+    other = any(policy not in ("", request["extra"]["qos"]) for policy in card["policies"])
     if not online and card["used"] and cores != 100 and other:
         return "CardQosPolicyMismatch"
     if not uuid_allowed(card, annotations):

@@ -409,7 +409,7 @@ def limits(r: Random, word: str) -> Json:
     if cores and flip(r, 0.6):
         found[cores] = r.choice(shares)
     if word == "NVIDIA" and flip(r, 0.25):
-        found["nvidia.com/gpumem-percentage"] = r.choice([1, 10, 33, 50, 100])
+        found["nvidia.com/gpumem-percentage"] = r.choice([0, 1, 10, 33, 50, 100, 101, 150])
     return {key: str(value) for key, value in found.items()}
 
 
@@ -455,6 +455,8 @@ def wishes(r: Random, nodes: list[Json], words: list[str]) -> Json:
     if flip(r, 0.6):
         chosen = r.sample(GPU_POLICIES, r.choice([1, 1, 2, 3]))
         found["hami.io/gpu-scheduler-policy"] = r.choice([",", ", "]).join(chosen)
+        if flip(r, 0.05):
+            found["hami.io/gpu-scheduler-policy"] += r.choice([",", " "])
     if flip(r, 0.2):
         found["hami.io/device-scoring-weights"] = r.choice(
             [

@@ -77,8 +77,21 @@ def test_policies_come_from_annotations_or_from_the_defaults() -> None:
         defaults,
     )
     assert chosen == Policy(
-        node="binpack", gpu=("numa", "spread"), weights=ScoreWeights(slot=0, core=1, memory=3)
+        node="binpack", gpu=("numa", "spread", ""), weights=ScoreWeights(slot=0, core=1, memory=3)
     )
+
+
+def test_a_list_of_one_policy_stays_a_list() -> None:
+    """HAMi orders cards of `binpack,` as a chain, whose ties go by index."""
+    assert pod_policy({"hami.io/gpu-scheduler-policy": " binpack,"}).gpu == ("binpack", "")
+    assert pod_policy({"hami.io/gpu-scheduler-policy": " "}).gpu == ("spread",)
+
+
+def test_wrong_weights_are_no_matter_for_a_pod_without_a_card() -> None:
+    weights = {"hami.io/device-scoring-weights": "slot=0"}
+    assert not pod_request(pod(container("a"), **weights), VENDORS).wants_devices
+    with pytest.raises(InvalidRequest, match="device-scoring-weights"):
+        pod_request(pod(container("a", 1), **weights), VENDORS)
 
 
 @pytest.mark.parametrize(

@@ -56,7 +56,6 @@ def selection(pod_class: str = "", qos: str = "best-effort", topology: str = "fa
         (request(), selection("online"), usage("a", {}), "CardAppClassMismatch"),
         (request(), selection("offline"), usage("a", ONLINE, OFFLINE), "CardAppClassMismatch"),
         (request(), selection(), usage("a", {"qos": "fixed-share"}), "CardQosPolicyMismatch"),
-        (request(), selection(), usage("a", {}, qos="fixed-share"), "CardQosPolicyMismatch"),
         (
             request(),
             selection(),
@@ -74,7 +73,6 @@ def selection(pod_class: str = "", qos: str = "best-effort", topology: str = "fa
         "no class there, online asked",
         "an online pod there, offline asked",
         "another policy is held",
-        "the node reports another policy",
         "what is held counts before what is reported",
         "too few cores",
         "a whole card in use",
@@ -93,6 +91,7 @@ def test_a_card_is_refused_by_the_first_rule_that_fails(wanted, pod, held, reaso
         (request(), selection(), usage("a", qos="fixed-share")),
         (request(), selection(), usage("a", {"qos": "best-effort"}, qos="fixed-share")),
         (request(), selection(), usage("a", {})),
+        (request(), selection(), usage("a", {}, qos="fixed-share")),
         (request(), selection("online"), usage("a", ONLINE, OFFLINE)),
         (request(), selection("online"), usage("a", OFFLINE, cores=100)),
         (request(), selection("offline"), usage("a", OFFLINE)),
@@ -100,7 +99,8 @@ def test_a_card_is_refused_by_the_first_rule_that_fails(wanted, pod, held, reaso
     ids=[
         "nobody uses it, whatever it reports",
         "the policy held is the same",
-        "no policy is known",
+        "its slices have no policy",
+        "its slices have no policy, whatever it reports",
         "online on both classes",
         "online needs no cores",
         "offline beside offline",

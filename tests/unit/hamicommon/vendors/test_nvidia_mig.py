@@ -5,7 +5,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 
 import pytest
-from hamicommon.deviceconfig import MigAllowance, NvidiaConfig
+from hamicommon.deviceconfig import NvidiaConfig
 from hamicommon.domain.allocations import DeviceShare, Placement
 from hamicommon.domain.devices import DeviceUsage, GpuDevice, MigProfile
 from hamicommon.domain.ids import GpuUuid, NodeName
@@ -16,7 +16,7 @@ from hamicommon.placement.refusal import Refusal
 from hamicommon.placement.view import CardState, ClusterView
 from hamicommon.vendors.base import Placed
 from hamicommon.vendors.nvidia import Nvidia
-from hamicommon.vendors.nvidia_mig import allowed_profiles, cut
+from hamicommon.vendors.nvidia_mig import cut
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -211,15 +211,6 @@ def test_numa_bind_drops_slices_of_a_group_that_ends_short() -> None:
     )
     two = pod(cards(count=2, memory_mib=20000), selection=Selection(numa_bind=True))
     assert [uuid for uuid, *_ in parts(two, mig_card("a"), mig_card("b", numa=1))] == ["b", "b"]
-
-
-def test_the_allowlist_keeps_out_profiles_of_its_models_alone() -> None:
-    device = mig_card().device
-    only = MigAllowance(models=("A100-SXM4-40GB",), profiles=("1g.5gb",))
-
-    assert [p.name for p in allowed_profiles(device, [only])] == ["1g.5gb"]
-    other = MigAllowance(models=("H100",), profiles=("1g.5gb",))
-    assert allowed_profiles(device, [other]) == device.mig_profiles
 
 
 def test_the_rounded_up_cores_of_a_full_card_stay_within_the_card_and_whole_on_the_wire() -> None:

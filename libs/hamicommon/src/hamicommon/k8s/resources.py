@@ -51,13 +51,15 @@ def pod_request(pod: JsonObject, vendors: Vendors, defaults: Policy = DEFAULT_PO
         for role, container in containers_of(pod)
     )
     wanted = {request.vendor for container in containers for request in container.requests}
+    # HAMi lets a pod without a card pass before it looks at policies (sheet 4.5, 1).
+    policy = pod_policy(written, defaults) if wanted else defaults
     return PodRequest(
         uid=PodUid(str(metadata.get("uid", ""))),
         namespace=str(metadata.get("namespace") or "default"),
         name=str(metadata.get("name") or metadata.get("generateName") or ""),
         containers=containers,
         selections={v.word: v.select(written) for v in vendors if v.word in wanted},
-        policy=pod_policy(written, defaults),
+        policy=policy,
     )
 
 
@@ -108,7 +110,8 @@ def pod_policy(annotations: Mapping[str, str], defaults: Policy = DEFAULT_POLICY
     Raises: InvalidRequest when the weights are malformed.
     """
     node = annotations.get(keys.NODE_POLICY, "").strip()
-    gpu = tuple(x for x in keys.split_list(annotations.get(keys.GPU_POLICY, "")) if x)
+    # Empty entries stay: `binpack,` is a list and so ordered as one (sheet 4.6).
+    gpu = keys.split_list(annotations.get(keys.GPU_POLICY, ""))
     weights = annotations.get(keys.SCORING_WEIGHTS)
     return Policy(
         node=("spread" if node == "spread" else "binpack") if node else defaults.node,

@@ -43,8 +43,9 @@ def first_that_fit(fitting: Bools, order: Int, count: int) -> Int:
 def walk_numa(codes: Codes, order: Int, numa: Int, count: int, *, all_of: bool) -> NumaWalk:
     """Walks every node's cards, all of one slice's cards on one NUMA node.
 
-    Args: codes, order, numa: (nodes, places); all_of: collect the whole group (for the topology
-    choice) in place of the first `count`.
+    Args: codes, order, numa: (nodes, places); all_of: collect whole groups (for the topology
+    choice) in place of the first `count`. Then the last group decides, as in HAMi: a complete one
+    is dropped, too, when another follows, and uncounted (sheet 1.0.4 rule 4, ADR 8).
     """
     nodes, width = codes.shape
     rows = np.arange(nodes)
@@ -57,10 +58,7 @@ def walk_numa(codes: Codes, order: Int, numa: Int, count: int, *, all_of: bool) 
         code, side = codes[rows, place], numa[rows, place]
         part = ~np.isin(code, BEFORE_NUMA) & ~done
         changed = part & (side != group)
-        if all_of:
-            done |= changed & (found >= count)
-            changed &= ~done
-        else:
+        if not all_of:
             dropped += np.where(changed, found, 0)
         found[changed] = 0
         group = np.where(changed, side, group)

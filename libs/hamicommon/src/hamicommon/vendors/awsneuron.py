@@ -36,7 +36,7 @@ from hamicommon.vendors.base import (
     Placed,
     ResourceNames,
 )
-from hamicommon.vendors.standard import device_annotations, listed, selection
+from hamicommon.vendors.standard import MOST_CARDS, device_annotations, listed, selection
 
 IDS = "AWS_NEURON_IDS"
 RESOURCE_TYPE = "NEURON_RESOURCE_TYPE"
@@ -49,8 +49,6 @@ _KEYS = AnnotationKeys(
     extra=(IDS, RESOURCE_TYPE, ALLOC_TIME, ALLOCATED, NODE),
 )
 _INSTANCE_TYPE = "node.kubernetes.io/instance-type"
-_MOST_DEVICES = 1024
-"""Of a node; the largest instances have 16."""
 _MOST_CORES = 31
 """Of a device: its mask is an int32; the largest devices have 8."""
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -139,10 +137,10 @@ class AwsNeuron:
         count = listed(node, "capacity", self.config.resource_count_name)
         cores = listed(node, "capacity", self.config.resource_core_name)
         each = (cores // count if count else 0) or USUAL_CORES
-        if count > _MOST_DEVICES or each > _MOST_CORES:
+        if count > MOST_CARDS or each > _MOST_CORES:
             raise InvalidRequest(
                 f"node {name}: a capacity of {count} {self.config.resource_count_name} and {cores} "
-                f"{self.config.resource_core_name}: at most {_MOST_DEVICES} devices of "
+                f"{self.config.resource_core_name}: at most {MOST_CARDS} devices of "
                 f"{_MOST_CORES} cores are wanted"
             )
         instance_type = (metadata.get("labels") or {}).get(_INSTANCE_TYPE, "")

@@ -87,11 +87,14 @@ def _class_fits(usage: DeviceUsage, pod_class: str) -> bool:
 
 
 def _qos_fits(usage: DeviceUsage, policy: str, cores: int) -> bool:
+    """Whether the slices on the card have the same policy, or none.
+
+    What the node tells of the card's policy is older than its slices: HAMi keeps the policy that
+    it gave in a cache until the node tells the same (sheet 1.8).
+    """
     if usage.used_slots == 0 or cores == WHOLE:
         return True
-    held = {str(holding[QOS]) for holding in usage.holdings if holding.get(QOS)}
-    held = held or {str(usage.device.info.get("QosPolicy", ""))}
-    return held <= {"", policy}
+    return all(holding.get(QOS, policy) == policy for holding in usage.holdings)
 
 
 def _cores_refusal(usage: DeviceUsage, cores: int) -> str | None:

@@ -15,7 +15,7 @@ from hamicommon.domain.devices import GpuDevice
 from hamicommon.domain.requests import DeviceRequest, Selection
 from hamicommon.k8s import annotations as keys
 from hamicommon.k8s import mig
-from hamicommon.k8s.quantities import parse_int
+from hamicommon.k8s.quantities import INT64_MAX, parse_int
 from hamicommon.placement.vendor_rules import VendorRules
 from hamicommon.vendors import amounts
 from hamicommon.vendors.base import (
@@ -27,8 +27,8 @@ from hamicommon.vendors.base import (
     Placed,
     ResourceNames,
 )
-from hamicommon.vendors.nvidia_mig import nvidia_rules
-from hamicommon.vendors.standard import device_annotations, set_env
+from hamicommon.vendors.nvidia_mig import RULES
+from hamicommon.vendors.standard import answers_handshake, device_annotations, set_env
 
 WORD = "NVIDIA"
 
@@ -78,7 +78,7 @@ class Nvidia:
     @property
     def rules(self) -> VendorRules:
         """The standard loop, and slices of cards in MIG mode."""
-        return nvidia_rules(self.config.mig_profile_allowlist)
+        return RULES
 
     def parse_request(
         self, container: JsonObject, annotations: Mapping[str, str] = NO_ANNOTATIONS
@@ -92,7 +92,7 @@ class Nvidia:
             return None
         factor = max(self.config.memory_factor, 1)
         memory = amounts.memory(container, self.config.resource_memory_name, factor=factor)
-        percent = self._percent(container) or None
+        percent = self._lenient_percent(container)
         cores = self._cores(container)
         if not memory and percent is None:
             memory = self.config.default_memory
@@ -144,9 +144,11 @@ class Nvidia:
         return written
 
     def plugin_alive(self, node: JsonObject) -> bool:
-        """True while the kubelet lists the resource."""
-        status = node.get("status") or {}
-        return bool(parse_int((status.get("allocatable") or {}).get(self.resources.count, 0)))
+        """While the kubelet lists some of the resource; by the handshake where it never did."""
+        allocatable = (node.get("status") or {}).get("allocatable") or {}
+        if self.resources.count not in allocatable:
+            return answers_handshake(node, keys.NVIDIA_HANDSHAKE, self.resources.count)
+        return bool(parse_int(allocatable[self.resources.count]))
 
     def mutate(self, container: JsonObject, pod: JsonObject) -> Admitted:
         """Fills in defaults at admission, editing the given objects (sheet 1.1, Admission).
@@ -221,10 +223,18 @@ class Nvidia:
             )
         return tuple(found)
 
-    def _percent(self, container: JsonObject) -> int | None:
+    def _percent(
+        self, container: JsonObject, *, low: int = 0, top: int = 100
+    ) -> int | None:
         wanted = "a whole number from 1 to 100, the share of a card's memory,"
         name = self.config.resource_memory_percentage_name
-        return amounts.whole(container, name, top=100, wanted=wanted)
+        return amounts.whole(container, name, low=low, top=top, wanted=wanted)
+
+    def _lenient_percent(self, container: JsonObject) -> int | None:
+        """As HAMi's scheduler takes it from a pod that the webhook did not see (sheet 1.1):
+        more than 100 is all of the card, and nothing or less is none given."""
+        percent = self._percent(container, low=-INT64_MAX, top=INT64_MAX)
+        return min(percent, 100) if percent and percent > 0 else None
 
     def _cores(self, container: JsonObject) -> int | None:
         wanted = "a whole number from 0 to 100, the share of a card's cores,"

@@ -12,7 +12,6 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from hamicommon.deviceconfig import MigAllowance
 from hamicommon.domain.allocations import DeviceShare
 from hamicommon.domain.devices import DeviceUsage, GpuDevice, MigProfile
 from hamicommon.domain.requests import DeviceRequest, Selection
@@ -20,7 +19,6 @@ from hamicommon.k8s.mig import MigSlice
 from hamicommon.placement.picking import best_connected
 from hamicommon.placement.rules import BEFORE_NUMA, NUMA_NOT_FIT, PARTIAL, REASONS, Rule
 from hamicommon.placement.vendor_rules import (
-    Chooser,
     Chosen,
     NodeAsk,
     NotChosen,
@@ -31,17 +29,6 @@ from hamicommon.placement.vendor_rules import (
 MIG = "mig"
 _HIGH_FIRST = ("1g.", "3g.")
 """Profiles that are put at the high end first, so that the low end stays whole for larger ones."""
-
-
-def nvidia_rules(allowlist: Sequence[MigAllowance]) -> VendorRules:
-    """The standard loop, and the choice of MIG slices on nodes that have MIG cards."""
-    return VendorRules(
-        chooser=_chooser(allowlist),
-        chooser_decides=True,
-        applies=may_take_mig,
-        reuses_card=True,
-        sound=sound,
-    )
 
 
 def may_take_mig(request: DeviceRequest, selection: Selection, cards: Sequence[GpuDevice]) -> bool:
@@ -59,14 +46,6 @@ def sound(usage: DeviceUsage) -> bool:
     return recorded >= usage.used_slots if usage.device.mode == MIG else recorded == 0
 
 
-def allowed_profiles(card: GpuDevice, allowlist: Sequence[MigAllowance]) -> tuple[MigProfile, ...]:
-    """The card's profiles that the first entry for its model lists; all where there is no entry."""
-    for entry in allowlist:
-        if any(model in card.type for model in entry.models):
-            return tuple(p for p in card.mig_profiles if p.name in entry.profiles)
-    return card.mig_profiles
-
-
 def cut(
     profiles: Sequence[MigProfile], memory_mib: int, taken: Sequence[MigSlice]
 ) -> tuple[MigProfile, MigSlice] | None:
@@ -81,19 +60,20 @@ def cut(
     return None
 
 
-def _chooser(allowlist: Sequence[MigAllowance]) -> Chooser:
-    def choose(ask: NodeAsk) -> Chosen | NotChosen:
-        return _Walk(ask, allowlist).run()
+def choose_slices(ask: NodeAsk) -> Chosen | NotChosen:
+    """Cards and MIG slices of one node.
 
-    return choose
+    All profiles that the node registered count: its own configuration's allowlist has chosen them
+    (sheet 5.6).
+    """
+    return _Walk(ask).run()
 
 
 class _Walk:
     """HAMi's loop over one node's cards."""
 
-    def __init__(self, ask: NodeAsk, allowlist: Sequence[MigAllowance]) -> None:
+    def __init__(self, ask: NodeAsk) -> None:
         self._ask = ask
-        self._allowlist = allowlist
         self._collects = "topology-aware" in ask.policies
         self._reasons: Counter[str] = Counter()
         self._picks: list[DeviceUsage] = []
@@ -106,8 +86,6 @@ class _Walk:
                 self._reasons[REASONS[rule]] += 1
                 continue
             if self._ask.selection.numa_bind and usage.device.numa != group:
-                if self._collects and len(self._picks) >= count:
-                    break
                 if not self._collects:
                     self._reasons[NUMA_NOT_FIT] += len(self._picks)
                 self._picks, group = [], usage.device.numa
@@ -129,7 +107,7 @@ class _Walk:
             return
         taken = _slices_on(usage)
         while self._collects or len(self._picks) < self._ask.request.count:
-            found = cut(self._profiles(usage), self._memory_on(usage), taken)
+            found = cut(usage.device.mig_profiles, self._memory_on(usage), taken)
             if found is None:
                 self._reasons[REASONS[Rule.MIG_TOPOLOGY]] += 1
                 return
@@ -155,7 +133,7 @@ class _Walk:
             if usage.device.mode != MIG:
                 yield self._share(usage, need.memory_mib, need.core)
                 continue
-            found = cut(self._profiles(usage), need.memory_mib, taken[uuid])
+            found = cut(usage.device.mig_profiles, need.memory_mib, taken[uuid])
             assert found is not None, "the walk picked the card because there was room"
             profile, part = found
             taken[uuid].append(part)
@@ -175,9 +153,6 @@ class _Walk:
             detail=part.detail if part else {},
         )
 
-    def _profiles(self, usage: DeviceUsage) -> tuple[MigProfile, ...]:
-        return allowed_profiles(usage.device, self._allowlist)
-
     def _memory_on(self, usage: DeviceUsage) -> int:
         return self._ask.request.memory_mib_on(usage.device.memory_mib)
 
@@ -185,3 +160,13 @@ class _Walk:
 def _slices_on(usage: DeviceUsage) -> list[MigSlice]:
     parts = map(MigSlice.from_detail, usage.holdings)
     return [part for part in parts if part is not None]
+
+
+RULES = VendorRules(
+    chooser=choose_slices,
+    chooser_decides=True,
+    applies=may_take_mig,
+    reuses_card=True,
+    sound=sound,
+)
+"""The standard loop, and the choice of MIG slices on nodes that have MIG cards."""

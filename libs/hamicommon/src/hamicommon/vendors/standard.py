@@ -28,6 +28,8 @@ from hamicommon.vendors.base import (
 
 STANDARD_RULES = VendorRules()
 _EPOCH = datetime.fromtimestamp(0, UTC)
+MOST_CARDS = 1024
+"""Of one vendor on a node that tells only how many; the largest servers have some dozens."""
 
 
 class StandardVendor(Vendor, Protocol):
@@ -152,8 +154,16 @@ def set_env(container: JsonObject, name: str, value: str) -> None:
 def cards_by_capacity(
     node: JsonObject, *, word: str, name: str, count: int, memory_mib: int, core: int, slots: int
 ) -> tuple[GpuDevice, ...]:
-    """`count` equal cards `<node>-<name>-<i>`, for vendors whose nodes only list how many."""
+    """`count` equal cards `<node>-<name>-<i>`, for vendors whose nodes only list how many.
+
+    Raises: InvalidRequest when there are absurdly many.
+    """
     host = str((node.get("metadata") or {}).get("name", ""))
+    if count > MOST_CARDS:
+        raise InvalidRequest(
+            f"node {host}: its capacity comes to {count} {word} cards: at most {MOST_CARDS} are "
+            "wanted"
+        )
     return tuple(
         GpuDevice(
             uuid=GpuUuid(f"{host}-{name}-{index}"),
