@@ -81,7 +81,8 @@ async def test_given_nodes_are_asked_in_place_of_the_live_ones() -> None:
         pytest.param({"pod": 3}, "pod: a Pod object is wanted", id="no pod"),
         pytest.param({"pod": {}, "nodes": [3]}, "nodes: a list", id="no nodes"),
         pytest.param({"pod": {}, "nodes": [{}]}, "metadata.name", id="a nameless node"),
-        pytest.param({"pod": {"spec": {"containers": 3}}}, "malformed", id="no containers"),
+        pytest.param({"pod": {"spec": {"containers": 3}}}, "containers is 3", id="no list"),
+        pytest.param({"pod": {"spec": {}}}, "the pod has no containers", id="no containers"),
     ],
 )
 async def test_mistakes_are_refused_with_what_is_wrong(body: object, says: str) -> None:

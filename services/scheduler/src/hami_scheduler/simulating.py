@@ -17,6 +17,7 @@ from hamicommon.domain.requests import Policy
 from hamicommon.errors import InvalidRequest
 from hamicommon.simulation.cluster import Cluster, read_cluster
 from hamicommon.simulation.planning import Planned, planned
+from hamicommon.simulation.shapes import check_pod
 from hamicommon.simulation.verdict import NodeVerdict
 from hamicommon.vendors.registry import Vendors
 
@@ -47,12 +48,14 @@ class Simulating:
             raise InvalidRequest("pod: a Pod object is wanted")
         try:
             if body.get("nodes") is None:
+                check_pod(pod)
                 return (await self._live(pod)).as_json()
             nodes, pods = _objects(body, "nodes"), _objects(body, "pods")
-            cluster = read_cluster(nodes, pods, self._vendors)
+            cluster = read_cluster(nodes, pods, self._vendors, asking=[pod])
+            check_pod(pod)
             answer = self._ask(pod, cluster).as_json()
-        except (AttributeError, KeyError, TypeError, ValueError) as exc:
-            # JSON may hold anything where Kubernetes would have checked the type of a field.
+        except (AttributeError, KeyError, RecursionError, TypeError, ValueError) as exc:
+            # Annotations may hold any JSON where a device plugin would have written a known form.
             raise InvalidRequest(f"an object is malformed ({type(exc).__name__}: {exc})") from exc
         return answer | {"problems": list(cluster.problems)}
 

@@ -72,6 +72,59 @@ def test_a_mistake_of_the_pod_is_said_at_every_node_and_once_for_all(pod: Json, 
     assert given["chosen"] is None
 
 
+@pytest.mark.parametrize(
+    ("pod", "says"),
+    [
+        pytest.param({}, "the pod has no containers", id="empty"),
+        pytest.param({"spec": {"containers": []}}, "the pod has no containers", id="none"),
+        pytest.param(
+            {"spec": {"containers": 3}}, "the pod: spec: containers is 3", id="containers a number"
+        ),
+        pytest.param({"metadata": 3}, "the pod: metadata is 3: an object is wanted", id="metadata"),
+        pytest.param(
+            {"spec": {"containers": [{"resources": {"limits": ["nvidia.com/gpu"]}}]}},
+            "the pod: spec.containers[0]: resources: limits is ['nvidia.com/gpu']",
+            id="limits a list",
+        ),
+    ],
+)
+def test_a_pod_that_is_none_is_said_at_every_node(pod: Json, says: str) -> None:
+    given = answer(pod, node("n", {}))
+    assert says in given["error"]
+    assert given["nodes"] == {"n": {"fits": False, "error": given["error"]}}
+
+
+def test_the_name_of_a_case_is_kept_in_its_error() -> None:
+    given = SIMULATOR.answer_line('{"name": "mine", "in": {"nodes": 3}}', 2)
+    assert (given["name"], given["error"]) == (
+        "mine",
+        "line 2: in.nodes is 3: a list of objects is wanted",
+    )
+
+
+def test_a_pod_that_is_filtered_again_gives_back_what_it_held() -> None:
+    before = placed("GPU-n-0,NVIDIA,4000,0:;", on="n")
+    before["metadata"]["uid"] = "u"
+    given = answer(asking(gpus(1, 5000)), node("n", {}), pods=(before,))
+    assert given["chosen"] == "n"
+
+
+def test_cards_of_two_nodes_may_have_one_name() -> None:
+    only = {"nvidia.com/use-gpuuuid": "GPU-0"}
+    nodes = [node(name, {"id": "GPU-0"}, {"id": "GPU-1"}) for name in ("a", "b")]
+    given = answer(asking(gpus(1, 5000), annotations=only), *nodes)
+    assert [each["fits"] for each in given["nodes"].values()] == [True, True]
+
+
+def test_a_node_that_lists_no_resource_at_all_is_believed() -> None:
+    """HAMi looks at the count only once it has seen one (sheet 1.1, Health)."""
+    silent, gone = node("silent", {}), node("gone", {}, allocatable=0)
+    del silent["status"]
+    given = answer(asking(gpus(1, 5000)), silent, gone)
+    assert given["nodes"]["silent"]["fits"]
+    assert given["nodes"]["gone"] == {"fits": False, "reason": "node unregistered"}
+
+
 def test_entries_of_containers_without_a_card_are_left_out_as_hami_does() -> None:
     """Trap S1: the node's cards have a product name as their type."""
     given = answer(asking({}, gpus(1, 1000), {}), node("n", {}))
@@ -95,8 +148,16 @@ def test_entries_are_kept_where_the_cards_type_is_the_vendors_word() -> None:
         pytest.param('{"in": {"nodes": [3], "pod": {}}}', "in.nodes[0] is 3", id="node a number"),
         pytest.param('{"in": {"nodes": []}}', "in.pod is None", id="no pod"),
         pytest.param('{"in": {"nodes": [{}], "pod": {}}}', "metadata.name", id="nameless node"),
-        pytest.param('{"in": {"pod": {"spec": {"containers": 3}}}}', "malformed", id="no list"),
-        pytest.param('{"in": {"pod": {"metadata": 3}}}', "malformed", id="no object"),
+        pytest.param(
+            '{"in": {"nodes": [{"metadata": {"name": "n"}, "status": 3}], "pod": {}}}',
+            "node n: status is 3: an object is wanted",
+            id="status a number",
+        ),
+        pytest.param(
+            '{"in": {"pods": [{}, {"metadata": {"annotations": {"a": 1}}}], "pod": {}}}',
+            "placed pod 1: metadata.annotations['a'] is 1: an object of texts is wanted",
+            id="an annotation that is no text",
+        ),
         pytest.param("\ud800", "no JSON", id="no text"),
     ],
 )

@@ -170,3 +170,25 @@ def test_a_malformed_reservation_is_named() -> None:
     cluster = cluster_of(mig_pod(f"{CARD},NVIDIA,20480,42:;", {"gpuUUID": CARD}))
     [problem] = cluster.problems
     assert "MIG reservation 0" in problem
+
+
+@pytest.mark.parametrize(
+    ("codes", "expected"),
+    [
+        pytest.param([], (2, 1500, 10), id="nothing is told"),
+        pytest.param([0], (2, 1500, 5), id="through"),
+        pytest.param([0, 0], (2, 1500, 5), id="all through"),
+        pytest.param([0, 1], (2, 1500, 10), id="one failed"),
+        pytest.param([None], (2, 1500, 10), id="still running"),
+    ],
+)
+def test_init_containers_that_are_through_hold_nothing(
+    codes: list[int | None], expected: Used
+) -> None:
+    devices = f"{CARD},NVIDIA,1000,10:;{CARD},NVIDIA,700,5:;{CARD},NVIDIA,800,0:;"
+    pod = placed(devices, on="n", init=1)
+    pod["status"]["initContainerStatuses"] = [
+        {"state": {"running": {}} if code is None else {"terminated": {"exitCode": code}}}
+        for code in codes
+    ]
+    assert used(cluster_of(pod)) == expected

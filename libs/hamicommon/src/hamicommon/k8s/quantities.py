@@ -26,6 +26,8 @@ Family = Literal["binary", "decimal", "exponent"]
 _WRITTEN = re.compile(
     r"([+-]?)(?=\.?[0-9])0*([0-9]*)(?:\.([0-9]*))?([eEinumkKMGTP]*[-+]?[0-9]*)", re.ASCII
 )
+_PLAIN = re.compile("[0-9]{1,18}", re.ASCII)
+"""How nearly all amounts are written; no such number exceeds an int64."""
 _DECIMAL = {"n": -9, "u": -6, "m": -3, "": 0, "k": 3, "M": 6, "G": 9, "T": 12, "P": 15, "E": 18}
 _BINARY = {"Ki": 10, "Mi": 20, "Gi": 30, "Ti": 40, "Pi": 50, "Ei": 60}
 _DECIMAL_NAMES = {power: name for name, power in _DECIMAL.items()}
@@ -83,6 +85,10 @@ def parse_int(quantity: object) -> int | None:
 
     Raises: NotAQuantity.
     """
+    if type(quantity) is int and abs(quantity) < 10**_DIGITS_OF_INT64:
+        return quantity
+    if isinstance(quantity, str) and _PLAIN.fullmatch(quantity):
+        return int(quantity)
     written = _read(quantity)
     if not written.is_short:
         return None

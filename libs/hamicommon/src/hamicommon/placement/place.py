@@ -44,6 +44,7 @@ class Feasible(NamedTuple):
     """Every node that fits with its placement, and why the others do not."""
 
     placements: dict[NodeName, Placement]
+    """From the least to the most preferred node."""
     refusal: Refusal
 
 
@@ -121,11 +122,11 @@ def feasible(
     if wants_scores(request, view):
         scores = scores + vendor_scores(request, view, found.survivors, found.grants)
     placements = {}
-    for row, containers, score in zip(
-        found.survivors.tolist(), found.grants, scores.tolist(), strict=True
-    ):
-        name = view.name(row)
-        placements[name] = Placement(node=name, containers=containers, score=score)
+    for position in _ranked(view, found.survivors, scores, request.policy.node).tolist():
+        name = view.name(int(found.survivors[position]))
+        placements[name] = Placement(
+            node=name, containers=found.grants[position], score=float(scores[position])
+        )
     return Feasible(placements, refusal_of(view, found.steps, unknown))
 
 

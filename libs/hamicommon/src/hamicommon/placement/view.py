@@ -82,6 +82,8 @@ class ClusterView:
         self._pairs: list[PairScores] = []
         self._rows: dict[NodeName, int] = {}
         self._places: dict[GpuUuid, tuple[int, int]] = {}
+        self._not_unique: set[GpuUuid] = set()
+        """Uuids that several nodes had at one time: only in dumps and cases that people write."""
         self._ranks: Int | None = None
         self._known: tuple[tuple[NodeName, ...], tuple[tuple[DeviceUsage, ...], ...]] | None = None
         """Names and usages as tuples, made once per inventory version."""
@@ -300,10 +302,13 @@ class ClusterView:
     def marks(self, uuids: Iterable[str], rows: Int) -> Bools:
         """(rows, places): True where the card is one of `uuids`."""
         marked = np.zeros(self._table.model.shape, np.bool_, order="F")
-        for uuid in uuids:
-            place = self._places.get(GpuUuid(uuid))
+        for uuid in map(GpuUuid, uuids):
+            place = self._places.get(uuid)
             if place is not None:
                 marked[place] = True
+            if uuid in self._not_unique:
+                for row, cards in enumerate(self._uuids):
+                    marked[row, : len(cards)] |= [card == uuid for card in cards]
         return marked[rows]
 
     def ranks(self, rows: Int) -> Int:
@@ -381,6 +386,8 @@ class ClusterView:
         self._versions[row] = [state.version for state in states]
         self._uuids[row] = tuple(usage.device.uuid for usage in usages)
         for column, uuid in enumerate(self._uuids[row]):
+            if self._places.get(uuid, (row, 0))[0] != row:
+                self._not_unique.add(uuid)
             self._places[uuid] = (row, column)
 
     def _status(self, usage: DeviceUsage) -> Rule:

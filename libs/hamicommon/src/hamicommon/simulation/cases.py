@@ -41,6 +41,8 @@ _NOT_COMPARED = frozenset(
 )
 """Annotations that recorded answers leave out: times, and what follows from the rest."""
 
+_WANTED = 'a case is wanted: {"name": ..., "in": {"nodes": [...], "pods": [...], "pod": {...}}}'
+
 _ANY_TIME = datetime.fromtimestamp(0, UTC)
 """No time is part of an answer."""
 
@@ -66,22 +68,22 @@ class Simulator:
         """The answer to one line of the file; a line that can't be read gets one with `error`."""
         name = ""
         try:
-            case = _read(line)
-            name = case.name
-            return self.answer(case)
+            value = _parsed(line)
+            name = str(value.get("name", ""))
+            return self.answer(_case(name, value.get("in")))
         except InvalidRequest as exc:
             error = str(exc)
-        except (AttributeError, KeyError, TypeError, ValueError) as exc:
-            # JSON may hold anything where Kubernetes would have checked the type of a field.
+        except (AttributeError, KeyError, RecursionError, TypeError, ValueError) as exc:
+            # Annotations may hold any JSON where a device plugin would have written a known form.
             error = f"an object is malformed ({type(exc).__name__}: {exc})"
         return {"name": name, "nodes": {}, "chosen": None, "error": f"line {number}: {error}"}
 
     def answer(self, case: Case) -> JsonObject:
         """The answer to one case.
 
-        Raises: InvalidRequest when a node has no name.
+        Raises: InvalidRequest when an object has not the shape of a Node or Pod.
         """
-        cluster = read_cluster(case.nodes, case.pods, self.vendors)
+        cluster = read_cluster(case.nodes, case.pods, self.vendors, asking=[case.pod])
         verdict = judge(case.pod, cluster, self.vendors, now=_ANY_TIME, defaults=self.defaults)
 
         def written(node: NodeName, annotations: Mapping[str, str]) -> Mapping[str, str]:
@@ -142,18 +144,21 @@ def as_hami_writes(
     return written
 
 
-def _read(line: str | bytes) -> Case:
+def _parsed(line: str | bytes) -> JsonObject:
     try:
         value: Any = orjson.loads(line)
     except ValueError as exc:
         raise InvalidRequest(f"no JSON: {exc}") from exc
-    given = value.get("in") if isinstance(value, dict) else None
+    if not isinstance(value, dict):
+        raise InvalidRequest(_WANTED)
+    return value
+
+
+def _case(name: str, given: object) -> Case:
     if not isinstance(given, dict):
-        raise InvalidRequest(
-            'a case is wanted: {"name": ..., "in": {"nodes": [...], "pods": [...], "pod": {...}}}'
-        )
+        raise InvalidRequest(_WANTED)
     return Case(
-        name=str(value.get("name", "")),
+        name=name,
         nodes=_objects(given, "nodes"),
         pods=_objects(given, "pods"),
         pod=_object(given.get("pod"), "in.pod"),

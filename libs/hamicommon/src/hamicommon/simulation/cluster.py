@@ -12,6 +12,7 @@ from hamicommon.explain.counterfactuals import Holding
 from hamicommon.k8s import annotations as keys
 from hamicommon.placement.view import CardState, ClusterView
 from hamicommon.simulation.holdings import Held, read_holdings
+from hamicommon.simulation.shapes import check_node, metadata_of
 from hamicommon.vendors.base import JsonObject, PairScores
 from hamicommon.vendors.registry import Vendors
 
@@ -35,21 +36,28 @@ class Cluster:
 
 
 def read_cluster(
-    nodes: Iterable[JsonObject], pods: Iterable[JsonObject], vendors: Vendors
+    nodes: Iterable[JsonObject],
+    pods: Iterable[JsonObject],
+    vendors: Vendors,
+    *,
+    asking: Iterable[JsonObject] = (),
 ) -> Cluster:
     """The cards of all nodes with what the pods hold on them.
 
-    Raises: InvalidRequest when a node has no name.
+    What a pod of `asking` holds already is not counted: it gives that back when it is placed anew
+    (sheet 4.5, 3).
+
+    Raises: InvalidRequest when an object has not the shape of a Node or Pod, or no name.
     """
-    held = read_holdings(pods, vendors)
+    uids = {metadata_of(pod).get("uid") for pod in asking}
+    held = read_holdings(pods, vendors, without=uids)
     view = ClusterView(vendors.rules)
     names: list[NodeName] = []
     pair_scores: dict[NodeName, PairScores] = {}
     problems = held.problems
-    for node in nodes:
-        name = NodeName(str((node.get("metadata") or {}).get("name") or ""))
-        if not name:
-            raise InvalidRequest("a Node without metadata.name: every node needs one")
+    for number, node in enumerate(nodes):
+        check_node(node, f"node {number}")
+        name = NodeName(node["metadata"]["name"])
         names.append(name)
         cards, pairs = _cards_of(node, held.cards.get(name, {}), vendors, problems)
         if cards:
@@ -73,16 +81,17 @@ def _cards_of(
     for vendor in vendors:
         try:
             devices = vendor.node_devices(node)
-            scores = vendor.node_pair_scores(node) if devices else {}
+            if not devices or not vendor.plugin_alive(node):
+                continue
+            scores = vendor.node_pair_scores(node)
         except InvalidRequest as exc:
             problems.append(
                 f"node {node['metadata']['name']}: its {vendor.word} cards are left out: {exc}"
             )
             continue
-        if devices and vendor.plugin_alive(node):
-            lost = bool(_reserved(held) - {card.uuid for card in devices})
-            cards += (_usage(card, held, cordoned, lost=lost) for card in devices)
-            pairs |= scores
+        lost = bool(_reserved(held) - {card.uuid for card in devices})
+        cards += (_usage(card, held, cordoned, lost=lost) for card in devices)
+        pairs |= scores
     return cards, pairs
 
 

@@ -7,7 +7,7 @@ terminal. A pod with a deletionTimestamp still counts: its containers may run un
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -17,6 +17,7 @@ from hamicommon.errors import InvalidRequest
 from hamicommon.explain.counterfactuals import Holding
 from hamicommon.k8s import annotations as keys
 from hamicommon.k8s.mig import decode_reservations
+from hamicommon.simulation.shapes import check_placed
 from hamicommon.vendors.base import JsonObject, RestoresDetails, Vendor
 from hamicommon.vendors.registry import Vendors
 
@@ -49,17 +50,31 @@ class Holdings:
     """Pods that could not be read, one sentence each; they hold nothing here, as in HAMi."""
 
 
-def read_holdings(pods: Iterable[JsonObject], vendors: Vendors) -> Holdings:
-    """Adds up what the given pods hold."""
+def read_holdings(
+    pods: Iterable[JsonObject], vendors: Vendors, *, without: Container[object] = ()
+) -> Holdings:
+    """Adds up what the given pods hold, but for those whose uid is in `without`.
+
+    Raises: InvalidRequest when one of them has not the shape of a Pod.
+    """
     found = Holdings()
-    for pod in pods:
-        node = keys.annotations_of(pod).get(keys.ASSIGNED_NODE)
+    vendor_of = {vendor.keys.allocated: vendor for vendor in vendors if vendor.keys.allocated}
+    for number, pod in enumerate(pods):
+        check_placed(pod, f"placed pod {number}")
+        metadata = pod.get("metadata") or {}
+        written = keys.annotations_of(pod)
+        node = written.get(keys.ASSIGNED_NODE)
         if not node or (pod.get("status") or {}).get("phase") in _TERMINAL:
             continue
-        metadata = pod.get("metadata") or {}
+        if metadata.get("uid") and metadata["uid"] in without:
+            continue
         name = f"{metadata.get('namespace') or 'default'}/{metadata.get('name', '')}"
         try:
-            grants = [_grants(pod, vendor) for vendor in vendors]
+            grants = [
+                _grants(pod, vendor_of[key], text)
+                for key, text in written.items()
+                if key in vendor_of
+            ]
             places = _mig_places(pod)
         except InvalidRequest as exc:
             found.problems.append(f"pod {name} is not counted: {exc}")
@@ -113,15 +128,14 @@ def _of_pod(
     ]
 
 
-def _grants(pod: JsonObject, vendor: Vendor) -> list[ContainerGrant]:
-    """What each of the pod's containers holds of one vendor; empty when it holds nothing.
+def _grants(pod: JsonObject, vendor: Vendor, text: str) -> list[ContainerGrant]:
+    """What each of the pod's containers holds of one vendor; `text` is the vendor's annotation.
+
+    Init containers that are through hold nothing.
 
     Raises: InvalidRequest when the annotation is malformed.
     """
-    text = keys.annotations_of(pod).get(vendor.keys.allocated) if vendor.keys.allocated else None
-    if not text:
-        return []
-    init = (pod.get("spec") or {}).get("initContainers") or ()
+    init = len((pod.get("spec") or {}).get("initContainers") or ())
     containers = keys.decode_pod_devices(text)
     if isinstance(vendor, RestoresDetails):
         containers = tuple(
@@ -131,17 +145,28 @@ def _grants(pod: JsonObject, vendor: Vendor) -> list[ContainerGrant]:
             )
             for shares in containers
         )
+    first = init if _init_is_through(pod) else 0
     return [
         ContainerGrant(
             index=index,
             name="",
             # By position alone, as HAMi: also where it left out the entry of an init container
             # without a card (trap S1), and for sidecars, too.
-            role="init" if index < len(init) else "app",
+            role="init" if index < init else "app",
             shares=shares,
         )
         for index, shares in enumerate(containers)
+        if index >= first
     ]
+
+
+def _init_is_through(pod: JsonObject) -> bool:
+    """Whether all init containers ended well, as far as the pod's status tells."""
+    ends = [
+        ((status.get("state") or {}).get("terminated") or {}).get("exitCode")
+        for status in (pod.get("status") or {}).get("initContainerStatuses") or ()
+    ]
+    return bool(ends) and all(code == 0 for code in ends)
 
 
 def _mig_places(pod: JsonObject) -> dict[GpuUuid, list[Mapping[str, Any]]]:

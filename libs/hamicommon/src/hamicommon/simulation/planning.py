@@ -25,6 +25,7 @@ from hamicommon.placement.node_scores import NodeScores
 from hamicommon.placement.view import CardState, ClusterView
 from hamicommon.simulation.cases import as_json
 from hamicommon.simulation.cluster import Cluster
+from hamicommon.simulation.shapes import check_pod, metadata_of
 from hamicommon.simulation.verdict import NodeVerdict, Verdict, judge
 from hamicommon.vendors.base import JsonObject
 from hamicommon.vendors.registry import Vendors
@@ -81,11 +82,12 @@ def planned(
     defaults: Policy = DEFAULT_POLICY,
 ) -> Planned:
     """One pod's answer; nothing is taken."""
-    metadata = pod.get("metadata") or {}
+    metadata = metadata_of(pod)
     name = str(metadata.get("name") or metadata.get("generateName") or "")
     namespace = str(metadata.get("namespace") or "default")
     admitted = deepcopy(pod)
     try:
+        check_pod(pod)
         _, warnings = fill_in(admitted, vendors)
     except InvalidRequest as exc:
         denied = {node: NodeVerdict(fits=False) for node in cluster.nodes}

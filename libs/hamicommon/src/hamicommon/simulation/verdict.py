@@ -12,10 +12,11 @@ from hamicommon.domain.ids import GpuUuid, NodeName
 from hamicommon.domain.requests import PodRequest, Policy
 from hamicommon.errors import InvalidRequest
 from hamicommon.k8s.resources import DEFAULT_POLICY, pod_request
-from hamicommon.placement.place import decide, feasible
+from hamicommon.placement.place import feasible
 from hamicommon.placement.refusal import Refusal
 from hamicommon.placement.view import ClusterView
 from hamicommon.simulation.cluster import Cluster
+from hamicommon.simulation.shapes import check_pod
 from hamicommon.vendors.base import JsonObject, Placed
 from hamicommon.vendors.registry import Vendors
 
@@ -58,8 +59,12 @@ def judge(
     now: datetime,
     defaults: Policy = DEFAULT_POLICY,
 ) -> Verdict:
-    """What the scheduler would answer if the pod came now; nothing is reserved."""
+    """What the scheduler would answer if the pod came now; nothing is reserved.
+
+    A mistake of the pod is `Verdict.error`.
+    """
     try:
+        check_pod(pod)
         request = pod_request(pod, vendors, defaults)
     except InvalidRequest as exc:
         failed = {name: NodeVerdict(fits=False) for name in cluster.nodes}
@@ -75,10 +80,7 @@ def judge(
             nodes[name] = NodeVerdict(fits=False, reason=found.refusal.reasons[name])
         else:
             nodes[name] = _fitting(placement, request, cluster.view, vendors, now)
-    chosen = None
-    if found.placements:
-        best = decide(request, cluster.view, candidates=tuple(found.placements)).placement
-        chosen = None if best is None else best.node
+    chosen = next(reversed(found.placements), None)
     return Verdict(nodes=nodes, chosen=chosen, request=request, refusal=found.refusal)
 
 

@@ -78,12 +78,12 @@ def whole(
     where = f"container {container.get('name', '')!r}: {resource} is {amount}"
     try:
         value = parse_int(amount)
+        if value is not None and low <= value <= top:
+            return value
         nearly = parse_ceil(amount)
     except InvalidRequest as exc:
         raise InvalidRequest(f"{where}, which is no quantity: {wanted} is wanted") from exc
-    if value is None or not low <= value <= top:
-        raise InvalidRequest(f"{where}: {wanted} is wanted{_hint(amount, nearly, top)}")
-    return value
+    raise InvalidRequest(f"{where}: {wanted} is wanted{_hint(amount, nearly, top)}")
 
 
 def _hint(amount: object, nearly: int, top: int) -> str:

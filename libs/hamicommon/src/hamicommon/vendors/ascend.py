@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import cache
 
 from hamicommon.deviceconfig import INT32_MAX, VnpuChip, VnpusConfig
 from hamicommon.domain.allocations import DeviceShare
@@ -43,6 +44,23 @@ SOFT_SLICES_ANNOTATION = "hami-vnpu-core"
 _TIME = "predicate-time"
 
 
+@cache
+def _keys(word: str) -> AnnotationKeys:
+    return AnnotationKeys(
+        register=f"hami.io/node-register-{word}",
+        handshake=f"hami.io/node-handshake-{word}",
+        to_allocate=f"hami.io/{word}-devices-to-allocate",
+        allocated=f"hami.io/{word}-devices-allocated",
+        extra=(_TIME, _runtime_key(word)),
+        lock=keys.NODE_LOCK,
+    )
+
+
+def _runtime_key(word: str) -> str:
+    """On the pod: the templates, for the Ascend runtime."""
+    return f"huawei.com/{word}"
+
+
 @dataclass(frozen=True, slots=True)
 class Ascend:
     """One chip, such as `Ascend910B3` (see vendors.base.Vendor)."""
@@ -69,19 +87,7 @@ class Ascend:
     @property
     def keys(self) -> AnnotationKeys:
         """Names of its annotations."""
-        return AnnotationKeys(
-            register=f"hami.io/node-register-{self.word}",
-            handshake=f"hami.io/node-handshake-{self.word}",
-            to_allocate=f"hami.io/{self.word}-devices-to-allocate",
-            allocated=f"hami.io/{self.word}-devices-allocated",
-            extra=(_TIME, self._runtime_key),
-            lock=keys.NODE_LOCK,
-        )
-
-    @property
-    def _runtime_key(self) -> str:
-        """On the pod: the templates, for the Ascend runtime."""
-        return f"huawei.com/{self.word}"
+        return _keys(self.word)
 
     @property
     def rules(self) -> VendorRules:
@@ -155,7 +161,7 @@ class Ascend:
         ]
         return written | {
             _TIME: str(int(placed.now.timestamp())),
-            self._runtime_key: json.dumps(runtime, separators=(",", ":"), ensure_ascii=False),
+            _runtime_key(self.word): json.dumps(runtime, separators=(",", ":"), ensure_ascii=False),
         }
 
     def _runtime_entry(self, share: DeviceShare, *, soft: bool) -> dict[str, str | int]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 
 from hamicommon.deviceconfig import INT32_MAX, IluvatarChip
 from hamicommon.domain.devices import GpuDevice
@@ -39,6 +40,17 @@ CONTAINER_ENV = "SOL_CONTINER_NAME"
 _RULES = VendorRules()
 
 
+@cache
+def _keys(word: str) -> AnnotationKeys:
+    return AnnotationKeys(
+        register=f"hami.io/node-{word}-register",
+        handshake=f"hami.io/node-handshake-{word}",
+        to_allocate=f"hami.io/{word}-devices-to-allocate",
+        allocated=f"hami.io/{word}-devices-allocated",
+        lock=keys.NODE_LOCK,
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class Iluvatar:
     """One chip, such as `MR-V100` (see vendors.base.Vendor)."""
@@ -63,13 +75,7 @@ class Iluvatar:
     @property
     def keys(self) -> AnnotationKeys:
         """Names of its annotations."""
-        return AnnotationKeys(
-            register=f"hami.io/node-{self.word}-register",
-            handshake=f"hami.io/node-handshake-{self.word}",
-            to_allocate=f"hami.io/{self.word}-devices-to-allocate",
-            allocated=f"hami.io/{self.word}-devices-allocated",
-            lock=keys.NODE_LOCK,
-        )
+        return _keys(self.word)
 
     @property
     def rules(self) -> VendorRules:

@@ -223,9 +223,7 @@ class Nvidia:
             )
         return tuple(found)
 
-    def _percent(
-        self, container: JsonObject, *, low: int = 0, top: int = 100
-    ) -> int | None:
+    def _percent(self, container: JsonObject, *, low: int = 0, top: int = 100) -> int | None:
         wanted = "a whole number from 1 to 100, the share of a card's memory,"
         name = self.config.resource_memory_percentage_name
         return amounts.whole(container, name, low=low, top=top, wanted=wanted)
