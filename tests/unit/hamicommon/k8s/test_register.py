@@ -83,6 +83,7 @@ def test_a_vendors_own_facts_of_a_card_are_read_and_not_written() -> None:
     ("text", "wrong"),
     [
         ("[", "not JSON"),
+        ("[" * 100_000, "not JSON"),
         ("{}", "neither"),
         ("hello", "neither"),
         ("[1]", "card 0"),

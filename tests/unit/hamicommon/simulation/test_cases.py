@@ -158,6 +158,11 @@ def test_entries_are_kept_where_the_cards_type_is_the_vendors_word() -> None:
             "placed pod 1: metadata.annotations['a'] is 1: an object of texts is wanted",
             id="an annotation that is no text",
         ),
+        pytest.param(
+            '{"in": {"pods": [{"status": {"phase": {}}}], "pod": {}}}',
+            "placed pod 0: status: phase is {}: a text is wanted",
+            id="a phase that is no text",
+        ),
         pytest.param("\ud800", "no JSON", id="no text"),
     ],
 )

@@ -110,7 +110,7 @@ def decode_reservations(text: str) -> tuple[MigReservation, ...]:
         return ()
     try:
         entries = json.loads(text)
-    except ValueError as exc:
+    except (ValueError, RecursionError) as exc:
         raise InvalidRequest(f"MIG reservations are no JSON: {exc}") from exc
     if entries is None:
         return ()

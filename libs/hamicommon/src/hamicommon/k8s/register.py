@@ -88,7 +88,7 @@ def decode_register(text: str, *, vendor: str = "NVIDIA") -> tuple[GpuDevice, ..
 def _load_list(text: str, what: str) -> list[Any]:
     try:
         value = json.loads(text)
-    except ValueError as exc:
+    except (ValueError, RecursionError) as exc:
         raise InvalidRequest(f"{what} is not JSON: {exc}") from exc
     if not isinstance(value, list):
         raise InvalidRequest(f"{what} is not a JSON list")

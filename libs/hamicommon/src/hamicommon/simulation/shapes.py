@@ -31,9 +31,11 @@ def check_placed(pod: JsonObject, where: str = "a placed pod") -> None:
     """Raises InvalidRequest naming the field, when what is read of a placed pod is misshapen."""
     _metadata(pod, where)
     spec, status = _object(pod, "spec", where), _object(pod, "status", where)
+    _text(status, "phase", f"{where}: status")
     _list(spec, "initContainers", f"{where}: spec")
     for each in _list(status, "initContainerStatuses", f"{where}: status"):
-        _object(each, "state", f"{where}: status of an init container")
+        state = _object(each, "state", f"{where}: status of an init container")
+        _object(state, "terminated", f"{where}: status of an init container")
 
 
 def check_pod(pod: JsonObject, where: str = "the pod") -> None:
@@ -43,6 +45,8 @@ def check_pod(pod: JsonObject, where: str = "the pod") -> None:
     if not spec.get("containers"):
         raise InvalidRequest(f"{where} has no containers: spec.containers wants at least one")
     for container, place in _containers(spec, where):
+        for field in ("name", "restartPolicy"):
+            _text(container, field, place)
         resources = _object(container, "resources", place)
         for part in ("limits", "requests"):
             _object(resources, part, f"{place}: resources")
@@ -63,6 +67,8 @@ def _containers(spec: JsonObject, where: str) -> Iterator[tuple[JsonObject, str]
 
 def _metadata(given: JsonObject, where: str) -> None:
     metadata = _object(given, "metadata", where)
+    for field in ("name", "namespace", "uid"):
+        _text(metadata, field, f"{where}: metadata")
     for part in ("annotations", "labels"):
         for key, value in _object(metadata, part, f"{where}: metadata").items():
             if not isinstance(value, str):
@@ -78,6 +84,12 @@ def _object(given: JsonObject, field: str, where: str) -> JsonObject:
     if not isinstance(value, dict):
         raise InvalidRequest(f"{where}: {field} is {value!r:.60}: {_OBJECT} is wanted")
     return value
+
+
+def _text(given: JsonObject, field: str, where: str) -> None:
+    value = given.get(field)
+    if value is not None and not isinstance(value, str):
+        raise InvalidRequest(f"{where}: {field} is {value!r:.60}: a text is wanted")
 
 
 def _list(given: JsonObject, field: str, where: str) -> list[JsonObject]:

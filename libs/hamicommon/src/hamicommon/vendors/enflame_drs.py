@@ -278,7 +278,7 @@ def _cards(text: str, host: str) -> tuple[GpuDevice, ...]:
     where = KEYS.register
     try:
         told: Any = json.loads(text)
-    except ValueError as exc:
+    except (ValueError, RecursionError) as exc:
         raise InvalidRequest(f"{where} is not JSON: {exc}") from exc
     if not isinstance(told, dict):
         raise InvalidRequest(f"{where} is not a JSON object of devices and profiles")

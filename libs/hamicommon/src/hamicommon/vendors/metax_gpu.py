@@ -113,7 +113,7 @@ def _values(text: str) -> dict[str, int]:
     """What the annotation tells per number of cards; nothing when it is malformed, as in HAMi."""
     try:
         found: Any = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return {}
     if not isinstance(found, dict):
         return {}

@@ -232,7 +232,7 @@ def _without_zeros(**fields: str | int) -> dict[str, str | int]:
 def _cards(text: str) -> tuple[GpuDevice, ...]:
     try:
         entries: Any = json.loads(text)
-    except ValueError as exc:
+    except (ValueError, RecursionError) as exc:
         raise InvalidRequest(f"{KEYS.register} is not JSON: {exc}") from exc
     if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
         raise InvalidRequest(f"{KEYS.register} is no JSON list of objects")
