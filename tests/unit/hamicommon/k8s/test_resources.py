@@ -87,6 +87,11 @@ def test_a_list_of_one_policy_stays_a_list() -> None:
     assert pod_policy({"hami.io/gpu-scheduler-policy": " "}).gpu == ("spread",)
 
 
+def test_numa_bind_orders_the_cards_of_every_vendor() -> None:
+    assert pod_policy({"nvidia.com/numa-bind": "true"}).numa_first
+    assert not pod_policy({"nvidia.com/numa-bind": "yes"}).numa_first
+
+
 def test_wrong_weights_are_no_matter_for_a_pod_without_a_card() -> None:
     weights = {"hami.io/device-scoring-weights": "slot=0"}
     assert not pod_request(pod(container("a"), **weights), VENDORS).wants_devices

@@ -80,6 +80,8 @@ class Policy:
     node: str = "binpack"
     gpu: tuple[str, ...] = ("spread",)
     weights: ScoreWeights = field(default_factory=ScoreWeights)
+    numa_first: bool = False
+    """Cards are ordered by NUMA node first, whatever the vendor (`nvidia.com/numa-bind`)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

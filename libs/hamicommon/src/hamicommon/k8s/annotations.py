@@ -40,6 +40,7 @@ __all__ = [
     "encode_pair_scores",
     "encode_pod_devices",
     "encode_register",
+    "is_true",
     "scheduler_owned",
     "split_list",
 ]
@@ -82,6 +83,8 @@ Who goes back to other device plugins removes it."""
 DEVICE_CORDON = "hami.io/device-cordon"
 """Comma list of card uuids that are closed for new slices."""
 
+_TRUE = frozenset({"1", "t", "T", "TRUE", "true", "True"})
+
 PHASE_ALLOCATING = "allocating"
 PHASE_SUCCESS = "success"
 PHASE_FAILED = "failed"
@@ -114,6 +117,11 @@ def scheduler_owned(vendors: Vendors) -> frozenset[str]:
 def annotations_of(obj: Mapping[str, Any]) -> dict[str, str]:
     """The annotations of a Kubernetes object; empty when it has none."""
     return (obj.get("metadata") or {}).get("annotations") or {}
+
+
+def is_true(value: str) -> bool:
+    """What Go's ParseBool takes for true."""
+    return value in _TRUE
 
 
 def split_list(value: str) -> tuple[str, ...]:

@@ -117,6 +117,7 @@ def pod_policy(annotations: Mapping[str, str], defaults: Policy = DEFAULT_POLICY
         node=("spread" if node == "spread" else "binpack") if node else defaults.node,
         gpu=gpu or defaults.gpu,
         weights=defaults.weights if weights is None else parse_weights(weights),
+        numa_first=keys.is_true(annotations.get(keys.NVIDIA_NUMA_BIND, "")),
     )
 
 

@@ -280,7 +280,8 @@ class _Choice:
         counted = _typed_as(self._asking.view, request.vendor)
         scores = ordering.card_scores(cards, policy.weights, request, counted)
         prior = None if stock.order is None else stock.order[rows]
-        return ordering.order(cards, scores, policy, self._selection.numa_bind, prior)
+        numa_first = policy.numa_first or self._selection.numa_bind
+        return ordering.order(cards, scores, policy, numa_first, prior)
 
     def picks(self, kept: Int, container: int) -> Picks:
         """What the rows `kept` give."""

@@ -36,9 +36,6 @@ PRIORITY_ENV = "CUDA_TASK_PRIORITY"
 CORE_POLICY_ENV = "GPU_CORE_UTILIZATION_POLICY"
 VISIBLE_ENV = "NVIDIA_VISIBLE_DEVICES"
 
-_TRUE = frozenset({"1", "t", "T", "TRUE", "true", "True"})
-"""What Go's ParseBool takes for true."""
-
 
 @dataclass(frozen=True, slots=True)
 class Nvidia:
@@ -113,7 +110,7 @@ class Nvidia:
             use_uuids=keys.split_list(annotations.get(keys.NVIDIA_USE_UUID, "")),
             avoid_uuids=keys.split_list(annotations.get(keys.NVIDIA_AVOID_UUID, "")),
             mode=annotations.get(keys.NVIDIA_MODE, ""),
-            numa_bind=annotations.get(keys.NVIDIA_NUMA_BIND, "") in _TRUE,
+            numa_bind=keys.is_true(annotations.get(keys.NVIDIA_NUMA_BIND, "")),
         )
 
     def node_devices(self, node: JsonObject) -> tuple[GpuDevice, ...]:
