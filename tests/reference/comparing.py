@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from tests.reference.inventory import ALLOCATED
+from tests.reference.holding import ALLOCATED
 
 Json = dict[str, Any]
 

@@ -1,4 +1,4 @@
-"""The cards of a node, and what placed pods hold of them (protocol sheet 1.x, 2.1, 2.2, 4.4).
+"""The cards of a node (protocol sheet 1.1 to 1.16, 2.1).
 
 A card is a dict: `word`, `id`, `index`, `count`, `mem`, `core`, `type`, `numa`, `mode`, `health`,
 `cordoned`, `profiles`, `info`, and what is used of it: `used`, `used_mem`, `used_core`, `mig` (the
@@ -26,23 +26,6 @@ REGISTER = {
 CSV_REGISTER = {
     "DCU": "hami.io/node-dcu-register",
     **{word: f"hami.io/node-{word}-register" for word in ILUVATAR},
-}
-ALLOCATED = {
-    "NVIDIA": "hami.io/vgpu-devices-allocated",
-    "MLU": "hami.io/cambricon-mlu-devices-allocated",
-    "DCU": "hami.io/dcu-devices-allocated",
-    "GCU": "hami.io/enflame-gcu-devices-allocated",
-    "Enflame": "hami.io/enflame-vgpu-devices-allocated",
-    "Mthreads": "hami.io/mthreads-vgpu-devices-allocated",
-    "Metax-GPU": "hami.io/metax-gpu-devices-allocated",
-    "Metax-SGPU": "hami.io/metax-sgpu-devices-allocated",
-    "kunlun": "hami.io/kunlun-allocated",
-    "XPU": "hami.io/xpu-devices-allocated",
-    "AWSNeuron": "hami.io/aws-neuron-devices-allocated",
-    "AMD": "hami.io/amd-devices-allocated",
-    "Vastai": "hami.io/Vastai-devices-allocated",
-    "Biren": "hami.io/Biren-devices-allocated",
-    **{word: f"hami.io/{word}-devices-allocated" for word in (*ASCEND, *ILUVATAR)},
 }
 
 
@@ -244,7 +227,7 @@ def cards_of(node: Json, words: list[str]) -> list[Card]:
             cards = from_enflame(node, annotations["enflame.com/gcu-drs-capacity"])
         else:
             cards = from_capacity(word, node)
-        if word == "NVIDIA" and int(allocatable.get("nvidia.com/gpu", 0)) == 0:
+        if word == "NVIDIA" and str(allocatable.get("nvidia.com/gpu")) == "0":
             cards = []
         if word == "AMD" and int((node["status"].get("capacity") or {}).get("amd.com/gpu", 0)) == 0:
             cards = []
@@ -260,110 +243,3 @@ def pair_scores(node: Json) -> dict[str, dict[str, int]]:
     """Sheet 2.1.3."""
     text = (node["metadata"].get("annotations") or {}).get("hami.io/node-nvidia-score")
     return {entry["uuid"]: entry["score"] for entry in json.loads(text)} if text else {}
-
-
-def decode(text: str) -> list[list[tuple[str, int, int]]]:
-    """Sheet 2.2: per container, (id, memory, cores) of every slice."""
-    found = []
-    for piece in text.split(";"):
-        slices = []
-        for entry in piece.split(":"):
-            if "," in entry:
-                identity, _, memory, cores = entry.split(",")[:4]
-                slices.append((identity, int(memory), int(cores)))
-        found.append(slices)
-    return found
-
-
-def put_pods(name: str, cards: list[Card], pods: list[Json]) -> None:
-    """Adds what the pods hold to the cards of node `name` (sheet 4.4)."""
-    for pod in pods:
-        annotations = pod["metadata"].get("annotations") or {}
-        if annotations.get("hami.io/vgpu-node") != name:
-            continue
-        if (pod.get("status") or {}).get("phase") in ("Failed", "Succeeded"):
-            continue
-        reservations = json.loads(annotations.get("hami.io/vgpu-mig-allocations") or "[]")
-        first_app = len((pod.get("spec") or {}).get("initContainers") or [])
-        for word, key in ALLOCATED.items():
-            if key in annotations:
-                containers = decode(annotations[key])
-                put(word, effective(containers, first_app), cards, reservations)
-                if word == "Metax-SGPU":
-                    remember(containers, cards, annotations)
-        put_left_over(cards, reservations)
-
-
-def effective(containers: list[list[tuple[str, int, int]]], first_app: int) -> dict[str, list[int]]:
-    """Per card [slots, memory, cores]: the greater of init (maximum) and app (sum)."""
-    init: dict[str, list[int]] = {}
-    app: dict[str, list[int]] = {}
-    for position, slices in enumerate(containers):
-        for identity, memory, cores in slices:
-            if position < first_app:
-                old = init.get(identity, [1, 0, 0])
-                init[identity] = [1, max(old[1], memory), max(old[2], cores)]
-            else:
-                old = app.get(identity, [0, 0, 0])
-                app[identity] = [old[0] + 1, old[1] + memory, old[2] + cores]
-    found = {}
-    for identity in sorted({*init, *app}):
-        a, b = init.get(identity, [0, 0, 0]), app.get(identity, [0, 0, 0])
-        found[identity] = [max(a[0], b[0], 1), max(a[1], b[1]), max(a[2], b[2])]
-    return found
-
-
-def put(
-    word: str,
-    held: dict[str, list[int]],
-    cards: list[Card],
-    reservations: list[Json],
-) -> None:
-    """Adds one vendor's part of one pod."""
-    for each in cards:
-        if each["word"] != word or each["id"] not in held:
-            continue
-        slots, memory, cores = held[each["id"]]
-        each["used"] += slots
-        each["used_mem"] += memory
-        each["used_core"] += cores
-        if word == "NVIDIA":
-            mine = [r for r in reservations if r["gpuUUID"] == each["id"]]
-            if mine and each["mode"] == "hami-core":
-                each["health"] = False
-            if not mine and each["mode"] == "mig":
-                each["health"] = False
-            if mine and each["mode"] == "mig":
-                reservations.remove(mine[0])
-                each["mig"].append((mine[0]["placement"]["start"], mine[0]["placement"]["size"]))
-
-
-def remember(
-    containers: list[list[tuple[str, int, int]]], cards: list[Card], annotations: Json
-) -> None:
-    """Class and QoS policy of every MetaX slice (HAMi: of every pod, until the node reports it)."""
-    pod_class = annotations.get("metax-tech.com/sgpu-app-class", "")
-    policy = annotations.get("metax-tech.com/sgpu-qos-policy", "")
-    for slices in containers:
-        for identity, _, cores in slices:
-            for each in cards:
-                if each["id"] == identity:
-                    each["classes"].append(pod_class)
-                    plain = cores == 100 or pod_class == "online"
-                    each["policies"].append("" if plain else policy)
-
-
-def put_left_over(cards: list[Card], reservations: list[Json]) -> None:
-    """Reservations that no slice of the annotation stood for."""
-    for reservation in reservations:
-        named = [c for c in cards if c["word"] == "NVIDIA" and c["id"] == reservation["gpuUUID"]]
-        if not named:
-            for each in cards:
-                if each["word"] == "NVIDIA" and each["mode"] == "mig":
-                    each["health"] = False
-        for each in named:
-            if each["mode"] == "mig":
-                place = reservation["placement"]
-                each["mig"].append((place["start"], place["size"]))
-            else:
-                each["health"] = False

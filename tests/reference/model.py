@@ -15,10 +15,19 @@ from typing import Any
 
 import numpy as np
 
-from tests.reference import fit, fit_special
+from tests.reference import fit
 from tests.reference.amounts import Malformed
+from tests.reference.card_order import check_weights, sort_cards
 from tests.reference.fit import Pick
-from tests.reference.inventory import Card, cards_of, pair_scores, put_pods
+from tests.reference.fit_ascend import ascend
+from tests.reference.fit_enflame import enflame
+from tests.reference.fit_kunlun import kunlun, xpu
+from tests.reference.fit_metax import metax_sgpu
+from tests.reference.fit_neuron import neuron
+from tests.reference.fit_nvidia import nvidia
+from tests.reference.fit_slots import amd, biren, gcu, vastai
+from tests.reference.holding import put_pods
+from tests.reference.inventory import Card, cards_of, pair_scores
 from tests.reference.node_scores import node_score, vendor_score
 from tests.reference.requests import READERS, Request, requests_of
 
@@ -39,7 +48,7 @@ def answer(case: Json, words: list[str] | None = None) -> Json:
             for role, asked in requests_of(pod)
         ]
         if any(asked for _, asked in containers):
-            fit.check_weights(annotations)
+            check_weights(annotations)
     except Malformed as exc:
         failed = {name: {"fits": False, "error": str(exc)} for name in names}
         return {"nodes": failed, "chosen": None, "error": str(exc)}
@@ -51,7 +60,7 @@ def answer(case: Json, words: list[str] | None = None) -> Json:
     for node in given["nodes"]:
         name = node["metadata"]["name"]
         cards = cards_of(node, served)
-        put_pods(name, cards, given["pods"])
+        put_pods(name, cards, given["pods"], pod["metadata"].get("uid", ""))
         slots, reason = on_node(node, cards, containers, annotations)
         if reason:
             nodes[name] = {"fits": False, "reason": reason}
@@ -82,7 +91,7 @@ def on_node(
         mine = app if role == "app" else copy.deepcopy(cards)
         got: list[Pick] = []
         for request in asked:
-            fit.sort_cards(mine, asked, annotations)
+            sort_cards(mine, asked, annotations)
             earlier = earlier_picks(slots, request["word"]) if role == "app" else []
             picks, reason = fit_one(node, mine, request, annotations, earlier)
             if not picks:
@@ -110,19 +119,19 @@ def fit_one(
     if request["count"] > len(mine) and not (mig and (not mode or "mig" in mode)):
         return [], "NodeInsufficientDevice"
     if word == "NVIDIA":
-        return fit.nvidia(mine, request, annotations, earlier, pair_scores(node))
+        return nvidia(mine, request, annotations, earlier, pair_scores(node))
     if word.startswith("Ascend"):
-        return fit_special.ascend(mine, request, annotations, earlier, node)
+        return ascend(mine, request, annotations, earlier, node)
     special = {
-        "AMD": fit_special.amd,
-        "GCU": fit_special.gcu,
-        "Biren": fit_special.biren,
-        "Vastai": fit_special.vastai,
-        "kunlun": fit_special.kunlun,
-        "XPU": fit_special.xpu,
-        "Enflame": fit_special.enflame,
-        "AWSNeuron": fit_special.neuron,
-        "Metax-SGPU": fit_special.metax_sgpu,
+        "AMD": amd,
+        "GCU": gcu,
+        "Biren": biren,
+        "Vastai": vastai,
+        "kunlun": kunlun,
+        "XPU": xpu,
+        "Enflame": enflame,
+        "AWSNeuron": neuron,
+        "Metax-SGPU": metax_sgpu,
         "Mthreads": fit.same_card,
         "Metax-GPU": fit.same_card,
     }

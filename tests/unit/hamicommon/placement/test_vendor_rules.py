@@ -310,6 +310,14 @@ def test_a_vendors_score_is_added_to_the_nodes(policy: str, chosen: str) -> None
     assert feasible(pod(x(), node=policy), view).placements[NodeName("b")].score == 100
 
 
+def test_a_score_may_count_only_where_the_vendor_is_alone() -> None:
+    rules = VendorRules(scorer=lambda *asked: 100.0, scores_alone=True)
+    view = view_of({"mixed": [x_card("x0"), card("g")], "own": [x_card("x1")]}, X=rules)
+
+    scores = {name: one.score for name, one in feasible(pod(x()), view).placements.items()}
+    assert scores == {"mixed": 0, "own": 100}
+
+
 def test_the_vendors_of_one_container_are_each_given_their_own_cards() -> None:
     view = view_of({"n": [card("g"), x_card("x")], "m": [card("h"), card("i")]})
     request = pod(container(cards(memory_mib=10), x(memory_mib=20)))

@@ -1,60 +1,99 @@
 """`hamictl simulate --jsonl` gives the answers that HAMi's real scheduler was recorded to give.
 
-Verdicts, reasons, cards and annotations are compared to the byte. HAMi breaks ties between nodes at
-random, so a chosen node may also be one that scores the same for us.
+Verdicts, reasons, cards and annotations are compared to the byte; what may differ, and by which
+numbered trap, is said in `tests/reference/recorded.py`.
 """
 
-from collections.abc import Iterator
-from typing import Any
+import json
 
 import pytest
-from hamicommon.simulation.cases import UNFILTERED, Simulator
-from hamicommon.simulation.cluster import read_cluster
-from hamicommon.simulation.verdict import judge
+from hamicommon.simulation.cases import Simulator
 
+from tests.reference.recorded import ASPECTS, SIDECARS, UNREADABLE, Json, compare, trap_of
 from tests.unit.hamicommon import recorded
-from tests.unit.hamicommon.simulation.objects import NOW, every_vendor
+from tests.unit.hamicommon.simulation.objects import asking, every_vendor, gpus, node
 
-SIMULATOR = Simulator(vendors=every_vendor())
-
-DIFFERENT_BY_TRAP: dict[str, str] = {}
-"""Name of a recorded case -> number of the trap (protocol sheet 11) that explains our answer."""
+VENDORS = every_vendor()
+SIMULATOR = Simulator(vendors=VENDORS)
 
 FILES = ("filter-nvidia.jsonl", "filter-vendors.jsonl")
 
 
-def differences(line: dict[str, Any]) -> Iterator[str]:
-    """What we answer differently from HAMi, one sentence each."""
-    ours, theirs = SIMULATOR.answer_line(recorded.as_line(line), 1), line["expect"]
-    for node in sorted(ours["nodes"].keys() | theirs["nodes"].keys()):
-        mine, recorded_answer = ours["nodes"].get(node), theirs["nodes"].get(node)
-        if mine != recorded_answer:
-            yield f"{node}: we say {mine}, HAMi said {recorded_answer}"
-    if bool(ours["error"]) != bool(theirs["error"]):
-        yield f"error {ours['error']!r}, HAMi's {theirs['error']!r}"
-    if ours["chosen"] != theirs["chosen"] and not scores_the_same(line, ours, theirs):
-        yield f"chosen {ours['chosen']}, HAMi's {theirs['chosen']}"
-
-
-def scores_the_same(line: dict[str, Any], ours: dict[str, Any], theirs: dict[str, Any]) -> bool:
-    if None in (ours["chosen"], theirs["chosen"]) or UNFILTERED in (
-        ours["chosen"],
-        theirs["chosen"],
-    ):
-        return False
-    given = line["in"]
-    cluster = read_cluster(given["nodes"], given["pods"], SIMULATOR.vendors)
-    nodes = judge(given["pod"], cluster, SIMULATOR.vendors, now=NOW).nodes
-    return nodes[ours["chosen"]].score == pytest.approx(nodes[theirs["chosen"]].score)
-
-
 @pytest.mark.parametrize("file", FILES)
 def test_the_answers_are_hamis(file: str) -> None:
-    lines = recorded.lines(file)
-    found = {line["name"]: list(differences(line)) for line in lines}
-    different = {name: why for name, why in found.items() if why}
+    unexplained = []
+    for record in recorded.lines(file):
+        ours = SIMULATOR.answer_line(recorded.as_line(record), 1)
+        found = compare(record, ours, VENDORS)
+        if found.differences and not trap_of(record):
+            unexplained += [f"{record['name']}: {each}" for each in found.differences]
+    assert unexplained == []
 
-    unexplained = {name: why for name, why in different.items() if name not in DIFFERENT_BY_TRAP}
-    assert unexplained == {}
-    names = {line["name"] for line in lines}
-    assert DIFFERENT_BY_TRAP.keys() & names == different.keys()
+
+def record(pod: Json, *nodes: Json, **changed: Json) -> tuple[Json, Json]:
+    """A record of which HAMi said what we say, but for what is `changed` in its answer."""
+    case = {"name": "case", "in": {"nodes": list(nodes), "pods": [], "pod": pod}}
+    ours = SIMULATOR.answer_line(json.dumps(case), 1)
+    theirs = json.loads(json.dumps(ours)) | changed
+    return case | {"expect": theirs}, ours
+
+
+def test_an_equal_answer_is_equal_in_every_aspect() -> None:
+    found = compare(*record(asking(gpus(1, 5000)), node("a", {}), node("b")), VENDORS)
+    assert found.differences == []
+    assert [found.equal[aspect] for aspect in ASPECTS] == [2, 1, 1, 1, 1]
+    assert found.compared == found.equal
+
+
+@pytest.mark.parametrize(
+    ("theirs", "different"),
+    [
+        pytest.param({"fits": False, "reason": "x"}, "verdict", id="verdict"),
+        pytest.param({"fits": True, "unfiltered": True}, "verdict", id="unfiltered"),
+        pytest.param(
+            {"fits": True, "annotations": {"hami.io/vgpu-devices-allocated": "x;"}},
+            "cards",
+            id="cards",
+        ),
+    ],
+)
+def test_a_difference_is_found_and_named(theirs: Json, different: str) -> None:
+    given, ours = record(asking(gpus(1, 5000)), node("a", {}))
+    given["expect"]["nodes"]["a"] = theirs
+    found = compare(given, ours, VENDORS)
+    assert found.equal[different] == 0
+    assert f"a: {different}: we say" in found.differences[0]
+
+
+def test_another_node_is_as_good_only_if_it_scores_the_same() -> None:
+    pod, alike = asking(gpus(1, 5000)), [node("a", {}), node("b", {})]
+    assert compare(*record(pod, *alike, chosen="b"), VENDORS).differences == []
+    assert compare(*record(pod, *alike, chosen="c"), VENDORS).differences != []
+    fuller, ours = record(pod, *alike, chosen="b")
+    fuller["in"]["pods"] = [
+        {
+            "metadata": {
+                "annotations": {
+                    "hami.io/vgpu-node": "a",
+                    "hami.io/vgpu-devices-allocated": "GPU-a-0,NVIDIA,1000,0:;",
+                }
+            }
+        }
+    ]
+    assert compare(fuller, ours, VENDORS).differences != []
+
+
+@pytest.mark.parametrize(
+    ("pod", "trap"),
+    [
+        pytest.param(asking(gpus(1, 5000)), "", id="none"),
+        pytest.param(asking(gpus(1, "16Gi")), UNREADABLE, id="bytes"),
+        pytest.param(asking(gpus(1, "many")), UNREADABLE, id="no quantity"),
+        pytest.param(asking({"cpu": "500m"}), "", id="an amount that is not ours"),
+        pytest.param(
+            {"spec": {"initContainers": [{"restartPolicy": "Always"}]}}, SIDECARS, id="a sidecar"
+        ),
+    ],
+)
+def test_a_trap_is_seen_in_the_pod(pod: Json, trap: str) -> None:
+    assert trap_of({"in": {"pod": pod}}) == trap

@@ -44,10 +44,13 @@ def _score(
     containers: Sequence[ContainerGrant],
     vendor: str,
 ) -> float:
-    scorer = view.rules(vendor).scorer
-    assert scorer is not None
-    return scorer(
-        [usage for usage in view.usages(row) if usage.device.vendor == vendor],
+    rules, usages = view.rules(vendor), view.usages(row)
+    assert rules.scorer is not None
+    own = [usage for usage in usages if usage.device.vendor == vendor]
+    if rules.scores_alone and len(own) < len(usages):
+        return 0.0
+    return rules.scorer(
+        own,
         [
             [share for share in container.shares if share.vendor == vendor]
             for container in containers

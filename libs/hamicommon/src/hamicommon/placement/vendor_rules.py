@@ -145,6 +145,8 @@ class VendorRules:
 
     Asked once for all nodes whose cards are alike: uuid, index, numa and health are not given."""
     scorer: NodeScorer | None = None
+    scores_alone: bool = False
+    """The scorer is asked only of nodes without cards of other vendors; others score 0."""
     sound: Callable[[DeviceUsage], bool] | None = None
     """False: what is granted on the card contradicts the card's state, so nothing more is granted
     on it (it counts as unhealthy); None: it never does."""

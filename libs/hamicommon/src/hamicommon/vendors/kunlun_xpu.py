@@ -112,6 +112,7 @@ RULES = VendorRules(
     chooser=choose_cards,
     chooser_decides=True,
     scorer=bubble_score,
+    scores_alone=True,
 )
 
 

@@ -1,0 +1,151 @@
+"""What placed pods hold of a node's cards (sheet 2.2, 4.4)."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from tests.reference.inventory import Card
+from tests.reference.requests import ASCEND, ILUVATAR
+
+Json = dict[str, Any]
+
+
+ALLOCATED = {
+    "NVIDIA": "hami.io/vgpu-devices-allocated",
+    "MLU": "hami.io/cambricon-mlu-devices-allocated",
+    "DCU": "hami.io/dcu-devices-allocated",
+    "GCU": "hami.io/enflame-gcu-devices-allocated",
+    "Enflame": "hami.io/enflame-vgpu-devices-allocated",
+    "Mthreads": "hami.io/mthreads-vgpu-devices-allocated",
+    "Metax-GPU": "hami.io/metax-gpu-devices-allocated",
+    "Metax-SGPU": "hami.io/metax-sgpu-devices-allocated",
+    "kunlun": "hami.io/kunlun-allocated",
+    "XPU": "hami.io/xpu-devices-allocated",
+    "AWSNeuron": "hami.io/aws-neuron-devices-allocated",
+    "AMD": "hami.io/amd-devices-allocated",
+    "Vastai": "hami.io/Vastai-devices-allocated",
+    "Biren": "hami.io/Biren-devices-allocated",
+    **{word: f"hami.io/{word}-devices-allocated" for word in (*ASCEND, *ILUVATAR)},
+}
+
+
+def decode(text: str) -> list[list[tuple[str, int, int]]]:
+    """Sheet 2.2: per container, (id, memory, cores) of every slice."""
+    found = []
+    for piece in text.split(";"):
+        slices = []
+        for entry in piece.split(":"):
+            if "," in entry:
+                identity, _, memory, cores = entry.split(",")[:4]
+                slices.append((identity, int(memory), int(cores)))
+        found.append(slices)
+    return found
+
+
+def put_pods(name: str, cards: list[Card], pods: list[Json], asking: str = "") -> None:
+    """Adds what the pods hold to the cards of node `name` (sheet 4.4).
+
+    Not what the pod with the uid `asking` holds, which is to be placed anew (sheet 4.5).
+    """
+    for pod in pods:
+        if asking and pod["metadata"].get("uid") == asking:
+            continue
+        annotations = pod["metadata"].get("annotations") or {}
+        if annotations.get("hami.io/vgpu-node") != name:
+            continue
+        if (pod.get("status") or {}).get("phase") in ("Failed", "Succeeded"):
+            continue
+        reservations = json.loads(annotations.get("hami.io/vgpu-mig-allocations") or "[]")
+        first_app = len((pod.get("spec") or {}).get("initContainers") or [])
+        for word, key in ALLOCATED.items():
+            if key in annotations:
+                containers = decode(annotations[key])
+                if init_is_through(pod):
+                    containers = [[] for _ in range(first_app)] + containers[first_app:]
+                put(word, effective(containers, first_app), cards, reservations)
+                if word == "Metax-SGPU":
+                    remember(containers, cards, annotations)
+        put_left_over(cards, reservations)
+
+
+def init_is_through(pod: Json) -> bool:
+    """Whether the status tells that every init container ended with 0."""
+    told = pod["status"].get("initContainerStatuses", [])
+    ends = [status["state"].get("terminated", {}).get("exitCode") for status in told]
+    return ends != [] and all(end == 0 for end in ends)
+
+
+def effective(containers: list[list[tuple[str, int, int]]], first_app: int) -> dict[str, list[int]]:
+    """Per card [slots, memory, cores]: the greater of init (maximum) and app (sum)."""
+    init: dict[str, list[int]] = {}
+    app: dict[str, list[int]] = {}
+    for position, slices in enumerate(containers):
+        for identity, memory, cores in slices:
+            if position < first_app:
+                old = init.get(identity, [1, 0, 0])
+                init[identity] = [1, max(old[1], memory), max(old[2], cores)]
+            else:
+                old = app.get(identity, [0, 0, 0])
+                app[identity] = [old[0] + 1, old[1] + memory, old[2] + cores]
+    found = {}
+    for identity in sorted({*init, *app}):
+        a, b = init.get(identity, [0, 0, 0]), app.get(identity, [0, 0, 0])
+        found[identity] = [max(a[0], b[0], 1), max(a[1], b[1]), max(a[2], b[2])]
+    return found
+
+
+def put(
+    word: str,
+    held: dict[str, list[int]],
+    cards: list[Card],
+    reservations: list[Json],
+) -> None:
+    """Adds one vendor's part of one pod."""
+    for each in cards:
+        if each["word"] != word or each["id"] not in held:
+            continue
+        slots, memory, cores = held[each["id"]]
+        each["used"] += slots
+        each["used_mem"] += memory
+        each["used_core"] += cores
+        if word == "NVIDIA":
+            mine = [r for r in reservations if r["gpuUUID"] == each["id"]]
+            if mine and each["mode"] == "hami-core":
+                each["health"] = False
+            if not mine and each["mode"] == "mig":
+                each["health"] = False
+            if mine and each["mode"] == "mig":
+                reservations.remove(mine[0])
+                each["mig"].append((mine[0]["placement"]["start"], mine[0]["placement"]["size"]))
+
+
+def remember(
+    containers: list[list[tuple[str, int, int]]], cards: list[Card], annotations: Json
+) -> None:
+    """Class and QoS policy of every MetaX slice (HAMi: of every pod, until the node reports it)."""
+    pod_class = annotations.get("metax-tech.com/sgpu-app-class", "")
+    policy = annotations.get("metax-tech.com/sgpu-qos-policy", "")
+    for slices in containers:
+        for identity, _, cores in slices:
+            for each in cards:
+                if each["id"] == identity:
+                    each["classes"].append(pod_class)
+                    plain = cores == 100 or pod_class == "online"
+                    each["policies"].append("" if plain else policy)
+
+
+def put_left_over(cards: list[Card], reservations: list[Json]) -> None:
+    """Reservations that no slice of the annotation stood for."""
+    for reservation in reservations:
+        named = [c for c in cards if c["word"] == "NVIDIA" and c["id"] == reservation["gpuUUID"]]
+        if not named:
+            for each in cards:
+                if each["word"] == "NVIDIA" and each["mode"] == "mig":
+                    each["health"] = False
+        for each in named:
+            if each["mode"] == "mig":
+                place = reservation["placement"]
+                each["mig"].append((place["start"], place["size"]))
+            else:
+                each["health"] = False
