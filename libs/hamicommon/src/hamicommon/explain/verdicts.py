@@ -198,7 +198,7 @@ def _why(
     device = {usage.device.uuid: usage.device for usage in usages}
     most = max((w.count for c in request.containers for w in c.requests), default=0)
     if reason == NODE_INSUFFICIENT:
-        return f"has {cards(len(usages))}, {most} wanted"
+        return _too_few(usages, request)
     if not short:
         return reason
     words = []
@@ -215,6 +215,17 @@ def _why(
     if fitting and most > 1:
         words.append(f"{cards(fitting)} of the {most} wanted fit")
     return "; ".join(words)
+
+
+def _too_few(usages: Sequence[DeviceUsage], request: PodRequest) -> str:
+    """A node that has fewer cards of a vendor than one container wants."""
+    has = Counter(usage.device.vendor for usage in usages)
+    for container in request.containers:
+        for wanted in container.requests:
+            if wanted.count > has[wanted.vendor]:
+                found = cards(has[wanted.vendor]) if has[wanted.vendor] else "no card"
+                return f"has {found} of {wanted.vendor}, {wanted.count} wanted"
+    return "has fewer cards than are wanted"
 
 
 def _quota_change(quota: QuotaShort) -> Counterfactual:

@@ -1,0 +1,67 @@
+"""A refused node in words."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+
+import pytest
+from hamicommon.domain.devices import DeviceUsage
+from hamicommon.domain.ids import NodeName
+from hamicommon.explain.counterfactuals import Circumstances
+from hamicommon.explain.record import Record
+from hamicommon.explain.verdicts import findings
+from hamicommon.placement.place import decide
+from hamicommon.placement.view import ClusterView
+
+from tests.unit.hamicommon.explain.test_counterfactuals import NAMES
+from tests.unit.hamicommon.placement.clusters import card, cards, pod, view_of
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+@pytest.mark.parametrize(
+    ("usages", "words"),
+    [
+        pytest.param([card("a")], "has 1 card of NVIDIA, 2 wanted", id="one"),
+        pytest.param(
+            [card(name, vendor="DCU") for name in "abc"],
+            "has no card of NVIDIA, 2 wanted",
+            id="another vendor's",
+        ),
+        pytest.param(
+            [card("a", used=(1, 7999, 0)), card("b", used=(1, 7999, 0))],
+            "2 cards: at most 1 MiB free, 4 MiB wanted",
+            id="too full",
+        ),
+    ],
+)
+def test_a_node_says_what_it_lacks_of_the_vendor_that_is_asked_for(
+    usages: Sequence[DeviceUsage], words: str
+) -> None:
+    request, view = pod(cards(memory_mib=4, count=2)), view_of({"n": usages})
+    refusal = decide(request, view).refusal
+    assert refusal is not None
+
+    found = findings(
+        Record(
+            request=request,
+            outcome="refused",
+            view=view,
+            node=None,
+            reasons=refusal.reasons,
+            message="",
+            summary="",
+            candidates=1,
+            decided_at=NOW,
+            detail_at=NOW,
+            last_at=NOW,
+            repeat_count=1,
+            view_version=view.version,
+            trace_id="",
+        ),
+        Circumstances(holdings=(), unhealthy_since={}, names=NAMES),
+        ClusterView,
+    )
+
+    assert [(one.node, one.text) for one in found.nodes] == [(NodeName("n"), words)]
