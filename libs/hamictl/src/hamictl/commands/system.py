@@ -39,6 +39,9 @@ def up(
     external_node: Annotated[
         list[str] | None, typer.Option(help="admit this node's own agent (may be repeated)")
     ] = None,
+    kubelet_flag: Annotated[
+        list[str] | None, typer.Option(help="for the simulated kubelets", hidden=True)
+    ] = None,
     node_policy: Annotated[str, typer.Option(help="binpack or spread")] = "binpack",
     gpu_policy: Annotated[str, typer.Option(help="binpack, spread, ...")] = "spread",
     device_config: Annotated[
@@ -65,6 +68,7 @@ def up(
             memory_mib=memory_mib,
             external_nodes=tuple(external_node or ()),
             kubeconfig=kubeconfig.absolute() if kubeconfig else None,
+            kubelet_flags=tuple(kubelet_flag or ()),
             node_policy=node_policy,
             gpu_policy=gpu_policy,
             device_config=device_config.absolute() if device_config else None,

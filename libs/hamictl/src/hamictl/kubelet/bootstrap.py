@@ -27,7 +27,7 @@ from hamictl.kubelet.container_worker import Machine
 from hamictl.kubelet.containers import ContainerRuntime
 from hamictl.kubelet.device_allocator import DeviceAllocator
 from hamictl.kubelet.event_recording import EventRecorder
-from hamictl.kubelet.kubelet import Kubelet
+from hamictl.kubelet.kubelet import Kubelet, Shuffle
 from hamictl.kubelet.mount_plan import MountMode
 from hamictl.kubelet.node_object import NodeIdentity
 from hamictl.kubelet.node_reporting import NodeReporter
@@ -120,7 +120,10 @@ async def _serve(
 ) -> None:
     parts = _Parts(options, layout, runtime, mode, api)
     async with asyncio.TaskGroup() as tasks:
-        kubelet = Kubelet(parts.machine, api, parts.admission, tasks)
+        shuffle = None
+        if options.shuffle_window_s:
+            shuffle = Shuffle(window_s=options.shuffle_window_s, chance=random.Random(options.seed))
+        kubelet = Kubelet(parts.machine, api, parts.admission, tasks, shuffle=shuffle)
         parts.kubelet.append(kubelet)
         informer = Informer(
             api,

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import random
 from collections.abc import Iterable
+from dataclasses import dataclass
 
 from hamicommon.k8s.client import KubeApi
 
@@ -21,16 +23,31 @@ from hamictl.occupancy import Amounts, pod_requests
 logger = logging.getLogger(__name__)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shuffle:
+    """A fault for tests: pods that come within `window_s` are admitted in any order."""
+
+    window_s: float
+    chance: random.Random
+
+
 class Kubelet:
     """Pods of one node. `tasks` is the group that the pods' workers run in."""
 
     def __init__(
-        self, machine: Machine, api: KubeApi, admission: Admission, tasks: asyncio.TaskGroup
+        self,
+        machine: Machine,
+        api: KubeApi,
+        admission: Admission,
+        tasks: asyncio.TaskGroup,
+        *,
+        shuffle: Shuffle | None = None,
     ) -> None:
         self._machine = machine
         self._api = api
         self._admission = admission
         self._tasks = tasks
+        self._shuffle = shuffle
         self._known: dict[str, Json] = {}
         self._requests: dict[str, Amounts] = {}
         self._workers: dict[str, PodWorker] = {}
@@ -87,7 +104,17 @@ class Kubelet:
         for uid in sorted(first, key=self._created):
             await self._take(uid)
         while True:
-            await self._take(await self._new.get())
+            for uid in await self._next():
+                await self._take(uid)
+
+    async def _next(self) -> list[str]:
+        """The pod that came first; with `shuffle` those of the window, in any order."""
+        uids = [await self._new.get()]
+        if self._shuffle is not None:
+            await asyncio.sleep(self._shuffle.window_s)
+            uids += [self._new.get_nowait() for _ in range(self._new.qsize())]
+            self._shuffle.chance.shuffle(uids)
+        return uids
 
     def _created(self, uid: str) -> str:
         metadata = self._known.get(uid, {}).get("metadata") or {}

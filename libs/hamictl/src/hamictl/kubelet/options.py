@@ -25,6 +25,7 @@ class KubeletOptions:
     pods: int
     mounts: str
     admission_delay_s: float
+    shuffle_window_s: float
     allocate_timeout_s: float
     backoff_initial_s: float
     backoff_max_s: float
@@ -47,6 +48,7 @@ def parse(words: Sequence[str] | None = None) -> KubeletOptions:
     add("--pods", type=int, default=250, help="pods that the node takes")
     add("--mounts", default="auto", choices=["auto", "namespace", "pathmap"])
     add("--admission-delay-ms", type=float, default=0.0, help="a slow kubelet, for tests")
+    add("--shuffle-window-ms", type=float, default=0.0, help="admits what comes in it in any order")
     add("--allocate-timeout-s", type=float, default=120.0, help="for the plugin's Allocate")
     add("--backoff-initial-s", type=float, default=10.0, help="first crash-loop pause")
     add("--backoff-max-s", type=float, default=300.0, help="longest crash-loop pause")
@@ -66,6 +68,7 @@ def parse(words: Sequence[str] | None = None) -> KubeletOptions:
         pods=given.pods,
         mounts=given.mounts,
         admission_delay_s=given.admission_delay_ms / 1000,
+        shuffle_window_s=given.shuffle_window_ms / 1000,
         allocate_timeout_s=given.allocate_timeout_s,
         backoff_initial_s=given.backoff_initial_s,
         backoff_max_s=given.backoff_max_s,

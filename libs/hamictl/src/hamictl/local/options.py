@@ -29,6 +29,9 @@ class UpOptions(BaseModel):
     device_config: Path | None = Field(
         default=None, description="HAMi's device-config.yaml, for every service"
     )
+    kubelet_flags: tuple[str, ...] = Field(
+        default=(), description="more words on the simulated kubelets' command line, for tests"
+    )
     enable_ascend: bool = False
     enable_iluvatar: bool = False
 

@@ -202,6 +202,7 @@ def kubelet(context: Context, node: SimulatedNode, after: tuple[str, ...]) -> Ch
             *("--fakegpu-config", str(home / "fakegpu.json")),
             *("--native-dir", str(context.project.root / "native")),
             "--stop-containers-on-exit",
+            *context.options.kubelet_flags,
         ),
         cwd=context.layout.folder,
         after=after,

@@ -1,0 +1,128 @@
+"""What containers of emulated nodes really got: read from their processes, not from our books.
+
+A container's process is found by the kubelet's pid file; its env is the kernel's, its limits file
+is read through its own mount namespace (or, where there is none, at the path that it was given).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.e2e.system import MIB, System
+
+LIMITS = "/etc/hami"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Got:
+    """One container's process."""
+
+    node: str
+    pod_uid: str
+    container: str
+    env: dict[str, str]
+    limits: frozenset[str]
+    """The lines of its limits file that name a card."""
+    seen_mib: frozenset[int]
+    """Memory of the cards as the program in it was told, by CUDA and by NVML."""
+
+    def has_anothers(self, granted: frozenset[str]) -> str:
+        """What of its amounts is not its own; empty: nothing. Must hold from its first moment."""
+        if sorted(map(_amounts, self.limits)) != sorted(map(_amounts, granted)):
+            return f"limits {sorted(self.limits)}, granted {sorted(granted)}"
+        sizes = frozenset(int(line.split()[3]) // MIB for line in granted)
+        if not self.seen_mib <= sizes:
+            return f"was told {sorted(self.seen_mib)} MiB, granted {sorted(sizes)}"
+        return ""
+
+    def differs_from(self, granted: frozenset[str]) -> str:
+        """How it differs from what the ledger grants; empty: not at all.
+
+        A pod that the kubelet gave other cards than granted differs until its agent's report came.
+        The kubelet keeps env of a repaired answer, so of the env only the cards count; libvgpu
+        reads the limits file first.
+        """
+        cards = frozenset(line.split()[1] for line in granted)
+        visible = frozenset(self.env.get("NVIDIA_VISIBLE_DEVICES", "").split(","))
+        if self.limits != granted:
+            return f"limits {sorted(self.limits)}, granted {sorted(granted)}"
+        if visible != cards:
+            return f"sees {sorted(visible)}, granted {sorted(cards)}"
+        return self.has_anothers(granted)
+
+    @property
+    def repaired(self) -> bool:
+        """True when PreStartContainer changed what Allocate had answered."""
+        answered = {
+            int(value.removesuffix("m"))
+            for name, value in self.env.items()
+            if name.startswith("CUDA_DEVICE_MEMORY_LIMIT_")
+        }
+        return answered != {int(line.split()[3]) // MIB for line in self.limits}
+
+
+def running_containers(system: System) -> Iterator[Got]:
+    """Every container with cards whose process lives now."""
+    for file in system.folder.glob("nodes/*/kubelet/pods/*/containers/*/*.pid"):
+        pods = file.parents[3]
+        with contextlib.suppress(OSError, ValueError):
+            pid = int(file.read_text().split()[2])
+            env = _environment(pid)
+            if "NVIDIA_VISIBLE_DEVICES" not in env:
+                continue
+            container, uid = file.parent.name, file.parents[2].name
+            yield Got(
+                node=pods.parents[1].name,
+                pod_uid=uid,
+                container=container,
+                env=env,
+                limits=_limits(pid, file),
+                seen_mib=_seen_mib(file.parents[2] / f"{container}.log"),
+            )
+
+
+def granted_containers(system: System) -> dict[tuple[str, str, str], frozenset[str]]:
+    """(node, pod uid, container) -> the lines of its limits file, by the ledger's live rows."""
+    rows = system.sql(
+        "SELECT a.node, a.pod_uid, x.container_name, x.device_uuid, x.memory_mib, x.core_percent"
+        " FROM allocation_devices x JOIN allocations a ON a.id = x.allocation_id"
+        " WHERE a.ended_at IS NULL"
+    ).splitlines()
+    granted: dict[tuple[str, str, str], set[str]] = {}
+    for row in rows:
+        node, uid, container, card, memory_mib, core_percent = row.split("|")
+        line = f"device {card} memory_bytes {int(memory_mib) * MIB} core_percent {core_percent}"
+        granted.setdefault((node, uid, container), set()).add(line)
+    return {key: frozenset(lines) for key, lines in granted.items()}
+
+
+def _amounts(line: str) -> tuple[str, ...]:
+    return tuple(line.split()[2:])
+
+
+def _environment(pid: int) -> dict[str, str]:
+    entries = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    pairs = (entry.decode().partition("=") for entry in entries if entry)
+    return {name: value for name, _, value in pairs}
+
+
+def _limits(pid: int, pid_file: Path) -> frozenset[str]:
+    words = pid_file.with_suffix(".launch").read_text().split("\0")
+    host = Path(words[words.index(LIMITS) - 1])
+    own = Path(f"/proc/{pid}/root{LIMITS}")
+    folder = own if "rootfs" in words else host
+    lines = (folder / "limits").read_text().splitlines()
+    return frozenset(line for line in lines if line.startswith("device "))
+
+
+def _seen_mib(log: Path) -> frozenset[int]:
+    found: set[int] = set()
+    for line in log.read_text().splitlines():
+        if line.startswith('{"event":"device"'):
+            said = json.loads(line)
+            found |= {said["total_bytes"] // MIB, said["nvml_total_bytes"] // MIB}
+    return frozenset(found)

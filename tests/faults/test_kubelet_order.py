@@ -1,0 +1,269 @@
+"""The kubelet's order shuffled: no container ever starts with another's limits.
+
+Allocate does not say for whom it asks (HAMi#3096). Waves of pods of many shapes come while those of
+the wave before are deleted, so device ids are given again at once; each kubelet admits what came
+within a window in any order; pods that bypassed the scheduler take devices in between. With
+`locks=lost` Redis forgets every node lock again and again, so that many pods are between bind and
+Allocate at the same time and only PreStartContainer can tell them apart.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+
+import pytest
+import redis
+from hamicommon.admission.registration import IGNORE_LABEL, IGNORE_VALUE
+
+from tests.e2e.conftest import running_system
+from tests.e2e.system import Json, System, a_pod, slice_of, wait
+from tests.faults.conftest import LINES
+from tests.faults.containers import Got, granted_containers, running_containers
+
+pytestmark = pytest.mark.faults
+
+NODES = 4
+CARDS = 16
+SEED = 3096
+WINDOW_MS = 200
+CREATORS = 8
+UNMANAGED_PERCENT = 10
+LOST_EVERY_S = 0.02
+WAVE_S = 300.0
+RECOVERED_S = 30.0
+"""Promise L2."""
+PROBE = ("vgpu-probe", "--no-launch")
+
+
+@dataclass(slots=True)
+class Crowd:
+    """The pods of the whole run, and what their containers were seen to have."""
+
+    system: System
+    chance: random.Random
+    managed: list[str] = field(default_factory=list)
+    """Names of the wave's pods that came through the scheduler."""
+    strangers: list[str] = field(default_factory=list)
+    """Names of those that bypassed it."""
+    made: int = 0
+    bypassed: int = 0
+    compared: set[tuple[str, str]] = field(default_factory=set)
+    """(pod uid, container) of every container whose process was looked at."""
+    repaired: set[tuple[str, str]] = field(default_factory=set)
+    refused: int = 0
+    wrong: list[str] = field(default_factory=list)
+
+    def come(self, count: int) -> None:
+        """A wave: the one before goes at the same moment."""
+        before = [*self.managed, *self.strangers]
+        self.managed, self.strangers = [], []
+        jobs: list[Callable[[], object]] = [partial(self._delete, name) for name in before]
+        for number in range(count):
+            name = f"pod-{self.made + number}"
+            if self.chance.randrange(100) < UNMANAGED_PERCENT:
+                self.strangers.append(name)
+                node = f"node-{self.chance.randrange(NODES)}"
+                way = self.chance.choice((self._pinned, self._bound_by_another))
+                pod = a_pod(name, {"nvidia.com/gpu": 1}, command=PROBE)
+                jobs.append(partial(way, pod, node))
+            else:
+                self.managed.append(name)
+                jobs.append(partial(self._create, self._pod(name)))
+        self.made += count
+        self.bypassed += len(self.strangers)
+        self.chance.shuffle(jobs)
+        with ThreadPoolExecutor(CREATORS) as pool:
+            for done in [pool.submit(job) for job in jobs]:
+                done.result()
+
+    def _pod(self, name: str) -> Json:
+        """One container, two, or one with two cards; every size its own."""
+        size_mib = 1024 + self.chance.randrange(4096)
+        shape = self.chance.randrange(10)
+        if shape == 0:
+            both = {"left": slice_of(size_mib, 1), "right": slice_of(size_mib + 7, 2)}
+            return a_pod(name, containers=both, command=PROBE)
+        return a_pod(name, slice_of(size_mib, 1, count=2 if shape == 1 else 1), command=PROBE)
+
+    def _create(self, pod: Json) -> None:
+        answer = self.system.create(pod)
+        assert answer.status_code == 201, answer.text
+
+    def _pinned(self, pod: Json, node: str) -> None:
+        """spec.nodeName, past the webhook."""
+        pod["metadata"]["labels"] = {IGNORE_LABEL: IGNORE_VALUE}
+        pod["spec"]["nodeName"] = node
+        self._create(pod)
+
+    def _bound_by_another(self, pod: Json, node: str) -> None:
+        """Another scheduler binds it, and counts nothing of ours."""
+        pod["metadata"]["labels"] = {IGNORE_LABEL: IGNORE_VALUE}
+        pod["spec"]["schedulerName"] = "another"
+        self._create(pod)
+        name = pod["metadata"]["name"]
+        body = {"metadata": {"name": name}, "target": {"kind": "Node", "name": node}}
+        path = f"/api/v1/namespaces/default/pods/{name}/binding"
+        answer = self.system.api.post(path, json=body)
+        assert answer.status_code == 201, answer.text
+
+    def _delete(self, name: str) -> None:
+        self.system.api.request(
+            "DELETE", f"/api/v1/namespaces/default/pods/{name}", json={"gracePeriodSeconds": 0}
+        )
+
+    def settled(self) -> bool:
+        """Whether every pod of the wave runs or was refused; looks at all processes on the way."""
+        self.look()
+        pods = {pod["metadata"]["name"]: pod for pod in self.system.pods()}
+        return all(_runs(pods[name]) or _over(pods[name]) for name in self.managed)
+
+    def look(self) -> None:
+        """Compares every process with the ledger's row, at any moment."""
+        gots = list(running_containers(self.system))
+        granted = granted_containers(self.system)
+        strangers = {
+            pod["metadata"]["uid"]
+            for pod in self.system.pods()
+            if pod["metadata"]["name"] in self.strangers
+        }
+        for got in gots:
+            if got.pod_uid in strangers:
+                self.wrong.append(f"{got.pod_uid} bypassed the scheduler and runs")
+            row = granted.get((got.node, got.pod_uid, got.container))
+            if row is None:
+                continue
+            if why := got.has_anothers(row):
+                self.wrong.append(f"{got.pod_uid}/{got.container}: {why}")
+            self.compared.add((got.pod_uid, got.container))
+            if got.repaired:
+                self.repaired.add((got.pod_uid, got.container))
+
+    def check(self) -> None:
+        """The wave stands still: every container has its row, on its cards (L2)."""
+        self.look()
+        assert self.wrong == []
+        wait(
+            lambda: not self.differences(),
+            "containers = ledger",
+            timeout_s=RECOVERED_S,
+            why=lambda: str(self.differences()[:5]),
+        )
+        for pod in self.system.pods():
+            name = pod["metadata"]["name"]
+            self.refused += name in self.managed and _over(pod)
+            assert name not in self.strangers or not _runs(pod), f"{name} bypassed us and runs"
+        self.system.check_invariants()
+
+    def differences(self) -> list[str]:
+        """Between what the wave's containers have and what the ledger says."""
+        granted = granted_containers(self.system)
+        here = {(got.pod_uid, got.container): got for got in running_containers(self.system)}
+        found = []
+        for pod in self.system.pods():
+            uid, name = pod["metadata"]["uid"], pod["metadata"]["name"]
+            if name not in self.managed or _over(pod):
+                continue
+            for container in pod["spec"]["containers"]:
+                found.append(_difference(here.get((uid, container["name"])), name, granted))
+        return [why for why in found if why]
+
+
+def _difference(
+    got: Got | None, name: str, granted: dict[tuple[str, str, str], frozenset[str]]
+) -> str:
+    if got is None:
+        return f"{name} runs without a process"
+    row = granted.get((got.node, got.pod_uid, got.container))
+    if row is None:
+        return f"{name} runs without a grant on {got.node}"
+    why = got.differs_from(row)
+    return why and f"{name}/{got.container}: {why}"
+
+
+def _runs(pod: Json) -> bool:
+    states = [status.get("state", {}) for status in pod["status"].get("containerStatuses") or []]
+    return bool(pod["status"].get("phase") == "Running") and all(
+        "running" in state for state in states
+    )
+
+
+def _over(pod: Json) -> bool:
+    return bool(pod["status"].get("phase") == "Failed")
+
+
+@contextmanager
+def forgetting(url: str) -> Iterator[None]:
+    """Redis loses every node lock again and again inside the block."""
+    done = threading.Event()
+
+    def forget() -> None:
+        with redis.Redis.from_url(url) as client:
+            while not done.wait(LOST_EVERY_S):
+                for key in client.scan_iter("hami:nodelock:*"):
+                    client.delete(key)
+
+    thread = threading.Thread(target=forget)
+    thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join()
+
+
+@pytest.mark.parametrize(
+    ("locks", "waves", "size"),
+    [
+        pytest.param("held", 2, 30, id="60-pods"),
+        pytest.param("lost", 2, 30, id="60-pods-without-locks"),
+        pytest.param("held", 5, 200, id="1000-pods", marks=pytest.mark.slow),
+        pytest.param("lost", 5, 200, id="1000-pods-without-locks", marks=pytest.mark.slow),
+    ],
+)
+def test_no_container_starts_with_anothers_limits(locks: str, waves: int, size: int) -> None:
+    flags = ("--nodes", str(NODES), "--gpus", str(CARDS), "--node-policy", "spread")
+    kubelet = [f"--kubelet-flag=--shuffle-window-ms={WINDOW_MS}", f"--kubelet-flag=--seed={SEED}"]
+    with running_system("emulator", *flags, *kubelet) as system:
+        crowd = Crowd(system=system, chance=random.Random(SEED))
+        began_s = time.monotonic()
+        if locks == "lost":
+            with forgetting(str(system.described["redis_url"])):
+                _waves(crowd, waves, size)
+        else:
+            _waves(crowd, waves, size)
+        took_s = time.monotonic() - began_s
+        LINES.append(
+            f"Kubelet order shuffled, locks {locks}: {crowd.made} pods ({crowd.bypassed} past the "
+            f"scheduler) on {NODES} nodes in {took_s:.0f} s; {len(crowd.compared)} containers "
+            f"compared with their rows, {len(crowd.repaired)} repaired before their start, "
+            f"{crowd.refused} pods refused, {len(crowd.wrong)} with another's limits"
+        )
+        # Without the lock a pod may find its cards full; with it none may be lost.
+        assert crowd.refused == 0 or locks == "lost"
+        system.delete_all()
+        system.check_invariants()
+
+
+def _waves(crowd: Crowd, waves: int, size: int) -> None:
+    for _ in range(waves):
+        crowd.come(size)
+        wait(
+            crowd.settled,
+            "every pod of the wave to run, or to be refused",
+            timeout_s=WAVE_S,
+            why=lambda: str(
+                [
+                    (pod["metadata"]["name"], pod["status"])
+                    for pod in crowd.system.pods()
+                    if pod["metadata"]["name"] in crowd.managed and not (_runs(pod) or _over(pod))
+                ][:3]
+            ),
+        )
+        crowd.check()
