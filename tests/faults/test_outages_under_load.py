@@ -1,0 +1,251 @@
+"""Postgres, Redis and NATS each away while pods come and go: what is promised, and nothing lost.
+
+`hangs` is SIGSTOP: connections stay and nobody answers. `gone` is kill -9 with nobody to start it
+again: connections are refused. While Redis or NATS is away pods are placed and run; while Postgres
+is away none is granted anything and each says why; containers that run notice nothing. Afterwards
+the ledger equals the pods within 30 s, every pod's history is without a gap, and the bus has every
+event of the ledger exactly once by its deduplication id.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import statistics
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import nats
+import pytest
+from hamicommon.events import EVENTS_STREAM
+
+from tests.e2e.conftest import running_system
+from tests.e2e.system import Json, System, a_pod, slice_of, wait
+from tests.faults.conftest import LINES
+from tests.faults.processes import away, stopped
+
+pytestmark = pytest.mark.faults
+
+BEFORE_S = 10.0
+SHORT_S = 20.0
+LONG_S = 600.0
+RECOVERED_S = 30.0
+"""Promise L2."""
+EVERY_S = 1.0
+"""A pod comes so often."""
+ALIVE = 10
+"""So many pods live at once; the oldest goes when another comes."""
+POLL_S = 0.2
+STARTS_S = 60.0
+"""A pod that is to run at all runs within this, on a machine that has much else to do."""
+
+
+@dataclass(slots=True)
+class Churn:
+    """Pods that come and go in a thread of their own, with the times at which they ran."""
+
+    system: System
+    created_s: dict[str, float] = field(default_factory=dict)
+    ran_s: dict[str, float] = field(default_factory=dict)
+    said: dict[str, str] = field(default_factory=dict)
+    """What a pod said last of why it waits."""
+    deleted: set[str] = field(default_factory=set)
+    failed: list[str] = field(default_factory=list)
+    errors: list[BaseException] = field(default_factory=list)
+    _done: threading.Event = field(default_factory=threading.Event)
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """The churn goes on inside the block."""
+        threads = [threading.Thread(target=self._guarded, args=(w,)) for w in ("come", "look")]
+        for thread in threads:
+            thread.start()
+        try:
+            yield
+        finally:
+            self._done.set()
+            for thread in threads:
+                thread.join()
+        assert not self.errors, self.errors
+
+    def _guarded(self, what: str) -> None:
+        try:
+            while not self._done.is_set():
+                (self._come if what == "come" else self.look)()
+                self._done.wait(EVERY_S if what == "come" else POLL_S)
+        except BaseException as exc:  # noqa: BLE001 - shown by the test
+            self.errors.append(exc)
+            self._done.set()
+
+    def _come(self) -> None:
+        number = len(self.created_s)
+        name = f"churn-{number}"
+        pod = a_pod(name, slice_of(1024 + number % 64, 1), command=("vgpu-probe", "--no-launch"))
+        answer = self.system.create(pod)
+        assert answer.status_code == 201, answer.text
+        self.created_s[name] = time.monotonic()
+        living = [each for each in self.ran_s if each not in self.deleted]
+        if len(living) > ALIVE:
+            self.deleted.add(living[0])
+            path = f"/api/v1/namespaces/default/pods/{living[0]}"
+            self.system.api.request("DELETE", path, json={"gracePeriodSeconds": 1})
+
+    def look(self) -> None:
+        """Notes who runs, who failed, and what those say who wait."""
+        for pod in self.system.pods():
+            name, status = pod["metadata"]["name"], pod["status"]
+            if name not in self.created_s:
+                continue
+            if status.get("phase") == "Running" and _containers_run(status):
+                self.ran_s.setdefault(name, time.monotonic())
+            elif status.get("phase") == "Failed" and name not in self.deleted:
+                self.failed.append(f"{name}: {status.get('reason')} {status.get('message')}")
+            for condition in status.get("conditions") or ():
+                if condition["type"] == "PodScheduled" and condition["status"] == "False":
+                    self.said[name] = str(condition.get("message"))
+
+    def waited_s(self, since_s: float, until_s: float) -> list[float]:
+        """How long those took to run that came in between; who never ran is left out."""
+        return [
+            self.ran_s[name] - at_s
+            for name, at_s in self.created_s.items()
+            if since_s <= at_s < until_s and name in self.ran_s
+        ]
+
+    def settled(self) -> bool:
+        """Whether everybody who came has run, or was deleted."""
+        return all(name in self.ran_s or name in self.deleted for name in self.created_s)
+
+
+def _containers_run(status: Json) -> bool:
+    found = status.get("containerStatuses") or []
+    return bool(found) and all("running" in each.get("state", {}) for each in found)
+
+
+@contextmanager
+def outage(system: System, service: str, way: str) -> Iterator[None]:
+    """The service is away inside the block, and serves soon after it."""
+    if way == "hangs":
+        with stopped(system, service):
+            yield
+        return
+    with away(system, service):
+        yield
+
+
+def _cases() -> Iterator[Any]:
+    for service in ("postgres", "redis", "nats"):
+        for way in ("hangs", "gone"):
+            quick = (service, way) == ("nats", "gone")
+            marks = () if quick else (pytest.mark.slow,)
+            yield pytest.param(service, way, SHORT_S, id=f"{service}-{way}-20s", marks=marks)
+    for way in ("hangs", "gone"):
+        yield pytest.param("nats", way, LONG_S, id=f"nats-{way}-600s", marks=pytest.mark.slow)
+
+
+@pytest.fixture(scope="module")
+def loaded_cluster() -> Iterator[System]:
+    """Two nodes with four cards each; Postgres is durable there."""
+    with running_system("emulator", "--nodes", "2") as system:
+        yield system
+
+
+@pytest.fixture
+def loaded(loaded_cluster: System) -> Iterator[System]:
+    """The module's system; after each case it has no pod and no grant."""
+    yield loaded_cluster
+    loaded_cluster.delete_all()
+    loaded_cluster.check_invariants()
+
+
+@pytest.mark.parametrize(("service", "way", "away_s"), list(_cases()))
+def test_an_outage_under_load_loses_nothing(
+    loaded: System, service: str, way: str, away_s: float
+) -> None:
+    [quiet] = loaded.run(a_pod("quiet", slice_of(2048, 5)))
+    churn = Churn(system=loaded)
+    with churn.running():
+        began_s = time.monotonic()
+        wait(lambda: len(churn.ran_s) >= BEFORE_S / EVERY_S / 2, "the load", timeout_s=120)
+        lost_s = time.monotonic()
+        with outage(loaded, service, way):
+            _sleep(churn, away_s)
+            ran = sum(lost_s < at_s for at_s in churn.ran_s.values())
+        back_s = time.monotonic()
+        wait(
+            lambda: churn.settled() or bool(churn.errors),
+            "pods of the outage to run",
+            timeout_s=STARTS_S,
+            why=lambda: str([n for n in churn.created_s if n not in churn.ran_s]),
+        )
+    recovered_s = _recovered(loaded, back_s)
+
+    during_s = churn.waited_s(lost_s, back_s)
+    assert churn.failed == []
+    if service == "postgres":
+        assert ran <= 1, "a pod was granted something without the ledger"
+        assert any("Postgres is not available" in text for text in churn.said.values()), churn.said
+    else:
+        assert ran >= 0.5 * away_s / EVERY_S, f"only {ran} pods ran while {service} was away"
+    now = loaded.pod("quiet") or {}
+    assert now["metadata"]["uid"] == quiet["metadata"]["uid"]
+    assert [each["restartCount"] for each in now["status"]["containerStatuses"]] == [0]
+    loaded.check_invariants()
+    told = asyncio.run(_check_events(loaded))
+    LINES.append(
+        f"{service} {way} for {away_s:.0f} s under load: {len(during_s)} pods came, {ran} ran "
+        f"meanwhile; created to Running p50 {_p50(churn.waited_s(began_s, lost_s))} s before, "
+        f"{_p50(during_s)} s during (longest {max(during_s, default=0):.1f} s); ledger = pods "
+        f"{recovered_s:.1f} s after; {told}"
+    )
+
+
+def _sleep(churn: Churn, away_s: float) -> None:
+    deadline_s = time.monotonic() + away_s
+    while time.monotonic() < deadline_s and not churn.errors:
+        time.sleep(POLL_S)
+
+
+def _recovered(system: System, back_s: float) -> float:
+    """Waits for L2: ledger = pods, every fact told; how long after the service was back."""
+    waits = "SELECT count(*) FROM outbox WHERE published_at IS NULL"
+    wait(
+        lambda: system.converged() is None and system.sql(waits) == "0",
+        "ledger = pods, and every fact on the bus",
+        timeout_s=RECOVERED_S,
+        why=lambda: f"{system.converged()}; {system.sql(waits)} facts wait",
+    )
+    return time.monotonic() - back_s
+
+
+def _p50(values: list[float]) -> str:
+    return f"{statistics.median(values):.1f}" if values else "-"
+
+
+async def _check_events(system: System) -> str:
+    """Every event of the ledger is on the bus, once by its deduplication id."""
+    wanted = set(map(int, system.sql("SELECT id FROM allocation_events").split()))
+    client = await nats.connect(str(system.described["nats_url"]))
+    try:
+        js = client.jetstream()
+        last = (await js.stream_info(EVENTS_STREAM)).state.messages
+        subscription = await js.subscribe("hami.events.v1.>", ordered_consumer=True)
+        ids: Counter[str] = Counter()
+        events: Counter[int] = Counter()
+        for _ in range(last):
+            message = await subscription.next_msg(timeout=10)
+            ids[(message.headers or {})["Nats-Msg-Id"]] += 1
+            if message.subject.startswith("hami.events.v1.allocation."):
+                events[json.loads(message.data)["event_id"]] += 1
+        await subscription.unsubscribe()
+    finally:
+        await client.close()
+    assert events.keys() == wanted, f"lost: {wanted - events.keys()}"
+    again = {name: count for name, count in ids.items() if count > 1}
+    assert not again, f"on the bus more than once: {again}"
+    return f"{len(wanted)} events in the ledger, each once on the bus"
