@@ -15,6 +15,7 @@ from pathlib import Path
 from tests.e2e.system import MIB, System
 
 LIMITS = "/etc/hami"
+PRINTED = 1500
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,6 +30,8 @@ class Got:
     """The lines of its limits file that name a card."""
     seen_mib: frozenset[int]
     """Memory of the cards as the program in it was told, by CUDA and by NVML."""
+    printed: str
+    """The beginning of its log, for the message of a failed case."""
 
     def has_anothers(self, granted: frozenset[str]) -> str:
         """What of its amounts is not its own; empty: nothing. Must hold from its first moment."""
@@ -36,7 +39,10 @@ class Got:
             return f"limits {sorted(self.limits)}, granted {sorted(granted)}"
         sizes = frozenset(int(line.split()[3]) // MIB for line in granted)
         if not self.seen_mib <= sizes:
-            return f"was told {sorted(self.seen_mib)} MiB, granted {sorted(sizes)}"
+            return (
+                f"was told {sorted(self.seen_mib)} MiB, granted {sorted(sizes)}; "
+                f"it printed {self.printed!r} and has {self.env}"
+            )
         return ""
 
     def differs_from(self, granted: frozenset[str]) -> str:
@@ -75,13 +81,15 @@ def running_containers(system: System) -> Iterator[Got]:
             if "NVIDIA_VISIBLE_DEVICES" not in env:
                 continue
             container, uid = file.parent.name, file.parents[2].name
+            log = (file.parents[2] / f"{container}.log").read_text()
             yield Got(
                 node=pods.parents[1].name,
                 pod_uid=uid,
                 container=container,
                 env=env,
                 limits=_limits(pid, file),
-                seen_mib=_seen_mib(file.parents[2] / f"{container}.log"),
+                seen_mib=_seen_mib(log),
+                printed=log[:PRINTED],
             )
 
 
@@ -119,9 +127,9 @@ def _limits(pid: int, pid_file: Path) -> frozenset[str]:
     return frozenset(line for line in lines if line.startswith("device "))
 
 
-def _seen_mib(log: Path) -> frozenset[int]:
+def _seen_mib(log: str) -> frozenset[int]:
     found: set[int] = set()
-    for line in log.read_text().splitlines():
+    for line in log.splitlines():
         if line.startswith('{"event":"device"'):
             said = json.loads(line)
             found |= {said["total_bytes"] // MIB, said["nvml_total_bytes"] // MIB}

@@ -194,6 +194,55 @@ async def test_a_pod_that_the_slow_binder_bound_meanwhile_is_bound_for_the_one_t
     await world.until(pod, "bound")
 
 
+async def test_an_answer_that_a_stranger_took_does_not_end_the_binding(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    replica = await world.replica()
+    await world.add_node("n1")
+    pod = await world.pod("slice")
+    await replica.filter(pod, "n1")
+    really_bind, really_get = KubernetesPodApi.bind, KubernetesPodApi.get
+    asked = asyncio.Event()
+
+    async def get(self: KubernetesPodApi, *args: Any) -> Any:
+        asked.set()
+        return await really_get(self, *args)
+
+    async def bind_after_the_report(self: KubernetesPodApi, *args: Any, **kwargs: Any) -> None:
+        # A pod past the scheduler came to Allocate first, and the agent took it for ours.
+        monkeypatch.setattr(KubernetesPodApi, "get", get)
+        await world.say(events.Allocated, await world.until(pod, "binding"))
+        await asyncio.wait_for(asked.wait(), 10)
+        await really_bind(self, *args, **kwargs)
+
+    monkeypatch.setattr(KubernetesPodApi, "bind", bind_after_the_report)
+
+    assert await replica.bind(pod, "n1") == ""
+    assert (await world.read(pod))["spec"]["nodeName"] == "n1"
+    await world.until(pod, "allocated")
+
+
+async def test_a_pod_that_only_the_ledger_calls_bound_is_bound_when_it_comes_again(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    replica = await world.replica()
+    await world.add_node("n1")
+    pod = await world.pod("slice")
+    await replica.filter(pod, "n1")
+
+    async def bind_nothing(self: KubernetesPodApi, *args: Any, **kwargs: Any) -> None:
+        del self, args, kwargs
+
+    with monkeypatch.context() as patched:
+        patched.setattr(KubernetesPodApi, "bind", bind_nothing)
+        assert await replica.bind(pod, "n1") == ""
+    await world.until(pod, "bound")
+
+    assert (await replica.filter(pod, "n1"))["NodeNames"] == ["n1"]
+    assert await replica.bind(pod, "n1") == ""
+    assert (await world.read(pod))["spec"]["nodeName"] == "n1"
+
+
 async def test_without_redis_pods_are_bound_all_the_same(world: World) -> None:
     replica = await world.replica(
         redis=world.settings.redis.model_copy(

@@ -152,6 +152,7 @@ class Binding:
         for _ in range(_CLAIMS):
             live = await self._store.live_of(uid)
             if live is not None and live.node == node and live.state in _BOUND:
+                await self._post_binding(live)
                 return None
             if live is not None and live.state is not AllocationState.RESERVED:
                 if live.node != node or live.state is not AllocationState.BINDING:

@@ -16,7 +16,7 @@ from hamicommon.bus.reading import read, read_any
 from hamicommon.domain.allocations import Allocation, AllocationState, ContainerGrant
 from hamicommon.domain.devices import GpuDevice, MigProfile, NodeInventory
 from hamicommon.domain.ids import AllocationId, GpuUuid, NodeName, PodUid
-from hamicommon.errors import CapacityConflict, Conflict, InvalidRequest, NotFound
+from hamicommon.errors import CapacityConflict, Conflict, InvalidRequest, NotFound, Unavailable
 from hamicommon.events import (
     REPORT,
     Allocated,
@@ -169,6 +169,11 @@ class GrantReports:
 
     async def _allocated(self, allocation: Allocation) -> bool:
         if allocation.state is AllocationState.BINDING:
+            facts = await pod_facts(self._pods, allocation)
+            if facts.node != allocation.node:
+                # A pod that bypassed us took the answer. The binding goes on, and the agent finds
+                # out at PreStartContainer; until the pod is here, it is not allocated.
+                raise Unavailable(f"pod {allocation.pod_uid} is not bound to {allocation.node} yet")
             # The kubelet was faster than the answer to our binding.
             verdict = Verdict(target=AllocationState.BOUND, reason="its node has it")
             await self._releasing.carry_out(allocation, verdict, actor=ACTOR)
