@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 from hamicommon.bus.client import Message
 from hamicommon.bus.reading import read, read_any
@@ -126,6 +127,7 @@ class GrantReports:
         store: AllocationStore,
         releasing: Releasing,
         pods: PodApi,
+        known_pods: Mapping[PodUid, Mapping[str, Any]],
         view: LedgerView,
         announcer: Announcer,
         journal: DriftJournal,
@@ -133,6 +135,7 @@ class GrantReports:
         self._store = store
         self._releasing = releasing
         self._pods = pods
+        self._known_pods = known_pods
         self._view = view
         self._announcer = announcer
         self._journal = journal
@@ -169,20 +172,29 @@ class GrantReports:
 
     async def _allocated(self, allocation: Allocation) -> bool:
         if allocation.state is AllocationState.BINDING:
-            facts = await pod_facts(self._pods, allocation)
-            if facts.node != allocation.node:
+            if not await self._is_bound(allocation):
                 # A pod that bypassed us took the answer. The binding goes on, and the agent finds
                 # out at PreStartContainer; until the pod is here, it is not allocated.
                 raise Unavailable(f"pod {allocation.pod_uid} is not bound to {allocation.node} yet")
+            # The next pod of the node need not wait for what is written down now.
+            await self._releasing.free_lock(allocation)
             # The kubelet was faster than the answer to our binding.
             verdict = Verdict(target=AllocationState.BOUND, reason="its node has it")
             await self._releasing.carry_out(allocation, verdict, actor=ACTOR)
             return False
         if allocation.state is AllocationState.BOUND:
+            await self._releasing.free_lock(allocation)
             verdict = Verdict(target=AllocationState.ALLOCATED, reason="")
             return await self._releasing.carry_out(allocation, verdict, actor=ACTOR) is not None
         await self._releasing.free_lock(allocation)
         return True
+
+    async def _is_bound(self, allocation: Allocation) -> bool:
+        """The watch mostly has seen it already; what it has not, the API server is asked."""
+        seen = self._known_pods.get(allocation.pod_uid)
+        if seen is not None and facts_of(seen).node == allocation.node:
+            return True
+        return (await pod_facts(self._pods, allocation)).node == allocation.node
 
     async def _gone(self, allocation: Allocation) -> bool:
         verdict = gone_on_node(allocation, await pod_facts(self._pods, allocation))

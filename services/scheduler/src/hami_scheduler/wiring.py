@@ -138,7 +138,7 @@ def build(settings: Settings, vendors: Vendors, outside: Outside) -> Service:
         loops=(
             *_writing_loops(core, outside),
             *_watching_loops(core, outside, watches),
-            *_bus_loops(core, outside, inventories),
+            *_bus_loops(core, outside, inventories, watches),
         ),
     )
 
@@ -366,12 +366,13 @@ def _watching_loops(
 
 
 def _bus_loops(
-    core: _Core, outside: Outside, inventories: InventoryReports
+    core: _Core, outside: Outside, inventories: InventoryReports, watches: _Watches
 ) -> tuple[tuple[str, Loop], ...]:
     reports = GrantReports(
         store=outside.store,
         releasing=core.releasing,
         pods=outside.pods,
+        known_pods=watches.pods.by_uid,
         view=core.view,
         announcer=core.announcer,
         journal=outside.journal,
