@@ -1,0 +1,1 @@
+"""The questions of docs/sql.md on a full ledger; `make bench-sql`."""

@@ -1,0 +1,261 @@
+"""The questions of docs/sql.md on a full ledger: 10 million usage rows, 1 million allocations.
+
+Fills a durable Postgres with its default settings by COPY at the schema of the version before,
+migrates it while writers go on (`pre`, then `post`), sums months up, asks every question of
+docs/sql.md as `hami_reader` (alone, then beside the writers), asks whether the promises hold, and
+drops old days while the writers go on. Prints tables and writes bench/results/sql.json; fails when
+a question takes longer than its budget.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import statistics
+import tempfile
+import time
+from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, TypeVar
+
+import asyncpg
+from hami_metrics.adapters.namespaces import sum_up_namespaces
+from hami_metrics.adapters.postgres import PostgresUsageStore
+from hami_scheduler.adapters.postgres_decisions import PostgresDecisionLog
+from hamicommon.db import schema
+from hamicommon.db.database import open_database
+from hamicommon.db.engine import open_pool
+from hamicommon.db.invariants import INVARIANTS
+from hamicommon.settings import PostgresSettings
+from hamictl.servers import postgres
+from hamictl.servers.processes import running
+from pydantic import SecretStr
+
+from bench.filter.figures import fdatasync_ms, machine
+from bench.sql.filling import fill
+from bench.sql.questions import questions
+from bench.sql.writers import writing
+
+ROOT = Path(__file__).resolve().parents[2]
+MIGRATIONS = ROOT / "migrations"
+RESULTS = ROOT / "bench" / "results" / "sql.json"
+FILLED_AT = "0007"
+"""The revision at which the ledger is filled: the one before the indexes of periods."""
+DAYS = 60.0
+BUDGET_MS = 200.0
+RUNS = 7
+QUIET_S = 5.0
+"""Writers alone, to compare with."""
+KEEP_RAW_DAYS = 3
+KEEP_DECISION_DAYS = 7
+_SIZE = "SELECT pg_size_pretty(pg_database_size(current_database()))"
+_TABLES = (
+    "allocations",
+    "allocation_devices",
+    "allocation_events",
+    "decisions",
+    "usage_samples",
+    "usage_rollups",
+    "namespace_rollups",
+)
+
+T = TypeVar("T")
+Row = dict[str, Any]
+
+
+async def timed(work: Awaitable[T]) -> tuple[float, T]:
+    """(seconds, what it returned)."""
+    started = time.perf_counter()
+    result = await work
+    return round(time.perf_counter() - started, 2), result
+
+
+async def beside_writers(settings: PostgresSettings, work: Callable[[], Awaitable[object]]) -> Row:
+    """How long it took, and what the writers saw meanwhile."""
+    async with writing(settings) as times:
+        await asyncio.sleep(0.5)
+        took_s, _ = await timed(work())
+        await asyncio.sleep(0.5)
+    return {"seconds": took_s, **times.row()}
+
+
+async def migrated(settings: PostgresSettings) -> dict[str, Row]:
+    """`pre` and `post` on the full ledger, beside writers."""
+
+    def to(revision: str) -> Callable[[], Awaitable[None]]:
+        return lambda: asyncio.to_thread(schema.upgrade, settings, MIGRATIONS, revision)
+
+    pre = schema.before_rollout(MIGRATIONS, FILLED_AT)
+    return {
+        "writers alone": await beside_writers(settings, lambda: asyncio.sleep(QUIET_S)),
+        "migrations, pre": await beside_writers(settings, to(pre)),
+        "migrations, post": await beside_writers(settings, to("head")),
+        "writers alone, after": await beside_writers(settings, lambda: asyncio.sleep(QUIET_S)),
+    }
+
+
+async def asked(connection: asyncpg.Connection, runs: int) -> dict[str, Row]:
+    """Every question, planned anew each time; the first run is apart."""
+    answers: dict[str, Row] = {}
+    for title, query in questions().items():
+        times = []
+        for _ in range(runs):
+            started = time.perf_counter()
+            rows = await connection.fetch(query)
+            times.append((time.perf_counter() - started) * 1000)
+        answers[title] = {
+            "rows": len(rows),
+            "first_ms": round(times[0], 1),
+            "median_ms": round(statistics.median(times), 1),
+            "max_ms": round(max(times[1:], default=times[0]), 1),
+        }
+    return answers
+
+
+async def asked_as_reader(settings: PostgresSettings, runs: int) -> dict[str, Row]:
+    """As a dashboard: another connection, the read-only role."""
+    connection = await asyncpg.connect(settings.dsn.get_secret_value(), statement_cache_size=0)
+    try:
+        await connection.execute("SET ROLE hami_reader")
+        return await asked(connection, runs)
+    finally:
+        await connection.close()
+
+
+async def promises(connection: asyncpg.Connection) -> Row:
+    """Seconds of each, over the whole ledger."""
+    found: Row = {}
+    for promise, query in INVARIANTS.items():
+        found[promise], rows = await timed(connection.fetch(query))
+        if rows:
+            raise SystemExit(f"{promise}; but {rows[0][0]}")
+    return found
+
+
+async def retention(settings: PostgresSettings) -> Row:
+    """Drops the old days of samples and of decisions beside writers."""
+
+    async def keep() -> None:
+        today = datetime.now(UTC).date()
+        async with (
+            open_pool(settings, "bench") as pool,
+            open_database(settings, application="bench") as database,
+        ):
+            await PostgresUsageStore(pool).keep_samples(today, KEEP_RAW_DAYS)
+            await PostgresDecisionLog(database).tidy(keep_days=KEEP_DECISION_DAYS)
+
+    return await beside_writers(settings, keep)
+
+
+async def measure(settings: PostgresSettings, allocations: int, usage: int) -> Row:
+    """Everything, in the order of the docstring."""
+    connection = await asyncpg.connect(settings.dsn.get_secret_value(), timeout=30)
+    await asyncio.to_thread(schema.upgrade, settings, MIGRATIONS, FILLED_AT)
+    filled = await fill(
+        connection,
+        allocations=allocations,
+        usage=usage,
+        days=DAYS,
+        until=datetime.now(UTC),
+        say=lambda text: print(f"  {text}", flush=True),
+    )
+    beside = await migrated(settings)
+    first_s, hours = await timed(sum_up_namespaces(connection, datetime.now(UTC)))
+    again_s, _ = await timed(sum_up_namespaces(connection, datetime.now(UTC)))
+    await connection.execute("VACUUM (ANALYZE) namespace_rollups")
+    rows = {table: await connection.fetchval(f"SELECT count(*) FROM {table}") for table in _TABLES}
+    size = await connection.fetchval(_SIZE)
+    alone = await asked_as_reader(settings, RUNS)
+    async with writing(settings) as times:
+        loaded = await asked_as_reader(settings, RUNS)
+    beside["questions"] = times.row()
+    held = await promises(connection)
+    before = rows["usage_samples"]
+    beside["retention"] = await retention(settings)
+    left = await connection.fetchval("SELECT count(*) FROM usage_samples")
+    await connection.close()
+    return {
+        "rows": rows,
+        "size": size,
+        "filled_s": filled,
+        "sums_of_namespaces": {"hours": hours, "first_s": first_s, "again_s": again_s},
+        "questions": alone,
+        "questions_beside_writers": loaded,
+        "writers_beside": beside,
+        "promises_s": held,
+        "retention": {"samples_before": before, "samples_left": left},
+    }
+
+
+def report(result: Row) -> list[str]:
+    """Prints the tables; returns the questions that were too slow."""
+    counts = ", ".join(f"{count:,} {table}" for table, count in result["rows"].items())
+    print(f"{counts}; {result['size']}; filled in {sum(result['filled_s'].values()):.0f} s")
+    print(f"\n{'':<52}{'rows':>6}{'first':>8}{'median':>8}{'max':>8}{'loaded':>8}  ms")
+    for title, row in result["questions"].items():
+        loaded = result["questions_beside_writers"][title]["median_ms"]
+        print(
+            f"{title[:51]:<52}{row['rows']:>6}{row['first_ms']:>8}{row['median_ms']:>8}"
+            f"{row['max_ms']:>8}{loaded:>8}"
+        )
+    print(
+        f"\n{'beside writers':<24}{'seconds':>8}{'grant p50':>11}{'p99':>7}{'max':>8}"
+        f"{'usage p50':>11}{'p99':>7}{'max':>8}{'refused':>9}"
+    )
+    for what, row in result["writers_beside"].items():
+        figures = [
+            row.get(f"{name}_{key}_ms", "-")
+            for name in ("grant", "usage")
+            for key in ("p50", "p99", "max")
+        ]
+        print(
+            f"{what:<24}{row.get('seconds', '-'):>8}{figures[0]:>11}{figures[1]:>7}"
+            f"{figures[2]:>8}{figures[3]:>11}{figures[4]:>7}{figures[5]:>8}{row['refused']:>9}"
+        )
+    sums = result["sums_of_namespaces"]
+    print(
+        f"\nsums of namespaces: {sums['hours']} hours in {sums['first_s']} s, "
+        f"then {sums['again_s']} s a round"
+    )
+    print(f"promises over the whole ledger: {sum(result['promises_s'].values()):.1f} s")
+    print(
+        "samples: {samples_before:,} before retention, {samples_left:,} left".format(
+            **result["retention"]
+        )
+    )
+    return [
+        title
+        for title, row in result["questions"].items()
+        if max(row["median_ms"], row["max_ms"]) > BUDGET_MS
+    ]
+
+
+def main() -> None:
+    """Measures, prints and writes."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--allocations", type=int, default=1_000_000)
+    parser.add_argument("--usage", type=int, default=10_000_000)
+    arguments = parser.parse_args()
+    where = machine()
+    print(", ".join(f"{name} {value}" for name, value in where.items()))
+    with tempfile.TemporaryDirectory(prefix="hami-bench-") as name:
+        folder = Path(name)
+        folder.chmod(0o755)
+        where["fdatasync_ms"] = round(fdatasync_ms(folder), 3)
+        plan = postgres.prepare(folder / "postgres", durable=True)
+        with running(plan, die_with_parent=True) as server:
+            settings = PostgresSettings(
+                dsn=SecretStr(server.value.url), command_timeout_s=600, pool_max=4
+            )
+            result = asyncio.run(measure(settings, arguments.allocations, arguments.usage))
+    slow = report(result)
+    RESULTS.parent.mkdir(exist_ok=True)
+    RESULTS.write_text(json.dumps({"machine": where, **result}, indent=2) + "\n")
+    if slow:
+        raise SystemExit(f"slower than {BUDGET_MS:.0f} ms: {'; '.join(slow)}")
+
+
+if __name__ == "__main__":
+    main()
