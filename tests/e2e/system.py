@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import httpx
+from hamicommon.db.invariants import INVARIANTS as INVARIANTS
 
 from tests.servers import psql
 
@@ -22,37 +23,6 @@ READY_TIMEOUT_S = 180.0
 WAIT_S = 30.0
 _POLL_S = 0.1
 MIB = 1024 * 1024
-
-# Every invariant is a query that must return nothing.
-INVARIANTS = {
-    "S1: a card holds more than it has": """
-        SELECT uuid FROM devices WHERE used_memory_mib > memory_mib
-            OR used_core_percent > core_percent OR used_slots > slots""",
-    "S1: a card's counters are not the sum of its live allocations": """
-        WITH shares AS (
-            SELECT x.allocation_id, x.device_uuid, x.role, count(*) AS slots,
-                   sum(x.memory_mib) AS sum_mib, max(x.memory_mib) AS max_mib,
-                   sum(x.core_percent) AS sum_core, max(x.core_percent) AS max_core
-            FROM allocation_devices x JOIN allocations a ON a.id = x.allocation_id
-            WHERE a.ended_at IS NULL GROUP BY 1, 2, 3),
-        footprints AS (
-            SELECT allocation_id, device_uuid,
-                   max(CASE role WHEN 'init' THEN 1 ELSE slots END) AS slots,
-                   max(CASE role WHEN 'init' THEN max_mib ELSE sum_mib END) AS memory_mib,
-                   max(CASE role WHEN 'init' THEN max_core ELSE sum_core END) AS core_percent
-            FROM shares GROUP BY 1, 2),
-        held AS (
-            SELECT device_uuid, sum(slots) AS slots, sum(memory_mib) AS memory_mib,
-                   sum(core_percent) AS core_percent FROM footprints GROUP BY 1)
-        SELECT d.uuid FROM devices d LEFT JOIN held h ON h.device_uuid = d.uuid
-        WHERE (d.used_slots, d.used_memory_mib, d.used_core_percent) IS DISTINCT FROM
-              (coalesce(h.slots, 0), coalesce(h.memory_mib, 0), coalesce(h.core_percent, 0))""",
-    "S2: a pod has two live allocations": """
-        SELECT pod_uid FROM allocations WHERE ended_at IS NULL GROUP BY 1 HAVING count(*) > 1""",
-    "S6: a pod's history has a gap": """
-        SELECT pod_uid FROM allocation_events GROUP BY 1
-        HAVING count(*) <> max(sequence) OR min(sequence) <> 1""",
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
