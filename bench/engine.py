@@ -1,7 +1,8 @@
-"""The placement engine alone: one container, one card, on clusters of 8 cards per node.
+"""The placement engine alone, on clusters of up to 5000 nodes.
 
-Prints p50 and p99 of `decide` for each size, beside a plain-loop model of the same rules in the
-same run, and writes bench/results/engine.json. No server is involved; `/filter` is benched apart.
+Prints p50 and p99 of `decide` for each size, beside the reference model on the same cluster, and
+writes bench/results/engine.json: slices of NVIDIA cards on 8 cards per node, then requests that a
+vendor's chooser answers node by node. No server is involved; `/filter` is benched apart.
 """
 
 from __future__ import annotations
@@ -10,70 +11,68 @@ import argparse
 import json
 import os
 import platform
-import random
 import time
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from hamicommon.domain.devices import DeviceUsage
 from hamicommon.domain.ids import NodeName
-from hamicommon.domain.requests import PodRequest, Policy
+from hamicommon.k8s.resources import pod_request
 from hamicommon.placement.place import decide
-from hamicommon.placement.view import CardState, ClusterView
 
-from tests.reference import model, node_scores
-from tests.reference.inventory import Card
-from tests.reference.inventory import card as model_card
-from tests.reference.requests import request as model_request
-from tests.unit.hamicommon.placement import clusters
+from bench.clusters import KINDS, PODS_PER_NODE, Cluster, cluster
+from tests.reference import model
+from tests.reference.node_scores import node_score, vendor_score
+from tests.reference.requests import requests_of
+from tests.unit.hamicommon.simulation.objects import every_vendor
 
 RESULTS = Path(__file__).parent / "results" / "engine.json"
-CARDS = 8
 SIZES = (100, 400, 1000, 5000)
-PODS_PER_NODE = 32
-"""Of 8 GiB, 10 % of the cores and one of ten slots each: 40 % of everything is granted."""
+CHOOSER_SIZES = (100, 1000)
 BUDGET_MS = {1000: 1.0, 5000: 3.0}
-"""p50 of one decision that finds a node."""
+"""p50 of one decision that finds a node for a slice of an NVIDIA card."""
+CHOOSER_BUDGET_MS = 25.0
+"""The same at 1000 nodes for what a vendor's chooser must be asked of every node."""
 
-REQUESTS: dict[str, PodRequest] = {
-    "fits": clusters.pod(clusters.cards(memory_mib=4096, core_percent=10)),
-    "fits nowhere": clusters.pod(clusters.cards(memory_mib=90_000)),
-    "two containers": clusters.pod(
-        clusters.cards(memory_mib=4096, core_percent=10), clusters.cards(memory_mib=2048)
-    ),
+VENDORS = every_vendor()
+Limits = dict[str, str]
+
+SLICES: dict[str, list[Limits]] = {
+    "fits": [{"gpu": "1", "gpumem": "4096", "gpucores": "10"}],
+    "fits nowhere": [{"gpu": "1", "gpumem": "90000"}],
+    "two containers": [
+        {"gpu": "1", "gpumem": "4096", "gpucores": "10"},
+        {"gpu": "1", "gpumem": "2048"},
+    ],
+}
+CHOSEN: dict[str, tuple[str, Limits]] = {
+    "1 Neuron core": ("neuron", {"aws.amazon.com/neuroncore": "1"}),
+    "4 Neuron devices": ("neuron", {"aws.amazon.com/neuron": "4"}),
+    "4 chips 910B3": ("910b3", {"huawei.com/Ascend910B3": "4"}),
+    "4 chips 910C": ("910c", {"huawei.com/Ascend910C": "4"}),
+    "4 XPUs": ("kunlun", {"kunlunxin.com/xpu": "4"}),
+    "2 vXPUs": ("vxpu", {"kunlunxin.com/vxpu": "2", "kunlunxin.com/vxpu-memory": "24576"}),
+    "4 Vastai dies": ("vastai", {"vastaitech.com/va": "4"}),
 }
 
 
-def cluster(nodes: int, seed: int) -> dict[NodeName, list[DeviceUsage]]:
-    """Nodes of 80 GiB cards with `PODS_PER_NODE` slices of 8 GiB each, on cards at random."""
-    chance = random.Random(seed)
-    found: dict[NodeName, list[DeviceUsage]] = {}
-    for number in range(nodes):
-        held = [0] * CARDS
-        for _ in range(PODS_PER_NODE):
-            held[chance.randrange(CARDS)] += 1
-        found[NodeName(f"node-{number:04}")] = [
-            clusters.card(
-                f"GPU-{number:04}-{index}",
-                index=index,
-                memory_mib=81920,
-                numa=index // 4,
-                used=(min(n, 10), min(n, 10) * 8192, min(n, 10) * 10),
-            )
-            for index, n in enumerate(held)
-        ]
-    return found
-
-
-def view_of(nodes: dict[NodeName, list[DeviceUsage]]) -> ClusterView:
-    """The same as the engine sees it."""
-    view = ClusterView()
-    for name, usages in nodes.items():
-        view.set_node(name, [CardState(usage, 1) for usage in usages])
-    return view
+def pod(containers: list[Limits], policy: str) -> dict[str, Any]:
+    """A pod with these limits."""
+    return {
+        "metadata": {
+            "name": "pod",
+            "namespace": "default",
+            "uid": "uid",
+            "annotations": {"hami.io/node-scheduler-policy": policy},
+        },
+        "spec": {
+            "containers": [
+                {"name": f"c{number}", "resources": {"limits": limits}}
+                for number, limits in enumerate(containers)
+            ]
+        },
+    }
 
 
 def timed(call: Callable[[], object], runs: int) -> dict[str, float]:
@@ -89,108 +88,89 @@ def timed(call: Callable[[], object], runs: int) -> dict[str, float]:
     return {"p50_ms": round(float(p50), 4), "p99_ms": round(float(p99), 4)}
 
 
-ModelNodes = dict[str, list[Card]]
+def model_answer(
+    nodes: dict[NodeName, Any], asked: dict[str, Any]
+) -> tuple[str | None, list[list[str]]]:
+    """The node that the reference model chooses, and the cards per container."""
+    containers, annotations = requests_of(asked), asked["metadata"]["annotations"]
+    scores: dict[str, float] = {}
+    found: dict[str, model.Slots] = {}
+    for name, (node, cards) in nodes.items():
+        slots, reason = model.on_node(node, cards, containers, annotations)
+        if not reason:
+            found[name] = slots
+            own = vendor_score(node, cards, slots, annotations)
+            scores[name] = float(node_score(cards)) + own
+    chosen = model.choose(scores, annotations)
+    if chosen is None:
+        return None, []
+    return chosen, [[each["card"]["id"] for each in picks] for _, picks in found[chosen]]
 
 
-def model_nodes(nodes: dict[NodeName, list[DeviceUsage]]) -> ModelNodes:
-    """The same as the reference model sees it."""
-    return {
-        name: [
-            model_card(
-                each.device.vendor,
-                each.device.uuid,
-                each.device.index,
-                count=each.device.slots,
-                mem=each.device.memory_mib,
-                core=each.device.core_percent,
-                numa=each.device.numa,
-                type=each.device.type,
-                used=each.used_slots,
-                used_mem=each.used_memory_mib,
-                used_core=each.used_core_percent,
-            )
-            for each in usages
-        ]
-        for name, usages in nodes.items()
-    }
-
-
-def plain_loop(request: PodRequest, nodes: ModelNodes) -> str | None:
-    """The reference model's choice, which looks at every card of every node for every pod."""
-    containers = [
-        (
-            str(container.role),
-            [
-                model_request(
-                    each.vendor, each.count, memory=each.memory_mib, cores=each.core_percent
-                )
-                for each in container.requests
-            ],
-        )
-        for container in request.containers
-    ]
-    annotations = {"hami.io/node-scheduler-policy": request.policy.node}
-    node: dict[str, Any] = {"metadata": {}}
-    fit = {
-        name: float(node_scores.node_score(cards))
-        for name, cards in nodes.items()
-        if not model.on_node(node, cards, containers, annotations)[1]
-    }
-    return model.choose(fit, annotations)
-
-
-def measure(runs: int) -> list[dict[str, Any]]:
+def measure(runs: int) -> Iterator[dict[str, Any]]:
     """One row per size, request and node policy."""
-    rows = []
     for size in SIZES:
-        nodes = cluster(size, seed=size)
-        view, plain = view_of(nodes), model_nodes(nodes)
-        for label, base in REQUESTS.items():
-            for policy in ("binpack", "spread"):
-                request = replace(base, policy=Policy(node=policy))
-                row = {"nodes": size, "request": label, "policy": policy}
-                rows.append(row | compared(request, view, plain, runs))
-    return rows
+        held = cluster(KINDS["nvidia"], size, seed=size)
+        for label, containers in SLICES.items():
+            named = [{f"nvidia.com/{k}": v for k, v in each.items()} for each in containers]
+            yield from compared(held, label, named, runs)
+    for size in CHOOSER_SIZES:
+        for label, (kind, limits) in CHOSEN.items():
+            held = cluster(KINDS[kind], size, seed=size)
+            yield from compared(held, label, [limits], max(runs // 20, 5))
 
 
 def compared(
-    request: PodRequest, view: ClusterView, nodes: ModelNodes, runs: int
-) -> dict[str, float]:
-    """Times of the engine and of the model, which must choose the same node."""
-    names = tuple(map(NodeName, nodes))
-    chosen = decide(request, view, candidates=names).placement
-    if (chosen.node if chosen else None) != plain_loop(request, nodes):
-        raise SystemExit(f"the engine and the model disagree on {request}")
-    engine = timed(lambda: decide(request, view, candidates=names), runs)
-    plain = timed(lambda: plain_loop(request, nodes), max(runs // 100, 3))
-    return engine | {
-        "plain_p50_ms": plain["p50_ms"],
-        "times_faster": round(plain["p50_ms"] / engine["p50_ms"], 1),
-    }
+    held: Cluster, label: str, containers: list[Limits], runs: int
+) -> Iterator[dict[str, Any]]:
+    """Times of the engine and of the model, which must choose the same node and cards."""
+    view, nodes = held.view(VENDORS), held.model()
+    names = tuple(nodes)
+    for policy in ("binpack", "spread"):
+        asked = pod(containers, policy)
+        request = pod_request(asked, VENDORS)
+        placed = decide(request, view, candidates=names).placement
+        start = time.perf_counter()
+        expected = model_answer(nodes, asked)
+        model_ms = (time.perf_counter() - start) * 1000
+        cards = [[share.uuid for share in c.shares] for c in placed.containers] if placed else []
+        if (placed.node if placed else None, cards) != expected:
+            raise SystemExit(f"engine and model disagree on {label}, {policy}: {expected}")
+
+        def run() -> None:
+            decide(request, view, candidates=names)  # noqa: B023
+
+        times = timed(run, runs)
+        yield (
+            {"nodes": len(names), "request": label, "policy": policy}
+            | times
+            | {
+                "model_ms": round(model_ms, 1),
+                "times_faster": round(model_ms / times["p50_ms"], 1),
+            }
+        )
 
 
-def growth(rows: list[dict[str, Any]]) -> list[str]:
-    """By request and policy, how p50 grows from the smallest to the largest cluster, and budgets.
+def growth(rows: list[dict[str, Any]]) -> Iterator[str]:
+    """How p50 grows from the smallest to the largest cluster, and what is over its budget.
 
     "fits nowhere" has no budget here: it makes the reason of every node.
     """
-    found = []
-    for label in REQUESTS:
+    for label in (*SLICES, *CHOSEN):
         for policy in ("binpack", "spread"):
             p50 = {
                 row["nodes"]: row["p50_ms"]
                 for row in rows
                 if (row["request"], row["policy"]) == (label, policy)
             }
-            times = round(p50[SIZES[-1]] / p50[SIZES[0]], 1)
-            line = f"{label}, {policy}: p50 x {times} from {SIZES[0]} to {SIZES[-1]} nodes"
-            if label == "fits":
-                line += "".join(
-                    f"; {size} nodes {p50[size]} ms of {budget}"
-                    for size, budget in BUDGET_MS.items()
-                )
-            found.append(line)
-    return found
+            times = round(p50[max(p50)] / p50[min(p50)], 1)
+            line = f"{label}, {policy}: p50 x {times} from {min(p50)} to {max(p50)} nodes"
+            budget = BUDGET_MS if label == "fits" else {}
+            if label in CHOSEN:
+                budget = {1000: CHOOSER_BUDGET_MS}
+            yield line + "".join(
+                f"; {size} nodes {p50[size]} ms of {most}" for size, most in budget.items()
+            )
 
 
 def machine() -> dict[str, Any]:
@@ -216,12 +196,12 @@ def main() -> None:
     """Measures, prints the table and writes the results."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--runs", type=int, default=500)
-    rows, where = measure(parser.parse_args().runs), machine()
+    rows, where = list(measure(parser.parse_args().runs)), machine()
     print(", ".join(f"{name} {value}" for name, value in where.items()))
-    print(f"{CARDS} cards and {PODS_PER_NODE} placed pods per node, all nodes are candidates\n")
+    print(f"8 NVIDIA cards and {PODS_PER_NODE} placed pods per node, all nodes are candidates\n")
     columns = list(rows[0])
     for row in [dict(zip(columns, columns, strict=True)), *rows]:
-        print("  ".join(f"{row[name]!s:>14}" for name in columns))
+        print("  ".join(f"{row[name]!s:>16}" for name in columns))
     print()
     print(*growth(rows), sep="\n")
     RESULTS.parent.mkdir(exist_ok=True)
