@@ -214,6 +214,11 @@ def type_codes(models: Sequence[GpuDevice | None], vendor: str, selection: Selec
     return np.array([_type_code(model, vendor, selection) for model in models], np.uint8)
 
 
+def typed_as(models: Sequence[GpuDevice | None], word: str) -> Bools:
+    """By model: whether the card's type is just the vendor's word."""
+    return np.array([model is not None and model.type == word for model in models], np.bool_)
+
+
 def _type_code(model: GpuDevice | None, vendor: str, selection: Selection) -> Rule:
     if model is None or model.vendor != vendor:
         return Rule.NO_CARD

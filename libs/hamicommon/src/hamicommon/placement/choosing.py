@@ -1,0 +1,172 @@
+"""What one request finds on every node, and which slices the nodes then give.
+
+Whether a node fits is counted on arrays (`judging.py`), or asked of the vendor's chooser where that
+decides (`asking.py`). Which cards are taken is asked only where it is wanted: the standard choices
+are in `picking.py`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from hamicommon.domain.requests import PodRequest, Selection
+from hamicommon.placement import ordering, picking
+from hamicommon.placement.asking import Asked, Asking, place_of
+from hamicommon.placement.cards import Bools, Cards, Int
+from hamicommon.placement.judging import typed_as
+from hamicommon.placement.picks import Picks
+from hamicommon.placement.vendor_rules import Chosen
+
+
+@dataclass(slots=True)
+class Stock:
+    """The cards as a container meets them, and the order in which the one before left them."""
+
+    cards: Cards
+    order: Int | None = None
+    spent: list[Picks] = field(default_factory=list)
+
+    def narrow(self, kept: Int) -> None:
+        """Leaves only the given rows."""
+        self.cards = self.cards.take(kept)
+        if self.order is not None:
+            self.order = self.order[kept]
+
+
+class Choice:
+    """What one request finds on every row, and which slices the rows then give."""
+
+    def __init__(
+        self,
+        asking: Asking,
+        stock: Stock,
+        request: PodRequest,
+        selection: Selection,
+        *,
+        pick: bool,
+    ) -> None:
+        self._asking = asking
+        self._stock = stock
+        self._request = request
+        self._selection = selection
+        self.asked = Asked()
+        self.order: Int | None = None
+        """(rows, places); made where it is needed of all rows."""
+        self._walk: picking.NumaWalk | None = None
+        ask, cards = asking.ask, stock.cards
+        if pick or selection.numa_bind:
+            self.order = self._order(slice(None))
+        self._fitting = ask.fits(cards)
+        self.found: Int = self._fitting.sum(axis=1)
+        """(rows,): cards that can be had; of the last NUMA group where bound to one."""
+        if selection.numa_bind:
+            assert self.order is not None
+            self._walk = picking.walk_numa(
+                ask.judge(cards),
+                self.order,
+                cards.numa,
+                ask.request.count,
+                all_of=self._by_topology,
+            )
+            self.found = self._walk.found
+        self.fits: Bools = self.found >= ask.request.count
+        self._special = asking.rows_that_need_it()
+        self._decided = ask.rules.decides(ask.request, selection)
+        if self._decided and self._special.any():
+            self._let_decide(np.flatnonzero(self._special))
+
+    @property
+    def dropped(self) -> Int | None:
+        """(rows,): picks dropped by NUMA grouping."""
+        return None if self._walk is None else self._walk.dropped
+
+    @property
+    def _by_topology(self) -> bool:
+        return "topology-aware" in self._request.policy.gpu
+
+    def _let_decide(self, positions: Int) -> None:
+        order = self._order(positions) if self.order is None else self.order[positions]
+        self._asking.ask_all(positions, order, self.asked)
+        for position in positions.tolist():
+            self.fits[position] = isinstance(self.asked.answers[position], Chosen)
+
+    def _order(self, rows: Int | slice) -> Int:
+        stock, policy, request = self._stock, self._request.policy, self._asking.ask.request
+        cards = stock.cards.take(rows)
+        counted = typed_as(self._asking.view.models, request.vendor)
+        scores = ordering.card_scores(cards, policy.weights, request, counted)
+        prior = None if stock.order is None else stock.order[rows]
+        numa_first = policy.numa_first or self._selection.numa_bind
+        return ordering.order(cards, scores, policy, numa_first, prior)
+
+    def picks(self, kept: Int, container: int) -> Picks:
+        """What the rows `kept` give."""
+        assert self.order is not None
+        count, view = self._asking.ask.request.count, self._asking.view
+        if not self._special[kept].any():
+            return self._standard(self._places(kept, count), kept, container)
+        missing = kept[self._special[kept]] if not self._decided else kept[:0]
+        self._asking.ask_all(missing, self.order[missing], self.asked)
+        chosen = [self._chosen(position) for position in kept.tolist()]
+        plain = np.array([answer is None for answer in chosen])
+        places = np.zeros((len(kept), count), np.int64)
+        if plain.any():
+            places[plain] = self._places(kept[plain], count)
+        picks = self._standard(places, kept, container)
+        picks.chosen = chosen
+        for number, answer in enumerate(chosen):
+            if answer is not None:
+                uuids = view.uuids(int(self._asking.rows[kept[number]]))
+                picks.places[number] = [place_of(share.uuid, uuids) for share in answer.shares]
+                picks.memory[number] = [share.memory_mib for share in answer.shares]
+                picks.core[number] = [share.core_percent for share in answer.shares]
+                picks.slots[number] = [share.slots for share in answer.shares]
+        return picks
+
+    def _chosen(self, position: int) -> Chosen | None:
+        answer = self.asked.answers.get(position)
+        if answer is not None and not isinstance(answer, Chosen):
+            vendor = self._asking.ask.request.vendor
+            raise ValueError(f"the chooser of {vendor} refused a node with enough cards: {answer}")
+        return answer
+
+    def _standard(self, places: Int, kept: Int, container: int) -> Picks:
+        """The slices at these places, each as much as the vendor's `need` says."""
+        ask, cards = self._asking.ask, self._stock.cards
+
+        def amount(on_cards: Int | int) -> Int:
+            if isinstance(on_cards, int):
+                return np.full(places.shape, on_cards, np.int64)
+            return np.take_along_axis(on_cards[kept], places, axis=1)
+
+        return Picks(
+            container=container,
+            vendor=ask.request.vendor,
+            places=places,
+            memory=amount(ask.need.memory_on(cards)),
+            core=amount(ask.need.core_on(cards)),
+            slots=amount(ask.need.slots_on(cards)),
+        )
+
+    def _places(self, kept: Int, count: int) -> Int:
+        """(kept, count): places of the rows that the standard loop serves."""
+        assert self.order is not None
+        if self._walk is None and not self._by_topology:
+            return picking.first_that_fit(self._fitting[kept], self.order[kept], count)
+        if not self._by_topology:
+            assert self._walk is not None
+            return self._walk.places[kept, :count]
+        rows = [self._best_connected(position, count) for position in kept.tolist()]
+        return np.array(rows, np.int64).reshape(len(kept), count)
+
+    def _best_connected(self, position: int, count: int) -> tuple[int, ...]:
+        if self._walk is None:
+            assert self.order is not None
+            walked = self.order[position, ::-1]
+            fitting = walked[self._fitting[position, walked]]
+        else:
+            fitting = self._walk.places[position, : self._walk.found[position]]
+        pairs = self._asking.view.pair_matrix(int(self._asking.rows[position]))
+        return picking.best_connected(tuple(fitting.tolist()), count, pairs)
