@@ -18,9 +18,13 @@ from hamicommon.domain.requests import Selection
 from hamicommon.placement.cards import Bools, Cards, Codes, Int
 from hamicommon.placement.judging import Ask
 from hamicommon.placement.picks import Picks, Shares
-from hamicommon.placement.rules import Rule
+from hamicommon.placement.rules import RULES, Rule
 from hamicommon.placement.vendor_rules import Chosen, NodeAsk, NotChosen
 from hamicommon.placement.view import ClusterView
+
+
+_NO_CARD = int(Rule.NO_CARD)
+"""As plain number: comparing with the enumeration is what asking a large cluster spent most on."""
 
 
 @dataclass(slots=True)
@@ -44,7 +48,7 @@ class Asked:
                 replace(usage, used_slots=0, used_memory_mib=0, used_core_percent=0, holdings=())
                 for usage in question.cards
             ),
-            rules=tuple(Rule(code) for code in codes[list(places)].tolist()),
+            rules=tuple([RULES[code] for code in codes[list(places)].tolist()]),
         )
         return isinstance(ask.rules.chooser(idle), Chosen)
 
@@ -79,15 +83,11 @@ class Asking:
         """Asks about the rows at `positions`; `order` has one row per position."""
         if not len(positions):
             return
-        codes = self.ask.take(positions).judge(self.cards.take(positions))
-        for number, position in enumerate(positions.tolist()):
-            places = tuple(
-                place
-                for place in order[number, ::-1].tolist()
-                if codes[number, place] != Rule.NO_CARD
-            )
-            question = self._question(position, places, codes[number])
-            assert self.ask.rules.chooser is not None
+        codes = self.ask.take(positions).judge(self.cards.take(positions)).tolist()
+        walks = order[:, ::-1].tolist()
+        for position, walk, rules in zip(positions.tolist(), walks, codes, strict=True):
+            places = tuple([place for place in walk if rules[place] != _NO_CARD])
+            question = self._question(position, places, rules)
             into.questions[position] = (question, places)
             into.answers[position] = self._answer(question, len(places))
 
@@ -104,7 +104,7 @@ class Asking:
             )
         return answer
 
-    def _question(self, position: int, places: tuple[int, ...], codes: Codes) -> NodeAsk:
+    def _question(self, position: int, places: tuple[int, ...], codes: Sequence[int]) -> NodeAsk:
         row = int(self.rows[position])
         usages, vendor = self.view.usages(row), self.ask.request.vendor
         earlier = tuple(
@@ -117,8 +117,8 @@ class Asking:
             request=self.ask.request,
             selection=self.selection,
             policies=self.policies,
-            cards=tuple(_met(usages[place], earlier) for place in places),
-            rules=tuple(Rule(code) for code in codes[list(places)].tolist()),
+            cards=tuple([_met(usages[place], earlier) for place in places]),
+            rules=tuple([RULES[codes[place]] for place in places]),
             earlier=earlier,
             pairs=self.view.pairs(row),
         )
@@ -126,6 +126,8 @@ class Asking:
 
 def _met(usage: DeviceUsage, earlier: Shares) -> DeviceUsage:
     """The card with the slices that earlier containers took of it."""
+    if not earlier:
+        return usage
     mine = [share for share in earlier if share.uuid == usage.device.uuid]
     if not mine:
         return usage

@@ -35,6 +35,9 @@ class Rule(IntEnum):
     """Not a card of the vendor asked for, or an empty place of the table."""
 
 
+RULES = {rule.value: rule for rule in Rule}
+"""By number; quicker than asking the enumeration."""
+
 REASONS = {
     Rule.NOT_HEALTHY: "CardNotHealth",
     Rule.CORDONED: "CardCordoned",
