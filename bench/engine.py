@@ -2,7 +2,8 @@
 
 Prints p50 and p99 of `decide` for each size, beside the reference model on the same cluster, and
 writes bench/results/engine.json: slices of NVIDIA cards on 8 cards per node, then requests that a
-vendor's chooser answers node by node. No server is involved; `/filter` is benched apart.
+vendor's chooser answers node by node. One node changes between two decisions; `first` is a decision
+on a shape of pod that is new. No server is involved; `/filter` is benched apart.
 """
 
 from __future__ import annotations
@@ -13,13 +14,17 @@ import os
 import platform
 import time
 from collections.abc import Callable, Iterator
+from itertools import count
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from hamicommon.domain.ids import NodeName
+from hamicommon.domain.requests import PodRequest
 from hamicommon.k8s.resources import pod_request
 from hamicommon.placement.place import decide
+from hamicommon.placement.remembering import Memory
+from hamicommon.placement.view import ClusterView
 
 from bench.clusters import KINDS, PODS_PER_NODE, Cluster, cluster
 from tests.reference import model
@@ -75,12 +80,15 @@ def pod(containers: list[Limits], policy: str) -> dict[str, Any]:
     }
 
 
-def timed(call: Callable[[], object], runs: int) -> dict[str, float]:
-    """p50 and p99 in milliseconds."""
+def timed(
+    call: Callable[[], object], runs: int, *, between: Callable[[], object] = int
+) -> dict[str, float]:
+    """p50 and p99 in milliseconds; what happens `between` the calls is not counted."""
     for _ in range(min(runs, 10)):
         call()
     times = []
     for _ in range(runs):
+        between()
         start = time.perf_counter()
         call()
         times.append((time.perf_counter() - start) * 1000)
@@ -120,12 +128,34 @@ def measure(runs: int) -> Iterator[dict[str, Any]]:
             yield from compared(held, label, [limits], max(runs // 20, 5))
 
 
+def first_ms(call: Callable[[], object], view: ClusterView) -> float:
+    """p50 of a decision on a shape of pod that never came before."""
+
+    def forgetful() -> None:
+        view.memory = Memory()
+        call()
+
+    return timed(forgetful, 5)["p50_ms"]
+
+
 def compared(
     held: Cluster, label: str, containers: list[Limits], runs: int
 ) -> Iterator[dict[str, Any]]:
     """Times of the engine and of the model, which must choose the same node and cards."""
     view, nodes = held.view(VENDORS), held.model()
-    names = tuple(nodes)
+    names, versions = tuple(nodes), count(2)
+
+    def commit() -> None:
+        """One node changes, as it does when the decision before is written down."""
+        usage, _ = view.cards(names[0])[0]
+        view.apply(
+            usage.device.uuid,
+            slots=usage.used_slots,
+            memory_mib=usage.used_memory_mib,
+            core_percent=usage.used_core_percent,
+            version=next(versions),
+        )
+
     for policy in ("binpack", "spread"):
         asked = pod(containers, policy)
         request = pod_request(asked, VENDORS)
@@ -137,14 +167,15 @@ def compared(
         if (placed.node if placed else None, cards) != expected:
             raise SystemExit(f"engine and model disagree on {label}, {policy}: {expected}")
 
-        def run() -> None:
-            decide(request, view, candidates=names)  # noqa: B023
+        def run(request: PodRequest = request) -> None:
+            decide(request, view, candidates=names)
 
-        times = timed(run, runs)
+        times = timed(run, runs, between=commit)
         yield (
             {"nodes": len(names), "request": label, "policy": policy}
             | times
             | {
+                "first_ms": round(first_ms(run, view), 4),
                 "model_ms": round(model_ms, 1),
                 "times_faster": round(model_ms / times["p50_ms"], 1),
             }

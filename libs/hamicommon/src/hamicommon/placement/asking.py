@@ -1,70 +1,63 @@
 """Puts a request to a vendor's chooser, node by node, where its choice is wanted.
 
-`Spent` is what the pod's earlier containers took of a node's cards; with it the chooser meets the
-cards as the container will.
+What the pod's earlier containers took of a node's cards (`spent`) is on them when the chooser meets
+them, as the container will. What it says is kept in `asked.py`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from hamicommon.domain.devices import DeviceUsage
-from hamicommon.domain.ids import GpuUuid
-from hamicommon.domain.requests import Selection
-from hamicommon.placement.cards import Bools, Cards, Codes, Int
-from hamicommon.placement.judging import Ask
+from hamicommon.domain.requests import Policy, Selection
+from hamicommon.placement import ordering
+from hamicommon.placement.cards import Bools, Cards, Int
+from hamicommon.placement.judging import Ask, typed_as
 from hamicommon.placement.picks import Picks, Shares
+from hamicommon.placement.remembering import Answers
 from hamicommon.placement.rules import RULES, Rule
 from hamicommon.placement.vendor_rules import Chosen, NodeAsk, NotChosen
 from hamicommon.placement.view import ClusterView
 
-
 _NO_CARD = int(Rule.NO_CARD)
-"""As plain number: comparing with the enumeration is what asking a large cluster spent most on."""
+"""A plain number: comparing with the enumeration took most of the time on a large cluster."""
 
 
-@dataclass(slots=True)
-class Asked:
-    """The rows whose chooser was asked, by position, with what it was asked and what it said."""
+class Question(NamedTuple):
+    """What a chooser is asked of one node."""
 
-    questions: dict[int, tuple[NodeAsk, tuple[int, ...]]] = field(default_factory=dict)
-    """With the places of `NodeAsk.cards`."""
-    answers: dict[int, Chosen | NotChosen] = field(default_factory=dict)
-
-    def fits_when_idle(self, position: int, codes: Codes, ask: Ask) -> bool:
-        """Whether the node would take the request with nothing granted on its cards.
-
-        `codes`: (places,), the rules of the node's cards when they are idle.
-        """
-        question, places = self.questions[position]
-        assert ask.rules.chooser is not None
-        idle = replace(
-            question,
-            cards=tuple(
-                replace(usage, used_slots=0, used_memory_mib=0, used_core_percent=0, holdings=())
-                for usage in question.cards
-            ),
-            rules=tuple([RULES[code] for code in codes[list(places)].tolist()]),
-        )
-        return isinstance(ask.rules.chooser(idle), Chosen)
+    ask: NodeAsk
+    places: tuple[int, ...]
+    """Of `ask.cards`."""
 
 
 @dataclass(slots=True, kw_only=True)
 class Asking:
-    """Asks the chooser of one request about nodes of the walk."""
+    """One request, ready to be put to the nodes of the walk."""
 
     ask: Ask
     selection: Selection
-    policies: tuple[str, ...]
+    policy: Policy
     view: ClusterView
     rows: Int
     cards: Cards
+    prior: Int | None
+    """(rows, places): the order in which the container before left the cards."""
     spent: Sequence[Picks]
     """By the pod's earlier containers, on the same cards."""
+
+    def order(self, positions: Int | slice) -> Int:
+        """(positions, places): places from the least to the most preferred."""
+        cards, request = self.cards.take(positions), self.ask.request
+        counted = typed_as(self.view.models, request.vendor)
+        scores = ordering.card_scores(cards, self.policy.weights, request, counted)
+        prior = None if self.prior is None else self.prior[positions]
+        numa_first = self.policy.numa_first or self.selection.numa_bind
+        return ordering.order(cards, scores, self.policy, numa_first, prior)
 
     def rows_that_need_it(self) -> Bools:
         """(rows,): where the vendor wants the chooser asked."""
@@ -79,20 +72,62 @@ class Asking:
         needed: Bools = applies[makeups]
         return needed
 
-    def ask_all(self, positions: Int, order: Int, into: Asked) -> None:
-        """Asks about the rows at `positions`; `order` has one row per position."""
-        if not len(positions):
-            return
-        codes = self.ask.take(positions).judge(self.cards.take(positions)).tolist()
-        walks = order[:, ::-1].tolist()
-        for position, walk, rules in zip(positions.tolist(), walks, codes, strict=True):
-            places = tuple([place for place in walk if rules[place] != _NO_CARD])
-            question = self._question(position, places, rules)
-            into.questions[position] = (question, places)
-            into.answers[position] = self._answer(question, len(places))
+    def answers(self) -> Answers:
+        """Where answers are kept: what earlier containers took makes the question unlike others."""
+        if self.spent:
+            return Answers(self.view.room)
+        # Whatever the pod's policy about nodes is.
+        shape: Hashable = (self.ask.request, self.selection, replace(self.policy, node=""))
+        return self.view.memory.answers(shape, self.view.room)
 
-    def _answer(self, question: NodeAsk, cards: int) -> Chosen | NotChosen:
-        rules, count = self.ask.rules, self.ask.request.count
+    def has_cards_left_out(self, positions: Int) -> Bools:
+        """(positions,): where the caller left cards out, so that the answer holds for now only."""
+        if self.ask.taken is None:
+            return np.zeros(len(positions), np.bool_)
+        return np.asarray(self.ask.taken[positions].any(axis=1))
+
+    def questions(self, positions: Int, order: Int | None) -> list[Question]:
+        """One for each row at `positions`; `order` as from `order`, if it is known."""
+        if not len(positions):
+            return []
+        walks = self.order(positions) if order is None else order
+        codes = self.ask.take(positions).judge(self.cards.take(positions))
+        return [
+            self._question(position, walk, rules)
+            for position, walk, rules in zip(
+                positions.tolist(), walks[:, ::-1].tolist(), codes.tolist(), strict=True
+            )
+        ]
+
+    def _question(self, position: int, walk: list[int], codes: list[int]) -> Question:
+        row = int(self.rows[position])
+        usages, vendor = self.view.usages(row), self.ask.request.vendor
+        places = tuple([place for place in walk if codes[place] != _NO_CARD])
+        earlier = tuple(
+            [
+                share
+                for picks in self.spent
+                if picks.vendor == vendor
+                for share in picks.shares(position, usages, self.view)
+            ]
+        )
+        asked = NodeAsk(
+            request=self.ask.request,
+            selection=self.selection,
+            policies=self.policy.gpu,
+            cards=tuple([_met(usages[place], earlier) for place in places]),
+            rules=tuple([RULES[codes[place]] for place in places]),
+            earlier=earlier,
+            pairs=self.view.pairs(row),
+        )
+        return Question(asked, places)
+
+    def answer(self, question: NodeAsk) -> Chosen | NotChosen:
+        """What the chooser says.
+
+        Raises: ValueError when it gives another number of slices than was asked for.
+        """
+        rules, count, cards = self.ask.rules, self.ask.request.count, len(question.cards)
         if count > cards and not rules.reuses_card:
             return NotChosen(reasons={}, total=cards)
         assert rules.chooser is not None
@@ -103,25 +138,6 @@ class Asking:
                 f"{count} were asked for"
             )
         return answer
-
-    def _question(self, position: int, places: tuple[int, ...], codes: Sequence[int]) -> NodeAsk:
-        row = int(self.rows[position])
-        usages, vendor = self.view.usages(row), self.ask.request.vendor
-        earlier = tuple(
-            share
-            for picks in self.spent
-            if picks.vendor == vendor
-            for share in picks.shares(position, usages, self.view)
-        )
-        return NodeAsk(
-            request=self.ask.request,
-            selection=self.selection,
-            policies=self.policies,
-            cards=tuple([_met(usages[place], earlier) for place in places]),
-            rules=tuple([RULES[codes[place]] for place in places]),
-            earlier=earlier,
-            pairs=self.view.pairs(row),
-        )
 
 
 def _met(usage: DeviceUsage, earlier: Shares) -> DeviceUsage:
@@ -139,11 +155,3 @@ def _met(usage: DeviceUsage, earlier: Shares) -> DeviceUsage:
         used_core_percent=usage.used_core_percent + sum(share.core_percent for share in mine),
         holdings=(*usage.holdings, *details),
     )
-
-
-def place_of(uuid: GpuUuid, uuids: Sequence[GpuUuid]) -> int:
-    """Where a chosen card is.
-
-    Raises: ValueError when the chooser named a card that the node has not.
-    """
-    return uuids.index(uuid)

@@ -1,8 +1,8 @@
 """What one request finds on every node, and which slices the nodes then give.
 
 Whether a node fits is counted on arrays (`judging.py`), or asked of the vendor's chooser where that
-decides (`asking.py`). Which cards are taken is asked only where it is wanted: the standard choices
-are in `picking.py`.
+decides (`asking.py`, `asked.py`). Which cards are taken is asked only where it is wanted; the
+standard choices are in `picking.py`.
 """
 
 from __future__ import annotations
@@ -11,13 +11,11 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from hamicommon.domain.requests import PodRequest, Selection
-from hamicommon.placement import ordering, picking
-from hamicommon.placement.asking import Asked, Asking, place_of
+from hamicommon.placement import picking
+from hamicommon.placement.asked import Asked
+from hamicommon.placement.asking import Asking
 from hamicommon.placement.cards import Bools, Cards, Int
-from hamicommon.placement.judging import typed_as
 from hamicommon.placement.picks import Picks
-from hamicommon.placement.vendor_rules import Chosen
 
 
 @dataclass(slots=True)
@@ -41,23 +39,17 @@ class Choice:
     def __init__(
         self,
         asking: Asking,
-        stock: Stock,
-        request: PodRequest,
-        selection: Selection,
         *,
         pick: bool,
     ) -> None:
         self._asking = asking
-        self._stock = stock
-        self._request = request
-        self._selection = selection
-        self.asked = Asked()
+        self.asked = Asked(asking)
         self.order: Int | None = None
         """(rows, places); made where it is needed of all rows."""
         self._walk: picking.NumaWalk | None = None
-        ask, cards = asking.ask, stock.cards
+        ask, cards, selection = asking.ask, asking.cards, asking.selection
         if pick or selection.numa_bind:
-            self.order = self._order(slice(None))
+            self.order = asking.order(slice(None))
         self._fitting = ask.fits(cards)
         self.found: Int = self._fitting.sum(axis=1)
         """(rows,): cards that can be had; of the last NUMA group where bound to one."""
@@ -75,7 +67,9 @@ class Choice:
         self._special = asking.rows_that_need_it()
         self._decided = ask.rules.decides(ask.request, selection)
         if self._decided and self._special.any():
-            self._let_decide(np.flatnonzero(self._special))
+            positions = np.flatnonzero(self._special)
+            order = None if self.order is None else self.order[positions]
+            self.fits[positions] = self.asked.decide(positions, order)
 
     @property
     def dropped(self) -> Int | None:
@@ -84,22 +78,7 @@ class Choice:
 
     @property
     def _by_topology(self) -> bool:
-        return "topology-aware" in self._request.policy.gpu
-
-    def _let_decide(self, positions: Int) -> None:
-        order = self._order(positions) if self.order is None else self.order[positions]
-        self._asking.ask_all(positions, order, self.asked)
-        for position in positions.tolist():
-            self.fits[position] = isinstance(self.asked.answers[position], Chosen)
-
-    def _order(self, rows: Int | slice) -> Int:
-        stock, policy, request = self._stock, self._request.policy, self._asking.ask.request
-        cards = stock.cards.take(rows)
-        counted = typed_as(self._asking.view.models, request.vendor)
-        scores = ordering.card_scores(cards, policy.weights, request, counted)
-        prior = None if stock.order is None else stock.order[rows]
-        numa_first = policy.numa_first or self._selection.numa_bind
-        return ordering.order(cards, scores, policy, numa_first, prior)
+        return "topology-aware" in self._asking.policy.gpu
 
     def picks(self, kept: Int, container: int) -> Picks:
         """What the rows `kept` give."""
@@ -107,9 +86,9 @@ class Choice:
         count, view = self._asking.ask.request.count, self._asking.view
         if not self._special[kept].any():
             return self._standard(self._places(kept, count), kept, container)
-        missing = kept[self._special[kept]] if not self._decided else kept[:0]
-        self._asking.ask_all(missing, self.order[missing], self.asked)
-        chosen = [self._chosen(position) for position in kept.tolist()]
+        special = kept[self._special[kept]]
+        self.asked.choose(special, self.order[special])
+        chosen = [self.asked.chosen.get(position) for position in kept.tolist()]
         plain = np.array([answer is None for answer in chosen])
         places = np.zeros((len(kept), count), np.int64)
         if plain.any():
@@ -119,22 +98,15 @@ class Choice:
         for number, answer in enumerate(chosen):
             if answer is not None:
                 uuids = view.uuids(int(self._asking.rows[kept[number]]))
-                picks.places[number] = [place_of(share.uuid, uuids) for share in answer.shares]
+                picks.places[number] = [uuids.index(share.uuid) for share in answer.shares]
                 picks.memory[number] = [share.memory_mib for share in answer.shares]
                 picks.core[number] = [share.core_percent for share in answer.shares]
                 picks.slots[number] = [share.slots for share in answer.shares]
         return picks
 
-    def _chosen(self, position: int) -> Chosen | None:
-        answer = self.asked.answers.get(position)
-        if answer is not None and not isinstance(answer, Chosen):
-            vendor = self._asking.ask.request.vendor
-            raise ValueError(f"the chooser of {vendor} refused a node with enough cards: {answer}")
-        return answer
-
     def _standard(self, places: Int, kept: Int, container: int) -> Picks:
         """The slices at these places, each as much as the vendor's `need` says."""
-        ask, cards = self._asking.ask, self._stock.cards
+        ask, cards = self._asking.ask, self._asking.cards
 
         def amount(on_cards: Int | int) -> Int:
             if isinstance(on_cards, int):

@@ -101,13 +101,14 @@ class _Walk:
         asking = Asking(
             ask=ask,
             selection=selection,
-            policies=self.request.policy.gpu,
+            policy=self.request.policy,
             view=self.view,
             rows=self.rows,
             cards=stock.cards,
-            spent=stock.spent,
+            prior=stock.order,
+            spent=tuple(stock.spent),
         )
-        choice = Choice(asking, stock, self.request, selection, pick=pick)
+        choice = Choice(asking, pick=pick)
         kept = np.flatnonzero(choice.fits)
         if len(kept) < len(self.rows):
             self.steps.append(

@@ -22,7 +22,7 @@ from hamicommon.placement.cards import Floats, Int
 from hamicommon.placement.fitting import fit, fit_with_picks
 from hamicommon.placement.node_scores import NodeScores
 from hamicommon.placement.refusal import Refusal, refusal_of
-from hamicommon.placement.scoring import vendor_scores, wants_scores
+from hamicommon.placement.scoring import own_scores, vendor_scores, wants_scores
 from hamicommon.placement.view import ClusterView
 
 TOP_PRIORITY = 10
@@ -85,17 +85,12 @@ def decide(
             scores=NodeScores.of({}),
             view_version=view.version,
         )
-    grants = None
     scores = view.scores(survivors)
     if wants_scores(request, view):
-        grants = fit_with_picks(request, view, survivors, without_cards).grants
-        scores = scores + vendor_scores(request, view, survivors, grants)
+        scores = scores + own_scores(request, view, survivors, without_cards)
     ranked = _ranked(view, survivors, scores, request.policy.node)
     best = survivors[ranked[-1:]]
-    if grants is None:
-        containers = fit_with_picks(request, view, best, without_cards).grants[0]
-    else:
-        containers = grants[ranked[-1]]
+    containers = fit_with_picks(request, view, best, without_cards).grants[0]
     return Decision(
         placement=Placement(
             node=view.name(int(best[0])),

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hamicommon.domain.ids import GpuUuid, NodeName
-from hamicommon.placement.asking import Asked
+from hamicommon.placement.asked import Asked
 from hamicommon.placement.cards import Bools, Cards, Codes, Int
 from hamicommon.placement.judging import Ask
 from hamicommon.placement.rules import (
@@ -26,7 +26,6 @@ from hamicommon.placement.rules import (
     Rule,
     text_of,
 )
-from hamicommon.placement.vendor_rules import NotChosen
 from hamicommon.placement.view import ClusterView
 
 _WORDS = (*dict.fromkeys(REASONS.values()), NUMA_NOT_FIT, PARTIAL)
@@ -130,7 +129,7 @@ class Refused:
             if text is None:
                 text = texts[key] = _text(counts[row].tolist(), self.ask.request.count)
             found.append(text)
-        if self.asked.answers:
+        if self.asked.refusals:
             self._overrule(found, counts[:, 0])
         return found
 
@@ -138,9 +137,9 @@ class Refused:
         """Puts in what the vendor's chooser said of its nodes."""
         count, reuses = self.ask.request.count, self.ask.rules.reuses_card
         for number, position in enumerate(self.positions.tolist()):
-            answer = self.asked.answers.get(position)
+            answer = self.asked.refusals.get(position)
             total = int(totals[number])
-            if isinstance(answer, NotChosen) and (reuses or count <= total):
+            if answer is not None and (reuses or count <= total):
                 counted = total if answer.total is None else answer.total
                 texts[number] = answer.plain or text_of(answer.reasons, counted)
 
@@ -149,9 +148,10 @@ class Refused:
         codes = self.ask.judge(self.cards.idle())
         possible = np.isin(codes, _CURABLE).sum(axis=1)
         none: Bools = possible < self.ask.request.count
-        for number, position in enumerate(self.positions.tolist() if self.asked.answers else ()):
-            if position in self.asked.answers:
-                none[number] = not self.asked.fits_when_idle(position, codes[number], self.ask)
+        decided = np.flatnonzero(self.asked.decided(self.positions))
+        if len(decided):
+            fit = self.asked.fit_when_idle(self.positions[decided], codes[decided])
+            none[decided] = np.logical_not(fit)
         return none
 
     def amounts(self) -> tuple[Int, Int]:

@@ -2,19 +2,45 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import numpy as np
 
 from hamicommon.domain.allocations import ContainerGrant
+from hamicommon.domain.ids import GpuUuid
 from hamicommon.domain.requests import PodRequest, Selection
 from hamicommon.placement.cards import Floats, Int
+from hamicommon.placement.fitting import fit_with_picks
 from hamicommon.placement.view import ClusterView
 
 
 def wants_scores(request: PodRequest, view: ClusterView) -> bool:
     """Whether a vendor of the pod scores nodes; then every node's cards must be chosen first."""
     return any(view.rules(vendor).scorer is not None for vendor in _vendors(request))
+
+
+def own_scores(
+    request: PodRequest, view: ClusterView, rows: Int, without_cards: Collection[GpuUuid]
+) -> Floats:
+    """(rows,): what the pod's vendors add for the cards that each row gives; all rows must fit.
+
+    Rows that are as they were when a pod of the same shape came are not asked again.
+    """
+    shape = (
+        tuple((container.role, container.requests) for container in request.containers),
+        tuple(sorted(request.selections.items(), key=lambda item: item[0])),
+        request.policy,
+    )
+    known, changed = view.memory.scores(shape, view.room), view.changed(rows)
+    left_out = view.marks(without_cards, rows).any(axis=1)
+    fresh = np.flatnonzero(left_out | known.stale(rows, changed))
+    if len(fresh):
+        fitted = fit_with_picks(request, view, rows[fresh], without_cards)
+        added = vendor_scores(request, view, fitted.survivors, fitted.grants)
+        known.put(rows[fresh], changed[fresh], added)
+    scores: Floats = known.scores[rows]
+    known.forget(rows[left_out])
+    return scores
 
 
 def vendor_scores(

@@ -18,6 +18,7 @@ from hamicommon.domain.devices import DeviceUsage, GpuDevice
 from hamicommon.domain.ids import GpuUuid, NodeName
 from hamicommon.placement.cards import NO_MODEL, Bools, Cards, Floats, Int
 from hamicommon.placement.frozen import Frozen, used_of
+from hamicommon.placement.remembering import Memory
 from hamicommon.placement.rows import NO_PAIRS, CardState, Rows
 from hamicommon.placement.rules import Rule
 from hamicommon.placement.vendor_rules import PairScores, VendorRules
@@ -45,6 +46,8 @@ class ClusterView:
             ((), -1),
             (np.zeros(0, np.int64), ()),
         )
+        self.memory = Memory()
+        """What nodes answered before; of use while they stay as they were."""
         self._rules = dict(rules or {})
         self._rows = Rows(self._status)
         self._ranks: Int | None = None
@@ -229,6 +232,15 @@ class ClusterView:
         if not scores:
             return None
         return np.array([[scores.get(a, {}).get(b, 0) for b in uuids] for a in uuids], np.int64)
+
+    @property
+    def room(self) -> int:
+        """How many rows there are, those not in use included."""
+        return len(self._rows.changed)
+
+    def changed(self, rows: Int) -> Int:
+        """A number per row that is another after every change of the row."""
+        return self._rows.changed[rows]
 
     def makeups(self, rows: Int) -> Int:
         """A number per row: rows of one number have the same models at the same places."""
