@@ -116,16 +116,17 @@ def _some(*choices: tuple[float, Used]) -> Callable[[random.Random, int], list[U
     return use
 
 
-def _registered(key: str, word: str, **fields: Any) -> Callable[[Json, str, int], None]:
-    """Cards in HAMi's JSON; `custominfo` may be made from a card's index."""
+def _registered(
+    key: str, word: str, *, info: Callable[[int], Json] = lambda index: {}, **fields: Any
+) -> Callable[[Json, str, int], None]:
+    """Cards in HAMi's JSON; `info` makes a card's `custominfo` from its index."""
 
     def tell(node: Json, name: str, cards: int) -> None:
-        listed = []
-        for index in range(cards):
-            card = {"id": f"{word}-{name}-{index}", "index": index, "health": True} | fields
-            if callable(card.get("custominfo")):
-                card["custominfo"] = card["custominfo"](index)
-            listed.append(card | {"numa": index * 2 // cards})
+        listed = [
+            {"id": f"{word}-{name}-{index}", "index": index, "health": True, **fields}
+            | {"numa": index * 2 // cards, "custominfo": info(index)}
+            for index in range(cards)
+        ]
         node["metadata"]["annotations"][key] = json.dumps(listed)
         node["status"]["capacity"]["nvidia.com/gpu"] = "80"
 
@@ -151,7 +152,7 @@ def _ascend(word: str, cards: int) -> Kind:
             count=7,
             devmem=65536,
             devcore=20,
-            custominfo=lambda index: {"NetworkID": index // 4},
+            info=lambda index: {"NetworkID": index // 4},
         ),
         use=_some((0.25, (1, 65536, 20)), (0.1, (1, 16384, 5)), (0.1, (2, 32768, 10))),
     )
@@ -203,7 +204,7 @@ KINDS = {
             count=1,
             devmem=32768,
             devcore=100,
-            custominfo=lambda index: {"AIC": str(index // 4), "DeviceStrategy": "die"},
+            info=lambda index: {"AIC": str(index // 4), "DeviceStrategy": "die"},
         ),
         use=_some((0.4, (1, 0, 0))),
     ),

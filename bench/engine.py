@@ -115,13 +115,25 @@ def model_answer(
     return chosen, [[each["card"]["id"] for each in picks] for _, picks in found[chosen]]
 
 
+def slice_p50_ms(nodes: int) -> float:
+    """Of one decision for a slice that fits, on that many nodes."""
+    held = cluster(KINDS["nvidia"], nodes, seed=nodes)
+    view, names = held.view(VENDORS), tuple(held.nodes)
+    request = pod_request(pod(nvidia(SLICES["fits"]), "binpack"), VENDORS)
+    return timed(lambda: decide(request, view, candidates=names), 100)["p50_ms"]
+
+
+def nvidia(containers: list[Limits]) -> list[Limits]:
+    """With the whole names of the resources."""
+    return [{f"nvidia.com/{name}": amount for name, amount in c.items()} for c in containers]
+
+
 def measure(runs: int) -> Iterator[dict[str, Any]]:
     """One row per size, request and node policy."""
     for size in SIZES:
         held = cluster(KINDS["nvidia"], size, seed=size)
         for label, containers in SLICES.items():
-            named = [{f"nvidia.com/{k}": v for k, v in each.items()} for each in containers]
-            yield from compared(held, label, named, runs)
+            yield from compared(held, label, nvidia(containers), runs)
     for size in CHOOSER_SIZES:
         for label, (kind, limits) in CHOSEN.items():
             held = cluster(KINDS[kind], size, seed=size)

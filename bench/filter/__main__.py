@@ -17,8 +17,6 @@ import time
 from pathlib import Path
 from typing import Any
 
-from hamicommon.placement.place import decide
-
 from bench import engine
 from bench.filter.cluster import Fill
 from bench.filter.figures import cpu_s, fdatasync_ms, machine, percentile, resident_mb
@@ -53,7 +51,7 @@ def measure(nodes: int, fill: Fill, runs: int) -> Row:
             "fill": fill.title,
             "placed_pods": nodes * fill.pods_per_node,
             **_measured(bench, runs, BUDGET_MS.get(nodes) if fill.title == "as HAMi" else None),
-            "engine_p50_ms": engine_alone(nodes),
+            "engine_p50_ms": engine.slice_p50_ms(nodes),
         }
 
 
@@ -84,14 +82,6 @@ def _measured(bench: Bench, runs: int, budget_ms: float | None) -> Row:
         "resident_mb": round(resident_mb(bench.pid)),
         **{f"{phase}_ms": value for phase, value in phases.items()},
     }
-
-
-def engine_alone(nodes: int) -> float:
-    """Median of `decide` for the same question in this process, without any server."""
-    cluster = engine.cluster(nodes, seed=nodes)
-    view, names = engine.view_of(cluster), list(cluster)
-    request = engine.REQUESTS["fits"]
-    return engine.timed(lambda: decide(request, view, candidates=names), 100)["p50_ms"]
 
 
 def growth(rows: list[Row]) -> float | None:
