@@ -13,6 +13,7 @@ from datetime import datetime
 from itertools import groupby
 from typing import Any
 
+from hamicommon.admission.misspelt import misspelt
 from hamicommon.admission.remarks import remarks
 from hamicommon.domain.allocations import ContainerGrant, DeviceShare, footprints
 from hamicommon.domain.ids import GpuUuid, NodeName, PodUid
@@ -86,10 +87,15 @@ class Explaining:
             quota_users=await self._quota_users(record),
             attempts=attempts,
             earlier=[_in_short(row) for row in rows[1:]],
-            notes=[*(() if pod is None else remarks(pod, self._vendors)), *self._losses()],
+            notes=[*self._remarks(pod), *self._losses()],
             retry=_retry(record, pod),
         )
         return await asyncio.to_thread(explain, uid, namespace, name, record, known, self._new_view)
+
+    def _remarks(self, pod: Json | None) -> tuple[str, ...]:
+        if pod is None:
+            return ()
+        return remarks(pod, self._vendors) + misspelt(pod, self._vendors)
 
     def _undecided(
         self, uid: PodUid, namespace: str, name: str, pod: Json | None, attempts: Sequence[Row]

@@ -52,6 +52,33 @@ def a_pod(annotations: dict[str, str], **limits: str) -> dict[str, Any]:
             ["card type A100 is both wanted and unwanted"],
             id="type wanted and not",
         ),
+        pytest.param(
+            {"nvidia.com/use-gputype": "A100-SXM4", "nvidia.com/nouse-gputype": "a100"},
+            ["card type A100-SXM4 is both wanted and unwanted"],
+            id="type that is part of the wanted one",
+        ),
+        pytest.param(
+            {"nvidia.com/use-gputype": "A100", "nvidia.com/nouse-gputype": "A100-SXM4"},
+            [],
+            id="some of the wanted type unwanted",
+        ),
+        pytest.param(
+            {"nvidia.com/numa-bind": "yes"},
+            ["numa-bind is 'yes': true or false is wanted; it is taken as false"],
+            id="numa-bind",
+        ),
+        pytest.param({"nvidia.com/numa-bind": "T"}, [], id="numa-bind as Go writes it"),
+        pytest.param(
+            {"nvidia.com/vgpu-mode": "hamicore"},
+            ["vgpu-mode is 'hamicore': hami-core, mig, mps or a list of them is wanted"],
+            id="mode",
+        ),
+        pytest.param({"nvidia.com/vgpu-mode": "mig, mps"}, [], id="list of modes"),
+        pytest.param(
+            {"huawei.com/vnpu-mode": "soft"},
+            ["vnpu-mode is 'soft': hami-core is wanted; it is left out"],
+            id="mode of Ascend chips",
+        ),
         pytest.param({"hami.io/node-scheduler-policy": "spread"}, [], id="nothing odd"),
     ],
 )

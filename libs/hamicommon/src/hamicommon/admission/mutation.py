@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from copy import deepcopy
 from dataclasses import dataclass, field
 
+from hamicommon.admission.misspelt import misspelt
 from hamicommon.admission.patches import Operation, diff
 from hamicommon.admission.remarks import remarks
 from hamicommon.errors import InvalidRequest
@@ -74,6 +75,7 @@ def mutate(pod: JsonObject, rules: AdmissionRules, *, traceparent: str = "") -> 
             if spec.get("nodeName"):
                 return _denied("pod has node assigned")
         warnings += remarks(pod, rules.vendors)
+    warnings += misspelt(after, rules.vendors)
     _set_annotations(after, rules.vendors, traceparent if wants else "")
     return Verdict(allowed=True, patch=diff(pod, after), warnings=warnings)
 

@@ -11,17 +11,27 @@ from collections.abc import Iterator
 from hamicommon.errors import InvalidRequest
 from hamicommon.k8s import annotations as keys
 from hamicommon.k8s.resources import containers_of, parse_weights
+from hamicommon.vendors.ascend import MODE_ANNOTATION as VNPU_MODE
+from hamicommon.vendors.ascend_fit import HAMI_CORE as VNPU_SOFT
 from hamicommon.vendors.base import JsonObject
 from hamicommon.vendors.registry import Vendors
 
 NODE_POLICIES = ("binpack", "spread")
+CARD_MODES = ("hami-core", "mig", "mps")
+GO_TRUE = ("1", "t", "T", "TRUE", "true", "True")
+GO_FALSE = ("0", "f", "F", "FALSE", "false", "False")
 CARD_POLICIES = ("binpack", "spread", "topology-aware", "mutex", "numa")
 
 
 def remarks(pod: JsonObject, vendors: Vendors) -> tuple[str, ...]:
     """All remarks about a pod that asks for cards, in a fixed order."""
     annotations = keys.annotations_of(pod)
-    return (*_policies(annotations), *_selections(annotations, vendors), *_twice(pod, vendors))
+    return (
+        *_policies(annotations),
+        *_modes(annotations),
+        *_selections(annotations, vendors),
+        *_twice(pod, vendors),
+    )
 
 
 def _policies(annotations: dict[str, str]) -> Iterator[str]:
@@ -46,6 +56,24 @@ def _policies(annotations: dict[str, str]) -> Iterator[str]:
             yield str(exc)
 
 
+def _modes(annotations: dict[str, str]) -> Iterator[str]:
+    bind = annotations.get(keys.NVIDIA_NUMA_BIND, "")
+    if bind and bind not in (*GO_TRUE, *GO_FALSE):
+        yield (
+            f"annotation {keys.NVIDIA_NUMA_BIND} is {bind!r}: true or false is wanted; it is taken "
+            "as false"
+        )
+    mode = annotations.get(keys.NVIDIA_MODE, "")
+    if mode and not any(known in mode for known in CARD_MODES):
+        yield (
+            f"annotation {keys.NVIDIA_MODE} is {mode!r}: {', '.join(CARD_MODES)} or a list of them "
+            "is wanted; no card of another mode is given"
+        )
+    soft = annotations.get(VNPU_MODE, "")
+    if soft and soft != VNPU_SOFT:
+        yield f"annotation {VNPU_MODE} is {soft!r}: {VNPU_SOFT} is wanted; it is left out"
+
+
 def _selections(annotations: dict[str, str], vendors: Vendors) -> Iterator[str]:
     for vendor in vendors:
         chosen = vendor.select(annotations)
@@ -53,12 +81,19 @@ def _selections(annotations: dict[str, str], vendors: Vendors) -> Iterator[str]:
             ("uuid", chosen.use_uuids, chosen.avoid_uuids),
             ("type", chosen.use_types, chosen.avoid_types),
         ):
-            both = [entry for entry in wanted if entry and entry in unwanted]
+            both = [entry for entry in wanted if _unwanted(entry, unwanted, what)]
             if both:
                 yield (
                     f"card {what} {', '.join(both)} is both wanted and unwanted by the pod's "
                     f"annotations for {vendor.word}: the unwanted wins, no such card is given"
                 )
+
+
+def _unwanted(entry: str, unwanted: tuple[str, ...], what: str) -> bool:
+    """Whether no card can be `entry` and pass `unwanted`: types are parts of a product's name."""
+    if what == "uuid":
+        return entry != "" and entry in unwanted
+    return entry != "" and any(other and other.upper() in entry.upper() for other in unwanted)
 
 
 def _twice(pod: JsonObject, vendors: Vendors) -> Iterator[str]:

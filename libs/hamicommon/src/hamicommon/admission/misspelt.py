@@ -1,0 +1,147 @@
+"""Names of a pod that look like ours and are not, and amounts in a place where nobody reads them.
+
+HAMi gives the card whole, or none, in silence (HAMi#2862: `nvidia.com/gpumem` as an annotation).
+We can't know what was meant, so the pod is admitted with a warning.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from difflib import get_close_matches
+from typing import TypeVar, overload
+
+from hamicommon.errors import InvalidRequest
+from hamicommon.k8s import annotations as keys
+from hamicommon.k8s.resources import containers_of
+from hamicommon.vendors import amounts
+from hamicommon.vendors.base import JsonObject, Vendor
+from hamicommon.vendors.registry import Vendors
+
+T = TypeVar("T")
+
+_LIKE = 0.85
+"""How alike whole names must be (difflib's ratio): `nvdia.com/gpu`, not `intel.com/gpu`."""
+_LIKE_BEHIND_DOMAIN = 0.65
+"""The same behind a domain of ours: `gpumemory` for `gpumem`, not `mig-1g.5gb`."""
+_SELECTING = ("use-", "nouse-", "no-use-")
+"""How annotations that choose cards begin, whoever reads them."""
+
+
+def misspelt(pod: JsonObject, vendors: Vendors) -> tuple[str, ...]:
+    """One sentence each, in a fixed order; `pod` as admission has filled it in."""
+    return (
+        *_resources(pod, vendors),
+        *_amounts_without_a_card(pod, vendors),
+        *_amounts_elsewhere(pod, vendors),
+        *_annotations(pod, vendors),
+    )
+
+
+def _resources(pod: JsonObject, vendors: Vendors) -> Iterator[str]:
+    known = vendors.resource_names
+    for container, resource, amount in _asked(pod):
+        if resource not in known and (meant := _meant(resource, known)):
+            yield (
+                f"container {container!r} asks for {resource} {amount}, which is no resource that "
+                f"is served here: was {meant} meant?"
+            )
+
+
+def _asked(pod: JsonObject) -> Iterator[tuple[str, str, object]]:
+    """Container, resource and amount; only resources with a domain, each once per container."""
+    for _, container in containers_of(pod):
+        resources = container.get("resources") or {}
+        named = {**(resources.get("requests") or {}), **(resources.get("limits") or {})}
+        for resource, amount in named.items():
+            if "/" in resource:
+                yield str(container.get("name", "")), resource, amount
+
+
+def _amounts_without_a_card(pod: JsonObject, vendors: Vendors) -> Iterator[str]:
+    annotations = keys.annotations_of(pod)
+    for _, container in containers_of(pod):
+        for vendor in vendors:
+            names = vendor.resources
+            found = [
+                f"{name} {amount}"
+                for name in (names.memory, names.memory_percent, names.core)
+                if str(amount := amounts.find(container, name) or "0") != "0"
+            ]
+            if found and not _asks(vendor, container, annotations):
+                yield (
+                    f"container {container.get('name', '')!r} asks for {' and '.join(found)} but "
+                    f"for no {names.count}: it is given no card"
+                )
+
+
+def _asks(vendor: Vendor, container: JsonObject, annotations: Mapping[str, str]) -> bool:
+    try:
+        return vendor.parse_request(container, annotations) is not None
+    except InvalidRequest:
+        return True
+
+
+def _amounts_elsewhere(pod: JsonObject, vendors: Vendors) -> Iterator[str]:
+    known = vendors.resource_names
+    metadata = pod.get("metadata") or {}
+    for what in ("annotation", "label"):
+        for key, value in (metadata.get(f"{what}s") or {}).items():
+            if key in known:
+                yield (
+                    f"{what} {key} {value!r} is without effect: amounts are asked for under "
+                    "resources.limits of a container"
+                )
+
+
+def _annotations(pod: JsonObject, vendors: Vendors) -> Iterator[str]:
+    read = _read_by(vendors)
+    known = read | keys.scheduler_owned(vendors) | {*vendors.resource_names}
+    domains = {_domain(key) for key in read}
+    for key in keys.annotations_of(pod):
+        if key in known:
+            continue
+        meant = next(iter(get_close_matches(key, sorted(read), n=1, cutoff=_LIKE)), "")
+        chooses = _domain(key) in domains and key.partition("/")[2].startswith(_SELECTING)
+        if meant or chooses:
+            hint = f": was {meant} meant?" if meant else ""
+            yield f"annotation {key} is read by nobody here{hint}"
+
+
+class _Recording(dict[str, str]):
+    """No annotations at all, but it remembers which were asked for."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked: set[str] = set()
+
+    @overload
+    def get(self, key: str, default: None = None, /) -> str | None: ...
+    @overload
+    def get(self, key: str, default: str, /) -> str: ...
+    @overload
+    def get(self, key: str, default: T, /) -> str | T: ...
+    def get(self, key: str, default: object = None, /) -> object:
+        self.asked.add(key)
+        return default
+
+
+def _read_by(vendors: Vendors) -> frozenset[str]:
+    """The annotations that users may write: those of every pod, and those that vendors read."""
+    recording = _Recording()
+    for vendor in vendors:
+        vendor.select(recording)
+    own = {keys.NODE_POLICY, keys.GPU_POLICY, keys.SCORING_WEIGHTS}
+    return frozenset(recording.asked | own)
+
+
+def _meant(name: str, known: tuple[str, ...]) -> str:
+    """The known name that is most alike; empty when none is like it."""
+    domain, _, local = name.partition("/")
+    behind = {other.partition("/")[2]: other for other in known if _domain(other) == domain}
+    for near in get_close_matches(local, behind, n=1, cutoff=_LIKE_BEHIND_DOMAIN):
+        return behind[near]
+    return next(iter(get_close_matches(name, known, n=1, cutoff=_LIKE)), "")
+
+
+def _domain(name: str) -> str:
+    return name.partition("/")[0]

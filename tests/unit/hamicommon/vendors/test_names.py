@@ -1,0 +1,260 @@
+"""The tables of protocol sheet 1.0.1, 1.0.2 and 1.0.6: what every vendor's things are called."""
+
+from __future__ import annotations
+
+import pytest
+from hamicommon.deviceconfig import DeviceConfig
+from hamicommon.vendors.registry import Vendors
+
+VENDORS = Vendors.from_config(DeviceConfig(), enable_ascend=True, enable_iluvatar=True)
+ASCEND = [
+    f"Ascend{chip}" for chip in ("910A", "910B2", "910B3", "910B4-1", "910B4", "310P", "910C")
+]
+ILUVATAR = ["MR-V100", "MR-V50", "BI-V150", "BI-V100"]
+NODE_LOCK = "hami.io/mutex.lock"
+
+RESOURCES: dict[str, tuple[str, str, str, int]] = {
+    "NVIDIA": ("nvidia.com/gpu", "nvidia.com/gpumem", "nvidia.com/gpucores", 1),
+    "MLU": (
+        "cambricon.com/vmlu",
+        "cambricon.com/mlu.smlu.vmemory",
+        "cambricon.com/mlu.smlu.vcore",
+        256,
+    ),
+    "DCU": ("hygon.com/dcunum", "hygon.com/dcumem", "hygon.com/dcucores", 1),
+    "GCU": ("enflame.com/gcu", "", "", 1),
+    "Mthreads": (
+        "mthreads.com/vgpu",
+        "mthreads.com/sgpu-memory",
+        "mthreads.com/sgpu-core",
+        512,
+    ),
+    "Metax-GPU": ("metax-tech.com/gpu", "", "", 1),
+    "kunlun": ("kunlunxin.com/xpu", "", "", 1),
+    "XPU": ("kunlunxin.com/vxpu", "kunlunxin.com/vxpu-memory", "", 1),
+    "AWSNeuron": ("aws.amazon.com/neuron", "", "aws.amazon.com/neuroncore", 1),
+    "AMD": ("amd.com/gpu", "amd.com/gpumem", "amd.com/gpucores", 1),
+    "Vastai": ("vastaitech.com/va", "", "", 1),
+    "Biren": ("birentech.com/gpu", "", "", 1),
+    **{w: (f"huawei.com/{w}", f"huawei.com/{w}-memory", f"huawei.com/{w}-core", 1) for w in ASCEND},
+    **{
+        w: (f"iluvatar.ai/{w}-vgpu", f"iluvatar.ai/{w}.vMem", f"iluvatar.ai/{w}.vCore", 256)
+        for w in ILUVATAR
+    },
+}
+"""Count, memory, cores, and how many MiB a unit of memory is; Enflame's and MetaX' slices are
+tested with their modules, because a unit of theirs depends on the amount."""
+
+KEYS: dict[str, tuple[str, str, str, str, str]] = {
+    "NVIDIA": (
+        "hami.io/vgpu-devices-to-allocate",
+        "hami.io/vgpu-devices-allocated",
+        "hami.io/node-handshake",
+        "hami.io/node-nvidia-register",
+        NODE_LOCK,
+    ),
+    "MLU": (
+        "hami.io/cambricon-mlu-devices-to-allocate",
+        "hami.io/cambricon-mlu-devices-allocated",
+        "",
+        "",
+        "cambricon.com/dsmlu.lock",
+    ),
+    "DCU": (
+        "hami.io/dcu-devices-to-allocate",
+        "hami.io/dcu-devices-allocated",
+        "hami.io/node-handshake-dcu",
+        "hami.io/node-dcu-register",
+        NODE_LOCK,
+    ),
+    "GCU": (
+        "hami.io/enflame-gcu-devices-to-allocate",
+        "hami.io/enflame-gcu-devices-allocated",
+        "",
+        "",
+        "",
+    ),
+    "Enflame": (
+        "",
+        "hami.io/enflame-vgpu-devices-allocated",
+        "",
+        "enflame.com/gcu-drs-capacity",
+        "",
+    ),
+    "Mthreads": ("", "hami.io/mthreads-vgpu-devices-allocated", "", "", ""),
+    "Metax-GPU": (
+        "hami.io/metax-gpu-devices-to-allocate",
+        "hami.io/metax-gpu-devices-allocated",
+        "",
+        "",
+        "",
+    ),
+    "Metax-SGPU": (
+        "hami.io/metax-sgpu-devices-to-allocate",
+        "hami.io/metax-sgpu-devices-allocated",
+        "",
+        "metax-tech.com/node-gpu-devices",
+        NODE_LOCK,
+    ),
+    "kunlun": ("", "hami.io/kunlun-allocated", "", "", ""),
+    "XPU": (
+        "hami.io/xpu-devices-to-allocate",
+        "hami.io/xpu-devices-allocated",
+        "hami.io/node-handshake-xpu",
+        "hami.io/node-register-xpu",
+        NODE_LOCK,
+    ),
+    "AWSNeuron": ("", "hami.io/aws-neuron-devices-allocated", "", "", ""),
+    "AMD": (
+        "hami.io/amd-devices-to-allocate",
+        "hami.io/amd-devices-allocated",
+        "",
+        "hami.io/node-amd-register",
+        NODE_LOCK,
+    ),
+    "Vastai": (
+        "hami.io/Vastai-devices-to-allocate",
+        "hami.io/Vastai-devices-allocated",
+        "hami.io/node-handshake-va",
+        "hami.io/node-va-register",
+        NODE_LOCK,
+    ),
+    "Biren": (
+        "hami.io/Biren-devices-to-allocate",
+        "hami.io/Biren-devices-allocated",
+        "hami.io/node-handshake-biren",
+        "hami.io/node-biren-register",
+        NODE_LOCK,
+    ),
+    **{
+        word: (
+            f"hami.io/{word}-devices-to-allocate",
+            f"hami.io/{word}-devices-allocated",
+            f"hami.io/node-handshake-{word}",
+            f"hami.io/node-register-{word}",
+            NODE_LOCK,
+        )
+        for word in ASCEND
+    },
+    **{
+        word: (
+            f"hami.io/{word}-devices-to-allocate",
+            f"hami.io/{word}-devices-allocated",
+            f"hami.io/node-handshake-{word}",
+            f"hami.io/node-{word}-register",
+            NODE_LOCK,
+        )
+        for word in ILUVATAR
+    },
+}
+"""To-allocate, allocated, handshake, register and lock."""
+
+UUIDS: dict[str, list[tuple[str, str]]] = {
+    "NVIDIA": [("nvidia.com/use-gpuuuid", "nvidia.com/nouse-gpuuuid")],
+    "AMD": [("amd.com/use-gpu-uuid", "amd.com/nouse-gpu-uuid")],
+    "MLU": [("cambricon.com/use-gpuuuid", "cambricon.com/nouse-gpuuuid")],
+    "DCU": [("hygon.com/use-gpuuuid", "hygon.com/nouse-gpuuuid")],
+    "Mthreads": [("mthreads.ai/use-gpuuuid", "mthreads.ai/nouse-gpuuuid")],
+    "Metax-SGPU": [("metax-tech.com/use-gpuuuid", "metax-tech.com/nouse-gpuuuid")],
+    "kunlun": [
+        ("hami.io/use-xpu-uuid", "hami.io/no-use-xpu-uuid"),
+        ("baidu.com/use-gpuuuid", "baidu.com/nouse-gpuuuid"),
+    ],
+    "XPU": [
+        ("hami.io/use-xpu-uuid", "hami.io/no-use-xpu-uuid"),
+        ("baidu.com/use-gpuuuid", "baidu.com/nouse-gpuuuid"),
+    ],
+    "Enflame": [("enflame.com/use-gpuuuid", "enflame.com/nouse-gpuuuid")],
+    "AWSNeuron": [("aws.amazon.com/use-neuron-uuid", "aws.amazon.com/nouse-neuron-uuid")],
+    "Vastai": [("vastaitech.com/use-gpuuuid", "vastaitech.com/nouse-gpuuuid")],
+    "Biren": [("birentech.com/use-gpuuuid", "birentech.com/nouse-gpuuuid")],
+    **{
+        word: [(f"hami.io/use-{word}-uuid", f"hami.io/no-use-{word}-uuid")]
+        for word in (*ASCEND, *ILUVATAR)
+    },
+}
+"""Vendors of which a pod may name cards; where there are two pairs, both must pass."""
+
+TYPES = {
+    "NVIDIA": ("nvidia.com/use-gputype", "nvidia.com/nouse-gputype"),
+    "AMD": ("amd.com/use-gputype", "amd.com/nouse-gputype"),
+    "DCU": ("hygon.com/use-dcutype", "hygon.com/nouse-dcutype"),
+}
+NEVER_READ = (
+    "cambricon.com/use-mlutype",
+    "cambricon.com/nouse-mlutype",
+    "vastaitech.com/use-va",
+    "vastaitech.com/nouse-va",
+    "birentech.com/use-biren",
+    "birentech.com/nouse-biren",
+)
+"""Names that HAMi declares and does not evaluate."""
+
+
+@pytest.mark.parametrize("word", RESOURCES)
+def test_a_vendors_resources_have_hamis_names_and_units(word: str) -> None:
+    names = VENDORS[word].resources
+
+    assert (names.count, names.memory, names.core, names.memory_factor) == RESOURCES[word]
+
+
+def test_every_vendor_is_in_the_tables() -> None:
+    words = {vendor.word for vendor in VENDORS}
+
+    assert words == KEYS.keys()
+    assert words - RESOURCES.keys() == {"Enflame", "Metax-SGPU"}
+
+
+@pytest.mark.parametrize("word", KEYS)
+def test_a_vendors_annotations_have_hamis_keys(word: str) -> None:
+    keys = VENDORS[word].keys
+
+    assert (keys.to_allocate, keys.allocated, keys.handshake, keys.register, keys.lock) == (
+        KEYS[word]
+    )
+
+
+@pytest.mark.parametrize("word", KEYS)
+def test_cards_are_named_by_the_vendors_own_annotations_alone(word: str) -> None:
+    mine = {key for pair in UUIDS.get(word, []) for key in pair} | {*TYPES.get(word, ())}
+    others = {key for pairs in UUIDS.values() for pair in pairs for key in pair}
+    others |= {key for pair in TYPES.values() for key in pair} | {*NEVER_READ}
+    select = VENDORS[word].select
+
+    for key in mine:
+        assert select({key: "a"}) != select({})
+    assert select(dict.fromkeys(others - mine, "a")) == select({})
+
+
+@pytest.mark.parametrize("word", UUIDS)
+def test_lists_of_cards_are_trimmed_and_a_blank_one_is_none(word: str) -> None:
+    use, avoid = UUIDS[word][0]
+    select = VENDORS[word].select
+
+    chosen = select({use: " a, b ,", avoid: "c"})
+    assert [uuid for uuid in chosen.use_uuids if uuid] == ["a", "b"]
+    assert [uuid for uuid in chosen.avoid_uuids if uuid] == ["c"]
+    assert select({use: "  ", avoid: ""}) == select({})
+
+
+@pytest.mark.parametrize("word", ["kunlun", "XPU"])
+def test_of_two_pairs_of_lists_a_card_must_pass_both(word: str) -> None:
+    chosen = VENDORS[word].select(
+        {
+            "hami.io/use-xpu-uuid": "a,b",
+            "baidu.com/use-gpuuuid": "b,c",
+            "hami.io/no-use-xpu-uuid": "d",
+            "baidu.com/nouse-gpuuuid": "e",
+        }
+    )
+
+    assert set(chosen.use_uuids) == {"b"}
+    assert {"d", "e"} <= set(chosen.avoid_uuids)
+
+
+def test_lists_that_have_no_card_in_common_allow_none() -> None:
+    """Empty lists would mean no constraint."""
+    chosen = VENDORS["XPU"].select({"hami.io/use-xpu-uuid": "a", "baidu.com/use-gpuuuid": "b"})
+
+    assert chosen.use_uuids != ()
+    assert not {"a", "b"} & set(chosen.use_uuids)
