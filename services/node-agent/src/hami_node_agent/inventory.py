@@ -95,6 +95,17 @@ def inventory_device(device: GpuDevice) -> events.InventoryDevice:
         mode=device.mode,
         healthy=device.healthy,
         health_reason=device.health_reason,
+        mig_profiles=tuple(
+            events.MigProfileItem(
+                name=profile.name,
+                memory_mib=profile.memory_mib,
+                core_percent=profile.core_percent,
+                slice_count=profile.slice_count,
+                placements=profile.placements,
+            )
+            for profile in device.mig_profiles
+        ),
+        info=dict(device.info),
     )
 
 

@@ -66,6 +66,21 @@ def test_a_node_that_never_had_such_cards_is_asked_nothing() -> None:
     assert told_by(node({}), VENDORS, NOW) == Told()
 
 
+def test_of_a_dead_plugin_nothing_is_deleted_its_handshake_stays() -> None:
+    """Trap S19: HAMi deletes the handshake, and for AMD the register annotation itself."""
+    card = {"id": "amd-0", "count": 4, "devmem": 1000, "devcore": 304, "type": "MI300X"}
+    written = {
+        REGISTER: [CHIP | {"health": True}],
+        HANDSHAKE: asked(seconds_ago=61),
+        "hami.io/node-amd-register": [card],
+    }
+
+    told = told_by(node(written, **{COUNT: "0", "amd.com/gpu": "0"}), VENDORS, NOW)
+
+    assert told.devices == ()
+    assert told.questions == {}
+
+
 def test_what_is_malformed_is_named_and_the_rest_is_told() -> None:
     told = told_by(
         node({REGISTER: "[{", "hami.io/node-nvidia-register": [GPU]}, **{"nvidia.com/gpu": "10"}),

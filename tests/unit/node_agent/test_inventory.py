@@ -1,0 +1,149 @@
+"""What the node tells of its cards, on the bus and on the Node."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import replace
+from datetime import UTC, datetime
+from itertools import count
+from typing import Any
+
+import pytest
+from hami_node_agent import inventory
+from hami_node_agent.cards import Cards
+from hami_node_agent.domain.cards import CardFacts, Offer
+from hami_node_agent.domain.health import XidPolicy
+from hami_node_agent.domain.records import AgentState
+from hami_node_agent.inventory import REGISTER_ANNOTATION, inventory_device, keep_annotation
+from hami_node_agent.node_state import NodeState
+from hami_scheduler.reports import inventory_of
+from hamicommon import events
+from hamicommon.domain.devices import MigProfile
+from hamicommon.domain.ids import GpuUuid
+from hamicommon.errors import Unavailable
+from hamicommon.k8s.annotations import AGENT
+from hamicommon.k8s.register import decode_register
+
+from tests.unit.node_agent.builders import a_card
+
+SLICED = replace(
+    a_card(),
+    mode="mig",
+    mig_profiles=(
+        MigProfile(
+            name="1g.5gb",
+            memory_mib=4864,
+            core_percent=15,
+            slice_count=1,
+            placements=((0, 1), (1, 1)),
+        ),
+    ),
+    info={"NetworkID": 3, "zone": ["a", 1]},
+    healthy=False,
+    health_reason="XID 79",
+)
+
+
+def test_everything_that_the_engine_judges_a_card_by_reaches_the_scheduler() -> None:
+    """MIG profiles and the vendor's own facts too."""
+    told = events.Inventory(
+        node="n",
+        agent_id="a",
+        sequence=1,
+        observed_at=datetime(2026, 5, 1, tzinfo=UTC),
+        devices=(inventory_device(SLICED), inventory_device(a_card("GPU-b"))),
+    )
+
+    heard = inventory_of(events.Inventory.model_validate_json(told.model_dump_json()))
+
+    assert heard.devices == (SLICED, a_card("GPU-b"))
+
+
+class Probe:
+    """A driver that lists its cards from the last to the first."""
+
+    async def cards(self) -> tuple[CardFacts, ...]:
+        return tuple(
+            CardFacts(uuid=GpuUuid(f"GPU-{index}"), index=index, name="A10", memory_mib=1000)
+            for index in (2, 0, 1)
+        )
+
+    async def failing(self) -> Mapping[GpuUuid, str]:
+        return {}
+
+    async def watch_events(self) -> None:
+        return None
+
+    async def next_xid(self) -> None:
+        return None
+
+    async def samples(self) -> tuple[Any, ...]:
+        return ()
+
+
+class Store:
+    def save(self, state: AgentState, *, durable: bool) -> None:
+        raise AssertionError
+
+
+class Node:
+    """A Node whose patches fail `failures` times."""
+
+    def __init__(self, failures: int) -> None:
+        self.written: dict[str, str] = {}
+        self._numbers = count()
+        self._failures = failures
+        self.done = asyncio.Event()
+
+    async def annotations(self) -> Mapping[str, str]:
+        return self.written
+
+    async def annotate(self, annotations: Mapping[str, str]) -> None:
+        if next(self._numbers) < self._failures:
+            raise Unavailable("the API server is away")
+        self.written |= annotations
+        self.done.set()
+
+
+async def discovered() -> Cards:
+    cards = Cards(
+        Probe(),
+        NodeState(Store(), AgentState()),
+        offer=Offer(),
+        xids=XidPolicy(),
+        probe_interval_s=60,
+        xid_quiet_s=60,
+    )
+    await cards.discover()
+    return cards
+
+
+async def written_by(failures: int) -> dict[str, str]:
+    node, cards = Node(failures), await discovered()
+    keeping = asyncio.create_task(keep_annotation(cards, node))
+    async with asyncio.timeout(10):
+        await node.done.wait()
+    keeping.cancel()
+    return node.written
+
+
+async def test_cards_are_registered_in_the_order_of_their_index() -> None:
+    """Trap S5: HAMi's order changes with every round, and with it the Node."""
+    written = await written_by(failures=0)
+
+    assert [card.uuid for card in decode_register(written[REGISTER_ANNOTATION])] == [
+        "GPU-0",
+        "GPU-1",
+        "GPU-2",
+    ]
+    assert written[AGENT] == "hami-node-agent"
+
+
+async def test_a_register_annotation_that_was_not_written_is_tried_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Trap S6: HAMi takes it for written before it is."""
+    monkeypatch.setattr(inventory, "RETRY_S", 0.001)
+
+    assert REGISTER_ANNOTATION in await written_by(failures=2)
