@@ -6,8 +6,9 @@ We can't know what was meant, so the pod is admitted with a warning.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from difflib import get_close_matches
+from functools import lru_cache
 from typing import TypeVar, overload
 
 from hamicommon.errors import InvalidRequest
@@ -19,10 +20,12 @@ from hamicommon.vendors.registry import Vendors
 
 T = TypeVar("T")
 
-_LIKE = 0.85
-"""How alike whole names must be (difflib's ratio): `nvdia.com/gpu`, not `intel.com/gpu`."""
-_LIKE_BEHIND_DOMAIN = 0.65
-"""The same behind a domain of ours: `gpumemory` for `gpumem`, not `mig-1g.5gb`."""
+_LIKE_DOMAIN = 0.85
+"""How alike domains must be (difflib's ratio): `nvdia.com`, not `intel.com`."""
+_LIKE_RESOURCE = 0.65
+"""The same behind the domain: `gpumemory` for `gpumem`, not `mig-1g.5gb`."""
+_LIKE_ANNOTATION = 0.8
+"""Longer names: `gpu-schedule-policy` for `gpu-scheduler-policy`."""
 _SELECTING = ("use-", "nouse-", "no-use-")
 """How annotations that choose cards begin, whoever reads them."""
 
@@ -39,8 +42,9 @@ def misspelt(pod: JsonObject, vendors: Vendors) -> tuple[str, ...]:
 
 def _resources(pod: JsonObject, vendors: Vendors) -> Iterator[str]:
     known = vendors.resource_names
+    names = _by_domain(known)
     for container, resource, amount in _asked(pod):
-        if resource not in known and (meant := _meant(resource, known)):
+        if resource not in known and (meant := _meant(resource, names, _LIKE_RESOURCE)):
             yield (
                 f"container {container!r} asks for {resource} {amount}, which is no resource that "
                 f"is served here: was {meant} meant?"
@@ -95,14 +99,14 @@ def _amounts_elsewhere(pod: JsonObject, vendors: Vendors) -> Iterator[str]:
 
 def _annotations(pod: JsonObject, vendors: Vendors) -> Iterator[str]:
     read = _read_by(vendors)
+    names = _by_domain(read)
     known = read | keys.scheduler_owned(vendors) | {*vendors.resource_names}
-    domains = {_domain(key) for key in read}
     for key in keys.annotations_of(pod):
         if key in known:
             continue
-        meant = next(iter(get_close_matches(key, sorted(read), n=1, cutoff=_LIKE)), "")
-        chooses = _domain(key) in domains and key.partition("/")[2].startswith(_SELECTING)
-        if meant or chooses:
+        domain, _, local = key.partition("/")
+        meant = _meant(key, names, _LIKE_ANNOTATION)
+        if meant or (domain in names and local.startswith(_SELECTING)):
             hint = f": was {meant} meant?" if meant else ""
             yield f"annotation {key} is read by nobody here{hint}"
 
@@ -134,14 +138,24 @@ def _read_by(vendors: Vendors) -> frozenset[str]:
     return frozenset(recording.asked | own)
 
 
-def _meant(name: str, known: tuple[str, ...]) -> str:
+def _by_domain(names: Iterable[str]) -> dict[str, list[str]]:
+    """What stands behind each domain."""
+    found: dict[str, list[str]] = {}
+    for domain, _, local in sorted(name.partition("/") for name in names):
+        found.setdefault(domain, []).append(local)
+    return found
+
+
+def _meant(name: str, names: Mapping[str, list[str]], cutoff: float) -> str:
     """The known name that is most alike; empty when none is like it."""
     domain, _, local = name.partition("/")
-    behind = {other.partition("/")[2]: other for other in known if _domain(other) == domain}
-    for near in get_close_matches(local, behind, n=1, cutoff=_LIKE_BEHIND_DOMAIN):
-        return behind[near]
-    return next(iter(get_close_matches(name, known, n=1, cutoff=_LIKE)), "")
+    if domain not in names:
+        domain = _near_domain(domain, tuple(names))
+    found = get_close_matches(local, names.get(domain, ()), n=1, cutoff=cutoff)
+    return f"{domain}/{found[0]}" if found else ""
 
 
-def _domain(name: str) -> str:
-    return name.partition("/")[0]
+@lru_cache(maxsize=1024)
+def _near_domain(domain: str, known: tuple[str, ...]) -> str:
+    """The known one that is most alike, or empty. Pods name the same few foreign ones for ever."""
+    return next(iter(get_close_matches(domain, known, n=1, cutoff=_LIKE_DOMAIN)), "")
