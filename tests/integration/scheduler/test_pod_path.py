@@ -11,7 +11,13 @@ from hami_scheduler.domain.lifecycle import STILL_SEEN
 from hamicommon import events
 from hamicommon.domain.allocations import AllocationState
 from hamicommon.grants import load_public_key, verify
-from hamicommon.k8s.annotations import ASSIGNED_NODE, BIND_PHASE, GRANT, NVIDIA_TO_ALLOCATE
+from hamicommon.k8s.annotations import (
+    ASSIGNED_NODE,
+    BIND_PHASE,
+    GRANT,
+    NVIDIA_ALLOCATED,
+    NVIDIA_TO_ALLOCATE,
+)
 
 from tests.integration.scheduler.conftest import World, eventually, inventory_device
 
@@ -433,6 +439,41 @@ async def test_a_moved_pod_is_written_down_where_it_runs(world: World) -> None:
 
     await eventually(moved, "the ledger to follow")
     assert await world.used(granted) == (0, 0, 0)
+
+    async def mirrored() -> bool:
+        annotations = (await world.read(pod))["metadata"]["annotations"]
+        return bool(annotations[NVIDIA_ALLOCATED] == f"{other},NVIDIA,4096,0:;")
+
+    await eventually(mirrored, "the annotation to follow")
+
+
+@pytest.mark.parametrize("written", ["GPU-mine,NVIDIA,81920,100:;", None, "nonsense"])
+async def test_an_annotation_that_somebody_changed_is_the_ledgers_again(
+    world: World, written: str | None
+) -> None:
+    replica = await world.replica()
+    [card] = await world.add_node("n1")
+    pod = await world.pod("slice")
+    await replica.filter(pod, "n1")
+    await replica.bind(pod, "n1")
+    await world.say(events.Allocated, await world.until(pod, "bound"))
+    await world.until(pod, "allocated")
+    path = f"/api/v1/namespaces/default/pods/{pod['metadata']['name']}"
+
+    await world.api.patch(path, {"metadata": {"annotations": {NVIDIA_ALLOCATED: written}}})
+
+    async def mended() -> bool:
+        annotations = (await world.read(pod))["metadata"]["annotations"]
+        return bool(annotations.get(NVIDIA_ALLOCATED) == f"{card},NVIDIA,1024,0:;")
+
+    await eventually(mended, "the annotation to be mended")
+    assert await world.used(card) == (1, 1024, 0)
+
+    async def journalled() -> bool:
+        lines = (await replica.get("/v1/drift?class=annotations-differ"))["items"]
+        return any(pod["metadata"]["uid"] in line["subject"] for line in lines)
+
+    await eventually(journalled, "the line in the journal")
 
 
 async def test_a_quota_refuses_and_says_what_is_left(world: World) -> None:

@@ -1,7 +1,8 @@
 """Comparing ledger, pods and nodes, and reaping deadlines: what makes missed messages harmless.
 
 `Reconciler.once` looks at every live allocation with the facts of its pod and does what the verdict
-says, as the pod watch would have; each difference is counted and journalled. `Reaper.once` ends
+says, as the pod watch would have, and where nothing is due compares the pod's annotations
+(`mirrors.py`); each difference is counted and journalled. `Reaper.once` ends
 what is past its deadline. All replicas may do both at once: every step is guarded by the row.
 """
 
@@ -27,6 +28,7 @@ from hami_scheduler.domain.lifecycle import (
     verdict,
 )
 from hami_scheduler.instruments import Instruments
+from hami_scheduler.mirrors import Mirrors
 from hami_scheduler.ports import AllocationStore, DriftJournal, LedgerReader, PodApi
 from hami_scheduler.releasing import Releasing
 from hami_scheduler.reports import pod_facts
@@ -50,6 +52,7 @@ class Reconciler:
         ledger: LedgerReader,
         pods: PodApi,
         releasing: Releasing,
+        mirrors: Mirrors,
         journal: DriftJournal,
         announcer: Announcer,
         instruments: Instruments,
@@ -64,6 +67,7 @@ class Reconciler:
         self._ledger = ledger
         self._pods = pods
         self._releasing = releasing
+        self._mirrors = mirrors
         self._journal = journal
         self._announcer = announcer
         self._instruments = instruments
@@ -93,7 +97,14 @@ class Reconciler:
         async for some in self._ledger.standing():
             for allocation in some:
                 held.add(allocation.pod_uid)
-                found += await self._compare(allocation)
+                try:
+                    found += await self._compare(allocation)
+                except Conflict as exc:
+                    # It is looked at again; the others need not wait for it.
+                    logger.info(
+                        "not compared now", extra={"pod_uid": allocation.pod_uid, "error": str(exc)}
+                    )
+        self._mirrors.keep(held)
         for uid, pod in list(self._known_pods.items()):
             if uid not in held:
                 found += await self._check_unmanaged(uid, pod)
@@ -103,7 +114,8 @@ class Reconciler:
         facts = await self._facts(allocation)
         step = verdict(allocation, facts)
         if step is None:
-            return 0
+            pod = self._known_pods.get(allocation.pod_uid)
+            return 0 if pod is None else await self._mirrors.check(allocation, pod)
         whole = await self._store.get(allocation.id)
         if whole is None or whole.state is not allocation.state:
             return 0

@@ -32,6 +32,7 @@ from hamicommon.events import (
 
 from hami_scheduler.announcing import ALLOCATE_FAILED, Announcer
 from hami_scheduler.domain.lifecycle import PodFacts, Verdict, facts_of, gone_on_node
+from hami_scheduler.mirrors import Mirrors
 from hami_scheduler.ports import AllocationStore, DriftJournal, InventoryStore, PodApi
 from hami_scheduler.releasing import Releasing
 from hami_scheduler.view import LedgerView
@@ -131,6 +132,7 @@ class GrantReports:
         view: LedgerView,
         announcer: Announcer,
         journal: DriftJournal,
+        mirrors: Mirrors,
     ) -> None:
         self._store = store
         self._releasing = releasing
@@ -139,6 +141,7 @@ class GrantReports:
         self._view = view
         self._announcer = announcer
         self._journal = journal
+        self._mirrors = mirrors
 
     async def handle(self, message: Message) -> None:
         """Applies one report. Raises: InvalidRequest, Conflict, Unavailable."""
@@ -223,6 +226,7 @@ class GrantReports:
             return
         if change is not None:
             self._view.apply(change.counters)
+            await self._mirrors.mend(change.allocation)
 
 
 def moved_containers(allocation: Allocation, report: Moved) -> tuple[ContainerGrant, ...]:

@@ -28,6 +28,7 @@ from hami_scheduler.hearing import LOOK_EVERY_S, AgentHearing
 from hami_scheduler.instruments import Instruments
 from hami_scheduler.lateness import LateWatch
 from hami_scheduler.mirrored_locks import MirroredLocks
+from hami_scheduler.mirrors import Mirrors
 from hami_scheduler.nodekeeping import NodeKeeping
 from hami_scheduler.nudging import Nudger
 from hami_scheduler.outside import Outside
@@ -67,6 +68,7 @@ class _Core:
     mirrored: MirroredLocks
     releasing: Releasing
     hearing: AgentHearing
+    mirrors: Mirrors
 
     def request_of(self, pod: Json) -> PodRequest:
         return pod_request(dict(pod), self.vendors, self.defaults)
@@ -183,6 +185,13 @@ def _core(settings: Settings, vendors: Vendors, outside: Outside) -> _Core:
             bus_connected_for_s=lambda: outside.bus.connected_for_s,
             on_heard_again=nudger.capacity_freed,
             silent_s=settings.agent_silent_s,
+        ),
+        mirrors=Mirrors(
+            store=outside.store,
+            pods=outside.pods,
+            vendors=vendors,
+            journal=outside.journal,
+            instruments=instruments,
         ),
     )
 
@@ -342,6 +351,7 @@ def _watching_loops(
         ledger=outside.store,
         pods=outside.pods,
         releasing=core.releasing,
+        mirrors=core.mirrors,
         journal=outside.journal,
         announcer=core.announcer,
         instruments=core.instruments,
@@ -375,6 +385,7 @@ def _bus_loops(
         known_pods=watches.pods.by_uid,
         view=core.view,
         announcer=core.announcer,
+        mirrors=core.mirrors,
         journal=outside.journal,
     )
     follower, snapshots = LedgerFollower(core.view), GrantSnapshots(outside.store)

@@ -1,0 +1,102 @@
+"""Keeps the pods' annotations what the ledger says (architecture 2.4: they are a mirror).
+
+The reconciler asks here about every pod that has its cards and whose object changed since it was
+last found right; the API server is asked before anything is called different, because the watch may
+lag. What differs is written anew, counted and journalled.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any
+
+from hamicommon.domain.allocations import Allocation, AllocationState
+from hamicommon.domain.ids import PodUid
+from hamicommon.errors import NotFound
+from hamicommon.k8s.annotations import annotations_of
+from hamicommon.vendors.base import Vendor
+
+from hami_scheduler.domain.mirror import differing
+from hami_scheduler.instruments import Instruments
+from hami_scheduler.ports import AllocationStore, DriftJournal, PodApi
+
+logger = logging.getLogger(__name__)
+
+Json = Mapping[str, Any]
+# A row is read in a millisecond. After a start all pods must be looked at: not all in one go.
+MOST_LOOKS = 2000
+CLASS = "annotations-differ"
+_MIRRORED = frozenset({AllocationState.BOUND, AllocationState.ALLOCATED})
+
+
+class Mirrors:
+    """Compares pods with their rows."""
+
+    def __init__(
+        self,
+        *,
+        store: AllocationStore,
+        pods: PodApi,
+        vendors: Iterable[Vendor],
+        journal: DriftJournal,
+        instruments: Instruments,
+    ) -> None:
+        self._store = store
+        self._pods = pods
+        self._vendors = tuple(vendors)
+        self._journal = journal
+        self._instruments = instruments
+        self._right: dict[PodUid, str] = {}
+        """Version of the pod's object that was found right."""
+        self._looks = 0
+
+    async def check(self, allocation: Allocation, pod: Json) -> int:
+        """1 when the pod's annotations differed and were mended, else 0.
+
+        `allocation` may lack its containers. Raises: Conflict, Unavailable.
+        """
+        version = str(pod["metadata"].get("resourceVersion", ""))
+        on_its_node = (pod.get("spec") or {}).get("nodeName") == allocation.node
+        if not on_its_node or allocation.state not in _MIRRORED:
+            return 0
+        if self._right.get(allocation.pod_uid) == version or self._looks >= MOST_LOOKS:
+            return 0
+        self._looks += 1
+        mended = 0
+        row = await self._store.get(allocation.id)
+        if row is not None and differing(row, annotations_of(pod), self._vendors):
+            mended = await self.mend(row)
+        self._right[allocation.pod_uid] = version
+        return mended
+
+    async def mend(self, row: Allocation) -> int:
+        """Writes what the pod's object at the API server has otherwise; 1 when it did.
+
+        Raises: Conflict, Unavailable.
+        """
+        try:
+            pod = await self._pods.get(row.namespace, row.pod_name)
+            wrong = differing(row, annotations_of(pod), self._vendors)
+            if pod["metadata"]["uid"] != row.pod_uid or not wrong:
+                return 0
+            await self._pods.annotate(
+                row.namespace, row.pod_name, uid=row.pod_uid, annotations=wrong, labels={}
+            )
+        except NotFound:
+            return 0
+        self._instruments.drift.labels(CLASS).inc()
+        subject = f"{row.namespace}/{row.pod_name} ({row.pod_uid})"
+        said = annotations_of(pod)
+        detail = "; ".join(
+            f"{key} was {said.get(key, 'missing')!r}, the ledger has {value!r}"
+            for key, value in wrong.items()
+        )
+        logger.warning("annotations differ", extra={"pod_uid": row.pod_uid, "detail": detail})
+        await self._journal.drift(CLASS, subject, detail, repaired=True)
+        return 1
+
+    def keep(self, uids: Collection[PodUid]) -> None:
+        """Forgets all pods but these; a comparison of all of them is over."""
+        self._looks = 0
+        self._right = {uid: seen for uid, seen in self._right.items() if uid in uids}
