@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Collection
 from contextlib import asynccontextmanager
 
 import pytest
+import redis.asyncio
 from hami_scheduler.adapters.postgres_housekeeping import PostgresNodeLease
 from hami_scheduler.adapters.redis import open_node_lock
 from hami_scheduler.ports import NodeLock
@@ -141,3 +142,20 @@ async def test_waiters_get_it_one_after_the_other(lock: NodeLock) -> None:
             tasks.create_task(hold(number))
 
     assert sorted(served) == list(range(1, 9))
+
+
+@pytest.mark.integration
+async def test_redis_that_lost_its_keys_costs_the_order_and_nothing_else(
+    request: pytest.FixtureRequest, redis_url: str
+) -> None:
+    async with opened_lock(request, away=False) as lock:
+        await lock.acquire(NODE, holder(1), wait_s=1)
+        waiter = asyncio.create_task(lock.acquire(NODE, holder(2), wait_s=5))
+        async with redis.asyncio.from_url(redis_url) as client:
+            await client.flushall()
+
+        await waiter
+
+        # What the first holder does late frees nobody else's lock.
+        assert not await lock.release(NODE, 1)
+        assert await lock.holder(NODE) == holder(2)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ from hamicommon import events
 from hamicommon.errors import Unavailable
 from pydantic import SecretStr
 
-from tests.integration.scheduler.conftest import World, eventually
+from tests.integration.scheduler.conftest import GIB, World, eventually
 
 pytestmark = pytest.mark.integration
 
@@ -386,3 +387,54 @@ async def test_a_pod_bound_past_us_is_told_what_to_do(world: World) -> None:
         )
 
     await eventually(told, "the event on the pod")
+
+
+async def test_binds_that_wait_for_a_node_hold_no_connection_to_the_ledger(world: World) -> None:
+    narrow = world.settings.postgres.model_copy(update={"pool_max": 2})
+    replica = await world.replica(postgres=narrow, bind_timeout_s=25.0)
+    await world.add_node("n1", slots=20)
+    await world.add_node("n2")
+    pods = [await world.pod(f"p{number}") for number in range(6)]
+    for pod in pods:
+        await replica.filter(pod, "n1")
+    binding = [asyncio.create_task(replica.bind(pod, "n1")) for pod in pods]
+    for pod in pods:
+        await world.until(pod, "binding", "bound")
+
+    started = time.monotonic()
+    other = await world.pod("other")
+    assert (await replica.filter(other, "n2"))["NodeNames"] == ["n2"]
+    assert await replica.bind(other, "n2") == ""
+    assert time.monotonic() - started < 2
+
+    while binding:
+        for row in [(await world.rows(pod))[-1] for pod in pods]:
+            if row["state"] == "bound":
+                await world.say(events.Allocated, row)
+        done, waiting = await asyncio.wait(binding, timeout=0.2)
+        assert {task.result() for task in done} <= {""}
+        binding = list(waiting)
+
+
+async def test_with_grants_made_at_bind_filter_offers_all_that_fit(world: World) -> None:
+    replica = await world.replica(allocate_at="bind")
+    [card] = await world.add_node("n1", slots=1)
+    await world.add_node("n2")
+    await world.add_node("tiny", memory_mib=GIB // 2)
+    first, second = await world.pod("first"), await world.pod("second")
+
+    for pod in (first, second):
+        answer = await replica.filter(pod, "n1", "n2", "tiny")
+        assert sorted(answer["NodeNames"]) == ["n1", "n2"]
+        assert answer["FailedNodes"] == {"tiny": "1/1 CardInsufficientMemory"}
+        assert await world.rows(pod) == []
+    args = {"pod": first, "nodenames": ["n1", "n2"]}
+    scores = (await replica.http.post("/prioritize", json=args)).json()
+    assert sorted(one["Host"] for one in scores) == ["n1", "n2"]
+
+    assert await replica.bind(first, "n1") == ""
+    # kube-scheduler chose the same node for both; the ledger has room for one.
+    assert "1/1 CardTimeSlicingExhausted" in await replica.bind(second, "n1")
+    assert (await world.used(card))[0] == 1
+    assert (await replica.filter(second, "n1", "n2"))["NodeNames"] == ["n2"]
+    assert await replica.bind(second, "n2") == ""

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from hami_scheduler.ports import LedgerCard, PairScores
 from hami_scheduler.view import LedgerView
 from hamicommon.db.ledger import CardCounters
 from hamicommon.domain.devices import DeviceUsage, GpuDevice
 from hamicommon.domain.ids import GpuUuid, NodeName
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 
 @dataclass
@@ -31,6 +35,13 @@ class Reader:
 
     async def pair_scores(self, nodes: Sequence[NodeName]) -> dict[NodeName, PairScores]:
         return {}
+
+    entered: int = 0
+
+    def next_version(self) -> int:
+        """Of a card that enters: higher than any before it, as the ledger gives them."""
+        self.entered += 1
+        return self.entered * 1_000
 
     def put(self, name: str, *, node: str = "n", version: int = 1, memory_mib: int = 1000) -> None:
         device = GpuDevice(
@@ -142,3 +153,70 @@ async def test_a_card_that_moved_is_on_its_new_node_only() -> None:
 
     assert view.cluster.cards(NodeName("n")) == ()
     assert len(view.cluster.cards(NodeName("m"))) == 1
+
+
+CARDS = ("a", "b", "c")
+change = st.one_of(
+    st.tuples(st.just("use"), st.sampled_from(CARDS), st.integers(0, 1000)),
+    st.tuples(st.just("capacity"), st.sampled_from(CARDS), st.integers(1, 2000)),
+    st.tuples(st.just("move"), st.sampled_from(CARDS), st.sampled_from(["n", "m"])),
+    st.tuples(st.just("swap"), st.sampled_from(CARDS), st.none()),
+    st.tuples(st.just("refresh"), st.none(), st.none()),
+    st.tuples(st.just("deliver"), st.integers(0, 30), st.none()),
+)
+
+
+@settings(max_examples=50, deadline=None)
+@given(script=st.lists(change, max_size=30))
+def test_a_view_that_lived_through_it_all_is_the_one_that_is_built_anew(
+    script: list[tuple[str, Any, Any]],
+) -> None:
+    """Events are lost, come late, twice and in any order; the ledger is compared now and then."""
+
+    async def run() -> None:
+        reader, sent = Reader(), []
+        for name in CARDS:
+            reader.put(name)
+        live = LedgerView(reader)
+        await live.refresh()
+        names = dict(zip(CARDS, CARDS, strict=True))
+        for step, what, value in script:
+            if step == "refresh":
+                await live.refresh()
+            elif step == "deliver":
+                live.apply(sent[what : what + 1])
+            elif step == "use":
+                sent.append(reader.use(names[what], value))
+            elif step == "swap":
+                # Another card in its place.
+                old = reader.rows.pop(names[what])
+                names[what] += "'"
+                reader.put(names[what], node=old.node, version=reader.next_version())
+            else:
+                card = reader.rows[names[what]]
+                device, node = card.usage.device, card.node
+                if step == "capacity":
+                    device = replace(device, memory_mib=value)
+                else:
+                    node = NodeName(value)
+                usage = replace(card.usage, device=device)
+                reader.rows[names[what]] = LedgerCard(
+                    node=node, usage=usage, version=card.version + 1
+                )
+        await live.refresh()
+        anew = LedgerView(reader)
+        await anew.refresh()
+        for node in ("n", "m"):
+            assert known(live, node) == known(anew, node)
+
+    asyncio.run(run())
+
+
+def known(view: LedgerView, node: str) -> list[tuple[DeviceUsage, int]]:
+    """All that a view says of a node's cards."""
+    if NodeName(node) not in view.cluster.nodes:
+        return []
+    cards = view.cluster.cards(NodeName(node))
+    return sorted(
+        ((state.usage, state.version) for state in cards), key=lambda one: one[0].device.uuid
+    )

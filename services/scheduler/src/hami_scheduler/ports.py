@@ -100,7 +100,10 @@ class CardReader(Protocol):
     """Cards of the ledger, for the view."""
 
     async def tally(self) -> tuple[int, int]:
-        """(number of present cards, sum of their versions): equal tallies mean equal cards."""
+        """(number of present cards, sum of their versions): equal tallies mean equal cards.
+
+        Versions only grow, and a card that enters has a higher one than any that left.
+        """
         ...
 
     async def versions(self) -> dict[str, tuple[NodeName, int]]:

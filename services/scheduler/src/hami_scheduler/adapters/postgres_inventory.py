@@ -57,20 +57,25 @@ SELECT d.uuid, d.node, d.vendor, d.index, d.type, d.slots, d.memory_mib, d.core_
        {HOLDINGS} AS holdings
   FROM devices d
 """
-_INSERT_CARD = """
+# A card that enters has a higher version than any that left, so that the sum of versions tells a
+# view that one took another's place.
+_FRESH_VERSION = "(extract(epoch FROM clock_timestamp()) * 1000)::bigint"
+_INSERT_CARD = f"""
 INSERT INTO devices (uuid, node, vendor, index, type, slots, memory_mib, core_percent,
                      ceiling_slots, ceiling_memory_mib, ceiling_core_percent, numa, mode, healthy,
-                     health_reason, mig_profiles, info)
-VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $6, $7, $8, $9, $10, $11, $12, $13, $14)
+                     health_reason, mig_profiles, info, version)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $6, $7, $8, $9, $10, $11, $12, $13, $14, {_FRESH_VERSION})
 """
-_UPDATE_CARD = """
+_UPDATE_CARD = f"""
 UPDATE devices SET node = $2, vendor = $3, index = $4, type = $5, slots = $6, memory_mib = $7,
        core_percent = $8, ceiling_slots = greatest($6, used_slots),
        ceiling_memory_mib = greatest($7, used_memory_mib),
        ceiling_core_percent = greatest($8, used_core_percent), numa = $9, mode = $10,
        healthy = $11, health_reason = $12, mig_profiles = $13, info = $14,
        present = $15,
-       version = version + 1, updated_at = now()
+       version = CASE WHEN $15 AND NOT present THEN greatest(version + 1, {_FRESH_VERSION})
+                      ELSE version + 1 END,
+       updated_at = now()
  WHERE uuid = $1
 """
 _HEALTH = """
