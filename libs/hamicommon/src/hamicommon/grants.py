@@ -28,7 +28,7 @@ from cryptography.hazmat.primitives.serialization import (
 )
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from hamicommon.domain.allocations import Allocation, ContainerGrant, DeviceShare
+from hamicommon.domain.allocations import Allocation, ContainerGrant, DeviceShare, Origin
 from hamicommon.domain.ids import GpuUuid
 from hamicommon.errors import InvalidRequest
 
@@ -98,6 +98,8 @@ class Grant(BaseModel):
     token: int
     containers: tuple[GrantedContainer, ...]
     traceparent: str = ""
+    adopted: bool = False
+    """HAMi gave these slices before us: no Allocate will come for them."""
     expires_at: datetime
     """The signed form is not accepted later; a bound pod's grant in the ledger does not expire."""
 
@@ -124,6 +126,7 @@ def grant_of(allocation: Allocation, *, expires_at: datetime) -> Grant:
         node=allocation.node,
         token=allocation.token,
         traceparent=allocation.traceparent,
+        adopted=allocation.origin is Origin.ADOPTED,
         expires_at=expires_at,
         containers=containers,
     )

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Protocol
 
-from hamicommon.db.ledger import Change, Draft, LockHolder, Step
+from hamicommon.db.ledger import Change, Draft, Entry, LockHolder, Step
 from hamicommon.domain.allocations import Allocation, ContainerGrant
 from hamicommon.domain.devices import DeviceUsage, NodeInventory
 from hamicommon.domain.ids import AllocationId, GpuUuid, NodeName, PodUid
@@ -31,6 +31,16 @@ class AllocationStore(Protocol):
 
         Raises: CapacityConflict (its `subject` is the card or quota that refused), Conflict (the
         pod has another live allocation than the one to be replaced), Unavailable.
+        """
+        ...
+
+    async def enter(self, entry: Entry) -> Change:
+        """Writes a grant for a pod that is on its node already, with its token and evidence.
+
+        Where the slices are held already (`Entry.guarded` is False), the cards' ceilings rise to
+        what is held and quotas are counted without being asked.
+        Raises: CapacityConflict (as `reserve`; unguarded: a card is not on the node), Conflict (the
+        pod has a live allocation), Unavailable.
         """
         ...
 

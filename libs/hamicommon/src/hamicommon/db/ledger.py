@@ -17,6 +17,7 @@ from hamicommon.domain.allocations import (
     ContainerGrant,
     DeviceShare,
     Footprint,
+    Origin,
     Placement,
     footprints,
 )
@@ -61,6 +62,23 @@ class Draft:
     replaces: AllocationId | None = None
     """A reservation of the same pod that is given up in the same transaction."""
     actor: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """A grant for a pod that is on its node already: it begins past `reserved` and `binding`."""
+
+    draft: Draft
+    state: AllocationState
+    origin: Origin
+    reason: str
+    evidence: Mapping[str, Any]
+    """What it rests on, kept with its first event."""
+
+    @property
+    def guarded(self) -> bool:
+        """False where the slices are held already, whether the ledger has room for them or not."""
+        return self.origin is not Origin.ADOPTED
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

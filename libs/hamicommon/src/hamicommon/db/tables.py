@@ -174,7 +174,9 @@ allocations = Table(
     _at("deadline", nullable=True),
     _at("lock_deadline", nullable=True),
     _object("annotations"),
+    Column("origin", Text, nullable=False, server_default=text("'scheduled'")),
     UniqueConstraint("pod_uid", "attempt"),
+    CheckConstraint("origin IN ('scheduled', 'adopted', 'unmanaged')", name="origin_known"),
     CheckConstraint(
         "state IN ('reserved', 'binding', 'bound', 'allocated', 'releasing', 'released', "
         "'expired', 'failed', 'released_unconfirmed')",

@@ -82,6 +82,17 @@ TRANSITIONS: Mapping[AllocationState, frozenset[AllocationState]] = {
 """Legal steps; a state that is no key here is final."""
 
 
+class Origin(StrEnum):
+    """How a grant came into the ledger."""
+
+    SCHEDULED = "scheduled"
+    """Through our filter and bind."""
+    ADOPTED = "adopted"
+    """HAMi gave it before us: the kubelet keeps HAMi's answer, and no Allocate will come for it."""
+    UNMANAGED = "unmanaged"
+    """The pod came to its node past us, and the node's agent asked for a grant."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceShare:
     """A slice of one card for one container."""
@@ -183,6 +194,7 @@ class Allocation:
     reason: str = ""
     annotations: Mapping[str, str] = field(default_factory=dict, hash=False)
     """What the vendors of its cards write on the pod, made when the cards were reserved."""
+    origin: Origin = Origin.SCHEDULED
     has_agent: bool = True
     """Its node runs our agent; else the word to and from the node are annotations."""
 

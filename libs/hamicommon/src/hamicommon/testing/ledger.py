@@ -14,6 +14,7 @@ from hamicommon.db.ledger import (
     CardDemand,
     Change,
     Draft,
+    Entry,
     QuotaAmounts,
     Rules,
     Step,
@@ -174,6 +175,45 @@ class FakeLedger:
         return Change(
             allocation=allocation, sequence=sequence, counters=self._counters(sorted(touched))
         )
+
+    async def enter(self, entry: Entry) -> Change:
+        """See the port."""
+        draft, node = entry.draft, entry.draft.placement.node
+        wanted = wanted_by(draft, self._rules)
+        if entry.guarded:
+            self._check_quota(draft.namespace, {}, draft.quota)
+            self._check(node, None, (), wanted, mutex=draft.mutex)
+        for want in wanted:
+            card = self._cards.get(want.uuid)
+            if card is None or card.node != node:
+                raise CapacityConflict(want.uuid, f"card {want.uuid} is not on node {node}")
+        if self._live_of(draft.pod_uid) is not None:
+            raise Conflict(f"pod {draft.pod_uid} has a grant by somebody else")
+        self._count_quota(draft.namespace, draft.quota, 1)
+        self._count(draft.allocation_id, wanted, 1)
+        self._token += 1
+        now = self._clock()
+        allocation = Allocation(
+            id=draft.allocation_id,
+            pod_uid=draft.pod_uid,
+            namespace=draft.namespace,
+            pod_name=draft.pod_name,
+            attempt=1 + sum(a.pod_uid == draft.pod_uid for a in self._allocations.values()),
+            node=node,
+            state=entry.state,
+            containers=draft.placement.containers,
+            token=self._token,
+            reserved_at=now,
+            deadline=now + timedelta(seconds=draft.lease_s) if draft.lease_s else None,
+            traceparent=draft.traceparent,
+            reason=entry.reason,
+            annotations=draft.annotations,
+            origin=entry.origin,
+        )
+        self._allocations[allocation.id] = allocation
+        sequence = self._note(allocation, None, entry.reason)
+        touched = [card.uuid for card in wanted]
+        return Change(allocation=allocation, sequence=sequence, counters=self._counters(touched))
 
     async def advance(self, step: Step) -> Change | None:
         """See the port."""

@@ -16,6 +16,7 @@ from hamicommon.db.ledger import (
     CardCounters,
     Change,
     Draft,
+    Entry,
     QuotaAmounts,
     Rules,
     Step,
@@ -50,6 +51,7 @@ from hami_scheduler.adapters.postgres_encoding import (
     reserved_change,
     share_columns,
 )
+from hami_scheduler.adapters.postgres_entering import enter
 from hami_scheduler.adapters.postgres_rows import (
     LIVE_SQL,
     SELECT_ALLOCATION,
@@ -143,6 +145,17 @@ class PostgresAllocationStore:
         )
         row = await connection.fetchrow(RESERVE, *reserve_arguments(draft, taken))
         return reserved_change(draft, row, latest_counters((*given, *taken)))
+
+    async def enter(self, entry: Entry) -> Change:
+        """See the port."""
+        try:
+            async with self._database.transaction() as connection:
+                change = await enter(connection, entry, self._rules)
+        except ConstraintViolation as exc:
+            uid = entry.draft.pod_uid
+            raise Conflict(f"pod {uid} has a grant by somebody else: {exc}") from exc
+        self._on_commit()
+        return change
 
     async def advance(self, step: Step) -> Change | None:
         """See the port."""

@@ -17,7 +17,7 @@ from hamicommon.errors import CapacityConflict, QuotaConflict
 
 from hami_scheduler.adapters.postgres_rows import HOLDINGS, counters_of
 
-_RETURNING = f"""
+RETURNING = f"""
 RETURNING node, uuid, used_slots, used_memory_mib, used_core_percent, version,
           {HOLDINGS} AS holdings
 """
@@ -36,7 +36,7 @@ UPDATE devices SET used_slots = used_slots + $3, used_memory_mib = used_memory_m
             AND used_core_percent = coalesce($12, core_percent))
    AND ($10::bigint IS NULL OR version = $10)
    AND ($11::jsonb = '{{}}' OR hami_placements_disjoint(holdings || $11::jsonb))
-{_RETURNING}
+{RETURNING}
 """
 # The ceiling comes down with what is given back, but never below capacity.
 _GIVE = f"""
@@ -47,7 +47,7 @@ UPDATE devices SET used_slots = used_slots - $2, used_memory_mib = used_memory_m
        ceiling_core_percent = greatest(core_percent, used_core_percent - $4),
        holdings = holdings - $5::text, version = version + 1, updated_at = now()
  WHERE uuid = $1
-{_RETURNING}
+{RETURNING}
 """
 _LOCK = "SELECT uuid, version FROM devices WHERE uuid = ANY($1::text[]) ORDER BY uuid FOR UPDATE"
 _QUOTA_LOCK = """
@@ -140,10 +140,12 @@ async def give_cards(
     return tuple(counters_of(row) for row in rows)
 
 
-async def take_quota(connection: Connection, namespace: str, amounts: QuotaAmounts) -> None:
+async def take_quota(
+    connection: Connection, namespace: str, amounts: QuotaAmounts, *, guarded: bool = True
+) -> None:
     """Counts the amounts against the namespace's quotas, where it has any.
 
-    Raises: QuotaConflict.
+    Raises: QuotaConflict, if `guarded`.
     """
     if not amounts:
         return
@@ -151,7 +153,7 @@ async def take_quota(connection: Connection, namespace: str, amounts: QuotaAmoun
     for row in rows:
         wanted = amounts[row["resource"]]
         limit, used = row["limit_amount"], row["used_amount"]
-        if limit is not None and wanted > 0 and used + wanted > limit:
+        if guarded and limit is not None and wanted > 0 and used + wanted > limit:
             raise QuotaConflict(namespace, row["resource"], limit=limit, used=used, wanted=wanted)
     if rows:
         await connection.executemany(

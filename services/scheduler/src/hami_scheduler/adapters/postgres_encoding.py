@@ -30,8 +30,14 @@ def reserved_change(draft: Draft, row: Any, counters: tuple[CardCounters, ...]) 
     return Change(allocation=allocation, sequence=row["sequence"], counters=counters)
 
 
-def reserve_arguments(draft: Draft, taken: Sequence[CardCounters]) -> list[Any]:
-    """Parameters $1 to $27 of RESERVE and RESERVE_ONE."""
+def reserve_arguments(
+    draft: Draft,
+    taken: Sequence[CardCounters],
+    *,
+    state: AllocationState = AllocationState.RESERVED,
+    reason: str = "",
+) -> list[Any]:
+    """Parameters $1 to $27 of RESERVE, RESERVE_ONE and ENTER."""
     containers = draft.placement.containers
     payload = {
         "version": 1,
@@ -40,8 +46,8 @@ def reserve_arguments(draft: Draft, taken: Sequence[CardCounters]) -> list[Any]:
         "namespace": draft.namespace,
         "pod_name": draft.pod_name,
         "node": draft.placement.node,
-        "state": AllocationState.RESERVED.value,
-        "reason": "",
+        "state": state.value,
+        "reason": reason,
         "counters": [counters_json(card) for card in taken],
     }
     return [
@@ -59,7 +65,7 @@ def reserve_arguments(draft: Draft, taken: Sequence[CardCounters]) -> list[Any]:
         [container.role for container in containers],
         *share_columns(containers),
         draft.actor,
-        event_subject("allocation", AllocationState.RESERVED.value),
+        event_subject("allocation", state.value),
         payload,
         dict(draft.annotations),
     ]
@@ -121,6 +127,7 @@ def parts_of(old: Allocation) -> dict[str, Any]:
     """What a change of state leaves of `old`, in the shape of a row."""
     return {
         "annotations": old.annotations,
+        "origin": old.origin,
         "has_agent": old.has_agent,
         "containers": [(c.index, c.name, c.role) for c in old.containers],
         "shares": [

@@ -10,6 +10,7 @@ from hamicommon.domain.allocations import (
     AllocationState,
     ContainerGrant,
     DeviceShare,
+    Origin,
 )
 from hamicommon.domain.ids import AllocationId, GpuUuid, NodeName, PodUid
 
@@ -20,7 +21,7 @@ HOLDINGS = "jsonb_path_query_array(holdings, '$.*[*].detail')"
 
 SELECT_ALLOCATION = """
 SELECT a.id::text AS id, a.pod_uid, a.namespace, a.pod_name, a.attempt, a.node, a.state, a.token,
-       a.reserved_at, a.deadline, a.traceparent, a.reason, a.annotations,
+       a.reserved_at, a.deadline, a.traceparent, a.reason, a.annotations, a.origin,
        n.source = 'agent' AS has_agent,
        (SELECT jsonb_agg(jsonb_build_array(c.container_index, c.name, c.role)
                          ORDER BY c.container_index)
@@ -37,6 +38,7 @@ SELECT a.id::text AS id, a.pod_uid, a.namespace, a.pod_name, a.attempt, a.node, 
 SELECT_STANDING = f"""
 SELECT a.id::text AS id, a.pod_uid, a.namespace, a.pod_name, a.attempt, a.node, a.state, a.token,
        a.reserved_at, a.deadline, a.traceparent, a.reason, '{{}}'::jsonb AS annotations,
+       a.origin,
        n.source = 'agent' AS has_agent, NULL AS containers, NULL AS shares
   FROM allocations a JOIN nodes n ON n.name = a.node
  WHERE {LIVE_SQL} AND a.pod_uid > $1 ORDER BY a.pod_uid LIMIT $2
@@ -72,6 +74,7 @@ def allocation_of(row: Any) -> Allocation:
         traceparent=row["traceparent"],
         reason=row["reason"],
         annotations=row["annotations"],
+        origin=Origin(row["origin"]),
         has_agent=row["has_agent"],
         containers=tuple(
             ContainerGrant(index=index, name=name, role=role, shares=tuple(shares.get(index, ())))

@@ -69,6 +69,38 @@ WITH allocation AS (
 SELECT {_RESERVED} FROM allocation, event
 """
 
+# As RESERVE, for a pod that is on its node already: with its token, and what the grant rests on.
+ENTER = f"""
+WITH allocation AS (
+  INSERT INTO allocations (id, pod_uid, namespace, pod_name, attempt, node, state, policy, score,
+                           traceparent, deadline, annotations, origin, reason, token, bound_at,
+                           allocated_at)
+  VALUES ($1, $2, $3, $4,
+          (SELECT coalesce(max(p.attempt), 0) + 1 FROM allocations p WHERE p.pod_uid = $2),
+          $5, $28, $6, $7, $8, CASE WHEN $9 > 0 THEN now() + make_interval(secs => $9) END, $27,
+          $29, $30, nextval('allocation_tokens'), now(),
+          CASE WHEN $28 = 'allocated' THEN now() END)
+  RETURNING attempt, reserved_at, deadline, token
+), containers AS (
+  INSERT INTO allocation_containers (allocation_id, container_index, name, role)
+  SELECT $1, c.* FROM {_CONTAINERS}
+), shares AS (
+  INSERT INTO allocation_devices ({_SHARE_COLUMNS}) SELECT $1, s.* FROM {_SHARES}
+), event AS (
+  INSERT INTO allocation_events (pod_uid, sequence, allocation_id, state, reason, actor, detail)
+  VALUES ($2, {_NEXT_SEQUENCE.format(pod_uid="$2")}, $1, $28, $30, $24, $31)
+  RETURNING id, sequence, at
+), announced AS (
+  INSERT INTO outbox (subject, payload, traceparent)
+  SELECT $25, $26::jsonb
+              || jsonb_build_object('event_id', event.id, 'sequence', event.sequence,
+                                    'at', event.at),
+         $8
+    FROM event
+)
+SELECT {_RESERVED}, allocation.token FROM allocation, event
+"""
+
 # The whole reservation in one statement, for the common case of one card and a namespace without
 # quota: one round trip, committed by itself. No row comes back when the card refuses or when the
 # namespace has a quota; then the long way says which.

@@ -1,0 +1,31 @@
+"""How a grant came into the ledger: through our scheduler, adopted from HAMi, or asked for by the
+node of a pod that came past us."""
+
+from __future__ import annotations
+
+import sqlalchemy as sa
+from alembic import op
+
+revision = "0008"
+down_revision = "0007"
+branch_labels = None
+depends_on = None
+
+
+def upgrade() -> None:
+    """Adds it; the rows there are came through our scheduler."""
+    op.add_column(
+        "allocations",
+        sa.Column("origin", sa.Text(), server_default=sa.text("'scheduled'"), nullable=False),
+    )
+    op.create_check_constraint(
+        op.f("ck_allocations_origin_known"),
+        "allocations",
+        "origin IN ('scheduled', 'adopted', 'unmanaged')",
+    )
+
+
+def downgrade() -> None:
+    """Drops it."""
+    op.drop_constraint(op.f("ck_allocations_origin_known"), "allocations")
+    op.drop_column("allocations", "origin")
