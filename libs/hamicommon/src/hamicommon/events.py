@@ -48,6 +48,16 @@ def readiness_subject(node: str) -> str:
     return f"hami.agents.readiness.{token_of(node)}"
 
 
+def holdings_subject(node: str) -> str:
+    """Where the scheduler asks an agent who holds devices on its node (request and reply)."""
+    return f"hami.agents.holdings.{token_of(node)}"
+
+
+def unmanaged_subject(node: str) -> str:
+    """Where an agent asks for a grant of a pod that came past the scheduler (request and reply)."""
+    return f"hami.grants.unmanaged.{token_of(node)}"
+
+
 def reports_subject(node: str) -> str:
     """Where a node says what became of its grants."""
     return f"hami.reports.v1.{token_of(node)}"
@@ -152,6 +162,75 @@ class Readiness(Payload):
     node: str
     ready: bool
     reason: str = ""
+
+
+class HoldingsRequest(Payload):
+    """The scheduler asks what the kubelet's books of the node say."""
+
+    node: str
+
+
+class HeldContainer(BaseModel):
+    """A container that holds device ids, in the words of its node; no user can write them."""
+
+    model_config = ConfigDict(frozen=True)
+
+    pod_uid: str
+    namespace: str = ""
+    pod_name: str = ""
+    """Empty when the node does not know the pod: the books keep pods that are gone for a while."""
+    container: str
+    device_ids: tuple[str, ...]
+    ended: bool = False
+    """The pod is over, so the ids are held by nobody."""
+    ours: bool = False
+    """Our agent gave the answer."""
+    visible: tuple[str, ...] | None = None
+    """Cards that the device plugin's answer shows to the container, by uuid, in its order; None
+    when only PodResources could be read, which does not have the answer."""
+    memory_mib: tuple[int, ...] = ()
+    """The limit that the answer sets for each visible card; empty: it is none of HAMi's."""
+    core_percent: int | None = None
+    """The limit that it sets for all of them."""
+
+
+class NodeHoldings(Payload):
+    """Who holds devices on a node."""
+
+    node: str
+    read_at: AwareDatetime
+    containers: tuple[HeldContainer, ...] = ()
+    problems: tuple[str, ...] = ()
+    """Books that could not be read, one sentence each; what is there comes from the others."""
+    readable: bool = True
+    """False when no book could be read: then it is not known who holds what."""
+
+
+class TakenContainer(BaseModel):
+    """Cards that the kubelet gave to a container."""
+
+    model_config = ConfigDict(frozen=True)
+
+    container: str
+    uuids: tuple[str, ...]
+
+
+class UnmanagedRequest(Payload):
+    """A pod came to the node past the scheduler; its node asks for a grant of what it was given."""
+
+    node: str
+    pod_uid: str
+    namespace: str
+    pod_name: str
+    containers: tuple[TakenContainer, ...]
+
+
+class UnmanagedReply(Payload):
+    """The grant, or in one sentence why there is none."""
+
+    node: str
+    grant: Grant | None = None
+    refused: str = ""
 
 
 class GrantState(BaseModel):

@@ -98,8 +98,9 @@ class Grant(BaseModel):
     token: int
     containers: tuple[GrantedContainer, ...]
     traceparent: str = ""
-    adopted: bool = False
-    """HAMi gave these slices before us: no Allocate will come for them."""
+    answered: bool = False
+    """The kubelet had its Allocate answers before this grant was made (by HAMi before us, or
+    without limits): no Allocate will come for it."""
     expires_at: datetime
     """The signed form is not accepted later; a bound pod's grant in the ledger does not expire."""
 
@@ -126,7 +127,7 @@ def grant_of(allocation: Allocation, *, expires_at: datetime) -> Grant:
         node=allocation.node,
         token=allocation.token,
         traceparent=allocation.traceparent,
-        adopted=allocation.origin is Origin.ADOPTED,
+        answered=allocation.origin is not Origin.SCHEDULED,
         expires_at=expires_at,
         containers=containers,
     )

@@ -10,14 +10,16 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from uuid import uuid4
 
 from hamicommon import telemetry
-from hamicommon.domain.ids import GpuUuid
+from hamicommon.domain.allocations import DeviceShare
+from hamicommon.domain.ids import AllocationId, GpuUuid, PodUid
 from hamicommon.errors import HamiError, NotFound
 from opentelemetry import trace
 
-from hami_node_agent.domain.choosing import Candidate
+from hami_node_agent.domain.choosing import Candidate, roomiest
 from hami_node_agent.domain.container_spec import (
     AnswerPolicy,
     ContainerSpec,
@@ -27,7 +29,7 @@ from hami_node_agent.domain.container_spec import (
 )
 from hami_node_agent.domain.grants import NodeGrant
 from hami_node_agent.domain.records import AgentState, Record, is_complete
-from hami_node_agent.domain.replicas import preferred_ids
+from hami_node_agent.domain.replicas import card_of, preferred_ids
 from hami_node_agent.finding import GrantFinder
 from hami_node_agent.node_state import NodeState
 from hami_node_agent.ports import ContainerFiles, PodApi
@@ -49,6 +51,7 @@ class Allocating:
         files: ContainerFiles,
         reports: Reports,
         answers: AnswerPolicy,
+        adopts_unmanaged: bool = False,
     ) -> None:
         self._state = state
         self._finder = finder
@@ -56,16 +59,23 @@ class Allocating:
         self._files = files
         self._reports = reports
         self._answers = answers
+        self._adopts_unmanaged = adopts_unmanaged
         self._turn = asyncio.Lock()
 
     def prefer(
         self, *, available: Sequence[str], must_include: Sequence[str], size: int
     ) -> tuple[str, ...]:
-        """Ids on the cards of the grant in flight; empty when none is."""
+        """Ids on the cards of the grant in flight.
+
+        When none is: empty, or where unmanaged pods are adopted ids on the cards with most room.
+        """
         candidate = self._finder.in_flight(size, {})
-        if candidate is None:
+        if candidate is not None:
+            cards = [GpuUuid(share.uuid) for share in candidate.container.shares]
+        elif self._adopts_unmanaged:
+            cards = roomiest(self._state.cards, self._state.book, size)
+        else:
             return ()
-        cards = [GpuUuid(share.uuid) for share in candidate.container.shares]
         return preferred_ids(cards, available=available, must_include=must_include, size=size)
 
     async def allocate(self, requests: Sequence[frozenset[str]]) -> list[ContainerSpec]:
@@ -80,6 +90,9 @@ class Allocating:
                 try:
                     found = await self._finder.find(ids, planned)
                 except NotFound as exc:
+                    if self._adopts_unmanaged:
+                        specs.append(await self._provisional(ids, planned))
+                        continue
                     await self._warn_strangers(len(ids), str(exc))
                     raise
                 if isinstance(found, Record):
@@ -88,8 +101,41 @@ class Allocating:
                     specs.append(await self._answer(found, ids, planned))
             return specs
 
+    async def _provisional(self, ids: frozenset[str], planned: dict[str, Record]) -> ContainerSpec:
+        """An answer for a pod that nobody knows yet: the kubelet's cards, and no use of them.
+
+        PreStartContainer finds out the pod and puts its limits in, or keeps it from starting.
+        """
+        nonce = str(uuid4())
+        record = Record(
+            nonce=nonce,
+            device_ids=ids,
+            allocation_id=AllocationId(""),
+            pod_uid=PodUid(""),
+            namespace="",
+            pod_name="",
+            container="",
+            role="app",
+            token=0,
+            shares=tuple(
+                DeviceShare(uuid=card, vendor="NVIDIA", memory_mib=0, core_percent=0)
+                for card in sorted({card_of(device_id) for device_id in ids})
+            ),
+            provisional=True,
+            cache_dir=f"unmanaged-{nonce}",
+        )
+        await asyncio.to_thread(self._write, record)
+        planned[nonce] = record
+        await self._state.change(lambda saved: saved.with_records([record]))
+        logger.info("answered without a grant", extra={"cards": list(record.cards)})
+        return self._spec(record, {})
+
     async def _again(self, record: Record) -> ContainerSpec:
         logger.info("Allocate again, same answer", extra={"pod_uid": record.pod_uid})
+        if record.foreign:
+            # The kubelet has lost HAMi's answer and takes ours in its place.
+            record = replace(record, foreign=False)
+            await self._state.change(lambda saved: saved.with_records([record]))
         await asyncio.to_thread(self._files.write_limits, record)
         grant = self._state.book.of(record.pod_uid)
         env: Mapping[str, str] = {}

@@ -25,6 +25,7 @@ from hami_node_agent.adapters.kubelet import Books
 from hami_node_agent.adapters.kubernetes import NodeObject, NodePods
 from hami_node_agent.adapters.nvml import NvmlProbe, open_nvml
 from hami_node_agent.adapters.state_file import StateFile
+from hami_node_agent.adopted_answers import AdoptedAnswers
 from hami_node_agent.allocating import Allocating
 from hami_node_agent.cards import Cards
 from hami_node_agent.domain.cards import Offer
@@ -33,6 +34,7 @@ from hami_node_agent.domain.health import xid_policy
 from hami_node_agent.exposition import NodeCollector, registry_of
 from hami_node_agent.finding import GrantFinder
 from hami_node_agent.grants_feed import GrantsFeed
+from hami_node_agent.holdings import HoldingsService
 from hami_node_agent.inventory import InventoryTeller, keep_annotation
 from hami_node_agent.node_state import NodeState
 from hami_node_agent.plugin import Plugin
@@ -43,6 +45,7 @@ from hami_node_agent.reporting import Reports, send_reports
 from hami_node_agent.routes import make_routes
 from hami_node_agent.settings import Settings
 from hami_node_agent.sweeping import Sweeper
+from hami_node_agent.unmanaged import UnmanagedPods
 from hami_node_agent.usage import Sampler
 
 logger = logging.getLogger(__name__)
@@ -122,6 +125,14 @@ async def open_agent(settings: Settings) -> AsyncIterator[Agent]:
             "cards": cards.run(),
             "grants": feed.run(),
             "registration": registration.run(),
+            "adopted": AdoptedAnswers(outside.state, books=outside.books).run(),
+            "holdings": HoldingsService(
+                outside.bus,
+                outside.state,
+                books=outside.books,
+                pods=outside.pods,
+                node=settings.node_name,
+            ).run(),
             "readiness": ReadinessService(outside.bus, plugin, node=settings.node_name).run(),
             "inventory": _inventory(settings, outside, cards).run(),
             "annotation": keep_annotation(cards, node),
@@ -187,6 +198,7 @@ async def _open_outside(settings: Settings, stack: AsyncExitStack) -> _Outside:
         pod_resources=settings.pod_resources_socket,
         resource=settings.resource_name,
         uid_of=pods.uid_of,
+        api_uid=pods.api_uid,
     )
     return _Outside(
         api=api,
@@ -227,6 +239,7 @@ async def _plugin(
         node=settings.node_name,
         wait_s=settings.grant_wait_s,
     )
+    adopts = settings.unmanaged_pods == "adopt"
     allocating = Allocating(
         outside.state,
         finder=finder,
@@ -234,6 +247,7 @@ async def _plugin(
         files=outside.files,
         reports=reports,
         answers=await _answers(settings, outside),
+        adopts_unmanaged=adopts,
     )
     prestarting = PreStarting(
         outside.state,
@@ -242,6 +256,12 @@ async def _plugin(
         pods=outside.pods,
         files=outside.files,
         reports=reports,
+        adopted=AdoptedAnswers(outside.state, books=outside.books),
+        unmanaged=UnmanagedPods(
+            outside.bus, outside.state, pods=outside.pods, node=settings.node_name
+        )
+        if adopts
+        else None,
     )
     return Plugin(
         cards=cards,

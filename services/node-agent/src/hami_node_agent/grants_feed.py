@@ -67,6 +67,7 @@ def node_grant(
         containers=grant.domain_containers(),
         state=AllocationState(state),
         traceparent=grant.traceparent,
+        answered=grant.answered,
         heard_at=time.monotonic() if heard_at is None else heard_at,
     )
 

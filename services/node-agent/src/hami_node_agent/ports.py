@@ -105,8 +105,22 @@ class PodApi(Protocol):
         """Pods that have not started and ask for `count` devices in one container."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    """What the kubelet's books say, and which of them could not be read."""
+
+    holdings: tuple[Holding, ...]
+    problems: tuple[str, ...] = ()
+    """One sentence per book that could not be read."""
+    readable: bool = True
+    """False when none could: then nothing is known."""
+
+
 class KubeletBooks(Protocol):
     """Who holds which device ids, in the kubelet's own words."""
+
+    async def read(self) -> Reading:
+        """All containers that hold ids of our resource, as far as the books can be read."""
 
     async def holdings(self) -> tuple[Holding, ...]:
         """All containers that hold ids of our resource.

@@ -11,21 +11,25 @@ import asyncio
 import logging
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 
 from hamicommon.errors import Conflict, HamiError, InvalidRequest, Unavailable
 
+from hami_node_agent.adopted_answers import AdoptedAnswers
 from hami_node_agent.domain.ownership import (
     Confirmed,
     Holding,
     Reassigned,
     Refused,
     Verdict,
+    record_of,
     verdict,
 )
 from hami_node_agent.domain.records import AgentState, is_complete
 from hami_node_agent.node_state import NodeState
 from hami_node_agent.ports import ContainerFiles, GrantSource, KubeletBooks, PodApi, PodRef
 from hami_node_agent.reporting import Reports
+from hami_node_agent.unmanaged import UnmanagedPods
 
 logger = logging.getLogger(__name__)
 
@@ -47,6 +51,8 @@ class PreStarting:
         pods: PodApi,
         files: ContainerFiles,
         reports: Reports,
+        adopted: AdoptedAnswers,
+        unmanaged: UnmanagedPods | None,
     ) -> None:
         self._state = state
         self._books = books
@@ -54,6 +60,8 @@ class PreStarting:
         self._pods = pods
         self._files = files
         self._reports = reports
+        self._adopted = adopted
+        self._unmanaged = unmanaged
         self._turn = asyncio.Lock()
 
     async def check(self, ids: frozenset[str]) -> None:
@@ -90,13 +98,40 @@ class PreStarting:
             # What is about to be changed or refused rests on the ledger's newest word.
             if not await self._told_by_the_ledger():
                 await self._read_signed()
+            await self._adopted.take_up()
             found = self._decide(owner, holdings)
+        if isinstance(found, Refused) and found.grant is None and self._unmanaged is not None:
+            found = await self._asked(self._unmanaged, owner, holdings, found)
         if isinstance(found, Refused):
             await self._refuse(found)
         elif isinstance(found, Reassigned):
             await self._reassign(found)
         else:
             await asyncio.to_thread(self._files.write_limits, found.record)
+
+    async def _asked(
+        self,
+        unmanaged: UnmanagedPods,
+        owner: Holding,
+        holdings: Sequence[Holding],
+        refused: Refused,
+    ) -> Verdict:
+        """The verdict after the scheduler was asked for a grant of what the pod was given."""
+        if record_of(owner, self._state.saved.records.values()) is None:
+            return refused
+        try:
+            reason = await unmanaged.ask(owner, holdings)
+        except InvalidRequest as exc:
+            raise Unavailable(str(exc)) from exc
+        if reason:
+            return replace(refused, reason=f"the scheduler gives it no grant: {reason}")
+        # All at once: what has no answer of its own would wait for an Allocate that won't come.
+        for holding in holdings:
+            if holding.pod_uid == owner.pod_uid and holding.container != owner.container:
+                other = self._decide(holding, holdings)
+                if isinstance(other, Reassigned):
+                    await self._reassign(other)
+        return self._decide(owner, holdings)
 
     def _decide(self, owner: Holding, holdings: Sequence[Holding]) -> Verdict:
         return verdict(

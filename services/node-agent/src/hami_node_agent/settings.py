@@ -101,8 +101,10 @@ class Settings(BaseSettings):
         "absent: grants come from the bus alone",
     )
     grant_wait_s: float = Field(default=2.0, ge=0, le=10, description="Allocate waits for a grant")
-    unmanaged_pods: Literal["refuse"] = Field(
-        default="refuse", description="pods that took devices without our scheduler"
+    unmanaged_pods: Literal["refuse", "adopt"] = Field(
+        default="refuse",
+        description="pods that take devices past our scheduler: refuse: they fail; "
+        "adopt: the scheduler is asked for a grant of what the kubelet gave them, if it has room",
     )
 
     disable_health_checks: str = Field(default="", validation_alias="DP_DISABLE_HEALTHCHECKS")

@@ -133,6 +133,8 @@ class Sweeper:
                 token=record.token,
             )
             for record in self._state.saved.records.values()
+            # Nobody's yet: PreStartContainer finds out whose, or `_remove_strays` that nobody is.
+            if record.pod_uid
         }
         for grant in self._state.book.grants.values():
             if grant.state in _BOUND:

@@ -42,12 +42,17 @@ def agent_permissions(node: str) -> Permissions:
             events.reports_subject(node),
             events.usage_subject(node),
             events.snapshot_subject(node),
+            events.unmanaged_subject(node),
             f"$JS.API.CONSUMER.CREATE.{stream}.{consumer}.{events.grants_subject(node)}",
             f"$JS.API.CONSUMER.INFO.{stream}.{consumer}",
             f"$JS.API.CONSUMER.MSG.NEXT.{stream}.{consumer}",
             f"$JS.ACK.{stream}.{consumer}.>",
             f"{DEAD_LETTERS_SUBJECT}.{stream}",
         ),
-        subscribe=(f"{inbox_prefix(consumer)}.>", events.readiness_subject(node)),
+        subscribe=(
+            f"{inbox_prefix(consumer)}.>",
+            events.readiness_subject(node),
+            events.holdings_subject(node),
+        ),
         answers=True,
     )

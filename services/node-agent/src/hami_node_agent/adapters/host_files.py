@@ -64,10 +64,17 @@ class HostFiles:
         return self._limits / nonce
 
     def write_limits(self, record: Record) -> None:
-        """Makes the container's limits those of the record. Raises: Unavailable."""
+        """Makes the container's limits those of the record. Raises: Unavailable.
+
+        Nothing for an answer of HAMi's: no container sees a limits directory there.
+        """
+        if record.foreign:
+            return
         directory = self.limits_dir(record.nonce)
         text = limits_text(
-            record.shares, policy=record.policy, oversubscribe=self._oversubscribe
+            () if record.provisional else record.shares,
+            policy=record.policy,
+            oversubscribe=self._oversubscribe,
         ).encode()
         try:
             if not directory.is_dir():

@@ -7,22 +7,20 @@ but has neither. Each is enough by itself where the other can't be read.
 from __future__ import annotations
 
 import asyncio
-import base64
-import binascii
 import logging
 from collections.abc import Callable, Iterable
-from pathlib import Path, PurePosixPath
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import grpc
 import orjson
-from google.protobuf.message import DecodeError
-from hamicommon.domain.ids import GpuUuid
 from hamicommon.errors import InvalidRequest, Unavailable
-from hamicommon.kubelet._generated import deviceplugin_pb2, podresources_pb2, podresources_pb2_grpc
+from hamicommon.kubelet._generated import podresources_pb2, podresources_pb2_grpc
 
-from hami_node_agent.domain.container_spec import LIMITS_MOUNT
-from hami_node_agent.domain.ownership import Holding, KeptAnswer
+from hami_node_agent.adapters.kept_answers import kept_answer
+from hami_node_agent.domain.ownership import ForeignAnswer, Holding, KeptAnswer
+from hami_node_agent.ports import Reading
 
 logger = logging.getLogger(__name__)
 
@@ -39,33 +37,41 @@ class Books:
         pod_resources: Path,
         resource: str,
         uid_of: Callable[[str, str], str],
+        api_uid: Callable[[str], str] = str,
     ) -> None:
         self._checkpoint = checkpoint
         self._pod_resources = pod_resources
         self._resource = resource
         self._uid_of = uid_of
+        self._api_uid = api_uid
 
     async def holdings(self) -> tuple[Holding, ...]:
-        """All containers that hold ids of our resource.
+        """See the port."""
+        reading = await self.read()
+        if not reading.readable:
+            raise Unavailable(f"the kubelet's books can't be read: {'; '.join(reading.problems)}")
+        return reading.holdings
 
-        Raises: Unavailable when neither source can be read.
-        """
-        errors: list[str] = []
+    async def read(self) -> Reading:
+        """See the port."""
+        problems: list[str] = []
         kept: tuple[Holding, ...] = ()
         listed: tuple[Holding, ...] = ()
         try:
             content = await asyncio.to_thread(self._checkpoint.read_bytes)
-            kept = read_checkpoint(content, self._resource)
+            kept = tuple(
+                replace(holding, pod_uid=self._api_uid(holding.pod_uid))
+                for holding in read_checkpoint(content, self._resource)
+            )
         except (OSError, InvalidRequest) as exc:
-            errors.append(f"{self._checkpoint}: {exc}")
+            problems.append(f"{self._checkpoint}: {exc}")
         try:
             listed = self._holdings_of((await self._list()).pod_resources)
         except Unavailable as exc:
-            errors.append(str(exc))
-        if len(errors) == 2:
-            raise Unavailable(f"the kubelet's books can't be read: {'; '.join(errors)}")
+            problems.append(str(exc))
         known = {(holding.pod_uid, holding.container) for holding in kept}
-        return kept + tuple(h for h in listed if (h.pod_uid, h.container) not in known)
+        more = tuple(h for h in listed if (h.pod_uid, h.container) not in known)
+        return Reading(holdings=kept + more, problems=tuple(problems), readable=len(problems) < 2)
 
     async def pods(self) -> frozenset[tuple[str, str]]:
         """(namespace, name) of all pods the kubelet still has. Raises: Unavailable."""
@@ -128,28 +134,11 @@ def read_checkpoint(content: bytes, resource: str) -> tuple[Holding, ...]:
 def _holding(entry: dict[str, Any]) -> Holding:
     ids = entry["DeviceIDs"]
     lists = ids.values() if isinstance(ids, dict) else [ids]
+    answer = kept_answer(entry.get("AllocResp") or "")
     return Holding(
         pod_uid=entry["PodUID"],
         container=entry["ContainerName"],
         device_ids=frozenset(device_id for part in lists for device_id in part),
-        answer=_answer(entry.get("AllocResp") or ""),
-    )
-
-
-def _answer(text: str) -> KeptAnswer | None:
-    """Our answer, or None if it is not one of ours (another plugin's, or made before us)."""
-    try:
-        answer = deviceplugin_pb2.ContainerAllocateResponse.FromString(base64.b64decode(text))
-    except (binascii.Error, DecodeError) as exc:
-        raise ValueError(f"AllocResp: {exc}") from exc
-    mounts = {mount.container_path: mount.host_path for mount in answer.mounts}
-    caches = [path for path in mounts.values() if PurePosixPath(path).parent.name == "containers"]
-    if LIMITS_MOUNT not in mounts:
-        return None
-    return KeptAnswer(
-        nonce=PurePosixPath(mounts[LIMITS_MOUNT]).name,
-        cards=tuple(
-            GpuUuid(card) for card in answer.envs.get("NVIDIA_VISIBLE_DEVICES", "").split(",")
-        ),
-        cache_dir=PurePosixPath(caches[0]).name if caches else "",
+        answer=answer if isinstance(answer, KeptAnswer) else None,
+        foreign=answer if isinstance(answer, ForeignAnswer) else None,
     )

@@ -27,6 +27,9 @@ from hami_node_agent.ports import PodRef
 logger = logging.getLogger(__name__)
 
 GRANT_ANNOTATION = "hami.io/grant"
+# The kubelet's, on the mirror of a static pod; the hash is the static pod's own uid.
+MIRROR = "kubernetes.io/config.mirror"
+CONFIG_HASH = "kubernetes.io/config.hash"
 # Gone pods are remembered only against grants that arrive late: a minute's worth is plenty.
 MAX_GONE = 1000
 _TERMINAL = frozenset({"Succeeded", "Failed"})
@@ -92,6 +95,18 @@ class NodePods:
         """The uid of a pod of this node, or the empty string."""
         pod = self._informer.store.get((namespace, name))
         return "" if pod is None else str(pod["metadata"]["uid"])
+
+    def api_uid(self, kubelet_uid: str) -> str:
+        """The uid at the API server of the pod that the kubelet calls so.
+
+        They differ for static pods: there the API server has a mirror, which names the other.
+        """
+        if kubelet_uid not in self._by_uid:
+            for uid, pod in self._by_uid.items():
+                annotations = pod["metadata"].get("annotations") or {}
+                if MIRROR in annotations and annotations.get(CONFIG_HASH) == kubelet_uid:
+                    return uid
+        return kubelet_uid
 
     async def still_there(self, *, namespace: str, name: str, pod_uid: str) -> bool:
         """Asks the API server itself whether the pod object exists. Raises: Unavailable."""

@@ -74,6 +74,8 @@ def _record_json(record: Record) -> dict[str, Any]:
         "token": record.token,
         "policy": record.policy,
         "cache_dir": record.cache_dir,
+        "foreign": record.foreign,
+        "provisional": record.provisional,
         "shares": [
             {
                 "uuid": share.uuid,
@@ -114,6 +116,9 @@ def _record(item: dict[str, Any]) -> Record:
         token=item["token"],
         policy=item["policy"],
         cache_dir=item["cache_dir"],
+        # Files of agents before these were known have neither.
+        foreign=bool(item.get("foreign")),
+        provisional=bool(item.get("provisional")),
         shares=tuple(
             DeviceShare(
                 uuid=GpuUuid(share["uuid"]),

@@ -6,11 +6,13 @@ Where there are more, the order below is the likeliest; PreStartContainer finds 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from hamicommon.domain.allocations import AllocationState, ContainerGrant
-from hamicommon.domain.ids import PodUid
+from hamicommon.domain.allocations import AllocationState, ContainerGrant, footprints
+from hamicommon.domain.devices import GpuDevice
+from hamicommon.domain.ids import GpuUuid, PodUid
 
 from hami_node_agent.domain.grants import GrantBook, NodeGrant
 from hami_node_agent.domain.records import Record
@@ -41,6 +43,21 @@ class PodsSeen:
     """Pods whose phase is terminal, or that were seen and are gone."""
 
 
+def roomiest(cards: Mapping[GpuUuid, GpuDevice], book: GrantBook, count: int) -> list[GpuUuid]:
+    """The healthy cards with the most memory not granted, at most `count`; ties by uuid.
+
+    For a container whose pod is not known yet: it is granted what the kubelet gives it, if that has
+    room.
+    """
+    granted_mib: Counter[GpuUuid] = Counter()
+    for grant in book.grants.values():
+        for taken in footprints(grant.containers):
+            granted_mib[taken.uuid] += taken.memory_mib
+    healthy = [card for card in cards.values() if card.healthy]
+    healthy.sort(key=lambda card: (granted_mib[card.uuid] - card.memory_mib, card.uuid))
+    return [card.uuid for card in healthy[:count]]
+
+
 def next_container(grant: NodeGrant, records: Iterable[Record]) -> ContainerGrant | None:
     """The first container of the grant, in Allocate order, that has no answer yet."""
     answered = {record.container for record in records if record.pod_uid == grant.pod_uid}
@@ -62,7 +79,7 @@ def candidates(
         container = next_container(grant, answered)
         if container is None or len(container.shares) != count:
             continue
-        if grant.pod_uid in pods.ended or grant.state not in _EXPECTED:
+        if grant.answered or grant.pod_uid in pods.ended or grant.state not in _EXPECTED:
             continue
         found.append(Candidate(grant=grant, container=container))
     return sorted(

@@ -91,9 +91,11 @@ def container_response(
 
 def _envs(record: Record, policy: AnswerPolicy) -> dict[str, str]:
     envs = {"NVIDIA_VISIBLE_DEVICES": ",".join(dict.fromkeys(record.cards))}
-    for position, share in enumerate(record.shares):
-        envs[f"CUDA_DEVICE_MEMORY_LIMIT_{position}"] = f"{share.memory_mib}m"
-    envs["CUDA_DEVICE_SM_LIMIT"] = str(record.shares[0].core_percent)
+    # What a provisional answer will allow is not known yet; it comes in the limits file.
+    if not record.provisional:
+        for position, share in enumerate(record.shares):
+            envs[f"CUDA_DEVICE_MEMORY_LIMIT_{position}"] = f"{share.memory_mib}m"
+        envs["CUDA_DEVICE_SM_LIMIT"] = str(record.shares[0].core_percent)
     envs["CUDA_DEVICE_MEMORY_SHARED_CACHE"] = str(policy.container_base / f"{record.nonce}.cache")
     if policy.oversubscribe:
         envs["CUDA_OVERSUBSCRIBE"] = "true"

@@ -30,6 +30,8 @@ class NodeGrant:
     containers: tuple[ContainerGrant, ...]
     state: AllocationState = AllocationState.BINDING
     traceparent: str = ""
+    answered: bool = False
+    """The kubelet had its answers before the grant was made: no Allocate will come for it."""
     heard_at: float = 0.0
     """Monotonic seconds when this agent heard of it."""
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from uuid import UUID, uuid5
 
 from hamicommon.domain.allocations import ContainerGrant, DeviceShare, footprints
 from hamicommon.domain.devices import GpuDevice
@@ -16,6 +17,7 @@ from hamicommon.domain.ids import AllocationId, GpuUuid, PodUid
 
 from hami_node_agent.domain.grants import GrantBook, NodeGrant
 from hami_node_agent.domain.records import Record
+from hami_node_agent.domain.replicas import card_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,6 +30,19 @@ class KeptAnswer:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ForeignAnswer:
+    """What another device plugin's answer says (HAMi's, before us), as the kubelet keeps it."""
+
+    visible: tuple[str, ...]
+    """Cards that the container sees, as the plugin names them: uuids, indexes or MIG uuids."""
+    memory_mib: tuple[int, ...]
+    """HAMi's limit for each visible card, by position; empty: the answer is none of HAMi's."""
+    core_percent: int | None
+    cache_dir: str
+    """Name of the directory with its shared region, under `$HOOK_PATH/vgpu/containers`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Holding:
     """What the kubelet says of one container: which ids it holds, and our answer's nonce."""
 
@@ -37,7 +52,9 @@ class Holding:
     namespace: str = ""
     pod_name: str = ""
     answer: KeptAnswer | None = None
-    """None where only PodResources is there: it does not show answers."""
+    """Ours. None where only PodResources is there: it does not show answers."""
+    foreign: ForeignAnswer | None = None
+    """Another plugin's."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,6 +102,9 @@ def record_of(holding: Holding, records: Iterable[Record]) -> Record | None:
         return known or _nobodys(holding, holding.answer)
     same_ids = [r for r in answered if r.device_ids == holding.device_ids]
     own = [r for r in same_ids if r.belongs_to(holding.pod_uid, holding.container)]
+    if holding.foreign is not None:
+        # Not ours: an earlier owner's answer of ours is not the one that this container holds.
+        return next((r for r in own if r.foreign), None)
     # An init container and the app containers after it may share ids; without the checkpoint only
     # app containers are seen, so an app container's answer is the one meant.
     app = [r for r in same_ids if r.role == "app"]
@@ -122,7 +142,8 @@ def verdict(
     record = record_of(holding, records)
     grant = book.of(holding.pod_uid)
     if record is None:
-        return Refused(holding=holding, grant=grant, reason=_UNKNOWN_ANSWER)
+        reason = _UNKNOWN_ANSWER if holding.foreign is None else _FOREIGN_ANSWER
+        return Refused(holding=holding, grant=grant, reason=reason)
     if record.belongs_to(holding.pod_uid, holding.container):
         return Confirmed(record=record)
     if grant is None:
@@ -146,6 +167,11 @@ _UNKNOWN_ANSWER = (
     "the agent does not know the answer that this container holds (its state was lost, or another "
     "plugin gave it); delete the pod, its controller makes a new one"
 )
+_FOREIGN_ANSWER = (
+    "another device plugin gave this container its devices and the ledger has no grant of them; "
+    "`hamictl adopt` says why and, with --apply, takes HAMi's pods over, after which the container "
+    "starts by itself; otherwise delete the pod, its controller makes a new one"
+)
 _NO_GRANT = (
     "the pod took devices without a grant of HAMi's scheduler; remove spec.nodeName or set "
     "spec.schedulerName to HAMi's scheduler, and make the pod again"
@@ -164,6 +190,7 @@ def reassigned(record: Record, grant: NodeGrant, granted: ContainerGrant) -> Rec
         role=granted.role,
         token=grant.token,
         shares=_onto(record.cards, granted.shares),
+        provisional=False,
     )
 
 
@@ -240,3 +267,53 @@ def _shares_really(
         really[holding.pod_uid, holding.container] = _onto(record.cards, granted.shares)
     really[after.pod_uid, after.container] = after.shares
     return really
+
+
+def foreign_records(
+    book: GrantBook, holdings: Iterable[Holding], records: Iterable[Record]
+) -> list[Record]:
+    """Records for answers of HAMi's that the ledger adopted and that we have not recorded yet.
+
+    An answer that shows other cards than were adopted gets none: its container may not start.
+    """
+    known = {(record.pod_uid, record.container) for record in records if record.allocation_id}
+    found = []
+    for holding in holdings:
+        grant = book.of(holding.pod_uid)
+        granted = grant.container(holding.container) if grant and grant.answered else None
+        if grant is None or granted is None or holding.answer is not None:
+            continue
+        if (holding.pod_uid, holding.container) not in known and _shows(holding, granted):
+            found.append(_foreign(holding, grant, granted))
+    return found
+
+
+def _shows(holding: Holding, granted: ContainerGrant) -> bool:
+    if holding.foreign is not None:
+        shown = set(holding.foreign.visible)
+    else:
+        # Only PodResources could be read: adopted then were the cards of the ids.
+        shown = {str(card_of(device_id)) for device_id in holding.device_ids}
+    return shown == {str(share.uuid) for share in granted.shares}
+
+
+def _foreign(holding: Holding, grant: NodeGrant, granted: ContainerGrant) -> Record:
+    name = f"{holding.pod_uid}_{holding.container}"
+    return Record(
+        nonce=str(uuid5(_FOREIGN, name)),
+        device_ids=holding.device_ids,
+        allocation_id=grant.allocation_id,
+        pod_uid=grant.pod_uid,
+        namespace=grant.namespace,
+        pod_name=grant.pod_name,
+        container=granted.name,
+        role=granted.role,
+        token=grant.token,
+        shares=granted.shares,
+        foreign=True,
+        cache_dir=name if holding.foreign is None else holding.foreign.cache_dir,
+    )
+
+
+_FOREIGN = UUID("c5d9a1de-5b0e-4c0f-9a53-5b8c8f0f9d11")
+"""Namespace of nonces of answers that have none; any constant will do."""

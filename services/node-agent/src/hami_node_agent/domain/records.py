@@ -34,6 +34,12 @@ class Record:
     shares: tuple[DeviceShare, ...]
     """The cards in the answer, in order, with the limits written for them."""
     policy: str = "default"
+    foreign: bool = False
+    """HAMi's plugin gave the answer, and we adopted it: it has its limits in its environment, and
+    no limits directory."""
+    provisional: bool = False
+    """Given to a container of nobody knows which pod, without limits, so that it may use no card
+    until PreStartContainer has found a grant for its pod."""
     cache_dir: str = ""
     """Name of the directory under `$HOOK_PATH/vgpu/containers`, as it was at Allocate."""
 
