@@ -1,4 +1,4 @@
-"""Takes up HAMi's answers to pods that the ledger has adopted, so that their containers may restart.
+"""Takes up HAMi's answers to pods that the ledger has adopted, so that containers may restart.
 
 In: grants that came after their Allocate, and the kubelet's books. Out: records marked `foreign`;
 with them PreStartContainer knows the container, usage is sampled, and the pod's end is reported.

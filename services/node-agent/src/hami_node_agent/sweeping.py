@@ -10,13 +10,14 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 from hamicommon.domain.allocations import AllocationState
 from hamicommon.errors import HamiError, Unavailable
 
+from hami_node_agent.domain.ownership import Holding
 from hami_node_agent.domain.records import AgentState
 from hami_node_agent.node_state import NodeState
 from hami_node_agent.ports import KubeletBooks
@@ -98,6 +99,7 @@ class Sweeper:
         self._reports = reports
         self._interval_s = interval_s
         self._strays_at = time.monotonic()
+        self._unheld: frozenset[str] = frozenset()
 
     async def run(self) -> None:
         """Sweeps until cancelled."""
@@ -189,6 +191,20 @@ class Sweeper:
             [record.nonce for record in records],
         )
 
+    async def _drop_nobodys(self, holdings: Sequence[Holding]) -> None:
+        """Answers without a pod that the kubelet's books have not had for two rounds."""
+        nonces = {h.answer.nonce for h in holdings if h.answer is not None}
+        ids = {h.device_ids for h in holdings if h.answer is None}
+        unheld = frozenset(
+            record.nonce
+            for record in self._state.saved.records.values()
+            if not record.pod_uid and record.nonce not in nonces and record.device_ids not in ids
+        )
+        gone = unheld & self._unheld
+        self._unheld = unheld - gone
+        if gone:
+            await self._state.change(lambda saved: saved.without_records(gone))
+
     async def _remove_strays(self) -> None:
         """Leftovers of kills between writing and recording, and of pods before our time."""
         try:
@@ -196,9 +212,11 @@ class Sweeper:
         except Unavailable:
             return
         answers = [holding.answer for holding in holdings if holding.answer is not None]
+        await self._drop_nobodys(holdings)
         records = self._state.saved.records.values()
         known_dirs = {record.cache_dir for record in records}
         known_dirs |= {answer.cache_dir for answer in answers}
+        known_dirs |= {h.foreign.cache_dir for h in holdings if h.foreign is not None}
         known_dirs |= {f"{holding.pod_uid}_{holding.container}" for holding in holdings}
         await asyncio.to_thread(
             self._files.remove_strays,

@@ -87,6 +87,12 @@ class AgentState:
         kept = {n: r for n, r in self.records.items() if r.pod_uid != pod_uid}
         return replace(self, records=MappingProxyType(kept))
 
+    def without_records(self, nonces: Iterable[str]) -> AgentState:
+        """Drops records."""
+        dropped = frozenset(nonces)
+        kept = {n: r for n, r in self.records.items() if n not in dropped}
+        return replace(self, records=MappingProxyType(kept))
+
     def with_report(self, report: PendingReport) -> AgentState:
         """Queues a report; one that waits already under the same id is not queued twice."""
         if any(waiting.report_id == report.report_id for waiting in self.reports):
