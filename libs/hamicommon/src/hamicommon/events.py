@@ -181,6 +181,8 @@ class HeldContainer(BaseModel):
     """Empty when the node does not know the pod: the books keep pods that are gone for a while."""
     container: str
     device_ids: tuple[str, ...]
+    cards_of_ids: tuple[str, ...]
+    """Cards on which the kubelet counts the ids. HAMi's plugin may have shown it others."""
     ended: bool = False
     """The pod is over, so the ids are held by nobody."""
     ours: bool = False

@@ -4,7 +4,16 @@ from __future__ import annotations
 
 import typer
 
-from hamictl.commands import answers, database, objects, simulate, system, troubles, vendors
+from hamictl.commands import (
+    adopt,
+    answers,
+    database,
+    objects,
+    simulate,
+    system,
+    troubles,
+    vendors,
+)
 
 app = typer.Typer(
     help="GPU slices on Kubernetes: a local system in one command, and questions to any system.",
@@ -24,6 +33,7 @@ app.command()(troubles.drift)
 app.command()(troubles.dead_letters)
 app.command()(simulate.simulate)
 app.command()(vendors.vendors)
+app.command()(adopt.adopt)
 app.add_typer(database.app, name="db")
 
 

@@ -22,19 +22,21 @@ class SchedulerClient:
 
         Raises: NotFound, InvalidRequest, Unavailable.
         """
-        return await self._ask("GET", path, query)
+        return await self._ask("GET", path, params=query)
 
-    async def post(self, path: str) -> Any:
+    async def post(
+        self, path: str, body: object = None, *, timeout_s: float = TIMEOUT_S
+    ) -> Any:
         """Asks for something to be done; the decoded answer.
 
         Raises: NotFound, InvalidRequest, Unavailable.
         """
-        return await self._ask("POST", path, {})
+        return await self._ask("POST", path, json=body, timeout=timeout_s)
 
-    async def _ask(self, method: str, path: str, query: dict[str, str]) -> Any:
+    async def _ask(self, method: str, path: str, **how: Any) -> Any:
         try:
             async with httpx.AsyncClient(timeout=TIMEOUT_S) as client:
-                answer = await client.request(method, f"{self._url}{path}", params=query)
+                answer = await client.request(method, f"{self._url}{path}", **how)
         except httpx.HTTPError as exc:
             reason = str(exc) or type(exc).__name__
             raise Unavailable(f"scheduler {self._url} does not answer: {reason}") from exc

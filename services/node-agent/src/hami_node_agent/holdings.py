@@ -15,6 +15,7 @@ from hamicommon.domain.ids import PodUid
 from hamicommon.events import HeldContainer, NodeHoldings, holdings_subject
 
 from hami_node_agent.domain.ownership import Holding
+from hami_node_agent.domain.replicas import card_of
 from hami_node_agent.node_state import NodeState
 from hami_node_agent.ports import KubeletBooks, PodApi
 
@@ -57,6 +58,7 @@ class HoldingsService:
             pod_name=holding.pod_name if pod is None else pod.name,
             container=holding.container,
             device_ids=tuple(sorted(holding.device_ids)),
+            cards_of_ids=tuple(sorted(str(card_of(each)) for each in holding.device_ids)),
             ended=holding.pod_uid in ended,
             ours=holding.answer is not None or self._recorded(holding),
             visible=None if foreign is None else _uuids(foreign.visible, by_index),

@@ -17,6 +17,7 @@ BINDING_FAILED = "BindingFailed"
 ALLOCATE_FAILED = "AllocateFailed"
 ALLOCATE_LATE = "AllocateLate"
 UNMANAGED = "UnmanagedPod"
+ADOPTED = "Adopted"
 
 # The event object's message is cut at 1024 bytes; a list of thousands of nodes helps nobody.
 _MOST_NODES = 20

@@ -23,7 +23,7 @@ from hami_scheduler.adapters.kubernetes import (
     KubernetesPodApi,
     KubernetesPodEvents,
 )
-from hami_scheduler.adapters.nats import NatsGrantAnnouncer
+from hami_scheduler.adapters.nats import NatsGrantAnnouncer, NatsNodeWitness
 from hami_scheduler.adapters.postgres_allocations import PostgresAllocationStore
 from hami_scheduler.adapters.postgres_decisions import PostgresDecisionLog
 from hami_scheduler.adapters.postgres_housekeeping import PostgresJournal, PostgresNodeLease
@@ -111,6 +111,7 @@ async def _open_outside(settings: Settings, vendors: Vendors, stack: AsyncExitSt
         nodes=around(KubernetesNodeApi(api), "nodes", faults),
         events=KubernetesPodEvents(api, component=settings.scheduler_name),
         grants=around(NatsGrantAnnouncer(bus), "grants", faults),
+        witness=around(NatsNodeWitness(bus), "witness", faults),
         sign=signed,
         bus=bus,
         api=api,

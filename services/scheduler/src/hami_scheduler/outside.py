@@ -22,6 +22,7 @@ from hami_scheduler.ports import (
     LedgerReader,
     NodeApi,
     NodeLock,
+    NodeWitness,
     PodApi,
     PodEvents,
     QuotaStore,
@@ -82,6 +83,7 @@ class Outside:
     nodes: NodeApi
     events: QueuedEvents
     grants: GrantAnnouncer
+    witness: NodeWitness
     sign: Callable[[Grant], str]
     bus: Bus
     api: KubeApi

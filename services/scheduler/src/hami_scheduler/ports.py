@@ -15,7 +15,7 @@ from hamicommon.domain.allocations import Allocation, ContainerGrant
 from hamicommon.domain.devices import DeviceUsage, NodeInventory
 from hamicommon.domain.ids import AllocationId, GpuUuid, NodeName, PodUid
 from hamicommon.errors import Conflict
-from hamicommon.events import DeviceHealthEvent
+from hamicommon.events import DeviceHealthEvent, NodeHoldings
 from hamicommon.explain.moment import Blob
 from hamicommon.grants import Grant
 
@@ -313,6 +313,17 @@ class PodEvents(Protocol):
 
 class AgentNotReady(Conflict):
     """The node's agent does not run, or can't take a pod now."""
+
+
+class NodeWitness(Protocol):
+    """What a node's own agent says of who holds devices there."""
+
+    async def holdings(self, node: NodeName) -> NodeHoldings:
+        """Reads the books of the node's kubelet.
+
+        Raises: NotFound (no agent of ours runs there), Unavailable (the bus is away, or silence).
+        """
+        ...
 
 
 class GrantAnnouncer(Protocol):

@@ -8,7 +8,7 @@ from hamicommon import telemetry
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from starlette.types import ASGIApp
 
-from hami_scheduler import explain_routes, operator_routes, query_routes
+from hami_scheduler import adoption_routes, explain_routes, operator_routes, query_routes
 from hami_scheduler.extender_app import ExtenderApp
 from hami_scheduler.service import Service
 
@@ -43,5 +43,6 @@ def create_app(service: Service) -> ASGIApp:
     app.add_api_route("/metrics", metrics)
     app.include_router(query_routes.router(service.queries, service.simulating))
     app.include_router(operator_routes.router(service.queries, service.letters))
+    app.include_router(adoption_routes.router(service.adopting))
     app.include_router(explain_routes.router(service.explaining))
     return ExtenderApp(service, app)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from hami_scheduler.adopting import Adopting
 from hami_scheduler.binding import Binding
 from hami_scheduler.explaining import Explaining
 from hami_scheduler.filtering import Filtering
@@ -26,6 +27,7 @@ class Service:
     letters: Letters
     explaining: Explaining
     simulating: Simulating
+    adopting: Adopting
     instruments: Instruments
     readiness: Callable[[], Awaitable[Mapping[str, str]]]
     """What is not ready, with the reason; empty when all is."""

@@ -16,6 +16,7 @@ from hamicommon.k8s.resources import pod_request, wants_devices
 from hamicommon.placement.view import ClusterView
 from hamicommon.vendors.registry import Vendors
 
+from hami_scheduler.adopting import Adopting
 from hami_scheduler.annotated_nodes import AnnotatedNodes
 from hami_scheduler.announcing import Announcer
 from hami_scheduler.binding import Binding, BindRules
@@ -134,6 +135,20 @@ def build(settings: Settings, vendors: Vendors, outside: Outside) -> Service:
             new_view=lambda: ClusterView(vendors.rules),
         ),
         simulating=Simulating(view=core.view, vendors=vendors, defaults=core.defaults),
+        adopting=Adopting(
+            store=outside.store,
+            ledger=outside.store,
+            pods=outside.pods,
+            witness=outside.witness,
+            grants=outside.grants,
+            view=core.view,
+            announcer=core.announcer,
+            instruments=core.instruments,
+            vendors=vendors,
+            known_pods=watches.pods.by_uid,
+            synced=lambda: not watches.missing(),
+            request_of=core.request_of,
+        ),
         instruments=core.instruments,
         readiness=readiness,
         measure=lambda: _measure(core, outside),

@@ -1,4 +1,4 @@
-"""Grants on the bus; the connection itself is `hamicommon.bus`."""
+"""Grants and questions to nodes on the bus; the connection itself is `hamicommon.bus`."""
 
 from __future__ import annotations
 
@@ -9,13 +9,16 @@ from hamicommon.bus.client import Bus, NobodyAnswers
 from hamicommon.bus.reading import read
 from hamicommon.domain.allocations import Allocation
 from hamicommon.domain.ids import NodeName
-from hamicommon.errors import InvalidRequest, Unavailable
+from hamicommon.errors import InvalidRequest, NotFound, Unavailable
 from hamicommon.events import (
     GrantAnnounced,
     GrantWithdrawn,
+    HoldingsRequest,
+    NodeHoldings,
     Readiness,
     ReadinessRequest,
     grants_subject,
+    holdings_subject,
     readiness_subject,
 )
 from hamicommon.grants import Grant
@@ -27,6 +30,8 @@ logger = logging.getLogger(__name__)
 # A bind waits no longer for the bus: the signed annotation carries the grant as well.
 PUBLISH_WAIT_S = 1.0
 READINESS_WAIT_S = 1.0
+# A file and a local socket, each with a time-out of its own, on a node that may be busy.
+HOLDINGS_WAIT_S = 5.0
 # Agents reconnect within about a second of us; until then silence proves nothing, and we ask again.
 SETTLED_S = 5.0
 ASK_AGAIN_S = 0.25
@@ -86,3 +91,23 @@ class NatsGrantAnnouncer:
             message_id=f"withdrawn-{allocation.id}-{token}",
             timeout_s=PUBLISH_WAIT_S,
         )
+
+
+class NatsNodeWitness:
+    """Port NodeWitness."""
+
+    def __init__(self, bus: Bus) -> None:
+        self._bus = bus
+
+    async def holdings(self, node: NodeName) -> NodeHoldings:
+        """See the port."""
+        try:
+            reply = await self._bus.request(
+                holdings_subject(node), HoldingsRequest(node=node), timeout_s=HOLDINGS_WAIT_S
+            )
+        except NobodyAnswers as exc:
+            raise NotFound(f"no node-agent of ours runs on {node}") from exc
+        try:
+            return read(NodeHoldings, reply, f"holdings of {node}")
+        except InvalidRequest as exc:
+            raise Unavailable(str(exc)) from exc
