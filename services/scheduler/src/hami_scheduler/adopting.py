@@ -34,7 +34,7 @@ from hamicommon.vendors.registry import Vendors
 
 from hami_scheduler.adoption_answer import NodeCase, Wanted, overfull, pod_row, unaccounted
 from hami_scheduler.announcing import ADOPTED, Announcer
-from hami_scheduler.domain.adoption import Testimony, Verdict, Why, held_twice, judge
+from hami_scheduler.domain.adoption import Observed, Verdict, Why, held_twice, judge
 from hami_scheduler.domain.claims import Claim, claim_of
 from hami_scheduler.domain.lifecycle import TERMINAL_PHASES, facts_of
 from hami_scheduler.instruments import Instruments
@@ -174,7 +174,7 @@ class Adopting:
             return
         verdict = judge(
             claim,
-            [_testimony(one) for one in case.held.get(claim.uid, ())],
+            [_observed(one) for one in case.held.get(claim.uid, ())],
             silence=case.silence,
             cards=self._cards(case.node),
             asked=self._asked(claim),
@@ -278,8 +278,8 @@ def _over(pod: Json) -> bool:
     return (pod.get("status") or {}).get("phase") in TERMINAL_PHASES
 
 
-def _testimony(one: HeldContainer) -> Testimony:
-    return Testimony(
+def _observed(one: HeldContainer) -> Observed:
+    return Observed(
         container=one.container,
         device_ids=one.device_ids,
         cards_of_ids=tuple(GpuUuid(card) for card in one.cards_of_ids),

@@ -1,6 +1,6 @@
 """Whether a pod that HAMi started may be written into the ledger, and with which slices.
 
-Pure: `judge(claim, testimony, ...)`. The annotation is a claim, the node's word is the evidence:
+Pure: `judge(claim, said, ...)`. The annotation is a claim, the node's word is the evidence:
 what the kubelet's books say, with the limits in the answer that HAMi's device plugin gave. Both
 must say the same; where they differ nothing is guessed, unless the operator said to believe the
 node. `adopting.py` gathers both and carries the verdicts out.
@@ -39,7 +39,7 @@ class Why(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Testimony:
+class Observed:
     """What the node says of one container."""
 
     container: str
@@ -94,7 +94,7 @@ class Verdict:
 
 def judge(
     claim: Claim,
-    said: Sequence[Testimony],
+    said: Sequence[Observed],
     *,
     silence: str,
     cards: Mapping[GpuUuid, DeviceUsage],
@@ -130,7 +130,7 @@ def judge(
 
 def _compare(
     claim: Claim,
-    said: Sequence[Testimony],
+    said: Sequence[Observed],
     cards: Mapping[GpuUuid, DeviceUsage],
     asked: PodRequest | None,
     held_twice: Mapping[str, frozenset[PodUid]],
@@ -186,7 +186,7 @@ def _compare(
 
 def _shares(
     claim: Claim,
-    holding: Sequence[Testimony],
+    holding: Sequence[Observed],
     cards: Mapping[GpuUuid, DeviceUsage],
     asked: PodRequest | None,
 ) -> list[tuple[DeviceShare, ...]]:
@@ -227,7 +227,7 @@ def _as_asked(
 
 
 def _difference(
-    claim: Claim, holding: Sequence[Testimony], found: Sequence[tuple[DeviceShare, ...]]
+    claim: Claim, holding: Sequence[Observed], found: Sequence[tuple[DeviceShare, ...]]
 ) -> str:
     """What the annotation and the node say differently; empty when they agree."""
     if len(claim.written) != len(holding):
