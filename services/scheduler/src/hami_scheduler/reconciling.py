@@ -37,8 +37,10 @@ logger = logging.getLogger(__name__)
 
 Json = Mapping[str, Any]
 UNMANAGED_TEXT = (
-    "this pod was bound to node {node} past the scheduler {scheduler}, so it has no grant and its "
-    "containers will not start; remove spec.nodeName and set spec.schedulerName: {scheduler}"
+    "this pod was bound to node {node} past the scheduler {scheduler} and has no grant: its "
+    "containers don't start, unless its node's agent asks for one (unmanaged_pods=adopt); remove "
+    "spec.nodeName and set spec.schedulerName: {scheduler}; a pod that HAMi started is taken over "
+    "by `hamictl adopt`"
 )
 
 

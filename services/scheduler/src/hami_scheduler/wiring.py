@@ -46,6 +46,8 @@ from hami_scheduler.simulating import Simulating
 from hami_scheduler.snapshots import QUEUE, GrantSnapshots
 from hami_scheduler.snapshots import SUBJECT as SNAPSHOT_SUBJECT
 from hami_scheduler.trimming import trimmed_node, trimmed_pod
+from hami_scheduler.unmanaged import SUBJECT as UNMANAGED_SUBJECT
+from hami_scheduler.unmanaged import UnmanagedPods
 from hami_scheduler.view import LedgerView
 from hami_scheduler.waiting import WaitingPods
 from hami_scheduler.watching import NodeWatch, PodWatch
@@ -403,6 +405,15 @@ def _bus_loops(
         mirrors=core.mirrors,
         journal=outside.journal,
     )
+    unmanaged = UnmanagedPods(
+        store=outside.store,
+        pods=outside.pods,
+        view=core.view,
+        vendors=core.vendors,
+        request_of=core.request_of,
+        announcer=core.announcer,
+        instruments=core.instruments,
+    )
     follower, snapshots = LedgerFollower(core.view), GrantSnapshots(outside.store)
     outside.relay.listener = follower.relayed
     # The first two share their work among replicas; each replica follows the ledger for itself.
@@ -421,6 +432,7 @@ def _bus_loops(
         ("reports", lambda: bus.consume(reports_source, reports.handle)),
         ("ledger-events", lambda: bus.follow(EVENTS_SUBJECT, follower.handle)),
         ("snapshots", lambda: bus.serve(SNAPSHOT_SUBJECT, QUEUE, snapshots.respond)),
+        ("unmanaged", lambda: bus.serve(UNMANAGED_SUBJECT, QUEUE, unmanaged.respond)),
     )
 
 
