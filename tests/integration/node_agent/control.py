@@ -31,8 +31,15 @@ def container(
     return GrantedContainer(index=index, name=name, role=role, shares=shares)
 
 
-def grant(pod: str, *containers: GrantedContainer, token: int = 1, traceparent: str = "") -> Grant:
+def grant(
+    pod: str,
+    *containers: GrantedContainer,
+    token: int = 1,
+    traceparent: str = "",
+    answered: bool = False,
+) -> Grant:
     return Grant(
+        answered=answered,
         allocation_id=f"allocation-of-{pod}",
         pod_uid=pod,
         namespace="default",

@@ -270,6 +270,20 @@ class Kubelet:
         self.write_checkpoint()
         return answer
 
+    def keep(
+        self, pod: str, container: str, *ids: str, answer: api.ContainerAllocateResponse, name: str
+    ) -> None:
+        """A container that holds ids by the answer of an earlier device plugin."""
+        self.pods[pod] = name
+        self.allocations[pod, container] = Allocation(
+            pod_uid=pod,
+            container=container,
+            resource=RESOURCE,
+            ids_by_numa={-1: ids},
+            answer=AllocateAnswer(raw=answer.SerializeToString()),
+        )
+        self.write_checkpoint()
+
     async def prefer(self, size: int, *available: str) -> list[list[str]]:
         request = api.PreferredAllocationRequest(
             container_requests=[
