@@ -61,10 +61,10 @@ def test_post_waits_until_the_roll_out_is_over(run: Run, empty_postgres_dsn: str
     between = run(empty_postgres_dsn, "check")
     second = run(empty_postgres_dsn, "upgrade")
 
-    assert "after the roll-out: 0010_post_exclude_overlapping_grants" in said(first)
+    assert "after the roll-out: 0011_post_exclude_overlapping_grants" in said(first)
     assert between.exit_code == 3
-    assert "lacks 0010_post_exclude_overlapping_grants" in said(between)
-    assert "applied 0010_post_exclude_overlapping_grants" in said(second)
+    assert "lacks 0011_post_exclude_overlapping_grants" in said(between)
+    assert "applied 0011_post_exclude_overlapping_grants" in said(second)
     assert run(empty_postgres_dsn, "check").exit_code == 0
 
 
@@ -154,7 +154,7 @@ def test_parts_of_a_later_schema_are_named_and_nothing_is_changed(
 
 
 def test_a_role_that_does_not_own_the_tables_is_told_so(run: Run, empty_postgres_dsn: str) -> None:
-    schema.upgrade(settings_of(empty_postgres_dsn), MIGRATIONS, "0009")
+    schema.upgrade(settings_of(empty_postgres_dsn), MIGRATIONS, "0010")
     psql(
         empty_postgres_dsn,
         "DO $$ BEGIN CREATE ROLE hami_stranger LOGIN PASSWORD 'x';"

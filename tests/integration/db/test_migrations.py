@@ -64,7 +64,7 @@ def test_a_new_database_takes_all_at_once(empty_postgres_dsn: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("current", "target"), [("0007", "0009"), ("0008", "0009"), ("0009", "0009")]
+    ("current", "target"), [("0007", "0010"), ("0008", "0010"), ("0010", "0010")]
 )
 def test_before_a_roll_out_only_what_old_code_can_live_with(current: str, target: str) -> None:
     assert schema.before_rollout(MIGRATIONS, current) == target
@@ -138,7 +138,7 @@ async def test_a_migration_lets_writers_pass_while_it_waits_for_a_long_transacti
 ) -> None:
     """The upgrade asks for its lock a second at a time; a writer waits no longer than that."""
     settings = settings_of(empty_postgres_dsn)
-    await asyncio.to_thread(schema.upgrade, settings, MIGRATIONS, "0009")
+    await asyncio.to_thread(schema.upgrade, settings, MIGRATIONS, "0010")
     long, writer = await asyncio.gather(
         asyncpg.connect(empty_postgres_dsn), asyncpg.connect(empty_postgres_dsn)
     )
@@ -162,7 +162,7 @@ async def test_a_migration_lets_writers_pass_while_it_waits_for_a_long_transacti
         await long.close()
         await writer.close()
 
-    assert revision_of_now(empty_postgres_dsn) == "0010"
+    assert revision_of_now(empty_postgres_dsn) == "0011"
 
 
 async def waits_for_lock(connection: asyncpg.Connection) -> None:

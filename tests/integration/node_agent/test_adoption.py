@@ -85,7 +85,7 @@ async def test_an_adopted_container_restarts_and_its_end_is_reported(
     await api_pods.create("old")
     uid = api_pods.uids["old"]
     old(kubelet, uid, machine=machine)
-    cache = machine.vgpu / "containers" / f"{uid}_main"
+    cache = machine.hook / "containers" / f"{uid}_main"
     cache.mkdir(parents=True)
     with pytest.raises(grpc.aio.AioRpcError) as refused:
         await kubelet.prestart(B_0)

@@ -1,13 +1,12 @@
-"""How a grant came into the ledger: through our scheduler, adopted from HAMi, or asked for by the
-node of a pod that came past us."""
+"""How a grant came into the ledger: through our scheduler, adopted, or asked for by its node."""
 
 from __future__ import annotations
 
 import sqlalchemy as sa
 from alembic import op
 
-revision = "0008"
-down_revision = "0007"
+revision = "0010"
+down_revision = "0009"
 branch_labels = None
 depends_on = None
 
