@@ -17,6 +17,7 @@ def hami_answer(
     *,
     core_percent: int = 0,
     base: str = VGPU,
+    lock_dir: str = "/tmp/vgpulock",
 ) -> api.ContainerAllocateResponse:
     """In hami-core mode with the envvar strategy; `memory_mib` by card, in order."""
     limits = {
@@ -26,7 +27,7 @@ def hami_answer(
     mounts = (
         (f"{VGPU}/libvgpu.so", f"{base}/libvgpu.so.v2.10.0", True),
         (VGPU, f"{base}/containers/{pod_uid}_{container}", False),
-        ("/tmp/vgpulock", "/tmp/vgpulock", False),
+        ("/tmp/vgpulock", lock_dir, False),
         ("/etc/ld.so.preload", f"{base}/ld.so.preload", True),
     )
     return api.ContainerAllocateResponse(
