@@ -46,12 +46,12 @@ class Agent:
         """All lives' log."""
         return (self.folder / "node-agent.log").read_text()
 
-    def start(self) -> None:
-        """Starts it and waits until the kubelet has its devices."""
+    def start(self, **settings: str) -> None:
+        """Starts it, with more settings, and waits until the kubelet has its devices."""
         with (self.folder / "node-agent.log").open("ab") as log:
             self._process = subprocess.Popen(
                 [str(Path(sys.executable).parent / "hami-node-agent")],
-                env=self._env,
+                env=self._env | settings,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,

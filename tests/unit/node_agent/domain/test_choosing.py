@@ -1,4 +1,7 @@
-from hami_node_agent.domain.choosing import Candidate, PodsSeen, candidates, repeated
+from dataclasses import replace
+
+from hami_node_agent.domain.choosing import Candidate, PodsSeen, candidates, repeated, roomiest
+from hami_node_agent.domain.grants import GrantBook
 from hamicommon.domain.allocations import AllocationState
 from hamicommon.domain.ids import PodUid
 
@@ -6,6 +9,7 @@ from tests.unit.node_agent.builders import (
     CARD_A,
     CARD_B,
     a_book,
+    a_card,
     a_container,
     a_grant,
     a_record,
@@ -121,3 +125,19 @@ def test_a_dead_pods_ids_go_on_to_the_next_pod() -> None:
     candidate = Candidate(grant=fresh, container=fresh.device_containers[0])
 
     assert repeated([a_record(dead, ids={ID_0})], frozenset({ID_0}), candidate) is None
+
+
+def test_a_grant_that_was_answered_before_it_was_made_waits_for_no_allocate() -> None:
+    book = GrantBook().announced(replace(a_grant(), answered=True))
+
+    assert candidates(book, [], 1, PodsSeen()) == []
+
+
+def test_the_roomiest_cards_come_first_and_sick_ones_never() -> None:
+    book = GrantBook().announced(a_grant(a_container(a_share(CARD_A, 50_000))))
+    cards = {uuid: a_card(uuid) for uuid in (CARD_A, CARD_B)}
+
+    assert roomiest(cards, book, 1) == [CARD_B]
+    assert roomiest(cards, book, 2) == [CARD_B, CARD_A]
+    cards[CARD_B] = replace(cards[CARD_B], healthy=False)
+    assert roomiest(cards, book, 2) == [CARD_A]

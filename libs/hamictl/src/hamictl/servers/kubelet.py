@@ -15,6 +15,8 @@ ROOT = Path("/var/lib/kubelet")
 
 DEVICE_PLUGINS = ROOT / "device-plugins"
 POD_RESOURCES = ROOT / "pod-resources" / "kubelet.sock"
+STATIC_PODS = "static-pods"
+"""Folder, beside the configuration, whose manifests the kubelet runs without the API server."""
 
 
 def kubelet_config(
@@ -70,6 +72,9 @@ def prepare(
     port, health_port = free_port(), free_port()
     config = folder / "kubelet.yaml"
     document = kubelet_config(version=version, runtime=runtime, port=port, health_port=health_port)
+    static_pods = folder / STATIC_PODS
+    static_pods.mkdir(exist_ok=True)
+    document["staticPodPath"] = str(static_pods)
     config.write_text(yaml.safe_dump(document, sort_keys=False))
     options = {
         "config": str(config),

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from hamictl.servers import containerd, kubelet
 from hamictl.servers.images import with_libraries, write_image
-from hamictl.servers.kubelet import DEVICE_PLUGINS, POD_RESOURCES
+from hamictl.servers.kubelet import DEVICE_PLUGINS, POD_RESOURCES, STATIC_PODS
 from hamictl.servers.plan import ServerError, ServerPlan
 from hamictl.servers.processes import ServerProcess, running, start
 from hamictl.supervisor.children import MARKER
@@ -61,6 +61,11 @@ class RealNode:
     def kubelet_log(self) -> Path:
         """One file for all its lives."""
         return self.kubelet.plan.log_path
+
+    @property
+    def static_pods(self) -> Path:
+        """Manifests in it are pods that no scheduler sees."""
+        return self.kubelet.plan.cwd / STATIC_PODS
 
     def restart_kubelet(self) -> None:
         """Kills the kubelet and starts another on the same state; containers go on meanwhile."""

@@ -1,0 +1,154 @@
+"""Pods that HAMi started, and pods that came past the scheduler, on a real kubelet."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hamicommon.admission.registration import IGNORE_LABEL, IGNORE_VALUE
+
+from tests.e2e.system import Json, slice_of, wait
+from tests.e2e_node.conftest import FIGURES
+from tests.e2e_node.node_system import CARDS, SLOTS_PER_CARD, NodeSystem
+from tests.hami_plugin import HamiPlugin, hami_annotations
+
+pytestmark = pytest.mark.e2e
+
+CARD_MIB = 81920
+
+
+@pytest.fixture
+def adopting(system: NodeSystem) -> Iterator[NodeSystem]:
+    """The system with an agent that adopts unmanaged pods."""
+    system.agent.kill()
+    system.agent.start(HAMI_NODE_AGENT_UNMANAGED_PODS="adopt")
+    system.wait_until_offered()
+    yield system
+    system.delete_all()
+    system.agent.kill()
+    system.agent.start()
+    system.wait_until_offered()
+
+
+def past(system: NodeSystem, name: str, limits: dict[str, object]) -> Json:
+    """A pod that was put on the node without asking anybody."""
+    pod = system.pod_like(name, limits)
+    pod["spec"]["nodeName"] = system.node.name
+    pod["metadata"]["labels"] = {IGNORE_LABEL: IGNORE_VALUE}
+    return pod
+
+
+def test_a_pod_past_the_scheduler_is_granted_what_there_is_room_for(adopting: NodeSystem) -> None:
+    system = adopting
+    for name in ("first", "second"):
+        pod = past(system, name, slice_of(CARD_MIB - 4096, 30))
+        assert system.create(pod).status_code == 201
+        assert system.seen_mib(system.wait_for_phase(name, "Running")) == [CARD_MIB - 4096]
+    assert system.create(past(system, "third", slice_of(8192, 30))).status_code == 201
+
+    wait(
+        lambda: any("CardInsufficientMemory" in text for _, text in system.events("third")),
+        "the pod without room to be told why",
+    )
+    assert system.sql("SELECT max(used_memory_mib) FROM devices") == str(CARD_MIB - 4096)
+    assert system.sql("SELECT DISTINCT origin FROM allocations WHERE ended_at IS NULL") == (
+        "unmanaged"
+    )
+    system.check_invariants()
+    FIGURES.append("unmanaged pods: 2 granted on a card each, 1 waits with the reason")
+
+
+def test_a_static_pod_is_granted_what_the_kubelet_gave_it(adopting: NodeSystem) -> None:
+    system = adopting
+    pod = system.pod_like("static", slice_of(4096, 30))
+    # The kubelet's mirror of it has a node, which our webhook would not let pass.
+    pod["metadata"] |= {"namespace": "default", "labels": {IGNORE_LABEL: IGNORE_VALUE}}
+    manifest = system.node.static_pods / "static.json"
+    manifest.write_text(json.dumps(pod))
+    try:
+        name = f"static-{system.node.name}"
+        wait(lambda: system.pod(name), "the static pod's mirror")
+        mirror = system.wait_for_phase(name, "Running")
+        state = wait(
+            lambda: system.sql(
+                f"SELECT state FROM allocations WHERE pod_uid = '{mirror['metadata']['uid']}'"
+                " AND state = 'allocated'"
+            ),
+            "the static pod's grant",
+        )
+        assert state == "allocated"
+        assert system.sql("SELECT max(used_memory_mib) FROM devices") == "4096"
+    finally:
+        manifest.unlink()
+    wait(lambda: system.live_allocations() == 0, "the static pod to be gone", timeout_s=120)
+
+
+def test_hamis_pods_are_taken_over_while_they_run(system: NodeSystem) -> None:
+    devices = json.loads((system.agent.folder / "fakegpu" / "config.json").read_text())["devices"]
+    cards = [device["uuid"] for device in devices]
+    base = system.agent.folder / "hook" / "vgpu"
+    [library] = base.glob("libvgpu.so.*")
+    (base / "libvgpu.so.v2.10.0").write_bytes(library.read_bytes())
+    system.agent.kill()
+    wait(lambda: system.offered() == 0, "the kubelet to miss our plugin")
+
+    def pending() -> list[Json]:
+        return [p for p in system.pods() if p["status"].get("phase") == "Pending"]
+
+    plugin = HamiPlugin(cards=cards, slots=SLOTS_PER_CARD, base=base, pending=pending)
+    with plugin.serving(system.node.device_plugins):
+        wait(lambda: system.offered() == CARDS * SLOTS_PER_CARD, "HAMi's slots on the Node")
+        pods = {}
+        for name, mib in (("steady", 4096), ("shaken", 6000)):
+            pod = past(system, name, slice_of(mib, 30))
+            written = f"{cards[0]},NVIDIA,{mib},30:;"
+            pod["metadata"]["annotations"] |= hami_annotations(system.node.name, written)
+            assert system.create(pod).status_code == 201
+            pods[name] = system.wait_for_phase(name, "Running")
+            assert system.seen_mib(pods[name]) == [mib]
+    process = system.container_pid(pods["steady"])
+
+    system.agent.start()
+    system.wait_until_offered()
+    os.kill(system.container_pid(pods["shaken"]), signal.SIGKILL)
+    wait(
+        lambda: any("hamictl adopt" in text for _, text in system.events("shaken")),
+        "the restarting container to be held back",
+    )
+
+    answer = adopt(system)
+
+    assert {row["name"]: row["outcome"] for row in answer["pods"]} == dict.fromkeys(pods, "adopted")
+    assert system.sql("SELECT max(used_memory_mib), max(used_slots) FROM devices") == "10096|2"
+    wait(
+        lambda: (
+            [line["event"] for line in system.log(pods["shaken"], "cuda")].count("launched") == 2
+        ),
+        "the adopted container to start again",
+        timeout_s=120,
+    )
+    assert system.container_pid(pods["steady"]) == process
+    [after] = system.run(system.pod_like("after", slice_of(CARD_MIB - 10096, 10)))
+    assert system.seen_mib(after) == [CARD_MIB - 10096]
+    assert system.sql("SELECT max(used_memory_mib) FROM devices") == str(CARD_MIB)
+    system.check_invariants()
+    FIGURES.append("HAMi's plugin replaced: 2 running pods adopted, 0 restarted by it")
+
+
+def adopt(system: NodeSystem) -> Json:
+    done = subprocess.run(
+        [str(Path(sys.executable).parent / "hamictl"), "adopt", "--apply", "-o", "json"],
+        env={"HAMI_FOLDER": str(system.folder), "PATH": "/usr/bin:/bin"},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return dict(json.loads(done.stdout))
