@@ -89,7 +89,8 @@ class Grant(BaseModel):
     model_config = ConfigDict(frozen=True)
 
     version: Literal[1, 2] = 1
-    """2: a slice has a size, a type or a detail, which an agent of version 1 would not heed."""
+    """2: a slice has a size, a type or a detail, or the grant is `answered`, which an agent of
+    version 1 would not heed."""
     allocation_id: str
     pod_uid: str
     namespace: str
@@ -118,8 +119,9 @@ def grant_of(allocation: Allocation, *, expires_at: datetime) -> Grant:
         raise InvalidRequest(f"allocation {allocation.id} has no token: it is not being bound")
     containers = tuple(_granted(container) for container in allocation.containers)
     plain = all(share.plain for container in containers for share in container.shares)
+    answered = allocation.origin is not Origin.SCHEDULED
     return Grant(
-        version=1 if plain else 2,
+        version=1 if plain and not answered else 2,
         allocation_id=allocation.id,
         pod_uid=allocation.pod_uid,
         namespace=allocation.namespace,
@@ -127,7 +129,7 @@ def grant_of(allocation: Allocation, *, expires_at: datetime) -> Grant:
         node=allocation.node,
         token=allocation.token,
         traceparent=allocation.traceparent,
-        answered=allocation.origin is not Origin.SCHEDULED,
+        answered=answered,
         expires_at=expires_at,
         containers=containers,
     )

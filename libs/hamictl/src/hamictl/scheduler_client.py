@@ -24,9 +24,7 @@ class SchedulerClient:
         """
         return await self._ask("GET", path, params=query)
 
-    async def post(
-        self, path: str, body: object = None, *, timeout_s: float = TIMEOUT_S
-    ) -> Any:
+    async def post(self, path: str, body: object = None, *, timeout_s: float = TIMEOUT_S) -> Any:
         """Asks for something to be done; the decoded answer.
 
         Raises: NotFound, InvalidRequest, Unavailable.
