@@ -91,6 +91,57 @@ def test_default_policies_can_be_changed(tmp_path: Path, manifest: Path) -> None
     assert "default/small would go to n2" in chosen["spread"]
 
 
+def test_cordoned_nodes_are_left_out_and_named(tmp_path: Path, manifest: Path) -> None:
+    closed = node("n1", {}, {}) | {"spec": {"unschedulable": True}}
+    path = tmp_path / "dump.json"
+    path.write_text(json.dumps([closed, node("n2", {})]))
+    result = simulate("--cluster", path, "-f", manifest)
+    assert "left out: node n1 is cordoned: kube-scheduler offers it to no pod" in result.output
+    assert "default/small would go to n2: n2 is the only one of 1 node" in result.output
+
+
+def test_a_pod_of_the_dump_may_be_asked_for_anew(tmp_path: Path) -> None:
+    before = placed("GPU-n1-0,NVIDIA,6000,0:;", on="n1")
+    before["metadata"]["uid"] = "u"
+    path = tmp_path / "dump.json"
+    path.write_text(json.dumps([node("n1", {}), before]))
+    pod = tmp_path / "pod.json"
+    pod.write_text(json.dumps(asking(gpus(1, 5000))))
+    assert "default/new would go to n1" in simulate("--cluster", path, "-f", pod).output
+
+
+@pytest.mark.parametrize(
+    ("pod", "says"),
+    [
+        pytest.param(
+            asking(gpus(1, "16Gi")),
+            "default/new can't be placed anywhere: denied at admission: container 'c0': "
+            "nvidia.com/gpumem is 16Gi",
+            id="bytes",
+        ),
+        pytest.param(
+            asking(gpus(1, 500), annotations={"hami.io/gpu-scheduler-policy": "binpak"}),
+            "warning: annotation hami.io/gpu-scheduler-policy has 'binpak'",
+            id="a mistyped policy",
+        ),
+        pytest.param(
+            {"kind": "Pod", "metadata": {"name": "new"}, "spec": {}},
+            "default/new can't be placed anywhere: denied at admission: the pod has no containers",
+            id="no containers",
+        ),
+        pytest.param(asking({}), "default/new: it asks for no card", id="no card"),
+    ],
+)
+def test_what_is_odd_about_a_pod_is_said_in_one_sentence(
+    tmp_path: Path, dump: Path, pod: Json, says: str
+) -> None:
+    path = tmp_path / "pod.json"
+    path.write_text(json.dumps(pod))
+    result = simulate("--cluster", dump, "-f", path)
+    assert result.exit_code == 0
+    assert says in " ".join(result.output.split())
+
+
 def case(name: str, pod: Json) -> str:
     return json.dumps({"name": name, "in": {"nodes": [node("n", {})], "pods": [], "pod": pod}})
 
@@ -105,11 +156,38 @@ def test_a_batch_is_answered_line_by_line_in_order() -> None:
 
 
 @pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        pytest.param("{", "is neither JSON nor YAML", id="cut off"),
+        pytest.param("3", "a List of nodes and pods is wanted", id="a number"),
+        pytest.param('{"items": [3]}', "a List of nodes and pods is wanted", id="no objects"),
+        pytest.param('{"items": []}', "holds no Node", id="nothing in it"),
+        pytest.param('[{"kind": "Node"}]', "without metadata.name", id="a nameless node"),
+        pytest.param(
+            '[{"kind": "Node", "metadata": {"name": "n"}}, {"kind": "Pod", "status": 3}]',
+            "placed pod 0: status is 3: an object is wanted",
+            id="a misshapen pod",
+        ),
+    ],
+)
+def test_a_dump_that_is_none_is_refused_in_one_sentence(
+    tmp_path: Path, manifest: Path, text: str, says: str
+) -> None:
+    path = tmp_path / "dump.json"
+    path.write_text(text)
+    result = simulate("--cluster", path, "-f", manifest)
+    assert result.exit_code == 1
+    assert says in result.stderr
+
+
+@pytest.mark.parametrize(
     ("arguments", "says"),
     [
         pytest.param((), "--cluster and -f are wanted, or --jsonl", id="nothing"),
         pytest.param(("--cluster", "/none", "-f", "/none"), "/none: not readable", id="no file"),
         pytest.param(("--jsonl", "--device-config", "/none"), "/none", id="no config"),
+        pytest.param(("--jsonl", "--node-policy", "x"), "binpack or spread is wanted", id="node"),
+        pytest.param(("--jsonl", "--gpu-policy", "numa,x"), "--gpu-policy has 'x'", id="card"),
     ],
 )
 def test_mistakes_are_one_sentence(arguments: tuple[str, ...], says: str) -> None:

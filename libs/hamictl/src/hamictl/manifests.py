@@ -73,6 +73,8 @@ def _items(documents: list[object], source: str) -> Iterator[Json]:
 
 def _identity(item: Json, source: str) -> tuple[str, str]:
     metadata = item.get("metadata") or {}
+    if not isinstance(metadata, dict):
+        raise InvalidRequest(f"{source}: metadata is {metadata!r:.60}: an object is wanted")
     name = metadata.get("name") or metadata.get("generateName")
     if not item.get("kind") or not name:
         raise InvalidRequest(f"{source}: every object needs kind and metadata.name")

@@ -33,3 +33,18 @@ def test_a_card_of_another_vendor_does_not_end_a_numa_group() -> None:
     walk = walk_numa(codes, np.array([[0, 1, 2]]), np.array([[0, 1, 0]]), 2, all_of=False)
     assert walk.places[0, : walk.found[0]].tolist() == [2, 0]
     assert walk.dropped.tolist() == [0]
+
+
+def test_under_the_topology_choice_the_last_numa_group_decides() -> None:
+    """As in HAMi: a group that is enough is dropped, too, when another one follows."""
+    fits, full = Rule.FITS, Rule.MEMORY
+    codes = np.array([[fits, fits, fits, fits], [full, fits, fits, fits]], np.uint8)
+    order, numa = np.array([[0, 1, 2, 3]] * 2), np.array([[0, 0, 1, 1]] * 2)
+
+    walk = walk_numa(codes, order, numa, 2, all_of=True)
+    assert walk.places[0, : walk.found[0]].tolist() == [1, 0]
+    assert walk.found.tolist() == [2, 1]
+    assert walk.dropped.tolist() == [0, 0]
+
+    early = walk_numa(codes, order, numa, 2, all_of=False)
+    assert [row[:2] for row in early.places.tolist()] == [[3, 2], [3, 2]]

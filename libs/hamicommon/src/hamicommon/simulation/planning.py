@@ -13,6 +13,7 @@ from datetime import datetime
 from functools import partial
 
 from hamicommon.admission.mutation import fill_in
+from hamicommon.admission.remarks import remarks
 from hamicommon.domain.allocations import ContainerGrant, footprints
 from hamicommon.domain.devices import DeviceUsage
 from hamicommon.domain.ids import NodeName
@@ -88,7 +89,9 @@ def planned(
     admitted = deepcopy(pod)
     try:
         check_pod(pod)
-        _, warnings = fill_in(admitted, vendors)
+        wants, warnings = fill_in(admitted, vendors)
+        if wants:
+            warnings += remarks(admitted, vendors)
     except InvalidRequest as exc:
         denied = {node: NodeVerdict(fits=False) for node in cluster.nodes}
         return Planned(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any
@@ -16,6 +17,7 @@ import orjson
 import typer
 import yaml
 from hamicommon import deviceconfig
+from hamicommon.admission.remarks import CARD_POLICIES, NODE_POLICIES
 from hamicommon.domain.requests import Policy
 from hamicommon.errors import InvalidRequest
 from hamicommon.k8s import annotations as keys
@@ -23,6 +25,7 @@ from hamicommon.k8s.resources import pod_policy
 from hamicommon.simulation.cases import Simulator
 from hamicommon.simulation.cluster import Cluster, read_cluster
 from hamicommon.simulation.planning import plan
+from hamicommon.simulation.shapes import check_node
 from hamicommon.vendors.registry import Vendors
 
 from hamictl.commands.objects import Namespace, Output
@@ -73,21 +76,23 @@ def simulate(
 ) -> None:
     """Say where pods would go and why, on a dump of a cluster; nothing is changed anywhere.
 
-    Pods are taken one after the other: each finds what the pods before it took.
+    Pods are taken one after the other: each finds what the pods before it took. Cards are all that
+    is looked at: CPU, memory, selectors and taints are kube-scheduler's own matter. Cordoned nodes
+    are left out.
     """
     with spoken_errors():
         config = deviceconfig.load(device_config)
         vendors = Vendors.from_config(
             config, enable_ascend=enable_ascend, enable_iluvatar=enable_iluvatar
         )
-        policy = pod_policy({keys.NODE_POLICY: node_policy, keys.GPU_POLICY: gpu_policy})
+        policy = _policy(node_policy, gpu_policy)
         if jsonl:
             _batch(Simulator(vendors=vendors, defaults=policy))
             return
         if not cluster or not file:
             raise InvalidRequest("--cluster and -f are wanted, or --jsonl")
         pods = [pod for each in file for pod in _pods(each, namespace)]
-        _answer(pods, _cluster(cluster, vendors), vendors, policy, output)
+        _answer(pods, _cluster(cluster, pods, vendors), vendors, policy, output)
 
 
 def _batch(simulator: Simulator) -> None:
@@ -98,13 +103,43 @@ def _batch(simulator: Simulator) -> None:
     out.flush()
 
 
-def _cluster(source: str, vendors: Vendors) -> Cluster:
+def _policy(node: str, gpu: str) -> Policy:
+    """Raises: InvalidRequest when a policy is unknown: on a command line it is mistyped."""
+    if node not in NODE_POLICIES:
+        raise InvalidRequest(f"--node-policy is {node!r}: {' or '.join(NODE_POLICIES)} is wanted")
+    policy = pod_policy({keys.NODE_POLICY: node, keys.GPU_POLICY: gpu})
+    for entry in policy.gpu:
+        if entry and entry not in CARD_POLICIES:
+            raise InvalidRequest(
+                f"--gpu-policy has {entry!r}: a comma list of {', '.join(CARD_POLICIES)} is wanted"
+            )
+    return policy
+
+
+def _cluster(source: str, asking: list[Json], vendors: Vendors) -> Cluster:
     items = _items(_text(source), source)
-    return read_cluster(
-        (item for item in items if item.get("kind") == "Node"),
+    nodes = [item for item in items if item.get("kind") == "Node"]
+    open_nodes = [node for node in nodes if not _cordoned(node)]
+    cluster = read_cluster(
+        open_nodes,
         (item for item in items if item.get("kind") == "Pod"),
         vendors,
+        asking=asking,
     )
+    if not nodes:
+        raise InvalidRequest(f"{source} holds no Node: is it what kubectl get nodes,pods printed?")
+    closed = tuple(
+        f"node {node['metadata']['name']} is cordoned: kube-scheduler offers it to no pod"
+        for node in nodes
+        if _cordoned(node)
+    )
+    return replace(cluster, problems=(*cluster.problems, *closed))
+
+
+def _cordoned(node: Json) -> bool:
+    check_node(node)
+    spec = node.get("spec")
+    return isinstance(spec, dict) and bool(spec.get("unschedulable"))
 
 
 def _items(text: str, source: str) -> list[Json]:
@@ -157,6 +192,7 @@ def _answer(
     for problem in cluster.problems:
         console.print(f"left out: {problem}", style="yellow", highlight=False)
     for answer in answers:
-        console.print(simulation.verdict_table(answer, cluster))
+        if not answer.verdict.error and not answer.verdict.unfiltered:
+            console.print(simulation.verdict_table(answer, cluster))
         for line in simulation.in_words(answer):
             console.print(line, highlight=False, markup=False)
