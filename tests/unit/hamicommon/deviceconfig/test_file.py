@@ -87,6 +87,12 @@ def test_templates_of_a_chip_are_sorted_by_memory() -> None:
     ]
 
 
+def test_what_the_file_says_to_nvidias_plugin_is_left_to_it() -> None:
+    config = parse({"version": "v1", "sharing": {"timeSlicing": {}}, "nvidia": {}})
+    assert config.nvidia is not None
+    assert config.hygon is None
+
+
 @pytest.mark.parametrize(
     ("document", "wrong"),
     [
@@ -94,6 +100,7 @@ def test_templates_of_a_chip_are_sorted_by_memory() -> None:
         ({}, "is empty"),
         ({"nvidia": None, "hygon": None}, "is empty"),
         ([], "is empty"),
+        ({"version": "v1"}, "is empty"),
         ({"nvdia": {}}, "nvdia: unknown block; did you mean nvidia"),
         ({"iluvatar": []}, "iluvatar: unknown block; did you mean iluvatars"),
         ({"hygon": []}, r"hygon: a mapping of keys is wanted, not \[\]"),

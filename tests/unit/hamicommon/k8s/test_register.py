@@ -71,6 +71,11 @@ def test_a_card_without_health_is_unhealthy_and_without_mode_has_none() -> None:
     assert (device.healthy, device.mode, device.numa, device.type) == (False, "", 0, "")
 
 
+def test_null_is_as_good_as_left_out() -> None:
+    told = '[{"id":"a","count":null,"type":null,"health":null,"mode":null,"migProfiles":null}]'
+    assert decode_register(told) == decode_register('[{"id":"a"}]')
+
+
 def test_a_vendors_own_facts_of_a_card_are_read_and_not_written() -> None:
     (device,) = decode_register('[{"id":"a","custominfo":{"NetworkID":1,"AIC":"0"}}]')
 

@@ -56,6 +56,9 @@ class DeviceConfig:
 _BLOCKS = tuple(item.name for item in fields(DeviceConfig) if item.name != "notes")
 _LISTS = frozenset({"iluvatars"})
 
+_OF_NVIDIAS_PLUGIN = frozenset({"version", "flags", "resources", "sharing", "imex"})
+"""Blocks that HAMi's device plugin hands on to NVIDIA's (sheet 5.1); nothing here reads them."""
+
 
 def load(path: Path | None) -> DeviceConfig:
     """Reads the file; None gives the defaults.
@@ -82,17 +85,19 @@ def parse(document: object) -> DeviceConfig:
 
     Raises: InvalidRequest that names the wrong key.
     """
-    if not isinstance(document, Mapping) or all(block is None for block in document.values()):
+    if not isinstance(document, Mapping) or all(
+        block is None or key in _OF_NVIDIAS_PLUGIN for key, block in document.items()
+    ):
         raise InvalidRequest("the device configuration is empty: it needs a block such as nvidia:")
     known = dict.fromkeys(_BLOCKS)
     for key in document:
-        if key not in known:
+        if key not in known and key not in _OF_NVIDIAS_PLUGIN:
             raise InvalidRequest(f"{key}: unknown block{did_you_mean(key, known)}")
     notes: list[str] = []
     types = get_type_hints(DeviceConfig)
     blocks: dict[str, Any] = {name: () if name in _LISTS else None for name in _BLOCKS}
     for name, block in document.items():
-        if block is not None:
+        if block is not None and name in known:
             written = _of_today(name, block, notes)
             blocks[name] = read_value(written, types[name], name, notes)
     absent = [name for name in _BLOCKS if document.get(name) is None]

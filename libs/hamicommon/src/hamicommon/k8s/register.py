@@ -149,7 +149,8 @@ def _profile(entry: object, where: str) -> MigProfile:
 
 
 def _number(entry: Mapping[str, Any], name: str, where: str, *, lowest: int = 0) -> int:
-    value = entry.get(name, 0)
+    value = entry.get(name)
+    value = 0 if value is None else value
     if isinstance(value, bool) or not isinstance(value, int) or not lowest <= value <= INT32_MAX:
         raise InvalidRequest(
             f"{name} of {where} of the node register is {value!r}: "
@@ -159,14 +160,16 @@ def _number(entry: Mapping[str, Any], name: str, where: str, *, lowest: int = 0)
 
 
 def _text(entry: Mapping[str, Any], name: str, where: str) -> str:
-    value = entry.get(name, "")
+    value = entry.get(name)
+    value = "" if value is None else value
     if not isinstance(value, str):
         raise InvalidRequest(f"{name} of {where} of the node register is {value!r}, not a text")
     return value
 
 
 def _flag(entry: Mapping[str, Any], name: str, where: str) -> bool:
-    value = entry.get(name, False)
+    value = entry.get(name)
+    value = False if value is None else value
     if not isinstance(value, bool):
         raise InvalidRequest(f"{name} of {where} of the node register is {value!r}, not a bool")
     return value

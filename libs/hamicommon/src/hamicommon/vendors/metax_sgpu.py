@@ -264,7 +264,8 @@ def _card(entry: Mapping[str, Any], index: int) -> GpuDevice:
 
 def _field(entry: Mapping[str, Any], name: str, absent: Any, index: int) -> Any:
     """The field, of the type of `absent`, which stands for one that is not there."""
-    value = entry.get(name, absent)
+    value = entry.get(name)
+    value = absent if value is None else value
     if type(value) is not type(absent) or (type(value) is int and not -1 <= value <= INT32_MAX):
         raise InvalidRequest(
             f"{name} of {KEYS.register}[{index}] is {value!r}: a value such as {absent!r} is wanted"
