@@ -100,7 +100,8 @@ def _batch(simulator: Simulator) -> None:
     for number, line in enumerate(sys.stdin.buffer, start=1):
         if line.strip():
             out.write(orjson.dumps(simulator.answer_line(line, number)) + b"\n")
-    out.flush()
+            # Whoever asks may wait for this answer before the next question.
+            out.flush()
 
 
 def _policy(node: str, gpu: str) -> Policy:
