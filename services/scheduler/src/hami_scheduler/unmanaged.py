@@ -30,6 +30,7 @@ from hamicommon.events import UnmanagedReply, UnmanagedRequest, unmanaged_subjec
 from hamicommon.grants import grant_of
 from hamicommon.k8s.annotations import ASSIGNED_NODE, binding_annotations
 from hamicommon.placement.place import decide
+from hamicommon.placement.view import ClusterView
 from hamicommon.vendors.registry import Vendors
 from pydantic import ValidationError
 
@@ -122,8 +123,10 @@ class UnmanagedPods:
     ) -> None:
         """The engine's reason, where even it finds no room on these cards. Raises: Conflict."""
         taken = {share.uuid for container in containers for share in container.shares}
-        others = {s.usage.device.uuid for s in self._view.cluster.cards(node)} - taken
-        decision = decide(request, self._view.cluster, candidates=[node], without_cards=others)
+        cards = [s for s in self._view.cluster.cards(node) if s.usage.device.uuid in taken]
+        alone = ClusterView(self._vendors.rules)
+        alone.set_node(node, cards, pair_scores={})
+        decision = decide(request, alone, candidates=[node])
         if decision.refusal is not None:
             raise Conflict(
                 f"the cards that the kubelet gave it can't hold it: "
