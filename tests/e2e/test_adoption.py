@@ -66,7 +66,7 @@ class OldNode:
             env={"HAMI_FOLDER": str(self.system.folder), "PATH": "/usr/bin:/bin"},
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=180,
             check=False,
         )
         assert done.stdout, done.stderr
