@@ -26,6 +26,7 @@ logger = logging.getLogger(__name__)
 
 Json = dict[str, Any]
 
+RESOURCE = "nvidia.com/gpu"
 CARD_MIB = 81_920
 SLOTS = 10
 # Statuses written at once, as many kubelets would.
@@ -33,12 +34,12 @@ WRITERS = 16
 
 
 class PlayedNodes:
-    """So many equal nodes. `with_agents=False`: nodes without cards, their kubelets alone."""
+    """So many equal nodes. `on_running` is told the uid of each pod that was said to run."""
 
     def __init__(
         self,
         api: KubeApi,
-        bus: Bus | None,
+        bus: Bus,
         *,
         names: list[str],
         cards: int,
@@ -56,13 +57,11 @@ class PlayedNodes:
         self._grants: dict[str, Grant] = {}
         self._bound: dict[str, Json] = {}
         self._work: asyncio.Queue[Json] = asyncio.Queue()
-        self.status_writes = 0
-        """Statuses that the kubelets wrote."""
 
     async def register(self) -> None:
         """Makes the Node objects and tells of their cards."""
         for name in self._names:
-            amounts = {"cpu": "64", "memory": "512Gi", "pods": "500"}
+            amounts = {"cpu": "64", "memory": "512Gi", "pods": "500", RESOURCE: self._slots_there()}
             status = {
                 "capacity": amounts,
                 "allocatable": amounts,
@@ -76,8 +75,6 @@ class PlayedNodes:
         await self._tell_inventories()
 
     async def _tell_inventories(self) -> None:
-        if self._bus is None:
-            return
         self._sequence += 1
         for name in self._names:
             inventory = events.Inventory(
@@ -90,6 +87,9 @@ class PlayedNodes:
             await self._bus.publish(
                 events.inventory_subject(name), inventory, message_id=uuid.uuid4().hex
             )
+
+    def _slots_there(self) -> str:
+        return str(self._cards * self._slots)
 
     def _card(self, node: str, index: int) -> events.InventoryDevice:
         return events.InventoryDevice(
@@ -111,11 +111,10 @@ class PlayedNodes:
             tasks.create_task(informer.run())
             for _ in range(WRITERS):
                 tasks.create_task(self._write())
-            if self._bus is not None:
-                tasks.create_task(self._beat())
-                tasks.create_task(self._bus.follow("hami.grants.v1.*", self._on_grant))
-                subject = "hami.agents.readiness.*"
-                tasks.create_task(self._bus.serve(subject, "played", self._on_readiness))
+            tasks.create_task(self._beat())
+            tasks.create_task(self._bus.follow("hami.grants.v1.*", self._on_grant))
+            subject = "hami.agents.readiness.*"
+            tasks.create_task(self._bus.serve(subject, "played", self._on_readiness))
 
     async def _beat(self) -> None:
         while True:
@@ -158,7 +157,7 @@ class PlayedNodes:
     def _meet(self, uid: str) -> None:
         """The kubelet admits a pod when it is bound, and the agent answers when it has a grant."""
         pod = self._bound.get(uid)
-        if pod is not None and (self._bus is None or uid in self._grants):
+        if pod is not None and (uid in self._grants or not _wants_cards(pod)):
             self._work.put_nowait(pod)
 
     async def _write(self) -> None:
@@ -185,11 +184,9 @@ class PlayedNodes:
         if grant := self._grants.get(metadata["uid"]):
             await self._report(events.Allocated, grant)
         await self._api.patch(f"{path}/status", {"status": _running(item)})
-        self.status_writes += 1
         self._on_running(metadata["uid"])
 
     async def _report(self, kind: type[events.ReportBase], grant: Grant) -> None:
-        assert self._bus is not None
         report = kind(
             report_id=uuid.uuid4().hex,
             node=NodeName(grant.node),
@@ -201,6 +198,15 @@ class PlayedNodes:
         await self._bus.publish(
             events.reports_subject(grant.node), report, message_id=report.report_id
         )
+
+
+def _wants_cards(pod: Json) -> bool:
+    limits = (container.get("resources", {}).get("limits", {}) for container in _containers(pod))
+    return any(RESOURCE in each for each in limits)
+
+
+def _containers(pod: Json) -> list[Json]:
+    return list(pod["spec"]["containers"])
 
 
 def _running(pod: Json) -> Json:
@@ -224,6 +230,6 @@ def _running(pod: Json) -> Json:
                 "state": {"running": {"startedAt": now}},
                 "containerID": f"played://{uuid.uuid4().hex}",
             }
-            for container in pod["spec"]["containers"]
+            for container in _containers(pod)
         ],
     }

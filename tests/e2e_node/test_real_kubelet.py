@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import signal
 import time
 from pathlib import Path
@@ -25,6 +26,11 @@ CARD_MIB = 81920
 INIT_SLICES_SINCE = (1, 31)
 BURST = 20
 BURST_TIMEOUT_S = 180.0
+WAVES = 3
+WAVE = 17
+"""Of the node's 20 slots, so that the strangers find some."""
+STRANGERS = 2
+SEED = 3096
 
 
 def test_a_pod_is_placed_started_and_held_to_its_slice(system: NodeSystem) -> None:
@@ -222,6 +228,67 @@ def test_twenty_pods_at_once_are_each_held_to_their_own_slice(system: NodeSystem
     )
     assert wrong == {}
     assert system.sql("SELECT DISTINCT used_slots FROM devices") == "10"
+
+
+@pytest.mark.slow
+def test_fifty_pods_of_different_sizes_start_with_their_own_limits(system: NodeSystem) -> None:
+    """In waves as large as the node; pods past the scheduler come in between, in any order."""
+    chance = random.Random(SEED)
+    wrong: list[str] = []
+    began_s = time.monotonic()
+    for wave in range(WAVES):
+        wanted = {f"crowd-{wave}-{n}": 500 + chance.randrange(4000) for n in range(WAVE)}
+        strangers = [f"stranger-{wave}-{n}" for n in range(STRANGERS)]
+        names = [*wanted, *strangers]
+        chance.shuffle(names)
+        for name in names:
+            pod = system.pod_like(name, slice_of(wanted.get(name, 1), 5))
+            if name in strangers:
+                pod["spec"]["nodeName"] = system.node.name
+                pod["metadata"]["labels"] = {IGNORE_LABEL: IGNORE_VALUE}
+            assert system.create(pod).status_code == 201
+        for name, memory_mib in wanted.items():
+            pod = system.wait_for_phase(name, "Running", timeout_s=BURST_TIMEOUT_S)
+            wrong += _wrong(system, pod, memory_mib)
+        for name in strangers:
+            status = (system.pod(name) or {"status": {}})["status"]
+            started = [s for s in status.get("containerStatuses") or [] if s.get("containerID")]
+            assert not started, f"{name} bypassed the scheduler and was started"
+        system.check_invariants()
+        system.delete(*names)
+    FIGURES.append(
+        f"{WAVES * WAVE} pods of different sizes and {WAVES * STRANGERS} past the scheduler in "
+        f"{time.monotonic() - began_s:.0f} s: every container compared with its row, "
+        f"{len(wrong)} with another's limits"
+    )
+    assert wrong == []
+
+
+def _wrong(system: NodeSystem, pod: Json, memory_mib: int) -> list[str]:
+    """What of the container's process is not as the ledger's row says."""
+    seen, pid = system.seen_mib(pod), system.container_pid(pod)
+    limits = Path(f"/proc/{pid}/root/etc/hami/limits").read_text()
+    card, granted = system.sql(
+        "SELECT x.device_uuid, x.memory_mib FROM allocation_devices x JOIN allocations a"
+        f" ON a.id = x.allocation_id WHERE a.pod_uid = '{pod['metadata']['uid']}'"
+        " AND a.ended_at IS NULL"
+    ).split("|")
+    line = f"device {card} memory_bytes {memory_mib * MIB} core_percent 5"
+    right = (
+        seen == [memory_mib]
+        and granted == str(memory_mib)
+        and line in limits
+        and _environment(pid) == card
+    )
+    name = pod["metadata"]["name"]
+    return [] if right else [f"{name}: sees {seen}, has {limits!r}, granted {card} {granted}"]
+
+
+def _environment(pid: int) -> str:
+    """The card that the container was given."""
+    entries = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    [cards] = [e for e in entries if e.startswith(b"NVIDIA_VISIBLE_DEVICES=")]
+    return cards.decode().partition("=")[2]
 
 
 def _events(system: NodeSystem, pod: Json, event: str) -> list[Json]:

@@ -1,0 +1,89 @@
+"""From pods at the API server to pods that run, through a real kube-scheduler, with and without us.
+
+`KUBEBUILDER_ASSETS=... make bench-pods`: 200 pods at once on 100 nodes. etcd, kube-apiserver and
+kube-scheduler are real; one scheduler process of ours over durable Postgres, Redis and NATS; the
+kubelets and node-agents of all nodes are played by this process. kube-scheduler is stopped until
+all pods of a round are there, so their creation is not in the figures. Rounds take turns: pods
+without cards (kube-scheduler does not call the extender for them), with one slice each spread, and
+binpacked. Prints pods/s, the ratio to those without cards (budget 0.6 of architecture section 7)
+and the API server's writes per pod by resource, and writes bench/results/pods.json.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import statistics
+from pathlib import Path
+from typing import Any
+
+from bench.filter.figures import machine
+from bench.pods.system import Bench, system
+
+RESULTS = Path(__file__).resolve().parents[1] / "results" / "pods.json"
+BUDGET_RATIO = 0.6
+KINDS = ("without", "spread", "binpack")
+WARM_UP = 20
+
+Row = dict[str, Any]
+
+
+async def measure(nodes: int, pods: int, rounds: int) -> list[Row]:
+    """One row per kind of pod: medians over the rounds."""
+    async with system(nodes) as bench:
+        for kind in KINDS:
+            await bench.round(kind, WARM_UP)
+        found: dict[str, list[Row]] = {kind: [] for kind in KINDS}
+        for _ in range(rounds):
+            for kind in KINDS:
+                found[kind].append(await _round(bench, kind, pods))
+    rows = [_median(kind, found[kind]) for kind in KINDS]
+    for row in rows:
+        row["ratio"] = round(row["per_s"] / rows[0]["per_s"], 2)
+    return rows
+
+
+async def _round(bench: Bench, kind: str, pods: int) -> Row:
+    before = await bench.writes()
+    took_s = await bench.round(kind, pods)
+    after = await bench.writes()
+    writes = {
+        name: round((count - before.get(name, 0)) / pods, 2)
+        for name, count in sorted(after.items())
+        if count - before.get(name, 0) >= pods / 10
+    }
+    return {"per_s": pods / took_s, "writes_per_pod": writes}
+
+
+def _median(kind: str, rounds: list[Row]) -> Row:
+    rates = [row["per_s"] for row in rounds]
+    return {
+        "pods": kind,
+        "per_s": round(statistics.median(rates), 1),
+        "per_s_rounds": [round(rate, 1) for rate in rates],
+        "writes_per_pod": rounds[-1]["writes_per_pod"],
+    }
+
+
+def main() -> None:
+    """Measures, prints and writes down."""
+    parser = argparse.ArgumentParser(prog="make bench-pods", description=__doc__)
+    parser.add_argument("--nodes", type=int, default=100)
+    parser.add_argument("--pods", type=int, default=200, help="of one round")
+    parser.add_argument("--rounds", type=int, default=3)
+    given = parser.parse_args()
+    rows = asyncio.run(measure(given.nodes, given.pods, given.rounds))
+    print(f"{given.pods} pods at once on {given.nodes} nodes; budget: {BUDGET_RATIO} of `without`")
+    for row in rows:
+        writes = ", ".join(f"{name} {count:g}" for name, count in row["writes_per_pod"].items())
+        print(
+            f"{row['pods']:8} {row['per_s']:6.1f} pods/s (rounds {row['per_s_rounds']}), ratio "
+            f"{row['ratio']:.2f}; API writes per pod: {writes}"
+        )
+    RESULTS.parent.mkdir(exist_ok=True)
+    RESULTS.write_text(json.dumps({"machine": machine(), "rows": rows}, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()

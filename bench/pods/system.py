@@ -1,0 +1,197 @@
+"""A real control plane, one scheduler of ours, and so many played nodes."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import uuid
+from collections import Counter
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from hamicommon.bus.client import open_bus
+from hamicommon.db import schema
+from hamicommon.k8s.client import KubeApi, open_kube_api
+from hamicommon.settings import NatsSettings, PostgresSettings
+from hamictl.local.credentials import ensure_credentials
+from hamictl.local.kubernetes import scheduler_configuration
+from hamictl.local.options import UpOptions
+from hamictl.servers import nats, postgres, valkey
+from hamictl.servers.controlplane import ControlPlane, control_plane, find_assets
+from hamictl.servers.ports import free_port
+from hamictl.servers.processes import running
+from pydantic import SecretStr
+
+from bench.filter.system import ROOT, stop, wait_until_ready
+from bench.pods.played import RESOURCE, PlayedNodes
+
+SCHEDULER = "hami-scheduler"
+CARDS = 8
+CREATORS = 16
+ROUND_S = 300.0
+SETTLE_S = 2.0
+"""Events and statuses of a round are written within this after its last pod ran."""
+_REQUESTS = re.compile(
+    r"^apiserver_request_total\{(?P<labels>[^}]*)\} (?P<count>\S+)$", re.MULTILINE
+)
+_WRITES = frozenset({"POST", "PUT", "PATCH", "DELETE"})
+
+
+@dataclass(slots=True)
+class Bench:
+    """The running system, and the pods that were said to run."""
+
+    api: KubeApi
+    kube_scheduler: int
+    """Its pid."""
+    _ran: set[str] = field(default_factory=set)
+    _more: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def ran(self, uid: str) -> None:
+        """A kubelet said that the pod runs."""
+        self._ran.add(uid)
+        self._more.set()
+
+    async def round(self, kind: str, count: int) -> float:
+        """So many pods at once; seconds until a kubelet said of the last one that it runs."""
+        os.kill(self.kube_scheduler, signal.SIGSTOP)
+        try:
+            uids = await self._create(kind, count)
+        finally:
+            os.kill(self.kube_scheduler, signal.SIGCONT)
+        began_s = time.monotonic()
+        async with asyncio.timeout(ROUND_S):
+            while not uids <= self._ran:
+                self._more.clear()
+                await self._more.wait()
+        return time.monotonic() - began_s
+
+    async def _create(self, kind: str, count: int) -> set[str]:
+        gate = asyncio.Semaphore(CREATORS)
+        prefix = f"{kind}-{uuid.uuid4().hex[:6]}"
+
+        async def one(number: int) -> str:
+            async with gate:
+                made = await self.api.create(
+                    "/api/v1/namespaces/default/pods", _pod(f"{prefix}-{number}", kind)
+                )
+            return str(made["metadata"]["uid"])
+
+        return set(await asyncio.gather(*(one(number) for number in range(count))))
+
+    async def writes(self) -> Counter[str]:
+        """What the API server wrote until now, by resource; heartbeats of nodes are left out."""
+        await asyncio.sleep(SETTLE_S)
+        found: Counter[str] = Counter()
+        for match in _REQUESTS.finditer(await self.api.text("/metrics")):
+            labels = dict(re.findall(r'(\w+)="([^"]*)"', match["labels"]))
+            if labels["verb"] in _WRITES and labels["resource"] in ("pods", "events"):
+                name = "/".join(filter(None, (labels["resource"], labels["subresource"])))
+                found[f"{labels['verb']} {name}"] += int(float(match["count"]))
+        return found
+
+
+def _pod(name: str, kind: str) -> dict[str, Any]:
+    container: dict[str, Any] = {"name": "main", "image": "none"}
+    pod: dict[str, Any] = {"metadata": {"name": name}, "spec": {"containers": [container]}}
+    if kind == "without":
+        return pod
+    amounts = {RESOURCE: "1", "nvidia.com/gpumem": "2048", "nvidia.com/gpucores": "2"}
+    container["resources"] = {"limits": amounts}
+    pod["spec"]["schedulerName"] = SCHEDULER
+    pod["metadata"]["annotations"] = {"hami.io/node-scheduler-policy": kind}
+    return pod
+
+
+@asynccontextmanager
+async def system(nodes: int) -> AsyncIterator[Bench]:
+    """Everything, with all nodes known to the ledger."""
+    assets = find_assets(Path(os.environ["KUBEBUILDER_ASSETS"]))
+    async with AsyncExitStack() as stack:
+        folder = stack.enter_context(_folder())
+        plane = stack.enter_context(control_plane(folder / "plane", assets=assets))
+        env = await _servers(folder, stack)
+        bus = await stack.enter_async_context(
+            open_bus(NatsSettings(url=env["HAMI_NATS_URL"]), "played", owns_streams=True)
+        )
+        api = await stack.enter_async_context(open_kube_api(plane.kubeconfig))
+        port = free_port()
+        process = _scheduler(folder, plane, port, env)
+        stack.callback(stop, process)
+        url = f"http://127.0.0.1:{port}"
+        names = [f"node-{number}" for number in range(nodes)]
+        bench = Bench(api=api, kube_scheduler=0)
+        played = PlayedNodes(api, bus, names=names, cards=CARDS, on_running=bench.ran)
+        await played.register()
+        playing = asyncio.create_task(played.run())
+        stack.callback(playing.cancel)
+        log = folder / "scheduler.log"
+        await asyncio.to_thread(wait_until_ready, f"{url}/readyz", process, log)
+        extenders = scheduler_configuration(
+            kubeconfig_path="",
+            extender_url=url,
+            scheduler_name=SCHEDULER,
+            resources=UpOptions().vendors().resource_names,
+        )["extenders"]
+        plan = plane.scheduler_plan(extenders, profiles=("default-scheduler", SCHEDULER))
+        kube_scheduler = stack.enter_context(running(plan, die_with_parent=True))
+        bench.kube_scheduler = kube_scheduler.value.process.pid
+        yield bench
+
+
+@contextmanager
+def _folder() -> Iterator[Path]:
+    """PostgreSQL may have to run as nobody, so everybody may enter it."""
+    folder = Path(tempfile.mkdtemp(prefix="hami-bench-"))
+    folder.chmod(0o755)
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+async def _servers(folder: Path, stack: AsyncExitStack) -> dict[str, str]:
+    """Starts the data servers; the environment that a scheduler finds them by."""
+
+    def start(plan: Any) -> str:
+        return str(stack.enter_context(running(plan, die_with_parent=True)).value.url)
+
+    dsn = start(postgres.prepare(folder / "postgres", durable=True))
+    await asyncio.to_thread(
+        schema.upgrade, PostgresSettings(dsn=SecretStr(dsn)), ROOT / "migrations"
+    )
+    return {
+        "HAMI_POSTGRES_DSN": dsn,
+        "HAMI_REDIS_URL": start(valkey.prepare(folder / "redis")),
+        "HAMI_NATS_URL": start(nats.prepare(folder / "nats")),
+    }
+
+
+def _scheduler(
+    folder: Path, plane: ControlPlane, port: int, env: dict[str, str]
+) -> subprocess.Popen[bytes]:
+    made = ensure_credentials(folder / "credentials", serving=())
+    with (folder / "scheduler.log").open("wb") as log:
+        return subprocess.Popen(
+            [sys.executable, "-m", "hami_scheduler"],
+            env={
+                **os.environ,
+                **env,
+                "KUBECONFIG": str(plane.kubeconfig),
+                "HAMI_TELEMETRY_TRACES_FILE": str(folder / "traces.jsonl"),
+                "HAMI_SCHEDULER_GRANT_KEY_FILE": str(made.grant_key),
+                "HAMI_SCHEDULER_HTTP_BIND": f"127.0.0.1:{port}",
+            },
+            stdout=log,
+            stderr=log,
+        )
