@@ -27,6 +27,8 @@ INIT_SLICES_SINCE = (1, 31)
 BURST = 20
 BURST_TIMEOUT_S = 180.0
 WAVES = 3
+ALL_GONE_S = 400.0
+"""A kubelet of 1.20 takes the containers of a full node away one by one."""
 WAVE = 17
 """Of the node's 20 slots, so that the strangers find some."""
 STRANGERS = 2
@@ -255,7 +257,7 @@ def test_fifty_pods_of_different_sizes_start_with_their_own_limits(system: NodeS
             started = [s for s in status.get("containerStatuses") or [] if s.get("containerID")]
             assert not started, f"{name} bypassed the scheduler and was started"
         system.check_invariants()
-        system.delete(*names)
+        system.delete(*names, timeout_s=ALL_GONE_S)
     FIGURES.append(
         f"{WAVES * WAVE} pods of different sizes and {WAVES * STRANGERS} past the scheduler in "
         f"{time.monotonic() - began_s:.0f} s: every container compared with its row, "

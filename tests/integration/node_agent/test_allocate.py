@@ -190,6 +190,24 @@ async def test_pods_admitted_in_another_order_start_with_their_own_limits(
     await kubelet.prestart(B_0)
 
 
+async def test_a_second_answer_leaves_the_directory_of_who_took_the_first_alone(
+    agent: AgentProcess, kubelet: Kubelet, control: Control
+) -> None:
+    await control.announce(grant("a", token=1))
+    for_b = await kubelet.allocate("b", "main", A_0)
+    await control.announce(grant("b", token=2))
+    await kubelet.prestart(A_0)
+    # What its container has mounted there: the library without which nothing is held to a limit.
+    library = mounts_of(for_b)["/usr/local/vgpu"] / "libvgpu.so"
+    library.touch()
+
+    for_a = await kubelet.allocate("a", "main", A_1)
+    await kubelet.prestart(A_1)
+
+    assert library.exists()
+    assert mounts_of(for_a)["/usr/local/vgpu"] != mounts_of(for_b)["/usr/local/vgpu"]
+
+
 async def test_a_stranger_that_took_an_answer_does_not_start_and_the_owner_gets_another(
     agent: AgentProcess, kubelet: Kubelet, control: Control
 ) -> None:
@@ -214,10 +232,12 @@ async def test_limits_that_were_lost_or_changed_are_put_right_before_a_start(
     file = mounts_of(answer)["/etc/hami"] / "limits"
     file.unlink()
     file.parent.rmdir()
+    mounts_of(answer)["/usr/local/vgpu"].rmdir()
 
     await kubelet.prestart(A_0)
 
     assert limits_of(answer) == LIMITS_4096_30
+    assert mounts_of(answer)["/usr/local/vgpu"].stat().st_mode & 0o777 == 0o777
 
 
 async def test_the_kubelets_books_being_away_keeps_the_container_waiting(

@@ -265,6 +265,26 @@ async def test_a_pod_that_left_is_reported_and_its_files_are_removed(
     await until(lambda: not mounts["/usr/local/vgpu"].exists())
 
 
+async def test_files_of_a_pod_that_left_stay_while_another_holds_its_answer(
+    api_pods: ApiPods, agent: AgentProcess, kubelet: Kubelet, control: Control
+) -> None:
+    await api_pods.create("a", "b")
+    uid, other = api_pods.uids["a"], api_pods.uids["b"]
+    await control.announce(grant(uid).model_copy(update={"pod_name": "a"}))
+    kubelet.pods[other] = "b"
+    answer = await kubelet.allocate(other, "main", A_0)
+    await until(lambda: control.reported("allocated"))
+    control.live.clear()
+
+    await api_pods.delete("a")
+    await until(lambda: control.reported("gone"))
+    await control.announce(grant(other, token=2).model_copy(update={"pod_name": "b"}))
+    await kubelet.prestart(A_0)
+
+    assert f"device {CARDS[0]} memory_bytes 4294967296 core_percent 30" in limits_of(answer)
+    assert all(path.exists() for path in mounts_of(answer).values())
+
+
 async def test_a_pod_deleted_by_force_has_not_left_while_its_process_lives(
     api_pods: ApiPods, agent: AgentProcess, kubelet: Kubelet, control: Control, machine: Machine
 ) -> None:

@@ -171,8 +171,9 @@ class Allocating:
 
     def _record(self, found: Candidate, ids: frozenset[str], env: Mapping[str, str]) -> Record:
         grant, container = found.grant, found.container
+        nonce = str(uuid4())
         return Record(
-            nonce=str(uuid4()),
+            nonce=nonce,
             device_ids=ids,
             allocation_id=grant.allocation_id,
             pod_uid=grant.pod_uid,
@@ -183,8 +184,17 @@ class Allocating:
             token=grant.token,
             shares=container.shares,
             policy=core_policy(env, disable_core_limit=self._answers.disable_core_limit),
-            cache_dir=cache_dir_name(grant.pod_uid, container.name),
+            cache_dir=self._own_cache_dir(grant, container.name, nonce),
         )
+
+    def _own_cache_dir(self, grant: NodeGrant, container: str, nonce: str) -> str:
+        """The container's usual name, unless an answer that another container took has it.
+
+        That one runs with the directory mounted, and the library within: it must not be emptied.
+        """
+        usual = cache_dir_name(grant.pod_uid, container)
+        taken = any(record.cache_dir == usual for record in self._state.saved.records.values())
+        return f"{usual}_{nonce}" if taken else usual
 
     def _write(self, record: Record) -> None:
         self._files.write_limits(record)

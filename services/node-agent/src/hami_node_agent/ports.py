@@ -56,6 +56,9 @@ class ContainerFiles(Protocol):
     def make_cache_dir(self, name: str) -> None:
         """An empty directory that any user in the container can write. Raises: Unavailable."""
 
+    def keep_cache_dir(self, name: str) -> None:
+        """Makes the directory if it is gone, and leaves what is in it. Raises: Unavailable."""
+
 
 class GrantSource(Protocol):
     """Ways to ask for grants when the announcements are not enough."""

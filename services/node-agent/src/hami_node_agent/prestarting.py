@@ -25,7 +25,7 @@ from hami_node_agent.domain.ownership import (
     record_of,
     verdict,
 )
-from hami_node_agent.domain.records import AgentState, is_complete
+from hami_node_agent.domain.records import AgentState, Record, is_complete
 from hami_node_agent.node_state import NodeState
 from hami_node_agent.ports import ContainerFiles, GrantSource, KubeletBooks, PodApi, PodRef
 from hami_node_agent.reporting import Reports
@@ -107,7 +107,7 @@ class PreStarting:
         elif isinstance(found, Reassigned):
             await self._reassign(found)
         else:
-            await asyncio.to_thread(self._files.write_limits, found.record)
+            await asyncio.to_thread(self._write, found.record)
 
     async def _asked(
         self,
@@ -167,7 +167,7 @@ class PreStarting:
                 "moved": change.moved,
             },
         )
-        await asyncio.to_thread(self._files.write_limits, change.after)
+        await asyncio.to_thread(self._write, change.after)
 
         def edit(saved: AgentState) -> AgentState:
             after = saved.with_records([change.after])
@@ -178,6 +178,12 @@ class PreStarting:
             return after
 
         await self._state.change(edit)
+
+    def _write(self, record: Record) -> None:
+        self._files.write_limits(record)
+        # The pod that the answer was meant for may have left meanwhile, and its directories too.
+        if record.cache_dir:
+            self._files.keep_cache_dir(record.cache_dir)
 
     async def _refuse(self, refused: Refused) -> None:
         holding, grant = refused.holding, refused.grant

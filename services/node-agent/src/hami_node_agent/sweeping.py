@@ -169,7 +169,8 @@ class Sweeper:
 
     async def _forget(self, suspect: _Suspect) -> None:
         logger.info("pod left", extra={"pod_uid": suspect.pod_uid, "pod": suspect.name})
-        records = self._state.saved.of_pod(suspect.pod_uid)
+        held = await self._held_by_others(suspect)
+        records = [r for r in self._state.saved.of_pod(suspect.pod_uid) if r.nonce not in held]
         report = self._reports.gone(
             allocation_id=suspect.allocation_id, pod_uid=suspect.pod_uid, token=suspect.token
         )
@@ -204,6 +205,17 @@ class Sweeper:
         self._unheld = unheld - gone
         if gone:
             await self._state.change(lambda saved: saved.without_records(gone))
+
+    async def _held_by_others(self, suspect: _Suspect) -> frozenset[str]:
+        """Nonces of answers in the kubelet's books of other pods: they may have taken this pod's.
+
+        Such a container has the directories mounted, or will have. Raises: Unavailable.
+        """
+        return frozenset(
+            holding.answer.nonce
+            for holding in await self._books.holdings()
+            if holding.answer is not None and holding.pod_uid != suspect.pod_uid
+        )
 
     async def _remove_strays(self) -> None:
         """Leftovers of kills between writing and recording, and of pods before our time."""

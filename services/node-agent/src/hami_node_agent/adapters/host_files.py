@@ -90,8 +90,17 @@ class HostFiles:
         try:
             if directory.exists():
                 shutil.rmtree(directory)
-            directory.mkdir(parents=True)
-            directory.chmod(0o777)
+        except OSError as exc:
+            raise Unavailable(f"{directory} can't be emptied: {exc}") from exc
+        self.keep_cache_dir(name)
+
+    def keep_cache_dir(self, name: str) -> None:
+        """Makes the directory if it is gone, and leaves what is in it. Raises: Unavailable."""
+        directory = self.base / "containers" / name
+        try:
+            if not directory.is_dir():
+                directory.mkdir(parents=True)
+                directory.chmod(0o777)
         except OSError as exc:
             raise Unavailable(f"{directory} can't be made: {exc}") from exc
 
