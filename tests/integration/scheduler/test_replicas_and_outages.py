@@ -195,6 +195,28 @@ async def test_a_pod_that_the_slow_binder_bound_meanwhile_is_bound_for_the_one_t
     await world.until(pod, "bound")
 
 
+async def test_an_assumed_pod_gets_no_label_before_it_is_bound(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # kube-scheduler would schedule it once more, and fail.
+    replica = await world.replica()
+    await world.add_node("n1")
+    pod = await world.pod("slice")
+    await replica.filter(pod, "n1")
+    really_bind = KubernetesPodApi.bind
+    before: list[Any] = []
+
+    async def bind(self: KubernetesPodApi, *args: Any, **kwargs: Any) -> None:
+        before.append((await world.read(pod))["metadata"].get("labels"))
+        await really_bind(self, *args, **kwargs)
+
+    monkeypatch.setattr(KubernetesPodApi, "bind", bind)
+
+    assert await replica.bind(pod, "n1") == ""
+    assert before == [None]
+    assert (await world.read(pod))["metadata"]["labels"] == {"hami.io/vgpu-node": "n1"}
+
+
 async def test_an_answer_that_a_stranger_took_does_not_end_the_binding(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -188,6 +188,7 @@ class Binding:
         await self._check_still_ours(allocation)
         await self._post_binding(allocation)
         await self._mark_bound(allocation)
+        await self._label(allocation)
 
     async def _tell_agent(self, allocation: Allocation, grant: Grant) -> None:
         # A pod that is bound to a node whose agent or kubelet is away fails there for good.
@@ -221,14 +222,32 @@ class Binding:
             allocation.node, filtered_at=allocation.reserved_at, bound_at=datetime.now(UTC)
         )
         annotations = {**allocation.annotations, **common, GRANT: self._sign(grant)}
-        fits = len(allocation.node) <= _LABEL_MAX
         await self._pods.annotate(
             allocation.namespace,
             allocation.pod_name,
             uid=allocation.pod_uid,
             annotations=annotations,
-            labels={ASSIGNED_NODE: allocation.node} if fits else {},
+            labels={},
         )
+
+    async def _label(self, allocation: Allocation) -> None:
+        """The label that people select by, after the binding.
+
+        kube-scheduler takes a changed label of a pod that it has assumed for a reason to schedule
+        it again, which fails with a warning on the pod (`skipPodUpdate` passes annotations over).
+        """
+        if len(allocation.node) > _LABEL_MAX:
+            return
+        try:
+            await self._pods.annotate(
+                allocation.namespace,
+                allocation.pod_name,
+                uid=allocation.pod_uid,
+                annotations={},
+                labels={ASSIGNED_NODE: allocation.node},
+            )
+        except HamiError as exc:
+            logger.info("pod not labelled", extra={"error": str(exc)})
 
     async def _check_still_ours(self, allocation: Allocation) -> None:
         row = await self._store.get(allocation.id)
