@@ -134,10 +134,10 @@ async def test_a_quota_that_refuses_says_by_how_much_and_who_uses_it(world: Worl
 
     assert answer["quota"]["used"] == 6 * GIB
     assert texts(answer) == [
-        "quota short by 2048: limits.nvidia.com/gpumem of namespace default is 8192, 6144 used, "
-        "4096 wanted"
+        "quota short by 2048 MiB: limits.nvidia.com/gpumem of namespace default is 8192, "
+        "6144 used, 4096 wanted"
     ]
-    assert "2048 short" in answer["summary"]
+    assert "2048 MiB short" in answer["summary"]
     assert answer["quota_users"] == [
         {"pod": f"default/{first['metadata']['name']}", "amount": 6 * GIB}
     ]
