@@ -1,12 +1,8 @@
 """The rights that `k8s/` gives in Postgres and NATS are enough for a service, and no more."""
 
 import asyncio
-import json
 import os
 import subprocess
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from urllib.parse import urlsplit, urlunsplit
@@ -16,7 +12,7 @@ import nats
 import nats.errors
 import nats.js.errors
 import pytest
-import yaml
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from hami_metrics.adapters.ledger import PostgresLedger
 from hami_metrics.adapters.postgres import PostgresUsageStore
 from hami_metrics.bootstrap import USAGE
@@ -27,26 +23,15 @@ from hamicommon.bus.client import Bus, Message, Subscription, open_bus
 from hamicommon.db.engine import open_pool
 from hamicommon.events import Usage
 from hamicommon.settings import NatsSettings, PostgresSettings
-from hamictl.servers import nats as nats_server
 from hamictl.servers.binaries import postgres_home
-from hamictl.servers.processes import running
 from pydantic import SecretStr
+
+from tests.integration.k8s.bus import BASE, bus_server, config_map
 
 pytestmark = pytest.mark.integration
 
-BASE = Path(__file__).parents[3] / "k8s" / "base"
 NOW = datetime.now(UTC)
 PASSWORDS = {"hami_scheduler": "of-the-scheduler", "hami_metrics": "of-the-metrics"}
-
-
-def config_map(path: Path, name: str) -> dict[str, str]:
-    documents = yaml.safe_load_all(path.read_text())
-    (found,) = [
-        item["data"]
-        for item in documents
-        if item["kind"] == "ConfigMap" and item["metadata"]["name"] == name
-    ]
-    return dict(found)
 
 
 def as_role(dsn: str, role: str) -> PostgresSettings:
@@ -113,27 +98,6 @@ async def test_the_scheduler_role_cannot_rewrite_history(roles: str) -> None:
             await pool.execute("DELETE FROM allocation_events")
 
 
-@contextmanager
-def bus_server(folder: Path) -> Iterator[str]:
-    """NATS with the configuration of `k8s/`, without TLS and on a free port."""
-    plan = nats_server.prepare(folder)
-    text = config_map(BASE / "nats.yaml", "hami-nats")["nats.conf"]
-    text = text[: text.index("tls {")] + text[text.index("jetstream {") :]
-    port = urlsplit(plan.url).port
-    (made,) = (Path(part) for part in plan.argv if part.endswith(".conf"))
-    # The probe knows its server by the name.
-    text = text.replace("hami-nats", json.loads(made.read_text())["server_name"], 1)
-    text = text.replace("port: 4222", f"host: 127.0.0.1\nport: {port}", 1)
-    text = text.replace("http_port: 8222\n", "").replace("/data", str(folder / "data"))
-    for service in ("SCHEDULER", "METRICS", "NODE_AGENT"):
-        text = text.replace(f"$NATS_{service}_PASSWORD", "secret")
-    config = folder / "manifest.conf"
-    config.write_text(text)
-    argv = tuple(str(config) if part.endswith(".conf") else part for part in plan.argv)
-    with running(replace(plan, argv=argv), die_with_parent=True):
-        yield plan.url
-
-
 def login(url: str, user: str) -> NatsSettings:
     return NatsSettings(url=url, user=user, password=SecretStr("secret"))
 
@@ -143,13 +107,12 @@ def report() -> Usage:
 
 
 async def test_each_service_reaches_its_own_streams(tmp_path: Path) -> None:
-    with bus_server(tmp_path) as url:
+    with bus_server(tmp_path, Ed25519PrivateKey.generate().public_key()) as url:
         async with (
-            open_bus(login(url, "hami-scheduler"), "s", owns_streams=True),
-            open_bus(login(url, "hami-node-agent"), "a") as agent,
+            open_bus(login(url, "hami-scheduler"), "s", owns_streams=True) as scheduler,
             open_bus(login(url, "hami-metrics"), "m") as metrics,
         ):
-            await agent.publish(events.usage_subject("n"), report(), message_id="1")
+            await scheduler.publish(events.usage_subject("n"), report(), message_id="1")
             assert await first(metrics, USAGE) == report()
 
             client = await nats.connect(

@@ -43,6 +43,10 @@ class NatsSettings(BaseSettings):
     url: str = Field(description="nats://host:port, several joined by commas")
     user: str = Field(default="", description="empty: no authentication")
     password: SecretStr = Field(default=SecretStr(""))
+    token_file: Path | None = Field(
+        default=None,
+        description="in place of user and password: a service-account token, read at every login",
+    )
     tls_ca_file: Path | None = Field(default=None, description="CA of the server's certificate")
     connect_timeout_s: float = Field(default=2.0, gt=0)
 

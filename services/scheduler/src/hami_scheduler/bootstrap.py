@@ -15,7 +15,7 @@ from hamicommon.db.ledger import LockHolder
 from hamicommon.db.outbox import OutboxRelay
 from hamicommon.failpoints import around, faults_of
 from hamicommon.grants import Grant, load_private_key, sign
-from hamicommon.k8s.client import open_kube_api
+from hamicommon.k8s.client import KubeApi, open_kube_api
 from hamicommon.vendors.registry import Vendors
 
 from hami_scheduler.adapters.kubernetes import (
@@ -31,7 +31,9 @@ from hami_scheduler.adapters.postgres_inventory import PostgresInventory
 from hami_scheduler.adapters.postgres_queries import PostgresQueries
 from hami_scheduler.adapters.postgres_quotas import PostgresQuotas
 from hami_scheduler.adapters.redis import open_node_lock
+from hami_scheduler.adapters.token_reviews import KubernetesTokenReviews
 from hami_scheduler.domain.lifecycle import needs_node_lock
+from hami_scheduler.logins import Logins
 from hami_scheduler.outside import Outside
 from hami_scheduler.quotas import quota_amounts
 from hami_scheduler.service import Service
@@ -115,4 +117,15 @@ async def _open_outside(settings: Settings, vendors: Vendors, stack: AsyncExitSt
         sign=signed,
         bus=bus,
         api=api,
+        logins=_logins(settings, api),
+    )
+
+
+def _logins(settings: Settings, api: KubeApi) -> Logins | None:
+    if settings.bus_login_key_file is None:
+        return None
+    return Logins(
+        reviews=KubernetesTokenReviews(api, audience=settings.bus_login_audience),
+        agents=settings.bus_login_agents,
+        key=load_private_key(settings.bus_login_key_file),
     )

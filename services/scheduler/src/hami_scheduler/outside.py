@@ -12,6 +12,7 @@ from hamicommon.grants import Grant
 from hamicommon.k8s.client import KubeApi
 
 from hami_scheduler.hearing import AgentMarks
+from hami_scheduler.logins import Logins
 from hami_scheduler.ports import (
     AllocationStore,
     CardReader,
@@ -87,3 +88,5 @@ class Outside:
     sign: Callable[[Grant], str]
     bus: Bus
     api: KubeApi
+    logins: Logins | None = None
+    """Answers the bus server about node-agents, where it is so configured."""

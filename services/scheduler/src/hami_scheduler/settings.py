@@ -84,6 +84,18 @@ class Settings(BaseSettings):
     )
     grant_key_file: Path = Field(description="Ed25519 private key (PEM) that signs grants")
 
+    bus_login_key_file: Path | None = Field(
+        default=None,
+        description="Ed25519 private key (PEM) of the bus account: node-agents may log in with "
+        "their service-account tokens (NATS auth callout)",
+    )
+    bus_login_audience: str = Field(default="hami-nats", description="audience of those tokens")
+    bus_login_agents: str = Field(
+        default="hami-system:hami-node-agent",
+        pattern="^[^:]+:[^:]+$",
+        description="namespace:name of the node-agents' service account",
+    )
+
     postgres: PostgresSettings = Field(
         default_factory=PostgresSettings  # type: ignore[arg-type]  # its DSN is a variable
     )

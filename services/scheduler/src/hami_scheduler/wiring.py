@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from hamicommon.bus.client import Deliver, Subscription
+from hamicommon.bus.logins import ASK_SUBJECT
 from hamicommon.domain.requests import PodRequest, Policy
 from hamicommon.errors import Unavailable
 from hamicommon.events import INVENTORY_STREAM, REPORTS_STREAM
@@ -427,13 +428,17 @@ def _bus_loops(
         stream=REPORTS_STREAM, subject="hami.reports.v1.*", consumer="scheduler-reports"
     )
     bus = outside.bus
-    return (
+    loops = (
         ("inventory", lambda: bus.consume(inventory_source, inventories.handle)),
         ("reports", lambda: bus.consume(reports_source, reports.handle)),
         ("ledger-events", lambda: bus.follow(EVENTS_SUBJECT, follower.handle)),
         ("snapshots", lambda: bus.serve(SNAPSHOT_SUBJECT, QUEUE, snapshots.respond)),
         ("unmanaged", lambda: bus.serve(UNMANAGED_SUBJECT, QUEUE, unmanaged.respond)),
     )
+    if outside.logins is None:
+        return loops
+    respond = outside.logins.respond
+    return (*loops, ("logins", lambda: bus.serve(ASK_SUBJECT, QUEUE, respond)))
 
 
 async def _measure(core: _Core, outside: Outside) -> None:

@@ -13,6 +13,7 @@ import ssl
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 import nats
 import nats.errors
@@ -62,7 +63,8 @@ class NobodyAnswers(Unavailable):
     """The bus is healthy and nobody serves the subject."""
 
 
-Responder = Callable[[str, bytes], Awaitable[BaseModel]]
+Responder = Callable[[str, bytes], Awaitable[BaseModel | bytes]]
+"""(subject, body) -> the answer; bytes go out as they are."""
 
 
 class Bus:
@@ -154,7 +156,8 @@ class Bus:
             with trace_of(message):
                 try:
                     reply = await respond(message.subject, message.data)
-                    await message.respond(reply.model_dump_json().encode())
+                    raw = reply if isinstance(reply, bytes) else reply.model_dump_json().encode()
+                    await message.respond(raw)
                 except (InvalidRequest, Unavailable) as exc:
                     logger.warning("request not answered", extra={"error": str(exc)})
                 except (nats.errors.Error, OSError) as exc:
@@ -245,6 +248,7 @@ async def open_bus(
                     name=name,
                     user=settings.user or None,
                     password=settings.password.get_secret_value() or None,
+                    token=_token(settings.token_file),
                     tls=_tls(settings),
                     inbox_prefix=inbox_prefix(settings.user or name).encode(),
                     connect_timeout=int(max(1, settings.connect_timeout_s)),
@@ -271,6 +275,11 @@ async def open_bus(
             await connecting
         bus.streams.close()
         await bus.close()
+
+
+def _token(path: Path | None) -> Callable[[], str] | None:
+    """Read at each login: whoever gave the token renews it in the file."""
+    return None if path is None else lambda: path.read_text().strip()
 
 
 def _tls(settings: NatsSettings) -> ssl.SSLContext | None:

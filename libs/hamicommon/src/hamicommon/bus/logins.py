@@ -1,0 +1,131 @@
+"""Who may log in to the bus with a token, in the words of NATS's auth callout. Pure.
+
+The server asks on `ASK_SUBJECT` about every client whose user is not in its configuration; the
+answer is a JWT, signed by the account's key, that holds the client's permissions or says why not
+(ADR 7). `hami_scheduler.logins` decides; the forms are those of nats-io/jwt, version 2.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+
+from hamicommon.bus.permissions import Permissions
+from hamicommon.errors import InvalidRequest
+
+ASK_SUBJECT = "$SYS.REQ.USER.AUTH"
+GLOBAL_ACCOUNT = "$G"
+"""The account of a server that is configured without accounts."""
+
+_HEADER = {"typ": "JWT", "alg": "ed25519-nkey"}
+_ACCOUNT_PREFIX = 0
+"""Of nkeys that begin with `A`."""
+_RESPONSE_TTL_NS = 120 * 10**9
+"""As `allow_responses: true` in a configuration: one answer, within two minutes."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    """What the server asks about one client."""
+
+    server_id: str
+    user_nkey: str
+    """The key that the server made for this connection; the answer is for it alone."""
+    client_name: str
+    token: str
+    """What the client gave as `auth_token`; empty when it gave none."""
+
+
+def account_id(key: Ed25519PublicKey) -> str:
+    """The public nkey (`A...`) of an account with this key, for `auth_callout.issuer`."""
+    raw = bytes([_ACCOUNT_PREFIX << 3]) + key.public_bytes(Encoding.Raw, PublicFormat.Raw)
+    checked = raw + binascii.crc_hqx(raw, 0).to_bytes(2, "little")
+    return base64.b32encode(checked).rstrip(b"=").decode()
+
+
+def read_question(data: bytes) -> Question:
+    """The server's question. Its signature is not checked: only the server may publish there.
+
+    Raises: InvalidRequest when it is none.
+    """
+    try:
+        claims = orjson.loads(_decode(data.decode().split(".")[1]))
+        asked = claims["nats"]
+        options = asked.get("connect_opts") or {}
+        return Question(
+            server_id=asked["server_id"]["id"],
+            user_nkey=asked["user_nkey"],
+            client_name=str(options.get("name") or ""),
+            token=str(options.get("auth_token") or ""),
+        )
+    except (ValueError, LookupError, TypeError, AttributeError) as exc:
+        raise InvalidRequest(f"not a question of NATS about a login: {exc}") from exc
+
+
+def granted(
+    question: Question,
+    *,
+    name: str,
+    permissions: Permissions,
+    key: Ed25519PrivateKey,
+    now_s: int,
+    lifetime_s: int,
+) -> bytes:
+    """The answer: this client is `name` and may do so much, for so long."""
+    may: dict[str, Any] = {
+        "pub": {"allow": list(permissions.publish)},
+        "sub": {"allow": list(permissions.subscribe)},
+        "subs": -1,
+        "data": -1,
+        "payload": -1,
+        "type": "user",
+        "version": 2,
+    }
+    if permissions.answers:
+        may["resp"] = {"max": 1, "ttl": _RESPONSE_TTL_NS}
+    user = {
+        "name": name,
+        "sub": question.user_nkey,
+        "aud": GLOBAL_ACCOUNT,
+        "iat": now_s,
+        "exp": now_s + lifetime_s,
+        "nats": may,
+    }
+    return _answer(question, key, now_s, jwt=_signed(user, key))
+
+
+def refused(question: Question, reason: str, *, key: Ed25519PrivateKey, now_s: int) -> bytes:
+    """The answer: no, and why (for the server's log; the client sees an authorization error)."""
+    return _answer(question, key, now_s, error=reason)
+
+
+def _answer(question: Question, key: Ed25519PrivateKey, now_s: int, **said: str) -> bytes:
+    claims = {
+        "sub": question.user_nkey,
+        "aud": question.server_id,
+        "iat": now_s,
+        "nats": {**said, "type": "authorization_response", "version": 2},
+    }
+    return _signed(claims, key).encode()
+
+
+def _signed(claims: dict[str, Any], key: Ed25519PrivateKey) -> str:
+    body = {**claims, "iss": account_id(key.public_key())}
+    body["jti"] = base64.b32encode(hashlib.sha256(orjson.dumps(body)).digest()).decode().rstrip("=")
+    text = f"{_encode(orjson.dumps(_HEADER))}.{_encode(orjson.dumps(body))}"
+    return f"{text}.{_encode(key.sign(text.encode()))}"
+
+
+def _encode(data: bytes) -> str:
+    return base64.urlsafe_b64encode(data).rstrip(b"=").decode()
+
+
+def _decode(text: str) -> bytes:
+    return base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))

@@ -1,0 +1,51 @@
+"""Asks the API server whose token it is, and on which node its pod runs (port TokenReviews)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hamicommon.domain.ids import NodeName
+from hamicommon.errors import InvalidRequest, NotFound
+from hamicommon.k8s.client import KubeApi
+
+from hami_scheduler.logins import Bearer
+
+_PATH = "/apis/authentication.k8s.io/v1/tokenreviews"
+_EXTRA = "authentication.kubernetes.io/"
+
+
+class KubernetesTokenReviews:
+    """TokenReview, and where it does not name the node (Kubernetes < 1.30) the pod itself."""
+
+    def __init__(self, api: KubeApi, *, audience: str) -> None:
+        self._api = api
+        self._audience = audience
+
+    async def review(self, token: str) -> Bearer:
+        """See the port."""
+        body = {
+            "apiVersion": "authentication.k8s.io/v1",
+            "kind": "TokenReview",
+            "spec": {"token": token, "audiences": [self._audience]},
+        }
+        status = (await self._api.create(_PATH, body)).get("status") or {}
+        if not status.get("authenticated") or self._audience not in status.get("audiences", ()):
+            raise InvalidRequest(f"the token is not good: {status.get('error') or 'not known'}")
+        user = status["user"]
+        return Bearer(username=user["username"], node=await self._node_of(user))
+
+    async def _node_of(self, user: dict[str, Any]) -> NodeName | None:
+        extra = user.get("extra") or {}
+        named = extra.get(f"{_EXTRA}node-name")
+        if named:
+            return NodeName(named[0])
+        pods, uids = extra.get(f"{_EXTRA}pod-name"), extra.get(f"{_EXTRA}pod-uid")
+        if not pods or not uids:
+            return None
+        namespace = user["username"].split(":")[2]
+        try:
+            pod = await self._api.get(f"/api/v1/namespaces/{namespace}/pods/{pods[0]}")
+        except NotFound:
+            return None
+        node = (pod.get("spec") or {}).get("nodeName")
+        return NodeName(node) if node and pod["metadata"]["uid"] == uids[0] else None

@@ -1,0 +1,83 @@
+"""Lets node-agents log in to the bus with their pod's service-account token (ADR 7).
+
+In: the bus server's question about a client. Out: the rights of the node that the API server says
+the token's pod runs on, never of one that the client names. A token that was stolen from one node
+opens that node's subjects and no other's.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from dataclasses import dataclass
+from typing import Protocol
+
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from hamicommon.bus.logins import Question, granted, read_question, refused
+from hamicommon.bus.permissions import agent_permissions, agent_user
+from hamicommon.domain.ids import NodeName
+from hamicommon.errors import HamiError, InvalidRequest
+
+logger = logging.getLogger(__name__)
+
+# The agent's token is renewed every hour; its rights end with it, and it logs in anew.
+LIFETIME_S = 3600
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bearer:
+    """Whose token it is, as the API server says."""
+
+    username: str
+    """`system:serviceaccount:NAMESPACE:NAME`."""
+    node: NodeName | None
+    """Where the pod runs that the token is bound to; None when it is bound to none."""
+
+
+class TokenReviews(Protocol):
+    """Asks the API server about tokens."""
+
+    async def review(self, token: str) -> Bearer:
+        """Raises: InvalidRequest when the token is not good for the bus, Unavailable."""
+        ...
+
+
+class Logins:
+    """Answers the bus server."""
+
+    def __init__(self, *, reviews: TokenReviews, agents: str, key: Ed25519PrivateKey) -> None:
+        """`agents`: the service account of the node-agents, `NAMESPACE:NAME`."""
+        self._reviews = reviews
+        self._agents = f"system:serviceaccount:{agents}"
+        self._key = key
+
+    async def respond(self, subject: str, body: bytes) -> bytes:
+        """The signed answer. Raises: InvalidRequest when the body is no question."""
+        del subject
+        question = read_question(body)
+        try:
+            node = await self._node_of(question)
+        except HamiError as exc:
+            logger.warning(
+                "login refused", extra={"client": question.client_name, "error": str(exc)}
+            )
+            return refused(question, str(exc), key=self._key, now_s=int(time.time()))
+        logger.info("node-agent logged in", extra={"node": node})
+        return granted(
+            question,
+            name=agent_user(node),
+            permissions=agent_permissions(node),
+            key=self._key,
+            now_s=int(time.time()),
+            lifetime_s=LIFETIME_S,
+        )
+
+    async def _node_of(self, question: Question) -> NodeName:
+        if not question.token:
+            raise InvalidRequest("the client gave no token")
+        bearer = await self._reviews.review(question.token)
+        if bearer.username != self._agents:
+            raise InvalidRequest(f"{bearer.username} is not the node-agents' {self._agents}")
+        if bearer.node is None:
+            raise InvalidRequest("the token is bound to no pod that runs on a node")
+        return bearer.node
