@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from hamicommon.errors import HamiError, InvalidRequest, NotFound, Unavailable
 
@@ -18,7 +18,7 @@ from hami_node_agent.domain.choosing import Candidate, candidates, repeated
 from hami_node_agent.domain.ownership import Holding, record_of
 from hami_node_agent.domain.records import Record
 from hami_node_agent.node_state import NodeState
-from hami_node_agent.ports import GrantSource, KubeletBooks, PodApi
+from hami_node_agent.ports import GrantSource, KubeletBooks, PodApi, PodRef
 
 logger = logging.getLogger(__name__)
 
@@ -54,10 +54,16 @@ class GrantFinder:
 
         Raises: NotFound when no source knows a grant.
         """
+        if not self._source.connected:
+            # What the bus last said may be an attempt that failed since; the annotation is of the
+            # attempt that was bound.
+            await self._read_signed()
         candidate = self.in_flight(len(ids), planned)
-        again = repeated(
-            {**self._state.saved.records, **planned}.values(), ids, candidate
-        ) or await self._answer_again(ids, candidate)
+        again = repeated({**self._state.saved.records, **planned}.values(), ids, candidate)
+        if again is None:
+            again = await self._answer_again(ids, candidate)
+        elif await self._taken(again):
+            again = None
         if again is not None:
             return again
         if candidate is None:
@@ -70,6 +76,25 @@ class GrantFinder:
         if candidate is None:
             raise NotFound(self._nothing(len(ids)))
         return candidate
+
+    async def _taken(self, record: Record) -> bool:
+        """Whether the kubelet keeps that answer for another container than was meant, or may do.
+
+        A kubelet that was killed between an answer and its checkpoint asks twice for an init
+        container, and we take the second call for the next container's; the ids go on to that one,
+        whose own call is then a new one. In doubt it is new: PreStart mends a new answer that
+        should have been the old one, but not one directory in the hands of two containers.
+        """
+        try:
+            holdings = await self._books.holdings()
+        except Unavailable as exc:
+            logger.warning("kubelet's books not read", extra={"error": str(exc)})
+            return True
+        return any(
+            record_of(holding, (record,)) is record
+            and not record.belongs_to(holding.pod_uid, holding.container)
+            for holding in holdings
+        )
 
     async def _answer_again(
         self, ids: frozenset[str], candidate: Candidate | None
@@ -84,6 +109,9 @@ class GrantFinder:
             logger.warning("kubelet's books not read", extra={"error": str(exc)})
             return None
         records = tuple(self._state.saved.records.values())
+        lost = self._never_stored(ids, records, holdings)
+        if lost is not None:
+            return lost
         for holding in holdings:
             record = record_of(holding, records)
             if record is None or record.nonce not in self._state.saved.records:
@@ -95,8 +123,41 @@ class GrantFinder:
                 await self._give_up(record, holding)
         return None
 
+    def _never_stored(
+        self, ids: frozenset[str], records: Sequence[Record], holdings: Sequence[Holding]
+    ) -> Record | None:
+        """Our answer for exactly these ids that a killed kubelet did not write down.
+
+        It comes before the answers that the books show: an init container's ids go on to the next
+        one, and two containers must not be given one directory.
+        """
+        if any(holding.answer is None for holding in holdings):
+            return None
+        stored = {holding.answer.nonce for holding in holdings if holding.answer is not None}
+        return next(
+            (
+                record
+                for record in records
+                if record.device_ids == ids
+                and record.nonce not in stored
+                and record.allocation_id
+                and record.pod_uid not in self._pods.seen().ended
+                and self._state.book.of(record.pod_uid) is not None
+            ),
+            None,
+        )
+
     async def _give_up(self, record: Record, holding: Holding) -> None:
-        lost = record.lost_to(holding.pod_uid, holding.container)
+        taker = self._pods.name_of(holding.pod_uid)
+        grant = self._state.book.of(holding.pod_uid)
+        if taker is None and grant is not None:
+            taker = PodRef(uid=grant.pod_uid, namespace=grant.namespace, name=grant.pod_name)
+        lost = record.lost_to(
+            holding.pod_uid,
+            holding.container,
+            namespace=taker.namespace if taker else holding.namespace,
+            pod_name=taker.name if taker else holding.pod_name,
+        )
         logger.warning(
             "an answer was taken by another container",
             extra={"meant_for": record.pod_uid, "taken_by": holding.pod_uid},

@@ -94,8 +94,9 @@ class PreStarting:
 
     async def _settle(self, owner: Holding, holdings: Sequence[Holding]) -> None:
         found = self._decide(owner, holdings)
-        if not isinstance(found, Confirmed):
-            # What is about to be changed or refused rests on the ledger's newest word.
+        if not isinstance(found, Confirmed) or self._state.book.of(owner.pod_uid) is None:
+            # What is about to be changed or refused rests on the ledger's newest word, and so does
+            # a start of which the book knows nothing (our own start, or an attempt that failed).
             if not await self._told_by_the_ledger():
                 await self._read_signed()
             await self._adopted.take_up()

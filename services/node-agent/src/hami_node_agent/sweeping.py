@@ -17,8 +17,9 @@ from typing import Protocol
 from hamicommon.domain.allocations import AllocationState
 from hamicommon.errors import HamiError, Unavailable
 
+from hami_node_agent.domain.grants import NodeGrant
 from hami_node_agent.domain.ownership import Holding
-from hami_node_agent.domain.records import AgentState
+from hami_node_agent.domain.records import AgentState, Record
 from hami_node_agent.node_state import NodeState
 from hami_node_agent.ports import KubeletBooks
 from hami_node_agent.reporting import Reports
@@ -118,39 +119,50 @@ class Sweeper:
         if suspects:
             kept = await self._books.pods()
             for suspect in suspects:
-                if not self._has(kept, suspect) and await self._left(suspect):
+                if await self._left(suspect, kept):
                     await self._forget(suspect)
         if time.monotonic() - self._strays_at > STRAY_INTERVAL_S:
             await self._remove_strays()
             self._strays_at = time.monotonic()
 
     def _suspects(self) -> list[_Suspect]:
-        """Pods with records, and bound pods that never came to Allocate."""
-        found = {
-            record.pod_uid: _Suspect(
-                pod_uid=record.pod_uid,
-                namespace=record.namespace,
-                name=record.pod_name,
-                allocation_id=record.allocation_id,
-                token=record.token,
+        """Pods with records, and bound pods that never came to Allocate.
+
+        Of what is known of a pod the latest attempt counts. A record of nobody's (an answer that
+        the kubelet gave to another pod than was meant) says only that the pod was here.
+        """
+        # Nobody's yet: PreStartContainer finds out whose, or `_remove_strays` that nobody is.
+        records = [record for record in self._state.saved.records.values() if record.pod_uid]
+        here = {record.pod_uid for record in records}
+        bound = (
+            grant
+            for grant in self._state.book.grants.values()
+            if grant.state in _BOUND or grant.pod_uid in here
+        )
+        found: dict[str, _Suspect] = {}
+        latest: list[NodeGrant | Record] = [*bound, *records]
+        latest.sort(key=lambda known: (bool(known.allocation_id), known.token))
+        for known in latest:
+            found[known.pod_uid] = _Suspect(
+                pod_uid=known.pod_uid,
+                namespace=known.namespace,
+                name=known.pod_name,
+                allocation_id=known.allocation_id,
+                token=known.token,
             )
-            for record in self._state.saved.records.values()
-            # Nobody's yet: PreStartContainer finds out whose, or `_remove_strays` that nobody is.
-            if record.pod_uid
-        }
-        for grant in self._state.book.grants.values():
-            if grant.state in _BOUND:
-                found.setdefault(
-                    grant.pod_uid,
-                    _Suspect(
-                        pod_uid=grant.pod_uid,
-                        namespace=grant.namespace,
-                        name=grant.pod_name,
-                        allocation_id=grant.allocation_id,
-                        token=grant.token,
-                    ),
-                )
         return list(found.values())
+
+    async def _left(self, suspect: _Suspect, kept: frozenset[tuple[str, str]]) -> bool:
+        """Raises: Unavailable when somebody can't be asked."""
+        if not suspect.name:
+            # Of a pod that took another's answer before our watch knew it there is only its uid.
+            holdings = await self._books.holdings()
+            there = any(holding.pod_uid == suspect.pod_uid for holding in holdings)
+        else:
+            there = self._has(kept, suspect) or await self._pods.still_there(
+                namespace=suspect.namespace, name=suspect.name, pod_uid=suspect.pod_uid
+            )
+        return not there and not await asyncio.to_thread(self._processes.populated, suspect.pod_uid)
 
     def _has(self, kept: frozenset[tuple[str, str]], suspect: _Suspect) -> bool:
         """Whether the kubelet still has the pod; PodResources names pods without their uid."""
@@ -159,13 +171,6 @@ class Sweeper:
         # The name may be a successor's. The kubelet admits that one only after it is done with
         # its predecessor, because both can't be in its books under one name.
         return self._pods.uid_of(suspect.namespace, suspect.name) in ("", suspect.pod_uid)
-
-    async def _left(self, suspect: _Suspect) -> bool:
-        if await self._pods.still_there(
-            namespace=suspect.namespace, name=suspect.name, pod_uid=suspect.pod_uid
-        ):
-            return False
-        return not await asyncio.to_thread(self._processes.populated, suspect.pod_uid)
 
     async def _forget(self, suspect: _Suspect) -> None:
         logger.info("pod left", extra={"pod_uid": suspect.pod_uid, "pod": suspect.name})

@@ -180,11 +180,20 @@ def test_an_answer_that_nobody_knows_is_not_started_upon() -> None:
 
 
 def test_an_answer_that_a_stranger_took_is_nobodys_until_he_has_a_grant() -> None:
-    lost = MEANT_FOR_A.lost_to("b", "main")
+    lost = MEANT_FOR_A.lost_to("b", "main", namespace="default", pod_name="pod-b")
 
     assert lost.allocation_id == AllocationId("")
     assert isinstance(decide(a_holding("b", ids=IDS_A), lost, book=a_book(POD_A)), Refused)
     assert isinstance(decide(a_holding("b", ids=IDS_A), lost), Reassigned)
+
+
+def test_an_answer_of_an_attempt_that_failed_is_written_anew_for_the_bound_one() -> None:
+    bound = replace(POD_A, allocation_id=AllocationId("second attempt"), token=7)
+
+    found = decide(a_holding("a", ids=IDS_A), MEANT_FOR_A, book=a_book(bound))
+
+    assert isinstance(found, Reassigned)
+    assert (found.after.allocation_id, found.after.token) == ("second attempt", 7)
 
 
 def test_init_and_app_container_with_the_same_ids_are_told_apart_by_their_answers() -> None:

@@ -144,7 +144,10 @@ def verdict(
     if record is None:
         reason = _UNKNOWN_ANSWER if holding.foreign is None else _FOREIGN_ANSWER
         return Refused(holding=holding, grant=grant, reason=reason)
-    if record.belongs_to(holding.pod_uid, holding.container):
+    # An answer of an attempt that failed, because the bus was late with the next one, is not its
+    # pod's own any more.
+    current = grant is None or grant.allocation_id == record.allocation_id
+    if current and record.belongs_to(holding.pod_uid, holding.container):
         return Confirmed(record=record)
     if grant is None:
         return Refused(holding=holding, reason=_NO_GRANT)

@@ -52,11 +52,13 @@ class Record:
         """True if the limits are written for this container, under a grant."""
         return bool(self.allocation_id) and self.pod_uid == pod_uid and self.container == container
 
-    def lost_to(self, pod_uid: str, container: str) -> Record:
+    def lost_to(self, pod_uid: str, container: str, *, namespace: str, pod_name: str) -> Record:
         """The kubelet gave this answer to somebody else: it counts for nobody until PreStart."""
         return replace(
             self,
             pod_uid=PodUid(pod_uid),
+            namespace=namespace,
+            pod_name=pod_name,
             container=container,
             allocation_id=AllocationId(""),
         )

@@ -1,0 +1,115 @@
+"""Which grant is meant when the agent says that a pod left."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import orjson
+import pytest
+from hami_node_agent.domain.grants import NodeGrant
+from hami_node_agent.domain.ownership import Holding
+from hami_node_agent.domain.records import AgentState, Record
+from hami_node_agent.node_state import NodeState
+from hami_node_agent.reporting import Reports
+from hami_node_agent.sweeping import Sweeper
+from hamicommon.domain.allocations import AllocationState
+from hamicommon.domain.ids import AllocationId
+
+from tests.unit.node_agent.builders import CARD_A, a_book, a_grant, a_holding, a_record
+
+IDS = {f"{CARD_A}-0"}
+OTHER = a_grant(pod="other", token=5)
+GONE = a_grant(pod="gone", token=9)
+SECOND = replace(GONE, allocation_id=AllocationId("second attempt"), token=12)
+
+
+@dataclass
+class Node:
+    """A node on which no pod is left."""
+
+    held: tuple[Holding, ...] = ()
+    live: bool = True
+
+    def save(self, state: AgentState, *, durable: bool) -> None:
+        """Always succeeds."""
+
+    def knows(self, pod_uid: str) -> bool:
+        del pod_uid
+        return False
+
+    def uid_of(self, namespace: str, name: str) -> str:
+        del namespace, name
+        return ""
+
+    async def still_there(self, *, namespace: str, name: str, pod_uid: str) -> bool:
+        del namespace, pod_uid
+        return not name
+
+    async def pods(self) -> frozenset[tuple[str, str]]:
+        return frozenset()
+
+    async def holdings(self) -> tuple[Holding, ...]:
+        return self.held
+
+    def populated(self, pod_uid: str) -> bool:
+        del pod_uid
+        return False
+
+    def remove_pod(self, cache_dirs: Iterable[str], nonces: Iterable[str]) -> None:
+        """Gone."""
+
+
+async def swept(node: Node, *records: Record, grants: tuple[NodeGrant, ...]) -> NodeState:
+    state = NodeState(node, AgentState().with_records(records))
+    state.book = a_book(*grants)
+    port: Any = node
+    sweeper = Sweeper(
+        state,
+        pods=port,
+        books=port,
+        processes=port,
+        files=port,
+        reports=Reports("n"),
+        interval_s=1.0,
+    )
+    await sweeper.sweep()
+    return state
+
+
+def told(state: NodeState) -> list[str]:
+    return [orjson.loads(report.body)["allocation_id"] for report in state.saved.reports]
+
+
+LOST = a_record(OTHER, ids=IDS).lost_to("gone", "main", namespace="default", pod_name="gone")
+
+
+@pytest.mark.parametrize("state", [AllocationState.BINDING, AllocationState.RELEASING])
+async def test_a_pod_that_only_took_anothers_answer_leaves_under_its_own_grant(
+    state: AllocationState,
+) -> None:
+    after = await swept(Node(), LOST, grants=(replace(GONE, state=state),))
+
+    assert told(after) == [GONE.allocation_id]
+    assert not after.saved.records
+
+
+@pytest.mark.parametrize("latest", ["record", "grant"])
+async def test_of_two_attempts_of_a_pod_the_latest_is_meant(latest: str) -> None:
+    record, grant = (SECOND, GONE) if latest == "record" else (GONE, SECOND)
+
+    after = await swept(Node(), a_record(record, ids=IDS), grants=(grant,))
+
+    assert told(after) == [SECOND.allocation_id]
+
+
+async def test_a_pod_of_which_only_the_uid_is_known_stays_while_the_kubelet_has_it() -> None:
+    nameless = replace(LOST, namespace="", pod_name="")
+
+    after = await swept(Node(held=(a_holding("gone", ids=IDS),)), nameless, grants=())
+    assert after.saved.records
+
+    after = await swept(Node(), nameless, grants=())
+    assert not after.saved.records
+    assert not told(after)
