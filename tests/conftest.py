@@ -43,6 +43,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
     parser.addoption(
+        "--seed",
+        action="append",
+        default=[],
+        metavar="SEED",
+        help="tests/simulation: the history that this seed draws; may be repeated",
+    )
+    parser.addoption(
         "--slow", action="store_true", help="also the cases that are marked slow (long runs)"
     )
 

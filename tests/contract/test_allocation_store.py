@@ -1,4 +1,4 @@
-"""What every AllocationStore promises: the same cases on the fake and on Postgres."""
+"""What every AllocationStore promises: the fakes, the one of tests/simulation too, and Postgres."""
 
 from __future__ import annotations
 
@@ -29,6 +29,8 @@ from hamicommon.placement.rules import Rule
 from hamicommon.placement.vendor_rules import STANDARD_ORDER, VendorRules
 from hamicommon.settings import PostgresSettings
 from hamicommon.testing.ledger import FakeLedger
+
+from tests.simulation.ledger import SimLedger
 
 S = AllocationState
 NODE, OTHER = NodeName("node-a"), NodeName("node-b")
@@ -96,7 +98,7 @@ class Harness:
     ledger: LedgerReader
     fake: FakeLedger | None = None
     database: Database | None = None
-    inventory: PostgresInventory | None = None
+    inventory: PostgresInventory | SimLedger | None = None
     _cards: dict[NodeName, list[GpuDevice]] = field(default_factory=dict)
     _sequence: int = 0
 
@@ -142,8 +144,9 @@ class Harness:
         return usage.used_slots, usage.used_memory_mib, usage.used_core_percent
 
     async def history(self, pod: str) -> list[tuple[int, str | None, str]]:
-        if self.fake is not None:
-            events = self.fake.history(PodUid(pod))
+        memory = self.fake or self.inventory
+        if isinstance(memory, FakeLedger):
+            events = memory.history(PodUid(pod))
             return [(e.sequence, e.previous_state, e.state) for e in events]
         assert self.database is not None
         rows = await self.database.fetch(
@@ -154,6 +157,9 @@ class Harness:
         return [tuple(row) for row in rows]
 
     async def limit(self, namespace: str, amount: int) -> None:
+        if isinstance(self.inventory, SimLedger):
+            await self.inventory.set_limits(namespace, {MEMORY: amount})
+            return
         if self.fake is not None:
             self.fake.set_quota(namespace, MEMORY, amount)
             return
@@ -174,11 +180,22 @@ class Harness:
         return await self.store.advance(replace(step, **changes))
 
 
-@pytest.fixture(params=["fake", pytest.param("postgres", marks=pytest.mark.integration)])
+@pytest.fixture(
+    params=["fake", "simulated", pytest.param("postgres", marks=pytest.mark.integration)]
+)
 async def harness(request: pytest.FixtureRequest) -> AsyncIterator[Harness]:
     if request.param == "fake":
         fake = FakeLedger(quota_of=quota_of, rules=RULES)
         yield Harness(store=fake, ledger=fake, fake=fake)
+        return
+    if request.param == "simulated":
+        simulated = SimLedger(
+            on_commit=lambda _changes: None,
+            quota_of=quota_of,
+            rules=RULES,
+            clock=lambda: datetime.now(UTC),
+        )
+        yield Harness(store=simulated, ledger=simulated, inventory=simulated)
         return
     dsn = request.getfixturevalue("postgres_dsn")
     async with open_database(PostgresSettings(dsn=dsn), application="test") as database:

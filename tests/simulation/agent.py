@@ -1,0 +1,220 @@
+"""A node-agent: the real use cases of `hami_node_agent`, on simulated wires and disk."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from pathlib import Path, PurePosixPath
+from typing import Any, TypeVar, cast
+from uuid import uuid4
+
+from hami_node_agent.adapters.kubernetes import NodePods
+from hami_node_agent.adopted_answers import AdoptedAnswers
+from hami_node_agent.allocating import Allocating
+from hami_node_agent.domain.container_spec import AnswerPolicy
+from hami_node_agent.domain.records import AgentState, Record
+from hami_node_agent.finding import GrantFinder
+from hami_node_agent.grants_feed import GrantsFeed
+from hami_node_agent.inventory import InventoryTeller
+from hami_node_agent.node_state import NodeState, Signal
+from hami_node_agent.ports import KubeletBooks
+from hami_node_agent.prestarting import PreStarting
+from hami_node_agent.readiness import ReadinessService
+from hami_node_agent.reporting import Reports, send_reports
+from hami_node_agent.sweeping import Processes, Sweeper
+from hamicommon.bus.permissions import agent_user
+from hamicommon.domain.allocations import DeviceShare
+from hamicommon.domain.devices import GpuDevice
+from hamicommon.domain.ids import GpuUuid
+
+from tests.simulation.api_server import ApiServer, Connection
+from tests.simulation.bus import BusConnection, Hub
+from tests.simulation.processes import Process, Weather
+from tests.simulation.replica import KEY
+
+T = TypeVar("T")
+RESOURCE = "nvidia.com/gpu"
+LIMITS = Path("/limits")
+ANSWERS = AnswerPolicy(
+    container_base=PurePosixPath("/usr/local/vgpu"),
+    host_base=PurePosixPath("/usr/local/vgpu"),
+    library=PurePosixPath("/usr/local/vgpu/libvgpu.so"),
+    lock_dir=PurePosixPath("/tmp/vgpulock"),
+)
+
+
+class Disk:
+    """What of a node survives its agent: the state file and the limits directories."""
+
+    def __init__(self) -> None:
+        self.state = AgentState()
+        self.limits: dict[str, tuple[DeviceShare, ...]] = {}
+
+    def save(self, state: AgentState, *, durable: bool) -> None:
+        """See the port StateStore."""
+        del durable
+        self.state = state
+
+    def limits_dir(self, nonce: str) -> Path:
+        """See the port ContainerFiles."""
+        return LIMITS / nonce
+
+    def write_limits(self, record: Record) -> None:
+        """See the port ContainerFiles."""
+        self.limits[record.nonce] = record.shares
+
+    def make_cache_dir(self, name: str) -> None:
+        """See the port ContainerFiles."""
+
+    def remove_pod(self, cache_dirs: Iterable[str], nonces: Iterable[str]) -> None:
+        """See sweeping.StrayFiles."""
+        del cache_dirs
+        for nonce in nonces:
+            self.limits.pop(nonce, None)
+
+    def remove_strays(
+        self, *, nonces: frozenset[str], cache_dirs: frozenset[str], older_than_s: float
+    ) -> None:
+        """See sweeping.StrayFiles; histories are shorter than `older_than_s`."""
+
+
+class Cards:
+    """The node's cards, as `hami_node_agent.cards.Cards` shows them."""
+
+    def __init__(self, devices: Iterable[GpuDevice]) -> None:
+        self.changed = Signal()
+        self._devices = {device.uuid: device for device in devices}
+
+    def devices(self) -> tuple[GpuDevice, ...]:
+        """By index."""
+        return tuple(self._devices.values())
+
+    def replace(self, device: GpuDevice) -> None:
+        """A card fell sick, or is well again."""
+        self._devices[device.uuid] = device
+        self.changed.notify()
+
+    def by_uuid(self) -> Mapping[GpuUuid, GpuDevice]:
+        """For `NodeState.cards`."""
+        return dict(self._devices)
+
+
+class _Plugin:
+    def __init__(self) -> None:
+        self.told_at: float | None = None
+
+    def listened_for_s(self) -> float | None:
+        """As `hami_node_agent.plugin.Plugin`."""
+        if self.told_at is None:
+            return None
+        return asyncio.get_running_loop().time() - self.told_at
+
+
+class Agent:
+    """One process of the node-agent."""
+
+    def __init__(
+        self,
+        node: str,
+        *,
+        number: int,
+        seed: str,
+        weather: Weather,
+        hub: Hub,
+        api: ApiServer,
+        books: KubeletBooks,
+        processes: Processes,
+        disk: Disk,
+        cards: Cards,
+    ) -> None:
+        process = self.process = Process(f"agent-{node}-{number}", seed, weather)
+        bus = self._bus = BusConnection(hub, process, weather, seed)
+        self._hub, self._node = hub, node
+        connection = Connection(api, process, weather, seed)
+        state = self.state = NodeState(disk, disk.state)
+        state.cards = cards.by_uuid()
+        pods = NodePods(cast(Any, connection), node=node, resource=RESOURCE, key=KEY.public_key())
+        wired = process.wire(books, "books")
+        reports = Reports(node)
+        feed = GrantsFeed(bus, state, reports=reports, node=node, snapshot_interval_s=15.0)
+        self.plugin = _Plugin()
+        finder = GrantFinder(state, source=feed, pods=pods, books=wired, node=node, wait_s=2.0)
+        self._allocating = Allocating(
+            state, finder=finder, pods=pods, files=disk, reports=reports, answers=ANSWERS
+        )
+        adopted = AdoptedAnswers(state, books=wired)
+        self._prestarting = PreStarting(
+            state,
+            books=wired,
+            source=feed,
+            pods=pods,
+            files=disk,
+            reports=reports,
+            adopted=adopted,
+            unmanaged=None,
+        )
+        sweeper = Sweeper(
+            state,
+            pods=pods,
+            books=wired,
+            processes=processes,
+            files=disk,
+            reports=reports,
+            interval_s=2.0,
+        )
+        teller = InventoryTeller(
+            cast(Any, cards), bus, node=node, agent_id=str(uuid4()), heartbeat_s=10.0
+        )
+        readiness = ReadinessService(cast(Any, bus), cast(Any, self.plugin), node=node)
+        for loop in (
+            pods.run(),
+            feed.run(),
+            adopted.run(),
+            readiness.run(),
+            teller.run(),
+            send_reports(state, bus, node=node),
+            sweeper.run(),
+        ):
+            process.start(loop)
+
+    async def kill(self) -> None:
+        """SIGKILL, wherever it is."""
+        self._hub.leave(self._bus)
+        self._hub.forget(agent_user(self._node))
+        await self.process.kill()
+
+    def prefer(self, available: list[str], size: int) -> tuple[str, ...]:
+        """GetPreferredAllocation."""
+        return self._allocating.prefer(available=available, must_include=(), size=size)
+
+    async def allocate(self, ids: frozenset[str]) -> str:
+        """Allocate for one container; returns the nonce of the limits directory in the answer."""
+        [spec] = await self._serve(lambda: self._allocating.allocate([ids]))
+        [mount] = [mount for mount in spec.mounts if mount.container_path == "/etc/hami"]
+        return PurePosixPath(mount.host_path).name
+
+    async def pre_start(self, ids: frozenset[str]) -> None:
+        """PreStartContainer."""
+        await self._serve(lambda: self._prestarting.check(ids))
+
+    async def _serve(self, work: Callable[[], Awaitable[T]]) -> T:
+        """One gRPC call of the kubelet. Raises: ConnectionError when the agent dies meanwhile."""
+        answer: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+
+        async def serve() -> None:
+            try:
+                await self.process.hop(0.001)
+                result = await work()
+            except asyncio.CancelledError:
+                if not answer.done():
+                    answer.set_exception(ConnectionError("the agent died"))
+                raise
+            except Exception as exc:  # noqa: BLE001 - raised again where the kubelet waits
+                if not answer.done():
+                    answer.set_exception(exc)
+            else:
+                if not answer.done():
+                    answer.set_result(result)
+
+        self.process.start(serve())
+        return await answer

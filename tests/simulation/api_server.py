@@ -1,0 +1,219 @@
+"""The API server as our processes see it: pods, nodes and quotas, with versions and watches.
+
+`ApiServer` is the one store; `Connection` is a process's client, of the same methods as
+`hamicommon.k8s.client.KubeApi`, so that the real adapters and informers run on it. A connection's
+watch is late by a time of its own and breaks at times, but keeps the order, as etcd's does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncIterator, Callable, Mapping
+from typing import Any
+
+from hamicommon.errors import Conflict, NotFound, Unavailable
+from hamicommon.k8s.client import Expired
+
+from tests.simulation.fake_time import wall_clock
+from tests.simulation.processes import Process, Weather
+
+Json = dict[str, Any]
+Key = tuple[str, str, str]
+"""(plural, namespace, name); the namespace of a node is the empty string."""
+
+FINALLY = frozenset({"Succeeded", "Failed"})
+# What a watch may begin with; an older one is 410 Gone.
+KEPT_EVENTS = 400
+
+
+class ApiServer:
+    """Objects by plural, namespace and name."""
+
+    def __init__(self) -> None:
+        self.objects: dict[Key, Json] = {}
+        self.version = 0
+        self.log: list[tuple[int, str, str, Json]] = []
+        """(version, type, plural, object), oldest first."""
+        self._first = 0
+        self._keys: dict[str, Key] = {}
+        self.changed = asyncio.Event()
+        self.listeners: list[Callable[[str, str, Json], None]] = []
+
+    def put(self, plural: str, item: Json) -> Json:
+        """Creates or replaces an object."""
+        self.version += 1
+        metadata = {**item["metadata"], "resourceVersion": str(self.version)}
+        kept = {**item, "metadata": metadata}
+        key = (plural, metadata.get("namespace", ""), metadata["name"])
+        kind = "MODIFIED" if key in self.objects else "ADDED"
+        self.objects[key] = kept
+        if plural == "pods":
+            self._keys[metadata["uid"]] = key
+        self._tell(kind, plural, kept)
+        return kept
+
+    def remove(self, plural: str, namespace: str, name: str) -> None:
+        """Deletes an object, if it is there."""
+        item = self.objects.pop((plural, namespace, name), None)
+        if item is not None:
+            self.version += 1
+            metadata = {**item["metadata"], "resourceVersion": str(self.version)}
+            self._tell("DELETED", plural, {**item, "metadata": metadata})
+
+    def pod(self, uid: str) -> Json | None:
+        """The pod with this uid."""
+        key = self._keys.get(uid)
+        pod = None if key is None else self.objects.get(key)
+        return pod if pod is not None and pod["metadata"]["uid"] == uid else None
+
+    def all(self, plural: str) -> list[Json]:
+        """All objects of one kind."""
+        return [item for key, item in self.objects.items() if key[0] == plural]
+
+    def change(self, uid: str, *, spec: Json | None = None, **status: Any) -> None:
+        """Changes a pod's status (and spec), if it is there still."""
+        pod = self.pod(uid)
+        if pod is not None:
+            self.put(
+                "pods",
+                {
+                    **pod,
+                    "spec": {**pod["spec"], **(spec or {})},
+                    "status": {**pod["status"], **status},
+                },
+            )
+
+    def since(self, version: int) -> list[tuple[int, str, str, Json]]:
+        """Events after a version. Raises: Expired."""
+        if self.log and version < self.log[0][0] - 1 and self._first > version:
+            raise Expired("too old resource version")
+        return [event for event in self.log if event[0] > version]
+
+    def _tell(self, kind: str, plural: str, item: Json) -> None:
+        self.log.append((self.version, kind, plural, item))
+        if len(self.log) > KEPT_EVENTS:
+            self._first = self.log[-KEPT_EVENTS][0]
+            del self.log[:-KEPT_EVENTS]
+        self.changed.set()
+        self.changed = asyncio.Event()
+        for listener in self.listeners:
+            listener(kind, plural, item)
+
+
+class Connection:
+    """One process's client."""
+
+    def __init__(self, server: ApiServer, process: Process, weather: Weather, seed: str) -> None:
+        self._server, self._process, self._weather = server, process, weather
+        self._rng = random.Random(f"{seed}:{process.name}:api")
+
+    async def get(self, path: str, **query: str) -> Json:
+        """As KubeApi."""
+        return await self._call(lambda: self._get(path, query))
+
+    async def request(self, method: str, path: str, **_options: Any) -> Json:
+        """As KubeApi, GET alone."""
+        assert method == "GET"
+        return await self.get(path)
+
+    async def create(self, path: str, body: Json, **_query: str) -> Json:
+        """As KubeApi; events of pods are let go."""
+        if path.endswith("/events"):
+            return {}
+        assert path.endswith("/binding")
+        return await self._call(lambda: self._bind(path.removesuffix("/binding"), body))
+
+    async def patch(self, path: str, body: Json) -> Json:
+        """As KubeApi, annotations and labels alone."""
+        if "/events/" in path:
+            return {}
+        return await self._call(lambda: self._patch(path, body["metadata"]))
+
+    async def watch(self, path: str, *, resource_version: str, **query: str) -> AsyncIterator[Json]:
+        """As KubeApi."""
+        plural, seen = path.rpartition("/")[2], int(resource_version)
+        node = query.get("fieldSelector", "").removeprefix("spec.nodeName=")
+        while True:
+            waiter = self._server.changed
+            for version, kind, of, item in self._server.since(seen):
+                seen = version
+                if of != plural or (node and item["spec"].get("nodeName") != node):
+                    continue
+                await self._process.hop(self._rng.uniform(0.001, 0.02))
+                struck = self._weather.strike("watch", asyncio.get_running_loop().time(), self._rng)
+                if struck in ("refused", "lost"):
+                    raise Unavailable("watch broken")
+                if struck:
+                    await self._process.hop(self._rng.uniform(0.0, 3.0))
+                yield {"type": kind, "object": item}
+            await waiter.wait()
+
+    async def _call(self, work: Callable[[], Json]) -> Json:
+        async def at_server() -> Json:
+            return work()
+
+        return await self._process.across("api", self._rng, at_server)
+
+    def _get(self, path: str, query: Mapping[str, str]) -> Json:
+        parts = path.strip("/").split("/")
+        if len(parts) == 3:
+            node = query.get("fieldSelector", "").removeprefix("spec.nodeName=")
+            items = [
+                item
+                for item in self._server.all(parts[2])
+                if not node or item["spec"].get("nodeName") == node
+            ]
+            version = {"resourceVersion": str(self._server.version)}
+            return {"metadata": version, "items": items}
+        return self._one(path)
+
+    def _one(self, path: str) -> Json:
+        *_, plural, name = parts = path.strip("/").split("/")
+        namespace = parts[3] if parts[2] == "namespaces" else ""
+        try:
+            return self._server.objects[plural, namespace, name]
+        except KeyError:
+            raise NotFound(f"{plural} {name} not found") from None
+
+    def _patch(self, path: str, metadata: Json) -> Json:
+        item = self._one(path)
+        old = item["metadata"]
+        for guard in ("uid", "resourceVersion"):
+            if metadata.get(guard, old[guard]) != old[guard]:
+                raise Conflict(f"the {guard} in the precondition differs")
+        merged = {
+            key: {
+                name: value
+                for name, value in {**(old.get(key) or {}), **(metadata.get(key) or {})}.items()
+                if value is not None
+            }
+            for key in ("annotations", "labels")
+        }
+        plural = path.strip("/").split("/")[-2]
+        return self._server.put(plural, {**item, "metadata": {**old, **merged}})
+
+    def _bind(self, path: str, body: Json) -> Json:
+        pod = self._one(path)
+        metadata, node = pod["metadata"], body["target"]["name"]
+        if body["metadata"].get("uid") not in (None, metadata["uid"]):
+            raise Conflict("the uid in the precondition differs")
+        if pod["spec"].get("nodeName"):
+            raise Conflict(f"pod {metadata['name']} is already assigned to a node")
+        if metadata.get("deletionTimestamp"):
+            raise Conflict(f"pod {metadata['name']} is being deleted, cannot be assigned to a host")
+        conditions = [{"type": "PodScheduled", "status": "True"}]
+        self._server.put(
+            "pods",
+            {
+                **pod,
+                "spec": {**pod["spec"], "nodeName": node},
+                "status": {**pod["status"], "conditions": conditions},
+            },
+        )
+        return {}
+
+
+def now_text() -> str:
+    """As in objects."""
+    return wall_clock().isoformat(timespec="milliseconds")

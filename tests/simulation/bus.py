@@ -1,0 +1,280 @@
+"""The bus: streams that remember, consumers that get a message again until they say it is done.
+
+`Hub` is the server, `BusConnection` one process's client with the methods of
+`hamicommon.bus.client.Bus`. Delivery is at least once and, among the messages of one consumer, in
+no order: whoever is slower is overtaken. Source of the rules: `hamicommon.bus.consuming`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+from collections.abc import Awaitable, Sequence
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from hamicommon.bus.client import (
+    Deliver,
+    Handler,
+    Message,
+    NobodyAnswers,
+    Outgoing,
+    Responder,
+    Subscription,
+)
+from hamicommon.bus.consuming import ACK_WAIT_S, MAX_DELIVERIES, RETRY_DELAY_S
+from hamicommon.errors import InvalidRequest, Unavailable
+from pydantic import BaseModel
+
+from tests.simulation.processes import Process, Weather
+
+T = TypeVar("T")
+DUPLICATE_WINDOW_S = 120.0
+RECONNECT_S = 1.0
+
+
+@dataclass(slots=True, eq=False)
+class _Delivery:
+    message: Message
+    due: float
+    deliveries: int = 0
+
+
+@dataclass(slots=True)
+class _Queue:
+    subject: str
+    waiting: list[_Delivery] = field(default_factory=list)
+    arrived: asyncio.Event = field(default_factory=asyncio.Event)
+
+
+class Hub:
+    """The server."""
+
+    def __init__(self) -> None:
+        self.away_until = 0.0
+        self.dead_letters: list[str] = []
+        self._sequence = 0
+        self._last: dict[str, Message] = {}
+        self._ids: dict[str, float] = {}
+        self._queues: dict[str, _Queue] = {}
+        self._followers: dict[BusConnection, tuple[str, Handler]] = {}
+        self._responders: dict[str, list[tuple[BusConnection, Responder]]] = {}
+
+    def store(
+        self, sender: BusConnection | None, subject: str, data: bytes, message_id: str
+    ) -> None:
+        """Takes a message in; a repeated id is dropped by the stream, not by the followers."""
+        now = asyncio.get_running_loop().time()
+        self._sequence += 1
+        message = Message(subject=subject, data=data, stream_sequence=self._sequence, deliveries=1)
+        for follower, (pattern, handle) in list(self._followers.items()):
+            if follower is not sender and _matches(pattern, subject):
+                follower.hear(handle, message)
+        if self._ids.get(message_id, -DUPLICATE_WINDOW_S) > now - DUPLICATE_WINDOW_S:
+            return
+        self._ids[message_id] = now
+        self._last[subject] = message
+        for queue in self._queues.values():
+            if _matches(queue.subject, subject):
+                queue.waiting.append(_Delivery(message, now))
+                queue.arrived.set()
+
+    def queue(self, what: Subscription) -> _Queue:
+        """The consumer of that name; one that did not exist starts where it says."""
+        queue = self._queues.get(what.consumer)
+        if queue is None:
+            queue = self._queues[what.consumer] = _Queue(what.subject)
+            if what.deliver is Deliver.LAST_PER_SUBJECT:
+                last = [m for m in self._last.values() if _matches(what.subject, m.subject)]
+                queue.waiting = [_Delivery(message, 0.0) for message in last]
+        return queue
+
+    def forget(self, consumer: str) -> None:
+        """An ephemeral consumer whose process died."""
+        self._queues.pop(consumer, None)
+
+    def follow(self, connection: BusConnection, subject: str, handle: Handler) -> None:
+        """Core NATS."""
+        self._followers[connection] = (subject, handle)
+
+    def serve(self, connection: BusConnection, subject: str, respond: Responder) -> None:
+        """Core NATS."""
+        self._responders.setdefault(subject, []).append((connection, respond))
+
+    def leave(self, connection: BusConnection) -> None:
+        """The process died."""
+        self._followers.pop(connection, None)
+        for served in self._responders.values():
+            served[:] = [pair for pair in served if pair[0] is not connection]
+
+    def responders(self, subject: str) -> list[tuple[BusConnection, Responder]]:
+        """Who answers there."""
+        return [
+            pair
+            for pattern, served in self._responders.items()
+            if _matches(pattern, subject)
+            for pair in served
+        ]
+
+
+class BusConnection:
+    """One process's client."""
+
+    def __init__(self, hub: Hub, process: Process, weather: Weather, seed: str) -> None:
+        self._hub, self._process, self._weather = hub, process, weather
+        self._rng = random.Random(f"{seed}:{process.name}:bus")
+        self._began = asyncio.get_running_loop().time()
+        self.dead_letters = 0
+        self.letters = None
+        """Nobody reads them in here."""
+
+    @property
+    def connected(self) -> bool:
+        """As Bus."""
+        return asyncio.get_running_loop().time() >= self._hub.away_until
+
+    @property
+    def connected_for_s(self) -> float:
+        """As Bus."""
+        return max(0.0, asyncio.get_running_loop().time() - max(self._began, self._hub.away_until))
+
+    async def publish(
+        self, subject: str, payload: BaseModel, *, message_id: str, timeout_s: float = 2.0
+    ) -> None:
+        """As Bus."""
+        self._check()
+        data = payload.model_dump_json().encode()
+
+        async def at_server() -> None:
+            self._check()
+            self._hub.store(self, subject, data, message_id)
+
+        await self._in_time(self._process.across("bus", self._rng, at_server), timeout_s)
+
+    async def publish_all(self, messages: Sequence[Outgoing]) -> list[Unavailable | None]:
+        """As Bus."""
+        results: list[Unavailable | None] = []
+
+        async def at_server() -> None:
+            self._check()
+            for message in messages:
+                self._hub.store(self, message.subject, message.data, message.message_id)
+
+        try:
+            await self._in_time(self._process.across("bus", self._rng, at_server), 2.0)
+        except Unavailable as exc:
+            results = [exc] * len(messages)
+        return results or [None] * len(messages)
+
+    async def request(self, subject: str, payload: BaseModel, *, timeout_s: float = 2.0) -> bytes:
+        """As Bus."""
+        self._check()
+        served = self._hub.responders(subject)
+        if not served:
+            await self._process.hop(0.001)
+            raise NobodyAnswers(f"nobody serves {subject}")
+        other, respond = self._rng.choice(served)
+        data = payload.model_dump_json().encode()
+
+        async def at_other() -> bytes:
+            # The other process answers in its own time, or never.
+            answer: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+            other._process.start(other.answer(respond, subject, data, answer))
+            return await answer
+
+        return await self._in_time(self._process.across("bus", self._rng, at_other), timeout_s)
+
+    async def answer(
+        self, respond: Responder, subject: str, data: bytes, answer: asyncio.Future[bytes]
+    ) -> None:
+        """Our side of somebody's request; what can't be answered never is."""
+        await self._process.hop(self._rng.uniform(0.0005, 0.005))
+        with contextlib.suppress(InvalidRequest, Unavailable):
+            reply = await respond(subject, data)
+            if not answer.done():
+                answer.set_result(reply.model_dump_json().encode())
+
+    async def serve(self, subject: str, queue: str, respond: Responder) -> None:
+        """As Bus."""
+        del queue
+        self._hub.serve(self, subject, respond)
+        await asyncio.Event().wait()
+
+    async def follow(self, subject: str, handle: Handler) -> None:
+        """As Bus."""
+        self._hub.follow(self, subject, handle)
+        await asyncio.Event().wait()
+
+    def hear(self, handle: Handler, message: Message) -> None:
+        """A followed message is on its way to us: at most once."""
+        if self.connected and self._process.alive:
+            struck = self._weather.strike("bus", asyncio.get_running_loop().time(), self._rng)
+            if struck not in ("refused", "lost"):
+                self._process.start(self._heard(handle, message, late=bool(struck)))
+
+    async def _heard(self, handle: Handler, message: Message, *, late: bool) -> None:
+        await self._process.hop(self._rng.uniform(0.0005, 3.0 if late else 0.01))
+        with contextlib.suppress(InvalidRequest, Unavailable):
+            await handle(message)
+
+    async def consume(self, what: Subscription, handle: Handler) -> None:
+        """As Bus."""
+        loop = asyncio.get_running_loop()
+        while True:
+            if not self.connected:
+                await asyncio.sleep(RECONNECT_S)
+                continue
+            queue = self._hub.queue(what)
+            ready = [item for item in queue.waiting if item.due <= loop.time()]
+            if not ready:
+                queue.arrived.clear()
+                due = min((item.due for item in queue.waiting), default=loop.time() + 60.0)
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout_at(due):
+                        await queue.arrived.wait()
+                continue
+            item = ready[0]
+            item.due, item.deliveries = loop.time() + ACK_WAIT_S, item.deliveries + 1
+            await self._process.hop(self._rng.uniform(0.0005, 0.005))
+            await self._deliver(queue, item, handle)
+
+    async def _deliver(self, queue: _Queue, item: _Delivery, handle: Handler) -> None:
+        loop = asyncio.get_running_loop()
+        try:
+            await handle(item.message)
+        except InvalidRequest as exc:
+            self._hub.dead_letters.append(str(exc))
+            self.dead_letters += 1
+        except Exception as exc:  # noqa: BLE001 - as hamicommon.bus.consuming
+            if isinstance(exc, Unavailable) or item.deliveries < MAX_DELIVERIES:
+                item.due = loop.time() + RETRY_DELAY_S
+                return
+            self._hub.dead_letters.append(str(exc))
+            self.dead_letters += 1
+        await self._process.hop(self._rng.uniform(0.0005, 0.005))
+        struck = self._weather.strike("bus", loop.time(), self._rng)
+        if struck:
+            item.due = loop.time() + 1.0
+        elif item in queue.waiting:
+            queue.waiting.remove(item)
+
+    def _check(self) -> None:
+        if not self.connected:
+            raise Unavailable("NATS is not connected")
+
+    async def _in_time(self, call: Awaitable[T], timeout_s: float) -> T:
+        try:
+            async with asyncio.timeout(timeout_s):
+                return await call
+        except TimeoutError:
+            raise Unavailable("NATS: timeout") from None
+
+
+def _matches(pattern: str, subject: str) -> bool:
+    wanted, given = pattern.split("."), subject.split(".")
+    if wanted[-1] == ">":
+        return len(given) >= len(wanted) and given[: len(wanted) - 1] == wanted[:-1]
+    return len(wanted) == len(given) and all(
+        a in ("*", b) for a, b in zip(wanted, given, strict=True)
+    )

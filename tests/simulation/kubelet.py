@@ -1,0 +1,352 @@
+"""A kubelet: admits pods one at a time in an order of its own, with device ids picked at random.
+
+It follows the real one where that matters: Allocate says neither pod nor container, an error of it
+fails the pod for good, its answer is kept for the pod's life, a dead pod's ids stay in the books
+until the next admission, and PreStartContainer is asked before every start. A process may outlive
+its pod's object.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from hami_node_agent.domain.ownership import Holding, KeptAnswer
+from hami_node_agent.domain.replicas import replicas_of
+from hami_node_agent.ports import Reading
+from hamicommon.errors import HamiError, Unavailable
+
+from tests.simulation.agent import RESOURCE, Agent, Cards, Disk
+from tests.simulation.api_server import FINALLY, ApiServer, Json
+from tests.simulation.model import Model, Running
+
+REGISTER_S = 1.0
+"""Between the start of a plugin and the kubelet's knowing its devices."""
+BACKOFF_S = 2.0
+
+
+@dataclass(slots=True)
+class _Entry:
+    """A line of the device checkpoint."""
+
+    pod_uid: str
+    container: str
+    ids: frozenset[str]
+    nonce: str
+    cards: tuple[Any, ...]
+
+
+@dataclass(slots=True, eq=False)
+class _Pod:
+    seen: Json
+    changed: asyncio.Event = field(default_factory=asyncio.Event)
+    gone: bool = False
+    over: bool = False
+    finish: bool = False
+    restart: bool = False
+    due: float = 0.0
+
+    @property
+    def uid(self) -> str:
+        return str(self.seen["metadata"]["uid"])
+
+    @property
+    def leaving(self) -> bool:
+        return self.gone or self.finish or bool(self.seen["metadata"].get("deletionTimestamp"))
+
+
+class Kubelet:
+    """The node, all but its agent."""
+
+    def __init__(
+        self,
+        node: str,
+        *,
+        seed: str,
+        api: ApiServer,
+        model: Model,
+        cards: Cards,
+        disk: Disk,
+        note: Callable[[str], None],
+        failed: Callable[[BaseException], None],
+        orderly: bool,
+    ) -> None:
+        self.node = node
+        self.agent: Agent | None = None
+        self._rng = random.Random(f"{seed}:kubelet:{node}")
+        self._api, self._model, self._cards, self._disk = api, model, cards, disk
+        self._note, self._failed, self._orderly = note, failed, orderly
+        self._pods: dict[str, _Pod] = {}
+        self._entries: list[_Entry] = []
+        self._turn = asyncio.Lock()
+        self._tasks: dict[asyncio.Task[None], None] = {}
+        self.up = True
+        api.listeners.append(self._heard)
+
+    # What the agent reads
+
+    async def holdings(self) -> tuple[Holding, ...]:
+        """See the port KubeletBooks."""
+        self._check_up()
+        return tuple(
+            Holding(
+                pod_uid=entry.pod_uid,
+                container=entry.container,
+                device_ids=entry.ids,
+                answer=KeptAnswer(
+                    nonce=entry.nonce,
+                    cards=entry.cards,
+                    cache_dir=f"{entry.pod_uid}_{entry.container}",
+                ),
+            )
+            for entry in self._entries
+        )
+
+    async def read(self) -> Reading:
+        """See the port KubeletBooks."""
+        return Reading(holdings=await self.holdings())
+
+    async def pods(self) -> frozenset[tuple[str, str]]:
+        """See the port KubeletBooks."""
+        self._check_up()
+        return frozenset(
+            (pod.seen["metadata"]["namespace"], pod.seen["metadata"]["name"])
+            for pod in self._pods.values()
+        )
+
+    def populated(self, pod_uid: str) -> bool:
+        """See sweeping.Processes."""
+        return any(uid == pod_uid for uid, _container in self._model.running)
+
+    def _check_up(self) -> None:
+        if not self.up:
+            raise Unavailable("the kubelet is away")
+
+    # The agent comes and goes
+
+    def registered(self, agent: Agent) -> None:
+        """The plugin's socket is there; its devices are known a moment later."""
+        self.agent = agent
+        self._spawn(self._list(agent))
+
+    async def _list(self, agent: Agent) -> None:
+        await asyncio.sleep(self._rng.uniform(0.1, REGISTER_S))
+        agent.plugin.told_at = asyncio.get_running_loop().time()
+
+    # The machine
+
+    async def power_off(self) -> None:
+        """Everything that runs here ends."""
+        self.up = False
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        for key, running in list(self._model.running.items()):
+            if running.node == self.node:
+                self._model.stopped(*key)
+        self._pods.clear()
+        self._entries.clear()
+        self._turn = asyncio.Lock()
+
+    def power_on(self) -> None:
+        """The pods that are bound here and not over are started anew."""
+        self.up = True
+        for pod in self._api.all("pods"):
+            self._heard("ADDED", "pods", pod)
+
+    # Pods
+
+    def finish(self, uid: str) -> bool:
+        """The pod's work is done."""
+        pod = self._pods.get(uid)
+        if pod is not None:
+            pod.finish = True
+            pod.changed.set()
+        return pod is not None
+
+    def restart(self, uid: str) -> bool:
+        """A container of the pod ends with an error."""
+        pod = self._pods.get(uid)
+        if pod is not None:
+            pod.restart = True
+            pod.changed.set()
+        return pod is not None
+
+    def _heard(self, kind: str, plural: str, item: Json) -> None:
+        if plural != "pods" or not self.up or item["spec"].get("nodeName") != self.node:
+            return
+        uid = item["metadata"]["uid"]
+        pod = self._pods.get(uid)
+        loop = asyncio.get_running_loop()
+        if pod is None:
+            if kind == "DELETED" or item["status"].get("phase") in FINALLY:
+                return
+            pod = self._pods[uid] = _Pod(item)
+            pod.due = loop.time() + self._rng.uniform(0.005, 0.4)
+            loop.call_at(pod.due, self._first_seen, pod)
+            return
+        pod.due = max(pod.due, loop.time() + self._rng.uniform(0.005, 0.2))
+        loop.call_at(pod.due, self._seen_again, pod, kind, item)
+
+    def _first_seen(self, pod: _Pod) -> None:
+        if self.up and self._pods.get(pod.uid) is pod:
+            self._spawn(self._live(pod))
+
+    def _seen_again(self, pod: _Pod, kind: str, item: Json) -> None:
+        pod.seen, pod.gone = item, pod.gone or kind == "DELETED"
+        pod.changed.set()
+
+    def _spawn(self, work: Any) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks[task] = None
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.pop(task, None)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._failed(error)
+
+    async def _live(self, pod: _Pod) -> None:
+        if not self._orderly:
+            await asyncio.sleep(self._rng.uniform(0.0, 0.6))
+        async with self._turn:
+            admitted = await self._admit(pod)
+        if admitted and await self._start_all(pod):
+            await self._run(pod)
+        await self._end(pod)
+
+    async def _admit(self, pod: _Pod) -> bool:
+        alive = {p.uid for p in self._pods.values() if not p.over}
+        self._entries = [entry for entry in self._entries if entry.pod_uid in alive]
+        reusable: set[str] = set()
+        for role, container in _containers(pod.seen):
+            wanted = int(container["resources"]["limits"].get(RESOURCE, 0))
+            if not wanted:
+                continue
+            try:
+                ids = self._choose(wanted, reusable)
+                nonce = await self._allocate(ids)
+            except (HamiError, ConnectionError) as exc:
+                self._note(f"{self.node} fails {pod.uid}: {type(exc).__name__}")
+                pod.over = True
+                self._api.change(pod.uid, phase="Failed", reason="UnexpectedAdmissionError")
+                return False
+            reusable = reusable | ids if role == "init" else reusable - ids
+            cards = tuple(share.uuid for share in self._disk.limits.get(nonce, ()))
+            self._entries.append(_Entry(pod.uid, container["name"], ids, nonce, cards))
+            self._note(f"{self.node} admits {pod.uid}/{container['name']}")
+        return True
+
+    def _choose(self, wanted: int, reusable: set[str]) -> frozenset[str]:
+        used = {one for entry in self._entries for one in entry.ids} - reusable
+        free = [
+            str(replica)
+            for card in self._cards.devices()
+            if card.healthy
+            for replica in replicas_of(card.uuid, card.slots)
+            if str(replica) not in used
+        ]
+        if self.agent is None or len(free) < wanted:
+            raise Unavailable(f"no {wanted} devices are left")
+        first = [one for one in free if one in reusable]
+        preferred = list(self.agent.prefer(free, wanted)) if self._orderly else []
+        self._rng.shuffle(free)
+        chosen = list(dict.fromkeys([*first, *preferred, *free]))[:wanted]
+        return frozenset(chosen)
+
+    async def _allocate(self, ids: frozenset[str]) -> str:
+        if self.agent is None or self.agent.plugin.told_at is None:
+            raise Unavailable("no such plugin")
+        nonce = await self.agent.allocate(ids)
+        if not self._orderly and self._rng.random() < 0.02:
+            self._note(f"{self.node} asks twice")
+            nonce = await self.agent.allocate(ids)
+        return nonce
+
+    async def _start_all(self, pod: _Pod) -> bool:
+        for role, container in _containers(pod.seen):
+            while not await self._start(pod, container):
+                if pod.leaving:
+                    return False
+                await asyncio.sleep(BACKOFF_S)
+            if role == "init":
+                await asyncio.sleep(self._rng.uniform(0.05, 0.5))
+                self._model.stopped(pod.uid, container["name"])
+        statuses = [
+            {"name": container["name"], "containerID": f"containerd://{container['name']}"}
+            for role, container in _containers(pod.seen)
+            if role == "app"
+        ]
+        self._api.change(pod.uid, phase="Running", containerStatuses=statuses)
+        return True
+
+    async def _start(self, pod: _Pod, container: Json) -> bool:
+        if pod.leaving:
+            return False
+        name = container["name"]
+        entry = next(
+            (e for e in self._entries if (e.pod_uid, e.container) == (pod.uid, name)), None
+        )
+        if entry is None:
+            return True
+        if self.agent is None:
+            return False
+        try:
+            async with asyncio.timeout(30.0):
+                await self.agent.pre_start(entry.ids)
+        except (HamiError, ConnectionError, TimeoutError) as exc:
+            self._note(f"{self.node} can't start {pod.uid}/{name}: {type(exc).__name__}")
+            return False
+        await asyncio.sleep(self._rng.uniform(0.01, 0.3))
+        limits = container["resources"]["limits"]
+        need = (int(limits["nvidia.com/gpumem"]), int(limits.get("nvidia.com/gpucores", 0)))
+        self._model.started(
+            Running(pod.uid, name, self.node, self._disk.limits.get(entry.nonce, ())),
+            [need] * int(limits[RESOURCE]),
+        )
+        self._note(f"{self.node} starts {pod.uid}/{name}")
+        return True
+
+    async def _run(self, pod: _Pod) -> None:
+        while not pod.leaving:
+            await pod.changed.wait()
+            pod.changed.clear()
+            if pod.restart and not pod.leaving:
+                pod.restart = False
+                apps = [c for role, c in _containers(pod.seen) if role == "app"]
+                container = self._rng.choice(apps)
+                self._model.stopped(pod.uid, container["name"])
+                self._note(f"{self.node} restarts {pod.uid}/{container['name']}")
+                while not pod.leaving and not await self._start(pod, container):
+                    await asyncio.sleep(BACKOFF_S)
+
+    async def _end(self, pod: _Pod) -> None:
+        """A process lives on for a while, whatever became of its pod's object."""
+        await asyncio.sleep(self._rng.uniform(0.05, 8.0 if pod.gone else 1.5))
+        for _role, container in _containers(pod.seen):
+            self._model.stopped(pod.uid, container["name"])
+        pod.over = True
+        await asyncio.sleep(self._rng.uniform(0.01, 0.5))
+        if pod.finish:
+            self._api.change(pod.uid, phase="Succeeded")
+        while not pod.gone:
+            metadata = pod.seen["metadata"]
+            if metadata.get("deletionTimestamp"):
+                self._api.remove("pods", metadata["namespace"], metadata["name"])
+                break
+            await pod.changed.wait()
+            pod.changed.clear()
+        self._pods.pop(pod.uid, None)
+        self._note(f"{self.node} is done with {pod.uid}")
+
+
+def _containers(pod: Json) -> list[tuple[str, Json]]:
+    spec = pod["spec"]
+    return [
+        *(("init", container) for container in spec.get("initContainers") or ()),
+        *(("app", container) for container in spec["containers"]),
+    ]

@@ -1,0 +1,177 @@
+"""The database of the simulation: grants with their announcements, quotas, leases, the journal.
+
+`FakeLedger` guards, `Inventories` adds nodes and cards; `tests/contract/test_allocation_store.py`
+holds all of it to what Postgres does. Each method is one transaction: nothing awaits inside.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from hami_scheduler.ports import Decision
+from hamicommon.db.ledger import Change, Draft, LockHolder, Step
+from hamicommon.domain.allocations import Allocation, ContainerGrant
+from hamicommon.domain.ids import AllocationId, GpuUuid, NodeName
+from hamicommon.events import event_subject
+
+from tests.simulation.inventories import Inventories
+
+OnCommit = Callable[[Sequence[tuple[Change, Allocation | None]]], None]
+"""Gets the changes of one transaction, each with the row as it was."""
+
+
+class SimLedger(Inventories):
+    """Everything that Postgres keeps."""
+
+    def __init__(self, *, on_commit: OnCommit, **options: Any) -> None:
+        super().__init__(**options)
+        self._on_commit = on_commit
+        self.journal: list[tuple[str, str, str, bool]] = []
+
+    async def ping(self) -> None:
+        """It is there."""
+
+    async def reserve(self, draft: Draft) -> Change:
+        """As FakeLedger, with the announcements."""
+        old = None if draft.replaces is None else await self.get(draft.replaces)
+        change = await super().reserve(draft)
+        changes: list[tuple[Change, Allocation | None]] = [(change, None)]
+        if old is not None:
+            replaced = await self.get(old.id)
+            assert replaced is not None
+            changes.insert(0, (Change(allocation=replaced, sequence=change.sequence - 1), old))
+        self._announce(*changes)
+        return change
+
+    async def advance(self, step: Step) -> Change | None:
+        """As FakeLedger, with the announcement."""
+        old = await self.get(step.allocation_id)
+        change = await super().advance(step)
+        if change is not None:
+            self._announce((change, old))
+        return change
+
+    async def move(
+        self, allocation_id: AllocationId, *, token: int, containers: Sequence[ContainerGrant]
+    ) -> Change | None:
+        """As FakeLedger, with the announcement."""
+        old = await self.get(allocation_id)
+        change = await super().move(allocation_id, token=token, containers=containers)
+        if change is not None:
+            self._announce((change, old))
+        return change
+
+    def _announce(self, *changes: tuple[Change, Allocation | None]) -> None:
+        for change, _old in changes:
+            self._announce_one(change)
+        self._on_commit(changes)
+
+    def _announce_one(self, change: Change) -> None:
+        allocation = change.allocation
+        self.outbox.add(
+            event_subject("allocation", allocation.state.value),
+            {
+                "version": 1,
+                "event_id": len(self.outbox.rows) + 1,
+                "allocation_id": allocation.id,
+                "pod_uid": allocation.pod_uid,
+                "namespace": allocation.namespace,
+                "pod_name": allocation.pod_name,
+                "node": allocation.node,
+                "state": allocation.state.value,
+                "sequence": change.sequence,
+                "reason": allocation.reason,
+                "at": self._clock().isoformat(),
+                "counters": [
+                    {
+                        "node": card.node,
+                        "uuid": card.uuid,
+                        "used_slots": card.used_slots,
+                        "used_memory_mib": card.used_memory_mib,
+                        "used_core_percent": card.used_core_percent,
+                        "device_version": card.version,
+                    }
+                    for card in change.counters
+                ],
+            },
+        )
+
+    def everything(self) -> Iterable[Allocation]:
+        """All allocations that ever were."""
+        return self._allocations.values()
+
+    def known_usage(self, uuid: GpuUuid) -> tuple[int, int, int] | None:
+        """(slots, MiB, percent) that the card's row counts; None before its first inventory."""
+        card = self._cards.get(uuid)
+        if card is None:
+            return None
+        return card.used_slots, card.used_memory_mib, card.used_core_percent
+
+    async def set_limits(self, namespace: str, limits: Mapping[str, int]) -> None:
+        """See the port QuotaStore."""
+        for of, resource in list(self._quotas):
+            if of == namespace and resource not in limits:
+                del self._quotas[of, resource]
+        used: Counter[str] = Counter()
+        for allocation in self._allocations.values():
+            if allocation.live and allocation.namespace == namespace:
+                used.update(self._quota_of(allocation.containers))
+        for resource, limit in limits.items():
+            self._quotas[namespace, resource] = [limit, used[resource]]
+
+    async def limited(self) -> frozenset[str]:
+        """See the port QuotaStore."""
+        return frozenset(namespace for namespace, _resource in self._quotas)
+
+    async def drift(self, kind: str, subject: str, detail: str, *, repaired: bool) -> None:
+        """See the port DriftJournal."""
+        self.journal.append((kind, subject, detail, repaired))
+
+    async def outbox_lag(self) -> tuple[float, float]:
+        """See LedgerQueries."""
+        return float(sum(not row.published for row in self.outbox.rows)), 0.0
+
+
+class Decisions:
+    """Port DecisionLog: nobody asks in here why a pod was refused."""
+
+    async def record(self, decisions: Sequence[Decision]) -> None:
+        """Forgets them."""
+
+    async def tidy(self, *, keep_days: int) -> int:
+        """Nothing to tidy."""
+        return 0
+
+
+class SimLease:
+    """As `PostgresNodeLease`, over the simulated database."""
+
+    def __init__(self, lock_s: float) -> None:
+        self._lock_s = lock_s
+        self._held: dict[NodeName, tuple[LockHolder, float]] = {}
+
+    async def attempt(self, node: NodeName, holder: LockHolder) -> bool:
+        """See adapters.redis.Lease."""
+        held = await self.holder(node)
+        if held is not None and held.allocation_id != holder.allocation_id:
+            return False
+        self._held[node] = (holder, asyncio.get_running_loop().time() + self._lock_s)
+        return True
+
+    async def release(self, node: NodeName, token: int) -> bool:
+        """See adapters.redis.Lease."""
+        held = self._held.get(node)
+        if held is None or held[0].token != token:
+            return False
+        del self._held[node]
+        return True
+
+    async def holder(self, node: NodeName) -> LockHolder | None:
+        """See adapters.redis.Lease."""
+        held = self._held.get(node)
+        if held is None or held[1] <= asyncio.get_running_loop().time():
+            return None
+        return held[0]

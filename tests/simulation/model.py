@@ -1,0 +1,273 @@
+"""The reference model: who may hold what, said with plain loops, and the promises checked on it.
+
+`Model.committed` hears every change of the ledger, `Model.started` and `stopped` every container;
+`check` compares all of it with the ledger after each step. It knows nothing of how the service
+decides: it adds up slices itself, has its own table of legal steps (architecture section 4), and
+counts what really runs on each card. The promises S1-S6, L1 and L2 are architecture section 6.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from hamicommon.db.ledger import Change
+from hamicommon.domain.allocations import Allocation, ContainerGrant, DeviceShare
+from hamicommon.domain.devices import GpuDevice
+
+LIVE = ("reserved", "binding", "bound", "allocated", "releasing")
+LEGAL = {
+    "": ("reserved",),
+    "reserved": ("binding", "released", "expired", "failed"),
+    "binding": ("binding", "bound", "released", "expired", "failed"),
+    "bound": ("bound", "allocated", "releasing", "released", "failed", "released_unconfirmed"),
+    "allocated": ("allocated", "releasing", "released", "failed", "released_unconfirmed"),
+    "releasing": ("releasing", "released", "released_unconfirmed"),
+}
+LATE_S = 3.0
+"""How long after its deadline a row may still be there: the reaper's period, and its calls."""
+
+
+class Broken(AssertionError):
+    """A promise that was not kept."""
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """A container that runs."""
+
+    pod_uid: str
+    container: str
+    node: str
+    shares: tuple[DeviceShare, ...]
+    """What its limits file says."""
+
+
+class Model:
+    """What must be true."""
+
+    def __init__(self, cards: Sequence[tuple[str, GpuDevice]], quotas: Mapping[str, int]) -> None:
+        self.cards = {device.uuid: (node, device) for node, device in cards}
+        self.quotas = quotas
+        """MiB of memory per namespace."""
+        self.asked: set[str] = set()
+        """Pods that kube-scheduler has shown us."""
+        self.running: dict[tuple[str, str], Running] = {}
+        self.excused: set[str] = set()
+        """Pods whose node went, or stayed silent for so long that their slices were given away."""
+        self.starts = 0
+        self.commits = 0
+        self._rows: dict[str, Allocation] = {}
+        self._sequences: dict[str, int] = defaultdict(int)
+        self._token = 0
+        self._dirty = False
+
+    def committed(self, change: Change, before: Allocation | None) -> None:
+        """A transaction of the ledger; S2, S3, S5 and S6 are judged on the spot."""
+        # Who speaks for the node is the node's fact, not the allocation's.
+        row = replace(change.allocation, has_agent=True)
+        before = None if before is None else replace(before, has_agent=True)
+        self.commits += 1
+        self._dirty = True
+        known = self._rows.get(row.id)
+        if (known is None) != (before is None) or (known and known != before):
+            raise Broken(f"S6: {_named(row)} was {before}, its history says {known}")
+        state = "" if known is None else known.state.value
+        if row.state.value not in LEGAL.get(state, ()):
+            raise Broken(f"S6: {_named(row)} went from {state or 'nothing'} to {row.state}")
+        self._sequences[row.pod_uid] += 1
+        if change.sequence != self._sequences[row.pod_uid]:
+            raise Broken(
+                f"S6: event {change.sequence} of pod {row.pod_uid} is number "
+                f"{self._sequences[row.pod_uid]}"
+            )
+        if row.pod_uid not in self.asked:
+            raise Broken(f"S5: {_named(row)}, and kube-scheduler never asked for that pod")
+        if row.token is not None and (known is None or known.token != row.token):
+            if row.token <= self._token:
+                raise Broken(f"S2: token {row.token} of {_named(row)} after {self._token}")
+            self._token = row.token
+        if row.state == "released_unconfirmed":
+            self.excused.add(row.pod_uid)
+        self._rows[row.id] = row
+
+    def started(self, container: Running, needed: Sequence[tuple[int, int]]) -> None:
+        """A container starts; `needed`: (MiB, percent) of each card, as its pod asks."""
+        self.starts += 1
+        self._dirty = True
+        name = f"container {container.container} of pod {container.pod_uid} on {container.node}"
+        row = self.live_of(container.pod_uid)
+        if row is None:
+            raise Broken(f"S3: {name} starts without a grant")
+        if row.node != container.node:
+            raise Broken(f"S3: {name} starts with a grant on {row.node}")
+        if row.state not in ("binding", "bound", "allocated", "releasing"):
+            raise Broken(f"S3: {name} starts with a grant that is {row.state}")
+        limits = sorted((share.memory_mib, share.core_percent) for share in container.shares)
+        if limits != sorted(needed):
+            raise Broken(f"S2: {name} starts with {limits}, its pod asks for {sorted(needed)}")
+        granted = next((c for c in row.containers if c.name == container.container), None)
+        if granted is None or _amounts(granted.shares) != _amounts(container.shares):
+            raise Broken(f"S2: {name} starts with {container.shares}, granted are {granted}")
+        self.running[container.pod_uid, container.container] = container
+
+    def stopped(self, pod_uid: str, container: str) -> None:
+        """A container ended."""
+        self.running.pop((pod_uid, container), None)
+
+    def live_of(self, pod_uid: str) -> Allocation | None:
+        """The pod's live allocation, as its history says."""
+        return next((row for row in self.live() if row.pod_uid == pod_uid), None)
+
+    def live(self) -> list[Allocation]:
+        """All live allocations, as their histories say."""
+        return [row for row in self._rows.values() if row.state.value in LIVE]
+
+    def check(self, ledger: Any) -> None:
+        """S1, S2, S4 and S6, after a step. Raises: Broken."""
+        if not self._dirty:
+            return
+        self._dirty = False
+        live = self.live()
+        if {row.id: row for row in live} != {
+            r.id: replace(r, has_agent=True) for r in ledger.everything() if r.live
+        }:
+            raise Broken("S6: the ledger's live rows are not those of the history")
+        pods = [row.pod_uid for row in live]
+        if len(pods) != len(set(pods)):
+            raise Broken(f"S2: a pod has two live allocations: {sorted(pods)}")
+        self._check_cards(live, ledger)
+        self._check_quotas(live)
+        self._check_reality(live)
+
+    def _check_cards(self, live: Iterable[Allocation], ledger: Any) -> None:
+        held: dict[str, list[tuple[int, int, int]]] = defaultdict(list)
+        whole: set[str] = set()
+        for row in live:
+            for uuid, amounts in _footprint(row.containers).items():
+                held[uuid].append(amounts)
+                if self.cards[uuid][0] != row.node:  # type: ignore[index]
+                    raise Broken(f"S1: {_named(row)} holds card {uuid} of another node")
+            whole |= {s.uuid for c in row.containers for s in c.shares if s.core_percent >= 100}
+        for uuid, (_node, device) in self.cards.items():
+            slots, memory, core = (
+                sum(column) for column in zip((0, 0, 0), *held[uuid], strict=True)
+            )
+            usage = ledger.known_usage(uuid)
+            if usage is not None and (slots, memory, core) != usage:
+                raise Broken(f"S1: card {uuid} counts {usage}, granted are {slots, memory, core}")
+            if slots > device.slots or memory > device.memory_mib or core > device.core_percent:
+                raise Broken(f"S1: card {uuid} is over-committed: {slots, memory, core}")
+            if uuid in whole and len(held[uuid]) > 1:
+                raise Broken(f"S1: card {uuid} belongs to one pod and is held by {held[uuid]}")
+
+    def _check_quotas(self, live: Iterable[Allocation]) -> None:
+        used: dict[str, int] = defaultdict(int)
+        for row in live:
+            used[row.namespace] += sum(m for _s, m, _c in _footprint(row.containers).values())
+        for namespace, limit in self.quotas.items():
+            if used[namespace] > limit:
+                raise Broken(f"S4: namespace {namespace} holds {used[namespace]} of {limit} MiB")
+
+    def _check_reality(self, live: Sequence[Allocation]) -> None:
+        """S1 and S3 of what runs: each container's slices are still granted to its pod."""
+        holders: dict[str, Allocation] = {row.pod_uid: row for row in live}
+        for running in self.running.values():
+            if running.pod_uid in self.excused:
+                continue
+            row = holders.get(running.pod_uid)
+            if row is None:
+                raise Broken(
+                    f"S3: {running.container} of {running.pod_uid} runs, its grant is gone"
+                )
+            granted = next(c for c in row.containers if c.name == running.container)
+            if _amounts(granted.shares) != _amounts(running.shares):
+                raise Broken(f"S3: {running} runs, granted are {granted.shares}")
+
+    def check_deadlines(self, now: Any) -> None:
+        """L1: nothing is reserved or being bound past its deadline. Raises: Broken."""
+        for row in self.live():
+            if row.state in ("reserved", "binding"):
+                if row.deadline is None:
+                    raise Broken(f"L1: {_named(row)} is {row.state} without a deadline")
+                if (now - row.deadline).total_seconds() > LATE_S:
+                    raise Broken(f"L1: {_named(row)} is {row.state} past {row.deadline}")
+
+    def check_settled(
+        self, pods: Mapping[str, Mapping[str, Any]], busy: set[str], refused_moves: set[str]
+    ) -> None:
+        """L2: ledger = pods = nodes; `busy` pods are in somebody's hands just now.
+
+        `refused_moves`: allocations of which the journal says that the kubelet gave other cards
+        than granted and that those have no room: that difference is known, and shown to people.
+        Raises: Broken.
+        """
+        for row in self.live():
+            pod = pods.get(row.pod_uid)
+            runs = any(uid == row.pod_uid for uid, _name in self.running)
+            if row.pod_uid in busy:
+                continue
+            if pod is None and not runs:
+                raise Broken(f"L2: {_named(row)} is {row.state}, its pod is gone")
+            if pod is None or row.state in ("reserved", "binding"):
+                if pod is not None and pod["spec"].get("nodeName"):
+                    raise Broken(f"L2: {_named(row)} is {row.state}, its pod is bound")
+                continue
+            if (pod["status"].get("phase")) in ("Succeeded", "Failed"):
+                raise Broken(f"L2: {_named(row)} is {row.state}, its pod is over")
+            if pod["spec"].get("nodeName") != row.node:
+                raise Broken(f"L2: {_named(row)} is {row.state}, its pod is elsewhere")
+            if runs and row.state == "bound":
+                raise Broken(f"L2: {_named(row)} is bound, its containers run")
+        for running in self.running.values():
+            row_of = self.live_of(running.pod_uid)
+            if running.pod_uid in busy or running.pod_uid in self.excused or row_of is None:
+                continue
+            if row_of.id in refused_moves:
+                continue
+            granted = next(c for c in row_of.containers if c.name == running.container)
+            if sorted(s.uuid for s in granted.shares) != sorted(s.uuid for s in running.shares):
+                raise Broken(f"L2: {running} runs on other cards than {granted.shares}")
+
+    def check_empty(self) -> None:
+        """After the last pod went nothing is held. Raises: Broken."""
+        for row in self.live():
+            raise Broken(f"L2: {_named(row)} is {row.state}, and no pod is left")
+
+
+def _footprint(containers: Iterable[ContainerGrant]) -> dict[str, tuple[int, int, int]]:
+    """(slots, MiB, percent) per card: init containers one after the other, the others at once."""
+    result: dict[str, tuple[int, int, int]] = {}
+    apps: dict[str, list[int]] = {}
+    for container in containers:
+        for share in container.shares:
+            if container.role == "app":
+                together = apps.setdefault(share.uuid, [0, 0, 0])
+                together[0] += share.slots
+                together[1] += share.memory_mib
+                together[2] += share.core_percent
+            else:
+                old = result.get(share.uuid, (0, 0, 0))
+                result[share.uuid] = (
+                    max(old[0], share.slots),
+                    max(old[1], share.memory_mib),
+                    max(old[2], share.core_percent),
+                )
+    for uuid, together in apps.items():
+        first = result.get(uuid, (0, 0, 0))
+        result[uuid] = (
+            max(first[0], together[0]),
+            max(first[1], together[1]),
+            max(first[2], together[2]),
+        )
+    return result
+
+
+def _amounts(shares: Iterable[DeviceShare]) -> list[tuple[int, int]]:
+    return sorted((share.memory_mib, share.core_percent) for share in shares)
+
+
+def _named(row: Allocation) -> str:
+    return f"attempt {row.attempt} of pod {row.pod_name} on {row.node} (token {row.token})"

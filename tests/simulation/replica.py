@@ -1,0 +1,167 @@
+"""A scheduler replica: the real service of `hami_scheduler.wiring`, on simulated wires."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, cast
+
+import orjson
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from hami_scheduler.adapters.kubernetes import KubernetesNodeApi, KubernetesPodApi
+from hami_scheduler.adapters.nats import NatsGrantAnnouncer, NatsNodeWitness
+from hami_scheduler.domain.lifecycle import needs_node_lock
+from hami_scheduler.extender import BindArgs, ExtenderArgs
+from hami_scheduler.outside import Outside
+from hami_scheduler.ports import PodEvent
+from hami_scheduler.quotas import quota_amounts
+from hami_scheduler.service import Service
+from hami_scheduler.settings import Settings
+from hami_scheduler.wiring import build
+from hamicommon import deviceconfig
+from hamicommon.db.ledger import LockHolder, QuotaAmounts
+from hamicommon.domain.ids import NodeName
+from hamicommon.grants import Grant, sign
+from hamicommon.settings import NatsSettings, PostgresSettings, RedisSettings
+from hamicommon.vendors.registry import Vendors
+
+from tests.simulation.api_server import ApiServer, Connection, Json
+from tests.simulation.bus import BusConnection, Hub
+from tests.simulation.ledger import Decisions, SimLease, SimLedger
+from tests.simulation.outbox import SimRelay
+from tests.simulation.processes import Process, Weather
+from tests.simulation.redis_server import RedisConnection, RedisServer, SimLock
+
+KEY = Ed25519PrivateKey.from_private_bytes(bytes(range(32)))
+VENDORS = Vendors.from_config(deviceconfig.load(None))
+SETTINGS = Settings(
+    grant_key_file=Path("unused"),
+    postgres=PostgresSettings(dsn="postgresql://simulated"),  # type: ignore[arg-type]
+    redis=RedisSettings(url="redis://simulated"),  # type: ignore[arg-type]
+    nats=NatsSettings(url="nats://simulated"),
+)
+RULES = {vendor.word: vendor.rules for vendor in VENDORS}
+
+
+def quota_of(containers: Sequence[Any]) -> QuotaAmounts:
+    """What slices count in quotas."""
+    return quota_amounts(containers, VENDORS)
+
+
+class _Events:
+    """Port QueuedEvents: nobody reads them in here."""
+
+    dropped = 0
+
+    def emit(self, event: PodEvent) -> None:
+        """Shows nothing."""
+
+    async def run(self) -> None:
+        """Has nothing to write."""
+        await asyncio.Event().wait()
+
+
+class Replica:
+    """One process of the scheduler."""
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        seed: str,
+        weather: Weather,
+        ledger: SimLedger,
+        lease: SimLease,
+        redis: RedisServer,
+        hub: Hub,
+        api: ApiServer,
+    ) -> None:
+        self.process = Process(name, seed, weather)
+        self._hub = hub
+        self._bus = BusConnection(hub, self.process, weather, seed)
+        self.service = self._service(seed, weather, ledger, lease, redis, api)
+        for _loop_name, loop in self.service.loops:
+            self.process.start(cast(Any, loop()))
+
+    def _service(
+        self,
+        seed: str,
+        weather: Weather,
+        ledger: SimLedger,
+        lease: SimLease,
+        redis: RedisServer,
+        api: ApiServer,
+    ) -> Service:
+        process, bus = self.process, self._bus
+        connection = Connection(api, process, weather, seed)
+        store = process.wire(ledger, "ledger")
+
+        async def still_needed(holder: LockHolder) -> bool:
+            return needs_node_lock(await store.get(holder.allocation_id), holder.token)
+
+        def signed(grant: Grant) -> str:
+            return sign(grant, KEY)
+
+        lock = SimLock(
+            cast(Any, RedisConnection(redis, process)),
+            process.wire(lease, "ledger"),
+            lock_s=SETTINGS.lock_s,
+            still_needed=still_needed,
+        )
+        outside: dict[str, Any] = {
+            "store": store,
+            "inventory": store,
+            "quotas": store,
+            "journal": store,
+            "decisions": Decisions(),
+            "queries": store,
+            "ping": store.ping,
+            "relay": SimRelay(ledger.outbox, bus, process),
+            "lock": lock,
+            "pods": KubernetesPodApi(cast(Any, connection)),
+            "nodes": KubernetesNodeApi(cast(Any, connection)),
+            "events": _Events(),
+            "grants": NatsGrantAnnouncer(cast(Any, bus)),
+            "witness": NatsNodeWitness(cast(Any, bus)),
+            "sign": signed,
+            "bus": bus,
+            "api": connection,
+        }
+        return build(SETTINGS, VENDORS, Outside(**outside))
+
+    async def kill(self) -> None:
+        """SIGKILL, wherever it is."""
+        self._hub.leave(self._bus)
+        await self.process.kill()
+
+    async def filter(self, pod: Json, names: Sequence[str]) -> Json:
+        """POST /filter."""
+        args = ExtenderArgs(pod=pod, node_names=tuple(NodeName(name) for name in names), nodes=None)
+        now = asyncio.get_running_loop().time()
+        body = await self._serve(self.service.filtering.filter(args, received=now))
+        return cast(Json, orjson.loads(body))
+
+    async def bind(self, pod: Json, node: str) -> str:
+        """POST /bind."""
+        metadata = pod["metadata"]
+        args = BindArgs(
+            pod_name=metadata["name"],
+            pod_namespace=metadata["namespace"],
+            pod_uid=metadata["uid"],
+            node=node,
+        )
+        return cast(str, await self._serve(self.service.binding.bind(args)))
+
+    async def _serve(self, work: Any) -> Any:
+        """The work goes on when the caller is gone; the caller learns when the process dies.
+
+        Raises: ConnectionError.
+        """
+        task = self.process.start(work)
+        try:
+            return await asyncio.shield(task)
+        except asyncio.CancelledError:
+            if task.cancelled():
+                raise ConnectionError(f"{self.process.name} died") from None
+            raise

@@ -1,0 +1,51 @@
+"""Seeded histories of the whole system on a fake clock; each keeps S1-S6, L1 and L2.
+
+pytest tests/simulation                  a few histories
+pytest tests/simulation --slow           100,000 steps
+pytest tests/simulation --seed 7.31      one history again, as a failure names it
+"""
+
+from __future__ import annotations
+
+import time
+from itertools import count
+
+import pytest
+
+from tests.simulation.conftest import LINES
+from tests.simulation.running import check, run
+from tests.simulation.scripts import scenario
+
+PARTS, PART_STEPS = 10, 10_000
+
+pytestmark = pytest.mark.faults
+
+
+def test_a_history_keeps_every_promise(seed: str) -> None:
+    assert check(seed).starts >= 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("part", range(PARTS))
+def test_ten_thousand_steps_keep_every_promise(part: int) -> None:
+    began = time.perf_counter()
+    steps = starts = commits = histories = 0
+    for number in count():
+        if steps >= PART_STEPS:
+            break
+        played = check(f"{part}.{number}")
+        steps, histories = steps + played.steps, histories + 1
+        starts, commits = starts + played.starts, commits + played.commits
+    took_s = time.perf_counter() - began
+    LINES.append(
+        f"simulation part {part}: {steps} steps in {histories} histories, {commits} commits, "
+        f"{starts} container starts, {took_s:.1f} s, {steps / took_s:.0f} steps/s"
+    )
+    assert starts > histories, "hardly anything was started: the histories show nothing"
+
+
+def test_a_seed_is_a_history_to_the_byte() -> None:
+    first, again, other = (run(scenario(seed)) for seed in ("same", "same", "other"))
+
+    assert first.history == again.history
+    assert first.digest == again.digest != other.digest

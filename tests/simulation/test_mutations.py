@@ -1,0 +1,137 @@
+"""Proof that the simulation can fail: each way of breaking the code is found, and soon.
+
+A mutation takes one guard out of the code under test. Half of them are guards that the simulation
+itself once found missing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from itertools import count
+from typing import Any
+from unittest import mock
+
+import hami_scheduler.domain.lifecycle
+import hami_scheduler.reconciling
+import hami_scheduler.watching
+import pytest
+from hami_node_agent.prestarting import PreStarting
+from hami_node_agent.sweeping import Sweeper
+from hami_scheduler.domain.lifecycle import POD_DELETED, Verdict
+from hami_scheduler.reports import GrantReports
+from hamicommon.db.ledger import Step
+from hamicommon.domain.allocations import AllocationState
+from hamicommon.testing.ledger import FakeLedger
+
+from tests.simulation.conftest import LINES
+from tests.simulation.running import run
+from tests.simulation.scripts import scenario
+
+pytestmark = [pytest.mark.faults, pytest.mark.slow]
+
+MOST_STEPS = 30_000
+
+Patch = tuple[object, str, object]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mutation:
+    """What is put in the place of what, and the promises of which one must be seen to break."""
+
+    patches: tuple[Patch, ...]
+    breaks: tuple[str, ...]
+
+
+async def _nothing(*_args: Any, **_kwargs: Any) -> None:
+    """In the place of a check or a loop's work."""
+
+
+def _anything(*_args: Any, **_kwargs: Any) -> None:
+    """In the place of a guard that raises."""
+
+
+def _forgets_the_token(real: Callable[..., Any]) -> Callable[..., Any]:
+    async def advance(self: FakeLedger, step: Step) -> Any:
+        return await real(self, replace(step, token=None))
+
+    return advance
+
+
+def _deletion_is_the_end(real: Callable[..., Any]) -> Callable[..., Any]:
+    def verdict(allocation: Any, facts: Any) -> Verdict | None:
+        if allocation.live and facts.deleting:
+            return Verdict(target=AllocationState.RELEASED, reason=POD_DELETED)
+        found: Verdict | None = real(allocation, facts)
+        return found
+
+    return verdict
+
+
+def _gone_is_the_end(allocation: Any, _facts: Any) -> Verdict:
+    del allocation
+    return Verdict(target=AllocationState.RELEASED, reason=POD_DELETED)
+
+
+async def _yes(*_args: Any) -> bool:
+    """In the place of a question."""
+    return True
+
+
+_VERDICT = _deletion_is_the_end(hami_scheduler.domain.lifecycle.verdict)
+
+MUTATIONS = {
+    "a card is taken without its guard": Mutation(
+        patches=((FakeLedger, "_check", _anything),), breaks=("S1",)
+    ),
+    "a quota is taken without its guard": Mutation(
+        patches=((FakeLedger, "_check_quota", _anything),), breaks=("S4",)
+    ),
+    "steps are not fenced by their token": Mutation(
+        patches=((FakeLedger, "advance", _forgets_the_token(FakeLedger.advance)),),
+        breaks=("S2", "S3", "L2"),
+    ),
+    "a deletionTimestamp releases": Mutation(
+        patches=(
+            (hami_scheduler.watching, "verdict", _VERDICT),
+            (hami_scheduler.reconciling, "verdict", _VERDICT),
+        ),
+        breaks=("S3",),
+    ),
+    "a pod that is gone is released at once": Mutation(
+        patches=((hami_scheduler.domain.lifecycle, "_gone", _gone_is_the_end),), breaks=("S3",)
+    ),
+    "Allocate's order is trusted, PreStart checks nothing": Mutation(
+        patches=((PreStarting, "check", _nothing),), breaks=("S2", "S3")
+    ),
+    "the agent does not say that pods left": Mutation(
+        patches=((Sweeper, "sweep", _nothing),), breaks=("L2",)
+    ),
+    "a report ends a binding that has not begun": Mutation(
+        patches=((GrantReports, "_is_bound", _yes),),
+        breaks=("L2",),
+    ),
+}
+
+
+@contextmanager
+def mutated(mutation: Mutation) -> Iterator[None]:
+    with ExitStack() as stack:
+        for target, name, wrong in mutation.patches:
+            stack.enter_context(mock.patch.object(target, name, wrong))
+        yield
+
+
+@pytest.mark.parametrize("name", MUTATIONS)
+def test_a_missing_guard_is_found(name: str) -> None:
+    mutation, steps = MUTATIONS[name], 0
+    with mutated(mutation):
+        for number in count():
+            played = run(scenario(f"mutation.{number}"))
+            steps += played.steps
+            if played.error is not None:
+                break
+            assert steps < MOST_STEPS, "nothing was found"
+    LINES.append(f"found after {steps} steps: {name}: {played.error}")
+    assert str(played.error)[:2] in mutation.breaks

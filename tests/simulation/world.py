@@ -1,0 +1,293 @@
+"""The whole system on one clock: replicas, agents, kubelets, kube-scheduler and what goes wrong.
+
+`happenings.py` carries out a script; everything else happens by itself. Each thing that comes to
+pass at a border (an answer, an Allocate, a start, a fault, a commit) is a step: it is noted in the
+history, and the model is asked.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import Coroutine, Sequence
+from typing import Any
+
+from hamicommon.db.ledger import Change
+from hamicommon.domain.allocations import Allocation
+from hamicommon.domain.devices import GpuDevice
+from hamicommon.domain.ids import GpuUuid
+
+from tests.simulation import fake_time
+from tests.simulation.agent import Agent, Cards, Disk
+from tests.simulation.api_server import ApiServer, now_text
+from tests.simulation.bus import Hub
+from tests.simulation.kube_scheduler import KubeScheduler
+from tests.simulation.kubelet import Kubelet
+from tests.simulation.ledger import SimLease, SimLedger
+from tests.simulation.model import Broken, Model
+from tests.simulation.processes import Weather
+from tests.simulation.redis_server import RedisServer
+from tests.simulation.replica import RULES, SETTINGS, Replica, quota_of
+from tests.simulation.scripts import Scenario
+
+MEMORY_MIB = 10_000
+SLOTS = 4
+WARM_UP_S = 4.0
+
+
+class World:
+    """Everything; to be made inside a `fake_time`."""
+
+    def __init__(self, scenario: Scenario) -> None:
+        self._seed = scenario.seed
+        self._loop = asyncio.get_running_loop()
+        self.scenario = scenario
+        self.weather = Weather()
+        self.history: list[str] = []
+        self.steps = 0
+        self.broken: BaseException | None = None
+        self._digest = hashlib.sha256()
+        self.cards = {node: Cards(_cards(node, scenario.cards)) for node in scenario.nodes}
+        self._disks = {node: Disk() for node in scenario.nodes}
+        self.model = Model(
+            [(node, card) for node, cards in self.cards.items() for card in cards.devices()],
+            scenario.quotas,
+        )
+        self.api = ApiServer()
+        self.hub = Hub()
+        self.redis = RedisServer()
+        self.lease = SimLease(SETTINGS.lock_s)
+        self.ledger = SimLedger(on_commit=self._committed, quota_of=quota_of, rules=RULES)
+        self.replicas: dict[str, Replica] = {}
+        self.agents: dict[str, Agent] = {}
+        self._starts = 0
+        self._errands: dict[asyncio.Task[None], None] = {}
+        self.kubelets = {node: self._kubelet(node) for node in scenario.nodes}
+        self.kube_scheduler = KubeScheduler(
+            seed=self._seed,
+            api=self.api,
+            model=self.model,
+            replicas=lambda: list(self.replicas.values()),
+            note=self.note,
+            failed=self._failed,
+        )
+
+    async def begin(self) -> None:
+        """Everything comes up, on a fine day."""
+        for namespace, limit in self.scenario.quotas.items():
+            self.api.put(
+                "resourcequotas",
+                {
+                    "metadata": {"namespace": namespace, "name": "q", "uid": f"q-{namespace}"},
+                    "spec": {"hard": {"limits.nvidia.com/gpumem": str(limit)}},
+                },
+            )
+        for node in self.scenario.nodes:
+            self._put_node(node)
+            self.start_agent(node)
+        for number in range(self.scenario.replicas):
+            self.start_replica(f"scheduler-{number}")
+        await asyncio.sleep(WARM_UP_S)
+
+    def note(self, what: str) -> None:
+        """One step: it goes into the history, and the model is asked."""
+        self.steps += 1
+        line = f"{self._loop.time():9.3f} {what}"
+        self.history.append(line)
+        self._digest.update(line.encode())
+        try:
+            self.model.check(self.ledger)
+        except Broken as exc:
+            self._failed(exc)
+
+    def digest(self) -> str:
+        """Of the history, to compare two runs."""
+        return self._digest.hexdigest()
+
+    def raise_if_broken(self) -> None:
+        """Raises what went wrong first."""
+        for process in [r.process for r in self.replicas.values()] + [
+            a.process for a in self.agents.values()
+        ]:
+            if process.crash is not None:
+                self._failed(process.crash)
+        if self.broken is not None:
+            raise self.broken
+
+    async def settle(self) -> None:
+        """The faults are over; L1 and L2 after 30 s, and nothing held when all pods went."""
+        self.note("calm")
+        self.weather.clear()
+        self.hub.away_until = 0.0
+        while self._errands:
+            await asyncio.gather(*list(self._errands))
+        for number in range(self.scenario.replicas):
+            self.start_replica(f"scheduler-{number}")
+        for replica in self.replicas.values():
+            replica.process.go_on()
+        for node in self.scenario.nodes:
+            self.start_agent(node)
+        self.kube_scheduler.open = False
+        await asyncio.sleep(30.0)
+        self.note("settled")
+        self.model.check_deadlines(fake_time.wall_clock())
+        pods = {pod["metadata"]["uid"]: pod for pod in self.api.all("pods")}
+        refused = {what for kind, what, *_ in self.ledger.journal if kind == "moved-without-room"}
+        self.model.check_settled(pods, set(self.kube_scheduler.busy), refused)
+        self._check_views()
+        await self._empty()
+
+    async def _empty(self) -> None:
+        for pod in self.api.all("pods"):
+            self.delete(pod["metadata"]["uid"], force=False)
+        # A binding that nobody finishes lasts for its deadline.
+        await asyncio.sleep(30.0)
+        self.note("emptied")
+        self.model.check_empty()
+        if self.model.running:
+            raise Broken(f"the simulation itself: {self.model.running} runs for ever")
+
+    async def end(self) -> None:
+        """Takes everything down."""
+        tasks = [t for t in asyncio.all_tasks() if t is not asyncio.current_task()]
+        for replica in self.replicas.values():
+            replica.process.alive = False
+        for agent in self.agents.values():
+            agent.process.alive = False
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _check_views(self) -> None:
+        for name, replica in self.replicas.items():
+            cluster = replica.service.simulating._view.cluster
+            for uuid, (node, _device) in self.model.cards.items():
+                mine = {s.usage.device.uuid: s.usage for s in cluster.cards(node)}  # type: ignore[arg-type]
+                if mine.get(uuid) != self.ledger.usage(uuid):
+                    raise Broken(f"L2: {name} sees {mine.get(uuid)}, not {self.ledger.usage(uuid)}")
+
+    def errand(self, work: Coroutine[Any, Any, None]) -> None:
+        task = self._loop.create_task(work)
+        self._errands[task] = None
+        task.add_done_callback(lambda done: self._errands.pop(done, None))
+
+    async def replica_away(self, name: str, seconds: float) -> None:
+        replica = self.replicas.pop(name)
+        await replica.kill()
+        await asyncio.sleep(seconds)
+        self.start_replica(name)
+
+    async def agent_away(self, node: str, seconds: float) -> None:
+        self.kubelets[node].agent = None
+        await self.agents.pop(node).kill()
+        await asyncio.sleep(seconds)
+        if self.kubelets[node].up:
+            self.start_agent(node)
+
+    async def node_away(self, node: str, seconds: float) -> None:
+        """The machine is off; its Node object goes, its pods are collected, it comes back."""
+        await self.kubelets[node].power_off()
+        agent = self.agents.pop(node, None)
+        self.kubelets[node].agent = None
+        if agent is not None:
+            await agent.kill()
+        await asyncio.sleep(seconds / 2)
+        self.api.remove("nodes", "", node)
+        for pod in self.api.all("pods"):
+            if pod["spec"].get("nodeName") == node:
+                self.delete(pod["metadata"]["uid"], force=True)
+        await asyncio.sleep(seconds / 2)
+        self._put_node(node)
+        self.kubelets[node].power_on()
+        self.start_agent(node)
+
+    def start_replica(self, name: str) -> None:
+        if name not in self.replicas:
+            self._starts += 1
+            self.replicas[name] = Replica(
+                f"{name}.{self._starts}",
+                seed=self._seed,
+                weather=self.weather,
+                ledger=self.ledger,
+                lease=self.lease,
+                redis=self.redis,
+                hub=self.hub,
+                api=self.api,
+            )
+
+    def start_agent(self, node: str) -> None:
+        if node not in self.agents:
+            self._starts += 1
+            self.agents[node] = Agent(
+                node,
+                number=self._starts,
+                seed=self._seed,
+                weather=self.weather,
+                hub=self.hub,
+                api=self.api,
+                books=self.kubelets[node],
+                processes=self.kubelets[node],
+                disk=self._disks[node],
+                cards=self.cards[node],
+            )
+            self.kubelets[node].registered(self.agents[node])
+
+    def _kubelet(self, node: str) -> Kubelet:
+        return Kubelet(
+            node,
+            seed=self._seed,
+            api=self.api,
+            model=self.model,
+            cards=self.cards[node],
+            disk=self._disks[node],
+            note=self.note,
+            failed=self._failed,
+            orderly=self.scenario.orderly,
+        )
+
+    def _put_node(self, node: str) -> None:
+        self.api.put("nodes", {"metadata": {"name": node, "uid": f"node-{node}"}, "spec": {}})
+
+    def delete(self, uid: str, *, force: bool) -> bool:
+        pod = self.api.pod(uid)
+        if pod is None:
+            return False
+        metadata = pod["metadata"]
+        if force or not pod["spec"].get("nodeName"):
+            self.api.remove("pods", metadata["namespace"], metadata["name"])
+        elif not metadata.get("deletionTimestamp"):
+            self.api.put("pods", {**pod, "metadata": {**metadata, "deletionTimestamp": now_text()}})
+        else:
+            return False
+        return True
+
+    def _committed(self, changes: Sequence[tuple[Change, Allocation | None]]) -> None:
+        said = []
+        for change, before in changes:
+            row = change.allocation
+            said.append(f"{row.pod_uid}#{row.attempt} {row.state} on {row.node} ({row.reason})")
+            try:
+                self.model.committed(change, before)
+            except Broken as exc:
+                self._failed(exc)
+        self.note(f"commit {', '.join(said)}")
+
+    def _failed(self, error: BaseException) -> None:
+        if self.broken is None:
+            self.broken = error
+            self.history.append(f"{self._loop.time():9.3f} BROKEN {error!r}")
+
+
+def _cards(node: str, count: int) -> list[GpuDevice]:
+    return [
+        GpuDevice(
+            uuid=GpuUuid(f"GPU-00000000-0000-0000-{int(node[1:]):04d}-{index:012d}"),
+            index=index,
+            vendor="NVIDIA",
+            type="NVIDIA A100",
+            slots=SLOTS,
+            memory_mib=MEMORY_MIB,
+            core_percent=100,
+        )
+        for index in range(count)
+    ]
