@@ -37,6 +37,8 @@ CREATORS = 8
 UNMANAGED_PERCENT = 10
 LOST_EVERY_S = 0.02
 WAVE_S = 300.0
+EMPTY_S = 120.0
+"""200 pods end at once; well below the 5 min after which slices are freed unconfirmed."""
 RECOVERED_S = 30.0
 """Promise L2."""
 PROBE = ("vgpu-probe", "--no-launch")
@@ -247,7 +249,14 @@ def test_no_container_starts_with_anothers_limits(locks: str, waves: int, size: 
         )
         # Without the lock a pod may find its cards full; with it none may be lost.
         assert crowd.refused == 0 or locks == "lost"
-        system.delete_all()
+        system.delete(*(pod["metadata"]["name"] for pod in system.pods()), timeout_s=WAVE_S)
+        live = "SELECT pod_name, node, state, reason FROM allocations WHERE ended_at IS NULL"
+        wait(
+            lambda: system.sql(live) == "",
+            "the ledger to be empty",
+            timeout_s=EMPTY_S,
+            why=lambda: system.sql(live),
+        )
         system.check_invariants()
 
 
