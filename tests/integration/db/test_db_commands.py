@@ -177,7 +177,7 @@ def test_a_role_that_does_not_own_the_tables_is_told_so(run: Run, empty_postgres
         ("ALTER TABLE nodes ADD CONSTRAINT mine CHECK (true)", "does not know"),
         ("ALTER TABLE allocation_events DISABLE TRIGGER append_only", "missing or disabled"),
         ("DROP TRIGGER gap_free ON allocation_events", "trigger gap_free"),
-        ("DROP VIEW v_sick_cards", "view v_sick_cards is missing"),
+        ("DROP VIEW v_pods_on_sick_cards", "view v_pods_on_sick_cards is missing"),
         ("DROP INDEX ix_allocations_held", "add index ix_allocations_held"),
         ("ALTER TABLE nodes ADD COLUMN mine int", "remove column nodes.mine"),
         ("ALTER TABLE allocations DROP CONSTRAINT ex_allocations_one_grant_at_a_time", "lacks"),

@@ -121,12 +121,14 @@ async def test_pods_on_a_sick_card_while_it_was_sick(connection: asyncpg.Connect
             T0 + timedelta(hours=hour),
         )
 
-    rows = await connection.fetch(
-        "SELECT h.pod_name FROM v_sick_cards s JOIN v_allocation_history h USING (device_uuid)"
-        " WHERE h.held && s.sick"
-    )
+    await grant(connection, 4, 3, None)
+    rows = await connection.fetch("SELECT * FROM v_pods_on_sick_cards ORDER BY pod_name")
 
-    assert [row["pod_name"] for row in rows] == ["pod-2"]
+    assert [row["pod_name"] for row in rows] == ["pod-2", "pod-4"]
+    assert [row["together"].upper for row in rows] == [
+        T0 + timedelta(hours=3),
+        T0 + timedelta(hours=3.5),
+    ]
 
 
 async def test_the_reader_reads_everything_and_writes_nothing(

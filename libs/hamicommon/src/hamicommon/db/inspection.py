@@ -38,6 +38,7 @@ VIEWS = (
     "v_device_occupancy",
     "v_namespace_gpu_hours",
     "v_pending_reasons",
+    "v_pods_on_sick_cards",
     "v_sick_cards",
 )
 

@@ -191,6 +191,7 @@ allocations = Table(
     Index(
         "ix_allocations_held",
         text(HELD),
+        text("hami_text_span(node, node, '[]')"),
         postgresql_using="gist",
         postgresql_where=text("ended_at IS NOT NULL"),
     ),
