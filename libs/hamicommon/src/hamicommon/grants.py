@@ -162,22 +162,30 @@ def sign(grant: Grant, key: Ed25519PrivateKey) -> str:
 
 
 def verify(text: str, key: Ed25519PublicKey, *, now: datetime) -> Grant:
-    """Reads a signed grant.
+    """Reads a signed grant that still counts.
 
     Raises: InvalidRequest when it is malformed, not signed by `key`, or past its expiry.
+    """
+    grant = read_signed(text, key)
+    if now > grant.expires_at:
+        raise InvalidRequest(f"hami.io/grant expired at {grant.expires_at.isoformat()}")
+    return grant
+
+
+def read_signed(text: str, key: Ed25519PublicKey) -> Grant:
+    """Reads a signed grant, however old: what was granted once.
+
+    Raises: InvalidRequest when it is malformed or not signed by `key`.
     """
     payload_text, _, signature_text = text.partition(".")
     try:
         payload = base64.urlsafe_b64decode(_pad(payload_text))
         key.verify(base64.urlsafe_b64decode(_pad(signature_text)), payload)
-        grant = Grant.model_validate_json(payload)
+        return Grant.model_validate_json(payload)
     except InvalidSignature as exc:
         raise InvalidRequest("hami.io/grant is not signed by our scheduler") from exc
     except (binascii.Error, ValueError, ValidationError) as exc:
         raise InvalidRequest(f"hami.io/grant is malformed: {exc}") from exc
-    if now > grant.expires_at:
-        raise InvalidRequest(f"hami.io/grant expired at {grant.expires_at.isoformat()}")
-    return grant
 
 
 def _encode(data: bytes) -> str:

@@ -86,6 +86,8 @@ class Outside:
     grants: GrantAnnouncer
     witness: NodeWitness
     sign: Callable[[Grant], str]
+    read_signed: Callable[[str], Grant]
+    """Raises: InvalidRequest when it was not signed by `sign`."""
     bus: Bus
     api: KubeApi
     logins: Logins | None = None

@@ -32,6 +32,7 @@ from hami_scheduler.mirrors import Mirrors
 from hami_scheduler.ports import AllocationStore, DriftJournal, LedgerReader, PodApi
 from hami_scheduler.releasing import Releasing
 from hami_scheduler.reports import pod_facts
+from hami_scheduler.restoring import REASON, Outcome, Restoring
 
 logger = logging.getLogger(__name__)
 
@@ -64,6 +65,7 @@ class Reconciler:
         wants_devices: Callable[[Json], bool],
         scheduler_name: str,
         on_compared: Callable[[], None],
+        restoring: Restoring,
     ) -> None:
         self._store = store
         self._ledger = ledger
@@ -79,6 +81,7 @@ class Reconciler:
         self._wants_devices = wants_devices
         self._scheduler_name = scheduler_name
         self._on_compared = on_compared
+        self._restoring = restoring
         self._told: set[PodUid] = set()
 
     async def run(self, every_s: float) -> None:
@@ -140,7 +143,7 @@ class Reconciler:
         await self._journal.drift(kind, subject, detail, repaired=True)
 
     async def _check_unmanaged(self, uid: PodUid, pod: Json) -> int:
-        """A pod with a node and without a grant: it was bound past us."""
+        """A pod with a node and without a grant: the ledger lost it, or it was bound past us."""
         facts = facts_of(pod)
         if (
             facts.node is None
@@ -151,14 +154,20 @@ class Reconciler:
             or await self._store.live_of(uid) is not None
         ):
             return 0
-        self._told.add(uid)
         metadata = pod["metadata"]
+        subject = f"{metadata['namespace']}/{metadata['name']} ({uid})"
+        lost = await self._restoring.restore(pod)
+        if lost is not Outcome.NONE:
+            if lost is Outcome.RESTORED:
+                self._instruments.drift.labels("grant-lost").inc()
+                await self._journal.drift("grant-lost", subject, REASON, repaired=True)
+            return 1
+        self._told.add(uid)
         text = UNMANAGED_TEXT.format(node=facts.node, scheduler=self._scheduler_name)
         self._announcer.say(
             UNMANAGED, text, namespace=metadata["namespace"], name=metadata["name"], uid=uid
         )
         self._instruments.drift.labels("pod-without-grant").inc()
-        subject = f"{metadata['namespace']}/{metadata['name']} ({uid})"
         await self._journal.drift("pod-without-grant", subject, text, repaired=False)
         return 1
 

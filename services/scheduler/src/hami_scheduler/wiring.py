@@ -35,12 +35,13 @@ from hami_scheduler.nodekeeping import NodeKeeping
 from hami_scheduler.nudging import Nudger
 from hami_scheduler.outside import Outside
 from hami_scheduler.quotakeeping import QuotaKeeping
-from hami_scheduler.quotas import quota_limits
+from hami_scheduler.quotas import quota_amounts, quota_limits
 from hami_scheduler.reconciling import Reaper, Reconciler
 from hami_scheduler.recording import DecisionQueue
 from hami_scheduler.releasing import Releasing
 from hami_scheduler.reports import GrantReports, InventoryReports
 from hami_scheduler.reserving import Reserving
+from hami_scheduler.restoring import Restoring
 from hami_scheduler.service import Loop, Service
 from hami_scheduler.settings import Settings
 from hami_scheduler.simulating import Simulating
@@ -379,6 +380,12 @@ def _watching_loops(
         wants_devices=core.wants_devices,
         scheduler_name=core.settings.scheduler_name,
         on_compared=core.nudger.capacity_freed,
+        restoring=Restoring(
+            store=outside.store,
+            apply=core.view.apply,
+            read_signed=outside.read_signed,
+            quota_of=lambda containers: quota_amounts(containers, core.vendors),
+        ),
     )
     every_s = core.settings.reconcile_s
     return (

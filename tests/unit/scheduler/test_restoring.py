@@ -1,0 +1,188 @@
+"""A grant that the ledger lost comes back from what we signed, and from nothing else."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from hami_scheduler.restoring import Outcome, Restoring
+from hamicommon.db.ledger import Draft, Step
+from hamicommon.domain.allocations import (
+    AllocationState,
+    ContainerGrant,
+    DeviceShare,
+    Placement,
+)
+from hamicommon.domain.devices import GpuDevice
+from hamicommon.domain.ids import AllocationId, GpuUuid, NodeName, PodUid
+from hamicommon.grants import Grant, grant_of, read_signed, sign
+from hamicommon.k8s.annotations import GRANT
+from hamicommon.testing.ledger import FakeLedger
+
+S = AllocationState
+NODE = NodeName("node-a")
+KEY = Ed25519PrivateKey.generate()
+SHARE = DeviceShare(uuid=GpuUuid("GPU-0"), vendor="NVIDIA", memory_mib=600, core_percent=10)
+DRAFT = Draft(
+    allocation_id=AllocationId("00000000-0000-4000-8000-000000000001"),
+    pod_uid=PodUid("uid-1"),
+    namespace="team",
+    pod_name="train",
+    placement=Placement(
+        node=NODE,
+        containers=(ContainerGrant(index=0, name="main", role="app", shares=(SHARE,)),),
+    ),
+    lease_s=60.0,
+)
+
+
+def ledger() -> FakeLedger:
+    """One card with room for one such slice."""
+    fake = FakeLedger(quota_of=lambda _: {})
+    fake.add_card(
+        NODE,
+        GpuDevice(
+            uuid=GpuUuid("GPU-0"),
+            index=0,
+            vendor="NVIDIA",
+            type="NVIDIA A100",
+            slots=4,
+            memory_mib=1000,
+            core_percent=100,
+        ),
+    )
+    return fake
+
+
+async def granted(fake: FakeLedger) -> Grant:
+    """As the scheduler grants: reserved, then binding with a token."""
+    await fake.reserve(DRAFT)
+    change = await fake.advance(
+        Step(
+            allocation_id=DRAFT.allocation_id,
+            sources=frozenset({S.RESERVED}),
+            target=S.BINDING,
+            new_token=True,
+        )
+    )
+    assert change is not None
+    # Long ago: the signature's expiry is for agents that can't ask the ledger.
+    return grant_of(change.allocation, expires_at=datetime.now(UTC) - timedelta(days=1))
+
+
+def pod_with(text: str, **changes: Any) -> dict[str, Any]:
+    status: dict[str, Any] = {"phase": "Running", "containerStatuses": [{"containerID": "c"}]}
+    return {
+        "metadata": {
+            "uid": changes.get("uid", "uid-1"),
+            "namespace": "team",
+            "name": "train",
+            "annotations": {GRANT: text} if text else {},
+        },
+        "spec": {"nodeName": changes.get("node", NODE)},
+        "status": changes.get("status", status),
+    }
+
+
+def restoring(fake: FakeLedger) -> Restoring:
+    return Restoring(
+        store=fake,
+        apply=lambda counters: None,
+        read_signed=lambda text: read_signed(text, KEY.public_key()),
+        quota_of=lambda _: {},
+    )
+
+
+async def signed() -> str:
+    """What the pod carries, from a ledger that is no more."""
+    return sign(await granted(ledger()), KEY)
+
+
+@pytest.mark.parametrize(
+    ("statuses", "state"),
+    [([{"containerID": "c"}], S.ALLOCATED), ([], S.BOUND)],
+    ids=["runs", "has not started"],
+)
+async def test_a_grant_that_the_ledger_never_heard_of_is_entered_under_its_own_id(
+    statuses: list[dict[str, str]], state: S
+) -> None:
+    fake = ledger()
+    pod = pod_with(await signed(), status={"phase": "Running", "containerStatuses": statuses})
+
+    assert await restoring(fake).restore(pod) is Outcome.RESTORED
+
+    back = await fake.get(DRAFT.allocation_id)
+    assert back is not None
+    assert (back.state, back.pod_uid, back.node) == (state, "uid-1", NODE)
+    assert back.containers == DRAFT.placement.containers
+    assert fake.usage(GpuUuid("GPU-0")).used_memory_mib == 600
+
+
+async def test_it_happens_once() -> None:
+    fake = ledger()
+    pod = pod_with(await signed())
+
+    assert await restoring(fake).restore(pod) is Outcome.RESTORED
+    assert await restoring(fake).restore(pod) is Outcome.NONE
+
+    assert fake.usage(GpuUuid("GPU-0")).used_memory_mib == 600
+
+
+async def test_it_is_counted_where_there_is_no_room_left() -> None:
+    """It runs there, whatever was granted since."""
+    fake = ledger()
+    text = await signed()
+    other = AllocationId("00000000-0000-4000-8000-000000000002")
+    await fake.reserve(replace(DRAFT, allocation_id=other, pod_uid=PodUid("uid-2")))
+
+    assert await restoring(fake).restore(pod_with(text)) is Outcome.RESTORED
+
+    assert fake.usage(GpuUuid("GPU-0")).used_memory_mib == 1200
+
+
+async def test_a_grant_that_ended_stays_ended() -> None:
+    fake = ledger()
+    text = sign(await granted(fake), KEY)
+    await fake.advance(
+        Step(allocation_id=DRAFT.allocation_id, sources=frozenset({S.BINDING}), target=S.RELEASED)
+    )
+
+    assert await restoring(fake).restore(pod_with(text)) is Outcome.NONE
+
+    assert fake.usage(GpuUuid("GPU-0")).used_memory_mib == 0
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"uid": "uid-2"}, {"node": "node-b"}],
+    ids=["of another pod", "of another node"],
+)
+async def test_a_grant_copied_from_elsewhere_makes_none(changes: dict[str, str]) -> None:
+    fake = ledger()
+
+    assert await restoring(fake).restore(pod_with(await signed(), **changes)) is Outcome.NONE
+
+
+async def test_what_a_user_writes_makes_none() -> None:
+    fake = ledger()
+    grant = await granted(ledger())
+    forged = [
+        "",
+        "no grant",
+        sign(grant, Ed25519PrivateKey.generate()),
+        sign(grant, KEY)[:-8] + "AAAAAAAA",
+    ]
+
+    for text in forged:
+        assert await restoring(fake).restore(pod_with(text)) is Outcome.NONE
+
+    assert await fake.live() == []
+
+
+async def test_a_card_that_is_not_there_is_left_to_the_next_round() -> None:
+    empty = FakeLedger(quota_of=lambda _: {})
+
+    assert await restoring(empty).restore(pod_with(await signed())) is Outcome.LATER
