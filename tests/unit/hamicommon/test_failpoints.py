@@ -4,6 +4,7 @@ import asyncio
 import signal
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -21,6 +22,10 @@ class Port:
     async def call(self, by: int = 1) -> int:
         self.calls += by
         return self.calls
+
+    async def batch(self, parts: Sequence[str]) -> list[None]:
+        self.calls += len(parts)
+        return [None for _ in parts]
 
     def plain(self) -> str:
         return "plain"
@@ -64,6 +69,29 @@ async def test_faults_come_as_often_as_said_and_not_before(tmp_path: Path) -> No
     faults.file.write_text("port.call.before=twice*2@1")
 
     assert [await port.call() for _ in range(4)] == [1, 3, 5, 6]
+
+
+async def test_a_late_call_is_overtaken_by_the_next(tmp_path: Path) -> None:
+    faults, real = Faults(tmp_path / "faults"), Port()
+    port = around(real, "port", faults)
+    faults.file.write_text("port.call.before=late:0.01*1")
+
+    assert await port.call(by=10) is None
+    assert await port.call(by=1) == 1
+    async with asyncio.timeout(5):
+        while real.calls != 11:
+            await asyncio.sleep(0.005)
+
+
+async def test_a_lost_call_is_answered_and_never_made(tmp_path: Path) -> None:
+    faults, real = Faults(tmp_path / "faults"), Port()
+    port = around(real, "port", faults)
+    faults.file.write_text("port.call.before=lose*1\nport.batch.before=lose")
+
+    assert await port.call() is None
+    assert await port.batch(["a", "b"]) == [None, None]
+    assert real.calls == 0
+    assert await port.call() == 1
 
 
 async def test_the_file_is_read_again_when_it_changes(tmp_path: Path) -> None:
@@ -116,7 +144,8 @@ def test_a_kill_is_one_and_strikes_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "line", ["store.reserve.after", "store.reserve.after=explode", "a.b=delay", "a.b=kill:3"]
+    "line",
+    ["store.reserve.after", "store.reserve.after=explode", "a.b=delay", "a.b=kill:3", "a.b=late"],
 )
 def test_a_malformed_line_is_named(line: str) -> None:
     with pytest.raises(InvalidRequest, match="failpoint"):

@@ -14,11 +14,14 @@ kill strikes once: its line is taken out of the file first, so that the restarte
     lock.acquire.before=delay:2*3        # two seconds, the first three times
     grants.granted.before=hang@1         # for ever, from the second time on
     reports.handle.before=twice          # the call is made two times
+    bus.publish.before=late:1*6          # answered at once, made a second later: the next overtake
+    bus.publish_all.before=lose*3        # answered and never made; not for calls with a result
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import inspect
 import logging
 import os
@@ -26,21 +29,21 @@ import re
 import signal
 import threading
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from functools import wraps
 from pathlib import Path
 from typing import Any, Literal, TypeVar, cast
 
-from hamicommon.errors import InvalidRequest, Unavailable
+from hamicommon.errors import HamiError, InvalidRequest, Unavailable
 
 logger = logging.getLogger(__name__)
 
 Port = TypeVar("Port")
-Action = Literal["kill", "error", "delay", "hang", "twice"]
+Action = Literal["kill", "error", "delay", "hang", "twice", "late", "lose"]
 
 _LINE = re.compile(
-    r"(?P<point>[a-z_]+\.[a-z_]+(\.(before|after))?)=(?P<action>kill|error|delay|hang|twice)"
+    r"(?P<point>[a-z_]+\.[a-z_]+(\.(before|after))?)=(?P<action>kill|error|delay|hang|twice|late|lose)"
     r"(:(?P<seconds>\d+(\.\d+)?))?(\*(?P<times>\d+))?(@(?P<skip>\d+))?"
 )
 
@@ -52,7 +55,7 @@ class Fault:
     point: str
     action: Action
     seconds: float = 0.0
-    """Of `delay`."""
+    """Of `delay` and `late`."""
     times: int | None = None
     """How often; None: always."""
     skip: int = 0
@@ -70,10 +73,11 @@ def parse(text: str) -> tuple[Fault, ...]:
         if not written:
             continue
         found = _LINE.fullmatch(written)
-        if found is None or (found["action"] == "delay") != (found["seconds"] is not None):
+        timed = found is not None and found["action"] in ("delay", "late")
+        if found is None or timed != (found["seconds"] is not None):
             raise InvalidRequest(
-                f"failpoint {written!r}: point=kill|error|delay:SECONDS|hang|twice[*TIMES][@SKIP] "
-                "is wanted, for example store.reserve.after=delay:2*1"
+                f"failpoint {written!r}: point=kill|error|delay:SECONDS|hang|twice|late:SECONDS|"
+                "lose[*TIMES][@SKIP] is wanted, for example store.reserve.after=delay:2*1"
             )
         faults.append(
             Fault(
@@ -96,37 +100,38 @@ class Faults:
     _faults: dict[str, Fault] = field(default_factory=dict)
     _passed: dict[str, int] = field(default_factory=dict)
 
-    async def hit(self, point: str) -> bool:
-        """Lets what is planned for the point happen; True when the call is to be made twice.
+    async def hit(self, point: str) -> Fault | None:
+        """Lets what is planned for the point happen.
 
+        Returns the fault; `twice`, `late` and `lose` are for whoever makes the call.
         Raises: Unavailable for `error`.
         """
         fault = self._due(point)
         if fault is None:
-            return False
+            return None
         if fault.action == "delay":
             await asyncio.sleep(fault.seconds)
         elif fault.action == "hang":
             await asyncio.Event().wait()
         else:
             self._strike(fault)
-        return fault.action == "twice"
+        return fault
 
-    def hit_blocking(self, point: str) -> bool:
+    def hit_blocking(self, point: str) -> Fault | None:
         """As `hit`, for a call in a thread of its own.
 
         Raises: Unavailable for `error`.
         """
         fault = self._due(point)
         if fault is None:
-            return False
+            return None
         if fault.action == "delay":
             time.sleep(fault.seconds)
         elif fault.action == "hang":
             threading.Event().wait()
         else:
             self._strike(fault)
-        return fault.action == "twice"
+        return fault
 
     def _strike(self, fault: Fault) -> None:
         if fault.action == "kill":
@@ -185,6 +190,7 @@ class _Around:
 
     def __init__(self, port: object, name: str, faults: Faults) -> None:
         self._port, self._name, self._faults = port, name, faults
+        self._late: set[asyncio.Task[None]] = set()
 
     def __getattr__(self, method: str) -> Any:
         found = getattr(self._port, method)
@@ -197,13 +203,37 @@ class _Around:
     ) -> Callable[..., Awaitable[Any]]:
         @wraps(call)
         async def faulty(*args: Any, **kwargs: Any) -> Any:
-            if await self._faults.hit(f"{point}.before"):
+            fault = await self._faults.hit(f"{point}.before")
+            action = None if fault is None else fault.action
+            if fault is not None and action == "late":
+                self._make_late(lambda: call(*args, **kwargs), fault.seconds)
+            if action in ("late", "lose"):
+                return _no_answer(args)
+            if action == "twice":
                 await call(*args, **kwargs)
             answer = await call(*args, **kwargs)
             await self._faults.hit(f"{point}.after")
             return answer
 
         return faulty
+
+    def _make_late(self, call: Callable[[], Awaitable[Any]], seconds: float) -> None:
+        async def later() -> None:
+            await asyncio.sleep(seconds)
+            with contextlib.suppress(HamiError):
+                await call()
+
+        task = asyncio.ensure_future(later())
+        self._late.add(task)
+        task.add_done_callback(self._late.discard)
+
+
+def _no_answer(args: Sequence[Any]) -> list[None] | None:
+    """What a call without a result answers; one of a batch answers so for each part."""
+    batch = args[0] if args else None
+    if isinstance(batch, Sequence) and not isinstance(batch, str | bytes):
+        return [None for _ in batch]
+    return None
 
 
 class _AroundBlocking:
@@ -220,7 +250,8 @@ class _AroundBlocking:
 
         @wraps(found)
         def faulty(*args: Any, **kwargs: Any) -> Any:
-            if self._faults.hit_blocking(f"{point}.before"):
+            fault = self._faults.hit_blocking(f"{point}.before")
+            if fault is not None and fault.action == "twice":
                 found(*args, **kwargs)
             answer = found(*args, **kwargs)
             self._faults.hit_blocking(f"{point}.after")
