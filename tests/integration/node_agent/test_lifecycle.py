@@ -9,6 +9,7 @@ from typing import Any
 
 import grpc
 import pytest
+from hamicommon.events import Readiness, ReadinessRequest, readiness_subject
 from hamicommon.grants import load_private_key, new_key_pair, sign
 from hamicommon.kubelet._generated import deviceplugin_pb2 as api
 
@@ -49,7 +50,15 @@ async def test_the_agent_registers_again_with_a_restarted_kubelet(
 async def test_the_agent_serves_anew_when_its_socket_is_removed(
     agent: AgentProcess, kubelet: Kubelet, control: Control, machine: Machine
 ) -> None:
+    async def unready() -> str:
+        asked = readiness_subject(NODE), ReadinessRequest(node=NODE)
+        return Readiness.model_validate_json(await control.bus.request(*asked)).reason
+
+    assert "socket" not in await unready()
+
     (machine.sockets / "nvidia-gpu.sock").unlink()
+    # Streams outlive the file; a pod that is bound now would fail its admission.
+    assert "socket" in await unready()
     await until(lambda: len(kubelet.registrations) == 2)
     await agent.ready()
 

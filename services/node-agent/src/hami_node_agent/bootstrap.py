@@ -133,7 +133,9 @@ async def open_agent(settings: Settings) -> AsyncIterator[Agent]:
                 pods=outside.pods,
                 node=settings.node_name,
             ).run(),
-            "readiness": ReadinessService(outside.bus, plugin, node=settings.node_name).run(),
+            "readiness": ReadinessService(
+                outside.bus, plugin, node=settings.node_name, reachable=registration.reachable
+            ).run(),
             "inventory": _inventory(settings, outside, cards).run(),
             "annotation": keep_annotation(cards, node),
             "reports": send_reports(outside.state, outside.bus, node=settings.node_name),

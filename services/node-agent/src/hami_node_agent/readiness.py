@@ -6,6 +6,8 @@ scheduler rather waits a second. What is asked here is decided there: `binding.p
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from hamicommon.bus.client import Bus
 from hamicommon.events import Readiness, readiness_subject
 
@@ -19,16 +21,23 @@ SETTLED_S = 1.0
 class ReadinessService:
     """Serves `hami.agents.readiness.<node>`."""
 
-    def __init__(self, bus: Bus, plugin: Plugin, *, node: str) -> None:
+    def __init__(
+        self, bus: Bus, plugin: Plugin, *, node: str, reachable: Callable[[], bool]
+    ) -> None:
+        """`reachable`: whether the kubelet finds our socket; an open stream outlives its file."""
         self._bus = bus
         self._plugin = plugin
         self._node = node
+        self._reachable = reachable
 
     async def run(self) -> None:
         """Runs until cancelled."""
         await self._bus.serve(readiness_subject(self._node), "", self._answer)
 
     async def _answer(self, _subject: str, _data: bytes) -> Readiness:
+        if not self._reachable():
+            reason = "its kubelet does not find the device plugin's socket"
+            return Readiness(node=self._node, ready=False, reason=reason)
         told_for_s = self._plugin.listened_for_s()
         if told_for_s is None or told_for_s < SETTLED_S:
             reason = "its kubelet does not know the device plugin's devices yet"

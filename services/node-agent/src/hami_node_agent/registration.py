@@ -68,11 +68,16 @@ class Registration:
         self._kubelet = socket_dir / KUBELET_SOCKET
         self._resource_name = resource_name
         self.registered = False
+        self._own: Identity | None = None
         if len(str(self._socket)) > MAX_SOCKET_PATH:
             raise InvalidRequest(
                 f"kubelet_socket_dir: {self._socket} is longer than {MAX_SOCKET_PATH} bytes, "
                 "more than a Unix socket's path may have"
             )
+
+    def reachable(self) -> bool:
+        """Whether we are registered and our socket is still where the kubelet calls it."""
+        return self.registered and self._own is not None and _identity(self._socket) == self._own
 
     async def run(self) -> None:
         """Cycles until cancelled. Raises: Unavailable when serving fails too often."""
@@ -93,10 +98,10 @@ class Registration:
         await server.start()
         try:
             kubelet = await self._register()
-            own = _identity(self._socket)
+            self._own = _identity(self._socket)
             self.registered = True
             logger.info("registered with the kubelet", extra={"resource": self._resource_name})
-            await self._until_changed(kubelet, own)
+            await self._until_changed(kubelet)
         finally:
             self.registered = False
             await server.stop(grace=1.0)
@@ -136,7 +141,7 @@ class Registration:
             except grpc.aio.AioRpcError as exc:
                 raise Unavailable(f"kubelet: Register: {exc.details()}") from exc
 
-    async def _until_changed(self, kubelet: Identity | None, own: Identity | None) -> None:
+    async def _until_changed(self, kubelet: Identity | None) -> None:
         changes = awatch(
             self._dir,
             watch_filter=None,
@@ -147,7 +152,7 @@ class Registration:
             yield_on_timeout=True,
         )
         async for _ in changes:
-            if _identity(self._socket) != own:
+            if _identity(self._socket) != self._own:
                 logger.info("our socket was removed, serving anew")
                 return
             now = _identity(self._kubelet)
