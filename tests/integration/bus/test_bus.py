@@ -2,6 +2,9 @@
 
 import asyncio
 import contextlib
+import os
+import signal
+import time
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -144,6 +147,26 @@ async def test_consumers_go_on_after_the_server_was_killed(tmp_path: Path) -> No
             while b'"sequence":2' not in (await inbox.next()).data:
                 pass
         consuming.cancel()
+
+
+async def test_a_server_that_falls_silent_counts_as_away_within_seconds(tmp_path: Path) -> None:
+    tmp_path.chmod(0o755)
+    plan = nats_server.prepare(tmp_path / "nats")
+    with running(plan, die_with_parent=True) as server:
+        async with open_bus(NatsSettings(url=plan.url), "test", owns_streams=True) as bus:
+            await _connected(bus)
+            os.kill(server.value.process.pid, signal.SIGSTOP)
+            try:
+                async with asyncio.timeout(DEADLINE_S):
+                    while bus.connected:
+                        await asyncio.sleep(0.1)
+                began_s = time.monotonic()
+                with pytest.raises(Unavailable, match="not connected"):
+                    await bus.publish("hami.inventory.v1.a", inventory("a"), message_id="1")
+                assert time.monotonic() - began_s < 1.0
+            finally:
+                os.kill(server.value.process.pid, signal.SIGCONT)
+            await _connected(bus)
 
 
 @pytest.mark.parametrize("cancelled", [False, True], ids=["left alone", "cancelled at once"])

@@ -57,6 +57,10 @@ logger = logging.getLogger(__name__)
 
 REQUEST_TIMEOUT_S = 2.0
 _RECONNECT_WAIT_S = 1
+# A server that is gone without a word (a lost route, a paused machine) counts as away after three
+# of these; until then every bind and every Allocate waits its full time for it.
+_PING_INTERVAL_S = 2
+_PINGS_UNANSWERED = 2
 
 
 class NobodyAnswers(Unavailable):
@@ -254,6 +258,8 @@ async def open_bus(
                     connect_timeout=int(max(1, settings.connect_timeout_s)),
                     max_reconnect_attempts=-1,
                     reconnect_time_wait=_RECONNECT_WAIT_S,
+                    ping_interval=_PING_INTERVAL_S,
+                    max_outstanding_pings=_PINGS_UNANSWERED,
                     allow_reconnect=True,
                     no_echo=not echo,
                     error_cb=on_error,
