@@ -53,6 +53,9 @@ def up(
     enable_iluvatar: Annotated[
         bool, typer.Option("--enable-iluvatar", help="serve the chips of the block iluvatars")
     ] = False,
+    most_ends: Annotated[
+        int, typer.Option(help="give a process up that ended so often within ten minutes")
+    ] = 20,
     fresh: Annotated[bool, typer.Option("--fresh", help="drop the data of earlier runs")] = False,
     detach: Annotated[bool, typer.Option("--detach", help="return when it is ready")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="print one JSON object")] = False,
@@ -74,6 +77,7 @@ def up(
             device_config=device_config.absolute() if device_config else None,
             enable_ascend=enable_ascend,
             enable_iluvatar=enable_iluvatar,
+            most_ends=most_ends,
         )
     except ValidationError as exc:
         first = exc.errors()[0]

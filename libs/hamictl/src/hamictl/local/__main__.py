@@ -14,6 +14,7 @@ from hamictl.local.layout import Layout
 from hamictl.local.options import UpOptions
 from hamictl.local.system import info, prepare, specs
 from hamictl.servers.plan import ServerError
+from hamictl.supervisor.lifecycle import RestartPolicy
 from hamictl.supervisor.state_file import SupervisorError, claim
 from hamictl.supervisor.supervisor import Supervisor
 
@@ -23,7 +24,8 @@ async def run(layout: Layout) -> None:
     options = UpOptions.model_validate_json(layout.options.read_bytes())
     await asyncio.to_thread(claim, layout.state)
     context = await asyncio.to_thread(prepare, layout, options)
-    await Supervisor(specs(context), folder=layout.folder, info=info(context)).run()
+    policy = RestartPolicy(max_exits=options.most_ends)
+    await Supervisor(specs(context), folder=layout.folder, info=info(context), policy=policy).run()
 
 
 def main() -> None:

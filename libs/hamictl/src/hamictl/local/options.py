@@ -34,6 +34,9 @@ class UpOptions(BaseModel):
     )
     enable_ascend: bool = False
     enable_iluvatar: bool = False
+    most_ends: int = Field(
+        default=20, ge=1, description="a process that ended so often in ten minutes is given up"
+    )
 
     def simulated(self) -> tuple[SimulatedNode, ...]:
         """The nodes as values."""
