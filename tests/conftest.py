@@ -53,6 +53,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--slow", action="store_true", help="also the cases that are marked slow (long runs)"
     )
 
+    parser.addoption("--rows", metavar="FILE", help="tests/faults: writes the collected rows there")
+    parser.addoption(
+        "--update-page",
+        action="store_true",
+        help="tests/faults: brings docs/reliability.md up to date",
+    )
+
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leaves slow cases out unless they are asked for; they are deselected, not skipped."""

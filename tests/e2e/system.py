@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import httpx
+import redis
 from hamicommon.db.invariants import INVARIANTS as INVARIANTS
 
 from tests.servers import psql
@@ -104,6 +105,12 @@ class System:
                 timeout_s=timeout_s,
             )
 
+    def force_delete(self, name: str) -> None:
+        """As `kubectl delete --force --grace-period=0`: the object goes at once."""
+        self.api.request(
+            "DELETE", f"/api/v1/namespaces/default/pods/{name}", json={"gracePeriodSeconds": 0}
+        )
+
     def delete_all(self) -> None:
         """Deletes every pod and waits until the ledger holds nothing."""
         self.delete(*(pod["metadata"]["name"] for pod in self.pods()))
@@ -129,6 +136,10 @@ class System:
     def sql(self, query: str) -> str:
         """Asks the ledger."""
         return psql(str(self.described["postgres_dsn"]), query)
+
+    def redis(self) -> redis.Redis:
+        """A client of the locks' server."""
+        return redis.Redis.from_url(str(self.described["redis_url"]))
 
     def log(self, pod: Json, container: str) -> list[Json]:
         """The JSON lines that a container has printed."""

@@ -1,58 +1,99 @@
-"""One system whose services read their faults from a file that the cases write."""
+"""One system whose services read their faults from a file that the cases write.
+
+`--cluster=real` puts it on a real kube-apiserver and kube-scheduler; the cases that break those
+two are left out there.
+"""
 
 from __future__ import annotations
 
 import tempfile
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from tests.e2e.conftest import running_system
-from tests.e2e.system import System
+from tests.e2e.conftest import cluster_kind, running_system
+from tests.faults import rows
+from tests.faults.clocks import build, own_clocks
+from tests.faults.stage import MEASURED, Faulty
+
+__all__ = ["cluster_kind"]
 
 LINES: list[str] = []
-"""What every case measured, one line each."""
+"""What cases without a row measured."""
+ROWS = pytest.StashKey[list[rows.Row]]()
+"""Of what was collected, before anything is left out."""
+EVERY = pytest.StashKey[list[rows.Row]]()
+"""Of all cases that there are."""
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """On a real control plane, leaves out what needs the emulated one; deselected, not skipped."""
+    config.stash[ROWS] = _rows(items)
+    if config.getoption("--cluster") != "real":
+        return
+    left = [item for item in items if item.get_closest_marker("emulator_only")]
+    config.hook.pytest_deselected(items=left)
+    items[:] = [item for item in items if item not in left]
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Writes the rows of what was collected, if asked to."""
+    file = session.config.getoption("--rows")
+    if file is not None:
+        Path(file).write_text(rows.to_json(session.config.stash[ROWS]))
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Shows the lines under the results."""
-    for line in LINES:
+    """One line per case."""
+    for line in [*(line for _, line in MEASURED.values()), *LINES]:
         terminalreporter.write_line(line)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Faulty:
-    """The system, and the way to make it fail."""
+def pytest_runtest_teardown(item: pytest.Item) -> None:
+    """Brings the page up to date, if asked to: a run that breaks off has done that much."""
+    if item.config.getoption("--update-page") and item.get_closest_marker("row") is not None:
+        kind = str(item.config.getoption("--cluster"))
+        figures = {name: {kind: f"{seconds:.1f}"} for name, (seconds, _) in MEASURED.items()}
+        stash = item.config.stash
+        every = stash[EVERY] if EVERY in stash else stash.setdefault(EVERY, rows.collected())
+        rows.PAGE.write_text(rows.with_rows(rows.PAGE.read_text(), every, figures))
 
-    system: System
-    file: Path
 
-    def plan(self, *faults: str) -> None:
-        """Makes exactly these faults happen from now on."""
-        whole = self.file.with_suffix(".written")
-        whole.write_text("\n".join(faults))
-        whole.replace(self.file)
+def _rows(collected: list[pytest.Item]) -> list[rows.Row]:
+    items = [item for item in collected if item.get_closest_marker("row") is not None]
+    found = map(rows.row_of, items)
+    return sorted(found, key=lambda row: (row.point[0], int(row.point.split()[0][1:]), row.name))
 
 
 @pytest.fixture(scope="session")
-def faulty_cluster() -> Iterator[Faulty]:
-    """Two nodes with four cards each, on the emulated API server; Postgres is durable there."""
-    with tempfile.TemporaryDirectory(prefix="hami-faults-") as folder:
-        file = Path(folder) / "faults"
+def faulty_cluster(cluster_kind: str) -> Iterator[Faulty]:
+    """Two nodes with four cards each; Postgres is durable there."""
+    with tempfile.TemporaryDirectory(prefix="hami-faults-") as name:
+        folder = Path(name)
+        # PostgreSQL runs as another user here if we are root.
+        folder.chmod(0o755)
+        file = folder / "faults"
         file.touch()
-        with running_system(
-            "emulator", "--nodes", "2", environment={"HAMI_FAILPOINTS_FILE": str(file)}
-        ) as system:
-            yield Faulty(system=system, file=file)
+        clocks = own_clocks(folder, build(folder))
+        environment = {"HAMI_FAILPOINTS_FILE": str(file), **clocks.environment}
+        # Cases kill the scheduler more often than a sound one ends.
+        flags = ("--nodes", "2", "--most-ends", "1000")
+        with running_system(cluster_kind, *flags, environment=environment) as system:
+            assert system.sql("SHOW fsync") == "on"
+            yield Faulty(system=system, file=file, real=cluster_kind == "real", clocks=clocks)
 
 
 @pytest.fixture
-def faulty(faulty_cluster: Faulty) -> Iterator[Faulty]:
-    """The session's system; after each case it has no fault, no pod and no grant."""
-    yield faulty_cluster
+def faulty(faulty_cluster: Faulty, request: pytest.FixtureRequest) -> Iterator[Faulty]:
+    """The session's system without faults before and after; its pods are gone then."""
     faulty_cluster.plan()
-    faulty_cluster.system.check_invariants()
-    faulty_cluster.system.delete_all()
-    faulty_cluster.system.check_invariants()
+    yield replace(faulty_cluster, row=rows.row_of(request.node))
+    faulty_cluster.plan()
+    faulty_cluster.clocks.all_right()
+    system = faulty_cluster.system
+    system.check_invariants()
+    system.delete_all()
+    system.check_invariants()

@@ -1,0 +1,258 @@
+"""The failpoints of a pod's path, and what may go wrong at each: rows of docs/reliability.md.
+
+The names of the points are in `hamicommon.failpoints`; the numbers are the survey's.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+PLANNED = {
+    "kill": "kill",
+    "error": "error*2",
+    "delay": "delay:1*3",
+    "duplicate": "twice*4",
+    "reorder": "late:1*3",
+    "lose": "lose*3",
+}
+"""What a kind is at a point that does not say otherwise."""
+AGAIN = "kube-scheduler tries the pod again"
+REPEATED = "the step is made again; it is idempotent by (pod uid, attempt)"
+REAPED = "the reconciler or the reaper finishes it from the ledger's row"
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """Rows of the page: one point with several kinds of fault."""
+
+    number: str
+    point: str
+    what: str
+    answer: str
+    kinds: tuple[str, ...]
+    quick: tuple[str, ...] = ()
+    """Kinds that run in `make test` too."""
+    planned: tuple[tuple[str, str], ...] = ()
+    """Where a kind is something else than in PLANNED."""
+
+
+CASES = (
+    Case(
+        "F6",
+        "store.reserve.before",
+        "before the reservation's transaction",
+        AGAIN,
+        ("kill", "error", "delay"),
+    ),
+    Case(
+        "F7",
+        "postgres.commit",
+        "inside a transaction, before COMMIT",
+        f"nothing was written; {AGAIN}",
+        ("kill", "error", "delay"),
+        ("kill",),
+    ),
+    Case(
+        "F8",
+        "store.reserve.after",
+        "reserved, the reply lost",
+        "the next /filter keeps the reservation or replaces it",
+        ("kill", "error", "delay"),
+        ("kill", "error"),
+        (("delay", "delay:2*2"),),
+    ),
+    Case(
+        "F9",
+        "store.live_of.after",
+        "/bind reads the row, the answer is lost",
+        AGAIN,
+        ("error", "delay"),
+    ),
+    Case(
+        "F10",
+        "store.reserve.before",
+        "two reservations of one pod at once",
+        "one live allocation per pod uid (partial unique index)",
+        ("duplicate",),
+        ("duplicate",),
+        (("duplicate", "twice*2"),),
+    ),
+    Case(
+        "F13",
+        "store.advance.before",
+        "before a change of state",
+        f"every step is guarded by its row; {REAPED}",
+        ("error", "kill", "delay", "duplicate"),
+    ),
+    Case(
+        "F13",
+        "store.advance.after",
+        "after a change of state",
+        REAPED,
+        ("error", "kill"),
+        ("kill",),
+    ),
+    Case(
+        "F19",
+        "pods.annotate.before",
+        "before the mirror's patch",
+        f"binding failed; {AGAIN}",
+        ("error", "kill", "delay"),
+    ),
+    Case(
+        "F19",
+        "pods.annotate.after",
+        "patched, the answer lost",
+        f"binding failed; {AGAIN}",
+        ("error", "kill"),
+    ),
+    Case(
+        "F39",
+        "lock.acquire.before",
+        "before the node's lock",
+        f"binding failed; {AGAIN}",
+        ("error", "kill", "delay"),
+    ),
+    Case(
+        "F39",
+        "lock.acquire.after",
+        "the lock is held, the holder is gone",
+        "who waits asks the ledger whether the holder still needs it",
+        ("error", "kill", "delay"),
+        (),
+        (("delay", "delay:2*2"),),
+    ),
+    Case(
+        "F39",
+        "lock.release.before",
+        "the lock's release",
+        "who waits frees it, or it expires",
+        ("error", "kill", "duplicate", "lose"),
+    ),
+    Case(
+        "F40",
+        "grants.granted.before",
+        "the grant's way to the node",
+        "the agent asks for the snapshot, then reads the signed annotation",
+        ("error", "kill", "delay", "duplicate", "reorder", "lose"),
+    ),
+    Case(
+        "F40",
+        "grants.granted.after",
+        "the grant was told, the answer lost",
+        REPEATED,
+        ("error", "kill"),
+    ),
+    Case(
+        "F15",
+        "pods.bind.before",
+        "before the binding",
+        f"binding failed; {AGAIN}",
+        ("error", "kill", "delay"),
+        (),
+        (("delay", "delay:2*2"),),
+    ),
+    Case(
+        "F15",
+        "pods.bind.after",
+        "bound, the answer lost",
+        "the pod is read back and the row follows",
+        ("error", "kill", "delay"),
+        ("kill",),
+        (("delay", "delay:2*2"),),
+    ),
+    Case(
+        "F40",
+        "bus.publish.before",
+        "a message to the nodes",
+        "the agent asks for the snapshot",
+        ("error", "delay", "duplicate", "reorder", "lose"),
+        ("lose",),
+        (("error", "error*3"), ("delay", "delay:1*6"), ("duplicate", "twice*9")),
+    ),
+    Case(
+        "F40",
+        "bus.publish.after",
+        "a message to the nodes, its receipt lost",
+        REPEATED,
+        ("error", "kill"),
+        (),
+        (("error", "error*3"),),
+    ),
+    Case(
+        "F40",
+        "bus.publish_all.before",
+        "facts from the outbox",
+        "views are compared with the ledger every 15 s; refusals are checked against it",
+        ("error", "kill", "delay", "duplicate", "lose"),
+        ("duplicate",),
+        (("duplicate", "twice*9"), ("lose", "lose*6")),
+    ),
+    Case(
+        "F40",
+        "bus.publish_all.after",
+        "facts from the outbox, the receipt lost",
+        "told once more under the same id",
+        ("error", "kill"),
+    ),
+    Case(
+        "F26",
+        "node_files.write_limits.before",
+        "the agent, before the limits file",
+        "the kubelet fails that pod for good; its slice comes back",
+        ("kill", "delay"),
+    ),
+    Case(
+        "F26",
+        "node_files.write_limits.after",
+        "the agent, after the limits file",
+        "the kubelet fails that pod for good; its slice comes back",
+        ("kill",),
+        ("kill",),
+    ),
+    Case(
+        "F26",
+        "node_state.save.before",
+        "the agent, before its state is on disk",
+        "the kubelet fails that pod for good; its slice comes back",
+        ("kill", "delay"),
+    ),
+    Case(
+        "F26",
+        "node_state.save.after",
+        "the agent, after its state is on disk",
+        "the report is sent by the next agent",
+        ("kill",),
+    ),
+    Case(
+        "F40",
+        "node_bus.publish.before",
+        "the node's reports",
+        "reports wait on disk; a started container is seen in the pod watch too",
+        ("error", "kill", "duplicate", "delay", "reorder", "lose"),
+        (),
+        (
+            ("error", "error*4"),
+            ("duplicate", "twice*6"),
+            ("delay", "delay:1*4"),
+            ("reorder", "late:1*6"),
+            ("lose", "lose*6"),
+        ),
+    ),
+    Case(
+        "F40",
+        "node_bus.publish.after",
+        "the node's reports, the receipt lost",
+        REPEATED,
+        ("error", "kill"),
+        (),
+        (("error", "error*4"),),
+    ),
+    Case(
+        "F24",
+        "node_books.holdings.before",
+        "the agent reads the kubelet's books",
+        "the container waits for the check; it never starts unchecked",
+        ("error", "delay"),
+    ),
+)

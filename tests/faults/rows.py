@@ -1,0 +1,124 @@
+"""The rows of docs/reliability.md: each case of this folder is one, with what it measured.
+
+A case says its row with `@pytest.mark.row(point=..., fault=..., kind=..., answer=..., promise=...)`
+on the function, on the parameter, or in parts on both. The page's table is between two markers;
+`make test-faults ARGS=--update-page` writes it, and `tests/unit/test_reliability_page.py` says when
+it is not of the cases that there are.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import pytest
+
+PAGE = Path(__file__).parents[2] / "docs" / "reliability.md"
+BEGIN, END = "<!-- rows: begin -->", "<!-- rows: end -->"
+HEAD = (
+    "| Point | Fault | Kind | What happens | Promise | Recovered, s | Real, s | Reproduce |",
+    "|---|---|---|---|---|---|---|---|",
+)
+KINDS = ("kill", "error", "delay", "duplicate", "reorder", "lose")
+NOT_RUN = "-"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """One fault at one point."""
+
+    name: str
+    """What `-k` selects, for example `F8-store.reserve.after-kill`."""
+    point: str
+    """The survey's number (F1 .. F45), several with spaces between; S1: none of them, a promise."""
+    fault: str
+    kind: str
+    answer: str
+    """What the system does."""
+    promise: str
+    """Of architecture section 6."""
+
+    def line(self, figures: Mapping[str, str]) -> str:
+        """The table's line; `figures` are seconds by kind of cluster."""
+        cells = (
+            self.point,
+            self.fault,
+            self.kind,
+            self.answer,
+            self.promise,
+            figures.get("emulator", NOT_RUN),
+            figures.get("real", NOT_RUN),
+            f'`make test-faults ARGS="-k {self.name}"`',
+        )
+        return f"| {' | '.join(cells)} |"
+
+
+def row_of(item: pytest.Item) -> Row:
+    """The row that the case's marks tell; the mark that is closest to the case wins.
+
+    Raises: pytest.UsageError when one does not say all.
+    """
+    told: dict[str, str] = {}
+    for mark in item.iter_markers("row"):
+        told = {**mark.kwargs, **told}
+    missing = {"point", "fault", "kind", "answer", "promise"} - told.keys()
+    if missing:
+        raise pytest.UsageError(f"{item.nodeid}: its row does not say {', '.join(sorted(missing))}")
+    if told["kind"] not in KINDS:
+        raise pytest.UsageError(f"{item.nodeid}: kind {told['kind']}: one of {KINDS} is wanted")
+    inner = item.name.partition("[")[2].removesuffix("]")
+    return Row(name=inner if "-" in inner else item.name, **told)
+
+
+def collected() -> list[Row]:
+    """The rows of all cases that there are, from a collection in a process of its own."""
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "rows.json"
+        words = ["-q", "--collect-only", "--slow", "-p", "no:cacheprovider", "--rows", str(file)]
+        done = subprocess.run(
+            [sys.executable, "-m", "pytest", *words, str(Path(__file__).parent)],
+            cwd=PAGE.parents[1],
+            capture_output=True,
+            text=True,
+            timeout=300,
+            check=False,
+        )
+        assert done.returncode == 0, done.stdout
+        return from_json(file.read_text())
+
+
+def to_json(rows: Iterable[Row]) -> str:
+    """For whoever collects the cases without running them."""
+    return json.dumps([asdict(row) for row in rows])
+
+
+def from_json(text: str) -> list[Row]:
+    """The inverse."""
+    return [Row(**fields) for fields in json.loads(text)]
+
+
+def figures_of(page: str) -> dict[str, dict[str, str]]:
+    """The seconds that the page has, by the row's name and the kind of cluster."""
+    found = {}
+    for line in _table(page).splitlines()[len(HEAD) :]:
+        cells = [cell.strip() for cell in line.strip("|").split(" | ")]
+        name = cells[-1].rpartition("-k ")[2].rstrip('`" ')
+        found[name] = {"emulator": cells[5], "real": cells[6]}
+    return found
+
+
+def with_rows(page: str, rows: Iterable[Row], figures: Mapping[str, Mapping[str, str]]) -> str:
+    """The page with this table in it; what was not measured anew keeps its figures."""
+    known = figures_of(page)
+    lines = [row.line({**known.get(row.name, {}), **figures.get(row.name, {})}) for row in rows]
+    before, after = page.partition(BEGIN)[0], page.partition(END)[2]
+    return "\n".join((before + BEGIN, *HEAD, *lines, END + after))
+
+
+def _table(page: str) -> str:
+    return page.partition(BEGIN)[2].partition(END)[0].strip("\n")

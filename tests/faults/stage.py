@@ -1,0 +1,234 @@
+"""What every case does around its fault: pods come, the fault passes, everything is asked again.
+
+`Stage` remembers which slice each pod asked for. `settle` is promise L2: ledger = pods = nodes soon
+after the last fault. `check` is the invariant checker; it reads the ledger (S1, S2, S6), the API
+server, the kubelets' checkpoints with the agents' limits files, and what every container says of
+its card (S2, S3).
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Container, Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import httpx
+from hami_node_agent.adapters.kubelet import read_checkpoint
+
+from tests.e2e.system import MIB, Json, System, a_pod, slice_of, wait
+from tests.faults.clocks import Clocks
+from tests.faults.rows import Row
+
+SIZES_MIB = (1024, 2048, 3072, 4096)
+RECOVERED_S = 30.0
+"""Promise L2: after the last fault ledger = pods = node within this."""
+_UNTOLD = "SELECT count(*) FROM outbox WHERE published_at IS NULL"
+
+MEASURED: dict[str, tuple[float, str]] = {}
+"""Seconds until all was well again, and the line that says more, by the row's name."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Faulty:
+    """The system, and the file that makes its failpoints fail."""
+
+    system: System
+    file: Path
+    real: bool
+    """The API server and kube-scheduler are the real ones, and not ours to break."""
+    clocks: Clocks
+    row: Row | None = None
+    """Of the case that runs."""
+
+    def plan(self, *faults: str) -> None:
+        """Makes exactly these faults happen from now on."""
+        whole = self.file.with_suffix(".written")
+        whole.write_text("\n".join(faults))
+        whole.replace(self.file)
+
+
+@dataclass(slots=True)
+class Stage:
+    """The pods of one case."""
+
+    faulty: Faulty
+    prefix: str = "pod"
+    sizes_mib: dict[str, int] = field(default_factory=dict)
+    """What each pod asked for, by its name."""
+    may_refuse: int = 0
+    """So many pods may be refused by their kubelet for good (an agent died inside Allocate)."""
+    began_s: float = field(default_factory=time.monotonic)
+    _untouched: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def system(self) -> System:
+        """The system that the pods are in."""
+        return self.faulty.system
+
+    def come(
+        self,
+        count: int = len(SIZES_MIB),
+        *,
+        node: str = "",
+        timeout_s: float = 20.0,
+        backwards: bool = False,
+    ) -> None:
+        """Creates pods; a refusal or a lost connection is tried again, as a controller does.
+
+        `backwards`: the younger a pod, the earlier its name.
+        """
+        first = len(self.sizes_mib)
+        numbers = range(first, first + count)
+        for number in reversed(numbers) if backwards else numbers:
+            name, size_mib = f"{self.prefix}-{number}", SIZES_MIB[number % len(SIZES_MIB)]
+            pod = a_pod(name, slice_of(size_mib, 5), command=("vgpu-probe", "--no-launch"))
+            if node:
+                pod["spec"]["nodeSelector"] = {"kubernetes.io/hostname": node}
+                pod["spec"]["tolerations"] = [{"operator": "Exists"}]
+            self.sizes_mib[name] = size_mib
+            wait(lambda pod=pod: self._created(pod), f"{name} to be taken", timeout_s=timeout_s)
+
+    def _created(self, pod: Json) -> bool:
+        try:
+            answer = self.system.create(pod)
+        except httpx.TransportError:
+            return False
+        assert answer.status_code in (201, 409, 429) or answer.status_code >= 500, answer.text
+        # 409: the first attempt was taken, its answer was lost.
+        return answer.status_code in (201, 409)
+
+    def run_before(self, count: int, *, node: str = "") -> None:
+        """Pods that run before the fault and must not notice it."""
+        self.come(count, node=node)
+        self.settle()
+        for pod in self.mine():
+            self._untouched[pod["metadata"]["name"]] = pod["metadata"]["uid"]
+
+    def mine(self) -> list[Json]:
+        """This case's pods, as they are at the API server."""
+        return [p for p in self.system.pods() if p["metadata"]["name"] in self.sizes_mib]
+
+    def settled(self) -> bool:
+        """Whether every pod runs (or was refused for good), the ledger says the same, and every
+        change of it has been announced."""
+        return (
+            all(is_running(pod) or is_refused(pod) for pod in self.mine())
+            and len(self.mine()) == len(self.sizes_mib)
+            and self.system.converged() is None
+            and self.system.sql(_UNTOLD) == "0"
+        )
+
+    def settle(self, timeout_s: float = RECOVERED_S) -> float:
+        """Waits for that; returns how many seconds it took."""
+        began_s = time.monotonic()
+        wait(
+            quietly(self.settled),
+            "every pod to run, and the ledger to say so",
+            timeout_s=timeout_s,
+            why=lambda: f"{self.system.converged()} {phases(self.mine())}",
+        )
+        return time.monotonic() - began_s
+
+    def check(self, *, restarted: Container[str] = (), blind: Container[str] = ()) -> None:
+        """The invariant checker; every container must have said what it sees.
+
+        `restarted`: pods whose container the case ended. `blind`: pods whose card was taken away.
+        """
+        self.system.check_invariants()
+        refused = [pod["metadata"]["name"] for pod in self.mine() if is_refused(pod)]
+        assert len(refused) <= self.may_refuse, phases(self.mine())
+        for pod in self.mine():
+            name = pod["metadata"]["name"]
+            if name in refused or name in blind:
+                continue
+            lines = self.system.wait_for_log(pod, "cuda", "running")
+            seen = [line["total_bytes"] // MIB for line in lines if line["event"] == "device"]
+            wanted = self.sizes_mib[name]
+            assert set(seen) == {wanted}, f"{name} sees {seen} MiB, asked for {wanted}"
+        for name, uid in self._untouched.items():
+            pod = self.system.pod(name) or {}
+            assert pod.get("metadata", {}).get("uid") == uid, f"{name} is another pod now"
+            restarts = sum(status["restartCount"] for status in pod["status"]["containerStatuses"])
+            assert restarts == int(name in restarted), f"{name} was restarted {restarts} times"
+        check_node_files(self.system)
+
+    def report(self, recovered_s: float, *, more: str = "") -> None:
+        """Notes what the case's row and line show; `recovered_s` counts from the fault's end."""
+        row = self.faulty.row
+        assert row is not None
+        refused = sum(is_refused(pod) for pod in self.mine())
+        tail = f"; {refused} refused by the kubelet" if refused else ""
+        line = (
+            f"{row.point:4} {row.fault}, {row.kind} [{row.name}]: ran {since(self.began_s):.1f} s,"
+            f" recovered {recovered_s:.1f} s after the fault{tail}{'; ' if more else ''}{more}"
+        )
+        MEASURED[row.name] = (recovered_s, line)
+
+
+def check_node_files(system: System) -> None:
+    """The limits that each container mounts are what the ledger granted it (S2, S3)."""
+    rows = system.sql(
+        "SELECT a.pod_uid || '/' || x.container_name, a.node, x.device_uuid, x.memory_mib,"
+        " x.core_percent FROM allocation_devices x JOIN allocations a ON a.id = x.allocation_id"
+        " WHERE a.state = 'allocated' AND x.role = 'app' ORDER BY 1, 3"
+    ).splitlines()
+    granted: dict[tuple[str, str], set[str]] = {}
+    for row in rows:
+        container, node, uuid, memory_mib, core_percent = row.split("|")
+        line = f"device {uuid} memory_bytes {int(memory_mib) * MIB} core_percent {core_percent}"
+        granted.setdefault((node, container), set()).add(line)
+    found = {}
+    for node, container, folder in _answers(system):
+        text = (folder / "limits").read_text() if (folder / "limits").exists() else ""
+        lines = {line for line in text.splitlines() if line.startswith("device ")}
+        found[node, container] = lines
+    for key, lines in granted.items():
+        assert found.get(key) == lines, f"{key}: limits {found.get(key)}, granted {lines}"
+
+
+def _answers(system: System) -> Iterator[tuple[str, str, Path]]:
+    """(node, pod uid/container, its limits directory) as the kubelets keep our answers."""
+    for home in system.folder.glob("nodes/*"):
+        file = home / "kubelet" / "device-plugins" / "kubelet_internal_checkpoint"
+        for holding in read_checkpoint(file.read_bytes(), "nvidia.com/gpu"):
+            if holding.answer is not None:
+                folder = home / "agent" / "limits" / holding.answer.nonce
+                yield home.name, f"{holding.pod_uid}/{holding.container}", folder
+
+
+def is_running(pod: Json) -> bool:
+    """Whether the pod runs and all its containers with it."""
+    states = [status.get("state", {}) for status in pod["status"].get("containerStatuses") or []]
+    return pod["status"].get("phase") == "Running" and all("running" in state for state in states)
+
+
+def is_refused(pod: Json) -> bool:
+    """Whether the kubelet refused the pod for good."""
+    status = pod["status"]
+    return (status.get("phase"), status.get("reason")) == ("Failed", "UnexpectedAdmissionError")
+
+
+def phases(pods: Iterable[Json]) -> str:
+    """For the message of a failed wait."""
+    return json.dumps(
+        {p["metadata"]["name"]: p["status"] for p in pods if not is_running(p)}, default=str
+    )
+
+
+def quietly(check: Callable[[], bool]) -> Callable[[], bool]:
+    """The check, False while the API server or the ledger does not answer."""
+
+    def asked() -> bool:
+        try:
+            return check()
+        except (httpx.TransportError, AssertionError):
+            return False
+
+    return asked
+
+
+def since(moment_s: float) -> float:
+    """Seconds of the monotonic clock."""
+    return time.monotonic() - moment_s

@@ -1,0 +1,41 @@
+"""F14: a wall clock jumps; time that decides is the ledger's or monotonic."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from tests.faults.stage import Faulty, Stage, since
+
+pytestmark = [pytest.mark.faults, pytest.mark.row(promise="S1-S3 S6 L2")]
+
+JUMP_S = 600.0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seconds", [JUMP_S, -JUMP_S], ids=["forth", "back"])
+@pytest.mark.parametrize("who", ["hami-scheduler", "postgres", "node-0"])
+@pytest.mark.row(
+    point="F14",
+    fault="a wall clock jumps ten minutes, and back again",
+    kind="error",
+    answer="deadlines are the ledger's, leases end early at most; what ended early is made anew",
+    promise="S1-S3 S6 L1 L2",
+)
+def test_f14_clock_jump(faulty: Faulty, who: str, seconds: float) -> None:
+    stage = Stage(faulty)
+    stage.run_before(1)
+    stage.come(2)
+    faulty.clocks.jump(who, seconds)
+    stage.come(2)
+    jumped_s = time.monotonic()
+    stage.settle()
+    recovered_s = since(jumped_s)
+    stage.come(1)
+    faulty.clocks.all_right()
+    stage.come(2)
+    stage.settle()
+
+    stage.check()
+    stage.report(recovered_s)

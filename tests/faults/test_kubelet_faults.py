@@ -1,0 +1,235 @@
+"""F22-F25, F27, F32: the kubelet dies, asks in another order, twice, for strangers.
+
+The kubelet is ours here, whatever the API server; real ones are in `tests/e2e_node`.
+"""
+
+from __future__ import annotations
+
+import time
+
+import grpc
+import pytest
+
+from tests.e2e.system import MIB, System, a_pod, slice_of, wait
+from tests.faults.node import (
+    KUBELET,
+    NODE,
+    allocate,
+    home,
+    ids_in_checkpoint,
+    restart_container,
+    statuses,
+    taint,
+)
+from tests.faults.processes import kill, stopped, wait_until_back
+from tests.faults.stage import Faulty, Stage, since
+
+pytestmark = pytest.mark.faults
+
+SILENT_S = 3.0
+"""How long a stopped process says nothing."""
+REFUSED_S = 10.0
+"""Allocate waits 2 s for a grant and asks the snapshot before it says no."""
+
+
+@pytest.mark.slow
+@pytest.mark.row(
+    point="F22",
+    fault="the kubelet",
+    answer="running pods are untouched; the agent registers again, then pods come",
+    promise="S2 S3 L2",
+)
+@pytest.mark.parametrize(
+    "action",
+    [
+        pytest.param("kill", marks=pytest.mark.row(kind="kill")),
+        pytest.param("delay", marks=pytest.mark.row(kind="delay")),
+    ],
+)
+def test_f22_kubelet(faulty: Faulty, action: str) -> None:
+    """It dies, or says nothing for seconds, while one pod runs and others come."""
+    system = faulty.system
+    stage = Stage(faulty)
+    stage.run_before(1, node=NODE)
+
+    if action == "kill":
+        stage.come(1, node=NODE)
+        old_pid = kill(system, KUBELET, alone=True)
+        stage.come(2, node=NODE)
+        wait_until_back(system, KUBELET, old_pid)
+    else:
+        with stopped(system, KUBELET):
+            stage.come(3, node=NODE)
+            time.sleep(SILENT_S)
+    back_s = time.monotonic()
+    stage.settle()
+
+    stage.check()
+    stage.report(since(back_s))
+
+
+@pytest.mark.slow
+@pytest.mark.row(
+    point="F23",
+    fault="Allocate in another order than bound (locks flushed)",
+    kind="reorder",
+    answer="PreStartContainer rewrites the limits to the true owner's",
+    promise="S2 S3",
+)
+def test_f23_allocate_in_another_order_than_bound(faulty: Faulty) -> None:
+    """Without locks four pods are bound before any Allocate, neither by age nor by name."""
+    system = faulty.system
+    stage = Stage(faulty)
+    stage.run_before(1, node=NODE)
+    redis = system.redis()
+    waits = a_pod("waits", slice_of(5120, 5), command=("vgpu-probe", "--no-launch"))
+    waits["spec"]["nodeSelector"] = {"kubernetes.io/hostname": NODE}
+    taint(system, {"key": "late", "effect": "NoSchedule"})
+    assert system.create(waits).status_code == 201
+    with stopped(system, KUBELET):
+        stage.come(3, node=NODE, backwards=True)
+        wait(lambda: redis.flushall() and len(_bound(system)) == 4, "three to be bound")
+        # The oldest pod is bound last: it tolerates no taint, the others do.
+        taint(system)
+        wait(lambda: redis.flushall() and len(_bound(system)) == 5, "the oldest to be bound")
+    back_s = time.monotonic()
+    stage.settle()
+
+    oldest = system.wait_for_phase("waits", "Running")
+    lines = system.wait_for_log(oldest, "cuda", "running")
+    assert {line["total_bytes"] // MIB for line in lines if line["event"] == "device"} == {5120}
+    stage.check()
+    stage.report(since(back_s))
+
+
+@pytest.mark.row(
+    point="F24",
+    fault="Allocate called twice for the same ids",
+    kind="duplicate",
+    answer="the same answer, nothing changed",
+    promise="S2",
+)
+def test_f24_allocate_called_twice(faulty: Faulty) -> None:
+    """The kubelet forgot our answer and asks again for the same ids."""
+    system = faulty.system
+    stage = Stage(faulty)
+    stage.come(1, node=NODE)
+    stage.settle()
+    ids = ids_in_checkpoint(system)
+
+    began_s = time.monotonic()
+    first, again = allocate(system, ids), allocate(system, ids)
+
+    assert first == again
+    assert {response.envs["NVIDIA_VISIBLE_DEVICES"] for response in again.container_responses} == {
+        system.sql(
+            "SELECT device_uuid FROM allocation_devices x JOIN allocations a"
+            " ON a.id = x.allocation_id WHERE a.ended_at IS NULL"
+        )
+    }
+    stage.check()
+    stage.report(since(began_s))
+
+
+@pytest.mark.slow
+@pytest.mark.row(
+    point="F25",
+    fault="Allocate for ids without a grant; a pod put on the node past the scheduler",
+    kind="error",
+    answer="refused with the reason; no allocation is made",
+    promise="S3 S5",
+)
+def test_f25_allocate_for_a_pod_that_nobody_knows(faulty: Faulty) -> None:
+    """Ids that no grant explains, and a pod that was put on the node past the scheduler."""
+    system = faulty.system
+    stage = Stage(faulty)
+    stage.run_before(1, node=NODE)
+    held = ids_in_checkpoint(system)
+    rows = system.sql("SELECT count(*) FROM allocations")
+    stranger = next(f"{i.rpartition('-')[0]}-9" for i in held)
+
+    began_s = time.monotonic()
+    with pytest.raises(grpc.RpcError) as refused:
+        allocate(system, [stranger])
+    assert since(began_s) < REFUSED_S
+    assert "grant" in str(refused.value.details())  # type: ignore[attr-defined]
+
+    pod = a_pod("bypass", slice_of(1024, 5), command=("vgpu-probe", "--no-launch"))
+    pod["spec"]["nodeName"] = NODE
+    answer = system.create(pod)
+    assert (answer.status_code, "node assigned" in answer.text) == (403, True)
+    assert system.sql("SELECT count(*) FROM allocations") == rows
+    stage.check()
+    stage.report(since(began_s), more="refused, no allocation made")
+
+
+@pytest.mark.slow
+@pytest.mark.row(
+    point="F27",
+    fault="the plugin's socket is removed",
+    kind="error",
+    answer="served and registered anew",
+    promise="L2",
+)
+def test_f27_plugin_socket_removed(faulty: Faulty) -> None:
+    """Somebody cleans the kubelet's directory; the agent serves and registers anew."""
+    system = faulty.system
+    stage = Stage(faulty)
+    stage.run_before(1, node=NODE)
+    socket = home(system) / "kubelet" / "device-plugins" / "nvidia-gpu.sock"
+
+    socket.unlink()
+    removed_s = time.monotonic()
+    stage.come(3, node=NODE)
+    stage.settle()
+
+    assert socket.exists()
+    stage.check()
+    stage.report(since(removed_s))
+
+
+@pytest.mark.slow
+@pytest.mark.row(
+    point="F32",
+    fault="a container's restart, and an init container",
+    kind="error",
+    answer="checked before every start",
+    promise="S2 S3",
+)
+def test_f32_container_restart_and_init_container(faulty: Faulty) -> None:
+    """Each start is checked anew: init, app, and the app's second run."""
+    system = faulty.system
+    stage = Stage(faulty)
+    stage.run_before(1, node=NODE)
+    pod = a_pod(
+        "again",
+        slice_of(2048, 5),
+        command=("vgpu-probe", "--no-launch"),
+        init=slice_of(1024, 5),
+    )
+    pod["spec"]["nodeSelector"] = {"kubernetes.io/hostname": NODE}
+    system.run(pod)
+
+    killed_s = time.monotonic()
+    restart_container(system, "again")
+    stage.settle()
+    recovered_s = since(killed_s)
+
+    found = system.pod("again")
+    assert found is not None
+    for container, size_mib in (("init", 1024), ("cuda", 2048)):
+        event = "finished" if container == "init" else "running"
+        lines = (
+            system.log(found, container)
+            if container == "init"
+            else system.wait_for_log(found, container, event)
+        )
+        seen = {line["total_bytes"] // MIB for line in lines if line["event"] == "device"}
+        assert seen == {size_mib}
+    assert [status["restartCount"] for status in statuses(found)] == [1]
+    stage.check()
+    stage.report(recovered_s)
+
+
+def _bound(system: System) -> list[str]:
+    return [p["metadata"]["name"] for p in system.pods() if p["spec"].get("nodeName")]

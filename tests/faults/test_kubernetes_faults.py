@@ -1,0 +1,344 @@
+"""F12, F16-F20: the API server refuses, loses answers, ends watches; pods and nodes go half-way."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from tests.e2e.system import Json, System, a_pod, wait
+from tests.faults.api_proxy import ApiProxy, proxied
+from tests.faults.processes import kill, stopped, wait_until_back
+from tests.faults.stage import Faulty, Stage
+
+pytestmark = pytest.mark.faults
+
+STRATEGIC = {"Content-Type": "application/strategic-merge-patch+json"}
+NODE = "node-0"
+
+
+@pytest.fixture(scope="module")
+def proxy(faulty_cluster: Faulty) -> Iterator[ApiProxy]:
+    """Between the API server and our services, for this module's cases that ask for it."""
+    services = ("scheduler", "node-agent-node-0", "node-agent-node-1")
+    with proxied(faulty_cluster.system, services) as made:
+        yield made
+
+
+@pytest.mark.slow
+@pytest.mark.row(
+    point="F19",
+    fault="the API server refuses every second request",
+    kind="error",
+    answer="tried again with pauses; 429's Retry-After is heeded",
+    promise="S1-S3 S6 L2",
+)
+@pytest.mark.parametrize("status", [429, 500, 503])
+def test_f19_an_api_server_that_refuses_every_second_request(
+    faulty: Faulty, proxy: ApiProxy, status: int
+) -> None:
+    stage = Stage(faulty)
+    refused_before = proxy.refused
+    proxy.status = status
+
+    stage.come(6)
+    time.sleep(4.0)
+    proxy.status = 0
+    recovered_s = stage.settle()
+
+    refused = proxy.refused - refused_before
+    assert refused > 0
+    stage.check()
+    stage.report(
+        recovered_s,
+        more=f"{refused} requests refused",
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.row(
+    point="F15 F19",
+    fault="the API server carries writes out and loses the answers",
+    kind="error",
+    answer="what was written is read back; nothing is done twice",
+    promise="S1-S3 S6 L2",
+)
+def test_f15_f19_writes_whose_answers_are_lost(faulty: Faulty, proxy: ApiProxy) -> None:
+    stage = Stage(faulty)
+    proxy.lose_answers = True
+
+    stage.come(6)
+    time.sleep(4.0)
+    proxy.lose_answers = False
+    recovered_s = stage.settle()
+
+    assert proxy.lost > 0
+    stage.check()
+    stage.report(
+        recovered_s,
+        more=f"{proxy.lost} answers lost",
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.row(
+    point="F20",
+    fault="watches end with 410 (compaction)",
+    kind="error",
+    answer="listed anew; what was missed is compared",
+    promise="L2",
+)
+def test_f20_watches_that_end_with_410(faulty: Faulty, proxy: ApiProxy) -> None:
+    stage = Stage(faulty)
+    stage.come(2)
+    stage.settle()
+    expired_before = proxy.expired
+
+    for _ in range(4):
+        proxy.expire_watches()
+        stage.come(1)
+        time.sleep(0.2)
+    recovered_s = stage.settle()
+
+    assert proxy.expired > expired_before
+    stage.check()
+    stage.report(
+        recovered_s,
+        more=f"{proxy.expired - expired_before} watches ended",
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.row(
+    point="F12",
+    fault="the API server a second late, so views are old",
+    kind="delay",
+    answer="the ledger decides, not the view",
+    promise="S1 S2 L2",
+)
+def test_f12_a_view_that_is_seconds_old_grants_nothing_twice(
+    faulty: Faulty, proxy: ApiProxy
+) -> None:
+    """The API server answers our services a second late; the ledger decides all the same."""
+    stage = Stage(faulty)
+    proxy.delay_s = 1.0
+
+    stage.come(6)
+    time.sleep(4.0)
+    proxy.delay_s = 0.0
+    recovered_s = stage.settle()
+
+    stage.check()
+    stage.report(recovered_s)
+
+
+@pytest.mark.row(
+    point="F16",
+    fault="the pod is deleted between reserve and bind",
+    kind="error",
+    answer="its slice is free at once",
+    promise="S3 L1",
+)
+def test_f16_a_pod_that_is_deleted_between_reserve_and_bind(faulty: Faulty) -> None:
+    system = faulty.system
+    stage = Stage(faulty)
+    faulty.plan("pods.annotate.before=delay:1.5*1")
+    stage.come(1)
+    wait(lambda: _states(system) == ["binding"], "the reservation to be in binding")
+
+    system.delete("pod-0")
+    deleted_s = time.monotonic()
+    wait(lambda: not _states(system), "the slice to be free")
+    freed_s = time.monotonic() - deleted_s
+    stage.sizes_mib.clear()
+    faulty.plan()
+
+    stage.check()
+    stage.report(freed_s)
+
+
+@pytest.mark.slow
+@pytest.mark.row(
+    point="F17",
+    fault="somebody else binds the pod to another node",
+    kind="error",
+    answer="the grant is given back; the pod does not start there",
+    promise="S3 L1",
+)
+def test_f17_a_pod_that_somebody_else_binds_elsewhere(faulty: Faulty) -> None:
+    system = faulty.system
+    stage = Stage(faulty)
+    faulty.plan("pods.annotate.before=delay:1.5*1")
+    stage.come(1)
+    wait(lambda: _states(system) == ["binding"], "the reservation to be in binding")
+    reserved = system.sql("SELECT node FROM allocations WHERE ended_at IS NULL")
+    other = "node-1" if reserved == "node-0" else "node-0"
+
+    binding = {
+        "apiVersion": "v1",
+        "kind": "Binding",
+        "metadata": {"name": "pod-0"},
+        "target": {"apiVersion": "v1", "kind": "Node", "name": other},
+    }
+    answer = system.api.post("/api/v1/namespaces/default/pods/pod-0/binding", json=binding)
+    assert answer.status_code == 201, answer.text
+    bound_s = time.monotonic()
+    wait(lambda: not _states(system), "the grant on the wrong node to be given back")
+    freed_s = time.monotonic() - bound_s
+    faulty.plan()
+
+    pod = system.pod("pod-0")
+    assert pod is not None
+    # Without a grant it may not start, on the node of the other scheduler either (S3).
+    wait(lambda: not _runs(system, "pod-0"), "the pod not to run")
+    stage.sizes_mib.clear()
+    system.delete("pod-0")
+    stage.check()
+    stage.report(freed_s)
+
+
+@pytest.mark.slow
+@pytest.mark.row(
+    point="F18",
+    fault="the node is cordoned half-way",
+    kind="error",
+    answer="who is bound runs, nobody new comes",
+    promise="S1 L2",
+)
+def test_f18_a_node_that_is_cordoned_half_way(faulty: Faulty) -> None:
+    system = faulty.system
+    stage = Stage(faulty)
+    stage.run_before(2)
+    try:
+        stage.come(2)
+        _cordon(system, NODE, True)
+        cordoned_s = time.monotonic()
+        stage.settle()
+        known = set(_names_on(system, NODE))
+        stage.come(4)
+        stage.settle()
+        late = set(_names_on(system, NODE)) - known
+        assert not late, f"placed on the cordoned node: {late}"
+        recovered_s = time.monotonic() - cordoned_s
+    finally:
+        _cordon(system, NODE, False)
+    stage.check()
+    stage.report(recovered_s)
+
+
+@pytest.mark.slow
+@pytest.mark.emulator_only
+@pytest.mark.row(
+    point="F18",
+    fault="the node is deleted while its pods run, then comes back",
+    kind="error",
+    answer="slices end as `released_unconfirmed`; the node is filled again",
+    promise="S1 L1 L2",
+)
+def test_f18_a_node_that_is_deleted_while_its_pods_run(faulty: Faulty) -> None:
+    system = faulty.system
+    stage = Stage(faulty)
+    stage.come(2, node=NODE)
+    stage.settle()
+    uids = [f"'{pod['metadata']['uid']}'" for pod in stage.mine()]
+
+    # The machine is gone for good: kubelet and agent silent, then the objects.
+    with stopped(system, f"kubelet-{NODE}"), stopped(system, f"node-agent-{NODE}"):
+        for name in stage.sizes_mib:
+            system.force_delete(name)
+        assert system.api.delete(f"/api/v1/nodes/{NODE}").status_code == 200
+        deleted_s = time.monotonic()
+        wait(lambda: not _states(system), "the slices of the lost node to be given back")
+        freed_s = time.monotonic() - deleted_s
+        ends = system.sql(
+            f"SELECT DISTINCT state FROM allocations WHERE pod_uid IN ({', '.join(uids)})"
+        )
+        assert ends == "released_unconfirmed"
+    stage.sizes_mib.clear()
+    # The kubelet registers the node again, as a machine that came back does.
+    pids = {name: kill(system, name) for name in (f"kubelet-{NODE}", f"node-agent-{NODE}")}
+    for name, pid in pids.items():
+        wait_until_back(system, name, pid)
+    back = Stage(faulty, prefix="back")
+    back.come(2, node=NODE)
+    back.settle()
+    back.check()
+    stage.report(freed_s)
+
+
+@pytest.mark.slow
+@pytest.mark.emulator_only
+@pytest.mark.row(
+    point="F21",
+    fault="kube-scheduler stops in the middle of binding and goes on late",
+    kind="delay",
+    answer="its late calls meet the row as it is",
+    promise="S1-S3 L2",
+)
+def test_f21_a_zombie_kube_scheduler_that_binds_late(faulty: Faulty) -> None:
+    """The loop is stopped with pods reserved, and goes on when others think it dead."""
+    system = faulty.system
+    stage = Stage(faulty)
+    faulty.plan("lock.acquire.before=delay:1*4")
+    stage.come(4)
+    wait(lambda: _states(system) != [], "a reservation")
+    with stopped(system, "kube-scheduler"):
+        time.sleep(3.0)
+    faulty.plan()
+    recovered_s = stage.settle()
+    stage.check()
+    stage.report(recovered_s)
+
+
+@pytest.mark.slow
+@pytest.mark.row(
+    point="F11",
+    fault="two pods for the last card",
+    kind="duplicate",
+    answer="one gets it; the other is told why and is tried when the card is free",
+    promise="S1 L3",
+)
+def test_f11_two_pods_for_the_last_slot(faulty: Faulty) -> None:
+    system = faulty.system
+    # Eight cards: seven whole ones are taken, two pods want the one that is left.
+    whole = {"nvidia.com/gpu": 1}
+    holders = [a_pod(f"holder-{n}", whole, command=("vgpu-probe", "--no-launch")) for n in range(7)]
+    system.run(*holders)
+    for name in ("one", "two"):
+        pod = a_pod(name, whole, command=("vgpu-probe", "--no-launch"))
+        assert system.create(pod).status_code == 201
+    began_s = time.monotonic()
+
+    wait(lambda: sum(_runs(system, name) for name in ("one", "two")) == 1, "one of them to run")
+    stage = Stage(faulty)
+    [loser] = [name for name in ("one", "two") if not _runs(system, name)]
+    assert system.wait_for_reason(loser)
+    assert system.sql("SELECT max(used_slots), sum(used_slots) FROM devices") == "1|8"
+    system.delete("holder-0")
+    freed_s = time.monotonic()
+    wait(lambda: _runs(system, loser), "the other to get what became free")
+    stage.check()
+    stage.report(
+        time.monotonic() - freed_s,
+        more=f"first after {freed_s - began_s:.1f} s",
+    )
+
+
+def _states(system: System) -> list[str]:
+    return system.sql("SELECT state FROM allocations WHERE ended_at IS NULL").split()
+
+
+def _runs(system: System, name: str) -> bool:
+    statuses = (system.pod(name) or {"status": {}})["status"].get("containerStatuses") or []
+    return any("running" in status.get("state", {}) for status in statuses)
+
+
+def _names_on(system: System, node: str) -> list[str]:
+    return [p["metadata"]["name"] for p in system.pods() if p["spec"].get("nodeName") == node]
+
+
+def _cordon(system: System, node: str, wanted: bool) -> None:
+    body: Json = {"spec": {"unschedulable": wanted}}
+    answer = system.api.patch(f"/api/v1/nodes/{node}", json=body, headers=STRATEGIC)
+    assert answer.status_code == 200, answer.text

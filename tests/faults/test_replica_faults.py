@@ -1,0 +1,214 @@
+"""F10, F37, F39, F42: a second scheduler beside the first one, asked as kube-scheduler asks."""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import httpx
+import pytest
+
+from tests.e2e.system import Json, wait
+from tests.faults.node import (
+    NODE,
+)
+from tests.faults.processes import paused, replica, stopped
+from tests.faults.stage import Faulty, Stage, since
+
+pytestmark = [pytest.mark.faults, pytest.mark.row(promise="S1-S3 S6 L2")]
+
+LOCK_S = 2.0
+"""Of the replica whose lock shall expire."""
+
+
+@pytest.mark.emulator_only
+@pytest.mark.row(
+    point="F10",
+    fault="two replicas filter and bind the same pods at the same time",
+    kind="duplicate",
+    answer="one reservation each; the other replica keeps it, or takes the binding over",
+)
+@pytest.mark.slow
+def test_f10_two_replicas_decide_the_same_pods(faulty: Faulty, tmp_path: Path) -> None:
+    system = faulty.system
+    stage = Stage(faulty)
+    with replica(system, tmp_path) as (url, _), stopped(system, "kube-scheduler"):
+        stage.come(5)
+        urls = (system.scheduler_url, url)
+        with ThreadPoolExecutor(16) as threads:
+            pods = stage.mine()
+            answers = [[threads.submit(_filter, each, pod) for each in urls] for pod in pods]
+            nodes = [{answer.result() for answer in both} for both in answers]
+            held = system.sql("SELECT count(*) FROM allocations WHERE ended_at IS NULL")
+            assert held == "5"
+            assert all(len(each) == 1 for each in nodes), nodes
+            decided_s = time.monotonic()
+            bound = [
+                threads.submit(_bind, each, pod, next(iter(node)))
+                for pod, node in zip(pods, nodes, strict=True)
+                for each in urls
+            ]
+            errors = [answer.result() for answer in bound]
+        stage.settle()
+    stage.check()
+    stage.report(since(decided_s), more=f"{sum(map(bool, errors))} of 10 bindings gave way")
+
+
+@pytest.mark.slow
+@pytest.mark.emulator_only
+@pytest.mark.row(
+    point="F37",
+    fault="a replica's pool of one connection is held by slow commits",
+    kind="delay",
+    answer="who gets none in time is told so and tries again",
+)
+def test_f37_pool_exhausted(faulty: Faulty, tmp_path: Path) -> None:
+    system = faulty.system
+    stage = Stage(faulty)
+    plan = tmp_path / "faults"
+    small = {"HAMI_POSTGRES_POOL_MAX": "1", "HAMI_FAILPOINTS_FILE": str(plan)}
+    with replica(system, tmp_path, **small) as (url, _), stopped(system, "kube-scheduler"):
+        stage.come(6)
+        plan.write_text("postgres.commit=delay:4")
+        with ThreadPoolExecutor(6) as threads:
+            errors = [answer.error for answer in threads.map(lambda p: _ask(url, p), stage.mine())]
+    exhausted = [error for error in errors if "Postgres is not available" in error]
+    assert exhausted, errors
+    free_s = time.monotonic()
+    stage.settle()
+
+    stage.check()
+    stage.report(since(free_s), more=f"{len(exhausted)} of 6 were told")
+
+
+@pytest.mark.emulator_only
+@pytest.mark.row(
+    point="F39",
+    fault="the lock's holder is stopped past its expiry, and binds then",
+    kind="delay",
+    answer="its late grant meets others in flight; each container starts with its own: 0 swaps",
+    promise="S1-S3 L1 L2",
+)
+def test_f39_holder_stopped_past_its_expiry(faulty: Faulty, tmp_path: Path) -> None:
+    system = faulty.system
+    redis = system.redis()
+    stage = Stage(faulty)
+    plan = tmp_path / "faults"
+    plan.write_text("lock.acquire.after=delay:0.5*1")
+    own = {"HAMI_SCHEDULER_LOCK_S": str(LOCK_S), "HAMI_FAILPOINTS_FILE": str(plan)}
+    with replica(system, tmp_path, **own) as (url, pid), ThreadPoolExecutor(1) as threads:
+        with stopped(system, "kube-scheduler"):
+            stage.come(1, node=NODE)
+            [late] = stage.mine()
+            assert _filter(url, late, NODE) == NODE
+            answer = threads.submit(_bind, url, late, NODE)
+            wait(lambda: redis.exists(f"hami:nodelock:{NODE}"), "the replica to hold the lock")
+            stopping = ExitStack()
+            stopping.enter_context(paused(pid))
+        with stopping:
+            wait(lambda: not redis.exists(f"hami:nodelock:{NODE}"), "the lock to expire")
+            stage.come(3, node=NODE)
+            wait(lambda: len(_with_node(stage)) >= 1, "others to be bound to the node")
+            stage.come(2, node=NODE)
+        continued_s = time.monotonic()
+        error = answer.result(timeout=40)
+        stage.settle()
+    stage.check()
+    stage.report(since(continued_s), more=f"the late binding: {error or 'bound'}")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "how",
+    [
+        pytest.param("refused", marks=pytest.mark.row(kind="error")),
+        pytest.param("silent", marks=pytest.mark.row(kind="delay")),
+    ],
+)
+@pytest.mark.row(
+    point="F42",
+    fault="the trace collector is away (connection refused, or never an answer)",
+    answer="spans are dropped; no decision waits",
+    promise="L4",
+)
+def test_f42_collector_away(faulty: Faulty, tmp_path: Path, how: str) -> None:
+    system = faulty.system
+    stage = Stage(faulty)
+    stage.come(1)
+    stage.settle()
+    pod = {**stage.mine()[0], "metadata": {**stage.mine()[0]["metadata"], "uid": "too-large"}}
+    pod["spec"]["containers"][0]["resources"]["limits"]["nvidia.com/gpumem"] = str(10**6)
+    with _silent_port(listens=how == "silent") as port:
+        endpoint = {"HAMI_TELEMETRY_OTLP_ENDPOINT": f"http://127.0.0.1:{port}"}
+        with replica(system, tmp_path, **endpoint) as (url, _):
+            with_s = _slowest(url, pod)
+    without_s = _slowest(system.scheduler_url, pod)
+
+    assert with_s < max(2 * without_s, 0.25), f"{with_s:.3f} s, normally {without_s:.3f} s"
+    stage.check()
+    stage.report(
+        0.0,
+        more=f"slowest of 15 decisions {with_s * 1000:.0f} ms, else {without_s * 1000:.0f} ms",
+    )
+
+
+class Answer:
+    """Of /filter."""
+
+    def __init__(self, body: Json) -> None:
+        self.nodes: list[str] = body["NodeNames"] or []
+        self.error: str = body["Error"]
+
+
+def _ask(url: str, pod: Json, *nodes: str) -> Answer:
+    names = list(nodes) or ["node-0", "node-1"]
+    answer = httpx.post(f"{url}/filter", json={"pod": pod, "nodenames": names}, timeout=40)
+    return Answer(answer.json())
+
+
+def _filter(url: str, pod: Json, *nodes: str) -> str:
+    """The node that was chosen; a lost race is asked again, as kube-scheduler does."""
+    for _ in range(5):
+        found = _ask(url, pod, *nodes)
+        if found.nodes:
+            return found.nodes[0]
+    raise AssertionError(found.error)
+
+
+def _bind(url: str, pod: Json, node: str) -> str:
+    metadata = pod["metadata"]
+    body = {
+        "podName": metadata["name"],
+        "podNamespace": metadata["namespace"],
+        "podUID": metadata["uid"],
+        "node": node,
+    }
+    return str(httpx.post(f"{url}/bind", json=body, timeout=60).json()["Error"])
+
+
+def _slowest(url: str, pod: Json) -> float:
+    """Seconds of the slowest of fifteen refusals."""
+    found = []
+    for _ in range(15):
+        began_s = time.monotonic()
+        assert not _ask(url, pod).nodes
+        found.append(since(began_s))
+    return max(found)
+
+
+def _with_node(stage: Stage) -> list[Json]:
+    return [pod for pod in stage.mine() if pod["spec"].get("nodeName")]
+
+
+@contextmanager
+def _silent_port(*, listens: bool) -> Iterator[int]:
+    """A port that takes connections and never answers, or one where nobody listens."""
+    with socket.socket() as server:
+        server.bind(("127.0.0.1", 0))
+        if listens:
+            server.listen(64)
+        yield server.getsockname()[1]

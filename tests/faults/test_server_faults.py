@@ -1,0 +1,288 @@
+"""F35-F38, F40-F43: Postgres, Redis, NATS, metrics, and the network between node and core.
+
+A server is killed (the supervisor starts it once more), or stopped: then it is there and says
+nothing, which is what a slow disk, a lost route and a paused machine look like.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+
+import asyncpg
+import pytest
+
+from tests.e2e.system import System, wait
+from tests.faults.node import (
+    NODE,
+)
+from tests.faults.processes import kill, programs_of, stopped, wait_until_back
+from tests.faults.stage import Faulty, Stage, is_running, since
+
+pytestmark = [pytest.mark.faults, pytest.mark.row(promise="S1-S3 S6 L2")]
+
+STOPPED_S = 5.0
+
+
+@pytest.mark.row(
+    point="F35",
+    fault="Postgres is killed under load and recovers its log",
+    kind="kill",
+    answer="a clear error meanwhile; what was committed is there, nothing else",
+    promise="S1-S3 S6 L2",
+)
+def test_f35_postgres_killed(faulty: Faulty) -> None:
+    stage = Stage(faulty)
+    stage.run_before(2)
+    stage.come(2)
+    old_pid = kill(faulty.system, "postgres")
+    stage.come(2)
+    wait_until_back(faulty.system, "postgres", old_pid)
+    back_s = time.monotonic()
+    stage.settle()
+
+    stage.check()
+    stage.report(since(back_s))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "server",
+    [
+        pytest.param(
+            "postgres",
+            marks=pytest.mark.row(
+                point="F36",
+                fault="Postgres says nothing for 5 s",
+                answer="decisions wait or fail with a clear error; running pods are untouched",
+            ),
+        ),
+        pytest.param(
+            "redis",
+            marks=pytest.mark.row(
+                point="F38",
+                fault="Redis says nothing for 5 s",
+                answer="locks are lease rows in Postgres meanwhile",
+            ),
+        ),
+    ],
+)
+@pytest.mark.row(kind="delay")
+def test_stopped_server(faulty: Faulty, server: str) -> None:
+    stage = Stage(faulty)
+    stage.run_before(1)
+    with stopped(faulty.system, server):
+        stage.come(4)
+        time.sleep(STOPPED_S)
+    continued_s = time.monotonic()
+    stage.settle()
+
+    stage.check()
+    stage.report(since(continued_s))
+
+
+@pytest.mark.slow
+@pytest.mark.row(
+    point="F37",
+    fault="Postgres has no connection left, and the scheduler is started into that",
+    kind="error",
+    answer="it is not ready and says why; it serves as soon as there is one",
+)
+def test_f37_no_connection_left(faulty: Faulty) -> None:
+    system = faulty.system
+    stage = Stage(faulty)
+    stage.run_before(1)
+    with _every_connection(system):
+        old_pid = kill(system, "scheduler")
+        stage.come(2)
+        time.sleep(2.0)
+        assert not any(is_running(pod) for pod in stage.mine()[1:])
+    free_s = time.monotonic()
+    wait_until_back(system, "scheduler", old_pid)
+    stage.settle()
+
+    stage.check()
+    stage.report(since(free_s))
+
+
+@pytest.mark.slow
+@pytest.mark.row(
+    point="F38",
+    fault="Redis loses all keys, again and again",
+    kind="lose",
+    answer="two pods may be between bind and Allocate; PreStartContainer checks each start",
+    promise="S1-S3 L2",
+)
+def test_f38_redis_flushed(faulty: Faulty) -> None:
+    redis = faulty.system.redis()
+    stage = Stage(faulty)
+    over = threading.Event()
+
+    def flush() -> None:
+        while not over.wait(0.02):
+            redis.flushall()
+
+    flushing = threading.Thread(target=flush)
+    flushing.start()
+    try:
+        stage.come(8)
+        time.sleep(1.0)
+    finally:
+        over.set()
+        flushing.join()
+    flushed_s = time.monotonic()
+    stage.settle()
+
+    stage.check()
+    stage.report(since(flushed_s))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "server",
+    [
+        pytest.param(
+            "redis",
+            marks=pytest.mark.row(
+                point="F38",
+                fault="Redis is killed under load and comes back empty",
+                answer="locks are lease rows in Postgres meanwhile",
+            ),
+        ),
+        pytest.param(
+            "nats",
+            marks=pytest.mark.row(
+                point="F40",
+                fault="NATS is killed under load",
+                answer="facts wait in the outbox, reports on the nodes' disks",
+            ),
+        ),
+        pytest.param(
+            "metrics",
+            marks=pytest.mark.row(
+                point="F42",
+                fault="the metrics service is killed under load",
+                answer="nobody waits for it; usage is kept on the bus",
+            ),
+        ),
+    ],
+)
+@pytest.mark.row(kind="kill")
+def test_killed_server(faulty: Faulty, server: str) -> None:
+    stage = Stage(faulty)
+    stage.run_before(1)
+    stage.come(3)
+    old_pid = kill(faulty.system, server)
+    stage.come(3)
+    wait_until_back(faulty.system, server, old_pid)
+    back_s = time.monotonic()
+    stage.settle()
+
+    stage.check()
+    stage.report(since(back_s))
+
+
+@pytest.mark.slow
+@pytest.mark.row(
+    point="F41",
+    fault="NATS says nothing while pods come",
+    kind="delay",
+    answer="pods are placed and run: agents read the signed grant of the annotation",
+    promise="S1-S3 S6 L1 L2",
+)
+def test_f41_pods_run_while_nats_is_silent(faulty: Faulty) -> None:
+    system = faulty.system
+    stage = Stage(faulty)
+    stage.run_before(1)
+    with stopped(system, "nats"):
+        stage.come(3)
+        silent_s = time.monotonic()
+        wait(
+            lambda: sum(map(is_running, stage.mine())) == 4,
+            "pods to run without the bus",
+            timeout_s=18,
+            why=lambda: str(stage.mine()),
+        )
+        ran_s = since(silent_s)
+    continued_s = time.monotonic()
+    stage.settle()
+
+    stage.check()
+    stage.report(since(continued_s), more=f"three pods ran within {ran_s:.1f} s without the bus")
+
+
+@pytest.mark.row(
+    point="F43",
+    fault="the node's agent and kubelet hear and say nothing for seconds",
+    kind="lose",
+    answer="its pods run on; new ones wait or go elsewhere",
+    promise="S1-S3 L2",
+)
+@pytest.mark.slow
+def test_f43_node_cut_off(faulty: Faulty) -> None:
+    system = faulty.system
+    stage = Stage(faulty)
+    stage.run_before(2)
+    with stopped(system, f"kubelet-{NODE}"), stopped(system, f"node-agent-{NODE}"):
+        stage.come(3)
+        time.sleep(STOPPED_S)
+    continued_s = time.monotonic()
+    stage.settle()
+
+    stage.check()
+    stage.report(since(continued_s))
+
+
+@pytest.mark.row(
+    point="F43",
+    fault="the node can't reach the API server, the bus or the ledger, and a container restarts",
+    kind="lose",
+    answer="the agent's own records are enough for the check before the start",
+    promise="S2 S3 L2",
+)
+@pytest.mark.slow
+@pytest.mark.emulator_only
+def test_f43_core_cut_off(faulty: Faulty) -> None:
+    system = faulty.system
+    stage = Stage(faulty)
+    stage.run_before(1, node=NODE)
+    [pod] = stage.mine()
+    before = set(programs_of(pod))
+    with ExitStack() as cut:
+        for server in ("apiserver", "nats", "postgres", "redis"):
+            cut.enter_context(stopped(system, server))
+        killed_s = time.monotonic()
+        for pid in before:
+            os.kill(pid, signal.SIGKILL)
+        wait(lambda: set(programs_of(pod)) - before, "the container to run again", timeout_s=15)
+        again_s = since(killed_s)
+    continued_s = time.monotonic()
+    stage.settle()
+
+    stage.check(restarted={"pod-0"})
+    stage.report(since(continued_s), more=f"ran again after {again_s:.1f} s, all alone")
+
+
+@contextmanager
+def _every_connection(system: System) -> Iterator[None]:
+    """Takes all that Postgres gives."""
+    dsn = str(system.described["postgres_dsn"])
+    with asyncio.Runner() as runner:
+        held = runner.run(_all_of(dsn))
+        yield
+        for connection in held:
+            connection.terminate()
+
+
+async def _all_of(dsn: str) -> list[asyncpg.Connection]:
+    held = []
+    while True:
+        try:
+            held.append(await asyncpg.connect(dsn))
+        except asyncpg.TooManyConnectionsError:
+            return held
