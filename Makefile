@@ -18,7 +18,7 @@ test-e2e: setup ## the end-to-end cases on a real control plane (KUBEBUILDER_ASS
 	@$(BIN)/pytest tests/e2e --cluster=real $(ARGS)
 test-node: setup ## the way of a pod on a real kubelet and containerd (KUBEBUILDER_ASSETS, root)
 	@$(BIN)/pytest tests/e2e_node $(ARGS)
-test-faults: setup ## every fault at every step of a pod's path, 100,000 simulated steps; prints what it measured
+test-faults: setup ## every fault of docs/reliability.md, races, outages under load, 100,000 simulated steps
 	@$(BIN)/pytest tests/faults tests/simulation --slow $(ARGS)
 test-model: setup ## engine against reference model, 10,000 random cases (other ones: ARGS=--model-seed=N)
 	@$(BIN)/pytest tests/unit/hamicommon/placement/test_engine_against_model.py --model-cases=10000 $(ARGS)

@@ -1,4 +1,4 @@
-"""F10, F37, F39, F42: a second scheduler beside the first one, asked as kube-scheduler asks."""
+"""F10, F39, F42: a second scheduler beside the first one, asked as kube-scheduler asks."""
 
 from __future__ import annotations
 
@@ -56,33 +56,6 @@ def test_f10_two_replicas_decide_the_same_pods(faulty: Faulty, tmp_path: Path) -
         stage.settle()
     stage.check()
     stage.report(since(decided_s), more=f"{sum(map(bool, errors))} of 10 bindings gave way")
-
-
-@pytest.mark.slow
-@pytest.mark.emulator_only
-@pytest.mark.row(
-    point="F37",
-    fault="a replica's pool of one connection is held by slow commits",
-    kind="delay",
-    answer="who gets none in time is told so and tries again",
-)
-def test_f37_pool_exhausted(faulty: Faulty, tmp_path: Path) -> None:
-    system = faulty.system
-    stage = Stage(faulty)
-    plan = tmp_path / "faults"
-    small = {"HAMI_POSTGRES_POOL_MAX": "1", "HAMI_FAILPOINTS_FILE": str(plan)}
-    with replica(system, tmp_path, **small) as (url, _), stopped(system, "kube-scheduler"):
-        stage.come(6)
-        plan.write_text("postgres.commit=delay:4")
-        with ThreadPoolExecutor(6) as threads:
-            errors = [answer.error for answer in threads.map(lambda p: _ask(url, p), stage.mine())]
-    exhausted = [error for error in errors if "Postgres is not available" in error]
-    assert exhausted, errors
-    free_s = time.monotonic()
-    stage.settle()
-
-    stage.check()
-    stage.report(since(free_s), more=f"{len(exhausted)} of 6 were told")
 
 
 @pytest.mark.emulator_only
