@@ -66,6 +66,9 @@ class Disk:
     def make_cache_dir(self, name: str) -> None:
         """See the port ContainerFiles."""
 
+    def keep_cache_dir(self, name: str) -> None:
+        """See the port ContainerFiles."""
+
     def remove_pod(self, cache_dirs: Iterable[str], nonces: Iterable[str]) -> None:
         """See sweeping.StrayFiles."""
         del cache_dirs

@@ -193,7 +193,8 @@ class BusConnection:
         with contextlib.suppress(InvalidRequest, Unavailable):
             reply = await respond(subject, data)
             if not answer.done():
-                answer.set_result(reply.model_dump_json().encode())
+                body = reply if isinstance(reply, bytes) else reply.model_dump_json().encode()
+                answer.set_result(body)
 
     async def serve(self, subject: str, queue: str, respond: Responder) -> None:
         """As Bus."""

@@ -26,6 +26,7 @@ from hamicommon.domain.allocations import AllocationState
 from hamicommon.testing.ledger import FakeLedger
 
 from tests.simulation.conftest import LINES
+from tests.simulation.model import Broken
 from tests.simulation.running import run
 from tests.simulation.scripts import scenario
 
@@ -134,4 +135,5 @@ def test_a_missing_guard_is_found(name: str) -> None:
                 break
             assert steps < MOST_STEPS, "nothing was found"
     LINES.append(f"found after {steps} steps: {name}: {played.error}")
+    assert isinstance(played.error, Broken), played.error
     assert str(played.error)[:2] in mutation.breaks
