@@ -168,7 +168,9 @@ class Agent:
         teller = InventoryTeller(
             cast(Any, cards), bus, node=node, agent_id=str(uuid4()), heartbeat_s=10.0
         )
-        readiness = ReadinessService(cast(Any, bus), cast(Any, self.plugin), node=node)
+        readiness = ReadinessService(
+            cast(Any, bus), cast(Any, self.plugin), node=node, reachable=lambda: True
+        )
         for loop in (
             pods.run(),
             feed.run(),
