@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from hami_scheduler.ports import Decision
-from hamicommon.db.ledger import Change, Draft, LockHolder, Step
+from hamicommon.db.ledger import Change, Draft, Entry, LockHolder, Step
 from hamicommon.domain.allocations import Allocation, ContainerGrant
 from hamicommon.domain.ids import AllocationId, GpuUuid, NodeName
 from hamicommon.events import event_subject
@@ -52,6 +52,12 @@ class SimLedger(Inventories):
         change = await super().advance(step)
         if change is not None:
             self._announce((change, old))
+        return change
+
+    async def enter(self, entry: Entry) -> Change:
+        """As FakeLedger, with the announcement."""
+        change = await super().enter(entry)
+        self._announce((change, None))
         return change
 
     async def move(

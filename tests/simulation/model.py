@@ -19,7 +19,7 @@ from hamicommon.domain.devices import GpuDevice
 
 LIVE = ("reserved", "binding", "bound", "allocated", "releasing")
 LEGAL = {
-    "": ("reserved",),
+    "": ("reserved", "bound", "allocated"),
     "reserved": ("binding", "released", "expired", "failed"),
     "binding": ("binding", "bound", "released", "expired", "failed"),
     "bound": ("bound", "allocated", "releasing", "released", "failed", "released_unconfirmed"),

@@ -22,7 +22,7 @@ from hami_scheduler.wiring import build
 from hamicommon import deviceconfig
 from hamicommon.db.ledger import LockHolder, QuotaAmounts
 from hamicommon.domain.ids import NodeName
-from hamicommon.grants import Grant, sign
+from hamicommon.grants import Grant, read_signed, sign
 from hamicommon.settings import NatsSettings, PostgresSettings, RedisSettings
 from hamicommon.vendors.registry import Vendors
 
@@ -125,6 +125,7 @@ class Replica:
             "grants": NatsGrantAnnouncer(cast(Any, bus)),
             "witness": NatsNodeWitness(cast(Any, bus)),
             "sign": signed,
+            "read_signed": lambda text: read_signed(text, KEY.public_key()),
             "bus": bus,
             "api": connection,
         }
