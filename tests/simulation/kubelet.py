@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -43,6 +44,8 @@ class _Entry:
 class _Pod:
     seen: Json
     changed: asyncio.Event = field(default_factory=asyncio.Event)
+    coming: deque[tuple[str, Json]] = field(default_factory=deque)
+    """(type, object) of the watch that are on their way, oldest first."""
     gone: bool = False
     over: bool = False
     finish: bool = False
@@ -190,13 +193,16 @@ class Kubelet:
             loop.call_at(pod.due, self._first_seen, pod)
             return
         pod.due = max(pod.due, loop.time() + self._rng.uniform(0.005, 0.2))
-        loop.call_at(pod.due, self._seen_again, pod, kind, item)
+        pod.coming.append((kind, item))
+        # Timers of one moment run in any order, a watch keeps its own.
+        loop.call_at(pod.due, self._seen_again, pod)
 
     def _first_seen(self, pod: _Pod) -> None:
         if self.up and self._pods.get(pod.uid) is pod:
             self._spawn(self._live(pod))
 
-    def _seen_again(self, pod: _Pod, kind: str, item: Json) -> None:
+    def _seen_again(self, pod: _Pod) -> None:
+        kind, item = pod.coming.popleft()
         pod.seen, pod.gone = item, pod.gone or kind == "DELETED"
         pod.changed.set()
 

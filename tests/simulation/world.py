@@ -143,6 +143,8 @@ class World:
         # A binding that nobody finishes lasts for its deadline.
         await asyncio.sleep(30.0)
         self.note("emptied")
+        if lasting := [pod["metadata"]["uid"] for pod in self.api.all("pods")]:
+            raise Broken(f"L2: deleted pods do not end: {lasting}")
         self.model.check_empty()
         if self.model.running:
             raise Broken(f"the simulation itself: {self.model.running} runs for ever")
