@@ -297,7 +297,11 @@ async def test_a_killed_kubelet_finds_its_containers_and_allocations_again(
     await eventually(shown)
     assert alive(int(node.log(pod)))
     assert node.log(pod).count("\n") == 1
-    assert await node.pods_listed() == held
+
+    async def listed() -> bool:
+        return await node.pods_listed() == held
+
+    await eventually(listed)
     assert plugin.calls == calls
     await node.delete("a")
     await until_gone(node, "a")
