@@ -7,12 +7,15 @@ from hami_scheduler.extender import (
     MAX_BODY_BYTES,
     BindArgs,
     FilterResult,
+    NamesReader,
     bind_result,
     parse_bind_args,
     parse_extender_args,
 )
 from hamicommon.domain.ids import NodeName
 from hamicommon.errors import InvalidRequest
+from hypothesis import given
+from hypothesis import strategies as st
 
 
 def test_all_five_fields_are_always_written() -> None:
@@ -78,3 +81,52 @@ def test_bind_args_are_read_in_any_case() -> None:
 
 def test_bind_answers_with_its_error_alone() -> None:
     assert bind_result("") == b'{"Error":""}'
+
+
+def test_the_same_list_of_nodes_is_the_same_tuple() -> None:
+    reader = NamesReader()
+    body = b'{"Pod":{"n":%d},"Nodes":null,"NodeNames":["a","b"]}'
+
+    first, second = reader.parse(body % 1), reader.parse(body % 2)
+
+    assert second.pod == {"n": 2}
+    assert second.node_names is first.node_names
+    assert reader.parse(b'{"Pod":{},"NodeNames":["a"]}').node_names == ("a",)
+
+
+ENDS = [
+    '"nodenames":["a"]}',
+    '"NodeNames":["a"]}',
+    '"nodenames":["a","b"]}',
+    '"nodenames":["a"],"nodes":null}',
+    '"nodenames":["a"]}}',
+    '"nodenames":[1]}',
+    '"nodenames":null}',
+    '"nodenames":[]}',
+    "}",
+]
+HEADS = [
+    '{"pod":{"x":1},',
+    '{"pod":{"text":"\\"nodenames\\":["},',
+    '{"pod":{},"x":{',
+    '{"nodenames":["z"],"pod":{},',
+    '{"pod":7,',
+    "{",
+    "",
+]
+
+
+@given(st.lists(st.tuples(st.sampled_from(HEADS), st.sampled_from(ENDS)), max_size=6))
+def test_a_caller_that_repeats_itself_is_read_as_if_it_did_not(
+    parts: list[tuple[str, str]],
+) -> None:
+    reader = NamesReader()
+    for head, end in parts:
+        body = (head + end).encode()
+        try:
+            expected = parse_extender_args(body)
+        except InvalidRequest:
+            with pytest.raises(InvalidRequest):
+                reader.parse(body)
+        else:
+            assert reader.parse(body) == expected

@@ -10,17 +10,15 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import replace
 
 from hamicommon import telemetry
-from hamicommon.domain.ids import NodeName
 from hamicommon.errors import HamiError, InvalidRequest
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from hami_scheduler.extender import (
-    ExtenderArgs,
     FilterResult,
     HostPriorities,
+    NamesReader,
     bind_result,
     parse_bind_args,
     parse_extender_args,
@@ -43,7 +41,7 @@ class ExtenderApp:
     def __init__(self, service: Service, rest: ASGIApp) -> None:
         self._service = service
         self._rest = rest
-        self._names: tuple[NodeName, ...] | None = None
+        self._reader = NamesReader()
         self._verbs: dict[str, tuple[Answer, Refusal]] = {
             "/filter": (self._filter, lambda text: FilterResult(error=text).to_json()),
             "/prioritize": (self._prioritize, lambda text: HostPriorities().to_json()),
@@ -79,16 +77,9 @@ class ExtenderApp:
 
     async def _filter(self, body: bytes) -> bytes:
         received = time.perf_counter()
-        args = self._with_known_names(parse_extender_args(body))
+        args = self._reader.parse(body)
         with telemetry.log_context(pod_uid=str((args.pod.get("metadata") or {}).get("uid"))):
             return await self._service.filtering.filter(args, received=received)
-
-    def _with_known_names(self, args: ExtenderArgs) -> ExtenderArgs:
-        """The same tuple for the same nodes as last time; the engine knows it then."""
-        if args.node_names == self._names:
-            return replace(args, node_names=self._names)
-        self._names = args.node_names
-        return args
 
     async def _prioritize(self, body: bytes) -> bytes:
         scores = await self._service.filtering.prioritize(parse_extender_args(body))
