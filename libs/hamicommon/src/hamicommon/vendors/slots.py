@@ -5,15 +5,22 @@ Facts: protocol sheet 1.14 and 1.15.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
+from typing import ClassVar, Protocol
 
 from hamicommon.domain.devices import GpuDevice
 from hamicommon.domain.requests import DeviceRequest, Selection
 from hamicommon.placement.rules import Rule
 from hamicommon.placement.vendor_rules import Need
 from hamicommon.vendors import amounts
-from hamicommon.vendors.base import Admitted, JsonObject
-from hamicommon.vendors.standard import registered_cards
+from hamicommon.vendors.base import NO_ANNOTATIONS, Admitted, JsonObject
+from hamicommon.vendors.standard import (
+    StandardVendor,
+    answers_handshake,
+    registered_cards,
+    selection,
+)
 
 SLOT_ORDER = (Rule.NOT_HEALTHY, Rule.CORDONED, Rule.UUID, Rule.SLOTS, Rule.MUTEX)
 """What is asked of a card: there is nothing else to run out of, and no annotation of types."""
@@ -26,27 +33,47 @@ def no_amounts(request: DeviceRequest, selection: Selection, card: GpuDevice) ->
     return _NOTHING
 
 
-def slot_request(container: JsonObject, resource: str, word: str) -> DeviceRequest | None:
-    """The count alone; the percentage is what HAMi's card scores count with.
+class SlotVendor(StandardVendor, Protocol):
+    """A vendor of slots; its module says its names, and how cards are chosen together."""
 
-    Raises: InvalidRequest naming container, resource, value and what would be right.
-    """
-    count = amounts.count(container, resource)
-    return DeviceRequest(vendor=word, count=count, memory_percent=100) if count else None
+    uuid_prefix: ClassVar[str]
+    """Of the annotations that name uuids, such as `birentech.com`."""
 
+    def parse_request(
+        self, container: JsonObject, annotations: Mapping[str, str] = NO_ANNOTATIONS
+    ) -> DeviceRequest | None:
+        """The count alone; the percentage is what HAMi's card scores count with.
 
-def slot_cards(node: JsonObject, key: str, word: str) -> tuple[GpuDevice, ...]:
-    """The registered cards; 100 cores each, whatever is registered, as HAMi's scores count.
+        Raises: InvalidRequest naming container, resource, value and what would be right.
+        """
+        count = amounts.count(container, self.resources.count)
+        return DeviceRequest(vendor=self.word, count=count, memory_percent=100) if count else None
 
-    Raises: InvalidRequest when the annotation is malformed.
-    """
-    return tuple(replace(card, core_percent=100) for card in registered_cards(node, key, word))
+    def select(self, annotations: Mapping[str, str]) -> Selection:
+        """Which cards the pod's annotations allow."""
+        return selection(
+            annotations,
+            use_uuids=f"{self.uuid_prefix}/use-gpuuuid",
+            avoid_uuids=f"{self.uuid_prefix}/nouse-gpuuuid",
+        )
 
+    def node_devices(self, node: JsonObject) -> tuple[GpuDevice, ...]:
+        """The registered cards; 100 cores each, whatever is registered, as HAMi's scores count.
 
-def admit_slots(container: JsonObject, resource: str, word: str) -> Admitted:
-    """A container is ours when its limits name the resource.
+        Raises: InvalidRequest when the annotation is malformed.
+        """
+        cards = registered_cards(node, self.keys.register, self.word)
+        return tuple(replace(card, core_percent=100) for card in cards)
 
-    Raises: InvalidRequest when the amount is malformed.
-    """
-    slot_request(container, resource, word)
-    return Admitted(wants=amounts.find(container, resource, limits_only=True) is not None)
+    def plugin_alive(self, node: JsonObject) -> bool:
+        """See `answers_handshake`."""
+        return answers_handshake(node, self.keys.handshake, self.resources.count)
+
+    def mutate(self, container: JsonObject, pod: JsonObject) -> Admitted:
+        """Changes nothing; requests are looked at even where limits name nothing.
+
+        Raises: InvalidRequest when the amount is malformed.
+        """
+        self.parse_request(container)
+        wants = amounts.find(container, self.resources.count, limits_only=True) is not None
+        return Admitted(wants=wants)

@@ -6,28 +6,19 @@ and a pod with the policy `mutex` gets no die of a card of which another die is 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from hamicommon.deviceconfig import VastaiConfig
 from hamicommon.domain.allocations import DeviceShare
 from hamicommon.domain.devices import DeviceUsage, GpuDevice
-from hamicommon.domain.requests import DeviceRequest, Selection
+from hamicommon.domain.requests import Selection
 from hamicommon.k8s import annotations as keys
 from hamicommon.placement.rules import PARTIAL, Rule
 from hamicommon.placement.vendor_rules import Chosen, NodeAsk, NotChosen, VendorRules, tally
-from hamicommon.vendors.base import (
-    NO_ANNOTATIONS,
-    Admitted,
-    AnnotationKeys,
-    JsonObject,
-    PairScores,
-    Placed,
-    ResourceNames,
-)
+from hamicommon.vendors.base import AnnotationKeys, ResourceNames
 from hamicommon.vendors.grouping import largest_share, least_groups
-from hamicommon.vendors.slots import SLOT_ORDER, admit_slots, no_amounts, slot_cards, slot_request
-from hamicommon.vendors.standard import answers_handshake, device_annotations, selection
+from hamicommon.vendors.slots import SLOT_ORDER, SlotVendor, no_amounts
 
 WORD = "Vastai"
 
@@ -41,73 +32,24 @@ _KEYS = AnnotationKeys(
 
 
 @dataclass(frozen=True, slots=True)
-class Vastai:
+class Vastai(SlotVendor):
     """The vendor `Vastai` (see vendors.base.Vendor)."""
 
     config: VastaiConfig
 
-    @property
-    def word(self) -> str:
-        """`Vastai`."""
-        return WORD
-
-    @property
-    def resources(self) -> ResourceNames:
-        """Names of its extended resources."""
-        return ResourceNames(count=self.config.resource_count_name)
-
-    @property
-    def keys(self) -> AnnotationKeys:
-        """Names of its annotations."""
-        return _KEYS
+    word = WORD
+    keys = _KEYS
+    uuid_prefix = "vastaitech.com"
 
     @property
     def rules(self) -> VendorRules:
         """The standard loop without amounts; dies are chosen together."""
         return _RULES
 
-    def parse_request(
-        self, container: JsonObject, annotations: Mapping[str, str] = NO_ANNOTATIONS
-    ) -> DeviceRequest | None:
-        """How many cards or dies the container asks for; None when it asks for none.
-
-        Raises: InvalidRequest naming container, resource, value and what would be right.
-        """
-        return slot_request(container, self.config.resource_count_name, WORD)
-
-    def select(self, annotations: Mapping[str, str]) -> Selection:
-        """Which cards the pod's annotations allow."""
-        return selection(
-            annotations,
-            use_uuids="vastaitech.com/use-gpuuuid",
-            avoid_uuids="vastaitech.com/nouse-gpuuuid",
-        )
-
-    def node_devices(self, node: JsonObject) -> tuple[GpuDevice, ...]:
-        """The cards or dies in the node's register annotation; empty when it has none.
-
-        Raises: InvalidRequest when the annotation is malformed.
-        """
-        return slot_cards(node, _KEYS.register, WORD)
-
-    def node_pair_scores(self, node: JsonObject) -> PairScores:
-        """None are known."""
-        return {}
-
-    def pod_annotations(self, placed: Placed) -> dict[str, str]:
-        """The slices, twice."""
-        return device_annotations(placed, WORD, _KEYS)
-
-    def plugin_alive(self, node: JsonObject) -> bool:
-        """See `answers_handshake`."""
-        return answers_handshake(node, _KEYS.handshake, self.config.resource_count_name)
-
-    def mutate(self, container: JsonObject, pod: JsonObject) -> Admitted:
-        """Changes nothing.
-
-        Raises: InvalidRequest when the container asks for something that can never be given.
-        """
-        return admit_slots(container, self.config.resource_count_name, WORD)
+    @property
+    def resources(self) -> ResourceNames:
+        """Names of its extended resources."""
+        return ResourceNames(count=self.config.resource_count_name)
 
 
 def in_dies(cards: Sequence[GpuDevice]) -> bool:
