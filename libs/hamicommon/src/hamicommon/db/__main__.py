@@ -27,7 +27,7 @@ def main(arguments: list[str]) -> int:
         return 2
     migrations = Path(arguments[0])
     try:
-        settings = PostgresSettings()  # type: ignore[call-arg]
+        settings = PostgresSettings()  # type: ignore[call-arg]  # required fields come from variables
         target = schema.before_rollout(migrations, revision_of(settings))
         schema.upgrade(settings, migrations, target)
         left = schema.pending(migrations, revision_of(settings))

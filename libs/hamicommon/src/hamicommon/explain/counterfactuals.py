@@ -8,7 +8,7 @@ decision, so it holds for every vendor and rule alike.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import partial
 from typing import Any, Literal
@@ -67,8 +67,8 @@ class Circumstances:
     """What the ledger's history adds to a record."""
 
     holdings: Sequence[Holding] = ()
-    unhealthy_since: Mapping[GpuUuid, datetime] = ()  # type: ignore[assignment]  # an empty one
-    names: Mapping[str, Mapping[str, str]] = ()  # type: ignore[assignment]
+    unhealthy_since: Mapping[GpuUuid, datetime] = field(default_factory=dict)
+    names: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     """Vendor word -> `memory`, `percent`, `core`, `count` -> resource name."""
 
 
@@ -119,6 +119,7 @@ def _amounts(
     """The largest memory, cores and count that would have fitted, each alone."""
 
     def with_field(field: str, amount: int) -> bool:
+        # mypy can't know that `field` names an amount and not, say, `vendor`.
         return fits(change(replace(wanted, **{field: amount})))  # type: ignore[arg-type]
 
     if wanted.memory_mib > 0:
@@ -161,8 +162,8 @@ def _selections(
     for vendor, chosen in request.selections.items():
         restrictions = selection(chosen)
         found = False
-        for field, words in restrictions:
-            freer = replace(chosen, **{field: getattr(Selection(), field)})
+        for restriction, words in restrictions:
+            freer = replace(chosen, **{restriction: getattr(Selection(), restriction)})
             if fits(_with_selection(request, vendor, freer)):
                 found = True
                 yield Counterfactual(kind="selection", text=f"fits without {words}")
