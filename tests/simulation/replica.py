@@ -18,7 +18,7 @@ from hami_scheduler.ports import PodEvent
 from hami_scheduler.quotas import quota_amounts
 from hami_scheduler.service import Service
 from hami_scheduler.settings import Settings
-from hami_scheduler.wiring import build
+from hami_scheduler.wiring.assembly import build
 from hamicommon import deviceconfig
 from hamicommon.db.ledger import LockHolder, QuotaAmounts
 from hamicommon.domain.ids import NodeName

@@ -1,6 +1,6 @@
 """The composition root, the only module that imports adapters: opens the outside world.
 
-What is opened here goes into `wiring.py`, which makes the use cases of it.
+What is opened here goes into `wiring/`, which makes the use cases of it.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from hami_scheduler.outside import Outside
 from hami_scheduler.quotas import quota_amounts
 from hami_scheduler.service import Service
 from hami_scheduler.settings import Settings
-from hami_scheduler.wiring import build
+from hami_scheduler.wiring.assembly import build
 
 NAME = "hami-scheduler"
 

@@ -1,4 +1,4 @@
-"""The outside world as one value: what `bootstrap.py` opens and `wiring.py` builds on."""
+"""The outside world as one value: what `bootstrap.py` opens and `wiring/` builds on."""
 
 from __future__ import annotations
 

@@ -1,0 +1,141 @@
+"""The background loops: what writes, what watches, what listens on the bus."""
+
+from __future__ import annotations
+
+from hamicommon.bus.client import Deliver, Subscription
+from hamicommon.bus.logins import ASK_SUBJECT
+from hamicommon.events import INVENTORY_STREAM, REPORTS_STREAM
+
+from hami_scheduler.following import SUBJECT as EVENTS_SUBJECT
+from hami_scheduler.following import LedgerFollower
+from hami_scheduler.hearing import LOOK_EVERY_S
+from hami_scheduler.lateness import LateWatch
+from hami_scheduler.outside import Outside
+from hami_scheduler.quotas import quota_amounts
+from hami_scheduler.reconciling import Reaper, Reconciler
+from hami_scheduler.reports import GrantReports, InventoryReports
+from hami_scheduler.restoring import Restoring
+from hami_scheduler.service import Loop
+from hami_scheduler.snapshots import QUEUE, GrantSnapshots
+from hami_scheduler.snapshots import SUBJECT as SNAPSHOT_SUBJECT
+from hami_scheduler.unmanaged import SUBJECT as UNMANAGED_SUBJECT
+from hami_scheduler.unmanaged import UnmanagedPods
+from hami_scheduler.wiring.core import Core
+from hami_scheduler.wiring.watches import Watches
+
+
+def writing_loops(core: Core, outside: Outside) -> tuple[tuple[str, Loop], ...]:
+    """What writes to the ledger, the bus and the API server by its own clock."""
+    reaper = Reaper(
+        ledger=outside.store,
+        pods=outside.pods,
+        releasing=core.releasing,
+        agent_speaks=core.hearing.speaks,
+    )
+    late = LateWatch(
+        ledger=outside.store,
+        store=outside.store,
+        pods=outside.pods,
+        silent=lambda: core.hearing.silent,
+        announcer=core.announcer,
+        instruments=core.instruments,
+        late_s=core.settings.bound_late_s,
+    )
+    return (
+        ("outbox", outside.relay.run),
+        ("view", lambda: core.view.run(core.settings.reconcile_s)),
+        ("decisions", core.recorder.run),
+        ("old-decisions", lambda: core.recorder.tidy(keep_days=core.settings.decision_days)),
+        ("pod-events", outside.events.run),
+        ("lock-releases", outside.lock.listen),
+        ("nudges", core.nudger.run),
+        ("reap", lambda: reaper.run(core.settings.reap_s)),
+        ("late", lambda: late.run(core.settings.reconcile_s)),
+        ("agents", lambda: core.hearing.run(min(LOOK_EVERY_S, core.settings.reconcile_s))),
+    )
+
+
+def watching_loops(core: Core, outside: Outside, watches: Watches) -> tuple[tuple[str, Loop], ...]:
+    """What follows the API server, and compares it with the ledger."""
+    reconciler = Reconciler(
+        store=outside.store,
+        ledger=outside.store,
+        pods=outside.pods,
+        releasing=core.releasing,
+        mirrors=core.mirrors,
+        journal=outside.journal,
+        announcer=core.announcer,
+        instruments=core.instruments,
+        known_pods=watches.pods.by_uid,
+        known_nodes=watches.nodes.names,
+        synced=lambda: not watches.missing(),
+        wants_devices=core.wants_devices,
+        scheduler_name=core.settings.scheduler_name,
+        on_compared=core.nudger.capacity_freed,
+        restoring=Restoring(
+            store=outside.store,
+            apply=core.view.apply,
+            read_signed=outside.read_signed,
+            quota_of=lambda containers: quota_amounts(containers, core.vendors),
+        ),
+    )
+    every_s = core.settings.reconcile_s
+    return (
+        ("pods", watches.pod_informer.run),
+        ("nodes", watches.node_informer.run),
+        ("quotas", watches.quota_informer.run),
+        ("pod-changes", watches.pods.run),
+        ("node-changes", watches.keeping.run),
+        ("annotated-nodes", watches.annotated.run),
+        ("quota-changes", lambda: watches.quotas.run(every_s)),
+        ("reconcile", lambda: reconciler.run(every_s)),
+    )
+
+
+def bus_loops(
+    core: Core, outside: Outside, inventories: InventoryReports, watches: Watches
+) -> tuple[tuple[str, Loop], ...]:
+    """What the agents and other replicas tell and ask."""
+    reports = GrantReports(
+        store=outside.store,
+        releasing=core.releasing,
+        pods=outside.pods,
+        known_pods=watches.pods.by_uid,
+        view=core.view,
+        announcer=core.announcer,
+        mirrors=core.mirrors,
+        journal=outside.journal,
+    )
+    unmanaged = UnmanagedPods(
+        store=outside.store,
+        pods=outside.pods,
+        view=core.view,
+        vendors=core.vendors,
+        request_of=core.request_of,
+        announcer=core.announcer,
+        instruments=core.instruments,
+    )
+    follower, snapshots = LedgerFollower(core.view), GrantSnapshots(outside.store)
+    outside.relay.listener = follower.relayed
+    # The first two share their work among replicas; each replica follows the ledger for itself.
+    inventory_source = Subscription(
+        stream=INVENTORY_STREAM,
+        subject="hami.inventory.v1.*",
+        consumer="scheduler-inventory",
+        deliver=Deliver.LAST_PER_SUBJECT,
+    )
+    reports_source = Subscription(
+        stream=REPORTS_STREAM, subject="hami.reports.v1.*", consumer="scheduler-reports"
+    )
+    bus = outside.bus
+    loops = (
+        ("inventory", lambda: bus.consume(inventory_source, inventories.handle)),
+        ("reports", lambda: bus.consume(reports_source, reports.handle)),
+        ("ledger-events", lambda: bus.follow(EVENTS_SUBJECT, follower.handle)),
+        ("snapshots", lambda: bus.serve(SNAPSHOT_SUBJECT, QUEUE, snapshots.respond)),
+        ("unmanaged", lambda: bus.serve(UNMANAGED_SUBJECT, QUEUE, unmanaged.respond)),
+    )
+    if outside.logins is None:
+        return loops
+    respond = outside.logins.respond
+    return (*loops, ("logins", lambda: bus.serve(ASK_SUBJECT, QUEUE, respond)))
