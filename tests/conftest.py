@@ -10,6 +10,8 @@ from hamictl.servers.controlplane import Assets, find_assets
 from tests.docker_servers import docker_missing, docker_servers, images
 from tests.servers import Databases, Servers, embedded_servers, migrate
 
+SLOW_TIMEOUT_S = 3600
+
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Where data servers come from, what e2e tests talk to, how many random cases are compared."""
@@ -63,9 +65,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leaves slow cases out unless they are asked for; they are deselected, not skipped."""
-    if config.getoption("--slow"):
-        return
     slow = [item for item in items if item.get_closest_marker("slow")]
+    if config.getoption("--slow"):
+        for item in slow:
+            item.add_marker(pytest.mark.timeout(SLOW_TIMEOUT_S), append=True)
+        return
     if slow:
         config.hook.pytest_deselected(items=slow)
         items[:] = [item for item in items if item not in slow]

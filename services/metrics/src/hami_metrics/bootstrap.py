@@ -12,6 +12,7 @@ from importlib.metadata import version
 
 from hamicommon import events
 from hamicommon.bus.client import Bus, Message, Subscription, open_bus
+from hamicommon.cancellation import end
 from hamicommon.db.engine import open_pool
 from hamicommon.errors import Conflict, Unavailable
 from hamicommon.serving import serving
@@ -75,7 +76,7 @@ async def open_app(settings: Settings) -> AsyncIterator[App]:
         instruments.registry.register(LedgerCollector(view.newest, _now))
         instruments.registry.register(_BuildInfo())
         for loop in _loops(settings, store, view, history, bus):
-            stack.callback(group.create_task(loop).cancel)
+            stack.push_async_callback(end, [group.create_task(loop)])
 
         def hindrances() -> list[str]:
             return ["stopping"] if app.draining else view.hindrances()

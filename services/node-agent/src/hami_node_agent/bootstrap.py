@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from importlib.metadata import version
@@ -13,6 +13,7 @@ from uuid import uuid4
 
 from hamicommon.bus.client import Bus, open_bus
 from hamicommon.bus.permissions import agent_user
+from hamicommon.cancellation import end
 from hamicommon.failpoints import around, faults_of
 from hamicommon.grants import load_public_key
 from hamicommon.k8s.client import KubeApi, open_kube_api
@@ -51,7 +52,6 @@ from hami_node_agent.usage import Sampler
 logger = logging.getLogger(__name__)
 
 DISTRIBUTION = "hami-node-agent"
-CANCEL_AGAIN_S = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,20 +147,8 @@ async def open_agent(settings: Settings) -> AsyncIterator[Agent]:
         try:
             yield Agent(port=port, state=outside.state, cards=cards, registration=registration)
         finally:
-            await _end(tasks)
-
-
-async def _end(tasks: Iterable[asyncio.Task[None]]) -> None:
-    """Cancels and waits: the loops use our connections until they are done.
-
-    Again and again, because `asyncio.wait_for`, which the NATS client uses, may lose a cancellation
-    before Python 3.12. An error of a loop is its task group's business.
-    """
-    left = set(tasks)
-    while left:
-        for task in left:
-            task.cancel()
-        _, left = await asyncio.wait(left, timeout=CANCEL_AGAIN_S)
+            # Inside: the loops use our connections until they are done.
+            await end(tasks)
 
 
 async def _open_outside(settings: Settings, stack: AsyncExitStack) -> _Outside:

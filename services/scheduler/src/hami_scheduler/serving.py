@@ -8,10 +8,11 @@ import gc
 import logging
 import signal
 import ssl
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 
 import uvicorn
+from hamicommon.cancellation import end
 
 from hami_scheduler.bootstrap import open_service
 from hami_scheduler.routes import create_app
@@ -25,7 +26,6 @@ logger = logging.getLogger(__name__)
 KEEP_ALIVE_S = 120
 # Binds that wait for a node lock end by their own time-out; more is not waited for.
 SHUTDOWN_S = 10
-CANCEL_AGAIN_S = 0.5
 
 
 class _Server(uvicorn.Server):
@@ -60,7 +60,7 @@ async def serve(settings: Settings) -> None:
             try:
                 await server.serve()
             finally:
-                freezing.cancel()
+                await end([freezing])
     logger.info("stopped")
 
 
@@ -102,24 +102,11 @@ async def running(service: Service) -> AsyncIterator[None]:
         raise died[0].exception() or RuntimeError(f"{died[0].get_name()} ended") from None
     finally:
         stopping = True
-        await _stop(tasks)
+        await end(tasks)
 
 
 async def _named(run: Loop) -> None:
     await run()
-
-
-async def _stop(tasks: Sequence[asyncio.Task[None]]) -> None:
-    """Cancels until all are done.
-
-    Once is not enough: `asyncio.wait_for` of Python 3.11, which drivers use, loses a cancellation
-    that comes in the moment of its answer (gh-86296).
-    """
-    pending = set(tasks)
-    while pending:
-        for task in pending:
-            task.cancel()
-        _, pending = await asyncio.wait(pending, timeout=CANCEL_AGAIN_S)
 
 
 def _config(settings: Settings, app: object) -> uvicorn.Config:

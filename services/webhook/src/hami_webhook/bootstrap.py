@@ -12,6 +12,7 @@ from functools import partial
 
 from hamicommon import deviceconfig
 from hamicommon.admission.mutation import AdmissionRules, mutate
+from hamicommon.cancellation import end
 from hamicommon.serving import serving
 from hamicommon.vendors.registry import Vendors
 
@@ -63,7 +64,7 @@ async def open_app(settings: Settings) -> AsyncIterator[App]:
                 serving(create_probe_app(probes), settings.probe_bind)
             )
         watch = group.create_task(certificate.watch(), name="watch-certificate")
-        stack.callback(watch.cancel)
+        stack.push_async_callback(end, [watch])
         logger.info("serving", extra={"port": app.port, "probe_port": app.probe_port})
         yield app
         app.draining = True

@@ -31,13 +31,13 @@ from hamicommon.bus.consuming import (
     Handler,
     Message,
     Subscription,
-    heed_cancellation,
     trace_of,
 )
 from hamicommon.bus.dead_letters import DeadLetters
 from hamicommon.bus.permissions import inbox_prefix
 from hamicommon.bus.publishing import Outgoing, publish_all
 from hamicommon.bus.streams import StreamKeeper
+from hamicommon.cancellation import end, heeding
 from hamicommon.errors import InvalidRequest, Unavailable
 from hamicommon.settings import NatsSettings
 
@@ -56,6 +56,7 @@ __all__ = [
 logger = logging.getLogger(__name__)
 
 REQUEST_TIMEOUT_S = 2.0
+CLOSE_TIMEOUT_S = 5.0
 _RECONNECT_WAIT_S = 1
 # A server that is gone without a word (a lost route, a paused machine) counts as away after three
 # of these; until then every bind and every Allocate waits its full time for it.
@@ -120,7 +121,8 @@ class Bus:
         headers = telemetry.inject({"Nats-Msg-Id": message_id})
         data = payload.model_dump_json().encode()
         try:
-            await self._js.publish(subject, data, timeout=timeout_s, headers=headers)
+            with heeding():
+                await self._js.publish(subject, data, timeout=timeout_s, headers=headers)
         except (nats.errors.Error, OSError, TimeoutError) as exc:
             raise Unavailable(f"NATS: publish on {subject}: {exc or type(exc).__name__}") from exc
 
@@ -130,7 +132,8 @@ class Bus:
         """Stores many messages, sent together; for each None, or why it may not be stored."""
         if not self.connected:
             return [Unavailable("NATS is not connected")] * len(messages)
-        return await publish_all(self._js, messages, timeout_s=timeout_s)
+        with heeding():
+            return await publish_all(self._js, messages, timeout_s=timeout_s)
 
     async def request(
         self, subject: str, payload: BaseModel, *, timeout_s: float = REQUEST_TIMEOUT_S
@@ -144,9 +147,10 @@ class Bus:
             raise Unavailable("NATS is not connected")
         data = payload.model_dump_json().encode()
         try:
-            reply = await self._client.request(
-                subject, data, timeout=timeout_s, headers=telemetry.inject()
-            )
+            with heeding():
+                reply = await self._client.request(
+                    subject, data, timeout=timeout_s, headers=telemetry.inject()
+                )
         except nats.errors.NoRespondersError as exc:
             raise NobodyAnswers(f"NATS: nobody serves {subject}") from exc
         except (nats.errors.Error, OSError, TimeoutError) as exc:
@@ -207,9 +211,9 @@ class Bus:
         consumer = Consumer(self._js, what, handle, on_dead_letter=self._count_dead_letter)
         while not self._closed:
             try:
-                await consumer.run()
+                with heeding():
+                    await consumer.run()
             except (nats.errors.Error, OSError, TimeoutError) as exc:
-                heed_cancellation()
                 if self._closed:
                     return
                 logger.warning("consumer broken", extra={"stream": what.stream, "error": str(exc)})
@@ -218,8 +222,11 @@ class Bus:
     async def close(self) -> None:
         """Leaves the server; what consumes ends, without having been cancelled too."""
         self._closed = True
+        await self.streams.close()
+        # A server that stopped reading would keep the last writes waiting for ever.
         with contextlib.suppress(nats.errors.Error, OSError, TimeoutError):
-            await self._client.close()
+            async with asyncio.timeout(CLOSE_TIMEOUT_S):
+                await self._client.close()
 
 
 @asynccontextmanager
@@ -247,25 +254,26 @@ async def open_bus(
     async def connect() -> None:
         while not client.is_connected:
             try:
-                await client.connect(
-                    servers=settings.url.split(","),
-                    name=name,
-                    user=settings.user or None,
-                    password=settings.password.get_secret_value() or None,
-                    token=_token(settings.token_file),
-                    tls=_tls(settings),
-                    inbox_prefix=inbox_prefix(settings.user or name).encode(),
-                    connect_timeout=int(max(1, settings.connect_timeout_s)),
-                    max_reconnect_attempts=-1,
-                    reconnect_time_wait=_RECONNECT_WAIT_S,
-                    ping_interval=_PING_INTERVAL_S,
-                    max_outstanding_pings=_PINGS_UNANSWERED,
-                    allow_reconnect=True,
-                    no_echo=not echo,
-                    error_cb=on_error,
-                    reconnected_cb=on_connect,
-                )
-                await on_connect()
+                with heeding():
+                    await client.connect(
+                        servers=settings.url.split(","),
+                        name=name,
+                        user=settings.user or None,
+                        password=settings.password.get_secret_value() or None,
+                        token=_token(settings.token_file),
+                        tls=_tls(settings),
+                        inbox_prefix=inbox_prefix(settings.user or name).encode(),
+                        connect_timeout=int(max(1, settings.connect_timeout_s)),
+                        max_reconnect_attempts=-1,
+                        reconnect_time_wait=_RECONNECT_WAIT_S,
+                        ping_interval=_PING_INTERVAL_S,
+                        max_outstanding_pings=_PINGS_UNANSWERED,
+                        allow_reconnect=True,
+                        no_echo=not echo,
+                        error_cb=on_error,
+                        reconnected_cb=on_connect,
+                    )
+                    await on_connect()
             except (nats.errors.Error, OSError, TimeoutError) as exc:
                 logger.warning("NATS away", extra={"error": str(exc) or type(exc).__name__})
                 await asyncio.sleep(RETRY_DELAY_S)
@@ -276,10 +284,7 @@ async def open_bus(
     try:
         yield bus
     finally:
-        connecting.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await connecting
-        bus.streams.close()
+        await end([connecting])
         await bus.close()
 
 

@@ -7,7 +7,6 @@ reason; one whose handler is `Unavailable` comes again. `client.Bus.consume` run
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Iterator
@@ -22,6 +21,7 @@ from opentelemetry import context as otel_context
 
 from hamicommon import telemetry
 from hamicommon.bus.dead_letters import bury
+from hamicommon.cancellation import heeding
 from hamicommon.errors import InvalidRequest, Unavailable
 
 logger = logging.getLogger(__name__)
@@ -108,18 +108,21 @@ class Consumer:
         pull = await self._js.pull_subscribe_bind(consumer=what.consumer, stream=what.stream)
         try:
             while True:
-                heed_cancellation()
-                try:
-                    messages = await pull.fetch(FETCH_BATCH, timeout=FETCH_WAIT_S)
-                except TimeoutError:
-                    # Nothing new, or the consumer is gone: an unknown one must be made again.
-                    await self._js.consumer_info(what.stream, what.consumer)
-                    continue
-                for message in messages:
-                    await self._deliver(message)
+                with heeding():
+                    await self._take(pull)
         finally:
             with contextlib.suppress(nats.errors.Error, OSError):
                 await pull.unsubscribe()
+
+    async def _take(self, pull: JetStreamContext.PullSubscription) -> None:
+        try:
+            messages = await pull.fetch(FETCH_BATCH, timeout=FETCH_WAIT_S)
+        except TimeoutError:
+            # Nothing new, or the consumer is gone: an unknown one must be made again.
+            await self._js.consumer_info(self._what.stream, self._what.consumer)
+            return
+        for message in messages:
+            await self._deliver(message)
 
     async def _deliver(self, raw: Msg) -> None:
         metadata = raw.metadata
@@ -162,17 +165,6 @@ class Consumer:
             timeout_s=PUBLISH_TIMEOUT_S,
         )
         await raw.term()
-
-
-def heed_cancellation() -> None:
-    """Ends a cancelled task whose cancellation was swallowed on the way here.
-
-    The client waits with `asyncio.wait_for`, which before Python 3.12 loses a cancellation that
-    comes in the same turn of the loop as the reply or the time-out.
-    """
-    task = asyncio.current_task()
-    if task is not None and task.cancelling():
-        raise asyncio.CancelledError
 
 
 @contextlib.contextmanager

@@ -17,6 +17,7 @@ from nats.js import JetStreamContext
 from nats.js.api import RawStreamMsg
 
 from hamicommon.bus.streams import DEAD_LETTERS_STREAM, DEAD_LETTERS_SUBJECT
+from hamicommon.cancellation import heeding
 from hamicommon.errors import NotFound, Unavailable
 
 SUBJECT_HEADER = "Hami-Subject"
@@ -111,7 +112,8 @@ class DeadLetters:
 @contextlib.contextmanager
 def _translated() -> Iterator[None]:
     try:
-        yield
+        with heeding():
+            yield
     except (nats.errors.Error, OSError, TimeoutError) as exc:
         raise Unavailable(f"NATS: dead letters: {exc or type(exc).__name__}") from exc
 

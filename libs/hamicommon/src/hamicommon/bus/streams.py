@@ -14,6 +14,7 @@ from nats.js.api import DiscardPolicy, RetentionPolicy, StorageType, StreamConfi
 from nats.js.errors import BadRequestError, NotFoundError
 
 from hamicommon import events
+from hamicommon.cancellation import end, heeding
 
 logger = logging.getLogger(__name__)
 
@@ -76,15 +77,15 @@ class StreamKeeper:
 
     async def check(self) -> None:
         """Creates what is missing and brings limits up to date; what fails is tried again later."""
-        self.close()
+        await self.close()
         await self._check()
         if self.problems:
             self._again = asyncio.create_task(self._try_again(), name="nats-streams")
 
-    def close(self) -> None:
+    async def close(self) -> None:
         """Ends the tries."""
         if self._again is not None:
-            self._again.cancel()
+            await end([self._again])
 
     async def _try_again(self) -> None:
         pause_s = _RETRY_S
@@ -98,7 +99,8 @@ class StreamKeeper:
         for config in STREAMS:
             assert config.name is not None
             try:
-                await _ensure(self._js, config)
+                with heeding():
+                    await _ensure(self._js, config)
             except (nats.errors.Error, OSError, TimeoutError) as exc:
                 said = getattr(exc, "description", None) or str(exc) or type(exc).__name__
                 problems[config.name] = said

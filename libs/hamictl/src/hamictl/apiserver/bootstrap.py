@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+from hamicommon.cancellation import end
 from hamicommon.errors import InvalidRequest
 
 from hamictl.apiserver import registry as registries
@@ -43,8 +44,7 @@ async def open_registry(settings: Settings) -> AsyncIterator[Registry]:
             try:
                 yield registry
             finally:
-                for task in running:
-                    task.cancel()
+                await end(running)
     finally:
         await client.close()
         await journal.close()
