@@ -31,10 +31,11 @@ static void show(const struct fg_machine *machine, struct fg_state *state)
     printf("{\"cards\": [");
     for (int i = 0; i < machine->card_count; i++) {
         const struct fg_card_state *card = &state->cards[i];
+        const struct fg_clock *clock = fg_clock_now(state, i);
         printf("%s\n  {\"index\": %d, \"uuid\": \"%s\", \"total_bytes\": %llu, \"used_bytes\": %llu, \"peak_bytes\": %llu, "
                "\"utilisation_percent\": %u, \"lost\": %s}",
                i > 0 ? "," : "", i, card->uuid, (unsigned long long)card->total_bytes, (unsigned long long)card->used_bytes,
-               (unsigned long long)card->peak_bytes, fg_utilisation(card->busy), card->lost ? "true" : "false");
+               (unsigned long long)card->peak_bytes, fg_utilisation(machine, clock->card_samples), card->lost ? "true" : "false");
     }
     printf("],\n \"processes\": [");
     const char *before = "";

@@ -22,18 +22,22 @@ struct CUctx_st {
     int retained; /* of a primary context */
     bool primary;
     unsigned int flags;
-    int64_t last_end_ns; /* of everything launched in it */
+    int64_t last_mark; /* of everything launched in it */
+    int64_t marks[FG_MAX_QUEUE_DEPTH]; /* of the last launches: a ring */
+    uint64_t launches;
 };
 
 struct CUstream_st {
     enum fg_tag tag;
     CUcontext context;
-    int64_t last_end_ns;
+    int64_t last_mark;
 };
 
 struct CUevent_st {
     enum fg_tag tag;
-    int64_t at_ns; /* 0: not recorded */
+    CUcontext context; /* NULL: not recorded */
+    int64_t mark, recorded_ns;
+    int64_t reached_ns; /* 0: not known to be */
 };
 
 struct CUmod_st {
@@ -84,7 +88,10 @@ void fg_free_context_memory(CUcontext context);
 /* Whether a stream handle is usable: NULL, the two special values 1 and 2, or one of ours. */
 bool fg_stream_ok(CUstream stream);
 
-/* When everything in that stream (NULL: in the context) ends. */
-int64_t fg_stream_end(CUcontext context, CUstream stream);
+/* Runs a kernel of that length in a stream of the context: queues it, and waits while too many wait already. */
+void fg_run_kernel(CUcontext context, CUstream stream, int64_t length_ns);
+
+/* The mark at which everything in that stream (NULL: in the context) ends. */
+int64_t fg_stream_mark(CUcontext context, CUstream stream);
 
 #endif

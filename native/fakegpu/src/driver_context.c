@@ -211,6 +211,6 @@ CUresult cuCtxSynchronize(void)
     CUcontext context;
     const CUresult result = fg_current(&context);
     if (result != CUDA_SUCCESS) return result;
-    fg_sleep_until(fg_stream_end(context, NULL));
+    fg_sleep_until_reached(fg_driver.state, fg_card_of(context), context->last_mark);
     return CUDA_SUCCESS;
 }

@@ -4,8 +4,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* A real card accepts about a thousand launches before it makes the caller wait; here a second of work. */
-static const int64_t MAX_BACKLOG_NS = 1000000000;
 /* No kernel is shorter: launching costs that much. */
 static const int64_t SHORTEST_NS = 2000;
 
@@ -14,7 +12,7 @@ static bool special(CUstream stream) { return stream == NULL || (uintptr_t)strea
 
 bool fg_stream_ok(CUstream stream) { return special(stream) || stream->tag == FG_STREAM; }
 
-int64_t fg_stream_end(CUcontext context, CUstream stream) { return special(stream) ? context->last_end_ns : stream->last_end_ns; }
+int64_t fg_stream_mark(CUcontext context, CUstream stream) { return special(stream) ? context->last_mark : stream->last_mark; }
 
 CUresult cuModuleLoadData(CUmodule *module, const void *image)
 {
@@ -61,6 +59,28 @@ static double threads_of(const CUlaunchConfig *c)
     return (double)c->gridDimX * c->gridDimY * c->gridDimZ * (double)block;
 }
 
+static int64_t kernel_ns(CUcontext context, double threads)
+{
+    const struct fg_card *card = &fg_driver.machine->cards[fg_card_of(context)];
+    const double waves = threads / ((double)card->sm_count * card->max_threads_per_sm);
+    const double length = waves * (double)fg_driver.machine->wave_ns;
+    return length > SHORTEST_NS ? (int64_t)length : SHORTEST_NS;
+}
+
+void fg_run_kernel(CUcontext context, CUstream stream, int64_t length_ns)
+{
+    const int card = fg_card_of(context);
+    fg_lock(fg_driver.state);
+    const int64_t mark = fg_queue_kernel(fg_driver.state, card, length_ns);
+    const uint64_t depth = (uint64_t)fg_driver.machine->queue_depth, number = context->launches++;
+    const int64_t room = number >= depth ? context->marks[(number - depth) % FG_MAX_QUEUE_DEPTH] : 0;
+    context->marks[number % FG_MAX_QUEUE_DEPTH] = mark;
+    context->last_mark = mark;
+    if (!special(stream)) stream->last_mark = mark;
+    fg_unlock(fg_driver.state);
+    fg_sleep_until_reached(fg_driver.state, card, room);
+}
+
 static CUresult launch(const CUlaunchConfig *config, CUfunction function)
 {
     CUcontext context;
@@ -70,15 +90,7 @@ static CUresult launch(const CUlaunchConfig *config, CUfunction function)
         return CUDA_ERROR_INVALID_HANDLE;
     const double threads = threads_of(config);
     if (threads < 0) return CUDA_ERROR_INVALID_VALUE;
-    const struct fg_card *card = &fg_driver.machine->cards[fg_card_of(context)];
-    const double waves = threads / ((double)card->sm_count * card->max_threads_per_sm);
-    const double length = waves * (double)fg_driver.machine->wave_ns;
-    fg_lock(fg_driver.state);
-    const int64_t end = fg_queue_kernel(fg_driver.state, fg_card_of(context), length > SHORTEST_NS ? (int64_t)length : SHORTEST_NS);
-    fg_unlock(fg_driver.state);
-    context->last_end_ns = end;
-    if (!special(config->hStream)) config->hStream->last_end_ns = end;
-    if (end - fg_now_ns() > MAX_BACKLOG_NS) fg_sleep_until(end - MAX_BACKLOG_NS);
+    fg_run_kernel(context, config->hStream, kernel_ns(context, threads));
     return CUDA_SUCCESS;
 }
 
@@ -143,7 +155,7 @@ CUresult cuStreamSynchronize(CUstream stream)
     const CUresult result = fg_current(&context);
     if (result != CUDA_SUCCESS) return result;
     if (!fg_stream_ok(stream)) return CUDA_ERROR_INVALID_HANDLE;
-    fg_sleep_until(fg_stream_end(context, stream));
+    fg_sleep_until_reached(fg_driver.state, fg_card_of(context), fg_stream_mark(context, stream));
     return CUDA_SUCCESS;
 }
 
@@ -155,7 +167,7 @@ CUresult cuStreamQuery(CUstream stream)
     const CUresult result = fg_current(&context);
     if (result != CUDA_SUCCESS) return result;
     if (!fg_stream_ok(stream)) return CUDA_ERROR_INVALID_HANDLE;
-    return fg_stream_end(context, stream) > fg_now_ns() ? CUDA_ERROR_NOT_READY : CUDA_SUCCESS;
+    return fg_reached_ns(fg_driver.state, fg_card_of(context), fg_stream_mark(context, stream)) == 0 ? CUDA_ERROR_NOT_READY : CUDA_SUCCESS;
 }
 
 CUresult cuEventCreate(CUevent *event, unsigned int flags)
@@ -187,29 +199,41 @@ CUresult cuEventRecord(CUevent event, CUstream stream)
     const CUresult result = fg_current(&context);
     if (result != CUDA_SUCCESS) return result;
     if (!event_ok(event) || !fg_stream_ok(stream)) return CUDA_ERROR_INVALID_HANDLE;
-    const int64_t now = fg_now_ns(), end = fg_stream_end(context, stream);
-    event->at_ns = end > now ? end : now;
+    event->context = context;
+    event->mark = fg_stream_mark(context, stream);
+    event->recorded_ns = fg_now_ns();
+    event->reached_ns = 0;
     return CUDA_SUCCESS;
+}
+
+/* When the event came, 0 if it has not; found out once. An event in an empty stream comes at once. */
+static int64_t came_ns(CUevent event)
+{
+    if (event->reached_ns != 0 || event->context == NULL) return event->reached_ns;
+    const int64_t reached = fg_reached_ns(fg_driver.state, fg_card_of(event->context), event->mark);
+    if (reached != 0) event->reached_ns = reached > event->recorded_ns ? reached : event->recorded_ns;
+    return event->reached_ns;
 }
 
 CUresult cuEventQuery(CUevent event)
 {
     if (!event_ok(event)) return CUDA_ERROR_INVALID_HANDLE;
-    return event->at_ns > fg_now_ns() ? CUDA_ERROR_NOT_READY : CUDA_SUCCESS;
+    return event->context != NULL && came_ns(event) == 0 ? CUDA_ERROR_NOT_READY : CUDA_SUCCESS;
 }
 
 CUresult cuEventSynchronize(CUevent event)
 {
     if (!event_ok(event)) return CUDA_ERROR_INVALID_HANDLE;
-    fg_sleep_until(event->at_ns);
+    if (event->context != NULL) fg_sleep_until_reached(fg_driver.state, fg_card_of(event->context), event->mark);
     return CUDA_SUCCESS;
 }
 
 CUresult cuEventElapsedTime(float *milliseconds, CUevent start, CUevent end)
 {
     if (milliseconds == NULL) return CUDA_ERROR_INVALID_VALUE;
-    if (!event_ok(start) || !event_ok(end) || start->at_ns == 0 || end->at_ns == 0) return CUDA_ERROR_INVALID_HANDLE;
-    if (start->at_ns > fg_now_ns() || end->at_ns > fg_now_ns()) return CUDA_ERROR_NOT_READY;
-    *milliseconds = (float)(end->at_ns - start->at_ns) / 1e6F;
+    if (!event_ok(start) || !event_ok(end) || start->context == NULL || end->context == NULL) return CUDA_ERROR_INVALID_HANDLE;
+    const int64_t from = came_ns(start), until = came_ns(end);
+    if (from == 0 || until == 0) return CUDA_ERROR_NOT_READY;
+    *milliseconds = (float)(until - from) / 1e6F;
     return CUDA_SUCCESS;
 }

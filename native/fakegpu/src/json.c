@@ -169,7 +169,7 @@ const struct json *json_member(const struct json *object, const char *name)
 double json_number(const struct json *object, const char *name, double otherwise)
 {
     const struct json *member = json_member(object, name);
-    return member != NULL && member->type == JSON_NUMBER ? member->number : otherwise;
+    return member != NULL && (member->type == JSON_NUMBER || member->type == JSON_BOOL) ? member->number : otherwise;
 }
 
 const char *json_text(const struct json *object, const char *name, const char *otherwise)

@@ -56,7 +56,18 @@ static const char *read_machine(const struct json *root, struct fg_machine *mach
     machine->granularity_bytes = (uint64_t)json_number(root, "granularity_bytes", 512);
     machine->wave_ns = (int64_t)json_number(root, "wave_ns", 50000);
     machine->pid_offset = (int)json_number(root, "pid_offset", 0);
+    machine->timing.time_slice_ns = (int64_t)(json_number(root, "time_slice_us", 2000) * 1e3);
+    machine->timing.context_switch_ns = (int64_t)(json_number(root, "context_switch_us", 50) * 1e3);
+    machine->timing.sample_ns = (int64_t)(json_number(root, "nvml_sample_ms", 167) * 1e6);
+    machine->sample_delay_ns = (int64_t)(json_number(root, "nvml_sample_delay_ms", 0) * 1e6);
+    machine->sample_missing_percent = (unsigned int)json_number(root, "nvml_missing_percent", 0);
+    machine->process_utilization = json_number(root, "nvml_process_utilization", 1) != 0;
+    machine->queue_depth = (int)json_number(root, "queue_depth", 1024);
     if (machine->state_path[0] == '\0') return "\"state\" is missing";
+    if (machine->timing.time_slice_ns < 1000 || machine->timing.context_switch_ns < 0 || machine->timing.sample_ns < 1000000)
+        return "time_slice_us and nvml_sample_ms want to be at least 1, context_switch_us at least 0";
+    if (machine->sample_delay_ns < 0 || machine->sample_missing_percent > 99) return "nvml_sample_delay_ms wants to be at least 0, nvml_missing_percent 0 to 99";
+    if (machine->queue_depth < 1 || machine->queue_depth > FG_MAX_QUEUE_DEPTH) return "queue_depth wants to be 1 to 4096";
     if (machine->granularity_bytes == 0) return "granularity_bytes wants to be positive";
     const struct json *devices = json_member(root, "devices");
     if (devices == NULL || devices->type != JSON_ARRAY) return "\"devices\" is missing";

@@ -2,11 +2,13 @@
  *
  * FAKEGPU_CONFIG names a JSON file:
  *   {"state": "<path of the shared state>", "driver_version": "570.124.06", "cuda_version": 12080, "context_mib": 0,
- *    "granularity_bytes": 512, "wave_ns": 50000, "pid_offset": 0,
+ *    "granularity_bytes": 512, "wave_ns": 50000, "pid_offset": 0, "time_slice_us": 2000, "context_switch_us": 50, "queue_depth": 1024,
+ *    "nvml_sample_ms": 167, "nvml_sample_delay_ms": 0, "nvml_missing_percent": 0, "nvml_process_utilization": true,
  *    "devices": [{"uuid": "GPU-...", "name": "...", "memory_mib": 81920, "sm_count": 108, "max_threads_per_sm": 2048,
  *                 "pci_bus_id": "00000000:07:00.0", "numa": 0, "major": 8, "minor": 0, "nvlinks": [1, 1, 2]}]}
  * granularity_bytes: what an allocation is rounded up to; wave_ns: how long a card needs for as many threads as it can hold at once;
- * pid_offset: added to the pids that NVML reports (a pid namespace); nvlinks: the peer of each link, as index in this list.
+ * pid_offset: added to the pids that NVML reports (a pid namespace); nvlinks: the peer of each link, as index in this list. The clock's
+ * keys are explained in docs/fakegpu-model.md, all keys in docs/fakegpu.md.
  * FAKEGPU_VISIBLE_DEVICES (uuids or indexes, "all", "none", "void"; absent = all) is what the container runtime let in.
  */
 #ifndef FAKEGPU_MACHINE_H
@@ -15,7 +17,9 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-enum { FG_MAX_DEVICES = 16, FG_MAX_LINKS = 18 };
+#include "clock.h"
+
+enum { FG_MAX_DEVICES = 16, FG_MAX_LINKS = 18, FG_MAX_QUEUE_DEPTH = 4096 };
 
 struct fg_card {
     char uuid[96];
@@ -34,6 +38,11 @@ struct fg_machine {
     uint64_t context_bytes, granularity_bytes;
     int64_t wave_ns;
     int pid_offset;
+    struct fg_timing timing;
+    int queue_depth; /* launches of a context that may wait before a launch has to */
+    int64_t sample_delay_ns; /* how much older than now a utilisation sample must be to be shown */
+    unsigned int sample_missing_percent;
+    bool process_utilization; /* false: NVML does not support it, as on MIG slices and some cards */
     int card_count;
     struct fg_card cards[FG_MAX_DEVICES];
     int visible_count, visible[FG_MAX_DEVICES]; /* indexes into cards, in bus order, as NVML lists them */

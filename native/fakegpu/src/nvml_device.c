@@ -73,20 +73,25 @@ nvmlReturn_t nvmlDeviceGetCudaComputeCapability(nvmlDevice_t device, int *major,
     return NVML_SUCCESS;
 }
 
-static struct fg_card_state memory_of(nvmlDevice_t device)
+struct bytes {
+    unsigned long long total, used;
+};
+
+static struct bytes memory_of(nvmlDevice_t device)
 {
     fg_lock(fg_nvml.state);
     fg_sweep(fg_nvml.state);
-    const struct fg_card_state card = fg_nvml.state->cards[device->card];
+    const struct fg_card_state *card = &fg_nvml.state->cards[device->card];
+    const struct bytes bytes = {.total = card->total_bytes, .used = card->used_bytes};
     fg_unlock(fg_nvml.state);
-    return card;
+    return bytes;
 }
 
 nvmlReturn_t nvmlDeviceGetMemoryInfo(nvmlDevice_t device, nvmlMemory_t *memory)
 {
     ANSWER(device, memory);
-    const struct fg_card_state card = memory_of(device);
-    *memory = (nvmlMemory_t){.total = card.total_bytes, .used = card.used_bytes, .free = card.total_bytes - card.used_bytes};
+    const struct bytes card = memory_of(device);
+    *memory = (nvmlMemory_t){.total = card.total, .used = card.used, .free = card.total - card.used};
     return NVML_SUCCESS;
 }
 
@@ -94,18 +99,18 @@ nvmlReturn_t nvmlDeviceGetMemoryInfo_v2(nvmlDevice_t device, nvmlMemory_v2_t *me
 {
     ANSWER(device, memory);
     if (memory->version != NVML_STRUCT_VERSION(nvmlMemory_v2_t, 2)) return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
-    const struct fg_card_state card = memory_of(device);
-    memory->total = card.total_bytes;
+    const struct bytes card = memory_of(device);
+    memory->total = card.total;
     memory->reserved = 0;
-    memory->used = card.used_bytes;
-    memory->free = card.total_bytes - card.used_bytes;
+    memory->used = card.used;
+    memory->free = card.total - card.used;
     return NVML_SUCCESS;
 }
 
 static unsigned int busy_percent(nvmlDevice_t device)
 {
     fg_lock(fg_nvml.state);
-    const unsigned int percent = fg_utilisation(fg_nvml.state->cards[device->card].busy);
+    const unsigned int percent = fg_utilisation(fg_nvml.machine, fg_clock_now(fg_nvml.state, device->card)->card_samples);
     fg_unlock(fg_nvml.state);
     return percent;
 }

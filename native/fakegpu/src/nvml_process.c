@@ -1,8 +1,6 @@
 /* Processes of a card in the stand-in NVML: who holds memory, who computes. */
 #include "nvml.h"
 
-#include <time.h>
-
 struct user {
     unsigned int pid;
     unsigned long long used_bytes;
@@ -15,13 +13,14 @@ static unsigned int users_of(nvmlDevice_t device, struct user users[FG_MAX_PROCE
     unsigned int count = 0;
     fg_lock(fg_nvml.state);
     fg_sweep(fg_nvml.state);
+    const struct fg_clock *clock = fg_clock_now(fg_nvml.state, device->card);
     for (int i = 0; i < fg_nvml.state->process_count; i++) {
         const struct fg_process *process = &fg_nvml.state->processes[i];
         if (process->pid == 0 || !process->context[device->card]) continue;
         users[count++] = (struct user){
             .pid = (unsigned int)(process->pid + fg_nvml.machine->pid_offset),
             .used_bytes = process->used_bytes[device->card],
-            .busy_percent = fg_utilisation(process->busy[device->card]),
+            .busy_percent = fg_utilisation(fg_nvml.machine, clock->samples[i]),
         };
     }
     fg_unlock(fg_nvml.state);
@@ -63,7 +62,15 @@ nvmlReturn_t nvmlDeviceGetComputeRunningProcesses_v3(nvmlDevice_t device, unsign
     return nvmlDeviceGetComputeRunningProcesses_v2(device, count, processes);
 }
 
-/* One sample per process that computed in the last second; "not found" when there is none newer than `since_us`. */
+/* When the sample that NVML shows ended, in the microseconds since 1970 that it stamps samples with; 0: none is shown. */
+static unsigned long long sample_end_us(void)
+{
+    const struct fg_machine *machine = fg_nvml.machine;
+    const int64_t shown = fg_sample_shown(&machine->timing, fg_now_ns(), machine->sample_delay_ns, machine->sample_missing_percent);
+    return shown < 0 ? 0 : (unsigned long long)(fg_nvml.state->since_1970_ns + (shown + 1) * machine->timing.sample_ns) / 1000;
+}
+
+/* One sample per process that computed in the sample shown; "not found" when there is none newer than `since_us`. */
 nvmlReturn_t nvmlDeviceGetProcessUtilization(nvmlDevice_t device, nvmlProcessUtilizationSample_t *samples, unsigned int *count,
                                              unsigned long long since_us)
 {
@@ -71,15 +78,14 @@ nvmlReturn_t nvmlDeviceGetProcessUtilization(nvmlDevice_t device, nvmlProcessUti
     const nvmlReturn_t result = fg_check(device);
     if (result != NVML_SUCCESS) return result;
     if (count == NULL) return NVML_ERROR_INVALID_ARGUMENT;
-    struct timespec now;
-    clock_gettime(CLOCK_REALTIME, &now);
-    const unsigned long long now_us = (unsigned long long)now.tv_sec * 1000000 + (unsigned long long)now.tv_nsec / 1000;
+    if (!fg_nvml.machine->process_utilization) return NVML_ERROR_NOT_SUPPORTED;
+    const unsigned long long end_us = sample_end_us();
     const unsigned int found = users_of(device, users), room = samples != NULL ? *count : 0;
     unsigned int busy = 0;
     for (unsigned int i = 0; i < found; i++) {
-        if (users[i].busy_percent == 0 || since_us >= now_us) continue;
+        if (users[i].busy_percent == 0 || since_us >= end_us) continue;
         if (busy < room)
-            samples[busy] = (nvmlProcessUtilizationSample_t){.pid = users[i].pid, .timeStamp = now_us, .smUtil = users[i].busy_percent,
+            samples[busy] = (nvmlProcessUtilizationSample_t){.pid = users[i].pid, .timeStamp = end_us, .smUtil = users[i].busy_percent,
                                                              .memUtil = users[i].busy_percent / 2};
         busy++;
     }

@@ -14,7 +14,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { MAGIC = 0x55504746, VERSION = 3 };
+enum { MAGIC = 0x55504746, VERSION = 4 };
 
 static const char *state_path; /* of the mapped state */
 
@@ -55,6 +55,9 @@ static void initialise(struct fg_state *state, const struct fg_machine *machine,
         snprintf(state->cards[i].uuid, sizeof state->cards[i].uuid, "%s", machine->cards[i].uuid);
         state->cards[i].total_bytes = machine->cards[i].memory_bytes;
     }
+    struct timespec wall;
+    clock_gettime(CLOCK_REALTIME, &wall);
+    state->since_1970_ns = (int64_t)wall.tv_sec * 1000000000 + wall.tv_nsec - fg_now_ns();
     state->version = VERSION;
     state->magic = MAGIC;
 }
@@ -187,6 +190,8 @@ static void free_process(struct fg_state *state, struct fg_process *process)
         state->cards[card].used_bytes -= process->used_bytes[card];
         process->used_bytes[card] = 0;
         process->context[card] = false;
+        fg_clock_advance(&state->cards[card].clock, &fg_machine()->timing, fg_now_ns());
+        fg_clock_drop(&state->cards[card].clock, (int)(process - state->processes));
     }
     process->pid = 0;
 }
@@ -216,7 +221,6 @@ struct fg_process *fg_self(struct fg_state *state)
     }
     if (free_entry == NULL && state->process_count == FG_MAX_PROCESSES) return NULL;
     if (free_entry == NULL) free_entry = &state->processes[state->process_count++];
-    memset(free_entry->busy, 0, sizeof free_entry->busy);
     free_entry->start_time = start_time_of(pid);
     free_entry->pid_namespace = namespace;
     hold_life(state, free_entry);
@@ -247,38 +251,48 @@ void fg_give(struct fg_state *state, int card, uint64_t bytes)
     state->cards[card].used_bytes -= bytes;
 }
 
-static void add_busy(struct fg_bucket *ring, int64_t number, int64_t busy_ns)
+static int index_of(const struct fg_state *state, const struct fg_process *process) { return (int)(process - state->processes); }
+
+struct fg_clock *fg_clock_now(struct fg_state *state, int card)
 {
-    struct fg_bucket *bucket = &ring[number % FG_BUCKETS];
-    if (bucket->number != number) *bucket = (struct fg_bucket){.number = number};
-    bucket->busy_ns += busy_ns;
+    struct fg_clock *clock = &state->cards[card].clock;
+    fg_clock_advance(clock, &fg_machine()->timing, fg_now_ns());
+    return clock;
 }
 
 int64_t fg_queue_kernel(struct fg_state *state, int card, int64_t length_ns)
 {
     struct fg_process *self = fg_self(state);
-    struct fg_card_state *queue = &state->cards[card];
-    const int64_t now = fg_now_ns(), bucket_ns = FG_BUCKET_MS * INT64_C(1000000);
-    int64_t at = queue->free_at_ns > now ? queue->free_at_ns : now;
-    queue->free_at_ns = at + length_ns;
-    while (at < queue->free_at_ns) {
-        const int64_t number = at / bucket_ns, bucket_end = (number + 1) * bucket_ns;
-        const int64_t until = bucket_end < queue->free_at_ns ? bucket_end : queue->free_at_ns;
-        add_busy(queue->busy, number, until - at);
-        if (self != NULL) add_busy(self->busy[card], number, until - at);
-        at = until;
-    }
-    return queue->free_at_ns;
+    return self != NULL ? fg_clock_submit(fg_clock_now(state, card), index_of(state, self), length_ns) : 0;
 }
 
-unsigned int fg_utilisation(const struct fg_bucket *ring)
+int64_t fg_reached_ns(struct fg_state *state, int card, int64_t mark)
 {
-    enum { WINDOW = 1000 / FG_BUCKET_MS };
-    const int64_t now = fg_now_ns() / (FG_BUCKET_MS * INT64_C(1000000));
-    int64_t busy_ns = 0;
-    for (int64_t number = now - WINDOW; number < now; number++)
-        if (ring[number % FG_BUCKETS].number == number) busy_ns += ring[number % FG_BUCKETS].busy_ns;
-    return (unsigned int)(busy_ns / (WINDOW * FG_BUCKET_MS * INT64_C(1000000) / 100));
+    fg_lock(state);
+    struct fg_process *self = fg_self(state);
+    const int64_t reached = self != NULL ? fg_clock_reached_ns(fg_clock_now(state, card), index_of(state, self), mark) : fg_now_ns();
+    fg_unlock(state);
+    return reached;
+}
+
+void fg_sleep_until_reached(struct fg_state *state, int card, int64_t mark)
+{
+    /* Others may take turns meanwhile, or come and go: the earliest possible end is waited for, then looked again. */
+    static const int64_t SHORTEST_NS = 20000;
+    for (;;) {
+        fg_lock(state);
+        struct fg_process *self = fg_self(state);
+        const int64_t left = self != NULL ? fg_clock_left_ns(fg_clock_now(state, card), index_of(state, self), mark) : 0;
+        fg_unlock(state);
+        if (left == 0) return;
+        fg_sleep_until(fg_now_ns() + (left > SHORTEST_NS ? left : SHORTEST_NS));
+    }
+}
+
+unsigned int fg_utilisation(const struct fg_machine *machine, const struct fg_sample ring[FG_SAMPLES])
+{
+    const int64_t shown = fg_sample_shown(&machine->timing, fg_now_ns(), machine->sample_delay_ns, machine->sample_missing_percent);
+    return shown < 0 ? 0 : (unsigned int)(fg_sample_busy_ns(ring, shown) * 100 / machine->timing.sample_ns);
 }
 
 void fg_post_event(struct fg_state *state, int card, uint64_t type, uint64_t data)

@@ -9,20 +9,10 @@
 #include <stdint.h>
 #include <sys/types.h>
 
+#include "clock.h"
 #include "machine.h"
 
-enum {
-    FG_MAX_PROCESSES = 1024,
-    FG_EVENTS = 256,
-    /* Utilisation is kept in tenths of a second, for the last six seconds. */
-    FG_BUCKETS = 64,
-    FG_BUCKET_MS = 100
-};
-
-struct fg_bucket {
-    int64_t number; /* of the tenth of a second since boot */
-    int64_t busy_ns;
-};
+enum { FG_EVENTS = 256 };
 
 struct fg_process {
     int32_t pid; /* 0: free; as its own pid namespace counts */
@@ -30,15 +20,13 @@ struct fg_process {
     uint64_t pid_namespace; /* containers all have a process 1: a pid says nothing in another namespace */
     uint64_t used_bytes[FG_MAX_DEVICES];
     bool context[FG_MAX_DEVICES]; /* has, or had, a context: it is a compute process of that card */
-    struct fg_bucket busy[FG_MAX_DEVICES][FG_BUCKETS];
 };
 
 struct fg_card_state {
     char uuid[96];
     uint64_t total_bytes, used_bytes, peak_bytes;
-    int64_t free_at_ns; /* when the last kernel in the queue ends; CLOCK_MONOTONIC */
     bool lost;
-    struct fg_bucket busy[FG_BUCKETS];
+    struct fg_clock clock; /* CLOCK_MONOTONIC */
 };
 
 struct fg_event {
@@ -49,6 +37,7 @@ struct fg_event {
 struct fg_state {
     uint32_t magic, version;
     char boot_id[40]; /* clocks and pids of an earlier boot mean nothing */
+    int64_t since_1970_ns; /* what CLOCK_MONOTONIC lacks of the time of day, when the state was made: stamps of one sample are equal */
     pthread_mutex_t lock;
     _Atomic uint32_t event_count; /* ever posted; the futex that waiters sleep on */
     struct fg_event events[FG_EVENTS];
@@ -73,11 +62,20 @@ struct fg_process *fg_self(struct fg_state *state);
 bool fg_take(struct fg_state *state, int card, uint64_t bytes);
 void fg_give(struct fg_state *state, int card, uint64_t bytes);
 
-/* Queues a kernel of that length on a card. Returns when it ends. With the lock. */
+/* The card's clock, advanced to now. With the lock. */
+struct fg_clock *fg_clock_now(struct fg_state *state, int card);
+
+/* Queues a kernel of that length on a card. Returns its mark (clock.h) in this process's queue. With the lock. */
 int64_t fg_queue_kernel(struct fg_state *state, int card, int64_t length_ns);
 
-/* Busy percent over the last full second, of a ring of buckets. */
-unsigned int fg_utilisation(const struct fg_bucket *ring);
+/* When this process's mark was reached, 0 if it is not yet. */
+int64_t fg_reached_ns(struct fg_state *state, int card, int64_t mark);
+
+/* Sleeps until this process's mark is reached. */
+void fg_sleep_until_reached(struct fg_state *state, int card, int64_t mark);
+
+/* Busy percent of the sample that NVML shows now. With the lock; the clock has been advanced. */
+unsigned int fg_utilisation(const struct fg_machine *machine, const struct fg_sample ring[FG_SAMPLES]);
 
 void fg_post_event(struct fg_state *state, int card, uint64_t type, uint64_t data);
 
