@@ -12,8 +12,8 @@ import orjson
 import pytest
 from hamictl.servers.pki import make_pki
 
+from tests.contract.kubernetes_bodies import pod
 from tests.contract.kubernetes_servers import Cluster, Json, emulated_or_real, fresh_namespace, poll
-from tests.contract.test_kubernetes_api import pod
 
 CONFIGURATIONS = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations"
 

@@ -4,8 +4,8 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.contract.kubernetes_bodies import bind, config_map, pod
 from tests.contract.kubernetes_servers import Cluster, Json, emulated, fresh_namespace, poll
-from tests.contract.test_kubernetes_api import bind, config_map, pod
 
 
 @pytest.fixture(scope="module")

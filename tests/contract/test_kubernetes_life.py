@@ -1,0 +1,229 @@
+"""The life of an object: binding, deletion, finalizers, and what admission adds to it.
+
+The same cases on our server and on the real one.
+"""
+
+import uuid
+from collections.abc import Iterator
+
+import orjson
+import pytest
+
+from tests.contract.kubernetes_bodies import bind, config_map, pod
+from tests.contract.kubernetes_servers import (
+    STRATEGIC_PATCH,
+    Cluster,
+    Json,
+    emulated_or_real,
+    fresh_namespace,
+    poll,
+)
+
+GPU = "nvidia.com/gpu"
+
+
+@pytest.fixture(scope="module", params=["emulator", "real"])
+def server(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Cluster]:
+    with emulated_or_real(request, tmp_path_factory.mktemp("kubernetes")) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def cluster(server: Cluster) -> Cluster:
+    return fresh_namespace(server)
+
+
+def test_a_pod_is_bound_once(cluster: Cluster) -> None:
+    cluster.create("pods", pod())
+    status = bind(cluster, "a")
+    assert (status["kind"], status["status"], status["code"]) == ("Status", "Success", 201)
+    bound = cluster.get("pods", "a")
+    assert bound["spec"]["nodeName"] == "n1"
+    assert bound["status"]["conditions"][0]["type"] == "PodScheduled"
+    assert bound["status"]["conditions"][0]["status"] == "True"
+    body = {"metadata": {"name": "a"}, "target": {"kind": "Node", "name": "n2"}}
+    answer = cluster.client.post(cluster.path("pods", "a/binding"), json=body)
+    assert answer.status_code == 409
+    assert 'pod a is already assigned to node "n1"' in answer.json()["message"]
+    body["metadata"]["name"] = "nope"
+    assert cluster.client.post(cluster.path("bindings"), json=body).status_code == 404
+
+
+def test_a_bound_pod_waits_for_its_kubelet(cluster: Cluster) -> None:
+    cluster.create("pods", pod())
+    bind(cluster, "a")
+    path = cluster.path("pods", "a")
+    marked = cluster.ok(cluster.client.delete(path))
+    assert marked["metadata"]["deletionGracePeriodSeconds"] == 30
+    assert "deletionTimestamp" in marked["metadata"]
+    shorter = cluster.ok(cluster.client.delete(path, params={"gracePeriodSeconds": "5"}))
+    assert shorter["metadata"]["deletionGracePeriodSeconds"] == 5
+    longer = cluster.ok(cluster.client.delete(path, params={"gracePeriodSeconds": "60"}))
+    assert longer["metadata"]["deletionGracePeriodSeconds"] == 5
+    cluster.ok(cluster.client.delete(path, params={"gracePeriodSeconds": "0"}))
+    assert cluster.client.get(path).status_code == 404
+
+
+def test_an_unbound_or_ended_pod_goes_at_once(cluster: Cluster) -> None:
+    cluster.create("pods", pod("unbound"))
+    cluster.ok(cluster.client.delete(cluster.path("pods", "unbound")))
+    assert cluster.client.get(cluster.path("pods", "unbound")).status_code == 404
+    cluster.create("pods", pod("ended"))
+    bind(cluster, "ended")
+    cluster.ok(
+        cluster.patch(cluster.path("pods", "ended/status"), {"status": {"phase": "Succeeded"}})
+    )
+    cluster.ok(cluster.client.delete(cluster.path("pods", "ended")))
+    assert cluster.client.get(cluster.path("pods", "ended")).status_code == 404
+
+
+def test_preconditions_guard_a_deletion(cluster: Cluster) -> None:
+    made = cluster.create("configmaps", config_map())
+    path = cluster.path("configmaps", "c")
+
+    def delete(conditions: Json) -> int:
+        body = orjson.dumps({"preconditions": conditions})
+        headers = {"content-type": "application/json"}
+        answer = cluster.client.request("DELETE", path, content=body, headers=headers)
+        return answer.status_code
+
+    assert delete({"uid": "other"}) == 409
+    assert delete({"resourceVersion": "1"}) == 409
+    assert delete({"uid": made["metadata"]["uid"]}) == 200
+
+
+def test_a_deletion_answers_with_a_status_or_the_object(cluster: Cluster) -> None:
+    made = cluster.create("configmaps", config_map())
+    status = cluster.ok(cluster.client.delete(cluster.path("configmaps", "c")))
+    assert status["status"] == "Success"
+    assert status["details"] == {
+        "name": "c",
+        "kind": "configmaps",
+        "uid": made["metadata"]["uid"],
+    }
+    answer = cluster.client.delete(cluster.path("configmaps", "c"))
+    assert answer.json()["reason"] == "NotFound"
+
+
+def test_finalizers_hold_an_object_until_they_are_gone(cluster: Cluster) -> None:
+    cluster.create("configmaps", config_map(finalizers=["a/b"]))
+    path = cluster.path("configmaps", "c")
+    marked = cluster.ok(cluster.client.delete(path))
+    assert "deletionTimestamp" in marked["metadata"]
+    again = cluster.ok(cluster.client.delete(path))
+    assert again["metadata"]["resourceVersion"] == marked["metadata"]["resourceVersion"]
+    cluster.ok(cluster.patch(path, {"metadata": {"finalizers": None}}))
+    assert cluster.client.get(path).status_code == 404
+
+
+def test_a_collection_is_deleted_by_selector(cluster: Cluster) -> None:
+    for name, group in (("a", "x"), ("b", "x"), ("c", "y")):
+        cluster.create("configmaps", config_map(name, labels={"group": group}))
+    query = {"labelSelector": "group=x"}
+    cluster.ok(cluster.client.delete(cluster.path("configmaps"), params=query))
+    left = cluster.ok(
+        cluster.client.get(cluster.path("configmaps"), params={"labelSelector": "group"})
+    )
+    assert [each["metadata"]["name"] for each in left["items"]] == ["c"]
+
+
+def test_a_quota_refuses_the_pod_too_many(cluster: Cluster) -> None:
+    hard = {"pods": "2", f"requests.{GPU}": "2"}
+    cluster.create("resourcequotas", {"metadata": {"name": "q"}, "spec": {"hard": hard}})
+    if cluster.kind == "real":  # there, kube-controller-manager counts
+        status = {"status": {"hard": hard, "used": dict.fromkeys(hard, "0")}}
+        cluster.ok(cluster.patch(cluster.path("resourcequotas", "q/status"), status))
+    answers = []
+
+    def allowed() -> bool:
+        answers.append(cluster.client.post(cluster.path("pods"), json=pod(limits={GPU: 2})))
+        return answers[-1].status_code == 201
+
+    poll(allowed, what="the quota is known")
+    body = pod("b", limits={GPU: 1})
+    answer = cluster.client.post(cluster.path("pods"), json=body)
+    assert answer.status_code == 403
+    assert answer.json()["message"] == (
+        'pods "b" is forbidden: exceeded quota: q, requested: requests.nvidia.com/gpu=1, '
+        "used: requests.nvidia.com/gpu=2, limited: requests.nvidia.com/gpu=2"
+    )
+    used = cluster.get("resourcequotas", "q")["status"]["used"]
+    assert used == {"pods": "1", f"requests.{GPU}": "2"}
+
+
+def test_a_quota_on_limits_of_extended_resources_refuses_nothing(cluster: Cluster) -> None:
+    hard = {"pods": "9", f"limits.{GPU}": "1"}
+    cluster.create("resourcequotas", {"metadata": {"name": "q"}, "spec": {"hard": hard}})
+    if cluster.kind == "real":  # there, kube-controller-manager counts
+        status = {"status": {"hard": hard, "used": dict.fromkeys(hard, "0")}}
+        cluster.ok(cluster.patch(cluster.path("resourcequotas", "q/status"), status))
+
+    def counted() -> bool:
+        body = pod(f"p-{uuid.uuid4().hex[:6]}", limits={GPU: 2})
+        cluster.client.post(cluster.path("pods"), json=body)
+        return cluster.get("resourcequotas", "q")["status"]["used"]["pods"] != "0"
+
+    poll(counted, what="the quota is known")
+    assert cluster.client.post(cluster.path("pods"), json=pod("b", limits={GPU: 2})).is_success
+    assert cluster.get("resourcequotas", "q")["status"]["used"][f"limits.{GPU}"] == "0"
+
+
+def test_a_pod_gets_the_number_of_its_priority_class(cluster: Cluster) -> None:
+    body = pod()
+    body["spec"]["priorityClassName"] = "nope"
+    answer = cluster.client.post(cluster.path("pods"), json=body)
+    assert answer.status_code == 403
+    assert "no PriorityClass with name nope was found" in answer.json()["message"]
+    name = f"p-{cluster.namespace}"
+    klass = {"metadata": {"name": name}, "value": 77}
+    cluster.ok(cluster.client.post("/apis/scheduling.k8s.io/v1/priorityclasses", json=klass))
+    body["spec"]["priorityClassName"] = name
+
+    def known() -> bool:
+        return cluster.client.post(cluster.path("pods"), json=body).status_code in (201, 409)
+
+    poll(known, what="the class is known to admission")
+    assert cluster.get("pods", "a")["spec"]["priority"] == 77
+
+
+def test_a_workload_counts_its_generations(cluster: Cluster) -> None:
+    labels = {"app": "d"}
+    deployment = {
+        "metadata": {"name": "d"},
+        "spec": {
+            "selector": {"matchLabels": labels},
+            "template": {"metadata": {"labels": labels}, "spec": pod()["spec"]},
+        },
+    }
+    made = cluster.create("deployments", deployment, api="/apis/apps/v1")
+    assert made["metadata"]["generation"] == 1
+    assert made["spec"]["replicas"] == 1
+    path = cluster.path("deployments", "d", api="/apis/apps/v1")
+    assert (
+        cluster.ok(cluster.patch(path, {"metadata": {"labels": {"x": "y"}}}))["metadata"][
+            "generation"
+        ]
+        == 1
+    )
+    scaled = cluster.ok(cluster.patch(path, {"spec": {"replicas": 3}}))
+    assert scaled["metadata"]["generation"] == 2
+    broken = deployment | {"metadata": {"name": "e"}}
+    broken["spec"] = {**deployment["spec"], "selector": {"matchLabels": {"app": "other"}}}  # type: ignore[dict-item]
+    answer = cluster.client.post(cluster.path("deployments", api="/apis/apps/v1"), json=broken)
+    assert "`selector` does not match template `labels`" in answer.json()["message"]
+
+
+def test_nodes_keep_the_status_of_their_registration(cluster: Cluster) -> None:
+    name = f"node-{cluster.namespace}"
+    node = {"metadata": {"name": name}, "status": {"capacity": {"cpu": "4", GPU: "10"}}}
+    made = cluster.ok(cluster.client.post("/api/v1/nodes", json=node))
+    assert made["status"]["allocatable"] == {"cpu": "4", GPU: "10"}
+    path = f"/api/v1/nodes/{name}"
+    cluster.ok(cluster.patch(path, {"metadata": {"annotations": {"a/b": "c"}}}))
+    changed = cluster.ok(cluster.patch(path, {"status": {"capacity": {"cpu": "5"}}}))
+    assert changed["status"]["capacity"]["cpu"] == "4"
+    taints = [{"key": "k", "effect": "NoSchedule"}]
+    cluster.ok(cluster.patch(path, {"spec": {"taints": taints}}, STRATEGIC_PATCH))
+    cluster.ok(cluster.client.delete(path))
