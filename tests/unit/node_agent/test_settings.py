@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hami_node_agent.domain.device_list import Strategy
 from hami_node_agent.settings import Settings
 from hamicommon.errors import InvalidRequest
 from hamicommon.settings import NatsSettings
@@ -52,3 +53,18 @@ def test_without_a_file_nothing_changes(tmp_path: Path) -> None:
 def test_a_file_that_makes_no_sense_here_is_refused(tmp_path: Path, text: str, why: str) -> None:
     with pytest.raises(InvalidRequest, match=why):
         settings(tmp_path, text).with_device_config()
+
+
+def test_lists_are_written_with_commas(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in (
+        ("HAMI_NODE_AGENT_NODE_NAME", "n"),
+        ("HAMI_NATS_URL", "nats://localhost:4222"),
+        ("HAMI_NODE_AGENT_DEVICE_LIST_STRATEGY", "envvar, cdi-cri"),
+        ("HAMI_NODE_AGENT_IMEX_CHANNEL_IDS", "0,7"),
+    ):
+        monkeypatch.setenv(name, value)
+
+    found = Settings()  # type: ignore[call-arg]
+
+    assert found.device_list_strategy == (Strategy.ENVVAR, Strategy.CDI_CRI)
+    assert found.imex_channel_ids == (0, 7)

@@ -22,11 +22,11 @@ from opentelemetry import trace
 from hami_node_agent.domain.choosing import Candidate, roomiest
 from hami_node_agent.domain.container_spec import (
     AnswerPolicy,
-    ContainerSpec,
     cache_dir_name,
     container_response,
     core_policy,
 )
+from hami_node_agent.domain.device_list import ContainerSpec
 from hami_node_agent.domain.grants import NodeGrant
 from hami_node_agent.domain.records import AgentState, Record, is_complete
 from hami_node_agent.domain.replicas import card_of, preferred_ids

@@ -31,12 +31,14 @@ from hami_node_agent.allocating import Allocating
 from hami_node_agent.cards import Cards
 from hami_node_agent.domain.cards import Offer
 from hami_node_agent.domain.container_spec import AnswerPolicy
+from hami_node_agent.domain.device_list import DeviceListPolicy
 from hami_node_agent.domain.health import xid_policy
 from hami_node_agent.exposition import NodeCollector, registry_of
 from hami_node_agent.finding import GrantFinder
 from hami_node_agent.grants_feed import GrantsFeed
 from hami_node_agent.holdings import HoldingsService
 from hami_node_agent.inventory import InventoryTeller, keep_annotation
+from hami_node_agent.libraries import OldLibraries
 from hami_node_agent.node_state import NodeState
 from hami_node_agent.plugin import Plugin
 from hami_node_agent.prestarting import PreStarting
@@ -141,6 +143,7 @@ async def open_agent(settings: Settings) -> AsyncIterator[Agent]:
             "reports": send_reports(outside.state, outside.bus, node=settings.node_name),
             "usage": sampler.run(),
             "sweep": _sweeper(settings, outside, reports).run(),
+            "libraries": OldLibraries(outside.files, outside.books).run(),
         }
         tasks = [group.create_task(loop, name=name) for name, loop in loops.items()]
         logger.info("agent runs", extra={"node": settings.node_name, "port": port})
@@ -183,12 +186,14 @@ async def _open_outside(settings: Settings, stack: AsyncExitStack) -> _Outside:
         faults,
     )
     pods = NodePods(api, node=settings.node_name, resource=settings.resource_name, key=key)
+    state = NodeState(around(store, "node_state", faults, blocking=True), saved)
     books = Books(
         checkpoint=settings.checkpoint_path,
         pod_resources=settings.pod_resources_socket,
         resource=settings.resource_name,
         uid_of=pods.uid_of,
         api_uid=pods.api_uid,
+        card_at=state.card_at,
     )
     return _Outside(
         api=api,
@@ -198,7 +203,7 @@ async def _open_outside(settings: Settings, stack: AsyncExitStack) -> _Outside:
         library=library,
         pods=around(pods, "node_pods", faults),
         books=around(books, "node_books", faults),
-        state=NodeState(around(store, "node_state", faults, blocking=True), saved),
+        state=state,
         agent_id=str(uuid4()),
     )
 
@@ -262,7 +267,6 @@ async def _plugin(
 
 
 async def _answers(settings: Settings, outside: _Outside) -> AnswerPolicy:
-    passed = settings.pass_device_specs
     return AnswerPolicy(
         container_base=PurePosixPath(settings.container_hook_path / "vgpu"),
         host_base=PurePosixPath(outside.files.base),
@@ -272,8 +276,24 @@ async def _answers(settings: Settings, outside: _Outside) -> AnswerPolicy:
         log_level=settings.libcuda_log_level,
         disable_core_limit=settings.disable_core_limit,
         licensed=(outside.files.base / "license").exists(),
+        devices=await _device_list(settings, outside),
+    )
+
+
+async def _device_list(settings: Settings, outside: _Outside) -> DeviceListPolicy:
+    cards = await outside.probe.cards()
+    passed = settings.pass_device_specs
+    return DeviceListPolicy(
+        strategies=frozenset(settings.device_list_strategy),
+        id_strategy=settings.device_id_strategy,
+        index_of={card.uuid: card.index for card in cards},
+        imex_channels=settings.imex_channel_ids,
+        gdrcopy=settings.gdrcopy_enabled,
+        gds=settings.gds_enabled,
+        mofed=settings.mofed_enabled,
+        cdi_annotation_prefix=settings.cdi_annotation_prefix,
         device_files=control_files(settings.dev_root) if passed else None,
-        card_files=card_files(await outside.probe.cards(), settings.dev_root) if passed else None,
+        card_files=card_files(cards, settings.dev_root) if passed else None,
     )
 
 

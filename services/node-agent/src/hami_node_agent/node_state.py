@@ -59,6 +59,10 @@ class NodeState:
         """The state as it is on disk."""
         return self._state
 
+    def card_at(self, index: str) -> GpuUuid | None:
+        """The card with this NVML index, written as a number."""
+        return next((c.uuid for c in self.cards.values() if str(c.index) == index), None)
+
     @property
     def book(self) -> GrantBook:
         """The grants."""

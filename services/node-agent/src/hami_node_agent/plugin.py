@@ -19,7 +19,7 @@ from hamicommon.kubelet._generated import deviceplugin_pb2_grpc
 
 from hami_node_agent.allocating import Allocating
 from hami_node_agent.cards import Cards
-from hami_node_agent.domain.container_spec import ContainerSpec
+from hami_node_agent.domain.device_list import ContainerSpec
 from hami_node_agent.domain.replicas import replicas_of
 from hami_node_agent.prestarting import PreStarting
 
@@ -118,7 +118,7 @@ class Plugin(deviceplugin_pb2_grpc.DevicePluginServicer):
             specs = await self._allocating.allocate(wanted)
         except HamiError as exc:
             await _abort(context, exc)
-        return api.AllocateResponse(container_responses=[_message(spec) for spec in specs])
+        return api.AllocateResponse(container_responses=[answer_message(spec) for spec in specs])
 
     async def PreStartContainer(  # noqa: N802 - the API's name
         self, request: api.PreStartContainerRequest, context: Context
@@ -139,7 +139,8 @@ def _ids(listed: Iterable[str]) -> frozenset[str]:
     return unique
 
 
-def _message(spec: ContainerSpec) -> api.ContainerAllocateResponse:
+def answer_message(spec: ContainerSpec) -> api.ContainerAllocateResponse:
+    """The answer on the wire."""
     return api.ContainerAllocateResponse(
         envs=dict(spec.envs),
         mounts=[
@@ -154,6 +155,8 @@ def _message(spec: ContainerSpec) -> api.ContainerAllocateResponse:
             api.DeviceSpec(container_path=inside, host_path=outside, permissions="rw")
             for inside, outside in spec.device_files
         ],
+        annotations=dict(spec.annotations),
+        cdi_devices=[api.CDIDevice(name=name) for name in spec.cdi_devices],
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 from hamicommon import deviceconfig
 from hamicommon.errors import InvalidRequest
@@ -13,8 +13,10 @@ from hamicommon.settings import (
     NatsSettings,
     TelemetrySettings,
 )
-from pydantic import Field
-from pydantic_settings import BaseSettings, SettingsConfigDict
+from pydantic import Field, field_validator
+from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
+
+from hami_node_agent.domain.device_list import DEFAULT_CDI_PREFIX, Strategy
 
 _FROM_FILE = {
     "resource_name": "resource_count_name",
@@ -87,6 +89,22 @@ class Settings(BaseSettings):
     disable_core_limit: bool = Field(default=False)
     enable_numa_topology: bool = Field(default=False, description="tell the kubelet NUMA nodes")
     pass_device_specs: bool = Field(default=False, description="answer /dev/nvidia* files too")
+    device_list_strategy: Annotated[tuple[Strategy, ...], NoDecode] = Field(
+        default=(Strategy.ENVVAR,),
+        min_length=1,
+        description="how the container runtime is told of the cards: a comma list of envvar, "
+        "volume-mounts, cdi-annotations, cdi-cri",
+    )
+    device_id_strategy: Literal["uuid", "index"] = Field(
+        default="uuid", description="cards named there by uuid or by NVML index"
+    )
+    cdi_annotation_prefix: str = Field(default=DEFAULT_CDI_PREFIX)
+    gdrcopy_enabled: bool = Field(default=False, description="NVIDIA_GDRCOPY=enabled in answers")
+    gds_enabled: bool = Field(default=False, description="NVIDIA_GDS=enabled in answers")
+    mofed_enabled: bool = Field(default=False, description="NVIDIA_MOFED=enabled in answers")
+    imex_channel_ids: Annotated[tuple[int, ...], NoDecode] = Field(
+        default=(), description="comma list of IMEX channels that every container gets"
+    )
     dev_root: Path = Field(default=Path("/dev"), description="where /dev/nvidia* are looked for")
     sysfs_root: Path = Field(default=Path("/sys"), description="where NUMA nodes are read")
     cgroup_root: Path = Field(
@@ -126,6 +144,13 @@ class Settings(BaseSettings):
     metrics_bind: str = Field(
         default=":9394", pattern=r"^.*:\d+$", description="/metrics, /healthz, /readyz"
     )
+
+    @field_validator("device_list_strategy", "imex_channel_ids", mode="before")
+    @classmethod
+    def _comma_list(cls, value: object) -> object:
+        if not isinstance(value, str):
+            return value
+        return tuple(part.strip() for part in value.split(",") if part.strip())
 
     def with_device_config(self) -> Settings:
         """These settings, with the node's defaults of the device configuration where it is given.

@@ -2,7 +2,7 @@ import base64
 
 import orjson
 import pytest
-from hami_node_agent.adapters.kubelet import read_checkpoint
+from hami_node_agent.adapters.kubelet import mounted_paths, read_checkpoint
 from hami_node_agent.domain.ownership import Holding, KeptAnswer
 from hamicommon.errors import InvalidRequest
 from hamicommon.kubelet._generated import deviceplugin_pb2 as api
@@ -60,3 +60,14 @@ def test_other_resources_are_left_out_and_a_fresh_kubelet_has_no_entries() -> No
 def test_a_damaged_checkpoint_is_said_to_be_one(content: bytes) -> None:
     with pytest.raises(InvalidRequest, match="not a device checkpoint"):
         read_checkpoint(content, RESOURCE)
+
+
+def test_paths_of_every_resources_answers_are_mounted() -> None:
+    content = checkpoint(["x"], ANSWER.SerializeToString(), "example.com/nic")
+
+    assert mounted_paths(content) == {
+        "/var/lib/hami/limits/nonce-1",
+        "/usr/local/vgpu/containers/u_main",
+    }
+    with pytest.raises(InvalidRequest, match="not a device checkpoint"):
+        mounted_paths(b"{}")

@@ -17,10 +17,10 @@ def control_files(dev_root: Path) -> dict[str, str]:
     }
 
 
-def card_files(cards: Iterable[CardFacts], dev_root: Path) -> dict[str, tuple[str, str]]:
-    """Card uuid -> (container path, host path) of its file."""
+def card_files(cards: Iterable[CardFacts], dev_root: Path) -> dict[str, list[tuple[str, str]]]:
+    """Card uuid -> (container path, host path) of its files."""
     return {
-        card.uuid: (f"/dev/nvidia{card.minor}", str(dev_root / f"nvidia{card.minor}"))
+        card.uuid: [(f"/dev/nvidia{card.minor}", str(dev_root / f"nvidia{card.minor}"))]
         for card in cards
         if card.minor is not None
     }

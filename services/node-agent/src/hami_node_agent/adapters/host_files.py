@@ -11,6 +11,7 @@ All calls block; callers use a thread. Every call may run twice.
 from __future__ import annotations
 
 import logging
+import re
 import shutil
 import time
 from collections.abc import Container, Iterable
@@ -25,6 +26,8 @@ from hami_node_agent.domain.records import Record
 logger = logging.getLogger(__name__)
 
 LIMITS_FILE = "limits"
+# HAMi's own, which may lie beside ours, have a v before the number.
+_OUR_LIBRARY = re.compile(r"libvgpu\.so\.\d[\w.+-]*")
 
 
 class HostFiles:
@@ -35,6 +38,7 @@ class HostFiles:
         self._limits = state_dir / "limits"
         self._lock_dir = lock_dir
         self._oversubscribe = oversubscribe
+        self._library = Path()
 
     def install(self, library: Path, *, version: str, preload_path: str) -> Path:
         """Puts the library and the preload list in place; returns the library's host path.
@@ -57,7 +61,24 @@ class HostFiles:
             _update(self.base / "ld.so.preload", f"{preload_path}\n".encode(), mode=0o644)
         except OSError as exc:
             raise Unavailable(f"{self.base} can't be prepared: {exc}") from exc
+        self._library = target
         return target
+
+    def old_libraries(self) -> frozenset[Path]:
+        """Libraries that earlier versions of this agent installed."""
+        found = self.base.iterdir() if self.base.is_dir() else iter(())
+        return frozenset(
+            path for path in found if _OUR_LIBRARY.fullmatch(path.name) and path != self._library
+        )
+
+    def remove_library(self, path: Path) -> None:
+        """Removes a library; failures are logged."""
+        try:
+            path.unlink(missing_ok=True)
+        except OSError as exc:
+            logger.warning("library not removed", extra={"path": str(path), "error": str(exc)})
+        else:
+            logger.info("library of an earlier version removed", extra={"path": str(path)})
 
     def limits_dir(self, nonce: str) -> Path:
         """The directory that a container sees at /etc/hami."""

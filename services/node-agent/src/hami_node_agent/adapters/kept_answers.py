@@ -18,12 +18,10 @@ from hamicommon.domain.ids import GpuUuid
 from hamicommon.kubelet._generated import deviceplugin_pb2 as api
 
 from hami_node_agent.domain.container_spec import LIMITS_MOUNT
+from hami_node_agent.domain.device_list import CDI_VENDOR, VISIBLE, VISIBLE_MOUNTS
 from hami_node_agent.domain.ownership import ForeignAnswer, KeptAnswer
 
-VISIBLE = "NVIDIA_VISIBLE_DEVICES"
-# The value of VISIBLE, and the folder of the mounts, with the strategy `volume-mounts`.
-VISIBLE_MOUNTS = "/var/run/nvidia-container-devices"
-CDI_CLASS = "k8s.device-plugin.nvidia.com/gpu="
+CDI_CLASS = f"{CDI_VENDOR}/gpu="
 _MEMORY = re.compile(r"CUDA_DEVICE_MEMORY_LIMIT_(\d{1,3})")
 _MIB = re.compile(r"(\d{1,10})m")
 
@@ -35,18 +33,14 @@ def kept_answer(text: str) -> KeptAnswer | ForeignAnswer | None:
     """
     if not text:
         return None
-    try:
-        raw = base64.b64decode(text, validate=True)
-        answer = api.ContainerAllocateResponse.FromString(raw)
-    except (binascii.Error, DecodeError) as exc:
-        raise ValueError(f"AllocResp: {exc}") from exc
+    answer = decoded(text)
     mounts = {mount.container_path: mount.host_path for mount in answer.mounts}
     caches = [path for path in mounts.values() if PurePosixPath(path).parent.name == "containers"]
     cache_dir = PurePosixPath(caches[0]).name if caches else ""
     if LIMITS_MOUNT in mounts:
         return KeptAnswer(
             nonce=PurePosixPath(mounts[LIMITS_MOUNT]).name,
-            cards=tuple(GpuUuid(card) for card in answer.envs.get(VISIBLE, "").split(",")),
+            cards=tuple(GpuUuid(card) for card in _visible(answer, mounts)),
             cache_dir=cache_dir,
         )
     return ForeignAnswer(
@@ -55,6 +49,14 @@ def kept_answer(text: str) -> KeptAnswer | ForeignAnswer | None:
         core_percent=_core_percent(answer.envs),
         cache_dir=cache_dir,
     )
+
+
+def decoded(text: str) -> api.ContainerAllocateResponse:
+    """The message in an AllocResp. Raises: ValueError when it is not base64 of one."""
+    try:
+        return api.ContainerAllocateResponse.FromString(base64.b64decode(text, validate=True))
+    except (binascii.Error, DecodeError) as exc:
+        raise ValueError(f"AllocResp: {exc}") from exc
 
 
 def _visible(answer: api.ContainerAllocateResponse, mounts: Mapping[str, str]) -> tuple[str, ...]:
@@ -66,7 +68,9 @@ def _visible(answer: api.ContainerAllocateResponse, mounts: Mapping[str, str]) -
         return tuple(card.strip() for card in named.split(",") if card.strip())
     devices = [device.name for device in answer.cdi_devices]
     devices += [name for value in answer.annotations.values() for name in value.split(",")]
-    return tuple(n.removeprefix(CDI_CLASS) for n in devices if n.startswith(CDI_CLASS))
+    # Both CDI strategies at once name every card twice.
+    names = dict.fromkeys(name for name in devices if name.startswith(CDI_CLASS))
+    return tuple(name.removeprefix(CDI_CLASS) for name in names)
 
 
 def _memory_mib(envs: Mapping[str, str]) -> tuple[int, ...]:

@@ -15,10 +15,11 @@ from typing import Any
 
 import grpc
 import orjson
+from hamicommon.domain.ids import GpuUuid
 from hamicommon.errors import InvalidRequest, Unavailable
 from hamicommon.kubelet._generated import podresources_pb2, podresources_pb2_grpc
 
-from hami_node_agent.adapters.kept_answers import kept_answer
+from hami_node_agent.adapters.kept_answers import decoded, kept_answer
 from hami_node_agent.domain.ownership import ForeignAnswer, Holding, KeptAnswer
 from hami_node_agent.ports import Reading
 
@@ -38,12 +39,15 @@ class Books:
         resource: str,
         uid_of: Callable[[str, str], str],
         api_uid: Callable[[str], str] = str,
+        card_at: Callable[[str], GpuUuid | None] = lambda _: None,
     ) -> None:
+        """`card_at`: the card with an NVML index, for answers that name cards by it."""
         self._checkpoint = checkpoint
         self._pod_resources = pod_resources
         self._resource = resource
         self._uid_of = uid_of
         self._api_uid = api_uid
+        self._card_at = card_at
 
     async def holdings(self) -> tuple[Holding, ...]:
         """See the port."""
@@ -60,7 +64,7 @@ class Books:
         try:
             content = await asyncio.to_thread(self._checkpoint.read_bytes)
             kept = tuple(
-                replace(holding, pod_uid=self._api_uid(holding.pod_uid))
+                self._known(replace(holding, pod_uid=self._api_uid(holding.pod_uid)))
                 for holding in read_checkpoint(content, self._resource)
             )
         except (OSError, InvalidRequest) as exc:
@@ -72,6 +76,23 @@ class Books:
         known = {(holding.pod_uid, holding.container) for holding in kept}
         more = tuple(h for h in listed if (h.pod_uid, h.container) not in known)
         return Reading(holdings=kept + more, problems=tuple(problems), readable=len(problems) < 2)
+
+    def _known(self, holding: Holding) -> Holding:
+        """The holding with the cards of our answer by uuid (id strategy `index` has numbers)."""
+        if holding.answer is None:
+            return holding
+        cards = tuple(self._card_at(card) or card for card in holding.answer.cards)
+        return replace(holding, answer=replace(holding.answer, cards=cards))
+
+    async def mounted_paths(self) -> frozenset[str]:
+        """Host paths that answers of any resource mount. Raises: Unavailable.
+
+        Answers of other plugins count: HAMi's, before us, mounts a library beside ours.
+        """
+        try:
+            return mounted_paths(await asyncio.to_thread(self._checkpoint.read_bytes))
+        except (OSError, InvalidRequest) as exc:
+            raise Unavailable(f"{self._checkpoint}: {exc}") from exc
 
     async def pods(self) -> frozenset[tuple[str, str]]:
         """(namespace, name) of all pods the kubelet still has. Raises: Unavailable."""
@@ -125,10 +146,27 @@ def read_checkpoint(content: bytes, resource: str) -> tuple[Holding, ...]:
     Raises: InvalidRequest when the file is damaged.
     """
     try:
-        entries = orjson.loads(content)["Data"]["PodDeviceEntries"] or []
+        entries = _entries(content)
         return tuple(_holding(entry) for entry in entries if entry["ResourceName"] == resource)
-    except (orjson.JSONDecodeError, KeyError, TypeError, ValueError, AttributeError) as exc:
+    except _DAMAGE as exc:
         raise InvalidRequest(f"not a device checkpoint: {type(exc).__name__}: {exc}") from exc
+
+
+def mounted_paths(content: bytes) -> frozenset[str]:
+    """Host paths of all mounts in the checkpoint. Raises: InvalidRequest when it is damaged."""
+    try:
+        answers = [decoded(entry.get("AllocResp") or "") for entry in _entries(content)]
+    except _DAMAGE as exc:
+        raise InvalidRequest(f"not a device checkpoint: {type(exc).__name__}: {exc}") from exc
+    return frozenset(mount.host_path for answer in answers for mount in answer.mounts)
+
+
+_DAMAGE = (orjson.JSONDecodeError, KeyError, TypeError, ValueError, AttributeError)
+
+
+def _entries(content: bytes) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = orjson.loads(content)["Data"]["PodDeviceEntries"] or []
+    return found
 
 
 def _holding(entry: dict[str, Any]) -> Holding:

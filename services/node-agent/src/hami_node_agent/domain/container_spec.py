@@ -1,16 +1,22 @@
-"""The Allocate answer of one container: env, mounts and device files (protocol sheet 5.7.1).
+"""The Allocate answer of one container: env, mounts and devices (protocol sheet 5.7.1).
 
-HAMi's to the byte in hami-core mode with the envvar strategy, and one read-only mount more: the
-container's limits directory at `/etc/hami`. The kubelet keeps this for the pod's whole life, so
-whatever may change later is in that directory and not here.
+HAMi's to the byte in hami-core mode, and one read-only mount more: the container's limits directory
+at `/etc/hami`. How the runtime learns of the cards is in `device_list.py`. The kubelet keeps this
+for the pod's whole life, so whatever may change later is in that directory and not here.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import PurePosixPath
 
+from hami_node_agent.domain.device_list import (
+    ContainerSpec,
+    DeviceListPolicy,
+    MountSpec,
+    device_list,
+)
 from hami_node_agent.domain.records import Record
 
 LIMITS_MOUNT = "/etc/hami"
@@ -36,29 +42,8 @@ class AnswerPolicy:
     disable_core_limit: bool = False
     licensed: bool = False
     """`$HOOK_PATH/vgpu/license` exists on the host."""
-    device_files: Mapping[str, str] | None = None
-    """With PASS_DEVICE_SPECS: container path -> host path of the control files that exist."""
-    card_files: Mapping[str, tuple[str, str]] | None = None
-    """With PASS_DEVICE_SPECS: card uuid -> (container path, host path) of its file."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MountSpec:
-    """One bind mount."""
-
-    container_path: str
-    host_path: str
-    read_only: bool
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ContainerSpec:
-    """The answer, in domain words; `plugin.py` writes it as protobuf."""
-
-    envs: Mapping[str, str]
-    mounts: tuple[MountSpec, ...]
-    device_files: tuple[tuple[str, str], ...] = ()
-    """(container path, host path), read and write."""
+    devices: DeviceListPolicy = field(default_factory=DeviceListPolicy)
+    """How the runtime is told of the cards."""
 
 
 def cache_dir_name(pod_uid: str, container: str) -> str:
@@ -82,15 +67,16 @@ def container_response(
     policy: AnswerPolicy,
 ) -> ContainerSpec:
     """The answer for the container that `record` is about."""
-    return ContainerSpec(
-        envs=_envs(record, policy),
-        mounts=_mounts(record, limits_dir, container_env, policy),
-        device_files=_device_files(record, policy),
+    listed = device_list(record.cards, response_id=record.nonce, policy=policy.devices)
+    return replace(
+        listed,
+        envs={**listed.envs, **_envs(record, policy)},
+        mounts=listed.mounts + _mounts(record, limits_dir, container_env, policy),
     )
 
 
 def _envs(record: Record, policy: AnswerPolicy) -> dict[str, str]:
-    envs = {"NVIDIA_VISIBLE_DEVICES": ",".join(dict.fromkeys(record.cards))}
+    envs = {}
     # What a provisional answer will allow is not known yet; it comes in the limits file.
     if not record.provisional:
         for position, share in enumerate(record.shares):
@@ -127,13 +113,3 @@ def _mounts(
 
 def _mount(container_path: str, host_path: str, *, read_only: bool) -> MountSpec:
     return MountSpec(container_path=container_path, host_path=host_path, read_only=read_only)
-
-
-def _device_files(record: Record, policy: AnswerPolicy) -> tuple[tuple[str, str], ...]:
-    if policy.device_files is None:
-        return ()
-    cards: Sequence[str] = tuple(dict.fromkeys(record.cards))
-    by_card = policy.card_files or {}
-    files = list(policy.device_files.items())
-    files += [by_card[card] for card in cards if card in by_card]
-    return tuple(files)

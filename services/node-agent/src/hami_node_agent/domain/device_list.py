@@ -1,0 +1,148 @@
+"""How the container runtime is told which cards a container gets (protocol sheet 5.7.1).
+
+NVIDIA's four strategies, several at once. In: cards and the node's policy. Out: the part of an
+Allocate answer that NVIDIA's own plugin would give; `container_spec.py` puts HAMi's part behind it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from types import MappingProxyType
+from typing import Literal
+
+VISIBLE = "NVIDIA_VISIBLE_DEVICES"
+VISIBLE_MOUNTS = "/var/run/nvidia-container-devices"
+"""Value of VISIBLE, and the folder of the mounts, with the strategy `volume-mounts`."""
+CDI_VENDOR = "k8s.device-plugin.nvidia.com"
+CDI_ANNOTATION = "nvidia-device-plugin"
+DEFAULT_CDI_PREFIX = "cdi.k8s.io/"
+
+
+class Strategy(StrEnum):
+    """Where the runtime looks for the cards."""
+
+    ENVVAR = "envvar"
+    VOLUME_MOUNTS = "volume-mounts"
+    CDI_ANNOTATIONS = "cdi-annotations"
+    CDI_CRI = "cdi-cri"
+
+
+_CDI = frozenset({Strategy.CDI_ANNOTATIONS, Strategy.CDI_CRI})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MountSpec:
+    """One bind mount."""
+
+    container_path: str
+    host_path: str
+    read_only: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ContainerSpec:
+    """An Allocate answer in domain words; `plugin.py` writes it as protobuf."""
+
+    envs: Mapping[str, str]
+    mounts: tuple[MountSpec, ...]
+    device_files: tuple[tuple[str, str], ...] = ()
+    """(container path, host path), read and write."""
+    annotations: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    cdi_devices: tuple[str, ...] = ()
+    """Qualified CDI names for the container runtime interface."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceListPolicy:
+    """What the node's settings say about it."""
+
+    strategies: frozenset[Strategy] = frozenset({Strategy.ENVVAR})
+    id_strategy: Literal["uuid", "index"] = "uuid"
+    index_of: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))
+    """NVML index by card uuid, for the id strategy `index`."""
+    imex_channels: tuple[int, ...] = ()
+    gdrcopy: bool = False
+    gds: bool = False
+    mofed: bool = False
+    cdi_annotation_prefix: str = DEFAULT_CDI_PREFIX
+    device_files: Mapping[str, str] | None = None
+    """With PASS_DEVICE_SPECS: container path -> host path of the control files that exist."""
+    card_files: Mapping[str, Sequence[tuple[str, str]]] | None = None
+    """With PASS_DEVICE_SPECS: device uuid -> (container path, host path) of its files."""
+
+    @property
+    def all_cdi(self) -> bool:
+        """The runtime learns everything through CDI, and nothing else is answered."""
+        return self.strategies <= _CDI
+
+    @property
+    def features(self) -> tuple[str, ...]:
+        """The extras that are on, in NVIDIA's order."""
+        on = (("gdrcopy", self.gdrcopy), ("gds", self.gds), ("mofed", self.mofed))
+        return tuple(name for name, is_on in on if is_on)
+
+
+def device_list(
+    devices: Sequence[str], *, response_id: str, policy: DeviceListPolicy
+) -> ContainerSpec:
+    """The answer for these devices (cards, or MIG instances).
+
+    `response_id` tells apart the CDI annotations of several plugins on one pod.
+    """
+    unique = tuple(dict.fromkeys(devices))
+    ids = unique
+    if policy.id_strategy == "index":
+        ids = tuple(str(policy.index_of[d]) if d in policy.index_of else d for d in unique)
+    names = _cdi_names(ids, policy) if policy.strategies & _CDI else ()
+    annotations = {}
+    if Strategy.CDI_ANNOTATIONS in policy.strategies:
+        key = f"{policy.cdi_annotation_prefix}{CDI_ANNOTATION}_{response_id}"
+        annotations[key] = ",".join(names)
+    return ContainerSpec(
+        envs={} if policy.all_cdi else _envs(ids, policy),
+        mounts=_mounts(ids, policy),
+        device_files=() if policy.all_cdi else _device_files(unique, policy),
+        annotations=annotations,
+        cdi_devices=names if Strategy.CDI_CRI in policy.strategies else (),
+    )
+
+
+def _cdi_names(ids: Sequence[str], policy: DeviceListPolicy) -> tuple[str, ...]:
+    return (
+        *(f"{CDI_VENDOR}/gpu={device_id}" for device_id in ids),
+        *(f"{CDI_VENDOR}/imex-channel={channel}" for channel in policy.imex_channels),
+        *(f"{CDI_VENDOR}/{feature}=all" for feature in policy.features),
+    )
+
+
+def _envs(ids: Sequence[str], policy: DeviceListPolicy) -> dict[str, str]:
+    envs = {}
+    if Strategy.ENVVAR in policy.strategies:
+        envs[VISIBLE] = ",".join(ids)
+        if policy.imex_channels:
+            envs["NVIDIA_IMEX_CHANNELS"] = ",".join(map(str, policy.imex_channels))
+    if Strategy.VOLUME_MOUNTS in policy.strategies:
+        envs[VISIBLE] = VISIBLE_MOUNTS
+    envs |= {f"NVIDIA_{feature.upper()}": "enabled" for feature in policy.features}
+    return envs
+
+
+def _mounts(ids: Sequence[str], policy: DeviceListPolicy) -> tuple[MountSpec, ...]:
+    if Strategy.VOLUME_MOUNTS not in policy.strategies:
+        return ()
+    names = [*ids, *(f"imex/{channel}" for channel in policy.imex_channels)]
+    return tuple(
+        MountSpec(container_path=f"{VISIBLE_MOUNTS}/{name}", host_path="/dev/null", read_only=False)
+        for name in names
+    )
+
+
+def _device_files(devices: Sequence[str], policy: DeviceListPolicy) -> tuple[tuple[str, str], ...]:
+    if policy.device_files is None:
+        return ()
+    by_device = policy.card_files or {}
+    files = list(policy.device_files.items())
+    files += [file for device in devices for file in by_device.get(device, ())]
+    return tuple(dict.fromkeys(files))
