@@ -14,7 +14,8 @@
 #undef FN
 
 /* First word of every object behind a handle: a stray pointer, or a handle of another kind, is an error and not a crash. */
-enum fg_tag { FG_CONTEXT = 0x46474358, FG_STREAM = 0x46475354, FG_EVENT = 0x46474556, FG_MODULE = 0x46474d4f, FG_FUNCTION = 0x46474655, FG_POOL = 0x4647504f };
+enum fg_tag { FG_CONTEXT = 0x46474358, FG_STREAM = 0x46475354, FG_EVENT = 0x46474556, FG_MODULE = 0x46474d4f, FG_FUNCTION = 0x46474655, FG_POOL = 0x4647504f, FG_PHYSICAL = 0x46475048, FG_MULTICAST = 0x46474d43,
+              FG_ARRAY = 0x46474152, FG_EXTERNAL = 0x46474558, FG_GRAPH = 0x46474752, FG_NODE = 0x46474e4f, FG_EXEC = 0x46474745 };
 
 struct CUctx_st {
     enum fg_tag tag;
@@ -31,6 +32,7 @@ struct CUstream_st {
     enum fg_tag tag;
     CUcontext context;
     int64_t last_mark;
+    CUgraph capture; /* the graph that it records; NULL: it executes */
 };
 
 struct CUevent_st {
@@ -53,7 +55,8 @@ struct CUfunc_st {
 
 struct CUmemPoolHandle_st {
     enum fg_tag tag;
-    int device;
+    int device; /* -1: on the host */
+    uint64_t threshold, reserved, used, reserved_high, used_high; /* bytes */
 };
 
 /* What the process has: guarded by `lock`. */
@@ -66,6 +69,7 @@ struct fg_driver {
     int card_of[FG_MAX_DEVICES]; /* CUDA ordinal -> card: visible ones, by CUDA_VISIBLE_DEVICES */
     struct CUctx_st primary[FG_MAX_DEVICES];
     struct CUmemPoolHandle_st pool[FG_MAX_DEVICES];
+    CUmemoryPool current_pool[FG_MAX_DEVICES];
 };
 
 extern struct fg_driver fg_driver;
@@ -84,6 +88,15 @@ bool fg_touch(CUdeviceptr at, size_t bytes);
 
 /* Frees all memory that belongs to a context. */
 void fg_free_context_memory(CUcontext context);
+
+/* Bytes that go back to a stream-ordered pool, or to the memory that graphs of a device share. */
+void fg_pool_give(CUmemoryPool pool, uint64_t bytes);
+void fg_graph_give(int device, uint64_t bytes);
+
+/* While a stream records a graph, an allocation in it is a node and takes no memory. false: the stream records nothing. */
+bool fg_capture_alloc(CUstream stream, CUdeviceptr *pointer, size_t bytes, int device, CUresult *result);
+bool fg_capture_free(CUstream stream, CUdeviceptr pointer, CUresult *result);
+bool fg_capture_kernel(const CUlaunchConfig *config, CUfunction function, CUresult *result);
 
 /* Whether a stream handle is usable: NULL, the two special values 1 and 2, or one of ours. */
 bool fg_stream_ok(CUstream stream);

@@ -38,6 +38,7 @@ static CUresult initialise(struct fg_driver *driver)
     for (int i = 0; i < driver->device_count; i++) {
         driver->primary[i] = (struct CUctx_st){.tag = FG_CONTEXT, .device = i, .primary = true};
         driver->pool[i] = (struct CUmemPoolHandle_st){.tag = FG_POOL, .device = i};
+        driver->current_pool[i] = &driver->pool[i];
     }
     driver->initialised = true;
     return CUDA_SUCCESS;
@@ -274,22 +275,4 @@ CUresult cuDeviceCanAccessPeer(int *can, CUdevice device, CUdevice peer)
     if (can == NULL) return CUDA_ERROR_INVALID_VALUE;
     *can = device != peer;
     return CUDA_SUCCESS;
-}
-
-CUresult cuDeviceGetDefaultMemPool(CUmemoryPool *pool, CUdevice device)
-{
-    const CUresult result = fg_check_device(device);
-    if (result != CUDA_SUCCESS) return result;
-    if (pool == NULL) return CUDA_ERROR_INVALID_VALUE;
-    *pool = &fg_driver.pool[device];
-    return CUDA_SUCCESS;
-}
-
-CUresult cuDeviceGetMemPool(CUmemoryPool *pool, CUdevice device) { return cuDeviceGetDefaultMemPool(pool, device); }
-
-CUresult cuDeviceSetMemPool(CUdevice device, CUmemoryPool pool)
-{
-    const CUresult result = fg_check_device(device);
-    if (result != CUDA_SUCCESS) return result;
-    return pool == &fg_driver.pool[device] ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }

@@ -90,6 +90,8 @@ static CUresult launch(const CUlaunchConfig *config, CUfunction function)
         return CUDA_ERROR_INVALID_HANDLE;
     const double threads = threads_of(config);
     if (threads < 0) return CUDA_ERROR_INVALID_VALUE;
+    CUresult recorded;
+    if (fg_capture_kernel(config, function, &recorded)) return recorded;
     fg_run_kernel(context, config->hStream, kernel_ns(context, threads));
     return CUDA_SUCCESS;
 }

@@ -1,0 +1,47 @@
+/* Blocks of device memory of this process: what all allocating files of the stand-in driver share. */
+#ifndef FAKEGPU_BLOCK_H
+#define FAKEGPU_BLOCK_H
+
+#include "driver.h"
+
+enum fg_block_kind {
+    FG_DEVICE_MEMORY,
+    FG_POOL_MEMORY,
+    FG_GRAPH_MEMORY,  /* charged by its graph, not by itself */
+    FG_MAPPED_MEMORY, /* a window onto physical memory; not freed by cuMemFree */
+    FG_FOREIGN_MEMORY /* a window onto external memory */
+};
+
+struct fg_block {
+    uint64_t base, bytes;
+    uint64_t charged; /* bytes taken from the card; 0: somebody else's */
+    CUcontext context; /* NULL: it outlives contexts */
+    CUmemoryPool pool;
+    int device;
+    enum fg_block_kind kind;
+    bool touched, managed;
+};
+
+/* Bytes as the card gives them out. */
+uint64_t fg_rounded(uint64_t bytes);
+
+/* Takes bytes of a device's card; false: not that much is free. */
+bool fg_charge(int device, uint64_t bytes);
+void fg_discharge(int device, uint64_t bytes);
+
+/* A block with `wanted`'s properties at an address of its own, charged by the caller. */
+CUresult fg_add_block(const struct fg_block *wanted, struct fg_block **made);
+
+/* A window at a given address, inside a range of addresses that was reserved. */
+CUresult fg_add_window(const struct fg_block *wanted);
+
+/* Takes the block that begins at `base` and has one of the kinds (bits 1 << kind) out of the tree; NULL when there is none. */
+struct fg_block *fg_remove_block(uint64_t base, unsigned int kinds);
+
+/* Ends a removed block: address and charge go back. */
+void fg_drop_block(struct fg_block *block);
+
+/* Ordinary memory of the current context. */
+CUresult fg_allocate(CUdeviceptr *pointer, uint64_t bytes, enum fg_block_kind kind, CUmemoryPool pool, int device);
+
+#endif

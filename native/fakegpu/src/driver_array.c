@@ -1,0 +1,154 @@
+/* Arrays, mipmaps and external memory of the stand-in driver. */
+#include "block.h"
+
+#include <stdlib.h>
+
+struct CUarray_st {
+    enum fg_tag tag;
+    int device;
+    uint64_t charged;
+};
+struct CUmipmappedArray_st {
+    struct CUarray_st array;
+};
+struct CUextMemory_st {
+    enum fg_tag tag;
+    int device;
+    uint64_t bytes;
+};
+
+/* Bytes of an element; 0: no format that a program of ours uses. Only plain channels: the driver knows many more. */
+static uint64_t element_bytes(int format, unsigned int channels)
+{
+    static const unsigned char bytes[] = {[0x01] = 1, [0x02] = 2, [0x03] = 4, [0x08] = 1, [0x09] = 2, [0x0a] = 4, [0x10] = 2, [0x20] = 4};
+    if (format < 0 || format >= (int)sizeof bytes || (channels != 1 && channels != 2 && channels != 4)) return 0;
+    return (uint64_t)bytes[format] * channels;
+}
+
+static uint64_t at_least_one(uint64_t n) { return n > 0 ? n : 1; }
+
+static CUresult create(struct CUarray_st *array, const CUDA_ARRAY3D_DESCRIPTOR *wanted, unsigned int levels)
+{
+    CUcontext context;
+    const CUresult result = fg_current(&context);
+    if (result != CUDA_SUCCESS) return result;
+    const uint64_t element = element_bytes(wanted->Format, wanted->NumChannels);
+    if (wanted->Width == 0 || element == 0 || levels == 0 || wanted->Width > 1 << 17 || wanted->Height > 1 << 17 || wanted->Depth > 1 << 14)
+        return CUDA_ERROR_INVALID_VALUE;
+    uint64_t bytes = 0;
+    for (unsigned int level = 0; level < levels; level++)
+        bytes += element * at_least_one(wanted->Width >> level) * at_least_one(wanted->Height >> level) * at_least_one(wanted->Depth >> level);
+    if ((wanted->Flags & (CUDA_ARRAY3D_SPARSE | CUDA_ARRAY3D_DEFERRED_MAPPING)) != 0) bytes = 0;
+    *array = (struct CUarray_st){.tag = FG_ARRAY, .device = context->device, .charged = fg_rounded(bytes)};
+    return fg_charge(array->device, array->charged) ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+CUresult cuArray3DCreate_v2(CUarray *array, const CUDA_ARRAY3D_DESCRIPTOR *wanted)
+{
+    if (array == NULL || wanted == NULL) return CUDA_ERROR_INVALID_VALUE;
+    struct CUarray_st *made = calloc(1, sizeof *made);
+    if (made == NULL) return CUDA_ERROR_OUT_OF_MEMORY;
+    const CUresult result = create(made, wanted, 1);
+    if (result != CUDA_SUCCESS)
+        free(made);
+    else
+        *array = made;
+    return result;
+}
+
+CUresult cuArrayCreate_v2(CUarray *array, const CUDA_ARRAY_DESCRIPTOR *wanted)
+{
+    if (wanted == NULL) return CUDA_ERROR_INVALID_VALUE;
+    const CUDA_ARRAY3D_DESCRIPTOR flat = {wanted->Width, wanted->Height, 0, wanted->Format, wanted->NumChannels, 0};
+    return cuArray3DCreate_v2(array, &flat);
+}
+
+CUresult cuArrayCreate(CUarray *array, const CUDA_ARRAY_DESCRIPTOR_v1 *wanted)
+{
+    if (wanted == NULL) return CUDA_ERROR_INVALID_VALUE;
+    const CUDA_ARRAY3D_DESCRIPTOR flat = {wanted->Width, wanted->Height, 0, wanted->Format, wanted->NumChannels, 0};
+    return cuArray3DCreate_v2(array, &flat);
+}
+
+CUresult cuArray3DCreate(CUarray *array, const CUDA_ARRAY3D_DESCRIPTOR_v1 *wanted)
+{
+    if (wanted == NULL) return CUDA_ERROR_INVALID_VALUE;
+    const CUDA_ARRAY3D_DESCRIPTOR wide = {wanted->Width, wanted->Height, wanted->Depth, wanted->Format, wanted->NumChannels, wanted->Flags};
+    return cuArray3DCreate_v2(array, &wide);
+}
+
+static CUresult destroy(struct CUarray_st *array)
+{
+    if (array == NULL || array->tag != FG_ARRAY) return CUDA_ERROR_INVALID_HANDLE;
+    array->tag = 0;
+    fg_discharge(array->device, array->charged);
+    free(array);
+    return CUDA_SUCCESS;
+}
+
+CUresult cuArrayDestroy(CUarray array) { return destroy(array); }
+
+CUresult cuMipmappedArrayCreate(CUmipmappedArray *array, const CUDA_ARRAY3D_DESCRIPTOR *wanted, unsigned int levels)
+{
+    if (array == NULL || wanted == NULL) return CUDA_ERROR_INVALID_VALUE;
+    struct CUmipmappedArray_st *made = calloc(1, sizeof *made);
+    if (made == NULL) return CUDA_ERROR_OUT_OF_MEMORY;
+    const CUresult result = create(&made->array, wanted, levels);
+    if (result != CUDA_SUCCESS)
+        free(made);
+    else
+        *array = made;
+    return result;
+}
+
+CUresult cuMipmappedArrayDestroy(CUmipmappedArray array) { return array == NULL ? CUDA_ERROR_INVALID_HANDLE : destroy(&array->array); }
+
+/* Nothing but the tiles' operations is looked at: what a sparse array shows is not modelled. */
+CUresult cuMemMapArrayAsync(CUarrayMapInfo *tiles, unsigned int count, CUstream stream)
+{
+    if (!fg_stream_ok(stream)) return CUDA_ERROR_INVALID_HANDLE;
+    if (tiles == NULL || count == 0) return CUDA_ERROR_INVALID_VALUE;
+    for (unsigned int i = 0; i < count; i++)
+        if (tiles[i].memOperationType != CU_MEM_OPERATION_TYPE_MAP && tiles[i].memOperationType != CU_MEM_OPERATION_TYPE_UNMAP)
+            return CUDA_ERROR_INVALID_VALUE;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuMemMapArrayAsync_ptsz(CUarrayMapInfo *tiles, unsigned int count, CUstream stream) { return cuMemMapArrayAsync(tiles, count, stream); }
+
+/* Memory of another interface (Vulkan, NvSciBuf, a dma-buf): it is on the card as long as it is imported. */
+CUresult cuImportExternalMemory(CUexternalMemory *memory, const CUDA_EXTERNAL_MEMORY_HANDLE_DESC *wanted)
+{
+    CUcontext context;
+    const CUresult result = fg_current(&context);
+    if (result != CUDA_SUCCESS) return result;
+    if (memory == NULL || wanted == NULL || wanted->type < 1 || wanted->type > 9 || wanted->size == 0 || wanted->flags > 1)
+        return CUDA_ERROR_INVALID_VALUE;
+    struct CUextMemory_st *made = calloc(1, sizeof *made);
+    if (made == NULL) return CUDA_ERROR_OUT_OF_MEMORY;
+    *made = (struct CUextMemory_st){.tag = FG_EXTERNAL, .device = context->device, .bytes = wanted->size};
+    if (!fg_charge(made->device, fg_rounded(made->bytes))) return free(made), CUDA_ERROR_OUT_OF_MEMORY;
+    *memory = made;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuExternalMemoryGetMappedBuffer(CUdeviceptr *pointer, CUexternalMemory memory, const CUDA_EXTERNAL_MEMORY_BUFFER_DESC *wanted)
+{
+    if (memory == NULL || memory->tag != FG_EXTERNAL) return CUDA_ERROR_INVALID_HANDLE;
+    if (pointer == NULL || wanted == NULL || wanted->size == 0 || wanted->offset > memory->bytes || wanted->size > memory->bytes - wanted->offset)
+        return CUDA_ERROR_INVALID_VALUE;
+    struct fg_block *block;
+    const struct fg_block window = {.bytes = wanted->size, .device = memory->device, .kind = FG_FOREIGN_MEMORY};
+    const CUresult result = fg_add_block(&window, &block);
+    if (result == CUDA_SUCCESS) *pointer = block->base;
+    return result;
+}
+
+CUresult cuDestroyExternalMemory(CUexternalMemory memory)
+{
+    if (memory == NULL || memory->tag != FG_EXTERNAL) return CUDA_ERROR_INVALID_HANDLE;
+    memory->tag = 0;
+    fg_discharge(memory->device, fg_rounded(memory->bytes));
+    free(memory);
+    return CUDA_SUCCESS;
+}

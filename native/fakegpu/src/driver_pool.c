@@ -1,0 +1,175 @@
+/* Stream-ordered memory of the stand-in driver. A pool keeps what is freed up to its release threshold, here at once rather than at the
+ * next synchronisation. */
+#include "block.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static bool pool_ok(CUmemoryPool pool) { return pool != NULL && pool->tag == FG_POOL; }
+
+static bool pool_take(CUmemoryPool pool, uint64_t bytes)
+{
+    pthread_mutex_lock(&fg_driver.lock);
+    const uint64_t used = pool->used + bytes, growth = used > pool->reserved ? used - pool->reserved : 0;
+    const bool fits = pool->device < 0 || fg_charge(pool->device, growth);
+    if (fits) {
+        pool->used = used;
+        pool->reserved += growth;
+        if (pool->used > pool->used_high) pool->used_high = pool->used;
+        if (pool->reserved > pool->reserved_high) pool->reserved_high = pool->reserved;
+    }
+    pthread_mutex_unlock(&fg_driver.lock);
+    return fits;
+}
+
+/* Gives back what is neither used nor below `keep`. With the lock. */
+static void shrink(CUmemoryPool pool, uint64_t keep)
+{
+    const uint64_t target = pool->used > keep ? pool->used : keep;
+    if (pool->reserved <= target) return;
+    if (pool->device >= 0) fg_discharge(pool->device, pool->reserved - target);
+    pool->reserved = target;
+}
+
+void fg_pool_give(CUmemoryPool pool, uint64_t bytes)
+{
+    pthread_mutex_lock(&fg_driver.lock);
+    pool->used -= bytes;
+    shrink(pool, pool->threshold);
+    pthread_mutex_unlock(&fg_driver.lock);
+}
+
+static CUresult allocate(CUdeviceptr *pointer, size_t bytes, CUmemoryPool pool, CUstream stream)
+{
+    CUresult result;
+    if (!pool_ok(pool)) return CUDA_ERROR_INVALID_VALUE;
+    if (!fg_stream_ok(stream)) return CUDA_ERROR_INVALID_HANDLE;
+    if (pointer == NULL || bytes == 0) return CUDA_ERROR_INVALID_VALUE;
+    if (fg_capture_alloc(stream, pointer, bytes, pool->device, &result)) return result;
+    if (!pool_take(pool, fg_rounded(bytes))) return CUDA_ERROR_OUT_OF_MEMORY;
+    result = fg_allocate(pointer, bytes, FG_POOL_MEMORY, pool, pool->device);
+    if (result != CUDA_SUCCESS) fg_pool_give(pool, fg_rounded(bytes));
+    return result;
+}
+
+CUresult cuMemAllocAsync(CUdeviceptr *pointer, size_t bytes, CUstream stream)
+{
+    CUcontext context;
+    const CUresult result = fg_current(&context);
+    if (result != CUDA_SUCCESS) return result;
+    if (!fg_stream_ok(stream)) return CUDA_ERROR_INVALID_HANDLE;
+    const uintptr_t number = (uintptr_t)stream;
+    const int device = number > 2 ? stream->context->device : context->device;
+    return allocate(pointer, bytes, fg_driver.current_pool[device], stream);
+}
+
+CUresult cuMemAllocAsync_ptsz(CUdeviceptr *pointer, size_t bytes, CUstream stream) { return cuMemAllocAsync(pointer, bytes, stream); }
+
+CUresult cuMemAllocFromPoolAsync(CUdeviceptr *pointer, size_t bytes, CUmemoryPool pool, CUstream stream)
+{
+    CUcontext context;
+    const CUresult result = fg_current(&context);
+    return result == CUDA_SUCCESS ? allocate(pointer, bytes, pool, stream) : result;
+}
+
+CUresult cuMemAllocFromPoolAsync_ptsz(CUdeviceptr *pointer, size_t bytes, CUmemoryPool pool, CUstream stream)
+{
+    return cuMemAllocFromPoolAsync(pointer, bytes, pool, stream);
+}
+
+CUresult cuMemFreeAsync(CUdeviceptr pointer, CUstream stream)
+{
+    CUresult result;
+    if (!fg_stream_ok(stream)) return CUDA_ERROR_INVALID_HANDLE;
+    if (pointer == 0) return CUDA_ERROR_INVALID_VALUE;
+    return fg_capture_free(stream, pointer, &result) ? result : cuMemFree_v2(pointer);
+}
+
+CUresult cuMemFreeAsync_ptsz(CUdeviceptr pointer, CUstream stream) { return cuMemFreeAsync(pointer, stream); }
+
+CUresult cuDeviceGetDefaultMemPool(CUmemoryPool *pool, CUdevice device)
+{
+    const CUresult result = fg_check_device(device);
+    if (result != CUDA_SUCCESS) return result;
+    if (pool == NULL) return CUDA_ERROR_INVALID_VALUE;
+    *pool = &fg_driver.pool[device];
+    return CUDA_SUCCESS;
+}
+
+CUresult cuDeviceGetMemPool(CUmemoryPool *pool, CUdevice device)
+{
+    const CUresult result = fg_check_device(device);
+    if (result != CUDA_SUCCESS) return result;
+    if (pool == NULL) return CUDA_ERROR_INVALID_VALUE;
+    *pool = fg_driver.current_pool[device];
+    return CUDA_SUCCESS;
+}
+
+CUresult cuDeviceSetMemPool(CUdevice device, CUmemoryPool pool)
+{
+    const CUresult result = fg_check_device(device);
+    if (result != CUDA_SUCCESS) return result;
+    if (!pool_ok(pool) || pool->device != device) return CUDA_ERROR_INVALID_VALUE;
+    fg_driver.current_pool[device] = pool;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuMemPoolCreate(CUmemoryPool *pool, const CUmemPoolProps *properties)
+{
+    static const unsigned char zeroes[sizeof properties->reserved];
+    if (!fg_driver.initialised) return CUDA_ERROR_NOT_INITIALIZED;
+    if (pool == NULL || properties == NULL || properties->allocType != 1 || memcmp(properties->reserved, zeroes, sizeof zeroes) != 0)
+        return CUDA_ERROR_INVALID_VALUE;
+    const int where = properties->location.type;
+    const bool on_device = where == CU_MEM_LOCATION_TYPE_DEVICE;
+    if (where < CU_MEM_LOCATION_TYPE_DEVICE || where > CU_MEM_LOCATION_TYPE_HOST_NUMA_CURRENT) return CUDA_ERROR_INVALID_VALUE;
+    if (on_device && fg_check_device(properties->location.id) != CUDA_SUCCESS) return CUDA_ERROR_INVALID_DEVICE;
+    struct CUmemPoolHandle_st *made = calloc(1, sizeof *made);
+    if (made == NULL) return CUDA_ERROR_OUT_OF_MEMORY;
+    *made = (struct CUmemPoolHandle_st){.tag = FG_POOL, .device = on_device ? properties->location.id : -1};
+    *pool = made;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuMemPoolDestroy(CUmemoryPool pool)
+{
+    if (!pool_ok(pool)) return CUDA_ERROR_INVALID_VALUE;
+    for (int i = 0; i < fg_driver.device_count; i++) {
+        if (pool == &fg_driver.pool[i]) return CUDA_ERROR_INVALID_VALUE; /* the default pool stays */
+        if (pool == fg_driver.current_pool[i]) fg_driver.current_pool[i] = &fg_driver.pool[i];
+    }
+    pthread_mutex_lock(&fg_driver.lock);
+    pool->threshold = 0;
+    shrink(pool, 0);
+    pthread_mutex_unlock(&fg_driver.lock);
+    pool->tag = 0; /* kept: blocks that live on give their bytes back to it */
+    return CUDA_SUCCESS;
+}
+
+CUresult cuMemPoolTrimTo(CUmemoryPool pool, size_t keep)
+{
+    if (!pool_ok(pool)) return CUDA_ERROR_INVALID_VALUE;
+    pthread_mutex_lock(&fg_driver.lock);
+    shrink(pool, keep);
+    pthread_mutex_unlock(&fg_driver.lock);
+    return CUDA_SUCCESS;
+}
+
+CUresult cuMemPoolSetAttribute(CUmemoryPool pool, int attribute, void *value)
+{
+    if (!pool_ok(pool) || value == NULL || attribute < 1 || attribute > 8) return CUDA_ERROR_INVALID_VALUE;
+    if (attribute == CU_MEMPOOL_ATTR_RELEASE_THRESHOLD) pool->threshold = *(uint64_t *)value;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuMemPoolGetAttribute(CUmemoryPool pool, int attribute, void *value)
+{
+    if (!pool_ok(pool) || value == NULL) return CUDA_ERROR_INVALID_VALUE;
+    switch (attribute) {
+    case CU_MEMPOOL_ATTR_RELEASE_THRESHOLD: *(uint64_t *)value = pool->threshold; return CUDA_SUCCESS;
+    case CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT: *(uint64_t *)value = pool->reserved; return CUDA_SUCCESS;
+    case CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH: *(uint64_t *)value = pool->reserved_high; return CUDA_SUCCESS;
+    case CU_MEMPOOL_ATTR_USED_MEM_CURRENT: *(uint64_t *)value = pool->used; return CUDA_SUCCESS;
+    default: return CUDA_ERROR_NOT_SUPPORTED;
+    }
+}
