@@ -132,6 +132,7 @@ class Machine:
             f"{prefix}STATE_DIR": str(self.root / "state"),
             f"{prefix}LIBRARY_PATH": str(self.root / "libvgpu.so"),
             f"{prefix}CGROUP_ROOT": str(self.cgroups),
+            f"{prefix}PROC_ROOT": "/proc",
             f"{prefix}METRICS_BIND": f"127.0.0.1:{self.port}",
             f"{prefix}GRANT_WAIT_S": "1",
             f"{prefix}HEARTBEAT_S": "1",

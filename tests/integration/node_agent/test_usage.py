@@ -1,14 +1,55 @@
-"""Samples of regions and cards, on the bus and at /metrics."""
+"""Samples of regions and cards, on the bus and at /metrics, and the feedback loop."""
 
+import asyncio
+import re
+import signal
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hami_node_agent.region_reader import read_region
+from hamicommon.kubelet._generated import deviceplugin_pb2 as api
 
 from tests.integration.node_agent.control import Control, grant
-from tests.integration.node_agent.machine import CARDS, AgentProcess, Kubelet, mounts_of, until
-from tests.unit.node_agent.test_region_reader import v1_file
+from tests.integration.node_agent.machine import (
+    CARDS,
+    FAKEGPU,
+    AgentProcess,
+    Kubelet,
+    Machine,
+    mounts_of,
+    until,
+)
+from tests.native.machine import LIBVGPU, Client
+from tests.unit.node_agent.region_files import v1_file
 
 pytestmark = [pytest.mark.integration, pytest.mark.native]
+
+MIB = 1024 * 1024
+# A second of work of the stand-in's card: waves of 50 us of all the threads that it holds.
+SECOND_BLOCKS = 20_000 * 108 * 2048 // 1024
+
+
+def region_of(answer: api.ContainerAllocateResponse) -> Path:
+    name = Path(answer.envs["CUDA_DEVICE_MEMORY_SHARED_CACHE"]).name
+    return mounts_of(answer)["/usr/local/vgpu"] / name
+
+
+def values(agent: AgentProcess, name: str) -> list[float]:
+    """The numbers of a metric's samples."""
+    _, text = agent.get("/metrics")
+    return [float(n) for n in re.findall(rf"^{name}(?:{{[^}}]*}})? (\S+)$", text, re.MULTILINE)]
+
+
+async def shows(agent: AgentProcess, name: str, *wanted: float) -> None:
+    """Waits until the metric's samples are these."""
+
+    async def now() -> list[float]:
+        return await asyncio.to_thread(values, agent, name)
+
+    async with asyncio.timeout(30):
+        while await now() != list(wanted):
+            await asyncio.sleep(0.05)
 
 
 async def test_a_containers_region_is_sampled_for_bus_and_prometheus(
@@ -17,8 +58,7 @@ async def test_a_containers_region_is_sampled_for_bus_and_prometheus(
     await control.announce(grant("a"))
     answer = await kubelet.allocate("a", "main", f"{CARDS[0]}-0")
     await kubelet.prestart(f"{CARDS[0]}-0")
-    name = Path(answer.envs["CUDA_DEVICE_MEMORY_SHARED_CACHE"]).name
-    v1_file(mounts_of(answer)["/usr/local/vgpu"] / name)
+    v1_file(region_of(answer))
 
     usage = await until(
         lambda: next((u for u in control.usages if u.containers and u.devices), None)
@@ -32,3 +72,86 @@ async def test_a_containers_region_is_sampled_for_bus_and_prometheus(
     assert status == 200
     assert "hami_vgpu_memory_limit_bytes{" in text
     assert f'device_uuid="{CARDS[1]}"' in text
+
+
+@pytest.fixture
+async def answer(
+    agent: AgentProcess, kubelet: Kubelet, control: Control
+) -> api.ContainerAllocateResponse:
+    await control.announce(grant("a"))
+    answer = await kubelet.allocate("a", "main", f"{CARDS[0]}-0")
+    await kubelet.prestart(f"{CARDS[0]}-0")
+    return answer
+
+
+@pytest.fixture
+def program(machine: Machine, answer: api.ContainerAllocateResponse) -> Iterator[Client]:
+    """A program in the container, under libvgpu."""
+    client = Client(
+        {
+            "PATH": machine.env()["PATH"],
+            "LD_LIBRARY_PATH": str(FAKEGPU),
+            "LD_PRELOAD": f"{LIBVGPU}:{FAKEGPU / 'libpathmap.so'}",
+            "HAMI_PATHMAP": f"/etc/hami={mounts_of(answer)['/etc/hami']}",
+            "FAKEGPU_CONFIG": str(machine.root / "fakegpu.json"),
+            "FAKEGPU_VISIBLE_DEVICES": CARDS[0],
+            "CUDA_DEVICE_MEMORY_SHARED_CACHE": str(region_of(answer)),
+        }
+    )
+    try:
+        assert client.call("open_device", ordinal=0) == {"result": 0}
+        yield client
+    finally:
+        client.kill()
+
+
+async def test_metrics_follow_what_a_program_does(agent: AgentProcess, program: Client) -> None:
+    """Allocates, computes, frees, is killed with memory in its hands."""
+    result, pointer = program.alloc(512 * MIB)
+    assert result == 0
+    await shows(agent, "hami_vgpu_memory_used_bytes", 512 * MIB)
+    await shows(agent, "hami_vgpu_memory_limit_bytes", 4096 * MIB)
+    await shows(agent, "hami_vgpu_core_limit_percent", 30)
+    await shows(agent, "hami_vgpu_core_used_percent", 0)
+
+    program.call("launch", kernels=3, blocks=SECOND_BLOCKS)
+    await shows(agent, "hami_vgpu_core_used_percent", 100)
+    assert values(agent, "hami_container_last_kernel_elapsed_seconds")[0] < 60
+
+    assert program.free(pointer) == 0
+    await shows(agent, "hami_vgpu_memory_used_bytes", 0)
+    await shows(agent, "hami_vgpu_core_used_percent", 0)
+
+    program.alloc(256 * MIB)
+    await shows(agent, "hami_vgpu_processes", 1)
+    program.process.send_signal(signal.SIGKILL)
+    program.process.wait()
+    await shows(agent, "hami_vgpu_processes", 0)
+    await shows(agent, "hami_vgpu_memory_used_bytes", 0)
+
+
+async def test_a_region_full_of_rubbish_is_a_metric_and_one_line_in_the_log(
+    agent: AgentProcess, program: Client, answer: api.ContainerAllocateResponse
+) -> None:
+    program.alloc(MIB)
+    await shows(agent, "hami_vgpu_memory_used_bytes", MIB)
+
+    with region_of(answer).open("r+b") as region:
+        region.write(b"rubbish!")
+
+    await shows(agent, "hami_node_agent_unreadable_regions", 1)
+    await until(lambda: values(agent, "hami_node_agent_region_failures_total")[0] > 2)
+    assert values(agent, "hami_vgpu_memory_used_bytes") == []
+    assert agent.log.count("region not usable") == 1
+
+
+async def test_the_feedback_loop_frees_a_lone_container_of_its_core_limit(
+    agent: AgentProcess, program: Client, answer: api.ContainerAllocateResponse
+) -> None:
+    def switch() -> int | None:
+        reading = read_region(region_of(answer))
+        return None if reading is None else reading.region.utilization_switch
+
+    program.alloc(MIB)
+
+    await until(lambda: switch() == 0, deadline_s=30)

@@ -332,13 +332,17 @@ class ContainerSample(BaseModel):
     container: str
     vdevice_index: int
     uuid: str
-    memory_used_bytes: int
-    memory_limit_bytes: int
-    context_bytes: int = 0
-    module_bytes: int = 0
-    buffer_bytes: int = 0
+    memory_used_bytes: int | None = None
+    memory_limit_bytes: int | None = None
+    """None: unknown; 0: there is none."""
+    context_bytes: int | None = None
+    module_bytes: int | None = None
+    buffer_bytes: int | None = None
     core_percent: float | None = None
-    core_limit_percent: int = 0
+    core_limit_percent: int | None = None
+    """None: unknown; 0: there is none."""
+    processes: int = 0
+    """Living ones that use the card's library."""
     last_kernel_at: datetime | None = None
 
 

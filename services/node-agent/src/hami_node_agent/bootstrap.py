@@ -33,12 +33,13 @@ from hami_node_agent.domain.cards import Offer
 from hami_node_agent.domain.container_spec import AnswerPolicy
 from hami_node_agent.domain.device_list import DeviceListPolicy
 from hami_node_agent.domain.health import xid_policy
-from hami_node_agent.exposition import NodeCollector, registry_of
+from hami_node_agent.exposition import registry_of
 from hami_node_agent.finding import GrantFinder
 from hami_node_agent.grants_feed import GrantsFeed
 from hami_node_agent.holdings import HoldingsService
 from hami_node_agent.inventory import InventoryTeller, keep_annotation
 from hami_node_agent.libraries import OldLibraries
+from hami_node_agent.monitoring import Monitoring, monitoring
 from hami_node_agent.node_state import NodeState
 from hami_node_agent.plugin import Plugin
 from hami_node_agent.prestarting import PreStarting
@@ -49,7 +50,6 @@ from hami_node_agent.routes import make_routes
 from hami_node_agent.settings import Settings
 from hami_node_agent.sweeping import Sweeper
 from hami_node_agent.unmanaged import UnmanagedPods
-from hami_node_agent.usage import Sampler
 
 logger = logging.getLogger(__name__)
 
@@ -109,15 +109,9 @@ async def open_agent(settings: Settings) -> AsyncIterator[Agent]:
             socket_name=settings.socket_name,
             resource_name=settings.resource_name,
         )
-        sampler = _sampler(settings, outside)
+        watched = _monitoring(settings, outside)
         app = make_routes(
-            registry_of(
-                NodeCollector(
-                    lambda: sampler.latest,
-                    node=settings.node_name,
-                    version=version(DISTRIBUTION),
-                )
-            ),
+            registry_of(*watched.collectors),
             lambda: "" if registration.registered else "not registered with the kubelet",
         )
         port = await stack.enter_async_context(serving(app, settings.metrics_bind))
@@ -141,9 +135,9 @@ async def open_agent(settings: Settings) -> AsyncIterator[Agent]:
             "inventory": _inventory(settings, outside, cards).run(),
             "annotation": keep_annotation(cards, node),
             "reports": send_reports(outside.state, outside.bus, node=settings.node_name),
-            "usage": sampler.run(),
             "sweep": _sweeper(settings, outside, reports).run(),
             "libraries": OldLibraries(outside.files, outside.books).run(),
+            **watched.loops,
         }
         tasks = [group.create_task(loop, name=name) for name, loop in loops.items()]
         logger.info("agent runs", extra={"node": settings.node_name, "port": port})
@@ -307,16 +301,16 @@ def _inventory(settings: Settings, outside: _Outside, cards: Cards) -> Inventory
     )
 
 
-def _sampler(settings: Settings, outside: _Outside) -> Sampler:
-    return Sampler(
-        outside.probe,
-        outside.state,
-        outside.pods,
-        outside.bus,
+def _monitoring(settings: Settings, outside: _Outside) -> Monitoring:
+    return monitoring(
+        settings,
+        probe=outside.probe,
+        state=outside.state,
+        pods=outside.pods,
+        bus=outside.bus,
         containers_dir=outside.files.base / "containers",
-        node=settings.node_name,
         agent_id=outside.agent_id,
-        interval_s=settings.sample_interval_s,
+        version=version(DISTRIBUTION),
     )
 
 

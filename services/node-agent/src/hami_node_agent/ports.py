@@ -9,10 +9,12 @@ from typing import Protocol
 
 from hamicommon.domain.ids import GpuUuid
 from hamicommon.events import DeviceSample
+from hamicommon.k8s.mig import MigReservation
 from pydantic import BaseModel
 
 from hami_node_agent.domain.cards import CardFacts
 from hami_node_agent.domain.choosing import PodsSeen
+from hami_node_agent.domain.evidence import CardProcesses
 from hami_node_agent.domain.grants import NodeGrant
 from hami_node_agent.domain.ownership import Holding
 from hami_node_agent.domain.records import AgentState, Record
@@ -34,7 +36,10 @@ class DeviceProbe(Protocol):
         """Waits about a second for an XID event; a None uuid means that any card may be meant."""
 
     async def samples(self) -> tuple[DeviceSample, ...]:
-        """What each card is doing now."""
+        """What each card is doing now. Raises: Unavailable."""
+
+    async def processes(self) -> Mapping[str, CardProcesses]:
+        """Who has a context on each card, and computed since the last call. Raises: Unavailable."""
 
 
 class StateStore(Protocol):
@@ -81,6 +86,15 @@ class PodRef:
     uid: str
     namespace: str
     name: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MigDevice:
+    """A MIG slice that was made for a container."""
+
+    pod: PodRef
+    container: str
+    reservation: MigReservation
 
 
 class PodApi(Protocol):

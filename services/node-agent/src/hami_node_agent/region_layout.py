@@ -1,13 +1,14 @@
 """The shared region's binary layout: a mirror of `native/libvgpu/include/vgpu_region.h`.
 
 Version 1 (2008952 bytes or more) is what libvgpu and HAMi-core 1.x write; version 0 is HAMi-core's
-older file, only read. Offsets: facts of HAMi-core, little endian, LP64. `region_reader.py` reads
-files with it.
+older file. Offsets: facts of HAMi-core, little endian, LP64. `region_reader.py` goes by the two
+forms at the end.
 """
 
 from __future__ import annotations
 
 import ctypes
+from dataclasses import dataclass
 
 MAGIC = 19920718
 MAX_DEVICES = 16
@@ -139,3 +140,65 @@ SIZE_V1 = TAIL_AT_V1 + ctypes.sizeof(TailV1)
 SLOTS_AT_V0 = ctypes.sizeof(HeadV0)
 TAIL_AT_V0 = SLOTS_AT_V0 + MAX_SLOTS * ctypes.sizeof(SlotV0)
 SIZE_V0 = TAIL_AT_V0 + ctypes.sizeof(TailV0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Form:
+    """Where things are in one version of the"""
+
+    uuids_at: int
+    limits_at: int
+    sm_limits_at: int
+    slots_at: int
+    tail_at: int
+    tail_size: int
+    last_kernel_at: int | None
+    slot_size: int
+    memory_at: int
+    memory_size: int
+    utilization_at: int
+    utilization_size: int
+    sm_at: int
+    status_at: int
+    sequence_at: int | None
+    """None: this version has no sequence."""
+    started_at: int | None
+
+
+V1 = Form(
+    uuids_at=HeadV1.uuids.offset,
+    limits_at=HeadV1.limit_bytes.offset,
+    sm_limits_at=HeadV1.sm_limit_percent.offset,
+    slots_at=SLOTS_AT_V1,
+    tail_at=TAIL_AT_V1,
+    tail_size=ctypes.sizeof(TailV1),
+    last_kernel_at=TailV1.last_kernel_epoch_s.offset,
+    slot_size=ctypes.sizeof(SlotV1),
+    memory_at=SlotV1.memory.offset,
+    memory_size=ctypes.sizeof(MemoryV1),
+    utilization_at=SlotV1.utilization.offset,
+    utilization_size=ctypes.sizeof(UtilizationV1),
+    sm_at=UtilizationV1.sm_percent.offset,
+    status_at=SlotV1.status.offset,
+    sequence_at=SlotV1.sequence.offset,
+    # Ours alone, in a word that HAMi leaves unused: `vgpu_region.h`.
+    started_at=SlotV1.memory.offset + MemoryV1.unused.offset,
+)
+V0 = Form(
+    uuids_at=HeadV0.uuids.offset,
+    limits_at=HeadV0.limit_bytes.offset,
+    sm_limits_at=HeadV0.sm_limit_percent.offset,
+    slots_at=SLOTS_AT_V0,
+    tail_at=TAIL_AT_V0,
+    tail_size=ctypes.sizeof(TailV0),
+    last_kernel_at=None,
+    slot_size=ctypes.sizeof(SlotV0),
+    memory_at=SlotV0.memory.offset,
+    memory_size=ctypes.sizeof(MemoryV0),
+    utilization_at=SlotV0.utilization.offset,
+    utilization_size=ctypes.sizeof(UtilizationV0),
+    sm_at=UtilizationV0.sm_percent.offset,
+    status_at=SlotV0.status.offset,
+    sequence_at=None,
+    started_at=None,
+)

@@ -1,167 +1,207 @@
-"""Reads the shared regions that libvgpu keeps in each container's cache directory.
+"""Reads one shared region, the file in which a container's processes account for their cards.
 
-In: `$HOOK_PATH/vgpu/containers/<dir>/*.cache`. Out: `Region` values; `usage.py` turns them into
-samples. The directory belongs to the tenant, who may put anything in it: links and odd files are
-not opened, counts are clamped, and a file that is no region is no region.
+In: `$HOOK_PATH/vgpu/containers/<dir>/*.cache`. Out: `Region` values, kept and compared by
+`regions.py`. The directory belongs to the tenant, who may put anything in it: links and odd files
+are not opened, counts are clamped, and a file that is no region is no region.
+
+Only the head, the tail and the slots in use are read, a few kilobytes of two megabytes. They are
+read and not mapped: whoever touches a mapped page of a file that its owner has cut short is killed
+(SIGBUS), and this owner is the tenant.
 """
 
 from __future__ import annotations
 
-import ctypes
 import os
 import stat
-from collections.abc import Iterable
+import struct
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 from hami_node_agent import region_layout as layout
+from hami_node_agent.domain.regions import Held, Region, RegionCard, RegionProcess
 
 # Bytes of the uuid that are shown, as HAMi's monitor does: `GPU-` and 36 characters.
 UUID_SHOWN = 40
 # A slot that is being written is read again; after this many times the last reading must do.
 MAX_READS = 3
+_COUNTERS = struct.Struct("<QQQQQ")
+_WORDS = struct.Struct(f"<{layout.MAX_DEVICES}Q")
+_TAIL = struct.Struct("<iiii")
+_PIDS = struct.Struct("<ii")
+_U64 = struct.Struct("<Q")
+_I32 = struct.Struct("<i")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RegionDevice:
-    """One card in a region, summed over the container's processes."""
+class NotARegion(Exception):
+    """The file is none; `kind` says in a word why."""
 
-    index: int
-    uuid: str
-    limit_bytes: int
-    core_limit_percent: int
-    used_bytes: int
-    context_bytes: int
-    module_bytes: int
-    buffer_bytes: int
-    core_percent: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Region:
-    """One container's region at one moment."""
-
-    devices: tuple[RegionDevice, ...]
-    processes: int
-    last_kernel_at: datetime | None
+    def __init__(self, kind: str, detail: str) -> None:
+        super().__init__(f"{kind}: {detail}")
+        self.kind = kind
 
 
 @dataclass(frozen=True, slots=True)
-class _Format:
-    slots_at: int
-    tail_at: int
-    head: Any
-    slot: Any
-    tail: Any
+class Reading:
+    """A region with the bytes that it was made of: as long as they are the same, so is it."""
+
+    head: bytes
+    slots: bytes
+    tail: bytes
+    region: Region
 
 
-_V1 = _Format(layout.SLOTS_AT_V1, layout.TAIL_AT_V1, layout.HeadV1, layout.SlotV1, layout.TailV1)
-_V0 = _Format(layout.SLOTS_AT_V0, layout.TAIL_AT_V0, layout.HeadV0, layout.SlotV0, layout.TailV0)
+def read_region(path: Path | str, last: Reading | None = None) -> Reading | None:
+    """Reads a region; None when it is not ready yet.
 
-
-def region_file(directory: Path) -> Path | None:
-    """The region file of a container's directory, or None while there is none."""
-    try:
-        names = sorted(os.listdir(directory))  # noqa: PTH208 - names are all we want
-    except OSError:
-        return None
-    caches = [n for n in names if n.endswith(".cache") and "libvgpu.so" not in n]
-    return directory / caches[0] if caches else None
-
-
-def read_region(path: Path) -> Region | None:
-    """Reads a region; None when the file is not one, or not ready yet."""
-    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-    try:
-        descriptor = os.open(path, flags)
-    except OSError:
-        return None
-    try:
-        found = os.fstat(descriptor)
-        if not stat.S_ISREG(found.st_mode):
+    `last` is returned again if nothing has changed. Raises: NotARegion, OSError.
+    """
+    with opened(path, os.O_RDONLY) as descriptor:
+        form = _form(descriptor)
+        if form is None:
             return None
-        chosen = _format(descriptor, found.st_size)
-        return None if chosen is None else _read(descriptor, chosen)
-    except OSError:
-        return None
+        tail = _read(descriptor, form.tail_size, form.tail_at)
+        head = _read(descriptor, form.slots_at, 0)
+        count = max(0, min(_I32.unpack_from(tail)[0], layout.MAX_SLOTS))
+        slots = _read(descriptor, count * form.slot_size, form.slots_at) if count else b""
+        if last is not None and (last.slots, last.tail, last.head) == (slots, tail, head):
+            return last
+        cards = tuple(_cards(head, form))
+        used = tuple(_processes(descriptor, slots, form, cards))
+    _, switch, recent, priority = _TAIL.unpack_from(tail)
+    kernel_at = form.last_kernel_at
+    region = Region(
+        cards=cards,
+        processes=used,
+        last_kernel_epoch_s=0 if kernel_at is None else _U64.unpack_from(tail, kernel_at)[0],
+        priority=priority,
+        recent_kernel=recent,
+        utilization_switch=switch,
+    )
+    return Reading(head, slots, tail, region)
+
+
+def write_feedback(
+    path: Path | str, *, recent_kernel: int | None, utilization_switch: int | None
+) -> None:
+    """Writes the monitor's two words, where one is given. Raises: NotARegion, OSError.
+
+    Each is one aligned write of four bytes into the page that the container has mapped.
+    """
+    with opened(path, os.O_RDWR) as descriptor:
+        form = _form(descriptor)
+        if form is None:
+            return
+        for field, value in (
+            (layout.TailV1.utilization_switch, utilization_switch),
+            (layout.TailV1.recent_kernel, recent_kernel),
+        ):
+            if value is not None:
+                os.pwrite(descriptor, _I32.pack(value), form.tail_at + field.offset)
+
+
+@contextmanager
+def opened(path: Path | str, mode: int) -> Iterator[int]:
+    """A regular file that is no link. Raises: NotARegion, OSError."""
+    descriptor = os.open(path, mode | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        yield descriptor
     finally:
         os.close(descriptor)
 
 
-def _format(descriptor: int, size: int) -> _Format | None:
+def _form(descriptor: int) -> layout.Form | None:
+    found = os.fstat(descriptor)
+    if not stat.S_ISREG(found.st_mode):
+        raise NotARegion("odd_file", f"mode {found.st_mode:o}")
     words = os.pread(descriptor, 8, 0)
-    if len(words) < 8 or int.from_bytes(words[:4], "little") != layout.MAGIC:
+    # The library makes the file, sets its size and writes the magic last.
+    if not any(words[:4]):
         return None
-    if layout.SIZE_V0 <= size < layout.SIZE_V1:
-        return _V0
+    if len(words) < 8 or int.from_bytes(words[:4], "little") != layout.MAGIC:
+        raise NotARegion("not_a_region", f"it begins with {words.hex()}")
+    if layout.SIZE_V0 <= found.st_size < layout.SIZE_V1:
+        return layout.V0
     major = int.from_bytes(words[4:], "little")
-    return _V1 if major == 1 and size >= layout.SIZE_V1 else None
+    if major == 1 and found.st_size >= layout.SIZE_V1:
+        return layout.V1
+    raise NotARegion("unknown_layout", f"{found.st_size} bytes of major version {major}")
 
 
-def _read(descriptor: int, form: _Format) -> Region:
-    head = _struct(descriptor, form.head, 0)
-    tail = _struct(descriptor, form.tail, form.tail_at)
-    count = max(0, min(int(tail.slot_count), layout.MAX_SLOTS))
-    slots = [_slot(descriptor, form, number) for number in range(count)]
-    running = [slot for slot in slots if slot.status != 0]
-    epoch_s = int(getattr(tail, "last_kernel_epoch_s", 0))
-    return Region(
-        devices=tuple(_devices(head, running)),
-        processes=len(running),
-        last_kernel_at=_moment(epoch_s),
-    )
+def _read(descriptor: int, size: int, offset: int) -> bytes:
+    data = os.pread(descriptor, size, offset)
+    if len(data) < size:
+        raise NotARegion("truncated", f"it ends at {offset + len(data)}")
+    return data
 
 
-def _slot(descriptor: int, form: _Format, number: int) -> Any:
-    offset = form.slots_at + number * ctypes.sizeof(form.slot)
-    slot = _struct(descriptor, form.slot, offset)
-    for _ in range(MAX_READS - 1):
-        again = _struct(descriptor, form.slot, offset)
-        # Version 0 has no sequence: then two equal readings must do.
-        before, after = getattr(slot, "sequence", 0), getattr(again, "sequence", 0)
-        slot = again
-        if before == after and after % 2 == 0:
-            break
-    return slot
-
-
-def _struct(descriptor: int, kind: Any, offset: int) -> Any:
-    data = os.pread(descriptor, ctypes.sizeof(kind), offset)
-    if len(data) < ctypes.sizeof(kind):
-        raise OSError(f"region ends at {offset + len(data)}")
-    return kind.from_buffer_copy(data)
-
-
-def _devices(head: Any, running: list[Any]) -> Iterable[RegionDevice]:
+def _cards(head: bytes, form: layout.Form) -> Iterator[RegionCard]:
+    limits = _WORDS.unpack_from(head, form.limits_at)
+    sm_limits = _WORDS.unpack_from(head, form.sm_limits_at)
     for index in range(layout.MAX_DEVICES):
-        uuid = _uuid(bytes(head.uuids[index].raw))
-        if not uuid:
-            continue
-        memory = [slot.memory[index] for slot in running]
-        yield RegionDevice(
-            index=index,
-            uuid=uuid,
-            limit_bytes=int(head.limit_bytes[index]),
-            core_limit_percent=int(head.sm_limit_percent[index]),
-            used_bytes=sum(m.total_bytes for m in memory),
-            context_bytes=sum(m.context_bytes for m in memory),
-            module_bytes=sum(m.module_bytes for m in memory),
-            buffer_bytes=sum(m.buffer_bytes for m in memory),
-            core_percent=sum(slot.utilization[index].sm_percent for slot in running),
-        )
+        at = form.uuids_at + index * layout.UUID_BYTES
+        uuid = _uuid(head[at : at + UUID_SHOWN])
+        if uuid:
+            yield RegionCard(
+                index=index,
+                uuid=uuid,
+                limit_bytes=limits[index],
+                core_limit_percent=sm_limits[index],
+            )
 
 
 def _uuid(raw: bytes) -> str:
     try:
-        return raw[:UUID_SHOWN].split(b"\0")[0].decode()
+        text = raw.split(b"\0")[0].decode()
     except UnicodeDecodeError:
         return ""
+    return text if text.isprintable() else ""
 
 
-def _moment(epoch_s: int) -> datetime | None:
-    try:
-        return datetime.fromtimestamp(epoch_s, UTC) if epoch_s > 0 else None
-    except (OverflowError, ValueError, OSError):
-        return None
+def _processes(
+    descriptor: int, slots: bytes, form: layout.Form, cards: tuple[RegionCard, ...]
+) -> Iterator[RegionProcess]:
+    for at in range(0, len(slots), form.slot_size):
+        # Either says that the slot is free.
+        if not (_I32.unpack_from(slots, at)[0] and _I32.unpack_from(slots, at + form.status_at)[0]):
+            continue
+        slot, start = slots, at
+        if form.sequence_at is not None and _U64.unpack_from(slots, at + form.sequence_at)[0]:
+            slot, start = _settled(descriptor, slots[at : at + form.slot_size], form, at), 0
+        yield _process(slot, start, form, cards)
+
+
+def _process(
+    slot: bytes, at: int, form: layout.Form, cards: tuple[RegionCard, ...]
+) -> RegionProcess:
+    pid, host_pid = _PIDS.unpack_from(slot, at)
+    held = []
+    for card in cards:
+        memory_at = at + form.memory_at + card.index * form.memory_size
+        context, module, buffer, _, total = _COUNTERS.unpack_from(slot, memory_at)
+        sm_at = at + form.utilization_at + card.index * form.utilization_size + form.sm_at
+        held.append(
+            Held(
+                total_bytes=total,
+                context_bytes=context,
+                module_bytes=module,
+                buffer_bytes=buffer,
+                core_percent=_U64.unpack_from(slot, sm_at)[0],
+            )
+        )
+    ticks = 0 if form.started_at is None else _U64.unpack_from(slot, at + form.started_at)[0]
+    return RegionProcess(pid=pid, host_pid=host_pid, started_ticks=ticks, held=tuple(held))
+
+
+def _settled(descriptor: int, slot: bytes, form: layout.Form, at: int) -> bytes:
+    """The slot read again until its sequence, HAMi-core's count of writes, is even and stays."""
+    assert form.sequence_at is not None
+    before = _U64.unpack_from(slot, form.sequence_at)[0]
+    for _ in range(MAX_READS - 1):
+        slot = _read(descriptor, form.slot_size, form.slots_at + at)
+        after = _U64.unpack_from(slot, form.sequence_at)[0]
+        if before == after and after % 2 == 0:
+            break
+        before = after
+    return slot

@@ -111,6 +111,11 @@ class Settings(BaseSettings):
         default=Path("/sys/fs/cgroup"),
         description="the host's cgroups: a pod whose cgroup has processes has not left",
     )
+    proc_root: Path | None = Field(
+        default=None,
+        description="the host's /proc: tells which processes of containers live and what they "
+        "compute; absent: their own word counts",
+    )
     libcuda_log_level: str = Field(default="1", description="0 error, 1 warn, 3 info, 4 debug")
 
     grant_public_key_file: Path | None = Field(
@@ -140,6 +145,9 @@ class Settings(BaseSettings):
     )
     sweep_interval_s: float = Field(
         default=2.0, gt=0, description="pods that left are looked for this often"
+    )
+    legacy_metrics: bool = Field(
+        default=False, description="also HAMi's metric names of before 2.6 (--legacy-metrics)"
     )
     metrics_bind: str = Field(
         default=":9394", pattern=r"^.*:\d+$", description="/metrics, /healthz, /readyz"

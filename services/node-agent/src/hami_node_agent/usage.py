@@ -1,8 +1,8 @@
 """Samples of cards and containers, every few seconds, for the bus and for our /metrics.
 
-In: NVML and the shared regions. Out: `hami.usage.v1.<node>` (consumed by the metrics service) and
-`Sampler.latest`. A sample that can't be published is dropped: the next one comes soon. What is
-unknown is absent.
+In: NVML, the shared regions (`monitor.py`) and the grants. Out: `hami.usage.v1.<node>` (consumed
+by the metrics service) and `Sampler.latest`. A sample that can't be published is dropped: the next
+one comes soon. What is unknown is absent.
 """
 
 from __future__ import annotations
@@ -10,25 +10,23 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from pathlib import Path
 
 from hamicommon import events
 from hamicommon.errors import Unavailable
 from hamicommon.events import ContainerSample, DeviceSample
 
-from hami_node_agent.domain.records import Record
-from hami_node_agent.node_state import NodeState
-from hami_node_agent.ports import DeviceProbe, PodApi, PodRef, Publisher
-from hami_node_agent.region_reader import Region, read_region, region_file
+from hami_node_agent.domain.regions import MAX_BYTES, MAX_PERCENT, CardUse
+from hami_node_agent.monitor import Monitor, Seen
+from hami_node_agent.owners import Owner
+from hami_node_agent.ports import DeviceProbe, Publisher
 
 logger = logging.getLogger(__name__)
 
-# The wire's integers are 64 bit in the usage tables; a tenant can write any word into its region.
-MAX_BYTES = 2**62
-MAX_PERCENT = 100 * 1024
+MIB = 1024 * 1024
+# A clock may be wrong by some seconds; a tenant may write any time.
+CLOCK_ERROR_S = 60.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,20 +45,16 @@ class Sampler:
     def __init__(
         self,
         probe: DeviceProbe,
-        state: NodeState,
-        pods: PodApi,
+        monitor: Monitor,
         bus: Publisher,
         *,
-        containers_dir: Path,
         node: str,
         agent_id: str,
         interval_s: float,
     ) -> None:
         self._probe = probe
-        self._state = state
-        self._pods = pods
+        self._monitor = monitor
         self._bus = bus
-        self._containers_dir = containers_dir
         self._node = node
         self._agent_id = agent_id
         self._interval_s = interval_s
@@ -86,35 +80,21 @@ class Sampler:
         except Unavailable as exc:
             logger.warning("cards not sampled", extra={"error": str(exc)})
             devices = ()
-        records = {r.cache_dir: r for r in self._state.saved.records.values() if r.cache_dir}
-        regions = await asyncio.to_thread(read_all, self._containers_dir)
-        containers = tuple(
-            sample
-            for name, region in regions.items()
-            for sample in _container_samples(region, self._whose(name, records), records.get(name))
-        )
+        seen = await self._monitor.look()
+        now = datetime.now(UTC)
+        containers = tuple(sample for one in seen for sample in container_samples(one, now=now))
         self._latest = Observation(
             devices=devices, containers=containers, taken_at=time.monotonic()
         )
-        await self._tell()
+        await self._tell(now)
 
-    def _whose(self, directory: str, records: Mapping[str, Record]) -> tuple[PodRef, str] | None:
-        """Pod and container of a directory: the record's word, for its name may be outdated."""
-        record = records.get(directory)
-        if record is not None:
-            pod = PodRef(uid=record.pod_uid, namespace=record.namespace, name=record.pod_name)
-            return pod, record.container
-        uid, _, container = directory.partition("_")
-        found = self._pods.name_of(uid)
-        return None if found is None or not container else (found, container)
-
-    async def _tell(self) -> None:
+    async def _tell(self, now: datetime) -> None:
         self._sequence += 1
         usage = events.Usage(
             node=self._node,
             agent_id=self._agent_id,
             sequence=self._sequence,
-            sampled_at=datetime.now(UTC),
+            sampled_at=now,
             devices=self._latest.devices,
             containers=self._latest.containers,
         )
@@ -128,46 +108,48 @@ class Sampler:
             logger.debug("usage not published", extra={"error": str(exc)})
 
 
-def read_all(containers_dir: Path) -> dict[str, Region]:
-    """The readable regions by directory name (blocking)."""
-    regions: dict[str, Region] = {}
-    try:
-        directories = sorted(containers_dir.iterdir())
-    except OSError:
-        return regions
-    for directory in directories:
-        file = region_file(directory)
-        region = None if file is None else read_region(file)
-        if region is not None:
-            regions[directory.name] = region
-    return regions
-
-
-def _container_samples(
-    region: Region, whose: tuple[PodRef, str] | None, record: Record | None
-) -> list[ContainerSample]:
-    if whose is None:
-        return []
-    pod, container = whose
-    own = None if record is None else set(record.cards)
+def container_samples(seen: Seen, *, now: datetime) -> list[ContainerSample]:
+    """One container's use of each of its cards."""
+    container = seen.container
+    epoch_s = container.region.last_kernel_epoch_s
+    known = 0 < epoch_s <= now.timestamp() + CLOCK_ERROR_S
+    last_kernel_at = datetime.fromtimestamp(epoch_s, UTC) if known else None
     return [
-        ContainerSample(
-            pod_uid=pod.uid,
-            namespace=pod.namespace,
-            pod=pod.name,
-            container=container,
-            vdevice_index=device.index,
-            uuid=device.uuid,
-            memory_used_bytes=min(device.used_bytes, MAX_BYTES),
-            memory_limit_bytes=min(device.limit_bytes, MAX_BYTES),
-            context_bytes=min(device.context_bytes, MAX_BYTES),
-            module_bytes=min(device.module_bytes, MAX_BYTES),
-            buffer_bytes=min(device.buffer_bytes, MAX_BYTES),
-            core_percent=float(min(device.core_percent, MAX_PERCENT)),
-            core_limit_percent=min(device.core_limit_percent, MAX_PERCENT),
-            last_kernel_at=region.last_kernel_at,
-        )
-        for device in region.devices
-        # A tenant may name any card in its region; it is believed about its own.
-        if own is None or device.uuid in own
+        _sample(use, container.owner, last_kernel_at)
+        for use in seen.uses
+        if container.owns(use.card.uuid)
     ]
+
+
+def _sample(use: CardUse, owner: Owner, last_kernel_at: datetime | None) -> ContainerSample:
+    memory_limit, core_limit = _limits(use, owner)
+    return ContainerSample(
+        pod_uid=owner.pod.uid,
+        namespace=owner.pod.namespace,
+        pod=owner.pod.name,
+        container=owner.container,
+        vdevice_index=use.card.index,
+        uuid=use.card.uuid,
+        memory_used_bytes=use.total_bytes,
+        memory_limit_bytes=memory_limit,
+        context_bytes=use.context_bytes,
+        module_bytes=use.module_bytes,
+        buffer_bytes=use.buffer_bytes,
+        core_percent=use.core_percent,
+        core_limit_percent=core_limit,
+        processes=use.processes,
+        last_kernel_at=last_kernel_at,
+    )
+
+
+def _limits(use: CardUse, owner: Owner) -> tuple[int | None, int | None]:
+    """Memory in bytes and cores in percent: as granted; of HAMi's containers, as they say."""
+    record = owner.record
+    if record is not None and not record.foreign:
+        shares = [share for share in record.shares if share.uuid == use.card.uuid]
+        return sum(s.memory_mib for s in shares) * MIB, sum(s.core_percent for s in shares)
+    memory, core = use.card.limit_bytes, use.card.core_limit_percent
+    return (
+        memory if memory <= MAX_BYTES else None,
+        core if core <= MAX_PERCENT else None,
+    )

@@ -231,6 +231,9 @@ def node_agent(context: Context, node: SimulatedNode) -> ChildSpec:
             "HAMI_NODE_AGENT_LOCK_DIR": str(home / "vgpulock"),
             "HAMI_NODE_AGENT_STATE_DIR": str(home / "agent"),
             "HAMI_NODE_AGENT_METRICS_BIND": context.bind(name),
+            # Containers are processes of this machine.
+            "HAMI_NODE_AGENT_PROC_ROOT": "/proc",
+            "HAMI_NODE_AGENT_SAMPLE_INTERVAL_S": "1",
         },
         health=http_health(f"{url}/readyz"),
         after=(f"kubelet-{node.name}",),

@@ -16,13 +16,15 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from hamicommon.domain.ids import PodUid
 from hamicommon.errors import HamiError, InvalidRequest, NotFound
 from hamicommon.grants import verify
+from hamicommon.k8s.annotations import MIG_ALLOCATIONS
 from hamicommon.k8s.client import Json, KubeApi
 from hamicommon.k8s.informer import Informer
+from hamicommon.k8s.mig import decode_reservations
 
 from hami_node_agent.domain.choosing import PodsSeen
 from hami_node_agent.domain.grants import NodeGrant
 from hami_node_agent.grants_feed import node_grant
-from hami_node_agent.ports import PodRef
+from hami_node_agent.ports import MigDevice, PodRef
 
 logger = logging.getLogger(__name__)
 
@@ -90,6 +92,20 @@ class NodePods:
         """The pod of this node with that uid."""
         pod = self._by_uid.get(pod_uid)
         return None if pod is None else _ref(pod)
+
+    def mig_devices(self) -> list[MigDevice]:
+        """The MIG slices of this node's pods that were made; their annotation says so."""
+        return [
+            device
+            for pod in self._by_uid.values()
+            if _phase(pod) not in _TERMINAL
+            for device in _mig_devices(pod)
+        ]
+
+    def literal_env(self, pod_uid: str, container: str) -> dict[str, str] | None:
+        """Literal env entries of a container; None when the watch has no such pod."""
+        pod = self._by_uid.get(pod_uid)
+        return None if pod is None else _env(pod, container)
 
     def uid_of(self, namespace: str, name: str) -> str:
         """The uid of a pod of this node, or the empty string."""
@@ -235,6 +251,21 @@ def _env(pod: Json, container: str) -> dict[str, str]:
         for entry in spec.get("env") or []
         if isinstance(entry.get("value"), str)
     }
+
+
+def _mig_devices(pod: Json) -> list[MigDevice]:
+    text = (pod["metadata"].get("annotations") or {}).get(MIG_ALLOCATIONS, "")
+    try:
+        reservations = decode_reservations(text)
+    except InvalidRequest as exc:
+        logger.debug("MIG reservations not read", extra={"error": str(exc)})
+        return []
+    names = [container["name"] for container in _containers(pod)]
+    return [
+        MigDevice(pod=_ref(pod), container=names[one.container_index], reservation=one)
+        for one in reservations
+        if one.mig_uuid and one.container_index < len(names)
+    ]
 
 
 def _devices(container: dict[str, Any], resource: str) -> int:

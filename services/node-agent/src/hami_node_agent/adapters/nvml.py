@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import ctypes
 import logging
+import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -21,6 +22,7 @@ from hamicommon.errors import Unavailable
 from hamicommon.events import DeviceSample
 
 from hami_node_agent.domain.cards import CardFacts, product_type
+from hami_node_agent.domain.evidence import CardProcesses
 
 logger = logging.getLogger(__name__)
 
@@ -28,6 +30,7 @@ T = TypeVar("T")
 MIB = 1024 * 1024
 # One wait for events; short, so that stopping is prompt and the thread is never away for long.
 EVENT_WAIT_MS = 1000
+LONGEST_LOOK_BACK_US = 5_000_000
 _WANTED_EVENTS = (
     pynvml.nvmlEventTypeXidCriticalError
     | pynvml.nvmlEventTypeDoubleBitEccError
@@ -46,6 +49,7 @@ class NvmlProbe:
         self._event_set: Any = None
         self._unwatched: dict[GpuUuid, str] = {}
         self._known: dict[int, GpuUuid] = {}
+        self._looked_at_us = 0
         self._by_handle: dict[int | None, GpuUuid] = {}
         self._turn = asyncio.Lock()
         self._busy: asyncio.Future[Any] | None = None
@@ -73,6 +77,10 @@ class NvmlProbe:
     async def samples(self) -> tuple[DeviceSample, ...]:
         """What each card is doing now. Raises: Unavailable."""
         return await self._call("sample", self._sample)
+
+    async def processes(self) -> Mapping[str, CardProcesses]:
+        """Who has a context on each card, and computed since the last call. Raises: Unavailable."""
+        return await self._call("processes", self._read_processes)
 
     async def next_xid(self) -> tuple[GpuUuid | None, int] | None:
         """Waits about a second for an XID event.
@@ -196,6 +204,40 @@ class NvmlProbe:
             except pynvml.NVMLError as exc:
                 logger.debug("card not sampled", extra={"uuid": uuid, "error": str(exc)})
         return tuple(found)
+
+    def _read_processes(self) -> dict[str, CardProcesses]:
+        now_us = time.time_ns() // 1000
+        # After a pause what was long ago does not count as the present.
+        since_us = max(self._looked_at_us, now_us - LONGEST_LOOK_BACK_US)
+        found: dict[str, CardProcesses] = {}
+        for index, uuid in self._known.items():
+            try:
+                handle = pynvml.nvmlDeviceGetHandleByIndex(index)
+                running = pynvml.nvmlDeviceGetComputeRunningProcesses(handle)
+            except pynvml.NVMLError as exc:
+                logger.debug("processes not read", extra={"uuid": uuid, "error": str(exc)})
+                continue
+            found[uuid] = CardProcesses(
+                pids=frozenset(int(process.pid) for process in running),
+                busy_percent=_busy(handle, since_us),
+            )
+        self._looked_at_us = now_us
+        return found
+
+
+def _busy(handle: Any, since_us: int) -> dict[int, float] | None:
+    """Percent by host pid; None where the card can't say (MIG, some virtual cards)."""
+    try:
+        samples = pynvml.nvmlDeviceGetProcessUtilization(handle, since_us)
+    except pynvml.NVMLError as exc:
+        idle = (pynvml.NVML_ERROR_NOT_FOUND, pynvml.NVML_SUCCESS)
+        return {} if exc.value in idle else None
+    newest: dict[int, Any] = {}
+    for sample in samples:
+        known = newest.get(sample.pid)
+        if known is None or sample.timeStamp >= known.timeStamp:
+            newest[int(sample.pid)] = sample
+    return {pid: float(sample.smUtil) for pid, sample in newest.items() if sample.smUtil <= 100}
 
 
 def _address(handle: Any) -> int | None:

@@ -1,0 +1,130 @@
+"""What a container's shared region says, and which of it is true at present.
+
+In: a region as `region_reader.py` read it, and the evidence of who lives and who computes. Out:
+the container's use of each card. The region belongs to the tenant: what can't be is unknown, never
+0, and what a process that is gone has left behind does not count.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+MAX_BYTES = 2**48
+"""256 TiB, more than any card has: a counter above it has run below zero (HAMi-core after a fork)
+or was made up."""
+MAX_PERCENT = 100
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Held:
+    """What one process holds and does on one card, by its own account."""
+
+    total_bytes: int = 0
+    context_bytes: int = 0
+    module_bytes: int = 0
+    buffer_bytes: int = 0
+    core_percent: int = 0
+
+    @property
+    def plausible(self) -> bool:
+        """False when a counter says what can't be."""
+        counters = (self.total_bytes, self.context_bytes, self.module_bytes, self.buffer_bytes)
+        return max(counters) <= MAX_BYTES
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RegionProcess:
+    """One process that registered itself."""
+
+    pid: int
+    """As it sees itself."""
+    host_pid: int
+    """0: not known to the library."""
+    started_ticks: int
+    """Clock ticks from boot to its start; 0: HAMi's library does not say."""
+    held: tuple[Held, ...]
+    """In the order of the region's cards."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RegionCard:
+    """One card of the container and its limits there; 0 is none."""
+
+    index: int
+    uuid: str
+    limit_bytes: int
+    core_limit_percent: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Region:
+    """One container's region at one moment."""
+
+    cards: tuple[RegionCard, ...]
+    processes: tuple[RegionProcess, ...]
+    last_kernel_epoch_s: int = 0
+    """0: unknown."""
+    priority: int = 1
+    recent_kernel: int = 0
+    utilization_switch: int = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CardUse:
+    """A container's use of one card; None is unknown."""
+
+    card: RegionCard
+    processes: int
+    total_bytes: int | None
+    context_bytes: int | None
+    module_bytes: int | None
+    buffer_bytes: int | None
+    core_percent: float | None
+
+
+def used(
+    region: Region,
+    *,
+    living: Sequence[int],
+    measured_percent: Callable[[int, str], float | None],
+) -> tuple[CardUse, ...]:
+    """The container's use of each of its cards.
+
+    `living`: numbers of the processes in the region that have not ended. `measured_percent`: what
+    the driver says that a process of that number computes on the card of that uuid; None where it
+    does not say.
+    """
+    return tuple(
+        _card_use(
+            card,
+            [region.processes[process].held[number] for process in living],
+            [measured_percent(process, card.uuid) for process in living],
+        )
+        for number, card in enumerate(region.cards)
+    )
+
+
+def _card_use(card: RegionCard, held: list[Held], measured: list[float | None]) -> CardUse:
+    known = all(one.plausible for one in held)
+    return CardUse(
+        card=card,
+        processes=len(held),
+        total_bytes=sum(one.total_bytes for one in held) if known else None,
+        context_bytes=sum(one.context_bytes for one in held) if known else None,
+        module_bytes=sum(one.module_bytes for one in held) if known else None,
+        buffer_bytes=sum(one.buffer_bytes for one in held) if known else None,
+        core_percent=_core_percent(measured, [one.core_percent for one in held]),
+    )
+
+
+def _core_percent(measured: list[float | None], told: list[int]) -> float | None:
+    """The driver's word where it has one for every process; else what HAMi's library wrote.
+
+    Its 0 means nothing: it measures only while a core limit is set.
+    """
+    known = [percent for percent in measured if percent is not None]
+    if len(known) == len(measured):
+        return min(sum(known), float(MAX_PERCENT))
+    itself = sum(percent for percent in told if 0 <= percent <= MAX_PERCENT)
+    return float(min(itself, MAX_PERCENT)) if itself > 0 else None

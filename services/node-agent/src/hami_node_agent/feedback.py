@@ -1,0 +1,63 @@
+"""Runs the feedback loop every five seconds: reads all regions, decides, writes two words.
+
+What is decided, and why, is in `domain/feedback.py`. The region belongs to the tenant, so neither
+its priority nor its cards are believed: the priority is the pod's (`CUDA_TASK_PRIORITY` in its
+spec, which HAMi's webhook sets), the cards are those granted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Protocol
+
+from hami_node_agent.domain.feedback import INTERVAL_S, Shared, decide
+from hami_node_agent.monitor import Container, Monitor
+
+# As `hamicommon.vendors.nvidia` has it, which would bring numpy along, 11 MB on every node.
+PRIORITY_ENV = "CUDA_TASK_PRIORITY"
+DEFAULT_PRIORITY = 1
+
+
+class PodSpecs(Protocol):
+    """What pods say of their containers."""
+
+    def literal_env(self, pod_uid: str, container: str) -> dict[str, str] | None:
+        """Literal env entries of a container; None when the pod is not known."""
+
+
+class Feedback:
+    """The loop."""
+
+    def __init__(self, monitor: Monitor, pods: PodSpecs) -> None:
+        self._monitor = monitor
+        self._pods = pods
+
+    async def run(self) -> None:
+        """Runs until cancelled."""
+        while True:
+            await self.round()
+            await asyncio.sleep(INTERVAL_S)
+
+    async def round(self) -> None:
+        """One round."""
+        containers = await self._monitor.containers()
+        for words in decide(self._shared(one) for one in containers):
+            await self._monitor.write(
+                words.name,
+                recent_kernel=words.recent_kernel,
+                utilization_switch=words.utilization_switch,
+            )
+
+    def _shared(self, one: Container) -> Shared:
+        return Shared(
+            name=one.directory,
+            cards=frozenset(card.uuid for card in one.region.cards if one.owns(card.uuid)),
+            priority=self._priority(one.owner.pod.uid, one.owner.container),
+            recent_kernel=one.region.recent_kernel,
+            utilization_switch=one.region.utilization_switch,
+        )
+
+    def _priority(self, pod_uid: str, container: str) -> int:
+        env = self._pods.literal_env(pod_uid, container)
+        text = "" if env is None else env.get(PRIORITY_ENV, "")
+        return int(text) if text.isascii() and text.isdigit() else DEFAULT_PRIORITY

@@ -1,0 +1,159 @@
+"""What the node's containers hold and do now: regions joined with owners, processes and the driver.
+
+Two ask: `usage.py` for samples, `feedback.py` for the feedback loop. Each look reads the regions
+anew; the evidence of who lives and computes is gathered with it, where the host's /proc is there to
+ask (`proc_root`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from hamicommon.errors import Unavailable
+
+from hami_node_agent.domain.evidence import (
+    CardProcesses,
+    Evidence,
+    Found,
+    HostProcess,
+    find,
+    percent_of,
+)
+from hami_node_agent.domain.regions import CardUse, Region, used
+from hami_node_agent.owners import Owner, Owners
+from hami_node_agent.ports import DeviceProbe
+from hami_node_agent.regions import Regions
+
+logger = logging.getLogger(__name__)
+
+_Key = tuple[str, int, int]
+"""Directory, pid and start time of a region's process."""
+
+
+class LivingProcesses(Protocol):
+    """The host's processes."""
+
+    def living(self, pids: Iterable[int]) -> Mapping[int, HostProcess]:
+        """Those of the pids that live (blocking)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Container:
+    """One container's region at one moment."""
+
+    directory: str
+    owner: Owner
+    region: Region
+
+    def owns(self, uuid: str) -> bool:
+        """Whether it may use that card: a tenant may name any in its region."""
+        return self.owner.cards is None or uuid in self.owner.cards
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seen:
+    """What a container does on each card of its region."""
+
+    container: Container
+    uses: tuple[CardUse, ...]
+
+
+class Monitor:
+    """Looks at the node's containers."""
+
+    def __init__(
+        self,
+        probe: DeviceProbe,
+        regions: Regions,
+        owners: Owners,
+        *,
+        processes: LivingProcesses | None,
+    ) -> None:
+        """`processes`: None where the host's can't be seen."""
+        self._probe = probe
+        self._regions = regions
+        self._owners = owners
+        self._processes = processes
+        self._turn = asyncio.Lock()
+        self._host_pids: dict[_Key, int] = {}
+
+    async def containers(self) -> list[Container]:
+        """Every container that has a region and an owner."""
+        async with self._turn:
+            found = await asyncio.to_thread(self._regions.read, now_ns=time.time_ns())
+        return [
+            Container(directory=name, owner=owner, region=found[name])
+            for name, owner in self._owners.of(found).items()
+        ]
+
+    async def look(self) -> list[Seen]:
+        """What each of them does now."""
+        cards = await self._cards()
+        containers = await self.containers()
+        evidence = await self._evidence(containers, cards)
+        known, self._host_pids = self._host_pids, {}
+        return [
+            Seen(container=container, uses=self._uses(container, evidence, known))
+            for container in containers
+        ]
+
+    async def write(
+        self, directory: str, *, recent_kernel: int | None, utilization_switch: int | None
+    ) -> None:
+        """Writes the feedback loop's words into a container's region."""
+        async with self._turn:
+            await asyncio.to_thread(
+                self._regions.write,
+                directory,
+                recent_kernel=recent_kernel,
+                utilization_switch=utilization_switch,
+            )
+
+    async def _cards(self) -> Mapping[str, CardProcesses]:
+        if self._processes is None:
+            return {}
+        try:
+            return await self._probe.processes()
+        except Unavailable as exc:
+            logger.warning("processes of cards not read", extra={"error": str(exc)})
+            return {}
+
+    async def _evidence(
+        self, containers: Iterable[Container], cards: Mapping[str, CardProcesses]
+    ) -> Evidence | None:
+        if self._processes is None:
+            return None
+        pids = {pid for card in cards.values() for pid in card.pids} | set(self._host_pids.values())
+        for container in containers:
+            pids |= {process.host_pid for process in container.region.processes}
+        living = await asyncio.to_thread(self._processes.living, pids - {0})
+        return Evidence(living=living, cards=cards)
+
+    def _uses(
+        self, container: Container, evidence: Evidence | None, known: Mapping[_Key, int]
+    ) -> tuple[CardUse, ...]:
+        region = container.region
+        cards = [card.uuid for card in region.cards if container.owns(card.uuid)]
+        who: list[Found] = []
+        for process in region.processes:
+            key = (container.directory, process.pid, process.started_ticks)
+            one = find(
+                process,
+                pod_uid=container.owner.pod.uid,
+                cards=cards,
+                evidence=evidence,
+                known_host_pid=known.get(key, 0),
+            )
+            if one.host_pid:
+                self._host_pids[key] = one.host_pid
+            who.append(one)
+        return used(
+            region,
+            living=[number for number, one in enumerate(who) if not one.gone],
+            measured_percent=lambda number, uuid: percent_of(who[number], uuid, evidence),
+        )

@@ -1,0 +1,75 @@
+"""Puts the monitor together: regions, samples, feedback loop and what /metrics says of them."""
+
+from __future__ import annotations
+
+from collections.abc import Coroutine, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from prometheus_client.registry import Collector
+
+from hami_node_agent.adapters.host_processes import HostProcesses
+from hami_node_agent.adapters.kubernetes import NodePods
+from hami_node_agent.exposition import NodeCollector, RegionCollector
+from hami_node_agent.exposition_legacy import LegacyCollector
+from hami_node_agent.feedback import Feedback
+from hami_node_agent.monitor import Monitor
+from hami_node_agent.node_state import NodeState
+from hami_node_agent.owners import Owners
+from hami_node_agent.ports import DeviceProbe, Publisher
+from hami_node_agent.regions import Regions
+from hami_node_agent.settings import Settings
+from hami_node_agent.usage import Observation, Sampler
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Monitoring:
+    """Its parts that others run and show."""
+
+    loops: Mapping[str, Coroutine[object, object, None]]
+    collectors: tuple[Collector, ...]
+
+
+def monitoring(
+    settings: Settings,
+    *,
+    probe: DeviceProbe,
+    state: NodeState,
+    pods: NodePods,
+    bus: Publisher,
+    containers_dir: Path,
+    agent_id: str,
+    version: str,
+) -> Monitoring:
+    """The monitor of one node; nothing runs yet."""
+    regions = Regions(containers_dir)
+    proc = settings.proc_root
+    monitor = Monitor(
+        probe,
+        regions,
+        Owners(state, pods),
+        processes=None if proc is None else HostProcesses(proc),
+    )
+    sampler = Sampler(
+        probe,
+        monitor,
+        bus,
+        node=settings.node_name,
+        agent_id=agent_id,
+        interval_s=settings.sample_interval_s,
+    )
+
+    def latest() -> Observation:
+        return sampler.latest
+
+    node, slices = settings.node_name, pods.mig_devices
+    collectors: list[Collector] = [
+        NodeCollector(latest, slices, node=node, version=version),
+        RegionCollector(regions),
+    ]
+    if settings.legacy_metrics:
+        collectors.append(LegacyCollector(latest, slices, node=node))
+    return Monitoring(
+        loops={"usage": sampler.run(), "feedback": Feedback(monitor, pods).run()},
+        collectors=tuple(collectors),
+    )
