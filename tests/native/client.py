@@ -13,6 +13,8 @@ from typing import Any
 
 import pynvml
 
+from tests.native.allocators import KINDS, GiveBack
+
 cuda = ctypes.CDLL("libcuda.so.1")
 contexts: dict[int, ctypes.c_void_p] = {}
 POISON = 0xDEAD
@@ -77,6 +79,22 @@ def free(pointer: int, how: str = "free") -> dict[str, Any]:
     if how == "async":
         return {"result": cuda.cuMemFreeAsync(address, ctypes.c_void_p(0))}
     return {"result": (cuda.cuMemRelease if how == "create" else cuda.cuMemFree_v2)(address)}
+
+
+holdings: dict[int, GiveBack] = {}
+
+
+def take(kind: str, bytes: int) -> dict[str, Any]:
+    """Takes memory in one of the ways of allocators.py; the token gives it back."""
+    result, give_back = KINDS[kind].take(bytes)
+    token = len(holdings)
+    if give_back is not None:
+        holdings[token] = give_back
+    return {"result": result, "token": token}
+
+
+def give_back(token: int) -> dict[str, Any]:
+    return {"result": holdings[token]()}
 
 
 def info(nulls: bool = False) -> dict[str, Any]:
@@ -205,6 +223,8 @@ OPS: dict[str, Callable[..., Any]] = {
         open_device,
         alloc,
         free,
+        take,
+        give_back,
         info,
         total_mem,
         uuid,

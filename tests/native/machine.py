@@ -17,7 +17,6 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[2]
 LIBVGPU = ROOT / "native/libvgpu/build/libvgpu.so"
 FAKEGPU = ROOT / "native/fakegpu/build"
-CLIENT = Path(__file__).with_name("client.py")
 MIB = 1 << 20
 CARDS = ("GPU-11111111-0000-0000-0000-000000000001", "GPU-22222222-0000-0000-0000-000000000002")
 
@@ -27,7 +26,8 @@ class Client:
 
     def __init__(self, env: dict[str, str], prefix: Sequence[str] = ()) -> None:
         self.process = subprocess.Popen(
-            [*prefix, sys.executable, CLIENT],
+            [*prefix, sys.executable, "-m", "tests.native.client"],
+            cwd=ROOT,
             env=env,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,

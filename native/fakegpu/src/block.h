@@ -44,4 +44,8 @@ void fg_drop_block(struct fg_block *block);
 /* Ordinary memory of the current context. */
 CUresult fg_allocate(CUdeviceptr *pointer, uint64_t bytes, enum fg_block_kind kind, CUmemoryPool pool, int device);
 
+/* Physical memory that is mapped into a sparse array lives at least as long as the array. */
+CUresult fg_bind_tile(uint64_t owner, CUmemGenericAllocationHandle handle);
+void fg_unbind_tiles(uint64_t owner);
+
 #endif

@@ -81,6 +81,7 @@ static CUresult destroy(struct CUarray_st *array)
 {
     if (array == NULL || array->tag != FG_ARRAY) return CUDA_ERROR_INVALID_HANDLE;
     array->tag = 0;
+    fg_unbind_tiles((uint64_t)(uintptr_t)array);
     fg_discharge(array->device, array->charged);
     free(array);
     return CUDA_SUCCESS;
@@ -103,14 +104,19 @@ CUresult cuMipmappedArrayCreate(CUmipmappedArray *array, const CUDA_ARRAY3D_DESC
 
 CUresult cuMipmappedArrayDestroy(CUmipmappedArray array) { return array == NULL ? CUDA_ERROR_INVALID_HANDLE : destroy(&array->array); }
 
-/* Nothing but the tiles' operations is looked at: what a sparse array shows is not modelled. */
+/* What is mapped into a sparse array lives as long as the array; its content is not modelled. */
 CUresult cuMemMapArrayAsync(CUarrayMapInfo *tiles, unsigned int count, CUstream stream)
 {
     if (!fg_stream_ok(stream)) return CUDA_ERROR_INVALID_HANDLE;
     if (tiles == NULL || count == 0) return CUDA_ERROR_INVALID_VALUE;
-    for (unsigned int i = 0; i < count; i++)
-        if (tiles[i].memOperationType != CU_MEM_OPERATION_TYPE_MAP && tiles[i].memOperationType != CU_MEM_OPERATION_TYPE_UNMAP)
-            return CUDA_ERROR_INVALID_VALUE;
+    for (unsigned int i = 0; i < count; i++) {
+        const int what = tiles[i].memOperationType;
+        if (what != CU_MEM_OPERATION_TYPE_MAP && what != CU_MEM_OPERATION_TYPE_UNMAP) return CUDA_ERROR_INVALID_VALUE;
+        if (tiles[i].resource.array == NULL) return CUDA_ERROR_INVALID_HANDLE;
+        if (what == CU_MEM_OPERATION_TYPE_UNMAP) continue;
+        const CUresult result = fg_bind_tile((uint64_t)(uintptr_t)tiles[i].resource.array, tiles[i].memHandle);
+        if (result != CUDA_SUCCESS) return result;
+    }
     return CUDA_SUCCESS;
 }
 

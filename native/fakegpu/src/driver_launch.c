@@ -143,6 +143,16 @@ CUresult cuStreamCreateWithPriority(CUstream *stream, unsigned int flags, int pr
     return cuStreamCreate(stream, flags);
 }
 
+CUresult cuStreamGetDevice(CUstream stream, CUdevice *device)
+{
+    CUcontext context;
+    const CUresult result = fg_current(&context);
+    if (result != CUDA_SUCCESS) return result;
+    if (!fg_stream_ok(stream) || device == NULL) return CUDA_ERROR_INVALID_VALUE;
+    *device = special(stream) ? context->device : stream->context->device;
+    return CUDA_SUCCESS;
+}
+
 CUresult cuStreamDestroy_v2(CUstream stream)
 {
     if (special(stream) || stream->tag != FG_STREAM) return CUDA_ERROR_INVALID_HANDLE;

@@ -23,10 +23,10 @@ struct physical {
     struct physical *next;
 };
 
-/* A mapping (owner: NULL, at: address) or a binding to a multicast object (at: offset in it). */
+/* A mapping (owner: 0, at: address) or a binding to a multicast object or a sparse array (owner: its handle, at: offset in it). */
 struct use {
-    struct physical *owner, *memory;
-    uint64_t at, bytes;
+    uint64_t owner, at, bytes;
+    struct physical *memory;
     struct use *next;
 };
 
@@ -99,24 +99,31 @@ CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t bytes, const C
     return CUDA_SUCCESS;
 }
 
+/* Ends the uses of an owner in a range of offsets; whether there were any. */
+static bool drop_uses(uint64_t owner, uint64_t from, uint64_t bytes)
+{
+    bool any = false;
+    for (struct use **at = &uses; *at != NULL;) {
+        struct use *use = *at;
+        if (use->owner != owner || use->at < from || use->at - from >= bytes) {
+            at = &use->next;
+            continue;
+        }
+        *at = use->next;
+        use->memory->uses--;
+        collect(use->memory);
+        free(use);
+        any = true;
+    }
+    return any;
+}
+
 static CUresult release(CUmemGenericAllocationHandle handle)
 {
     struct physical *memory = physical_of(handle);
     if (memory == NULL || memory->handles == 0) return CUDA_ERROR_INVALID_VALUE;
     memory->handles--;
-    if (memory->tag == FG_MULTICAST && memory->handles == 0) {
-        for (struct use **at = &uses; *at != NULL;) {
-            struct use *use = *at;
-            if (use->owner != memory) {
-                at = &use->next;
-                continue;
-            }
-            *at = use->next;
-            use->memory->uses--;
-            collect(use->memory);
-            free(use);
-        }
-    }
+    if (memory->tag == FG_MULTICAST && memory->handles == 0) drop_uses(handle, 0, UINT64_MAX);
     collect(memory);
     return CUDA_SUCCESS;
 }
@@ -150,11 +157,11 @@ CUresult cuMemAddressFree(CUdeviceptr pointer, size_t bytes)
                                                                                                        : CUDA_SUCCESS;
 }
 
-static CUresult add_use(struct physical *owner, struct physical *memory, uint64_t at, uint64_t bytes)
+static CUresult add_use(uint64_t owner, struct physical *memory, uint64_t at, uint64_t bytes)
 {
     struct use *use = malloc(sizeof *use);
     if (use == NULL) return CUDA_ERROR_OUT_OF_MEMORY;
-    *use = (struct use){owner, memory, at, bytes, uses};
+    *use = (struct use){owner, at, bytes, memory, uses};
     uses = use;
     memory->uses++;
     return CUDA_SUCCESS;
@@ -172,7 +179,7 @@ CUresult cuMemMap(CUdeviceptr pointer, size_t bytes, size_t offset, CUmemGeneric
         const struct fg_block window = {.base = pointer, .bytes = bytes, .device = memory->device, .kind = FG_MAPPED_MEMORY};
         result = fg_add_window(&window);
     }
-    if (result == CUDA_SUCCESS) result = add_use(NULL, memory, pointer, bytes);
+    if (result == CUDA_SUCCESS) result = add_use(0, memory, pointer, bytes);
     pthread_mutex_unlock(&lock);
     return result;
 }
@@ -180,7 +187,7 @@ CUresult cuMemMap(CUdeviceptr pointer, size_t bytes, size_t offset, CUmemGeneric
 static struct use *take_mapping(uint64_t at)
 {
     struct use **place = &uses;
-    while (*place != NULL && ((*place)->owner != NULL || (*place)->at != at)) place = &(*place)->next;
+    while (*place != NULL && ((*place)->owner != 0 || (*place)->at != at)) place = &(*place)->next;
     struct use *use = *place;
     if (use != NULL) *place = use->next;
     return use;
@@ -222,7 +229,7 @@ CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *handle, void 
     const uint64_t wanted = (uint64_t)(uintptr_t)address;
     pthread_mutex_lock(&lock);
     struct use *use = uses;
-    while (use != NULL && (use->owner != NULL || wanted < use->at || wanted - use->at >= use->bytes)) use = use->next;
+    while (use != NULL && (use->owner != 0 || wanted < use->at || wanted - use->at >= use->bytes)) use = use->next;
     if (use != NULL) {
         use->memory->handles++;
         *handle = (uint64_t)(uintptr_t)use->memory;
@@ -297,7 +304,7 @@ static CUresult bind(CUmemGenericAllocationHandle object, size_t at, struct phys
     if (multicast == NULL || multicast->tag != FG_MULTICAST || memory == NULL || memory->tag != FG_PHYSICAL || bytes > memory->bytes ||
         at + bytes > multicast->bytes)
         return CUDA_ERROR_INVALID_VALUE;
-    return add_use(multicast, memory, at, bytes);
+    return add_use(object, memory, at, bytes);
 }
 
 CUresult cuMulticastBindMem(CUmemGenericAllocationHandle object, size_t at, CUmemGenericAllocationHandle memory, size_t offset, size_t bytes,
@@ -315,7 +322,7 @@ CUresult cuMulticastBindAddr(CUmemGenericAllocationHandle object, size_t at, CUd
     if (flags != 0) return CUDA_ERROR_INVALID_VALUE;
     pthread_mutex_lock(&lock);
     const struct use *use = uses;
-    while (use != NULL && (use->owner != NULL || use->at != pointer)) use = use->next;
+    while (use != NULL && (use->owner != 0 || use->at != pointer)) use = use->next;
     const CUresult result = bind(object, at, use != NULL ? use->memory : NULL, bytes);
     pthread_mutex_unlock(&lock);
     return result;
@@ -323,21 +330,25 @@ CUresult cuMulticastBindAddr(CUmemGenericAllocationHandle object, size_t at, CUd
 
 CUresult cuMulticastUnbind(CUmemGenericAllocationHandle object, CUdevice device, size_t at, size_t bytes)
 {
-    CUresult result = CUDA_ERROR_INVALID_VALUE;
+    if (fg_check_device(device) != CUDA_SUCCESS) return CUDA_ERROR_INVALID_DEVICE;
     pthread_mutex_lock(&lock);
-    for (struct use **place = &uses; *place != NULL;) {
-        struct use *use = *place;
-        if (use->owner == NULL || (uint64_t)(uintptr_t)use->owner != object || use->memory->device != device || use->at < at ||
-            use->at - at >= bytes) {
-            place = &use->next;
-            continue;
-        }
-        *place = use->next;
-        use->memory->uses--;
-        collect(use->memory);
-        free(use);
-        result = CUDA_SUCCESS;
-    }
+    const bool any = drop_uses(object, at, bytes);
+    pthread_mutex_unlock(&lock);
+    return any ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
+CUresult fg_bind_tile(uint64_t owner, CUmemGenericAllocationHandle handle)
+{
+    pthread_mutex_lock(&lock);
+    struct physical *memory = physical_of(handle);
+    const CUresult result = memory != NULL ? add_use(owner, memory, 0, memory->bytes) : CUDA_ERROR_INVALID_VALUE;
     pthread_mutex_unlock(&lock);
     return result;
+}
+
+void fg_unbind_tiles(uint64_t owner)
+{
+    pthread_mutex_lock(&lock);
+    (void)drop_uses(owner, 0, UINT64_MAX);
+    pthread_mutex_unlock(&lock);
 }

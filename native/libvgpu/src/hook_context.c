@@ -1,4 +1,5 @@
 /* Start, and the end of contexts: a context that dies frees its memory without a word, so its charges end with it. */
+#include "graph_memory.h"
 #include "memory.h"
 #include "real.h"
 #include "runtime.h"
@@ -53,7 +54,10 @@ static CUresult end_primary(CUresult (*real)(CUdevice), CUdevice device, int alw
     const struct vgpu_cuda *cuda = vgpu_cuda();
     const CUcontext context = primary_of(cuda, device);
     const CUresult result = real(device);
-    if (result == CUDA_SUCCESS && (always || !primary_is_active(cuda, device))) vgpu_memory_forget_context(context);
+    if (result == CUDA_SUCCESS && (always || !primary_is_active(cuda, device))) {
+        vgpu_memory_forget_context(context);
+        vgpu_graph_memory_settle(device);
+    }
     return result;
 }
 

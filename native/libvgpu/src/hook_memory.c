@@ -7,16 +7,10 @@
 /* Rows of pitched memory are at most this far apart beyond their width on any card so far; the true pitch is charged afterwards. */
 enum { PITCH_ALIGNMENT = 512 };
 
-static const void *current_context(const struct vgpu_cuda *cuda)
-{
-    CUcontext context = NULL;
-    return cuda->cuCtxGetCurrent(&context) == CUDA_SUCCESS ? context : NULL;
-}
-
 /* Books a block, or gives it back to the driver when there is no memory to remember it. */
 static CUresult keep(const struct vgpu_cuda *cuda, CUdeviceptr block, int device, uint64_t bytes)
 {
-    const CUresult result = vgpu_memory_keep(VGPU_BLOCK_POINTER, block, device, bytes, current_context(cuda));
+    const CUresult result = vgpu_memory_keep(VGPU_BLOCK_POINTER, block, device, bytes, vgpu_memory_current_context());
     if (result != CUDA_SUCCESS) cuda->cuMemFree_v2(block);
     return result;
 }

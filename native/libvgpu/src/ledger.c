@@ -8,7 +8,7 @@
 enum { FIRST_CAPACITY = 64 };
 
 /* Pointers differ in few middle bits; a multiplicative hash (2^64 / golden ratio) spreads them. */
-static uint64_t hash_of(enum vgpu_block_kind kind, uint64_t key)
+static uint64_t hash_of(unsigned int kind, uint64_t key)
 {
     uint64_t hash = (key ^ ((uint64_t)kind << 60)) * UINT64_C(0x9E3779B97F4A7C15);
     return hash ^ (hash >> 32);
@@ -21,7 +21,7 @@ static struct vgpu_ledger_shard *shard_of(struct vgpu_ledger *ledger, uint64_t h
 }
 
 /* Index of the block of that key, or of the empty place where it belongs. The table is never full. */
-static size_t find(const struct vgpu_ledger_shard *shard, enum vgpu_block_kind kind, uint64_t key)
+static size_t find(const struct vgpu_ledger_shard *shard, unsigned int kind, uint64_t key)
 {
     size_t at = hash_of(kind, key) & (shard->capacity - 1);
     while (shard->blocks[at].kind != VGPU_BLOCK_NONE && (shard->blocks[at].kind != kind || shard->blocks[at].key != key))
@@ -97,11 +97,11 @@ bool vgpu_ledger_take(struct vgpu_ledger *ledger, enum vgpu_block_kind kind, uin
     return known;
 }
 
-static void forget_in_shard(struct vgpu_ledger_shard *shard, const void *context, void (*forget)(const struct vgpu_block *))
+static void forget_in_shard(struct vgpu_ledger_shard *shard, const void *owner, void (*forget)(const struct vgpu_block *))
 {
     for (size_t i = 0; i < shard->capacity;) {
         const struct vgpu_block block = shard->blocks[i];
-        if (block.kind != VGPU_BLOCK_NONE && block.context == context) {
+        if (block.kind != VGPU_BLOCK_NONE && block.owner == owner) {
             forget(&block);
             /* A later block of the run may move to this place, so look at it again. None moves to a place already passed. */
             remove_at(shard, i);
@@ -111,12 +111,12 @@ static void forget_in_shard(struct vgpu_ledger_shard *shard, const void *context
     }
 }
 
-void vgpu_ledger_forget_context(struct vgpu_ledger *ledger, const void *context, void (*forget)(const struct vgpu_block *))
+void vgpu_ledger_forget_owner(struct vgpu_ledger *ledger, const void *owner, void (*forget)(const struct vgpu_block *))
 {
     for (size_t i = 0; i < VGPU_LEDGER_SHARDS; i++) {
         struct vgpu_ledger_shard *shard = &ledger->shards[i];
         pthread_mutex_lock(&shard->lock);
-        forget_in_shard(shard, context, forget);
+        forget_in_shard(shard, owner, forget);
         pthread_mutex_unlock(&shard->lock);
     }
 }

@@ -14,15 +14,16 @@
 
 enum { VGPU_LEDGER_SHARDS = 32 };
 
-/* Addresses and handles are separate number ranges: the same value may occur in both. */
-enum vgpu_block_kind { VGPU_BLOCK_NONE = 0, VGPU_BLOCK_POINTER = 1, VGPU_BLOCK_HANDLE = 2 };
+/* Addresses and objects (arrays, imports) are separate number ranges: the same value may occur in both. */
+enum vgpu_block_kind { VGPU_BLOCK_NONE = 0, VGPU_BLOCK_POINTER = 1, VGPU_BLOCK_OBJECT = 2 };
 
 struct vgpu_block {
     uint64_t key;
     uint64_t bytes;
-    const void *context; /* the CUDA context that owns it; NULL when it outlives contexts */
-    int32_t device;      /* index in the region */
-    enum vgpu_block_kind kind;
+    const void *owner; /* the CUDA context that it dies with, or the pool that it came from (then it outlives contexts); NULL: neither */
+    int32_t device;    /* index in the region */
+    uint16_t kind;     /* enum vgpu_block_kind */
+    bool pooled;
 };
 
 struct vgpu_ledger_shard {
@@ -44,8 +45,8 @@ int vgpu_ledger_put(struct vgpu_ledger *ledger, const struct vgpu_block *block, 
 /* Forgets the block of that key and hands it out. false: unknown key. */
 bool vgpu_ledger_take(struct vgpu_ledger *ledger, enum vgpu_block_kind kind, uint64_t key, struct vgpu_block *taken);
 
-/* Forgets all blocks that `context` owns; calls forget(block) for each, with the shard's lock held (forget must not use the ledger). */
-void vgpu_ledger_forget_context(struct vgpu_ledger *ledger, const void *context, void (*forget)(const struct vgpu_block *));
+/* Forgets all blocks of `owner`; calls forget(block) for each, with the shard's lock held (forget must not use the ledger). */
+void vgpu_ledger_forget_owner(struct vgpu_ledger *ledger, const void *owner, void (*forget)(const struct vgpu_block *));
 
 /* Empties the ledger without taking a lock. Only in a fork child, before its other threads exist. */
 void vgpu_ledger_reset(struct vgpu_ledger *ledger);

@@ -1,7 +1,10 @@
 /* Reserving, booking and releasing: what all memory hooks have in common. */
 #include "memory.h"
 
+#include "graph_memory.h"
 #include "log.h"
+#include "physical.h"
+#include "pool.h"
 #include "real.h"
 #include "runtime.h"
 
@@ -15,21 +18,48 @@ int vgpu_memory_current_device(void)
     return vgpu_runtime_cuda_device(device);
 }
 
-CUresult vgpu_memory_reserve(int device, uint64_t bytes)
+const void *vgpu_memory_current_context(void)
 {
-    return vgpu_runtime_reserve(device, bytes) == 0 ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+    CUcontext context = NULL;
+    return vgpu_cuda()->cuCtxGetCurrent(&context) == CUDA_SUCCESS ? context : NULL;
 }
 
-CUresult vgpu_memory_keep(enum vgpu_block_kind kind, uint64_t key, int device, uint64_t bytes, const void *context)
+CUresult vgpu_memory_reserve(int device, uint64_t bytes)
 {
-    const struct vgpu_block block = {.key = key, .bytes = bytes, .context = context, .device = device, .kind = kind};
-    struct vgpu_block replaced;
-    if (device < 0) return CUDA_SUCCESS;
-    const int result = vgpu_ledger_put(&ledger, &block, &replaced);
-    if (result == 1) vgpu_runtime_release(replaced.device, replaced.bytes);
-    if (result >= 0) return CUDA_SUCCESS;
-    vgpu_runtime_release(device, bytes);
+    if (vgpu_runtime_reserve(device, bytes) == 0) return CUDA_SUCCESS;
+    if (vgpu_pool_trim_all(device) && vgpu_runtime_reserve(device, bytes) == 0) return CUDA_SUCCESS;
     return CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+static void release(const struct vgpu_block *block)
+{
+    if (block->pooled)
+        vgpu_pool_freed((CUmemoryPool)block->owner, block->device, block->bytes);
+    else
+        vgpu_runtime_release(block->device, block->bytes);
+}
+
+static CUresult keep(const struct vgpu_block *block)
+{
+    struct vgpu_block replaced;
+    if (block->device < 0) return CUDA_SUCCESS;
+    const int result = vgpu_ledger_put(&ledger, block, &replaced);
+    if (result == 1) release(&replaced);
+    if (result >= 0) return CUDA_SUCCESS;
+    release(block);
+    return CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+CUresult vgpu_memory_keep(enum vgpu_block_kind kind, uint64_t key, int device, uint64_t bytes, const void *owner)
+{
+    const struct vgpu_block block = {.key = key, .bytes = bytes, .owner = owner, .device = device, .kind = (uint16_t)kind};
+    return keep(&block);
+}
+
+CUresult vgpu_memory_keep_pooled(CUdeviceptr pointer, int device, uint64_t bytes, CUmemoryPool pool)
+{
+    const struct vgpu_block block = {.key = pointer, .bytes = bytes, .owner = pool, .device = device, .kind = VGPU_BLOCK_POINTER, .pooled = true};
+    return keep(&block);
 }
 
 bool vgpu_memory_take(enum vgpu_block_kind kind, uint64_t key, struct vgpu_block *block)
@@ -41,16 +71,21 @@ void vgpu_memory_settle(const struct vgpu_block *block, CUresult freed)
 {
     struct vgpu_block replaced;
     if (freed == CUDA_SUCCESS)
-        vgpu_runtime_release(block->device, block->bytes);
+        release(block);
     else if (vgpu_ledger_put(&ledger, block, &replaced) < 0)
         vgpu_log(VGPU_LOG_WARN, "no memory to keep a block that the driver did not free; its bytes stay charged");
 }
 
-static void forget_block(const struct vgpu_block *block) { vgpu_runtime_release(block->device, block->bytes); }
 
 void vgpu_memory_forget_context(CUcontext context)
 {
-    if (context != NULL) vgpu_ledger_forget_context(&ledger, context, forget_block);
+    if (context != NULL) vgpu_ledger_forget_owner(&ledger, context, release);
 }
 
-void vgpu_memory_forget_all(void) { vgpu_ledger_reset(&ledger); }
+void vgpu_memory_forget_all(void)
+{
+    vgpu_ledger_reset(&ledger);
+    vgpu_physical_forget_all();
+    vgpu_pool_forget_all();
+    vgpu_graph_memory_forget_all();
+}

@@ -8,12 +8,18 @@
 /* Index of the device that the current context is on (devices.h; negative: leave the call to the driver). */
 int vgpu_memory_current_device(void);
 
-/* Reserves `bytes`; CUDA_ERROR_OUT_OF_MEMORY when the slice is full. */
+/* The current context, as the owner of what is made in it; NULL: none. */
+const void *vgpu_memory_current_context(void);
+
+/* Reserves `bytes`; when the slice is full, trims what pools keep for later first. CUDA_ERROR_OUT_OF_MEMORY: nothing is reserved. */
 CUresult vgpu_memory_reserve(int device, uint64_t bytes);
 
 /* Books a successful allocation whose bytes are reserved. On CUDA_ERROR_OUT_OF_MEMORY (no memory for the entry) the reservation is
  * gone and the caller frees the block. Bytes of an old block under the same key, freed behind our back, are released. */
-CUresult vgpu_memory_keep(enum vgpu_block_kind kind, uint64_t key, int device, uint64_t bytes, const void *context);
+CUresult vgpu_memory_keep(enum vgpu_block_kind kind, uint64_t key, int device, uint64_t bytes, const void *owner);
+
+/* The same for a block that came from a stream-ordered pool. */
+CUresult vgpu_memory_keep_pooled(CUdeviceptr block, int device, uint64_t bytes, CUmemoryPool pool);
 
 /* Frees through the driver: forgets the block before (a freed address may be handed out again at once), releases its bytes after, and
  * puts it back if the driver refuses. Unknown blocks go to the driver untouched. */

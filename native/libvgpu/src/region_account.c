@@ -29,6 +29,15 @@ int vgpu_region_reserve(struct vgpu_region *region, struct vgpu_region_slot *slo
     return result;
 }
 
+void vgpu_region_charge(struct vgpu_region *region, struct vgpu_region_slot *slot, int device, uint64_t bytes)
+{
+    atomic_fetch_add(vgpu_slot_begun(slot), 1);
+    atomic_fetch_add(vgpu_region_reserved(region, device), bytes);
+    atomic_fetch_add(&slot->mem[device].total_bytes, bytes);
+    atomic_fetch_add(&slot->mem[device].data_bytes, bytes);
+    atomic_fetch_add(vgpu_slot_done(slot), 1);
+}
+
 void vgpu_region_release(struct vgpu_region *region, struct vgpu_region_slot *slot, int device, uint64_t bytes)
 {
     atomic_fetch_add(vgpu_slot_begun(slot), 1);

@@ -13,6 +13,9 @@
 /* Reserves if the container's total stays within `limit`. 0 or -ENOMEM. Any thread, no lock. */
 int vgpu_region_reserve(struct vgpu_region *region, struct vgpu_region_slot *slot, int device, uint64_t bytes, uint64_t limit);
 
+/* Charges what is there already, whatever the limit: memory that the driver took for itself. Any thread, no lock. */
+void vgpu_region_charge(struct vgpu_region *region, struct vgpu_region_slot *slot, int device, uint64_t bytes);
+
 /* Takes back a reservation of this process. Saturates at 0. Any thread, no lock. */
 void vgpu_region_release(struct vgpu_region *region, struct vgpu_region_slot *slot, int device, uint64_t bytes);
 

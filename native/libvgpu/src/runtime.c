@@ -230,6 +230,13 @@ int vgpu_runtime_reserve(int index, uint64_t bytes)
     return -ENOMEM;
 }
 
+void vgpu_runtime_charge(int index, uint64_t bytes)
+{
+    if (index < 0 || !vgpu_runtime_start()) return;
+    struct vgpu_region_slot *slot = slot_of(state());
+    if (slot != NULL) vgpu_region_charge(state()->shared.region, slot, index, bytes);
+}
+
 void vgpu_runtime_release(int index, uint64_t bytes)
 {
     if (index < 0 || !vgpu_runtime_start()) return;

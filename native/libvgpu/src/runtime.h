@@ -31,6 +31,9 @@ uint64_t vgpu_runtime_used(int index);
 /* Reserves before the driver is asked. 0, or -ENOMEM with nothing reserved. `index` may be negative: nothing is counted then. */
 int vgpu_runtime_reserve(int index, uint64_t bytes);
 
+/* Charges memory that is there already, whatever the limit. */
+void vgpu_runtime_charge(int index, uint64_t bytes);
+
 void vgpu_runtime_release(int index, uint64_t bytes);
 
 /* A kernel is about to be launched: tells monitors, at most once per RECORD_KERNEL_INTERVAL seconds. */

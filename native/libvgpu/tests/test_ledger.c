@@ -10,7 +10,7 @@ static uint64_t forgotten;
 
 static struct vgpu_block block(uint64_t key, const void *context)
 {
-    return (struct vgpu_block){.key = key, .bytes = key * 3, .context = context, .device = (int32_t)(key % 16), .kind = VGPU_BLOCK_POINTER};
+    return (struct vgpu_block){.key = key, .bytes = key * 3, .owner = context, .device = (int32_t)(key % 16), .kind = VGPU_BLOCK_POINTER};
 }
 
 static void forget(const struct vgpu_block *gone) { forgotten += gone->bytes; }
@@ -25,7 +25,7 @@ static void put_and_take(void)
     wanted = block(512, NULL);
     wanted.bytes = 7;
     CHECK(vgpu_ledger_put(&ledger, &wanted, &replaced) == 1 && replaced.bytes == 1536);
-    CHECK(!vgpu_ledger_take(&ledger, VGPU_BLOCK_HANDLE, 512, &taken)); /* another kind of number */
+    CHECK(!vgpu_ledger_take(&ledger, VGPU_BLOCK_OBJECT, 512, &taken)); /* another kind of number */
     for (uint64_t key = 2; key <= BLOCKS; key += 2) CHECK(vgpu_ledger_take(&ledger, VGPU_BLOCK_POINTER, key * 512, &taken) && taken.bytes == key * 1536);
     for (uint64_t key = 3; key <= BLOCKS; key += 2) CHECK(vgpu_ledger_take(&ledger, VGPU_BLOCK_POINTER, key * 512, &taken) && taken.bytes == key * 1536);
     CHECK(vgpu_ledger_take(&ledger, VGPU_BLOCK_POINTER, 512, &taken) && taken.bytes == 7);
@@ -42,7 +42,7 @@ static void contexts(void)
         if (key % 3 == 0) expected += wanted.bytes;
         CHECK(vgpu_ledger_put(&ledger, &wanted, &replaced) == 0);
     }
-    vgpu_ledger_forget_context(&ledger, &one, forget);
+    vgpu_ledger_forget_owner(&ledger, &one, forget);
     CHECK(forgotten == expected);
     for (uint64_t key = 1; key <= 1000; key++) CHECK(vgpu_ledger_take(&ledger, VGPU_BLOCK_POINTER, key, &taken) == (key % 3 != 0));
 }

@@ -1,0 +1,26 @@
+/* Memory that graphs take when they run.
+ *
+ * A graph with allocation nodes takes memory at its launch (or upload), not when it is built; the driver keeps it for the device's
+ * graphs until cuDeviceGraphMemTrim. So the charge of a device is what the driver says its graphs have reserved, and before a launch
+ * the most by which that can grow is reserved.
+ */
+#ifndef VGPU_GRAPH_MEMORY_H
+#define VGPU_GRAPH_MEMORY_H
+
+#include "cuda_abi.h"
+
+/* A graph was instantiated: its allocation nodes are counted, those of child graphs too. Most graphs have none and cost nothing later. */
+void vgpu_graph_memory_instantiated(CUgraphExec exec, CUgraph graph);
+void vgpu_graph_memory_destroyed(CUgraphExec exec);
+
+/* Launches or uploads through `real`, with the graph's memory reserved before and its true growth charged after.
+ * CUDA_ERROR_OUT_OF_MEMORY when it does not fit. */
+CUresult vgpu_graph_memory_run(CUgraphExec exec, CUstream stream, CUresult (*real)(CUgraphExec, CUstream));
+
+/* The driver has trimmed a device's graph memory, or ended its contexts: the charge follows. */
+void vgpu_graph_memory_settle(CUdevice device);
+
+/* In a fork child: nothing of the parent's is ours. */
+void vgpu_graph_memory_forget_all(void);
+
+#endif

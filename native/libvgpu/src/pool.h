@@ -1,0 +1,41 @@
+/* Stream-ordered pools of this process: which device a pool is of, and what it keeps of freed memory.
+ *
+ * A pool gives freed memory back to the card only beyond its release threshold. What stays below it is charged on as the pool's kept
+ * bytes, and the next allocation from that pool uses them up before it reserves anything. Without a threshold (the default) nothing is
+ * kept. When the slice is full, pools that keep memory are trimmed before anybody is refused.
+ */
+#ifndef VGPU_POOL_H
+#define VGPU_POOL_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "cuda_abi.h"
+
+/* Remembers a pool that was made on a device (index; negative: the pool's memory is not counted). */
+void vgpu_pool_made(CUmemoryPool pool, int device);
+
+/* Index of the device that a pool's memory is on; asks the driver which default pool it is when it was not made here. */
+int vgpu_pool_device(CUmemoryPool pool);
+
+/* Reserves for an allocation from the pool, with its kept bytes first (*reused of them). CUDA_ERROR_OUT_OF_MEMORY: nothing is reserved. */
+CUresult vgpu_pool_reserve(CUmemoryPool pool, int device, uint64_t bytes, uint64_t *reused);
+
+/* The driver made no such allocation: everything is as before the reservation. */
+void vgpu_pool_not_taken(CUmemoryPool pool, int device, uint64_t bytes, uint64_t reused);
+
+/* A block of the pool was freed: its bytes are kept or released. */
+void vgpu_pool_freed(CUmemoryPool pool, int device, uint64_t bytes);
+
+/* The threshold was set; the pool was trimmed to `keep` bytes; the pool is gone. */
+void vgpu_pool_threshold(CUmemoryPool pool, uint64_t bytes);
+void vgpu_pool_trimmed(CUmemoryPool pool, uint64_t keep);
+void vgpu_pool_gone(CUmemoryPool pool);
+
+/* Trims all pools of a device that keep memory. Whether anything became free. */
+bool vgpu_pool_trim_all(int device);
+
+/* In a fork child: nothing of the parent's is ours. */
+void vgpu_pool_forget_all(void);
+
+#endif
