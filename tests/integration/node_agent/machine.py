@@ -172,6 +172,10 @@ class AgentProcess:
                 cwd=self._machine.root,
             )
 
+    def send(self, number: int) -> None:
+        assert self._process is not None
+        self._process.send_signal(number)
+
     def stop(self, number: int = signal.SIGTERM) -> int:
         assert self._process is not None
         self._process.send_signal(number)

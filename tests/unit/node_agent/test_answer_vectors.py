@@ -198,6 +198,10 @@ VECTORS = {
             ],
         ),
     ),
+    "whole cards get what NVIDIA's plugin answers": Vector(
+        node={"enforced": False},
+        expect=api.ContainerAllocateResponse(envs={"NVIDIA_VISIBLE_DEVICES": CARD_A}),
+    ),
     "CDI annotations beside the variable, with a prefix": Vector(
         list_by=DeviceListPolicy(
             strategies=frozenset({Strategy.ENVVAR, Strategy.CDI_ANNOTATIONS}),

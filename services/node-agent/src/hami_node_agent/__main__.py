@@ -1,29 +1,33 @@
-"""Starts hami-node-agent: settings from the environment, telemetry, then serve until stopped."""
+"""Starts hami-node-agent: settings, telemetry, then serve until stopped; SIGHUP reads them anew."""
 
 from __future__ import annotations
 
 import asyncio
+import logging
+import signal
 import sys
+from collections.abc import Sequence
 
 from hamicommon import telemetry
-from hamicommon.errors import HamiError
+from hamicommon.errors import HamiError, InvalidRequest
 from hamicommon.serving import until_stopped
-from hamicommon.settings import describe
-from pydantic import ValidationError
 
 from hami_node_agent.bootstrap import open_agent
-from hami_node_agent.settings import Settings
+from hami_node_agent.configuration import Configured, configured, environment
+
+logger = logging.getLogger("hami_node_agent")
 
 
 def main() -> None:
-    """Console script `hami-node-agent`."""
+    """Console script `hami-node-agent`; takes the flags of HAMi's device plugin."""
+    arguments = sys.argv[1:]
     try:
-        settings = Settings()  # type: ignore[call-arg]  # required fields come from variables
-    except ValidationError as exc:
-        sys.exit(f"hami-node-agent: {describe(exc)}")
-    telemetry.setup("hami-node-agent", settings.telemetry)
+        start = configured(arguments, environment())
+    except InvalidRequest as exc:
+        sys.exit(f"hami-node-agent: {exc}")
+    telemetry.setup("hami-node-agent", start.settings.telemetry)
     try:
-        asyncio.run(_run(settings))
+        asyncio.run(_run(arguments, start))
     except* HamiError as group:
         sys.exit(f"hami-node-agent: {first(group)}")
     finally:
@@ -38,9 +42,43 @@ def first(group: BaseExceptionGroup[HamiError]) -> BaseException:
     return error
 
 
-async def _run(settings: Settings) -> None:
-    async with open_agent(settings):
-        await until_stopped()
+async def _run(arguments: Sequence[str], start: Configured) -> None:
+    """Runs agents one after the other: a new one for every new configuration."""
+    hung_up = asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, hung_up.set)
+    now: Configured | None = start
+    while now is not None:
+        for note in now.notes:
+            logger.warning("configuration", extra={"note": note})
+        async with open_agent(now.settings):
+            now = await _until_configured_anew(arguments, hung_up)
+
+
+async def _until_configured_anew(
+    arguments: Sequence[str], hung_up: asyncio.Event
+) -> Configured | None:
+    """The configuration that a SIGHUP brought; None when we are to stop.
+
+    One that can't be used changes nothing.
+    """
+    stopped = asyncio.ensure_future(until_stopped())
+    try:
+        while True:
+            hup = asyncio.ensure_future(hung_up.wait())
+            await asyncio.wait([stopped, hup], return_when=asyncio.FIRST_COMPLETED)
+            hup.cancel()
+            if stopped.done():
+                return None
+            hung_up.clear()
+            try:
+                found = configured(arguments, environment())
+            except InvalidRequest as exc:
+                logger.error("configuration not changed", extra={"error": str(exc)})
+            else:
+                logger.info("configuration read anew")
+                return found
+    finally:
+        stopped.cancel()
 
 
 if __name__ == "__main__":

@@ -14,25 +14,28 @@ from uuid import uuid4
 from hamicommon.bus.client import Bus, open_bus
 from hamicommon.bus.permissions import agent_user
 from hamicommon.cancellation import end
+from hamicommon.errors import Unavailable
 from hamicommon.failpoints import around, faults_of
 from hamicommon.grants import load_public_key
 from hamicommon.k8s.client import KubeApi, open_kube_api
 from hamicommon.serving import serving
 
 from hami_node_agent.adapters.cgroups import PodCgroups
-from hami_node_agent.adapters.device_files import card_files, control_files
+from hami_node_agent.adapters.device_files import card_files, control_files, require_imex
 from hami_node_agent.adapters.host_files import HostFiles
 from hami_node_agent.adapters.kubelet import Books
 from hami_node_agent.adapters.kubernetes import NodeObject, NodePods
-from hami_node_agent.adapters.nvml import NvmlProbe, open_nvml
+from hami_node_agent.adapters.nvml import open_nvml
 from hami_node_agent.adapters.state_file import StateFile
 from hami_node_agent.adopted_answers import AdoptedAnswers
 from hami_node_agent.allocating import Allocating
+from hami_node_agent.card_filter import FilteredProbe, Hidden
 from hami_node_agent.cards import Cards
-from hami_node_agent.domain.cards import Offer
+from hami_node_agent.domain.cards import WHOLE, Offer
 from hami_node_agent.domain.container_spec import AnswerPolicy
 from hami_node_agent.domain.device_list import DeviceListPolicy
 from hami_node_agent.domain.health import xid_policy
+from hami_node_agent.draining import Draining
 from hami_node_agent.exposition import registry_of
 from hami_node_agent.finding import GrantFinder
 from hami_node_agent.grants_feed import GrantsFeed
@@ -42,6 +45,7 @@ from hami_node_agent.libraries import OldLibraries
 from hami_node_agent.monitoring import Monitoring, monitoring
 from hami_node_agent.node_state import NodeState
 from hami_node_agent.plugin import Plugin
+from hami_node_agent.ports import DeviceProbe
 from hami_node_agent.prestarting import PreStarting
 from hami_node_agent.readiness import ReadinessService
 from hami_node_agent.registration import Registration
@@ -54,6 +58,8 @@ from hami_node_agent.unmanaged import UnmanagedPods
 logger = logging.getLogger(__name__)
 
 DISTRIBUTION = "hami-node-agent"
+# With fail_on_init_error off; HAMi's plugin waits as long after a failed start.
+DRIVER_RETRY_S = 30.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,7 +79,7 @@ class _Outside:
 
     api: KubeApi
     bus: Bus
-    probe: NvmlProbe
+    probe: DeviceProbe
     files: HostFiles
     library: Path
     pods: NodePods
@@ -89,7 +95,6 @@ async def open_agent(settings: Settings) -> AsyncIterator[Agent]:
     NATS, the API server and the kubelet may be away. Raises: Unavailable when there is no driver,
     the host can't be written or the metrics address is taken; InvalidRequest for bad settings.
     """
-    settings = settings.with_device_config()
     async with asyncio.TaskGroup() as group, AsyncExitStack() as stack:
         outside = await _open_outside(settings, stack)
         cards = _cards(settings, outside)
@@ -108,11 +113,13 @@ async def open_agent(settings: Settings) -> AsyncIterator[Agent]:
             socket_dir=settings.kubelet_socket_dir,
             socket_name=settings.socket_name,
             resource_name=settings.resource_name,
+            tells_kubelet=settings.register_with_kubelet,
         )
+        draining = Draining(outside.state, outside.pods, drain_s=settings.drain_s)
         watched = _monitoring(settings, outside)
         app = make_routes(
             registry_of(*watched.collectors),
-            lambda: "" if registration.registered else "not registered with the kubelet",
+            lambda: _not_ready(registration, draining),
         )
         port = await stack.enter_async_context(serving(app, settings.metrics_bind))
         node = NodeObject(outside.api, settings.node_name)
@@ -130,7 +137,11 @@ async def open_agent(settings: Settings) -> AsyncIterator[Agent]:
                 node=settings.node_name,
             ).run(),
             "readiness": ReadinessService(
-                outside.bus, plugin, node=settings.node_name, reachable=registration.reachable
+                outside.bus,
+                plugin,
+                node=settings.node_name,
+                reachable=registration.reachable,
+                stopping=lambda: draining.begun,
             ).run(),
             "inventory": _inventory(settings, outside, cards).run(),
             "annotation": keep_annotation(cards, node),
@@ -143,9 +154,16 @@ async def open_agent(settings: Settings) -> AsyncIterator[Agent]:
         logger.info("agent runs", extra={"node": settings.node_name, "port": port})
         try:
             yield Agent(port=port, state=outside.state, cards=cards, registration=registration)
+            await draining.drain()
         finally:
             # Inside: the loops use our connections until they are done.
             await end(tasks)
+
+
+def _not_ready(registration: Registration, draining: Draining) -> str:
+    if draining.begun:
+        return "stopping"
+    return "" if registration.registered else "not registered with the kubelet"
 
 
 async def _open_outside(settings: Settings, stack: AsyncExitStack) -> _Outside:
@@ -166,13 +184,7 @@ async def _open_outside(settings: Settings, stack: AsyncExitStack) -> _Outside:
     key = None if key_file is None else await asyncio.to_thread(load_public_key, key_file)
     store = StateFile(settings.state_dir / "state.json")
     saved = await asyncio.to_thread(store.load)
-    probe = await stack.enter_async_context(
-        open_nvml(
-            timeout_s=settings.nvml_timeout_s,
-            sysfs_root=settings.sysfs_root,
-            fallback_memory_mib=settings.preconfigured_device_memory_mib,
-        )
-    )
+    probe = await _driver(settings, stack)
     api = await stack.enter_async_context(open_kube_api(settings.kubernetes.kubeconfig))
     bus = around(
         await stack.enter_async_context(open_bus(settings.nats, agent_user(settings.node_name))),
@@ -202,6 +214,27 @@ async def _open_outside(settings: Settings, stack: AsyncExitStack) -> _Outside:
     )
 
 
+async def _driver(settings: Settings, stack: AsyncExitStack) -> DeviceProbe:
+    while True:
+        nvml = open_nvml(
+            timeout_s=settings.nvml_timeout_s,
+            sysfs_root=settings.sysfs_root,
+            fallback_memory_mib=settings.preconfigured_device_memory_mib,
+        )
+        try:
+            probe = await stack.enter_async_context(nvml)
+        except Unavailable as exc:
+            if settings.fail_on_init_error:
+                raise
+            logger.warning("waiting for a driver", extra={"error": str(exc)})
+            await asyncio.sleep(DRIVER_RETRY_S)
+        else:
+            hidden = Hidden(
+                uuids=frozenset(settings.hidden_uuids), indexes=frozenset(settings.hidden_indexes)
+            )
+            return FilteredProbe(probe, hidden)
+
+
 def _cards(settings: Settings, outside: _Outside) -> Cards:
     return Cards(
         outside.probe,
@@ -210,6 +243,7 @@ def _cards(settings: Settings, outside: _Outside) -> Cards:
             split_count=settings.device_split_count,
             memory_scaling=settings.device_memory_scaling,
             core_scaling=settings.device_core_scaling,
+            mode=settings.operating_mode,
         ),
         xids=xid_policy(settings.disable_health_checks, settings.enable_health_checks),
         probe_interval_s=settings.probe_interval_s,
@@ -257,6 +291,7 @@ async def _plugin(
         allocating=allocating,
         prestarting=prestarting,
         numa_topology=settings.enable_numa_topology,
+        preferred_allocation=settings.preferred_allocation,
     )
 
 
@@ -266,6 +301,7 @@ async def _answers(settings: Settings, outside: _Outside) -> AnswerPolicy:
         host_base=PurePosixPath(outside.files.base),
         library=PurePosixPath(outside.library),
         lock_dir=PurePosixPath(settings.lock_dir),
+        enforced=settings.operating_mode != WHOLE,
         oversubscribe=settings.device_memory_scaling > 1,
         log_level=settings.libcuda_log_level,
         disable_core_limit=settings.disable_core_limit,
@@ -277,6 +313,8 @@ async def _answers(settings: Settings, outside: _Outside) -> AnswerPolicy:
 async def _device_list(settings: Settings, outside: _Outside) -> DeviceListPolicy:
     cards = await outside.probe.cards()
     passed = settings.pass_device_specs
+    if settings.imex_required:
+        await asyncio.to_thread(require_imex, settings.imex_channel_ids, settings.dev_root)
     return DeviceListPolicy(
         strategies=frozenset(settings.device_list_strategy),
         id_strategy=settings.device_id_strategy,

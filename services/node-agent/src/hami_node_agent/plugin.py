@@ -7,6 +7,7 @@ become gRPC codes in one table; the kubelet puts their text into the pod's statu
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
 from collections.abc import AsyncIterator, Iterable
@@ -28,7 +29,6 @@ logger = logging.getLogger(__name__)
 Context = grpc.aio.ServicerContext[Any, Any]
 
 VERSION = "v1beta1"
-OPTIONS = api.DevicePluginOptions(pre_start_required=True, get_preferred_allocation_available=True)
 
 _CODES: tuple[tuple[type[HamiError], grpc.StatusCode], ...] = (
     (InvalidRequest, grpc.StatusCode.INVALID_ARGUMENT),
@@ -48,34 +48,51 @@ class Plugin(deviceplugin_pb2_grpc.DevicePluginServicer):
         allocating: Allocating,
         prestarting: PreStarting,
         numa_topology: bool,
+        preferred_allocation: bool = True,
     ) -> None:
         self._cards = cards
         self._allocating = allocating
         self._prestarting = prestarting
         self._numa_topology = numa_topology
         self._told_at_s: dict[object, float] = {}
+        self._streams_end = asyncio.Event()
+        self.options = api.DevicePluginOptions(
+            pre_start_required=True, get_preferred_allocation_available=preferred_allocation
+        )
 
     async def GetDevicePluginOptions(  # noqa: N802 - the API's name
         self, request: api.Empty, context: Context
     ) -> api.DevicePluginOptions:
-        """PreStartContainer and GetPreferredAllocation are wanted."""
-        return OPTIONS
+        """What we told the kubelet at registration."""
+        return self.options
 
     async def ListAndWatch(  # noqa: N802 - the API's name
         self, request: api.Empty, context: Context
     ) -> AsyncIterator[api.ListAndWatchResponse]:
         """All slots of all cards, at once and after every change of health."""
+        end = asyncio.ensure_future(self._streams_end.wait())
         seen = self._cards.changed.version
         yield self._devices()
         stream = object()
         self._told_at_s[stream] = time.monotonic()
         try:
-            while True:
-                await self._cards.changed.wait(seen)
-                seen = self._cards.changed.version
-                yield self._devices()
+            while not end.done():
+                change = asyncio.ensure_future(self._cards.changed.wait(seen))
+                try:
+                    await asyncio.wait([change, end], return_when=asyncio.FIRST_COMPLETED)
+                finally:
+                    change.cancel()
+                if not end.done():
+                    seen = self._cards.changed.version
+                    yield self._devices()
         finally:
+            end.cancel()
             del self._told_at_s[stream]
+
+    def end_streams(self) -> None:
+        """Ends the streams that are open: the kubelet then has nothing to hand out."""
+        self._streams_end.set()
+        self._streams_end = asyncio.Event()
 
     def listened_for_s(self) -> float | None:
         """How long a kubelet has had our devices, in seconds; None while it is away."""

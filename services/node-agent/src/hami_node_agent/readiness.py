@@ -22,19 +22,28 @@ class ReadinessService:
     """Serves `hami.agents.readiness.<node>`."""
 
     def __init__(
-        self, bus: Bus, plugin: Plugin, *, node: str, reachable: Callable[[], bool]
+        self,
+        bus: Bus,
+        plugin: Plugin,
+        *,
+        node: str,
+        reachable: Callable[[], bool],
+        stopping: Callable[[], bool],
     ) -> None:
         """`reachable`: whether the kubelet finds our socket; an open stream outlives its file."""
         self._bus = bus
         self._plugin = plugin
         self._node = node
         self._reachable = reachable
+        self._stopping = stopping
 
     async def run(self) -> None:
         """Runs until cancelled."""
         await self._bus.serve(readiness_subject(self._node), "", self._answer)
 
     async def _answer(self, _subject: str, _data: bytes) -> Readiness:
+        if self._stopping():
+            return Readiness(node=self._node, ready=False, reason="its agent is stopping")
         if not self._reachable():
             reason = "its kubelet does not find the device plugin's socket"
             return Readiness(node=self._node, ready=False, reason=reason)

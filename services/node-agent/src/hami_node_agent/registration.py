@@ -19,12 +19,14 @@ from hamicommon.errors import HamiError, InvalidRequest, Unavailable
 from hamicommon.kubelet._generated import deviceplugin_pb2, deviceplugin_pb2_grpc
 from watchfiles import awatch
 
-from hami_node_agent.plugin import OPTIONS, VERSION, Plugin
+from hami_node_agent.plugin import VERSION, Plugin
 
 logger = logging.getLogger(__name__)
 
 KUBELET_SOCKET = "kubelet.sock"
 REGISTER_TIMEOUT_S = 5.0
+# Calls that run when the server ends may finish: an Allocate waits for its grant.
+STOP_GRACE_S = 10.0
 # HAMi's budget: a server that fails more often than this within an hour is not going to work.
 MAX_CRASHES = 5
 CRASH_WINDOW_S = 3600.0
@@ -60,13 +62,21 @@ class Registration:
     """Keeps the plugin served and known to the kubelet."""
 
     def __init__(
-        self, plugin: Plugin, *, socket_dir: Path, socket_name: str, resource_name: str
+        self,
+        plugin: Plugin,
+        *,
+        socket_dir: Path,
+        socket_name: str,
+        resource_name: str,
+        tells_kubelet: bool = True,
     ) -> None:
+        """Without `tells_kubelet` the plugin is served, and who wants it may come."""
         self._plugin = plugin
         self._dir = socket_dir
         self._socket = socket_dir / socket_name
         self._kubelet = socket_dir / KUBELET_SOCKET
         self._resource_name = resource_name
+        self._tells_kubelet = tells_kubelet
         self.registered = False
         self._own: Identity | None = None
         if len(str(self._socket)) > MAX_SOCKET_PATH:
@@ -100,11 +110,13 @@ class Registration:
             kubelet = await self._register()
             self._own = _identity(self._socket)
             self.registered = True
-            logger.info("registered with the kubelet", extra={"resource": self._resource_name})
+            if self._tells_kubelet:
+                logger.info("registered with the kubelet", extra={"resource": self._resource_name})
             await self._until_changed(kubelet)
         finally:
             self.registered = False
-            await server.stop(grace=1.0)
+            self._plugin.end_streams()
+            await server.stop(grace=STOP_GRACE_S)
 
     def _clear_socket(self) -> None:
         self._dir.mkdir(parents=True, exist_ok=True)
@@ -112,6 +124,8 @@ class Registration:
 
     async def _register(self) -> Identity | None:
         """Tells the kubelet; while it is away, waits for it. Returns the socket's identity."""
+        if not self._tells_kubelet:
+            return _identity(self._kubelet)
         pause_s = RETRY_FIRST_S
         while True:
             before = _identity(self._kubelet)
@@ -132,7 +146,7 @@ class Registration:
             version=VERSION,
             endpoint=self._socket.name,
             resource_name=self._resource_name,
-            options=OPTIONS,
+            options=self._plugin.options,
         )
         async with grpc.aio.insecure_channel(f"unix:{self._kubelet}") as channel:
             stub = deviceplugin_pb2_grpc.RegistrationStub(channel)  # type: ignore[no-untyped-call]

@@ -5,8 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Literal
 
-from hamicommon import deviceconfig
-from hamicommon.errors import InvalidRequest
 from hamicommon.settings import (
     FailpointSettings,
     KubernetesSettings,
@@ -16,19 +14,8 @@ from hamicommon.settings import (
 from pydantic import Field, field_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
+from hami_node_agent import node_file
 from hami_node_agent.domain.device_list import DEFAULT_CDI_PREFIX, Strategy
-
-_FROM_FILE = {
-    "resource_name": "resource_count_name",
-    "device_split_count": "device_split_count",
-    "device_memory_scaling": "device_memory_scaling",
-    "device_core_scaling": "device_core_scaling",
-    "preconfigured_device_memory_mib": "pre_configured_device_memory",
-    "disable_core_limit": "disable_core_limit",
-    "enable_numa_topology": "enable_numa_topology",
-    "libcuda_log_level": "lib_cuda_log_level",
-}
-"""Setting -> key of the block `nvidia`."""
 
 
 class Settings(BaseSettings):
@@ -48,6 +35,9 @@ class Settings(BaseSettings):
         default="nvidia.com/gpu", pattern="^[^/]+/[^/]+$", description="what the kubelet counts"
     )
 
+    register_with_kubelet: bool = Field(
+        default=True, description="false: the plugin is served and the kubelet is not told"
+    )
     kubelet_socket_dir: Path = Field(default=Path("/var/lib/kubelet/device-plugins"))
     pod_resources_socket: Path = Field(
         default=Path("/var/lib/kubelet/pod-resources/kubelet.sock"),
@@ -80,6 +70,31 @@ class Settings(BaseSettings):
         default=None,
         description="HAMi's device-config.yaml; what no variable here says is taken from it",
     )
+    node_config_file: Path = Field(
+        default=node_file.DEFAULT_PATH,
+        description="HAMi's config.json: what single nodes say otherwise; it need not be there",
+    )
+    operating_mode: Literal["hami-core", "whole"] = Field(
+        default="hami-core",
+        description="hami-core: slices, held by libvgpu; whole: a card has one container, and "
+        "nothing is preloaded",
+    )
+    mig_strategy: Literal["none"] = Field(
+        default="none", description="none: MIG instances are not offered as resources of their own"
+    )
+    hidden_uuids: Annotated[tuple[str, ...], NoDecode] = Field(
+        default=(), description="cards that are not offered, by uuid"
+    )
+    hidden_indexes: Annotated[tuple[int, ...], NoDecode] = Field(
+        default=(), description="cards that are not offered, by NVML index"
+    )
+    preferred_allocation: bool = Field(
+        default=True, description="ask the kubelet to ask us which ids a container should get"
+    )
+    fail_on_init_error: bool = Field(
+        default=True,
+        description="false: wait for a driver, in place of ending, while there is none",
+    )
     device_split_count: int = Field(default=10, ge=1, description="containers per card")
     device_memory_scaling: float = Field(default=1.0, gt=0, description="> 1: oversubscription")
     device_core_scaling: float = Field(default=1.0, gt=0)
@@ -105,6 +120,9 @@ class Settings(BaseSettings):
     imex_channel_ids: Annotated[tuple[int, ...], NoDecode] = Field(
         default=(), description="comma list of IMEX channels that every container gets"
     )
+    imex_required: bool = Field(
+        default=False, description="end when a channel of imex_channel_ids has no file"
+    )
     dev_root: Path = Field(default=Path("/dev"), description="where /dev/nvidia* are looked for")
     sysfs_root: Path = Field(default=Path("/sys"), description="where NUMA nodes are read")
     cgroup_root: Path = Field(
@@ -124,6 +142,9 @@ class Settings(BaseSettings):
         "absent: grants come from the bus alone",
     )
     grant_wait_s: float = Field(default=2.0, ge=0, le=10, description="Allocate waits for a grant")
+    drain_s: float = Field(
+        default=5.0, ge=0, description="a stop waits as long for pods that are on their way"
+    )
     unmanaged_pods: Literal["refuse", "adopt"] = Field(
         default="refuse",
         description="pods that take devices past our scheduler: refuse: they fail; "
@@ -153,33 +174,14 @@ class Settings(BaseSettings):
         default=":9394", pattern=r"^.*:\d+$", description="/metrics, /healthz, /readyz"
     )
 
-    @field_validator("device_list_strategy", "imex_channel_ids", mode="before")
+    @field_validator(
+        "device_list_strategy", "imex_channel_ids", "hidden_uuids", "hidden_indexes", mode="before"
+    )
     @classmethod
     def _comma_list(cls, value: object) -> object:
         if not isinstance(value, str):
             return value
         return tuple(part.strip() for part in value.split(",") if part.strip())
-
-    def with_device_config(self) -> Settings:
-        """These settings, with the node's defaults of the device configuration where it is given.
-
-        Raises: InvalidRequest that names the file and the key.
-        """
-        if self.device_config_file is None:
-            return self
-        nvidia = deviceconfig.load(self.device_config_file).nvidia
-        if nvidia is None:
-            raise InvalidRequest(f"{self.device_config_file}: it has no block nvidia")
-        told = {
-            name: getattr(nvidia, key)
-            for name, key in _FROM_FILE.items()
-            if name not in self.model_fields_set
-        }
-        if told.get("device_split_count") == 0:
-            raise InvalidRequest(
-                f"{self.device_config_file}: nvidia.deviceSplitCount is 0: at least 1 is wanted"
-            )
-        return self.model_copy(update=told)
 
     @property
     def checkpoint_path(self) -> Path:

@@ -1,5 +1,5 @@
 import pytest
-from hami_node_agent.domain.cards import CardFacts, Offer, offered, product_type
+from hami_node_agent.domain.cards import WHOLE, CardFacts, Offer, offered, product_type
 from hamicommon.domain.devices import GpuDevice
 from hamicommon.k8s.register import encode_register
 
@@ -32,6 +32,15 @@ def test_scaled_amounts_are_truncated() -> None:
         core_percent=129,
         numa=1,
     )
+
+
+def test_a_whole_card_has_one_slot_and_is_not_scaled() -> None:
+    facts = CardFacts(uuid=CARD_A, index=0, name="Tesla P4", memory_mib=7611)
+
+    card = offered(facts, Offer(split_count=4, memory_scaling=2, core_scaling=2, mode=WHOLE))
+
+    assert (card.slots, card.memory_mib, card.core_percent) == (1, 7611, 100)
+    assert card.mode == "whole"
 
 
 def test_the_register_text_is_hamis() -> None:

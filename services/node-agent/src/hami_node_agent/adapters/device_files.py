@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
+from hamicommon.errors import Unavailable
+
 from hami_node_agent.domain.cards import CardFacts
 
 CONTROL_FILES = ("nvidiactl", "nvidia-uvm", "nvidia-uvm-tools", "nvidia-modeset")
@@ -24,3 +26,11 @@ def card_files(cards: Iterable[CardFacts], dev_root: Path) -> dict[str, list[tup
         for card in cards
         if card.minor is not None
     }
+
+
+def require_imex(channels: Iterable[int], dev_root: Path) -> None:
+    """Raises: Unavailable when a channel has no file on this node."""
+    for channel in channels:
+        path = dev_root / "nvidia-caps-imex-channels" / f"channel{channel}"
+        if not path.exists():
+            raise Unavailable(f"imex_channel_ids: channel {channel} is wanted and {path} is absent")

@@ -10,6 +10,7 @@ from hamicommon.domain.ids import GpuUuid
 from hami_node_agent.domain.health import Health
 
 VENDOR = "NVIDIA"
+WHOLE = "whole"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,6 +33,8 @@ class Offer:
     split_count: int = 10
     memory_scaling: float = 1.0
     core_scaling: float = 1.0
+    mode: str = "hami-core"
+    """Operating mode: `hami-core`, or `whole` for one container per card."""
 
 
 def product_type(name: str) -> str:
@@ -41,6 +44,8 @@ def product_type(name: str) -> str:
 
 def offered(facts: CardFacts, offer: Offer) -> GpuDevice:
     """The card as it is registered; scaled amounts are truncated, as HAMi does."""
+    if offer.mode == WHOLE:
+        offer = Offer(split_count=1, mode=WHOLE)
     return GpuDevice(
         uuid=facts.uuid,
         index=facts.index,
@@ -50,6 +55,7 @@ def offered(facts: CardFacts, offer: Offer) -> GpuDevice:
         memory_mib=int(facts.memory_mib * offer.memory_scaling),
         core_percent=int(offer.core_scaling * 100),
         numa=facts.numa,
+        mode=offer.mode,
     )
 
 

@@ -37,6 +37,9 @@ class AnswerPolicy:
     """libvgpu.so on the host, versioned."""
     lock_dir: PurePosixPath
     """The host's directory behind /tmp/vgpulock."""
+    enforced: bool = True
+    """False where containers have whole cards: nothing of HAMi's is answered, as from NVIDIA's
+    plugin. The limits directory is: by it we know our answer again."""
     oversubscribe: bool = False
     log_level: str = "1"
     disable_core_limit: bool = False
@@ -68,6 +71,9 @@ def container_response(
 ) -> ContainerSpec:
     """The answer for the container that `record` is about."""
     listed = device_list(record.cards, response_id=record.nonce, policy=policy.devices)
+    if not policy.enforced:
+        limits = _mount(LIMITS_MOUNT, limits_dir, read_only=True)
+        return replace(listed, mounts=(*listed.mounts, limits))
     return replace(
         listed,
         envs={**listed.envs, **_envs(record, policy)},

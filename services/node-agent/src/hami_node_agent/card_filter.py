@@ -1,0 +1,60 @@
+"""A probe that shows some cards not at all: HAMi's `filterdevices` (protocol sheet 5.2).
+
+Neither the kubelet nor the scheduler sees a hidden card; what happens to it is nobody's business.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from hamicommon.domain.ids import GpuUuid
+from hamicommon.events import DeviceSample
+
+from hami_node_agent.domain.cards import CardFacts
+from hami_node_agent.ports import DeviceProbe
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hidden:
+    """Cards by uuid or NVML index."""
+
+    uuids: frozenset[str] = frozenset()
+    indexes: frozenset[int] = frozenset()
+
+    def __contains__(self, card: CardFacts) -> bool:
+        return card.uuid in self.uuids or card.index in self.indexes
+
+
+class FilteredProbe:
+    """A `DeviceProbe` without the hidden cards."""
+
+    def __init__(self, probe: DeviceProbe, hidden: Hidden) -> None:
+        self._probe = probe
+        self._hidden = hidden
+        self._hidden_uuids: frozenset[GpuUuid] = frozenset()
+
+    async def cards(self) -> tuple[CardFacts, ...]:
+        """See the port."""
+        found = await self._probe.cards()
+        self._hidden_uuids = frozenset(card.uuid for card in found if card in self._hidden)
+        return tuple(card for card in found if card not in self._hidden)
+
+    async def failing(self) -> Mapping[GpuUuid, str]:
+        """See the port."""
+        failing = await self._probe.failing()
+        return {uuid: why for uuid, why in failing.items() if uuid not in self._hidden_uuids}
+
+    async def watch_events(self) -> None:
+        """See the port."""
+        await self._probe.watch_events()
+
+    async def next_xid(self) -> tuple[GpuUuid | None, int] | None:
+        """See the port."""
+        event = await self._probe.next_xid()
+        return None if event is not None and event[0] in self._hidden_uuids else event
+
+    async def samples(self) -> tuple[DeviceSample, ...]:
+        """See the port."""
+        samples = await self._probe.samples()
+        return tuple(sample for sample in samples if sample.uuid not in self._hidden_uuids)

@@ -1,0 +1,72 @@
+import asyncio
+from dataclasses import replace
+
+import pytest
+from hami_node_agent.domain.choosing import PodsSeen
+from hami_node_agent.domain.grants import NodeGrant
+from hami_node_agent.domain.records import AgentState
+from hami_node_agent.draining import Draining
+from hami_node_agent.node_state import NodeState
+from hamicommon.domain.allocations import AllocationState
+from hamicommon.domain.ids import PodUid
+
+from tests.unit.node_agent.builders import a_book, a_grant, a_record
+
+BOUND = a_grant(pod="bound", state=AllocationState.BOUND)
+
+
+class Store:
+    def save(self, state: AgentState, *, durable: bool) -> None:
+        return None
+
+
+class Pods:
+    def __init__(self) -> None:
+        self.ended: frozenset[PodUid] = frozenset()
+
+    def seen(self) -> PodsSeen:
+        return PodsSeen(ended=self.ended)
+
+
+def node(*grants: NodeGrant) -> NodeState:
+    state = NodeState(Store(), AgentState())
+    state.book = a_book(*grants)
+    return state
+
+
+async def test_a_stop_waits_for_a_pod_that_was_bound() -> None:
+    state = node(BOUND)
+    draining = Draining(state, Pods(), drain_s=30.0)  # type: ignore[arg-type]
+    waiting = asyncio.create_task(draining.drain())
+    await asyncio.sleep(0)
+    assert draining.begun
+    assert not waiting.done()
+
+    await state.change(lambda saved: saved.with_records([a_record(BOUND, ids={"x"})]))
+
+    await asyncio.wait_for(waiting, 30)
+    assert draining.coming() == []
+
+
+@pytest.mark.parametrize(
+    "grant",
+    [
+        a_grant(state=AllocationState.ALLOCATED),
+        a_grant(state=AllocationState.RELEASING),
+        replace(BOUND, answered=True),
+    ],
+    ids=["allocated", "releasing", "adopted"],
+)
+async def test_a_stop_waits_for_nobody_who_does_not_come(grant: NodeGrant) -> None:
+    assert Draining(node(grant), Pods(), drain_s=30.0).coming() == []  # type: ignore[arg-type]
+
+
+async def test_a_pod_that_ended_is_not_waited_for_and_time_has_an_end() -> None:
+    pods = Pods()
+    draining = Draining(node(BOUND), pods, drain_s=0.0)  # type: ignore[arg-type]
+    assert draining.coming() == ["bound"]
+
+    await asyncio.wait_for(draining.drain(), 30)
+    pods.ended = frozenset({PodUid("bound")})
+
+    assert draining.coming() == []
