@@ -169,7 +169,11 @@ class Agent:
             cast(Any, cards), bus, node=node, agent_id=str(uuid4()), heartbeat_s=10.0
         )
         readiness = ReadinessService(
-            cast(Any, bus), cast(Any, self.plugin), node=node, reachable=lambda: True
+            cast(Any, bus),
+            cast(Any, self.plugin),
+            node=node,
+            reachable=lambda: True,
+            stopping=lambda: False,
         )
         for loop in (
             pods.run(),
