@@ -137,7 +137,7 @@ class Machine:
             f"{prefix}GRANT_WAIT_S": "1",
             f"{prefix}HEARTBEAT_S": "1",
             f"{prefix}PROBE_INTERVAL_S": "0.2",
-            f"{prefix}XID_QUIET_S": "0.5",
+            f"{prefix}XID_QUIET_S": "2",
             f"{prefix}SAMPLE_INTERVAL_S": "0.3",
             f"{prefix}SNAPSHOT_INTERVAL_S": "0.5",
             f"{prefix}SWEEP_INTERVAL_S": "0.2",

@@ -347,7 +347,9 @@ async def test_health_is_told_both_ways(
         machine.control("xid", "1", "79")
         sick = {f"{CARDS[1]}-{number}" for number in range(10)}
         assert await unhealthy(stream) == sick
-        await until(lambda: control.inventories[-1].devices[1].health_reason == "XID 79")
+        await until(
+            lambda: any(i.devices[1].health_reason == "XID 79" for i in control.inventories)
+        )
         assert '"health"' not in (await register_text(api_server, healthy=1)).split("},")[1]
 
         assert await unhealthy(stream) == set()

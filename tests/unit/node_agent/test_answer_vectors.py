@@ -8,9 +8,9 @@ from pathlib import PurePosixPath
 from typing import Any
 
 import pytest
+from hami_node_agent.device_plugin import answer_message
 from hami_node_agent.domain.container_spec import AnswerPolicy, container_response
 from hami_node_agent.domain.device_list import DeviceListPolicy, Strategy
-from hami_node_agent.plugin import answer_message
 from hamicommon.kubelet._generated import deviceplugin_pb2 as api
 
 from tests.unit.node_agent.builders import CARD_A, CARD_B, a_container, a_grant, a_record, a_share

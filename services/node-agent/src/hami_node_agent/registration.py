@@ -19,7 +19,7 @@ from hamicommon.errors import HamiError, InvalidRequest, Unavailable
 from hamicommon.kubelet._generated import deviceplugin_pb2, deviceplugin_pb2_grpc
 from watchfiles import awatch
 
-from hami_node_agent.plugin import VERSION, Plugin
+from hami_node_agent.device_plugin import VERSION, DevicePlugin
 
 logger = logging.getLogger(__name__)
 
@@ -63,7 +63,7 @@ class Registration:
 
     def __init__(
         self,
-        plugin: Plugin,
+        plugin: DevicePlugin,
         *,
         socket_dir: Path,
         socket_name: str,

@@ -1,0 +1,176 @@
+"""`hami-directory-plugin` as a process, before a kubelet's sockets and in the emulated kubelet."""
+
+import asyncio
+import subprocess
+import sys
+import tempfile
+from collections.abc import AsyncIterator, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import grpc
+import pytest
+from hamicommon.k8s.client import open_kube_api
+from hamictl.servers.processes import running
+
+from tests.contract.kubelet_support import emulator_plan, eventually, open_node
+from tests.contract.plugin_kubelet import DEADLINE_S, PluginKubelet, until
+
+pytestmark = pytest.mark.integration
+RESOURCE = "example.com/gopher"
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """A short path: a Unix socket's may have 107 bytes."""
+    with tempfile.TemporaryDirectory(prefix="hami-dir-") as made:
+        for name in ("gophers", "device-plugins", "node"):
+            (Path(made) / name).mkdir()
+        yield Path(made)
+
+
+@pytest.fixture
+async def kubelet(folder: Path) -> AsyncIterator[PluginKubelet]:
+    kubelet = PluginKubelet(folder / "device-plugins")
+    await kubelet.start()
+    yield kubelet
+    await kubelet.stop()
+
+
+class Process:
+    """The plugin."""
+
+    def __init__(self, folder: Path, sockets: Path, *words: str) -> None:
+        self.log = folder / "plugin.log"
+        with self.log.open("ab") as log:
+            self.process = subprocess.Popen(
+                [
+                    *(sys.executable, "-m", "hami_node_agent.directory", "--resource", RESOURCE),
+                    *("--directory", str(folder / "gophers"), "--socket-dir", str(sockets)),
+                    *words,
+                ],
+                stdout=log,
+                stderr=log,
+            )
+
+    def stop(self) -> int:
+        self.process.terminate()
+        return self.process.wait(timeout=DEADLINE_S)
+
+
+@pytest.fixture
+def start(folder: Path) -> Iterator[type[Process]]:
+    with ExitStack() as stack:
+
+        def started(*words: str, sockets: Path = folder / "device-plugins") -> Process:
+            process = Process(folder, sockets, *words)
+            stack.callback(process.process.wait)
+            stack.callback(process.process.kill)
+            return process
+
+        yield started  # type: ignore[misc]
+
+
+async def test_files_come_and_go_as_devices(folder: Path, kubelet: PluginKubelet, start) -> None:  # type: ignore[no-untyped-def]
+    for name in ("g1", "g2", ".hidden"):
+        (folder / "gophers" / name).touch()
+    (folder / "gophers" / "burrow").mkdir()
+    start()
+    await until(lambda: kubelet.registered == [(RESOURCE, "example.com-gopher.sock")])
+
+    async with kubelet.listening():
+        await until(lambda: kubelet.lists == [{"g1": "Healthy", "g2": "Healthy"}])
+        (folder / "gophers/g3").touch()
+        await until(lambda: set(kubelet.lists[-1]) == {"g1", "g2", "g3"})
+        (folder / "gophers/g1").unlink()
+        await until(lambda: set(kubelet.lists[-1]) == {"g2", "g3"})
+
+
+async def test_a_directory_that_is_away_has_no_devices_and_may_come_back(
+    folder: Path, kubelet: PluginKubelet, start
+) -> None:  # type: ignore[no-untyped-def]
+    start()
+    await until(lambda: kubelet.registered)
+
+    async with kubelet.listening():
+        await until(lambda: kubelet.lists == [{}])
+        (folder / "gophers").rmdir()
+        (folder / "gophers").mkdir()
+        (folder / "gophers/g1").touch()
+        await until(lambda: kubelet.lists[-1] == {"g1": "Healthy"})
+
+
+async def test_a_container_reads_the_names_of_its_files(
+    folder: Path, kubelet: PluginKubelet, start
+) -> None:  # type: ignore[no-untyped-def]
+    for name in ("g1", "g2"):
+        (folder / "gophers" / name).touch()
+    start("--env", "Gopher={ids}", "--env", "BURROW=yes")
+    await until(lambda: kubelet.registered)
+
+    answer = await kubelet.allocate("g2", "g1")
+
+    assert dict(answer.envs) == {"Gopher": "g1,g2", "BURROW": "yes"}
+    with pytest.raises(grpc.aio.AioRpcError, match="g9: no device of this resource"):
+        await kubelet.allocate("g9")
+
+
+async def test_it_registers_with_a_restarted_kubelet_and_ends_cleanly(
+    folder: Path, kubelet: PluginKubelet, start
+) -> None:  # type: ignore[no-untyped-def]
+    process = start()
+    await until(lambda: len(kubelet.registered) == 1)
+
+    await kubelet.stop()
+    await kubelet.start()
+    await until(lambda: len(kubelet.registered) == 2)
+    async with kubelet.listening():
+        await until(lambda: kubelet.lists)
+        code = await asyncio.to_thread(process.stop)
+        await asyncio.wait_for(kubelet.stream_ended.wait(), DEADLINE_S)
+
+    assert code == 0
+    assert "Traceback" not in process.log.read_text()
+
+
+@pytest.mark.parametrize("word", ["Gopher", "={ids}"])
+async def test_a_variable_without_name_or_value_is_refused(start, word: str) -> None:  # type: ignore[no-untyped-def]
+    process = start("--env", word)
+
+    assert await asyncio.to_thread(process.process.wait, DEADLINE_S) == 1
+    assert "NAME=VALUE is wanted" in process.log.read_text().splitlines()[-1]
+
+
+@pytest.mark.native
+async def test_a_pod_asks_for_a_gopher_and_has_it(folder: Path, start) -> None:  # type: ignore[no-untyped-def]
+    for name in ("g1", "g2"):
+        (folder / "gophers" / name).touch()
+    plan, kubeconfig = emulator_plan(folder)
+    with running(plan, die_with_parent=True):
+        async with (
+            open_kube_api(kubeconfig) as api,
+            open_node("node-1", folder / "node", kubeconfig, api) as node,
+        ):
+            start("--env", "Gopher={ids}", sockets=node.device_plugins)
+
+            async def shown() -> bool:
+                return (await node.object())["status"]["allocatable"].get(RESOURCE) == "2"
+
+            await eventually(shown)
+            limits = {"limits": {RESOURCE: "1"}}
+            script = "echo $Gopher; exec sleep 1000"
+            pod = await node.run(
+                "a",
+                {
+                    "name": "main",
+                    "image": "none",
+                    "command": ["sh", "-c", script],
+                    "resources": limits,
+                },
+            )
+
+            async def printed() -> bool:
+                return await node.phase("a") == "Running" and node.log(pod) != ""
+
+            await eventually(printed)
+            assert node.log(pod).strip() in {"g1", "g2"}
