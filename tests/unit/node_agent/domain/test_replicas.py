@@ -1,6 +1,8 @@
 import pytest
 from hami_node_agent.domain.replicas import card_of, preferred_ids, replicas_of
 from hamicommon.domain.ids import GpuUuid
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tests.unit.node_agent.builders import CARD_A, CARD_B
 
@@ -47,12 +49,39 @@ def test_ids_that_must_be_included_count_for_their_card() -> None:
     assert chosen == (f"{CARD_A}-1", f"{CARD_B}-0")
 
 
-def test_a_granted_card_without_a_free_slot_is_left_to_the_kubelet() -> None:
-    chosen = preferred_ids(
-        [CARD_A, CARD_B], available=[f"{CARD_B}-0", f"{CARD_B}-1"], must_include=[], size=2
-    )
+def test_in_place_of_a_granted_card_without_a_free_slot_the_fullest_other_is_preferred() -> None:
+    fuller, emptier = "GPU-c", "GPU-d"
+    available = [f"{CARD_B}-0", f"{CARD_B}-1", f"{emptier}::0", f"{emptier}::1", f"{fuller}::4"]
 
-    assert chosen == (f"{CARD_B}-0",)
+    chosen = preferred_ids([CARD_A, CARD_B], available=available, must_include=[], size=2)
+
+    assert chosen == (f"{CARD_B}-0", f"{fuller}::4")
+
+
+def test_a_card_comes_twice_only_when_every_other_has_come() -> None:
+    available = [f"{CARD_A}-{n}" for n in range(3)] + [f"{CARD_B}-7"]
+
+    chosen = preferred_ids([], available=available, must_include=[], size=3)
+
+    assert chosen == (f"{CARD_B}-7", f"{CARD_A}-0", f"{CARD_A}-1")
+
+
+@given(
+    ids=st.sets(st.tuples(st.sampled_from([CARD_A, CARD_B]), st.integers(0, 9))),
+    must=st.integers(0, 3),
+    size=st.integers(0, 8),
+    granted=st.lists(st.sampled_from([CARD_A, CARD_B]), max_size=3),
+)
+def test_what_is_preferred_is_distinct_available_and_as_much_as_there_is(
+    ids: set[tuple[GpuUuid, int]], must: int, size: int, granted: list[GpuUuid]
+) -> None:
+    available = [f"{card}-{number}" for card, number in ids]
+
+    chosen = preferred_ids(granted, available=available, must_include=available[:must], size=size)
+
+    assert len(chosen) == len(set(chosen)) == min(size, len(available))
+    assert set(chosen) <= set(available)
+    assert set(available[: min(must, size)]) <= set(chosen)
 
 
 def test_never_more_ids_than_asked_for() -> None:

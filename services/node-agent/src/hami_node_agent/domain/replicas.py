@@ -6,6 +6,7 @@ card; the codec of the text form is here and nowhere else (protocol sheet 5.4, 5
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -42,9 +43,11 @@ def card_of(device_id: str) -> GpuUuid:
 def preferred_ids(
     cards: Sequence[GpuUuid], *, available: Iterable[str], must_include: Sequence[str], size: int
 ) -> tuple[str, ...]:
-    """Ids for the kubelet to take: those it must, then one free slot of each granted card.
+    """Ids for the kubelet to take: those it must, one free slot of each granted card, then packed.
 
-    At most `size`; fewer when a granted card has no free slot (the kubelet fills up by itself).
+    Where a granted card has no free slot (the kubelet counts a pod that we know to be gone), the
+    fullest other cards come first, each once before any comes twice: empty ones stay for who needs
+    them. At most `size`.
     """
     chosen = list(must_include)[:size]
     wanted = list(cards)
@@ -59,7 +62,19 @@ def preferred_ids(
         if pick is not None:
             chosen.append(pick)
             free.remove(pick)
-    return tuple(chosen)
+    return (*chosen, *_packed(free, taken=chosen, size=size - len(chosen)))
+
+
+def _packed(free: Sequence[str], *, taken: Iterable[str], size: int) -> list[str]:
+    left = Counter(card_of(device_id) for device_id in free)
+    times = Counter(card_of(device_id) for device_id in taken)
+    rest, chosen = list(free), list[str]()
+    while rest and len(chosen) < size:
+        pick = min(rest, key=lambda i: (times[card_of(i)], left[card_of(i)], _natural(i)))
+        rest.remove(pick)
+        times[card_of(pick)] += 1
+        chosen.append(pick)
+    return chosen
 
 
 def _natural(device_id: str) -> tuple[str, int, str]:

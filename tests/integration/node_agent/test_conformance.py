@@ -1,0 +1,299 @@
+"""Device plugin v1beta1 as a kubelet sees it, over gRPC, against the built package.
+
+The agent runs from the wheel, not from the sources. What goes wrong in a kubelet's life is done to
+it: restarts of either side, calls twice, at once and in another order, ids that are none of ours, a
+kill between grant and answer, cards that flap.
+"""
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+from hami_node_agent.adapters.state_file import StateFile
+from hamicommon.kubelet._generated import deviceplugin_pb2 as api
+
+from tests.integration.node_agent.control import Control, container, grant, share
+from tests.integration.node_agent.machine import (
+    CARDS,
+    DEADLINE_S,
+    REPOSITORY,
+    AgentProcess,
+    Kubelet,
+    Machine,
+    limits_of,
+    until,
+)
+
+pytestmark = [pytest.mark.integration, pytest.mark.native]
+
+A_0, A_1, B_0 = f"{CARDS[0]}-0", f"{CARDS[0]}-1", f"{CARDS[1]}-0"
+ALL_IDS = {f"{card}-{number}" for card in CARDS for number in range(10)}
+STRANGE = "GPU-cccccccc-0000-0000-0000-000000000003-0"
+
+
+@pytest.fixture(scope="module")
+def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the node-agent as it is installed from its wheel."""
+    folder = tmp_path_factory.mktemp("package")
+    pip = (sys.executable, "-m", "pip", "--disable-pip-version-check", "--quiet")
+    # Copies: the build writes beside the sources otherwise.
+    sources = folder / "sources"
+    subprocess.run(
+        ["cp", "-r", REPOSITORY / "services/node-agent", sources], check=True, timeout=60
+    )
+    subprocess.run(
+        [*pip, "wheel", "--no-deps", "--no-index", "--no-build-isolation", "-w", folder, sources],
+        check=True,
+        timeout=120,
+    )
+    [wheel] = folder.glob("*.whl")
+    subprocess.run(
+        [*pip, "install", "--no-deps", "--no-index", "--target", folder / "installed", wheel],
+        check=True,
+        timeout=120,
+    )
+    return folder / "installed"
+
+
+@pytest.fixture
+async def agent(
+    package: Path, machine: Machine, kubelet: Kubelet, control: Control
+) -> AsyncIterator[AgentProcess]:
+    """The agent of the wheel, registered and with the bus."""
+    machine.extra["PYTHONPATH"] = str(package)
+    machine.extra["HAMI_FAILPOINTS_FILE"] = str(machine.root / "faults")
+    (machine.root / "faults").touch()
+    agent = AgentProcess(machine)
+    agent.start()
+    try:
+        await agent.ready()
+        yield agent
+    finally:
+        agent.close()
+
+
+def advertised(answer: Any) -> dict[str, str]:
+    return {device.ID: device.health for device in answer.devices}
+
+
+async def refused(call: Any) -> grpc.aio.AioRpcError:
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await call
+    return caught.value
+
+
+async def known(kubelet: Kubelet, *cards: str) -> None:
+    """Waits until a grant on these cards is what the agent prefers."""
+    wanted = [[f"{card}-0" for card in cards]]
+    async with asyncio.timeout(DEADLINE_S):
+        while await kubelet.prefer(len(cards), *(f"{card}-0" for card in cards)) != wanted:
+            await asyncio.sleep(0.02)
+
+
+def test_it_is_the_package_that_runs(package: Path, machine: Machine) -> None:
+    found = subprocess.run(
+        [sys.executable, "-c", "import hami_node_agent; print(hami_node_agent.__file__)"],
+        env={**os.environ, "PYTHONPATH": str(package)},
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    )
+
+    assert Path(found.stdout.strip()).is_relative_to(package)
+
+
+async def test_options_and_devices_are_told_at_once(agent: AgentProcess, kubelet: Kubelet) -> None:
+    async with kubelet.plugin() as plugin:
+        options = await plugin.GetDevicePluginOptions(api.Empty(), timeout=DEADLINE_S)
+        first = await plugin.ListAndWatch(api.Empty(), timeout=DEADLINE_S).read()
+
+    assert (options.pre_start_required, options.get_preferred_allocation_available) == (True, True)
+    assert advertised(first) == dict.fromkeys(ALL_IDS, "Healthy")
+
+
+async def test_two_kubelets_that_overlap_are_both_told_of_health(
+    agent: AgentProcess, kubelet: Kubelet, machine: Machine
+) -> None:
+    async with kubelet.plugin() as before, kubelet.plugin() as after:
+        streams = [p.ListAndWatch(api.Empty(), timeout=DEADLINE_S) for p in (before, after)]
+        for stream in streams:
+            assert len((await stream.read()).devices) == 20
+
+        machine.control("lose", "1")
+
+        for stream in streams:
+            found = advertised(await stream.read())
+            assert {i for i, health in found.items() if health == "Unhealthy"} == {
+                f"{CARDS[1]}-{number}" for number in range(10)
+            }
+
+
+async def test_a_flapping_card_stays_sick_and_comes_back_once(
+    agent: AgentProcess, kubelet: Kubelet, machine: Machine
+) -> None:
+    async with kubelet.plugin() as plugin:
+        stream = plugin.ListAndWatch(api.Empty(), timeout=DEADLINE_S)
+        await stream.read()
+        machine.control("lose", "0")
+        assert advertised(await stream.read())[A_0] == "Unhealthy"
+        said = asyncio.create_task(stream.read())
+
+        for _ in range(6):
+            machine.control("restore", "0")
+            machine.control("lose", "0")
+        assert not said.done()
+        machine.control("restore", "0")
+
+        healthy = advertised(await said)
+        assert healthy == dict.fromkeys(ALL_IDS, "Healthy")
+
+
+@pytest.mark.parametrize("ids", [(STRANGE,), (A_0, STRANGE), ("nonsense",)])
+async def test_ids_that_are_none_of_ours_are_refused_and_cost_no_grant(
+    agent: AgentProcess, kubelet: Kubelet, control: Control, ids: tuple[str, ...]
+) -> None:
+    await control.announce(grant("a"))
+    await known(kubelet, CARDS[0])
+
+    error = await refused(kubelet.allocate("a", "main", *ids))
+
+    assert error.code() is grpc.StatusCode.INVALID_ARGUMENT
+    assert "no device of this resource" in (error.details() or "")
+    assert limits_of(await kubelet.allocate("a", "main", A_0))
+
+
+async def test_one_call_for_two_containers_is_answered_in_order_and_whole(
+    agent: AgentProcess, kubelet: Kubelet, control: Control
+) -> None:
+    two = (container(share(), name="one"), container(share(1, 1024), name="two", index=1))
+    await control.announce(grant("a", *two))
+    await known(kubelet, CARDS[0])
+    wanted = [api.ContainerAllocateRequest(devices_ids=[i]) for i in (A_0, B_0)]
+
+    async with kubelet.plugin() as plugin:
+        request = api.AllocateRequest(container_requests=wanted)
+        answer = await plugin.Allocate(request, timeout=DEADLINE_S)
+        nobody = await plugin.Allocate(api.AllocateRequest(), timeout=DEADLINE_S)
+
+    assert [dict(c.envs)["CUDA_DEVICE_MEMORY_LIMIT_0"] for c in answer.container_responses] == [
+        "4096m",
+        "1024m",
+    ]
+    assert not nobody.container_responses
+
+
+async def test_the_same_call_twice_at_once_has_one_answer(
+    agent: AgentProcess, kubelet: Kubelet, control: Control, machine: Machine
+) -> None:
+    two = (container(share(), name="one"), container(share(1), name="two", index=1))
+    await control.announce(grant("a", *two))
+    await known(kubelet, CARDS[0])
+
+    first, second = await asyncio.gather(
+        kubelet.allocate("a", "one", A_0), kubelet.allocate("a", "one", A_0)
+    )
+
+    assert first == second
+    assert len(StateFile(machine.state).load().records) == 1
+
+
+async def test_a_start_before_its_allocate_waits_and_other_ids_than_preferred_are_right(
+    agent: AgentProcess, kubelet: Kubelet, control: Control
+) -> None:
+    await control.announce(grant("a"))
+    await known(kubelet, CARDS[0])
+
+    early = await refused(kubelet.prestart(A_0))
+    answer = await kubelet.allocate("a", "main", A_1)
+    await kubelet.prestart(A_1)
+    await kubelet.prestart(A_1)
+
+    assert early.code() is grpc.StatusCode.UNAVAILABLE
+    assert "no container with these devices" in (early.details() or "")
+    assert f"device {CARDS[0]} " in limits_of(answer)
+
+
+async def test_a_kubelet_that_gives_a_call_up_does_not_hold_the_next_one(
+    agent: AgentProcess, kubelet: Kubelet, control: Control
+) -> None:
+    async with kubelet.plugin() as plugin:
+        request = api.AllocateRequest(
+            container_requests=[api.ContainerAllocateRequest(devices_ids=[A_0])]
+        )
+        given_up = await refused(plugin.Allocate(request, timeout=0.1))
+    await control.announce(grant("a"))
+
+    answer = await kubelet.allocate("a", "main", A_0)
+
+    assert given_up.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+    assert f"device {CARDS[0]} " in limits_of(answer)
+
+
+@pytest.mark.parametrize(
+    "point", ["node_files.write_limits.after", "node_state.save.before", "node_state.save.after"]
+)
+async def test_a_kill_between_grant_and_answer_leaves_one_answer_to_the_next_call(
+    agent: AgentProcess, kubelet: Kubelet, control: Control, machine: Machine, point: str
+) -> None:
+    await control.announce(grant("a"))
+    await known(kubelet, CARDS[0])
+    (machine.root / "faults").write_text(f"{point}=kill\n")
+
+    lost = await refused(kubelet.allocate("a", "main", A_0))
+    assert await asyncio.to_thread(agent.wait) == -signal.SIGKILL
+    agent.start()
+    await agent.ready()
+    answer = await kubelet.allocate("a", "main", A_0)
+    await kubelet.prestart(A_0)
+
+    assert lost.code() is grpc.StatusCode.UNAVAILABLE
+    assert f"device {CARDS[0]} " in limits_of(answer)
+    [record] = StateFile(machine.state).load().records.values()
+    assert (record.pod_uid, record.device_ids) == ("a", {A_0})
+
+
+@pytest.mark.parametrize("who", ["agent", "kubelet", "socket"])
+async def test_whoever_restarts_the_containers_that_run_may_start_again(
+    agent: AgentProcess, kubelet: Kubelet, control: Control, machine: Machine, who: str
+) -> None:
+    await control.announce(grant("a"), grant("b", container(share(1)), token=2))
+    await known(kubelet, CARDS[0])
+    first = await kubelet.allocate("a", "main", A_0)
+
+    if who == "agent":
+        agent.stop(signal.SIGKILL)
+        agent.start()
+    elif who == "kubelet":
+        await kubelet.stop()
+        await kubelet.start()
+    else:
+        (machine.sockets / "nvidia-gpu.sock").unlink()
+    await until(lambda: len(kubelet.registrations) == 2)
+    await agent.ready()
+
+    await kubelet.prestart(A_0)
+    assert f"device {CARDS[0]} " in limits_of(first)
+    second = await kubelet.allocate("b", "main", B_0)
+    assert f"device {CARDS[1]} " in limits_of(second)
+    async with kubelet.plugin() as plugin:
+        listed = await plugin.ListAndWatch(api.Empty(), timeout=DEADLINE_S).read()
+    assert set(advertised(listed)) == ALL_IDS
+
+
+async def test_a_socket_that_keeps_vanishing_ends_within_the_crash_budget_or_is_served_again(
+    agent: AgentProcess, kubelet: Kubelet, machine: Machine
+) -> None:
+    for number in range(2, 6):
+        (machine.sockets / "nvidia-gpu.sock").unlink()
+        await until(lambda wanted=number: len(kubelet.registrations) >= wanted)
+
+    await agent.ready()
+    assert await kubelet.prefer(1, A_0) == []
