@@ -2,6 +2,7 @@ from collections.abc import Mapping
 
 from hami_node_agent.card_filter import FilteredProbe, Hidden
 from hami_node_agent.domain.cards import CardFacts
+from hami_node_agent.domain.evidence import CardProcesses
 from hamicommon.domain.ids import GpuUuid
 from hamicommon.events import DeviceSample
 
@@ -37,6 +38,9 @@ class Probe:
             DeviceSample(uuid=uuid, index=index, type="A100") for index, uuid in enumerate(CARDS)
         )
 
+    async def processes(self) -> Mapping[str, CardProcesses]:
+        return {uuid: CardProcesses() for uuid in CARDS}
+
 
 async def test_a_card_hidden_by_uuid_or_index_is_seen_by_nobody() -> None:
     probe = FilteredProbe(Probe(), Hidden(uuids=frozenset({CARD_A}), indexes=frozenset({2})))
@@ -44,6 +48,7 @@ async def test_a_card_hidden_by_uuid_or_index_is_seen_by_nobody() -> None:
     assert [card.uuid for card in await probe.cards()] == [CARD_B]
     assert await probe.failing() == {CARD_B: "lost"}
     assert [sample.uuid for sample in await probe.samples()] == [CARD_B]
+    assert set(await probe.processes()) == {CARD_B}
 
 
 async def test_what_happens_to_a_hidden_card_makes_no_other_sick() -> None:

@@ -12,6 +12,7 @@ from hamicommon.domain.ids import GpuUuid
 from hamicommon.events import DeviceSample
 
 from hami_node_agent.domain.cards import CardFacts
+from hami_node_agent.domain.evidence import CardProcesses
 from hami_node_agent.ports import DeviceProbe
 
 
@@ -58,3 +59,8 @@ class FilteredProbe:
         """See the port."""
         samples = await self._probe.samples()
         return tuple(sample for sample in samples if sample.uuid not in self._hidden_uuids)
+
+    async def processes(self) -> Mapping[str, CardProcesses]:
+        """See the port."""
+        found = await self._probe.processes()
+        return {uuid: of for uuid, of in found.items() if uuid not in self._hidden_uuids}
