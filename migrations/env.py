@@ -19,7 +19,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 TURN = 4_210_777
 # Whoever waits for a table's lock makes all later statements on it wait too, so it must be short;
 # `hamicommon.db.schema.upgrade` tries again.
-LOCK_TIMEOUT_MS = 1000
+LOCK_TIMEOUT_MS = 500
 
 
 def include_name(name: str | None, kind: str, _parents: object) -> bool:

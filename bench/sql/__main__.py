@@ -13,9 +13,11 @@ import argparse
 import asyncio
 import json
 import statistics
+import subprocess
 import tempfile
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TypeVar
@@ -157,19 +159,27 @@ async def retention(settings: PostgresSettings) -> Row:
     return await beside_writers(settings, keep)
 
 
-async def measure(settings: PostgresSettings, allocations: int, usage: int) -> Row:
-    """Everything, in the order of the docstring."""
-    connection = await asyncpg.connect(settings.dsn.get_secret_value(), timeout=30)
+async def filled(settings: PostgresSettings, allocations: int, usage: int) -> dict[str, float]:
+    """An empty database at `FILLED_AT` with the history; seconds of each part."""
     await asyncio.to_thread(schema.upgrade, settings, MIGRATIONS, FILLED_AT)
-    filled = await fill(
-        connection,
-        allocations=allocations,
-        usage=usage,
-        days=DAYS,
-        until=datetime.now(UTC),
-        say=lambda text: print(f"  {text}", flush=True),
-    )
+    connection = await asyncpg.connect(settings.dsn.get_secret_value(), timeout=30)
+    try:
+        return await fill(
+            connection,
+            allocations=allocations,
+            usage=usage,
+            days=DAYS,
+            until=datetime.now(UTC),
+            say=lambda text: print(f"  {text}", flush=True),
+        )
+    finally:
+        await connection.close()
+
+
+async def measure(settings: PostgresSettings) -> Row:
+    """Everything after the filling, in the order of the docstring."""
     beside = await migrated(settings)
+    connection = await asyncpg.connect(settings.dsn.get_secret_value(), timeout=30)
     first_s, hours = await timed(sum_up_namespaces(connection, datetime.now(UTC)))
     again_s, _ = await timed(sum_up_namespaces(connection, datetime.now(UTC)))
     await connection.execute("VACUUM (ANALYZE) namespace_rollups")
@@ -187,7 +197,6 @@ async def measure(settings: PostgresSettings, allocations: int, usage: int) -> R
     return {
         "rows": rows,
         "size": size,
-        "filled_s": filled,
         "sums_of_namespaces": {"hours": hours, "first_s": first_s, "again_s": again_s},
         "questions": alone,
         "questions_beside_writers": loaded,
@@ -200,7 +209,7 @@ async def measure(settings: PostgresSettings, allocations: int, usage: int) -> R
 def report(result: Row) -> list[str]:
     """Prints the tables; returns the questions that were too slow."""
     counts = ", ".join(f"{count:,} {table}" for table, count in result["rows"].items())
-    print(f"{counts}; {result['size']}; filled in {sum(result['filled_s'].values()):.0f} s")
+    print(f"{counts}; {result['size']}; {result['filled_s']}")
     print(f"\n{'':<52}{'rows':>6}{'first':>8}{'median':>8}{'max':>8}{'cpu':>8}{'loaded':>8}  ms")
     for title, row in result["questions"].items():
         loaded = result["questions_beside_writers"][title]["median_ms"]
@@ -236,24 +245,52 @@ def report(result: Row) -> list[str]:
     return [title for title, row in result["questions"].items() if row["median_ms"] > BUDGET_MS]
 
 
+@contextmanager
+def server(folder: Path) -> Iterator[PostgresSettings]:
+    """A durable one over this folder."""
+    plan = postgres.prepare(folder, durable=True)
+    with running(plan, die_with_parent=True) as started:
+        yield PostgresSettings(dsn=SecretStr(started.value.url), command_timeout_s=600, pool_max=4)
+
+
+def ledger(folder: Path, arguments: argparse.Namespace) -> dict[str, float]:
+    """Makes the filled ledger in `folder`; what took how many seconds.
+
+    With `--keep` it is filled there once, under the name of its size, and copied from then on.
+    """
+    sizes = (arguments.allocations, arguments.usage)
+    if arguments.keep is None:
+        with server(folder) as settings:
+            return asyncio.run(filled(settings, *sizes))
+    kept = arguments.keep / f"{FILLED_AT}-{arguments.allocations}-{arguments.usage}"
+    took: dict[str, float] = {}
+    if not kept.exists():
+        with server(folder) as settings:
+            took = asyncio.run(filled(settings, *sizes))
+        folder.rename(kept)
+    started = time.perf_counter()
+    subprocess.run(["cp", "-a", str(kept), str(folder)], check=True)
+    return {**took, "copied": round(time.perf_counter() - started, 1)}
+
+
 def main() -> None:
     """Measures, prints and writes."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--allocations", type=int, default=1_000_000)
     parser.add_argument("--usage", type=int, default=10_000_000)
+    parser.add_argument(
+        "--keep", type=Path, help="folder for the filled ledger; later runs start from a copy of it"
+    )
     arguments = parser.parse_args()
     where = machine()
     print(", ".join(f"{name} {value}" for name, value in where.items()))
-    with tempfile.TemporaryDirectory(prefix="hami-bench-") as name:
+    with tempfile.TemporaryDirectory(prefix="hami-bench-", dir=arguments.keep) as name:
         folder = Path(name)
         folder.chmod(0o755)
         where["fdatasync_ms"] = round(fdatasync_ms(folder), 3)
-        plan = postgres.prepare(folder / "postgres", durable=True)
-        with running(plan, die_with_parent=True) as server:
-            settings = PostgresSettings(
-                dsn=SecretStr(server.value.url), command_timeout_s=600, pool_max=4
-            )
-            result = asyncio.run(measure(settings, arguments.allocations, arguments.usage))
+        took = ledger(folder / "postgres", arguments)
+        with server(folder / "postgres") as settings:
+            result = {"filled_s": took, **asyncio.run(measure(settings))}
     slow = report(result)
     RESULTS.parent.mkdir(exist_ok=True)
     RESULTS.write_text(json.dumps({"machine": where, **result}, indent=2) + "\n")

@@ -3,9 +3,8 @@ keys are off meanwhile (`session_replication_role`), the promises are asked afte
 
 from __future__ import annotations
 
-import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from datetime import datetime, timedelta
 from itertools import islice
 from typing import Any
@@ -14,6 +13,7 @@ import asyncpg
 from hamicommon.db.partitions import make_days
 
 from bench.sql import made_up
+from bench.sql.bulk import NULL, copy, without_indexes
 from bench.sql.made_up import CARDS_PER_NODE, NODES, Grant, card_uuid, node_name, stamp
 
 PER_TICK = 1000
@@ -24,8 +24,15 @@ REFUSED_EVERY = 10
 SICK = 60
 """Times that a card was sick in `SICK_DAYS`, for a while each."""
 SICK_DAYS = 21
-LINES = 5000
-"""Of one piece of a COPY."""
+
+TABLES = (
+    "allocations",
+    "allocation_devices",
+    "allocation_events",
+    "usage_samples",
+    "usage_rollups",
+)
+"""The big ones."""
 
 _STEPS = (
     (None, "reserved", 0.0),
@@ -52,6 +59,17 @@ SELECT date_bin(make_interval(secs => $1), sampled_at, 'epoch'), $1, node, devic
   FROM usage_samples GROUP BY 1, node, device_uuid, pod_uid, namespace, pod_name, container
 """
 
+_ROLL_UP_HOURS = """
+INSERT INTO usage_rollups (bucket_start, bucket_s, node, device_uuid, pod_uid, namespace, pod_name,
+    container, sample_count, memory_used_sum_bytes, memory_used_max_bytes, memory_limit_max_bytes,
+    core_percent_sum, core_percent_max)
+SELECT date_bin('1 hour', bucket_start, 'epoch'), 3600, node, device_uuid, pod_uid, namespace,
+       pod_name, container, sum(sample_count), sum(memory_used_sum_bytes),
+       max(memory_used_max_bytes), max(memory_limit_max_bytes), sum(core_percent_sum),
+       max(core_percent_max)
+  FROM usage_rollups GROUP BY 1, node, device_uuid, pod_uid, namespace, pod_name, container
+"""
+
 
 async def fill(
     connection: asyncpg.Connection,
@@ -73,16 +91,23 @@ async def fill(
 
     history = list(made_up.grants(allocations, days=days, until=until))
     await connection.execute("SET session_replication_role = replica")
+    await connection.execute("SET synchronous_commit = off")
+    await connection.execute("SET work_mem = '512MB'")
     await _cluster(connection)
-    await step("grants", _grants(connection, history))
-    await step("events", _events(connection, history))
-    await step("decisions", _decisions(connection, history, until))
-    await _sick(connection, until)
-    await step("usage", _usage(connection, history, usage, until))
+
+    async def load() -> None:
+        async with without_indexes(connection, TABLES):
+            await step("grants", _grants(connection, history))
+            await step("events", _events(connection, history))
+            await step("decisions", _decisions(connection, history, until))
+            await _sick(connection, until)
+            await step("usage", _usage(connection, history, usage, until))
+            await step("sums of 5 minutes", connection.execute(_ROLL_UP, 300))
+            await step("sums of hours", connection.execute(_ROLL_UP_HOURS))
+
+    await step("all of these and their indexes", load())
     await connection.execute("SET session_replication_role = origin")
     await connection.execute(_LIVE_COUNTERS)
-    for bucket_s in (300, 3600):
-        await step(f"sums of {bucket_s} s", connection.execute(_ROLL_UP, bucket_s))
     await step("vacuum", connection.execute("VACUUM (ANALYZE)"))
     return took
 
@@ -110,7 +135,7 @@ async def _cluster(connection: asyncpg.Connection) -> None:
 
 
 async def _grants(connection: asyncpg.Connection, history: list[Grant]) -> None:
-    await _copy(
+    await copy(
         connection,
         "allocations (id, pod_uid, namespace, pod_name, attempt, node, state, token, reserved_at,"
         " binding_at, bound_at, allocated_at, ended_at)",
@@ -123,7 +148,7 @@ async def _grants(connection: asyncpg.Connection, history: list[Grant]) -> None:
         ),
     )
     await connection.execute("SELECT setval('allocation_tokens', $1)", len(history) + 1)
-    await _copy(
+    await copy(
         connection,
         "allocation_devices (allocation_id, container_index, position, container_name, role,"
         " device_uuid, vendor, memory_mib, core_percent)",
@@ -146,7 +171,7 @@ async def _events(connection: asyncpg.Connection, history: list[Grant]) -> None:
                 yield f"{g.pod_uid}\t5\t{g.id}\tallocated\treleased\twatch\t{at}\n"
 
     columns = "pod_uid, sequence, allocation_id, previous_state, state, actor, at"
-    await _copy(connection, f"allocation_events ({columns})", lines())
+    await copy(connection, f"allocation_events ({columns})", lines())
 
 
 async def _decisions(connection: asyncpg.Connection, history: list[Grant], until: datetime) -> None:
@@ -172,7 +197,7 @@ async def _decisions(connection: asyncpg.Connection, history: list[Grant], until
         "at, last_at, pod_uid, namespace, pod_name, outcome, allocation_id, reason_counts, message,"
         " repeat_count"
     )
-    await _copy(connection, f"decisions ({columns})", lines())
+    await copy(connection, f"decisions ({columns})", lines())
 
 
 async def _sick(connection: asyncpg.Connection, until: datetime) -> None:
@@ -221,22 +246,4 @@ async def _usage(
         "sampled_at, node, device_uuid, pod_uid, namespace, pod_name, container, memory_used_bytes,"
         " memory_limit_bytes, core_percent, core_limit_percent"
     )
-    await _copy(connection, f"usage_samples ({columns})", islice(lines(), usage))
-
-
-NULL = r"\N"
-
-
-async def _copy(connection: asyncpg.Connection, target: str, lines: Iterable[str]) -> None:
-    table, _, columns = target.partition(" ")
-    await connection.copy_to_table(
-        table, columns=columns.strip("()").split(", "), source=_pieces(lines)
-    )
-
-
-async def _pieces(lines: Iterable[str]) -> AsyncIterator[bytes]:
-    """The lines, some thousand at a time; the loop gets its turn between them."""
-    rest = iter(lines)
-    while piece := "".join(islice(rest, LINES)):
-        yield piece.encode()
-        await asyncio.sleep(0)
+    await copy(connection, f"usage_samples ({columns})", islice(lines(), usage))

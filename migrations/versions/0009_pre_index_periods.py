@@ -68,7 +68,7 @@ def _build_beside_writers(name: str, definition: str) -> None:
         op.execute("SET lock_timeout = 0")
         op.execute(f"DROP INDEX CONCURRENTLY IF EXISTS {name}")
         op.execute(f"CREATE INDEX CONCURRENTLY {name} ON {definition}")
-        op.execute("SET lock_timeout = 1000")
+        op.execute("SET lock_timeout = 500")
 
 
 def _partitions() -> Sequence[str]:

@@ -16,12 +16,18 @@ def upgrade() -> None:
     op.add_column(
         "allocations",
         sa.Column("origin", sa.Text(), server_default=sa.text("'scheduled'"), nullable=False),
+        if_not_exists=True,
     )
+    op.execute("ALTER TABLE allocations DROP CONSTRAINT IF EXISTS ck_allocations_origin_known")
+    # In two steps, so that the rows are read without a lock that writers meet.
     op.create_check_constraint(
         op.f("ck_allocations_origin_known"),
         "allocations",
         "origin IN ('scheduled', 'adopted', 'unmanaged')",
+        postgresql_not_valid=True,
     )
+    with op.get_context().autocommit_block():
+        op.execute("ALTER TABLE allocations VALIDATE CONSTRAINT ck_allocations_origin_known")
 
 
 def downgrade() -> None:

@@ -61,10 +61,10 @@ def test_post_waits_until_the_roll_out_is_over(run: Run, empty_postgres_dsn: str
     between = run(empty_postgres_dsn, "check")
     second = run(empty_postgres_dsn, "upgrade")
 
-    assert "after the roll-out: 0011_post_exclude_overlapping_grants" in said(first)
+    assert "after the roll-out: 0011_post_drop_event_index" in said(first)
     assert between.exit_code == 3
-    assert "lacks 0011_post_exclude_overlapping_grants" in said(between)
-    assert "applied 0011_post_exclude_overlapping_grants" in said(second)
+    assert "lacks 0011_post_drop_event_index" in said(between)
+    assert "applied 0011_post_drop_event_index" in said(second)
     assert run(empty_postgres_dsn, "check").exit_code == 0
 
 
@@ -180,7 +180,12 @@ def test_a_role_that_does_not_own_the_tables_is_told_so(run: Run, empty_postgres
         ("DROP VIEW v_pods_on_sick_cards", "view v_pods_on_sick_cards is missing"),
         ("DROP INDEX ix_allocations_held", "add index ix_allocations_held"),
         ("ALTER TABLE nodes ADD COLUMN mine int", "remove column nodes.mine"),
-        ("ALTER TABLE allocations DROP CONSTRAINT ex_allocations_one_grant_at_a_time", "lacks"),
+        (
+            "ALTER TABLE allocation_periods"
+            " DROP CONSTRAINT ex_allocation_periods_one_grant_at_a_time",
+            "lacks",
+        ),
+        ("DROP TRIGGER period_ended ON allocations", "trigger period_ended of allocations"),
         (
             "UPDATE pg_index SET indisvalid = false"
             " WHERE indexrelid = 'ix_allocations_held'::regclass",
@@ -238,14 +243,14 @@ def test_a_sound_ledger_keeps_its_promises(run: Run, postgres_dsn: str) -> None:
         ("UPDATE allocation_events SET sequence = 2", "1 events, numbered 2 to 2"),
         ("UPDATE allocation_events SET previous_state = 'bound'", "goes from bound"),
         ("UPDATE allocation_events SET state = 'bound'", "but its last event says bound"),
+        ("UPDATE allocations SET state = 'released', ended_at = now()", "but nothing is kept"),
         (
             "ALTER TABLE devices DROP CONSTRAINT ck_devices_memory_within_ceiling;"
             "UPDATE devices SET used_memory_mib = 2000",
             "gave 2 of 9 slots, 2000 of 1000 memory",
         ),
         (
-            "DROP INDEX uq_allocations_live_pod; ALTER TABLE allocations"
-            " DROP CONSTRAINT ex_allocations_one_grant_at_a_time; INSERT INTO allocations"
+            "DROP INDEX uq_allocations_live_pod; INSERT INTO allocations"
             " (id, pod_uid, namespace, pod_name, attempt, node, state, reserved_at)"
             " VALUES (gen_random_uuid(), 'pod', 'ns', 'p', 2, 'n', 'reserved', 'infinity')",
             "pod pod has 2 live grants",

@@ -31,8 +31,14 @@ from hamicommon.settings import PostgresSettings
 # S6 reads all of the history: some ten seconds per million allocations.
 STATEMENT_TIMEOUT_S = 300.0
 PARTITIONED = ("decisions", "usage_samples")
-GUARDS = ("append_only", "append_only_truncate", "gap_free")
-"""Triggers of allocation_events without which a promise about history is empty."""
+GUARDS = {
+    "append_only": "allocation_events",
+    "append_only_truncate": "allocation_events",
+    "gap_free": "allocation_events",
+    "period_begun": "allocations",
+    "period_ended": "allocations",
+}
+"""Triggers without which a promise about history is empty, and their tables."""
 VIEWS = (
     "v_allocation_history",
     "v_device_occupancy",
@@ -75,8 +81,8 @@ SELECT conrelid::regclass::text AS on_table, conname AS name, convalidated AS va
   FROM pg_constraint WHERE contype IN ('c', 'x') AND conrelid = ANY($1::text[]::regclass[])
 """
 _TRIGGERS = """
-SELECT tgname AS name FROM pg_trigger
- WHERE tgrelid = 'allocation_events'::regclass AND tgenabled IN ('O', 'A')
+SELECT tgname AS name, tgrelid::regclass::text AS on_table FROM pg_trigger
+ WHERE NOT tgisinternal AND tgenabled IN ('O', 'A')
 """
 _VIEWS = "SELECT viewname AS name FROM pg_views WHERE schemaname = 'public'"
 _HALF_BUILT = "SELECT indexrelid::regclass::text AS name FROM pg_index WHERE NOT indisvalid"
@@ -157,11 +163,11 @@ async def _guards(connection: Connection) -> list[str]:
         if name not in wanted
     ]
     found += [f"constraint {name} is not validated" for name in there if not there[name]["valid"]]
-    triggers = {row["name"] for row in await connection.fetch(_TRIGGERS)}
+    triggers = {(row["name"], row["on_table"]) for row in await connection.fetch(_TRIGGERS)}
     found += [
-        f"trigger {name} of allocation_events is missing or disabled"
-        for name in GUARDS
-        if name not in triggers
+        f"trigger {name} of {table} is missing or disabled"
+        for name, table in GUARDS.items()
+        if (name, table) not in triggers
     ]
     views = {row["name"] for row in await connection.fetch(_VIEWS)}
     found += [f"view {name} is missing" for name in VIEWS if name not in views]

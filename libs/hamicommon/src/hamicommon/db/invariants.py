@@ -67,6 +67,13 @@ SELECT format('pod %s has %s live grants', pod_uid, count(*)) FROM allocations
  WHERE state IN ('reserved', 'binding', 'bound', 'allocated', 'releasing')
  GROUP BY pod_uid HAVING count(*) > 1 ORDER BY pod_uid
 """,
+    "S2: the period of every grant that ended is kept, and so apart from the pod's others": """
+SELECT format('allocation %s of pod %s held %s, but %s is kept', a.id, a.pod_uid,
+              hami_held(a.reserved_at, a.ended_at), coalesce(p.held::text, 'nothing'))
+  FROM allocations a LEFT JOIN allocation_periods p ON p.allocation_id = a.id
+ WHERE a.ended_at IS NOT NULL AND p.held IS DISTINCT FROM hami_held(a.reserved_at, a.ended_at)
+ ORDER BY a.pod_uid
+""",
     "S6: the events of a pod are numbered without a gap": """
 SELECT format('pod %s has %s events, numbered %s to %s', pod_uid, count(*), min(sequence),
               max(sequence))

@@ -22,11 +22,12 @@ from sqlalchemy.exc import DBAPIError
 from hamicommon.errors import Conflict, InvalidRequest
 from hamicommon.settings import PostgresSettings
 
-# A migration asks for a table's lock at most a second at a time, so that writers never queue long.
-LOCK_TRIES = 20
+# A migration asks for a table's lock half a second at a time, so that writers never queue long.
+LOCK_TRIES = 40
 LOCK_PAUSE_S = 1.0
 _LOCK_NOT_AVAILABLE = "55P03"
 _NO_RIGHT = "42501"
+_OVERLAP = "23P01"
 _THERE_ALREADY = ("42P07", "42701", "42710", "42723", "42P06")
 
 
@@ -136,6 +137,11 @@ def _spoken(error: DBAPIError) -> Exception:
         return Conflict(
             "the database has parts of a later schema than its revision says, as a restore of some "
             f"tables leaves it; restore a whole backup into an empty database: {_first_line(error)}"
+        )
+    if state == _OVERLAP:
+        return Conflict(
+            "two grants of a pod overlap in time, which the new schema refuses; look at the pod in "
+            f"v_allocation_history, and mend the wrong row's times: {_first_line(error)}"
         )
     return error
 

@@ -30,7 +30,7 @@ from sqlalchemy import (
     UniqueConstraint,
     text,
 )
-from sqlalchemy.dialects.postgresql import JSONB, UUID, ExcludeConstraint
+from sqlalchemy.dialects.postgresql import JSONB, TSTZRANGE, UUID, ExcludeConstraint
 
 NAMING = {
     "ix": "ix_%(table_name)s_%(column_0_N_name)s",
@@ -50,7 +50,8 @@ SLOTS_WITHIN_CEILING = "ck_devices_slots_within_ceiling"
 MEMORY_WITHIN_CEILING = "ck_devices_memory_within_ceiling"
 CORES_WITHIN_CEILING = "ck_devices_cores_within_ceiling"
 PLACEMENTS_DISJOINT = "ck_devices_placements_disjoint"
-ONE_GRANT_AT_A_TIME = "ex_allocations_one_grant_at_a_time"
+ONE_GRANT_AT_A_TIME = "ex_allocation_periods_one_grant_at_a_time"
+"""Also raised by the trigger of migration 0012 that looks at a grant that begins."""
 EVENTS_GAP_FREE = "ck_allocation_events_gap_free"
 """Raised by the trigger `gap_free` of migration 0008, which is no constraint of the catalogue."""
 
@@ -195,16 +196,26 @@ allocations = Table(
         postgresql_using="gist",
         postgresql_where=text("ended_at IS NOT NULL"),
     ),
+)
+"""One row per attempt to give a pod its slices; at most one live row per pod."""
+
+allocation_periods = Table(
+    "allocation_periods",
+    metadata,
+    Column("allocation_id", UUID(as_uuid=False), primary_key=True),
+    Column("pod_uid", Text, nullable=False),
+    Column("held", TSTZRANGE, nullable=False),
     ExcludeConstraint(
-        (text("hami_text_span(pod_uid, pod_uid, '[]')"), "&&"),
-        (text(HELD), "&&"),
+        (text("hami_point(pod_uid, 0)"), "&&"),
+        (text("hami_point(pod_uid, 1)"), "&&"),
+        ("held", "&&"),
         name=ONE_GRANT_AT_A_TIME,
         using="gist",
     ),
 )
-"""One row per attempt to give a pod its slices; at most one live row per pod.
+"""The period of each grant that ended; a pod's never overlap. Triggers of 0012 write it.
 
-The exclusion constraint says the same of all history: the periods of a pod's attempts are apart.
+It points at `allocations` by no foreign key, which would lock a row of them for each of its own.
 """
 
 allocation_devices = Table(
@@ -399,6 +410,7 @@ usage_samples = Table(
     Column("core_percent", Float),
     Column("core_limit_percent", Integer),
     PrimaryKeyConstraint("sampled_at", "node", "device_uuid", "pod_uid", "container"),
+    Index(None, "node", "sampled_at"),
     postgresql_partition_by="RANGE (sampled_at)",
 )
 """One card (pod_uid empty) or one container's slice at one moment; NULL is unknown."""

@@ -1,0 +1,49 @@
+"""What a node used in a span of time, read from its own samples alone.
+
+The primary key begins with the time, so an hour of one node was an hour of all nodes. Built beside
+the writers, a partition at a time, as in 0009; a run that was cut off goes on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import sqlalchemy as sa
+from alembic import op
+
+revision = "0014"
+down_revision = "0013"
+branch_labels = None
+depends_on = None
+
+COLUMNS = "(node, sampled_at)"
+_PARTITIONS = """
+SELECT c.relname FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhrelid
+ WHERE i.inhparent = 'usage_samples'::regclass ORDER BY 1
+"""
+
+
+def upgrade() -> None:
+    """Builds it."""
+    for partition in _partitions():
+        with op.get_context().autocommit_block():
+            op.execute("SET lock_timeout = 0")
+            op.execute(f"DROP INDEX CONCURRENTLY IF EXISTS ix_{partition}_node")
+            op.execute(f"CREATE INDEX CONCURRENTLY ix_{partition}_node ON {partition} {COLUMNS}")
+            op.execute("SET lock_timeout = 500")
+    # From here on in a transaction, which has a lock that keeps partitions as they are. One that
+    # came meanwhile is nearly empty.
+    op.execute(f"CREATE INDEX ix_usage_samples_node_sampled_at ON ONLY usage_samples {COLUMNS}")
+    for partition in _partitions():
+        name = f"ix_{partition}_node"
+        op.execute(f"CREATE INDEX IF NOT EXISTS {name} ON {partition} {COLUMNS}")
+        op.execute(f"ALTER INDEX ix_usage_samples_node_sampled_at ATTACH PARTITION {name}")
+
+
+def downgrade() -> None:
+    """Drops it."""
+    op.execute("DROP INDEX ix_usage_samples_node_sampled_at")
+
+
+def _partitions() -> Sequence[str]:
+    return op.get_bind().execute(sa.text(_PARTITIONS)).scalars().all()
