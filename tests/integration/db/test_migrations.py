@@ -145,7 +145,7 @@ async def test_a_migration_lets_writers_pass_while_it_waits_for_a_long_transacti
     try:
         reading = long.transaction()
         await reading.start()
-        await long.fetch("SELECT FROM allocations")
+        await long.execute("LOCK TABLE allocations IN ROW EXCLUSIVE MODE")  # as who wrote to it
         upgrade = asyncio.create_task(asyncio.to_thread(schema.upgrade, settings, MIGRATIONS))
         await waits_for_lock(writer)
         await writer.execute("INSERT INTO nodes (name) VALUES ('n')")
