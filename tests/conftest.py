@@ -52,6 +52,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="tests/simulation: the history that this seed draws; may be repeated",
     )
     parser.addoption(
+        "--update-golden",
+        action="store_true",
+        help="tests/unit/hamicommon/admission: writes the answers to HAMi's examples anew",
+    )
+    parser.addoption(
         "--slow", action="store_true", help="also the cases that are marked slow (long runs)"
     )
 

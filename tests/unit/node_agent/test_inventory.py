@@ -17,8 +17,8 @@ from hami_node_agent.domain.health import XidPolicy
 from hami_node_agent.domain.records import AgentState
 from hami_node_agent.inventory import REGISTER_ANNOTATION, inventory_device, keep_annotation
 from hami_node_agent.node_state import NodeState
-from hami_scheduler.reports import inventory_of
 from hamicommon import events
+from hamicommon.bus.inventories import inventory_of
 from hamicommon.domain.devices import MigProfile
 from hamicommon.domain.ids import GpuUuid
 from hamicommon.errors import Unavailable

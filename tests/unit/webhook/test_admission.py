@@ -50,7 +50,7 @@ def test_a_refusal_carries_code_reason_and_message() -> None:
 
 
 def test_a_pod_without_a_name_is_called_by_what_its_name_starts_with() -> None:
-    assert read(review()).request.pod_name == "train-*"
+    assert read(review()).pod_name == "train-*"
 
 
 @pytest.mark.parametrize(

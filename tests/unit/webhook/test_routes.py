@@ -3,7 +3,6 @@
 import base64
 import json
 import logging
-from functools import partial
 from typing import Any
 
 import httpx
@@ -12,14 +11,14 @@ from hami_webhook.instruments import Instruments
 from hami_webhook.routes import create_app, probe_routes
 from hami_webhook.service import Admission, Decide, FailPolicy
 from hamicommon import deviceconfig
-from hamicommon.admission.mutation import AdmissionRules, Verdict, mutate
+from hamicommon.admission.mutation import AdmissionRules, Circumstances, Verdict, mutate
 from hamicommon.vendors.registry import Vendors
 from opentelemetry.sdk.trace import TracerProvider
 
 RULES = AdmissionRules(
     vendors=Vendors.from_config(deviceconfig.load(None)), scheduler_name="hami-scheduler"
 )
-MUTATE: Decide = partial(mutate, rules=RULES)
+MUTATE: Decide = lambda pod, about: mutate(pod, RULES, about)  # noqa: E731
 MAX_BODY = 100_000
 
 
@@ -61,13 +60,15 @@ def instruments() -> Instruments:
 
 
 def count(instruments: Instruments, verdict: str) -> float:
-    value = instruments.registry.get_sample_value(
-        "hami_webhook_reviews_total", {"verdict": verdict}
+    return sum(
+        sample.value
+        for metric in instruments.registry.collect()
+        for sample in metric.samples
+        if sample.name == "hami_webhook_reviews_total" and sample.labels["verdict"] == verdict
     )
-    return value or 0.0
 
 
-def broken(_pod: Any, *, traceparent: str) -> Verdict:
+def broken(_pod: Any, _about: Circumstances) -> Verdict:
     raise ZeroDivisionError("secret detail")
 
 
@@ -89,7 +90,8 @@ async def test_a_pod_without_a_card_is_left_as_it_is(instruments: Instruments) -
     async with client(instruments) as http:
         body = (await http.post("/webhook", json=review(pod(cpu="1")))).json()
 
-    assert body["response"] == {"uid": "r1", "allowed": True}
+    said = {"reason": "no-cards"}
+    assert body["response"] == {"uid": "r1", "allowed": True, "auditAnnotations": said}
     assert count(instruments, "untouched") == 1
 
 

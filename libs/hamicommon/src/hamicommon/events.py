@@ -18,9 +18,15 @@ GRANTS_STREAM = "HAMI_GRANTS"
 REPORTS_STREAM = "HAMI_REPORTS"
 USAGE_STREAM = "HAMI_USAGE"
 EVENTS_STREAM = "HAMI_EVENTS"
+LEDGER_STREAM = "HAMI_LEDGER"
 
 HEARTBEAT_S = 10.0
 """An agent repeats its inventory at least this often."""
+
+LEDGER_CLUSTER_SUBJECT = "hami.ledger.v1.cluster"
+"""Where the scheduler says what its ledger knows of the cluster as a whole."""
+ADMISSION_REFUSED_SUBJECT = "hami.events.v1.admission.refused"
+"""Where the webhook says which pods it refused."""
 
 
 def token_of(node: str) -> str:
@@ -66,6 +72,11 @@ def reports_subject(node: str) -> str:
 def usage_subject(node: str) -> str:
     """Where a node's usage samples go."""
     return f"hami.usage.v1.{token_of(node)}"
+
+
+def ledger_quota_subject(namespace: str) -> str:
+    """Where a namespace's quotas are told, with what the ledger counts on them."""
+    return f"hami.ledger.v1.quota.{namespace}"
 
 
 def event_subject(entity: str, verb: str) -> str:
@@ -370,6 +381,47 @@ class DeviceCounters(BaseModel):
     device_version: int
     holdings: tuple[dict[str, Any], ...] = ()
     """See domain.devices.DeviceUsage; left out where there are none."""
+
+
+class QuotaNumbers(BaseModel):
+    """One resource with a limit; MiB of memory, or cores."""
+
+    model_config = ConfigDict(frozen=True)
+
+    resource: str
+    limit: int
+    used: int
+
+
+class NamespaceNumbers(Payload):
+    """What the ledger counts on a namespace's quotas; without items it has none (any more)."""
+
+    namespace: str
+    taken_at: AwareDatetime
+    quotas: tuple[QuotaNumbers, ...]
+
+
+class ClusterNumbers(Payload):
+    """What the ledger knows of the cluster; also the sign that the numbers above are fresh."""
+
+    taken_at: AwareDatetime
+    agent_nodes: int
+    """Nodes whose cards an agent of ours told: so many inventories there should be."""
+    foreign_vendors: tuple[str, ...]
+    """Vendors that have cards on other nodes, of which the inventory stream knows nothing."""
+
+
+class AdmissionRefused(Payload):
+    """Admission refused a pod: there is no object that an event could belong to."""
+
+    review_uid: str
+    namespace: str
+    pod_name: str
+    user: str
+    reason: str
+    """In a word; see `hamicommon.admission.mutation.Reason`."""
+    said: str
+    at: AwareDatetime
 
 
 class AllocationEvent(Payload):

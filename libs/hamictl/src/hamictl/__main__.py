@@ -8,6 +8,7 @@ from hamictl.commands import (
     adopt,
     answers,
     database,
+    lint,
     objects,
     simulate,
     system,
@@ -32,6 +33,7 @@ app.command()(answers.sql)
 app.command()(troubles.drift)
 app.command()(troubles.dead_letters)
 app.command()(simulate.simulate)
+app.command()(lint.lint)
 app.command()(vendors.vendors)
 app.command()(adopt.adopt)
 app.add_typer(database.app, name="db")

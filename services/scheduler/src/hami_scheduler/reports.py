@@ -13,9 +13,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from hamicommon.bus.client import Message
+from hamicommon.bus.inventories import inventory_of
 from hamicommon.bus.reading import read, read_any
 from hamicommon.domain.allocations import Allocation, AllocationState, ContainerGrant
-from hamicommon.domain.devices import GpuDevice, MigProfile, NodeInventory
 from hamicommon.domain.ids import AllocationId, GpuUuid, NodeName, PodUid
 from hamicommon.errors import CapacityConflict, Conflict, InvalidRequest, NotFound, Unavailable
 from hamicommon.events import (
@@ -98,25 +98,6 @@ class InventoryReports:
     def forget(self, node: str) -> None:
         """The node was deleted; its next inventory is written whatever it says."""
         self._last.pop(node, None)
-
-
-def inventory_of(report: Inventory) -> NodeInventory:
-    """The payload as a domain value."""
-    return NodeInventory(
-        node=NodeName(report.node),
-        observed_at=report.observed_at,
-        devices=tuple(_device(item) for item in report.devices),
-        pair_scores={
-            GpuUuid(a): {GpuUuid(b): score for b, score in row.items()}
-            for a, row in report.pair_scores.items()
-        },
-    )
-
-
-def _device(item: InventoryDevice) -> GpuDevice:
-    values = item.model_dump(exclude={"mig_profiles", "uuid"})
-    profiles = tuple(MigProfile(**profile.model_dump()) for profile in item.mig_profiles)
-    return GpuDevice(uuid=GpuUuid(item.uuid), mig_profiles=profiles, **values)
 
 
 class GrantReports:

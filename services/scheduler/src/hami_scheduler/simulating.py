@@ -15,9 +15,9 @@ from typing import Any
 from hamicommon.domain.ids import NodeName
 from hamicommon.domain.requests import Policy
 from hamicommon.errors import InvalidRequest
+from hamicommon.k8s.shapes import check_pod
 from hamicommon.simulation.cluster import Cluster, read_cluster
 from hamicommon.simulation.planning import Planned, planned
-from hamicommon.simulation.shapes import check_pod
 from hamicommon.simulation.verdict import NodeVerdict
 from hamicommon.vendors.registry import Vendors
 

@@ -1,24 +1,26 @@
 """AdmissionReview as it travels: what the API server asks, and the answer in the same version.
 
 In: the body of `POST /webhook`. Out: `AdmissionReview` values and answers as plain JSON. What a
-verdict says is decided in `hamicommon.admission.mutation`; `service.py` brings both together.
+verdict says is decided in `hamicommon.admission.mutation`; `service.py` brings both together. The
+few fields that matter are checked by hand: a review is read a thousand times a second.
 Source: admission.k8s.io/v1 (v1beta1 has the same fields).
 """
 
 from __future__ import annotations
 
 import base64
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import orjson
 from hamicommon.errors import InvalidRequest
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 Json = dict[str, Any]
 ApiVersion = Literal["admission.k8s.io/v1", "admission.k8s.io/v1beta1"]
 API_VERSIONS: tuple[ApiVersion, ...] = ("admission.k8s.io/v1", "admission.k8s.io/v1beta1")
 
-_REASONS = {400: "BadRequest", 403: "Forbidden", 500: "InternalError"}
+_REASONS = {400: "BadRequest", 403: "Forbidden", 422: "Invalid", 500: "InternalError"}
 
 
 class MalformedReview(InvalidRequest):
@@ -30,42 +32,25 @@ class MalformedReview(InvalidRequest):
         self.api_version = api_version
 
 
-class UserInfo(BaseModel):
-    """Who creates the pod."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdmissionReview:
+    """One question of the API server: the part of it that matters here."""
 
-    model_config = ConfigDict(frozen=True, extra="ignore")
-
-    username: str = ""
-
-
-class AdmissionRequest(BaseModel):
-    """The part of a request that matters here."""
-
-    model_config = ConfigDict(frozen=True, extra="ignore")
-
-    uid: str = Field(min_length=1)
+    api_version: ApiVersion
+    uid: str
     operation: str
-    namespace: str = ""
-    name: str = ""
-    dry_run: bool = Field(default=False, alias="dryRun")
-    user: UserInfo = Field(default_factory=UserInfo, alias="userInfo")
-    object: Json
+    namespace: str
+    name: str
+    username: str
+    """Who creates the pod."""
+    dry_run: bool
+    pod: Json
 
     @property
     def pod_name(self) -> str:
         """The pod's name, or what its name will start with."""
-        metadata = self.object.get("metadata") or {}
-        return self.name or metadata.get("name") or f"{metadata.get('generateName', '')}*"
-
-
-class AdmissionReview(BaseModel):
-    """One question of the API server."""
-
-    model_config = ConfigDict(frozen=True, extra="ignore")
-
-    api_version: ApiVersion = Field(alias="apiVersion")
-    kind: Literal["AdmissionReview"]
-    request: AdmissionRequest
+        metadata = self.pod.get("metadata") or {}
+        return str(self.name or metadata.get("name") or f"{metadata.get('generateName', '')}*")
 
 
 def read_review(body: bytes) -> AdmissionReview:
@@ -81,30 +66,69 @@ def read_review(body: bytes) -> AdmissionReview:
         raise MalformedReview("the body is no JSON object: an AdmissionReview is wanted")
     request = document.get("request")
     uid = request.get("uid") if isinstance(request, dict) else None
-    known: ApiVersion = (
-        "admission.k8s.io/v1beta1"
-        if document.get("apiVersion") == "admission.k8s.io/v1beta1"
-        else "admission.k8s.io/v1"
+    version = document.get("apiVersion")
+    known = API_VERSIONS[1] if version == API_VERSIONS[1] else API_VERSIONS[0]
+    problem = _no_review(document) or _no_request(request)
+    if problem or not isinstance(request, dict):
+        raise MalformedReview(
+            f"the AdmissionReview is malformed: {problem}",
+            uid=uid if isinstance(uid, str) else "",
+            api_version=known,
+        )
+    user = request.get("userInfo") or {}
+    review = AdmissionReview(
+        api_version=known,
+        uid=request["uid"],
+        operation=request["operation"],
+        namespace=request.get("namespace") or "",
+        name=request.get("name") or "",
+        username=str(user.get("username") or ""),
+        dry_run=bool(request.get("dryRun")),
+        pod=request["object"],
     )
-    uid = uid if isinstance(uid, str) else ""
-    try:
-        review = AdmissionReview.model_validate(document)
-    except ValidationError as exc:
-        first = exc.errors(include_url=False, include_input=False)[0]
-        field = ".".join(str(part) for part in first["loc"])
-        message = f"the AdmissionReview is malformed: {field}: {first['msg']}"
-        raise MalformedReview(message, uid=uid, api_version=known) from exc
-    problem = _no_pod(review.request.object)
+    problem = _no_pod(review.pod)
     if problem:
-        raise MalformedReview(problem, uid=uid, api_version=known)
+        raise MalformedReview(problem, uid=review.uid, api_version=known)
     return review
+
+
+def _no_review(document: Json) -> str:
+    """Why the document is no AdmissionReview; empty when it is one."""
+    if document.get("apiVersion") not in API_VERSIONS:
+        found = document.get("apiVersion")
+        return f"apiVersion is {found!r:.60}: one of {', '.join(API_VERSIONS)} is wanted"
+    if document.get("kind") != "AdmissionReview":
+        return f"kind is {document.get('kind')!r:.60}: AdmissionReview is wanted"
+    return ""
+
+
+def _no_request(request: object) -> str:
+    """Why the request can't be answered; empty when it can."""
+    if not isinstance(request, dict):
+        return f"request is {_kind(request)}: an object is wanted"
+    for field, wanted in (
+        ("uid", True),
+        ("operation", True),
+        ("namespace", False),
+        ("name", False),
+    ):
+        value = request.get(field)
+        if value is None and not wanted:
+            continue
+        if not isinstance(value, str) or (wanted and not value):
+            return f"request.{field} is {value!r:.60}: a text is wanted"
+    for field, wanted in (("object", True), ("userInfo", False)):
+        value = request.get(field)
+        if not isinstance(value, dict) and (wanted or value is not None):
+            return f"request.{field} is {_kind(value)}: an object is wanted"
+    return ""
 
 
 def _no_pod(obj: Json) -> str:
     """Why the object is no pod that can be judged; empty when it is one."""
     kind = obj.get("kind", "Pod")
     if kind != "Pod":
-        return f"request.object is a {kind}: this webhook is for pods"
+        return f"request.object is a {kind!s:.60}: this webhook is for pods"
     metadata = obj.get("metadata", {})
     for name, part in (
         ("metadata", metadata),
@@ -112,7 +136,7 @@ def _no_pod(obj: Json) -> str:
         ("metadata.annotations", _annotations(metadata)),
     ):
         if not isinstance(part, dict):
-            return f"request.object.{name} is {type(part).__name__}: an object is wanted"
+            return f"request.object.{name} is {_kind(part)}: an object is wanted"
     return ""
 
 
@@ -121,23 +145,26 @@ def _annotations(metadata: object) -> object:
     return {} if found is None else found
 
 
+def _kind(value: object) -> str:
+    return "absent" if value is None else type(value).__name__
+
+
 def allowed(
     review: AdmissionReview,
     *,
-    patch: list[Json],
+    patch: Sequence[Json] = (),
     message: str = "",
-    warnings: tuple[str, ...] = (),
+    warnings: Sequence[str] = (),
+    audit: Mapping[str, str] | None = None,
 ) -> Json:
     """The pod may be created, changed by `patch` (RFC 6902; empty: as it is)."""
-    response: Json = {"uid": review.request.uid, "allowed": True}
+    response: Json = {"uid": review.uid, "allowed": True}
     if message:
         response["status"] = {"code": 200, "message": message}
     if patch:
         response["patchType"] = "JSONPatch"
         response["patch"] = base64.b64encode(orjson.dumps(patch)).decode()
-    if warnings:
-        response["warnings"] = list(warnings)
-    return _answer(review.api_version, response)
+    return _answer(review.api_version, response, warnings, audit)
 
 
 def refused(
@@ -146,17 +173,25 @@ def refused(
     *,
     code: int,
     message: str,
-    warnings: tuple[str, ...] = (),
+    warnings: Sequence[str] = (),
+    audit: Mapping[str, str] | None = None,
 ) -> Json:
     """The pod may not be created; `message` is what the user reads."""
     status: Json = {"code": code, "message": message}
     if code in _REASONS:
         status["reason"] = _REASONS[code]
     response: Json = {"uid": uid, "allowed": False, "status": status}
+    return _answer(api_version, response, warnings, audit)
+
+
+def _answer(
+    api_version: ApiVersion,
+    response: Json,
+    warnings: Sequence[str],
+    audit: Mapping[str, str] | None,
+) -> Json:
     if warnings:
         response["warnings"] = list(warnings)
-    return _answer(api_version, response)
-
-
-def _answer(api_version: ApiVersion, response: Json) -> Json:
+    if audit:
+        response["auditAnnotations"] = dict(audit)
     return {"apiVersion": api_version, "kind": "AdmissionReview", "response": response}

@@ -4,27 +4,35 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import secrets
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from functools import partial
 
 from hamicommon import deviceconfig
+from hamicommon.admission.knowledge import Knowledge
 from hamicommon.admission.mutation import AdmissionRules, mutate
+from hamicommon.bus.client import open_bus
 from hamicommon.cancellation import end
 from hamicommon.serving import serving
+from hamicommon.settings import NatsSettings
 from hamicommon.vendors.registry import Vendors
 
+from hami_webhook.announcing import RefusalTeller
 from hami_webhook.certificates import ServingCertificate
+from hami_webhook.following import ClusterFollower
 from hami_webhook.instruments import Instruments
 from hami_webhook.routes import create_app, create_probe_app, probe_routes
-from hami_webhook.service import Admission, Decide
+from hami_webhook.service import Admission
 from hami_webhook.settings import Settings
 
 logger = logging.getLogger(__name__)
 
+NAME = "hami-webhook"
 _MIB = 1024 * 1024
+_UNTOLD = "this webhook follows no bus (HAMI_NATS_URL is not set)"
+_NOT_FOLLOWED = Knowledge(cards_unknown=_UNTOLD, quotas_unknown=_UNTOLD)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -44,12 +52,22 @@ async def open_app(settings: Settings) -> AsyncIterator[App]:
     """
     instruments = Instruments()
     certificate = ServingCertificate(settings.tls_cert_file, settings.tls_key_file, instruments)
-    admission = Admission(_decide(settings), instruments, settings.fail_policy)
+    rules = _rules(settings)
+    follower = ClusterFollower(rules.vendors, _now)
+    teller = RefusalTeller(instruments)
+    bus_wanted = bool(settings.nats.url)
+    admission = Admission(
+        lambda pod, about: mutate(pod, rules, about),
+        instruments,
+        settings.fail_policy,
+        knowledge=follower.knowledge if bus_wanted else lambda: _NOT_FOLLOWED,
+        announce=teller.take if bus_wanted else lambda refusal: None,
+    )
     app = App(port=0, probe_port=None)
 
     def hindrances() -> list[str]:
         reasons = ["stopping"] if app.draining else []
-        if certificate.expired(datetime.now(UTC)):
+        if certificate.expired(_now()):
             reasons.append(f"the certificate expired at {certificate.not_after.isoformat()}")
         return reasons
 
@@ -63,19 +81,43 @@ async def open_app(settings: Settings) -> AsyncIterator[App]:
             app.probe_port = await stack.enter_async_context(
                 serving(create_probe_app(probes), settings.probe_bind)
             )
-        watch = group.create_task(certificate.watch(), name="watch-certificate")
-        stack.push_async_callback(end, [watch])
+        loops = [group.create_task(certificate.watch(), name="watch-certificate")]
+        if bus_wanted:
+            talking = _talk(settings.nats, follower, teller)
+            loops.append(group.create_task(talking, name="bus"))
+        stack.push_async_callback(end, loops)
         logger.info("serving", extra={"port": app.port, "probe_port": app.probe_port})
         yield app
         app.draining = True
         await asyncio.sleep(settings.drain_s)
 
 
-def _decide(settings: Settings) -> Decide:
+async def _talk(settings: NatsSettings, follower: ClusterFollower, teller: RefusalTeller) -> None:
+    """All that goes over the bus, until cancelled. Reviews wait for none of it."""
+    name = f"{NAME}-{secrets.token_hex(4)}"
+    async with open_bus(settings, NAME) as bus:
+        loops = [
+            asyncio.create_task(follower.follow_inventories(bus, name), name="inventories"),
+            asyncio.create_task(follower.follow_numbers(bus, name), name="ledger-numbers"),
+            asyncio.create_task(teller.run(bus), name="tell-refusals"),
+        ]
+        try:
+            ended, _ = await asyncio.wait(loops, return_when=asyncio.FIRST_EXCEPTION)
+            for loop in ended:
+                loop.result()
+        finally:
+            await end(loops)
+
+
+def _now() -> datetime:
+    return datetime.now(UTC)
+
+
+def _rules(settings: Settings) -> AdmissionRules:
     config = deviceconfig.load(settings.device_config_file)
     for note in config.notes:
         logger.warning("device configuration", extra={"note": note})
-    rules = AdmissionRules(
+    return AdmissionRules(
         vendors=Vendors.from_config(
             config,
             enable_ascend=settings.enable_ascend,
@@ -83,5 +125,5 @@ def _decide(settings: Settings) -> Decide:
         ),
         scheduler_name=settings.scheduler_name,
         force_overwrite_default_scheduler=settings.force_overwrite_default_scheduler,
+        never_fits=settings.never_fits,
     )
-    return partial(mutate, rules=rules)

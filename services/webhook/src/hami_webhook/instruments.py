@@ -15,14 +15,20 @@ class Instruments:
         self.registry = CollectorRegistry()
         self.reviews = Counter(
             "hami_webhook_reviews",
-            "Reviews answered, by verdict: mutated, untouched, denied, failed, malformed",
-            ["verdict"],
+            "Reviews answered, by verdict (mutated, untouched, denied, failed, malformed), reason",
+            ["verdict", "reason"],
             registry=self.registry,
         )
+        self._children: dict[tuple[str, str], Counter] = {}
         self.review_seconds = Histogram(
             "hami_webhook_review_seconds",
             "Time from the whole body to the answer",
             buckets=_BUCKETS_S,
+            registry=self.registry,
+        )
+        self.events_dropped = Counter(
+            "hami_webhook_events_dropped",
+            "Refusals that could not be told on the bus",
             registry=self.registry,
         )
         self.certificate_not_after = Gauge(
@@ -36,3 +42,10 @@ class Instruments:
             ["result"],
             registry=self.registry,
         )
+
+    def count(self, verdict: str, reason: str) -> None:
+        """One review more; both come from small fixed sets."""
+        child = self._children.get((verdict, reason))
+        if child is None:
+            child = self._children[verdict, reason] = self.reviews.labels(verdict, reason)
+        child.inc()

@@ -5,13 +5,23 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Literal
 
-from hamicommon.settings import TelemetrySettings
+from hamicommon.admission.mutation import NeverFits
+from hamicommon.settings import NatsSettings, TelemetrySettings
 from pydantic import Field
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 
+class OptionalNats(NatsSettings):
+    """The bus, which this service can do without."""
+
+    url: str = Field(default="", description="nats://host:port; empty: nothing is followed")
+
+
 class Settings(BaseSettings):
-    """What the webhook must know; it needs no database, no bus and no right in the cluster."""
+    """What the webhook must know; it needs no database and no right in the cluster.
+
+    The bus is of use (`HAMI_NATS_URL`), and not needed: a review is answered without it.
+    """
 
     model_config = SettingsConfigDict(env_prefix="HAMI_WEBHOOK_")
 
@@ -42,6 +52,13 @@ class Settings(BaseSettings):
     enable_iluvatar: bool = Field(
         default=False, description="serve the chips of the block iluvatars"
     )
+    never_fits: NeverFits = Field(
+        default="warn",
+        description=(
+            "pods that no node could take if nothing were granted: deny, warn, or off. An "
+            "autoscaler that makes GPU nodes for waiting pods needs warn or off"
+        ),
+    )
     fail_policy: Literal["closed", "open"] = Field(
         default="closed",
         description=(
@@ -58,5 +75,13 @@ class Settings(BaseSettings):
         ge=0,
         le=60,
         description="keep serving this long after SIGTERM, not ready, while the Service learns it",
+    )
+    nats: OptionalNats = Field(
+        default_factory=OptionalNats,
+        description=(
+            "where the cluster's cards and the ledger's quota numbers are learnt from; without a "
+            "url, or while the bus is away, pods are admitted without them, as the audit "
+            "annotations say"
+        ),
     )
     telemetry: TelemetrySettings = Field(default_factory=TelemetrySettings)

@@ -1,4 +1,5 @@
-"""What a node-agent may do on the bus: its own node's subjects, its own consumer, its own inbox.
+"""What a node-agent may do on the bus: its own node's subjects, its own consumer, its own inbox;
+and what the webhook may, which reads.
 
 Rendered into the server's configuration by `hamictl up` and by the manifests; a test proves that
 node A reads neither B's grants nor B's replies (architecture section 8).
@@ -55,4 +56,32 @@ def agent_permissions(node: str) -> Permissions:
             events.holdings_subject(node),
         ),
         answers=True,
+    )
+
+
+WEBHOOK_USER = "hami-webhook"
+
+
+def webhook_permissions() -> Permissions:
+    """Reads what is known of the cluster, says whom it refused; no grant and no report is its own.
+
+    Every replica has consumers of its own, which the server forgets when nobody pulls.
+    """
+    read = (events.INVENTORY_STREAM, events.LEDGER_STREAM)
+    return Permissions(
+        publish=(
+            *(
+                subject
+                for stream in read
+                for subject in (
+                    f"$JS.API.CONSUMER.CREATE.{stream}.>",
+                    f"$JS.API.CONSUMER.INFO.{stream}.*",
+                    f"$JS.API.CONSUMER.MSG.NEXT.{stream}.*",
+                    f"$JS.ACK.{stream}.>",
+                    f"{DEAD_LETTERS_SUBJECT}.{stream}",
+                )
+            ),
+            events.ADMISSION_REFUSED_SUBJECT,
+        ),
+        subscribe=(f"{inbox_prefix(WEBHOOK_USER)}.>",),
     )

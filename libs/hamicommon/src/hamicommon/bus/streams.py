@@ -60,6 +60,10 @@ STREAMS = (
     _stream(events.REPORTS_STREAM, "hami.reports.v1.*", max_age_s=_DAY_S, max_bytes=256 * _MIB),
     _stream(events.USAGE_STREAM, "hami.usage.v1.*", max_age_s=_HOUR_S, max_bytes=512 * _MIB),
     _stream(events.EVENTS_STREAM, "hami.events.v1.>", max_age_s=_DAY_S, max_bytes=512 * _MIB),
+    # The last word on each namespace, however long ago: what did not change is not told again.
+    _stream(
+        events.LEDGER_STREAM, "hami.ledger.v1.>", max_age_s=0.0, max_bytes=64 * _MIB, per_subject=1
+    ),
     _stream(
         DEAD_LETTERS_STREAM, f"{DEAD_LETTERS_SUBJECT}.*", max_age_s=7 * _DAY_S, max_bytes=64 * _MIB
     ),

@@ -69,8 +69,11 @@ def load(path: Path | None) -> DeviceConfig:
         return DeviceConfig()
     try:
         document = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as exc:
-        raise InvalidRequest(f"{path}: no readable YAML file: {exc}") from exc
+    except OSError as exc:
+        raise InvalidRequest(f"{path}: not readable: {exc.strerror}") from exc
+    except (UnicodeDecodeError, yaml.YAMLError) as exc:
+        said = " ".join(str(exc).split())
+        raise InvalidRequest(f"{path}: no readable YAML file: {said}") from exc
     try:
         return parse(document)
     except InvalidRequest as exc:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from enum import StrEnum
 from pathlib import Path
@@ -33,6 +33,8 @@ WATCH_IDLE_S = 120.0
 TLS_FAREWELL_S = 0.1
 # aiohttp's own 100 is short for the watches plus the binds in flight of a burst of 200 pods.
 MAX_CONNECTIONS = 400
+_WARNING = re.compile(r'\d{3} \S+ "(.*)"', re.DOTALL)
+_ESCAPED = re.compile(r"\\(.)")
 _EXPIRED = re.compile(r"too old resource version|Expired|Gone", re.IGNORECASE)
 
 
@@ -65,6 +67,8 @@ class KubeApi:
         self._api = api
         self._session = session
         self._timeout_s = timeout_s
+        self.on_warning: Callable[[str], None] | None = None
+        """Told what the server warns of in its answers, such as admission's warnings."""
 
     @property
     def server_url(self) -> str:
@@ -94,6 +98,9 @@ class KubeApi:
         except (aiohttp.ClientError, OSError, TimeoutError) as exc:
             what = str(exc) or f"no answer within {limit_s:g} s"
             raise Unavailable(f"Kubernetes API: {method} {path}: {what}") from exc
+        if self.on_warning is not None:
+            for header in response.headers.getall("Warning", ()):
+                self.on_warning(_warning(header))
         if response.status >= 300:
             raise _error(response.status, payload, f"{method} {path}")
         return cast(Json, orjson.loads(payload)) if payload else {}
@@ -191,6 +198,12 @@ async def _events(response: aiohttp.ClientResponse) -> AsyncIterator[Json]:
                 status = event["object"]
                 raise _error(int(status.get("code", 500)), orjson.dumps(status), "watch")
             yield event
+
+
+def _warning(header: str) -> str:
+    """The text of `299 - "text"` (RFC 7234, section 5.5)."""
+    quoted = _WARNING.fullmatch(header)
+    return _ESCAPED.sub(r"\1", quoted.group(1)) if quoted else header
 
 
 def _error(status: int, payload: bytes, what: str) -> HamiError:

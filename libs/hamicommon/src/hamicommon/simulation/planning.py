@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
 
+from hamicommon.admission.idle_cards import resource_names
 from hamicommon.admission.mutation import fill_in
 from hamicommon.admission.remarks import remarks
 from hamicommon.domain.allocations import ContainerGrant, footprints
@@ -22,11 +23,11 @@ from hamicommon.errors import InvalidRequest
 from hamicommon.explain.counterfactuals import Circumstances, counterfactuals
 from hamicommon.explain.sentence import placed_sentence, refusal_sentence, stock_of
 from hamicommon.k8s.resources import DEFAULT_POLICY
+from hamicommon.k8s.shapes import check_pod, metadata_of
 from hamicommon.placement.node_scores import NodeScores
 from hamicommon.placement.view import CardState, ClusterView
 from hamicommon.simulation.cases import as_json
 from hamicommon.simulation.cluster import Cluster
-from hamicommon.simulation.shapes import check_pod, metadata_of
 from hamicommon.simulation.verdict import NodeVerdict, Verdict, judge
 from hamicommon.vendors.base import JsonObject
 from hamicommon.vendors.registry import Vendors
@@ -134,22 +135,10 @@ def summary_of(verdict: Verdict, cluster: Cluster) -> str:
 def _changes(verdict: Verdict, cluster: Cluster, vendors: Vendors) -> Iterator[str]:
     if verdict.request is None or verdict.unfiltered or verdict.chosen is not None:
         return
-    about = Circumstances(holdings=cluster.by_pod, names=_resource_names(vendors))
+    about = Circumstances(holdings=cluster.by_pod, names=resource_names(vendors))
     new_view = partial(ClusterView, vendors.rules)
     for change in counterfactuals(verdict.request, cluster.view, cluster.nodes, about, new_view):
         yield change.text
-
-
-def _resource_names(vendors: Vendors) -> dict[str, dict[str, str]]:
-    return {
-        vendor.word: {
-            "count": vendor.resources.count,
-            "memory": vendor.resources.memory or "memory",
-            "percent": vendor.resources.memory_percent or "memory percentage",
-            "core": vendor.resources.core or "cores",
-        }
-        for vendor in vendors
-    }
 
 
 def _take(cluster: Cluster, node: NodeName, containers: tuple[ContainerGrant, ...]) -> None:

@@ -12,11 +12,11 @@ from hamicommon.domain.ids import GpuUuid, NodeName
 from hamicommon.domain.requests import PodRequest, Policy
 from hamicommon.errors import InvalidRequest
 from hamicommon.k8s.resources import DEFAULT_POLICY, pod_request
+from hamicommon.k8s.shapes import check_pod
 from hamicommon.placement.place import feasible
 from hamicommon.placement.refusal import Refusal
 from hamicommon.placement.view import ClusterView
 from hamicommon.simulation.cluster import Cluster
-from hamicommon.simulation.shapes import check_pod
 from hamicommon.vendors.base import JsonObject, Placed
 from hamicommon.vendors.registry import Vendors
 

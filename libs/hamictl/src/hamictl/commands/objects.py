@@ -8,14 +8,15 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from hamicommon.errors import InvalidRequest, NotFound
-from hamicommon.k8s.client import Json, open_kube_api
+from hamicommon.errors import Conflict, InvalidRequest, NotFound
+from hamicommon.k8s.client import Forbidden, Json, KubeApi, open_kube_api
 from rich.table import Table
 
 from hamictl import cluster_state
-from hamictl.commands.running import console, run
+from hamictl.commands.running import console, fail, run
 from hamictl.manifests import Manifest, read_manifest
 from hamictl.pods import apply_pod
+from hamictl.reading import read_text
 from hamictl.scheduler_client import SchedulerClient
 from hamictl.settings import Settings
 from hamictl.target import Target, find_target
@@ -52,13 +53,35 @@ def apply(
 
 async def _apply(files: list[str], namespace: str) -> None:
     manifests = [_read(text, source, namespace) for source, text in _sources(files)]
+    refused = 0
     async with open_kube_api(find_target(Settings()).need_kubeconfig()) as api:
+        api.on_warning = _warn
         for manifest in manifests:
             for pod in manifest.pods:
-                verb = await apply_pod(api, pod)
-                console.print(f"pod/{pod['metadata'].get('name', '?')} {verb}")
+                refused += not await _applied(api, pod)
             for name in manifest.left_out:
                 console.print(f"{name} left out: hamictl applies pods and pod templates only")
+    if refused:
+        raise typer.Exit(1)
+
+
+async def _applied(api: KubeApi, pod: Json) -> bool:
+    """Applies one pod and says so; False when it was refused: the others go on, as in kubectl.
+
+    Raises: Unavailable, when there is nobody to ask about the others either.
+    """
+    name = pod["metadata"].get("name") or f"{pod['metadata'].get('generateName', '?')}*"
+    try:
+        verb = await apply_pod(api, pod)
+    except (InvalidRequest, Forbidden, Conflict, NotFound) as exc:
+        fail(f"pod/{name}: {exc}")
+        return False
+    console.print(f"pod/{name} {verb}")
+    return True
+
+
+def _warn(text: str) -> None:
+    print(f"Warning: {text}", file=sys.stderr)  # noqa: T201 (this is the user's terminal)
 
 
 def _read(text: str, source: str, namespace: str) -> Manifest:
@@ -69,13 +92,13 @@ def _sources(files: list[str]) -> list[tuple[str, str]]:
     found = []
     for file in files:
         if file == "-":
-            found.append(("standard input", sys.stdin.read()))
+            found.append(("standard input", read_text(file)))
             continue
         path = Path(file)
         if not path.exists():
             raise InvalidRequest(f"{file}: no such file or folder")
         paths = sorted(path.glob("*.y*ml")) if path.is_dir() else [path]
-        found += [(str(each), each.read_text()) for each in paths]
+        found += [(str(each), read_text(str(each))) for each in paths]
     return found
 
 

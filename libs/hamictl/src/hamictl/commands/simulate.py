@@ -22,15 +22,16 @@ from hamicommon.domain.requests import Policy
 from hamicommon.errors import InvalidRequest
 from hamicommon.k8s import annotations as keys
 from hamicommon.k8s.resources import pod_policy
+from hamicommon.k8s.shapes import check_node
 from hamicommon.simulation.cases import Simulator
 from hamicommon.simulation.cluster import Cluster, read_cluster
 from hamicommon.simulation.planning import plan
-from hamicommon.simulation.shapes import check_node
 from hamicommon.vendors.registry import Vendors
 
 from hamictl.commands.objects import Namespace, Output
 from hamictl.commands.running import console, spoken_errors
 from hamictl.manifests import read_manifest
+from hamictl.reading import read_text
 from hamictl.view import simulation
 
 Json = dict[str, Any]
@@ -85,13 +86,13 @@ def simulate(
         vendors = Vendors.from_config(
             config, enable_ascend=enable_ascend, enable_iluvatar=enable_iluvatar
         )
-        policy = _policy(node_policy, gpu_policy)
+        policy = policy_of(node_policy, gpu_policy)
         if jsonl:
             _batch(Simulator(vendors=vendors, defaults=policy))
             return
         if not cluster or not file:
             raise InvalidRequest("--cluster and -f are wanted, or --jsonl")
-        pods = [pod for each in file for pod in _pods(each, namespace)]
+        pods = [pod for each in file for pod in pods_of(each, namespace)]
         _answer(pods, _cluster(cluster, pods, vendors), vendors, policy, output)
 
 
@@ -104,8 +105,10 @@ def _batch(simulator: Simulator) -> None:
             out.flush()
 
 
-def _policy(node: str, gpu: str) -> Policy:
-    """Raises: InvalidRequest when a policy is unknown: on a command line it is mistyped."""
+def policy_of(node: str, gpu: str) -> Policy:
+    """The policies of the command line.
+
+    Raises: InvalidRequest when a policy is unknown: on a command line it is mistyped."""
     if node not in NODE_POLICIES:
         raise InvalidRequest(f"--node-policy is {node!r}: {' or '.join(NODE_POLICIES)} is wanted")
     policy = pod_policy({keys.NODE_POLICY: node, keys.GPU_POLICY: gpu})
@@ -118,7 +121,7 @@ def _policy(node: str, gpu: str) -> Policy:
 
 
 def _cluster(source: str, asking: list[Json], vendors: Vendors) -> Cluster:
-    items = _items(_text(source), source)
+    items = items_of(read_text(source), source)
     nodes = [item for item in items if item.get("kind") == "Node"]
     open_nodes = [node for node in nodes if not _cordoned(node)]
     cluster = read_cluster(
@@ -143,7 +146,7 @@ def _cordoned(node: Json) -> bool:
     return isinstance(spec, dict) and bool(spec.get("unschedulable"))
 
 
-def _items(text: str, source: str) -> list[Json]:
+def items_of(text: str, source: str) -> list[Json]:
     """The objects of a List, or of a plain JSON list.
 
     Raises: InvalidRequest when the text is neither.
@@ -164,22 +167,17 @@ def _items(text: str, source: str) -> list[Json]:
     return items
 
 
-def _pods(source: str, namespace: str) -> list[Json]:
-    manifest = read_manifest(_text(source), source=source, namespace=namespace)
+def pods_of(source: str, namespace: str) -> list[Json]:
+    """The pods that a manifest means; what means none is named.
+
+    Raises: InvalidRequest when the file is no manifest.
+    """
+    manifest = read_manifest(read_text(source), source=source, namespace=namespace)
     for name in manifest.left_out:
         console.print(f"{name} left out: it means no pod", style="yellow")
     if not manifest.pods and not manifest.left_out:
         raise InvalidRequest(f"{source} holds no object")
     return list(manifest.pods)
-
-
-def _text(source: str) -> str:
-    if source == "-":
-        return sys.stdin.read()
-    try:
-        return Path(source).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as exc:
-        raise InvalidRequest(f"{source}: not readable: {exc}") from exc
 
 
 def _answer(

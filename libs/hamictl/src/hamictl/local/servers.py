@@ -5,16 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from urllib.parse import quote, urlsplit, urlunsplit
 
-from hamicommon.bus.permissions import agent_user
+from hamicommon.bus.permissions import WEBHOOK_USER, agent_user
 
 from hamictl.local.credentials import Credentials
 from hamictl.local.layout import Layout
 from hamictl.servers import nats, postgres, valkey
-from hamictl.servers.nats_config import NatsUser, agent_nats_user
+from hamictl.servers.nats_config import NatsUser, agent_nats_user, webhook_nats_user
 from hamictl.servers.plan import ServerPlan
 from hamictl.supervisor.specs import ChildSpec, server_child
 
-SERVICE_USERS = ("hami-scheduler", "hami-webhook", "hami-metrics")
+SERVICE_USERS = ("hami-scheduler", "hami-metrics")
 ADMIN_USER = "admin"
 
 
@@ -37,6 +37,7 @@ def data_servers(
 ) -> DataServers:
     """Prepares their folders; blocking (the first time Postgres makes its data folder)."""
     users = [_all_powerful(name, credentials) for name in (ADMIN_USER, *SERVICE_USERS)]
+    users.append(webhook_nats_user(credentials.secret(f"nats-{WEBHOOK_USER}")))
     users += [
         agent_nats_user(node, credentials.secret(f"nats-{agent_user(node)}")) for node in nodes
     ]

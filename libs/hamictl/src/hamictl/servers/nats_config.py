@@ -7,7 +7,13 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from hamicommon.bus.permissions import agent_permissions, agent_user
+from hamicommon.bus.permissions import (
+    WEBHOOK_USER,
+    Permissions,
+    agent_permissions,
+    agent_user,
+    webhook_permissions,
+)
 
 from hamictl.servers.ports import LOOPBACK
 
@@ -37,9 +43,17 @@ class NatsUser:
 
 def agent_nats_user(node: str, password: str) -> NatsUser:
     """The user of a node's agent, with the rights of `hamicommon.bus.permissions`."""
-    allowed = agent_permissions(node)
+    return _limited(agent_user(node), password, agent_permissions(node))
+
+
+def webhook_nats_user(password: str) -> NatsUser:
+    """The user of the webhook."""
+    return _limited(WEBHOOK_USER, password, webhook_permissions())
+
+
+def _limited(name: str, password: str, allowed: Permissions) -> NatsUser:
     return NatsUser(
-        name=agent_user(node),
+        name=name,
         password=password,
         publish=allowed.publish,
         subscribe=allowed.subscribe,

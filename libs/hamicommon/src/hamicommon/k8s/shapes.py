@@ -1,7 +1,7 @@
 """Whether JSON has the shape of a Node or a Pod, as the API server would have checked it.
 
-Only the fields that the simulator reads. In cases and dumps that people write anything may stand
-anywhere; after these checks the rest can rely on types.
+Only the fields that admission and the simulator read. In reviews, cases and dumps that anybody may
+send anything may stand anywhere; after these checks the rest can rely on types.
 """
 
 from __future__ import annotations
@@ -14,6 +14,10 @@ from hamicommon.vendors.base import JsonObject
 _TEXTS = "an object of texts"
 _OBJECT = "an object"
 _LIST = "a list of objects"
+
+
+class NoContainers(InvalidRequest):
+    """A pod without a container."""
 
 
 def check_node(node: JsonObject, where: str = "a Node") -> None:
@@ -42,11 +46,14 @@ def check_pod(pod: JsonObject, where: str = "the pod") -> None:
     """Raises InvalidRequest naming the field, when the pod is misshapen or has no container."""
     _metadata(pod, where)
     spec = _object(pod, "spec", where)
+    for field in ("schedulerName", "nodeName", "runtimeClassName"):
+        _text(spec, field, f"{where}: spec")
     if not spec.get("containers"):
-        raise InvalidRequest(f"{where} has no containers: spec.containers wants at least one")
+        raise NoContainers(f"{where} has no containers: spec.containers wants at least one")
     for container, place in _containers(spec, where):
         for field in ("name", "restartPolicy"):
             _text(container, field, place)
+        _object(container, "securityContext", place)
         resources = _object(container, "resources", place)
         for part in ("limits", "requests"):
             _object(resources, part, f"{place}: resources")

@@ -1,0 +1,157 @@
+"""The cluster's cards as if nothing were granted on them: whether a pod can ever fit.
+
+In: the cards of every node (from the inventory stream, or from a dump); out: in one sentence why no
+node can take a pod, with what would fit. The placement engine is asked, so the answer holds for
+every vendor and rule alike. `mutation.py` refuses or warns; what can only fit when a pod ends is no
+business of admission.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from itertools import islice
+
+from hamicommon.domain.devices import DeviceUsage, GpuDevice
+from hamicommon.domain.ids import GpuUuid, NodeName
+from hamicommon.domain.requests import PodRequest
+from hamicommon.explain.counterfactuals import Circumstances, counterfactuals
+from hamicommon.explain.sentence import Stock as KindsOfCards
+from hamicommon.explain.sentence import refusal_sentence, stock_of
+from hamicommon.placement.place import decide
+from hamicommon.placement.vendor_rules import PairScores
+from hamicommon.placement.view import CardState, ClusterView
+from hamicommon.vendors.registry import Vendors
+
+MOST_ANSWERS = 1024
+"""Requests whose answers are remembered: the pods of a workload ask for the same."""
+MOST_CHANGES = 2
+"""Ways out that are said: the sentence is read in a terminal."""
+_WAITING = (", or wait until a pod ends", "; wait until a pod ends")
+"""What the scheduler's sentence says besides; here nothing is granted, so no end would help."""
+
+
+class IdleCards:
+    """Cards by node. One event loop owns it."""
+
+    def __init__(self, vendors: Vendors) -> None:
+        self._vendors = vendors
+        self._view = ClusterView(vendors.rules)
+        self._shapes: dict[NodeName, object] = {}
+        self._of_uuid: dict[GpuUuid, NodeName] = {}
+        self._answers: dict[object, str] = {}
+        self._kinds: KindsOfCards | None = None
+
+    @property
+    def nodes(self) -> int:
+        """How many nodes with cards are known."""
+        return len(self._shapes)
+
+    def set_node(
+        self,
+        node: NodeName,
+        devices: Sequence[GpuDevice],
+        pair_scores: PairScores | None = None,
+    ) -> None:
+        """Takes over a node's cards. One that is unhealthy now may be healthy when the pod comes
+        to the scheduler, so all count as healthy."""
+        shape = (
+            tuple(
+                replace(card, uuid=GpuUuid(""), healthy=True, health_reason="") for card in devices
+            ),
+            bool(pair_scores),
+        )
+        uuids = [card.uuid for card in devices]
+        if self._shapes.get(node) == shape and all(
+            self._of_uuid.get(uuid) == node for uuid in uuids
+        ):
+            return
+        self.remove_node(node)
+        self._shapes[node] = shape
+        self._of_uuid.update(dict.fromkeys(uuids, node))
+        sound = (replace(card, healthy=True, health_reason="") for card in devices)
+        states = [CardState(DeviceUsage(device=card), 0) for card in sound]
+        self._view.set_node(node, states, pair_scores=pair_scores)
+
+    def remove_node(self, node: NodeName) -> None:
+        """Forgets a node, if it is known."""
+        self._answers.clear()
+        self._kinds = None
+        if self._shapes.pop(node, None) is None:
+            return
+        self._of_uuid = {uuid: where for uuid, where in self._of_uuid.items() if where != node}
+        self._view.remove_node(node)
+
+    def vendors_without_cards(self, request: PodRequest) -> frozenset[str]:
+        """Vendors that the pod asks for and of which no card is known."""
+        return words_of(request) - self._stock().types.keys()
+
+    def hindrance(self, request: PodRequest) -> str:
+        """Why no node can take the pod though nothing were granted; empty when one can."""
+        key = (
+            tuple((c.role, c.requests) for c in request.containers),
+            tuple(sorted((word, repr(chosen)) for word, chosen in request.selections.items())),
+            request.policy,
+        )
+        known = self._answers.get(key)
+        if known is None:
+            if len(self._answers) >= MOST_ANSWERS:
+                self._answers.clear()
+            known = self._answers[key] = self._ask(request)
+        return known
+
+    def _ask(self, request: PodRequest) -> str:
+        some = self._some_nodes(request)
+        if decide(request, self._view, candidates=some).placement is not None:
+            return ""
+        every = tuple(self._shapes)
+        decision = decide(request, self._view, candidates=every)
+        if decision.refusal is None:
+            return ""
+        tables = decision.refusal.shortfalls.tables
+        said = refusal_sentence(request, tables, self._stock(), candidates=len(every))
+        for waiting in _WAITING:
+            said = said.replace(waiting, "")
+        about = Circumstances(names=resource_names(self._vendors))
+        new_view = partial(ClusterView, self._vendors.rules)
+        found = counterfactuals(request, self._view, some, about, new_view)
+        ways = " or ".join(change.text for change in islice(found, MOST_CHANGES))
+        return f"{said} ({ways})" if ways else said
+
+    def _some_nodes(self, request: PodRequest) -> tuple[NodeName, ...]:
+        """Nodes of which one fits if any does: one of every kind, and those with wanted cards."""
+        if any(chosen.avoid_uuids for chosen in request.selections.values()):
+            return tuple(self._shapes)
+        first_of = {shape: node for node, shape in reversed(self._shapes.items())}
+        wanted = (
+            self._of_uuid.get(GpuUuid(uuid))
+            for chosen in request.selections.values()
+            for uuid in chosen.use_uuids
+        )
+        return tuple(dict.fromkeys([*first_of.values(), *(node for node in wanted if node)]))
+
+    def _stock(self) -> KindsOfCards:
+        if self._kinds is None:
+            self._kinds = stock_of(
+                state.usage.device for node in self._shapes for state in self._view.cards(node)
+            )
+        return self._kinds
+
+
+def words_of(request: PodRequest) -> frozenset[str]:
+    """The vendors that the pod asks for."""
+    return frozenset(asked.vendor for c in request.containers for asked in c.requests)
+
+
+def resource_names(vendors: Vendors) -> Mapping[str, Mapping[str, str]]:
+    """How sentences call what a vendor's pods ask for, by the vendor's word."""
+    return {
+        vendor.word: {
+            "count": vendor.resources.count,
+            "memory": vendor.resources.memory or "memory",
+            "percent": vendor.resources.memory_percent or "memory percentage",
+            "core": vendor.resources.core or "cores",
+        }
+        for vendor in vendors
+    }

@@ -1,0 +1,70 @@
+"""What admission would say to a pod, without a cluster: `hamictl lint`.
+
+In: pods as people write them, or lines `{"name": ..., "pod": {...}}`; out: `{"name", "allowed",
+"message", "warnings", "patch"}`. The verdict is `mutation.mutate`'s own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+
+from hamicommon.admission.mutation import ANY, AdmissionRules, Circumstances, Verdict, mutate
+from hamicommon.errors import InvalidRequest
+from hamicommon.vendors.base import JsonObject
+
+_WANTED = 'a line is wanted like {"name": ..., "pod": {...}}'
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Linter:
+    """Judges pods by one installation's rules; holds nothing between them."""
+
+    rules: AdmissionRules
+    about: Circumstances = ANY
+
+    def verdict(self, pod: JsonObject) -> Verdict:
+        """What the webhook would answer."""
+        return mutate(pod, self.rules, self.about)
+
+    def answer(self, name: str, pod: JsonObject) -> JsonObject:
+        """The same as JSON."""
+        return as_json(name, self.verdict(pod))
+
+    def answer_line(self, line: str | bytes, number: int) -> JsonObject:
+        """The answer to one line; one that can't be read is refused with the line's number."""
+        name = ""
+        try:
+            case = _case(line)
+            name = str(case.get("name", ""))
+            pod = case.get("pod")
+            if not isinstance(pod, dict):
+                raise InvalidRequest(f"pod is {pod!r:.60}: {_WANTED}")
+        except InvalidRequest as exc:
+            message = f"line {number}: {exc}"
+            return as_json(name, Verdict(allowed=False, reason="no-pod", message=message))
+        return self.answer(name, pod)
+
+
+def as_json(name: str, verdict: Verdict) -> JsonObject:
+    """One verdict as programs read it."""
+    return {
+        "name": name,
+        "allowed": verdict.allowed,
+        "message": verdict.message,
+        "warnings": list(verdict.warnings),
+        "patch": verdict.patch,
+    }
+
+
+def _case(line: str | bytes) -> Mapping[str, Any]:
+    try:
+        case: object = orjson.loads(line)
+    except ValueError as exc:
+        raise InvalidRequest(f"no JSON: {exc}") from exc
+    if not isinstance(case, dict):
+        raise InvalidRequest(_WANTED)
+    return case

@@ -1,0 +1,88 @@
+"""What a pod takes of its namespace's quotas, before anybody knows on which cards (sheet 3).
+
+In: the request and the ledger's numbers; out: the quota that is too small, if one is. The amounts
+are the least that the ledger can come to count: per resource the larger of what all app containers
+and what any one init container takes, of every card it asks for. So nothing is refused here that
+the ledger would have granted. A percentage counts nothing here: what it comes to depends on the
+card, and the scheduler counts it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from hamicommon.domain.requests import ContainerRequest, PodRequest
+from hamicommon.explain.record import QuotaShort
+from hamicommon.vendors.registry import Vendors
+
+MOST_CORES = 100
+"""Of one card; more are taken as all of them (sheet 1.0.4, 8)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QuotaUse:
+    """One resource of one namespace, as the ledger counts it (MiB of memory, or cores)."""
+
+    limit: int
+    used: int
+
+
+NamespaceQuotas = Mapping[str, QuotaUse]
+"""By resource name, such as `nvidia.com/gpumem`; resources without a limit are left out."""
+
+
+def needs(request: PodRequest, vendors: Vendors) -> dict[str, int]:
+    """Resource name -> the least that the pod takes; resources of which it takes none are left out.
+
+    A native sidecar runs beside the app containers and counts with them.
+    """
+    apps: Counter[str] = Counter()
+    inits: Counter[str] = Counter()
+    for container in request.containers:
+        taken = _taken(container, vendors)
+        if container.role == "app":
+            apps.update(taken)
+        else:
+            inits |= taken
+    return dict(apps | inits)
+
+
+def _taken(container: ContainerRequest, vendors: Vendors) -> Counter[str]:
+    taken: Counter[str] = Counter()
+    for asked in container.requests:
+        names = vendors[asked.vendor].resources
+        if names.memory:
+            taken[names.memory] += asked.count * asked.memory_mib
+        if names.core:
+            taken[names.core] += asked.count * min(asked.core_percent, MOST_CORES)
+    return taken
+
+
+def over_quota(
+    request: PodRequest, namespace: str, quotas: NamespaceQuotas, vendors: Vendors
+) -> QuotaShort | None:
+    """The first quota, by resource name, that has no room for the pod; None when all have."""
+    if not quotas:
+        return None
+    for resource, wanted in sorted(needs(request, vendors).items()):
+        quota = quotas.get(resource)
+        if quota is not None and wanted and quota.used + wanted > quota.limit:
+            return QuotaShort(
+                namespace=namespace,
+                resource=resource,
+                limit=quota.limit,
+                used=quota.used,
+                wanted=wanted,
+                unit_mib=_unit_mib(resource, vendors),
+            )
+    return None
+
+
+def _unit_mib(resource: str, vendors: Vendors) -> int:
+    """0 when the resource is cores."""
+    for vendor in vendors:
+        if vendor.resources.memory == resource:
+            return max(vendor.resources.memory_factor, 1)
+    return 0

@@ -1,0 +1,26 @@
+"""Inventories of nodes, from the bus into the domain."""
+
+from __future__ import annotations
+
+from hamicommon.domain.devices import GpuDevice, MigProfile, NodeInventory
+from hamicommon.domain.ids import GpuUuid, NodeName
+from hamicommon.events import Inventory, InventoryDevice
+
+
+def inventory_of(report: Inventory) -> NodeInventory:
+    """The payload as a domain value."""
+    return NodeInventory(
+        node=NodeName(report.node),
+        observed_at=report.observed_at,
+        devices=tuple(_device(item) for item in report.devices),
+        pair_scores={
+            GpuUuid(a): {GpuUuid(b): score for b, score in row.items()}
+            for a, row in report.pair_scores.items()
+        },
+    )
+
+
+def _device(item: InventoryDevice) -> GpuDevice:
+    values = item.model_dump(exclude={"mig_profiles", "uuid"})
+    profiles = tuple(MigProfile(**profile.model_dump()) for profile in item.mig_profiles)
+    return GpuDevice(uuid=GpuUuid(item.uuid), mig_profiles=profiles, **values)

@@ -1,0 +1,173 @@
+"""`hamictl lint`: what admission would say to pods, before anybody creates them.
+
+By default the webhook's own code answers, here; with `--cluster DUMP` it also knows the cards of a
+cluster. With `--live` the running system is asked by a dry run, so that its quotas, its cards and
+its configuration count. `--jsonl` is the form for programs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from dataclasses import replace
+from typing import Annotated, Any
+
+import orjson
+import typer
+from hamicommon import deviceconfig
+from hamicommon.admission.idle_cards import IdleCards
+from hamicommon.admission.knowledge import Knowledge
+from hamicommon.admission.lint import Linter, as_json
+from hamicommon.admission.mutation import AdmissionRules, Circumstances, Verdict
+from hamicommon.errors import HamiError, InvalidRequest, Unavailable
+from hamicommon.k8s.client import Expired, KubeApi, open_kube_api
+from hamicommon.simulation.cluster import read_cluster
+from hamicommon.vendors.registry import Vendors
+
+from hamictl.commands import simulate
+from hamictl.commands.objects import Namespace, Output
+from hamictl.commands.running import console, spoken_errors
+from hamictl.reading import read_text
+from hamictl.settings import Settings
+from hamictl.target import find_target
+
+Json = dict[str, Any]
+SCHEDULER_NAME = "hami-scheduler"
+
+
+def lint(
+    file: simulate.Manifests = [],  # noqa: B006 (typer reads it, nobody writes it)
+    live: Annotated[
+        bool, typer.Option("--live", help="ask the running system (a dry run), not this command")
+    ] = False,
+    jsonl: Annotated[
+        bool,
+        typer.Option("--jsonl", help='lines {"name", "pod"} on stdin, one answer each on stdout'),
+    ] = False,
+    cluster: simulate.ClusterFile = "",
+    device_config: simulate.ConfigFile = None,
+    enable_ascend: simulate.Ascend = False,
+    enable_iluvatar: simulate.Iluvatar = False,
+    node_policy: simulate.NodePolicy = "binpack",
+    gpu_policy: simulate.GpuPolicy = "spread",
+    scheduler_name: Annotated[
+        str, typer.Option("--scheduler-name", help="as the webhook is configured")
+    ] = SCHEDULER_NAME,
+    namespace: Namespace = "default",
+    output: Annotated[Output, typer.Option("--output", "-o")] = Output.TABLE,
+) -> None:
+    """Say what admission would answer: refusals, warnings, what would be filled in.
+
+    Ends with status 1 when a pod would be refused.
+    """
+    with spoken_errors():
+        vendors = Vendors.from_config(
+            deviceconfig.load(device_config),
+            enable_ascend=enable_ascend,
+            enable_iluvatar=enable_iluvatar,
+        )
+        # Admission asks no policy of the installation; a mistyped one is said all the same.
+        simulate.policy_of(node_policy, gpu_policy)
+        rules = AdmissionRules(vendors=vendors, scheduler_name=scheduler_name)
+        about = Circumstances(knowledge=_knowledge(cluster, vendors) if cluster else Knowledge())
+        linter = Linter(rules=rules, about=about)
+        if jsonl:
+            _batch(linter, live)
+            return
+        if not file:
+            raise InvalidRequest("-f is wanted, or --jsonl")
+        pods = [pod for each in file for pod in simulate.pods_of(each, namespace)]
+        verdicts = asyncio.run(_live(linter, pods)) if live else [linter.verdict(p) for p in pods]
+    _show([_name(pod) for pod in pods], verdicts, output)
+    if not all(verdict.allowed for verdict in verdicts):
+        raise typer.Exit(1)
+
+
+def _knowledge(source: str, vendors: Vendors) -> Knowledge:
+    """The cards of a dump, as if nothing were granted on them."""
+    nodes = [
+        item for item in simulate.items_of(read_text(source), source) if item.get("kind") == "Node"
+    ]
+    found = read_cluster(nodes, (), vendors)
+    for problem in found.problems:
+        console.print(f"left out: {problem}", style="yellow", highlight=False)
+    cards = IdleCards(vendors)
+    for node in found.nodes:
+        devices = [state.usage.device for state in found.view.cards(node)]
+        cards.set_node(node, devices, found.pair_scores.get(node))
+    return Knowledge(cards=cards)
+
+
+def _batch(linter: Linter, live: bool) -> None:
+    out = sys.stdout.buffer
+    for number, line in enumerate(sys.stdin.buffer, start=1):
+        if not line.strip():
+            continue
+        answer = linter.answer_line(line, number)
+        if live and answer["allowed"]:
+            case = orjson.loads(line)
+            [verdict] = asyncio.run(_live(linter, [case["pod"]]))
+            answer = as_json(answer["name"], verdict)
+        out.write(orjson.dumps(answer) + b"\n")
+        # Whoever asks may wait for this answer before the next question.
+        out.flush()
+
+
+async def _live(linter: Linter, pods: list[Json]) -> list[Verdict]:
+    """The running system's answers; the patch is what this command would make of the pod."""
+    async with open_kube_api(find_target(Settings()).need_kubeconfig()) as api:
+        return [await _asked(api, pod, linter.verdict(pod)) for pod in pods]
+
+
+async def _asked(api: KubeApi, pod: Json, here: Verdict) -> Verdict:
+    metadata = pod.get("metadata") or {}
+    namespace = metadata.get("namespace") or "default"
+    warnings: list[str] = []
+    api.on_warning = warnings.append
+    try:
+        await api.create(f"/api/v1/namespaces/{namespace}/pods", pod, dryRun="All")
+    except (Unavailable, Expired):
+        raise
+    except HamiError as exc:
+        return Verdict(
+            allowed=False, reason=here.reason, message=str(exc), warnings=tuple(warnings)
+        )
+    return replace(
+        here, allowed=True, message=here.message if here.allowed else "", warnings=tuple(warnings)
+    )
+
+
+def _name(pod: Json) -> str:
+    metadata = pod.get("metadata") or {}
+    name = metadata.get("name") or f"{metadata.get('generateName', '')}*"
+    return f"{metadata.get('namespace', 'default')}/{name}"
+
+
+def _show(names: list[str], verdicts: list[Verdict], output: Output) -> None:
+    if output is Output.JSON:
+        items = [as_json(name, said) for name, said in zip(names, verdicts, strict=True)]
+        console.print_json(data={"items": items})
+        return
+    for name, verdict in zip(names, verdicts, strict=True):
+        for line in _in_words(name, verdict):
+            console.print(line, highlight=False, markup=False, soft_wrap=True)
+
+
+def _in_words(name: str, verdict: Verdict) -> list[str]:
+    if not verdict.allowed:
+        head = f"{name} would be refused: {verdict.message}"
+    elif verdict.reason == "no-cards":
+        head = f"{name} would be admitted: it asks for no card"
+    else:
+        head = f"{name} would be admitted"
+        if verdict.message:
+            head = f"{head}: {verdict.message}"
+    warned = [f"  warning: {each}" for each in verdict.warnings]
+    changed = [f"  {_step(each)}" for each in verdict.patch]
+    return [head, *warned, *changed]
+
+
+def _step(step: Json) -> str:
+    """One step of the patch: `add /spec/schedulerName "hami-scheduler"`."""
+    value = f" {orjson.dumps(step['value']).decode()}" if "value" in step else ""
+    return f"{step['op']} {step['path']}{value}"
