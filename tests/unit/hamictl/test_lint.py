@@ -113,7 +113,10 @@ def test_lines_recorded_from_hami_get_hamis_verdicts() -> None:
         ((), "-f is wanted, or --jsonl"),
         (("-f", "/none"), "/none: not readable: no such file"),
         (("-f", "/"), "/: not readable: it is a folder, and a file is wanted"),
-        (("-f", "-", "--device-config", "/none"), "/none: not readable: No such file or directory"),
+        (
+            ("-f", "-", "--device-config", "/none"),
+            "/none: no readable YAML file: No such file or directory",
+        ),
         (("-f", "-", "--node-policy", "x"), "binpack or spread is wanted"),
     ],
     ids=["nothing", "no file", "a folder", "no configuration", "no policy"],

@@ -28,6 +28,7 @@ from hami_scheduler.adapters.postgres_allocations import PostgresAllocationStore
 from hami_scheduler.adapters.postgres_decisions import PostgresDecisionLog
 from hami_scheduler.adapters.postgres_housekeeping import PostgresJournal, PostgresNodeLease
 from hami_scheduler.adapters.postgres_inventory import PostgresInventory
+from hami_scheduler.adapters.postgres_numbers import PostgresNumbers
 from hami_scheduler.adapters.postgres_queries import PostgresQueries
 from hami_scheduler.adapters.postgres_quotas import PostgresQuotas
 from hami_scheduler.adapters.redis import open_node_lock
@@ -118,6 +119,7 @@ async def _open_outside(settings: Settings, vendors: Vendors, stack: AsyncExitSt
         read_signed=lambda text: read_signed(text, key.public_key()),
         bus=bus,
         api=api,
+        numbers=PostgresNumbers(database),
         logins=_logins(settings, api),
     )
 

@@ -13,6 +13,7 @@ from hamicommon.k8s.client import KubeApi
 
 from hami_scheduler.hearing import AgentMarks
 from hami_scheduler.logins import Logins
+from hami_scheduler.numbers import NumbersReader
 from hami_scheduler.ports import (
     AllocationStore,
     CardReader,
@@ -90,5 +91,7 @@ class Outside:
     """Raises: InvalidRequest when it was not signed by `sign`."""
     bus: Bus
     api: KubeApi
+    numbers: NumbersReader | None = None
+    """Of the ledger, for the bus; None: they are not told."""
     logins: Logins | None = None
     """Answers the bus server about node-agents, where it is so configured."""

@@ -70,7 +70,7 @@ def load(path: Path | None) -> DeviceConfig:
     try:
         document = yaml.safe_load(path.read_text(encoding="utf-8"))
     except OSError as exc:
-        raise InvalidRequest(f"{path}: not readable: {exc.strerror}") from exc
+        raise InvalidRequest(f"{path}: no readable YAML file: {exc.strerror}") from exc
     except (UnicodeDecodeError, yaml.YAMLError) as exc:
         said = " ".join(str(exc).split())
         raise InvalidRequest(f"{path}: no readable YAML file: {said}") from exc

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import secrets
+
 from hamicommon.bus.client import Deliver, Subscription
 from hamicommon.bus.logins import ASK_SUBJECT
 from hamicommon.events import INVENTORY_STREAM, REPORTS_STREAM
@@ -10,6 +12,7 @@ from hami_scheduler.following import SUBJECT as EVENTS_SUBJECT
 from hami_scheduler.following import LedgerFollower
 from hami_scheduler.hearing import LOOK_EVERY_S
 from hami_scheduler.lateness import LateWatch
+from hami_scheduler.numbers import NumbersTeller
 from hami_scheduler.outside import Outside
 from hami_scheduler.quotas import quota_amounts
 from hami_scheduler.reconciling import Reaper, Reconciler
@@ -128,14 +131,17 @@ def bus_loops(
         stream=REPORTS_STREAM, subject="hami.reports.v1.*", consumer="scheduler-reports"
     )
     bus = outside.bus
-    loops = (
+    loops: list[tuple[str, Loop]] = [
         ("inventory", lambda: bus.consume(inventory_source, inventories.handle)),
         ("reports", lambda: bus.consume(reports_source, reports.handle)),
         ("ledger-events", lambda: bus.follow(EVENTS_SUBJECT, follower.handle)),
         ("snapshots", lambda: bus.serve(SNAPSHOT_SUBJECT, QUEUE, snapshots.respond)),
         ("unmanaged", lambda: bus.serve(UNMANAGED_SUBJECT, QUEUE, unmanaged.respond)),
-    )
-    if outside.logins is None:
-        return loops
-    respond = outside.logins.respond
-    return (*loops, ("logins", lambda: bus.serve(ASK_SUBJECT, QUEUE, respond)))
+    ]
+    if outside.numbers is not None:
+        teller = NumbersTeller(outside.numbers, bus, replica=secrets.token_hex(4))
+        loops.append(("ledger-numbers", teller.run))
+    if outside.logins is not None:
+        respond = outside.logins.respond
+        loops.append(("logins", lambda: bus.serve(ASK_SUBJECT, QUEUE, respond)))
+    return tuple(loops)

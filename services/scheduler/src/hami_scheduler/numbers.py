@@ -1,0 +1,103 @@
+"""The ledger's numbers on the bus, for those who may not read the ledger: the webhook.
+
+Every few seconds: what quotas have left by namespace (those that changed), and what the ledger
+knows of the cluster. Everything is said again now and then, because replicas speak in no order;
+readers take the newest by its time. A replica that can't read the ledger is silent, and readers
+take silence for "unknown".
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Protocol
+
+from hamicommon.errors import Conflict, Unavailable
+from hamicommon.events import (
+    LEDGER_CLUSTER_SUBJECT,
+    ClusterNumbers,
+    NamespaceNumbers,
+    QuotaNumbers,
+    ledger_quota_subject,
+)
+from pydantic import BaseModel
+
+logger = logging.getLogger(__name__)
+
+SAY_EVERY_S = 2.0
+SAY_ALL_EVERY_S = 60.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LedgerNumbers:
+    """What the ledger counted at one moment."""
+
+    taken_at: datetime
+    """By the ledger's clock, which all replicas share."""
+    quotas: Mapping[str, tuple[QuotaNumbers, ...]]
+    """By namespace; without items where there is no limit any more."""
+    agent_nodes: int
+    foreign_vendors: tuple[str, ...]
+
+
+class NumbersReader(Protocol):
+    """Where the numbers come from."""
+
+    async def numbers(self) -> LedgerNumbers:
+        """Reads them. Raises: Unavailable, Conflict."""
+        ...
+
+
+class Publisher(Protocol):
+    """Where they go."""
+
+    async def publish(self, subject: str, payload: BaseModel, *, message_id: str) -> None:
+        """Raises: Unavailable."""
+        ...
+
+
+class NumbersTeller:
+    """Says what changed, and everything now and then."""
+
+    def __init__(self, reader: NumbersReader, bus: Publisher, replica: str) -> None:
+        """`replica` tells this process's messages from those of others."""
+        self._reader = reader
+        self._bus = bus
+        self._replica = replica
+        self._said: dict[str, tuple[QuotaNumbers, ...]] = {}
+        self._said_all_s = float("-inf")
+
+    async def run(self, every_s: float = SAY_EVERY_S) -> None:
+        """Until cancelled."""
+        while True:
+            try:
+                await self.tell(await self._reader.numbers())
+            except (Unavailable, Conflict) as exc:
+                logger.warning("ledger's numbers not told", extra={"error": str(exc)})
+            await asyncio.sleep(every_s)
+
+    async def tell(self, found: LedgerNumbers) -> None:
+        """Publishes one reading. Raises: Unavailable; then the rest is said at the next reading."""
+        now_s = asyncio.get_running_loop().time()
+        if now_s - self._said_all_s >= SAY_ALL_EVERY_S:
+            self._said.clear()
+            self._said_all_s = now_s
+        for namespace, quotas in found.quotas.items():
+            if self._said.get(namespace) == quotas:
+                continue
+            numbers = NamespaceNumbers(namespace=namespace, taken_at=found.taken_at, quotas=quotas)
+            await self._publish(ledger_quota_subject(namespace), numbers, found.taken_at)
+            self._said[namespace] = quotas
+        cluster = ClusterNumbers(
+            taken_at=found.taken_at,
+            agent_nodes=found.agent_nodes,
+            foreign_vendors=found.foreign_vendors,
+        )
+        await self._publish(LEDGER_CLUSTER_SUBJECT, cluster, found.taken_at)
+
+    async def _publish(self, subject: str, payload: BaseModel, taken_at: datetime) -> None:
+        message_id = f"{self._replica}/{subject}/{taken_at.isoformat()}"
+        await self._bus.publish(subject, payload, message_id=message_id)
