@@ -1,12 +1,20 @@
 """What each way of taking device memory is worth under libvgpu: measured on the stand-in driver.
 
-Run as a program (`python -m tests.native.conformance`) it writes docs/libvgpu-conformance.md.
+Run as a program (`python -m tests.native.conformance`) it measures all of them and writes
+docs/libvgpu-conformance.md.
 """
 
-from dataclasses import dataclass
+import sys
+import tempfile
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
 
 from tests.native.allocators import KINDS
-from tests.native.machine import MIB, Client, Container, Machine
+from tests.native.driver_calls import hooks, nvml_altered, nvml_functions, requests
+from tests.native.machine import MIB, ROOT, Client, Container, Machine
+
+DOCUMENT = ROOT / "docs/libvgpu-conformance.md"
 
 LIMIT = 12 * MIB
 SIZE = 8 * MIB
@@ -22,6 +30,9 @@ class Verdict:
     limited: bool
     freed: bool
     shared: bool
+
+
+HELD = Verdict(counted=True, limited=True, freed=True, shared=True)
 
 
 def take(client: Client, kind: str, size: int) -> tuple[int, int]:
@@ -58,3 +69,94 @@ def measure(kind: str, container: Container, machine: Machine) -> Verdict:
     client.kill()
     freed = freed and take(other, "alloc", LIMIT)[0] == 0
     return Verdict(counted, limited, freed, shared)
+
+
+HEAD = """# What libvgpu does with every call of CUDA 13
+
+Written by `python -m tests.native.conformance` from a run on the stand-in driver.
+A test holds it against the lists in the code.
+How memory is charged is told in [libvgpu-memory.md](libvgpu-memory.md).
+
+## Memory, measured
+
+Each way is tried in a container of two processes with a slice of 12 MiB.
+Counted: the slice has less by exactly that much, as the card has.
+Limited: beyond the slice the call answers `CUDA_ERROR_OUT_OF_MEMORY`, and the card gave nothing.
+Freed: nothing stays charged when it ends, nor when its process is killed.
+Shared: the other process sees it and is refused beyond what is left.
+"""
+
+
+def table(verdicts: Mapping[str, Verdict]) -> Iterable[str]:
+    titles = [field.name for field in fields(Verdict)]
+    yield "| way | takes | ends | " + " | ".join(titles) + " |"
+    yield "|---|---|---|" + "---|" * len(titles)
+    for name, verdict in verdicts.items():
+        kind = KINDS[name]
+        marks = ["yes" if getattr(verdict, title) else "**no**" for title in titles]
+        words = [name, f"`{kind.takes}`", f"`{kind.ends}`", *marks]
+        yield "| " + " | ".join(words).replace(", ", "`, `") + " |"
+
+
+def wrapped(names: Iterable[str]) -> str:
+    return ", ".join(f"`{name}`" for name in names) + "."
+
+
+def render(verdicts: Mapping[str, Verdict]) -> str:
+    """The document, with the verdict of each kind of KINDS."""
+    known, altered = sorted(set(requests("driver-calls.txt"))), {hook.request for hook in hooks()}
+    ours = sorted({hook.symbol for hook in hooks()})
+    partly = {request.name for request in altered}
+    passing = sorted({request.name for request in known} - partly)
+    older = [f"{r.name} {r.version}" for r in known if r.name in partly and r not in altered]
+    nvml_ours, nvml_all = nvml_altered(), nvml_functions()
+    return "\n".join(
+        [
+            HEAD,
+            *table(verdicts),
+            f"""
+## Driver calls that are altered
+
+{len(ours)} functions, under every version and with the per-thread default stream alike; all that
+is not said above about them is the driver's own answer.
+
+{wrapped(ours)}
+
+## Driver calls that pass through
+
+{len(passing)} names. libvgpu does not stand between: a program holds the driver's own address
+(`tests/native/test_requests.py` asks for every one of them).
+
+{wrapped(passing)}
+
+Versions of altered names that pass through: the 32-bit functions of CUDA 3.1, which cannot name an
+address of a card of today.
+
+{wrapped(older)}
+
+## NVML
+
+Altered: {wrapped(sorted(nvml_ours))}
+
+The other {len(set(nvml_all) - set(nvml_ours))} functions of NVML 13 pass through:
+
+{wrapped(name for name in nvml_all if name not in nvml_ours)}
+""",
+        ]
+    )
+
+
+def main() -> int:
+    verdicts = {}
+    for kind in KINDS:
+        with tempfile.TemporaryDirectory() as folder:
+            machine = Machine.with_two_cards(Path(folder))
+            verdicts[kind] = measure(kind, Container(machine, machine.folder), machine)
+            for client in machine.clients:
+                client.end()
+    DOCUMENT.write_text(render(verdicts))
+    return 0 if all(verdict == HELD for verdict in verdicts.values()) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

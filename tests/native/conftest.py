@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.native.machine import CARDS, ROOT, Container, Machine
+from tests.native.machine import ROOT, Container, Machine
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -24,20 +24,10 @@ def native_build() -> None:
 
 @pytest.fixture
 def machine(tmp_path: Path) -> Iterator[Machine]:
-    made = Machine(
-        tmp_path,
-        {
-            "state": str(tmp_path / "state"),
-            "devices": [{"uuid": uuid, "memory_mib": 8192} for uuid in CARDS],
-        },
-    )
-    made.write()
+    made = Machine.with_two_cards(tmp_path)
     yield made
     for client in made.clients:
-        if client.process.poll() is None:
-            client.kill()
-        elif client.process.stdin and not client.process.stdin.closed:
-            client.close()
+        client.end()
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 ROOT = Path(__file__).resolve().parents[2]
 LIBVGPU = ROOT / "native/libvgpu/build/libvgpu.so"
@@ -75,6 +75,13 @@ class Client:
         self.process.send_signal(signal.SIGKILL)
         self.close()
 
+    def end(self) -> None:
+        """Ends the program if it still runs."""
+        if self.process.poll() is None:
+            self.kill()
+        elif self.process.stdin and not self.process.stdin.closed:
+            self.close()
+
     def close(self) -> int:
         """Ends the program in the ordinary way; its exit status."""
         assert self.process.stdin
@@ -92,6 +99,13 @@ class Machine:
     folder: Path
     settings: dict[str, Any]
     clients: list[Client] = field(default_factory=list)
+
+    @classmethod
+    def with_two_cards(cls, folder: Path) -> Self:
+        cards = [{"uuid": uuid, "memory_mib": 8192} for uuid in CARDS]
+        machine = cls(folder, {"state": str(folder / "state"), "devices": cards})
+        machine.write()
+        return machine
 
     def write(self) -> None:
         (self.folder / "machine.json").write_text(json.dumps(self.settings))

@@ -1,6 +1,5 @@
 """However a program finds a function, it gets ours where we alter it, else the driver's own."""
 
-import os
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -105,21 +104,6 @@ def test_requests_of_the_cuda_runtime_are_answered_by_version_and_flags(
 ) -> None:
     answer = run(compile_c(REPLAY, "-ldl"), container.env(), "\n".join(REQUESTS))
     assert answer.splitlines() == REQUESTS
-
-
-def test_the_recorded_lists_of_the_cuda_runtime_resolve(
-    container: Container, compile_c: Callable[..., Path]
-) -> None:
-    folder = os.environ.get("HAMI_CUDART_LISTS")
-    if folder is None:
-        pytest.skip("HAMI_CUDART_LISTS names no folder with recorded cuGetProcAddress lists")
-    program = compile_c(REPLAY, "-ldl")
-    for file in Path(folder).glob("cudart-*-getproc.txt"):
-        text = "".join(f"{line} -\n" for line in file.read_text().splitlines())
-        with_library = run(program, container.env(), text).splitlines()
-        without = run(program, container.machine.env(), text).splitlines()
-        # The same requests succeed, the interfaces agree, only the owner changes.
-        assert [line.replace("ours", "driver") for line in with_library] == without
 
 
 @pytest.mark.parametrize("proc_address", [False, True])

@@ -82,6 +82,14 @@ static void *by_proc_address(const struct vgpu_cuda *real, const struct vgpu_row
     return result == CUDA_SUCCESS ? function : NULL;
 }
 
+/* Whether it is the exported function of another row: an older driver answers a newer request with what it has. */
+static int belongs_to_another(const struct cuda_library *library, size_t row, const void *function)
+{
+    for (size_t i = 0; i < vgpu_cuda_row_count; i++)
+        if (i != row && library->known[2 * i].function == function) return 1;
+    return 0;
+}
+
 static struct cuda_library *build_cuda(void *handle)
 {
     struct cuda_library *library = calloc(1, sizeof *library + 2 * vgpu_cuda_row_count * sizeof *library->known);
@@ -91,8 +99,13 @@ static struct cuda_library *build_cuda(void *handle)
         library->known[2 * i].hook = vgpu_cuda_rows[i].hook;
     }
     for (size_t i = 0; i < vgpu_cuda_row_count; i++) {
-        library->known[2 * i + 1].function = by_proc_address(&library->real, &vgpu_cuda_rows[i]);
-        library->known[2 * i + 1].hook = vgpu_cuda_rows[i].hook;
+        const struct vgpu_row *row = &vgpu_cuda_rows[i];
+        void *answer = by_proc_address(&library->real, row);
+        if (answer == NULL || belongs_to_another(library, i, answer)) continue;
+        library->known[2 * i + 1].function = answer;
+        library->known[2 * i + 1].hook = row->hook;
+        /* A driver may hand a function out that it does not export. */
+        if (library->known[2 * i].function == NULL) memcpy((char *)&library->real + row->offset, &answer, sizeof answer);
     }
     return library;
 }

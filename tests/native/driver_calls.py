@@ -1,0 +1,59 @@
+"""The driver's and NVML's functions by name, and which of them libvgpu alters."""
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+import pynvml
+
+from tests.native.machine import ROOT
+
+DATA = Path(__file__).with_name("data")
+
+
+@dataclass(frozen=True, order=True)
+class Request:
+    """What cuGetProcAddress is asked for; flags 2: per-thread default stream."""
+
+    name: str
+    version: int
+    flags: int
+
+
+@dataclass(frozen=True)
+class Hook:
+    """A row of cuda.def: the exported symbol, the request that finds it, its parameters."""
+
+    symbol: str
+    request: Request
+    parameters: int
+
+
+def requests(file: str) -> dict[Request, tuple[str, ...]]:
+    """Requests of a file of tests/native/data, with what follows them on the line."""
+    found = {}
+    for line in (DATA / file).read_text().splitlines():
+        if not line.startswith("#"):
+            name, version, flags, *rest = line.split()
+            found[Request(name, int(version), int(flags))] = tuple(rest)
+    return found
+
+
+def hooks() -> list[Hook]:
+    text = re.sub(r"/\*.*?\*/", "", (ROOT / "native/libvgpu/src/cuda.def").read_text(), flags=re.S)
+    rows = re.findall(r'HOOK\((\w+), "(\w+)", (\d+), (\d+),\s*\((.*?)\)\)', text, re.S)
+    return [
+        Hook(symbol, Request(name, int(version), int(flags)), parameters.count(",") + 1)
+        for symbol, name, version, flags, parameters in rows
+    ]
+
+
+def nvml_altered() -> list[str]:
+    text = (ROOT / "native/libvgpu/src/nvml.def").read_text()
+    return re.findall(r"^HOOK\((\w+),", text, re.M)
+
+
+def nvml_functions() -> list[str]:
+    """Every function that NVIDIA's own Python binding of NVML 13 calls."""
+    text = Path(pynvml.__file__).read_text()
+    return sorted(set(re.findall(r'_nvmlGetFunctionPointer\("(nvml\w+)"\)', text)))
