@@ -18,8 +18,8 @@ test-e2e: setup ## the end-to-end cases on a real control plane (KUBEBUILDER_ASS
 	@$(BIN)/pytest tests/e2e --cluster=real $(ARGS)
 test-node: setup ## the way of a pod on a real kubelet and containerd (KUBEBUILDER_ASSETS, root)
 	@$(BIN)/pytest tests/e2e_node $(ARGS)
-test-faults: setup ## every fault of docs/reliability.md, races, outages under load, 100,000 simulated steps
-	@$(BIN)/pytest tests/faults tests/simulation --slow $(ARGS)
+test-faults: setup ## every fault of docs/reliability.md, races, outages under load, 100,000 simulated steps, 10,000 kills on a slice
+	@$(BIN)/pytest tests/faults tests/simulation tests/native/test_siege.py --slow $(ARGS)
 test-model: setup ## engine against reference model, 10,000 random cases (other ones: ARGS=--model-seed=N)
 	@$(BIN)/pytest tests/unit/hamicommon/placement/test_engine_against_model.py --model-cases=10000 $(ARGS)
 test-recorded: setup ## answers recorded from HAMi beside ours, as a table: ARGS="FILE.jsonl..."
