@@ -25,6 +25,24 @@ static const char *read_links(const struct json *entry, struct fg_card *card)
     return NULL;
 }
 
+static const char *read_migs(const struct json *entry, struct fg_card *card)
+{
+    const struct json *migs = json_member(entry, "mig");
+    card->mig_mode = migs != NULL;
+    for (const struct json *mig = migs != NULL ? migs->child : NULL; mig != NULL; mig = mig->next) {
+        if (card->mig_count == FG_MAX_MIG) return "more than 7 MIG instances";
+        struct fg_mig *to = &card->migs[card->mig_count++];
+        copy(to->uuid, sizeof to->uuid, json_text(mig, "uuid", ""));
+        to->gpu_slices = (int)json_number(mig, "gpu_slices", 1);
+        to->compute_slices = (int)json_number(mig, "compute_slices", to->gpu_slices);
+        to->gpu_instance = (unsigned int)json_number(mig, "gpu_instance", card->mig_count);
+        to->compute_instance = (unsigned int)json_number(mig, "compute_instance", 0);
+        to->memory_bytes = (uint64_t)json_number(mig, "memory_mib", 0) << 20;
+        if (strncmp(to->uuid, "MIG-", 4) != 0 || to->memory_bytes == 0) return "a MIG instance wants a uuid that begins with MIG-, and memory_mib";
+    }
+    return NULL;
+}
+
 /* NULL, or what is wrong with the entry. */
 static const char *read_card(const struct json *entry, int index, struct fg_card *card)
 {
@@ -44,7 +62,8 @@ static const char *read_card(const struct json *entry, int index, struct fg_card
         return "pci_bus_id wants the form 00000000:07:00.0";
     if (card->memory_bytes == 0 || card->sm_count < 1 || card->max_threads_per_sm < 1)
         return "memory_mib, sm_count and max_threads_per_sm want to be positive";
-    return read_links(entry, card);
+    const char *wrong = read_migs(entry, card);
+    return wrong != NULL ? wrong : read_links(entry, card);
 }
 
 static const char *read_machine(const struct json *root, struct fg_machine *machine)

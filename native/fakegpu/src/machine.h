@@ -5,9 +5,11 @@
  *    "granularity_bytes": 512, "wave_ns": 50000, "pid_offset": 0, "time_slice_us": 2000, "context_switch_us": 50, "queue_depth": 1024,
  *    "nvml_sample_ms": 167, "nvml_sample_delay_ms": 0, "nvml_missing_percent": 0, "nvml_process_utilization": true,
  *    "devices": [{"uuid": "GPU-...", "name": "...", "memory_mib": 81920, "sm_count": 108, "max_threads_per_sm": 2048,
- *                 "pci_bus_id": "00000000:07:00.0", "numa": 0, "major": 8, "minor": 0, "nvlinks": [1, 1, 2]}]}
+ *                 "pci_bus_id": "00000000:07:00.0", "numa": 0, "major": 8, "minor": 0, "nvlinks": [1, 1, 2],
+ *                 "mig": [{"uuid": "MIG-...", "gpu_slices": 1, "compute_slices": 1, "memory_mib": 9728, "gpu_instance": 7, "compute_instance": 0}]}]}
  * granularity_bytes: what an allocation is rounded up to; wave_ns: how long a card needs for as many threads as it can hold at once;
- * pid_offset: added to the pids that NVML reports (a pid namespace); nvlinks: the peer of each link, as index in this list. The clock's
+ * pid_offset: added to the pids that NVML reports (a pid namespace); nvlinks: the peer of each link, as index in this list;
+ * mig: the card is in MIG mode and has these instances (an empty list: none), which NVML alone shows. The clock's
  * keys are explained in docs/fakegpu-model.md, all keys in docs/fakegpu.md.
  * FAKEGPU_VISIBLE_DEVICES (uuids or indexes, "all", "none", "void"; absent = all) is what the container runtime let in.
  */
@@ -19,7 +21,14 @@
 
 #include "clock.h"
 
-enum { FG_MAX_DEVICES = 16, FG_MAX_LINKS = 18, FG_MAX_QUEUE_DEPTH = 4096 };
+enum { FG_MAX_DEVICES = 16, FG_MAX_LINKS = 18, FG_MAX_QUEUE_DEPTH = 4096, FG_MAX_MIG = 7 };
+
+struct fg_mig {
+    char uuid[96];
+    int gpu_slices, compute_slices;
+    unsigned int gpu_instance, compute_instance;
+    uint64_t memory_bytes;
+};
 
 struct fg_card {
     char uuid[96];
@@ -29,6 +38,9 @@ struct fg_card {
     uint64_t memory_bytes;
     int sm_count, max_threads_per_sm, numa, major, minor;
     int link_count, link_peer[FG_MAX_LINKS];
+    unsigned int mig_mode;
+    int mig_count;
+    struct fg_mig migs[FG_MAX_MIG];
 };
 
 struct fg_machine {

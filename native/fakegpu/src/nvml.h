@@ -15,6 +15,7 @@ struct nvmlDevice_st {
     uint32_t tag;
     unsigned int index; /* among the visible cards */
     int card;
+    int mig; /* 0: the card itself; else one more than the index of its MIG instance */
 };
 
 struct fg_nvml {
@@ -28,6 +29,11 @@ nvmlReturn_t fg_check(nvmlDevice_t device);
 
 /* The handle of a card; NULL if it is not visible. */
 nvmlDevice_t fg_handle_of_card(int card);
+
+/* Of a handle that fg_check let pass: is it an instance's, and that instance's name and memory. */
+bool fg_is_mig(nvmlDevice_t device);
+const char *fg_mig_uuid(nvmlDevice_t device);
+uint64_t fg_mig_bytes(nvmlDevice_t device);
 
 /* Copies a text into the caller's buffer, all of it or nothing. */
 nvmlReturn_t fg_put_text(char *to, unsigned int length, const char *text);

@@ -14,7 +14,7 @@ nvmlReturn_t nvmlDeviceGetIndex(nvmlDevice_t device, unsigned int *index)
 nvmlReturn_t nvmlDeviceGetUUID(nvmlDevice_t device, char *uuid, unsigned int length)
 {
     ANSWER(device, uuid);
-    return fg_put_text(uuid, length, fg_card(device)->uuid);
+    return fg_put_text(uuid, length, fg_is_mig(device) ? fg_mig_uuid(device) : fg_card(device)->uuid);
 }
 
 nvmlReturn_t nvmlDeviceGetName(nvmlDevice_t device, char *name, unsigned int length)
@@ -79,6 +79,7 @@ struct bytes {
 
 static struct bytes memory_of(nvmlDevice_t device)
 {
+    if (fg_is_mig(device)) return (struct bytes){.total = fg_mig_bytes(device), .used = 0}; /* nothing runs on instances here */
     fg_lock(fg_nvml.state);
     fg_sweep(fg_nvml.state);
     const struct fg_card_state *card = &fg_nvml.state->cards[device->card];
@@ -150,34 +151,5 @@ nvmlReturn_t nvmlDeviceGetComputeMode(nvmlDevice_t device, int *mode)
 {
     ANSWER(device, mode);
     *mode = 0;
-    return NVML_SUCCESS;
-}
-
-nvmlReturn_t nvmlDeviceGetMigMode(nvmlDevice_t device, unsigned int *current, unsigned int *pending)
-{
-    ANSWER(device, current);
-    if (pending == NULL) return NVML_ERROR_INVALID_ARGUMENT;
-    if (fg_card(device)->major < 8) return NVML_ERROR_NOT_SUPPORTED;
-    *current = *pending = 0;
-    return NVML_SUCCESS;
-}
-
-nvmlReturn_t nvmlDeviceGetMaxMigDeviceCount(nvmlDevice_t device, unsigned int *count)
-{
-    ANSWER(device, count);
-    *count = fg_card(device)->major < 8 ? 0 : 7;
-    return NVML_SUCCESS;
-}
-
-nvmlReturn_t nvmlDeviceGetMigDeviceHandleByIndex(nvmlDevice_t device, unsigned int index, nvmlDevice_t *mig)
-{
-    ANSWER(device, mig);
-    return index < 7 ? NVML_ERROR_NOT_FOUND : NVML_ERROR_INVALID_ARGUMENT;
-}
-
-nvmlReturn_t nvmlDeviceIsMigDeviceHandle(nvmlDevice_t device, unsigned int *is_mig)
-{
-    ANSWER(device, is_mig);
-    *is_mig = 0;
     return NVML_SUCCESS;
 }

@@ -121,7 +121,8 @@ nvmlReturn_t nvmlSystemGetProcessName(unsigned int pid, char *name, unsigned int
 nvmlReturn_t fg_check(nvmlDevice_t device)
 {
     if (fg_nvml.machine == NULL) return NVML_ERROR_UNINITIALIZED;
-    if (device == NULL || device < handles || device >= handles + FG_MAX_DEVICES || device->tag != DEVICE_TAG)
+    const bool is_card = device >= handles && device < handles + FG_MAX_DEVICES;
+    if (device == NULL || !(is_card || fg_is_mig(device)) || device->tag != DEVICE_TAG)
         return NVML_ERROR_INVALID_ARGUMENT;
     return fg_nvml.state->cards[device->card].lost ? NVML_ERROR_GPU_IS_LOST : NVML_SUCCESS;
 }

@@ -74,7 +74,10 @@ async def test_the_agent_waits_for_a_kubelet_that_is_not_there_yet(
     try:
         await until(lambda: agent.get("/healthz")[0] == 200)
         status, body = agent.get("/readyz")
-        assert (status, json.loads(body)["reason"]) == (503, "not registered with the kubelet")
+        assert (status, json.loads(body)["reason"]) == (
+            503,
+            "not registered with the kubelet: nvidia.com/gpu",
+        )
         kubelet = Kubelet(machine)
         (machine.sockets / "other.sock").touch()
         await kubelet.start()

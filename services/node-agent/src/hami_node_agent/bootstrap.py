@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from importlib.metadata import version
@@ -14,28 +14,25 @@ from uuid import uuid4
 from hamicommon.bus.client import Bus, open_bus
 from hamicommon.bus.permissions import agent_user
 from hamicommon.cancellation import end
-from hamicommon.errors import Unavailable
 from hamicommon.failpoints import around, faults_of
 from hamicommon.grants import load_public_key
 from hamicommon.k8s.client import KubeApi, open_kube_api
 from hamicommon.serving import serving
 
 from hami_node_agent.adapters.cgroups import PodCgroups
-from hami_node_agent.adapters.device_files import card_files, control_files, require_imex
 from hami_node_agent.adapters.host_files import HostFiles
 from hami_node_agent.adapters.kubelet import Books
 from hami_node_agent.adapters.kubernetes import NodeObject, NodePods
-from hami_node_agent.adapters.nvml import open_nvml
 from hami_node_agent.adapters.state_file import StateFile
 from hami_node_agent.adopted_answers import AdoptedAnswers
 from hami_node_agent.allocating import Allocating
-from hami_node_agent.card_filter import FilteredProbe, Hidden
 from hami_node_agent.cards import Cards
+from hami_node_agent.device_plugin import DevicePlugin
 from hami_node_agent.domain.cards import WHOLE, Offer
 from hami_node_agent.domain.container_spec import AnswerPolicy
-from hami_node_agent.domain.device_list import DeviceListPolicy
 from hami_node_agent.domain.health import xid_policy
 from hami_node_agent.draining import Draining
+from hami_node_agent.driver import Driver, open_driver
 from hami_node_agent.exposition import registry_of
 from hami_node_agent.finding import GrantFinder
 from hami_node_agent.grants_feed import GrantsFeed
@@ -45,7 +42,6 @@ from hami_node_agent.libraries import OldLibraries
 from hami_node_agent.monitoring import Monitoring, monitoring
 from hami_node_agent.node_state import NodeState
 from hami_node_agent.plugin import Plugin
-from hami_node_agent.ports import DeviceProbe
 from hami_node_agent.prestarting import PreStarting
 from hami_node_agent.readiness import ReadinessService
 from hami_node_agent.registration import Registration
@@ -58,8 +54,6 @@ from hami_node_agent.unmanaged import UnmanagedPods
 logger = logging.getLogger(__name__)
 
 DISTRIBUTION = "hami-node-agent"
-# With fail_on_init_error off; HAMi's plugin waits as long after a failed start.
-DRIVER_RETRY_S = 30.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,7 +73,7 @@ class _Outside:
 
     api: KubeApi
     bus: Bus
-    probe: DeviceProbe
+    driver: Driver
     files: HostFiles
     library: Path
     pods: NodePods
@@ -107,19 +101,16 @@ async def open_agent(settings: Settings) -> AsyncIterator[Agent]:
             node=settings.node_name,
             snapshot_interval_s=settings.snapshot_interval_s,
         )
-        plugin = await _plugin(settings, outside, cards, feed, reports)
-        registration = Registration(
-            plugin,
-            socket_dir=settings.kubelet_socket_dir,
-            socket_name=settings.socket_name,
-            resource_name=settings.resource_name,
-            tells_kubelet=settings.register_with_kubelet,
-        )
+        slices = _plugin(settings, outside, cards, feed, reports)
+        # With the MIG strategy `single` the count resource is the instances'.
+        plugins = {settings.resource_name: slices, **outside.driver.mig_plugins}
+        registrations = _registrations(settings, plugins)
+        registration = registrations[settings.resource_name]
         draining = Draining(outside.state, outside.pods, drain_s=settings.drain_s)
         watched = _monitoring(settings, outside)
         app = make_routes(
             registry_of(*watched.collectors),
-            lambda: _not_ready(registration, draining),
+            lambda: _not_ready(registrations, draining),
         )
         port = await stack.enter_async_context(serving(app, settings.metrics_bind))
         node = NodeObject(outside.api, settings.node_name)
@@ -127,7 +118,7 @@ async def open_agent(settings: Settings) -> AsyncIterator[Agent]:
             "pods": outside.pods.run(),
             "cards": cards.run(),
             "grants": feed.run(),
-            "registration": registration.run(),
+            **{f"registration of {name}": each.run() for name, each in registrations.items()},
             "adopted": AdoptedAnswers(outside.state, books=outside.books).run(),
             "holdings": HoldingsService(
                 outside.bus,
@@ -138,7 +129,7 @@ async def open_agent(settings: Settings) -> AsyncIterator[Agent]:
             ).run(),
             "readiness": ReadinessService(
                 outside.bus,
-                plugin,
+                plugins[settings.resource_name],
                 node=settings.node_name,
                 reachable=registration.reachable,
                 stopping=lambda: draining.begun,
@@ -150,6 +141,8 @@ async def open_agent(settings: Settings) -> AsyncIterator[Agent]:
             "libraries": OldLibraries(outside.files, outside.books).run(),
             **watched.loops,
         }
+        if outside.driver.mig is not None:
+            loops["MIG cards"] = outside.driver.mig.run()
         tasks = [group.create_task(loop, name=name) for name, loop in loops.items()]
         logger.info("agent runs", extra={"node": settings.node_name, "port": port})
         try:
@@ -160,10 +153,26 @@ async def open_agent(settings: Settings) -> AsyncIterator[Agent]:
             await end(tasks)
 
 
-def _not_ready(registration: Registration, draining: Draining) -> str:
+def _registrations(
+    settings: Settings, plugins: Mapping[str, DevicePlugin]
+) -> dict[str, Registration]:
+    return {
+        resource: Registration(
+            plugin,
+            socket_dir=settings.kubelet_socket_dir,
+            socket_name=f"nvidia-{resource.partition('/')[2]}.sock",
+            resource_name=resource,
+            tells_kubelet=settings.register_with_kubelet,
+        )
+        for resource, plugin in plugins.items()
+    }
+
+
+def _not_ready(registrations: Mapping[str, Registration], draining: Draining) -> str:
     if draining.begun:
         return "stopping"
-    return "" if registration.registered else "not registered with the kubelet"
+    waiting = [name for name, each in registrations.items() if not each.registered]
+    return f"not registered with the kubelet: {', '.join(waiting)}" if waiting else ""
 
 
 async def _open_outside(settings: Settings, stack: AsyncExitStack) -> _Outside:
@@ -184,7 +193,7 @@ async def _open_outside(settings: Settings, stack: AsyncExitStack) -> _Outside:
     key = None if key_file is None else await asyncio.to_thread(load_public_key, key_file)
     store = StateFile(settings.state_dir / "state.json")
     saved = await asyncio.to_thread(store.load)
-    probe = await _driver(settings, stack)
+    driver = await open_driver(settings, stack)
     api = await stack.enter_async_context(open_kube_api(settings.kubernetes.kubeconfig))
     bus = around(
         await stack.enter_async_context(open_bus(settings.nats, agent_user(settings.node_name))),
@@ -204,7 +213,7 @@ async def _open_outside(settings: Settings, stack: AsyncExitStack) -> _Outside:
     return _Outside(
         api=api,
         bus=bus,
-        probe=probe,
+        driver=driver,
         files=around(files, "node_files", faults, blocking=True),
         library=library,
         pods=around(pods, "node_pods", faults),
@@ -214,30 +223,9 @@ async def _open_outside(settings: Settings, stack: AsyncExitStack) -> _Outside:
     )
 
 
-async def _driver(settings: Settings, stack: AsyncExitStack) -> DeviceProbe:
-    while True:
-        nvml = open_nvml(
-            timeout_s=settings.nvml_timeout_s,
-            sysfs_root=settings.sysfs_root,
-            fallback_memory_mib=settings.preconfigured_device_memory_mib,
-        )
-        try:
-            probe = await stack.enter_async_context(nvml)
-        except Unavailable as exc:
-            if settings.fail_on_init_error:
-                raise
-            logger.warning("waiting for a driver", extra={"error": str(exc)})
-            await asyncio.sleep(DRIVER_RETRY_S)
-        else:
-            hidden = Hidden(
-                uuids=frozenset(settings.hidden_uuids), indexes=frozenset(settings.hidden_indexes)
-            )
-            return FilteredProbe(probe, hidden)
-
-
 def _cards(settings: Settings, outside: _Outside) -> Cards:
     return Cards(
-        outside.probe,
+        outside.driver.probe,
         outside.state,
         offer=Offer(
             split_count=settings.device_split_count,
@@ -251,7 +239,7 @@ def _cards(settings: Settings, outside: _Outside) -> Cards:
     )
 
 
-async def _plugin(
+def _plugin(
     settings: Settings, outside: _Outside, cards: Cards, feed: GrantsFeed, reports: Reports
 ) -> Plugin:
     finder = GrantFinder(
@@ -269,7 +257,7 @@ async def _plugin(
         pods=outside.pods,
         files=outside.files,
         reports=reports,
-        answers=await _answers(settings, outside),
+        answers=_answers(settings, outside),
         adopts_unmanaged=adopts,
     )
     prestarting = PreStarting(
@@ -295,7 +283,7 @@ async def _plugin(
     )
 
 
-async def _answers(settings: Settings, outside: _Outside) -> AnswerPolicy:
+def _answers(settings: Settings, outside: _Outside) -> AnswerPolicy:
     return AnswerPolicy(
         container_base=PurePosixPath(settings.container_hook_path / "vgpu"),
         host_base=PurePosixPath(outside.files.base),
@@ -306,26 +294,7 @@ async def _answers(settings: Settings, outside: _Outside) -> AnswerPolicy:
         log_level=settings.libcuda_log_level,
         disable_core_limit=settings.disable_core_limit,
         licensed=(outside.files.base / "license").exists(),
-        devices=await _device_list(settings, outside),
-    )
-
-
-async def _device_list(settings: Settings, outside: _Outside) -> DeviceListPolicy:
-    cards = await outside.probe.cards()
-    passed = settings.pass_device_specs
-    if settings.imex_required:
-        await asyncio.to_thread(require_imex, settings.imex_channel_ids, settings.dev_root)
-    return DeviceListPolicy(
-        strategies=frozenset(settings.device_list_strategy),
-        id_strategy=settings.device_id_strategy,
-        index_of={card.uuid: card.index for card in cards},
-        imex_channels=settings.imex_channel_ids,
-        gdrcopy=settings.gdrcopy_enabled,
-        gds=settings.gds_enabled,
-        mofed=settings.mofed_enabled,
-        cdi_annotation_prefix=settings.cdi_annotation_prefix,
-        device_files=control_files(settings.dev_root) if passed else None,
-        card_files=card_files(cards, settings.dev_root) if passed else None,
+        devices=outside.driver.devices,
     )
 
 
@@ -342,7 +311,7 @@ def _inventory(settings: Settings, outside: _Outside, cards: Cards) -> Inventory
 def _monitoring(settings: Settings, outside: _Outside) -> Monitoring:
     return monitoring(
         settings,
-        probe=outside.probe,
+        probe=outside.driver.probe,
         state=outside.state,
         pods=outside.pods,
         bus=outside.bus,

@@ -5,7 +5,7 @@ Neither the kubelet nor the scheduler sees a hidden card; what happens to it is 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from hamicommon.domain.ids import GpuUuid
@@ -30,9 +30,16 @@ class Hidden:
 class FilteredProbe:
     """A `DeviceProbe` without the hidden cards."""
 
-    def __init__(self, probe: DeviceProbe, hidden: Hidden) -> None:
+    def __init__(
+        self,
+        probe: DeviceProbe,
+        hidden: Hidden,
+        *,
+        on_hidden_xid: Callable[[GpuUuid, int], None] = lambda _card, _xid: None,
+    ) -> None:
         self._probe = probe
         self._hidden = hidden
+        self._on_hidden_xid = on_hidden_xid
         self._hidden_uuids: frozenset[GpuUuid] = frozenset()
 
     async def cards(self) -> tuple[CardFacts, ...]:
@@ -53,7 +60,10 @@ class FilteredProbe:
     async def next_xid(self) -> tuple[GpuUuid | None, int] | None:
         """See the port."""
         event = await self._probe.next_xid()
-        return None if event is not None and event[0] in self._hidden_uuids else event
+        if event is not None and event[0] is not None and event[0] in self._hidden_uuids:
+            self._on_hidden_xid(event[0], event[1])
+            return None
+        return event
 
     async def samples(self) -> tuple[DeviceSample, ...]:
         """See the port."""

@@ -16,6 +16,7 @@ from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from hami_node_agent import node_file
 from hami_node_agent.domain.device_list import DEFAULT_CDI_PREFIX, Strategy
+from hami_node_agent.domain.mig import MigStrategy
 
 
 class Settings(BaseSettings):
@@ -79,8 +80,10 @@ class Settings(BaseSettings):
         description="hami-core: slices, held by libvgpu; whole: a card has one container, and "
         "nothing is preloaded",
     )
-    mig_strategy: Literal["none"] = Field(
-        default="none", description="none: MIG instances are not offered as resources of their own"
+    mig_strategy: MigStrategy = Field(
+        default="none",
+        description="MIG instances that are there: none: not offered; single: they are what "
+        "resource_name counts; mixed: a resource for each profile, nvidia.com/mig-1g.10gb",
     )
     hidden_uuids: Annotated[tuple[str, ...], NoDecode] = Field(
         default=(), description="cards that are not offered, by uuid"
@@ -189,8 +192,3 @@ class Settings(BaseSettings):
         if self.kubelet_checkpoint is not None:
             return self.kubelet_checkpoint
         return self.kubelet_socket_dir / "kubelet_internal_checkpoint"
-
-    @property
-    def socket_name(self) -> str:
-        """Our endpoint's file name: `nvidia-gpu.sock` for `nvidia.com/gpu`."""
-        return f"nvidia-{self.resource_name.partition('/')[2]}.sock"

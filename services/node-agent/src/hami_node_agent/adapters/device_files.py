@@ -8,6 +8,7 @@ from pathlib import Path
 from hamicommon.errors import Unavailable
 
 from hami_node_agent.domain.cards import CardFacts
+from hami_node_agent.domain.mig import MigInstance
 
 CONTROL_FILES = ("nvidiactl", "nvidia-uvm", "nvidia-uvm-tools", "nvidia-modeset")
 
@@ -26,6 +27,33 @@ def card_files(cards: Iterable[CardFacts], dev_root: Path) -> dict[str, list[tup
         for card in cards
         if card.minor is not None
     }
+
+
+def mig_files(
+    instances: Iterable[MigInstance], dev_root: Path, proc_root: Path
+) -> dict[str, list[tuple[str, str]]]:
+    """Instance uuid -> (container path, host path) of its card's file and its capabilities' files.
+
+    The minor numbers of those are in the driver's capabilities under /proc.
+    """
+    found = {}
+    for each in instances:
+        names = [f"nvidia{each.minor}"]
+        gpu = proc_root / f"driver/nvidia/capabilities/gpu{each.minor}/mig/gi{each.gpu_instance}"
+        for access in (gpu / "access", gpu / f"ci{each.compute_instance}" / "access"):
+            minor = _capability_minor(access)
+            if minor is not None:
+                names.append(f"nvidia-caps/nvidia-cap{minor}")
+        found[each.uuid] = [(f"/dev/{name}", str(dev_root / name)) for name in names]
+    return found
+
+
+def _capability_minor(access: Path) -> int | None:
+    try:
+        words = access.read_text().split()
+        return int(words[words.index("DeviceFileMinor:") + 1])
+    except (OSError, ValueError, IndexError):
+        return None
 
 
 def require_imex(channels: Iterable[int], dev_root: Path) -> None:

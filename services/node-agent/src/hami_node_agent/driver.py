@@ -1,0 +1,135 @@
+"""Opens the driver: which cards are offered as slices, and which as the MIG instances they have.
+
+Part of the composition root, like `bootstrap.py`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from hamicommon.errors import Unavailable
+
+from hami_node_agent.adapters.device_files import (
+    card_files,
+    control_files,
+    mig_files,
+    require_imex,
+)
+from hami_node_agent.adapters.nvml import open_nvml
+from hami_node_agent.adapters.nvml_mig import read_layout
+from hami_node_agent.card_filter import FilteredProbe, Hidden
+from hami_node_agent.domain.device_list import DeviceListPolicy
+from hami_node_agent.domain.health import xid_policy
+from hami_node_agent.domain.mig import MigInstance, MigLayout, mig_resources
+from hami_node_agent.mig_plugin import MigCards, MigPlugin
+from hami_node_agent.ports import DeviceProbe
+from hami_node_agent.settings import Settings
+
+logger = logging.getLogger(__name__)
+
+# With fail_on_init_error off; HAMi's plugin waits as long after a failed start.
+DRIVER_RETRY_S = 30.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Driver:
+    """What the driver offers."""
+
+    probe: DeviceProbe
+    """Shows the cards that are offered as slices."""
+    devices: DeviceListPolicy
+    mig: MigCards | None = None
+    mig_plugins: Mapping[str, MigPlugin]
+    """By resource name."""
+
+
+async def open_driver(settings: Settings, stack: AsyncExitStack) -> Driver:
+    """Raises: Unavailable when there is no driver; InvalidRequest when MIG is not as wanted."""
+    hidden = Hidden(
+        uuids=frozenset(settings.hidden_uuids), indexes=frozenset(settings.hidden_indexes)
+    )
+    shown = FilteredProbe(await _open(settings, stack), hidden)
+    policy = await _device_list(settings, shown)
+    layout = await _layout(settings, shown)
+    resources = mig_resources(layout, settings.mig_strategy, settings.resource_name)
+    if not layout.mig_cards:
+        return Driver(probe=shown, devices=policy, mig_plugins={})
+    mig = MigCards(
+        shown,
+        layout.mig_cards,
+        xids=xid_policy(settings.disable_health_checks, settings.enable_health_checks),
+        probe_interval_s=settings.probe_interval_s,
+        xid_quiet_s=settings.xid_quiet_s,
+    )
+    in_mig_mode = Hidden(uuids=frozenset(layout.mig_cards))
+    return Driver(
+        probe=FilteredProbe(shown, in_mig_mode, on_hidden_xid=mig.on_xid),
+        devices=policy,
+        mig=mig,
+        mig_plugins={
+            resource: MigPlugin(
+                instances,
+                mig,
+                policy=_of_instances(policy, instances, settings),
+                numa_topology=settings.enable_numa_topology,
+            )
+            for resource, instances in resources.items()
+        },
+    )
+
+
+async def _open(settings: Settings, stack: AsyncExitStack) -> DeviceProbe:
+    while True:
+        nvml = open_nvml(
+            timeout_s=settings.nvml_timeout_s,
+            sysfs_root=settings.sysfs_root,
+            fallback_memory_mib=settings.preconfigured_device_memory_mib,
+        )
+        try:
+            return await stack.enter_async_context(nvml)
+        except Unavailable as exc:
+            if settings.fail_on_init_error:
+                raise
+            logger.warning("waiting for a driver", extra={"error": str(exc)})
+            await asyncio.sleep(DRIVER_RETRY_S)
+
+
+async def _layout(settings: Settings, probe: DeviceProbe) -> MigLayout:
+    if settings.mig_strategy == "none":
+        return MigLayout()
+    return await read_layout(await probe.cards(), timeout_s=settings.nvml_timeout_s)
+
+
+async def _device_list(settings: Settings, probe: DeviceProbe) -> DeviceListPolicy:
+    cards = await probe.cards()
+    passed = settings.pass_device_specs
+    if settings.imex_required:
+        await asyncio.to_thread(require_imex, settings.imex_channel_ids, settings.dev_root)
+    return DeviceListPolicy(
+        strategies=frozenset(settings.device_list_strategy),
+        id_strategy=settings.device_id_strategy,
+        index_of={card.uuid: card.index for card in cards},
+        imex_channels=settings.imex_channel_ids,
+        gdrcopy=settings.gdrcopy_enabled,
+        gds=settings.gds_enabled,
+        mofed=settings.mofed_enabled,
+        cdi_annotation_prefix=settings.cdi_annotation_prefix,
+        device_files=control_files(settings.dev_root) if passed else None,
+        card_files=card_files(cards, settings.dev_root) if passed else None,
+    )
+
+
+def _of_instances(
+    policy: DeviceListPolicy, instances: tuple[MigInstance, ...], settings: Settings
+) -> DeviceListPolicy:
+    # The runtime knows instances by uuid, or by "<card>:<instance>", which NVML does not tell.
+    policy = replace(policy, id_strategy="uuid")
+    if not settings.pass_device_specs:
+        return policy
+    proc_root = settings.proc_root or Path("/proc")
+    return replace(policy, card_files=mig_files(instances, settings.dev_root, proc_root))
