@@ -173,7 +173,7 @@ class Agent:
             cast(Any, self.plugin),
             node=node,
             reachable=lambda: True,
-            stopping=lambda: False,
+            hindrance=str,
         )
         for loop in (
             pods.run(),

@@ -41,7 +41,7 @@ async def test_a_pod_that_was_bound_before_the_stop_still_gets_its_answer(
         await control.until_all_is_consumed()
 
         stopping = asyncio.create_task(asyncio.to_thread(agent.stop, signal.SIGTERM))
-        await until(lambda: '"stopping"' in agent.get("/readyz")[1])
+        await until(lambda: '"its agent is stopping"' in agent.get("/readyz")[1])
         said = await readiness(control)
         answer = await kubelet.allocate("a", "main", A_0)
 

@@ -183,7 +183,7 @@ class Allocating:
             role=container.role,
             token=grant.token,
             shares=container.shares,
-            policy=core_policy(env, disable_core_limit=self._answers.disable_core_limit),
+            policy=core_policy(env, disable_core_limit=self._answers.cores_unlimited),
             cache_dir=self._own_cache_dir(grant, container.name, nonce),
         )
 

@@ -23,6 +23,7 @@ from hami_node_agent.adapters.cgroups import PodCgroups
 from hami_node_agent.adapters.host_files import HostFiles
 from hami_node_agent.adapters.kubelet import Books
 from hami_node_agent.adapters.kubernetes import NodeObject, NodePods
+from hami_node_agent.adapters.mps_control import MpsControl
 from hami_node_agent.adapters.state_file import StateFile
 from hami_node_agent.adopted_answers import AdoptedAnswers
 from hami_node_agent.allocating import Allocating
@@ -31,6 +32,7 @@ from hami_node_agent.device_plugin import DevicePlugin
 from hami_node_agent.domain.cards import WHOLE, Offer
 from hami_node_agent.domain.container_spec import AnswerPolicy
 from hami_node_agent.domain.health import xid_policy
+from hami_node_agent.domain.mps import MpsPolicy
 from hami_node_agent.draining import Draining
 from hami_node_agent.driver import Driver, open_driver
 from hami_node_agent.exposition import registry_of
@@ -40,6 +42,7 @@ from hami_node_agent.holdings import HoldingsService
 from hami_node_agent.inventory import InventoryTeller, keep_annotation
 from hami_node_agent.libraries import OldLibraries
 from hami_node_agent.monitoring import Monitoring, monitoring
+from hami_node_agent.mps import Mps
 from hami_node_agent.node_state import NodeState
 from hami_node_agent.plugin import Plugin
 from hami_node_agent.prestarting import PreStarting
@@ -106,11 +109,12 @@ async def open_agent(settings: Settings) -> AsyncIterator[Agent]:
         plugins = {settings.resource_name: slices, **outside.driver.mig_plugins}
         registrations = _registrations(settings, plugins)
         registration = registrations[settings.resource_name]
+        mps = _mps(settings)
         draining = Draining(outside.state, outside.pods, drain_s=settings.drain_s)
         watched = _monitoring(settings, outside)
         app = make_routes(
             registry_of(*watched.collectors),
-            lambda: _not_ready(registrations, draining),
+            lambda: _not_ready(registrations, draining, mps),
         )
         port = await stack.enter_async_context(serving(app, settings.metrics_bind))
         node = NodeObject(outside.api, settings.node_name)
@@ -132,7 +136,7 @@ async def open_agent(settings: Settings) -> AsyncIterator[Agent]:
                 plugins[settings.resource_name],
                 node=settings.node_name,
                 reachable=registration.reachable,
-                stopping=lambda: draining.begun,
+                hindrance=lambda: _hindrance(draining, mps),
             ).run(),
             "inventory": _inventory(settings, outside, cards).run(),
             "annotation": keep_annotation(cards, node),
@@ -141,6 +145,8 @@ async def open_agent(settings: Settings) -> AsyncIterator[Agent]:
             "libraries": OldLibraries(outside.files, outside.books).run(),
             **watched.loops,
         }
+        if mps is not None:
+            loops["MPS"] = mps.run()
         if outside.driver.mig is not None:
             loops["MIG cards"] = outside.driver.mig.run()
         tasks = [group.create_task(loop, name=name) for name, loop in loops.items()]
@@ -168,11 +174,37 @@ def _registrations(
     }
 
 
-def _not_ready(registrations: Mapping[str, Registration], draining: Draining) -> str:
+def _mps(settings: Settings) -> Mps | None:
+    if settings.operating_mode != "mps":
+        return None
+    return Mps(
+        MpsControl(
+            settings.mps_control,
+            pipe_dir=settings.mps_dir / "pipe",
+            log_dir=settings.mps_dir / "log",
+        )
+    )
+
+
+def _mps_policy(settings: Settings) -> MpsPolicy | None:
+    if settings.operating_mode != "mps":
+        return None
+    shm_dir = "" if settings.mps_shm_dir is None else str(settings.mps_shm_dir)
+    return MpsPolicy(pipe_dir=str(settings.mps_dir / "pipe"), shm_dir=shm_dir)
+
+
+def _hindrance(draining: Draining, mps: Mps | None) -> str:
     if draining.begun:
-        return "stopping"
+        return "its agent is stopping"
+    return "" if mps is None else mps.problem
+
+
+def _not_ready(
+    registrations: Mapping[str, Registration], draining: Draining, mps: Mps | None
+) -> str:
     waiting = [name for name, each in registrations.items() if not each.registered]
-    return f"not registered with the kubelet: {', '.join(waiting)}" if waiting else ""
+    missing = f"not registered with the kubelet: {', '.join(waiting)}" if waiting else ""
+    return _hindrance(draining, mps) or missing
 
 
 async def _open_outside(settings: Settings, stack: AsyncExitStack) -> _Outside:
@@ -290,6 +322,7 @@ def _answers(settings: Settings, outside: _Outside) -> AnswerPolicy:
         library=PurePosixPath(outside.library),
         lock_dir=PurePosixPath(settings.lock_dir),
         enforced=settings.operating_mode != WHOLE,
+        mps=_mps_policy(settings),
         oversubscribe=settings.device_memory_scaling > 1,
         log_level=settings.libcuda_log_level,
         disable_core_limit=settings.disable_core_limit,

@@ -28,22 +28,26 @@ class ReadinessService:
         *,
         node: str,
         reachable: Callable[[], bool],
-        stopping: Callable[[], bool],
+        hindrance: Callable[[], str],
     ) -> None:
-        """`reachable`: whether the kubelet finds our socket; an open stream outlives its file."""
+        """`reachable`: whether the kubelet finds our socket; an open stream outlives its file.
+
+        `hindrance`: what else keeps pods from coming here; empty: nothing.
+        """
         self._bus = bus
         self._plugin = plugin
         self._node = node
         self._reachable = reachable
-        self._stopping = stopping
+        self._hindrance = hindrance
 
     async def run(self) -> None:
         """Runs until cancelled."""
         await self._bus.serve(readiness_subject(self._node), "", self._answer)
 
     async def _answer(self, _subject: str, _data: bytes) -> Readiness:
-        if self._stopping():
-            return Readiness(node=self._node, ready=False, reason="its agent is stopping")
+        hindrance = self._hindrance()
+        if hindrance:
+            return Readiness(node=self._node, ready=False, reason=hindrance)
         if not self._reachable():
             reason = "its kubelet does not find the device plugin's socket"
             return Readiness(node=self._node, ready=False, reason=reason)

@@ -75,10 +75,21 @@ class Settings(BaseSettings):
         default=node_file.DEFAULT_PATH,
         description="HAMi's config.json: what single nodes say otherwise; it need not be there",
     )
-    operating_mode: Literal["hami-core", "whole"] = Field(
+    operating_mode: Literal["hami-core", "mps", "whole"] = Field(
         default="hami-core",
-        description="hami-core: slices, held by libvgpu; whole: a card has one container, and "
-        "nothing is preloaded",
+        description="hami-core: slices, held by libvgpu; mps: these, as clients of the MPS daemon; "
+        "whole: a card has one container, and nothing is preloaded",
+    )
+    mps_control: str = Field(
+        default="nvidia-cuda-mps-control", description="command of the MPS control daemon"
+    )
+    mps_dir: Path = Field(
+        default=Path("/run/nvidia/mps"), description="host folder of the daemon's pipes and logs"
+    )
+    mps_shm_dir: Path | None = Field(
+        default=None,
+        description="host folder that is the daemon's /dev/shm, and becomes that of containers; "
+        "absent: they have the host's (hostIPC)",
     )
     mig_strategy: MigStrategy = Field(
         default="none",

@@ -17,6 +17,7 @@ from hami_node_agent.domain.device_list import (
     MountSpec,
     device_list,
 )
+from hami_node_agent.domain.mps import MpsPolicy, mps_envs, mps_mounts
 from hami_node_agent.domain.records import Record
 
 LIMITS_MOUNT = "/etc/hami"
@@ -40,6 +41,8 @@ class AnswerPolicy:
     enforced: bool = True
     """False where containers have whole cards: nothing of HAMi's is answered, as from NVIDIA's
     plugin. The limits directory is: by it we know our answer again."""
+    mps: MpsPolicy | None = None
+    """In mode `mps`: HAMi's answer, and what a client of the daemon needs."""
     oversubscribe: bool = False
     log_level: str = "1"
     disable_core_limit: bool = False
@@ -47,6 +50,11 @@ class AnswerPolicy:
     """`$HOOK_PATH/vgpu/license` exists on the host."""
     devices: DeviceListPolicy = field(default_factory=DeviceListPolicy)
     """How the runtime is told of the cards."""
+
+    @property
+    def cores_unlimited(self) -> bool:
+        """Whether libvgpu leaves cores alone: switched off, or MPS gives threads already."""
+        return self.disable_core_limit or self.mps is not None
 
 
 def cache_dir_name(pod_uid: str, container: str) -> str:
@@ -74,11 +82,13 @@ def container_response(
     if not policy.enforced:
         limits = _mount(LIMITS_MOUNT, limits_dir, read_only=True)
         return replace(listed, mounts=(*listed.mounts, limits))
-    return replace(
-        listed,
-        envs={**listed.envs, **_envs(record, policy)},
-        mounts=listed.mounts + _mounts(record, limits_dir, container_env, policy),
-    )
+    envs = {**listed.envs, **_envs(record, policy)}
+    mounts = listed.mounts + _mounts(record, limits_dir, container_env, policy)
+    if policy.mps is not None:
+        mounts += mps_mounts(policy.mps)
+        if not record.provisional:
+            envs |= mps_envs(record.shares)
+    return replace(listed, envs=envs, mounts=mounts)
 
 
 def _envs(record: Record, policy: AnswerPolicy) -> dict[str, str]:

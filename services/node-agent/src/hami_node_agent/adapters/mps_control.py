@@ -1,0 +1,62 @@
+"""NVIDIA's MPS control daemon through its command, `nvidia-cuda-mps-control`."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+from hamicommon.errors import Unavailable
+
+# One question, or one start; the daemon answers in milliseconds.
+TIMEOUT_S = 10.0
+
+
+class MpsControl:
+    """One daemon, told from others by its pipe directory."""
+
+    def __init__(self, command: str, *, pipe_dir: Path, log_dir: Path) -> None:
+        self._command = command
+        self._pipe_dir = pipe_dir
+        self._log_dir = log_dir
+
+    async def answers(self) -> bool:
+        """Whether the daemon runs. Raises: Unavailable when the command can't be run."""
+        code, _ = await self._run(b"get_server_list\n")
+        return code == 0
+
+    async def start(self) -> None:
+        """Starts it; it outlives us. Raises: Unavailable."""
+        for directory in (self._pipe_dir, self._log_dir):
+            await asyncio.to_thread(directory.mkdir, parents=True, exist_ok=True)
+        # Clients are other users of other containers.
+        await asyncio.to_thread(self._pipe_dir.chmod, 0o777)
+        code, said = await self._run(b"", "-d")
+        if code != 0:
+            raise Unavailable(f"{self._command} -d: exit status {code}: {said.strip()}")
+
+    async def _run(self, told: bytes, *words: str) -> tuple[int, str]:
+        env = {
+            "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+            "CUDA_MPS_PIPE_DIRECTORY": str(self._pipe_dir),
+            "CUDA_MPS_LOG_DIRECTORY": str(self._log_dir),
+        }
+        try:
+            process = await asyncio.create_subprocess_exec(
+                self._command,
+                *words,
+                stdin=asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.STDOUT,
+                env=env,
+                start_new_session=True,
+            )
+        except OSError as exc:
+            raise Unavailable(f"{self._command}: {exc.strerror or exc}") from exc
+        try:
+            async with asyncio.timeout(TIMEOUT_S):
+                said, _ = await process.communicate(told)
+        except TimeoutError as exc:
+            process.kill()
+            await process.wait()
+            raise Unavailable(f"{self._command}: no answer within {TIMEOUT_S:g} s") from exc
+        return process.returncode or 0, said.decode(errors="replace")
