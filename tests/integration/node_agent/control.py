@@ -16,7 +16,7 @@ from hamicommon.settings import NatsSettings
 
 from tests.integration.node_agent.machine import CARDS, NODE
 
-DEADLINE_S = 20.0
+DEADLINE_S = 60.0
 
 
 def share(card: int = 0, memory_mib: int = 4096, core_percent: int = 30) -> GrantedShare:

@@ -32,7 +32,7 @@ FAKEGPU = REPOSITORY / "native/fakegpu/build"
 RESOURCE = "nvidia.com/gpu"
 NODE = "node-1.example"
 T = TypeVar("T")
-DEADLINE_S = 20.0
+DEADLINE_S = 60.0
 CARDS = (
     "GPU-aaaaaaaa-0000-0000-0000-000000000001",
     "GPU-bbbbbbbb-0000-0000-0000-000000000002",

@@ -30,6 +30,7 @@ def from_message(message: Any) -> AllocateAnswer:
             for d in message.devices
         ),
         annotations=dict(message.annotations),
+        cdi_devices=tuple(device.name for device in message.cdi_devices),
     )
 
 
@@ -62,4 +63,5 @@ def merge(answers: list[AllocateAnswer]) -> AllocateAnswer:
         mounts=tuple(mounts.values()),
         nodes=tuple(nodes.values()),
         annotations=annotations,
+        cdi_devices=tuple(dict.fromkeys(name for a in answers for name in a.cdi_devices)),
     )

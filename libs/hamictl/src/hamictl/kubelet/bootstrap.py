@@ -201,6 +201,7 @@ def _machine(
         pathmap_library=driver_dir / "libpathmap.so",
         backoff=BackoffRule(initial_s=options.backoff_initial_s, longest_s=options.backoff_max_s),
         sync_retry_s=options.sync_retry_s,
+        cdi_dir=options.cdi_dir,
     )
 
 

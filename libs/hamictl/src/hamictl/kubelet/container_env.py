@@ -15,6 +15,7 @@ from pathlib import Path
 from hamicommon.errors import InvalidRequest
 
 from hamictl.kubelet import pod_spec
+from hamictl.kubelet.cdi import Edits
 from hamictl.kubelet.devices import AllocateAnswer, Mount
 from hamictl.kubelet.pod_spec import Json
 
@@ -36,9 +37,15 @@ class Driver:
 
 
 def environment(
-    pod: Json, container: Json, answer: AllocateAnswer, *, node: str, driver: Driver
+    pod: Json,
+    container: Json,
+    answer: AllocateAnswer,
+    *,
+    node: str,
+    driver: Driver,
+    edits: Edits | None = None,
 ) -> dict[str, str]:
-    """All variables of the container.
+    """All variables of the container; those of its CDI devices win over its own.
 
     Raises: InvalidRequest when a variable's source is not simulated.
     """
@@ -48,6 +55,7 @@ def environment(
         "HOSTNAME": pod_spec.name(pod),
         **answer.envs,
         **_own(pod, container, node),
+        **dict(edits.envs if edits is not None else ()),
     }
     env["PATH"] = _with(env["PATH"], str(driver.library_dir))
     env["LD_LIBRARY_PATH"] = _with(str(driver.library_dir), env.get("LD_LIBRARY_PATH", ""))

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from hamicommon.errors import HamiError
 
-from hamictl.kubelet import container_env, mount_plan, pod_spec, restarting
+from hamictl.kubelet import cdi, container_env, mount_plan, pod_spec, restarting
 from hamictl.kubelet.container_env import Driver
 from hamictl.kubelet.containers import ContainerRuntime, RunningContainer, StartFailed
 from hamictl.kubelet.device_allocator import DeviceAllocator
@@ -46,6 +46,8 @@ class Machine:
     mode: MountMode
     pathmap_library: Path
     backoff: BackoffRule
+    cdi_dir: Path | None
+    """Where CDI files are; None: CDI is unknown here."""
     sync_retry_s: float
     """Pause after a start that could not even be tried; the kubelet's is 10 to 15 s."""
 
@@ -193,8 +195,12 @@ class ContainerWorker:
 
     def _launch(self, answer: AllocateAnswer) -> Launch:
         machine, pod_uid = self._machine, self._uid
+        edits = cdi.edits_of(answer.cdi_devices, machine.cdi_dir)
+        answer = replace(
+            answer, mounts=answer.mounts + edits.mounts, nodes=answer.nodes + edits.nodes
+        )
         env = container_env.environment(
-            self._pod, self._spec, answer, node=machine.node, driver=machine.driver
+            self._pod, self._spec, answer, node=machine.node, driver=machine.driver, edits=edits
         )
         volumes = mount_plan.volumes(
             self._pod, self._spec, volumes_dir=machine.runtime.pod_dir(pod_uid) / "volumes"

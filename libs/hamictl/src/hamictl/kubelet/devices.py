@@ -54,6 +54,8 @@ class AllocateAnswer:
     mounts: tuple[Mount, ...] = ()
     nodes: tuple[DeviceNode, ...] = ()
     annotations: Mapping[str, str] = field(default_factory=dict)
+    cdi_devices: tuple[str, ...] = ()
+    """Qualified names; what they stand for is read when the container is made."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -32,6 +32,7 @@ class KubeletOptions:
     sync_retry_s: float
     stop_containers_on_exit: bool
     seed: int | None
+    cdi_dir: Path | None
 
 
 def parse(words: Sequence[str] | None = None) -> KubeletOptions:
@@ -55,6 +56,7 @@ def parse(words: Sequence[str] | None = None) -> KubeletOptions:
     add("--sync-retry-s", type=float, default=10.0, help="pause after a refused start")
     add("--stop-containers-on-exit", action="store_true", help="leave nothing running")
     add("--seed", type=int, help="makes the choice of device ids repeatable")
+    add("--cdi-dir", type=Path, help="where CDI files are; absent: a runtime that knows no CDI")
     given = parser.parse_args(words)
     fakegpu = given.fakegpu_config
     return KubeletOptions(
@@ -75,4 +77,5 @@ def parse(words: Sequence[str] | None = None) -> KubeletOptions:
         sync_retry_s=given.sync_retry_s,
         stop_containers_on_exit=given.stop_containers_on_exit,
         seed=given.seed,
+        cdi_dir=given.cdi_dir,
     )
