@@ -6,14 +6,17 @@ import re
 from collections.abc import Iterable
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import ClassVar
 
 from hami_metrics.domain.cluster import ClusterSnapshot
 from hami_metrics.exposition import build_info, families
 from hami_metrics.instruments import Instruments
-from hami_node_agent.exposition import NodeCollector, RegionCollector
+from hami_node_agent.exposition import NodeCollector
+from hami_node_agent.exposition_health import CardCollector, RegionCollector
 from hami_node_agent.exposition_legacy import LegacyCollector
 from hami_node_agent.regions import Regions
 from hami_node_agent.usage import Observation
+from hamicommon.domain.devices import GpuDevice
 from prometheus_client.metrics_core import Metric
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "monitoring.md"
@@ -30,6 +33,13 @@ EMPTY = ClusterSnapshot(
 )
 
 
+class NoCards:
+    xids_seen: ClassVar[dict[tuple[str, int, bool], int]] = {}
+
+    def devices(self) -> tuple[GpuDevice, ...]:
+        return ()
+
+
 def names(found: Iterable[Metric]) -> set[str]:
     return {f"{m.name}_total" if m.type == "counter" else m.name for m in found}
 
@@ -37,6 +47,7 @@ def names(found: Iterable[Metric]) -> set[str]:
 def test_the_page_has_a_line_for_every_metric_and_no_other(tmp_path: Path) -> None:
     node = NodeCollector(Observation, list, node="n", version="1")
     exposed = names(node.collect()) | names(RegionCollector(Regions(tmp_path)).collect())
+    exposed |= names(CardCollector(NoCards()).collect())
     exposed |= names(families(EMPTY, now=EMPTY.taken_at))
     exposed |= names([build_info("1", "unknown")]) | names(Instruments().registry.collect())
 

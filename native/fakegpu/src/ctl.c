@@ -5,6 +5,8 @@
  *   fakegpu-ctl ecc CARD            posts a double-bit ECC event
  *   fakegpu-ctl lose CARD           the card falls off the bus (XID 79 is posted, calls answer "GPU is lost")
  *   fakegpu-ctl restore CARD        it is back
+ *   fakegpu-ctl unplug CARD         it is lost, and whoever initialises NVML from now on does not find it
+ *   fakegpu-ctl plug CARD           it is there again, for whoever initialises NVML from now on
  *   fakegpu-ctl reset-peak          forgets the highest use so far
  *
  * CARD is an index in the configuration or a uuid (or its beginning). FAKEGPU_CONFIG names the machine.
@@ -70,6 +72,10 @@ static int act_on_card(const struct fg_machine *machine, struct fg_state *state,
         fg_post_event(state, card, NVML_EVENT_XID_CRITICAL, 79);
     } else if (strcmp(word[1], "restore") == 0) {
         state->cards[card].lost = false;
+    } else if (strcmp(word[1], "unplug") == 0) {
+        state->cards[card].lost = state->cards[card].unplugged = true;
+    } else if (strcmp(word[1], "plug") == 0) {
+        state->cards[card].lost = state->cards[card].unplugged = false;
     } else {
         return -1;
     }
@@ -94,6 +100,6 @@ int main(int words, char **word)
     } else if (words >= 3) {
         result = act_on_card(machine, state, words, word);
     }
-    if (result < 0) fprintf(stderr, "usage: fakegpu-ctl show | xid CARD CODE | ecc CARD | lose CARD | restore CARD | reset-peak\n");
+    if (result < 0) fprintf(stderr, "usage: fakegpu-ctl show | xid CARD CODE | ecc CARD | lose CARD | restore CARD | unplug CARD | plug CARD | reset-peak\n");
     return result < 0 ? 2 : result;
 }

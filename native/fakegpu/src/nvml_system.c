@@ -13,6 +13,7 @@ struct fg_nvml fg_nvml;
 static struct nvmlDevice_st handles[FG_MAX_DEVICES];
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static int initialised; /* how often */
+static int listed;      /* visible cards that were plugged in when NVML was initialised; it hears of no others */
 
 static nvmlReturn_t initialise(void)
 {
@@ -20,8 +21,13 @@ static nvmlReturn_t initialise(void)
     if (machine == NULL) return NVML_ERROR_DRIVER_NOT_LOADED;
     fg_nvml.state = fg_state(machine);
     if (fg_nvml.state == NULL) return NVML_ERROR_UNKNOWN;
-    for (int i = 0; i < machine->visible_count; i++)
-        handles[i] = (struct nvmlDevice_st){.tag = DEVICE_TAG, .index = (unsigned int)i, .card = machine->visible[i]};
+    listed = 0;
+    for (int i = 0; i < machine->visible_count; i++) {
+        const int card = machine->visible[i];
+        if (fg_nvml.state->cards[card].unplugged) continue;
+        handles[listed] = (struct nvmlDevice_st){.tag = DEVICE_TAG, .index = (unsigned int)listed, .card = card};
+        listed++;
+    }
     fg_nvml.machine = machine;
     return NVML_SUCCESS;
 }
@@ -129,8 +135,8 @@ nvmlReturn_t fg_check(nvmlDevice_t device)
 
 nvmlDevice_t fg_handle_of_card(int card)
 {
-    for (int i = 0; i < fg_nvml.machine->visible_count; i++)
-        if (fg_nvml.machine->visible[i] == card) return &handles[i];
+    for (int i = 0; i < listed; i++)
+        if (handles[i].card == card) return &handles[i];
     return NULL;
 }
 
@@ -138,7 +144,7 @@ nvmlReturn_t nvmlDeviceGetCount_v2(unsigned int *count)
 {
     if (fg_nvml.machine == NULL) return NVML_ERROR_UNINITIALIZED;
     if (count == NULL) return NVML_ERROR_INVALID_ARGUMENT;
-    *count = (unsigned int)fg_nvml.machine->visible_count;
+    *count = (unsigned int)listed;
     return NVML_SUCCESS;
 }
 
@@ -147,7 +153,7 @@ nvmlReturn_t nvmlDeviceGetCount(unsigned int *count) { return nvmlDeviceGetCount
 nvmlReturn_t nvmlDeviceGetHandleByIndex_v2(unsigned int index, nvmlDevice_t *device)
 {
     if (fg_nvml.machine == NULL) return NVML_ERROR_UNINITIALIZED;
-    if (device == NULL || index >= (unsigned int)fg_nvml.machine->visible_count) return NVML_ERROR_INVALID_ARGUMENT;
+    if (device == NULL || index >= (unsigned int)listed) return NVML_ERROR_INVALID_ARGUMENT;
     const nvmlReturn_t result = fg_check(&handles[index]);
     if (result == NVML_SUCCESS) *device = &handles[index];
     return result;
@@ -159,7 +165,7 @@ nvmlReturn_t nvmlDeviceGetHandleByUUID(const char *uuid, nvmlDevice_t *device)
 {
     if (fg_nvml.machine == NULL) return NVML_ERROR_UNINITIALIZED;
     if (uuid == NULL || device == NULL) return NVML_ERROR_INVALID_ARGUMENT;
-    for (int i = 0; i < fg_nvml.machine->visible_count; i++)
+    for (int i = 0; i < listed; i++)
         if (strcmp(fg_card(&handles[i])->uuid, uuid) == 0) return nvmlDeviceGetHandleByIndex_v2((unsigned int)i, device);
     return NVML_ERROR_NOT_FOUND;
 }
@@ -169,7 +175,7 @@ nvmlReturn_t nvmlDeviceGetHandleByPciBusId_v2(const char *id, nvmlDevice_t *devi
     unsigned int domain, bus, slot;
     if (fg_nvml.machine == NULL) return NVML_ERROR_UNINITIALIZED;
     if (id == NULL || device == NULL || sscanf(id, "%x:%x:%x", &domain, &bus, &slot) != 3) return NVML_ERROR_INVALID_ARGUMENT;
-    for (int i = 0; i < fg_nvml.machine->visible_count; i++) {
+    for (int i = 0; i < listed; i++) {
         const struct fg_card *card = fg_card(&handles[i]);
         if (card->pci_domain == domain && card->pci_bus == bus && card->pci_device == slot)
             return nvmlDeviceGetHandleByIndex_v2((unsigned int)i, device);

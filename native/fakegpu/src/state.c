@@ -14,7 +14,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { MAGIC = 0x55504746, VERSION = 4 };
+enum { MAGIC = 0x55504746, VERSION = 5 };
 
 static const char *state_path; /* of the mapped state */
 

@@ -26,6 +26,7 @@ struct fg_card_state {
     char uuid[96];
     uint64_t total_bytes, used_bytes, peak_bytes;
     bool lost;
+    bool unplugged; /* lost, and not listed by the next nvmlInit */
     struct fg_clock clock; /* CLOCK_MONOTONIC */
 };
 

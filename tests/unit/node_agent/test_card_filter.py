@@ -3,6 +3,7 @@ from collections.abc import Mapping
 from hami_node_agent.card_filter import FilteredProbe, Hidden
 from hami_node_agent.domain.cards import CardFacts
 from hami_node_agent.domain.evidence import CardProcesses
+from hami_node_agent.domain.health import Failure
 from hamicommon.domain.ids import GpuUuid
 from hamicommon.events import DeviceSample
 
@@ -10,6 +11,7 @@ from tests.unit.node_agent.builders import CARD_A, CARD_B
 
 CARD_C = GpuUuid("GPU-cccccccc-0000-0000-0000-000000000003")
 CARDS = (CARD_A, CARD_B, CARD_C)
+LOST = Failure(reason="GPU is lost", certain=True)
 
 
 class Probe:
@@ -24,8 +26,11 @@ class Probe:
             for index, uuid in enumerate(CARDS)
         )
 
-    async def failing(self) -> Mapping[GpuUuid, str]:
-        return dict.fromkeys(CARDS, "lost")
+    async def reload(self) -> bool:
+        return True
+
+    async def failing(self) -> Mapping[GpuUuid, Failure]:
+        return dict.fromkeys(CARDS, LOST)
 
     async def watch_events(self) -> None:
         return None
@@ -46,7 +51,7 @@ async def test_a_card_hidden_by_uuid_or_index_is_seen_by_nobody() -> None:
     probe = FilteredProbe(Probe(), Hidden(uuids=frozenset({CARD_A}), indexes=frozenset({2})))
 
     assert [card.uuid for card in await probe.cards()] == [CARD_B]
-    assert await probe.failing() == {CARD_B: "lost"}
+    assert await probe.failing() == {CARD_B: LOST}
     assert [sample.uuid for sample in await probe.samples()] == [CARD_B]
     assert set(await probe.processes()) == {CARD_B}
 

@@ -4,7 +4,8 @@ from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from hami_node_agent.exposition import NodeCollector, RegionCollector, registry_of
+from hami_node_agent.exposition import NodeCollector, registry_of
+from hami_node_agent.exposition_health import RegionCollector
 from hami_node_agent.exposition_legacy import LegacyCollector
 from hami_node_agent.ports import MigDevice, PodRef
 from hami_node_agent.regions import Regions

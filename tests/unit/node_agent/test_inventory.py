@@ -13,7 +13,7 @@ import pytest
 from hami_node_agent import inventory
 from hami_node_agent.cards import Cards
 from hami_node_agent.domain.cards import CardFacts, Offer
-from hami_node_agent.domain.health import XidPolicy
+from hami_node_agent.domain.health import Failure, XidPolicy
 from hami_node_agent.domain.records import AgentState
 from hami_node_agent.inventory import REGISTER_ANNOTATION, inventory_device, keep_annotation
 from hami_node_agent.node_state import NodeState
@@ -69,7 +69,10 @@ class Probe:
             for index in (2, 0, 1)
         )
 
-    async def failing(self) -> Mapping[GpuUuid, str]:
+    async def reload(self) -> bool:
+        return False
+
+    async def failing(self) -> Mapping[GpuUuid, Failure]:
         return {}
 
     async def watch_events(self) -> None:
@@ -80,6 +83,9 @@ class Probe:
 
     async def samples(self) -> tuple[Any, ...]:
         return ()
+
+    async def processes(self) -> Mapping[str, Any]:
+        return {}
 
 
 class Store:

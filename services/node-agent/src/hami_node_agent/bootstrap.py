@@ -111,7 +111,7 @@ async def open_agent(settings: Settings) -> AsyncIterator[Agent]:
         registration = registrations[settings.resource_name]
         mps = _mps(settings)
         draining = Draining(outside.state, outside.pods, drain_s=settings.drain_s)
-        watched = _monitoring(settings, outside)
+        watched = _monitoring(settings, outside, cards)
         app = make_routes(
             registry_of(*watched.collectors),
             lambda: _not_ready(registrations, draining, mps),
@@ -341,10 +341,11 @@ def _inventory(settings: Settings, outside: _Outside, cards: Cards) -> Inventory
     )
 
 
-def _monitoring(settings: Settings, outside: _Outside) -> Monitoring:
+def _monitoring(settings: Settings, outside: _Outside, cards: Cards) -> Monitoring:
     return monitoring(
         settings,
         probe=outside.driver.probe,
+        cards=cards,
         state=outside.state,
         pods=outside.pods,
         bus=outside.bus,

@@ -13,6 +13,7 @@ from hamicommon.events import DeviceSample
 
 from hami_node_agent.domain.cards import CardFacts
 from hami_node_agent.domain.evidence import CardProcesses
+from hami_node_agent.domain.health import Failure
 from hami_node_agent.ports import DeviceProbe
 
 
@@ -48,7 +49,11 @@ class FilteredProbe:
         self._hidden_uuids = frozenset(card.uuid for card in found if card in self._hidden)
         return tuple(card for card in found if card not in self._hidden)
 
-    async def failing(self) -> Mapping[GpuUuid, str]:
+    async def reload(self) -> bool:
+        """See the port."""
+        return await self._probe.reload()
+
+    async def failing(self) -> Mapping[GpuUuid, Failure]:
         """See the port."""
         failing = await self._probe.failing()
         return {uuid: why for uuid, why in failing.items() if uuid not in self._hidden_uuids}

@@ -1,7 +1,8 @@
 """The node's cards and their health, followed by ListAndWatch, inventory and the node annotation.
 
 In: NVML through the `DeviceProbe` port. Out: `Cards.devices()` and a signal on every change.
-Health changes both ways; what can't be known counts as sick.
+Health changes both ways; what can't be known counts as sick. A card that comes is offered, one that
+goes is sick, also across a reload of the driver.
 """
 
 from __future__ import annotations
@@ -9,6 +10,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections import Counter
+from collections.abc import Mapping
 
 from hamicommon.domain.devices import GpuDevice
 from hamicommon.domain.ids import GpuUuid
@@ -16,6 +19,7 @@ from hamicommon.errors import Unavailable
 
 from hami_node_agent.domain.cards import Offer, offered, with_health
 from hami_node_agent.domain.health import (
+    Failure,
     Health,
     XidPolicy,
     after_bad_probe,
@@ -49,41 +53,60 @@ class Cards:
         self._quiet_s = xid_quiet_s
         self._devices: dict[GpuUuid, GpuDevice] = {}
         self._health: dict[GpuUuid, Health] = {}
+        self._xids_seen: Counter[tuple[str, int, bool]] = Counter()
         self.changed = Signal()
+
+    @property
+    def xids_seen(self) -> Mapping[tuple[str, int, bool], int]:
+        """XID events since the start by card (empty: unknown), code, and whether they counted."""
+        return self._xids_seen
 
     async def discover(self) -> None:
         """Reads the cards; they are healthy until told otherwise. Raises: Unavailable."""
-        for facts in await self._probe.cards():
-            self._devices[facts.uuid] = offered(facts, self._offer)
-            self._health[facts.uuid] = Health()
+        await self._take_in()
         await self._probe.watch_events()
-        self._publish()
 
     def devices(self) -> tuple[GpuDevice, ...]:
         """All cards by index, with their health."""
         filled = (with_health(d, self._health[uuid]) for uuid, d in self._devices.items())
-        return tuple(sorted(filled, key=lambda device: device.index))
+        return tuple(sorted(filled, key=lambda device: (device.index, device.uuid)))
 
     async def run(self) -> None:
         """Probes and listens for XID events until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._probe_all(), name="probe")
-            if not self._xids.all_disabled or self._xids.all_enabled:
+            if self._xids.any_matters:
                 tasks.create_task(self._listen(), name="xids")
+
+    async def _take_in(self) -> None:
+        """Offers what the driver has now; cards that it has no more stay, and fail their probes."""
+        before = dict(self._devices)
+        for facts in await self._probe.cards():
+            self._devices[facts.uuid] = offered(facts, self._offer)
+            self._health.setdefault(facts.uuid, Health())
+        if self._devices != before:
+            self._publish()
 
     async def _probe_all(self) -> None:
         while True:
-            try:
-                failing = await self._probe.failing()
-            except Unavailable as exc:
-                failing = dict.fromkeys(self._devices, str(exc))
-            now = time.monotonic()
-            for uuid, health in list(self._health.items()):
-                if uuid in failing:
-                    self._set(uuid, after_bad_probe(health, failing[uuid]))
-                else:
-                    self._set(uuid, after_good_probe(health, now=now))
+            await self.probe()
             await asyncio.sleep(self._interval_s)
+
+    async def probe(self) -> None:
+        """One round: looks for other cards, then asks every card how it is."""
+        failing: Mapping[GpuUuid, Failure]
+        try:
+            if await self._probe.reload():
+                await self._take_in()
+            failing = await self._probe.failing()
+        except Unavailable as exc:
+            failing = dict.fromkeys(self._devices, Failure(reason=str(exc), certain=False))
+        now = time.monotonic()
+        for uuid, health in list(self._health.items()):
+            if uuid in failing:
+                self._set(uuid, after_bad_probe(health, failing[uuid]))
+            else:
+                self._set(uuid, after_good_probe(health, now=now))
 
     async def _listen(self) -> None:
         while True:
@@ -91,21 +114,25 @@ class Cards:
                 event = await self._probe.next_xid()
             except Unavailable as exc:
                 logger.error("health events lost", extra={"error": str(exc)})
+                # Certain, though the cards may answer: nobody would hear of their errors.
+                lost = Failure(reason=str(exc), certain=True)
                 for uuid, health in list(self._health.items()):
-                    self._set(uuid, after_bad_probe(health, str(exc)))
+                    self._set(uuid, after_bad_probe(health, lost))
                 await asyncio.sleep(self._interval_s)
                 continue
-            if event is None or not self._xids.matters(event[1]):
-                continue
-            # An event that names no card of ours may be any card's.
-            uuids = [event[0]] if event[0] in self._health else list(self._health)
-            for uuid in uuids:
-                if uuid is not None:
-                    self._on_xid(uuid, event[1])
+            if event is not None:
+                self.on_xid(*event)
 
-    def _on_xid(self, uuid: GpuUuid, xid: int) -> None:
+    def on_xid(self, uuid: GpuUuid | None, xid: int) -> None:
+        """The driver reported an error; one that names no card of ours may be any card's."""
+        matters = self._xids.matters(xid)
+        self._xids_seen[uuid or "", xid, matters] += 1
+        logger.warning("XID event", extra={"uuid": uuid, "xid": xid, "counts": matters})
+        if not matters:
+            return
         now = time.monotonic()
-        self._set(uuid, after_xid(self._health[uuid], xid, now=now, quiet_s=self._quiet_s))
+        for one in [uuid] if uuid in self._health else list(self._health):
+            self._set(one, after_xid(self._health[one], xid, now=now, quiet_s=self._quiet_s))
 
     def _set(self, uuid: GpuUuid, health: Health) -> None:
         before = self._health[uuid]

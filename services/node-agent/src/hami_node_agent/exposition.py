@@ -1,8 +1,8 @@
 """Prometheus text of one node, with HAMi's names (protocol sheet 6.5): unknown is absent, never 0.
 
-In: `Sampler.latest`, the pods' MIG slices and the regions' problems. Out: the collectors that
-`routes.py` serves on :9394. What HAMi's monitor says, we say with the constant label zone="vGPU",
-except hami_build_info. HAMi's older names are in `exposition_legacy.py`.
+In: `Sampler.latest` and the pods' MIG slices. Out: a collector that `routes.py` serves on :9394.
+Every sample has the constant label zone="vGPU", except hami_build_info. HAMi's older names are in
+`exposition_legacy.py`, what HAMi does not tell in `exposition_health.py`.
 """
 
 from __future__ import annotations
@@ -14,12 +14,11 @@ from typing import Generic, TypeVar
 
 from hamicommon.events import ContainerSample, DeviceSample
 from prometheus_client import CollectorRegistry
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from hami_node_agent.ports import MigDevice
-from hami_node_agent.regions import Regions
 from hami_node_agent.usage import Observation
 
 ZONE = ("zone", "vGPU")
@@ -218,29 +217,6 @@ class NodeCollector(Collector):
         build = GaugeMetricFamily("hami_build_info", "Version of the agent", labels=["version"])
         build.add_metric([self._version], 1)
         yield build
-
-
-class RegionCollector(Collector):
-    """What could not be read or written of the containers' regions."""
-
-    def __init__(self, regions: Regions) -> None:
-        self._regions = regions
-
-    def collect(self) -> Iterator[Metric]:
-        """Failures since the start, and how many there are now."""
-        failures = CounterMetricFamily(
-            "hami_node_agent_region_failures",
-            "Tries to read or write a container's region that failed, by kind",
-            labels=["kind"],
-        )
-        for kind, count in sorted(self._regions.failures.items()):
-            failures.add_metric([kind], count)
-        yield failures
-        yield GaugeMetricFamily(
-            "hami_node_agent_unreadable_regions",
-            "Containers whose region could not be read in the last round",
-            value=self._regions.unreadable,
-        )
 
 
 def registry_of(*collectors: Collector) -> CollectorRegistry:

@@ -17,6 +17,7 @@ from hamicommon.errors import Unavailable
 from hami_node_agent.device_plugin import Advertised, DevicePlugin
 from hami_node_agent.domain.device_list import ContainerSpec, DeviceListPolicy, device_list
 from hami_node_agent.domain.health import (
+    Failure,
     Health,
     XidPolicy,
     after_bad_probe,
@@ -63,7 +64,7 @@ class MigCards:
             try:
                 failing = await self._probe.failing()
             except Unavailable as exc:
-                failing = dict.fromkeys(self._health, str(exc))
+                failing = dict.fromkeys(self._health, Failure(reason=str(exc), certain=False))
             now = time.monotonic()
             for card, health in list(self._health.items()):
                 if card in failing:

@@ -10,7 +10,9 @@ from prometheus_client.registry import Collector
 
 from hami_node_agent.adapters.host_processes import HostProcesses
 from hami_node_agent.adapters.kubernetes import NodePods
-from hami_node_agent.exposition import NodeCollector, RegionCollector
+from hami_node_agent.cards import Cards
+from hami_node_agent.exposition import NodeCollector
+from hami_node_agent.exposition_health import CardCollector, RegionCollector
 from hami_node_agent.exposition_legacy import LegacyCollector
 from hami_node_agent.feedback import Feedback
 from hami_node_agent.monitor import Monitor
@@ -34,6 +36,7 @@ def monitoring(
     settings: Settings,
     *,
     probe: DeviceProbe,
+    cards: Cards,
     state: NodeState,
     pods: NodePods,
     bus: Publisher,
@@ -66,6 +69,7 @@ def monitoring(
     collectors: list[Collector] = [
         NodeCollector(latest, slices, node=node, version=version),
         RegionCollector(regions),
+        CardCollector(cards),
     ]
     if settings.legacy_metrics:
         collectors.append(LegacyCollector(latest, slices, node=node))

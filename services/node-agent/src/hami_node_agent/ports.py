@@ -16,6 +16,7 @@ from hami_node_agent.domain.cards import CardFacts
 from hami_node_agent.domain.choosing import PodsSeen
 from hami_node_agent.domain.evidence import CardProcesses
 from hami_node_agent.domain.grants import NodeGrant
+from hami_node_agent.domain.health import Failure
 from hami_node_agent.domain.ownership import Holding
 from hami_node_agent.domain.records import AgentState, Record
 
@@ -26,7 +27,13 @@ class DeviceProbe(Protocol):
     async def cards(self) -> tuple[CardFacts, ...]:
         """All cards, by index."""
 
-    async def failing(self) -> Mapping[GpuUuid, str]:
+    async def reload(self) -> bool:
+        """Begins anew where the driver was reloaded or cards came or went; True if it did.
+
+        Raises: Unavailable while the driver is away.
+        """
+
+    async def failing(self) -> Mapping[GpuUuid, Failure]:
         """Cards that do not answer, with the reason."""
 
     async def watch_events(self) -> None:

@@ -1,6 +1,8 @@
 import pytest
 from hami_node_agent.domain.health import (
+    BAD_PROBES,
     GOOD_PROBES,
+    Failure,
     Health,
     after_bad_probe,
     after_good_probe,
@@ -31,8 +33,38 @@ def test_enabling_wins_over_disabling(disable: str, enable: str, xid: int, matte
     assert xid_policy(disable, enable).matters(xid) is matters
 
 
+LOST = Failure(reason="GPU is lost", certain=True)
+LATE = Failure(reason="no answer", certain=False)
+
+
+@pytest.mark.parametrize(
+    ("disable", "enable", "listens"),
+    [
+        ("", "", True),
+        ("all", "", False),
+        ("xids", "79", True),
+        ("all", "all", True),
+        ("79", "", True),
+    ],
+)
+def test_events_are_listened_for_while_any_matters(
+    disable: str, enable: str, listens: bool
+) -> None:
+    assert xid_policy(disable, enable).any_matters is listens
+
+
+def test_a_card_that_was_late_once_is_not_sick() -> None:
+    health = Health()
+    for _ in range(BAD_PROBES - 1):
+        health = after_bad_probe(health, LATE)
+        assert health.healthy
+
+    assert not after_bad_probe(health, LATE).healthy
+    assert after_good_probe(health, now=0.0) == Health()
+
+
 def test_a_card_is_well_again_after_enough_good_probes() -> None:
-    health = after_bad_probe(Health(), "GPU is lost")
+    health = after_bad_probe(Health(), LOST)
     assert (health.healthy, health.reason) == (False, "GPU is lost")
 
     seen = []
@@ -45,11 +77,11 @@ def test_a_card_is_well_again_after_enough_good_probes() -> None:
 
 
 def test_a_bad_probe_in_between_starts_the_count_anew() -> None:
-    health = after_bad_probe(Health(), "lost")
+    health = after_bad_probe(Health(), LOST)
     for _ in range(GOOD_PROBES - 1):
         health = after_good_probe(health, now=0.0)
 
-    health = after_good_probe(after_bad_probe(health, "lost"), now=0.0)
+    health = after_good_probe(after_bad_probe(health, LATE), now=0.0)
 
     assert not health.healthy
 

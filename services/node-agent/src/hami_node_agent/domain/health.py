@@ -1,8 +1,9 @@
 """When a card is sick, and when it is well again (protocol sheet 5.5).
 
 In: facts from NVML (an XID event, a failed or good probe) and `now`. Out: the card's new `Health`.
-Unknown is unhealthy. A card whose probe failed is well after `GOOD_PROBES` good ones in a row; one
-that reported a critical XID also needs `quiet_s` without another.
+Unknown is unhealthy. A card that is surely bad is sick at once, one that only did not answer after
+`BAD_PROBES` tries in a row; either is well after `GOOD_PROBES` good ones. One that reported a
+critical XID also needs `quiet_s` without another.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ contexts, video processor exceptions, context switch time-outs (NVIDIA's XID cat
 
 # HAMi#2200: one good probe between two bad ones is a flapping card, three in a row are not.
 GOOD_PROBES = 3
+# A driver that is busy resetting another card is late once; HAMi takes every card off for that.
+BAD_PROBES = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,6 +34,11 @@ class XidPolicy:
         if self.all_enabled or xid in self.enabled:
             return True
         return not self.all_disabled and xid not in self.ignored
+
+    @property
+    def any_matters(self) -> bool:
+        """False when no event needs to be listened for."""
+        return self.all_enabled or bool(self.enabled) or not self.all_disabled
 
 
 def xid_policy(disable: str, enable: str) -> XidPolicy:
@@ -59,6 +67,8 @@ class Health:
     healthy: bool = True
     reason: str = ""
     good_probes: int = GOOD_PROBES
+    bad_probes: int = 0
+    """Without an answer, in a row, while it still counts as healthy."""
     quiet_until: float = 0.0
     """Monotonic seconds before which an XID keeps the card unhealthy."""
 
@@ -68,15 +78,27 @@ def after_xid(health: Health, xid: int, *, now: float, quiet_s: float) -> Health
     return replace(health, healthy=False, reason=f"XID {xid}", quiet_until=now + quiet_s)
 
 
-def after_bad_probe(health: Health, reason: str) -> Health:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failure:
+    """Why a probe failed."""
+
+    reason: str
+    certain: bool
+    """False: the card may be well, it only could not be asked."""
+
+
+def after_bad_probe(health: Health, failure: Failure) -> Health:
     """NVML could not say that the card is well."""
-    return replace(health, healthy=False, reason=reason, good_probes=0)
+    bad = health.bad_probes + 1
+    if health.healthy and not failure.certain and bad < BAD_PROBES:
+        return replace(health, bad_probes=bad)
+    return replace(health, healthy=False, reason=failure.reason, good_probes=0, bad_probes=0)
 
 
 def after_good_probe(health: Health, *, now: float) -> Health:
     """NVML answered for the card."""
     if health.healthy:
-        return health
+        return Health()
     good = min(health.good_probes + 1, GOOD_PROBES)
     if good < GOOD_PROBES or now < health.quiet_until:
         return replace(health, good_probes=good)

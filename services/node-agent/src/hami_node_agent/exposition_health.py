@@ -1,0 +1,73 @@
+"""What the agent tells of its own sight: how cards are, and which regions it could not read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Protocol
+
+from hamicommon.domain.devices import GpuDevice
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector
+
+from hami_node_agent.regions import Regions
+
+
+class RegionCollector(Collector):
+    """What could not be read or written of the containers' regions."""
+
+    def __init__(self, regions: Regions) -> None:
+        self._regions = regions
+
+    def collect(self) -> Iterator[Metric]:
+        """Failures since the start, and how many there are now."""
+        failures = CounterMetricFamily(
+            "hami_node_agent_region_failures",
+            "Tries to read or write a container's region that failed, by kind",
+            labels=["kind"],
+        )
+        for kind, count in sorted(self._regions.failures.items()):
+            failures.add_metric([kind], count)
+        yield failures
+        yield GaugeMetricFamily(
+            "hami_node_agent_unreadable_regions",
+            "Containers whose region could not be read in the last round",
+            value=self._regions.unreadable,
+        )
+
+
+class CardsNow(Protocol):
+    """The node's cards, as `cards.Cards` has them."""
+
+    @property
+    def xids_seen(self) -> Mapping[tuple[str, int, bool], int]:
+        """XID events since the start by card, code, and whether they counted."""
+
+    def devices(self) -> tuple[GpuDevice, ...]:
+        """All cards with their health."""
+
+
+class CardCollector(Collector):
+    """How the cards are, and what errors they reported."""
+
+    def __init__(self, cards: CardsNow) -> None:
+        self._cards = cards
+
+    def collect(self) -> Iterator[Metric]:
+        """Health now, XID events since the start."""
+        health = GaugeMetricFamily(
+            "hami_node_agent_card_healthy",
+            "1 while the card is healthy; else 0, with the reason",
+            labels=["device_index", "device_uuid", "reason"],
+        )
+        for card in self._cards.devices():
+            health.add_metric([str(card.index), card.uuid, card.health_reason], card.healthy)
+        yield health
+        xids = CounterMetricFamily(
+            "hami_node_agent_xid_events",
+            "XID events by card (empty: unknown); those that count made it sick",
+            labels=["device_uuid", "xid", "counts"],
+        )
+        for (uuid, xid, counts), count in sorted(self._cards.xids_seen.items()):
+            xids.add_metric([uuid, str(xid), str(counts).lower()], count)
+        yield xids

@@ -1,0 +1,98 @@
+"""Cards that fail, come, go and are well again, over the stand-in driver."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from tests.integration.node_agent.control import Control
+from tests.integration.node_agent.machine import CARDS, AgentProcess, Kubelet, Machine, until
+
+pytestmark = [pytest.mark.integration, pytest.mark.native]
+
+
+def latest(control: Control) -> dict[str, str]:
+    """Health reasons by card in the last inventory."""
+    if not control.inventories:
+        return {}
+    return {device.uuid: device.health_reason for device in control.inventories[-1].devices}
+
+
+async def test_an_xid_makes_its_card_sick_and_an_applications_does_not(
+    agent: AgentProcess, control: Control, machine: Machine
+) -> None:
+    await until(lambda: latest(control) == dict.fromkeys(CARDS, ""))
+
+    machine.control("xid", "0", "31")
+    machine.control("xid", "1", "79")
+
+    await until(lambda: latest(control) == {CARDS[0]: "", CARDS[1]: "XID 79"}, deadline_s=30)
+    # Half a second of quiet and three good probes.
+    await until(lambda: latest(control) == dict.fromkeys(CARDS, ""), deadline_s=30)
+    text = agent.get("/metrics")[1]
+    assert (
+        f'hami_node_agent_xid_events_total{{counts="false",device_uuid="{CARDS[0]}",xid="31"}} 1'
+        in text
+    )
+    assert (
+        f'hami_node_agent_xid_events_total{{counts="true",device_uuid="{CARDS[1]}",xid="79"}} 1'
+        in text
+    )
+
+
+async def test_cards_are_plugged_in_and_pulled_out_while_the_agent_runs(
+    machine: Machine, kubelet: Kubelet, control: Control
+) -> None:
+    taken = machine.root / "sys/bus/pci/drivers/nvidia"
+    taken.mkdir(parents=True)
+    (taken / "0000:07:00.0").touch()
+    machine.extra["HAMI_NODE_AGENT_SYSFS_ROOT"] = str(machine.root / "sys")
+    machine.control("unplug", "1")
+    agent = AgentProcess(machine)
+    agent.start()
+    try:
+        await until(lambda: latest(control) == {CARDS[0]: ""}, deadline_s=30)
+
+        machine.control("plug", "1")
+        (taken / "0000:08:00.0").touch()
+        await until(lambda: latest(control) == dict.fromkeys(CARDS, ""), deadline_s=30)
+
+        machine.control("unplug", "0")
+        (taken / "0000:07:00.0").unlink()
+        await until(lambda: latest(control) == {CARDS[0]: "Not Found", CARDS[1]: ""}, deadline_s=30)
+
+        machine.control("xid", "1", "48")
+        await until(lambda: latest(control)[CARDS[1]] == "XID 48", deadline_s=30)
+    finally:
+        agent.close()
+
+
+RELOADED = """
+import json, pathlib, pynvml
+from hami_node_agent.adapters.nvml_driver import NvmlDriver
+driver = NvmlDriver(sysfs_root=pathlib.Path("/nowhere"), fallback_memory_mib=0)
+driver.start()
+driver.cards()
+driver.register_events()
+told = [driver.outdated(), len(driver.probe())]
+pynvml.nvmlShutdown()
+told += [driver.outdated(), sorted({str(f.reason) for f in driver.probe().values()})]
+driver.reload()
+told += [driver.outdated(), len(driver.probe()), driver.wait_for_event()]
+print(json.dumps(told))
+"""
+
+
+def test_a_driver_that_was_reloaded_is_asked_anew(machine: Machine) -> None:
+    """Where the driver goes away under it, NVML answers as if it had never been initialised."""
+    done = subprocess.run(
+        [sys.executable, "-c", RELOADED],
+        env=machine.env(),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+
+    assert json.loads(done.stdout) == [False, 0, True, ["Uninitialized"], False, 0, None]
