@@ -86,6 +86,7 @@ class Cards:
 
     def __init__(self, devices: Iterable[GpuDevice]) -> None:
         self.changed = Signal()
+        self.pair_scores: Mapping[GpuUuid, Mapping[GpuUuid, int]] = {}
         self._devices = {device.uuid: device for device in devices}
 
     def devices(self) -> tuple[GpuDevice, ...]:

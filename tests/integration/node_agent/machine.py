@@ -101,6 +101,7 @@ class Machine:
                 "max_threads_per_sm": 2048,
                 "pci_bus_id": f"00000000:{7 + number:02x}:00.0",
                 "numa": 0,
+                "nvlinks": [1 - number] * 2,
                 "major": 8,
                 "minor": 0,
             }

@@ -23,6 +23,11 @@ async def test_an_xid_makes_its_card_sick_and_an_applications_does_not(
     agent: AgentProcess, control: Control, machine: Machine
 ) -> None:
     await until(lambda: latest(control) == dict.fromkeys(CARDS, ""))
+    # Two NVLinks, and one CPU.
+    assert control.inventories[-1].pair_scores == {
+        CARDS[0]: {CARDS[1]: 220},
+        CARDS[1]: {CARDS[0]: 220},
+    }
 
     machine.control("xid", "0", "31")
     machine.control("xid", "1", "79")

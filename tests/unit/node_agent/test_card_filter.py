@@ -4,6 +4,7 @@ from hami_node_agent.card_filter import FilteredProbe, Hidden
 from hami_node_agent.domain.cards import CardFacts
 from hami_node_agent.domain.evidence import CardProcesses
 from hami_node_agent.domain.health import Failure
+from hami_node_agent.domain.topology import CardLinks
 from hamicommon.domain.ids import GpuUuid
 from hamicommon.events import DeviceSample
 
@@ -11,6 +12,7 @@ from tests.unit.node_agent.builders import CARD_A, CARD_B
 
 CARD_C = GpuUuid("GPU-cccccccc-0000-0000-0000-000000000003")
 CARDS = (CARD_A, CARD_B, CARD_C)
+LINKS = tuple(CardLinks(uuid=uuid, meetings={}, nvlinks={}) for uuid in CARDS)
 LOST = Failure(reason="GPU is lost", certain=True)
 
 
@@ -25,6 +27,9 @@ class Probe:
             CardFacts(uuid=uuid, index=index, name="A100", memory_mib=1)
             for index, uuid in enumerate(CARDS)
         )
+
+    async def links(self) -> tuple[CardLinks, ...]:
+        return LINKS
 
     async def reload(self) -> bool:
         return True
@@ -54,6 +59,7 @@ async def test_a_card_hidden_by_uuid_or_index_is_seen_by_nobody() -> None:
     assert await probe.failing() == {CARD_B: LOST}
     assert [sample.uuid for sample in await probe.samples()] == [CARD_B]
     assert set(await probe.processes()) == {CARD_B}
+    assert [card.uuid for card in await probe.links()] == [CARD_B]
 
 
 async def test_what_happens_to_a_hidden_card_makes_no_other_sick() -> None:

@@ -10,11 +10,13 @@ from hami_node_agent.cards import Cards
 from hami_node_agent.domain.cards import CardFacts, Offer
 from hami_node_agent.domain.health import GOOD_PROBES, Failure, XidPolicy
 from hami_node_agent.domain.records import AgentState
+from hami_node_agent.domain.topology import CardLinks
 from hami_node_agent.node_state import NodeState
 from hamicommon.domain.ids import GpuUuid
 from hamicommon.errors import Unavailable
 
 A, B = GpuUuid("GPU-a"), GpuUuid("GPU-b")
+LINKS: tuple[CardLinks, ...] = ()
 LOST = Failure(reason="GPU is lost", certain=True)
 
 
@@ -33,6 +35,9 @@ class Driver:
 
     async def cards(self) -> tuple[CardFacts, ...]:
         return self.listed
+
+    async def links(self) -> tuple[CardLinks, ...]:
+        return LINKS
 
     async def reload(self) -> bool:
         if self.away:

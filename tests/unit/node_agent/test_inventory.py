@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
-from itertools import count
 from typing import Any
 
 import pytest
@@ -15,7 +14,13 @@ from hami_node_agent.cards import Cards
 from hami_node_agent.domain.cards import CardFacts, Offer
 from hami_node_agent.domain.health import Failure, XidPolicy
 from hami_node_agent.domain.records import AgentState
-from hami_node_agent.inventory import REGISTER_ANNOTATION, inventory_device, keep_annotation
+from hami_node_agent.domain.topology import CardLinks, Meeting
+from hami_node_agent.inventory import (
+    REGISTER_ANNOTATION,
+    InventoryTeller,
+    inventory_device,
+    keep_annotation,
+)
 from hami_node_agent.node_state import NodeState
 from hamicommon import events
 from hamicommon.bus.inventories import inventory_of
@@ -24,6 +29,7 @@ from hamicommon.domain.ids import GpuUuid
 from hamicommon.errors import Unavailable
 from hamicommon.k8s.annotations import AGENT
 from hamicommon.k8s.register import decode_register
+from pydantic import BaseModel
 
 from tests.unit.node_agent.builders import a_card
 
@@ -60,6 +66,17 @@ def test_everything_that_the_engine_judges_a_card_by_reaches_the_scheduler() -> 
     assert heard.devices == (SLICED, a_card("GPU-b"))
 
 
+UUIDS = [GpuUuid(f"GPU-{index}") for index in range(3)]
+LINKS = tuple(
+    CardLinks(
+        uuid=one,
+        meetings={other: Meeting.SAME_CPU for other in UUIDS if other != one},
+        nvlinks={other: 2 for other in UUIDS[:2] if other != one and one != UUIDS[2]},
+    )
+    for one in UUIDS
+)
+
+
 class Probe:
     """A driver that lists its cards from the last to the first."""
 
@@ -68,6 +85,9 @@ class Probe:
             CardFacts(uuid=GpuUuid(f"GPU-{index}"), index=index, name="A10", memory_mib=1000)
             for index in (2, 0, 1)
         )
+
+    async def links(self) -> tuple[CardLinks, ...]:
+        return LINKS
 
     async def reload(self) -> bool:
         return False
@@ -93,20 +113,39 @@ class Store:
         raise AssertionError
 
 
+class Bus:
+    """Keeps what is published."""
+
+    connected = True
+
+    def __init__(self) -> None:
+        self.inventories: list[events.Inventory] = []
+        self.told = asyncio.Event()
+
+    async def publish(self, subject: str, payload: BaseModel, *, message_id: str) -> None:
+        del subject, message_id
+        assert isinstance(payload, events.Inventory)
+        self.inventories.append(payload)
+        self.told.set()
+
+
 class Node:
     """A Node whose patches fail `failures` times."""
 
     def __init__(self, failures: int) -> None:
         self.written: dict[str, str] = {}
-        self._numbers = count()
+        self.asked = 0
+        self.patches = 0
         self._failures = failures
         self.done = asyncio.Event()
 
     async def annotations(self) -> Mapping[str, str]:
+        self.asked += 1
         return self.written
 
     async def annotate(self, annotations: Mapping[str, str]) -> None:
-        if next(self._numbers) < self._failures:
+        self.patches += 1
+        if self.patches <= self._failures:
             raise Unavailable("the API server is away")
         self.written |= annotations
         self.done.set()
@@ -153,3 +192,47 @@ async def test_a_register_annotation_that_was_not_written_is_tried_again(
     monkeypatch.setattr(inventory, "RETRY_S", 0.001)
 
     assert REGISTER_ANNOTATION in await written_by(failures=2)
+
+
+async def test_pair_scores_are_on_the_node_in_the_order_of_the_cards() -> None:
+    written = await written_by(failures=0)
+
+    assert written["hami.io/node-nvidia-score"] == (
+        '[{"uuid":"GPU-0","score":{"GPU-1":220,"GPU-2":20}},'
+        '{"uuid":"GPU-1","score":{"GPU-0":220,"GPU-2":20}},'
+        '{"uuid":"GPU-2","score":{"GPU-0":20,"GPU-1":20}}]'
+    )
+
+
+async def test_the_inventory_carries_the_pair_scores() -> None:
+    bus = Bus()
+    telling = asyncio.create_task(
+        InventoryTeller(await discovered(), bus, node="n", agent_id="a", heartbeat_s=60).run()
+    )
+    async with asyncio.timeout(30):
+        await bus.told.wait()
+    telling.cancel()
+
+    [inventory] = bus.inventories
+    assert inventory_of(inventory).pair_scores[UUIDS[0]] == {UUIDS[1]: 220, UUIDS[2]: 20}
+
+
+async def test_an_annotation_that_somebody_broke_is_mended_and_nothing_is_written_twice(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(inventory, "RECHECK_S", 0.001)
+    node, cards = Node(0), await discovered()
+    keeping = asyncio.create_task(keep_annotation(cards, node))
+    async with asyncio.timeout(30):
+        await node.done.wait()
+        first = dict(node.written)
+        node.written[REGISTER_ANNOTATION] = "broken"
+        node.done.clear()
+        await node.done.wait()
+        asked = node.asked
+        while node.asked < asked + 3:
+            await asyncio.sleep(0)
+    keeping.cancel()
+
+    assert node.written == first
+    assert node.patches == 2

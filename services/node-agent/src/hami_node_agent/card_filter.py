@@ -14,6 +14,7 @@ from hamicommon.events import DeviceSample
 from hami_node_agent.domain.cards import CardFacts
 from hami_node_agent.domain.evidence import CardProcesses
 from hami_node_agent.domain.health import Failure
+from hami_node_agent.domain.topology import CardLinks
 from hami_node_agent.ports import DeviceProbe
 
 
@@ -48,6 +49,11 @@ class FilteredProbe:
         found = await self._probe.cards()
         self._hidden_uuids = frozenset(card.uuid for card in found if card in self._hidden)
         return tuple(card for card in found if card not in self._hidden)
+
+    async def links(self) -> tuple[CardLinks, ...]:
+        """See the port."""
+        found = await self._probe.links()
+        return tuple(card for card in found if card.uuid not in self._hidden_uuids)
 
     async def reload(self) -> bool:
         """See the port."""

@@ -26,6 +26,7 @@ from hami_node_agent.domain.health import (
     after_good_probe,
     after_xid,
 )
+from hami_node_agent.domain.topology import pair_scores
 from hami_node_agent.node_state import NodeState, Signal
 from hami_node_agent.ports import DeviceProbe
 
@@ -53,6 +54,7 @@ class Cards:
         self._quiet_s = xid_quiet_s
         self._devices: dict[GpuUuid, GpuDevice] = {}
         self._health: dict[GpuUuid, Health] = {}
+        self._pair_scores: dict[GpuUuid, dict[GpuUuid, int]] = {}
         self._xids_seen: Counter[tuple[str, int, bool]] = Counter()
         self.changed = Signal()
 
@@ -60,6 +62,11 @@ class Cards:
     def xids_seen(self) -> Mapping[tuple[str, int, bool], int]:
         """XID events since the start by card (empty: unknown), code, and whether they counted."""
         return self._xids_seen
+
+    @property
+    def pair_scores(self) -> Mapping[GpuUuid, Mapping[GpuUuid, int]]:
+        """How near the cards are to each other, by index; empty where the driver can't say."""
+        return self._pair_scores
 
     async def discover(self) -> None:
         """Reads the cards; they are healthy until told otherwise. Raises: Unavailable."""
@@ -85,6 +92,10 @@ class Cards:
             self._devices[facts.uuid] = offered(facts, self._offer)
             self._health.setdefault(facts.uuid, Health())
         if self._devices != before:
+            try:
+                self._pair_scores = pair_scores(await self._probe.links())
+            except Unavailable as exc:
+                logger.warning("links of cards not read", extra={"error": str(exc)})
             self._publish()
 
     async def _probe_all(self) -> None:

@@ -14,8 +14,8 @@ from typing import Protocol
 from hamicommon import events
 from hamicommon.domain.devices import GpuDevice
 from hamicommon.errors import HamiError, Unavailable
-from hamicommon.k8s.annotations import AGENT
-from hamicommon.k8s.register import encode_register
+from hamicommon.k8s.annotations import AGENT, NVIDIA_PAIR_SCORES
+from hamicommon.k8s.register import encode_pair_scores, encode_register
 
 from hami_node_agent.cards import Cards
 from hami_node_agent.ports import Publisher
@@ -68,6 +68,10 @@ class InventoryTeller:
             sequence=self._sequence,
             observed_at=datetime.now(UTC),
             devices=tuple(inventory_device(device) for device in self._cards.devices()),
+            pair_scores={
+                str(uuid): {str(peer): score for peer, score in row.items()}
+                for uuid, row in self._cards.pair_scores.items()
+            },
         )
         try:
             await self._bus.publish(
@@ -110,7 +114,7 @@ def inventory_device(device: GpuDevice) -> events.InventoryDevice:
 
 
 async def keep_annotation(cards: Cards, node: NodeAnnotations) -> None:
-    """Keeps the Node's register annotation equal to the cards until cancelled.
+    """Keeps the Node's register annotation and pair scores equal to the cards until cancelled.
 
     Beside it stands that an agent reports them, so that the scheduler waits for the bus.
     """
@@ -120,6 +124,8 @@ async def keep_annotation(cards: Cards, node: NodeAnnotations) -> None:
         wait_s = RECHECK_S
         try:
             wanted = {AGENT: AGENT_NAME, REGISTER_ANNOTATION: text}
+            if len(cards.pair_scores) > 1:
+                wanted[NVIDIA_PAIR_SCORES] = encode_pair_scores(cards.pair_scores)
             if not wanted.items() <= (await node.annotations()).items():
                 await node.annotate(wanted)
                 logger.info("node annotation written", extra={"key": REGISTER_ANNOTATION})

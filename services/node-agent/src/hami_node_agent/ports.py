@@ -19,6 +19,7 @@ from hami_node_agent.domain.grants import NodeGrant
 from hami_node_agent.domain.health import Failure
 from hami_node_agent.domain.ownership import Holding
 from hami_node_agent.domain.records import AgentState, Record
+from hami_node_agent.domain.topology import CardLinks
 
 
 class DeviceProbe(Protocol):
@@ -26,6 +27,9 @@ class DeviceProbe(Protocol):
 
     async def cards(self) -> tuple[CardFacts, ...]:
         """All cards, by index."""
+
+    async def links(self) -> tuple[CardLinks, ...]:
+        """How the cards are linked, by index. Raises: Unavailable."""
 
     async def reload(self) -> bool:
         """Begins anew where the driver was reloaded or cards came or went; True if it did.

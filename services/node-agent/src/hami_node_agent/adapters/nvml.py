@@ -22,6 +22,7 @@ from hami_node_agent.adapters.nvml_driver import EVENT_WAIT_MS, NvmlDriver
 from hami_node_agent.domain.cards import CardFacts
 from hami_node_agent.domain.evidence import CardProcesses
 from hami_node_agent.domain.health import Failure
+from hami_node_agent.domain.topology import CardLinks
 
 T = TypeVar("T")
 
@@ -53,6 +54,10 @@ class NvmlProbe:
     async def cards(self) -> tuple[CardFacts, ...]:
         """All cards, by index. Raises: Unavailable."""
         return await self._call("discovery", self._driver.cards)
+
+    async def links(self) -> tuple[CardLinks, ...]:
+        """How the cards are linked, by index. Raises: Unavailable."""
+        return await self._call("links", self._driver.links)
 
     async def reload(self) -> bool:
         """Begins anew where the driver was reloaded or cards came or went; True if it did.

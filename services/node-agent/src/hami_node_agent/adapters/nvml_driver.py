@@ -17,6 +17,7 @@ import pynvml
 from hamicommon.domain.ids import GpuUuid
 from hamicommon.events import DeviceSample
 
+from hami_node_agent.adapters.nvml_links import read_links
 from hami_node_agent.adapters.nvml_samples import (
     MIB,
     card_processes,
@@ -27,6 +28,7 @@ from hami_node_agent.adapters.nvml_samples import (
 from hami_node_agent.domain.cards import CardFacts
 from hami_node_agent.domain.evidence import CardProcesses
 from hami_node_agent.domain.health import Failure
+from hami_node_agent.domain.topology import CardLinks
 
 logger = logging.getLogger(__name__)
 
@@ -114,6 +116,11 @@ class NvmlDriver:
                 self._known[facts.uuid] = facts
                 self._by_handle[_address(handle)] = facts.uuid
         return tuple(found)
+
+    def links(self) -> tuple[CardLinks, ...]:
+        """How the cards are linked, by index."""
+        ordered = sorted(self._by_handle.values(), key=lambda uuid: self._known[uuid].index)
+        return read_links({uuid: _handle(uuid) for uuid in ordered})
 
     def _facts(self, index: int, handle: Any) -> CardFacts | None:
         memory = optional(pynvml.nvmlDeviceGetMemoryInfo, handle)

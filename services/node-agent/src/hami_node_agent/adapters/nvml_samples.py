@@ -19,9 +19,7 @@ def device_sample(facts: CardFacts, handle: Any) -> DeviceSample:
     memory = optional(pynvml.nvmlDeviceGetMemoryInfo, handle)
     busy = optional(pynvml.nvmlDeviceGetUtilizationRates, handle)
     milliwatts = optional(pynvml.nvmlDeviceGetPowerUsage, handle)
-    celsius = optional(
-        lambda h: pynvml.nvmlDeviceGetTemperature(h, pynvml.NVML_TEMPERATURE_GPU), handle
-    )
+    celsius = optional(pynvml.nvmlDeviceGetTemperature, handle, pynvml.NVML_TEMPERATURE_GPU)
     return DeviceSample(
         uuid=facts.uuid,
         index=facts.index,
@@ -59,10 +57,10 @@ def _busy(handle: Any, since_us: int) -> dict[int, float] | None:
     return {pid: float(sample.smUtil) for pid, sample in newest.items() if sample.smUtil <= 100}
 
 
-def optional(query: Callable[[Any], Any], handle: Any) -> Any:
+def optional(query: Callable[..., Any], handle: Any, *arguments: Any) -> Any:
     """The query's result, or None where the card (or the driver) does not know."""
     try:
-        return query(handle)
+        return query(handle, *arguments)
     except pynvml.NVMLError:
         return None
 

@@ -1,0 +1,77 @@
+"""How near two cards are to each other (protocol sheet 5.6): what topology-aware placement sums up.
+
+In: where the driver says that the two meet, and their NVLinks. Out: HAMi's score of the pair, more
+is nearer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from enum import IntEnum
+
+from hamicommon.domain.ids import GpuUuid
+
+MAX_NVLINKS = 18
+SCORE_PER_NVLINK = 100
+
+
+class Meeting(IntEnum):
+    """Where the way between two cards leads over; the values are NVML's."""
+
+    SAME_BOARD = 0
+    SINGLE_SWITCH = 10
+    SEVERAL_SWITCHES = 20
+    HOST_BRIDGE = 30
+    SAME_CPU = 40
+    ACROSS_CPUS = 50
+
+
+_SCORES = {
+    Meeting.SAME_BOARD: 60,
+    Meeting.SINGLE_SWITCH: 50,
+    Meeting.SEVERAL_SWITCHES: 40,
+    Meeting.HOST_BRIDGE: 30,
+    Meeting.SAME_CPU: 20,
+    Meeting.ACROSS_CPUS: 10,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CardLinks:
+    """One card's way to the others."""
+
+    uuid: GpuUuid
+    meetings: Mapping[GpuUuid, int]
+    """By the other card; of those that the driver knows."""
+    nvlinks: Mapping[GpuUuid, int]
+    """Enabled links that go straight to another card."""
+    switch_links: int = 0
+    """Enabled links to an NVSwitch, by which it reaches every card that has some too."""
+
+
+def pair_scores(cards: Iterable[CardLinks]) -> dict[GpuUuid, dict[GpuUuid, int]]:
+    """The score of every pair, in the order given."""
+    ordered = tuple(cards)
+    return {
+        one.uuid: {other.uuid: _score(one, other) for other in ordered if other is not one}
+        for one in ordered
+    }
+
+
+def _score(one: CardLinks, other: CardLinks) -> int:
+    there, back = _nvlinks(one, other), _nvlinks(other, one)
+    if there != back:
+        # The driver contradicts itself: HAMi trusts nothing of such a pair.
+        return 0
+    near = _SCORES.get(Meeting(one.meetings[other.uuid]), 0) if _known(one, other) else 0
+    return near + (SCORE_PER_NVLINK * there if there <= MAX_NVLINKS else 0)
+
+
+def _known(one: CardLinks, other: CardLinks) -> bool:
+    return one.meetings.get(other.uuid) in set(Meeting)
+
+
+def _nvlinks(one: CardLinks, other: CardLinks) -> int:
+    straight = one.nvlinks.get(other.uuid, 0)
+    return straight or min(one.switch_links, other.switch_links)
