@@ -22,6 +22,8 @@ test-faults: setup ## every fault of docs/reliability.md, races, outages under l
 	@$(BIN)/pytest tests/faults tests/simulation tests/native/test_siege.py --slow $(ARGS)
 test-model: setup ## engine against reference model, 10,000 random cases (other ones: ARGS=--model-seed=N)
 	@$(BIN)/pytest tests/unit/hamicommon/placement/test_engine_against_model.py --model-cases=10000 $(ARGS)
+test-reviews: setup ## the webhook is asked 10,000 good and broken reviews
+	@$(BIN)/pytest tests/unit/webhook/test_any_review.py --review-cases=10000 $(ARGS)
 test-recorded: setup ## answers recorded from HAMi beside ours, as a table: ARGS="FILE.jsonl..."
 	@PATH=$(BIN):$$PATH $(BIN)/python -m tests.reference.recorded $(ARGS)
 bench-%: setup ## one benchmark, for example: make bench-filter
@@ -34,4 +36,4 @@ requirements: ## pin the third-party sets again
 	@scripts/compile-requirements
 format: setup ## let ruff write
 	@$(BIN)/ruff check --fix . ; $(BIN)/ruff format .
-.PHONY: help setup up down lint test test-e2e test-node test-faults test-model test-recorded native proto requirements format
+.PHONY: help setup up down lint test test-e2e test-node test-faults test-model test-reviews test-recorded native proto requirements format

@@ -52,6 +52,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="tests/simulation: the history that this seed draws; may be repeated",
     )
     parser.addoption(
+        "--review-cases",
+        type=int,
+        default=300,
+        help="good and broken reviews that the webhook is asked (make test-reviews)",
+    )
+    parser.addoption(
         "--update-golden",
         action="store_true",
         help="tests/unit/hamicommon/admission: writes the answers to HAMi's examples anew",

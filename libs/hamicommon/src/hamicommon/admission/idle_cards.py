@@ -48,6 +48,11 @@ class IdleCards:
         """How many nodes with cards are known."""
         return len(self._shapes)
 
+    @property
+    def cards(self) -> int:
+        """How many cards they have."""
+        return len(self._of_uuid)
+
     def set_node(
         self,
         node: NodeName,

@@ -21,6 +21,7 @@ from hamicommon.errors import InvalidRequest
 from hamicommon.explain.sentence import quota_sentence
 from hamicommon.explain.wording import asked_by
 from hamicommon.k8s import annotations as keys
+from hamicommon.k8s.quantities import parse_exact
 from hamicommon.k8s.resources import pod_request
 from hamicommon.k8s.shapes import NoContainers, check_pod
 from hamicommon.vendors.base import JsonObject
@@ -203,16 +204,43 @@ def fill_in(pod: JsonObject, vendors: Vendors) -> tuple[bool, tuple[str, ...]]:
     """
     wants, warnings = False, list[str]()
     for container in _containers(pod["spec"]):
-        given = dict((container.get("resources") or {}).get("limits") or {})
+        given = _amounts(container)
         for vendor in vendors:
             found = vendor.mutate(container, pod)
             wants = wants or found.wants
             warnings.extend(found.warnings)
+        _keep_spelling(container, given)
         _keep_equal(container, given)
     return wants, tuple(warnings)
 
 
-def _keep_equal(container: JsonObject, given: JsonObject) -> None:
+def _amounts(container: JsonObject) -> dict[str, JsonObject]:
+    """A copy of the container's limits and requests."""
+    resources = container.get("resources") or {}
+    return {part: dict(resources.get(part) or {}) for part in ("limits", "requests")}
+
+
+def _keep_spelling(container: JsonObject, given: Mapping[str, JsonObject]) -> None:
+    """An amount that was written anew with the same value stays as it was.
+
+    The API server stores 100000 as 100k; a second look must not change it back.
+    """
+    resources = container.get("resources") or {}
+    for part, amounts in given.items():
+        for name, now in (resources.get(part) or {}).items():
+            before = amounts.get(name, now)
+            if before is not now and before != now and _same(before, now):
+                resources[part][name] = before
+
+
+def _same(one: object, other: object) -> bool:
+    try:
+        return parse_exact(one) == parse_exact(other)
+    except InvalidRequest:
+        return False
+
+
+def _keep_equal(container: JsonObject, given: Mapping[str, JsonObject]) -> None:
     """Requests follow the limits that were changed: where both are given they must be equal.
 
     The API server fills requests in from limits before it asks us, and refuses the pod otherwise
@@ -221,7 +249,7 @@ def _keep_equal(container: JsonObject, given: JsonObject) -> None:
     resources = container.get("resources") or {}
     limits, requests = resources.get("limits") or {}, resources.get("requests") or {}
     for name, amount in limits.items():
-        if name in requests and "/" in name and name in given and given[name] != amount:
+        if name in requests and "/" in name and given["limits"].get(name, amount) != amount:
             requests[name] = amount
 
 

@@ -1,0 +1,333 @@
+"""Reviews per second of the webhook, beside a bare endpoint of the same server in the same run.
+
+The console script `hami-webhook` runs over TLS with audit lines and traces on. Rounds of
+`GET /healthz` and of `POST /webhook` take turns on the same kind of connections, so that both see
+the same machine; the ratio of their medians is what counts. Then the certificate is rotated every
+second under load, half of it on new connections: no request may fail. Writes
+bench/results/webhook.json.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import platform
+import ssl
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import uvloop
+from hamictl.servers.certificates import Authority, write_certificate
+from hamictl.servers.ports import free_port
+
+RESULTS = Path(__file__).parent / "results" / "webhook.json"
+GOAL = 0.4
+ROUNDS = 5
+ROTATE_EVERY_S = 1.0
+
+
+@dataclass(slots=True)
+class Load:
+    """What came of one round."""
+
+    latencies_s: list[float] = field(default_factory=list)
+    failures: list[str] = field(default_factory=list)
+    took_s: float = 0.0
+
+    @property
+    def per_second(self) -> float:
+        """Answers per second."""
+        return len(self.latencies_s) / self.took_s
+
+    def quantile_ms(self, share: float) -> float:
+        """The latency that `share` of the answers kept to."""
+        ordered = sorted(self.latencies_s)
+        return 1000 * ordered[min(len(ordered) - 1, int(share * len(ordered)))]
+
+
+def review(number: int) -> bytes:
+    """A pod as an API server sends it, of a Deployment with a slice."""
+    resources = {"nvidia.com/gpu": "1", "nvidia.com/gpumem": "4096", "nvidia.com/gpucores": "30"}
+    mount = {
+        "name": "kube-api-access-x",
+        "readOnly": True,
+        "mountPath": "/var/run/secrets/kubernetes.io/serviceaccount",
+    }
+    container = {
+        "name": "main",
+        "image": "registry.example.com/team/inference:1.2.3",
+        "command": ["python", "-m", "serve", "--port", "8080"],
+        "env": [{"name": f"SETTING_{n}", "value": "x" * 20} for n in range(8)],
+        "ports": [{"containerPort": 8080, "protocol": "TCP"}],
+        "resources": {"limits": {**resources, "cpu": "2"}, "requests": {**resources, "cpu": "2"}},
+        "volumeMounts": [mount],
+        "terminationMessagePath": "/dev/termination-log",
+        "terminationMessagePolicy": "File",
+        "imagePullPolicy": "IfNotPresent",
+    }
+    pod = {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {
+            "generateName": f"inference-{number}-7d4b9c6f5-",
+            "namespace": "team",
+            "labels": {"app": "inference", "pod-template-hash": "7d4b9c6f5"},
+            "ownerReferences": [
+                {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "inference", "uid": "u"}
+            ],
+        },
+        "spec": {
+            "containers": [container],
+            "volumes": [{"name": "kube-api-access-x", "projected": {"sources": []}}],
+            "restartPolicy": "Always",
+            "schedulerName": "default-scheduler",
+            "serviceAccountName": "default",
+            "tolerations": [{"key": "node.kubernetes.io/not-ready", "operator": "Exists"}],
+        },
+    }
+    request = {
+        "uid": f"review-{number}",
+        "kind": {"group": "", "version": "v1", "kind": "Pod"},
+        "resource": {"group": "", "version": "v1", "resource": "pods"},
+        "operation": "CREATE",
+        "namespace": "team",
+        "userInfo": {"username": "system:serviceaccount:kube-system:replicaset-controller"},
+        "object": pod,
+        "dryRun": False,
+    }
+    document = {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": request}
+    return json.dumps(document).encode()
+
+
+def posted(number: int) -> bytes:
+    """The whole HTTP request."""
+    body = review(number)
+    head = (
+        "POST /webhook HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+        f"Content-Length: {len(body)}\r\n\r\n"
+    )
+    return head.encode() + body
+
+
+BARE = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"
+REVIEWS = [posted(number) for number in range(64)]
+
+
+class Connection:
+    """One keep-alive connection that asks one thing at a time."""
+
+    def __init__(self, port: int, trust: ssl.SSLContext) -> None:
+        self._port, self._trust = port, trust
+        self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
+
+    async def ask(self, request: bytes) -> bytes:
+        """The body of the answer. Raises: OSError, TimeoutError, or ValueError for no 200."""
+        async with asyncio.timeout(10):
+            if self._streams is None:
+                self._streams = await asyncio.open_connection(
+                    "127.0.0.1", self._port, ssl=self._trust, server_hostname="localhost"
+                )
+            reader, writer = self._streams
+            writer.write(request)
+            head = await reader.readuntil(b"\r\n\r\n")
+            if not head.startswith(b"HTTP/1.1 200"):
+                raise ValueError(head.decode())
+            length = int(head.lower().partition(b"content-length:")[2].partition(b"\r\n")[0])
+            return await reader.readexactly(length)
+
+    async def close(self) -> None:
+        """Leaves; a connection that is gone already is no matter."""
+        if self._streams is not None:
+            self._streams[1].close()
+            self._streams = None
+
+
+async def ask_for(
+    seconds: float, load: Load, requests: list[bytes], connection: Connection, *, renew: bool
+) -> None:
+    """Asks one thing after the other; `renew`: on a new connection each."""
+    turn, end_s = 0, time.perf_counter() + seconds
+    while (began_s := time.perf_counter()) < end_s:
+        turn += 1
+        try:
+            body = await connection.ask(requests[turn % len(requests)])
+            if b'"allowed":false' in body:
+                raise ValueError(body.decode())
+            load.latencies_s.append(time.perf_counter() - began_s)
+        except (OSError, EOFError, ValueError, TimeoutError) as exc:
+            load.failures.append(f"{type(exc).__name__}: {exc}")
+            await connection.close()
+        if renew:
+            await connection.close()
+    await connection.close()
+
+
+async def round_of(
+    seconds: float, requests: list[bytes], port: int, trust: ssl.SSLContext, connections: int
+) -> Load:
+    """One round on connections that are kept."""
+    load, began_s = Load(), time.perf_counter()
+    await asyncio.gather(
+        *(
+            ask_for(seconds, load, requests, Connection(port, trust), renew=False)
+            for _ in range(connections)
+        )
+    )
+    load.took_s = time.perf_counter() - began_s
+    return load
+
+
+async def rotated(
+    seconds: float,
+    port: int,
+    trust: ssl.SSLContext,
+    connections: int,
+    folder: Path,
+    authority: Authority,
+) -> tuple[Load, int]:
+    """Load while the certificate changes; every second connection is made anew each time."""
+    load, rotations = Load(), 0
+    began_s = time.perf_counter()
+    asking = asyncio.gather(
+        *(
+            ask_for(seconds, load, REVIEWS, Connection(port, trust), renew=bool(number % 2))
+            for number in range(connections)
+        )
+    )
+    while not asking.done():
+        await asyncio.wait([asking], timeout=ROTATE_EVERY_S)
+        if not asking.done():
+            write_pair(authority, folder)
+            rotations += 1
+    await asking
+    load.took_s = time.perf_counter() - began_s
+    return load, rotations
+
+
+def write_pair(authority: Authority, folder: Path) -> None:
+    """A new certificate with its key, in place of the old ones."""
+    authority.make_serving(
+        "webhook", certificate_file=folder / "tls.crt", key_file=folder / "tls.key"
+    )
+
+
+@contextmanager
+def webhook(folder: Path) -> Iterator[int]:
+    """The console script, as it runs in a cluster, without a bus; its port."""
+    port = free_port()
+    env = os.environ | {
+        "HAMI_WEBHOOK_HTTP_BIND": f"127.0.0.1:{port}",
+        "HAMI_WEBHOOK_TLS_CERT_FILE": str(folder / "tls.crt"),
+        "HAMI_WEBHOOK_TLS_KEY_FILE": str(folder / "tls.key"),
+        "HAMI_TELEMETRY_TRACES_FILE": str(folder / "traces.jsonl"),
+    }
+    script = Path(sys.executable).parent / "hami-webhook"
+    with (folder / "audit.log").open("w") as log:
+        process = subprocess.Popen([script], env=env, stdout=log, stderr=log)
+        try:
+            yield port
+        finally:
+            process.terminate()
+            process.wait(timeout=30)
+
+
+async def until_ready(port: int, trust: ssl.SSLContext) -> None:
+    """Raises: TimeoutError."""
+    async with asyncio.timeout(60):
+        while True:
+            connection = Connection(port, trust)
+            try:
+                await connection.ask(BARE)
+                return
+            except OSError:
+                await asyncio.sleep(0.1)
+            finally:
+                await connection.close()
+
+
+async def measure(args: argparse.Namespace, folder: Path) -> dict[str, Any]:
+    """Runs everything."""
+    authority = Authority.new("bench")
+    write_pair(authority, folder)
+    write_certificate(folder / "ca.pem", authority.certificate)
+    trust = ssl.create_default_context(cafile=str(folder / "ca.pem"))
+    with webhook(folder) as port:
+        await until_ready(port, trust)
+        await round_of(1.0, REVIEWS, port, trust, args.connections)
+        bare, reviews = [], []
+        for _ in range(ROUNDS):
+            bare.append(await round_of(args.seconds, [BARE], port, trust, args.connections))
+            reviews.append(await round_of(args.seconds, REVIEWS, port, trust, args.connections))
+        failures = [text for load in (*bare, *reviews) for text in load.failures]
+        answered = sum(len(load.latencies_s) for load in reviews)
+        under, rotations = await rotated(
+            args.rotate_seconds, port, trust, args.connections, folder, authority
+        )
+    # Written by the process, which has ended: every review has its audit line and its span.
+    audit_lines = (folder / "audit.log").read_text().count('"hami_webhook.audit"')
+    spans = (folder / "traces.jsonl").read_text().count('"admission"')
+    bare_rate = statistics.median(load.per_second for load in bare)
+    review_rate = statistics.median(load.per_second for load in reviews)
+    return {
+        "reviews_per_second": round(review_rate, 1),
+        "bare_per_second": round(bare_rate, 1),
+        "ratio": round(review_rate / bare_rate, 3),
+        "goal": GOAL,
+        "p50_ms": round(statistics.median(load.quantile_ms(0.5) for load in reviews), 2),
+        "p99_ms": round(statistics.median(load.quantile_ms(0.99) for load in reviews), 2),
+        "failures": failures[:5],
+        "audit_lines": audit_lines,
+        "spans": spans,
+        "answered": answered,
+        "rotation": {
+            "seconds": args.rotate_seconds,
+            "rotations": rotations,
+            "answers": len(under.latencies_s),
+            "failures": len(under.failures),
+            "first_failures": under.failures[:5],
+            "p99_ms": round(under.quantile_ms(0.99), 2),
+        },
+    }
+
+
+def main() -> None:
+    """Measures, prints and writes the results; fails when a request failed."""
+    parser = argparse.ArgumentParser(prog="make bench-webhook", description=__doc__)
+    parser.add_argument("--seconds", type=float, default=3.0, help="of each round")
+    parser.add_argument("--connections", type=int, default=8)
+    parser.add_argument("--rotate-seconds", type=float, default=30.0, help="0: no rotation")
+    args = parser.parse_args()
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner,
+    ):
+        found = runner.run(measure(args, Path(folder)))
+    found["machine"] = f"{platform.machine()}, {os.cpu_count()} cores"
+    RESULTS.parent.mkdir(exist_ok=True)
+    RESULTS.write_text(json.dumps(found, indent=2) + "\n")
+    rotation = found["rotation"]
+    print(
+        f"reviews {found['reviews_per_second']}/s, bare endpoint {found['bare_per_second']}/s, "
+        f"ratio {found['ratio']} (goal {GOAL}); p50 {found['p50_ms']} ms, p99 {found['p99_ms']} ms"
+    )
+    print(
+        f"rotation: {rotation['rotations']} certificates in {rotation['seconds']:g} s, "
+        f"{rotation['answers']} answers, {rotation['failures']} failures, "
+        f"p99 {rotation['p99_ms']} ms"
+    )
+    if found["failures"] or rotation["failures"]:
+        sys.exit(f"requests failed: {found['failures'] + rotation['first_failures']}")
+
+
+if __name__ == "__main__":
+    main()

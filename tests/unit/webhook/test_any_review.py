@@ -1,0 +1,261 @@
+"""Whatever is sent to /webhook: an answer in order, and no patch that the API server would refuse.
+
+Reviews that a real API server could send, and the same broken at any place. The emulated API
+server's own reading, defaulting and validation judge the patches. `make test-reviews` runs 10,000.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import copy
+import json
+from typing import Any
+
+import httpx
+import orjson
+import pytest
+from hami_webhook.instruments import Instruments
+from hami_webhook.routes import create_app, probe_routes
+from hami_webhook.service import Admission
+from hamicommon.admission.knowledge import Knowledge
+from hamicommon.admission.mutation import AdmissionRules, mutate
+from hamicommon.admission.quota import QuotaUse
+from hamicommon.deviceconfig import DeviceConfig, NvidiaConfig
+from hamicommon.k8s import annotations as keys
+from hamicommon.vendors.registry import Vendors
+from hamictl.apiserver import schema
+from hamictl.apiserver.pod_defaults import default_pod_spec
+from hamictl.apiserver.validation.pods import validate_pod_spec
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from jsonpatch import apply_patch
+
+Json = dict[str, Any]
+POD = "V1Pod"
+SLOWEST_S = 5.0
+"""The API server's patience (`timeoutSeconds`)."""
+
+EAGER = NvidiaConfig(overwrite_env=True, gpu_core_policy="force", runtime_class_name="nvidia")
+VENDORS = Vendors.from_config(DeviceConfig(nvidia=EAGER), enable_ascend=True, enable_iluvatar=True)
+RULES = AdmissionRules(vendors=VENDORS, scheduler_name="hami-scheduler")
+KNOWLEDGE = Knowledge(quotas={"ns": {"nvidia.com/gpumem": QuotaUse(limit=9000, used=1)}})
+
+amounts = st.one_of(
+    st.integers(-2, 200),
+    st.sampled_from(
+        ("0", "1", "2", "3", "16Gi", "1k", "0.5", "100", "1500", "x", "", "1e3", "9" * 30)
+    ),
+)
+resources = st.dictionaries(
+    st.sampled_from((*VENDORS.resource_names, "cpu", "memory", "nvidia.com/gpumemory")),
+    amounts,
+    max_size=5,
+)
+names = st.sampled_from(("a", "b", "main", "side-car"))
+env = st.lists(
+    st.fixed_dictionaries(
+        {"name": st.sampled_from(("A", "CUDA_TASK_PRIORITY", "NVIDIA_VISIBLE_DEVICES"))},
+        optional={
+            "value": st.text(max_size=3),
+            "valueFrom": st.just({"fieldRef": {"fieldPath": "metadata.name"}}),
+        },
+    ),
+    max_size=2,
+)
+
+
+@st.composite
+def requirements(draw: st.DrawFn) -> Json:
+    """Limits, and requests as users write them: none, the same, or others."""
+    limits = draw(resources)
+    requests = draw(st.sampled_from(("none", "same", "other")))
+    if requests == "none":
+        return {"limits": limits}
+    return {"limits": limits, "requests": dict(limits) if requests == "same" else draw(resources)}
+
+
+containers = st.fixed_dictionaries(
+    {"name": names, "image": st.just("x")},
+    optional={
+        "resources": requirements(),
+        "env": env,
+        "securityContext": st.fixed_dictionaries({"privileged": st.booleans()}),
+        "restartPolicy": st.sampled_from(("Always", "Never")),
+    },
+)
+annotations = st.dictionaries(
+    st.sampled_from(
+        (
+            *sorted(keys.scheduler_owned(VENDORS)),
+            *(keys.NODE_POLICY, keys.GPU_POLICY, keys.SCORING_WEIGHTS, keys.NVIDIA_USE_TYPE),
+            *("huawei.com/vnpu-mode", "metax-tech.com/sgpu-app-class", "hami.io/other"),
+        )
+    ),
+    st.one_of(st.text(max_size=8), st.sampled_from(("online", "spread", "slot=1,core=1,memory=1"))),
+    max_size=4,
+)
+pods = st.fixed_dictionaries(
+    {
+        "apiVersion": st.just("v1"),
+        "kind": st.just("Pod"),
+        "metadata": st.fixed_dictionaries(
+            {},
+            optional={
+                "name": names,
+                "generateName": names,
+                "annotations": annotations,
+                "namespace": st.just("ns"),
+            },
+        ),
+        "spec": st.fixed_dictionaries(
+            {
+                "containers": st.lists(
+                    containers, min_size=1, max_size=3, unique_by=lambda each: each["name"]
+                )
+            },
+            optional={
+                "initContainers": st.lists(containers, max_size=2),
+                "ephemeralContainers": st.lists(containers, max_size=1),
+                "schedulerName": st.sampled_from(("", "default-scheduler", "hami-scheduler", "x")),
+                "nodeName": st.just("n"),
+                "runtimeClassName": st.just("r"),
+            },
+        ),
+    }
+)
+anything = st.recursive(
+    st.one_of(
+        st.none(),
+        st.booleans(),
+        st.integers(-(2**63), 2**63 - 1),
+        st.floats(allow_nan=False),
+        st.text(max_size=5),
+    ),
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=3), st.dictionaries(st.text(max_size=5), inner, max_size=3)
+    ),
+    max_leaves=5,
+)
+
+
+def review_of(pod: Any, version: str = "v1") -> Json:
+    return {
+        "apiVersion": f"admission.k8s.io/{version}",
+        "kind": "AdmissionReview",
+        "request": {
+            "uid": "r1",
+            "operation": "CREATE",
+            "namespace": "ns",
+            "userInfo": {"username": "alice"},
+            "object": pod,
+        },
+    }
+
+
+def as_stored(pod: Json) -> tuple[Json, bool]:
+    """The pod as the API server reads and fills it in, and whether it would take it."""
+    try:
+        read, _ = schema.clean(POD, pod)
+        default_pod_spec(read["spec"])
+        return read, not validate_pod_spec("spec", read["spec"])
+    except schema.Unreadable:
+        return pod, False
+
+
+@st.composite
+def reviews(draw: st.DrawFn) -> bytes:
+    """Good ones, ones that the API server has filled in, broken ones, and no reviews at all."""
+    pod = draw(pods)
+    if draw(st.booleans()):
+        pod, _ = as_stored(copy.deepcopy(pod))
+    review = review_of(pod, draw(st.sampled_from(("v1", "v1beta1"))))
+    for _ in range(draw(st.sampled_from((0, 0, 0, 1, 2)))):
+        _break(draw, review)
+    body = orjson.dumps(review, option=orjson.OPT_NON_STR_KEYS)
+    if draw(st.integers(0, 19)) == 0:
+        body = draw(st.one_of(st.binary(max_size=30), st.just(body[: len(body) // 2])))
+    return body
+
+
+def _break(draw: st.DrawFn, review: Json) -> None:
+    """Puts anything in place of any part."""
+    parent: Any = review
+    key: Any = draw(st.sampled_from(sorted(parent)))
+    while isinstance(parent[key], dict | list) and parent[key] and draw(st.integers(0, 5)):
+        parent = parent[key]
+        key = draw(
+            st.sampled_from(sorted(parent) if isinstance(parent, dict) else range(len(parent)))
+        )
+    if draw(st.booleans()):
+        parent[key] = draw(anything)
+    else:
+        del parent[key]
+
+
+def client() -> httpx.AsyncClient:
+    instruments = Instruments()
+    admission = Admission(
+        lambda pod, about: mutate(pod, RULES, about),
+        instruments,
+        "closed",
+        knowledge=lambda: KNOWLEDGE,
+    )
+    app = create_app(admission, probe_routes(instruments.registry, list), max_body_bytes=2**20)
+    return httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://w")
+
+
+async def check(http: httpx.AsyncClient, body: bytes) -> None:
+    async with asyncio.timeout(SLOWEST_S):
+        answer = await http.post("/webhook", content=body)
+
+    assert answer.status_code in (200, 400), answer.text
+    if answer.status_code == 400:
+        assert answer.json()["error"]
+        return
+    review = json.loads(body)
+    response = answer.json()["response"]
+    assert response["uid"] == review["request"]["uid"]
+    assert answer.json()["apiVersion"] in ("admission.k8s.io/v1", "admission.k8s.io/v1beta1")
+    # A failure of our own would be one: nothing that is sent may bring it about.
+    assert response.get("status", {}).get("code") != 500, response
+    if not response["allowed"]:
+        assert response["status"]["message"]
+        assert "patch" not in response
+        return
+    if "patch" in response:
+        await check_patch(http, review, json.loads(base64.b64decode(response["patch"])))
+
+
+async def check_patch(http: httpx.AsyncClient, review: Json, patch: list[Json]) -> None:
+    pod = review["request"]["object"]
+    after = apply_patch(pod, patch)
+    _, taken = as_stored(copy.deepcopy(pod))
+    if taken:
+        stored, still_taken = as_stored(copy.deepcopy(after))
+        assert still_taken, validate_pod_spec("spec", stored["spec"])
+        pod = stored
+    else:
+        pod = after
+    again = await http.post("/webhook", json=review_of(pod))
+    said = again.json()["response"]
+    assert said["allowed"], said
+    assert "patch" not in said, json.loads(base64.b64decode(said["patch"]))
+
+
+def test_any_review_is_answered(request: pytest.FixtureRequest) -> None:
+    runner = asyncio.Runner()
+    http = client()
+
+    @settings(
+        max_examples=request.config.getoption("--review-cases"),
+        deadline=None,
+        suppress_health_check=[HealthCheck.too_slow],
+    )
+    @given(reviews())
+    def answered(body: bytes) -> None:
+        runner.run(check(http, body))
+
+    with runner:
+        answered()
+        runner.run(http.aclose())
