@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 from hamictl.servers import nats, postgres, valkey
-from hamictl.servers.nats_config import NatsUser, agent_nats_user
+from hamictl.servers.nats_config import NatsUser, agent_nats_user, webhook_nats_user
 from hamictl.servers.plan import ServerPlan
 
 DATA = Path("/data")
@@ -31,10 +31,10 @@ def postgres_plan(password: str) -> ServerPlan:
 
 
 def nats_plan(password: str) -> ServerPlan:
-    """Port 4222; the services may do everything, the agent only what concerns its node."""
+    """Port 4222; services may do everything, agent and webhook what concerns them."""
     users = [NatsUser(name=f"hami-{name}", password=password) for name in ("scheduler", "metrics")]
-    agent = agent_nats_user(NODE, password)
-    plan = nats.prepare(DATA, port=4222, users=[*users, agent])
+    limited = (agent_nats_user(NODE, password), webhook_nats_user(password))
+    plan = nats.prepare(DATA, port=4222, users=[*users, *limited])
     file = DATA / "nats.conf"
     file.write_text(json.dumps(json.loads(file.read_text()) | {"host": EVERYWHERE}))
     return plan

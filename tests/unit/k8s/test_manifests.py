@@ -1,5 +1,6 @@
 """What `k8s/` holds twice is the same in both places."""
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from hamicommon.admission.registration import (
     ServiceReference,
     webhook_configuration,
 )
+from hamicommon.bus.permissions import webhook_permissions
 from hamicommon.deviceconfig import DeviceConfig
 from hamicommon.vendors.registry import Vendors
 from hamictl.local.kubernetes import scheduler_configuration
@@ -149,3 +151,14 @@ def test_a_service_may_do_what_it_calls_and_nothing_else(service: str) -> None:
             for resource in rule["resources"]:
                 granted.setdefault(resource, set()).update(rule["verbs"])
     assert granted == RIGHTS[service]
+
+
+def test_the_webhook_may_do_on_the_bus_what_its_permissions_say() -> None:
+    written = config_map(BASE / "nats.yaml", "hami-nats")["nats.conf"]
+    user = written.partition("{ user: hami-webhook,")[2].partition("} }")[0]
+    allowed = webhook_permissions()
+
+    published, _, subscribed = user.partition("subscribe:")
+    assert re.findall(r'"([^"]+)"', published) == list(allowed.publish)
+    assert re.findall(r'"([^"]+)"', subscribed) == list(allowed.subscribe)
+    assert allowed.answers is ("allow_responses" in user)

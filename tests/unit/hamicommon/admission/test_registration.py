@@ -9,6 +9,7 @@ from hamicommon.admission.registration import (
     Registration,
     ServiceReference,
     match_expression,
+    other_conditions,
     webhook_configuration,
 )
 
@@ -114,3 +115,51 @@ def test_a_service_or_an_address_can_be_the_target() -> None:
         "url": "https://127.0.0.1:1/webhook",
         "caBundle": base64.b64encode(b"CA").decode(),
     }
+
+
+def holds(conditions: Any, candidate: dict[str, Any]) -> bool:
+    environment = celpy.Environment()
+    variables = {"object": celpy.json_to_cel(candidate)}
+    return all(
+        bool(environment.program(environment.compile(each["expression"])).evaluate(variables))
+        for each in conditions
+    )
+
+
+@pytest.mark.parametrize(
+    ("candidate", "near_miss", "of_every_pod"),
+    [
+        (pod(limits={"nvidia.com/gpu": "1"}), False, False),
+        (pod(limits={"nvidia.com/gpu": "1", "nvidia.com/gpumemory": "1"}), False, False),
+        (pod(limits={"nvidia.com/gpumemory": "1"}), True, True),
+        (pod(requests={"nvidia.com/gpumemory": "1"}, init=True), True, True),
+        (pod(annotations={"nvidia.com/gpumem": "1000"}), True, True),
+        (pod(limits={"intel.com/gpu": "1"}), False, True),
+        (pod(), False, True),
+    ],
+    ids=[
+        "asks for ours",
+        "asks for ours and for something like it",
+        "nearly ours",
+        "nearly ours in an init container",
+        "an amount as annotation",
+        "another vendor's",
+        "nothing",
+    ],
+)
+def test_pods_that_ask_for_something_like_ours_come_to_the_webhook_that_fails_open(
+    candidate: dict[str, Any], near_miss: bool, of_every_pod: bool
+) -> None:
+    assert holds(other_conditions(RESOURCES, every_pod=False), candidate) is near_miss
+    assert holds(other_conditions(RESOURCES, every_pod=True), candidate) is of_every_pod
+
+
+def test_the_other_webhook_always_fails_open_and_is_left_out_on_an_old_server() -> None:
+    values: dict[str, Any] = {"target": ServiceReference(), "resources": RESOURCES}
+    first, other = webhook_configuration(Registration(**values))["webhooks"]
+
+    assert (first["failurePolicy"], other["failurePolicy"]) == ("Fail", "Ignore")
+    assert first["name"] != other["name"]
+    assert first["rules"] == other["rules"]
+    old = Registration(**values, match_conditions=False, failure_policy="Ignore")
+    assert len(webhook_configuration(old)["webhooks"]) == 1

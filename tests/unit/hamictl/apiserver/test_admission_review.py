@@ -111,3 +111,12 @@ def test_a_patch_applies_to_a_copy() -> None:
     assert body == {"metadata": {"name": "a"}}
     with pytest.raises(BadAnswer, match="no JSON patch"):
         admission_review.patched({"patch": "%%%"}, body)
+
+
+def test_a_condition_that_is_false_counts_before_one_that_fails() -> None:
+    fails, is_false = {"expression": "object.nothing.here == 1"}, {"expression": "false"}
+
+    for conditions in ([fails, is_false], [is_false, fails]):
+        assert not admission_review.conditions_hold({"matchConditions": conditions}, write())
+    with pytest.raises(CelError):
+        admission_review.conditions_hold({"matchConditions": [fails]}, write())

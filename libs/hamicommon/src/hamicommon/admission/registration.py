@@ -8,6 +8,10 @@ Closed for pods that ask for our resources, open for all others: `matchCondition
 pod away from us (API servers >= 1.28), so failing closed costs nobody else anything. An older
 server drops the field without a word; there the failure policy must be `Ignore`, and the node's
 check before a container starts is the net.
+
+A second webhook of the same configuration always fails open. It sees pods that ask for nothing of
+ours by our names but by names like ours, so that a slip of the finger is warned of, and every other
+pod where the device configuration says that all pods are changed.
 """
 
 from __future__ import annotations
@@ -23,6 +27,7 @@ FailurePolicy = Literal["Fail", "Ignore"]
 
 CONFIGURATION_NAME = "hami-webhook"
 WEBHOOK_NAME = "pods.webhook.hami.io"
+OTHERS_NAME = "other-pods.webhook.hami.io"
 WEBHOOK_PATH = "/webhook"
 IGNORE_LABEL = "hami.io/webhook"
 IGNORE_VALUE = "ignore"
@@ -56,6 +61,9 @@ class Registration:
     failure_policy: FailurePolicy = "Fail"
     match_conditions: bool = True
     """False for API servers before 1.28; then `failure_policy` must be `Ignore`."""
+    every_pod: bool = False
+    """Pods that ask for nothing of ours are changed too (`overwriteEnv`, a core policy), so all of
+    them come to us; else only those that name something of our vendors' domains."""
     excluded_namespaces: tuple[str, ...] = SYSTEM_NAMESPACES
     timeout_s: int = TIMEOUT_S
 
@@ -71,11 +79,36 @@ class Registration:
 
 def webhook_configuration(registration: Registration) -> Json:
     """The MutatingWebhookConfiguration (admissionregistration.k8s.io/v1) of our webhook."""
-    webhook: Json = {
-        "name": WEBHOOK_NAME,
+    concerned = match_expression(registration.resources)
+    webhooks = [_webhook(registration, WEBHOOK_NAME, registration.failure_policy)]
+    if registration.match_conditions:
+        # An older server sends everything to the first one, which then fails open.
+        webhooks[0]["matchConditions"] = [{"name": "concerns-hami", "expression": concerned}]
+        others = _webhook(registration, OTHERS_NAME, "Ignore")
+        others["matchConditions"] = other_conditions(
+            registration.resources, every_pod=registration.every_pod
+        )
+        webhooks.append(others)
+    return {
+        "apiVersion": "admissionregistration.k8s.io/v1",
+        "kind": "MutatingWebhookConfiguration",
+        "metadata": {
+            "name": CONFIGURATION_NAME,
+            "labels": {
+                "app.kubernetes.io/name": "hami-webhook",
+                "app.kubernetes.io/part-of": "hami",
+            },
+        },
+        "webhooks": webhooks,
+    }
+
+
+def _webhook(registration: Registration, name: str, failure_policy: FailurePolicy) -> Json:
+    return {
+        "name": name,
         "admissionReviewVersions": ["v1", "v1beta1"],
         "sideEffects": "None",
-        "failurePolicy": registration.failure_policy,
+        "failurePolicy": failure_policy,
         "timeoutSeconds": registration.timeout_s,
         "matchPolicy": "Equivalent",
         # A sidecar that another webhook injects after us may ask for a card: we look again.
@@ -98,22 +131,36 @@ def webhook_configuration(registration: Registration) -> Json:
         },
         "objectSelector": {"matchExpressions": [_not_in(IGNORE_LABEL, (IGNORE_VALUE,))]},
     }
-    if registration.match_conditions:
-        webhook["matchConditions"] = [
-            {"name": "concerns-hami", "expression": match_expression(registration.resources)}
-        ]
-    return {
-        "apiVersion": "admissionregistration.k8s.io/v1",
-        "kind": "MutatingWebhookConfiguration",
-        "metadata": {
-            "name": CONFIGURATION_NAME,
-            "labels": {
-                "app.kubernetes.io/name": "hami-webhook",
-                "app.kubernetes.io/part-of": "hami",
-            },
-        },
-        "webhooks": [webhook],
-    }
+
+
+def other_conditions(resources: Iterable[str], *, every_pod: bool) -> list[Json]:
+    """Which pods come to the webhook that fails open: those that do not come to the other, and,
+    unless it is every pod, that name something of one of our vendors' domains.
+
+    `nvidia.com/gpumemory` is no resource of ours, and nobody else would say a word about it.
+    """
+    names = sorted(set(resources))
+    conditions = [
+        {"name": "asks-for-nothing-of-ours", "expression": f"!({match_expression(names)})"}
+    ]
+    if not every_pod:
+        domains = sorted({name.partition("/")[0] for name in names})
+        near = f"k.matches({_any_of(domains, '/')})"
+        asks = " || ".join(
+            f"(has(c.resources.{part}) && c.resources.{part}.exists(k, {near}))"
+            for part in ("limits", "requests")
+        )
+        wants = f"has(c.resources) && ({asks})"
+        found = " || ".join(
+            f"(has(object.{part}) && object.{part}.exists({var}, {what}))"
+            for part, var, what in (
+                ("spec.containers", "c", wants),
+                ("spec.initContainers", "c", wants),
+                ("metadata.annotations", "k", near),
+            )
+        )
+        conditions.append({"name": "looks-like-ours", "expression": found})
+    return conditions
 
 
 def match_expression(resources: Iterable[str]) -> str:
@@ -122,9 +169,10 @@ def match_expression(resources: Iterable[str]) -> str:
     The annotations count because some of them are the scheduler's alone, and the webhook drops
     them: a pod shall not be able to bring its own.
     """
-    names = json.dumps(sorted(set(resources)))
+    # One pattern instead of a list: it is compared once per name, here and in our emulator.
+    one_of_ours = _any_of(sorted(set(resources)), "$")
     asks = " || ".join(
-        f"(has(c.resources.{part}) && c.resources.{part}.exists(r, r in {names}))"
+        f"(has(c.resources.{part}) && c.resources.{part}.exists(r, r.matches({one_of_ours})))"
         for part in ("limits", "requests")
     )
     wants = f"has(c.resources) && ({asks})"
@@ -135,6 +183,12 @@ def match_expression(resources: Iterable[str]) -> str:
         " || (has(object.metadata.annotations) && "
         f"object.metadata.annotations.exists(a, a.startsWith({json.dumps(ANNOTATION_PREFIX)})))"
     )
+
+
+def _any_of(names: Iterable[str], end: str) -> str:
+    """A pattern (RE2) as a CEL string. The dots in it stand for any character, which keeps names
+    readable and costs nothing: no domain is one of these but for its dot."""
+    return json.dumps(f"^({'|'.join(names)}){end}")
 
 
 def _not_in(key: str, values: Iterable[str]) -> Json:

@@ -11,7 +11,7 @@ from hamicommon.placement.vendor_rules import VendorRules
 from hamicommon.vendors.amd import Amd
 from hamicommon.vendors.ascend import Ascend
 from hamicommon.vendors.awsneuron import AwsNeuron
-from hamicommon.vendors.base import Vendor
+from hamicommon.vendors.base import JsonObject, Vendor
 from hamicommon.vendors.biren import Biren
 from hamicommon.vendors.cambricon import Cambricon
 from hamicommon.vendors.enflame_drs import EnflameDrs
@@ -66,6 +66,18 @@ class Vendors:
         about pods that name any of these, and the API server our webhook.
         """
         return tuple(dict.fromkeys(name for item in self.items for name in item.resources.all()))
+
+    @property
+    def change_every_pod(self) -> bool:
+        """Whether admission changes pods that ask for nothing, too (sheet 1.1: `overwriteEnv`, a
+        core policy)."""
+        empty: JsonObject = {"name": "c"}
+        for vendor in self.items:
+            container = dict(empty)
+            vendor.mutate(container, {"metadata": {}, "spec": {"containers": [container]}})
+            if container != empty:
+                return True
+        return False
 
     def __iter__(self) -> Iterator[Vendor]:
         return iter(self.items)

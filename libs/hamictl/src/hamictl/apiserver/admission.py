@@ -110,7 +110,8 @@ class Admission:
             return None
         write.caller.warnings.extend(response.get("warnings") or [])
         if response.get("auditAnnotations"):
-            logger.info("audit annotations", extra={"webhook": name, "uid": uid})
+            said = {f"{name}/{key}": value for key, value in response["auditAnnotations"].items()}
+            logger.info("audit annotations", extra={"uid": uid, "annotations": said})
         if not response.get("allowed"):
             raise admission_review.denial(name, response)
         return response

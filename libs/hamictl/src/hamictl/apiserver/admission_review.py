@@ -109,7 +109,12 @@ def selectors_match(hook: Json, write: Write, namespace_labels: Json | None) -> 
 
 
 def conditions_hold(hook: Json, write: Write) -> bool:
-    """Whether all matchConditions are true. Raises: CelError where one fails."""
+    """Whether all matchConditions are true.
+
+    One that is false counts before one that fails, whatever their order.
+
+    Raises: CelError where one fails and none is false.
+    """
     conditions = hook.get("matchConditions")
     if not conditions:
         return True
@@ -118,7 +123,16 @@ def conditions_hold(hook: Json, write: Write) -> bool:
         "oldObject": write.old,
         "request": write.request(""),
     }
-    return all(cel.holds(each["expression"], variables) for each in conditions)
+    failed: cel.CelError | None = None
+    for each in conditions:
+        try:
+            if not cel.holds(each["expression"], variables):
+                return False
+        except cel.CelError as error:
+            failed = failed or error
+    if failed is not None:
+        raise failed
+    return True
 
 
 def review(write: Write) -> tuple[str, bytes]:

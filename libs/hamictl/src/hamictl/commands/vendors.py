@@ -13,7 +13,7 @@ from typing import Annotated
 import typer
 import yaml
 from hamicommon import deviceconfig
-from hamicommon.admission.registration import match_expression
+from hamicommon.admission.registration import match_expression, other_conditions
 from hamicommon.vendors.base import Vendor
 from hamicommon.vendors.registry import Vendors
 
@@ -66,7 +66,13 @@ def vendors(
             _print({"managedResources": managed})
         case Form.WEBHOOK:
             expression = match_expression(served.resource_names)
-            _print({"matchConditions": [{"name": "concerns-hami", "expression": expression}]})
+            others = other_conditions(served.resource_names, every_pod=served.change_every_pod)
+            _print(
+                {
+                    "matchConditions": [{"name": "concerns-hami", "expression": expression}],
+                    "matchConditionsOfOtherPods": others,
+                }
+            )
 
 
 def _print(document: object) -> None:

@@ -26,11 +26,13 @@ def knows_match_conditions(version: Json) -> bool:
 async def register_webhook(context: Context) -> None:
     """Creates the MutatingWebhookConfiguration, or brings the existing one up to date."""
     async with open_kube_api(context.kubeconfig) as api:
+        vendors = context.options.vendors()
         modern = knows_match_conditions(await api.get("/version"))
         body = webhook_configuration(
             Registration(
                 target=context.url("webhook", "https") + "/webhook",
-                resources=context.options.vendors().resource_names,
+                resources=vendors.resource_names,
+                every_pod=vendors.change_every_pod,
                 ca_bundle_pem=context.credentials.ca.read_bytes(),
                 failure_policy="Fail" if modern else "Ignore",
                 match_conditions=modern,
