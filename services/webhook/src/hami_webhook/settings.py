@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Literal
 
 from hamicommon.admission.mutation import NeverFits
-from hamicommon.settings import NatsSettings, TelemetrySettings
+from hamicommon.settings import KubernetesSettings, NatsSettings, TelemetrySettings
 from pydantic import Field
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
@@ -85,3 +85,24 @@ class Settings(BaseSettings):
         ),
     )
     telemetry: TelemetrySettings = Field(default_factory=TelemetrySettings)
+
+
+class RenewalSettings(BaseSettings):
+    """What `hami-webhook-certificate` must know."""
+
+    model_config = SettingsConfigDict(env_prefix="HAMI_WEBHOOK_CERTIFICATE_")
+
+    namespace: str = Field(default="hami-system", description="of the Secrets and the Service")
+    service: str = Field(default="hami-webhook", description="the Service that is called")
+    authority_secret: str = Field(default="hami-ca", description="the authority with its key")
+    serving_secret: str = Field(
+        default="hami-webhook-tls", description="what the webhook serves with"
+    )
+    kubernetes: KubernetesSettings = Field(default_factory=KubernetesSettings)
+    telemetry: TelemetrySettings = Field(default_factory=TelemetrySettings)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """By which the API server and probes call the webhook."""
+        inside = f"{self.service}.{self.namespace}"
+        return (f"{inside}.svc", f"{inside}.svc.cluster.local", inside, self.service, "localhost")

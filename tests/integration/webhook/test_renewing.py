@@ -1,0 +1,148 @@
+"""The self-signed certificate: made once, renewed in time, trusted by the API server before served."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from cryptography import x509
+from hami_webhook.issuing import AUTHORITY_LIFE, SERVING_LIFE
+from hami_webhook.renewing import renew
+from hami_webhook.settings import RenewalSettings
+from hamicommon.admission.registration import (
+    Registration,
+    ServiceReference,
+    webhook_configuration,
+)
+from hamicommon.k8s.client import KubeApi, open_kube_api
+
+from tests.contract.kubernetes_servers import Cluster, emulated
+
+Json = dict[str, Any]
+CONFIGURATIONS = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations"
+NOW = datetime.now(UTC)
+
+pytestmark = pytest.mark.integration
+
+
+@pytest.fixture
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    with emulated(tmp_path_factory.mktemp("kubernetes")) as found:
+        found.ok(
+            found.client.post("/api/v1/namespaces", json={"metadata": {"name": "hami-system"}})
+        )
+        yield found
+
+
+@pytest.fixture
+def settings() -> RenewalSettings:
+    return RenewalSettings()
+
+
+async def register(api: KubeApi) -> None:
+    registration = Registration(target=ServiceReference(), resources=("nvidia.com/gpu",))
+    await api.create(CONFIGURATIONS, webhook_configuration(registration))
+
+
+async def bundles(api: KubeApi) -> list[list[x509.Certificate]]:
+    found = await api.get(f"{CONFIGURATIONS}/hami-webhook")
+    return [
+        x509.load_pem_x509_certificates(base64.b64decode(hook["clientConfig"]["caBundle"]))
+        for hook in found["webhooks"]
+    ]
+
+
+async def held(api: KubeApi, secret: str) -> x509.Certificate:
+    found = await api.get(f"/api/v1/namespaces/hami-system/secrets/{secret}")
+    return x509.load_pem_x509_certificate(base64.b64decode(found["data"]["tls.crt"]))
+
+
+async def test_it_is_made_trusted_and_then_left_alone(
+    cluster: Cluster, settings: RenewalSettings
+) -> None:
+    async with open_kube_api(cluster.kubeconfig) as api:
+        await register(api)
+        await renew(api, settings, NOW)
+        authority, serving = await held(api, "hami-ca"), await held(api, "hami-webhook-tls")
+
+        serving.verify_directly_issued_by(authority)
+        names = serving.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+        assert "hami-webhook.hami-system.svc" in names.get_values_for_type(x509.DNSName)
+        assert await bundles(api) == [[authority], [authority]]
+
+        await renew(api, settings, NOW + SERVING_LIFE / 2)
+        assert (await held(api, "hami-webhook-tls"), await held(api, "hami-ca")) == (
+            serving,
+            authority,
+        )
+
+
+async def test_a_certificate_is_renewed_before_its_end_by_the_same_authority(
+    cluster: Cluster, settings: RenewalSettings
+) -> None:
+    async with open_kube_api(cluster.kubeconfig) as api:
+        await register(api)
+        await renew(api, settings, NOW)
+        before, authority = await held(api, "hami-webhook-tls"), await held(api, "hami-ca")
+
+        await renew(api, settings, NOW + SERVING_LIFE * 0.7)
+
+        after = await held(api, "hami-webhook-tls")
+        assert after.not_valid_after_utc > before.not_valid_after_utc
+        after.verify_directly_issued_by(authority)
+        assert await bundles(api) == [[authority], [authority]]
+
+
+async def test_a_new_authority_is_trusted_beside_the_old_one(
+    cluster: Cluster, settings: RenewalSettings
+) -> None:
+    async with open_kube_api(cluster.kubeconfig) as api:
+        await register(api)
+        await renew(api, settings, NOW)
+        old = await held(api, "hami-ca")
+
+        await renew(api, settings, NOW + AUTHORITY_LIFE * 0.7)
+
+        new = await held(api, "hami-ca")
+        assert new != old
+        (await held(api, "hami-webhook-tls")).verify_directly_issued_by(new)
+        # Replicas serve the old certificate until their volume changes.
+        assert await bundles(api) == [[new, old], [new, old]]
+
+        await renew(api, settings, NOW + AUTHORITY_LIFE + timedelta(days=1))
+        assert old not in (await bundles(api))[0]
+
+
+async def test_without_the_configuration_the_certificate_is_made_all_the_same(
+    cluster: Cluster, settings: RenewalSettings
+) -> None:
+    async with open_kube_api(cluster.kubeconfig) as api:
+        await renew(api, settings, NOW)
+        serving = await held(api, "hami-webhook-tls")
+        await register(api)
+
+        await renew(api, settings, NOW)
+
+        assert await held(api, "hami-webhook-tls") == serving
+        assert await bundles(api) == [[await held(api, "hami-ca")]] * 2
+
+
+async def test_a_secret_that_holds_nonsense_is_made_anew(
+    cluster: Cluster, settings: RenewalSettings
+) -> None:
+    nonsense = base64.b64encode(b"nonsense").decode()
+    async with open_kube_api(cluster.kubeconfig) as api:
+        for name in ("hami-ca", "hami-webhook-tls"):
+            secret = {
+                "metadata": {"name": name},
+                "type": "kubernetes.io/tls",
+                "data": {"tls.crt": nonsense, "tls.key": nonsense},
+            }
+            await api.create("/api/v1/namespaces/hami-system/secrets", secret)
+
+        await renew(api, settings, NOW)
+
+        (await held(api, "hami-webhook-tls")).verify_directly_issued_by(await held(api, "hami-ca"))
