@@ -1,4 +1,4 @@
-"""The self-signed certificate: made once, renewed in time, trusted by the API server before served."""
+"""The self-signed certificate: made once, renewed in time, trusted before it is served."""
 
 from __future__ import annotations
 
