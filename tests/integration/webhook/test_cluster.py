@@ -25,7 +25,7 @@ from hamictl.servers.processes import running
 from pydantic import SecretStr
 
 Json = dict[str, Any]
-DEADLINE_S = 60.0
+DEADLINE_S = 120.0
 GPU, MEM = "nvidia.com/gpu", "nvidia.com/gpumem"
 NODE = "node-1"
 
