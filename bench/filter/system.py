@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 import ssl
 import subprocess
 import sys
@@ -30,6 +31,8 @@ from bench.filter.figures import cpu_s
 
 ROOT = Path(__file__).resolve().parents[2]
 READY_S = 180.0
+CHILD = ("setpriv", "--pdeathsig", "SIGKILL", "--")
+"""Before a command: it dies with the bench, however that ends."""
 QUIET_S = 0.5
 """A process that used less than a tenth of the processor for this long has settled."""
 
@@ -78,7 +81,7 @@ def system(nodes: int, fill: Fill) -> Iterator[Bench]:
         port = free_port()
         env["HAMI_SCHEDULER_HTTP_BIND"] = f"127.0.0.1:{port}"
         log = stack.enter_context((folder / "scheduler.log").open("w"))
-        command = [sys.executable, "-m", "hami_scheduler"]
+        command = [*CHILD, sys.executable, "-m", "hami_scheduler"]
         process = subprocess.Popen(command, env=env, stdout=log, stderr=log)
         stack.callback(stop, process)
         wait_until_ready(f"http://127.0.0.1:{port}/readyz", process, folder / "scheduler.log")
@@ -99,7 +102,7 @@ def api_server(folder: Path, made: Credentials) -> Iterator[Path]:
     port = free_port()
     url = f"https://127.0.0.1:{port}"
     argv = [
-        *(sys.executable, "-m", "hamictl.apiserver", "--data", str(folder / "apiserver")),
+        *(*CHILD, sys.executable, "-m", "hamictl.apiserver", "--data", str(folder / "apiserver")),
         *("--port", str(port), "--tls-cert", str(made.certificate("apiserver"))),
         *("--tls-key", str(made.key("apiserver")), "--token-file", str(made.tokens)),
     ]
@@ -114,6 +117,11 @@ def api_server(folder: Path, made: Credentials) -> Iterator[Path]:
         yield config
     finally:
         stop(process)
+
+
+def end_when_told() -> None:
+    """A time-out's SIGTERM ends this process as Ctrl-C does: children and folders are cleared."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
 
 
 def wait_until_ready(

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.filter.figures import machine
+from bench.filter.system import end_when_told
 from bench.pods.system import Bench, system
 
 RESULTS = Path(__file__).resolve().parents[1] / "results" / "pods.json"
@@ -68,6 +69,7 @@ def _median(kind: str, rounds: list[Row]) -> Row:
 
 def main() -> None:
     """Measures, prints and writes down."""
+    end_when_told()
     parser = argparse.ArgumentParser(prog="make bench-pods", description=__doc__)
     parser.add_argument("--nodes", type=int, default=100)
     parser.add_argument("--pods", type=int, default=200, help="of one round")

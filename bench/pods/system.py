@@ -32,7 +32,7 @@ from hamictl.servers.ports import free_port
 from hamictl.servers.processes import running
 from pydantic import SecretStr
 
-from bench.filter.system import ROOT, stop, wait_until_ready
+from bench.filter.system import CHILD, ROOT, stop, wait_until_ready
 from bench.pods.played import RESOURCE, PlayedNodes
 
 SCHEDULER = "hami-scheduler"
@@ -183,7 +183,7 @@ def _scheduler(
     made = ensure_credentials(folder / "credentials", serving=())
     with (folder / "scheduler.log").open("wb") as log:
         return subprocess.Popen(
-            [sys.executable, "-m", "hami_scheduler"],
+            [*CHILD, sys.executable, "-m", "hami_scheduler"],
             env={
                 **os.environ,
                 **env,

@@ -34,7 +34,13 @@ from bench.sql import made_up
 
 PAUSE_S = 0.01
 SAMPLES_AT_ONCE = 100
-STEPS = ((S.BINDING, True), (S.BOUND, False), (S.ALLOCATED, False), (S.RELEASED, False))
+STEPS = (
+    (S.RESERVED, S.BINDING, True),
+    (S.BINDING, S.BOUND, False),
+    (S.BOUND, S.ALLOCATED, False),
+    (S.ALLOCATED, S.RELEASED, False),
+)
+"""(from, to, hands out a token)."""
 
 
 @dataclass
@@ -96,10 +102,10 @@ async def _grant(store: PostgresAllocationStore, times: Times) -> None:
         draft = _draft(number)
         try:
             await _timed(times.grant_ms, store.reserve(draft))
-            for target, token in STEPS:
+            for source, target, token in STEPS:
                 step = Step(
                     allocation_id=draft.allocation_id,
-                    sources=frozenset({S.RESERVED, S.BINDING, S.BOUND, S.ALLOCATED}),
+                    sources=frozenset({source}),
                     target=target,
                     new_token=token,
                     lease_s=30.0 if target is S.BINDING else None,

@@ -143,7 +143,7 @@ def test_f12_a_view_that_is_seconds_old_grants_nothing_twice(
 def test_f16_a_pod_that_is_deleted_between_reserve_and_bind(faulty: Faulty) -> None:
     system = faulty.system
     stage = Stage(faulty)
-    faulty.plan("pods.annotate.before=delay:4*1")
+    faulty.plan("pods.bind.before=delay:4*1")
     stage.come(1)
     wait(lambda: _states(system) == ["binding"], "the reservation to be in binding")
 
@@ -169,7 +169,7 @@ def test_f16_a_pod_that_is_deleted_between_reserve_and_bind(faulty: Faulty) -> N
 def test_f17_a_pod_that_somebody_else_binds_elsewhere(faulty: Faulty) -> None:
     system = faulty.system
     stage = Stage(faulty)
-    faulty.plan("pods.annotate.before=delay:4*1")
+    faulty.plan("pods.bind.before=delay:4*1")
     stage.come(1)
     wait(lambda: _states(system) == ["binding"], "the reservation to be in binding")
     reserved = system.sql("SELECT node FROM allocations WHERE ended_at IS NULL")

@@ -1,16 +1,16 @@
 """/bind: from a reservation to a pod that is bound, with its grant told to the node first.
 
-Order: token (ledger), annotations with the signed grant, node lock, the agent's readiness, grant on
-the bus, the row once more, `pods/binding`, `bound`. Everything is read from the ledger, so any
-replica may do it, and again. The node-agent goes on with the grant; what it reports comes to
-`reports.py`.
+Order: token (ledger), node lock, the agent's readiness, grant on the bus, the row once more,
+`pods/binding` with the annotations and the signed grant in it, `bound`. Everything is read from the
+ledger, so any replica may do it, and again. The node-agent goes on with the grant; what it reports
+comes to `reports.py`.
 """
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
@@ -20,7 +20,12 @@ from hamicommon.domain.allocations import Allocation, AllocationState
 from hamicommon.domain.ids import NodeName, PodUid
 from hamicommon.errors import Conflict, HamiError, NotFound, Unavailable
 from hamicommon.grants import Grant, grant_of
-from hamicommon.k8s.annotations import ASSIGNED_NODE, GRANT, binding_annotations
+from hamicommon.k8s.annotations import (
+    ASSIGNED_NODE,
+    GRANT,
+    annotations_of,
+    binding_annotations,
+)
 from opentelemetry import trace
 
 from hami_scheduler.announcing import BINDING_FAILED, BINDING_SUCCEED, Announcer
@@ -32,6 +37,7 @@ from hami_scheduler.ports import (
     AgentNotReady,
     AllocationStore,
     GrantAnnouncer,
+    Json,
     NodeLock,
     PodApi,
 )
@@ -49,7 +55,6 @@ BINDING_EXTRA_S = 30.0
 SIGNED_GRANT_S = 600.0
 _LABEL_MAX = 63
 _CLAIMS = 3
-_CLAIMABLE = frozenset({AllocationState.RESERVED, AllocationState.BINDING})
 _BOUND = frozenset({AllocationState.BOUND, AllocationState.ALLOCATED})
 
 
@@ -152,7 +157,7 @@ class Binding:
         for _ in range(_CLAIMS):
             live = await self._store.live_of(uid)
             if live is not None and live.node == node and live.state in _BOUND:
-                await self._post_binding(live)
+                await self._bind_again(live)
                 return None
             if live is not None and live.state is not AllocationState.RESERVED:
                 if live.node != node or live.state is not AllocationState.BINDING:
@@ -162,7 +167,7 @@ class Binding:
             change = await self._store.advance(
                 Step(
                     allocation_id=live.id,
-                    sources=_CLAIMABLE,
+                    sources=frozenset({live.state}),
                     target=AllocationState.BINDING,
                     actor=ACTOR,
                     token=live.token,
@@ -175,18 +180,28 @@ class Binding:
                 return change.allocation
         raise Conflict(f"the reservation of pod {uid} changed {_CLAIMS} times while it was bound")
 
-    async def _bind_claimed(self, allocation: Allocation, deadline: float) -> None:
-        grant = grant_of(
+    async def _bind_again(self, allocation: Allocation) -> None:
+        """The row says that the pod is bound; if it is, this is a success."""
+        pod = await self._pods.get(allocation.namespace, allocation.pod_name)
+        facts = facts_of(pod)
+        if facts.uid != allocation.pod_uid or facts.node != allocation.node:
+            await self._post_binding(
+                allocation, self._annotations(allocation, self._grant(allocation))
+            )
+
+    def _grant(self, allocation: Allocation) -> Grant:
+        return grant_of(
             allocation, expires_at=datetime.now(UTC) + timedelta(seconds=SIGNED_GRANT_S)
         )
-        # The patch needs no lock: whoever waits for the node then waits for less.
-        with tracer.start_as_current_span("mirror"):
-            await self._mirror(allocation, grant)
+
+    async def _bind_claimed(self, allocation: Allocation, deadline: float) -> None:
+        grant = self._grant(allocation)
         await self._acquire_lock(allocation, deadline)
         if allocation.has_agent:
             await self._tell_agent(allocation, grant)
         await self._check_still_ours(allocation)
-        await self._post_binding(allocation)
+        with tracer.start_as_current_span("mirror"):
+            await self._post_binding(allocation, self._annotations(allocation, grant))
         await self._mark_bound(allocation)
         await self._label(allocation)
 
@@ -217,18 +232,12 @@ class Binding:
                 await self._mirrored.acquire(allocation, wait_s=wait_s)
         self._instruments.lock_wait_seconds.observe(time.perf_counter() - started)
 
-    async def _mirror(self, allocation: Allocation, grant: Grant) -> None:
+    def _annotations(self, allocation: Allocation, grant: Grant) -> dict[str, str]:
+        """HAMi's keys and ours; they come with the binding, so no pod has them without its node."""
         common = binding_annotations(
             allocation.node, filtered_at=allocation.reserved_at, bound_at=datetime.now(UTC)
         )
-        annotations = {**allocation.annotations, **common, GRANT: self._sign(grant)}
-        await self._pods.annotate(
-            allocation.namespace,
-            allocation.pod_name,
-            uid=allocation.pod_uid,
-            annotations=annotations,
-            labels={},
-        )
+        return {**allocation.annotations, **common, GRANT: self._sign(grant)}
 
     async def _label(self, allocation: Allocation) -> None:
         """The label that people select by, after the binding.
@@ -258,19 +267,30 @@ class Binding:
                 f"the grant of pod {allocation.pod_uid} was taken over while it was bound: {now}"
             )
 
-    async def _post_binding(self, allocation: Allocation) -> None:
+    async def _post_binding(self, allocation: Allocation, annotations: Mapping[str, str]) -> None:
         try:
             await self._pods.bind(
                 allocation.namespace,
                 allocation.pod_name,
                 uid=allocation.pod_uid,
                 node=allocation.node,
+                annotations=annotations,
             )
         except (Conflict, Unavailable) as exc:
             # Conflict: bound already, perhaps by an attempt of ours whose answer was lost.
-            await self._read_back(allocation, exc)
+            pod = await self._read_back(allocation, exc)
+            if annotations_of(pod).get(GRANT) != annotations[GRANT]:
+                # By an attempt before this one: its token counts no more.
+                await self._pods.annotate(
+                    allocation.namespace,
+                    allocation.pod_name,
+                    uid=allocation.pod_uid,
+                    annotations=annotations,
+                    labels={},
+                )
 
-    async def _read_back(self, allocation: Allocation, error: HamiError) -> None:
+    async def _read_back(self, allocation: Allocation, error: HamiError) -> Json:
+        """The pod, which is where it should be."""
         try:
             pod = await self._pods.get(allocation.namespace, allocation.pod_name)
         except NotFound:
@@ -282,6 +302,7 @@ class Binding:
         facts = facts_of(pod)
         if facts.uid != allocation.pod_uid or facts.node != allocation.node:
             raise error
+        return pod
 
     async def _mark_bound(self, allocation: Allocation) -> None:
         verdict = Verdict(target=AllocationState.BOUND, reason="")

@@ -266,8 +266,19 @@ class PodApi(Protocol):
         """One patch, guarded by the uid. Raises: NotFound, Conflict, Unavailable."""
         ...
 
-    async def bind(self, namespace: str, name: str, *, uid: PodUid, node: NodeName) -> None:
-        """Binds the pod. Raises: NotFound, Conflict (already bound), Unavailable (not known)."""
+    async def bind(
+        self,
+        namespace: str,
+        name: str,
+        *,
+        uid: PodUid,
+        node: NodeName,
+        annotations: Mapping[str, str],
+    ) -> None:
+        """Binds the pod and annotates it, in one write.
+
+        Raises: NotFound, Conflict (already bound), Unavailable (not known).
+        """
         ...
 
 

@@ -62,14 +62,26 @@ class FakePodApi:
         }
         self.put({**pod, "metadata": {**metadata, **merged}})
 
-    async def bind(self, namespace: str, name: str, *, uid: PodUid, node: NodeName) -> None:
+    async def bind(
+        self,
+        namespace: str,
+        name: str,
+        *,
+        uid: PodUid,
+        node: NodeName,
+        annotations: Mapping[str, str],
+    ) -> None:
         """See the port."""
         pod = await self.get(namespace, name)
         if pod["metadata"]["uid"] != uid:
             raise Conflict(f"pod {namespace}/{name}: the uid differs")
         if (pod.get("spec") or {}).get("nodeName"):
             raise Conflict(f"pod {name} is already assigned to node")
-        self.put({**pod, "spec": {**(pod.get("spec") or {}), "nodeName": node}})
+        merged = {**(pod["metadata"].get("annotations") or {}), **annotations}
+        metadata = {**pod["metadata"], "annotations": merged}
+        self.put(
+            {**pod, "metadata": metadata, "spec": {**(pod.get("spec") or {}), "nodeName": node}}
+        )
         if self.lose_next_bind_answer:
             self.lose_next_bind_answer = False
             raise Unavailable("no answer within 10 s")

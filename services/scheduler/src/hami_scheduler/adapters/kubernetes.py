@@ -58,12 +58,22 @@ class KubernetesPodApi:
             metadata["labels"] = dict(labels)
         await self._api.patch(_path(namespace, name), {"metadata": metadata})
 
-    async def bind(self, namespace: str, name: str, *, uid: PodUid, node: NodeName) -> None:
+    async def bind(
+        self,
+        namespace: str,
+        name: str,
+        *,
+        uid: PodUid,
+        node: NodeName,
+        annotations: Mapping[str, str],
+    ) -> None:
         """See the port."""
+        # The API server puts a Binding's annotations on the pod (setPodHostAndAnnotations).
+        metadata = {"name": name, "namespace": namespace, "uid": uid}
         body = {
             "apiVersion": "v1",
             "kind": "Binding",
-            "metadata": {"name": name, "namespace": namespace, "uid": uid},
+            "metadata": {**metadata, "annotations": dict(annotations)},
             "target": {"apiVersion": "v1", "kind": "Node", "name": node},
         }
         await self._api.create(f"{_path(namespace, name)}/binding", body)

@@ -19,8 +19,8 @@ LIVE_SQL = "a.state IN ('reserved', 'binding', 'bound', 'allocated', 'releasing'
 HOLDINGS = "jsonb_path_query_array(holdings, '$.*[*].detail')"
 """Of a row of `devices`: the details of all its live slices."""
 
-SELECT_ALLOCATION = """
-SELECT a.id::text AS id, a.pod_uid, a.namespace, a.pod_name, a.attempt, a.node, a.state, a.token,
+COLUMNS = """
+a.id::text AS id, a.pod_uid, a.namespace, a.pod_name, a.attempt, a.node, a.state, a.token,
        a.reserved_at, a.deadline, a.traceparent, a.reason, a.annotations, a.origin,
        n.source = 'agent' AS has_agent,
        (SELECT jsonb_agg(jsonb_build_array(c.container_index, c.name, c.role)
@@ -31,8 +31,10 @@ SELECT a.id::text AS id, a.pod_uid, a.namespace, a.pod_name, a.attempt, a.node, 
                                            d.detail)
                          ORDER BY d.container_index, d.position)
           FROM allocation_devices d WHERE d.allocation_id = a.id) AS shares
-  FROM allocations a JOIN nodes n ON n.name = a.node
 """
+"""Of `allocations a JOIN nodes n`, as `allocation_of` reads them."""
+
+SELECT_ALLOCATION = f"SELECT {COLUMNS} FROM allocations a JOIN nodes n ON n.name = a.node"
 
 # Without containers, shares and annotations, which cost ten times as much to read.
 SELECT_STANDING = f"""

@@ -6,7 +6,7 @@ the row lock of its allocation and by the unique key, so the numbers have no gap
 
 from __future__ import annotations
 
-from hami_scheduler.adapters.postgres_rows import HOLDINGS
+from hami_scheduler.adapters.postgres_rows import COLUMNS, HOLDINGS
 
 _NEXT_SEQUENCE = """
 (SELECT coalesce(max(e.sequence), 0) + 1 FROM allocation_events e WHERE e.pod_uid = {pod_uid})
@@ -206,4 +206,40 @@ WITH allocation AS (
     FROM event, allocation
 )
 SELECT sequence FROM event
+"""
+
+# ADVANCE between two live states, where no card is given back: the row is guarded, written and read
+# by one statement, committed by itself. No row comes back when it is not as the step wants it.
+ADVANCE_LIVE = f"""
+WITH allocation AS (
+  UPDATE allocations a
+     SET state = $3, reason = $4,
+         token = CASE WHEN $5 THEN nextval('allocation_tokens') ELSE a.token END,
+         deadline = now() + make_interval(secs => $6),
+         binding_at = CASE WHEN $3 = 'binding' THEN now() ELSE a.binding_at END,
+         bound_at = CASE WHEN $3 = 'bound' THEN coalesce(a.bound_at, now()) ELSE a.bound_at END,
+         lock_deadline = CASE WHEN $3 = 'bound' AND a.bound_at IS NULL
+                              THEN now() + interval '30 seconds'
+                              ELSE a.lock_deadline END,
+         allocated_at = CASE WHEN $3 = 'allocated' THEN coalesce(a.allocated_at, now())
+                             ELSE a.allocated_at END
+   WHERE a.id = $1 AND a.state = $2 AND ($7::bigint IS NULL OR a.token = $7)
+  RETURNING a.*
+), event AS (
+  INSERT INTO allocation_events
+         (pod_uid, sequence, allocation_id, previous_state, state, reason, actor)
+  SELECT a.pod_uid, {_NEXT_SEQUENCE.format(pod_uid="a.pod_uid")}, a.id, $2, $3, $4, $8
+    FROM allocation a
+  RETURNING id, sequence, at
+), announced AS (
+  INSERT INTO outbox (subject, payload, traceparent)
+  SELECT $9, jsonb_build_object('version', 1, 'allocation_id', a.id::text, 'pod_uid', a.pod_uid,
+                                'namespace', a.namespace, 'pod_name', a.pod_name, 'node', a.node,
+                                'state', a.state, 'reason', a.reason, 'counters', '[]'::jsonb,
+                                'event_id', event.id, 'sequence', event.sequence, 'at', event.at),
+         a.traceparent
+    FROM event, allocation a
+)
+SELECT {COLUMNS}, event.sequence
+  FROM event, allocation a JOIN nodes n ON n.name = a.node
 """
