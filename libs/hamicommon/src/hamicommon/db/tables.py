@@ -188,7 +188,7 @@ allocations = Table(
     Index("ix_allocations_live_node", "node", postgresql_where=text(LIVE)),
     Index("ix_allocations_deadline", "deadline", postgresql_where=text("deadline IS NOT NULL")),
     Index(None, "namespace", "pod_name"),
-    Index(None, "reserved_at"),
+    Index("ix_allocations_reserved_pod", "reserved_at", postgresql_include=["pod_uid"]),
     Index(
         "ix_allocations_held",
         text(HELD),
@@ -311,7 +311,12 @@ decisions = Table(
     CheckConstraint("outcome IN ('placed', 'refused', 'error')", name="outcome_known"),
     Index(None, "pod_uid", "at"),
     Index(None, "counters", postgresql_where=text("counters IS NOT NULL")),
-    Index("ix_decisions_not_placed", "at", postgresql_where=text("outcome <> 'placed'")),
+    Index(
+        "ix_decisions_waited",
+        "at",
+        postgresql_include=["pod_uid", "namespace"],
+        postgresql_where=text("outcome <> 'placed'"),
+    ),
     postgresql_partition_by="RANGE (at)",
 )
 """What was decided and from what; an identical repeated refusal raises `repeat_count`.
