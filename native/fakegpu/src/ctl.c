@@ -1,6 +1,7 @@
 /* fakegpu-ctl: makes the simulated cards misbehave, and shows the machine's ledger.
  *
- *   fakegpu-ctl show                one JSON object: cards (total, used, peak, utilisation, lost) and processes
+ *   fakegpu-ctl show                one JSON object: cards (total, used, peak, utilisation, lost) and processes (memory, and a counter of
+ *                                   computing time; it begins anywhere)
  *   fakegpu-ctl xid CARD CODE       posts an XID event (critical) on a card
  *   fakegpu-ctl ecc CARD            posts a double-bit ECC event
  *   fakegpu-ctl lose CARD           the card falls off the bus (XID 79 is posted, calls answer "GPU is lost")
@@ -18,9 +19,13 @@
 #include "nvml_abi.h"
 #include "state.h"
 
-static void show_process(const struct fg_machine *machine, const struct fg_process *process, const char *before)
+static void show_process(const struct fg_machine *machine, const struct fg_state *state, int index, const char *before)
 {
-    printf("%s\n  {\"pid\": %d, \"used_bytes\": [", before, process->pid);
+    const struct fg_process *process = &state->processes[index];
+    printf("%s\n  {\"pid\": %d, \"computed_ns\": [", before, process->pid);
+    for (int card = 0; card < machine->card_count; card++)
+        printf("%s%lld", card > 0 ? ", " : "", (long long)state->cards[card].clock.queues[index].done_ns);
+    printf("], \"used_bytes\": [");
     for (int card = 0; card < machine->card_count; card++)
         printf("%s%llu", card > 0 ? ", " : "", (unsigned long long)process->used_bytes[card]);
     printf("]}");
@@ -43,7 +48,7 @@ static void show(const struct fg_machine *machine, struct fg_state *state)
     const char *before = "";
     for (int i = 0; i < state->process_count; i++) {
         if (state->processes[i].pid == 0) continue;
-        show_process(machine, &state->processes[i], before);
+        show_process(machine, state, i, before);
         before = ",";
     }
     printf("]}\n");

@@ -96,6 +96,10 @@ void fg_graph_give(int device, uint64_t bytes);
 /* While a stream records a graph, an allocation in it is a node and takes no memory. false: the stream records nothing. */
 bool fg_capture_alloc(CUstream stream, CUdeviceptr *pointer, size_t bytes, int device, CUresult *result);
 bool fg_capture_free(CUstream stream, CUdeviceptr pointer, CUresult *result);
+/* Whether that stream, or any, records a graph. */
+bool fg_is_recording(CUstream stream);
+bool fg_any_recording(void);
+
 bool fg_capture_kernel(const CUlaunchConfig *config, CUfunction function, CUresult *result);
 
 /* Whether a stream handle is usable: NULL, the two special values 1 and 2, or one of ours. */

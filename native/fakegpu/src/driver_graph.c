@@ -180,11 +180,18 @@ CUresult cuGraphNodeGetType(CUgraphNode node, int *type)
 /* Recording. Only streams of one's own record; the legacy stream cannot. */
 static CUgraph recorded_by(CUstream stream) { return (uintptr_t)stream > 2 && stream->tag == FG_STREAM ? stream->capture : NULL; }
 
+static _Atomic int recordings;
+
+bool fg_is_recording(CUstream stream) { return recorded_by(stream) != NULL; }
+bool fg_any_recording(void) { return recordings > 0; }
+
 CUresult cuStreamBeginCapture_v2(CUstream stream, int mode)
 {
     if ((uintptr_t)stream <= 2 || stream->tag != FG_STREAM || mode < 0 || mode > 2) return CUDA_ERROR_INVALID_VALUE;
     if (stream->capture != NULL) return CUDA_ERROR_INVALID_VALUE;
-    return cuGraphCreate(&stream->capture, 0);
+    const CUresult result = cuGraphCreate(&stream->capture, 0);
+    if (result == CUDA_SUCCESS) recordings++;
+    return result;
 }
 
 CUresult cuStreamBeginCapture_v2_ptsz(CUstream stream, int mode) { return cuStreamBeginCapture_v2(stream, mode); }
@@ -194,6 +201,7 @@ CUresult cuStreamEndCapture(CUstream stream, CUgraph *graph)
     if (recorded_by(stream) == NULL || graph == NULL) return CUDA_ERROR_INVALID_VALUE;
     *graph = stream->capture;
     stream->capture = NULL;
+    recordings--;
     return CUDA_SUCCESS;
 }
 

@@ -1,4 +1,4 @@
-/* Modules, streams, events and kernels of the stand-in driver. A kernel does nothing but take its time on the card's clock. */
+/* Modules and kernels of the stand-in driver. A kernel does nothing but take its time on the card's clock. */
 #include "driver.h"
 
 #include <stdlib.h>
@@ -92,7 +92,7 @@ static CUresult launch(const CUlaunchConfig *config, CUfunction function)
     if (threads < 0) return CUDA_ERROR_INVALID_VALUE;
     CUresult recorded;
     if (fg_capture_kernel(config, function, &recorded)) return recorded;
-    fg_run_kernel(context, config->hStream, kernel_ns(context, threads));
+    if (!fg_driver.machine->instant_launches) fg_run_kernel(context, config->hStream, kernel_ns(context, threads));
     return CUDA_SUCCESS;
 }
 
@@ -124,128 +124,40 @@ CUresult cuLaunchKernelEx_ptsz(const CUlaunchConfig *config, CUfunction function
     return cuLaunchKernelEx(config, function, parameters, extra);
 }
 
-CUresult cuStreamCreate(CUstream *stream, unsigned int flags)
+CUresult cuLaunchCooperativeKernel(CUfunction function, unsigned int grid_x, unsigned int grid_y, unsigned int grid_z,
+                                   unsigned int block_x, unsigned int block_y, unsigned int block_z, unsigned int shared_bytes,
+                                   CUstream stream, void **parameters)
 {
-    CUcontext context;
-    const CUresult result = fg_current(&context);
-    if (result != CUDA_SUCCESS) return result;
-    if (stream == NULL || flags > 1) return CUDA_ERROR_INVALID_VALUE;
-    struct CUstream_st *created = calloc(1, sizeof *created);
-    if (created == NULL) return CUDA_ERROR_OUT_OF_MEMORY;
-    *created = (struct CUstream_st){.tag = FG_STREAM, .context = context};
-    *stream = created;
-    return CUDA_SUCCESS;
+    return cuLaunchKernel(function, grid_x, grid_y, grid_z, block_x, block_y, block_z, shared_bytes, stream, parameters, NULL);
 }
 
-CUresult cuStreamCreateWithPriority(CUstream *stream, unsigned int flags, int priority)
+CUresult cuLaunchCooperativeKernel_ptsz(CUfunction function, unsigned int grid_x, unsigned int grid_y, unsigned int grid_z,
+                                        unsigned int block_x, unsigned int block_y, unsigned int block_z, unsigned int shared_bytes,
+                                        CUstream stream, void **parameters)
 {
-    (void)priority; /* every number is clamped to what the card has; here that is one level */
-    return cuStreamCreate(stream, flags);
+    return cuLaunchKernel(function, grid_x, grid_y, grid_z, block_x, block_y, block_z, shared_bytes, stream, parameters, NULL);
 }
 
-CUresult cuStreamGetDevice(CUstream stream, CUdevice *device)
+/* Each in a stream of its own device; the streams may not be the legacy one. */
+CUresult cuLaunchCooperativeKernelMultiDevice(CUDA_LAUNCH_PARAMS *launches, unsigned int count, unsigned int flags)
 {
-    CUcontext context;
-    const CUresult result = fg_current(&context);
-    if (result != CUDA_SUCCESS) return result;
-    if (!fg_stream_ok(stream) || device == NULL) return CUDA_ERROR_INVALID_VALUE;
-    *device = special(stream) ? context->device : stream->context->device;
-    return CUDA_SUCCESS;
-}
-
-CUresult cuStreamDestroy_v2(CUstream stream)
-{
-    if (special(stream) || stream->tag != FG_STREAM) return CUDA_ERROR_INVALID_HANDLE;
-    stream->tag = 0;
-    free(stream);
-    return CUDA_SUCCESS;
-}
-
-CUresult cuStreamSynchronize(CUstream stream)
-{
-    CUcontext context;
-    const CUresult result = fg_current(&context);
-    if (result != CUDA_SUCCESS) return result;
-    if (!fg_stream_ok(stream)) return CUDA_ERROR_INVALID_HANDLE;
-    fg_sleep_until_reached(fg_driver.state, fg_card_of(context), fg_stream_mark(context, stream));
-    return CUDA_SUCCESS;
-}
-
-CUresult cuStreamSynchronize_ptsz(CUstream stream) { return cuStreamSynchronize(stream); }
-
-CUresult cuStreamQuery(CUstream stream)
-{
-    CUcontext context;
-    const CUresult result = fg_current(&context);
-    if (result != CUDA_SUCCESS) return result;
-    if (!fg_stream_ok(stream)) return CUDA_ERROR_INVALID_HANDLE;
-    return fg_reached_ns(fg_driver.state, fg_card_of(context), fg_stream_mark(context, stream)) == 0 ? CUDA_ERROR_NOT_READY : CUDA_SUCCESS;
-}
-
-CUresult cuEventCreate(CUevent *event, unsigned int flags)
-{
-    CUcontext context;
-    const CUresult result = fg_current(&context);
-    if (result != CUDA_SUCCESS) return result;
-    if (event == NULL || flags > 7) return CUDA_ERROR_INVALID_VALUE;
-    struct CUevent_st *created = calloc(1, sizeof *created);
-    if (created == NULL) return CUDA_ERROR_OUT_OF_MEMORY;
-    created->tag = FG_EVENT;
-    *event = created;
-    return CUDA_SUCCESS;
-}
-
-static bool event_ok(CUevent event) { return event != NULL && event->tag == FG_EVENT; }
-
-CUresult cuEventDestroy_v2(CUevent event)
-{
-    if (!event_ok(event)) return CUDA_ERROR_INVALID_HANDLE;
-    event->tag = 0;
-    free(event);
-    return CUDA_SUCCESS;
-}
-
-CUresult cuEventRecord(CUevent event, CUstream stream)
-{
-    CUcontext context;
-    const CUresult result = fg_current(&context);
-    if (result != CUDA_SUCCESS) return result;
-    if (!event_ok(event) || !fg_stream_ok(stream)) return CUDA_ERROR_INVALID_HANDLE;
-    event->context = context;
-    event->mark = fg_stream_mark(context, stream);
-    event->recorded_ns = fg_now_ns();
-    event->reached_ns = 0;
-    return CUDA_SUCCESS;
-}
-
-/* When the event came, 0 if it has not; found out once. An event in an empty stream comes at once. */
-static int64_t came_ns(CUevent event)
-{
-    if (event->reached_ns != 0 || event->context == NULL) return event->reached_ns;
-    const int64_t reached = fg_reached_ns(fg_driver.state, fg_card_of(event->context), event->mark);
-    if (reached != 0) event->reached_ns = reached > event->recorded_ns ? reached : event->recorded_ns;
-    return event->reached_ns;
-}
-
-CUresult cuEventQuery(CUevent event)
-{
-    if (!event_ok(event)) return CUDA_ERROR_INVALID_HANDLE;
-    return event->context != NULL && came_ns(event) == 0 ? CUDA_ERROR_NOT_READY : CUDA_SUCCESS;
-}
-
-CUresult cuEventSynchronize(CUevent event)
-{
-    if (!event_ok(event)) return CUDA_ERROR_INVALID_HANDLE;
-    if (event->context != NULL) fg_sleep_until_reached(fg_driver.state, fg_card_of(event->context), event->mark);
-    return CUDA_SUCCESS;
-}
-
-CUresult cuEventElapsedTime(float *milliseconds, CUevent start, CUevent end)
-{
-    if (milliseconds == NULL) return CUDA_ERROR_INVALID_VALUE;
-    if (!event_ok(start) || !event_ok(end) || start->context == NULL || end->context == NULL) return CUDA_ERROR_INVALID_HANDLE;
-    const int64_t from = came_ns(start), until = came_ns(end);
-    if (from == 0 || until == 0) return CUDA_ERROR_NOT_READY;
-    *milliseconds = (float)(until - from) / 1e6F;
-    return CUDA_SUCCESS;
+    if (!fg_driver.initialised) return CUDA_ERROR_NOT_INITIALIZED;
+    if (launches == NULL || count == 0 || count > (unsigned int)fg_driver.device_count || flags > 3) return CUDA_ERROR_INVALID_VALUE;
+    for (unsigned int i = 0; i < count; i++) {
+        const CUDA_LAUNCH_PARAMS *p = &launches[i];
+        if (special(p->hStream) || !fg_stream_ok(p->hStream)) return CUDA_ERROR_INVALID_HANDLE;
+        for (unsigned int j = 0; j < i; j++)
+            if (launches[j].hStream->context->device == p->hStream->context->device) return CUDA_ERROR_INVALID_DEVICE;
+    }
+    CUresult result = CUDA_SUCCESS;
+    for (unsigned int i = 0; i < count && result == CUDA_SUCCESS; i++) {
+        const CUDA_LAUNCH_PARAMS *p = &launches[i];
+        CUcontext popped;
+        result = cuCtxPushCurrent_v2(p->hStream->context);
+        if (result != CUDA_SUCCESS) break;
+        result = cuLaunchKernel(p->function, p->gridDimX, p->gridDimY, p->gridDimZ, p->blockDimX, p->blockDimY, p->blockDimZ,
+                                p->sharedMemBytes, p->hStream, p->kernelParams, NULL);
+        cuCtxPopCurrent_v2(&popped);
+    }
+    return result;
 }

@@ -7,6 +7,8 @@
  *   slot.mem[0].spare[1], [2]  accounting operations begun and done by the process (equal: none is under way)
  *   slots[0].util[d].spare[0]  bytes reserved on device d by the whole container. It belongs to the region, by position, not to
  *                              whoever owns slot 0; no code that clears a slot may touch it.
+ *   slots[1].util[d].spare[0]  until when GPU time that the container used of device d is paid for (bucket.h); the region's, likewise
+ *   slot.util[d].spare[1], [2] GPU time charged to the process, and when it last waited for its turn (fairness.h)
  *
  * The workload can write this file. It is therefore only ever used to lower a limit, never to raise one.
  */
@@ -107,5 +109,11 @@ static inline _Atomic uint64_t *vgpu_region_reserved(struct vgpu_region *region,
 {
     return &region->slots[0].util[device].spare[0];
 }
+static inline _Atomic int64_t *vgpu_region_paid_until(struct vgpu_region *region, int device)
+{
+    return (_Atomic int64_t *)&region->slots[1].util[device].spare[0];
+}
+static inline _Atomic uint64_t *vgpu_slot_core_had(struct vgpu_region_slot *slot, int device) { return &slot->util[device].spare[1]; }
+static inline _Atomic uint64_t *vgpu_slot_core_waiting(struct vgpu_region_slot *slot, int device) { return &slot->util[device].spare[2]; }
 
 #endif

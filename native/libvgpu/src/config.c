@@ -98,6 +98,10 @@ static void parse_line(char *line, struct vgpu_config *config)
         config->core_policy = core_policy_of(value);
     else if (value != NULL && strcmp(word, "oversubscribe") == 0)
         config->oversubscribe = strcmp(value, "1") == 0;
+    else if (value != NULL && strcmp(word, "utilization_switch") == 0)
+        config->utilization_off = strcmp(value, "0") == 0;
+    else if (value != NULL && strcmp(word, "priority_block") == 0)
+        config->priority_block = strcmp(value, "1") == 0;
     else
         vgpu_log(VGPU_LOG_WARN, "limits file: line \"%s\" ignored", word);
 }

@@ -5,8 +5,12 @@
  *   hami-limits 1
  *   policy default|force|disable
  *   oversubscribe 0|1
+ *   utilization_switch 0|1
+ *   priority_block 0|1
  *   device <GPU-uuid> memory_bytes <n> core_percent <n>
  *
+ * utilization_switch 0 lifts the core limits while the policy is default, as HAMi's monitor does for a container that is alone on its
+ * cards; priority_block 1 holds launches back while a container of higher priority works. Both may be absent (1 and 0).
  * memory_bytes 0: no memory limit; core_percent 0 or >= 100: no core limit. A visible device that the file does not list may not be
  * used at all. Unknown lines are ignored with a warning. A file that cannot be read or understood allows nothing: a broken hand-over
  * must not turn into an unlimited one. Without a file, HAMi's variables count: CUDA_DEVICE_MEMORY_LIMIT[_<i>],
@@ -38,6 +42,8 @@ struct vgpu_config {
     enum vgpu_config_source source;
     enum vgpu_core_policy core_policy;
     bool oversubscribe;
+    bool utilization_off; /* policy default: nothing is limited at present */
+    bool priority_block;
     size_t device_count; /* source FILE: entries of `uuid` and `listed` */
     char uuid[VGPU_CONFIG_DEVICES][VGPU_UUID_BYTES];
     struct vgpu_limit listed[VGPU_CONFIG_DEVICES];

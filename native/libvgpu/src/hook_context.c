@@ -1,4 +1,5 @@
 /* Start, and the end of contexts: a context that dies frees its memory without a word, so its charges end with it. */
+#include "cores.h"
 #include "graph_memory.h"
 #include "memory.h"
 #include "real.h"
@@ -13,10 +14,16 @@ CUresult cuInit(unsigned int flags)
     return result;
 }
 
+static void forget(CUcontext context)
+{
+    vgpu_memory_forget_context(context);
+    vgpu_cores_forget_context(context);
+}
+
 static CUresult destroy(CUresult (*real)(CUcontext), CUcontext context)
 {
     const CUresult result = real(context);
-    if (result == CUDA_SUCCESS) vgpu_memory_forget_context(context);
+    if (result == CUDA_SUCCESS) forget(context);
     return result;
 }
 
@@ -55,7 +62,7 @@ static CUresult end_primary(CUresult (*real)(CUdevice), CUdevice device, int alw
     const CUcontext context = primary_of(cuda, device);
     const CUresult result = real(device);
     if (result == CUDA_SUCCESS && (always || !primary_is_active(cuda, device))) {
-        vgpu_memory_forget_context(context);
+        forget(context);
         vgpu_graph_memory_settle(device);
     }
     return result;

@@ -1,4 +1,5 @@
 /* Graphs: what they allocate is charged when they run. */
+#include "cores.h"
 #include "graph_memory.h"
 #include "real.h"
 
@@ -70,16 +71,25 @@ CUresult cuGraphExecDestroy(CUgraphExec exec)
     return cuda->cuGraphExecDestroy(exec);
 }
 
+/* A graph is one launch, whatever is in it: what it costs is learnt from launches of it. */
+static CUresult launch(CUgraphExec exec, CUstream stream, CUstream timed_in, CUresult (*real)(CUgraphExec, CUstream))
+{
+    const struct vgpu_launch launch = vgpu_cores_admit(exec, 0, timed_in);
+    const CUresult result = vgpu_graph_memory_run(exec, stream, real);
+    vgpu_cores_launched(&launch, result);
+    return result;
+}
+
 CUresult cuGraphLaunch(CUgraphExec exec, CUstream stream)
 {
     const struct vgpu_cuda *cuda = vgpu_cuda();
-    return cuda != NULL ? vgpu_graph_memory_run(exec, stream, cuda->cuGraphLaunch) : CUDA_ERROR_NOT_FOUND;
+    return cuda != NULL ? launch(exec, stream, stream, cuda->cuGraphLaunch) : CUDA_ERROR_NOT_FOUND;
 }
 
 CUresult cuGraphLaunch_ptsz(CUgraphExec exec, CUstream stream)
 {
     const struct vgpu_cuda *cuda = vgpu_cuda();
-    return cuda != NULL ? vgpu_graph_memory_run(exec, stream, cuda->cuGraphLaunch_ptsz) : CUDA_ERROR_NOT_FOUND;
+    return cuda != NULL ? launch(exec, stream, vgpu_per_thread(stream), cuda->cuGraphLaunch_ptsz) : CUDA_ERROR_NOT_FOUND;
 }
 
 CUresult cuGraphUpload(CUgraphExec exec, CUstream stream)

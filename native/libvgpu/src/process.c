@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -58,4 +59,37 @@ pid_t vgpu_process_host_pid(void)
     static const ino_t initial_namespace = 0xEFFFFFFCU;
     struct stat status;
     return stat("/proc/self/ns/pid", &status) == 0 && status.st_ino == initial_namespace ? getpid() : 0;
+}
+
+/* "NSpid:	4711	12": from the namespace of the reader's /proc inwards (proc(5)). */
+static int pids_of_namespaces(unsigned int *pids, int room)
+{
+    char line[256];
+    int count = 0;
+    FILE *status = fopen("/proc/self/status", "re");
+    while (status != NULL && fgets(line, sizeof line, status) != NULL) {
+        if (strncmp(line, "NSpid:", 6) != 0) continue;
+        char *at = line + 6, *end;
+        for (unsigned long pid = strtoul(at, &end, 10); end != at && count < room; pid = strtoul(at, &end, 10)) {
+            pids[count++] = (unsigned int)pid;
+            at = end;
+        }
+        break;
+    }
+    if (status != NULL) fclose(status);
+    if (count == 0 && room > 0) pids[count++] = (unsigned int)getpid();
+    return count;
+}
+
+int vgpu_process_own_pids(unsigned int *pids, int room)
+{
+    int count = pids_of_namespaces(pids, room);
+    char line[64];
+    FILE *written = fopen(VGPU_PIDS_PATH, "re");
+    while (written != NULL && count < room && fgets(line, sizeof line, written) != NULL) {
+        unsigned int inner, outer;
+        if (sscanf(line, "%u %u", &inner, &outer) == 2 && inner == (unsigned int)getpid()) pids[count++] = outer;
+    }
+    if (written != NULL) fclose(written);
+    return count;
 }

@@ -13,6 +13,7 @@
 #include "memory.h"
 #include "log.h"
 #include "quota.h"
+#include "real.h"
 #include "region.h"
 #include "region_account.h"
 #include "region_lock.h"
@@ -32,7 +33,9 @@ struct state {
     struct vgpu_config_stamp stamp;
     _Atomic uint64_t limit_bytes[VGPU_MAX_DEVICES];
     _Atomic uint64_t unplaced_limit_bytes;
-    _Atomic int64_t next_look_ms, next_sweep_ms, next_launch_s;
+    _Atomic uint32_t core_percent[VGPU_MAX_DEVICES];
+    _Atomic int64_t next_look_ms, next_core_look_ms, next_sweep_ms, next_launch_s;
+    _Atomic enum vgpu_core_concern concern;
     int64_t launch_interval_s;
 };
 
@@ -79,6 +82,7 @@ static void apply_limits(struct state *s, struct vgpu_limit limit[VGPU_MAX_DEVIC
     for (int i = 0; i < VGPU_MAX_DEVICES; i++) {
         limit[i] = vgpu_config_limit(&s->config, devices.uuid[i], i);
         atomic_store(&s->limit_bytes[i], limit[i].memory_bytes);
+        atomic_store(&s->core_percent[i], limit[i].core_percent);
     }
     atomic_store(&s->unplaced_limit_bytes, vgpu_config_limit(&s->config, "", -1).memory_bytes);
 }
@@ -245,10 +249,8 @@ void vgpu_runtime_release(int index, uint64_t bytes)
     if (slot != NULL) vgpu_region_release(s->shared.region, slot, index, bytes);
 }
 
-void vgpu_runtime_note_launch(void)
+static void note_launch(struct state *s)
 {
-    struct state *s = atomic_load_explicit(&state_pages, memory_order_acquire);
-    if (s == NULL || !atomic_load_explicit(&s->ready, memory_order_acquire)) return;
     const int64_t now_s = now_ms(CLOCK_REALTIME_COARSE) / 1000;
     if (!due(&s->next_launch_s, now_s, s->launch_interval_s)) return;
     struct vgpu_region *region = s->shared.region;
@@ -256,6 +258,69 @@ void vgpu_runtime_note_launch(void)
     /* Negative: a monitor has asked this container to wait for another; that is the monitor's to lift. */
     if (atomic_load(&region->recent_kernel) >= 0) atomic_store(&region->recent_kernel, 2);
 }
+
+/* The container's share of a device. Limits that the tenant could have written into the region only count when they are lower; the switch
+ * of a monitor that knows nothing of our limits file only counts where there is none. */
+static uint32_t core_percent(const struct state *s, int index)
+{
+    const struct vgpu_config *config = &s->config;
+    const bool off = config->source == VGPU_CONFIG_FILE ? config->utilization_off
+                                                        : atomic_load(&s->shared.region->utilization_switch) == 0;
+    if (config->core_policy == VGPU_CORE_POLICY_DISABLE || (config->core_policy == VGPU_CORE_POLICY_DEFAULT && off)) return 100;
+    const uint32_t own = atomic_load_explicit(&s->core_percent[index], memory_order_relaxed);
+    const uint64_t shown = atomic_load_explicit(&s->shared.region->sm_limit_percent[index], memory_order_relaxed);
+    return shown >= 1 && shown < own ? (uint32_t)shown : own;
+}
+
+static bool is_blocked(const struct state *s) { return s->config.priority_block || atomic_load(&s->shared.region->recent_kernel) < 0; }
+
+static enum vgpu_core_concern concern_now(const struct state *s)
+{
+    if (is_blocked(s)) return VGPU_CORES_BLOCKED;
+    for (int i = 0; i < atomic_load(&devices.count); i++)
+        if (core_percent(s, i) < 100) return VGPU_CORES_LIMITED;
+    return VGPU_CORES_FREE;
+}
+
+enum vgpu_core_concern vgpu_runtime_core_concern(void)
+{
+    struct state *s = atomic_load_explicit(&state_pages, memory_order_acquire);
+    if (s == NULL || !atomic_load_explicit(&s->ready, memory_order_acquire)) return VGPU_CORES_FREE;
+    const int64_t now = now_ms(CLOCK_MONOTONIC_COARSE);
+    if (now >= atomic_load_explicit(&s->next_core_look_ms, memory_order_relaxed)) {
+        atomic_store_explicit(&s->next_core_look_ms, now + LIMITS_LOOK_MS, memory_order_relaxed);
+        note_launch(s);
+        look_for_new_limits(s);
+        atomic_store_explicit(&s->concern, concern_now(s), memory_order_relaxed);
+    }
+    return atomic_load_explicit(&s->concern, memory_order_relaxed);
+}
+
+bool vgpu_runtime_core_terms(int index, struct vgpu_core_terms *terms)
+{
+    if (index < 0 || index >= VGPU_MAX_DEVICES || !vgpu_runtime_start()) return false;
+    struct state *s = state();
+    look_for_new_limits(s);
+    *terms = (struct vgpu_core_terms){
+        .percent = core_percent(s, index),
+        .blocked = is_blocked(s),
+        .region = s->shared.region,
+        .slot = slot_of(s),
+        .process_count = vgpu_region_process_count(s->shared.region),
+    };
+    return true;
+}
+
+int vgpu_runtime_current_device(void)
+{
+    /* With one device there is nothing to ask; the driver's answer would cost more than all the rest. */
+    if (atomic_load_explicit(&devices.count, memory_order_relaxed) == 1) return 0;
+    const struct vgpu_cuda *cuda = vgpu_cuda();
+    CUdevice device;
+    return cuda != NULL && cuda->cuCtxGetDevice(&device) == CUDA_SUCCESS ? vgpu_runtime_cuda_device(device) : VGPU_DEVICE_UNKNOWN;
+}
+
+const char *vgpu_runtime_device_uuid(int index) { return devices.uuid[index]; }
 
 /* Gives the slot back on a regular exit, so that monitors need not wait for the next sweep. A killed process is swept by others. */
 __attribute__((destructor)) static void leave(void)

@@ -11,6 +11,7 @@
 
 #include "cuda_abi.h"
 #include "nvml_abi.h"
+#include "vgpu_region.h"
 
 /* Starts the process's state if it is not. Needs an initialised driver or NVML. false: without memory, or called from inside itself. */
 bool vgpu_runtime_start(void);
@@ -36,7 +37,33 @@ void vgpu_runtime_charge(int index, uint64_t bytes);
 
 void vgpu_runtime_release(int index, uint64_t bytes);
 
-/* A kernel is about to be launched: tells monitors, at most once per RECORD_KERNEL_INTERVAL seconds. */
-void vgpu_runtime_note_launch(void);
+/* What a launch has to do with core limits. */
+enum vgpu_core_concern {
+    VGPU_CORES_FREE,    /* nothing */
+    VGPU_CORES_LIMITED, /* some device has a limit */
+    VGPU_CORES_BLOCKED  /* a container of higher priority goes first */
+};
+
+/* A kernel is about to be launched: tells monitors, at most once per RECORD_KERNEL_INTERVAL seconds; looks for new limits. A clock reading
+ * and two loads while there is nothing to do. */
+enum vgpu_core_concern vgpu_runtime_core_concern(void);
+
+/* The terms under which launches are made on a device, as of now. */
+struct vgpu_core_terms {
+    uint32_t percent; /* 1..100; 100: no limit */
+    bool blocked;
+    struct vgpu_region *region;
+    struct vgpu_region_slot *slot; /* NULL: none could be had */
+    int process_count;
+};
+
+/* Reads limits anew if they have changed. false: nothing is known, so nothing is limited. */
+bool vgpu_runtime_core_terms(int index, struct vgpu_core_terms *terms);
+
+/* The device of the thread's current context. */
+int vgpu_runtime_current_device(void);
+
+/* UUID of a device of that index. */
+const char *vgpu_runtime_device_uuid(int index);
 
 #endif

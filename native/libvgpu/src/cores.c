@@ -1,0 +1,183 @@
+#include "cores.h"
+
+#include <pthread.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <time.h>
+
+#include "bucket.h"
+#include "core_timing.h"
+#include "core_usage.h"
+#include "devices.h"
+#include "governor.h"
+#include "real.h"
+#include "runtime.h"
+
+/* A container that waits for another of higher priority looks again so often, and gives up waiting after half a minute: a monitor that died
+ * must not stop it for good. */
+static const int64_t BLOCKED_LOOK_NS = 10000000, BLOCKED_WAIT_NS = 30000000000;
+
+struct device {
+    bool started;
+    struct vgpu_governor governor;
+    struct vgpu_core_timing timing;
+    struct vgpu_core_usage usage;
+};
+
+struct state {
+    pthread_mutex_t lock; /* guards all but the fast path of the governors */
+    struct vgpu_costs costs;
+    struct device devices[VGPU_MAX_DEVICES];
+};
+
+static _Atomic(struct state *) pages;
+
+/* Kernels before 4.14 cannot empty pages at fork. */
+static void empty_in_child(void) { memset((void *)atomic_load(&pages), 0, sizeof(struct state)); }
+
+/* Zeroes are a valid beginning. NULL: no memory. */
+static struct state *state(void)
+{
+    struct state *now = atomic_load_explicit(&pages, memory_order_acquire);
+    if (now != NULL) return now;
+    struct state *fresh = mmap(NULL, sizeof *fresh, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (fresh == MAP_FAILED) return NULL;
+    if (!atomic_compare_exchange_strong(&pages, &now, fresh)) {
+        munmap(fresh, sizeof *fresh);
+        return now;
+    }
+    if (madvise(fresh, sizeof *fresh, MADV_WIPEONFORK) != 0) pthread_atfork(NULL, NULL, empty_in_child);
+    return fresh;
+}
+
+static int64_t now_ns(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
+}
+
+static void sleep_ns(int64_t ns)
+{
+    nanosleep(&(struct timespec){.tv_sec = ns / 1000000000, .tv_nsec = ns % 1000000000}, NULL); /* a signal only shortens it */
+}
+
+struct place {
+    struct vgpu_region *region;
+    int index;
+};
+
+static struct vgpu_member member_of(struct vgpu_region_slot *slot, int index)
+{
+    return (struct vgpu_member){.had_ns = vgpu_slot_core_had(slot, index), .waiting_at_ns = vgpu_slot_core_waiting(slot, index)};
+}
+
+static struct vgpu_member member(const struct vgpu_members *members, int at)
+{
+    const struct place *place = members->context;
+    struct vgpu_region_slot *slot = &place->region->slots[at];
+    return atomic_load_explicit(&slot->pid, memory_order_relaxed) != 0 ? member_of(slot, place->index) : (struct vgpu_member){0};
+}
+
+static struct vgpu_shared_cores shared_by(const struct vgpu_core_terms *terms, struct place *place)
+{
+    return (struct vgpu_shared_cores){
+        .paid_until_ns = vgpu_region_paid_until(terms->region, place->index),
+        .members = {.count = terms->process_count, .member = member, .context = place},
+        .own = terms->slot != NULL ? member_of(terms->slot, place->index) : (struct vgpu_member){0},
+    };
+}
+
+/* With the lock. */
+static struct device *started(struct state *s, int index, const struct vgpu_core_terms *terms)
+{
+    struct device *device = &s->devices[index];
+    if (!device->started) {
+        vgpu_governor_start(&device->governor, &s->costs, terms->percent);
+        if (terms->slot != NULL) atomic_store(vgpu_slot_core_had(terms->slot, index), 0); /* its predecessor's */
+        device->started = true;
+    }
+    device->governor.percent = terms->percent;
+    return device;
+}
+
+/* One look: what the launch has to wait; 0: it is admitted. */
+static int64_t look(struct state *s, const struct vgpu_core_terms *terms, uint64_t key, int64_t asked_ns, struct vgpu_launch *launch)
+{
+    struct place place = {.region = terms->region, .index = launch->index};
+    const struct vgpu_shared_cores shared = shared_by(terms, &place);
+    pthread_mutex_lock(&s->lock);
+    struct device *device = started(s, launch->index, terms);
+    const int64_t now = now_ns();
+    vgpu_core_timing_collect(&device->timing, &device->governor, &shared, now);
+    if (vgpu_governor_wants_sample(&device->governor, now)) vgpu_core_usage_ask(&device->usage, &device->governor, launch->index, now);
+    const struct vgpu_verdict verdict = vgpu_governor_ask(&device->governor, &shared, key, asked_ns, now, true);
+    if (verdict.timing >= 0) {
+        if (vgpu_core_timing_begin(&device->timing, verdict.timing, launch->stream))
+            launch->timing = verdict.timing;
+        else
+            vgpu_governor_untimed(&device->governor, verdict.timing);
+    }
+    pthread_mutex_unlock(&s->lock);
+    return verdict.wait_ns;
+}
+
+/* The lease is used up, or nothing is known of the launch. */
+static void admit_slowly(struct state *s, uint64_t key, struct vgpu_launch *launch)
+{
+    int mode;
+    if (vgpu_core_timing_enter(launch->stream, &mode)) { /* else it only becomes part of a graph, and is paid when that is launched */
+        const int64_t asked_ns = now_ns();
+        struct vgpu_core_terms terms;
+        while (vgpu_runtime_core_terms(launch->index, &terms) && terms.percent < 100) {
+            const int64_t wait_ns = look(s, &terms, key, asked_ns, launch);
+            if (wait_ns == 0) break;
+            sleep_ns(wait_ns);
+        }
+    }
+    vgpu_core_timing_leave(mode);
+}
+
+static void wait_while_blocked(int index)
+{
+    struct vgpu_core_terms terms;
+    const int64_t until_ns = now_ns() + BLOCKED_WAIT_NS;
+    while (vgpu_runtime_core_terms(index, &terms) && terms.blocked && now_ns() < until_ns) sleep_ns(BLOCKED_LOOK_NS);
+}
+
+struct vgpu_launch vgpu_cores_admit(const void *what, uint64_t size, CUstream stream)
+{
+    struct vgpu_launch launch = {.index = VGPU_DEVICE_UNKNOWN, .timing = -1, .stream = stream};
+    const enum vgpu_core_concern concern = vgpu_runtime_core_concern();
+    if (__builtin_expect(concern == VGPU_CORES_FREE, 1)) return launch;
+    launch.index = vgpu_runtime_current_device();
+    if (launch.index < 0) return launch;
+    if (concern == VGPU_CORES_BLOCKED) wait_while_blocked(launch.index);
+    struct state *s = state();
+    if (s == NULL) return launch;
+    const uint64_t key = vgpu_cost_key(what, size);
+    struct vgpu_governor *governor = &s->devices[launch.index].governor;
+    if (governor->costs != NULL && vgpu_governor_pay(governor, key)) return launch;
+    admit_slowly(s, key, &launch);
+    return launch;
+}
+
+void vgpu_cores_timed(const struct vgpu_launch *launch, CUresult result)
+{
+    struct state *s = state();
+    pthread_mutex_lock(&s->lock);
+    struct device *device = &s->devices[launch->index];
+    if (result != CUDA_SUCCESS || !vgpu_core_timing_end(&device->timing, launch->timing, launch->stream))
+        vgpu_governor_untimed(&device->governor, launch->timing);
+    pthread_mutex_unlock(&s->lock);
+}
+
+void vgpu_cores_forget_context(CUcontext context)
+{
+    struct state *s = atomic_load_explicit(&pages, memory_order_acquire);
+    if (s == NULL) return;
+    pthread_mutex_lock(&s->lock);
+    for (int i = 0; i < VGPU_MAX_DEVICES; i++)
+        if (s->devices[i].started) vgpu_core_timing_forget(&s->devices[i].timing, &s->devices[i].governor, context);
+    pthread_mutex_unlock(&s->lock);
+}

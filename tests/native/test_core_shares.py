@@ -1,0 +1,233 @@
+"""The core limits of the library as it is: programs under the preload, on the stand-in driver.
+
+Real time on a machine that may be busy with other things, so only a few seconds each, and a program
+may get less than its share; never more. The exact figures are those of test_core_limits.py.
+"""
+
+import json
+import struct
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tests.native.machine import CARDS, FAKEGPU, Container, Machine
+
+LOAD = FAKEGPU / "vgpu-load"
+MORE_POINTS = 5
+LESS_POINTS = 15
+"""What a loaded machine takes from threads that should launch."""
+MEASURED_S = 2
+SETTLE_S = 2
+
+
+@dataclass
+class Load:
+    """A program that keeps the first card busy."""
+
+    process: subprocess.Popen[bytes]
+    machine: Machine
+
+    def computed_s(self) -> float:
+        processes = self.machine.ctl("show")["processes"]
+        own = [p["computed_ns"][0] for p in processes if p["pid"] == self.process.pid]
+        return float(own[0]) / 1e9 if own else 0.0
+
+
+def start(
+    stack: ExitStack, container: Container, *words: str, env: Mapping[str, str] | None = None
+) -> Load:
+    process = stack.enter_context(
+        subprocess.Popen(
+            [LOAD, "--seconds", "100", *words],
+            env=container.env(FAKEGPU_VISIBLE_DEVICES=CARDS[0], **(env or {})),
+        )
+    )
+    stack.callback(process.kill)
+    return Load(process, container.machine)
+
+
+def shares(loads: Sequence[Load], settle_s: float = SETTLE_S) -> list[float]:
+    """Percent of the card that each had, after it had time to settle."""
+    deadline = time.monotonic() + 30
+    while not all(load.computed_s() > 0 for load in loads):
+        assert time.monotonic() < deadline, "a program does not compute"
+        assert all(load.process.poll() is None for load in loads)
+    time.sleep(settle_s)
+    before, begin = [load.computed_s() for load in loads], time.monotonic()
+    time.sleep(MEASURED_S)
+    after, end = [load.computed_s() for load in loads], time.monotonic()
+    return [(b - a) / (end - begin) * 100 for a, b in zip(before, after, strict=True)]
+
+
+def assert_share(got: float, limit: float) -> None:
+    assert limit - LESS_POINTS <= got <= limit + MORE_POINTS
+
+
+def another(machine: Machine, name: str, cores: int) -> Container:
+    (machine.folder / name).mkdir()
+    container = Container(machine, machine.folder / name)
+    container.limit(1 << 30, cores=cores)
+    return container
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("--blocks", "216"),
+        ("--blocks", "216", "--graph", "20"),
+        ("--blocks", "4320", "--cooperative"),
+    ],
+    ids=["kernels of 50 us", "graphs of 1 ms", "cooperative kernels of 1 ms"],
+)
+def test_two_tenants_get_30_and_70(machine: Machine, words: tuple[str, ...]) -> None:
+    with ExitStack() as stack:
+        loads = [
+            start(stack, another(machine, f"limit-{limit}", limit), *words) for limit in (30, 70)
+        ]
+        low, high = shares(loads)
+    assert_share(low, 30)
+    assert_share(high, 70)
+
+
+def test_processes_of_a_container_share_its_limit_and_a_new_limit_reaches_them(
+    machine: Machine,
+) -> None:
+    container = another(machine, "tenant", 60)
+    with ExitStack() as stack:
+        loads = [start(stack, container) for _ in range(2)]
+        one, two = shares(loads)
+        assert_share(one + two, 60)
+        assert abs(one - two) <= 10
+        container.limit(1 << 30, cores=20)
+        assert_share(sum(shares(loads)), 20)
+
+
+def limits(container: Container, head: str, cores: int = 20) -> None:
+    container.limits(
+        f"hami-limits 1\n{head}device {CARDS[0]} memory_bytes 1073741824 core_percent {cores}\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("head", "expected"),
+    [
+        ("policy default\nutilization_switch 0\n", 100),
+        ("policy disable\n", 100),
+        ("policy force\nutilization_switch 0\n", 20),
+    ],
+    ids=["default and switched off", "disable", "force and switched off"],
+)
+def test_the_policy_decides(machine: Machine, head: str, expected: int) -> None:
+    container = another(machine, "tenant", 20)
+    limits(container, head)
+    with ExitStack() as stack:
+        (got,) = shares([start(stack, container)], settle_s=1)
+    assert_share(got, expected)
+
+
+def test_a_tenant_that_writes_into_its_region_gains_nothing(machine: Machine) -> None:
+    container = another(machine, "tenant", 20)
+    with ExitStack() as stack:
+        load = start(stack, container)
+        shares([load], settle_s=0)
+        with container.region.open("r+b") as region:
+            region.seek(1728)  # sm_limit[0]
+            region.write(struct.pack("<Q", 100))
+            region.seek(2008900)  # utilization_switch
+            region.write(struct.pack("<i", 0))
+        (got,) = shares([load])
+    assert_share(got, 20)
+
+
+def test_a_lower_limit_in_the_region_holds(machine: Machine) -> None:
+    container = another(machine, "tenant", 80)
+    with ExitStack() as stack:
+        load = start(stack, container)
+        shares([load], settle_s=0)
+        with container.region.open("r+b") as region:
+            region.seek(1728)
+            region.write(struct.pack("<Q", 20))
+        (got,) = shares([load])
+    assert_share(got, 20)
+
+
+def test_a_tenant_without_a_limit_waits_while_another_has_precedence(machine: Machine) -> None:
+    container = another(machine, "tenant", 0)
+    with ExitStack() as stack:
+        load = start(stack, container)
+        assert shares([load], settle_s=0)[0] > 50
+        limits(container, "priority_block 1\n", cores=0)
+        assert shares([load], settle_s=1.5) == [0]
+        limits(container, "priority_block 0\n", cores=0)
+        assert shares([load], settle_s=1)[0] > 50
+
+
+def test_a_monitor_of_hami_holds_launches_back_through_the_region(machine: Machine) -> None:
+    container = another(machine, "tenant", 0)
+    with ExitStack() as stack:
+        load = start(stack, container)
+        shares([load], settle_s=0)
+        with container.region.open("r+b") as region:
+            region.seek(2008904)  # recent_kernel
+            region.write(struct.pack("<i", -1))
+        assert shares([load], settle_s=1.5) == [0]
+
+
+@pytest.mark.parametrize("known", [True, False], ids=["node tells pids", "nobody tells pids"])
+def test_a_driver_that_tells_containers_the_pids_of_the_host(machine: Machine, known: bool) -> None:
+    machine.settings["pid_offset"] = 100_000
+    machine.write()
+    containers = [another(machine, f"limit-{limit}", limit) for limit in (30, 65)]
+    with ExitStack() as stack:
+        loads = []
+        for container in containers:
+            load = start(stack, container)
+            pid = load.process.pid
+            if known:
+                (container.folder / "hami" / "pids").write_text(f"{pid} {pid + 100_000}\n")
+            loads.append(load)
+        low, high = shares(loads)
+    # Nobody exceeds its limit; without NVML's word a tenant beside another may get less.
+    assert low <= 30 + MORE_POINTS
+    assert high <= 65 + MORE_POINTS
+    if known:
+        assert_share(low, 30)
+
+
+def test_a_recording_stream_is_not_disturbed(container: Container) -> None:
+    # The stand-in driver refuses event queries of a thread that has not declared itself relaxed
+    # while any stream records: the program's graphs fail to build if the library asks carelessly.
+    container.limit(1 << 30, cores=10)
+    done = subprocess.run(
+        [LOAD, "--seconds", "1", "--graph", "2000", "--blocks", "1"],
+        env=container.env(FAKEGPU_VISIBLE_DEVICES=CARDS[0]),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert json.loads(done.stdout)["launches"] > 0
+
+
+def test_a_program_that_forks_keeps_to_its_limit(container: Container) -> None:
+    container.limit(1 << 30, cores=50)
+    client = container.start(FAKEGPU_VISIBLE_DEVICES=CARDS[0])
+    assert client.call("open_device") == {"result": 0}
+    assert client.call("launch", kernels=100, blocks=216) == {"result": 0}
+    child = client.call("fork_and_alloc", bytes=1000)
+    assert child["result"] == 0
+    assert client.call("launch", kernels=100, blocks=216) == {"result": 0}
+
+
+def test_a_load_without_a_driver_says_what_is_missing(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [LOAD], env={"LD_LIBRARY_PATH": str(tmp_path)}, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 1
+    assert "libcuda.so.1 is missing" in done.stderr
