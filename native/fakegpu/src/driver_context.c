@@ -26,6 +26,8 @@ static CUresult charge_context(int card)
 {
     struct fg_state *state = fg_driver.state;
     CUresult result = CUDA_ERROR_OUT_OF_MEMORY;
+    const int fault = fg_fault(FG_CALL_CONTEXT);
+    if (fault != 0) return (CUresult)fault;
     fg_lock(state);
     if (state->cards[card].lost) {
         result = CUDA_ERROR_DEVICE_UNAVAILABLE;

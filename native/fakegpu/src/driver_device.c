@@ -7,20 +7,34 @@
 
 struct fg_driver fg_driver = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
+/* The visible cards as CUDA counts them: the fastest first, unless CUDA_DEVICE_ORDER=PCI_BUS_ID asks for NVML's order. */
+static void order_devices(const struct fg_machine *machine, int ordered[FG_MAX_DEVICES])
+{
+    const char *order = getenv("CUDA_DEVICE_ORDER");
+    int count = 0;
+    memcpy(ordered, machine->visible, sizeof machine->visible);
+    if (machine->order_count == 0 || (order != NULL && strcmp(order, "PCI_BUS_ID") == 0)) return;
+    for (int i = 0; i < machine->order_count; i++)
+        for (int j = 0; j < machine->visible_count; j++)
+            if (machine->visible[j] == machine->cuda_order[i]) ordered[count++] = machine->cuda_order[i];
+}
+
 /* CUDA_VISIBLE_DEVICES: ordinals or uuids; the list ends at the first entry that names no device, as the real driver has it. */
 static void choose_devices(struct fg_driver *driver)
 {
     const struct fg_machine *machine = driver->machine;
     const char *wanted = getenv("CUDA_VISIBLE_DEVICES");
+    int ordered[FG_MAX_DEVICES];
+    order_devices(machine, ordered);
     if (wanted == NULL) {
-        memcpy(driver->card_of, machine->visible, sizeof driver->card_of);
+        memcpy(driver->card_of, ordered, sizeof driver->card_of);
         driver->device_count = machine->visible_count;
         return;
     }
     char list[4096], *rest;
     snprintf(list, sizeof list, "%s", wanted);
     for (char *word = strtok_r(list, ", ", &rest); word != NULL; word = strtok_r(NULL, ", ", &rest)) {
-        const int card = fg_card_named(machine, machine->visible, machine->visible_count, word);
+        const int card = fg_card_named(machine, ordered, machine->visible_count, word);
         if (card < 0 || driver->device_count == FG_MAX_DEVICES) break;
         driver->card_of[driver->device_count++] = card;
     }
@@ -30,6 +44,8 @@ static CUresult initialise(struct fg_driver *driver)
 {
     driver->machine = fg_machine();
     if (driver->machine == NULL) return CUDA_ERROR_NO_DEVICE;
+    const int fault = fg_fault(FG_CALL_INIT);
+    if (fault != 0) return (CUresult)fault;
     driver->state = fg_state(driver->machine);
     if (driver->state == NULL) return CUDA_ERROR_UNKNOWN;
     driver->device_count = 0;

@@ -92,6 +92,8 @@ static CUresult launch(const CUlaunchConfig *config, CUfunction function)
     if (threads < 0) return CUDA_ERROR_INVALID_VALUE;
     CUresult recorded;
     if (fg_capture_kernel(config, function, &recorded)) return recorded;
+    const int fault = fg_fault(FG_CALL_LAUNCH);
+    if (fault != 0) return (CUresult)fault;
     if (!fg_driver.machine->instant_launches) fg_run_kernel(context, config->hStream, kernel_ns(context, threads));
     return CUDA_SUCCESS;
 }

@@ -102,6 +102,8 @@ CUresult fg_allocate(CUdeviceptr *pointer, uint64_t bytes, enum fg_block_kind ki
     CUresult result = fg_current(&context);
     if (result != CUDA_SUCCESS) return result;
     if (pointer == NULL || bytes == 0) return CUDA_ERROR_INVALID_VALUE;
+    const int fault = fg_fault(FG_CALL_ALLOCATE);
+    if (fault != 0) return (CUresult)fault;
     struct fg_block *block, wanted = {.bytes = bytes, .device = device, .kind = kind, .pool = pool};
     if (kind == FG_DEVICE_MEMORY) wanted.context = context, wanted.charged = fg_rounded(bytes);
     if (!fg_charge(device, wanted.charged)) return CUDA_ERROR_OUT_OF_MEMORY;

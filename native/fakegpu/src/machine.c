@@ -66,6 +66,36 @@ static const char *read_card(const struct json *entry, int index, struct fg_card
     return wrong != NULL ? wrong : read_links(entry, card);
 }
 
+static const char *read_faults(const struct json *root, struct fg_machine *machine)
+{
+    const struct json *faults = json_member(root, "faults");
+    for (const struct json *entry = faults != NULL ? faults->child : NULL; entry != NULL; entry = entry->next) {
+        if (machine->fault_count == FG_MAX_FAULTS) return "more than 16 faults";
+        struct fg_fault *fault = &machine->faults[machine->fault_count++];
+        fault->call = fg_call_named(json_text(entry, "call", ""));
+        fault->result = (int)json_number(entry, "result", 999);
+        fault->after = (int)json_number(entry, "after", 0);
+        fault->times = (int)json_number(entry, "times", 1);
+        if (fault->call == FG_CALLS) return "a fault's call is none of those of docs/fakegpu.md";
+        if (fault->result <= 0 || fault->after < 0 || fault->times < 0) return "a fault's result wants to be positive, after and times at least 0";
+    }
+    return NULL;
+}
+
+/* A list of all cards, by their place in "devices". */
+static const char *read_cuda_order(const struct json *root, struct fg_machine *machine)
+{
+    const struct json *order = json_member(root, "cuda_order");
+    bool named[FG_MAX_DEVICES] = {false};
+    for (const struct json *entry = order != NULL ? order->child : NULL; entry != NULL; entry = entry->next) {
+        const int card = (int)entry->number;
+        if (card < 0 || card >= machine->card_count || named[card]) return "cuda_order wants to name each device once";
+        named[card] = true;
+        machine->cuda_order[machine->order_count++] = card;
+    }
+    return machine->order_count == 0 || machine->order_count == machine->card_count ? NULL : "cuda_order wants to name each device once";
+}
+
 static const char *read_machine(const struct json *root, struct fg_machine *machine)
 {
     copy(machine->state_path, sizeof machine->state_path, json_text(root, "state", ""));
@@ -93,11 +123,12 @@ static const char *read_machine(const struct json *root, struct fg_machine *mach
     if (devices == NULL || devices->type != JSON_ARRAY) return "\"devices\" is missing";
     for (const struct json *entry = devices->child; entry != NULL; entry = entry->next) {
         if (machine->card_count == FG_MAX_DEVICES) return "more than 16 devices";
-        const char *wrong = read_card(entry, machine->card_count, &machine->cards[machine->card_count]);
-        if (wrong != NULL) return wrong;
+        const char *bad = read_card(entry, machine->card_count, &machine->cards[machine->card_count]);
+        if (bad != NULL) return bad;
         machine->card_count++;
     }
-    return NULL;
+    const char *wrong = read_faults(root, machine);
+    return wrong != NULL ? wrong : read_cuda_order(root, machine);
 }
 
 static char *read_whole(const char *path)

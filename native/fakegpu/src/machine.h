@@ -4,6 +4,7 @@
  *   {"state": "<path of the shared state>", "driver_version": "570.124.06", "cuda_version": 12080, "context_mib": 0,
  *    "granularity_bytes": 512, "wave_ns": 50000, "pid_offset": 0, "time_slice_us": 2000, "context_switch_us": 50, "queue_depth": 1024,
  *    "instant_launches": false, "nvml_sample_ms": 167, "nvml_sample_delay_ms": 0, "nvml_missing_percent": 0, "nvml_process_utilization": true,
+ *    "cuda_order": [0], "faults": [{"call": "cuMemAlloc", "result": 2, "after": 0, "times": 1}],
  *    "devices": [{"uuid": "GPU-...", "name": "...", "memory_mib": 81920, "sm_count": 108, "max_threads_per_sm": 2048,
  *                 "pci_bus_id": "00000000:07:00.0", "numa": 0, "major": 8, "minor": 0, "nvlinks": [1, 1, 2],
  *                 "mig": [{"uuid": "MIG-...", "gpu_slices": 1, "compute_slices": 1, "memory_mib": 9728, "gpu_instance": 7, "compute_instance": 0}]}]}
@@ -20,6 +21,7 @@
 #include <stdint.h>
 
 #include "clock.h"
+#include "fault.h"
 
 enum { FG_MAX_DEVICES = 16, FG_MAX_LINKS = 18, FG_MAX_QUEUE_DEPTH = 4096, FG_MAX_MIG = 7 };
 
@@ -56,6 +58,9 @@ struct fg_machine {
     unsigned int sample_missing_percent;
     bool instant_launches; /* kernels take no time and are not counted: to measure what stands between a program and the driver */
     bool process_utilization; /* false: NVML does not support it, as on MIG slices and some cards */
+    int fault_count;
+    struct fg_fault faults[FG_MAX_FAULTS];
+    int order_count, cuda_order[FG_MAX_DEVICES]; /* cards, fastest first as CUDA counts them; 0: as NVML */
     int card_count;
     struct fg_card cards[FG_MAX_DEVICES];
     int visible_count, visible[FG_MAX_DEVICES]; /* indexes into cards, in bus order, as NVML lists them */

@@ -91,6 +91,8 @@ static struct bytes memory_of(nvmlDevice_t device)
 nvmlReturn_t nvmlDeviceGetMemoryInfo(nvmlDevice_t device, nvmlMemory_t *memory)
 {
     ANSWER(device, memory);
+    const int fault = fg_fault(FG_CALL_NVML_MEMORY);
+    if (fault != 0) return (nvmlReturn_t)fault;
     const struct bytes card = memory_of(device);
     *memory = (nvmlMemory_t){.total = card.total, .used = card.used, .free = card.total - card.used};
     return NVML_SUCCESS;
@@ -100,6 +102,8 @@ nvmlReturn_t nvmlDeviceGetMemoryInfo_v2(nvmlDevice_t device, nvmlMemory_v2_t *me
 {
     ANSWER(device, memory);
     if (memory->version != NVML_STRUCT_VERSION(nvmlMemory_v2_t, 2)) return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
+    const int fault = fg_fault(FG_CALL_NVML_MEMORY);
+    if (fault != 0) return (nvmlReturn_t)fault;
     const struct bytes card = memory_of(device);
     memory->total = card.total;
     memory->reserved = 0;

@@ -19,6 +19,8 @@ static nvmlReturn_t initialise(void)
 {
     const struct fg_machine *machine = fg_machine();
     if (machine == NULL) return NVML_ERROR_DRIVER_NOT_LOADED;
+    const int fault = fg_fault(FG_CALL_NVML_INIT);
+    if (fault != 0) return (nvmlReturn_t)fault;
     fg_nvml.state = fg_state(machine);
     if (fg_nvml.state == NULL) return NVML_ERROR_UNKNOWN;
     listed = 0;
