@@ -1,0 +1,122 @@
+"""A real card, and containers on it."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tests.native.machine import FAKEGPU, LIBVGPU
+
+GIB = 1 << 30
+# Kernels of about a millisecond: long beside a launch, short beside a turn of another process.
+KERNEL_MS = 1.0
+BLOCKS = 264
+TRIED_ITERATIONS = 20_000
+
+
+@dataclass(frozen=True, slots=True)
+class Card:
+    """The first card that the driver shows."""
+
+    uuid: str
+    name: str
+    memory_mib: int
+
+
+def find_card() -> Card | str:
+    """The card, or why there is none."""
+    command = ["nvidia-smi", "--query-gpu=uuid,name,memory.total", "--format=csv,noheader,nounits"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    except OSError as exc:
+        return f"nvidia-smi: {exc.strerror}"
+    lines = done.stdout.splitlines()
+    if done.returncode != 0 or not lines:
+        return f"nvidia-smi ended with {done.returncode}: {done.stdout.strip()}"
+    uuid, name, memory_mib = (part.strip() for part in lines[0].split(","))
+    return Card(uuid, name, int(memory_mib))
+
+
+@dataclass
+class Tenant:
+    """Programs under libvgpu that share one region and one limits file."""
+
+    card: Card
+    folder: Path
+    running: list[subprocess.Popen[str]] = field(default_factory=list)
+
+    def limit(self, *, memory_bytes: int = 0, cores: int = 0) -> None:
+        directory = self.folder / "hami"
+        directory.mkdir(parents=True, exist_ok=True)
+        (directory / "limits.new").write_text(
+            "hami-limits 1\npolicy force\noversubscribe 0\n"
+            f"device {self.card.uuid} memory_bytes {memory_bytes} core_percent {cores}\n"
+        )
+        (directory / "limits.new").rename(directory / "limits")
+
+    def env(self) -> dict[str, str]:
+        return {
+            **os.environ,
+            "CUDA_VISIBLE_DEVICES": self.card.uuid,
+            "LD_PRELOAD": f"{LIBVGPU}:{FAKEGPU / 'libpathmap.so'}",
+            "HAMI_PATHMAP": f"/etc/hami={self.folder / 'hami'}",
+            "CUDA_DEVICE_MEMORY_SHARED_CACHE": str(self.folder / "region.cache"),
+        }
+
+    def start(self, *command: str | Path) -> subprocess.Popen[str]:
+        process = subprocess.Popen(command, env=self.env(), stdout=subprocess.PIPE, text=True)
+        self.running.append(process)
+        return process
+
+    def run(self, *command: str | Path) -> Any:
+        """The last line of the program's output, as JSON."""
+        return answer(self.start(*command))
+
+    def python(self, script: str) -> Any:
+        return self.run(sys.executable, "-c", script)
+
+    def stop(self) -> None:
+        for process in self.running:
+            process.kill()
+            process.communicate()
+
+
+def answer(process: subprocess.Popen[str]) -> Any:
+    output, _ = process.communicate(timeout=200)
+    assert process.returncode == 0, output
+    return json.loads(output.splitlines()[-1])
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """`vgpu-load` with kernels of a known length on this card."""
+
+    iterations: int
+    kernel_ms: float
+
+    def words(self, seconds: float, *more: str) -> list[str | Path]:
+        words = ["--seconds", seconds, "--blocks", BLOCKS, "--iterations", self.iterations, *more]
+        return [FAKEGPU / "vgpu-load", *map(str, words)]
+
+    def percent(self, said: Any, kernels: int = 1) -> float:
+        """Share of the card that a program's launches were, if they were `kernels` each."""
+        return float(said["launches"] * kernels * self.kernel_ms / said["seconds"] / 10)
+
+
+def measured_load(tenant: Tenant) -> Load:
+    """Makes kernels of about a millisecond. The card is the tenant's alone, without a limit."""
+    words = ["--seconds", "2", "--blocks", str(BLOCKS), "--sync-every", "1", "--iterations"]
+    tried = tenant.run(FAKEGPU / "vgpu-load", *words, str(TRIED_ITERATIONS))
+    iterations = max(1, int(TRIED_ITERATIONS * KERNEL_MS / tried["kernel_ms"]))
+    said = tenant.run(*Load(iterations, 0).words(4))
+    return Load(iterations, said["seconds"] * 1000 / said["launches"])
+
+
+def shares(load: Load, tenants: Sequence[Tenant], seconds: float = 12) -> list[float]:
+    """What each gets while all of them launch as fast as they may."""
+    running = [tenant.start(*load.words(seconds)) for tenant in tenants]
+    return [load.percent(answer(process)) for process in running]

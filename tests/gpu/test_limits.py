@@ -1,0 +1,140 @@
+"""Limits on a real card: memory to the byte, cores within points, PyTorch, the CUDA runtime."""
+
+import importlib.util
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.gpu.card import GIB, Tenant, measured_load, shares
+from tests.native.machine import FAKEGPU
+
+POINTS = 5
+MATMUL_OVERHEAD = 0.02
+
+needs_torch = pytest.mark.skipif(
+    importlib.util.find_spec("torch") is None, reason="PyTorch is not installed"
+)
+
+
+def test_a_program_gets_its_slice_and_no_byte_more(tenants: list[Tenant]) -> None:
+    tenant = tenants[0]
+    tenant.limit(memory_bytes=2 * GIB)
+    process = tenant.start(FAKEGPU / "vgpu-probe", "--once")
+    output, _ = process.communicate(timeout=100)
+    events = {event["event"]: event for event in map(json.loads, output.splitlines())}
+    assert process.returncode == 0, output
+    assert events["device"]["total_bytes"] == 2 * GIB
+    assert events["allocated"]["bytes"] <= 2 * GIB
+    assert events["refused"]["error"] == "CUDA_ERROR_OUT_OF_MEMORY"
+
+
+@pytest.mark.parametrize("limit", [20, 50, 80])
+def test_a_tenant_that_is_alone_keeps_to_its_core_limit(tenants: list[Tenant], limit: int) -> None:
+    tenant = tenants[0]
+    tenant.limit()
+    load = measured_load(tenant)
+    tenant.limit(cores=limit)
+    (got,) = shares(load, [tenant])
+    assert got == pytest.approx(limit, abs=POINTS)
+
+
+def test_two_tenants_get_30_and_70(tenants: list[Tenant]) -> None:
+    for tenant in tenants:
+        tenant.limit()
+    load = measured_load(tenants[0])
+    for tenant, limit in zip(tenants, (30, 70), strict=True):
+        tenant.limit(cores=limit)
+    low, high = shares(load, tenants)
+    assert low == pytest.approx(30, abs=POINTS)
+    assert high <= 70 + POINTS
+    assert low / high == pytest.approx(3 / 7, rel=0.15)
+
+
+def test_graphs_are_limited_like_kernels(tenants: list[Tenant]) -> None:
+    tenant = tenants[0]
+    tenant.limit()
+    load = measured_load(tenant)
+    tenant.limit(cores=30)
+    said = tenant.run(*load.words(12, "--graph", "10"))
+    assert load.percent(said, kernels=10) == pytest.approx(30, abs=POINTS)
+
+
+@needs_torch
+def test_pytorch_is_out_of_memory_at_its_limit_and_goes_on(tenants: list[Tenant]) -> None:
+    tenants[0].limit(memory_bytes=4 * GIB)
+    said = tenants[0].python(
+        "import json, torch\n"
+        "held, caught = [], False\n"
+        "try:\n"
+        "    while True: held.append(torch.empty(64 << 20, dtype=torch.uint8, device='cuda'))\n"
+        "except torch.cuda.OutOfMemoryError: caught = True\n"
+        "count = len(held); del held; torch.cuda.empty_cache()\n"
+        "total = float(torch.ones(1 << 20, device='cuda').sum())\n"
+        "print(json.dumps({'caught': caught, 'mib': 64 * count, 'sum': total}))\n"
+    )
+    assert said["caught"]
+    assert 2048 < said["mib"] <= 4096
+    assert said["sum"] == 1 << 20
+
+
+@needs_torch
+def test_a_loop_of_matrix_products_is_not_slowed_down(tenants: list[Tenant]) -> None:
+    script = (
+        "import json, time, torch\n"
+        "a = torch.randn(256, 256, device='cuda')\n"
+        "def loop():\n"
+        "    b = a\n"
+        "    torch.cuda.synchronize(); start = time.monotonic()\n"
+        "    for _ in range(20000): b = a @ b\n"
+        "    torch.cuda.synchronize(); return time.monotonic() - start\n"
+        "loop(); print(json.dumps({'seconds': min(loop() for _ in range(5))}))\n"
+    )
+    tenant = tenants[0]
+    tenant.limit()
+    limited = tenant.python(script)["seconds"]
+    bare_env = {name: value for name, value in tenant.env().items() if name != "LD_PRELOAD"}
+    alone = subprocess.run(
+        [sys.executable, "-c", script],
+        env=bare_env,
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=200,
+    )
+    bare = json.loads(alone.stdout)["seconds"]
+    assert limited <= bare * (1 + MATMUL_OVERHEAD), f"{limited:.3f} s, without libvgpu {bare:.3f} s"
+
+
+RUNTIME_PROGRAM = r"""
+#include <cstdio>
+__global__ void twice(float *x) { *x *= 2; }
+int main() {
+    float *x, value = 21;
+    cudaMalloc(&x, sizeof value);
+    cudaMemcpy(x, &value, sizeof value, cudaMemcpyHostToDevice);
+    twice<<<1, 1>>>(x);
+    cudaMemcpy(&value, x, sizeof value, cudaMemcpyDeviceToHost);
+    size_t mib = 0;
+    void *block;
+    cudaError_t error;
+    while ((error = cudaMalloc(&block, 64 << 20)) == cudaSuccess) mib += 64;
+    printf("{\"value\": %g, \"mib\": %zu, \"error\": %d}\n", value, mib, (int)error);
+    return 0;
+}
+"""
+OUT_OF_MEMORY = 2
+
+
+def test_a_program_of_the_cuda_runtime_is_held_to_its_slice(
+    tenants: list[Tenant], nvcc: str, tmp_path: Path
+) -> None:
+    source, program = tmp_path / "program.cu", tmp_path / "program"
+    source.write_text(RUNTIME_PROGRAM)
+    subprocess.run([nvcc, "-o", program, source], check=True, timeout=200)
+    tenants[0].limit(memory_bytes=1 * GIB)
+    said = tenants[0].run(program)
+    assert (said["value"], said["error"]) == (42, OUT_OF_MEMORY)
+    assert 512 <= said["mib"] <= 1024
