@@ -32,10 +32,12 @@ bench-%: setup ## one benchmark, for example: make bench-filter
 	@$(BIN)/python -m bench.$(subst -,_,$*) $(ARGS)
 native: ## only the C parts
 	@$(MAKE) --no-print-directory -C native
+native-sanitize: ## C unit tests and fuzz targets under the sanitizers; libFuzzer for FUZZ_S seconds each
+	@$(MAKE) --no-print-directory -C native/libvgpu sanitize-address sanitize-thread fuzz-limits fuzz-region
 proto: setup ## regenerate the gRPC stubs
 	@scripts/proto
 requirements: ## pin the third-party sets again
 	@scripts/compile-requirements
 format: setup ## let ruff write
 	@$(BIN)/ruff check --fix . ; $(BIN)/ruff format .
-.PHONY: help setup up down lint test test-e2e test-node test-gpu test-faults test-model test-reviews test-recorded native proto requirements format
+.PHONY: help setup up down lint test test-e2e test-node test-faults test-model test-reviews test-recorded native native-sanitize proto requirements format

@@ -22,11 +22,14 @@ class Request:
 
 @dataclass(frozen=True)
 class Hook:
-    """A row of cuda.def: the exported symbol, the request that finds it, its parameters."""
+    """A row of cuda.def: the exported symbol, the request that finds it, its parameters.
+
+    A letter for each parameter: p, a pointer or a handle; n, a number.
+    """
 
     symbol: str
     request: Request
-    parameters: int
+    parameters: str
 
 
 def requests(file: str) -> dict[Request, tuple[str, ...]]:
@@ -39,11 +42,18 @@ def requests(file: str) -> dict[Request, tuple[str, ...]]:
     return found
 
 
+def letters(parameters: str) -> str:
+    numbers = r"\s*(unsigned |long |int |size_t |cuuint64_t |CUdevice )"
+    return "".join(
+        "n" if re.match(numbers, p) and "*" not in p else "p" for p in parameters.split(",")
+    )
+
+
 def hooks() -> list[Hook]:
     text = re.sub(r"/\*.*?\*/", "", (ROOT / "native/libvgpu/src/cuda.def").read_text(), flags=re.S)
     rows = re.findall(r'HOOK\((\w+), "(\w+)", (\d+), (\d+),\s*\((.*?)\)\)', text, re.S)
     return [
-        Hook(symbol, Request(name, int(version), int(flags)), parameters.count(",") + 1)
+        Hook(symbol, Request(name, int(version), int(flags)), letters(parameters))
         for symbol, name, version, flags, parameters in rows
     ]
 

@@ -21,7 +21,7 @@ REQUESTS = [
     "cuDeviceGetAttribute 2000 0 driver",
     "cuDeviceGetUuid 9020 0 driver",
     "cuDeviceGetUuid 11040 0 driver",
-    "cuDevicePrimaryCtxRetain 7000 0 driver",
+    "cuDevicePrimaryCtxRetain 7000 0 ours",
     "cuDevicePrimaryCtxRelease 7000 0 ours",
     "cuDevicePrimaryCtxRelease 11000 0 ours",
     "cuDevicePrimaryCtxReset 7000 0 ours",

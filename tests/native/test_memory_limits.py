@@ -1,5 +1,8 @@
 """A container's slice of memory: seen, kept to the byte, never exceeded, however asked for."""
 
+import subprocess
+import sys
+
 import pytest
 
 from tests.native.machine import CARDS, MIB, Client, Container, Machine
@@ -253,3 +256,75 @@ def test_absurd_sizes_leave_everything_as_it_was(container: Container, size: int
     client = opened(container.start())
     assert client.alloc(size)[0] in (INVALID_VALUE, OUT_OF_MEMORY)
     assert client.info() == (10 * MIB, 10 * MIB)
+
+
+@pytest.mark.parametrize("how", ["alloc", "pitch"])
+def test_an_oversubscribed_container_gets_host_memory_when_the_card_is_full(
+    container: Container, machine: Machine, how: str
+) -> None:
+    neighbour = opened(machine.start(machine.env()))
+    assert neighbour.alloc(8190 * MIB)[0] == 0
+    client = opened(container.start(CUDA_OVERSUBSCRIBE="true", CUDA_DEVICE_MEMORY_LIMIT_0="9g"))
+    assert client.info() == (9216 * MIB, 9216 * MIB)
+    assert client.call("total_mem", ordinal=0) == {"result": 0, "total": 9216 * MIB}
+    result, pointer = client.alloc(100 * MIB, how=how)
+    assert result == 0
+    assert client.info() == (9116 * MIB, 9216 * MIB)
+    assert client.alloc(9117 * MIB, how=how)[0] == OUT_OF_MEMORY
+    assert client.free(pointer) == 0
+    assert client.info() == (9216 * MIB, 9216 * MIB)
+    assert machine.used() == 8190 * MIB
+
+
+def test_without_oversubscription_a_full_card_refuses(
+    container: Container, machine: Machine
+) -> None:
+    neighbour = opened(machine.start(machine.env()))
+    assert neighbour.alloc(8190 * MIB)[0] == 0
+    client = opened(container.start(CUDA_OVERSUBSCRIBE="false", CUDA_DEVICE_MEMORY_LIMIT_0="9g"))
+    assert client.info() == (2 * MIB, 8192 * MIB)
+    assert client.alloc(100 * MIB) == (OUT_OF_MEMORY, POISON)
+
+
+def test_a_mig_instance_is_known_by_its_own_number(container: Container) -> None:
+    # CUDA says the number alone; the file writes what NVML calls the instance.
+    container.limits(
+        f"hami-limits 1\ndevice MIG-{CARDS[0][4:]} memory_bytes {4 * MIB} core_percent 0\n"
+    )
+    client = opened(container.start())
+    assert client.info() == (4 * MIB, 4 * MIB)
+    assert client.alloc(4 * MIB + 1)[0] == OUT_OF_MEMORY
+
+
+START = """
+import ctypes
+cuda, total = ctypes.CDLL("libcuda.so.1"), ctypes.c_size_t()
+assert cuda.cuInit(0) == 0 and cuda.cuDeviceTotalMem_v2(ctypes.byref(total), 0) == 0
+print(total.value, "libnvidia-ml" in open("/proc/self/maps").read())
+"""
+
+
+def test_a_limits_file_makes_nvml_needless_at_the_start(container: Container) -> None:
+    container.limit(4 * MIB)
+    done = subprocess.run(
+        [sys.executable, "-c", START],
+        env=container.env(),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    assert done.stdout == f"{4 * MIB} False\n"
+
+
+def test_sixty_four_devices_may_be_listed(container: Container) -> None:
+    others = "".join(
+        f"device GPU-{i:08d}-0000-0000-0000-000000000000 memory_bytes {MIB} core_percent 0\n"
+        for i in range(63)
+    )
+    mine = f"device {CARDS[0]} memory_bytes {4 * MIB} core_percent 0\n"
+    container.limits("hami-limits 1\n" + mine + others)
+    assert opened(container.start()).info()[1] == 4 * MIB
+    # The region has sixteen places: the card that is listed last has none, and may not be used.
+    container.limits("hami-limits 1\n" + others + mine)
+    assert opened(container.start()).alloc(1)[0] == OUT_OF_MEMORY

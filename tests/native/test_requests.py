@@ -29,6 +29,10 @@ def test_every_function_is_the_one_that_was_asked_for(
     asked = sorted(set(requests("driver-calls.txt")))
     altered = {hook.request: hook for hook in hooks()}
     assert set(altered) <= set(asked)
+
+    def kinds(request: Request) -> str:
+        return altered[request].parameters if request in altered else "p" * WORDS
+
     stubs = "\n".join(f"STUB({i})" for i in range(len(asked)))
     rows = "\n".join(
         f'{{"{r.name}", {r.version}, {r.flags}, '
@@ -44,7 +48,8 @@ def test_every_function_is_the_one_that_was_asked_for(
     driver = compile_c(source, "-shared", "-fPIC", "-Wl,-Bsymbolic", name="libcuda.so.1")
     lines = [
         f"{r.name} {r.version} {r.flags} {i} {int(r.name != LOOKUP)} "
-        + str(0 if r.name == OWN_OUTPUTS else altered[r].parameters if r in altered else WORDS)
+        + str(0 if r.name == OWN_OUTPUTS else len(kinds(r)))
+        + f" {kinds(r)}"
         for i, r in enumerate(asked)
     ]
     done = subprocess.run(

@@ -102,6 +102,62 @@ def test_a_total_left_too_high_by_a_kill_is_repaired_before_anybody_is_refused(
     assert client.alloc(1)[0] == OUT_OF_MEMORY
 
 
+SLOT, TOTAL = 1856, 1856 + 1160 + 24  # of the region: the first slot; reserved bytes of device 0
+
+
+def scribble(container: Container, at: int, layout: str, *values: int) -> None:
+    with container.region.open("r+b") as file:
+        file.seek(at)
+        file.write(struct.pack(layout, *values))
+
+
+@pytest.mark.parametrize(
+    ("at", "layout", "values"),
+    [
+        (TOTAL, "<Q", (0,)),
+        (SLOT + 8 + 16, "<Q16xQ", (0, 0)),  # data and total of its share
+        (SLOT, "<i", (0,)),
+        (SLOT, "<i", (999_999,)),
+        (SLOT, "<ii", (1, 1)),
+        (SLOT + 8 + 40, "<Q", (1,)),  # its start time: others take it for dead
+        (1600, "<Q", (1 << 60,)),
+        (2008896, "<i", (0,)),
+        (2008896, "<i", (-7,)),
+    ],
+    ids=[
+        "total",
+        "share",
+        "gone",
+        "another-pid",
+        "another-host-pid",
+        "born",
+        "limit",
+        "none",
+        "minus",
+    ],
+)
+def test_what_a_tenant_writes_into_the_region_wins_it_nothing(
+    container: Container, machine: Machine, at: int, layout: str, values: tuple[int, ...]
+) -> None:
+    container.limit(10 * MIB)
+    client = opened(container.start())
+    assert client.alloc(8 * MIB)[0] == 0
+    truth = container.region.read_bytes()[at:][: struct.calcsize(layout)]
+    scribble(container, at, layout, *values)
+    assert client.alloc(4 * MIB)[0] == OUT_OF_MEMORY
+    # Once this process has looked (every 10 ms at most), the others are held to it again.
+    harmless = at == 1600 or layout == "<ii"
+    deadline = time.monotonic() + 30
+    while client.info()[0] != 2 * MIB or not (
+        harmless or container.region.read_bytes()[at:].startswith(truth)
+    ):
+        assert time.monotonic() < deadline, f"the slice still shows {client.info()}"
+    other = opened(container.start())
+    assert other.alloc(4 * MIB)[0] == OUT_OF_MEMORY
+    assert machine.used() == 8 * MIB
+    assert other.alloc(2 * MIB)[0] == 0
+
+
 def test_a_forked_child_shares_the_slice_and_owes_nothing_for_its_parent(
     container: Container,
 ) -> None:

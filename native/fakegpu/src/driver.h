@@ -45,6 +45,7 @@ struct CUevent_st {
 struct CUmod_st {
     enum fg_tag tag;
     char *image;
+    int device;
 };
 
 struct CUfunc_st {

@@ -133,6 +133,20 @@ CUresult cuCtxCreate_v2(CUcontext *context, unsigned int flags, CUdevice device)
     return CUDA_SUCCESS;
 }
 
+CUresult cuCtxCreate(CUcontext *context, unsigned int flags, CUdevice device) { return cuCtxCreate_v2(context, flags, device); }
+
+CUresult cuCtxCreate_v3(CUcontext *context, void *affinities, int count, unsigned int flags, CUdevice device)
+{
+    if (count < 0 || (count > 0) != (affinities != NULL)) return CUDA_ERROR_INVALID_VALUE;
+    return cuCtxCreate_v2(context, flags, device);
+}
+
+CUresult cuCtxCreate_v4(CUcontext *context, void *parameters, unsigned int flags, CUdevice device)
+{
+    (void)parameters; /* affinities and shared clients make no difference here */
+    return cuCtxCreate_v2(context, flags, device);
+}
+
 CUresult cuCtxDestroy_v2(CUcontext context)
 {
     if (!fg_driver.initialised) return CUDA_ERROR_NOT_INITIALIZED;

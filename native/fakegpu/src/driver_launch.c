@@ -14,29 +14,6 @@ bool fg_stream_ok(CUstream stream) { return special(stream) || stream->tag == FG
 
 int64_t fg_stream_mark(CUcontext context, CUstream stream) { return special(stream) ? context->last_mark : stream->last_mark; }
 
-CUresult cuModuleLoadData(CUmodule *module, const void *image)
-{
-    CUcontext context;
-    const CUresult result = fg_current(&context);
-    if (result != CUDA_SUCCESS) return result;
-    if (module == NULL || image == NULL) return CUDA_ERROR_INVALID_VALUE;
-    if (strstr(image, ".entry") == NULL) return CUDA_ERROR_INVALID_IMAGE; /* PTX text is all this driver knows */
-    struct CUmod_st *loaded = calloc(1, sizeof *loaded);
-    char *copy = strdup(image);
-    if (loaded == NULL || copy == NULL) return free(loaded), free(copy), CUDA_ERROR_OUT_OF_MEMORY;
-    *loaded = (struct CUmod_st){.tag = FG_MODULE, .image = copy};
-    *module = loaded;
-    return CUDA_SUCCESS;
-}
-
-CUresult cuModuleUnload(CUmodule module)
-{
-    if (module == NULL || module->tag != FG_MODULE) return CUDA_ERROR_INVALID_HANDLE;
-    free(module->image);
-    module->tag = 0; /* kept: functions of it still point here and then fail */
-    return CUDA_SUCCESS;
-}
-
 CUresult cuModuleGetFunction(CUfunction *function, CUmodule module, const char *name)
 {
     if (module == NULL || module->tag != FG_MODULE) return CUDA_ERROR_INVALID_HANDLE;

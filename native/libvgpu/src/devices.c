@@ -1,16 +1,23 @@
 #include "devices.h"
 
+#include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "log.h"
 #include "real.h"
 
+/* CUDA says the number alone, which is that of a whole card (GPU-...) or of a MIG instance (MIG-...). */
+static const char *number_of(const char *uuid)
+{
+    return strncmp(uuid, "GPU-", 4) == 0 || strncmp(uuid, "MIG-", 4) == 0 ? uuid + 4 : uuid;
+}
+
 static int index_of(const struct vgpu_devices *devices, const char *uuid)
 {
     const int count = atomic_load(&devices->count);
     for (int i = 0; i < count; i++)
-        if (strcmp(devices->uuid[i], uuid) == 0) return i;
+        if (strcmp(number_of(devices->uuid[i]), number_of(uuid)) == 0) return i;
     return VGPU_DEVICE_UNPLACED;
 }
 
@@ -43,12 +50,11 @@ static int discover_by_nvml(struct vgpu_devices *devices)
     return result == NVML_SUCCESS ? 0 : -1;
 }
 
-static int cuda_uuid(CUdevice device, char text[VGPU_UUID_BYTES])
+/* The second version of the call names the MIG instance, the first one its card. */
+static int cuda_uuid(CUresult (*ask)(CUuuid *, CUdevice), CUdevice device, char text[VGPU_UUID_BYTES])
 {
-    const struct vgpu_cuda *cuda = vgpu_cuda();
     CUuuid uuid;
-    if (cuda == NULL || (cuda->cuDeviceGetUuid_v2(&uuid, device) != CUDA_SUCCESS && cuda->cuDeviceGetUuid(&uuid, device) != CUDA_SUCCESS))
-        return -1;
+    if (ask(&uuid, device) != CUDA_SUCCESS) return -1;
     const unsigned char *b = uuid.bytes;
     snprintf(text, VGPU_UUID_BYTES, "GPU-%02x%02x%02x%02x-%02x%02x-%02x%02x-%02x%02x-%02x%02x%02x%02x%02x%02x", b[0], b[1], b[2], b[3],
              b[4], b[5], b[6], b[7], b[8], b[9], b[10], b[11], b[12], b[13], b[14], b[15]);
@@ -63,8 +69,18 @@ static void discover_by_cuda(struct vgpu_devices *devices)
     for (int i = 0; i < count; i++) {
         CUdevice device;
         char uuid[VGPU_UUID_BYTES];
-        if (cuda->cuDeviceGet(&device, i) == CUDA_SUCCESS && cuda_uuid(device, uuid) == 0) add(devices, uuid);
+        if (cuda->cuDeviceGet(&device, i) != CUDA_SUCCESS) continue;
+        if (cuda_uuid(cuda->cuDeviceGetUuid_v2, device, uuid) == 0 || cuda_uuid(cuda->cuDeviceGetUuid, device, uuid) == 0) add(devices, uuid);
     }
+}
+
+void vgpu_devices_list(struct vgpu_devices *devices, const struct vgpu_config *config)
+{
+    for (size_t i = 0; i < config->device_count; i++)
+        if (index_of(devices, config->uuid[i]) < 0) add(devices, config->uuid[i]);
+    /* What had no place may have one now. */
+    for (size_t i = 0; i < sizeof devices->of_cuda / sizeof *devices->of_cuda; i++)
+        if (atomic_load(&devices->of_cuda[i]) < 0) atomic_store(&devices->of_cuda[i], 0);
 }
 
 void vgpu_devices_discover(struct vgpu_devices *devices)
@@ -80,9 +96,16 @@ int vgpu_devices_of_cuda(struct vgpu_devices *devices, CUdevice device)
     if (device < 0 || device >= known) return VGPU_DEVICE_UNKNOWN;
     const int cached = atomic_load_explicit(&devices->of_cuda[device], memory_order_relaxed);
     if (cached != 0) return cached > 0 ? cached - 1 : VGPU_DEVICE_UNPLACED;
-    char uuid[VGPU_UUID_BYTES];
-    if (cuda_uuid(device, uuid) != 0) return VGPU_DEVICE_UNKNOWN;
-    const int index = index_of(devices, uuid);
+    const struct vgpu_cuda *cuda = vgpu_cuda();
+    char instance[VGPU_UUID_BYTES], card[VGPU_UUID_BYTES];
+    if (cuda == NULL) return VGPU_DEVICE_UNKNOWN;
+    const bool has_instance = cuda_uuid(cuda->cuDeviceGetUuid_v2, device, instance) == 0;
+    int index = has_instance ? index_of(devices, instance) : VGPU_DEVICE_UNPLACED;
+    if (index < 0) {
+        const bool has_card = cuda_uuid(cuda->cuDeviceGetUuid, device, card) == 0;
+        if (!has_instance && !has_card) return VGPU_DEVICE_UNKNOWN;
+        if (has_card) index = index_of(devices, card);
+    }
     atomic_store_explicit(&devices->of_cuda[device], (int8_t)(index >= 0 ? index + 1 : -1), memory_order_relaxed);
     return index;
 }

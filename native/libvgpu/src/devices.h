@@ -1,11 +1,13 @@
 /* The visible devices, by UUID: one index for CUDA, NVML, the limits and the region, whatever CUDA_VISIBLE_DEVICES reorders.
  *
- * The index is NVML's in this container (HAMi's monitor counts so). Without NVML it is the order in which CUDA shows the devices.
+ * Where a limits file lists the devices, its order is the index, and NVML, whose start costs milliseconds, is left alone. Else the index
+ * is NVML's in this container, as HAMi's numbered variables count; without NVML it is the order in which CUDA shows the devices.
  * The table survives fork.
  */
 #ifndef VGPU_DEVICES_H
 #define VGPU_DEVICES_H
 
+#include "config.h"
 #include "cuda_abi.h"
 #include "nvml_abi.h"
 #include "vgpu_region.h"
@@ -20,6 +22,9 @@ struct vgpu_devices {
     char uuid[VGPU_MAX_DEVICES][VGPU_UUID_BYTES];
     _Atomic int8_t of_cuda[64]; /* CUdevice -> index + 1; 0: not asked yet */
 };
+
+/* Adds what the limits file lists and the table lacks. The caller holds the process's lock. */
+void vgpu_devices_list(struct vgpu_devices *devices, const struct vgpu_config *config);
 
 /* Fills the table from NVML if it can be had, else from CUDA. The caller holds the process's lock. */
 void vgpu_devices_discover(struct vgpu_devices *devices);

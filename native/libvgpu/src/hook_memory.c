@@ -15,6 +15,14 @@ static CUresult keep(const struct vgpu_cuda *cuda, CUdeviceptr block, int device
     return result;
 }
 
+/* When the card is full but the slice is not, and more was promised than the card has: managed memory, which the driver keeps on the
+ * host and moves. Freed like any other. */
+static CUresult from_host(const struct vgpu_cuda *cuda, CUresult refused, CUdeviceptr *block, uint64_t bytes)
+{
+    if (refused != CUDA_ERROR_OUT_OF_MEMORY || !vgpu_runtime_oversubscribes()) return refused;
+    return cuda->cuMemAllocManaged(block, bytes, CU_MEM_ATTACH_GLOBAL);
+}
+
 CUresult cuMemAlloc_v2(CUdeviceptr *pointer, size_t bytes)
 {
     const struct vgpu_cuda *cuda = vgpu_cuda();
@@ -24,7 +32,7 @@ CUresult cuMemAlloc_v2(CUdeviceptr *pointer, size_t bytes)
     CUdeviceptr block;
     CUresult result = vgpu_memory_reserve(device, bytes);
     if (result != CUDA_SUCCESS) return result;
-    result = cuda->cuMemAlloc_v2(&block, bytes);
+    result = from_host(cuda, cuda->cuMemAlloc_v2(&block, bytes), &block, bytes);
     if (result != CUDA_SUCCESS) {
         vgpu_runtime_release(device, bytes);
         return result;
@@ -76,6 +84,10 @@ CUresult cuMemAllocPitch_v2(CUdeviceptr *pointer, size_t *pitch, size_t width_by
     CUresult result = vgpu_memory_reserve(device, estimate);
     if (result != CUDA_SUCCESS) return result;
     result = cuda->cuMemAllocPitch_v2(&block, &actual_pitch, width_bytes, height, element_bytes);
+    if (result == CUDA_ERROR_OUT_OF_MEMORY) {
+        actual_pitch = (size_t)row;
+        result = from_host(cuda, result, &block, estimate);
+    }
     if (result != CUDA_SUCCESS) {
         vgpu_runtime_release(device, estimate);
         return result;
@@ -110,7 +122,8 @@ CUresult cuMemGetInfo_v2(size_t *free_bytes, size_t *total_bytes)
     if (result != CUDA_SUCCESS) return result;
     const int device = vgpu_memory_current_device();
     const struct vgpu_quota_view view =
-        vgpu_quota_view(vgpu_runtime_limit(device), vgpu_runtime_used(device), real_total, real_free);
+        (vgpu_runtime_oversubscribes() ? vgpu_quota_view_oversubscribed : vgpu_quota_view)(
+            vgpu_runtime_limit(device), vgpu_runtime_used(device), real_total, real_free);
     if (free_bytes != NULL) *free_bytes = view.free;
     if (total_bytes != NULL) *total_bytes = view.total;
     return CUDA_SUCCESS;
@@ -122,6 +135,7 @@ CUresult cuDeviceTotalMem_v2(size_t *bytes, CUdevice device)
     if (cuda == NULL) return CUDA_ERROR_NOT_FOUND;
     const CUresult result = cuda->cuDeviceTotalMem_v2(bytes, device);
     if (result != CUDA_SUCCESS || bytes == NULL || !vgpu_runtime_start()) return result;
-    *bytes = vgpu_quota_view(vgpu_runtime_limit(vgpu_runtime_cuda_device(device)), 0, *bytes, 0).total;
+    *bytes = (vgpu_runtime_oversubscribes() ? vgpu_quota_view_oversubscribed : vgpu_quota_view)(
+                 vgpu_runtime_limit(vgpu_runtime_cuda_device(device)), 0, *bytes, 0).total;
     return CUDA_SUCCESS;
 }

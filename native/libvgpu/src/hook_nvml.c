@@ -14,7 +14,7 @@ static int view_of(nvmlDevice_t device, unsigned long long real_total, struct vi
     const int index = vgpu_runtime_nvml_device(device);
     const uint64_t limit = vgpu_runtime_limit(index);
     if (limit == VGPU_UNLIMITED) return 0;
-    view->total = limit < real_total ? limit : real_total;
+    view->total = limit < real_total || vgpu_runtime_oversubscribes() ? limit : real_total;
     view->used = vgpu_runtime_used(index);
     view->free = vgpu_quota_subtract(view->total, view->used);
     return 1;

@@ -3,6 +3,7 @@
 
 #include "graph_memory.h"
 #include "log.h"
+#include "overhead.h"
 #include "physical.h"
 #include "pool.h"
 #include "real.h"
@@ -26,6 +27,7 @@ const void *vgpu_memory_current_context(void)
 
 CUresult vgpu_memory_reserve(int device, uint64_t bytes)
 {
+    vgpu_overhead_look_if_changed();
     if (vgpu_runtime_reserve(device, bytes) == 0) return CUDA_SUCCESS;
     if (vgpu_pool_trim_all(device) && vgpu_runtime_reserve(device, bytes) == 0) return CUDA_SUCCESS;
     return CUDA_ERROR_OUT_OF_MEMORY;
@@ -79,7 +81,9 @@ void vgpu_memory_settle(const struct vgpu_block *block, CUresult freed)
 
 void vgpu_memory_forget_context(CUcontext context)
 {
-    if (context != NULL) vgpu_ledger_forget_owner(&ledger, context, release);
+    if (context == NULL) return;
+    vgpu_ledger_forget_owner(&ledger, context, release);
+    vgpu_overhead_settle_all();
 }
 
 void vgpu_memory_forget_all(void)

@@ -17,3 +17,9 @@ struct vgpu_quota_view vgpu_quota_view(uint64_t limit, uint64_t used, uint64_t r
     const uint64_t total = smaller(limit, real_total);
     return (struct vgpu_quota_view){.total = total, .free = smaller(vgpu_quota_subtract(total, used), real_free)};
 }
+
+struct vgpu_quota_view vgpu_quota_view_oversubscribed(uint64_t limit, uint64_t used, uint64_t real_total, uint64_t real_free)
+{
+    if (limit == VGPU_UNLIMITED) return vgpu_quota_view(limit, used, real_total, real_free);
+    return (struct vgpu_quota_view){.total = limit, .free = vgpu_quota_subtract(limit, used)};
+}

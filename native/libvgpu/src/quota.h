@@ -23,4 +23,7 @@ uint64_t vgpu_quota_stricter(uint64_t own, uint64_t shared);
 /* What a tenant sees of a card: never more than its limit, never more than is really there. */
 struct vgpu_quota_view vgpu_quota_view(uint64_t limit, uint64_t used, uint64_t real_total, uint64_t real_free);
 
+/* The same where more was promised than the card has, and the host's memory stands in: the limit, whatever is really there. */
+struct vgpu_quota_view vgpu_quota_view_oversubscribed(uint64_t limit, uint64_t used, uint64_t real_total, uint64_t real_free);
+
 #endif

@@ -41,19 +41,19 @@ void vgpu_region_publish_limits(struct vgpu_region *region, const struct vgpu_li
     }
 }
 
-static void publish_devices(struct vgpu_region *region, const struct vgpu_region_values *values)
+void vgpu_region_publish_devices(struct vgpu_region *region, char (*uuid)[VGPU_UUID_BYTES], int count)
 {
-    memcpy(region->uuid, values->uuid, sizeof region->uuid);
-    atomic_store(&region->device_count, (uint64_t)values->device_count);
+    memcpy(region->uuid, uuid, sizeof region->uuid);
+    atomic_store(&region->device_count, (uint64_t)count);
 }
 
-static void initialise(struct vgpu_region *region, const struct vgpu_region_values *values)
+static void initialise(struct vgpu_region *region, struct vgpu_region_values *values)
 {
     region->major_version = VGPU_REGION_MAJOR;
     region->minor_version = VGPU_REGION_MINOR;
     sem_init((sem_t *)region->sem, 1, 1);
     sem_init((sem_t *)region->post_init_sem, 1, 1);
-    publish_devices(region, values);
+    vgpu_region_publish_devices(region, values->uuid, values->device_count);
     for (int i = 0; i < VGPU_MAX_DEVICES; i++) atomic_store(&region->sm_limit_percent[i], 100);
     vgpu_region_publish_limits(region, values->limit, values->device_count);
     atomic_store(&region->utilization_switch, 1);
@@ -64,7 +64,7 @@ static void initialise(struct vgpu_region *region, const struct vgpu_region_valu
 }
 
 /* Makes the file as long as it must be and the content valid. With the file lock. */
-static int prepare(int file, struct vgpu_region **mapped, const struct vgpu_region_values *values)
+static int prepare(int file, struct vgpu_region **mapped, struct vgpu_region_values *values)
 {
     struct stat status;
     if (fstat(file, &status) != 0) return -errno;
@@ -81,7 +81,7 @@ static int prepare(int file, struct vgpu_region **mapped, const struct vgpu_regi
     } else {
         struct vgpu_region_file shared = {.region = region, .file = file};
         vgpu_region_reclaim(&shared);
-        publish_devices(region, values);
+        vgpu_region_publish_devices(region, values->uuid, values->device_count);
         /* Limits from the environment do not replace those under which others already run; the stricter of both counts. */
         if (values->limits_are_authoritative || vgpu_region_process_count(region) == 0)
             vgpu_region_publish_limits(region, values->limit, values->device_count);
@@ -90,7 +90,7 @@ static int prepare(int file, struct vgpu_region **mapped, const struct vgpu_regi
     return 0;
 }
 
-static int open_shared(struct vgpu_region_file *opened, const char *path, const struct vgpu_region_values *values)
+static int open_shared(struct vgpu_region_file *opened, const char *path, struct vgpu_region_values *values)
 {
     const int file = open_file(path);
     if (file < 0) return -errno;
@@ -106,7 +106,7 @@ static int open_shared(struct vgpu_region_file *opened, const char *path, const 
     return error;
 }
 
-int vgpu_region_open(struct vgpu_region_file *opened, const char *path, const struct vgpu_region_values *values)
+int vgpu_region_open(struct vgpu_region_file *opened, const char *path, struct vgpu_region_values *values)
 {
     *opened = (struct vgpu_region_file){.file = -1};
     if (path != NULL) {
@@ -173,6 +173,7 @@ static struct vgpu_region_slot *take_free_slot(struct vgpu_region *region)
     while (at < count && atomic_load(&region->slots[at].pid) != 0) at++;
     if (at == VGPU_MAX_PROCESSES) return NULL;
     struct vgpu_region_slot *slot = &region->slots[at];
+    free_slot(region, slot); /* it is empty, unless somebody scribbled over a living one */
     atomic_store(vgpu_slot_start_time(slot), vgpu_process_start_time(getpid()));
     atomic_store(&slot->host_pid, vgpu_process_host_pid());
     atomic_store(&slot->status, VGPU_SLOT_RUNNING);

@@ -24,7 +24,10 @@ struct vgpu_region_values {
 /* Maps the region at `path`, creating and initialising it if need be, and publishes the values. When the file cannot be used (NULL
  * path, read-only directory, foreign version) the region is private memory: limits then hold for this process alone. Fails, with
  * -errno, only when there is no memory. The caller holds the process's lock. */
-int vgpu_region_open(struct vgpu_region_file *opened, const char *path, const struct vgpu_region_values *values);
+int vgpu_region_open(struct vgpu_region_file *opened, const char *path, struct vgpu_region_values *values);
+
+/* Writes the names of the devices into the region: all 16 places, zero padded. */
+void vgpu_region_publish_devices(struct vgpu_region *region, char (*uuid)[VGPU_UUID_BYTES], int count);
 
 /* Writes limits into the region, where monitors read them. A device that may not be used shows a limit of 1 byte, as 0 means none. */
 void vgpu_region_publish_limits(struct vgpu_region *region, const struct vgpu_limit *limit, int count);

@@ -38,6 +38,41 @@ void vgpu_region_charge(struct vgpu_region *region, struct vgpu_region_slot *slo
     atomic_fetch_add(vgpu_slot_done(slot), 1);
 }
 
+void vgpu_region_set_overhead(struct vgpu_region *region, struct vgpu_region_slot *slot, int device, uint64_t old, uint64_t now)
+{
+    struct vgpu_region_mem *mem = &slot->mem[device];
+    atomic_fetch_add(vgpu_slot_begun(slot), 1);
+    if (now > old) {
+        atomic_fetch_add(vgpu_region_reserved(region, device), now - old);
+        atomic_fetch_add(&mem->total_bytes, now - old);
+        atomic_fetch_add(&mem->context_bytes, now - old);
+    } else {
+        subtract(&mem->context_bytes, old - now);
+        subtract(&mem->total_bytes, old - now);
+        subtract(vgpu_region_reserved(region, device), old - now);
+    }
+    atomic_fetch_add(vgpu_slot_done(slot), 1);
+}
+
+void vgpu_region_stand_by(struct vgpu_region *region, struct vgpu_region_slot *slot, uint64_t start_time)
+{
+    const int32_t wanted = (int32_t)(slot - region->slots) + 1;
+    int32_t count = atomic_load(&region->process_count);
+    while (count < wanted && !atomic_compare_exchange_weak(&region->process_count, &count, wanted)) {
+    }
+    if (atomic_load(vgpu_slot_start_time(slot)) != start_time) atomic_store(vgpu_slot_start_time(slot), start_time);
+}
+
+void vgpu_region_insist(struct vgpu_region *region, struct vgpu_region_slot *slot, int device, uint64_t held)
+{
+    const uint64_t shown = atomic_load(&slot->mem[device].total_bytes);
+    if (shown < held) vgpu_region_charge(region, slot, device, held - shown);
+    const uint64_t sum = vgpu_region_used(region, device);
+    uint64_t total = atomic_load(vgpu_region_reserved(region, device));
+    while (total < sum && !atomic_compare_exchange_weak(vgpu_region_reserved(region, device), &total, sum)) {
+    }
+}
+
 void vgpu_region_release(struct vgpu_region *region, struct vgpu_region_slot *slot, int device, uint64_t bytes)
 {
     atomic_fetch_add(vgpu_slot_begun(slot), 1);

@@ -12,6 +12,7 @@
 #include "devices.h"
 #include "memory.h"
 #include "log.h"
+#include "process.h"
 #include "quota.h"
 #include "real.h"
 #include "region.h"
@@ -29,10 +30,16 @@ struct state {
     _Atomic bool ready;
     struct vgpu_region_file shared;
     _Atomic(struct vgpu_region_slot *) slot;
+    pid_t pid; /* of whoever took the slot */
+    uint64_t start_time;
+    /* What the process knows of itself, whatever the region says: bytes it was promised (raised before the region is asked, lowered
+     * after), bytes it holds (raised after, lowered before), and bytes of these that the driver took for itself. */
+    _Atomic uint64_t promised[VGPU_MAX_DEVICES], held[VGPU_MAX_DEVICES], overhead[VGPU_MAX_DEVICES];
     struct vgpu_config config;
     struct vgpu_config_stamp stamp;
     _Atomic uint64_t limit_bytes[VGPU_MAX_DEVICES];
     _Atomic uint64_t unplaced_limit_bytes;
+    _Atomic bool oversubscribe;
     _Atomic uint32_t core_percent[VGPU_MAX_DEVICES];
     _Atomic int64_t next_look_ms, next_core_look_ms, next_sweep_ms, next_launch_s;
     _Atomic enum vgpu_core_concern concern;
@@ -84,6 +91,7 @@ static void apply_limits(struct state *s, struct vgpu_limit limit[VGPU_MAX_DEVIC
         atomic_store(&s->limit_bytes[i], limit[i].memory_bytes);
         atomic_store(&s->core_percent[i], limit[i].core_percent);
     }
+    atomic_store(&s->oversubscribe, s->config.oversubscribe);
     atomic_store(&s->unplaced_limit_bytes, vgpu_config_limit(&s->config, "", -1).memory_bytes);
 }
 
@@ -113,9 +121,12 @@ static void drop_inherited(void)
 static int start_locked(struct state *s)
 {
     drop_inherited();
-    if (!devices_discovered) vgpu_devices_discover(&devices);
-    devices_discovered = true;
     vgpu_config_load(VGPU_LIMITS_PATH, &s->config, &s->stamp);
+    if (s->config.device_count != 0)
+        vgpu_devices_list(&devices, &s->config);
+    else if (!devices_discovered)
+        vgpu_devices_discover(&devices);
+    devices_discovered = true;
     struct vgpu_region_values values = {
         .device_count = atomic_load(&devices.count),
         .priority = number_of("CUDA_TASK_PRIORITY", 1),
@@ -152,14 +163,24 @@ bool vgpu_runtime_start(void)
     return atomic_load(&s->ready);
 }
 
+static bool is_ours(const struct state *s, struct vgpu_region_slot *slot)
+{
+    return slot != NULL && atomic_load_explicit(&slot->pid, memory_order_relaxed) == s->pid;
+}
+
+/* The process's slot, taken if need be; taken anew, with what the process holds, if somebody has scribbled over it. */
 static struct vgpu_region_slot *slot_of(struct state *s)
 {
     struct vgpu_region_slot *slot = atomic_load_explicit(&s->slot, memory_order_acquire);
-    if (slot != NULL) return slot;
+    if (is_ours(s, slot)) return slot;
     pthread_mutex_lock(&s->lock);
     slot = atomic_load(&s->slot);
-    if (slot == NULL) {
+    if (!is_ours(s, slot)) {
+        s->pid = getpid();
+        s->start_time = vgpu_process_start_time(s->pid);
         slot = vgpu_region_claim(&s->shared);
+        for (int i = 0; slot != NULL && i < VGPU_MAX_DEVICES; i++)
+            if (atomic_load(&s->held[i]) != 0) vgpu_region_charge(s->shared.region, slot, i, atomic_load(&s->held[i]));
         atomic_store_explicit(&s->slot, slot, memory_order_release);
     }
     pthread_mutex_unlock(&s->lock);
@@ -171,14 +192,26 @@ void vgpu_runtime_register(void)
     if (vgpu_runtime_start()) (void)slot_of(state());
 }
 
+/* What others wrote into the region does not change what this process holds. */
+static void insist(struct state *s)
+{
+    struct vgpu_region_slot *slot = atomic_load(&s->slot) != NULL ? slot_of(s) : NULL;
+    if (slot != NULL) vgpu_region_stand_by(s->shared.region, slot, s->start_time);
+    for (int i = 0; slot != NULL && i < atomic_load(&devices.count); i++)
+        vgpu_region_insist(s->shared.region, slot, i, atomic_load(&s->held[i]));
+}
+
 static void look_for_new_limits(struct state *s)
 {
     if (!due(&s->next_look_ms, now_ms(CLOCK_MONOTONIC_COARSE), LIMITS_LOOK_MS)) return;
+    insist(s);
     if (!vgpu_config_changed(VGPU_LIMITS_PATH, &s->stamp)) return;
     pthread_mutex_lock(&s->lock);
     struct vgpu_limit limit[VGPU_MAX_DEVICES];
     vgpu_config_load(VGPU_LIMITS_PATH, &s->config, &s->stamp);
+    vgpu_devices_list(&devices, &s->config);
     apply_limits(s, limit);
+    vgpu_region_publish_devices(s->shared.region, devices.uuid, atomic_load(&devices.count));
     vgpu_region_publish_limits(s->shared.region, limit, atomic_load(&devices.count));
     pthread_mutex_unlock(&s->lock);
     vgpu_log(VGPU_LOG_INFO, "limits read again");
@@ -217,17 +250,28 @@ uint64_t vgpu_runtime_used(int index)
     return vgpu_region_used(s->shared.region, index);
 }
 
+static bool reserve_in_region(struct state *s, int index, uint64_t bytes, uint64_t limit)
+{
+    struct vgpu_region_slot *slot = slot_of(s);
+    if (slot == NULL) return false;
+    if (vgpu_region_reserve(s->shared.region, slot, index, bytes, limit) == 0) return true;
+    reclaim(s);
+    return vgpu_region_reserve(s->shared.region, slot, index, bytes, limit) == 0;
+}
+
 int vgpu_runtime_reserve(int index, uint64_t bytes)
 {
     if (!vgpu_runtime_start()) return inside ? 0 : -ENOMEM;
     struct state *s = state();
     const uint64_t limit = limit_now(s, index);
     if (index < 0) return vgpu_quota_fits(0, bytes, limit) ? 0 : -ENOMEM;
-    struct vgpu_region_slot *slot = slot_of(s);
-    if (slot == NULL) return -ENOMEM;
-    if (vgpu_region_reserve(s->shared.region, slot, index, bytes, limit) == 0) return 0;
-    reclaim(s);
-    if (vgpu_region_reserve(s->shared.region, slot, index, bytes, limit) == 0) return 0;
+    /* Alone it never gets more than the limit, whatever the region says. */
+    const uint64_t promised = atomic_fetch_add(&s->promised[index], bytes);
+    if (vgpu_quota_fits(promised, bytes, limit) && reserve_in_region(s, index, bytes, limit)) {
+        atomic_fetch_add(&s->held[index], bytes);
+        return 0;
+    }
+    atomic_fetch_sub(&s->promised[index], bytes);
     /* The wording is HAMi's: scripts look for it. */
     vgpu_log(VGPU_LOG_ERROR, "Device %d OOM %llu / %llu", index,
              (unsigned long long)(vgpu_region_used(s->shared.region, index) + bytes), (unsigned long long)limit);
@@ -237,16 +281,50 @@ int vgpu_runtime_reserve(int index, uint64_t bytes)
 void vgpu_runtime_charge(int index, uint64_t bytes)
 {
     if (index < 0 || !vgpu_runtime_start()) return;
-    struct vgpu_region_slot *slot = slot_of(state());
-    if (slot != NULL) vgpu_region_charge(state()->shared.region, slot, index, bytes);
+    struct state *s = state();
+    struct vgpu_region_slot *slot = slot_of(s);
+    if (slot == NULL) return;
+    atomic_fetch_add(&s->promised[index], bytes);
+    vgpu_region_charge(s->shared.region, slot, index, bytes);
+    atomic_fetch_add(&s->held[index], bytes);
 }
 
 void vgpu_runtime_release(int index, uint64_t bytes)
 {
     if (index < 0 || !vgpu_runtime_start()) return;
     struct state *s = state();
-    struct vgpu_region_slot *slot = atomic_load_explicit(&s->slot, memory_order_acquire);
+    if (atomic_load_explicit(&s->slot, memory_order_acquire) == NULL) return;
+    struct vgpu_region_slot *slot = slot_of(s);
+    atomic_fetch_sub(&s->held[index], bytes);
     if (slot != NULL) vgpu_region_release(s->shared.region, slot, index, bytes);
+    atomic_fetch_sub(&s->promised[index], bytes);
+}
+
+bool vgpu_runtime_oversubscribes(void) { return vgpu_runtime_start() && atomic_load_explicit(&state()->oversubscribe, memory_order_relaxed); }
+
+unsigned int vgpu_runtime_host_pid(void)
+{
+    if (!vgpu_runtime_start()) return 0;
+    struct vgpu_region_slot *slot = slot_of(state());
+    return slot != NULL ? (unsigned int)atomic_load(&slot->host_pid) : 0;
+}
+
+uint64_t vgpu_runtime_set_overhead(int index, uint64_t seen_bytes)
+{
+    if (index < 0 || !vgpu_runtime_start()) return 0;
+    struct state *s = state();
+    struct vgpu_region_slot *slot = slot_of(s);
+    if (slot == NULL) return 0;
+    pthread_mutex_lock(&s->lock);
+    const uint64_t old = atomic_load(&s->overhead[index]), own = vgpu_quota_subtract(atomic_load(&s->held[index]), old);
+    const uint64_t now = vgpu_quota_subtract(seen_bytes, own);
+    atomic_store(&s->overhead[index], now);
+    atomic_fetch_add(&s->promised[index], now - old); /* may wrap around: a difference below zero */
+    if (now < old) atomic_fetch_sub(&s->held[index], old - now);
+    vgpu_region_set_overhead(s->shared.region, slot, index, old, now);
+    if (now > old) atomic_fetch_add(&s->held[index], now - old);
+    pthread_mutex_unlock(&s->lock);
+    return now;
 }
 
 static void note_launch(struct state *s)

@@ -37,6 +37,16 @@ void vgpu_runtime_charge(int index, uint64_t bytes);
 
 void vgpu_runtime_release(int index, uint64_t bytes);
 
+/* Whether the container was promised more than the card may have: then the host's memory stands in for what is missing. */
+bool vgpu_runtime_oversubscribes(void);
+
+/* The pid by which NVML knows this process; 0: not known. */
+unsigned int vgpu_runtime_host_pid(void);
+
+/* The driver was seen to hold so many bytes of the device for this process; what no block explains is its own (contexts, modules), and
+ * charged as such. Returns these bytes. */
+uint64_t vgpu_runtime_set_overhead(int index, uint64_t seen_bytes);
+
 /* What a launch has to do with core limits. */
 enum vgpu_core_concern {
     VGPU_CORES_FREE,    /* nothing */

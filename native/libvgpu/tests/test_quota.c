@@ -24,5 +24,9 @@ int main(void)
     CHECK(view.total == 1000 && view.free == 900);
     view = vgpu_quota_view(VGPU_UNLIMITED, 30, 1000, 900);
     CHECK(view.total == 1000 && view.free == 900);
+    view = vgpu_quota_view_oversubscribed(5000, 30, 1000, 900); /* the host stands in */
+    CHECK(view.total == 5000 && view.free == 4970);
+    view = vgpu_quota_view_oversubscribed(VGPU_UNLIMITED, 30, 1000, 900);
+    CHECK(view.total == 1000 && view.free == 900);
     return 0;
 }

@@ -10,6 +10,7 @@ typedef int (*get)(const char *, void **, int, uint64_t, int *);
 int main(void)
 {
     char name[64];
+    char kinds[16];
     int version, flags, row, called, compared;
     void *library = dlopen("libcuda.so.1", RTLD_NOW);
     get ask = (get)dlsym(library, "cuGetProcAddress_v2");
@@ -17,7 +18,7 @@ int main(void)
     word *noted = dlsym(library, "noted");
     /* Addresses that survive a stay in 32 bits, each to readable zeroes. */
     char *canaries = mmap(0, 1 << 20, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_32BIT, -1, 0);
-    while (scanf("%63s %d %d %d %d %d", name, &version, &flags, &row, &called, &compared) == 6) {
+    while (scanf("%63s %d %d %d %d %d %15s", name, &version, &flags, &row, &called, &compared, kinds) == 7) {
         void *function = 0;
         Dl_info info;
         int result = ask(name, &function, version, (uint64_t)flags, 0);
@@ -29,7 +30,8 @@ int main(void)
         const char *verdict = "exact";
         if (called) {
             word a[11];
-            for (int i = 0; i < 11; i++) a[i] = (word)(canaries + (row % 97 + 1) * 4096 + i * 64);
+            for (int i = 0; i < 11; i++)
+                a[i] = i < (int)strlen(kinds) && kinds[i] == 'n' ? (word)(i + 1) : (word)(canaries + (row % 97 + 1) * 4096 + i * 64);
             *noted_row = -1;
             result = ((int (*)(word, word, word, word, word, word, word, word, word, word, word))function)(
                 a[0], a[1], a[2], a[3], a[4], a[5], a[6], a[7], a[8], a[9], a[10]);

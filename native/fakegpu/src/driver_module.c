@@ -1,0 +1,93 @@
+/* Modules and libraries of the stand-in driver: PTX text is all it knows. Each takes module_kib of the card. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "block.h"
+
+struct CUlib_st {
+    enum fg_tag tag;
+    CUmodule module;
+};
+
+CUresult cuModuleLoadData(CUmodule *module, const void *image)
+{
+    CUcontext context;
+    const CUresult result = fg_current(&context);
+    if (result != CUDA_SUCCESS) return result;
+    if (module == NULL || image == NULL) return CUDA_ERROR_INVALID_VALUE;
+    if (strstr(image, ".entry") == NULL) return CUDA_ERROR_INVALID_IMAGE;
+    struct CUmod_st *loaded = calloc(1, sizeof *loaded);
+    char *copy = strdup(image);
+    if (loaded == NULL || copy == NULL || !fg_charge(context->device, fg_driver.machine->module_bytes))
+        return free(loaded), free(copy), CUDA_ERROR_OUT_OF_MEMORY;
+    *loaded = (struct CUmod_st){.tag = FG_MODULE, .image = copy, .device = context->device};
+    *module = loaded;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuModuleLoadDataEx(CUmodule *module, const void *image, unsigned int count, int *options, void **values)
+{
+    if (count > 0 && (options == NULL || values == NULL)) return CUDA_ERROR_INVALID_VALUE;
+    return cuModuleLoadData(module, image);
+}
+
+CUresult cuModuleLoadFatBinary(CUmodule *module, const void *image) { return cuModuleLoadData(module, image); }
+
+CUresult cuModuleLoad(CUmodule *module, const char *path)
+{
+    enum { LIMIT = 1 << 20 };
+    FILE *file = path != NULL ? fopen(path, "re") : NULL;
+    char *text = file != NULL ? calloc(1, LIMIT + 1) : NULL;
+    CUresult result = CUDA_ERROR_NOT_FOUND;
+    if (text != NULL && fread(text, 1, LIMIT, file) > 0) result = cuModuleLoadData(module, text);
+    if (file != NULL) fclose(file);
+    free(text);
+    return result;
+}
+
+CUresult cuModuleUnload(CUmodule module)
+{
+    if (module == NULL || module->tag != FG_MODULE) return CUDA_ERROR_INVALID_HANDLE;
+    free(module->image);
+    module->tag = 0; /* kept: functions of it still point here and then fail */
+    fg_discharge(module->device, fg_driver.machine->module_bytes);
+    return CUDA_SUCCESS;
+}
+
+static CUresult as_library(CUlibrary *library, CUmodule module)
+{
+    CUlibrary made = calloc(1, sizeof *made);
+    if (made == NULL) return CUDA_ERROR_OUT_OF_MEMORY;
+    *made = (struct CUlib_st){FG_MODULE, module};
+    *library = made;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuLibraryLoadData(CUlibrary *library, const void *code, int *jit, void **jit_values, unsigned int jit_count, int *options,
+                           void **values, unsigned int count)
+{
+    CUmodule module;
+    if (library == NULL || (jit_count > 0 && (jit == NULL || jit_values == NULL)) || (count > 0 && (options == NULL || values == NULL)))
+        return CUDA_ERROR_INVALID_VALUE;
+    const CUresult result = cuModuleLoadData(&module, code);
+    return result == CUDA_SUCCESS ? as_library(library, module) : result;
+}
+
+CUresult cuLibraryLoadFromFile(CUlibrary *library, const char *path, int *jit, void **jit_values, unsigned int jit_count, int *options,
+                               void **values, unsigned int count)
+{
+    CUmodule module;
+    if (library == NULL || (jit_count > 0 && (jit == NULL || jit_values == NULL)) || (count > 0 && (options == NULL || values == NULL)))
+        return CUDA_ERROR_INVALID_VALUE;
+    const CUresult result = cuModuleLoad(&module, path);
+    return result == CUDA_SUCCESS ? as_library(library, module) : result;
+}
+
+CUresult cuLibraryUnload(CUlibrary library)
+{
+    if (library == NULL || library->tag != FG_MODULE) return CUDA_ERROR_INVALID_HANDLE;
+    const CUresult result = cuModuleUnload(library->module);
+    free(library);
+    return result;
+}

@@ -1,0 +1,65 @@
+/* The reader of the region file: whatever a tenant wrote into it, nothing is read or written outside, nothing loops, and a process
+ * never gets more than its limit by it. The input is a list of writes, ten bytes each: where, and what. */
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "config.h"
+#include "quota.h"
+#include "region.h"
+#include "region_account.h"
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+enum { WRITE_BYTES = 10, MOST_WRITES = 64 };
+
+static char path[] = "/tmp/vgpu-fuzz-XXXXXX";
+
+static void scribble(struct vgpu_region *region, const uint8_t *data, size_t size)
+{
+    for (size_t i = 0; i + WRITE_BYTES <= size && i < (size_t)MOST_WRITES * WRITE_BYTES; i += WRITE_BYTES) {
+        uint16_t where;
+        memcpy(&where, data + i, sizeof where);
+        /* Half of the writes hit the head, its tail, or the first slots, where the words are that matter. */
+        const size_t word = (where & 1) != 0 ? (size_t)(where >> 1) % 1024 : (size_t)(where >> 1) * (sizeof *region / 8) / 32768;
+        const size_t at = (where & 3) == 3 ? sizeof *region - 8 * (1 + (size_t)(where >> 2) % 8) : 8 * word;
+        if (at + 8 <= sizeof *region) memcpy((char *)region + at, data + i + 2, 8);
+    }
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+    static struct vgpu_region_values values = {.device_count = 1, .priority = 1};
+    if (path[sizeof path - 2] == 'X') {
+        const int file = mkstemp(path);
+        if (file < 0) abort();
+        close(file);
+        for (int i = 0; i < VGPU_MAX_DEVICES; i++) values.limit[i] = (struct vgpu_limit){VGPU_UNLIMITED, 100};
+    }
+    struct vgpu_region_file shared, again;
+    if (vgpu_region_open(&shared, path, &values) != 0) return 0;
+    scribble(shared.region, data, size);
+    if (vgpu_region_open(&again, path, &values) != 0) __builtin_trap();
+    struct vgpu_region_slot *slot = vgpu_region_claim(&again);
+    const int count = vgpu_region_process_count(again.region);
+    if (count < 0 || count > VGPU_MAX_PROCESSES) __builtin_trap();
+    if (slot != NULL) {
+        const uint64_t limit = 1000;
+        for (int device = 0; device < VGPU_MAX_DEVICES; device++) {
+            (void)vgpu_region_used(again.region, device);
+            if (vgpu_region_reserve(again.region, slot, device, limit + 1, limit) == 0) __builtin_trap();
+            const int reserved = vgpu_region_reserve(again.region, slot, device, limit, limit);
+            if (reserved == 0 && vgpu_region_reserve(again.region, slot, device, 1, limit) == 0) __builtin_trap();
+            if (reserved == 0) vgpu_region_release(again.region, slot, device, limit);
+        }
+        vgpu_region_reclaim(&again);
+        vgpu_region_leave(&again, slot);
+    }
+    munmap(again.region, sizeof *again.region);
+    if (again.file >= 0) close(again.file);
+    if (truncate(path, 0) != 0) abort(); /* the next input starts from a new region */
+    munmap(shared.region, sizeof *shared.region);
+    if (shared.file >= 0) close(shared.file);
+    return 0;
+}

@@ -1,0 +1,188 @@
+"""Blocks, pools and physical memory."""
+
+import ctypes
+from ctypes import byref, c_int, c_size_t, c_uint, c_uint64, c_ulonglong, c_void_p
+
+from tests.native.allocation import LEGACY, GiveBack, cuda, kind, ok
+
+
+def freeing(pointer: c_uint64) -> GiveBack:
+    return lambda: int(cuda.cuMemFree_v2(pointer))
+
+
+@kind("alloc", "cuMemAlloc_v2", "cuMemFree_v2")
+def _alloc(size: int) -> GiveBack:
+    pointer = c_uint64()
+    ok(cuda.cuMemAlloc_v2(byref(pointer), c_size_t(size)))
+    return freeing(pointer)
+
+
+@kind("freed-async", "cuMemAlloc_v2", "cuMemFreeAsync")
+def _alloc_freed_async(size: int) -> GiveBack:
+    pointer = c_uint64()
+    ok(cuda.cuMemAlloc_v2(byref(pointer), c_size_t(size)))
+    return lambda: int(cuda.cuMemFreeAsync(pointer, LEGACY))
+
+
+@kind("pitch", "cuMemAllocPitch_v2", "cuMemFree_v2")
+def _pitch(size: int) -> GiveBack:
+    pointer, pitch = c_uint64(), c_size_t()
+    ok(
+        cuda.cuMemAllocPitch_v2(
+            byref(pointer), byref(pitch), c_size_t(100), c_size_t(size // 512), 4
+        )
+    )
+    return freeing(pointer)
+
+
+@kind("managed", "cuMemAllocManaged", "cuMemFree_v2")
+def _managed(size: int) -> GiveBack:
+    pointer = c_uint64()
+    ok(cuda.cuMemAllocManaged(byref(pointer), c_size_t(size), 1))
+    return freeing(pointer)
+
+
+@kind("stream-ordered", "cuMemAllocAsync", "cuMemFreeAsync")
+def _async(size: int) -> GiveBack:
+    pointer = c_uint64()
+    ok(cuda.cuMemAllocAsync(byref(pointer), c_size_t(size), LEGACY))
+    return lambda: int(cuda.cuMemFreeAsync(pointer, LEGACY))
+
+
+@kind("stream-ordered-ptsz", "cuMemAllocAsync_ptsz", "cuMemFreeAsync_ptsz")
+def _async_ptsz(size: int) -> GiveBack:
+    pointer = c_uint64()
+    ok(cuda.cuMemAllocAsync_ptsz(byref(pointer), c_size_t(size), LEGACY))
+    return lambda: int(cuda.cuMemFreeAsync_ptsz(pointer, LEGACY))
+
+
+@kind("default-pool", "cuMemAllocFromPoolAsync", "cuMemFree_v2")
+def _default_pool(size: int) -> GiveBack:
+    pool, pointer = c_void_p(), c_uint64()
+    ok(cuda.cuDeviceGetDefaultMemPool(byref(pool), 0))
+    ok(cuda.cuMemAllocFromPoolAsync(byref(pointer), c_size_t(size), pool, LEGACY))
+    return freeing(pointer)
+
+
+def new_pool(threshold: int = 0) -> c_void_p:
+    properties = (c_int * 22)(1, 0, 1, 0)  # pinned, no handles, on device 0; 88 bytes
+    pool = c_void_p()
+    ok(cuda.cuMemPoolCreate(byref(pool), properties))
+    value = c_uint64(threshold)
+    ok(cuda.cuMemPoolSetAttribute(pool, 4, byref(value)))
+    return pool
+
+
+@kind("own-pool", "cuMemAllocFromPoolAsync_ptsz", "cuMemFreeAsync_ptsz, cuMemPoolDestroy")
+def _own_pool(size: int) -> GiveBack:
+    pool, pointer = new_pool(), c_uint64()
+    result = cuda.cuMemAllocFromPoolAsync_ptsz(byref(pointer), c_size_t(size), pool, LEGACY)
+    if result != 0:
+        cuda.cuMemPoolDestroy(pool)
+    ok(result)
+    return lambda: int(cuda.cuMemFreeAsync_ptsz(pointer, LEGACY) or cuda.cuMemPoolDestroy(pool))
+
+
+@kind(
+    "kept-by-pool",
+    "cuMemAllocFromPoolAsync, cuMemFreeAsync, cuMemPoolSetAttribute",
+    "cuMemPoolTrimTo",
+    given_up=True,
+)
+def _kept(size: int) -> GiveBack:
+    """Freed, but the pool's release threshold keeps it on the card."""
+    pool, pointer = new_pool(1 << 62), c_uint64()
+    ok(cuda.cuMemAllocFromPoolAsync(byref(pointer), c_size_t(size), pool, LEGACY))
+    ok(cuda.cuMemFreeAsync(pointer, LEGACY))
+    return lambda: int(cuda.cuMemPoolTrimTo(pool, c_size_t(0)))
+
+
+def create(size: int) -> c_uint64:
+    handle = c_uint64()
+    properties = (c_int * 8)(1, 0, 1, 0)
+    ok(cuda.cuMemCreate(byref(handle), c_size_t(size), properties, c_ulonglong(0)))
+    return handle
+
+
+def mapped(handle: c_uint64, size: int) -> c_uint64:
+    address = c_uint64()
+    ok(
+        cuda.cuMemAddressReserve(
+            byref(address), c_size_t(size), c_size_t(0), c_uint64(0), c_ulonglong(0)
+        )
+    )
+    ok(cuda.cuMemMap(address, c_size_t(size), c_size_t(0), handle, c_ulonglong(0)))
+    return address
+
+
+@kind("physical", "cuMemCreate", "cuMemRelease")
+def _physical(size: int) -> GiveBack:
+    handle = create(size)
+    return lambda: int(cuda.cuMemRelease(handle))
+
+
+@kind("mapped", "cuMemCreate, cuMemMap, cuMemRelease", "cuMemUnmap")
+def _mapped(size: int) -> GiveBack:
+    """As PyTorch's expandable segments do: the handle is let go while the mapping lives."""
+    handle = create(size)
+    address = mapped(handle, size)
+    ok(cuda.cuMemRelease(handle))
+    return lambda: int(cuda.cuMemUnmap(address, c_size_t(size)))
+
+
+@kind("retained", "cuMemMap, cuMemRetainAllocationHandle, cuMemUnmap", "cuMemRelease")
+def _retained(size: int) -> GiveBack:
+    handle, again = create(size), c_uint64()
+    address = mapped(handle, size)
+    ok(cuda.cuMemRelease(handle))
+    ok(cuda.cuMemRetainAllocationHandle(byref(again), c_void_p(address.value)))
+    ok(cuda.cuMemUnmap(address, c_size_t(size)))
+    return lambda: int(cuda.cuMemRelease(again))
+
+
+@kind(
+    "imported-again",
+    "cuMemExportToShareableHandle, cuMemImportFromShareableHandle, cuMemRelease",
+    "cuMemRelease",
+)
+def _imported(size: int) -> GiveBack:
+    """Exported and imported by one process: charged once, until both handles are gone."""
+    handle, again, file = create(size), c_uint64(), c_int()
+    ok(cuda.cuMemExportToShareableHandle(byref(file), handle, 1, c_ulonglong(0)))
+    ok(cuda.cuMemImportFromShareableHandle(byref(again), c_void_p(file.value), 1))
+    ok(cuda.cuMemRelease(handle))
+    return lambda: int(cuda.cuMemRelease(again))
+
+
+class MulticastProperties(ctypes.Structure):
+    _fields_ = (
+        ("devices", c_uint),
+        ("size", c_size_t),
+        ("handle_types", c_ulonglong),
+        ("flags", c_ulonglong),
+    )
+
+
+def multicast(size: int) -> c_uint64:
+    handle = c_uint64()
+    ok(cuda.cuMulticastCreate(byref(handle), byref(MulticastProperties(1, size, 0, 0))))
+    return handle
+
+
+@kind("multicast", "cuMemCreate, cuMulticastBindMem, cuMemRelease", "cuMulticastUnbind")
+def _multicast(size: int) -> GiveBack:
+    handle, group = create(size), multicast(size)
+    zero, length = c_size_t(0), c_size_t(size)
+    ok(cuda.cuMulticastBindMem(group, zero, handle, zero, length, c_ulonglong(0)))
+    ok(cuda.cuMemRelease(handle))
+    return lambda: int(cuda.cuMulticastUnbind(group, 0, zero, length))
+
+
+@kind("multicast-object", "cuMemCreate, cuMulticastBindAddr, cuMemUnmap", "cuMemRelease")
+def _multicast_object(size: int) -> GiveBack:
+    """What is bound goes with the multicast object itself."""
+    handle, group = create(size), multicast(size)
+    address = mapped(handle, size)
+    ok(cuda.cuMulticastBindAddr(group, c_size_t(0), address, c_size_t(size), c_ulonglong(0)))
+    ok(cuda.cuMemRelease(handle) or cuda.cuMemUnmap(address, c_size_t(size)))
+    return lambda: int(cuda.cuMemRelease(group))
