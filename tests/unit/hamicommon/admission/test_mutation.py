@@ -28,7 +28,7 @@ def rules(*, scheduler_name: str = "hami-scheduler", force: bool = True, **nvidi
 
 
 def container(limits: dict[str, Any] | None = None, **more: Any) -> dict[str, Any]:
-    return {"name": "c", "image": "x", "resources": {"limits": limits or {}}, **more}
+    return {"name": "c", "image": "x", "resources": {"limits": limits or {}}} | more
 
 
 def pod(*containers: dict[str, Any], **spec: Any) -> dict[str, Any]:
@@ -276,3 +276,31 @@ def test_nvidia_pods_are_admitted_as_hami_was_recorded_to() -> None:
         theirs = jsonpatch.apply_patch(deepcopy(line["pod"]), line["patch"])
         ours = jsonpatch.apply_patch(deepcopy(line["pod"]), verdict.patch)
         assert canonical(ours) == canonical(theirs), line["name"]
+
+
+def test_ephemeral_containers_ask_for_nothing_and_are_left_alone() -> None:
+    debugging = {"name": "d", "image": "x", "securityContext": {"privileged": True}}
+    given_ = pod(container({GPU: 1, MEM: 5}), ephemeralContainers=[debugging])
+
+    assert mutate(given_, rules(overwrite_env=True)).patch == [SET_SCHEDULER]
+
+
+def test_a_native_sidecar_is_filled_in_like_any_container() -> None:
+    sidecar = container({GPU: 1}, name="s", restartPolicy="Always")
+    given_ = pod(container(), initContainers=[sidecar])
+    after = patched(given_, mutate(given_, rules()))
+
+    assert after["spec"]["initContainers"][0]["resources"]["limits"][CORES] == "100"
+
+
+def test_an_amount_of_the_same_value_keeps_its_spelling_and_requests_follow_limits() -> None:
+    vendors = Vendors.from_config(DeviceConfig(), enable_ascend=True, enable_iluvatar=True)
+    installed = AdmissionRules(vendors=vendors, scheduler_name="hami-scheduler")
+    vcore = {"iluvatar.ai/MR-V100-vgpu": "1k", "iluvatar.ai/MR-V100.vCore": "100k"}
+    assert mutate(pod(container(vcore)), installed).patch[-1] == SET_SCHEDULER
+
+    chip = {"huawei.com/Ascend910C": "1"}
+    given_ = pod(container(resources={"limits": dict(chip), "requests": dict(chip)}))
+    resources = patched(given_, mutate(given_, installed))["spec"]["containers"][0]["resources"]
+    assert resources["limits"]["huawei.com/Ascend910C"] == "2"
+    assert resources["requests"]["huawei.com/Ascend910C"] == "2"
