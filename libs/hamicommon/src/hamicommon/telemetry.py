@@ -214,6 +214,8 @@ def traceparent() -> str:
 
 def link_to(traceparent_value: str) -> list[Link]:
     """A link to the span named by a `traceparent`, for a trace that follows from another one."""
+    if not traceparent_value:
+        return []
     context: SpanContext = trace.get_current_span(
         extract({"traceparent": traceparent_value})
     ).get_span_context()

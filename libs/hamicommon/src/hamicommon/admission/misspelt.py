@@ -7,6 +7,7 @@ We can't know what was meant, so the pod is admitted with a warning.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import lru_cache
 from typing import TypeVar, overload
@@ -40,9 +41,43 @@ def misspelt(pod: JsonObject, vendors: Vendors) -> tuple[str, ...]:
     )
 
 
+@dataclass(frozen=True, slots=True)
+class _Names:
+    """What is known of an installation's names."""
+
+    resources: frozenset[str]
+    resources_by_domain: Mapping[str, list[str]]
+    read: Mapping[str, list[str]]
+    """Annotations that users may write, by domain."""
+    annotations: frozenset[str]
+    """All of ours, and resource names: what is said of those as annotations is said elsewhere."""
+
+
+_REMEMBERED: dict[int, tuple[Vendors, _Names]] = {}
+_MOST_REMEMBERED = 8
+"""A process serves one installation; tests make many."""
+
+
+def _names_of(vendors: Vendors) -> _Names:
+    """Worked out once: every pod is compared with them."""
+    known = _REMEMBERED.get(id(vendors))
+    if known is None or known[0] is not vendors:
+        read, resources = _read_by(vendors), vendors.resource_names
+        names = _Names(
+            resources=frozenset(resources),
+            resources_by_domain=_by_domain(resources),
+            read=_by_domain(read),
+            annotations=read | keys.scheduler_owned(vendors) | {*resources},
+        )
+        if len(_REMEMBERED) >= _MOST_REMEMBERED:
+            _REMEMBERED.clear()
+        known = _REMEMBERED[id(vendors)] = (vendors, names)
+    return known[1]
+
+
 def _resources(pod: JsonObject, vendors: Vendors) -> Iterator[str]:
-    known = vendors.resource_names
-    names = _by_domain(known)
+    ours = _names_of(vendors)
+    known, names = ours.resources, ours.resources_by_domain
     for container, resource, amount in _asked(pod):
         if resource not in known and (meant := _meant(resource, names, _LIKE_RESOURCE)):
             yield (
@@ -64,6 +99,8 @@ def _asked(pod: JsonObject) -> Iterator[tuple[str, str, object]]:
 def _amounts_without_a_card(pod: JsonObject, vendors: Vendors) -> Iterator[str]:
     annotations = keys.annotations_of(pod)
     for _, container in containers_of(pod):
+        if not _names_resource(container, vendors):
+            continue
         for vendor in vendors:
             names = vendor.resources
             found = [
@@ -78,6 +115,13 @@ def _amounts_without_a_card(pod: JsonObject, vendors: Vendors) -> Iterator[str]:
                 )
 
 
+def _names_resource(container: JsonObject, vendors: Vendors) -> bool:
+    """Whether any resource of ours is named at all."""
+    known = _names_of(vendors).resources
+    resources = container.get("resources") or {}
+    return any(not known.isdisjoint(resources.get(part) or ()) for part in ("limits", "requests"))
+
+
 def _asks(vendor: Vendor, container: JsonObject, annotations: Mapping[str, str]) -> bool:
     try:
         return vendor.parse_request(container, annotations) is not None
@@ -86,7 +130,7 @@ def _asks(vendor: Vendor, container: JsonObject, annotations: Mapping[str, str])
 
 
 def _amounts_elsewhere(pod: JsonObject, vendors: Vendors) -> Iterator[str]:
-    known = vendors.resource_names
+    known = _names_of(vendors).resources
     metadata = pod.get("metadata") or {}
     for what in ("annotation", "label"):
         for key, value in (metadata.get(f"{what}s") or {}).items():
@@ -98,9 +142,8 @@ def _amounts_elsewhere(pod: JsonObject, vendors: Vendors) -> Iterator[str]:
 
 
 def _annotations(pod: JsonObject, vendors: Vendors) -> Iterator[str]:
-    read = _read_by(vendors)
-    names = _by_domain(read)
-    known = read | keys.scheduler_owned(vendors) | {*vendors.resource_names}
+    ours = _names_of(vendors)
+    names, known = ours.read, ours.annotations
     for key in keys.annotations_of(pod):
         if key in known:
             continue

@@ -8,7 +8,6 @@ to 9); what differs is said at each place. The scheduler's `/filter` sees the po
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -115,7 +114,7 @@ def mutate(pod: JsonObject, rules: AdmissionRules, about: Circumstances = ANY) -
     if _has_other_scheduler(spec.get("schedulerName") or "", rules):
         message = "pod already has different scheduler assigned"
         return Verdict(allowed=True, reason="other-scheduler", message=message)
-    after = deepcopy(pod)
+    after = _editable(pod)
     try:
         wants, warnings = fill_in(after, rules.vendors)
     except InvalidRequest as exc:
@@ -142,6 +141,31 @@ def mutate(pod: JsonObject, rules: AdmissionRules, about: Circumstances = ANY) -
         warnings=warnings,
         audit=audit,
     )
+
+
+def _editable(pod: JsonObject) -> JsonObject:
+    """A copy of what vendors may edit; the rest is shared with the given pod.
+
+    They edit annotations, the runtime class, and of containers resources and environment.
+    """
+    metadata = dict(pod.get("metadata") or {})
+    if isinstance(metadata.get("annotations"), dict):
+        metadata["annotations"] = dict(metadata["annotations"])
+    spec = dict(pod["spec"])
+    for part in ("initContainers", "containers"):
+        if spec.get(part):
+            spec[part] = [_editable_container(container) for container in spec[part]]
+    return {**pod, **({"metadata": metadata} if "metadata" in pod else {}), "spec": spec}
+
+
+def _editable_container(container: JsonObject) -> JsonObject:
+    copied = dict(container)
+    if copied.get("resources"):
+        parts = copied["resources"].items()
+        copied["resources"] = {k: dict(v) if isinstance(v, dict) else v for k, v in parts}
+    if copied.get("env"):
+        copied["env"] = [dict(entry) for entry in copied["env"]]
+    return copied
 
 
 def _room(

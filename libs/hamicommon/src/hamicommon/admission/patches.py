@@ -18,6 +18,8 @@ def diff(before: Any, after: Any, path: str = "") -> list[Operation]:
 
 
 def _steps(before: Any, after: Any, path: str) -> Iterator[Operation]:
+    if before is after:
+        return
     if isinstance(before, dict) and isinstance(after, dict):
         yield from _object_steps(before, after, path)
     elif isinstance(before, list) and isinstance(after, list) and len(before) <= len(after):

@@ -75,6 +75,8 @@ def _modes(annotations: dict[str, str]) -> Iterator[str]:
 
 
 def _selections(annotations: dict[str, str], vendors: Vendors) -> Iterator[str]:
+    if not annotations:
+        return
     for vendor in vendors:
         chosen = vendor.select(annotations)
         for what, wanted, unwanted in (
