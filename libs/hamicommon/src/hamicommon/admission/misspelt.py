@@ -53,26 +53,18 @@ class _Names:
     """All of ours, and resource names: what is said of those as annotations is said elsewhere."""
 
 
-_REMEMBERED: dict[int, tuple[Vendors, _Names]] = {}
-_MOST_REMEMBERED = 8
-"""A process serves one installation; tests make many."""
-
-
 def _names_of(vendors: Vendors) -> _Names:
     """Worked out once: every pod is compared with them."""
-    known = _REMEMBERED.get(id(vendors))
-    if known is None or known[0] is not vendors:
+    names: _Names | None = vendors.memory.get(_Names)
+    if names is None:
         read, resources = _read_by(vendors), vendors.resource_names
-        names = _Names(
+        names = vendors.memory[_Names] = _Names(
             resources=frozenset(resources),
             resources_by_domain=_by_domain(resources),
             read=_by_domain(read),
             annotations=read | keys.scheduler_owned(vendors) | {*resources},
         )
-        if len(_REMEMBERED) >= _MOST_REMEMBERED:
-            _REMEMBERED.clear()
-        known = _REMEMBERED[id(vendors)] = (vendors, names)
-    return known[1]
+    return names
 
 
 def _resources(pod: JsonObject, vendors: Vendors) -> Iterator[str]:
@@ -99,9 +91,7 @@ def _asked(pod: JsonObject) -> Iterator[tuple[str, str, object]]:
 def _amounts_without_a_card(pod: JsonObject, vendors: Vendors) -> Iterator[str]:
     annotations = keys.annotations_of(pod)
     for _, container in containers_of(pod):
-        if not _names_resource(container, vendors):
-            continue
-        for vendor in vendors:
+        for vendor in vendors.concerned_by(container):
             names = vendor.resources
             found = [
                 f"{name} {amount}"
@@ -113,13 +103,6 @@ def _amounts_without_a_card(pod: JsonObject, vendors: Vendors) -> Iterator[str]:
                     f"container {container.get('name', '')!r} asks for {' and '.join(found)} but "
                     f"for no {names.count}: it is given no card"
                 )
-
-
-def _names_resource(container: JsonObject, vendors: Vendors) -> bool:
-    """Whether any resource of ours is named at all."""
-    known = _names_of(vendors).resources
-    resources = container.get("resources") or {}
-    return any(not known.isdisjoint(resources.get(part) or ()) for part in ("limits", "requests"))
 
 
 def _asks(vendor: Vendor, container: JsonObject, annotations: Mapping[str, str]) -> bool:

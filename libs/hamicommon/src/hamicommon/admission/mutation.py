@@ -229,7 +229,7 @@ def fill_in(pod: JsonObject, vendors: Vendors) -> tuple[bool, tuple[str, ...]]:
     wants, warnings = False, list[str]()
     for container in _containers(pod["spec"]):
         given = _amounts(container)
-        for vendor in vendors:
+        for vendor in vendors.concerned_by(container):
             found = vendor.mutate(container, pod)
             wants = wants or found.wants
             warnings.extend(found.warnings)

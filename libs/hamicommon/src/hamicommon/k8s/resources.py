@@ -85,7 +85,8 @@ def containers_of(pod: JsonObject) -> Iterator[tuple[Role, JsonObject]]:
 def _device_requests(
     container: JsonObject, vendors: Vendors, annotations: Mapping[str, str]
 ) -> tuple[DeviceRequest, ...]:
-    requests = (vendor.parse_request(container, annotations) for vendor in vendors)
+    concerned = vendors.concerned_by(container)
+    requests = (vendor.parse_request(container, annotations) for vendor in concerned)
     return tuple(request for request in requests if request is not None)
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 from hamicommon.deviceconfig import DeviceConfig
 from hamicommon.errors import InvalidRequest
@@ -26,12 +27,17 @@ from hamicommon.vendors.mthreads import Mthreads
 from hamicommon.vendors.nvidia import Nvidia
 from hamicommon.vendors.vastai import Vastai
 
+_MOST_REMEMBERED = 1024
+"""Sets of resource names that containers were seen with."""
+
 
 @dataclass(frozen=True, slots=True)
 class Vendors:
     """All vendors, by word and in order."""
 
     items: tuple[Vendor, ...]
+    memory: dict[object, Any] = field(default_factory=dict, init=False, compare=False, repr=False)
+    """What was worked out of them once; bounded by whoever keeps something here."""
 
     @classmethod
     def from_config(
@@ -71,13 +77,24 @@ class Vendors:
     def change_every_pod(self) -> bool:
         """Whether admission changes pods that ask for nothing, too (sheet 1.1: `overwriteEnv`, a
         core policy)."""
-        empty: JsonObject = {"name": "c"}
-        for vendor in self.items:
-            container = dict(empty)
-            vendor.mutate(container, {"metadata": {}, "spec": {"containers": [container]}})
-            if container != empty:
-                return True
-        return False
+        return any(map(_changes_every_container, self.items))
+
+    def concerned_by(self, container: JsonObject) -> tuple[Vendor, ...]:
+        """In order, the vendors of which the container names a resource, and those that change
+        every container: no other has anything to say about it."""
+        resources = container.get("resources") or {}
+        named = frozenset((*(resources.get("limits") or ()), *(resources.get("requests") or ())))
+        known: tuple[Vendor, ...] | None = self.memory.get(named)
+        if known is None:
+            if len(self.memory) > _MOST_REMEMBERED:
+                self.memory.clear()
+            known = tuple(
+                vendor
+                for vendor in self.items
+                if not named.isdisjoint(vendor.resources.all()) or _changes_every_container(vendor)
+            )
+            self.memory[named] = known
+        return known
 
     def __iter__(self) -> Iterator[Vendor]:
         return iter(self.items)
@@ -92,6 +109,13 @@ class Vendors:
                 return vendor
         known = ", ".join(vendor.word for vendor in self.items)
         raise InvalidRequest(f"there is no vendor {word!r}; known are {known}")
+
+
+def _changes_every_container(vendor: Vendor) -> bool:
+    container: JsonObject = {"name": "c"}
+    pod: JsonObject = {"metadata": {}, "spec": {"containers": [container]}}
+    vendor.mutate(container, pod)
+    return pod != {"metadata": {}, "spec": {"containers": [{"name": "c"}]}}
 
 
 def _in_order(config: DeviceConfig) -> Iterator[Vendor]:
