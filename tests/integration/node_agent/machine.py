@@ -85,6 +85,10 @@ class Machine:
         return self.root / "cgroup"
 
     @property
+    def cdi(self) -> Path:
+        return self.root / "cdi"
+
+    @property
     def state(self) -> Path:
         return self.root / "state" / "state.json"
 
@@ -131,6 +135,7 @@ class Machine:
             f"{prefix}HOOK_PATH": str(self.root / "hook"),
             f"{prefix}LOCK_DIR": str(self.root / "vgpulock"),
             f"{prefix}STATE_DIR": str(self.root / "state"),
+            f"{prefix}CDI_DIR": str(self.cdi),
             f"{prefix}LIBRARY_PATH": str(self.root / "libvgpu.so"),
             f"{prefix}CGROUP_ROOT": str(self.cgroups),
             f"{prefix}PROC_ROOT": "/proc",

@@ -149,6 +149,8 @@ class World:
     """Nodes whose agent was asked whether it can take a pod."""
     unready: set[str] = field(default_factory=set)
     """Nodes whose agent says that it can't."""
+    late: set[str] = field(default_factory=set)
+    """Nodes whose containers are told their slices when they start."""
 
     async def answer_readiness(self, subject: str, body: bytes) -> events.Readiness:
         """What the agent of any node says: that it is ready, but for those in `unready`."""
@@ -157,7 +159,7 @@ class World:
         self.asked.add(node)
         if node in self.unready:
             return events.Readiness(node=node, ready=False, reason="the kubelet is away")
-        return events.Readiness(node=node, ready=True)
+        return events.Readiness(node=node, ready=True, late=node in self.late)
 
     async def replica(self, **changes: Any) -> Replica:
         """Starts a replica and waits until it is ready."""

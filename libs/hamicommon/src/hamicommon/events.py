@@ -173,6 +173,8 @@ class Readiness(Payload):
     node: str
     ready: bool
     reason: str = ""
+    late: bool = False
+    """Containers are told their slices when they start: several pods may be on their way."""
 
 
 class HoldingsRequest(Payload):

@@ -19,6 +19,7 @@ from hamicommon.grants import load_public_key
 from hamicommon.k8s.client import KubeApi, open_kube_api
 from hamicommon.serving import serving
 
+from hami_node_agent.adapters.cdi_files import CdiFiles
 from hami_node_agent.adapters.cgroups import PodCgroups
 from hami_node_agent.adapters.host_files import HostFiles
 from hami_node_agent.adapters.kubelet import Books
@@ -39,7 +40,9 @@ from hami_node_agent.exposition import registry_of
 from hami_node_agent.finding import GrantFinder
 from hami_node_agent.grants_feed import GrantsFeed
 from hami_node_agent.holdings import HoldingsService
-from hami_node_agent.inventory import InventoryTeller, keep_annotation
+from hami_node_agent.inventory import BINDING_ANNOTATION, InventoryTeller, keep_annotation
+from hami_node_agent.late_binding import LateBinding
+from hami_node_agent.late_wiring import binding_way
 from hami_node_agent.libraries import OldLibraries
 from hami_node_agent.monitoring import Monitoring, monitoring
 from hami_node_agent.mps import Mps
@@ -77,6 +80,7 @@ class _Outside:
     api: KubeApi
     bus: Bus
     driver: Driver
+    cdi: CdiFiles
     files: HostFiles
     library: Path
     pods: NodePods
@@ -104,7 +108,9 @@ async def open_agent(settings: Settings) -> AsyncIterator[Agent]:
             node=settings.node_name,
             snapshot_interval_s=settings.snapshot_interval_s,
         )
-        slices = _plugin(settings, outside, cards, feed, reports)
+        node = NodeObject(outside.api, settings.node_name)
+        way = await binding_way(settings, node)
+        slices = _plugin(settings, outside, cards, feed, reports, late=way.late)
         # With the MIG strategy `single` the count resource is the instances'.
         plugins = {settings.resource_name: slices, **outside.driver.mig_plugins}
         registrations = _registrations(settings, plugins)
@@ -117,7 +123,6 @@ async def open_agent(settings: Settings) -> AsyncIterator[Agent]:
             lambda: _not_ready(registrations, draining, mps),
         )
         port = await stack.enter_async_context(serving(app, settings.metrics_bind))
-        node = NodeObject(outside.api, settings.node_name)
         loops = {
             "pods": outside.pods.run(),
             "cards": cards.run(),
@@ -137,12 +142,15 @@ async def open_agent(settings: Settings) -> AsyncIterator[Agent]:
                 node=settings.node_name,
                 reachable=registration.reachable,
                 hindrance=lambda: _hindrance(draining, mps),
+                late=way.late,
             ).run(),
             "inventory": _inventory(settings, outside, cards).run(),
-            "annotation": keep_annotation(cards, node),
+            "annotation": keep_annotation(cards, node, more={BINDING_ANNOTATION: str(way)}),
             "reports": send_reports(outside.state, outside.bus, node=settings.node_name),
             "sweep": _sweeper(settings, outside, reports).run(),
-            "libraries": OldLibraries(outside.files, outside.books).run(),
+            "libraries": OldLibraries(
+                outside.files, outside.books, described=outside.cdi.mounted_paths
+            ).run(),
             **watched.loops,
         }
         if mps is not None:
@@ -209,11 +217,13 @@ def _not_ready(
 
 async def _open_outside(settings: Settings, stack: AsyncExitStack) -> _Outside:
     faults = faults_of(settings.failpoints.file)
+    cdi = CdiFiles(settings.cdi_dir)
     files = HostFiles(
         base=settings.hook_path / "vgpu",
         state_dir=settings.state_dir,
         lock_dir=settings.lock_dir,
         oversubscribe=settings.device_memory_scaling > 1,
+        cdi=cdi,
     )
     library = await asyncio.to_thread(
         files.install,
@@ -246,6 +256,7 @@ async def _open_outside(settings: Settings, stack: AsyncExitStack) -> _Outside:
         api=api,
         bus=bus,
         driver=driver,
+        cdi=cdi,
         files=around(files, "node_files", faults, blocking=True),
         library=library,
         pods=around(pods, "node_pods", faults),
@@ -272,7 +283,13 @@ def _cards(settings: Settings, outside: _Outside) -> Cards:
 
 
 def _plugin(
-    settings: Settings, outside: _Outside, cards: Cards, feed: GrantsFeed, reports: Reports
+    settings: Settings,
+    outside: _Outside,
+    cards: Cards,
+    feed: GrantsFeed,
+    reports: Reports,
+    *,
+    late: bool,
 ) -> Plugin:
     finder = GrantFinder(
         outside.state,
@@ -283,13 +300,24 @@ def _plugin(
         wait_s=settings.grant_wait_s,
     )
     adopts = settings.unmanaged_pods == "adopt"
+    answers = _answers(settings, outside)
+    late_binding = LateBinding(
+        outside.state,
+        books=outside.books,
+        source=feed,
+        pods=outside.pods,
+        files=outside.files,
+        devices=outside.cdi,
+        reports=reports,
+        answers=answers,
+    )
     allocating = Allocating(
         outside.state,
         finder=finder,
         pods=outside.pods,
         files=outside.files,
         reports=reports,
-        answers=_answers(settings, outside),
+        answers=answers,
         adopts_unmanaged=adopts,
     )
     prestarting = PreStarting(
@@ -311,7 +339,8 @@ def _plugin(
         allocating=allocating,
         prestarting=prestarting,
         numa_topology=settings.enable_numa_topology,
-        preferred_allocation=settings.preferred_allocation,
+        preferred_allocation=settings.preferred_allocation and not late,
+        late=late_binding if late else None,
     )
 
 

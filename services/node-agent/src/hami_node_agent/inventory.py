@@ -113,17 +113,24 @@ def inventory_device(device: GpuDevice) -> events.InventoryDevice:
     )
 
 
-async def keep_annotation(cards: Cards, node: NodeAnnotations) -> None:
+BINDING_ANNOTATION = "hami.io/binding"
+"""How containers of the node get their slices, and why so: `late: ...` or `lock: ...`."""
+
+
+async def keep_annotation(
+    cards: Cards, node: NodeAnnotations, *, more: Mapping[str, str] | None = None
+) -> None:
     """Keeps the Node's register annotation and pair scores equal to the cards until cancelled.
 
-    Beside it stands that an agent reports them, so that the scheduler waits for the bus.
+    Beside it stands that an agent reports them, so that the scheduler waits for the bus, and
+    `more`, which does not change.
     """
     while True:
         seen = cards.changed.version
         text = encode_register(cards.devices())
         wait_s = RECHECK_S
         try:
-            wanted = {AGENT: AGENT_NAME, REGISTER_ANNOTATION: text}
+            wanted = {AGENT: AGENT_NAME, REGISTER_ANNOTATION: text, **(more or {})}
             if len(cards.pair_scores) > 1:
                 wanted[NVIDIA_PAIR_SCORES] = encode_pair_scores(cards.pair_scores)
             if not wanted.items() <= (await node.annotations()).items():

@@ -1,15 +1,16 @@
 """Removes libraries of earlier versions when no container can mount them any more (HAMi#727).
 
 The kubelet keeps an Allocate answer, and with it the library's path, for the pod's whole life:
-a container that restarts months later mounts the version of that day. In: the kubelet's checkpoint.
-A version goes only when no entry of two readings in a row names it: an answer just given is not in
-the checkpoint yet.
+a container that restarts months later mounts the version of that day. In: the kubelet's checkpoint,
+and the CDI files of late-bound containers. A version goes only when no entry of two readings in a
+row names it: an answer just given is not in the checkpoint yet.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
@@ -41,10 +42,17 @@ class OldLibraries:
     """Looks for libraries that nobody names."""
 
     def __init__(
-        self, files: Libraries, books: MountedPaths, *, interval_s: float = INTERVAL_S
+        self,
+        files: Libraries,
+        books: MountedPaths,
+        *,
+        described: Callable[[], frozenset[str]] = frozenset,
+        interval_s: float = INTERVAL_S,
     ) -> None:
+        """`described`: paths that CDI files mount (blocking). Raises: Unavailable."""
         self._files = files
         self._books = books
+        self._described = described
         self._interval_s = interval_s
         self._unnamed: frozenset[Path] = frozenset()
 
@@ -58,6 +66,7 @@ class OldLibraries:
         """One round; where the checkpoint can't be read nothing is removed."""
         try:
             named = await self._books.mounted_paths()
+            named |= await asyncio.to_thread(self._described)
         except Unavailable as exc:
             logger.debug("old libraries stay", extra={"error": str(exc)})
             self._unnamed = frozenset()

@@ -13,6 +13,7 @@ from hami_node_agent.cards import Cards
 from hami_node_agent.device_plugin import Advertised, DevicePlugin
 from hami_node_agent.domain.device_list import ContainerSpec
 from hami_node_agent.domain.replicas import card_of, replicas_of
+from hami_node_agent.late_binding import LateBinding
 from hami_node_agent.prestarting import PreStarting
 
 
@@ -27,8 +28,11 @@ class Plugin(DevicePlugin):
         prestarting: PreStarting,
         numa_topology: bool,
         preferred_allocation: bool = True,
+        late: LateBinding | None = None,
     ) -> None:
+        """`late`: containers are told at their start which slices they have, not at Allocate."""
         super().__init__(cards.changed, prefers=preferred_allocation, checks_starts=True)
+        self._late = late
         self._cards = cards
         self._allocating = allocating
         self._prestarting = prestarting
@@ -46,7 +50,9 @@ class Plugin(DevicePlugin):
         return card_of(device_id) in {card.uuid for card in self._cards.devices()}
 
     async def answers(self, requests: Sequence[frozenset[str]]) -> Sequence[ContainerSpec]:
-        """The slices of the grants in flight."""
+        """The slices of the grants in flight, or names for slices that are known at the start."""
+        if self._late is not None:
+            return self._late.allocate(requests)
         return await self._allocating.allocate(requests)
 
     def prefer(
@@ -57,4 +63,7 @@ class Plugin(DevicePlugin):
 
     async def check(self, ids: frozenset[str]) -> None:
         """The container with these ids must have its own limits."""
+        # An answer from before late binding was switched on is checked as it was given.
+        if self._late is not None and await self._late.check(ids):
+            return
         await self._prestarting.check(ids)

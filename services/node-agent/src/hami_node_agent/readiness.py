@@ -29,16 +29,19 @@ class ReadinessService:
         node: str,
         reachable: Callable[[], bool],
         hindrance: Callable[[], str],
+        late: bool = False,
     ) -> None:
         """`reachable`: whether the kubelet finds our socket; an open stream outlives its file.
 
         `hindrance`: what else keeps pods from coming here; empty: nothing.
+        `late`: the order of Allocate calls does not matter here.
         """
         self._bus = bus
         self._plugin = plugin
         self._node = node
         self._reachable = reachable
         self._hindrance = hindrance
+        self._late = late
 
     async def run(self) -> None:
         """Runs until cancelled."""
@@ -55,4 +58,4 @@ class ReadinessService:
         if told_for_s is None or told_for_s < SETTLED_S:
             reason = "its kubelet does not know the device plugin's devices yet"
             return Readiness(node=self._node, ready=False, reason=reason)
-        return Readiness(node=self._node, ready=True)
+        return Readiness(node=self._node, ready=True, late=self._late)

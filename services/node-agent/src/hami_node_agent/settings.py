@@ -156,6 +156,15 @@ class Settings(BaseSettings):
         "absent: grants come from the bus alone",
     )
     grant_wait_s: float = Field(default=2.0, ge=0, le=10, description="Allocate waits for a grant")
+    binding: Literal["lock", "late", "auto"] = Field(
+        default="lock",
+        description="lock: slices are told at Allocate, one pod at a time; late: by CDI when a "
+        "container starts, which its runtime must honour; auto: late where the Node's versions "
+        "of kubelet and runtime honour CDI unless it is switched off",
+    )
+    cdi_dir: Path = Field(
+        default=Path("/var/run/cdi"), description="where the container runtime reads CDI files"
+    )
     drain_s: float = Field(
         default=5.0, ge=0, description="a stop waits as long for pods that are on their way"
     )

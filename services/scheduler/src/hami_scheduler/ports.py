@@ -340,11 +340,12 @@ class NodeWitness(Protocol):
 class GrantAnnouncer(Protocol):
     """Tells nodes of their grants."""
 
-    async def expect_ready(self, node: NodeName) -> None:
+    async def expect_ready(self, node: NodeName) -> bool:
         """Asks the node's agent whether it and its kubelet can take a pod now.
 
-        A bus that is away proves nothing, and is no reason to wait. Raises: AgentNotReady when the
-        agent says no, or does not run.
+        True when it binds late: the next pod need not wait for this one's Allocate. A bus that is
+        away proves nothing, and is no reason to wait. Raises: AgentNotReady when the agent says no,
+        or does not run.
         """
         ...
 

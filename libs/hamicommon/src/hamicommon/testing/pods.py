@@ -106,7 +106,7 @@ class FakePodEvents:
 class FakeGrantAnnouncer:
     """Keeps what nodes would have been told; `away` is a bus that is down.
 
-    `not_ready` maps nodes to the reason why they can't take a pod.
+    `not_ready` maps nodes to the reason why they can't take a pod; those in `late` bind late.
     """
 
     def __init__(self) -> None:
@@ -114,11 +114,13 @@ class FakeGrantAnnouncer:
         self.granted_ones: list[Grant] = []
         self.withdrawn_ones: list[tuple[Allocation, str]] = []
         self.not_ready: dict[NodeName, str] = {}
+        self.late: set[NodeName] = set()
 
-    async def expect_ready(self, node: NodeName) -> None:
+    async def expect_ready(self, node: NodeName) -> bool:
         """See the port."""
         if not self.away and node in self.not_ready:
             raise Conflict(f"node {node} can't take a pod now: {self.not_ready[node]}")
+        return not self.away and node in self.late
 
     async def granted(self, grant: Grant) -> None:
         """See the port."""

@@ -53,6 +53,9 @@ def up(
     enable_iluvatar: Annotated[
         bool, typer.Option("--enable-iluvatar", help="serve the chips of the block iluvatars")
     ] = False,
+    binding: Annotated[
+        str, typer.Option(help="lock, or late: slices are bound by CDI when containers start")
+    ] = "lock",
     most_ends: Annotated[
         int, typer.Option(help="give a process up that ended so often within ten minutes")
     ] = 20,
@@ -77,6 +80,7 @@ def up(
             device_config=device_config.absolute() if device_config else None,
             enable_ascend=enable_ascend,
             enable_iluvatar=enable_iluvatar,
+            binding=binding,
             most_ends=most_ends,
         )
     except ValidationError as exc:

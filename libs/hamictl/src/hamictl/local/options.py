@@ -29,6 +29,11 @@ class UpOptions(BaseModel):
     device_config: Path | None = Field(
         default=None, description="HAMi's device-config.yaml, for every service"
     )
+    binding: str = Field(
+        default="lock",
+        pattern="^(lock|late)$",
+        description="how containers get their slices: at Allocate, or by CDI at their start",
+    )
     kubelet_flags: tuple[str, ...] = Field(
         default=(), description="more words on the simulated kubelets' command line, for tests"
     )

@@ -201,6 +201,7 @@ def kubelet(context: Context, node: SimulatedNode, after: tuple[str, ...]) -> Ch
             *("--kubeconfig", str(context.kubeconfig), "--root", str(home / "kubelet")),
             *("--fakegpu-config", str(home / "fakegpu.json")),
             *("--native-dir", str(context.project.root / "native")),
+            *("--cdi-dir", str(home / "cdi")),
             "--stop-containers-on-exit",
             *context.options.kubelet_flags,
         ),
@@ -230,6 +231,8 @@ def node_agent(context: Context, node: SimulatedNode) -> ChildSpec:
             "HAMI_NODE_AGENT_HOOK_PATH": str(home / "hook"),
             "HAMI_NODE_AGENT_LOCK_DIR": str(home / "vgpulock"),
             "HAMI_NODE_AGENT_STATE_DIR": str(home / "agent"),
+            "HAMI_NODE_AGENT_CDI_DIR": str(home / "cdi"),
+            "HAMI_NODE_AGENT_BINDING": context.options.binding,
             "HAMI_NODE_AGENT_METRICS_BIND": context.bind(name),
             # Containers are processes of this machine.
             "HAMI_NODE_AGENT_PROC_ROOT": "/proc",

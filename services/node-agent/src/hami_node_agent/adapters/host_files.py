@@ -19,6 +19,7 @@ from pathlib import Path
 
 from hamicommon.errors import InvalidRequest, Unavailable
 
+from hami_node_agent.adapters.cdi_files import CdiFiles
 from hami_node_agent.adapters.durable import replace_file, sync_directory
 from hami_node_agent.domain.limits import limits_text
 from hami_node_agent.domain.records import Record
@@ -33,8 +34,18 @@ _OUR_LIBRARY = re.compile(r"libvgpu\.so\.\d[\w.+-]*")
 class HostFiles:
     """The host's directories of one node."""
 
-    def __init__(self, *, base: Path, state_dir: Path, lock_dir: Path, oversubscribe: bool) -> None:
+    def __init__(
+        self,
+        *,
+        base: Path,
+        state_dir: Path,
+        lock_dir: Path,
+        oversubscribe: bool,
+        cdi: CdiFiles | None = None,
+    ) -> None:
+        """`cdi`: files of late-bound containers, which go with their pods' directories."""
         self.base = base
+        self._cdi = cdi
         self._limits = state_dir / "limits"
         self._lock_dir = lock_dir
         self._oversubscribe = oversubscribe
@@ -127,7 +138,10 @@ class HostFiles:
 
     def remove_pod(self, cache_dirs: Iterable[str], nonces: Iterable[str]) -> None:
         """Removes what was made for a pod, after its containers are gone."""
-        for nonce in nonces:
+        gone = list(nonces)
+        if self._cdi is not None:
+            self._cdi.remove(gone)
+        for nonce in gone:
             _remove(self.limits_dir(nonce))
         for name in cache_dirs:
             # An empty name would be the parent of all.
@@ -138,6 +152,8 @@ class HostFiles:
         self, *, nonces: Container[str], cache_dirs: Container[str], older_than_s: float
     ) -> None:
         """Removes directories that nobody knows any more, if nothing changed in them lately."""
+        if self._cdi is not None:
+            self._cdi.remove_strays(nonces=nonces, older_than_s=older_than_s)
         for parent, known in ((self._limits, nonces), (self.base / "containers", cache_dirs)):
             for directory in parent.iterdir() if parent.is_dir() else ():
                 if directory.name not in known and _age_s(directory) > older_than_s:

@@ -19,6 +19,7 @@ from hamicommon.kubelet._generated import deviceplugin_pb2 as api
 
 from hami_node_agent.domain.container_spec import LIMITS_MOUNT
 from hami_node_agent.domain.device_list import CDI_VENDOR, VISIBLE, VISIBLE_MOUNTS
+from hami_node_agent.domain.late import nonce_of
 from hami_node_agent.domain.ownership import ForeignAnswer, KeptAnswer
 
 CDI_CLASS = f"{CDI_VENDOR}/gpu="
@@ -43,6 +44,10 @@ def kept_answer(text: str) -> KeptAnswer | ForeignAnswer | None:
             cards=tuple(GpuUuid(card) for card in _visible(answer, mounts)),
             cache_dir=cache_dir,
         )
+    nonces = [nonce for device in answer.cdi_devices if (nonce := nonce_of(device.name))]
+    if nonces:
+        # Bound late: the answer is the nonce, and cards are what its CDI file says.
+        return KeptAnswer(nonce=nonces[0], cards=(), cache_dir="")
     return ForeignAnswer(
         visible=_visible(answer, mounts),
         memory_mib=_memory_mib(answer.envs),

@@ -224,6 +224,14 @@ class NodeObject:
         node = await self._api.get(self._path)
         return dict(node["metadata"].get("annotations") or {})
 
+    async def versions(self) -> tuple[str, str]:
+        """Of the kubelet and of the container runtime; empty where the Node does not say.
+
+        Raises: Unavailable, NotFound.
+        """
+        info = (await self._api.get(self._path)).get("status", {}).get("nodeInfo") or {}
+        return info.get("kubeletVersion", ""), info.get("containerRuntimeVersion", "")
+
     async def annotate(self, annotations: Mapping[str, str]) -> None:
         """Merges annotations into the Node. Raises: Unavailable, NotFound, Forbidden."""
         await self._api.patch(self._path, {"metadata": {"annotations": dict(annotations)}})

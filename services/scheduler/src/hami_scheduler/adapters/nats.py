@@ -43,7 +43,7 @@ class NatsGrantAnnouncer:
     def __init__(self, bus: Bus) -> None:
         self._bus = bus
 
-    async def expect_ready(self, node: NodeName) -> None:
+    async def expect_ready(self, node: NodeName) -> bool:
         """See the port."""
         while True:
             try:
@@ -55,7 +55,7 @@ class NatsGrantAnnouncer:
                     raise AgentNotReady(f"the node-agent of {node} does not run") from exc
                 await asyncio.sleep(ASK_AGAIN_S)
             except Unavailable:
-                return
+                return False
             else:
                 break
         try:
@@ -63,9 +63,10 @@ class NatsGrantAnnouncer:
         except InvalidRequest as exc:
             # An agent that answers runs; what it would say is unknown, as without a bus.
             logger.warning("readiness not read", extra={"node": node, "error": str(exc)})
-            return
+            return False
         if not answer.ready:
             raise AgentNotReady(f"node {node} can't take a pod now: {answer.reason}")
+        return answer.late
 
     async def granted(self, grant: Grant) -> None:
         """See the port."""

@@ -1,0 +1,119 @@
+"""CDI files of late-bound containers: one for each nonce, gone with the container's pod.
+
+    <cdi_dir>/hami.io-slice_<nonce>.json
+
+A file is never changed while its name may be read: the runtime keeps what it has read. All calls
+block.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Container, Iterable
+from pathlib import Path
+from typing import Any
+
+import orjson
+from hamicommon.errors import Unavailable
+
+from hami_node_agent.adapters.durable import replace_file
+from hami_node_agent.domain.device_list import ContainerSpec
+from hami_node_agent.domain.late import CDI_KIND, CDI_VERSION
+
+logger = logging.getLogger(__name__)
+
+_PREFIX = "hami.io-slice_"
+# containerd follows the directory by inotify and takes a file that comes at once for the old one.
+REWRITE_PAUSE_S = 0.02
+
+
+class CdiFiles:
+    """The directory that the container runtime reads."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+
+    def write(self, nonce: str, spec: ContainerSpec) -> None:
+        """Describes the device `nonce`, unless it is described already. Raises: Unavailable."""
+        path = self._path(nonce)
+        try:
+            if path.exists():
+                if _device_of(path) == nonce:
+                    return
+                path.unlink()
+                time.sleep(REWRITE_PAUSE_S)
+            self._directory.mkdir(parents=True, exist_ok=True)
+            replace_file(path, orjson.dumps(_described(nonce, spec)), mode=0o644)
+        except OSError as exc:
+            raise Unavailable(f"{path} can't be written: {exc}") from exc
+
+    def remove(self, nonces: Iterable[str]) -> None:
+        """Takes devices away; failures are logged."""
+        for nonce in nonces:
+            path = self._path(nonce)
+            try:
+                path.unlink(missing_ok=True)
+            except OSError as exc:
+                logger.warning("CDI file not removed", extra={"path": str(path), "error": str(exc)})
+
+    def remove_strays(self, *, nonces: Container[str], older_than_s: float) -> None:
+        """Takes devices away that nobody knows any more."""
+        for path in self._ours():
+            nonce = path.stem.removeprefix(_PREFIX)
+            if nonce not in nonces and _age_s(path) > older_than_s:
+                self.remove([nonce])
+
+    def mounted_paths(self) -> frozenset[str]:
+        """Host paths that any of our devices mounts. Raises: Unavailable."""
+        found: set[str] = set()
+        for path in self._ours():
+            try:
+                spec = orjson.loads(path.read_bytes())
+                edits = [device["containerEdits"] for device in spec["devices"]]
+                found |= {mount["hostPath"] for edit in edits for mount in edit["mounts"]}
+            except FileNotFoundError:
+                continue
+            except (OSError, orjson.JSONDecodeError, KeyError, TypeError) as exc:
+                raise Unavailable(f"{path}: {exc}") from exc
+        return frozenset(found)
+
+    def _ours(self) -> list[Path]:
+        return sorted(self._directory.glob(f"{_PREFIX}*.json"))
+
+    def _path(self, nonce: str) -> Path:
+        return self._directory / f"{_PREFIX}{nonce}.json"
+
+
+def _described(nonce: str, spec: ContainerSpec) -> dict[str, Any]:
+    edits = {
+        "env": [f"{name}={value}" for name, value in spec.envs.items()],
+        "mounts": [
+            {
+                "hostPath": mount.host_path,
+                "containerPath": mount.container_path,
+                "options": ["ro" if mount.read_only else "rw", "nosuid", "nodev", "rbind"],
+            }
+            for mount in spec.mounts
+        ],
+        "deviceNodes": [
+            {"path": inside, "hostPath": outside, "permissions": "rw"}
+            for inside, outside in spec.device_files
+        ],
+    }
+    device = {"name": nonce, "containerEdits": edits}
+    return {"cdiVersion": CDI_VERSION, "kind": CDI_KIND, "devices": [device]}
+
+
+def _device_of(path: Path) -> str | None:
+    try:
+        return str(orjson.loads(path.read_bytes())["devices"][0]["name"])
+    except (orjson.JSONDecodeError, KeyError, IndexError, TypeError):
+        return None
+
+
+def _age_s(path: Path) -> float:
+    try:
+        return time.time() - path.lstat().st_mtime
+    except OSError:
+        return 0.0
