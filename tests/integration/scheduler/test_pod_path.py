@@ -384,6 +384,24 @@ async def test_the_node_lock_is_handed_on_when_the_node_reports(world: World) ->
     assert await waiting == ""
 
 
+async def test_where_slices_are_bound_late_no_pod_waits_for_another_ones_report(
+    world: World,
+) -> None:
+    world.late.add("n1")
+    replica = await world.replica()
+    await world.add_node("n1")
+    pods = [await world.pod(name) for name in "abc"]
+    for pod in pods:
+        await replica.filter(pod, "n1")
+
+    for pod in pods:
+        assert await replica.bind(pod, "n1") == ""
+
+    for pod in pods:
+        await world.say(events.Allocated, await world.until(pod, "bound"))
+        await world.until(pod, "allocated")
+
+
 async def test_a_node_lock_that_is_never_freed_fails_the_bind_in_time(world: World) -> None:
     replica = await world.replica(bind_timeout_s=5.3)
     [card] = await world.add_node("n1")

@@ -197,18 +197,21 @@ class Binding:
     async def _bind_claimed(self, allocation: Allocation, deadline: float) -> None:
         grant = self._grant(allocation)
         await self._acquire_lock(allocation, deadline)
-        if allocation.has_agent:
-            await self._tell_agent(allocation, grant)
+        late = allocation.has_agent and await self._tell_agent(allocation, grant)
         await self._check_still_ours(allocation)
         with tracer.start_as_current_span("mirror"):
             await self._post_binding(allocation, self._annotations(allocation, grant))
         await self._mark_bound(allocation)
+        if late:
+            # Elsewhere the node's report frees it.
+            await self._releasing.free_lock(allocation)
         await self._label(allocation)
 
-    async def _tell_agent(self, allocation: Allocation, grant: Grant) -> None:
+    async def _tell_agent(self, allocation: Allocation, grant: Grant) -> bool:
+        """True when the node binds late: the lock then ends with the binding."""
         # A pod that is bound to a node whose agent or kubelet is away fails there for good.
         try:
-            await self._grants.expect_ready(allocation.node)
+            late = await self._grants.expect_ready(allocation.node)
         except AgentNotReady:
             self._on_unanswered(allocation.node)
             raise
@@ -217,6 +220,7 @@ class Binding:
         except Unavailable as exc:
             self._instruments.grants_unannounced.inc()
             logger.warning("grant not on the bus, only signed", extra={"error": str(exc)})
+        return late
 
     async def _acquire_lock(self, allocation: Allocation, deadline: float) -> None:
         assert allocation.token is not None
