@@ -31,16 +31,6 @@ def home(system: System) -> Path:
     return system.folder / "nodes" / NODE
 
 
-def taint(system: System, *taints: dict[str, str]) -> None:
-    """Replaces the node's taints."""
-    answer = system.api.patch(
-        f"/api/v1/nodes/{NODE}",
-        json={"spec": {"taints": taints}},
-        headers={"Content-Type": "application/merge-patch+json"},
-    )
-    assert answer.status_code == 200, answer.text
-
-
 def statuses(pod: Json) -> list[dict[str, int]]:
     """Of the pod's app containers."""
     return list(pod["status"]["containerStatuses"])

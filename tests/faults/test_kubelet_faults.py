@@ -6,6 +6,7 @@ The kubelet is ours here, whatever the API server; real ones are in `tests/e2e_n
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable
 
 import grpc
 import pytest
@@ -19,13 +20,15 @@ from tests.faults.node import (
     ids_in_checkpoint,
     restart_container,
     statuses,
-    taint,
 )
+from tests.faults.pod_path_points import PLANNED
 from tests.faults.processes import kill, stopped, wait_until_back
-from tests.faults.stage import Faulty, Stage, since
+from tests.faults.stage import Faulty, Stage, quietly, since
 
 pytestmark = pytest.mark.faults
 
+ASKED_S = 6.0
+"""How long a fault of the question lasts that is not counted."""
 SILENT_S = 3.0
 """How long a stopped process says nothing."""
 REFUSED_S = 10.0
@@ -73,33 +76,84 @@ def test_f22_kubelet(faulty: Faulty, action: str) -> None:
     point="F23",
     fault="Allocate in another order than bound (locks flushed)",
     kind="reorder",
-    answer="PreStartContainer rewrites the limits to the true owner's",
-    promise="S2 S3",
+    answer="PreStartContainer asks the ledger for the cards, then writes the true owner's limits",
+    promise="S1-S3",
 )
 def test_f23_allocate_in_another_order_than_bound(faulty: Faulty) -> None:
-    """Without locks four pods are bound before any Allocate, neither by age nor by name."""
-    system = faulty.system
+    """Without locks three pods are bound before any Allocate, in another order than granted."""
     stage = Stage(faulty)
-    stage.run_before(1, node=NODE)
-    redis = system.redis()
-    waits = a_pod("waits", slice_of(5120, 5), command=("vgpu-probe", "--no-launch"))
-    waits["spec"]["nodeSelector"] = {"kubernetes.io/hostname": NODE}
-    taint(system, {"key": "late", "effect": "NoSchedule"})
-    assert system.create(waits).status_code == 201
-    with stopped(system, KUBELET):
-        stage.come(3, node=NODE, backwards=True)
-        wait(lambda: redis.flushall() and len(_bound(system)) == 4, "three to be bound")
-        # The oldest pod is bound last: it tolerates no taint, the others do.
-        taint(system)
-        wait(lambda: redis.flushall() and len(_bound(system)) == 5, "the oldest to be bound")
-    back_s = time.monotonic()
+
+    back_s = _allocate_out_of_order(stage)
     stage.settle()
 
-    oldest = system.wait_for_phase("waits", "Running")
-    lines = system.wait_for_log(oldest, "cuda", "running")
-    assert {line["total_bytes"] // MIB for line in lines if line["event"] == "device"} == {5120}
+    _check_order(stage)
+    stage.report(since(back_s), more=f"{_moves(stage.system)} moves")
+
+
+def _swap_cases() -> Iterable[object]:
+    answer = "no answer, no start; the kubelet tries again, and the ledger says the same again"
+    for point, what, kinds in (
+        ("node_moves.ask.before", "before the question", ("kill", "error", "delay", "duplicate")),
+        ("node_moves.ask.after", "the answer is lost", ("kill", "error")),
+        ("store.move.before", "before its transaction", ("kill", "error", "delay", "duplicate")),
+        ("store.move.after", "moved, the answer is lost", ("kill", "error")),
+    ):
+        for kind in kinds:
+            row = pytest.mark.row(
+                point="F23",
+                fault=f"`{point}`: a container on other cards than granted, {what}",
+                kind=kind,
+                answer=answer,
+            )
+            quick = () if (point, kind) == ("store.move.after", "kill") else (pytest.mark.slow,)
+            name = f"F23-{point}-{kind}"
+            yield pytest.param(point, PLANNED[kind], id=name, marks=[row, *quick])
+
+
+@pytest.mark.row(promise="S1-S3 S6 L2")
+@pytest.mark.parametrize(("point", "action"), list(_swap_cases()))
+def test_f23_the_question_for_other_cards(faulty: Faulty, point: str, action: str) -> None:
+    """As above, and the ledger is hard to ask."""
+    # An agent that dies costs the two pods whose Allocate is still to come.
+    stage = Stage(faulty, may_refuse=2 if point.startswith("node_") and action == "kill" else 0)
+
+    back_s = _allocate_out_of_order(stage, f"{point}={action}")
+    wait(lambda: since(back_s) > ASKED_S or quietly(stage.settled)(), "the fault to pass")
+    stage.faulty.plan()
+    recovered_s = stage.settle()
+
+    _check_order(stage)
+    stage.report(recovered_s, more=f"{_moves(stage.system)} moves")
+
+
+def _allocate_out_of_order(stage: Stage, *faults: str) -> float:
+    """Binds three pods before the kubelet sees one of them, the first to have its token last; with
+    these faults from then on. Returns the moment when the kubelet goes on, by the monotonic clock.
+    """
+    system = stage.system
+    stage.run_before(1, node=NODE)
+    redis = system.redis()
+    with stopped(system, KUBELET):
+        stage.faulty.plan("pods.bind.before=delay:3*1")
+        stage.come(3, node=NODE)
+        wait(lambda: redis.flushall() and len(_bound(system)) == 4, "all to be bound")
+        stage.faulty.plan(*faults)
+    return time.monotonic()
+
+
+def _check_order(stage: Stage) -> None:
+    """Everybody has his own limits, and the ledger has moved somebody for it."""
     stage.check()
-    stage.report(since(back_s))
+    assert _moves(stage.system) > 0, "nobody got another's answer: nothing was shown"
+
+
+def _moves(system: System) -> int:
+    return int(
+        system.sql(
+            "SELECT count(*) FROM allocation_events e JOIN allocations a ON a.id = e.allocation_id"
+            " WHERE e.reason LIKE 'moved to %' AND a.ended_at IS NULL"
+        )
+    )
 
 
 @pytest.mark.row(

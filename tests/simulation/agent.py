@@ -16,6 +16,7 @@ from hami_node_agent.domain.records import AgentState, Record
 from hami_node_agent.finding import GrantFinder
 from hami_node_agent.grants_feed import GrantsFeed
 from hami_node_agent.inventory import InventoryTeller
+from hami_node_agent.moving import LedgerMoves
 from hami_node_agent.node_state import NodeState, Signal
 from hami_node_agent.ports import KubeletBooks
 from hami_node_agent.prestarting import PreStarting
@@ -154,6 +155,7 @@ class Agent:
             pods=pods,
             files=disk,
             reports=reports,
+            moves=LedgerMoves(bus, node=node),
             adopted=adopted,
             unmanaged=None,
         )

@@ -139,6 +139,19 @@ class Kubelet:
         await asyncio.sleep(self._rng.uniform(0.1, REGISTER_S))
         agent.plugin.told_at = asyncio.get_running_loop().time()
 
+    def waiting(self) -> dict[tuple[str, str], tuple[Any, ...]]:
+        """The cards that the kubelet gave to containers which stay and do not run."""
+        pods = self._pods
+        return {
+            (entry.pod_uid, entry.container): entry.cards
+            for entry in self._entries
+            if entry.pod_uid in pods
+            and not pods[entry.pod_uid].leaving
+            and not pods[entry.pod_uid].over
+            and (entry.pod_uid, entry.container) not in self._model.running
+            and pods[entry.pod_uid].seen["status"].get("phase") != "Running"
+        }
+
     # The machine
 
     async def power_off(self) -> None:

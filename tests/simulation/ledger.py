@@ -1,4 +1,4 @@
-"""The database of the simulation: grants with their announcements, quotas, leases, the journal.
+"""The database of the simulation: grants with their announcements, quotas, leases.
 
 `FakeLedger` guards, `Inventories` adds nodes and cards; `tests/contract/test_allocation_store.py`
 holds all of it to what Postgres does. Each method is one transaction: nothing awaits inside.
@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from hami_scheduler.ports import Decision
-from hamicommon.db.ledger import Change, Draft, Entry, LockHolder, Step
-from hamicommon.domain.allocations import Allocation, ContainerGrant
-from hamicommon.domain.ids import AllocationId, GpuUuid, NodeName
+from hamicommon.db.ledger import Change, Draft, Entry, LockHolder, Move, Step
+from hamicommon.domain.allocations import Allocation
+from hamicommon.domain.ids import GpuUuid, NodeName
 from hamicommon.events import event_subject
 
 from tests.simulation.inventories import Inventories
@@ -29,7 +29,6 @@ class SimLedger(Inventories):
     def __init__(self, *, on_commit: OnCommit, **options: Any) -> None:
         super().__init__(**options)
         self._on_commit = on_commit
-        self.journal: list[tuple[str, str, str, bool]] = []
 
     async def ping(self) -> None:
         """It is there."""
@@ -60,15 +59,13 @@ class SimLedger(Inventories):
         self._announce((change, None))
         return change
 
-    async def move(
-        self, allocation_id: AllocationId, *, token: int, containers: Sequence[ContainerGrant]
-    ) -> Change | None:
-        """As FakeLedger, with the announcement."""
-        old = await self.get(allocation_id)
-        change = await super().move(allocation_id, token=token, containers=containers)
-        if change is not None:
-            self._announce((change, old))
-        return change
+    async def move(self, moves: Sequence[Move]) -> tuple[Change, ...] | None:
+        """As FakeLedger, with the announcements."""
+        olds = [await self.get(move.allocation_id) for move in moves]
+        changes = await super().move(moves)
+        if changes is not None:
+            self._announce(*zip(changes, olds, strict=True))
+        return changes
 
     def _announce(self, *changes: tuple[Change, Allocation | None]) -> None:
         for change, _old in changes:
@@ -133,8 +130,7 @@ class SimLedger(Inventories):
         return frozenset(namespace for namespace, _resource in self._quotas)
 
     async def drift(self, kind: str, subject: str, detail: str, *, repaired: bool) -> None:
-        """See the port DriftJournal."""
-        self.journal.append((kind, subject, detail, repaired))
+        """See the port DriftJournal; nobody reads it in here."""
 
     async def outbox_lag(self) -> tuple[float, float]:
         """See LedgerQueries."""

@@ -109,7 +109,7 @@ class Model:
         if limits != sorted(needed):
             raise Broken(f"S2: {name} starts with {limits}, its pod asks for {sorted(needed)}")
         granted = next((c for c in row.containers if c.name == container.container), None)
-        if granted is None or _amounts(granted.shares) != _amounts(container.shares):
+        if granted is None or _slices(granted.shares) != _slices(container.shares):
             raise Broken(f"S2: {name} starts with {container.shares}, granted are {granted}")
         self.running[container.pod_uid, container.container] = container
 
@@ -155,7 +155,7 @@ class Model:
             slots, memory, core = (
                 sum(column) for column in zip((0, 0, 0), *held[uuid], strict=True)
             )
-            usage = ledger.known_usage(uuid)
+            usage = None if ledger is None else ledger.known_usage(uuid)
             if usage is not None and (slots, memory, core) != usage:
                 raise Broken(f"S1: card {uuid} counts {usage}, granted are {slots, memory, core}")
             if slots > device.slots or memory > device.memory_mib or core > device.core_percent:
@@ -183,7 +183,7 @@ class Model:
                     f"S3: {running.container} of {running.pod_uid} runs, its grant is gone"
                 )
             granted = next(c for c in row.containers if c.name == running.container)
-            if _amounts(granted.shares) != _amounts(running.shares):
+            if _slices(granted.shares) != _slices(running.shares):
                 raise Broken(f"S3: {running} runs, granted are {granted.shares}")
 
     def check_deadlines(self, now: Any) -> None:
@@ -195,14 +195,10 @@ class Model:
                 if (now - row.deadline).total_seconds() > LATE_S:
                     raise Broken(f"L1: {_named(row)} is {row.state} past {row.deadline}")
 
-    def check_settled(
-        self, pods: Mapping[str, Mapping[str, Any]], busy: set[str], refused_moves: set[str]
-    ) -> None:
-        """L2: ledger = pods = nodes; `busy` pods are in somebody's hands just now.
+    def check_settled(self, pods: Mapping[str, Mapping[str, Any]], busy: set[str]) -> None:
+        """L2: ledger = pods = nodes. Raises: Broken.
 
-        `refused_moves`: allocations of which the journal says that the kubelet gave other cards
-        than granted and that those have no room: that difference is known, and shown to people.
-        Raises: Broken.
+        `busy` pods are in somebody's hands just now.
         """
         for row in self.live():
             pod = pods.get(row.pod_uid)
@@ -221,15 +217,34 @@ class Model:
                 raise Broken(f"L2: {_named(row)} is {row.state}, its pod is elsewhere")
             if runs and row.state == "bound":
                 raise Broken(f"L2: {_named(row)} is bound, its containers run")
-        for running in self.running.values():
-            row_of = self.live_of(running.pod_uid)
-            if running.pod_uid in busy or running.pod_uid in self.excused or row_of is None:
-                continue
-            if row_of.id in refused_moves:
-                continue
-            granted = next(c for c in row_of.containers if c.name == running.container)
-            if sorted(s.uuid for s in granted.shares) != sorted(s.uuid for s in running.shares):
-                raise Broken(f"L2: {running} runs on other cards than {granted.shares}")
+
+    def check_started(self, waiting: Mapping[tuple[str, str], Sequence[Any]]) -> None:
+        """L2: containers of one node that wait do so because their cards have no room for all.
+
+        `waiting`: the cards that the kubelet gave them, which may be other than granted.
+        Raises: Broken.
+        """
+        if not all(self._may_start(pod_uid) for pod_uid, _name in waiting):
+            return
+        moved = []
+        for row in self.live():
+            containers = [
+                _onto(container, waiting.get((row.pod_uid, container.name)))
+                for container in row.containers
+            ]
+            if None in containers:
+                return
+            moved.append(replace(row, containers=tuple(c for c in containers if c is not None)))
+        try:
+            self._check_cards(moved, None)
+        except Broken:
+            return
+        for pod_uid, name in waiting:
+            raise Broken(f"L2: {name} of {pod_uid} does not start, its cards have room: {waiting}")
+
+    def _may_start(self, pod_uid: str) -> bool:
+        row = self.live_of(pod_uid)
+        return row is not None and row.state in ("bound", "allocated")
 
     def check_empty(self) -> None:
         """After the last pod went nothing is held. Raises: Broken."""
@@ -265,8 +280,25 @@ def _footprint(containers: Iterable[ContainerGrant]) -> dict[str, tuple[int, int
     return result
 
 
-def _amounts(shares: Iterable[DeviceShare]) -> list[tuple[int, int]]:
-    return sorted((share.memory_mib, share.core_percent) for share in shares)
+def _onto(container: ContainerGrant, cards: Sequence[Any] | None) -> ContainerGrant | None:
+    """The container on these cards; None when they are not as many as its slices."""
+    if cards is None:
+        return container
+    if len(cards) != len(container.shares):
+        return None
+    left = list(cards)
+    stays = [share.uuid in left and not left.remove(share.uuid) for share in container.shares]
+    return replace(
+        container,
+        shares=tuple(
+            share if stay else replace(share, uuid=left.pop(0))
+            for share, stay in zip(container.shares, stays, strict=True)
+        ),
+    )
+
+
+def _slices(shares: Iterable[DeviceShare]) -> list[tuple[str, int, int]]:
+    return sorted((share.uuid, share.memory_mib, share.core_percent) for share in shares)
 
 
 def _named(row: Allocation) -> str:

@@ -17,6 +17,7 @@ import hami_scheduler.domain.lifecycle
 import hami_scheduler.reconciling
 import hami_scheduler.watching
 import pytest
+from hami_node_agent.moving import LedgerMoves
 from hami_node_agent.prestarting import PreStarting
 from hami_node_agent.sweeping import Sweeper
 from hami_scheduler.domain.lifecycle import POD_DELETED, Verdict
@@ -75,6 +76,16 @@ def _gone_is_the_end(allocation: Any, _facts: Any) -> Verdict:
     return Verdict(target=AllocationState.RELEASED, reason=POD_DELETED)
 
 
+async def _no_objection(*_args: Any) -> str:
+    """In the place of a question whose answer is a reason against it."""
+    return ""
+
+
+async def _objection(*_args: Any) -> str:
+    """As the other."""
+    return "no"
+
+
 async def _yes(*_args: Any) -> bool:
     """In the place of a question."""
     return True
@@ -105,6 +116,12 @@ MUTATIONS = {
     ),
     "Allocate's order is trusted, PreStart checks nothing": Mutation(
         patches=((PreStarting, "check", _nothing),), breaks=("S2", "S3")
+    ),
+    "a swapped container starts before the ledger has it there": Mutation(
+        patches=((LedgerMoves, "ask", _no_objection),), breaks=("S2", "S3")
+    ),
+    "a swapped container is never given its cards": Mutation(
+        patches=((LedgerMoves, "ask", _objection),), breaks=("L2",)
     ),
     "the agent does not say that pods left": Mutation(
         patches=((Sweeper, "sweep", _nothing),), breaks=("L2",)

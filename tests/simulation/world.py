@@ -132,8 +132,9 @@ class World:
         self.note("settled")
         self.model.check_deadlines(fake_time.wall_clock())
         pods = {pod["metadata"]["uid"]: pod for pod in self.api.all("pods")}
-        refused = {what for kind, what, *_ in self.ledger.journal if kind == "moved-without-room"}
-        self.model.check_settled(pods, set(self.kube_scheduler.busy), refused)
+        self.model.check_settled(pods, set(self.kube_scheduler.busy))
+        for kubelet in self.kubelets.values():
+            self.model.check_started(kubelet.waiting())
         self._check_views()
         await self._empty()
 

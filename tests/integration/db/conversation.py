@@ -36,7 +36,7 @@ from hamicommon.db import database as scheduler_side
 from hamicommon.db import engine as metrics_side
 from hamicommon.db.database import Database, open_database
 from hamicommon.db.engine import open_pool
-from hamicommon.db.ledger import Draft, LockHolder, Step
+from hamicommon.db.ledger import Draft, LockHolder, Move, Step
 from hamicommon.db.outbox import OutboxRelay
 from hamicommon.domain.allocations import AllocationState as S
 from hamicommon.domain.allocations import ContainerGrant, DeviceShare, Placement
@@ -143,7 +143,10 @@ async def _grants(database: Database) -> None:
         bound = await store.advance(step) or bound
     assert bound is not None
     assert bound.allocation.token is not None
-    await store.move(whole, token=bound.allocation.token, containers=(_container("GPU-1"),))
+    move = Move(
+        allocation_id=whole, token=bound.allocation.token, containers=(_container("GPU-1"),)
+    )
+    await store.move([move])
     first, second = next(ids), next(ids)
     await store.reserve(_draft(first, "pod-2", "GPU-0", "GPU-1", quota={}))
     await store.reserve(_draft(second, "pod-2", "GPU-1", quota={}, replaces=first))

@@ -181,13 +181,37 @@ async def test_pods_admitted_in_another_order_start_with_their_own_limits(
     assert f"device {for_a.envs['NVIDIA_VISIBLE_DEVICES']} memory_bytes {1024 << 20} " in (
         limits_of(for_a)
     )
-    moved = await until(lambda: len(control.reported("moved")) == 2 and control.reported("moved"))
-    assert {report.pod_uid: report.shares[0].uuids for report in moved} == {
-        b: (for_b.envs["NVIDIA_VISIBLE_DEVICES"],),
-        a: (for_a.envs["NVIDIA_VISIBLE_DEVICES"],),
+    asked = {request.owner.allocation_id: request for request in control.moves}
+    assert {name: request.owner.uuids for name, request in asked.items()} == {
+        f"allocation-of-{b}": (for_b.envs["NVIDIA_VISIBLE_DEVICES"],),
+        f"allocation-of-{a}": (for_a.envs["NVIDIA_VISIBLE_DEVICES"],),
     }
+    # Both were admitted before either started, so the first question brings both along.
+    [partner] = control.moves[0].partners
+    assert partner == asked[f"allocation-of-{a}"].owner
     await kubelet.prestart(A_0)
     await kubelet.prestart(B_0)
+    assert len(control.moves) == 2
+
+
+async def test_a_container_on_cards_that_the_ledger_refuses_does_not_start(
+    agent: AgentProcess, kubelet: Kubelet, control: Control
+) -> None:
+    await control.announce(grant("a", container(share(0, 1024, 10)), token=1))
+    await control.announce(grant("b", container(share(1, 8192, 50)), token=2))
+    await control.until_all_is_consumed()
+    control.refuses_moves = "no room on it"
+
+    for_b = await kubelet.allocate("b", "main", A_0)
+    with pytest.raises(grpc.aio.AioRpcError) as refused:
+        await kubelet.prestart(A_0)
+
+    assert refused.value.code() is grpc.StatusCode.FAILED_PRECONDITION
+    assert "other than granted: no room on it" in (refused.value.details() or "")
+    assert f"memory_bytes {1024 << 20} " in limits_of(for_b)
+    control.refuses_moves = ""
+    await kubelet.prestart(A_0)
+    assert f"memory_bytes {8192 << 20} " in limits_of(for_b)
 
 
 async def test_a_second_answer_leaves_the_directory_of_who_took_the_first_alone(

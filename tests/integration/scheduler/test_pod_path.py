@@ -448,14 +448,15 @@ async def test_a_moved_pod_is_written_down_where_it_runs(world: World) -> None:
     granted = (await replica.get("/v1/allocations"))["items"][0]["devices"][0]["device_uuid"]
     other = next(card for card in cards if card != granted)
 
-    await world.say(
-        events.Moved, grant, shares=(events.MovedShare(container="main", uuids=(other,)),)
+    wanted = events.WantedMove(
+        allocation_id=grant["id"], token=grant["token"], container="main", uuids=(other,)
+    )
+    reply = await world.bus.request(
+        events.moves_subject("n1"), events.MoveRequest(node="n1", owner=wanted), timeout_s=20
     )
 
-    async def moved() -> bool:
-        return await world.used(other) == (1, 4096, 0)
-
-    await eventually(moved, "the ledger to follow")
+    assert events.MoveReply.model_validate_json(reply).refused == ""
+    assert await world.used(other) == (1, 4096, 0)
     assert await world.used(granted) == (0, 0, 0)
 
     async def mirrored() -> bool:

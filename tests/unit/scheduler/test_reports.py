@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from types import SimpleNamespace
 from typing import Any
-from unittest.mock import AsyncMock, Mock
+from unittest.mock import AsyncMock
 
 import pytest
 from hami_scheduler.reports import GrantReports
@@ -94,18 +94,13 @@ def report_of(allocation: Allocation) -> Message:
 
 def reports(ledger: FakeLedger, *, node: str | None) -> GrantReports:
     pod = {"metadata": {"uid": "uid"}, "spec": {"nodeName": node}, "status": {}}
-    unused: Any = Mock()
     releasing: Any = Releasing(ledger)
     pods: Any = SimpleNamespace(get=AsyncMock(return_value=pod))
     return GrantReports(
         store=ledger,
         releasing=releasing,
         pods=pods,
-        view=unused,
-        announcer=unused,
-        journal=unused,
         known_pods={},
-        mirrors=unused,
     )
 
 

@@ -7,11 +7,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import pytest
 from hami_scheduler.ports import LedgerCard, PairScores
 from hami_scheduler.view import LedgerView
 from hamicommon.db.ledger import CardCounters
 from hamicommon.domain.devices import DeviceUsage, GpuDevice
 from hamicommon.domain.ids import GpuUuid, NodeName
+from hamicommon.errors import Unavailable
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -127,6 +129,29 @@ async def test_a_gap_in_the_versions_makes_the_node_be_read_again() -> None:
     [state] = view.cluster.cards(NodeName("n"))
     assert state.usage.device.memory_mib == 500
     assert state.usage.used_memory_mib == 400
+
+
+async def test_a_node_that_could_not_be_read_again_stays_in_doubt(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    reader = Reader()
+    reader.put("GPU-0")
+    view = LedgerView(reader)
+    await view.refresh()
+    reader.put("GPU-0", version=2, memory_mib=500)
+    view.apply([reader.use("GPU-0", 400)])
+
+    async def away(_nodes: object) -> list[LedgerCard]:
+        raise Unavailable("Postgres")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(reader, "cards", away)
+        with pytest.raises(Unavailable):
+            await view.refresh()
+    await view.refresh()
+
+    [card] = view.cluster.cards(NodeName("n"))
+    assert card.usage.device.memory_mib == 500
 
 
 async def test_a_card_that_went_leaves_the_view() -> None:

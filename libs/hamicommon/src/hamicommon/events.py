@@ -64,6 +64,12 @@ def unmanaged_subject(node: str) -> str:
     return f"hami.grants.unmanaged.{token_of(node)}"
 
 
+def moves_subject(node: str) -> str:
+    """Where an agent asks for the cards that the kubelet gave in place of the granted ones (request
+    and reply)."""
+    return f"hami.grants.moves.{token_of(node)}"
+
+
 def reports_subject(node: str) -> str:
     """Where a node says what became of its grants."""
     return f"hami.reports.v1.{token_of(node)}"
@@ -248,6 +254,36 @@ class UnmanagedReply(Payload):
     refused: str = ""
 
 
+class WantedMove(BaseModel):
+    """A container holds other cards than granted."""
+
+    model_config = ConfigDict(frozen=True)
+
+    allocation_id: str
+    token: int
+    container: str
+    uuids: tuple[str, ...]
+    """The cards that it holds, one for each of its slices in the order of the grant."""
+
+
+class MoveRequest(Payload):
+    """A container may start only where the ledger counts it, so its node asks before it does."""
+
+    node: str
+    owner: WantedMove
+    """The container that is about to start."""
+    partners: tuple[WantedMove, ...] = ()
+    """Containers that hold what it was granted, or what those were granted, and have not started:
+    they leave the cards that the owner needs."""
+
+
+class MoveReply(Payload):
+    """Empty when the ledger counts the owner where it is; else why it does not, in one sentence."""
+
+    node: str
+    refused: str = ""
+
+
 class GrantState(BaseModel):
     """A grant with its state in the ledger."""
 
@@ -292,30 +328,14 @@ class AllocateFailed(ReportBase):
     reason: str
 
 
-class MovedShare(BaseModel):
-    """The cards that the kubelet really gave to one container."""
-
-    model_config = ConfigDict(frozen=True)
-
-    container: str
-    uuids: tuple[str, ...]
-
-
-class Moved(ReportBase):
-    """PreStartContainer found the pod on other cards than granted and repaired the limits."""
-
-    kind: Literal["moved"] = "moved"
-    shares: tuple[MovedShare, ...]
-
-
 class PodGone(ReportBase):
     """The agent no longer sees any container of the pod."""
 
     kind: Literal["gone"] = "gone"
 
 
-Report = Annotated[Allocated | AllocateFailed | Moved | PodGone, Field(discriminator="kind")]
-REPORT: TypeAdapter[Allocated | AllocateFailed | Moved | PodGone] = TypeAdapter(Report)
+Report = Annotated[Allocated | AllocateFailed | PodGone, Field(discriminator="kind")]
+REPORT: TypeAdapter[Allocated | AllocateFailed | PodGone] = TypeAdapter(Report)
 
 
 class DeviceSample(BaseModel):

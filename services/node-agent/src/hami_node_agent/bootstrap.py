@@ -45,9 +45,11 @@ from hami_node_agent.late_binding import LateBinding
 from hami_node_agent.late_wiring import binding_way
 from hami_node_agent.libraries import OldLibraries
 from hami_node_agent.monitoring import Monitoring, monitoring
+from hami_node_agent.moving import LedgerMoves
 from hami_node_agent.mps import Mps
 from hami_node_agent.node_state import NodeState
 from hami_node_agent.plugin import Plugin
+from hami_node_agent.ports import CardMoves
 from hami_node_agent.prestarting import PreStarting
 from hami_node_agent.readiness import ReadinessService
 from hami_node_agent.registration import Registration
@@ -85,6 +87,7 @@ class _Outside:
     library: Path
     pods: NodePods
     books: Books
+    moves: CardMoves
     state: NodeState
     agent_id: str
 
@@ -261,6 +264,7 @@ async def _open_outside(settings: Settings, stack: AsyncExitStack) -> _Outside:
         library=library,
         pods=around(pods, "node_pods", faults),
         books=around(books, "node_books", faults),
+        moves=around(LedgerMoves(bus, node=settings.node_name), "node_moves", faults),
         state=state,
         agent_id=str(uuid4()),
     )
@@ -328,6 +332,7 @@ def _plugin(
         files=outside.files,
         reports=reports,
         adopted=AdoptedAnswers(outside.state, books=outside.books),
+        moves=outside.moves,
         unmanaged=UnmanagedPods(
             outside.bus, outside.state, pods=outside.pods, node=settings.node_name
         )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -17,7 +17,7 @@ from hami_node_agent.domain.choosing import PodsSeen
 from hami_node_agent.domain.evidence import CardProcesses
 from hami_node_agent.domain.grants import NodeGrant
 from hami_node_agent.domain.health import Failure
-from hami_node_agent.domain.ownership import Holding
+from hami_node_agent.domain.ownership import Holding, Reassigned
 from hami_node_agent.domain.records import AgentState, Record
 from hami_node_agent.domain.topology import CardLinks
 
@@ -108,6 +108,16 @@ class MigDevice:
     reservation: MigReservation
 
 
+class CardMoves(Protocol):
+    """The ledger's word on containers that hold other cards than granted."""
+
+    async def ask(self, owner: Reassigned, partners: Iterable[Reassigned]) -> str:
+        """Moves the owner's grant, and with it the partners'; empty, or why that can't be.
+
+        May be asked any number of times. Raises: Unavailable when nobody answers.
+        """
+
+
 class PodApi(Protocol):
     """This node's pods."""
 
@@ -158,6 +168,13 @@ class KubeletBooks(Protocol):
 
     async def pods(self) -> frozenset[tuple[str, str]]:
         """(namespace, name) of all pods the kubelet still has. Raises: Unavailable."""
+
+
+class AskingBus(Protocol):
+    """The asking half of the bus."""
+
+    async def request(self, subject: str, payload: BaseModel, *, timeout_s: float) -> bytes:
+        """Asks and returns the reply's body. Raises: Unavailable."""
 
 
 class Publisher(Protocol):

@@ -1,13 +1,15 @@
 """PreStartContainer: before every start, the limits in the answer must be the owner's own.
 
 In: the ids of the container about to start. The kubelet's books say who that is, `ownership.py`
-decides, and this carries it out: nothing, limits rewritten and the scheduler told, or an error that
-keeps the container from starting (HAMi#3096).
+decides, and this carries it out: nothing, limits rewritten, or an error that keeps the container
+from starting (HAMi#3096). Where the kubelet gave other cards than granted, the ledger is asked
+first (`moving.py`): what starts is counted where it runs.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import time
 from collections.abc import Sequence
@@ -17,17 +19,26 @@ from hamicommon.errors import Conflict, HamiError, InvalidRequest, Unavailable
 
 from hami_node_agent.adopted_answers import AdoptedAnswers
 from hami_node_agent.domain.ownership import (
+    TRY_AGAIN,
     Confirmed,
     Holding,
     Reassigned,
     Refused,
     Verdict,
+    partners_of,
     record_of,
     verdict,
 )
 from hami_node_agent.domain.records import AgentState, Record, is_complete
 from hami_node_agent.node_state import NodeState
-from hami_node_agent.ports import ContainerFiles, GrantSource, KubeletBooks, PodApi, PodRef
+from hami_node_agent.ports import (
+    CardMoves,
+    ContainerFiles,
+    GrantSource,
+    KubeletBooks,
+    PodApi,
+    PodRef,
+)
 from hami_node_agent.reporting import Reports
 from hami_node_agent.unmanaged import UnmanagedPods
 
@@ -37,6 +48,9 @@ logger = logging.getLogger(__name__)
 # plugin 30 s for the call.
 BOOKS_WAIT_S = 3.0
 _BOOKS_POLL_S = 0.1
+# Two pods that got each other's answers are admitted one after the other, within a moment. Until
+# the books show both, the first finds the second's card full.
+PARTNER_WAIT_S = 2.0
 
 
 class PreStarting:
@@ -51,6 +65,7 @@ class PreStarting:
         pods: PodApi,
         files: ContainerFiles,
         reports: Reports,
+        moves: CardMoves,
         adopted: AdoptedAnswers,
         unmanaged: UnmanagedPods | None,
     ) -> None:
@@ -60,6 +75,7 @@ class PreStarting:
         self._pods = pods
         self._files = files
         self._reports = reports
+        self._moves = moves
         self._adopted = adopted
         self._unmanaged = unmanaged
         self._turn = asyncio.Lock()
@@ -69,10 +85,26 @@ class PreStarting:
 
         Raises: Conflict when it must not, Unavailable when that can't be known now.
         """
-        async with self._turn:
-            owners, holdings = await self._owners(ids)
-            for owner in owners:
-                await self._settle(owner, holdings)
+        deadline = time.monotonic() + PARTNER_WAIT_S
+        while True:
+            last = time.monotonic() >= deadline
+            async with self._turn:
+                owners, holdings = await self._owners(ids)
+                refusals = [await self._settle(owner, holdings) for owner in owners]
+                refused = next((one for one in refusals if one is not None), None)
+                if refused is None:
+                    return
+                if last:
+                    await self._refuse(refused)
+            await self._books_changed(holdings, deadline)
+
+    async def _books_changed(self, seen: Sequence[Holding], deadline: float) -> None:
+        """Waits, with others having their turn, until the kubelet has admitted somebody else."""
+        while time.monotonic() < deadline:
+            await asyncio.sleep(_BOOKS_POLL_S)
+            with contextlib.suppress(Unavailable):
+                if set(await self._books.holdings()) != set(seen):
+                    return
 
     async def _owners(self, ids: frozenset[str]) -> tuple[list[Holding], tuple[Holding, ...]]:
         """Who holds exactly these ids: one container, or several of one pod that follow on."""
@@ -92,23 +124,57 @@ class PreStarting:
                 raise Unavailable(f"the container waits: {problem}")
             await asyncio.sleep(_BOOKS_POLL_S)
 
-    async def _settle(self, owner: Holding, holdings: Sequence[Holding]) -> None:
-        found = self._decide(owner, holdings)
+    async def _settle(self, owner: Holding, holdings: Sequence[Holding]) -> Refused | None:
+        """A refusal of the ledger, which a partner that is still to come may change; else None.
+
+        Raises: Conflict, Unavailable.
+        """
+        found = self._decide(owner)
         if not isinstance(found, Confirmed) or self._state.book.of(owner.pod_uid) is None:
             # What is about to be changed or refused rests on the ledger's newest word, and so does
             # a start of which the book knows nothing (our own start, or an attempt that failed).
             if not await self._told_by_the_ledger():
                 await self._read_signed()
             await self._adopted.take_up()
-            found = self._decide(owner, holdings)
+            found = self._decide(owner)
         if isinstance(found, Refused) and found.grant is None and self._unmanaged is not None:
             found = await self._asked(self._unmanaged, owner, holdings, found)
         if isinstance(found, Refused):
             await self._refuse(found)
-        elif isinstance(found, Reassigned):
-            await self._reassign(found)
-        else:
+        elif isinstance(found, Confirmed):
             await asyncio.to_thread(self._write, found.record)
+        else:
+            reason = await self._not_counted(found, holdings)
+            if reason:
+                return Refused(holding=owner, grant=found.grant, reason=reason)
+            await self._reassign(found)
+        return None
+
+    async def _not_counted(self, change: Reassigned, holdings: Sequence[Holding]) -> str:
+        """Why the ledger does not count the container on its cards; empty when it does.
+
+        Raises: Unavailable.
+        """
+        if not change.moved:
+            return ""
+        ended = self._pods.seen().ended
+        partners = partners_of(
+            change,
+            records=tuple(self._state.saved.records.values()),
+            holdings=[holding for holding in holdings if holding.pod_uid not in ended],
+            book=self._state.book,
+        )
+        cards = ", ".join(change.after.cards)
+        try:
+            refused = await self._moves.ask(change, partners)
+        except Unavailable as exc:
+            raise Unavailable(
+                f"the container waits: the kubelet gave it {cards}, other than granted, and the "
+                f"ledger can't be asked whether that has room: {exc}"
+            ) from exc
+        if not refused:
+            return ""
+        return f"the kubelet gave it {cards}, other than granted: {refused}; {TRY_AGAIN}"
 
     async def _asked(
         self,
@@ -129,19 +195,14 @@ class PreStarting:
         # All at once: what has no answer of its own would wait for an Allocate that won't come.
         for holding in holdings:
             if holding.pod_uid == owner.pod_uid and holding.container != owner.container:
-                other = self._decide(holding, holdings)
-                if isinstance(other, Reassigned):
+                other = self._decide(holding)
+                if isinstance(other, Reassigned) and not other.moved:
                     await self._reassign(other)
-        return self._decide(owner, holdings)
+        return self._decide(owner)
 
-    def _decide(self, owner: Holding, holdings: Sequence[Holding]) -> Verdict:
-        return verdict(
-            owner,
-            records=tuple(self._state.saved.records.values()),
-            holdings=holdings,
-            book=self._state.book,
-            cards=self._state.cards,
-        )
+    def _decide(self, owner: Holding) -> Verdict:
+        records = tuple(self._state.saved.records.values())
+        return verdict(owner, records=records, book=self._state.book)
 
     async def _told_by_the_ledger(self) -> bool:
         try:
@@ -172,8 +233,6 @@ class PreStarting:
 
         def edit(saved: AgentState) -> AgentState:
             after = saved.with_records([change.after])
-            if change.moved:
-                after = after.with_report(self._reports.moved(change))
             if is_complete(change.grant, after.records.values()):
                 after = after.with_report(self._reports.allocated(change.grant))
             return after

@@ -16,7 +16,6 @@ from hamicommon.errors import Unavailable
 from pydantic import ValidationError
 
 from hami_node_agent.domain.grants import NodeGrant
-from hami_node_agent.domain.ownership import Reassigned
 from hami_node_agent.domain.records import PendingReport
 from hami_node_agent.node_state import NodeState
 from hami_node_agent.ports import Publisher
@@ -40,12 +39,6 @@ class Reports:
     def failed(self, grant: NodeGrant, reason: str) -> PendingReport:
         """Allocate or PreStartContainer was refused."""
         return _pending(events.AllocateFailed(**self._base(grant, "failed"), reason=reason))
-
-    def moved(self, change: Reassigned) -> PendingReport:
-        """A container runs on other cards than granted."""
-        share = events.MovedShare(container=change.after.container, uuids=change.after.cards)
-        base = self._base(change.grant, f"moved:{share.container}:{','.join(share.uuids)}")
-        return _pending(events.Moved(**base, shares=(share,)))
 
     def gone(self, *, allocation_id: str, pod_uid: str, token: int) -> PendingReport:
         """No container of the pod is seen any more."""

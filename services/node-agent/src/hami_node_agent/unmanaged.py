@@ -8,7 +8,6 @@ grants the cards that the kubelet gave, if the ledger has room; what it says is 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
 
 from hamicommon.errors import InvalidRequest, Unavailable
 from hamicommon.events import (
@@ -17,22 +16,15 @@ from hamicommon.events import (
     UnmanagedRequest,
     unmanaged_subject,
 )
-from pydantic import BaseModel, ValidationError
+from pydantic import ValidationError
 
 from hami_node_agent.domain.ownership import Holding, record_of
 from hami_node_agent.grants_feed import node_grant
 from hami_node_agent.node_state import NodeState
-from hami_node_agent.ports import PodApi
+from hami_node_agent.ports import AskingBus, PodApi
 
 # One read of the pod, one transaction and one patch there; the kubelet gives us 30 s.
 ASK_TIMEOUT_S = 10.0
-
-
-class AskingBus(Protocol):
-    """The half of the bus that this module uses."""
-
-    async def request(self, subject: str, payload: BaseModel, *, timeout_s: float) -> bytes:
-        """Asks and returns the reply's body. Raises: Unavailable."""
 
 
 class UnmanagedPods:

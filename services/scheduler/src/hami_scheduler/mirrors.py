@@ -96,6 +96,10 @@ class Mirrors:
         await self._journal.drift(CLASS, subject, detail, repaired=True)
         return 1
 
+    def doubt(self, uid: PodUid) -> None:
+        """The pod's row changed: it is looked at again, though its object is the same."""
+        self._right.pop(uid, None)
+
     def keep(self, uids: Collection[PodUid]) -> None:
         """Forgets all pods but these; a comparison of all of them is over."""
         self._looks = 0

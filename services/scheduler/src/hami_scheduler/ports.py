@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Protocol
 
-from hamicommon.db.ledger import Change, Draft, Entry, LockHolder, Step
-from hamicommon.domain.allocations import Allocation, ContainerGrant
+from hamicommon.db.ledger import Change, Draft, Entry, LockHolder, Move, Step
+from hamicommon.domain.allocations import Allocation
 from hamicommon.domain.devices import DeviceUsage, NodeInventory
 from hamicommon.domain.ids import AllocationId, GpuUuid, NodeName, PodUid
 from hamicommon.errors import Conflict
@@ -51,12 +51,12 @@ class AllocationStore(Protocol):
         """
         ...
 
-    async def move(
-        self, allocation_id: AllocationId, *, token: int, containers: Sequence[ContainerGrant]
-    ) -> Change | None:
-        """Exchanges the cards of a bound allocation for those the kubelet really gave.
+    async def move(self, moves: Sequence[Move]) -> tuple[Change, ...] | None:
+        """Exchanges cards of bound allocations of one node for those the kubelet really gave.
 
-        Raises: CapacityConflict when they can't hold it, Conflict, Unavailable.
+        All in one transaction: two pods that hold each other's cards change places even where both
+        cards are full. None, and nothing changed, when one of them is not live under its token any
+        more. Raises: CapacityConflict when the cards can't hold it, Conflict, Unavailable.
         """
         ...
 

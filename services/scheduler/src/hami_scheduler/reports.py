@@ -9,31 +9,28 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from hamicommon.bus.client import Message
 from hamicommon.bus.inventories import inventory_of
 from hamicommon.bus.reading import read, read_any
-from hamicommon.domain.allocations import Allocation, AllocationState, ContainerGrant
-from hamicommon.domain.ids import AllocationId, GpuUuid, NodeName, PodUid
-from hamicommon.errors import CapacityConflict, Conflict, InvalidRequest, NotFound, Unavailable
+from hamicommon.domain.allocations import Allocation, AllocationState
+from hamicommon.domain.ids import AllocationId, NodeName, PodUid
+from hamicommon.errors import Conflict, InvalidRequest, NotFound, Unavailable
 from hamicommon.events import (
     REPORT,
     Allocated,
     AllocateFailed,
     Inventory,
     InventoryDevice,
-    Moved,
     PodGone,
     inventory_subject,
     reports_subject,
 )
 
-from hami_scheduler.announcing import ALLOCATE_FAILED, Announcer
 from hami_scheduler.domain.lifecycle import PodFacts, Verdict, facts_of, gone_on_node
-from hami_scheduler.mirrors import Mirrors
-from hami_scheduler.ports import AllocationStore, DriftJournal, InventoryStore, PodApi
+from hami_scheduler.ports import AllocationStore, InventoryStore, PodApi
 from hami_scheduler.releasing import Releasing
 from hami_scheduler.view import LedgerView
 
@@ -43,7 +40,7 @@ ACTOR = "node-agent"
 # A heartbeat that says nothing new is written down at most this often.
 HEARTBEAT_WRITE_S = 30.0
 MOST_LOOKS = 5
-AnyReport = Allocated | AllocateFailed | Moved | PodGone
+AnyReport = Allocated | AllocateFailed | PodGone
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,19 +107,11 @@ class GrantReports:
         releasing: Releasing,
         pods: PodApi,
         known_pods: Mapping[PodUid, Mapping[str, Any]],
-        view: LedgerView,
-        announcer: Announcer,
-        journal: DriftJournal,
-        mirrors: Mirrors,
     ) -> None:
         self._store = store
         self._releasing = releasing
         self._pods = pods
         self._known_pods = known_pods
-        self._view = view
-        self._announcer = announcer
-        self._journal = journal
-        self._mirrors = mirrors
 
     async def handle(self, message: Message) -> None:
         """Applies one report. Raises: InvalidRequest, Conflict, Unavailable."""
@@ -148,10 +137,8 @@ class GrantReports:
             logger.info("report under an old token", extra={"allocation_id": allocation.id})
         elif isinstance(report, Allocated):
             return await self._allocated(allocation)
-        elif isinstance(report, AllocateFailed):
-            await self._releasing.note_failure(allocation, report.reason, actor=ACTOR)
         else:
-            await self._moved(allocation, report)
+            await self._releasing.note_failure(allocation, report.reason, actor=ACTOR)
         return True
 
     async def _allocated(self, allocation: Allocation) -> bool:
@@ -185,60 +172,6 @@ class GrantReports:
         if verdict is None:
             return True
         return await self._releasing.carry_out(allocation, verdict, actor=ACTOR) is not None
-
-    async def _moved(self, allocation: Allocation, report: Moved) -> None:
-        if _on_cards(allocation, report):
-            return
-        containers = moved_containers(allocation, report)
-        assert allocation.token is not None
-        try:
-            change = await self._store.move(
-                allocation.id, token=allocation.token, containers=containers
-            )
-        except CapacityConflict as exc:
-            await self._journal.drift("moved-without-room", allocation.id, str(exc), repaired=False)
-            self._announcer.say(
-                ALLOCATE_FAILED,
-                f"the kubelet gave other cards than granted, and they have no room: {exc}",
-                namespace=allocation.namespace,
-                name=allocation.pod_name,
-                uid=allocation.pod_uid,
-            )
-            return
-        if change is not None:
-            self._view.apply(change.counters)
-            await self._mirrors.mend(change.allocation)
-
-
-def moved_containers(allocation: Allocation, report: Moved) -> tuple[ContainerGrant, ...]:
-    """The containers with the cards that the report names, in order.
-
-    Raises: InvalidRequest when it names other containers or another number of cards.
-    """
-    moved = {share.container: share.uuids for share in report.shares}
-    unknown = moved.keys() - {container.name for container in allocation.containers}
-    if unknown:
-        raise InvalidRequest(f"grant {allocation.id} has no container {', '.join(sorted(unknown))}")
-    result = []
-    for container in allocation.containers:
-        uuids = moved.get(container.name)
-        if uuids is not None:
-            if len(uuids) != len(container.shares):
-                raise InvalidRequest(
-                    f"container {container.name} was granted {len(container.shares)} cards, "
-                    f"its node names {len(uuids)}"
-                )
-            shares = tuple(
-                replace(share, uuid=GpuUuid(uuid))
-                for share, uuid in zip(container.shares, uuids, strict=True)
-            )
-            container = replace(container, shares=shares)
-        result.append(container)
-    return tuple(result)
-
-
-def _on_cards(allocation: Allocation, report: Moved) -> bool:
-    return moved_containers(allocation, report) == allocation.containers
 
 
 async def pod_facts(pods: PodApi, allocation: Allocation) -> PodFacts:

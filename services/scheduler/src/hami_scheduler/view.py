@@ -75,9 +75,13 @@ class LedgerView:
                 self._refreshed_at = started
                 return False
             ledger = await self._reader.versions()
-            stale = self._stale_nodes(ledger) | self._doubtful
-            self._doubtful -= stale
-            await self._reload(stale)
+            doubtful, self._doubtful = self._doubtful, set()
+            try:
+                await self._reload(stale := self._stale_nodes(ledger) | doubtful)
+            except BaseException:
+                # Their versions look right: nothing else would have them read again.
+                self._doubtful |= doubtful
+                raise
             self._refreshed_at = started
             return bool(stale)
 

@@ -1,3 +1,4 @@
+from collections import Counter
 from dataclasses import replace
 
 import pytest
@@ -9,20 +10,22 @@ from hami_node_agent.domain.ownership import (
     Reassigned,
     Refused,
     Verdict,
+    cards_for,
     foreign_records,
+    partners_of,
     record_of,
     verdict,
 )
 from hami_node_agent.domain.records import Record
 from hamicommon.domain.allocations import AllocationState
-from hamicommon.domain.devices import GpuDevice
-from hamicommon.domain.ids import AllocationId
+from hamicommon.domain.ids import AllocationId, GpuUuid
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tests.unit.node_agent.builders import (
     CARD_A,
     CARD_B,
     a_book,
-    a_card,
     a_container,
     a_grant,
     a_holding,
@@ -30,7 +33,6 @@ from tests.unit.node_agent.builders import (
     a_share,
 )
 
-CARDS = (a_card(CARD_A), a_card(CARD_B, index=1))
 IDS_A, IDS_B = {f"{CARD_A}-0"}, {f"{CARD_B}-0"}
 POD_A = a_grant(a_container(a_share(CARD_A, 4096, 30)), pod="a", token=1)
 POD_B = a_grant(a_container(a_share(CARD_B, 8192, 50)), pod="b", token=2)
@@ -42,16 +44,8 @@ def decide(
     holding: Holding,
     *records: Record,
     book: GrantBook | None = None,
-    cards: tuple[GpuDevice, ...] = CARDS,
-    others: tuple[Holding, ...] = (),
 ) -> Verdict:
-    return verdict(
-        holding,
-        records=records,
-        holdings=(holding, *others),
-        book=a_book(POD_A, POD_B) if book is None else book,
-        cards={card.uuid: card for card in cards},
-    )
+    return verdict(holding, records=records, book=a_book(POD_A, POD_B) if book is None else book)
 
 
 @pytest.mark.parametrize("with_checkpoint", [True, False])
@@ -73,11 +67,9 @@ def test_an_owner_known_by_its_record_starts_while_no_grant_is_known() -> None:
 def test_two_pods_that_were_admitted_in_the_other_order_get_their_own_amounts(
     with_checkpoint: bool,
 ) -> None:
-    known_a, known_b = (MEANT_FOR_A, MEANT_FOR_B) if with_checkpoint else (None, None)
-    b_has_as_answer = a_holding("b", ids=IDS_A, record=known_a)
-    a_has_bs_answer = a_holding("a", ids=IDS_B, record=known_b)
+    b_has_as_answer = a_holding("b", ids=IDS_A, record=MEANT_FOR_A if with_checkpoint else None)
 
-    found = decide(b_has_as_answer, MEANT_FOR_A, MEANT_FOR_B, others=(a_has_bs_answer,))
+    found = decide(b_has_as_answer, MEANT_FOR_A, MEANT_FOR_B)
 
     assert isinstance(found, Reassigned)
     assert found.moved
@@ -114,51 +106,73 @@ def test_a_grant_for_another_number_of_cards_is_not_squeezed_in() -> None:
     assert "gave container main 1 cards and its grant has 2" in found.reason
 
 
-@pytest.mark.parametrize(
-    ("short", "word"),
-    [
-        ({"memory_mib": 12287}, "12287 MiB"),
-        ({"core_percent": 79}, "of 79 percent"),
-        ({"slots": 1}, "of 1 slots"),
-    ],
-    ids=["memory", "cores", "slots"],
-)
-def test_a_card_without_room_for_both_refuses_the_newcomer(
-    short: dict[str, int], word: str
-) -> None:
-    # Pod a is still on card A by its grant, and nobody has shown that it is elsewhere.
-    cards = (a_card(CARD_A, **short), a_card(CARD_B))
-
-    found = decide(a_holding("b", ids=IDS_A), MEANT_FOR_A, cards=cards)
-
-    assert isinstance(found, Refused)
-    assert word in found.reason
-
-
-def test_a_card_that_the_other_pod_has_left_has_room() -> None:
-    cards = (a_card(CARD_A, memory_mib=8192), a_card(CARD_B, memory_mib=8192))
-    a_has_bs_answer = a_holding("a", ids=IDS_B, record=MEANT_FOR_B)
-
-    found = decide(
-        a_holding("b", ids=IDS_A, record=MEANT_FOR_A),
-        MEANT_FOR_A,
-        MEANT_FOR_B,
-        cards=cards,
-        others=(a_has_bs_answer,),
+def swapped(*names: str) -> tuple[tuple[Holding, ...], tuple[Record, ...], GrantBook]:
+    """Pods of one card each; everyone holds the answer that was meant for the next, the last that
+    of the first."""
+    cards = [f"GPU-of-{name}" for name in names]
+    grants = [
+        a_grant(a_container(a_share(card, 100 * number)), pod=name, token=number)
+        for number, (name, card) in enumerate(zip(names, cards, strict=True), start=1)
+    ]
+    records = tuple(
+        a_record(grant, ids={f"{card}-0"}, nonce=f"nonce-{grant.pod_uid}")
+        for grant, card in zip(grants, cards, strict=True)
     )
+    holdings = tuple(
+        a_holding(name, ids=set(record.device_ids), record=record)
+        for name, record in zip(names, (*records[1:], records[0]), strict=True)
+    )
+    return holdings, records, a_book(*grants)
 
-    assert isinstance(found, Reassigned)
+
+def partners(
+    holdings: tuple[Holding, ...], records: tuple[Record, ...], book: GrantBook
+) -> list[str]:
+    """Of the first."""
+    owner = verdict(holdings[0], records=records, book=book)
+    assert isinstance(owner, Reassigned)
+    found = partners_of(owner, records=records, holdings=holdings, book=book)
+    return [change.after.pod_uid for change in found]
 
 
-def test_nobody_is_put_onto_a_card_that_somebody_has_alone() -> None:
-    alone = a_grant(a_container(a_share(CARD_A, 4096, 100)), pod="a", token=1)
-    no_cores = a_grant(a_container(a_share(CARD_B, 8192, 0)), pod="b", token=2)
-    record = a_record(alone, ids=IDS_A)
+def test_the_partner_of_a_swap_is_who_leaves_the_card() -> None:
+    assert partners(*swapped("a", "b")) == ["b"]
 
-    found = decide(a_holding("b", ids=IDS_A), record, book=a_book(alone, no_cores))
 
-    assert isinstance(found, Refused)
-    assert "all cores" in found.reason
+def test_a_ring_of_swaps_is_moved_together() -> None:
+    assert partners(*swapped("a", "b", "c", "d")) == ["b", "c", "d"]
+
+
+def test_who_holds_his_own_answer_or_other_cards_altogether_is_no_partner() -> None:
+    holdings, records, book = swapped("a", "b")
+    own = a_grant(a_container(a_share("GPU-of-b", 7)), pod="own", token=10)
+    kept = a_record(own, ids={"GPU-of-b-5"}, nonce="nonce-own")
+    far, far_records, far_book = swapped("x", "y")
+    for grant in (own, *far_book.grants.values()):
+        book = book.announced(replace(grant, token=grant.token + 20))
+    holdings = (*holdings, a_holding("own", ids={"GPU-of-b-5"}, record=kept), *far)
+
+    assert partners(holdings, (*records, kept, *far_records), book) == ["b"]
+
+
+def test_a_partner_that_the_kubelet_has_not_admitted_yet_is_not_known() -> None:
+    holdings, records, book = swapped("a", "b")
+
+    assert partners(holdings[:1], records, book) == []
+
+
+@given(cards=st.lists(st.sampled_from("ABC"), max_size=5), data=st.data())
+def test_every_slice_gets_one_card_of_the_answer_and_its_own_where_that_is_there(
+    cards: list[str], data: st.DataObject
+) -> None:
+    granted = data.draw(st.lists(st.sampled_from("ABCD"), min_size=len(cards), max_size=len(cards)))
+    shares = [a_share(card, number) for number, card in enumerate(granted)]
+
+    given_ = cards_for(shares, [GpuUuid(card) for card in cards])
+
+    assert sorted(given_) == sorted(cards)
+    stay = sum(a == b for a, b in zip(granted, given_, strict=True))
+    assert stay == sum((Counter(granted) & Counter(cards)).values())
 
 
 def test_an_answer_that_the_state_lost_is_rebuilt_from_the_checkpoint() -> None:
@@ -265,6 +279,6 @@ def test_hamis_answer_is_never_taken_for_an_old_one_of_ours_with_the_same_ids() 
     ours = a_record(a_grant(), ids={f"{CARD_B}-0"})
 
     assert record_of(hamis(), [ours]) is None
-    found = verdict(hamis(), records=[ours], holdings=[], book=GrantBook(), cards={})
+    found = verdict(hamis(), records=[ours], book=GrantBook())
     assert isinstance(found, Refused)
     assert "hamictl adopt" in found.reason

@@ -44,6 +44,7 @@ def agent_permissions(node: str) -> Permissions:
             events.usage_subject(node),
             events.snapshot_subject(node),
             events.unmanaged_subject(node),
+            events.moves_subject(node),
             f"$JS.API.CONSUMER.CREATE.{stream}.{consumer}.{events.grants_subject(node)}",
             f"$JS.API.CONSUMER.INFO.{stream}.{consumer}",
             f"$JS.API.CONSUMER.MSG.NEXT.{stream}.{consumer}",

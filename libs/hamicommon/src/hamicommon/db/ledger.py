@@ -100,6 +100,40 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Move:
+    """An allocation's slices on other cards than before."""
+
+    allocation_id: AllocationId
+    token: int
+    """The row must still carry it."""
+    containers: tuple[ContainerGrant, ...]
+
+
+def exchanged(
+    before: tuple[ContainerGrant, ...], after: tuple[ContainerGrant, ...], rules: Rules
+) -> tuple[tuple[CardDemand, ...], tuple[CardDemand, ...]]:
+    """What a move gives back and what it takes.
+
+    A card on which nothing changes is left alone: it may have fallen sick since it was granted.
+    """
+    held = {card.uuid: card for card in demands(before)}
+    wanted = {card.uuid: card for card in demands(after, rules)}
+    same = {
+        uuid
+        for uuid in held.keys() & wanted.keys()
+        if _amounts(held[uuid]) == _amounts(wanted[uuid])
+    }
+    return (
+        tuple(card for uuid, card in held.items() if uuid not in same),
+        tuple(card for uuid, card in wanted.items() if uuid not in same),
+    )
+
+
+def _amounts(card: CardDemand) -> tuple[object, ...]:
+    return card.slots, card.memory_mib, card.core_percent, card.details
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CardCounters:
     """Absolute counters of one card after a change, with the row's version."""
 

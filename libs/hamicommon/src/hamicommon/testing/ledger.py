@@ -15,10 +15,12 @@ from hamicommon.db.ledger import (
     Change,
     Draft,
     Entry,
+    Move,
     QuotaAmounts,
     Rules,
     Step,
     demands,
+    exchanged,
     wanted_by,
 )
 from hamicommon.domain.allocations import (
@@ -245,18 +247,36 @@ class FakeLedger:
             allocation=new, sequence=self._note(new, old.state, step.reason), counters=counters
         )
 
-    async def move(
-        self, allocation_id: AllocationId, *, token: int, containers: Sequence[ContainerGrant]
-    ) -> Change | None:
+    async def move(self, moves: Sequence[Move]) -> tuple[Change, ...] | None:
         """See the port."""
-        old = self._allocations.get(allocation_id)
-        if old is None or old.token != token or not old.live:
-            return None
-        held, wanted = demands(old.containers), demands(tuple(containers), self._rules)
-        self._check(old.node, old.id, held, wanted, mutex=False)
-        self._count(old.id, held, -1)
-        self._count(old.id, wanted, 1)
-        new = replace(old, containers=tuple(containers))
+        olds = [self._allocations.get(move.allocation_id) for move in moves]
+        swaps = []
+        for move, old in zip(moves, olds, strict=True):
+            if old is None or old.token != move.token or not old.live:
+                return None
+            swaps.append((old, move, *exchanged(old.containers, move.containers, self._rules)))
+        before = {
+            uuid: replace(card, holdings=dict(card.holdings)) for uuid, card in self._cards.items()
+        }
+        try:
+            for old, _move, held, _wanted in swaps:
+                self._count(old.id, held, -1)
+            for old, _move, _held, wanted in swaps:
+                self._check(old.node, old.id, (), wanted, mutex=False)
+                self._count(old.id, wanted, 1)
+        except CapacityConflict:
+            self._cards = before
+            raise
+        return tuple(self._moved(old, move, held, wanted) for old, move, held, wanted in swaps)
+
+    def _moved(
+        self,
+        old: Allocation,
+        move: Move,
+        held: Sequence[CardDemand],
+        wanted: Sequence[CardDemand],
+    ) -> Change:
+        new = replace(old, containers=move.containers)
         self._allocations[new.id] = new
         sequence = self._note(new, old.state, "moved to the cards that the kubelet gave")
         touched = sorted({card.uuid for card in (*held, *wanted)})

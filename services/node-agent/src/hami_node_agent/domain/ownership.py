@@ -2,17 +2,16 @@
 
 The kubelet's Allocate does not say for whom it asks, so `choosing.py` may have taken one pod for
 another. Before every start the kubelet's own books tell who holds the ids. In: those holdings, our
-records, the grants and the cards. Out: a `Verdict` as data; `prestarting.py` carries it out.
+records and the grants. Out: a `Verdict` as data; `prestarting.py` carries it out.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from uuid import UUID, uuid5
 
-from hamicommon.domain.allocations import ContainerGrant, DeviceShare, footprints
-from hamicommon.domain.devices import GpuDevice
+from hamicommon.domain.allocations import ContainerGrant, DeviceShare
 from hamicommon.domain.ids import AllocationId, GpuUuid, PodUid
 
 from hami_node_agent.domain.grants import GrantBook, NodeGrant
@@ -66,16 +65,30 @@ class Confirmed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reassigned:
-    """The answer went to another container, which has a grant: its limits go into it."""
+    """The answer went to another container, which has a grant: its limits go into it.
+
+    Whether its cards can hold that is the ledger's to say (`moving.py`).
+    """
 
     after: Record
     grant: NodeGrant
 
     @property
+    def granted(self) -> ContainerGrant:
+        """What the owner was granted."""
+        found = self.grant.container(self.after.container)
+        assert found is not None
+        return found
+
+    @property
+    def granted_cards(self) -> frozenset[GpuUuid]:
+        """Where the ledger counts the owner."""
+        return frozenset(share.uuid for share in self.granted.shares)
+
+    @property
     def moved(self) -> bool:
-        """True when the container runs on other cards than the ledger thinks."""
-        granted = self.grant.container(self.after.container)
-        return granted is not None and {s.uuid for s in granted.shares} != set(self.after.cards)
+        """True when the container would run on other cards than the ledger thinks."""
+        return sorted(share.uuid for share in self.granted.shares) != sorted(self.after.cards)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,9 +147,7 @@ def verdict(
     holding: Holding,
     *,
     records: Sequence[Record],
-    holdings: Sequence[Holding],
     book: GrantBook,
-    cards: Mapping[GpuUuid, GpuDevice],
 ) -> Verdict:
     """Decides whether the container that holds these ids may start, and with which limits."""
     record = record_of(holding, records)
@@ -156,16 +167,13 @@ def verdict(
         wanted = 0 if granted is None else len(granted.shares)
         reason = (
             f"the kubelet gave container {holding.container} {len(record.shares)} cards and its "
-            f"grant has {wanted}; {_TRY_AGAIN}"
+            f"grant has {wanted}; {TRY_AGAIN}"
         )
         return Refused(holding=holding, grant=grant, reason=reason)
-    after = reassigned(record, grant, granted)
-    overfull = _overfull(after, records=records, holdings=holdings, book=book, cards=cards)
-    if overfull:
-        return Refused(holding=holding, grant=grant, reason=overfull)
-    return Reassigned(after=after, grant=grant)
+    return Reassigned(after=reassigned(record, grant, granted), grant=grant)
 
 
+TRY_AGAIN = "delete the pod, its controller makes a new one"
 _UNKNOWN_ANSWER = (
     "the agent does not know the answer that this container holds (its state was lost, or another "
     "plugin gave it); delete the pod, its controller makes a new one"
@@ -197,79 +205,64 @@ def reassigned(record: Record, grant: NodeGrant, granted: ContainerGrant) -> Rec
     )
 
 
+def cards_for(shares: Sequence[DeviceShare], cards: Sequence[GpuUuid]) -> tuple[GpuUuid, ...]:
+    """For each slice its card: its own where that is in the answer, else one of those left over.
+
+    As many cards as slices; a card may be there several times.
+    """
+    left = list(cards)
+    own: list[GpuUuid | None] = []
+    for share in shares:
+        kept = share.uuid if share.uuid in left else None
+        own.append(kept)
+        if kept is not None:
+            left.remove(kept)
+    return tuple(left.pop(0) if card is None else card for card in own)
+
+
 def _onto(cards: Sequence[GpuUuid], shares: Sequence[DeviceShare]) -> tuple[DeviceShare, ...]:
-    """Each slice on its own card where that is in the answer, the others on the cards left over."""
-    by_card = {share.uuid: share for share in shares if share.uuid in cards}
-    rest = iter([share for share in shares if share.uuid not in by_card])
-    return tuple(by_card.get(card) or replace(next(rest), uuid=card) for card in cards)
+    """The slices as `cards_for` places them, in the order of the answer."""
+    placed = [
+        replace(share, uuid=card)
+        for share, card in zip(shares, cards_for(shares, cards), strict=True)
+    ]
+    ordered = []
+    for card in cards:
+        found = next(index for index, share in enumerate(placed) if share.uuid == card)
+        ordered.append(placed.pop(found))
+    return tuple(ordered)
 
 
-def _overfull(
-    after: Record,
+def partners_of(
+    owner: Reassigned,
     *,
     records: Sequence[Record],
-    holdings: Sequence[Holding],
+    holdings: Iterable[Holding],
     book: GrantBook,
-    cards: Mapping[GpuUuid, GpuDevice],
-) -> str:
-    """Why the cards of `after` can't hold everybody once it is there; empty when they can."""
-    really = _shares_really(after, records=records, holdings=holdings, book=book)
-    pods = [
-        [
-            replace(container, shares=really.get((grant.pod_uid, container.name), container.shares))
-            for container in grant.device_containers
-        ]
-        for grant in book.grants.values()
+) -> tuple[Reassigned, ...]:
+    """Containers that are to leave the cards that the owner needs, as far as the books show them.
+
+    They too hold an answer that was meant for somebody else, so none of them has started. Whoever
+    is granted a card that one of them needs in turn comes along.
+    """
+    left = [
+        change
+        for holding in holdings
+        if isinstance(change := verdict(holding, records=records, book=book), Reassigned)
+        and change.moved
+        and not _same_container(change, owner)
     ]
-    for uuid in after.cards:
-        card = cards.get(uuid)
-        if card is None:
-            return f"card {uuid} is not on this node any more; delete the pod"
-        reason = _no_room(card, pods)
-        if reason:
-            return f"the kubelet gave the container {reason}; {_TRY_AGAIN}"
-    return ""
+    found: list[Reassigned] = []
+    needed = set(owner.after.cards)
+    while leaving := [change for change in left if needed & change.granted_cards]:
+        found += leaving
+        left = [change for change in left if change not in leaving]
+        needed |= {card for change in leaving for card in change.after.cards}
+    return tuple(found)
 
 
-_TRY_AGAIN = "delete the pod, its controller makes a new one"
-
-
-def _no_room(card: GpuDevice, pods: Sequence[Sequence[ContainerGrant]]) -> str:
-    held = [f for pod in pods for f in footprints(pod) if f.uuid == card.uuid]
-    slots = sum(footprint.slots for footprint in held)
-    memory_mib = sum(footprint.memory_mib for footprint in held)
-    core_percent = sum(footprint.core_percent for footprint in held)
-    # Rule 13 of protocol sheet 1.0.4: who has all the cores of a card has it alone.
-    alone = any(
-        share.core_percent >= 100 and share.uuid == card.uuid
-        for pod in pods
-        for container in pod
-        for share in container.shares
-    )
-    if alone and slots > 1 and card.core_percent == 100:
-        return f"card {card.uuid}, of which somebody has all cores"
-    if slots <= card.slots and memory_mib <= card.memory_mib and core_percent <= card.core_percent:
-        return ""
-    return (
-        f"card {card.uuid}, which has no room for it ({memory_mib} of {card.memory_mib} MiB, "
-        f"{core_percent} of {card.core_percent} percent of the cores and {slots} of {card.slots} "
-        "slots would be held)"
-    )
-
-
-def _shares_really(
-    after: Record, *, records: Sequence[Record], holdings: Sequence[Holding], book: GrantBook
-) -> dict[tuple[str, str], tuple[DeviceShare, ...]]:
-    """Slices by (pod, container), where the kubelet's books show other cards than granted."""
-    really: dict[tuple[str, str], tuple[DeviceShare, ...]] = {}
-    for holding in holdings:
-        grant, record = book.of(holding.pod_uid), record_of(holding, records)
-        granted = grant.container(holding.container) if grant else None
-        if record is None or granted is None or len(granted.shares) != len(record.shares):
-            continue
-        really[holding.pod_uid, holding.container] = _onto(record.cards, granted.shares)
-    really[after.pod_uid, after.container] = after.shares
-    return really
+def _same_container(one: Reassigned, other: Reassigned) -> bool:
+    return one.after.belongs_to(other.after.pod_uid, other.after.container)
 
 
 def foreign_records(

@@ -8,7 +8,7 @@ pod's next number, and the outbox row that announces it. What was announced goes
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from types import MappingProxyType
 
 from hamicommon.db.constraints import ConstraintViolation
@@ -18,6 +18,7 @@ from hamicommon.db.ledger import (
     Change,
     Draft,
     Entry,
+    Move,
     QuotaAmounts,
     Rules,
     Step,
@@ -30,12 +31,14 @@ from hamicommon.domain.allocations import (
     AllocationState,
     ContainerGrant,
 )
-from hamicommon.domain.ids import AllocationId, NodeName, PodUid
+from hamicommon.domain.ids import AllocationId, GpuUuid, NodeName, PodUid
 from hamicommon.errors import Conflict
 from hamicommon.events import event_subject
 
 from hami_scheduler.adapters.postgres_cards import (
+    Swap,
     check_seen,
+    exchange_cards,
     give_cards,
     give_quota,
     lock_cards,
@@ -225,36 +228,40 @@ class PostgresAllocationStore:
             counters=counters,
         )
 
-    async def move(
-        self, allocation_id: AllocationId, *, token: int, containers: Sequence[ContainerGrant]
-    ) -> Change | None:
+    async def move(self, moves: Sequence[Move]) -> tuple[Change, ...] | None:
         """See the port."""
         async with self._database.transaction() as connection:
-            old = await self._lock(connection, allocation_id)
-            if old is None or old.token != token or not old.live:
-                return None
-            new = tuple(containers)
-            held, wanted = demands(old.containers), demands(new, self._rules)
-            await lock_cards(connection, sorted({card.uuid for card in (*held, *wanted)}))
-            given = await give_cards(connection, old.id, held)
-            taken = await take_cards(connection, old.id, old.node, wanted, mutex=False)
-            counters = latest_counters((*given, *taken))
-            await connection.execute(DELETE_SHARES, allocation_id)
-            await connection.execute(INSERT_SHARES, allocation_id, *share_columns(new))
-            reason = "moved to the cards that the kubelet gave"
-            sequence = await connection.fetchval(
-                RECORD_MOVE,
-                old.id,
-                old.state,
-                reason,
-                "node-agent",
-                {"before": card_names(old.containers), "after": card_names(new)},
-                event_subject("allocation", "moved"),
-                event_payload(old, old.state, reason, counters),
-            )
-            fresh = await connection.fetchrow(f"{SELECT_ALLOCATION} WHERE a.id = $1", old.id)
+            swaps: list[Swap] = []
+            for move in sorted(moves, key=lambda move: move.allocation_id):
+                old = await self._lock(connection, move.allocation_id)
+                if old is None or old.token != move.token or not old.live:
+                    return None
+                swaps.append(Swap.of(old, move, self._rules))
+            counters = await exchange_cards(connection, swaps)
+            changes = [await self._moved(connection, swap, counters) for swap in swaps]
         self._on_commit()
-        return Change(allocation=allocation_of(fresh), sequence=sequence, counters=counters)
+        return tuple(changes)
+
+    async def _moved(
+        self, connection: Connection, swap: Swap, counters: Mapping[GpuUuid, CardCounters]
+    ) -> Change:
+        old, new = swap.old, swap.containers
+        touched = tuple(counters[uuid] for uuid in swap.cards)
+        await connection.execute(DELETE_SHARES, old.id)
+        await connection.execute(INSERT_SHARES, old.id, *share_columns(new))
+        reason = "moved to the cards that the kubelet gave"
+        sequence = await connection.fetchval(
+            RECORD_MOVE,
+            old.id,
+            old.state,
+            reason,
+            "node-agent",
+            {"before": card_names(old.containers), "after": card_names(new)},
+            event_subject("allocation", "moved"),
+            event_payload(old, old.state, reason, touched),
+        )
+        fresh = await connection.fetchrow(f"{SELECT_ALLOCATION} WHERE a.id = $1", old.id)
+        return Change(allocation=allocation_of(fresh), sequence=sequence, counters=touched)
 
     async def get(self, allocation_id: AllocationId) -> Allocation | None:
         """See the port."""

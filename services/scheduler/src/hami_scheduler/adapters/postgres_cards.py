@@ -7,14 +7,23 @@ card that no longer fits matches no row, whatever the view believed.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from hamicommon.db.database import Connection
-from hamicommon.db.ledger import CardCounters, CardDemand, QuotaAmounts
+from hamicommon.db.ledger import (
+    CardCounters,
+    CardDemand,
+    Move,
+    QuotaAmounts,
+    Rules,
+    exchanged,
+)
+from hamicommon.domain.allocations import Allocation, ContainerGrant
 from hamicommon.domain.ids import AllocationId, GpuUuid, NodeName
 from hamicommon.errors import CapacityConflict, QuotaConflict
 
+from hami_scheduler.adapters.postgres_encoding import latest_counters
 from hami_scheduler.adapters.postgres_rows import HOLDINGS, counters_of
 
 RETURNING = f"""
@@ -138,6 +147,44 @@ async def give_cards(
         ],
     )
     return tuple(counters_of(row) for row in rows)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Swap:
+    """What a move changes of one allocation; `given` and `taken` are in uuid order."""
+
+    old: Allocation
+    containers: tuple[ContainerGrant, ...]
+    given: tuple[CardDemand, ...]
+    taken: tuple[CardDemand, ...]
+
+    @classmethod
+    def of(cls, old: Allocation, move: Move, rules: Rules) -> Swap:
+        """The change that `move` makes of `old`."""
+        given, taken = exchanged(old.containers, move.containers, rules)
+        return cls(old=old, containers=move.containers, given=given, taken=taken)
+
+    @property
+    def cards(self) -> list[GpuUuid]:
+        """The cards whose rows change, in order."""
+        return sorted({card.uuid for card in (*self.given, *self.taken)})
+
+
+async def exchange_cards(
+    connection: Connection, swaps: Sequence[Swap]
+) -> dict[GpuUuid, CardCounters]:
+    """Takes the cards of all once all have given theirs back.
+
+    Returns the counters of every card that changed. Raises: CapacityConflict.
+    """
+    await lock_cards(connection, sorted({uuid for swap in swaps for uuid in swap.cards}))
+    counters: list[CardCounters] = []
+    for swap in swaps:
+        counters += await give_cards(connection, swap.old.id, swap.given)
+    for swap in swaps:
+        old = swap.old
+        counters += await take_cards(connection, old.id, old.node, swap.taken, mutex=False)
+    return {card.uuid: card for card in latest_counters(counters)}
 
 
 async def take_quota(

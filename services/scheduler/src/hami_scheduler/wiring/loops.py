@@ -12,6 +12,8 @@ from hami_scheduler.following import SUBJECT as EVENTS_SUBJECT
 from hami_scheduler.following import LedgerFollower
 from hami_scheduler.hearing import LOOK_EVERY_S
 from hami_scheduler.lateness import LateWatch
+from hami_scheduler.moving import SUBJECT as MOVES_SUBJECT
+from hami_scheduler.moving import GrantMoves
 from hami_scheduler.numbers import NumbersTeller
 from hami_scheduler.outside import Outside
 from hami_scheduler.quotas import quota_amounts
@@ -104,11 +106,8 @@ def bus_loops(
         releasing=core.releasing,
         pods=outside.pods,
         known_pods=watches.pods.by_uid,
-        view=core.view,
-        announcer=core.announcer,
-        mirrors=core.mirrors,
-        journal=outside.journal,
     )
+    moves = GrantMoves(store=outside.store, view=core.view, doubt_mirror=core.mirrors.doubt)
     unmanaged = UnmanagedPods(
         store=outside.store,
         pods=outside.pods,
@@ -136,6 +135,7 @@ def bus_loops(
         ("reports", lambda: bus.consume(reports_source, reports.handle)),
         ("ledger-events", lambda: bus.follow(EVENTS_SUBJECT, follower.handle)),
         ("snapshots", lambda: bus.serve(SNAPSHOT_SUBJECT, QUEUE, snapshots.respond)),
+        ("moves", lambda: bus.serve(MOVES_SUBJECT, QUEUE, moves.respond)),
         ("unmanaged", lambda: bus.serve(UNMANAGED_SUBJECT, QUEUE, unmanaged.respond)),
     ]
     if outside.numbers is not None:
