@@ -12,13 +12,14 @@ import logging
 import time
 from collections.abc import Mapping, Sequence
 
-from hamicommon.errors import HamiError, InvalidRequest, NotFound, Unavailable
+from hamicommon.errors import InvalidRequest, NotFound, Unavailable
 
 from hami_node_agent.domain.choosing import Candidate, candidates, repeated
 from hami_node_agent.domain.ownership import Holding, record_of
 from hami_node_agent.domain.records import Record
 from hami_node_agent.node_state import NodeState
 from hami_node_agent.ports import GrantSource, KubeletBooks, PodApi, PodRef
+from hami_node_agent.signed_grants import read_signed
 
 logger = logging.getLogger(__name__)
 
@@ -57,7 +58,7 @@ class GrantFinder:
         if not self._source.connected:
             # What the bus last said may be an attempt that failed since; the annotation is of the
             # attempt that was bound.
-            await self._read_signed()
+            await read_signed(self._state, self._pods)
         candidate = self.in_flight(len(ids), planned)
         again = repeated({**self._state.saved.records, **planned}.values(), ids, candidate)
         if again is None:
@@ -71,7 +72,7 @@ class GrantFinder:
             candidate = self.in_flight(len(ids), planned)
         if candidate is None:
             if not await self._told_by_the_ledger():
-                await self._read_signed()
+                await read_signed(self._state, self._pods)
             candidate = self.in_flight(len(ids), planned)
         if candidate is None:
             raise NotFound(self._nothing(len(ids)))
@@ -181,15 +182,6 @@ class GrantFinder:
         except (Unavailable, InvalidRequest) as exc:
             logger.warning("no grant snapshot", extra={"error": str(exc)})
             return False
-
-    async def _read_signed(self) -> None:
-        try:
-            grants = await self._pods.signed_grants()
-        except HamiError as exc:
-            logger.warning("signed grants not read", extra={"error": str(exc)})
-            return
-        for grant in grants:
-            self._state.book = self._state.book.announced(grant)
 
     def _nothing(self, count: int) -> str:
         bus = "connected" if self._source.connected else "away"

@@ -117,11 +117,15 @@ class GrantsFeed:
         if isinstance(fact, events.GrantAnnounced):
             if fact.grant.node != self._node:
                 raise InvalidRequest(f"grant for node {fact.grant.node} on {self._node}'s subject")
-            self._state.book = self._state.book.announced(node_grant(fact.grant))
+            grant = node_grant(fact.grant)
+            self._state.book = self._state.book.announced(grant)
+            await self._state.heard([grant])
         else:
+            uid = PodUid(fact.pod_uid)
             self._state.book = self._state.book.without(
-                AllocationId(fact.allocation_id), PodUid(fact.pod_uid), fact.token
+                AllocationId(fact.allocation_id), uid, fact.token
             )
+            await self._state.withdrawn(uid, fact.token)
 
     async def _compare(self) -> None:
         """Asks for the snapshot when the connection is (back) there, and every interval."""
@@ -164,6 +168,7 @@ class GrantsFeed:
         self._state.book = self._state.book.reset_to(
             grants, complete=snapshot.complete, asked_at=asked_at
         )
+        await self._state.heard(grants)
         return snapshot.complete
 
     async def _remind(self) -> None:

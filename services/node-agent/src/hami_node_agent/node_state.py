@@ -7,15 +7,19 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+import logging
+from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
 
 from hamicommon.domain.devices import GpuDevice
-from hamicommon.domain.ids import GpuUuid
+from hamicommon.domain.ids import GpuUuid, PodUid
+from hamicommon.errors import Unavailable
 
-from hami_node_agent.domain.grants import GrantBook
+from hami_node_agent.domain.grants import GrantBook, NodeGrant
 from hami_node_agent.domain.records import AgentState
 from hami_node_agent.ports import StateStore
+
+logger = logging.getLogger(__name__)
 
 
 class Signal:
@@ -84,6 +88,20 @@ class NodeState:
                 return
             # Shielded: a cancelled caller must not leave disk and memory different.
             await asyncio.shield(self._save(after, durable))
+
+    async def heard(self, grants: Iterable[NodeGrant]) -> None:
+        """Remembers, a restart of the agent too, which attempt of each pod is the latest."""
+        await self._remember({grant.pod_uid: grant.token for grant in grants})
+
+    async def withdrawn(self, pod_uid: PodUid, token: int) -> None:
+        """The attempt with this token is over, and those before it."""
+        await self._remember({pod_uid: token + 1})
+
+    async def _remember(self, tokens: Mapping[PodUid, int]) -> None:
+        try:
+            await self.change(lambda saved: saved.with_least_tokens(tokens), durable=False)
+        except Unavailable as exc:
+            logger.warning("attempts not written down", extra={"error": str(exc)})
 
     async def _save(self, after: AgentState, durable: bool) -> None:
         await asyncio.to_thread(self._store.save, after, durable=durable)

@@ -15,7 +15,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 
-from hamicommon.errors import Conflict, HamiError, InvalidRequest, Unavailable
+from hamicommon.errors import Conflict, InvalidRequest, Unavailable
 
 from hami_node_agent.adopted_answers import AdoptedAnswers
 from hami_node_agent.domain.ownership import (
@@ -40,6 +40,7 @@ from hami_node_agent.ports import (
     PodRef,
 )
 from hami_node_agent.reporting import Reports
+from hami_node_agent.signed_grants import read_signed
 from hami_node_agent.unmanaged import UnmanagedPods
 
 logger = logging.getLogger(__name__)
@@ -134,7 +135,7 @@ class PreStarting:
             # What is about to be changed or refused rests on the ledger's newest word, and so does
             # a start of which the book knows nothing (our own start, or an attempt that failed).
             if not await self._told_by_the_ledger():
-                await self._read_signed()
+                await read_signed(self._state, self._pods)
             await self._adopted.take_up()
             found = self._decide(owner)
         if isinstance(found, Refused) and found.grant is None and self._unmanaged is not None:
@@ -210,13 +211,6 @@ class PreStarting:
         except (Unavailable, InvalidRequest) as exc:
             logger.warning("no grant snapshot", extra={"error": str(exc)})
             return False
-
-    async def _read_signed(self) -> None:
-        try:
-            for grant in await self._pods.signed_grants():
-                self._state.book = self._state.book.announced(grant)
-        except HamiError as exc:
-            logger.warning("signed grants not read", extra={"error": str(exc)})
 
     async def _reassign(self, change: Reassigned) -> None:
         """Limits first: a kill in between leaves the old record, and the check is made again."""

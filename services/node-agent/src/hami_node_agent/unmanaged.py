@@ -71,5 +71,7 @@ class UnmanagedPods:
         grant = answer.grant
         if grant.pod_uid != pod.uid or grant.node != self._node:
             raise InvalidRequest(f"asked for a grant of {pod.uid}, answered with {grant.pod_uid}'s")
-        self._state.book = self._state.book.announced(node_grant(grant))
+        entered = node_grant(grant)
+        self._state.book = self._state.book.announced(entered)
+        await self._state.heard([entered])
         return ""

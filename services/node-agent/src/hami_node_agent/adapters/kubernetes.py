@@ -49,6 +49,8 @@ class NodePods:
         self._key = key
         self._gone: OrderedDict[PodUid, None] = OrderedDict()
         self._by_uid: dict[str, Json] = {}
+        self._tokens: dict[str, int] = {}
+        """By pod: the highest that a signed grant had while we watched."""
         self._informer = Informer(
             api,
             "/api/v1/pods",
@@ -68,10 +70,13 @@ class NodePods:
 
     def _on_upsert(self, pod: Json, old: Json | None) -> None:
         self._by_uid[pod["metadata"]["uid"]] = pod
+        if self._key is not None and (old is None or _signed_text(old) != _signed_text(pod)):
+            self._signed_grant(pod, self._key)
 
     def _on_delete(self, pod: Json) -> None:
         uid = PodUid(pod["metadata"]["uid"])
         self._by_uid.pop(uid, None)
+        self._tokens.pop(uid, None)
         self._gone[uid] = None
         while len(self._gone) > MAX_GONE:
             self._gone.popitem(last=False)
@@ -161,7 +166,7 @@ class NodePods:
         return tuple(grant for grant in found if grant is not None)
 
     def _signed_grant(self, pod: Json, key: Ed25519PublicKey) -> NodeGrant | None:
-        text = (pod["metadata"].get("annotations") or {}).get(GRANT_ANNOTATION)
+        text, uid = _signed_text(pod), pod["metadata"]["uid"]
         if not text or _phase(pod) in _TERMINAL:
             return None
         try:
@@ -172,9 +177,13 @@ class NodePods:
             )
             return None
         # A signed grant copied to another pod, or from another node, is worth nothing.
-        if grant.pod_uid != pod["metadata"]["uid"] or grant.node != self._node:
+        if grant.pod_uid != uid or grant.node != self._node:
             logger.warning("signed grant is another pod's", extra={"pod": pod["metadata"]["name"]})
             return None
+        if grant.token < self._tokens.get(uid, grant.token):
+            logger.warning("signed grant is older", extra={"pod": pod["metadata"]["name"]})
+            return None
+        self._tokens[uid] = grant.token
         return node_grant(grant)
 
     async def warn(self, pod: PodRef, message: str) -> None:
@@ -240,6 +249,10 @@ class NodeObject:
 def _ref(pod: Json) -> PodRef:
     metadata = pod["metadata"]
     return PodRef(uid=metadata["uid"], namespace=metadata["namespace"], name=metadata["name"])
+
+
+def _signed_text(pod: Json) -> str:
+    return str((pod["metadata"].get("annotations") or {}).get(GRANT_ANNOTATION, ""))
 
 
 def _phase(pod: Json) -> str:

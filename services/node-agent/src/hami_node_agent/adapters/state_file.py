@@ -57,7 +57,13 @@ def encode(state: AgentState) -> bytes:
     records = [_record_json(record) for record in state.records.values()]
     reports = [{"id": report.report_id, "body": report.body} for report in state.reports]
     return orjson.dumps(
-        {"version": VERSION, "records": records, "reports": reports}, option=orjson.OPT_INDENT_2
+        {
+            "version": VERSION,
+            "records": records,
+            "reports": reports,
+            "least_tokens": dict(state.least_tokens),
+        },
+        option=orjson.OPT_INDENT_2,
     )
 
 
@@ -95,12 +101,16 @@ def decode(content: bytes) -> AgentState:
         if document["version"] != VERSION:
             raise InvalidRequest(f"state version {document['version']}, {VERSION} is wanted")
         records = [_record(item) for item in document["records"]]
+        # Files of agents before these were kept have none.
+        tokens = {
+            PodUid(uid): int(token) for uid, token in document.get("least_tokens", {}).items()
+        }
         reports = tuple(
             PendingReport(report_id=item["id"], body=item["body"]) for item in document["reports"]
         )
     except (orjson.JSONDecodeError, KeyError, TypeError, ValueError) as exc:
         raise InvalidRequest(f"not a state file: {type(exc).__name__}: {exc}") from exc
-    return AgentState(reports=reports).with_records(records)
+    return AgentState(reports=reports).with_records(records).with_least_tokens(tokens)
 
 
 def _record(item: dict[str, Any]) -> Record:

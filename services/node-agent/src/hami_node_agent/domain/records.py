@@ -17,6 +17,9 @@ from hamicommon.domain.requests import Role
 
 from hami_node_agent.domain.grants import NodeGrant
 
+# A signed grant is accepted for ten minutes; a node takes far fewer pods in that time.
+MOST_TOKENS = 1000
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Record:
@@ -78,6 +81,16 @@ class AgentState:
 
     records: Mapping[str, Record] = field(default_factory=lambda: MappingProxyType({}))
     reports: tuple[PendingReport, ...] = ()
+    least_tokens: Mapping[PodUid, int] = field(default_factory=lambda: MappingProxyType({}))
+    """By pod: a signed grant under a lower token is of an attempt that is over."""
+
+    def with_least_tokens(self, tokens: Mapping[PodUid, int]) -> AgentState:
+        """Raises them; of very many the highest are kept, which are the latest to be handed out."""
+        merged = dict(self.least_tokens)
+        for uid, token in tokens.items():
+            merged[uid] = max(token, merged.get(uid, token))
+        latest = sorted(merged.items(), key=lambda known: known[1])[-MOST_TOKENS:]
+        return replace(self, least_tokens=MappingProxyType(dict(latest)))
 
     def with_records(self, records: Iterable[Record]) -> AgentState:
         """Adds or replaces records."""
