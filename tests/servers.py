@@ -154,7 +154,7 @@ def delete_streams(url: str) -> None:
         try:
             stream = client.jetstream()
             for info in await stream.streams_info():
-                await stream.delete_stream(info.config.name)
+                await stream.delete_stream(str(info.config.name))
         finally:
             await client.close()
 

@@ -57,6 +57,7 @@ class Machine:
     kubeconfig: Path
     nats_url: str
     memory_mib: int = 81920
+    cards: tuple[str, ...] = CARDS
     port: int = field(default_factory=free_port)
     extra: dict[str, str] = field(default_factory=dict)
 
@@ -105,11 +106,11 @@ class Machine:
                 "max_threads_per_sm": 2048,
                 "pci_bus_id": f"00000000:{7 + number:02x}:00.0",
                 "numa": 0,
-                "nvlinks": [1 - number] * 2,
+                "nvlinks": [number ^ 1] * 2,
                 "major": 8,
                 "minor": 0,
             }
-            for number, uuid in enumerate(CARDS)
+            for number, uuid in enumerate(self.cards)
         ]
         described = {
             "state": str(self.root / "fakegpu.state"),
@@ -181,6 +182,11 @@ class AgentProcess:
     def send(self, number: int) -> None:
         assert self._process is not None
         self._process.send_signal(number)
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
 
     def stop(self, number: int = signal.SIGTERM) -> int:
         assert self._process is not None
@@ -269,7 +275,9 @@ class Kubelet:
             container_requests=[api.ContainerAllocateRequest(devices_ids=ids)]
         )
         async with self.plugin() as plugin:
-            answer = (await plugin.Allocate(request, timeout=DEADLINE_S)).container_responses[0]
+            answer: api.ContainerAllocateResponse = (
+                await plugin.Allocate(request, timeout=DEADLINE_S)
+            ).container_responses[0]
         self.pods.setdefault(pod, f"name-of-{pod}")
         self.allocations[pod, container] = Allocation(
             pod_uid=pod,

@@ -1,5 +1,7 @@
 """One-line values for the node-agent's tests."""
 
+from typing import Any
+
 from hami_node_agent.domain.grants import GrantBook, NodeGrant
 from hami_node_agent.domain.ownership import Holding, KeptAnswer
 from hami_node_agent.domain.records import Record
@@ -80,5 +82,6 @@ def a_holding(
 
 
 def a_card(uuid: str = CARD_A, **changes: int) -> GpuDevice:
-    fields = {"slots": 10, "memory_mib": 81920, "core_percent": 100, "index": 0} | changes
+    fields: dict[str, Any] = {"slots": 10, "memory_mib": 81920, "core_percent": 100, "index": 0}
+    fields |= changes
     return GpuDevice(uuid=GpuUuid(uuid), vendor="NVIDIA", type="NVIDIA A100", **fields)
