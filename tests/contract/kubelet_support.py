@@ -300,7 +300,7 @@ def container(name: str = "main", script: str = "exec sleep 1000", *, gpus: int 
     return {"name": name, "image": "none", "command": ["sh", "-c", script], "resources": limits}
 
 
-async def eventually(condition: Callable[[], Awaitable[bool]], *, within_s: float = 20.0) -> None:
+async def eventually(condition: Callable[[], Awaitable[bool]], *, within_s: float = 60.0) -> None:
     """Waits until the condition holds; fails with its name after `within_s`."""
     try:
         async with asyncio.timeout(within_s):

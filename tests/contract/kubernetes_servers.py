@@ -136,7 +136,7 @@ def emulated_or_real(request: pytest.FixtureRequest, folder: Path) -> Iterator[C
         yield cluster
 
 
-def poll(condition: Callable[[], bool], *, what: str, deadline_s: float = 10.0) -> None:
+def poll(condition: Callable[[], bool], *, what: str, deadline_s: float = 60.0) -> None:
     """Wait until the condition is true, or fail."""
     end = time.monotonic() + deadline_s
     while not condition():

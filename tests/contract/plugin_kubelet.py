@@ -12,7 +12,7 @@ from hamicommon.kubelet._generated import deviceplugin_pb2_grpc
 from hamictl.kubelet.adapters.kubelet_sockets import serve_registration
 
 T = TypeVar("T")
-DEADLINE_S = 30.0
+DEADLINE_S = 60.0
 
 
 async def until(what: Callable[[], T]) -> T:

@@ -15,7 +15,7 @@ from hamictl.servers.processes import start
 from tests.contract.kubernetes_servers import client_for, emulated, emulator_plan
 
 MAPS = "/api/v1/namespaces/default/configmaps"
-DEADLINE_S = 20.0
+DEADLINE_S = 60.0
 
 
 class Seen:

@@ -135,7 +135,7 @@ async def first(bus: Bus, what: Subscription) -> Usage:
 
     task = asyncio.create_task(bus.consume(what, handle))
     try:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             return await got
     finally:
         task.cancel()

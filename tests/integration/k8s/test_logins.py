@@ -35,7 +35,7 @@ BEARERS = {
     "unbound": Bearer(username=ACCOUNT, node=None),
     "tenant": Bearer(username="system:serviceaccount:default:tenant", node=NodeName("a")),
 }
-DEADLINE_S = 15.0
+DEADLINE_S = 60.0
 REFUSED = r"(?i)authorization violation"
 
 

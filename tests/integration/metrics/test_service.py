@@ -24,7 +24,7 @@ from tests.servers import migrate
 
 pytestmark = pytest.mark.integration
 
-DEADLINE_S = 20.0
+DEADLINE_S = 60.0
 
 
 def settings(postgres_dsn: str, nats_url: str) -> Settings:

@@ -29,7 +29,7 @@ A_0, A_1, B_0 = f"{CARDS[0]}-0", f"{CARDS[0]}-1", f"{CARDS[1]}-0"
 
 
 async def holdings(control: Control) -> events.NodeHoldings:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while True:
             try:
                 reply = await control.bus.request(
@@ -69,7 +69,7 @@ async def test_a_damaged_checkpoint_is_said_to_be_one_and_podresources_goes_on(
     old(kubelet, api_pods.uids["old"], machine=machine)
     machine.checkpoint.write_bytes(b'{"Data": null}')
 
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while not (said := await holdings(control)).containers:
             await asyncio.sleep(0.05)
 

@@ -47,7 +47,7 @@ async def shows(agent: AgentProcess, name: str, *wanted: float) -> None:
     async def now() -> list[float]:
         return await asyncio.to_thread(values, agent, name)
 
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         while await now() != list(wanted):
             await asyncio.sleep(0.05)
 

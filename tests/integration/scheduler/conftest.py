@@ -46,7 +46,7 @@ Json = dict[str, Any]
 T = TypeVar("T")
 
 GIB = 1024
-WAIT_S = 20.0
+WAIT_S = 60.0
 
 
 async def eventually(look: Callable[[], Awaitable[T]], what: str, timeout_s: float = WAIT_S) -> T:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from typing import Any
 
 import pytest
@@ -234,7 +233,7 @@ async def test_an_answer_that_a_stranger_took_does_not_end_the_binding(
         # A pod past the scheduler came to Allocate first, and the agent took it for ours.
         monkeypatch.setattr(KubernetesPodApi, "get", get)
         await world.say(events.Allocated, await world.until(pod, "binding"))
-        await asyncio.wait_for(asked.wait(), 10)
+        await asyncio.wait_for(asked.wait(), 60)
         await really_bind(self, *args, **kwargs)
 
     monkeypatch.setattr(KubernetesPodApi, "bind", bind_after_the_report)
@@ -422,11 +421,10 @@ async def test_binds_that_wait_for_a_node_hold_no_connection_to_the_ledger(world
     for pod in pods:
         await world.until(pod, "binding", "bound")
 
-    started = time.monotonic()
     other = await world.pod("other")
     assert (await replica.filter(other, "n2"))["NodeNames"] == ["n2"]
     assert await replica.bind(other, "n2") == ""
-    assert time.monotonic() - started < 2
+    assert not any(task.done() for task in binding[1:]), "nobody waited meanwhile"
 
     while binding:
         for row in [(await world.rows(pod))[-1] for pod in pods]:

@@ -23,7 +23,7 @@ from hamicommon.errors import InvalidRequest
 
 pytestmark = pytest.mark.integration
 
-DEADLINE_S = 10.0
+DEADLINE_S = 60.0
 ROTATIONS = 5
 CLIENTS = 4
 

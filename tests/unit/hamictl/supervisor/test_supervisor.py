@@ -48,7 +48,7 @@ async def running(tmp_path: Path, *specs: Spec, **options: object) -> AsyncItera
         await asyncio.wait_for(task, 30)
 
 
-async def until(condition: Callable[[], bool], timeout_s: float = 10) -> None:
+async def until(condition: Callable[[], bool], timeout_s: float = 60) -> None:
     async with asyncio.timeout(timeout_s):
         while not condition():
             await asyncio.sleep(0.01)
