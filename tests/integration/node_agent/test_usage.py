@@ -154,4 +154,6 @@ async def test_the_feedback_loop_frees_a_lone_container_of_its_core_limit(
 
     program.alloc(MIB)
 
-    await until(lambda: switch() == 0, deadline_s=30)
+    await until(lambda: switch() == 0)
+    limits = mounts_of(answer)["/etc/hami"] / "limits"
+    assert limits.read_text().endswith("utilization_switch 0\n")

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from hami_node_agent.domain.evidence import CardProcesses, HostProcess
+from hami_node_agent.domain.limits import CoreFeedback
 from hami_node_agent.domain.records import AgentState, Record
 from hami_node_agent.feedback import PRIORITY_ENV, Feedback
 from hami_node_agent.monitor import Monitor
@@ -18,6 +19,7 @@ from hami_node_agent.owners import Owners
 from hami_node_agent.ports import PodRef
 from hami_node_agent.region_reader import read_region
 from hami_node_agent.regions import Regions
+from hami_node_agent.telling import Telling
 from hami_node_agent.usage import container_samples
 from hamicommon.errors import Unavailable
 from hamicommon.events import ContainerSample
@@ -42,6 +44,10 @@ class Node:
         self.alive: dict[int, HostProcess] = {}
         self.driver = True
         self.sees_processes = True
+        self.told: dict[str, CoreFeedback] = {}
+
+    def write_feedback(self, nonce: str, feedback: CoreFeedback) -> None:
+        self.told[nonce] = feedback
 
     async def processes(self) -> Mapping[str, CardProcesses]:
         if not self.driver:
@@ -188,7 +194,7 @@ async def test_the_first_pod_makes_the_second_wait_and_lets_it_go(node: Node) ->
     node.env = {"pod-1": {PRIORITY_ENV: "0"}, "pod-2": {}}
     first, second = node.region("pod-1_main"), node.region("pod-2_main")
     port: Any = node
-    feedback = Feedback(node.monitor(), port)
+    feedback = Feedback(node.monitor(), port, Telling(port))
 
     def words(file: Path) -> tuple[int, int]:
         reading = read_region(file)
@@ -197,8 +203,13 @@ async def test_the_first_pod_makes_the_second_wait_and_lets_it_go(node: Node) ->
 
     await feedback.round()
     assert (words(first), words(second)) == ((1, 0), (-1, 1))
+    assert node.told == {
+        "nonce of pod-1": CoreFeedback(relaxed=True),
+        "nonce of pod-2": CoreFeedback(waits=True),
+    }
     await feedback.round()
     assert (words(first), words(second)) == ((0, 0), (0, 0))
+    assert set(node.told.values()) == {CoreFeedback(relaxed=True)}
 
 
 async def test_a_tenant_does_not_get_first_by_writing_so(node: Node) -> None:
@@ -213,7 +224,7 @@ async def test_a_tenant_does_not_get_first_by_writing_so(node: Node) -> None:
     other = node.region("pod-2_main")
     port: Any = node
 
-    await Feedback(node.monitor(), port).round()
+    await Feedback(node.monitor(), port, Telling(port)).round()
 
     reading = read_region(other)
     assert reading is not None

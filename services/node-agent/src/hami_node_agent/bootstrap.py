@@ -383,6 +383,7 @@ def _monitoring(settings: Settings, outside: _Outside, cards: Cards) -> Monitori
         state=outside.state,
         pods=outside.pods,
         bus=outside.bus,
+        files=outside.files,
         containers_dir=outside.files.base / "containers",
         agent_id=outside.agent_id,
         version=version(DISTRIBUTION),

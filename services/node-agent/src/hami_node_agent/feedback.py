@@ -1,4 +1,6 @@
-"""Runs the feedback loop every five seconds: reads all regions, decides, writes two words.
+"""Runs the feedback loop every five seconds: reads all regions, decides, writes what changed.
+
+Two words go into the region, for HAMi's library and other readers; libvgpu heeds the limits file.
 
 What is decided, and why, is in `domain/feedback.py`. The region belongs to the tenant, so neither
 its priority nor its cards are believed: the priority is the pod's (`CUDA_TASK_PRIORITY` in its
@@ -10,8 +12,9 @@ from __future__ import annotations
 import asyncio
 from typing import Protocol
 
-from hami_node_agent.domain.feedback import INTERVAL_S, Shared, decide
+from hami_node_agent.domain.feedback import INTERVAL_S, Shared, decide, decided
 from hami_node_agent.monitor import Container, Monitor
+from hami_node_agent.telling import Telling, nonce_of
 
 # As `hamicommon.vendors.nvidia` has it, which would bring numpy along, 11 MB on every node.
 PRIORITY_ENV = "CUDA_TASK_PRIORITY"
@@ -28,9 +31,10 @@ class PodSpecs(Protocol):
 class Feedback:
     """The loop."""
 
-    def __init__(self, monitor: Monitor, pods: PodSpecs) -> None:
+    def __init__(self, monitor: Monitor, pods: PodSpecs, telling: Telling) -> None:
         self._monitor = monitor
         self._pods = pods
+        self._telling = telling
 
     async def run(self) -> None:
         """Runs until cancelled."""
@@ -41,7 +45,16 @@ class Feedback:
     async def round(self) -> None:
         """One round."""
         containers = await self._monitor.containers()
-        for words in decide(self._shared(one) for one in containers):
+        shared = [self._shared(one) for one in containers]
+        changed = {words.name: words for words in decide(shared)}
+        await self._telling.feedback(
+            {
+                nonce: decided(one, changed.get(one.name))
+                for container, one in zip(containers, shared, strict=True)
+                if (nonce := nonce_of(container))
+            }
+        )
+        for words in changed.values():
             await self._monitor.write(
                 words.name,
                 recent_kernel=words.recent_kernel,

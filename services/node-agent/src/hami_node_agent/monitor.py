@@ -23,6 +23,7 @@ from hami_node_agent.domain.evidence import (
     HostProcess,
     find,
     percent_of,
+    proves,
 )
 from hami_node_agent.domain.regions import CardUse, Region, used
 from hami_node_agent.owners import Owner, Owners
@@ -61,6 +62,8 @@ class Seen:
 
     container: Container
     uses: tuple[CardUse, ...]
+    host_pids: tuple[tuple[int, int], ...] = ()
+    """(pid in the container, pid on the host) of processes that the host's /proc shows so."""
 
 
 class Monitor:
@@ -97,10 +100,7 @@ class Monitor:
         containers = await self.containers()
         evidence = await self._evidence(containers, cards)
         known, self._host_pids = self._host_pids, {}
-        return [
-            Seen(container=container, uses=self._uses(container, evidence, known))
-            for container in containers
-        ]
+        return [self._seen(container, evidence, known) for container in containers]
 
     async def write(
         self, directory: str, *, recent_kernel: int | None, utilization_switch: int | None
@@ -134,9 +134,9 @@ class Monitor:
         living = await asyncio.to_thread(self._processes.living, pids - {0})
         return Evidence(living=living, cards=cards)
 
-    def _uses(
+    def _seen(
         self, container: Container, evidence: Evidence | None, known: Mapping[_Key, int]
-    ) -> tuple[CardUse, ...]:
+    ) -> Seen:
         region = container.region
         cards = [card.uuid for card in region.cards if container.owns(card.uuid)]
         who: list[Found] = []
@@ -152,8 +152,14 @@ class Monitor:
             if one.host_pid:
                 self._host_pids[key] = one.host_pid
             who.append(one)
-        return used(
+        uses = used(
             region,
             living=[number for number, one in enumerate(who) if not one.gone],
             measured_percent=lambda number, uuid: percent_of(who[number], uuid, evidence),
         )
+        proven = (
+            (process.pid, one.host_pid)
+            for process, one in zip(region.processes, who, strict=True)
+            if proves(one, process, pod_uid=container.owner.pod.uid, evidence=evidence)
+        )
+        return Seen(container=container, uses=uses, host_pids=tuple(proven))

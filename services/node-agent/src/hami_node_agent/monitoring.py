@@ -21,6 +21,7 @@ from hami_node_agent.owners import Owners
 from hami_node_agent.ports import DeviceProbe, Publisher
 from hami_node_agent.regions import Regions
 from hami_node_agent.settings import Settings
+from hami_node_agent.telling import Telling, ToldFiles
 from hami_node_agent.usage import Observation, Sampler
 
 
@@ -40,6 +41,7 @@ def monitoring(
     state: NodeState,
     pods: NodePods,
     bus: Publisher,
+    files: ToldFiles,
     containers_dir: Path,
     agent_id: str,
     version: str,
@@ -53,10 +55,12 @@ def monitoring(
         Owners(state, pods),
         processes=None if proc is None else HostProcesses(proc),
     )
+    telling = Telling(files)
     sampler = Sampler(
         probe,
         monitor,
         bus,
+        telling=telling,
         node=settings.node_name,
         agent_id=agent_id,
         interval_s=settings.sample_interval_s,
@@ -74,6 +78,6 @@ def monitoring(
     if settings.legacy_metrics:
         collectors.append(LegacyCollector(latest, slices, node=node))
     return Monitoring(
-        loops={"usage": sampler.run(), "feedback": Feedback(monitor, pods).run()},
+        loops={"usage": sampler.run(), "feedback": Feedback(monitor, pods, telling).run()},
         collectors=tuple(collectors),
     )

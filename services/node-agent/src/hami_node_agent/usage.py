@@ -1,8 +1,8 @@
 """Samples of cards and containers, every few seconds, for the bus and for our /metrics.
 
 In: NVML, the shared regions (`monitor.py`) and the grants. Out: `hami.usage.v1.<node>` (consumed
-by the metrics service) and `Sampler.latest`. A sample that can't be published is dropped: the next
-one comes soon. What is unknown is absent.
+by the metrics service), `Sampler.latest`, and the host pids that libvgpu is told. A sample that
+can't be published is dropped: the next one comes soon. What is unknown is absent.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from hami_node_agent.domain.regions import MAX_BYTES, MAX_PERCENT, CardUse
 from hami_node_agent.monitor import Monitor, Seen
 from hami_node_agent.owners import Owner
 from hami_node_agent.ports import DeviceProbe, Publisher
+from hami_node_agent.telling import Telling
 
 logger = logging.getLogger(__name__)
 
@@ -48,6 +49,7 @@ class Sampler:
         monitor: Monitor,
         bus: Publisher,
         *,
+        telling: Telling,
         node: str,
         agent_id: str,
         interval_s: float,
@@ -55,6 +57,7 @@ class Sampler:
         self._probe = probe
         self._monitor = monitor
         self._bus = bus
+        self._telling = telling
         self._node = node
         self._agent_id = agent_id
         self._interval_s = interval_s
@@ -81,6 +84,7 @@ class Sampler:
             logger.warning("cards not sampled", extra={"error": str(exc)})
             devices = ()
         seen = await self._monitor.look()
+        await self._telling.processes(seen)
         now = datetime.now(UTC)
         containers = tuple(sample for one in seen for sample in container_samples(one, now=now))
         self._latest = Observation(

@@ -3,6 +3,7 @@ from pathlib import Path
 
 import pytest
 from hami_node_agent.adapters.host_files import HostFiles
+from hami_node_agent.domain.limits import CoreFeedback
 from hamicommon.errors import InvalidRequest
 
 from tests.unit.node_agent.builders import CARD_A, a_container, a_grant, a_record, a_share
@@ -116,3 +117,31 @@ def test_strays_go_when_they_are_old_and_nobody_knows_them(files: HostFiles) -> 
     assert files.limits_dir("known").exists()
     assert files.limits_dir("young").exists()
     assert not files.limits_dir("old").exists()
+
+
+def test_feedback_changes_two_words_and_outlives_a_move_of_the_cards(files: HostFiles) -> None:
+    record = a_record(a_grant(), ids={"x"}, nonce="n1")
+    limits = files.limits_dir("n1") / "limits"
+    files.write_limits(record)
+    before = limits.read_text()
+
+    files.write_feedback("n1", CoreFeedback(relaxed=True))
+    assert limits.read_text() == before + "utilization_switch 0\n"
+
+    files.write_limits(record)
+    assert limits.read_text() == before + "utilization_switch 0\n"
+
+    files.write_feedback("n1", CoreFeedback())
+    assert limits.read_text() == before
+
+
+def test_feedback_and_pids_of_a_container_without_a_directory_make_none(files: HostFiles) -> None:
+    files.write_feedback("n1", CoreFeedback(waits=True))
+    files.write_pids("n1", [(1, 4711)])
+    assert not files.limits_dir("n1").exists()
+
+    files.write_limits(a_record(a_grant(), ids={"x"}, nonce="n1"))
+    files.write_feedback("n1", CoreFeedback(waits=True))
+    files.write_pids("n1", [(1, 4711)])
+    assert "priority_block 1" in (files.limits_dir("n1") / "limits").read_text()
+    assert (files.limits_dir("n1") / "pids").read_text() == "1 4711\n"

@@ -9,6 +9,7 @@ from hami_node_agent.domain.evidence import (
     HostProcess,
     find,
     percent_of,
+    proves,
 )
 from hami_node_agent.domain.regions import Held, RegionProcess
 
@@ -87,3 +88,13 @@ def test_the_driver_says_who_computes() -> None:
     assert percent_of(Found(host_pid=4711), "GPU-a", None) is None
     silent = Evidence(cards={"GPU-a": CardProcesses()})
     assert percent_of(Found(host_pid=4711), "GPU-a", silent) is None
+
+
+def test_a_host_pid_is_proven_by_the_host_alone() -> None:
+    """The tenant wrote the pair; the host must show that process as one of this pod."""
+    pair = Found(host_pid=4711)
+    assert proves(pair, OURS, pod_uid=POD, evidence=SEEN)
+    assert not proves(pair, replace(OURS, pid=2), pod_uid=POD, evidence=SEEN)
+    assert not proves(pair, OURS, pod_uid=POD.replace("1", "2"), evidence=SEEN)
+    assert not proves(Found(), OURS, pod_uid=POD, evidence=SEEN)
+    assert not proves(pair, OURS, pod_uid=POD, evidence=None)

@@ -1,6 +1,7 @@
 """Vectors of HAMi's feedback loop (protocol sheet 6.4)."""
 
-from hami_node_agent.domain.feedback import Shared, Words, decide
+from hami_node_agent.domain.feedback import Shared, Words, decide, decided
+from hami_node_agent.domain.limits import CoreFeedback
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -113,3 +114,12 @@ def test_nobody_waits_for_ever_and_the_first_never_waits(containers: list[Shared
         first = min(shared.priority for shared in containers)
         waits = {change.name for change in decide(containers) if (change.recent_kernel or 0) < 0}
         assert not any(s.name in waits for s in containers if s.priority == first)
+
+
+def test_what_holds_after_a_round_is_what_was_changed_or_what_was_there() -> None:
+    alone, waits = one("x", switch=0, recent=1), one("y", recent=-1)
+
+    assert decided(alone, None) == CoreFeedback(relaxed=True)
+    assert decided(waits, None) == CoreFeedback(waits=True)
+    assert decided(one("x"), words("x", recent=1, switch=0)) == CoreFeedback(relaxed=True)
+    assert decided(alone, words("x", recent=-1, switch=1)) == CoreFeedback(waits=True)

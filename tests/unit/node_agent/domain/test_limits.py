@@ -1,4 +1,4 @@
-from hami_node_agent.domain.limits import limits_text
+from hami_node_agent.domain.limits import CoreFeedback, limits_text, pids_text, with_feedback
 
 from tests.unit.node_agent.builders import CARD_A, CARD_B, a_share
 
@@ -15,3 +15,18 @@ def test_the_file_says_bytes_and_percent_for_each_card() -> None:
         f"device {CARD_A} memory_bytes 4294967296 core_percent 30\n"
         f"device {CARD_B} memory_bytes 0 core_percent 100\n"
     )
+
+
+def test_the_feedback_loops_words_are_there_only_while_they_say_something() -> None:
+    plain = limits_text([a_share(CARD_A, 4096, 30)], policy="default", oversubscribe=False)
+
+    relaxed = with_feedback(plain, CoreFeedback(relaxed=True))
+    waiting = with_feedback(relaxed, CoreFeedback(waits=True))
+
+    assert relaxed == plain + "utilization_switch 0\n"
+    assert waiting == plain + "priority_block 1\n"
+    assert with_feedback(waiting, CoreFeedback()) == plain
+
+
+def test_pids_are_a_line_each_by_the_number_in_the_container() -> None:
+    assert pids_text([(7, 4711), (1, 4710)]) == "1 4710\n7 4711\n"

@@ -4,6 +4,7 @@
     <hook_path>/vgpu/ld.so.preload                        ro as /etc/ld.so.preload
     <hook_path>/vgpu/containers/<podUID>_<container>/     rw, holds the shared region
     <state_dir>/limits/<nonce>/limits                     ro as /etc/hami/limits
+    <state_dir>/limits/<nonce>/pids                       ro as /etc/hami/pids
 
 All calls block; callers use a thread. Every call may run twice.
 """
@@ -13,6 +14,7 @@ from __future__ import annotations
 import logging
 import re
 import shutil
+import threading
 import time
 from collections.abc import Container, Iterable
 from pathlib import Path
@@ -21,12 +23,13 @@ from hamicommon.errors import InvalidRequest, Unavailable
 
 from hami_node_agent.adapters.cdi_files import CdiFiles
 from hami_node_agent.adapters.durable import replace_file, sync_directory
-from hami_node_agent.domain.limits import limits_text
+from hami_node_agent.domain.limits import CoreFeedback, limits_text, pids_text, with_feedback
 from hami_node_agent.domain.records import Record
 
 logger = logging.getLogger(__name__)
 
 LIMITS_FILE = "limits"
+PIDS_FILE = "pids"
 # HAMi's own, which may lie beside ours, have a v before the number.
 _OUR_LIBRARY = re.compile(r"libvgpu\.so\.\d[\w.+-]*")
 
@@ -50,6 +53,10 @@ class HostFiles:
         self._lock_dir = lock_dir
         self._oversubscribe = oversubscribe
         self._library = Path()
+        # Limits are written by Allocate, PreStartContainer and the feedback loop, each in a thread.
+        self._writing = threading.Lock()
+        self._feedback: dict[str, CoreFeedback] = {}
+        self._pids: dict[str, str] = {}
 
     def install(self, library: Path, *, version: str, preload_path: str) -> Path:
         """Puts the library and the preload list in place; returns the library's host path.
@@ -103,18 +110,50 @@ class HostFiles:
         if record.foreign:
             return
         directory = self.limits_dir(record.nonce)
-        text = limits_text(
-            () if record.provisional else record.shares,
-            policy=record.policy,
-            oversubscribe=self._oversubscribe,
-        ).encode()
+        with self._writing:
+            text = limits_text(
+                () if record.provisional else record.shares,
+                policy=record.policy,
+                oversubscribe=self._oversubscribe,
+                feedback=self._feedback.get(record.nonce, CoreFeedback()),
+            ).encode()
+            try:
+                if not directory.is_dir():
+                    directory.mkdir(mode=0o755, parents=True, exist_ok=True)
+                    sync_directory(self._limits)
+                _update(directory / LIMITS_FILE, text, mode=0o644)
+            except OSError as exc:
+                raise Unavailable(f"{directory} can't be written: {exc}") from exc
+
+    def write_feedback(self, nonce: str, feedback: CoreFeedback) -> None:
+        """Changes what the limits file says of waiting and relaxed limits, and nothing else in it.
+
+        Nothing where there is no such file. Raises: Unavailable.
+        """
+        if self._feedback.get(nonce) == feedback:
+            return
+        path = self.limits_dir(nonce) / LIMITS_FILE
+        with self._writing:
+            try:
+                text = with_feedback(path.read_text(), feedback)
+                _update(path, text.encode(), mode=0o644)
+            except FileNotFoundError:
+                return
+            except OSError as exc:
+                raise Unavailable(f"{path} can't be written: {exc}") from exc
+            self._feedback[nonce] = feedback
+
+    def write_pids(self, nonce: str, pids: Iterable[tuple[int, int]]) -> None:
+        """Says which host pids the container's processes have. Raises: Unavailable."""
+        text = pids_text(pids)
+        directory = self.limits_dir(nonce)
+        if self._pids.get(nonce, "") == text or not directory.is_dir():
+            return
         try:
-            if not directory.is_dir():
-                directory.mkdir(mode=0o755, parents=True, exist_ok=True)
-                sync_directory(self._limits)
-            _update(directory / LIMITS_FILE, text, mode=0o644)
+            _update(directory / PIDS_FILE, text.encode(), mode=0o644)
         except OSError as exc:
             raise Unavailable(f"{directory} can't be written: {exc}") from exc
+        self._pids[nonce] = text
 
     def make_cache_dir(self, name: str) -> None:
         """An empty directory that any user in the container can write. Raises: Unavailable."""
@@ -142,6 +181,8 @@ class HostFiles:
         if self._cdi is not None:
             self._cdi.remove(gone)
         for nonce in gone:
+            self._feedback.pop(nonce, None)
+            self._pids.pop(nonce, None)
             _remove(self.limits_dir(nonce))
         for name in cache_dirs:
             # An empty name would be the parent of all.

@@ -95,6 +95,18 @@ def _may_be(seen: HostProcess | None, process: RegionProcess, pod_uid: str) -> b
     return seen.pod_uid == pod_uid
 
 
+def proves(
+    found: Found, process: RegionProcess, *, pod_uid: str, evidence: Evidence | None
+) -> bool:
+    """True when the host itself shows this host pid as that process of this pod.
+
+    A tenant may write another's host pid into its region; only such pairs go on to libvgpu, which
+    charges by them.
+    """
+    seen = None if evidence is None else evidence.living.get(found.host_pid)
+    return seen is not None and seen.inner_pid == process.pid and seen.pod_uid == pod_uid
+
+
 def percent_of(found: Found, uuid: str, evidence: Evidence | None) -> float | None:
     """What the driver says that the process computes on a card, 0 to 100; None is unknown."""
     card = None if evidence is None else evidence.cards.get(uuid)

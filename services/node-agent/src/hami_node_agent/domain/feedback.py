@@ -13,6 +13,8 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from hami_node_agent.domain.limits import CoreFeedback
+
 INTERVAL_S = 5.0
 WAITING = -1
 
@@ -52,6 +54,15 @@ def decide(containers: Iterable[Shared]) -> list[Words]:
                 active.setdefault(card, Counter())[one.priority] += 1
     changes = (_words(one, counted[one.name], active) for one in ordered)
     return [words for words in changes if words is not None]
+
+
+def decided(one: Shared, words: Words | None) -> CoreFeedback:
+    """What holds for a container after a round: its words as they were, or as they are changed."""
+    recent, switch = one.recent_kernel, one.utilization_switch
+    if words is not None:
+        recent = recent if words.recent_kernel is None else words.recent_kernel
+        switch = switch if words.utilization_switch is None else words.utilization_switch
+    return CoreFeedback(relaxed=switch == 0, waits=recent < 0)
 
 
 def _counted(recent_kernel: int) -> int:

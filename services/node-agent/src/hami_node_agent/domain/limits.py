@@ -4,21 +4,46 @@
     policy default|force|disable
     oversubscribe 0|1
     device <GPU-uuid> memory_bytes <n> core_percent <n>
+    utilization_switch 0        only while the core limit is relaxed
+    priority_block 1            only while a container that comes first works
 
 memory_bytes 0 means no memory limit; core_percent 0 or >= 100 no core limit. A visible card that is
 not listed may not be used at all.
+
+Beside it lies `pids`, a line "<pid in the container> <pid on the host>" for each process whose host
+pid is known: the driver counts by host pids, which a container can't see of itself.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 from hamicommon.domain.allocations import DeviceShare
 
 MIB = 1024 * 1024
 
 
-def limits_text(shares: Sequence[DeviceShare], *, policy: str, oversubscribe: bool) -> str:
+_FEEDBACK_WORDS = ("utilization_switch ", "priority_block ")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CoreFeedback:
+    """What the feedback loop decided for one container (`feedback.py`)."""
+
+    relaxed: bool = False
+    """Its core limit does not hold while its policy is default."""
+    waits: bool = False
+    """Its launches are held back."""
+
+
+def limits_text(
+    shares: Sequence[DeviceShare],
+    *,
+    policy: str,
+    oversubscribe: bool,
+    feedback: CoreFeedback = CoreFeedback(),
+) -> str:
     """The file's content for these slices."""
     lines = ["hami-limits 1", f"policy {policy}", f"oversubscribe {int(oversubscribe)}"]
     lines += [
@@ -26,4 +51,17 @@ def limits_text(shares: Sequence[DeviceShare], *, policy: str, oversubscribe: bo
         f" core_percent {share.core_percent}"
         for share in shares
     ]
+    return with_feedback("\n".join(lines) + "\n", feedback)
+
+
+def with_feedback(text: str, feedback: CoreFeedback) -> str:
+    """The same limits under another decision of the feedback loop."""
+    lines = [line for line in text.splitlines() if not line.startswith(_FEEDBACK_WORDS)]
+    lines += ["utilization_switch 0"] if feedback.relaxed else []
+    lines += ["priority_block 1"] if feedback.waits else []
     return "\n".join(lines) + "\n"
+
+
+def pids_text(pids: Iterable[tuple[int, int]]) -> str:
+    """The file `pids`: (pid in the container, pid on the host)."""
+    return "".join(f"{inner} {host}\n" for inner, host in sorted(pids))
