@@ -1,0 +1,108 @@
+"""The device plugin of slices, put together: who finds grants, answers, and checks the start."""
+
+from __future__ import annotations
+
+from pathlib import PurePosixPath
+
+from hami_node_agent.adopted_answers import AdoptedAnswers
+from hami_node_agent.allocating import Allocating
+from hami_node_agent.cards import Cards
+from hami_node_agent.domain.cards import WHOLE
+from hami_node_agent.domain.container_spec import AnswerPolicy
+from hami_node_agent.domain.mps import MpsPolicy
+from hami_node_agent.finding import GrantFinder
+from hami_node_agent.grants_feed import GrantsFeed
+from hami_node_agent.late_binding import LateBinding
+from hami_node_agent.outside import Outside
+from hami_node_agent.plugin import Plugin
+from hami_node_agent.prestarting import PreStarting
+from hami_node_agent.reporting import Reports
+from hami_node_agent.settings import Settings
+from hami_node_agent.unmanaged import UnmanagedPods
+
+
+def plugin_of(
+    settings: Settings,
+    outside: Outside,
+    cards: Cards,
+    feed: GrantsFeed,
+    reports: Reports,
+    *,
+    late: bool,
+) -> Plugin:
+    """`late`: containers are bound by CDI at their start, see `late_binding.py`."""
+    finder = GrantFinder(
+        outside.state,
+        source=feed,
+        pods=outside.pods,
+        books=outside.books,
+        node=settings.node_name,
+        wait_s=settings.grant_wait_s,
+    )
+    adopts = settings.unmanaged_pods == "adopt"
+    answers = _answers(settings, outside)
+    late_binding = LateBinding(
+        outside.state,
+        books=outside.books,
+        source=feed,
+        pods=outside.pods,
+        files=outside.files,
+        devices=outside.cdi,
+        reports=reports,
+        answers=answers,
+    )
+    allocating = Allocating(
+        outside.state,
+        finder=finder,
+        pods=outside.pods,
+        files=outside.files,
+        reports=reports,
+        answers=answers,
+        adopts_unmanaged=adopts,
+    )
+    prestarting = PreStarting(
+        outside.state,
+        books=outside.books,
+        source=feed,
+        pods=outside.pods,
+        files=outside.files,
+        reports=reports,
+        adopted=AdoptedAnswers(outside.state, books=outside.books),
+        moves=outside.moves,
+        unmanaged=UnmanagedPods(
+            outside.bus, outside.state, pods=outside.pods, node=settings.node_name
+        )
+        if adopts
+        else None,
+    )
+    return Plugin(
+        cards=cards,
+        allocating=allocating,
+        prestarting=prestarting,
+        numa_topology=settings.enable_numa_topology,
+        preferred_allocation=settings.preferred_allocation and not late,
+        late=late_binding if late else None,
+    )
+
+
+def _answers(settings: Settings, outside: Outside) -> AnswerPolicy:
+    return AnswerPolicy(
+        container_base=PurePosixPath(settings.container_hook_path / "vgpu"),
+        host_base=PurePosixPath(outside.files.base),
+        library=PurePosixPath(outside.library),
+        lock_dir=PurePosixPath(settings.lock_dir),
+        enforced=settings.operating_mode != WHOLE,
+        mps=_mps_policy(settings),
+        oversubscribe=settings.device_memory_scaling > 1,
+        log_level=settings.libcuda_log_level,
+        disable_core_limit=settings.disable_core_limit,
+        licensed=(outside.files.base / "license").exists(),
+        devices=outside.driver.devices,
+    )
+
+
+def _mps_policy(settings: Settings) -> MpsPolicy | None:
+    if settings.operating_mode != "mps":
+        return None
+    shm_dir = "" if settings.mps_shm_dir is None else str(settings.mps_shm_dir)
+    return MpsPolicy(pipe_dir=str(settings.mps_dir / "pipe"), shm_dir=shm_dir)
