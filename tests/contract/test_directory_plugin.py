@@ -4,7 +4,7 @@ import asyncio
 import subprocess
 import sys
 import tempfile
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -58,8 +58,11 @@ class Process:
         return self.process.wait(timeout=DEADLINE_S)
 
 
+Start = Callable[..., Process]
+
+
 @pytest.fixture
-def start(folder: Path) -> Iterator[type[Process]]:
+def start(folder: Path) -> Iterator[Start]:
     with ExitStack() as stack:
 
         def started(*words: str, sockets: Path = folder / "device-plugins") -> Process:
@@ -68,10 +71,12 @@ def start(folder: Path) -> Iterator[type[Process]]:
             stack.callback(process.process.kill)
             return process
 
-        yield started  # type: ignore[misc]
+        yield started
 
 
-async def test_files_come_and_go_as_devices(folder: Path, kubelet: PluginKubelet, start) -> None:  # type: ignore[no-untyped-def]
+async def test_files_come_and_go_as_devices(
+    folder: Path, kubelet: PluginKubelet, start: Start
+) -> None:
     for name in ("g1", "g2", ".hidden"):
         (folder / "gophers" / name).touch()
     (folder / "gophers" / "burrow").mkdir()
@@ -87,8 +92,8 @@ async def test_files_come_and_go_as_devices(folder: Path, kubelet: PluginKubelet
 
 
 async def test_a_directory_that_is_away_has_no_devices_and_may_come_back(
-    folder: Path, kubelet: PluginKubelet, start
-) -> None:  # type: ignore[no-untyped-def]
+    folder: Path, kubelet: PluginKubelet, start: Start
+) -> None:
     start()
     await until(lambda: kubelet.registered)
 
@@ -101,8 +106,8 @@ async def test_a_directory_that_is_away_has_no_devices_and_may_come_back(
 
 
 async def test_a_container_reads_the_names_of_its_files(
-    folder: Path, kubelet: PluginKubelet, start
-) -> None:  # type: ignore[no-untyped-def]
+    folder: Path, kubelet: PluginKubelet, start: Start
+) -> None:
     for name in ("g1", "g2"):
         (folder / "gophers" / name).touch()
     start("--env", "Gopher={ids}", "--env", "BURROW=yes")
@@ -116,8 +121,8 @@ async def test_a_container_reads_the_names_of_its_files(
 
 
 async def test_it_registers_with_a_restarted_kubelet_and_ends_cleanly(
-    folder: Path, kubelet: PluginKubelet, start
-) -> None:  # type: ignore[no-untyped-def]
+    folder: Path, kubelet: PluginKubelet, start: Start
+) -> None:
     process = start()
     await until(lambda: len(kubelet.registered) == 1)
 
@@ -134,7 +139,7 @@ async def test_it_registers_with_a_restarted_kubelet_and_ends_cleanly(
 
 
 @pytest.mark.parametrize("word", ["Gopher", "={ids}"])
-async def test_a_variable_without_name_or_value_is_refused(start, word: str) -> None:  # type: ignore[no-untyped-def]
+async def test_a_variable_without_name_or_value_is_refused(start: Start, word: str) -> None:
     process = start("--env", word)
 
     assert await asyncio.to_thread(process.process.wait, DEADLINE_S) == 1
@@ -142,7 +147,7 @@ async def test_a_variable_without_name_or_value_is_refused(start, word: str) -> 
 
 
 @pytest.mark.native
-async def test_a_pod_asks_for_a_gopher_and_has_it(folder: Path, start) -> None:  # type: ignore[no-untyped-def]
+async def test_a_pod_asks_for_a_gopher_and_has_it(folder: Path, start: Start) -> None:
     for name in ("g1", "g2"):
         (folder / "gophers" / name).touch()
     plan, kubeconfig = emulator_plan(folder)
