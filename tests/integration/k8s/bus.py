@@ -41,7 +41,7 @@ def bus_server(folder: Path, login_key: Ed25519PublicKey) -> Iterator[str]:
     text = text.replace("hami-nats", json.loads(made.read_text())["server_name"], 1)
     text = text.replace("port: 4222", f"host: 127.0.0.1\nport: {port}", 1)
     text = text.replace("http_port: 8222\n", "").replace("/data", str(folder / "data"))
-    for service in ("SCHEDULER", "METRICS"):
+    for service in ("SCHEDULER", "WEBHOOK", "METRICS"):
         text = text.replace(f"$NATS_{service}_PASSWORD", "secret")
     text = text.replace("$NATS_LOGIN_ISSUER", account_id(login_key))
     config = folder / "manifest.conf"

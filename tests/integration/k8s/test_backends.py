@@ -5,6 +5,7 @@ import os
 import subprocess
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import TypeVar
 from urllib.parse import urlsplit, urlunsplit
 
 import asyncpg
@@ -19,17 +20,19 @@ from hami_metrics.bootstrap import USAGE
 from hami_metrics.domain.samples import Sample, Series
 from hami_metrics.service import Retention, keep_days
 from hamicommon import events
-from hamicommon.bus.client import Bus, Message, Subscription, open_bus
+from hamicommon.bus.client import Bus, Deliver, Message, Subscription, open_bus
 from hamicommon.db.engine import open_pool
+from hamicommon.errors import Unavailable
 from hamicommon.events import Usage
 from hamicommon.settings import NatsSettings, PostgresSettings
 from hamictl.servers.binaries import postgres_home
-from pydantic import SecretStr
+from pydantic import BaseModel, SecretStr
 
 from tests.integration.k8s.bus import BASE, bus_server, config_map
 
 pytestmark = pytest.mark.integration
 
+M = TypeVar("M", bound=BaseModel)
 NOW = datetime.now(UTC)
 PASSWORDS = {"hami_scheduler": "of-the-scheduler", "hami_metrics": "of-the-metrics"}
 
@@ -113,7 +116,7 @@ async def test_each_service_reaches_its_own_streams(tmp_path: Path) -> None:
             open_bus(login(url, "hami-metrics"), "m") as metrics,
         ):
             await scheduler.publish(events.usage_subject("n"), report(), message_id="1")
-            assert await first(metrics, USAGE) == report()
+            assert await first(metrics, USAGE, Usage) == report()
 
             client = await nats.connect(
                 url, user="hami-metrics", password="secret", inbox_prefix=b"_INBOX_hami-metrics"
@@ -125,13 +128,33 @@ async def test_each_service_reaches_its_own_streams(tmp_path: Path) -> None:
                 await client.close()
 
 
-async def first(bus: Bus, what: Subscription) -> Usage:
+async def test_the_webhook_reads_what_admission_needs_and_no_grants(tmp_path: Path) -> None:
+    told = events.ClusterNumbers(taken_at=NOW, agent_nodes=1, foreign_vendors=())
+    ledger = Subscription(
+        stream=events.LEDGER_STREAM,
+        subject="hami.ledger.v1.>",
+        consumer="hami-webhook-1-ledger",
+        deliver=Deliver.LAST_PER_SUBJECT,
+        ephemeral=True,
+    )
+    with bus_server(tmp_path, Ed25519PrivateKey.generate().public_key()) as url:
+        async with (
+            open_bus(login(url, "hami-scheduler"), "s", owns_streams=True) as scheduler,
+            open_bus(login(url, "hami-webhook"), "w") as webhook,
+        ):
+            await scheduler.publish(events.LEDGER_CLUSTER_SUBJECT, told, message_id="1")
+            assert await first(webhook, ledger, events.ClusterNumbers) == told
+            with pytest.raises(Unavailable):
+                await webhook.publish(events.grants_subject("n"), told, message_id="2")
+
+
+async def first(bus: Bus, what: Subscription, kind: type[M]) -> M:
     """The first message that the consumer gets."""
-    got: asyncio.Future[Usage] = asyncio.get_running_loop().create_future()
+    got: asyncio.Future[M] = asyncio.get_running_loop().create_future()
 
     async def handle(message: Message) -> None:
         if not got.done():
-            got.set_result(Usage.model_validate_json(message.data))
+            got.set_result(kind.model_validate_json(message.data))
 
     task = asyncio.create_task(bus.consume(what, handle))
     try:

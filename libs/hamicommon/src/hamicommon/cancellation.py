@@ -13,11 +13,12 @@ import contextlib
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-CANCEL_AGAIN_S = 1.0
+# Longer than a task needs to clean up (the bus closes within 3 s), which another would cut off.
+CANCEL_AGAIN_S = 5.0
 
 
 async def end(tasks: Iterable[asyncio.Task[Any]]) -> None:
-    """Cancels the tasks and waits until they are done; each is cancelled again every second.
+    """Cancels the tasks and waits until they are done; each is cancelled again every 5 s.
 
     An error that a task ended with is not raised here: it is its task group's business.
     """

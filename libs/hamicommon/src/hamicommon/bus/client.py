@@ -56,7 +56,7 @@ __all__ = [
 logger = logging.getLogger(__name__)
 
 REQUEST_TIMEOUT_S = 2.0
-CLOSE_TIMEOUT_S = 5.0
+CLOSE_TIMEOUT_S = 3.0
 _RECONNECT_WAIT_S = 1
 # A server that is gone without a word (a lost route, a paused machine) counts as away after three
 # of these; until then every bind and every Allocate waits its full time for it.
