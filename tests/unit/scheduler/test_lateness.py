@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
 import pytest
-from hami_scheduler.lateness import why_late
+from hami_scheduler.instruments import Instruments
+from hami_scheduler.lateness import PREFIX, LateWatch, why_late
 from hamicommon.domain.allocations import Allocation, AllocationState
 from hamicommon.domain.ids import AllocationId, NodeName, PodUid
 
@@ -57,3 +59,47 @@ def test_the_reason_is_what_is_known(
     said = why_late({"status": status}, allocation(has_agent=has_agent), agent_silent=silent)
 
     assert said == reason
+
+
+class Ledger:
+    """One late row, which somebody else changes while the first look is at it."""
+
+    def __init__(self) -> None:
+        self.row = allocation(has_agent=True)
+        self.overtaken = True
+        self.said: list[str] = []
+
+    async def late(self, late_s: float) -> list[Allocation]:
+        return [self.row]
+
+    async def get(self, name: str, pod: str = "") -> Any:
+        if pod:
+            return {"metadata": {"uid": self.row.pod_uid}}
+        if self.overtaken:
+            self.overtaken = False
+            self.row = replace(self.row, reason="")
+            return replace(self.row, token=2)
+        return self.row
+
+    async def advance(self, step: Any) -> object:
+        return object()
+
+    def say(self, reason: str, message: str, **about: Any) -> None:
+        self.said.append(message)
+
+
+async def test_a_row_that_changed_under_the_first_look_is_told_of_at_the_next() -> None:
+    ledger: Any = Ledger()
+    watch = LateWatch(
+        ledger=ledger,
+        store=ledger,
+        pods=ledger,
+        silent=frozenset,
+        announcer=ledger,
+        instruments=Instruments(),
+        late_s=60.0,
+    )
+
+    assert [await watch.once(), await watch.once(), await watch.once()] == [1, 1, 1]
+
+    assert ledger.said == [PREFIX + "the kubelet of n1 has not taken the pod up"]

@@ -72,20 +72,23 @@ class LateWatch:
         for allocation in late:
             # Why the node could not do it is already there, in its own words.
             ours = not allocation.reason or allocation.reason.startswith(PREFIX)
-            if ours and now - self._told_at.get(allocation.id, -TELL_AGAIN_S) >= TELL_AGAIN_S:
-                await self._tell(allocation)
+            due = now - self._told_at.get(allocation.id, -TELL_AGAIN_S) >= TELL_AGAIN_S
+            if ours and due and await self._tell(allocation):
                 self._told_at[allocation.id] = now
         return len(late)
 
-    async def _tell(self, allocation: Allocation) -> None:
+    async def _tell(self, allocation: Allocation) -> bool:
+        """False when the row changed meanwhile: the next look tells what it waits for then."""
         try:
             pod = await self._pods.get(allocation.namespace, allocation.pod_name)
         except NotFound:
-            return
+            return False
         silent = allocation.node in self._silent()
         reason = PREFIX + why_late(pod, allocation, agent_silent=silent)
-        if pod["metadata"]["uid"] != allocation.pod_uid or reason == allocation.reason:
-            return
+        if pod["metadata"]["uid"] != allocation.pod_uid:
+            return False
+        if reason == allocation.reason:
+            return True
         step = Step(
             allocation_id=allocation.id,
             sources=frozenset({AllocationState.BOUND}),
@@ -96,19 +99,21 @@ class LateWatch:
         )
         # Of many replicas that found it, the one whose row was still the same says so.
         latest = await self._store.get(allocation.id)
-        if latest == allocation and await self._store.advance(step) is not None:
-            logger.warning(
-                "bound and late",
-                extra={"pod_uid": allocation.pod_uid, "node": allocation.node, "reason": reason},
-            )
-            self._announcer.say(
-                ALLOCATE_LATE,
-                reason,
-                namespace=allocation.namespace,
-                name=allocation.pod_name,
-                uid=allocation.pod_uid,
-                series="late",
-            )
+        if latest != allocation or await self._store.advance(step) is None:
+            return False
+        logger.warning(
+            "bound and late",
+            extra={"pod_uid": allocation.pod_uid, "node": allocation.node, "reason": reason},
+        )
+        self._announcer.say(
+            ALLOCATE_LATE,
+            reason,
+            namespace=allocation.namespace,
+            name=allocation.pod_name,
+            uid=allocation.pod_uid,
+            series="late",
+        )
+        return True
 
 
 def why_late(pod: Json, allocation: Allocation, *, agent_silent: bool) -> str:
