@@ -424,7 +424,7 @@ async def test_binds_that_wait_for_a_node_hold_no_connection_to_the_ledger(world
     other = await world.pod("other")
     assert (await replica.filter(other, "n2"))["NodeNames"] == ["n2"]
     assert await replica.bind(other, "n2") == ""
-    assert not any(task.done() for task in binding[1:]), "nobody waited meanwhile"
+    assert sum(task.done() for task in binding) <= 1, "nobody waited meanwhile"
 
     while binding:
         for row in [(await world.rows(pod))[-1] for pod in pods]:
