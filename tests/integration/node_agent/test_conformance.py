@@ -291,9 +291,12 @@ async def test_whoever_restarts_the_containers_that_run_may_start_again(
 async def test_a_socket_that_keeps_vanishing_ends_within_the_crash_budget_or_is_served_again(
     agent: AgentProcess, kubelet: Kubelet, machine: Machine
 ) -> None:
+    socket = machine.sockets / "nvidia-gpu.sock"
     for number in range(2, 6):
-        (machine.sockets / "nvidia-gpu.sock").unlink()
+        await until(socket.exists)
+        socket.unlink()
         await until(lambda wanted=number: len(kubelet.registrations) >= wanted)
 
+    await until(socket.exists)
     await agent.ready()
     assert await kubelet.prefer(1, A_0) == []
