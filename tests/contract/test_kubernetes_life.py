@@ -4,35 +4,18 @@ The same cases on our server and on the real one.
 """
 
 import uuid
-from collections.abc import Iterator
 
 import orjson
-import pytest
 
 from tests.contract.kubernetes_bodies import bind, config_map, pod
 from tests.contract.kubernetes_servers import (
     STRATEGIC_PATCH,
     Cluster,
     Json,
-    emulated_or_real,
-    fresh_namespace,
     poll,
 )
 
 GPU = "nvidia.com/gpu"
-
-
-@pytest.fixture(scope="module", params=["emulator", "real"])
-def server(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Cluster]:
-    with emulated_or_real(request, tmp_path_factory.mktemp("kubernetes")) as cluster:
-        yield cluster
-
-
-@pytest.fixture
-def cluster(server: Cluster) -> Cluster:
-    return fresh_namespace(server)
 
 
 def test_a_pod_is_bound_once(cluster: Cluster) -> None:

@@ -4,7 +4,6 @@ The same cases on our server and on the real one.
 """
 
 import threading
-from collections.abc import Iterator
 
 import orjson
 import pytest
@@ -13,22 +12,7 @@ from tests.contract.kubernetes_bodies import bind, config_map, pod
 from tests.contract.kubernetes_servers import (
     Cluster,
     Json,
-    emulated_or_real,
-    fresh_namespace,
 )
-
-
-@pytest.fixture(scope="module", params=["emulator", "real"])
-def server(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Cluster]:
-    with emulated_or_real(request, tmp_path_factory.mktemp("kubernetes")) as cluster:
-        yield cluster
-
-
-@pytest.fixture
-def cluster(server: Cluster) -> Cluster:
-    return fresh_namespace(server)
 
 
 @pytest.mark.parametrize(

@@ -3,8 +3,6 @@
 The same cases on our server and on the real one.
 """
 
-from collections.abc import Iterator
-
 import pytest
 
 from tests.contract.kubernetes_bodies import config_map, pod
@@ -14,24 +12,9 @@ from tests.contract.kubernetes_servers import (
     STRATEGIC_PATCH,
     Cluster,
     Json,
-    emulated_or_real,
-    fresh_namespace,
 )
 
 GPU = "nvidia.com/gpu"
-
-
-@pytest.fixture(scope="module", params=["emulator", "real"])
-def server(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Cluster]:
-    with emulated_or_real(request, tmp_path_factory.mktemp("kubernetes")) as cluster:
-        yield cluster
-
-
-@pytest.fixture
-def cluster(server: Cluster) -> Cluster:
-    return fresh_namespace(server)
 
 
 def test_a_new_pod_has_an_identity_defaults_and_is_pending(cluster: Cluster) -> None:
