@@ -94,7 +94,7 @@ class Client:
 
 @dataclass
 class Machine:
-    """A node with two simulated cards."""
+    """A node with simulated cards, two unless a test asks for others."""
 
     folder: Path
     settings: dict[str, Any]
@@ -102,7 +102,11 @@ class Machine:
 
     @classmethod
     def with_two_cards(cls, folder: Path) -> Self:
-        cards = [{"uuid": uuid, "memory_mib": 8192} for uuid in CARDS]
+        return cls.with_cards(folder, CARDS)
+
+    @classmethod
+    def with_cards(cls, folder: Path, uuids: Sequence[str]) -> Self:
+        cards = [{"uuid": uuid, "memory_mib": 8192} for uuid in uuids]
         machine = cls(folder, {"state": str(folder / "state"), "devices": cards})
         machine.write()
         return machine

@@ -325,6 +325,8 @@ def test_sixty_four_devices_may_be_listed(container: Container) -> None:
     mine = f"device {CARDS[0]} memory_bytes {4 * MIB} core_percent 0\n"
     container.limits("hami-limits 1\n" + mine + others)
     assert opened(container.start()).info()[1] == 4 * MIB
-    # The region has sixteen places: the card that is listed last has none, and may not be used.
     container.limits("hami-limits 1\n" + others + mine)
+    assert opened(container.start()).info()[1] == 4 * MIB
+    # A sixty-fifth line has no place: that card may not be used.
+    container.limits(f"hami-limits 1\ndevice {CARDS[1]} memory_bytes 0\n" + others + mine)
     assert opened(container.start()).alloc(1)[0] == OUT_OF_MEMORY

@@ -123,7 +123,7 @@ static const char *read_machine(const struct json *root, struct fg_machine *mach
     const struct json *devices = json_member(root, "devices");
     if (devices == NULL || devices->type != JSON_ARRAY) return "\"devices\" is missing";
     for (const struct json *entry = devices->child; entry != NULL; entry = entry->next) {
-        if (machine->card_count == FG_MAX_DEVICES) return "more than 16 devices";
+        if (machine->card_count == FG_MAX_DEVICES) return "more than 64 devices";
         const char *bad = read_card(entry, machine->card_count, &machine->cards[machine->card_count]);
         if (bad != NULL) return bad;
         machine->card_count++;

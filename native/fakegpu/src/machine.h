@@ -23,7 +23,7 @@
 #include "clock.h"
 #include "fault.h"
 
-enum { FG_MAX_DEVICES = 16, FG_MAX_LINKS = 18, FG_MAX_QUEUE_DEPTH = 4096, FG_MAX_MIG = 7 };
+enum { FG_MAX_DEVICES = 64, FG_MAX_LINKS = 18, FG_MAX_QUEUE_DEPTH = 4096, FG_MAX_MIG = 7 };
 
 struct fg_mig {
     char uuid[96];

@@ -14,7 +14,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { MAGIC = 0x55504746, VERSION = 5 };
+enum { MAGIC = 0x55504746, VERSION = 6 };
 
 static const char *state_path; /* of the mapped state */
 
@@ -41,9 +41,9 @@ static void read_boot_id(char text[40])
     close(file);
 }
 
+/* Of a state that is all zeroes. */
 static void initialise(struct fg_state *state, const struct fg_machine *machine, const char *boot_id)
 {
-    memset(state, 0, sizeof *state);
     pthread_mutexattr_t attributes;
     pthread_mutexattr_init(&attributes);
     pthread_mutexattr_setpshared(&attributes, PTHREAD_PROCESS_SHARED);
@@ -85,7 +85,10 @@ static struct fg_state *map_state(const struct fg_machine *machine)
         if (fstat(file, &status) == 0 && (status.st_size >= (off_t)sizeof *state || ftruncate(file, sizeof *state) == 0))
             state = mmap(NULL, sizeof *state, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
         if (state == MAP_FAILED) state = NULL;
-        if (state != NULL && !same_machine(state, machine, boot_id)) initialise(state, machine, boot_id);
+        if (state != NULL && !same_machine(state, machine, boot_id)) {
+            if (status.st_size != 0) memset(state, 0, sizeof *state); /* a new file is left sparse: it is large */
+            initialise(state, machine, boot_id);
+        }
     }
     if (state == NULL) fprintf(stderr, "fakegpu: state %s: %s\n", machine->state_path, strerror(errno));
     if (file >= 0) {

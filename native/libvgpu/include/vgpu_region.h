@@ -10,6 +10,11 @@
  *   slots[1].util[d].spare[0]  until when GPU time that the container used of device d is paid for (bucket.h); the region's, likewise
  *   slot.util[d].spare[1], [2] GPU time charged to the process, and when it last waited for its turn (fairness.h)
  *
+ * HAMi's layout has places for 16 devices. Behind it the file holds the same structure three times more, at multiples of
+ * VGPU_BANK_BYTES, for devices 16..31 and so on. In these banks only what belongs to a device means anything (count, uuids, limits;
+ * mem and util of the slots); a process has the slot of the same number in each, and its own words stand in the first. HAMi's readers
+ * see the first bank. The banks are holes in the file until a container has so many devices.
+ *
  * The workload can write this file. It is therefore only ever used to lower a limit, never to raise one.
  */
 #ifndef VGPU_REGION_H
@@ -21,14 +26,16 @@
 #include <stdint.h>
 
 enum {
-    VGPU_MAX_DEVICES = 16,
+    VGPU_BANK_DEVICES = 16,
+    VGPU_BANKS = 4,
+    VGPU_MAX_DEVICES = VGPU_BANKS * VGPU_BANK_DEVICES,
     VGPU_MAX_PROCESSES = 1024,
     VGPU_UUID_BYTES = 96,
     VGPU_REGION_MAGIC = 19920718,
     VGPU_REGION_MAJOR = 1,
     VGPU_REGION_MINOR = 2,
-    /* Existing readers see files of one byte more than the structure; the file is made exactly so. */
-    VGPU_REGION_FILE_BYTES = 2008953
+    VGPU_BANK_BYTES = 2011136, /* the structure, in whole pages */
+    VGPU_REGION_FILE_BYTES = VGPU_BANKS * VGPU_BANK_BYTES /* readers of HAMi's layout want at least 2008952 */
 };
 
 enum { VGPU_SLOT_EXITED = 0, VGPU_SLOT_RUNNING = 1 };
@@ -54,9 +61,9 @@ static_assert(sizeof(struct vgpu_region_util) == 48, "util");
 struct vgpu_region_slot {
     _Atomic int32_t pid;
     _Atomic int32_t host_pid;
-    struct vgpu_region_mem mem[VGPU_MAX_DEVICES];
-    _Atomic uint64_t monitor_used_bytes[VGPU_MAX_DEVICES];
-    struct vgpu_region_util util[VGPU_MAX_DEVICES];
+    struct vgpu_region_mem mem[VGPU_BANK_DEVICES];
+    _Atomic uint64_t monitor_used_bytes[VGPU_BANK_DEVICES];
+    struct vgpu_region_util util[VGPU_BANK_DEVICES];
     _Atomic int32_t status;
     int32_t pad;
     _Atomic uint64_t seqlock; /* even: stable; always 0 here */
@@ -77,9 +84,9 @@ struct vgpu_region {
     _Atomic uint64_t sem_owner; /* HAMi's semaphores: kept initialised for its tools, never taken here */
     unsigned char sem[32];
     _Atomic uint64_t device_count;
-    char uuid[VGPU_MAX_DEVICES][VGPU_UUID_BYTES]; /* zero padded: monitors compare all 96 bytes */
-    _Atomic uint64_t limit_bytes[VGPU_MAX_DEVICES]; /* 0: none */
-    _Atomic uint64_t sm_limit_percent[VGPU_MAX_DEVICES];
+    char uuid[VGPU_BANK_DEVICES][VGPU_UUID_BYTES]; /* zero padded: monitors compare all 96 bytes */
+    _Atomic uint64_t limit_bytes[VGPU_BANK_DEVICES]; /* 0: none */
+    _Atomic uint64_t sm_limit_percent[VGPU_BANK_DEVICES];
     struct vgpu_region_slot slots[VGPU_MAX_PROCESSES];
     _Atomic int32_t process_count; /* slots 0..process_count-1 may be in use; one with pid 0 is free */
     _Atomic int32_t utilization_switch;
@@ -89,6 +96,7 @@ struct vgpu_region {
     unsigned char post_init_sem[32];
 };
 static_assert(sizeof(struct vgpu_region) == 2008952, "region");
+static_assert(VGPU_BANK_BYTES % 4096 == 0 && VGPU_BANK_BYTES > sizeof(struct vgpu_region), "bank");
 static_assert(offsetof(struct vgpu_region, sem) == 24, "region.sem");
 static_assert(offsetof(struct vgpu_region, device_count) == 56, "region.device_count");
 static_assert(offsetof(struct vgpu_region, uuid) == 64, "region.uuid");
@@ -102,18 +110,51 @@ static_assert(offsetof(struct vgpu_region, priority) == 2008908, "region.priorit
 static_assert(offsetof(struct vgpu_region, last_kernel_time_s) == 2008912, "region.last_kernel_time");
 static_assert(offsetof(struct vgpu_region, post_init_sem) == 2008920, "region.post_init_sem");
 
-static inline _Atomic uint64_t *vgpu_slot_start_time(struct vgpu_region_slot *slot) { return &slot->mem[0].spare[0]; }
-static inline _Atomic uint64_t *vgpu_slot_begun(struct vgpu_region_slot *slot) { return &slot->mem[0].spare[1]; }
-static inline _Atomic uint64_t *vgpu_slot_done(struct vgpu_region_slot *slot) { return &slot->mem[0].spare[2]; }
+/* The bank of a device, the slot of the same number in it, and the device's place there. `device` 0..VGPU_MAX_DEVICES-1. */
+static inline struct vgpu_region *vgpu_region_bank(struct vgpu_region *region, int device)
+{
+    return (struct vgpu_region *)((char *)region + (size_t)device / VGPU_BANK_DEVICES * VGPU_BANK_BYTES);
+}
+static inline struct vgpu_region_slot *vgpu_slot_bank(struct vgpu_region_slot *slot, int device)
+{
+    return (struct vgpu_region_slot *)((char *)slot + (size_t)device / VGPU_BANK_DEVICES * VGPU_BANK_BYTES);
+}
+static inline size_t vgpu_place(int device) { return (size_t)device % VGPU_BANK_DEVICES; }
+
+static inline _Atomic uint64_t *vgpu_region_limit_bytes(struct vgpu_region *region, int device)
+{
+    return &vgpu_region_bank(region, device)->limit_bytes[vgpu_place(device)];
+}
+static inline _Atomic uint64_t *vgpu_region_sm_limit_percent(struct vgpu_region *region, int device)
+{
+    return &vgpu_region_bank(region, device)->sm_limit_percent[vgpu_place(device)];
+}
+static inline struct vgpu_region_mem *vgpu_slot_mem(struct vgpu_region_slot *slot, int device)
+{
+    return &vgpu_slot_bank(slot, device)->mem[vgpu_place(device)];
+}
+static inline struct vgpu_region_util *vgpu_slot_util(struct vgpu_region_slot *slot, int device)
+{
+    return &vgpu_slot_bank(slot, device)->util[vgpu_place(device)];
+}
 static inline _Atomic uint64_t *vgpu_region_reserved(struct vgpu_region *region, int device)
 {
-    return &region->slots[0].util[device].spare[0];
+    return &vgpu_slot_util(&region->slots[0], device)->spare[0];
 }
 static inline _Atomic int64_t *vgpu_region_paid_until(struct vgpu_region *region, int device)
 {
-    return (_Atomic int64_t *)&region->slots[1].util[device].spare[0];
+    return (_Atomic int64_t *)&vgpu_slot_util(&region->slots[1], device)->spare[0];
 }
-static inline _Atomic uint64_t *vgpu_slot_core_had(struct vgpu_region_slot *slot, int device) { return &slot->util[device].spare[1]; }
-static inline _Atomic uint64_t *vgpu_slot_core_waiting(struct vgpu_region_slot *slot, int device) { return &slot->util[device].spare[2]; }
+static inline _Atomic uint64_t *vgpu_slot_core_had(struct vgpu_region_slot *slot, int device)
+{
+    return &vgpu_slot_util(slot, device)->spare[1];
+}
+static inline _Atomic uint64_t *vgpu_slot_core_waiting(struct vgpu_region_slot *slot, int device)
+{
+    return &vgpu_slot_util(slot, device)->spare[2];
+}
+static inline _Atomic uint64_t *vgpu_slot_start_time(struct vgpu_region_slot *slot) { return &slot->mem[0].spare[0]; }
+static inline _Atomic uint64_t *vgpu_slot_begun(struct vgpu_region_slot *slot) { return &slot->mem[0].spare[1]; }
+static inline _Atomic uint64_t *vgpu_slot_done(struct vgpu_region_slot *slot) { return &slot->mem[0].spare[2]; }
 
 #endif

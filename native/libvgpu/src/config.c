@@ -75,8 +75,8 @@ static struct vgpu_limit parse_pairs(char **rest, const char *uuid)
 static void parse_device(char **rest, struct vgpu_config *config)
 {
     const char *uuid = strtok_r(NULL, " \t", rest);
-    if (uuid == NULL || strlen(uuid) >= VGPU_UUID_BYTES || config->device_count == VGPU_CONFIG_DEVICES) {
-        vgpu_log(VGPU_LOG_WARN, "limits file: a device line without a usable uuid, or more than %d of them", VGPU_CONFIG_DEVICES);
+    if (uuid == NULL || strlen(uuid) >= VGPU_UUID_BYTES || config->device_count == VGPU_MAX_DEVICES) {
+        vgpu_log(VGPU_LOG_WARN, "limits file: a device line without a usable uuid, or more than %d of them", VGPU_MAX_DEVICES);
         return;
     }
     strcpy(config->uuid[config->device_count], uuid);
@@ -131,31 +131,34 @@ int vgpu_config_parse_file(const char *text, size_t length, struct vgpu_config *
     return 0;
 }
 
-/* The value of NAME_<index>, else of NAME; 0 when neither is there or usable. */
-static uint64_t indexed_variable(const char *(*lookup)(const char *), const char *name, int index)
+/* The number in a variable; 0 when it is not there or not usable. */
+static uint64_t variable(const char *(*lookup)(const char *), const char *name)
+{
+    const char *text = lookup(name);
+    uint64_t number;
+    if (text == NULL || *text == '\0') return 0;
+    if (vgpu_config_parse_bytes(text, &number) == 0) return number;
+    vgpu_log(VGPU_LOG_WARN, "%s=%s is no amount such as 1000m or 2GiB; ignored", name, text);
+    return 0;
+}
+
+static uint64_t indexed_variable(const char *(*lookup)(const char *), const char *name, int index, uint64_t otherwise)
 {
     char numbered[64];
     snprintf(numbered, sizeof numbered, "%s_%d", name, index);
-    const char *const names[] = {numbered, name};
-    for (size_t i = 0; i < 2; i++) {
-        const char *text = lookup(names[i]);
-        uint64_t number;
-        if (text == NULL || *text == '\0') continue;
-        if (vgpu_config_parse_bytes(text, &number) != 0)
-            vgpu_log(VGPU_LOG_WARN, "%s=%s is no amount such as 1000m or 2GiB; ignored", names[i], text);
-        else if (number != 0)
-            return number;
-    }
-    return 0;
+    const uint64_t number = variable(lookup, numbered);
+    return number != 0 ? number : otherwise;
 }
 
 void vgpu_config_parse_environment(const char *(*lookup)(const char *name), struct vgpu_config *config)
 {
+    static const char memory[] = "CUDA_DEVICE_MEMORY_LIMIT", cores[] = "CUDA_DEVICE_SM_LIMIT";
     *config = (struct vgpu_config){.source = VGPU_CONFIG_ENVIRONMENT};
+    const uint64_t any_memory = variable(lookup, memory), any_cores = variable(lookup, cores);
     for (int i = 0; i < VGPU_MAX_DEVICES; i++) {
-        const uint64_t bytes = indexed_variable(lookup, "CUDA_DEVICE_MEMORY_LIMIT", i);
+        const uint64_t bytes = indexed_variable(lookup, memory, i, any_memory);
         config->indexed[i].memory_bytes = bytes == 0 ? VGPU_UNLIMITED : bytes;
-        config->indexed[i].core_percent = core_percent_of(indexed_variable(lookup, "CUDA_DEVICE_SM_LIMIT", i));
+        config->indexed[i].core_percent = core_percent_of(indexed_variable(lookup, cores, i, any_cores));
     }
     const char *policy = lookup("GPU_CORE_UTILIZATION_POLICY");
     if (policy != NULL) config->core_policy = core_policy_of(policy);

@@ -27,9 +27,6 @@
 
 #define VGPU_LIMITS_PATH "/etc/hami/limits"
 
-/* A node has at most 16 cards of which a container sees some; 64 lines leave room for MIG slices. */
-enum { VGPU_CONFIG_DEVICES = 64 };
-
 enum vgpu_config_source { VGPU_CONFIG_ENVIRONMENT, VGPU_CONFIG_FILE };
 enum vgpu_core_policy { VGPU_CORE_POLICY_DEFAULT, VGPU_CORE_POLICY_FORCE, VGPU_CORE_POLICY_DISABLE };
 
@@ -45,8 +42,8 @@ struct vgpu_config {
     bool utilization_off; /* policy default: nothing is limited at present */
     bool priority_block;
     size_t device_count; /* source FILE: entries of `uuid` and `listed` */
-    char uuid[VGPU_CONFIG_DEVICES][VGPU_UUID_BYTES];
-    struct vgpu_limit listed[VGPU_CONFIG_DEVICES];
+    char uuid[VGPU_MAX_DEVICES][VGPU_UUID_BYTES];
+    struct vgpu_limit listed[VGPU_MAX_DEVICES];
     struct vgpu_limit indexed[VGPU_MAX_DEVICES]; /* source ENVIRONMENT: by index in container order */
 };
 
@@ -60,7 +57,7 @@ int vgpu_config_parse_file(const char *text, size_t length, struct vgpu_config *
 /* Reads the variables through `lookup` (getenv in production). */
 void vgpu_config_parse_environment(const char *(*lookup)(const char *name), struct vgpu_config *config);
 
-/* The limit of one visible device. `index` is its place in container order; index < 0 or >= 16: no place, so nothing is allowed as
+/* The limit of one visible device. `index` is its place in container order; index < 0 or >= 64: no place, so nothing is allowed as
  * soon as anything is limited. */
 struct vgpu_limit vgpu_config_limit(const struct vgpu_config *config, const char *uuid, int index);
 

@@ -8,7 +8,7 @@
 
 #include "log.h"
 
-/* Sixteen device lines are 3 KB. */
+/* Sixty-four device lines are 7 KB. */
 enum { FILE_BYTES = 16384 };
 
 static const char *environment(const char *name) { return getenv(name); }

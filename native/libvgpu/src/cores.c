@@ -6,12 +6,12 @@
 #include <time.h>
 
 #include "bucket.h"
+#include "core_terms.h"
 #include "core_timing.h"
 #include "core_usage.h"
 #include "devices.h"
 #include "governor.h"
 #include "real.h"
-#include "runtime.h"
 
 /* A container that waits for another of higher priority looks again so often, and gives up waiting after half a minute: a monitor that died
  * must not stop it for good. */
@@ -129,7 +129,7 @@ static void admit_slowly(struct state *s, uint64_t key, struct vgpu_launch *laun
     if (vgpu_core_timing_enter(launch->stream, &mode)) { /* else it only becomes part of a graph, and is paid when that is launched */
         const int64_t asked_ns = now_ns();
         struct vgpu_core_terms terms;
-        while (vgpu_runtime_core_terms(launch->index, &terms) && terms.percent < 100) {
+        while (vgpu_core_terms_of(launch->index, &terms) && terms.percent < 100) {
             const int64_t wait_ns = look(s, &terms, key, asked_ns, launch);
             if (wait_ns == 0) break;
             sleep_ns(wait_ns);
@@ -142,15 +142,15 @@ static void wait_while_blocked(int index)
 {
     struct vgpu_core_terms terms;
     const int64_t until_ns = now_ns() + BLOCKED_WAIT_NS;
-    while (vgpu_runtime_core_terms(index, &terms) && terms.blocked && now_ns() < until_ns) sleep_ns(BLOCKED_LOOK_NS);
+    while (vgpu_core_terms_of(index, &terms) && terms.blocked && now_ns() < until_ns) sleep_ns(BLOCKED_LOOK_NS);
 }
 
 struct vgpu_launch vgpu_cores_admit(const void *what, uint64_t size, CUstream stream)
 {
     struct vgpu_launch launch = {.index = VGPU_DEVICE_UNKNOWN, .timing = -1, .stream = stream};
-    const enum vgpu_core_concern concern = vgpu_runtime_core_concern();
+    const enum vgpu_core_concern concern = vgpu_core_concern_now();
     if (__builtin_expect(concern == VGPU_CORES_FREE, 1)) return launch;
-    launch.index = vgpu_runtime_current_device();
+    launch.index = vgpu_core_current_device();
     if (launch.index < 0) return launch;
     if (concern == VGPU_CORES_BLOCKED) wait_while_blocked(launch.index);
     struct state *s = state();

@@ -25,7 +25,7 @@ static void add(struct vgpu_devices *devices, const char *uuid)
 {
     const int count = atomic_load(&devices->count);
     if (count == VGPU_MAX_DEVICES) {
-        vgpu_log(VGPU_LOG_WARN, "device %s is beyond the %d that the shared region holds", uuid, VGPU_MAX_DEVICES);
+        vgpu_log(VGPU_LOG_WARN, "device %s is beyond the %d that are counted", uuid, VGPU_MAX_DEVICES);
         return;
     }
     snprintf(devices->uuid[count], VGPU_UUID_BYTES, "%s", uuid);

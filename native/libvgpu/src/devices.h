@@ -14,13 +14,13 @@
 
 enum {
     VGPU_DEVICE_UNKNOWN = -1, /* the driver would not say which device: let it answer the call itself */
-    VGPU_DEVICE_UNPLACED = -2 /* a seventeenth device: the region has no place for it */
+    VGPU_DEVICE_UNPLACED = -2 /* a sixty-fifth device: the region has no place for it */
 };
 
 struct vgpu_devices {
     _Atomic int count;
     char uuid[VGPU_MAX_DEVICES][VGPU_UUID_BYTES];
-    _Atomic int8_t of_cuda[64]; /* CUdevice -> index + 1; 0: not asked yet */
+    _Atomic int8_t of_cuda[VGPU_MAX_DEVICES]; /* CUdevice -> index + 1; 0: not asked yet */
 };
 
 /* Adds what the limits file lists and the table lacks. The caller holds the process's lock. */

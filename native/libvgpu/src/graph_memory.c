@@ -10,6 +10,7 @@
 #include "quota.h"
 #include "real.h"
 #include "runtime.h"
+#include "slice.h"
 
 /* A node's memory is aligned to that many bytes. */
 enum { ALIGNMENT = 512 };
@@ -95,8 +96,8 @@ static void settle(CUdevice device, uint64_t extra)
 {
     const uint64_t now = attribute(device, CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT), have = charged[device] + extra;
     const int index = vgpu_runtime_cuda_device(device);
-    if (now > have) vgpu_runtime_charge(index, now - have);
-    if (now < have) vgpu_runtime_release(index, have - now);
+    if (now > have) vgpu_slice_charge(index, now - have);
+    if (now < have) vgpu_slice_release(index, have - now);
     charged[device] = now;
 }
 
@@ -115,7 +116,7 @@ static CUresult reserve(const struct exec *exec, uint64_t reserved[ORDINALS])
         if (reserved[device] == 0 || vgpu_memory_reserve(vgpu_runtime_cuda_device(device), reserved[device]) == CUDA_SUCCESS) continue;
         reserved[device] = 0;
         for (CUdevice back = 0; back < device; back++)
-            if (reserved[back] != 0) vgpu_runtime_release(vgpu_runtime_cuda_device(back), reserved[back]);
+            if (reserved[back] != 0) vgpu_slice_release(vgpu_runtime_cuda_device(back), reserved[back]);
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
     return CUDA_SUCCESS;

@@ -3,7 +3,7 @@
 #include "memory.h"
 #include "physical.h"
 #include "real.h"
-#include "runtime.h"
+#include "slice.h"
 
 /* Reserves, creates through the driver (`real_call` writes *handle), books. One body for the functions that make a handle. */
 #define CREATE(handle, bytes, real_call, real_destroy)                                                      \
@@ -15,7 +15,7 @@
         if (result_ != CUDA_SUCCESS) return result_;                                                        \
         result_ = (real_call);                                                                              \
         if (result_ != CUDA_SUCCESS) {                                                                      \
-            vgpu_runtime_release(device_, bytes_);                                                          \
+            vgpu_slice_release(device_, bytes_);                                                          \
             return result_;                                                                                 \
         }                                                                                                   \
         result_ = vgpu_memory_keep(VGPU_BLOCK_OBJECT, (uint64_t)(uintptr_t)*(handle), device_, bytes_,      \

@@ -3,6 +3,7 @@
 #include "quota.h"
 #include "real.h"
 #include "runtime.h"
+#include "slice.h"
 
 /* Rows of pitched memory are at most this far apart beyond their width on any card so far; the true pitch is charged afterwards. */
 enum { PITCH_ALIGNMENT = 512 };
@@ -19,7 +20,7 @@ static CUresult keep(const struct vgpu_cuda *cuda, CUdeviceptr block, int device
  * host and moves. Freed like any other. */
 static CUresult from_host(const struct vgpu_cuda *cuda, CUresult refused, CUdeviceptr *block, uint64_t bytes)
 {
-    if (refused != CUDA_ERROR_OUT_OF_MEMORY || !vgpu_runtime_oversubscribes()) return refused;
+    if (refused != CUDA_ERROR_OUT_OF_MEMORY || !vgpu_slice_oversubscribes()) return refused;
     return cuda->cuMemAllocManaged(block, bytes, CU_MEM_ATTACH_GLOBAL);
 }
 
@@ -34,7 +35,7 @@ CUresult cuMemAlloc_v2(CUdeviceptr *pointer, size_t bytes)
     if (result != CUDA_SUCCESS) return result;
     result = from_host(cuda, cuda->cuMemAlloc_v2(&block, bytes), &block, bytes);
     if (result != CUDA_SUCCESS) {
-        vgpu_runtime_release(device, bytes);
+        vgpu_slice_release(device, bytes);
         return result;
     }
     result = keep(cuda, block, device, bytes);
@@ -53,7 +54,7 @@ CUresult cuMemAllocManaged(CUdeviceptr *pointer, size_t bytes, unsigned int flag
     if (result != CUDA_SUCCESS) return result;
     result = cuda->cuMemAllocManaged(&block, bytes, flags);
     if (result != CUDA_SUCCESS) {
-        vgpu_runtime_release(device, bytes);
+        vgpu_slice_release(device, bytes);
         return result;
     }
     result = keep(cuda, block, device, bytes);
@@ -65,7 +66,7 @@ CUresult cuMemAllocManaged(CUdeviceptr *pointer, size_t bytes, unsigned int flag
 static CUresult correct_reservation(int device, uint64_t reserved, uint64_t actual)
 {
     if (actual > reserved) return vgpu_memory_reserve(device, actual - reserved);
-    if (actual < reserved) vgpu_runtime_release(device, reserved - actual);
+    if (actual < reserved) vgpu_slice_release(device, reserved - actual);
     return CUDA_SUCCESS;
 }
 
@@ -89,14 +90,14 @@ CUresult cuMemAllocPitch_v2(CUdeviceptr *pointer, size_t *pitch, size_t width_by
         result = from_host(cuda, result, &block, estimate);
     }
     if (result != CUDA_SUCCESS) {
-        vgpu_runtime_release(device, estimate);
+        vgpu_slice_release(device, estimate);
         return result;
     }
     const uint64_t actual = (uint64_t)actual_pitch * height;
     result = correct_reservation(device, estimate, actual);
     if (result != CUDA_SUCCESS) {
         cuda->cuMemFree_v2(block);
-        vgpu_runtime_release(device, estimate);
+        vgpu_slice_release(device, estimate);
         return result;
     }
     result = keep(cuda, block, device, actual);
@@ -122,8 +123,8 @@ CUresult cuMemGetInfo_v2(size_t *free_bytes, size_t *total_bytes)
     if (result != CUDA_SUCCESS) return result;
     const int device = vgpu_memory_current_device();
     const struct vgpu_quota_view view =
-        (vgpu_runtime_oversubscribes() ? vgpu_quota_view_oversubscribed : vgpu_quota_view)(
-            vgpu_runtime_limit(device), vgpu_runtime_used(device), real_total, real_free);
+        (vgpu_slice_oversubscribes() ? vgpu_quota_view_oversubscribed : vgpu_quota_view)(
+            vgpu_slice_limit(device), vgpu_slice_used(device), real_total, real_free);
     if (free_bytes != NULL) *free_bytes = view.free;
     if (total_bytes != NULL) *total_bytes = view.total;
     return CUDA_SUCCESS;
@@ -135,7 +136,7 @@ CUresult cuDeviceTotalMem_v2(size_t *bytes, CUdevice device)
     if (cuda == NULL) return CUDA_ERROR_NOT_FOUND;
     const CUresult result = cuda->cuDeviceTotalMem_v2(bytes, device);
     if (result != CUDA_SUCCESS || bytes == NULL || !vgpu_runtime_start()) return result;
-    *bytes = (vgpu_runtime_oversubscribes() ? vgpu_quota_view_oversubscribed : vgpu_quota_view)(
-                 vgpu_runtime_limit(vgpu_runtime_cuda_device(device)), 0, *bytes, 0).total;
+    *bytes = (vgpu_slice_oversubscribes() ? vgpu_quota_view_oversubscribed : vgpu_quota_view)(
+                 vgpu_slice_limit(vgpu_runtime_cuda_device(device)), 0, *bytes, 0).total;
     return CUDA_SUCCESS;
 }

@@ -2,6 +2,7 @@
 #include "quota.h"
 #include "real.h"
 #include "runtime.h"
+#include "slice.h"
 
 struct view {
     unsigned long long total, used, free;
@@ -12,10 +13,10 @@ static int view_of(nvmlDevice_t device, unsigned long long real_total, struct vi
 {
     if (!vgpu_runtime_start()) return 0;
     const int index = vgpu_runtime_nvml_device(device);
-    const uint64_t limit = vgpu_runtime_limit(index);
+    const uint64_t limit = vgpu_slice_limit(index);
     if (limit == VGPU_UNLIMITED) return 0;
-    view->total = limit < real_total || vgpu_runtime_oversubscribes() ? limit : real_total;
-    view->used = vgpu_runtime_used(index);
+    view->total = limit < real_total || vgpu_slice_oversubscribes() ? limit : real_total;
+    view->used = vgpu_slice_used(index);
     view->free = vgpu_quota_subtract(view->total, view->used);
     return 1;
 }

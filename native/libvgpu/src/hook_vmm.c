@@ -4,6 +4,7 @@
 #include "physical.h"
 #include "real.h"
 #include "runtime.h"
+#include "slice.h"
 
 static int device_of(const CUmemAllocationProp *properties)
 {
@@ -27,7 +28,7 @@ CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t bytes, const C
     if (result != CUDA_SUCCESS) return result;
     result = cuda->cuMemCreate(&created, bytes, properties, flags);
     if (result != CUDA_SUCCESS) {
-        vgpu_runtime_release(device, bytes);
+        vgpu_slice_release(device, bytes);
         return result;
     }
     result = vgpu_physical_made(created, device, bytes);

@@ -8,6 +8,7 @@
 #include "pool.h"
 #include "real.h"
 #include "runtime.h"
+#include "slice.h"
 
 static struct vgpu_ledger ledger;
 
@@ -28,8 +29,8 @@ const void *vgpu_memory_current_context(void)
 CUresult vgpu_memory_reserve(int device, uint64_t bytes)
 {
     vgpu_overhead_look_if_changed();
-    if (vgpu_runtime_reserve(device, bytes) == 0) return CUDA_SUCCESS;
-    if (vgpu_pool_trim_all(device) && vgpu_runtime_reserve(device, bytes) == 0) return CUDA_SUCCESS;
+    if (vgpu_slice_reserve(device, bytes) == 0) return CUDA_SUCCESS;
+    if (vgpu_pool_trim_all(device) && vgpu_slice_reserve(device, bytes) == 0) return CUDA_SUCCESS;
     return CUDA_ERROR_OUT_OF_MEMORY;
 }
 
@@ -38,7 +39,7 @@ static void release(const struct vgpu_block *block)
     if (block->pooled)
         vgpu_pool_freed((CUmemoryPool)block->owner, block->device, block->bytes);
     else
-        vgpu_runtime_release(block->device, block->bytes);
+        vgpu_slice_release(block->device, block->bytes);
 }
 
 static CUresult keep(const struct vgpu_block *block)

@@ -7,6 +7,7 @@
 
 #include "real.h"
 #include "runtime.h"
+#include "slice.h"
 
 /* Programs load modules in bursts; a look costs NVML some hundred microseconds. */
 static const int64_t LOOK_EVERY_MS = 100;
@@ -60,7 +61,7 @@ static void settle(int index)
     const unsigned int pid = vgpu_runtime_host_pid();
     const struct vgpu_nvml *nvml = pid != 0 && uuid != NULL ? vgpu_nvml_loaded() : NULL;
     uint64_t bytes;
-    if (nvml != NULL && bytes_of(nvml, uuid, pid, &bytes)) vgpu_runtime_set_overhead(index, bytes);
+    if (nvml != NULL && bytes_of(nvml, uuid, pid, &bytes)) vgpu_slice_set_overhead(index, bytes);
 }
 
 void vgpu_overhead_settle(CUdevice device)

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "runtime.h"
+#include "slice.h"
 
 struct vgpu_physical {
     CUmemGenericAllocationHandle handle;
@@ -86,7 +86,7 @@ static void drop_owner(uint64_t owner)
 static void finish(struct vgpu_physical *memory)
 {
     if (memory->device >= 0)
-        vgpu_runtime_release(memory->device, memory->bytes);
+        vgpu_slice_release(memory->device, memory->bytes);
     else
         drop_owner(memory->handle);
     free(memory);
@@ -96,7 +96,7 @@ CUresult vgpu_physical_made(CUmemGenericAllocationHandle handle, int device, uin
 {
     struct vgpu_physical *memory = malloc(sizeof *memory);
     if (memory == NULL) {
-        vgpu_runtime_release(device, bytes);
+        vgpu_slice_release(device, bytes);
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
     *memory = (struct vgpu_physical){.handle = handle, .bytes = bytes, .device = device, .holds = 1};

@@ -6,6 +6,7 @@
 #include "memory.h"
 #include "real.h"
 #include "runtime.h"
+#include "slice.h"
 
 /* A process has a handful of pools. */
 struct pool {
@@ -100,7 +101,7 @@ static void take_back(CUmemoryPool handle, uint64_t bytes, uint64_t reused)
 void vgpu_pool_not_taken(CUmemoryPool handle, int device, uint64_t bytes, uint64_t reused)
 {
     take_back(handle, bytes, reused);
-    vgpu_runtime_release(device, bytes - reused);
+    vgpu_slice_release(device, bytes - reused);
 }
 
 CUresult vgpu_pool_reserve(CUmemoryPool handle, int device, uint64_t bytes, uint64_t *reused)
@@ -129,7 +130,7 @@ void vgpu_pool_freed(CUmemoryPool handle, int device, uint64_t bytes)
         released = drop_to(pool, room(pool));
     }
     pthread_mutex_unlock(&lock);
-    vgpu_runtime_release(device, released);
+    vgpu_slice_release(device, released);
 }
 
 void vgpu_pool_threshold(CUmemoryPool handle, uint64_t bytes)
@@ -156,7 +157,7 @@ void vgpu_pool_trimmed(CUmemoryPool handle, uint64_t keep)
         released = drop_to(pool, left > pool->live ? left - pool->live : 0);
     }
     pthread_mutex_unlock(&lock);
-    vgpu_runtime_release(device, released);
+    vgpu_slice_release(device, released);
 }
 
 void vgpu_pool_gone(CUmemoryPool handle)
@@ -168,7 +169,7 @@ void vgpu_pool_gone(CUmemoryPool handle)
     if (gone != NULL) *at = gone->next;
     pthread_mutex_unlock(&lock);
     if (gone == NULL) return;
-    vgpu_runtime_release(gone->device, gone->kept); /* blocks that live on are in the ledger */
+    vgpu_slice_release(gone->device, gone->kept); /* blocks that live on are in the ledger */
     free(gone);
 }
 

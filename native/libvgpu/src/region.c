@@ -36,25 +36,32 @@ void vgpu_region_publish_limits(struct vgpu_region *region, const struct vgpu_li
 {
     for (int i = 0; i < count; i++) {
         const uint64_t bytes = limit[i].memory_bytes;
-        atomic_store(&region->limit_bytes[i], bytes == VGPU_UNLIMITED ? 0 : bytes == 0 ? 1 : bytes);
-        atomic_store(&region->sm_limit_percent[i], limit[i].core_percent);
+        atomic_store(vgpu_region_limit_bytes(region, i), bytes == VGPU_UNLIMITED ? 0 : bytes == 0 ? 1 : bytes);
+        atomic_store(vgpu_region_sm_limit_percent(region, i), limit[i].core_percent);
     }
 }
 
-void vgpu_region_publish_devices(struct vgpu_region *region, char (*uuid)[VGPU_UUID_BYTES], int count)
+void vgpu_region_publish_devices(struct vgpu_region_file *opened, char (*uuid)[VGPU_UUID_BYTES], int count)
 {
-    memcpy(region->uuid, uuid, sizeof region->uuid);
-    atomic_store(&region->device_count, (uint64_t)count);
+    opened->device_count = count;
+    for (int first = 0; first < VGPU_MAX_DEVICES; first += VGPU_BANK_DEVICES) {
+        struct vgpu_region *bank = vgpu_region_bank(opened->region, first);
+        const int here = count < first ? 0 : count - first > VGPU_BANK_DEVICES ? VGPU_BANK_DEVICES : count - first;
+        if (here == 0 && atomic_load(&bank->device_count) == 0) continue; /* leaves a hole in the file a hole */
+        memcpy(bank->uuid, uuid + first, sizeof bank->uuid);
+        atomic_store(&bank->device_count, (uint64_t)here);
+    }
 }
 
-static void initialise(struct vgpu_region *region, struct vgpu_region_values *values)
+static void initialise(struct vgpu_region_file *opened, struct vgpu_region_values *values)
 {
+    struct vgpu_region *region = opened->region;
     region->major_version = VGPU_REGION_MAJOR;
     region->minor_version = VGPU_REGION_MINOR;
     sem_init((sem_t *)region->sem, 1, 1);
     sem_init((sem_t *)region->post_init_sem, 1, 1);
-    vgpu_region_publish_devices(region, values->uuid, values->device_count);
-    for (int i = 0; i < VGPU_MAX_DEVICES; i++) atomic_store(&region->sm_limit_percent[i], 100);
+    vgpu_region_publish_devices(opened, values->uuid, values->device_count);
+    for (int i = 0; i < VGPU_BANK_DEVICES; i++) atomic_store(&region->sm_limit_percent[i], 100);
     vgpu_region_publish_limits(region, values->limit, values->device_count);
     atomic_store(&region->utilization_switch, 1);
     atomic_store(&region->recent_kernel, 2);
@@ -63,46 +70,47 @@ static void initialise(struct vgpu_region *region, struct vgpu_region_values *va
     atomic_store_explicit(&region->magic, VGPU_REGION_MAGIC, memory_order_release);
 }
 
+static bool is_foreign(int file)
+{
+    int32_t words[2]; /* magic, major version */
+    return pread(file, words, sizeof words, 0) == sizeof words && words[0] == VGPU_REGION_MAGIC && words[1] != VGPU_REGION_MAJOR;
+}
+
 /* Makes the file as long as it must be and the content valid. With the file lock. */
-static int prepare(int file, struct vgpu_region **mapped, struct vgpu_region_values *values)
+static int prepare(struct vgpu_region_file *opened, struct vgpu_region_values *values)
 {
     struct stat status;
-    if (fstat(file, &status) != 0) return -errno;
-    if (status.st_size < (off_t)sizeof(struct vgpu_region) && ftruncate(file, VGPU_REGION_FILE_BYTES) != 0) return -errno;
-    struct vgpu_region *region = mmap(NULL, sizeof *region, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+    if (is_foreign(opened->file)) return -EPROTO;
+    if (fstat(opened->file, &status) != 0) return -errno;
+    if (status.st_size < VGPU_REGION_FILE_BYTES && ftruncate(opened->file, VGPU_REGION_FILE_BYTES) != 0) return -errno;
+    struct vgpu_region *region = mmap(NULL, VGPU_REGION_FILE_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, opened->file, 0);
     if (region == MAP_FAILED) return -errno;
+    opened->region = region;
     if (atomic_load_explicit(&region->magic, memory_order_acquire) != VGPU_REGION_MAGIC) {
         /* Anything but zeroes is no region of ours; a new file is left sparse. */
-        if (atomic_load(&region->magic) != 0) memset((void *)region, 0, sizeof *region);
-        initialise(region, values);
-    } else if (region->major_version != VGPU_REGION_MAJOR) {
-        munmap(region, sizeof *region);
-        return -EPROTO;
+        if (atomic_load(&region->magic) != 0) memset((void *)region, 0, VGPU_REGION_FILE_BYTES);
+        initialise(opened, values);
     } else {
-        struct vgpu_region_file shared = {.region = region, .file = file};
-        vgpu_region_reclaim(&shared);
-        vgpu_region_publish_devices(region, values->uuid, values->device_count);
+        opened->device_count = values->device_count;
+        vgpu_region_reclaim(opened);
+        vgpu_region_publish_devices(opened, values->uuid, values->device_count);
         /* Limits from the environment do not replace those under which others already run; the stricter of both counts. */
         if (values->limits_are_authoritative || vgpu_region_process_count(region) == 0)
             vgpu_region_publish_limits(region, values->limit, values->device_count);
     }
-    *mapped = region;
     return 0;
 }
 
 static int open_shared(struct vgpu_region_file *opened, const char *path, struct vgpu_region_values *values)
 {
-    const int file = open_file(path);
-    if (file < 0) return -errno;
-    int error = vgpu_region_lock(file);
+    opened->file = open_file(path);
+    if (opened->file < 0) return -errno;
+    int error = vgpu_region_lock(opened->file);
     if (error == 0) {
-        error = prepare(file, &opened->region, values);
-        vgpu_region_unlock(file);
+        error = prepare(opened, values);
+        vgpu_region_unlock(opened->file);
     }
-    if (error != 0)
-        close(file);
-    else
-        opened->file = file;
+    if (error != 0) vgpu_region_close(opened);
     return error;
 }
 
@@ -114,30 +122,47 @@ int vgpu_region_open(struct vgpu_region_file *opened, const char *path, struct v
         if (error == 0) return 0;
         vgpu_log(VGPU_LOG_ERROR, "shared region %s: %s; the limits hold for this process alone", path, strerror(-error));
     }
-    struct vgpu_region *region = mmap(NULL, sizeof *region, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    struct vgpu_region *region = mmap(NULL, VGPU_REGION_FILE_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (region == MAP_FAILED) return -errno;
-    initialise(region, values);
     opened->region = region;
+    initialise(opened, values);
     return 0;
+}
+
+void vgpu_region_close(struct vgpu_region_file *opened)
+{
+    if (opened->region != NULL) munmap(opened->region, VGPU_REGION_FILE_BYTES);
+    if (opened->file >= 0) close(opened->file);
+    *opened = (struct vgpu_region_file){.file = -1};
+}
+
+/* Writes nothing where nothing is: most devices are not there. */
+static void clear(_Atomic uint64_t *word)
+{
+    if (atomic_load_explicit(word, memory_order_relaxed) != 0) atomic_store(word, 0);
+}
+
+static void free_share(struct vgpu_region *region, struct vgpu_region_slot *slot, int device)
+{
+    struct vgpu_region_mem *mem = vgpu_slot_mem(slot, device);
+    const uint64_t bytes = atomic_load(&mem->total_bytes) != 0 ? atomic_exchange(&mem->total_bytes, 0) : 0;
+    _Atomic uint64_t *total = vgpu_region_reserved(region, device);
+    uint64_t old = atomic_load(total);
+    while (bytes != 0 && !atomic_compare_exchange_weak(total, &old, vgpu_quota_subtract(old, bytes))) {
+    }
+    clear(&mem->data_bytes);
+    clear(&mem->context_bytes);
+    clear(&mem->module_bytes);
+    clear(&mem->offset_bytes);
+    clear(&vgpu_slot_bank(slot, device)->monitor_used_bytes[vgpu_place(device)]);
+    clear(&vgpu_slot_util(slot, device)->sm_percent);
 }
 
 /* Shares first, totals second, pid last: whoever is killed here leaves totals too high and the slot still to be swept. */
 static void free_slot(struct vgpu_region *region, struct vgpu_region_slot *slot)
 {
     atomic_store(&slot->status, VGPU_SLOT_EXITED);
-    for (int i = 0; i < VGPU_MAX_DEVICES; i++) {
-        const uint64_t bytes = atomic_exchange(&slot->mem[i].total_bytes, 0);
-        _Atomic uint64_t *total = vgpu_region_reserved(region, i);
-        uint64_t old = atomic_load(total);
-        while (!atomic_compare_exchange_weak(total, &old, vgpu_quota_subtract(old, bytes))) {
-        }
-        atomic_store(&slot->mem[i].data_bytes, 0);
-        atomic_store(&slot->mem[i].context_bytes, 0);
-        atomic_store(&slot->mem[i].module_bytes, 0);
-        atomic_store(&slot->mem[i].offset_bytes, 0);
-        atomic_store(&slot->monitor_used_bytes[i], 0);
-        atomic_store(&slot->util[i].sm_percent, 0);
-    }
+    for (int i = 0; i < VGPU_MAX_DEVICES; i++) free_share(region, slot, i);
     atomic_store(&slot->host_pid, 0);
     atomic_store(vgpu_slot_begun(slot), 0);
     atomic_store(vgpu_slot_done(slot), 0);
@@ -163,7 +188,7 @@ static void sweep(struct vgpu_region *region, bool own_too)
 void vgpu_region_reclaim(struct vgpu_region_file *opened)
 {
     sweep(opened->region, false);
-    vgpu_region_repair_totals(opened->region);
+    vgpu_region_repair_totals(opened->region, opened->device_count);
 }
 
 static struct vgpu_region_slot *take_free_slot(struct vgpu_region *region)
@@ -187,7 +212,7 @@ struct vgpu_region_slot *vgpu_region_claim(struct vgpu_region_file *opened)
     if (opened->file >= 0 && vgpu_region_lock(opened->file) != 0) return NULL;
     sweep(opened->region, true);
     struct vgpu_region_slot *slot = take_free_slot(opened->region);
-    vgpu_region_repair_totals(opened->region);
+    vgpu_region_repair_totals(opened->region, opened->device_count);
     if (opened->file >= 0) vgpu_region_unlock(opened->file);
     if (slot == NULL) vgpu_log(VGPU_LOG_ERROR, "all %d process slots of the container are taken", VGPU_MAX_PROCESSES);
     return slot;

@@ -10,6 +10,7 @@
 struct vgpu_region_file {
     struct vgpu_region *region; /* NULL: closed */
     int file;                   /* -1: memory of this process alone, after the file could not be used */
+    int device_count;           /* that this process knows of */
 };
 
 /* What a new region is filled with. */
@@ -26,8 +27,11 @@ struct vgpu_region_values {
  * -errno, only when there is no memory. The caller holds the process's lock. */
 int vgpu_region_open(struct vgpu_region_file *opened, const char *path, struct vgpu_region_values *values);
 
-/* Writes the names of the devices into the region: all 16 places, zero padded. */
-void vgpu_region_publish_devices(struct vgpu_region *region, char (*uuid)[VGPU_UUID_BYTES], int count);
+/* Unmaps and closes. What the process holds in it stays charged. */
+void vgpu_region_close(struct vgpu_region_file *opened);
+
+/* Writes the names of the devices into the region: all places, zero padded. */
+void vgpu_region_publish_devices(struct vgpu_region_file *opened, char (*uuid)[VGPU_UUID_BYTES], int count);
 
 /* Writes limits into the region, where monitors read them. A device that may not be used shows a limit of 1 byte, as 0 means none. */
 void vgpu_region_publish_limits(struct vgpu_region *region, const struct vgpu_limit *limit, int count);

@@ -20,8 +20,8 @@ int vgpu_region_reserve(struct vgpu_region *region, struct vgpu_region_slot *slo
     uint64_t used = atomic_load(total);
     while (vgpu_quota_fits(used, bytes, limit)) {
         if (!atomic_compare_exchange_weak(total, &used, used + bytes)) continue;
-        atomic_fetch_add(&slot->mem[device].total_bytes, bytes);
-        atomic_fetch_add(&slot->mem[device].data_bytes, bytes);
+        atomic_fetch_add(&vgpu_slot_mem(slot, device)->total_bytes, bytes);
+        atomic_fetch_add(&vgpu_slot_mem(slot, device)->data_bytes, bytes);
         result = 0;
         break;
     }
@@ -33,14 +33,14 @@ void vgpu_region_charge(struct vgpu_region *region, struct vgpu_region_slot *slo
 {
     atomic_fetch_add(vgpu_slot_begun(slot), 1);
     atomic_fetch_add(vgpu_region_reserved(region, device), bytes);
-    atomic_fetch_add(&slot->mem[device].total_bytes, bytes);
-    atomic_fetch_add(&slot->mem[device].data_bytes, bytes);
+    atomic_fetch_add(&vgpu_slot_mem(slot, device)->total_bytes, bytes);
+    atomic_fetch_add(&vgpu_slot_mem(slot, device)->data_bytes, bytes);
     atomic_fetch_add(vgpu_slot_done(slot), 1);
 }
 
 void vgpu_region_set_overhead(struct vgpu_region *region, struct vgpu_region_slot *slot, int device, uint64_t old, uint64_t now)
 {
-    struct vgpu_region_mem *mem = &slot->mem[device];
+    struct vgpu_region_mem *mem = vgpu_slot_mem(slot, device);
     atomic_fetch_add(vgpu_slot_begun(slot), 1);
     if (now > old) {
         atomic_fetch_add(vgpu_region_reserved(region, device), now - old);
@@ -65,7 +65,7 @@ void vgpu_region_stand_by(struct vgpu_region *region, struct vgpu_region_slot *s
 
 void vgpu_region_insist(struct vgpu_region *region, struct vgpu_region_slot *slot, int device, uint64_t held)
 {
-    const uint64_t shown = atomic_load(&slot->mem[device].total_bytes);
+    const uint64_t shown = atomic_load(&vgpu_slot_mem(slot, device)->total_bytes);
     if (shown < held) vgpu_region_charge(region, slot, device, held - shown);
     const uint64_t sum = vgpu_region_used(region, device);
     uint64_t total = atomic_load(vgpu_region_reserved(region, device));
@@ -76,8 +76,8 @@ void vgpu_region_insist(struct vgpu_region *region, struct vgpu_region_slot *slo
 void vgpu_region_release(struct vgpu_region *region, struct vgpu_region_slot *slot, int device, uint64_t bytes)
 {
     atomic_fetch_add(vgpu_slot_begun(slot), 1);
-    subtract(&slot->mem[device].data_bytes, bytes);
-    subtract(&slot->mem[device].total_bytes, bytes);
+    subtract(&vgpu_slot_mem(slot, device)->data_bytes, bytes);
+    subtract(&vgpu_slot_mem(slot, device)->total_bytes, bytes);
     subtract(vgpu_region_reserved(region, device), bytes);
     atomic_fetch_add(vgpu_slot_done(slot), 1);
 }
@@ -92,7 +92,7 @@ uint64_t vgpu_region_used(struct vgpu_region *region, int device)
 {
     uint64_t sum = 0;
     for (int i = vgpu_region_process_count(region) - 1; i >= 0; i--)
-        if (atomic_load(&region->slots[i].pid) != 0) sum += atomic_load(&region->slots[i].mem[device].total_bytes);
+        if (atomic_load(&region->slots[i].pid) != 0) sum += atomic_load(&vgpu_slot_mem(&region->slots[i], device)->total_bytes);
     return sum;
 }
 
@@ -121,11 +121,11 @@ static bool repair_total(struct vgpu_region *region, int device)
     return total == sum || atomic_compare_exchange_strong(vgpu_region_reserved(region, device), &total, sum);
 }
 
-void vgpu_region_repair_totals(struct vgpu_region *region)
+void vgpu_region_repair_totals(struct vgpu_region *region, int device_count)
 {
     /* A handful of tries: each fails only if some process reserved or released in that very microsecond. */
     enum { TRIES = 8 };
-    for (int device = 0; device < VGPU_MAX_DEVICES; device++)
+    for (int device = 0; device < device_count; device++)
         for (int i = 0; i < TRIES && !repair_total(region, device); i++) {
         }
 }

@@ -32,9 +32,9 @@ void vgpu_region_release(struct vgpu_region *region, struct vgpu_region_slot *sl
 /* Bytes that the processes of this container hold on a device. */
 uint64_t vgpu_region_used(struct vgpu_region *region, int device);
 
-/* Sets each total to the sum of the shares, unless somebody is reserving at this very moment. Needs the file lock (no slot may come
+/* Sets the total of each of the first devices to the sum of the shares, unless somebody is reserving at this very moment. Needs the file lock (no slot may come
  * or go meanwhile). */
-void vgpu_region_repair_totals(struct vgpu_region *region);
+void vgpu_region_repair_totals(struct vgpu_region *region, int device_count);
 
 /* Number of slots that may be in use, in range whatever the file says. */
 int vgpu_region_process_count(struct vgpu_region *region);

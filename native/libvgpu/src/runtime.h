@@ -1,4 +1,4 @@
-/* The state of one process: its configuration, devices, region and slot. Hooks talk to this module and to the ledger, nothing else.
+/* The state of one process: its configuration, devices, region and slot. What is done with it: slice.h (memory), core_terms.h (launches).
  *
  * It is started by the first call that concerns it (cuInit, an NVML memory query), never by being loaded: a process that uses no GPU
  * pays nothing. After fork the child starts afresh by itself: the state lives in pages that the kernel empties in a child.
@@ -6,74 +6,87 @@
 #ifndef VGPU_RUNTIME_H
 #define VGPU_RUNTIME_H
 
+#include <pthread.h>
 #include <stdbool.h>
 #include <stdint.h>
+#include <sys/types.h>
+#include <time.h>
 
+#include "config_source.h"
+#include "core_terms.h"
 #include "cuda_abi.h"
 #include "nvml_abi.h"
-#include "vgpu_region.h"
+#include "region.h"
 
-/* Starts the process's state if it is not. Needs an initialised driver or NVML. false: without memory, or called from inside itself. */
-bool vgpu_runtime_start(void);
+/* Zero means "not started". */
+struct vgpu_runtime {
+    pthread_mutex_t lock; /* guards all that is not atomic */
+    _Atomic bool ready;
+    struct vgpu_region_file shared;
+    _Atomic(struct vgpu_region_slot *) slot;
+    pid_t pid; /* of whoever took the slot */
+    uint64_t start_time;
+    /* What the process knows of itself, whatever the region says: bytes it was promised (raised before the region is asked, lowered
+     * after), bytes it holds (raised after, lowered before), and bytes of these that the driver took for itself. */
+    _Atomic uint64_t promised[VGPU_MAX_DEVICES], held[VGPU_MAX_DEVICES], overhead[VGPU_MAX_DEVICES];
+    struct vgpu_config config;
+    struct vgpu_config_stamp stamp;
+    _Atomic uint64_t limit_bytes[VGPU_MAX_DEVICES];
+    _Atomic uint64_t unplaced_limit_bytes;
+    _Atomic bool oversubscribe;
+    _Atomic uint32_t core_percent[VGPU_MAX_DEVICES];
+    _Atomic int64_t next_look_ms, next_core_look_ms, next_sweep_ms, next_launch_s;
+    _Atomic enum vgpu_core_concern concern;
+    int64_t launch_interval_s;
+};
+
+/* Starts the process's state if it is not. Needs an initialised driver or NVML. NULL: without memory, or called from inside itself. */
+struct vgpu_runtime *vgpu_runtime_start(void);
+
+/* The state if it has been started, else NULL. */
+struct vgpu_runtime *vgpu_runtime_started(void);
+
+/* Whether this thread is just starting the state: what it allocates meanwhile is the driver's own affair. */
+bool vgpu_runtime_is_starting(void);
+
+/* The process's slot, taken if need be; taken anew, with what the process holds, if somebody has scribbled over it. NULL: none is free. */
+struct vgpu_region_slot *vgpu_runtime_slot(struct vgpu_runtime *runtime);
 
 /* Takes the process's slot in the region now rather than at its first allocation, so that monitors see the process. */
 void vgpu_runtime_register(void);
+
+/* A changed limits file is seen by the first allocation or launch after 10 ms: one stat per 10 ms is nothing, and people cannot tell. */
+enum { VGPU_LIMITS_LOOK_MS = 10 };
+void vgpu_runtime_look_for_new_limits(struct vgpu_runtime *runtime);
+
+/* Frees what dead processes of the container held, and repairs totals. */
+void vgpu_runtime_reclaim(struct vgpu_runtime *runtime);
 
 /* Index of a device (devices.h); negative: VGPU_DEVICE_UNKNOWN or VGPU_DEVICE_UNPLACED. */
 int vgpu_runtime_cuda_device(CUdevice device);
 int vgpu_runtime_nvml_device(nvmlDevice_t device);
 
-/* Bytes that the container may hold on a device; VGPU_UNLIMITED, or 0 when it may not be used. */
-uint64_t vgpu_runtime_limit(int index);
+int vgpu_runtime_device_count(void);
 
-/* Bytes that the container holds on a device. Sweeps dead processes now and then. */
-uint64_t vgpu_runtime_used(int index);
-
-/* Reserves before the driver is asked. 0, or -ENOMEM with nothing reserved. `index` may be negative: nothing is counted then. */
-int vgpu_runtime_reserve(int index, uint64_t bytes);
-
-/* Charges memory that is there already, whatever the limit. */
-void vgpu_runtime_charge(int index, uint64_t bytes);
-
-void vgpu_runtime_release(int index, uint64_t bytes);
-
-/* Whether the container was promised more than the card may have: then the host's memory stands in for what is missing. */
-bool vgpu_runtime_oversubscribes(void);
+/* UUID of a device of that index. */
+const char *vgpu_runtime_device_uuid(int index);
 
 /* The pid by which NVML knows this process; 0: not known. */
 unsigned int vgpu_runtime_host_pid(void);
 
-/* The driver was seen to hold so many bytes of the device for this process; what no block explains is its own (contexts, modules), and
- * charged as such. Returns these bytes. */
-uint64_t vgpu_runtime_set_overhead(int index, uint64_t seen_bytes);
+/* Milliseconds of a coarse clock: about 5 ns, exact to 4 ms. */
+static inline int64_t vgpu_now_ms(clockid_t clock)
+{
+    struct timespec now;
+    clock_gettime(clock, &now);
+    return (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000;
+}
 
-/* What a launch has to do with core limits. */
-enum vgpu_core_concern {
-    VGPU_CORES_FREE,    /* nothing */
-    VGPU_CORES_LIMITED, /* some device has a limit */
-    VGPU_CORES_BLOCKED  /* a container of higher priority goes first */
-};
-
-/* A kernel is about to be launched: tells monitors, at most once per RECORD_KERNEL_INTERVAL seconds; looks for new limits. A clock reading
- * and two loads while there is nothing to do. */
-enum vgpu_core_concern vgpu_runtime_core_concern(void);
-
-/* The terms under which launches are made on a device, as of now. */
-struct vgpu_core_terms {
-    uint32_t percent; /* 1..100; 100: no limit */
-    bool blocked;
-    struct vgpu_region *region;
-    struct vgpu_region_slot *slot; /* NULL: none could be had */
-    int process_count;
-};
-
-/* Reads limits anew if they have changed. false: nothing is known, so nothing is limited. */
-bool vgpu_runtime_core_terms(int index, struct vgpu_core_terms *terms);
-
-/* The device of the thread's current context. */
-int vgpu_runtime_current_device(void);
-
-/* UUID of a device of that index. */
-const char *vgpu_runtime_device_uuid(int index);
+/* True for one caller per interval. */
+static inline bool vgpu_is_due(_Atomic int64_t *next, int64_t now, int64_t interval)
+{
+    int64_t at = atomic_load_explicit(next, memory_order_relaxed);
+    return now >= at && atomic_compare_exchange_strong(next, &at, now + interval);
+}
 
 #endif

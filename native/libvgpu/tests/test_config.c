@@ -52,7 +52,7 @@ static void variables(void)
     CHECK(vgpu_config_limit(&config, "GPU-x", 2).memory_bytes == 10 << 20);
     CHECK(vgpu_config_limit(&config, "GPU-x", 0).core_percent == 50);
     CHECK(vgpu_config_limit(&config, "GPU-x", 1).core_percent == 100);
-    CHECK(vgpu_config_limit(&config, "GPU-x", 16).memory_bytes == 0); /* no place in the region */
+    CHECK(vgpu_config_limit(&config, "GPU-x", VGPU_MAX_DEVICES).memory_bytes == 0); /* no place in the region */
 }
 
 static void file(void)

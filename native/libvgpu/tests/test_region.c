@@ -29,8 +29,7 @@ static void accounting(void)
     CHECK(vgpu_region_reserve(file.region, slot, 3, 100, 100) == 0);
     vgpu_region_leave(&file, slot);
     CHECK(vgpu_region_process_count(file.region) == 0 && *vgpu_region_reserved(file.region, 3) == 0);
-    munmap(file.region, sizeof *file.region);
-    close(file.file);
+    vgpu_region_close(&file);
 }
 
 /* A child that holds 70 bytes in its own slot and then sleeps; returns its pid. */
@@ -77,8 +76,7 @@ static void the_dead_are_swept(void)
     kill(second, SIGKILL);
     waitpid(second, NULL, 0);
     vgpu_region_leave(&file, slot);
-    munmap(file.region, sizeof *file.region);
-    close(file.file);
+    vgpu_region_close(&file);
 }
 
 static void totals_are_repaired_only_when_quiet(void)
@@ -89,14 +87,13 @@ static void totals_are_repaired_only_when_quiet(void)
     CHECK(vgpu_region_reserve(file.region, slot, 0, 10, 100) == 0);
     atomic_store(vgpu_region_reserved(file.region, 0), 90); /* somebody died between the two numbers */
     atomic_fetch_add(vgpu_slot_begun(slot), 1);             /* and somebody lives who is just reserving */
-    vgpu_region_repair_totals(file.region);
+    vgpu_region_repair_totals(file.region, 1);
     CHECK(*vgpu_region_reserved(file.region, 0) == 90);
     atomic_fetch_add(vgpu_slot_done(slot), 1);
-    vgpu_region_repair_totals(file.region);
+    vgpu_region_repair_totals(file.region, 1);
     CHECK(*vgpu_region_reserved(file.region, 0) == 10);
     vgpu_region_leave(&file, slot);
-    munmap(file.region, sizeof *file.region);
-    close(file.file);
+    vgpu_region_close(&file);
 }
 
 static void all_slots_taken(void)
@@ -112,8 +109,7 @@ static void all_slots_taken(void)
     CHECK(vgpu_region_claim(&file) == NULL);
     atomic_store(&file.region->process_count, -5); /* a scribbled count is no reason to read outside the file */
     CHECK(vgpu_region_process_count(file.region) == 0 && vgpu_region_used(file.region, 0) == 0);
-    munmap(file.region, sizeof *file.region);
-    close(file.file);
+    vgpu_region_close(&file);
 }
 
 int main(void)

@@ -53,6 +53,18 @@ def test_a_file_of_version_0_is_read_too(tmp_path: Path) -> None:
     assert region.last_kernel_epoch_s == 0
 
 
+def test_cards_beyond_sixteen_are_read_from_the_banks_behind(tmp_path: Path) -> None:
+    many = tuple(f"GPU-{number}" for number in range(16))
+    file = v1_file(tmp_path / "a.cache", Slot(total_bytes=6), uuids=many)
+    more = v1_file(tmp_path / "b", Slot(total_bytes=70), uuids=(CARD_B,)).read_bytes()
+    file.write_bytes(file.read_bytes().ljust(layout.BANK_BYTES, b"\0") + more)
+
+    region = reading(file).region
+
+    assert [(card.index, card.uuid) for card in region.cards[15:]] == [(15, many[15]), (16, CARD_B)]
+    assert [held.total_bytes for held in region.processes[0].held] == [6, *[0] * 15, 70]
+
+
 @pytest.mark.parametrize(("slot_count", "processes"), [(-5, 0), (100_000, 1)])
 def test_a_count_that_the_tenant_made_up_is_clamped(
     tmp_path: Path, slot_count: int, processes: int

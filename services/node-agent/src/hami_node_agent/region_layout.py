@@ -14,6 +14,9 @@ MAGIC = 19920718
 MAX_DEVICES = 16
 MAX_SLOTS = 1024
 UUID_BYTES = 96
+# libvgpu alone: devices 16 to 31 have the same structure again behind the first, and so on.
+BANKS = 4
+BANK_BYTES = 2011136
 
 
 class MemoryV1(ctypes.LittleEndianStructure):
@@ -144,7 +147,7 @@ SIZE_V0 = TAIL_AT_V0 + ctypes.sizeof(TailV0)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Form:
-    """Where things are in one version of the"""
+    """Where things are in one version of the layout."""
 
     uuids_at: int
     limits_at: int

@@ -43,6 +43,14 @@ class NotARegion(Exception):
 
 
 @dataclass(frozen=True, slots=True)
+class _Bank:
+    """Sixteen cards: what is said of them, and what the processes hold of them."""
+
+    head: bytes
+    slots: bytes
+
+
+@dataclass(frozen=True, slots=True)
 class Reading:
     """A region with the bytes that it was made of: as long as they are the same, so is it."""
 
@@ -65,10 +73,13 @@ def read_region(path: Path | str, last: Reading | None = None) -> Reading | None
         head = _read(descriptor, form.slots_at, 0)
         count = max(0, min(_I32.unpack_from(tail)[0], layout.MAX_SLOTS))
         slots = _read(descriptor, count * form.slot_size, form.slots_at) if count else b""
+        banks = [_Bank(head, slots), *_further_banks(descriptor, form, count)]
+        head = b"".join(bank.head for bank in banks)
+        slots = b"".join(bank.slots for bank in banks)
         if last is not None and (last.slots, last.tail, last.head) == (slots, tail, head):
             return last
-        cards = tuple(_cards(head, form))
-        used = tuple(_processes(descriptor, slots, form, cards))
+        cards = tuple(card for at, bank in enumerate(banks) for card in _cards(bank.head, form, at))
+        used = tuple(_processes(descriptor, banks, form, cards))
     _, switch, recent, priority = _TAIL.unpack_from(tail)
     kernel_at = form.last_kernel_at
     region = Region(
@@ -136,7 +147,22 @@ def _read(descriptor: int, size: int, offset: int) -> bytes:
     return data
 
 
-def _cards(head: bytes, form: layout.Form) -> Iterator[RegionCard]:
+def _further_banks(descriptor: int, form: layout.Form, slot_count: int) -> Iterator[_Bank]:
+    """Of containers with more than sixteen cards."""
+    if form is not layout.V1:
+        return
+    size = os.fstat(descriptor).st_size
+    for at in range(layout.BANK_BYTES, layout.BANKS * layout.BANK_BYTES, layout.BANK_BYTES):
+        if size < at + layout.SIZE_V1:
+            return
+        head = _read(descriptor, form.slots_at, at)
+        if not _U64.unpack_from(head, layout.HeadV1.device_count.offset)[0]:
+            return
+        slots = _read(descriptor, slot_count * form.slot_size, at + form.slots_at)
+        yield _Bank(head, slots)
+
+
+def _cards(head: bytes, form: layout.Form, bank: int) -> Iterator[RegionCard]:
     limits = _WORDS.unpack_from(head, form.limits_at)
     sm_limits = _WORDS.unpack_from(head, form.sm_limits_at)
     for index in range(layout.MAX_DEVICES):
@@ -144,7 +170,7 @@ def _cards(head: bytes, form: layout.Form) -> Iterator[RegionCard]:
         uuid = _uuid(head[at : at + UUID_SHOWN])
         if uuid:
             yield RegionCard(
-                index=index,
+                index=bank * layout.MAX_DEVICES + index,
                 uuid=uuid,
                 limit_bytes=limits[index],
                 core_limit_percent=sm_limits[index],
@@ -160,37 +186,39 @@ def _uuid(raw: bytes) -> str:
 
 
 def _processes(
-    descriptor: int, slots: bytes, form: layout.Form, cards: tuple[RegionCard, ...]
+    descriptor: int, banks: list[_Bank], form: layout.Form, cards: tuple[RegionCard, ...]
 ) -> Iterator[RegionProcess]:
+    slots = banks[0].slots
     for at in range(0, len(slots), form.slot_size):
         # Either says that the slot is free.
         if not (_I32.unpack_from(slots, at)[0] and _I32.unpack_from(slots, at + form.status_at)[0]):
             continue
-        slot, start = slots, at
+        parts = [bank.slots[at : at + form.slot_size] for bank in banks]
         if form.sequence_at is not None and _U64.unpack_from(slots, at + form.sequence_at)[0]:
-            slot, start = _settled(descriptor, slots[at : at + form.slot_size], form, at), 0
-        yield _process(slot, start, form, cards)
+            parts[0] = _settled(descriptor, parts[0], form, at)
+        yield _process(parts, form, cards)
 
 
-def _process(
-    slot: bytes, at: int, form: layout.Form, cards: tuple[RegionCard, ...]
-) -> RegionProcess:
-    pid, host_pid = _PIDS.unpack_from(slot, at)
+def _process(parts: list[bytes], form: layout.Form, cards: tuple[RegionCard, ...]) -> RegionProcess:
+    """`parts`: its slot in each bank."""
+    slot = parts[0]
+    pid, host_pid = _PIDS.unpack_from(slot)
     held = []
     for card in cards:
-        memory_at = at + form.memory_at + card.index * form.memory_size
-        context, module, buffer, _, total = _COUNTERS.unpack_from(slot, memory_at)
-        sm_at = at + form.utilization_at + card.index * form.utilization_size + form.sm_at
+        bank, place = divmod(card.index, layout.MAX_DEVICES)
+        memory_at = form.memory_at + place * form.memory_size
+        context, module, buffer, _, total = _COUNTERS.unpack_from(parts[bank], memory_at)
+        sm_at = form.utilization_at + place * form.utilization_size + form.sm_at
         held.append(
             Held(
                 total_bytes=total,
                 context_bytes=context,
                 module_bytes=module,
                 buffer_bytes=buffer,
-                core_percent=_U64.unpack_from(slot, sm_at)[0],
+                core_percent=_U64.unpack_from(parts[bank], sm_at)[0],
             )
         )
-    ticks = 0 if form.started_at is None else _U64.unpack_from(slot, at + form.started_at)[0]
+    ticks = 0 if form.started_at is None else _U64.unpack_from(slot, form.started_at)[0]
     return RegionProcess(pid=pid, host_pid=host_pid, started_ticks=ticks, held=tuple(held))
 
 

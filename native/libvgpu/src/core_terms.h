@@ -1,0 +1,35 @@
+/* The terms under which launches are made, as of now: the container's share of each device, and whether it has to wait for another. */
+#ifndef VGPU_CORE_TERMS_H
+#define VGPU_CORE_TERMS_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "vgpu_region.h"
+
+/* What a launch has to do with core limits. */
+enum vgpu_core_concern {
+    VGPU_CORES_FREE,    /* nothing */
+    VGPU_CORES_LIMITED, /* some device has a limit */
+    VGPU_CORES_BLOCKED  /* a container of higher priority goes first */
+};
+
+/* A kernel is about to be launched: tells monitors, at most once per RECORD_KERNEL_INTERVAL seconds; looks for new limits. A clock reading
+ * and two loads while there is nothing to do. */
+enum vgpu_core_concern vgpu_core_concern_now(void);
+
+struct vgpu_core_terms {
+    uint32_t percent; /* 1..100; 100: no limit */
+    bool blocked;
+    struct vgpu_region *region;
+    struct vgpu_region_slot *slot; /* NULL: none could be had */
+    int process_count;
+};
+
+/* Reads limits anew if they have changed. false: nothing is known, so nothing is limited. */
+bool vgpu_core_terms_of(int index, struct vgpu_core_terms *terms);
+
+/* The device of the thread's current context (devices.h). */
+int vgpu_core_current_device(void);
+
+#endif
