@@ -51,9 +51,8 @@ class Disk:
         self.state = AgentState()
         self.limits: dict[str, tuple[DeviceShare, ...]] = {}
 
-    def save(self, state: AgentState, *, durable: bool) -> None:
+    def save(self, state: AgentState) -> None:
         """See the port StateStore."""
-        del durable
         self.state = state
 
     def limits_dir(self, nonce: str) -> Path:

@@ -62,7 +62,7 @@ class Driver:
 
 
 class Store:
-    def save(self, state: AgentState, *, durable: bool) -> None:
+    def save(self, state: AgentState) -> None:
         raise AssertionError
 
 

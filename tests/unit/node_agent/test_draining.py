@@ -16,7 +16,7 @@ BOUND = a_grant(pod="bound", state=AllocationState.BOUND)
 
 
 class Store:
-    def save(self, state: AgentState, *, durable: bool) -> None:
+    def save(self, state: AgentState) -> None:
         return None
 
 

@@ -47,8 +47,7 @@ class World:
     names: dict[str, PodRef] = field(default_factory=dict)
     saved: list[AgentState] = field(default_factory=list)
 
-    def save(self, state: AgentState, *, durable: bool) -> None:
-        del durable
+    def save(self, state: AgentState) -> None:
         self.saved.append(state)
 
     async def holdings(self) -> tuple[Holding, ...]:

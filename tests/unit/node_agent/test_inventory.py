@@ -109,7 +109,7 @@ class Probe:
 
 
 class Store:
-    def save(self, state: AgentState, *, durable: bool) -> None:
+    def save(self, state: AgentState) -> None:
         raise AssertionError
 
 

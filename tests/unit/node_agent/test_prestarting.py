@@ -61,7 +61,7 @@ class Node:
             unmanaged=None,
         )
 
-    def save(self, state: AgentState, *, durable: bool) -> None:
+    def save(self, state: AgentState) -> None:
         """Always succeeds."""
 
     async def holdings(self) -> tuple[Holding, ...]:

@@ -28,7 +28,7 @@ KEY = Ed25519PrivateKey.from_private_bytes(bytes(range(32)))
 
 
 def a_state(saved: AgentState | None = None) -> NodeState:
-    store: Any = SimpleNamespace(save=lambda state, *, durable: None)
+    store: Any = SimpleNamespace(save=lambda state: None)
     return NodeState(store, saved or AgentState())
 
 
@@ -76,8 +76,8 @@ async def test_a_withdrawn_attempt_is_over() -> None:
 
 
 async def test_a_disk_that_is_full_hinders_no_grant() -> None:
-    def full(_state: object, *, durable: bool) -> None:
-        raise Unavailable(f"disk full, durable {durable}")
+    def full(_state: object) -> None:
+        raise Unavailable("disk full")
 
     store: Any = SimpleNamespace(save=full)
 

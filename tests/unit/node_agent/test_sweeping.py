@@ -32,7 +32,7 @@ class Node:
     held: tuple[Holding, ...] = ()
     live: bool = True
 
-    def save(self, state: AgentState, *, durable: bool) -> None:
+    def save(self, state: AgentState) -> None:
         """Always succeeds."""
 
     def knows(self, pod_uid: str) -> bool:

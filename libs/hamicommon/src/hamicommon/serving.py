@@ -14,11 +14,14 @@ import socket
 import ssl
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
+from typing import TYPE_CHECKING
 
 import uvicorn
-from starlette.types import ASGIApp
 
 from hamicommon.errors import HamiError, InvalidRequest, Unavailable
+
+if TYPE_CHECKING:
+    from starlette.types import ASGIApp
 
 # Requests in flight at the end get this long; kube-scheduler's bind is the longest, see its 30 s.
 GRACE_S = 10
@@ -71,6 +74,7 @@ async def serving(
         access_log=False,
         lifespan="off",
         server_header=False,
+        ws="none",
         timeout_keep_alive=KEEP_ALIVE_S,
         timeout_graceful_shutdown=GRACE_S,
         ssl_context_factory=None if ssl_context is None else (lambda _config, _make: ssl_context),

@@ -61,6 +61,15 @@ class KubernetesSettings(BaseSettings):
     )
 
 
+class ServiceAddress(BaseSettings):
+    """Where Kubernetes says, in every pod, that its API server is."""
+
+    model_config = SettingsConfigDict(env_prefix="KUBERNETES_SERVICE_")
+
+    host: str = Field(default="", description="address; empty: not in a pod")
+    port: str = Field(default="", description="port")
+
+
 class TelemetrySettings(BaseSettings):
     """Logs, traces and metrics."""
 

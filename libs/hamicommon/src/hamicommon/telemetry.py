@@ -23,7 +23,6 @@ from typing import Any
 import orjson
 from opentelemetry import propagate, trace
 from opentelemetry.context import Context
-from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult
@@ -148,6 +147,9 @@ def setup(service_name: str, settings: TelemetrySettings) -> None:
     if settings.traces_file is not None:
         _export(provider, FileSpanExporter(settings.traces_file))
     if settings.otlp_endpoint:
+        # Here: a process that sends to nobody need not have an HTTP client and its messages.
+        from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+
         endpoint = settings.otlp_endpoint.rstrip("/") + "/v1/traces"
         _export(provider, OTLPSpanExporter(endpoint=endpoint, timeout=5))
     trace.set_tracer_provider(provider)

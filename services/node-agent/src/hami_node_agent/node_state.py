@@ -78,16 +78,14 @@ class NodeState:
             self._book = book
             self.book_changed.notify()
 
-    async def change(
-        self, edit: Callable[[AgentState], AgentState], *, durable: bool = True
-    ) -> None:
+    async def change(self, edit: Callable[[AgentState], AgentState]) -> None:
         """Applies `edit` and writes the result; others see it only then. Raises: Unavailable."""
         async with self._saving:
             after = edit(self._state)
             if after == self._state:
                 return
             # Shielded: a cancelled caller must not leave disk and memory different.
-            await asyncio.shield(self._save(after, durable))
+            await asyncio.shield(self._save(after))
 
     async def heard(self, grants: Iterable[NodeGrant]) -> None:
         """Remembers, a restart of the agent too, which attempt of each pod is the latest."""
@@ -99,12 +97,12 @@ class NodeState:
 
     async def _remember(self, tokens: Mapping[PodUid, int]) -> None:
         try:
-            await self.change(lambda saved: saved.with_least_tokens(tokens), durable=False)
+            await self.change(lambda saved: saved.with_least_tokens(tokens))
         except Unavailable as exc:
             logger.warning("attempts not written down", extra={"error": str(exc)})
 
-    async def _save(self, after: AgentState, durable: bool) -> None:
-        await asyncio.to_thread(self._store.save, after, durable=durable)
+    async def _save(self, after: AgentState) -> None:
+        await asyncio.to_thread(self._store.save, after)
         queued = len(after.reports) > len(self._state.reports)
         self._state = after
         if queued:

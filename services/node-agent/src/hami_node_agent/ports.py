@@ -56,8 +56,8 @@ class DeviceProbe(Protocol):
 class StateStore(Protocol):
     """The agent's state on disk."""
 
-    def save(self, state: AgentState, *, durable: bool) -> None:
-        """Replaces it (blocking), if `durable` also against a power cut. Raises: Unavailable."""
+    def save(self, state: AgentState) -> None:
+        """Replaces it (blocking), also against a power cut. Raises: Unavailable."""
 
 
 class ContainerFiles(Protocol):

@@ -97,6 +97,6 @@ async def send_reports(state: NodeState, bus: Publisher, *, node: str) -> None:
 async def _drop(state: NodeState, report_id: str) -> None:
     try:
         # Sent twice after a power cut, at worst: the scheduler knows the id.
-        await state.change(lambda saved: saved.without_report(report_id), durable=False)
+        await state.change(lambda saved: saved.without_report(report_id))
     except Unavailable as exc:
         logger.warning("state not saved", extra={"error": str(exc)})

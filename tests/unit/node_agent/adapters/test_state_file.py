@@ -16,7 +16,7 @@ def test_what_was_saved_is_loaded(tmp_path: Path) -> None:
     file = StateFile(tmp_path / "state.json")
     assert file.load() == AgentState()
 
-    file.save(STATE, durable=True)
+    file.save(STATE)
 
     assert StateFile(tmp_path / "state.json").load() == STATE
     assert [path.name for path in tmp_path.iterdir()] == ["state.json"]
@@ -38,7 +38,7 @@ def test_a_damaged_file_is_put_aside_and_the_agent_starts_empty(
 
 def test_a_full_disk_is_said_in_our_words(tmp_path: Path) -> None:
     with pytest.raises(Unavailable, match="can't be written"):
-        StateFile(tmp_path / "missing" / "state.json").save(STATE, durable=True)
+        StateFile(tmp_path / "missing" / "state.json").save(STATE)
 
 
 def test_an_unknown_version_is_refused() -> None:

@@ -1,7 +1,7 @@
 """A thin asynchronous Kubernetes client that speaks raw JSON.
 
-`kubernetes.aio` keeps the configuration, TLS and token refresh; bodies stay bytes and are decoded
-by orjson, because typed decoding costs sixteen times as much CPU and because typed clients raise on
+`credentials.py` has the configuration, TLS and tokens; bodies stay bytes and are decoded by orjson,
+because typed decoding costs sixteen times as much CPU and because typed clients raise on
 the Status that answers a binding (kubernetes-client/python#547). List and watch continue in
 `informer.py`.
 """
@@ -14,15 +14,13 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import aiohttp
 import orjson
 
 from hamicommon.errors import Conflict, HamiError, InvalidRequest, NotFound, Unavailable
-
-if TYPE_CHECKING:
-    from kubernetes.aio import client as aio_client
+from hamicommon.k8s.credentials import Credentials, credentials_of
 
 Json = dict[str, Any]
 
@@ -59,12 +57,12 @@ class KubeApi:
 
     def __init__(
         self,
-        api: aio_client.ApiClient,
+        credentials: Credentials,
         session: aiohttp.ClientSession,
         *,
         timeout_s: float = REQUEST_TIMEOUT_S,
     ) -> None:
-        self._api = api
+        self._credentials = credentials
         self._session = session
         self._timeout_s = timeout_s
         self.on_warning: Callable[[str], None] | None = None
@@ -73,7 +71,7 @@ class KubeApi:
     @property
     def server_url(self) -> str:
         """The API server's base address."""
-        return cast(str, self._api.configuration.host)
+        return self._credentials.server_url
 
     async def request(
         self,
@@ -109,8 +107,8 @@ class KubeApi:
         self, method: str, path: str, body: object, query: Mapping[str, str], content_type: str
     ) -> aiohttp.ClientResponse:
         headers: dict[str, str] = {"Accept": "application/json", "Content-Type": content_type}
-        # Also refreshes a service account's token when it has expired.
-        await self._api.update_params_for_auth(headers, [], ["BearerToken"], path, method, body)
+        # Also reads a service account's token again when it is old.
+        await self._credentials.authorize(headers)
         return await self._session.request(
             method,
             f"{self.server_url}{path}",
@@ -233,32 +231,15 @@ async def open_kube_api(
 
     Raises: InvalidRequest when there is no usable configuration.
     """
-    # Here, because the package imports every typed model at once: more than a second, which a
-    # command that only asks the scheduler need not pay.
-    from kubernetes.aio import client as aio_client
-    from kubernetes.aio import config as aio_config
-    from kubernetes.aio.config.config_exception import ConfigException
-
-    configuration = aio_client.Configuration()
-    try:
-        if kubeconfig is None:
-            aio_config.load_incluster_config(client_configuration=configuration)
-        else:
-            await aio_config.load_kube_config(
-                config_file=str(kubeconfig), client_configuration=configuration
-            )
-    except (ConfigException, OSError) as exc:
-        source = "the pod's service account" if kubeconfig is None else f"KUBECONFIG={kubeconfig}"
-        raise InvalidRequest(f"no usable Kubernetes configuration in {source}: {exc}") from exc
-    async with aio_client.ApiClient(configuration) as api:
+    async with credentials_of(kubeconfig) as credentials:
         connector = aiohttp.TCPConnector(
-            ssl=api.rest_client.ssl_context, limit=MAX_CONNECTIONS, ttl_dns_cache=60
+            ssl=credentials.ssl_context or True, limit=MAX_CONNECTIONS, ttl_dns_cache=60
         )
         # The time-outs are ours, per call; a watch has none in total.
         async with aiohttp.ClientSession(
             connector=connector, timeout=aiohttp.ClientTimeout(total=None)
         ) as session:
-            yield KubeApi(api, session, timeout_s=timeout_s)
+            yield KubeApi(credentials, session, timeout_s=timeout_s)
         # Requests that were cancelled have their TLS farewell on the way (aiohttp's documentation,
         # "Graceful shutdown"); without this their sockets would outlive the event loop.
         await asyncio.sleep(TLS_FAREWELL_S)

@@ -44,7 +44,7 @@ class CdiFiles:
                 path.unlink()
                 time.sleep(REWRITE_PAUSE_S)
             self._directory.mkdir(parents=True, exist_ok=True)
-            replace_file(path, orjson.dumps(_described(nonce, spec)), mode=0o644)
+            replace_file(path, orjson.dumps(_described(nonce, spec)), durable=False)
         except OSError as exc:
             raise Unavailable(f"{path} can't be written: {exc}") from exc
 

@@ -6,7 +6,8 @@
     <state_dir>/limits/<nonce>/limits                     ro as /etc/hami/limits
     <state_dir>/limits/<nonce>/pids                       ro as /etc/hami/pids
 
-All calls block; callers use a thread. Every call may run twice.
+All calls block; callers use a thread. Every call may run twice. Limits are written again before
+every start of a container, from the record, so nobody waits for the disk to have them.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from pathlib import Path
 from hamicommon.errors import InvalidRequest, Unavailable
 
 from hami_node_agent.adapters.cdi_files import CdiFiles
-from hami_node_agent.adapters.durable import replace_file, sync_directory
+from hami_node_agent.adapters.durable import replace_file
 from hami_node_agent.domain.limits import CoreFeedback, limits_text, pids_text, with_feedback
 from hami_node_agent.domain.records import Record
 
@@ -75,8 +76,8 @@ class HostFiles:
                 directory.mkdir(parents=True, exist_ok=True)
             self._lock_dir.mkdir(parents=True, exist_ok=True)
             self._lock_dir.chmod(0o777)
-            _update(target, content, mode=0o755)
-            _update(self.base / "ld.so.preload", f"{preload_path}\n".encode(), mode=0o644)
+            _update(target, content, mode=0o755, durable=True)
+            _update(self.base / "ld.so.preload", f"{preload_path}\n".encode(), durable=True)
         except OSError as exc:
             raise Unavailable(f"{self.base} can't be prepared: {exc}") from exc
         self._library = target
@@ -118,10 +119,8 @@ class HostFiles:
                 feedback=self._feedback.get(record.nonce, CoreFeedback()),
             ).encode()
             try:
-                if not directory.is_dir():
-                    directory.mkdir(mode=0o755, parents=True, exist_ok=True)
-                    sync_directory(self._limits)
-                _update(directory / LIMITS_FILE, text, mode=0o644)
+                directory.mkdir(mode=0o755, parents=True, exist_ok=True)
+                _update(directory / LIMITS_FILE, text)
             except OSError as exc:
                 raise Unavailable(f"{directory} can't be written: {exc}") from exc
 
@@ -136,7 +135,7 @@ class HostFiles:
         with self._writing:
             try:
                 text = with_feedback(path.read_text(), feedback)
-                _update(path, text.encode(), mode=0o644)
+                _update(path, text.encode())
             except FileNotFoundError:
                 return
             except OSError as exc:
@@ -150,7 +149,7 @@ class HostFiles:
         if self._pids.get(nonce, "") == text or not directory.is_dir():
             return
         try:
-            _update(directory / PIDS_FILE, text.encode(), mode=0o644)
+            _update(directory / PIDS_FILE, text.encode())
         except OSError as exc:
             raise Unavailable(f"{directory} can't be written: {exc}") from exc
         self._pids[nonce] = text
@@ -201,9 +200,9 @@ class HostFiles:
                     _remove(directory)
 
 
-def _update(path: Path, content: bytes, *, mode: int) -> None:
+def _update(path: Path, content: bytes, *, mode: int = 0o644, durable: bool = False) -> None:
     if not path.is_file() or path.read_bytes() != content:
-        replace_file(path, content, mode=mode)
+        replace_file(path, content, mode=mode, durable=durable)
 
 
 def _remove(directory: Path) -> None:

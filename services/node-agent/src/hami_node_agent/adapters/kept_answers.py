@@ -11,6 +11,7 @@ import base64
 import binascii
 import re
 from collections.abc import Mapping
+from functools import lru_cache
 from pathlib import PurePosixPath
 
 from google.protobuf.message import DecodeError
@@ -27,6 +28,9 @@ _MEMORY = re.compile(r"CUDA_DEVICE_MEMORY_LIMIT_(\d{1,3})")
 _MIB = re.compile(r"(\d{1,10})m")
 
 
+# Every look into the checkpoint reads all answers of the node, which never change. Twice the
+# containers of a full node of 16 cards with 64 slots.
+@lru_cache(maxsize=2048)
 def kept_answer(text: str) -> KeptAnswer | ForeignAnswer | None:
     """Reads an AllocResp; None where there is none.
 

@@ -1,4 +1,4 @@
-"""The agent's state as one JSON file, replaced by rename and flushed to the disk.
+"""The agent's state as one JSON file, flushed to the disk and replaced by rename.
 
 A file that can't be read is put aside (`.damaged`) and the agent starts without it: the kubelet's
 checkpoint and the ledger know enough to go on (`domain/ownership.py`).
@@ -44,10 +44,10 @@ class StateFile:
             )
             return AgentState()
 
-    def save(self, state: AgentState, *, durable: bool) -> None:
-        """Replaces the file; if `durable`, also against a power cut. Raises: Unavailable."""
+    def save(self, state: AgentState) -> None:
+        """Replaces the file. Raises: Unavailable."""
         try:
-            replace_file(self._path, encode(state), durable=durable)
+            replace_file(self._path, encode(state))
         except OSError as exc:
             raise Unavailable(f"{self._path} can't be written: {exc}") from exc
 
