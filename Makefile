@@ -12,8 +12,8 @@ down: ## stop what `make up ARGS=--detach` started
 	@$(BIN)/hamictl down
 lint: setup ## ruff, mypy strict, import contracts, generated stubs
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy && $(BIN)/lint-imports && scripts/proto --check
-test: setup lint ## everything that needs no real Kubernetes
-	@$(BIN)/pytest $(ARGS)
+test: setup lint ## everything that needs no real Kubernetes; two workers
+	@$(BIN)/pytest -n 2 $(ARGS)
 test-e2e: setup ## the end-to-end cases on a real control plane (KUBEBUILDER_ASSETS)
 	@$(BIN)/pytest tests/e2e --cluster=real $(ARGS)
 test-node: setup ## the way of a pod on a real kubelet and containerd (KUBEBUILDER_ASSETS, root)

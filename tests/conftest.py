@@ -1,13 +1,16 @@
 """Options and session fixtures that every test folder shares."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hamictl.servers.controlplane import Assets, find_assets
 
+from tests import measured
 from tests.docker_servers import docker_missing, docker_servers, images
+from tests.scheduling import SideBySide
 from tests.servers import Databases, Servers, embedded_servers, migrate
 
 SLOW_TIMEOUT_S = 3600
@@ -84,6 +87,26 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if slow:
         config.hook.pytest_deselected(items=slow)
         items[:] = [item for item in items if item not in slow]
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """What a case measured goes with its report."""
+    report = yield
+    measured.attach(report)
+    return report
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Shows what the cases measured under the results."""
+    for line in measured.lines(terminalreporter):
+        terminalreporter.write_line(f"measured: {line}")
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> SideBySide:
+    """What may run beside what, when there are several workers."""
+    return SideBySide(config, log)
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -19,16 +19,8 @@ from hamictl.local.options import UpOptions
 from hamictl.servers.controlplane import control_plane, find_assets
 from hamictl.servers.processes import running
 
+from tests import measured
 from tests.e2e.system import System, hamictl
-
-FIGURES: list[str] = []
-"""What the cases measured, printed at the end of the run."""
-
-
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Shows the figures under the results."""
-    for line in FIGURES:
-        terminalreporter.write_line(f"measured: {line}")
 
 
 @contextmanager
@@ -43,7 +35,7 @@ def running_system(
         plane = None
         if kind == "real":
             assets = find_assets(Path(os.environ["KUBEBUILDER_ASSETS"]))
-            FIGURES.append(f"control plane: Kubernetes {assets.version[0]}.{assets.version[1]}")
+            measured.say(f"control plane: Kubernetes {assets.version[0]}.{assets.version[1]}")
             plane = stack.enter_context(control_plane(folder / "plane", assets=assets))
             flags = (*flags, "--kubeconfig", str(plane.kubeconfig))
         home = folder / "system"

@@ -14,7 +14,8 @@ import pytest
 from hamicommon.admission.registration import IGNORE_LABEL, IGNORE_VALUE
 from hamictl.local.nodes import SimulatedNode, fakegpu_config
 
-from tests.e2e.conftest import FIGURES, running_system
+from tests import measured
+from tests.e2e.conftest import running_system
 from tests.e2e.system import MIB, Json, System, a_pod, hamictl, slice_of, wait
 from tests.e2e_node.node_system import Agent
 from tests.hami_plugin import HamiPlugin, hami_annotations
@@ -162,7 +163,7 @@ def test_hamis_pods_are_taken_over_while_they_run(node: OldNode) -> None:
     _, done = node.adopt("--apply")
     assert [row["outcome"] for row in done["pods"]].count("adopted") == 4
     assert used(system) == {first: 10096, second: 12000}
-    FIGURES.append(f"adopted: {len(done['pods'])} pods judged, 4 adopted, 1 forged one refused")
+    measured.say(f"adopted: {len(done['pods'])} pods judged, 4 adopted, 1 forged one refused")
     system.check_invariants()
 
     # Nothing was restarted, and what ends by itself starts again.
@@ -231,7 +232,7 @@ def test_pods_past_the_scheduler_are_granted_what_there_is_room_for(node: OldNod
     system.delete(*running)
     system.wait_for_phase(waiting[0], "Running", timeout_s=60)
     system.check_invariants()
-    FIGURES.append("3 pods past the scheduler on 2 cards: 2 granted, 1 waited until there was room")
+    measured.say("3 pods past the scheduler on 2 cards: 2 granted, 1 waited until there was room")
     system.delete_all()
 
 

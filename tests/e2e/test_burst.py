@@ -16,7 +16,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.conftest import FIGURES, running_system
+from tests import measured
+from tests.e2e.conftest import running_system
 from tests.e2e.system import System, a_pod, slice_of, wait
 
 pytestmark = pytest.mark.e2e
@@ -51,7 +52,7 @@ def test_a_hundred_pods_on_one_node_all_run(cluster_kind: str) -> None:
             ),
         )
 
-        FIGURES.append(
+        measured.say(
             f"{PODS} one-slice pods at once on one node of ten cards: all running after"
             f" {time.monotonic() - began_s:.1f} s; {_phases(system)};"
             f" {_spent(used_s, _cpu_s(system))}"

@@ -10,7 +10,8 @@ import time
 
 import pytest
 
-from tests.e2e.conftest import FIGURES, running_system
+from tests import measured
+from tests.e2e.conftest import running_system
 from tests.e2e.system import MIB, System, a_pod, slice_of, wait
 
 pytestmark = pytest.mark.e2e
@@ -61,7 +62,7 @@ def _bursts(cluster_kind: str, binding: str, *, pods: int) -> list[str]:
             spent_s += time.monotonic() - began_s
             wrong += _wrong(system, wanted, binding)
             system.delete(*wanted)
-        FIGURES.append(
+        measured.say(
             f"binding {binding}: {pods} pods of random sizes in bursts of {BURST} on one node, "
             f"shuffled: {len(wrong)} with another's limits, {spent_s:.1f} s"
         )

@@ -7,7 +7,8 @@ import time
 
 import pytest
 
-from tests.e2e.conftest import FIGURES, running_system
+from tests import measured
+from tests.e2e.conftest import running_system
 from tests.e2e.system import a_pod, slice_of, wait
 
 pytestmark = pytest.mark.e2e
@@ -53,7 +54,7 @@ def test_waiting_pods_come_again_within_two_seconds_of_each_slice(cluster_kind: 
             " USING (number) ORDER BY number"
         ).splitlines()
         retried_s = [float(row) for row in rows]
-        FIGURES.append(
+        measured.say(
             f"{WAITING} pods wait, {FREED} slices freed one by one: taken again "
             f"{statistics.median(retried_s):.2f} s after (p50), {max(retried_s):.2f} s at most"
         )

@@ -8,7 +8,7 @@ import time
 import httpx
 import pytest
 
-from tests.e2e.conftest import FIGURES
+from tests import measured
 from tests.e2e.system import MIB, System, a_pod, slice_of, wait
 
 pytestmark = pytest.mark.e2e
@@ -43,7 +43,7 @@ def test_usage_follows_a_program_that_allocates_computes_and_ends(system: System
     began_s = time.monotonic()
     wait(lambda: used_bytes(system) in ([], [0.0]), "Prometheus to show that it holds nothing")
     freed_s = time.monotonic() - began_s
-    FIGURES.append(
+    measured.say(
         f"usage after the event: {shown_s:.1f} s in Prometheus, {stored_s:.1f} s in Postgres,"
         f" {freed_s:.1f} s after the end"
     )

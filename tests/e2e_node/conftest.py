@@ -19,21 +19,13 @@ from hamictl.servers.controlplane import Assets, control_plane
 from hamictl.servers.processes import running
 from hamictl.servers.real_node import real_node, workload_image
 
+from tests import measured
 from tests.e2e.conftest import kubernetes_client
 from tests.e2e.system import hamictl
 from tests.e2e_node.node_system import CARDS, Agent, NodeSystem
 
-FIGURES: list[str] = []
-"""What the cases measured, printed at the end of the run."""
-
 NODE = "real"
 NATIVE = Path(__file__).resolve().parents[2] / "native"
-
-
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Shows the figures under the results."""
-    for line in FIGURES:
-        terminalreporter.write_line(f"measured: {line}")
 
 
 @pytest.fixture(scope="session")
@@ -96,7 +88,7 @@ def running_node(node_assets: Assets) -> Iterator[NodeSystem]:
         system = NodeSystem(described=described, folder=home, api=api, node=node, agent=agent)
         system.wait_until_offered()
         version = system.get(f"/api/v1/nodes/{NODE}")["status"]["nodeInfo"]
-        FIGURES.append(f"kubelet {version['kubeletVersion']}, {version['containerRuntimeVersion']}")
+        measured.say(f"kubelet {version['kubeletVersion']}, {version['containerRuntimeVersion']}")
         yield system
 
 

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 from hamicommon.admission.registration import IGNORE_LABEL, IGNORE_VALUE
 
+from tests import measured
 from tests.e2e.system import Json, slice_of, wait
-from tests.e2e_node.conftest import FIGURES
 from tests.e2e_node.node_system import CARDS, SLOTS_PER_CARD, NodeSystem
 from tests.hami_plugin import HamiPlugin, hami_annotations
 
@@ -61,7 +61,7 @@ def test_a_pod_past_the_scheduler_is_granted_what_there_is_room_for(adopting: No
         "unmanaged"
     )
     system.check_invariants()
-    FIGURES.append("unmanaged pods: 2 granted on a card each, 1 waits with the reason")
+    measured.say("unmanaged pods: 2 granted on a card each, 1 waits with the reason")
 
 
 def test_a_static_pod_is_granted_what_the_kubelet_gave_it(adopting: NodeSystem) -> None:
@@ -138,7 +138,7 @@ def test_hamis_pods_are_taken_over_while_they_run(system: NodeSystem) -> None:
     assert system.seen_mib(after) == [CARD_MIB - 10096]
     assert system.sql("SELECT max(used_memory_mib) FROM devices") == str(CARD_MIB)
     system.check_invariants()
-    FIGURES.append("HAMi's plugin replaced: 2 running pods adopted, 0 restarted by it")
+    measured.say("HAMi's plugin replaced: 2 running pods adopted, 0 restarted by it")
 
 
 def adopt(system: NodeSystem) -> Json:

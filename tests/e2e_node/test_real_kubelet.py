@@ -14,8 +14,8 @@ from hamicommon.admission.registration import IGNORE_LABEL, IGNORE_VALUE
 from hamictl.servers.controlplane import Assets
 from hamictl.servers.kubelet import DEVICE_PLUGINS, POD_RESOURCES
 
+from tests import measured
 from tests.e2e.system import MIB, Json, slice_of, wait
-from tests.e2e_node.conftest import FIGURES
 from tests.e2e_node.node_system import NodeSystem
 
 pytestmark = pytest.mark.e2e
@@ -38,7 +38,7 @@ SEED = 3096
 def test_a_pod_is_placed_started_and_held_to_its_slice(system: NodeSystem) -> None:
     began_s = time.monotonic()
     [pod] = system.run(system.pod_like("one", slice_of(4096, 30)))
-    FIGURES.append(f"one pod: Running {time.monotonic() - began_s:.2f} s after its creation")
+    measured.say(f"one pod: Running {time.monotonic() - began_s:.2f} s after its creation")
 
     assert system.seen_mib(pod) == [4096]
 
@@ -132,7 +132,7 @@ def test_a_restarted_kubelet_touches_no_running_pod(system: NodeSystem) -> None:
     registered = "registered with the kubelet"
     count = system.agent.log.count(registered)
     wait(lambda: system.agent.log.count(registered) > count, "the registration")
-    FIGURES.append(
+    measured.say(
         f"kubelet killed and restarted: known to it again after {time.monotonic() - began_s:.2f} s"
     )
     system.wait_until_offered()
@@ -188,7 +188,7 @@ def test_a_pod_that_bypassed_the_scheduler_is_refused(system: NodeSystem) -> Non
 
     assert refused["status"]["reason"] == "UnexpectedAdmissionError"
     assert "HAMi's scheduler" in refused["status"]["message"]
-    FIGURES.append(f"refused: {refused['status']['message']}")
+    measured.say(f"refused: {refused['status']['message']}")
     assert system.live_allocations() == 0
 
 
@@ -226,7 +226,7 @@ def test_twenty_pods_at_once_are_each_held_to_their_own_slice(system: NodeSystem
     seen = {pod["metadata"]["name"]: system.seen_mib(pod) for pod in pods}
 
     wrong = {name: mib for name, mib in seen.items() if mib != [wanted[name]]}
-    FIGURES.append(
+    measured.say(
         f"{BURST} pods at once: all Running after {took_s:.1f} s, {len(wrong)} wrong limits"
     )
     assert wrong == {}
@@ -259,7 +259,7 @@ def test_fifty_pods_of_different_sizes_start_with_their_own_limits(system: NodeS
             assert not started, f"{name} bypassed the scheduler and was started"
         system.check_invariants()
         system.delete(*names, timeout_s=ALL_GONE_S)
-    FIGURES.append(
+    measured.say(
         f"{WAVES * WAVE} pods of different sizes and {WAVES * STRANGERS} past the scheduler in "
         f"{time.monotonic() - began_s:.0f} s: every container compared with its row, "
         f"{len(wrong)} with another's limits"

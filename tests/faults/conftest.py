@@ -20,8 +20,6 @@ from tests.faults.stage import MEASURED, Faulty
 
 __all__ = ["cluster_kind"]
 
-LINES: list[str] = []
-"""What cases without a row measured."""
 ROWS = pytest.StashKey[list[rows.Row]]()
 """Of what was collected, before anything is left out."""
 EVERY = pytest.StashKey[list[rows.Row]]()
@@ -46,17 +44,11 @@ def pytest_collection_finish(session: pytest.Session) -> None:
         Path(file).write_text(rows.to_json(session.config.stash[ROWS]))
 
 
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """One line per case."""
-    for line in [*(line for _, line in MEASURED.values()), *LINES]:
-        terminalreporter.write_line(line)
-
-
 def pytest_runtest_teardown(item: pytest.Item) -> None:
     """Brings the page up to date, if asked to: a run that breaks off has done that much."""
     if item.config.getoption("--update-page") and item.get_closest_marker("row") is not None:
         kind = str(item.config.getoption("--cluster"))
-        figures = {name: {kind: f"{seconds:.1f}"} for name, (seconds, _) in MEASURED.items()}
+        figures = {name: {kind: f"{seconds:.1f}"} for name, seconds in MEASURED.items()}
         stash = item.config.stash
         every = stash[EVERY] if EVERY in stash else stash.setdefault(EVERY, rows.collected())
         rows.PAGE.write_text(rows.with_rows(rows.PAGE.read_text(), every, figures))

@@ -22,9 +22,9 @@ import pytest
 import redis
 from hamicommon.admission.registration import IGNORE_LABEL, IGNORE_VALUE
 
+from tests import measured
 from tests.e2e.conftest import running_system
 from tests.e2e.system import Json, System, a_pod, slice_of, wait
-from tests.faults.conftest import LINES
 from tests.faults.containers import Got, granted_containers, running_containers
 
 pytestmark = pytest.mark.faults
@@ -241,7 +241,7 @@ def test_no_container_starts_with_anothers_limits(locks: str, waves: int, size: 
         else:
             _waves(crowd, waves, size)
         took_s = time.monotonic() - began_s
-        LINES.append(
+        measured.say(
             f"Kubelet order shuffled, locks {locks}: {crowd.made} pods ({crowd.bypassed} past the "
             f"scheduler) on {NODES} nodes in {took_s:.0f} s; {len(crowd.compared)} containers "
             f"compared with their rows, {len(crowd.repaired)} repaired before their start, "

@@ -24,9 +24,9 @@ import nats
 import pytest
 from hamicommon.events import EVENTS_STREAM
 
+from tests import measured
 from tests.e2e.conftest import running_system
 from tests.e2e.system import Json, System, a_pod, slice_of, wait
-from tests.faults.conftest import LINES
 from tests.faults.processes import away, stopped
 
 pytestmark = pytest.mark.faults
@@ -205,7 +205,7 @@ def test_an_outage_under_load_loses_nothing(
     assert [each["restartCount"] for each in now["status"]["containerStatuses"]] == [0]
     loaded.check_invariants()
     told = asyncio.run(_check_events(loaded))
-    LINES.append(
+    measured.say(
         f"{service} {way} for {away_s:.0f} s under load: {len(during_s)} pods came, {ran} ran "
         f"meanwhile; created to Running p50 {_p50(churn.waited_s(began_s, lost_s))} s before, "
         f"{_p50(during_s)} s during (longest {max(during_s, default=0):.1f} s); ledger = pods "

@@ -16,8 +16,9 @@ from pathlib import Path
 import pytest
 from hamictl.servers.binaries import postgres_home
 
+from tests import measured
 from tests.e2e.system import System, a_pod, slice_of, wait
-from tests.faults.conftest import LINES, Faulty
+from tests.faults.conftest import Faulty
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 
@@ -114,7 +115,7 @@ def test_yesterdays_backup_is_made_to_fit_todays_cluster(faulty: Faulty, tmp_pat
     system.check_invariants()
     system.delete("comes")
     wait(lambda: system.converged() is None, "the restored grant to end")
-    LINES.append(
+    measured.say(
         f"F45 restore of an older backup: the missing grant back after {restored_s:.1f} s, "
         "0 restarts, ledger = pods"
     )

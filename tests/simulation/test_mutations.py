@@ -26,7 +26,7 @@ from hamicommon.db.ledger import Step
 from hamicommon.domain.allocations import AllocationState
 from hamicommon.testing.ledger import FakeLedger
 
-from tests.simulation.conftest import LINES
+from tests import measured
 from tests.simulation.model import Broken
 from tests.simulation.running import run
 from tests.simulation.scripts import scenario
@@ -151,6 +151,6 @@ def test_a_missing_guard_is_found(name: str) -> None:
             if played.error is not None:
                 break
             assert steps < MOST_STEPS, "nothing was found"
-    LINES.append(f"found after {steps} steps: {name}: {played.error}")
+    measured.say(f"found after {steps} steps: {name}: {played.error}")
     assert isinstance(played.error, Broken), played.error
     assert str(played.error)[:2] in mutation.breaks

@@ -1,0 +1,34 @@
+"""What cases measured, one line each, printed under the results of the run.
+
+The lines travel with the reports of the cases: those of workers arrive too (`make test` runs two).
+"""
+
+from __future__ import annotations
+
+import pytest
+
+KEY = "measured"
+_LINES: list[str] = []
+"""Said since the last report."""
+
+
+def say(line: str) -> None:
+    """Shows `line` under the results of the run, with the case that runs now."""
+    _LINES.append(line)
+
+
+def attach(report: pytest.TestReport) -> None:
+    """Gives the lines that were said meanwhile to this report."""
+    report.user_properties.extend((KEY, line) for line in _LINES)
+    _LINES.clear()
+
+
+def lines(reporter: pytest.TerminalReporter) -> list[str]:
+    """All lines of the run, in the order of the reports."""
+    reports = (report for group in reporter.stats.values() for report in group)
+    return [
+        str(value)
+        for report in reports
+        for key, value in getattr(report, "user_properties", ())
+        if key == KEY
+    ]
