@@ -1,6 +1,7 @@
 """Serving HTTP inside a service's own loop."""
 
 import asyncio
+import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -38,6 +39,18 @@ def test_an_address_in_use_is_one_sentence() -> None:
         port = taken.getsockname()[1]
         with pytest.raises(Unavailable, match=f"can't listen on 127.0.0.1:{port}"):
             listen(f"127.0.0.1:{port}")
+
+
+async def test_an_answer_waits_for_no_acknowledgement_of_its_head() -> None:
+    with listen("127.0.0.1:0") as listening:
+        listening.setblocking(False)
+        loop = asyncio.get_running_loop()
+        _, writer = await asyncio.open_connection(*listening.getsockname())
+        accepted, _ = await loop.sock_accept(listening)
+        with accepted:
+            assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+        writer.close()
+        await writer.wait_closed()
 
 
 async def test_a_request_in_flight_is_answered_before_the_end() -> None:

@@ -90,3 +90,35 @@ def test_a_leaf_span_belongs_to_the_span_around_it_and_keeps_an_error(tmp_path: 
     assert {quiet["parent_id"], loud["parent_id"]} == {outer["context"]["span_id"]}
     assert (quiet["status"], loud["status"], outer["status"]) == ("UNSET", "ERROR", "UNSET")
     assert loud["events"][0]["attributes"]["exception.message"] == "no"
+
+
+def test_a_root_span_begins_a_trace_and_is_current_inside(tmp_path: Path) -> None:
+    path = tmp_path / "t.jsonl"
+    provider = TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(FileSpanExporter(path)))
+    tracer = provider.get_tracer("t")
+
+    with tracer.start_as_current_span("outer"):
+        begins = telemetry.root_span(tracer, "root", links=[], attributes={"pod": "p"})
+        with contextlib.suppress(ValueError), begins as span:
+            assert trace.get_current_span() is span
+            raise ValueError("no")
+        assert trace.get_current_span() is not span
+    provider.shutdown()
+
+    root, outer = [json.loads(text) for text in path.read_text().splitlines()]
+    assert (root["parent_id"], root["status"], root["attributes"]) == (None, "ERROR", {"pod": "p"})
+    assert root["context"]["trace_id"] != outer["context"]["trace_id"]
+
+
+def test_the_traceparent_is_what_w3c_propagation_would_inject() -> None:
+    provider = TracerProvider()
+    with provider.get_tracer("t").start_as_current_span("s"):
+        assert telemetry.traceparent() == telemetry.inject()["traceparent"]
+    provider.shutdown()
+
+    assert telemetry.traceparent() == ""
+
+
+def test_a_number_of_more_than_64_bits_is_written_too() -> None:
+    assert line("x", amount=2**80)["amount"] == 2**80

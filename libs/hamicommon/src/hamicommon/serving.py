@@ -57,9 +57,14 @@ def listen(bind: str) -> socket.socket:
     host, port = parse_bind(bind)
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
-        return socket.create_server((host, port), family=family, backlog=BACKLOG)
+        listening = socket.create_server((host, port), family=family, backlog=BACKLOG)
     except OSError as exc:
         raise Unavailable(f"can't listen on {bind}: {exc.strerror or exc}") from exc
+    # Head and body of an answer are two writes: without this the second one waits for the client's
+    # delayed acknowledgement, 40 ms. asyncio sets it only on sockets that were made with their
+    # protocol named, which create_server's are not; accepted ones inherit it.
+    listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return listening
 
 
 @asynccontextmanager
@@ -75,6 +80,7 @@ async def serving(
         lifespan="off",
         server_header=False,
         ws="none",
+        proxy_headers=False,
         timeout_keep_alive=KEEP_ALIVE_S,
         timeout_graceful_shutdown=GRACE_S,
         ssl_context_factory=None if ssl_context is None else (lambda _config, _make: ssl_context),

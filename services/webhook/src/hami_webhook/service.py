@@ -20,7 +20,6 @@ from hamicommon.admission.mutation import Circumstances, Verdict
 from hamicommon.events import AdmissionRefused
 from hamicommon.k8s.annotations import TRACEPARENT, annotations_of
 from opentelemetry import trace
-from opentelemetry.context import Context
 
 from hami_webhook.admission import AdmissionReview, Json, allowed, refused
 from hami_webhook.instruments import Instruments
@@ -76,9 +75,9 @@ class Admission:
         with (
             telemetry.log_context(namespace=review.namespace, pod=name),
             # A root of its own: a copied or unsampled parent must not swallow the pod's trace.
-            tracer.start_as_current_span(
+            telemetry.root_span(
+                tracer,
                 "admission",
-                context=Context(),
                 links=[
                     *telemetry.link_to(headers.get("traceparent", "")),
                     *telemetry.link_to(stamp),
@@ -87,9 +86,13 @@ class Admission:
             ) as span,
         ):
             outcome = self._outcome(review, stamp)
-            span.set_attribute("verdict", outcome.verdict)
-            span.set_attribute("reason", outcome.reason)
-            span.set_attribute("message", outcome.message)
+            span.set_attributes(
+                {
+                    "verdict": outcome.verdict,
+                    "reason": outcome.reason,
+                    "message": outcome.message,
+                }
+            )
             self._record(review, outcome)
         self._instruments.review_seconds.observe(time.perf_counter() - started)
         return outcome.answer

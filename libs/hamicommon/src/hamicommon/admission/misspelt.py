@@ -93,16 +93,24 @@ def _amounts_without_a_card(pod: JsonObject, vendors: Vendors) -> Iterator[str]:
     for _, container in containers_of(pod):
         for vendor in vendors.concerned_by(container):
             names = vendor.resources
+            if _given(container, names.count):
+                continue
             found = [
-                f"{name} {amount}"
+                f"{name} {_given(container, name)}"
                 for name in (names.memory, names.memory_percent, names.core)
-                if str(amount := amounts.find(container, name) or "0") != "0"
+                if _given(container, name)
             ]
             if found and not _asks(vendor, container, annotations):
                 yield (
                     f"container {container.get('name', '')!r} asks for {' and '.join(found)} but "
                     f"for no {names.count}: it is given no card"
                 )
+
+
+def _given(container: JsonObject, resource: str) -> str:
+    """The amount as written; empty for none and for 0."""
+    written = str(amounts.find(container, resource) or "")
+    return "" if written == "0" else written
 
 
 def _asks(vendor: Vendor, container: JsonObject, annotations: Mapping[str, str]) -> bool:

@@ -146,7 +146,8 @@ def mutate(pod: JsonObject, rules: AdmissionRules, about: Circumstances = ANY) -
 def _editable(pod: JsonObject) -> JsonObject:
     """A copy of what vendors may edit; the rest is shared with the given pod.
 
-    They edit annotations, the runtime class, and of containers resources and environment.
+    They edit annotations, the runtime class, and of containers resources and environment (entries
+    of which they exchange, and don't edit).
     """
     metadata = dict(pod.get("metadata") or {})
     if isinstance(metadata.get("annotations"), dict):
@@ -164,7 +165,7 @@ def _editable_container(container: JsonObject) -> JsonObject:
         parts = copied["resources"].items()
         copied["resources"] = {k: dict(v) if isinstance(v, dict) else v for k, v in parts}
     if copied.get("env"):
-        copied["env"] = [dict(entry) for entry in copied["env"]]
+        copied["env"] = list(copied["env"])
     return copied
 
 

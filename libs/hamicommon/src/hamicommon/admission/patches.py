@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 Operation = dict[str, Any]
@@ -14,33 +13,37 @@ def diff(before: Any, after: Any, path: str = "") -> list[Operation]:
 
     Lists are compared place by place, so an entry that was appended is one `add`.
     """
-    return list(_steps(before, after, path))
+    found: list[Operation] = []
+    _compare(before, after, path, found)
+    return found
 
 
-def _steps(before: Any, after: Any, path: str) -> Iterator[Operation]:
+def _compare(before: Any, after: Any, path: str, found: list[Operation]) -> None:
+    """Appends to `found`; what both share is not looked into."""
     if before is after:
         return
     if isinstance(before, dict) and isinstance(after, dict):
-        yield from _object_steps(before, after, path)
+        _compare_objects(before, after, path, found)
     elif isinstance(before, list) and isinstance(after, list) and len(before) <= len(after):
         for index, old in enumerate(before):
-            yield from _steps(old, after[index], f"{path}/{index}")
+            if old is not after[index]:
+                _compare(old, after[index], f"{path}/{index}", found)
         for new in after[len(before) :]:
-            yield {"op": "add", "path": f"{path}/-", "value": new}
+            found.append({"op": "add", "path": f"{path}/-", "value": new})
     elif type(before) is not type(after) or before != after:
-        yield {"op": "replace", "path": path, "value": after}
+        found.append({"op": "replace", "path": path, "value": after})
 
 
-def _object_steps(before: dict[str, Any], after: dict[str, Any], path: str) -> Iterator[Operation]:
-    for key in before:
-        if key not in after:
-            yield {"op": "remove", "path": f"{path}/{_escaped(key)}"}
+def _compare_objects(
+    before: dict[str, Any], after: dict[str, Any], path: str, found: list[Operation]
+) -> None:
+    for key in [key for key in before if key not in after]:
+        found.append({"op": "remove", "path": f"{path}/{_escaped(key)}"})
     for key, new in after.items():
-        where = f"{path}/{_escaped(key)}"
         if key not in before:
-            yield {"op": "add", "path": where, "value": new}
-        else:
-            yield from _steps(before[key], new, where)
+            found.append({"op": "add", "path": f"{path}/{_escaped(key)}", "value": new})
+        elif before[key] is not new:
+            _compare(before[key], new, f"{path}/{_escaped(key)}", found)
 
 
 def _escaped(key: str) -> str:

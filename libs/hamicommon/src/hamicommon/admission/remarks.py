@@ -102,7 +102,7 @@ def _twice(pod: JsonObject, vendors: Vendors) -> Iterator[str]:
     for _, container in containers_of(pod):
         resources = container.get("resources") or {}
         named = {**(resources.get("requests") or {}), **(resources.get("limits") or {})}
-        for vendor in vendors:
+        for vendor in vendors.concerned_by(container):
             amount, percent = vendor.resources.memory, vendor.resources.memory_percent
             if amount and percent and _given(named, amount) and _given(named, percent):
                 yield (

@@ -107,11 +107,13 @@ SCHEDULER_OWNED = frozenset(
 
 
 def scheduler_owned(vendors: Vendors) -> frozenset[str]:
-    """SCHEDULER_OWNED with what every vendor writes on a placed pod."""
-    devices = {
-        key for v in vendors for key in (v.keys.to_allocate, v.keys.allocated, *v.keys.extra) if key
-    }
-    return SCHEDULER_OWNED | devices
+    """SCHEDULER_OWNED with what every vendor writes on a placed pod; worked out once."""
+    known: frozenset[str] | None = vendors.memory.get(scheduler_owned)
+    if known is None:
+        written = [(v.keys.to_allocate, v.keys.allocated, *v.keys.extra) for v in vendors]
+        known = SCHEDULER_OWNED.union(key for each in written for key in each if key)
+        vendors.memory[scheduler_owned] = known
+    return known
 
 
 def annotations_of(obj: Mapping[str, Any]) -> dict[str, str]:

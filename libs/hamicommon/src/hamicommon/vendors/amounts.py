@@ -75,15 +75,20 @@ def whole(
     amount = find(container, resource, limits_only=limits_only)
     if amount is None:
         return None
-    where = f"container {container.get('name', '')!r}: {resource} is {amount}"
     try:
         value = parse_int(amount)
         if value is not None and low <= value <= top:
             return value
         nearly = parse_ceil(amount)
     except InvalidRequest as exc:
+        where = _where(container, resource, amount)
         raise InvalidRequest(f"{where}, which is no quantity: {wanted} is wanted") from exc
+    where = _where(container, resource, amount)
     raise InvalidRequest(f"{where}: {wanted} is wanted{_hint(amount, nearly, top)}")
+
+
+def _where(container: JsonObject, resource: str, amount: object) -> str:
+    return f"container {container.get('name', '')!r}: {resource} is {amount}"
 
 
 def _hint(amount: object, nearly: int, top: int) -> str:

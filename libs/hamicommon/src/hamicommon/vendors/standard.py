@@ -142,13 +142,12 @@ def answers_handshake(node: JsonObject, key: str, resource: str) -> bool:
 def set_env(container: JsonObject, name: str, value: str) -> None:
     """Sets one env entry, in place of an entry of that name if there is one."""
     env = container["env"] = container.get("env") or []
-    for entry in env:
+    wanted = {"name": name, "value": value}
+    for place, entry in enumerate(env):
         if entry.get("name") == name:
-            if entry != {"name": name, "value": value}:
-                entry.clear()
-                entry.update(name=name, value=value)
+            env[place] = wanted
             return
-    env.append({"name": name, "value": value})
+    env.append(wanted)
 
 
 def cards_by_capacity(
