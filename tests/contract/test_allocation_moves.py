@@ -1,0 +1,111 @@
+"""Grants that move to the cards that the kubelet gave: what every AllocationStore promises."""
+
+from __future__ import annotations
+
+import pytest
+from hamicommon.db.ledger import Move
+from hamicommon.domain.allocations import (
+    Allocation,
+)
+from hamicommon.errors import CapacityConflict
+
+from tests.contract.allocation_stores import (
+    Harness,
+    S,
+    card,
+    container,
+    draft,
+)
+
+
+async def granted(harness: Harness, pod: str, *slices: tuple[str, int, int]) -> Allocation:
+    """A pod that is being bound with these slices."""
+    await harness.store.reserve(draft(pod, container(*slices)))
+    return (await harness.advance(pod, S.BINDING, new_token=True)).allocation
+
+
+def onto(allocation: Allocation, *slices: tuple[str, int, int]) -> Move:
+    assert allocation.token is not None
+    return Move(
+        allocation_id=allocation.id, token=allocation.token, containers=(container(*slices),)
+    )
+
+
+async def test_a_move_exchanges_the_cards(harness: Harness) -> None:
+    await harness.add(card("0"), card("1", index=1))
+    bound = await granted(harness, "p", ("0", 400, 30))
+
+    [change] = await harness.store.move([onto(bound, ("1", 400, 30))]) or ()
+
+    assert change.allocation.containers == (container(("1", 400, 30)),)
+    assert await harness.used("0") == (0, 0, 0)
+    assert await harness.used("1") == (1, 400, 30)
+    assert {c.uuid: c.used_slots for c in change.counters} == {"GPU-0": 0, "GPU-1": 1}
+    assert await harness.store.get(bound.id) == change.allocation
+
+
+async def test_a_move_without_room_changes_nothing(harness: Harness) -> None:
+    await harness.add(card("0"), card("1", index=1, memory_mib=100))
+    bound = await granted(harness, "p", ("0", 400, 30))
+
+    with pytest.raises(CapacityConflict):
+        await harness.store.move([onto(bound, ("1", 400, 30))])
+
+    assert await harness.used("0") == (1, 400, 30)
+    assert await harness.store.get(bound.id) == bound
+
+
+async def test_two_pods_change_places_on_cards_that_are_full(harness: Harness) -> None:
+    await harness.add(card("0", slots=1), card("1", index=1, slots=1))
+    first = await granted(harness, "p", ("0", 400, 30))
+    second = await granted(harness, "q", ("1", 900, 70))
+    places = [onto(first, ("1", 400, 30)), onto(second, ("0", 900, 70))]
+
+    with pytest.raises(CapacityConflict):
+        await harness.store.move(places[:1])
+    changes = await harness.store.move(places)
+
+    assert changes is not None
+    assert {change.allocation.pod_uid for change in changes} == {"p", "q"}
+    assert await harness.used("0") == (1, 900, 70)
+    assert await harness.used("1") == (1, 400, 30)
+    assert [change.sequence for change in changes] == [3, 3]
+
+
+async def test_a_move_of_two_without_room_for_one_moves_neither(harness: Harness) -> None:
+    await harness.add(card("0", memory_mib=500), card("1", index=1))
+    first = await granted(harness, "p", ("0", 400, 30))
+    second = await granted(harness, "q", ("1", 900, 70))
+
+    with pytest.raises(CapacityConflict):
+        await harness.store.move([onto(first, ("1", 400, 30)), onto(second, ("0", 900, 70))])
+
+    assert await harness.used("0") == (1, 400, 30)
+    assert await harness.used("1") == (1, 900, 70)
+    assert await harness.store.get(first.id) == first
+
+
+async def test_a_move_under_an_old_token_changes_nothing_for_anybody(harness: Harness) -> None:
+    await harness.add(card("0"), card("1", index=1))
+    first = await granted(harness, "p", ("0", 400, 30))
+    second = await granted(harness, "q", ("1", 400, 30))
+    await harness.advance("q", S.RELEASED)
+
+    moves = [onto(first, ("1", 400, 30)), onto(second, ("0", 400, 30))]
+
+    assert await harness.store.move(moves) is None
+    assert await harness.used("0") == (1, 400, 30)
+    assert await harness.store.get(first.id) == first
+
+
+async def test_a_card_on_which_a_move_changes_nothing_may_be_sick(harness: Harness) -> None:
+    await harness.add(card("0"), card("1", index=1), card("2", index=2))
+    bound = await granted(harness, "p", ("0", 400, 30), ("1", 400, 30))
+    await harness.add(card("0", healthy=False))
+
+    changes = await harness.store.move([onto(bound, ("0", 400, 30), ("2", 400, 30))])
+
+    assert changes is not None
+    assert await harness.used("2") == (1, 400, 30)
+    with pytest.raises(CapacityConflict):
+        await harness.store.move([onto(bound, ("1", 400, 30), ("0", 800, 30))])
