@@ -11,22 +11,27 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from pathlib import Path
 
 import asyncpg
+import httpx
 import pytest
 
-from tests.e2e.system import System, wait
+from tests.e2e.system import Json, System, wait
+from tests.faults.extender import CALL_TIMEOUT_S
 from tests.faults.node import (
     NODE,
 )
-from tests.faults.processes import kill, programs_of, stopped, wait_until_back
+from tests.faults.processes import kill, programs_of, replica, stopped, wait_until_back
 from tests.faults.stage import Faulty, Stage, is_running, since
 
 pytestmark = [pytest.mark.faults, pytest.mark.row(promise="S1-S3 S6 L2")]
 
 STOPPED_S = 5.0
+CALLS = 30
+"""Far more than one connection serves within the five seconds that a call waits for it."""
 
 
 @pytest.mark.row(
@@ -108,6 +113,36 @@ def test_f37_no_connection_left(faulty: Faulty) -> None:
 
     stage.check()
     stage.report(since(free_s))
+
+
+@pytest.mark.slow
+@pytest.mark.row(
+    point="F37",
+    fault="a replica's only connection to Postgres is busy, and Redis takes no new one",
+    kind="delay",
+    answer="calls are answered within their time-out, with a sentence; the next attempt succeeds",
+)
+def test_f37_own_pools_exhausted(faulty: Faulty, tmp_path: Path) -> None:
+    """Somebody holds the cards' table: each reservation keeps the connection for its lock's
+    time-out, and far more calls come than that serves."""
+    system = faulty.system
+    stage = Stage(faulty)
+    stage.run_before(1)
+    with replica(system, tmp_path, HAMI_POSTGRES_POOL_MAX="1") as (url, _):
+        with _no_new_connection(system), _locked(system, "devices"):
+            stage.come(4)
+            waiting = [pod for pod in stage.mine() if not is_running(pod)]
+            answers = asyncio.run(_filter_all(url, [waiting[n % 4] for n in range(CALLS)]))
+        free_s = time.monotonic()
+        stage.settle()
+
+    said = [error for error, _ in answers]
+    assert all(said), "a pod was placed on a card that nobody could write down"
+    assert any("all 1 connections of this process to Postgres are in use" in one for one in said)
+    slowest_s = max(took_s for _, took_s in answers)
+    assert slowest_s < CALL_TIMEOUT_S
+    stage.check()
+    stage.report(since(free_s), more=f"{CALLS} calls answered within {slowest_s:.1f} s")
 
 
 @pytest.mark.slow
@@ -266,6 +301,51 @@ def test_f43_core_cut_off(faulty: Faulty) -> None:
 
     stage.check(restarted={"pod-0"})
     stage.report(since(continued_s), more=f"ran again after {again_s:.1f} s, all alone")
+
+
+async def _filter_all(url: str, pods: Sequence[Json]) -> list[tuple[str, float]]:
+    """(the error, seconds until it came) of each call, all made at once."""
+    async with httpx.AsyncClient(timeout=CALL_TIMEOUT_S) as client:
+
+        async def ask(pod: Json) -> tuple[str, float]:
+            began_s = time.monotonic()
+            body = {"pod": pod, "nodenames": ["node-0", "node-1"]}
+            answer = await client.post(f"{url}/filter", json=body)
+            assert answer.status_code == 200
+            return str(answer.json()["Error"]), since(began_s)
+
+        return list(await asyncio.gather(*(ask(pod) for pod in pods)))
+
+
+@contextmanager
+def _locked(system: System, table: str) -> Iterator[None]:
+    """Everybody may read the table, nobody else may write to it."""
+
+    async def begin(dsn: str) -> asyncpg.Connection:
+        connection = await asyncpg.connect(dsn)
+        await connection.execute(f"BEGIN; LOCK TABLE {table} IN EXCLUSIVE MODE")
+        return connection
+
+    with asyncio.Runner() as runner:
+        connection = runner.run(begin(str(system.described["postgres_dsn"])))
+        try:
+            yield
+        finally:
+            runner.run(connection.close())
+
+
+@contextmanager
+def _no_new_connection(system: System) -> Iterator[None]:
+    """Redis ends all connections but ours, and takes no other."""
+    client = system.redis()
+    before = client.config_get("maxclients")["maxclients"]
+    client.config_set("maxclients", 1)
+    client.client_kill_filter(_type="normal", skipme=True)
+    client.client_kill_filter(_type="pubsub", skipme=True)
+    try:
+        yield
+    finally:
+        client.config_set("maxclients", before)
 
 
 @contextmanager

@@ -7,17 +7,19 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
+import pytest
 from hami_scheduler.announcing import Announcer
 from hami_scheduler.instruments import Instruments
 from hami_scheduler.ports import Decision, LedgerCard, PairScores, PodEvent
 from hami_scheduler.recording import Course, DecisionQueue
-from hami_scheduler.reserving import Reserved, Reserving
+from hami_scheduler.reserving import MOST_S, Reserved, Reserving
 from hami_scheduler.view import LedgerView
 from hamicommon import deviceconfig
 from hamicommon.db.ledger import Change, Draft
 from hamicommon.domain.devices import GpuDevice
 from hamicommon.domain.ids import GpuUuid, NodeName
 from hamicommon.domain.requests import Policy
+from hamicommon.errors import Unavailable
 from hamicommon.k8s.resources import pod_request
 from hamicommon.testing.ledger import FakeLedger
 from hamicommon.testing.pods import FakePodApi
@@ -84,7 +86,9 @@ def pod(number: int) -> dict[str, Any]:
     }
 
 
-async def placed_at_once(ledger: SlowLedger) -> tuple[list[Any], Instruments]:
+async def placed_at_once(
+    ledger: SlowLedger, *, spent_s: float = 0.0
+) -> tuple[list[Any], Instruments]:
     view = LedgerView(ledger, VENDORS.rules)
     await view.refresh()
     instruments = Instruments()
@@ -101,7 +105,7 @@ async def placed_at_once(ledger: SlowLedger) -> tuple[list[Any], Instruments]:
 
     async def one(number: int) -> Any:
         body = pod(number)
-        course = Course(pod=body, started=time.perf_counter(), candidates=1)
+        course = Course(pod=body, started=time.perf_counter() - spent_s, candidates=1)
         return await reserving.best(pod_request(body, VENDORS), [NODE], course)
 
     return await asyncio.gather(*map(one, range(PODS))), instruments
@@ -128,3 +132,12 @@ async def test_what_does_not_fit_after_a_lost_race_is_refused_and_not_a_conflict
 
     assert sum(isinstance(one, Reserved) for one in found) == PODS - 3
     assert sum(getattr(one, "refusal", None) is not None for one in found) == 3
+
+
+async def test_a_plan_that_would_come_after_kube_scheduler_gave_up_is_not_begun() -> None:
+    ledger = SlowLedger(cards=1, slots=PODS)
+
+    with pytest.raises(Unavailable, match="no plan is begun after 8 s; the pod is tried again"):
+        await placed_at_once(ledger, spent_s=MOST_S + 1)
+
+    assert await ledger.live() == []

@@ -23,6 +23,7 @@ from hamicommon.errors import (
     HamiError,
     NotFound,
     QuotaConflict,
+    Unavailable,
     Unschedulable,
 )
 from hamicommon.explain.sentence import quota_sentence
@@ -41,6 +42,8 @@ from hami_scheduler.view import LedgerView
 tracer = trace.get_tracer(__name__)
 
 MAX_REPLANS = 3
+# kube-scheduler waits 30 s for /filter; each step of a plan may wait 5 s for a connection.
+MOST_S = 8.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,6 +107,7 @@ class Reserving:
         refused: QuotaConflict | None = None
         checked = False
         for _ in range(MAX_REPLANS + 2):
+            _check_in_time(course)
             # Who lost a race keeps away from cards that others are taking at this moment: many pods
             # that want the same last slot part at once, instead of losing to each other in turn.
             busy = set(self._taking) if lost else set()
@@ -222,6 +226,15 @@ class Reserving:
         self._view.apply(change.counters)
         self._instruments.transitions.labels(AllocationState.RESERVED.value).inc()
         return change.allocation
+
+
+def _check_in_time(course: Course) -> None:
+    spent_s = time.perf_counter() - course.started
+    if spent_s > MOST_S:
+        raise Unavailable(
+            f"the ledger was slow: {spent_s:.0f} s went by, no plan is begun after {MOST_S:g} s; "
+            "the pod is tried again"
+        )
 
 
 class NoRoom(Unschedulable):

@@ -100,8 +100,25 @@ class Database:
         Raises: see `translated`.
         """
         with translated():
-            async with self._pool.acquire(timeout=self._settings.connect_timeout_s) as connection:
+            connection = await self._acquire()
+            try:
                 yield connection
+            finally:
+                await self._pool.release(connection)
+
+    async def _acquire(self) -> Connection:
+        """Raises: Unavailable when all connections of this process stay in use, driver errors."""
+        wait_s = self._settings.connect_timeout_s
+        try:
+            return await self._pool.acquire(timeout=wait_s)
+        except TimeoutError as exc:
+            most = self._settings.pool_max
+            if self._pool.get_size() < most or self._pool.get_idle_size():
+                raise
+            raise Unavailable(
+                f"all {most} connections of this process to Postgres are in use, and none came "
+                f"free within {wait_s:g} s (HAMI_POSTGRES_POOL_MAX)"
+            ) from exc
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[Connection]:
@@ -119,18 +136,16 @@ class Database:
 
         Raises: see `translated`.
         """
-        with translated():
-            async with self._pool.acquire(timeout=self._settings.connect_timeout_s) as connection:
-                return list(await connection.fetch(query, *args))
+        async with self.connection() as connection:
+            return list(await connection.fetch(query, *args))
 
     async def fetchrow(self, query: str, *args: object) -> Any:
         """The first row of one statement, or None.
 
         Raises: see `translated`.
         """
-        with translated():
-            async with self._pool.acquire(timeout=self._settings.connect_timeout_s) as connection:
-                return await connection.fetchrow(query, *args)
+        async with self.connection() as connection:
+            return await connection.fetchrow(query, *args)
 
     async def ping(self) -> None:
         """Raises: Unavailable when the ledger does not answer."""
