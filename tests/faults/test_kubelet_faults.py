@@ -13,6 +13,7 @@ import pytest
 
 from tests.e2e.system import MIB, System, a_pod, slice_of, wait
 from tests.faults.node import (
+    AGENT,
     KUBELET,
     NODE,
     allocate,
@@ -22,8 +23,8 @@ from tests.faults.node import (
     statuses,
 )
 from tests.faults.pod_path_points import PLANNED
-from tests.faults.processes import kill, stopped, wait_until_back
-from tests.faults.stage import Faulty, Stage, quietly, since
+from tests.faults.processes import away, kill, stopped, wait_until_back
+from tests.faults.stage import Faulty, Stage, is_refused, quietly, since
 
 pytestmark = pytest.mark.faults
 
@@ -244,6 +245,41 @@ def test_f27_plugin_socket_removed(faulty: Faulty) -> None:
 
 @pytest.mark.slow
 @pytest.mark.row(
+    point="F26",
+    fault="the agent dies between its word that it is ready and Allocate",
+    kind="kill",
+    answer="the kubelet fails that pod for good; its slice comes back at once, with the reason",
+    promise="S1-S3 S6 L1 L2",
+)
+def test_f26_agent_away_at_allocate(faulty: Faulty) -> None:
+    """The kubelet finds no plugin at the endpoint when the pod comes."""
+    system = faulty.system
+    stage = Stage(faulty, may_refuse=1)
+    stage.run_before(1, node=NODE)
+    before = _hits(system, "pods.bind.before")
+    faulty.plan("pods.bind.before=delay:3*1")
+    stage.come(1, node=NODE)
+    wait(lambda: _hits(system, "pods.bind.before") > before, "the binding to be under way")
+
+    with away(system, AGENT):
+        wait(lambda: is_refused(stage.mine()[-1]), "the kubelet to refuse the pod")
+        refused_s = time.monotonic()
+        uid = stage.mine()[-1]["metadata"]["uid"]
+        row = f"SELECT state || ': ' || reason FROM allocations WHERE pod_uid = '{uid}'"
+        wait(lambda: system.sql(row).startswith("failed: "), "its slice to come back")
+        freed_s = since(refused_s)
+        said = system.sql(row)
+    assert "UnexpectedAdmissionError" in said, said
+    back_s = time.monotonic()
+    stage.come(2, node=NODE)
+    stage.settle()
+
+    stage.check()
+    stage.report(since(back_s), more=f"its slice was free after {freed_s:.1f} s: {said}")
+
+
+@pytest.mark.slow
+@pytest.mark.row(
     point="F32",
     fault="a container's restart, and an init container",
     kind="error",
@@ -283,6 +319,12 @@ def test_f32_container_restart_and_init_container(faulty: Faulty) -> None:
     assert [status["restartCount"] for status in statuses(found)] == [1]
     stage.check()
     stage.report(recovered_s)
+
+
+def _hits(system: System, point: str) -> int:
+    """How often the scheduler has come to a fault at that point."""
+    log = (system.folder / "logs" / "scheduler.log").read_text()
+    return sum('"failpoint"' in line and f'"{point}"' in line for line in log.splitlines())
 
 
 def _bound(system: System) -> list[str]:

@@ -15,6 +15,7 @@ from hami_node_agent.domain.container_spec import AnswerPolicy
 from hami_node_agent.domain.records import AgentState, Record
 from hami_node_agent.finding import GrantFinder
 from hami_node_agent.grants_feed import GrantsFeed
+from hami_node_agent.holdings import HoldingsService
 from hami_node_agent.inventory import InventoryTeller
 from hami_node_agent.moving import LedgerMoves
 from hami_node_agent.node_state import NodeState, Signal
@@ -177,11 +178,13 @@ class Agent:
             reachable=lambda: True,
             hindrance=str,
         )
+        holdings = HoldingsService(cast(Any, bus), state, books=wired, pods=pods, node=node)
         for loop in (
             pods.run(),
             feed.run(),
             adopted.run(),
             readiness.run(),
+            holdings.run(),
             teller.run(),
             send_reports(state, bus, node=node),
             sweeper.run(),

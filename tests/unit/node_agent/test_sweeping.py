@@ -31,6 +31,10 @@ class Node:
 
     held: tuple[Holding, ...] = ()
     live: bool = True
+    runs: bool = False
+    """Processes of every pod are seen."""
+    object_there: bool | None = None
+    """The API server has every pod; None: those without a name."""
 
     def save(self, state: AgentState) -> None:
         """Always succeeds."""
@@ -45,7 +49,7 @@ class Node:
 
     async def still_there(self, *, namespace: str, name: str, pod_uid: str) -> bool:
         del namespace, pod_uid
-        return not name
+        return not name if self.object_there is None else self.object_there
 
     async def pods(self) -> frozenset[tuple[str, str]]:
         return frozenset()
@@ -55,15 +59,17 @@ class Node:
 
     def populated(self, pod_uid: str) -> bool:
         del pod_uid
-        return False
+        return self.runs
 
     def remove_pod(self, cache_dirs: Iterable[str], nonces: Iterable[str]) -> None:
         """Gone."""
 
 
-async def swept(node: Node, *records: Record, grants: tuple[NodeGrant, ...]) -> NodeState:
+async def swept(
+    node: Node, *records: Record, grants: tuple[NodeGrant, ...], whole: bool = True, times: int = 1
+) -> NodeState:
     state = NodeState(node, AgentState().with_records(records))
-    state.book = a_book(*grants)
+    state.book = replace(a_book(*grants), whole=whole)
     port: Any = node
     sweeper = Sweeper(
         state,
@@ -74,7 +80,8 @@ async def swept(node: Node, *records: Record, grants: tuple[NodeGrant, ...]) -> 
         reports=Reports("n"),
         interval_s=1.0,
     )
-    await sweeper.sweep()
+    for _ in range(times):
+        await sweeper.sweep()
     return state
 
 
@@ -113,3 +120,28 @@ async def test_a_pod_of_which_only_the_uid_is_known_stays_while_the_kubelet_has_
     after = await swept(Node(), nameless, grants=())
     assert not after.saved.records
     assert not told(after)
+
+
+async def test_a_pod_that_runs_on_after_its_grant_ended_is_told_of_once() -> None:
+    """Given up while this node was silent: its cards may be somebody else's by now."""
+    after = await swept(Node(runs=True), a_record(GONE, ids=IDS), grants=(), times=2)
+
+    [report] = [orjson.loads(report.body) for report in after.saved.reports]
+    assert (report["kind"], report["allocation_id"]) == ("stays", GONE.allocation_id)
+    assert after.saved.records
+
+
+@pytest.mark.parametrize(
+    ("grants", "whole", "object_there"),
+    [((GONE,), True, False), ((), False, False), ((), True, True)],
+    ids=["its grant lives", "the ledger was not asked yet", "the watch lags"],
+)
+async def test_a_pod_of_which_it_is_not_known_that_its_grant_ended_is_nothing_to_tell(
+    grants: tuple[NodeGrant, ...], whole: bool, object_there: bool
+) -> None:
+    node = Node(runs=True, object_there=object_there)
+
+    after = await swept(node, a_record(GONE, ids=IDS), grants=grants, whole=whole)
+
+    assert not after.saved.reports
+    assert after.saved.records

@@ -92,13 +92,14 @@ def report_of(allocation: Allocation) -> Message:
     )
 
 
-def reports(ledger: FakeLedger, *, node: str | None) -> GrantReports:
+def reports(ledger: FakeLedger, *, node: str | None, outliving: Any = None) -> GrantReports:
     pod = {"metadata": {"uid": "uid"}, "spec": {"nodeName": node}, "status": {}}
     releasing: Any = Releasing(ledger)
     pods: Any = SimpleNamespace(get=AsyncMock(return_value=pod))
     return GrantReports(
         store=ledger,
         releasing=releasing,
+        outliving=outliving or AsyncMock(),
         pods=pods,
         known_pods={},
     )

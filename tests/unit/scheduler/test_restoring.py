@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from hami_scheduler.restoring import Outcome, Restoring
+from hami_scheduler.restoring import ANSWER_KEPT_S, PATIENCE_S, Outcome, Restoring, as_held
 from hamicommon.db.ledger import Draft, Step
 from hamicommon.domain.allocations import (
     AllocationState,
@@ -18,6 +18,8 @@ from hamicommon.domain.allocations import (
 )
 from hamicommon.domain.devices import GpuDevice
 from hamicommon.domain.ids import AllocationId, GpuUuid, NodeName, PodUid
+from hamicommon.errors import HamiError, NotFound, Unavailable
+from hamicommon.events import HeldContainer, NodeHoldings
 from hamicommon.grants import Grant, grant_of, read_signed, sign
 from hamicommon.k8s.annotations import GRANT
 from hamicommon.testing.ledger import FakeLedger
@@ -39,22 +41,24 @@ DRAFT = Draft(
 )
 
 
-def ledger() -> FakeLedger:
-    """One card with room for one such slice."""
+def ledger(*cards: str) -> FakeLedger:
+    """One card with room for one such slice, and `cards` beside it."""
     fake = FakeLedger(quota_of=lambda _: {})
-    fake.add_card(
-        NODE,
-        GpuDevice(
-            uuid=GpuUuid("GPU-0"),
-            index=0,
-            vendor="NVIDIA",
-            type="NVIDIA A100",
-            slots=4,
-            memory_mib=1000,
-            core_percent=100,
-        ),
-    )
+    for index, uuid in enumerate(("GPU-0", *cards)):
+        fake.add_card(NODE, card(uuid, index))
     return fake
+
+
+def card(uuid: str, index: int) -> GpuDevice:
+    return GpuDevice(
+        uuid=GpuUuid(uuid),
+        index=index,
+        vendor="NVIDIA",
+        type="NVIDIA A100",
+        slots=4,
+        memory_mib=1000,
+        core_percent=100,
+    )
 
 
 async def granted(fake: FakeLedger) -> Grant:
@@ -87,9 +91,42 @@ def pod_with(text: str, **changes: Any) -> dict[str, Any]:
     }
 
 
-def restoring(fake: FakeLedger) -> Restoring:
+@dataclass
+class Node:
+    """What the node's agent says of the kubelet's books; an error: why it does not."""
+
+    held: dict[str, tuple[str, ...]] = field(default_factory=lambda: {"main": ("GPU-0",)})
+    error: HamiError | None = None
+    readable: bool = True
+    ours: bool = True
+    now_s: float = 0.0
+
+    async def holdings(self, node: NodeName) -> NodeHoldings:
+        if self.error is not None:
+            raise self.error
+        return NodeHoldings(
+            node=node,
+            read_at=datetime.now(UTC),
+            readable=self.readable,
+            containers=tuple(
+                HeldContainer(
+                    pod_uid="uid-1",
+                    container=container,
+                    device_ids=tuple(f"{card}-7" for card in cards),
+                    cards_of_ids=cards,
+                    ours=self.ours,
+                )
+                for container, cards in self.held.items()
+            ),
+        )
+
+
+def restoring(fake: FakeLedger, node: Node | None = None) -> Restoring:
+    witness = node or Node()
     return Restoring(
         store=fake,
+        witness=witness,
+        clock=lambda: witness.now_s,
         apply=lambda counters: None,
         read_signed=lambda text: read_signed(text, KEY.public_key()),
         quota_of=lambda _: {},
@@ -186,3 +223,96 @@ async def test_a_card_that_is_not_there_is_left_to_the_next_round() -> None:
     empty = FakeLedger(quota_of=lambda _: {})
 
     assert await restoring(empty).restore(pod_with(await signed())) is Outcome.LATER
+
+
+async def test_a_pod_that_was_moved_since_is_entered_where_its_kubelet_has_it() -> None:
+    fake = ledger("GPU-1")
+    node = Node(held={"main": ("GPU-1",)})
+
+    assert await restoring(fake, node).restore(pod_with(await signed())) is Outcome.RESTORED
+
+    back = await fake.get(DRAFT.allocation_id)
+    assert back is not None
+    [share] = back.containers[0].shares
+    assert share == replace(SHARE, uuid=GpuUuid("GPU-1"))
+    assert fake.usage(GpuUuid("GPU-0")).used_memory_mib == 0
+    assert fake.usage(GpuUuid("GPU-1")).used_memory_mib == 600
+    assert "on the cards that its kubelet's books have" in back.reason
+
+
+@pytest.mark.parametrize(
+    "node",
+    [
+        Node(error=NotFound("no node-agent of ours runs on node-a")),
+        Node(error=Unavailable("the bus is away")),
+        Node(readable=False),
+    ],
+    ids=["no agent", "no answer", "no books"],
+)
+async def test_a_node_that_says_nothing_is_asked_again_before_the_signed_cards_count(
+    node: Node,
+) -> None:
+    fake = ledger()
+    asking = restoring(fake, node)
+    pod = pod_with(await signed())
+
+    assert await asking.restore(pod) is Outcome.LATER
+    node.now_s = PATIENCE_S - 1
+    assert await asking.restore(pod) is Outcome.LATER
+    node.now_s = PATIENCE_S
+    assert await asking.restore(pod) is Outcome.RESTORED
+
+    back = await fake.get(DRAFT.allocation_id)
+    assert back is not None
+    assert back.containers == DRAFT.placement.containers
+    assert "its node did not say whether it is still on these cards" in back.reason
+
+
+async def test_a_node_that_answers_late_is_believed() -> None:
+    fake = ledger("GPU-1")
+    node = Node(held={"main": ("GPU-1",)}, error=Unavailable("the bus is away"))
+    asking = restoring(fake, node)
+    pod = pod_with(await signed())
+    assert await asking.restore(pod) is Outcome.LATER
+
+    node.error = None
+    node.now_s = ANSWER_KEPT_S
+    assert await asking.restore(pod) is Outcome.RESTORED
+
+    assert fake.usage(GpuUuid("GPU-1")).used_memory_mib == 600
+
+
+@pytest.mark.parametrize(
+    "node",
+    [Node(held={}), Node(held={"main": ("GPU-1",)}, ours=False), Node(held={"main": ("a", "b")})],
+    ids=["not in the books", "another plugin's answer", "another number of cards"],
+)
+async def test_books_that_say_nothing_of_our_answer_leave_the_signed_cards(node: Node) -> None:
+    fake = ledger()
+
+    assert await restoring(fake, node).restore(pod_with(await signed())) is Outcome.RESTORED
+
+    assert fake.usage(GpuUuid("GPU-0")).used_memory_mib == 600
+
+
+def test_slices_whose_card_is_held_stay_there() -> None:
+    shares = tuple(
+        replace(SHARE, uuid=GpuUuid(uuid), memory_mib=size)
+        for uuid, size in (("GPU-0", 100), ("GPU-1", 200), ("GPU-2", 300))
+    )
+    signed_for = ContainerGrant(index=0, name="main", role="app", shares=shares)
+    held = HeldContainer(
+        pod_uid="uid-1",
+        container="main",
+        device_ids=("a", "b", "c"),
+        cards_of_ids=("GPU-0", "GPU-2", "GPU-9"),
+        ours=True,
+    )
+
+    [found] = as_held([signed_for], PodUid("uid-1"), [held])
+
+    assert [(share.uuid, share.memory_mib) for share in found.shares] == [
+        ("GPU-0", 100),
+        ("GPU-9", 200),
+        ("GPU-2", 300),
+    ]

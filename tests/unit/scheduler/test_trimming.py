@@ -38,6 +38,9 @@ PODS = {
     "waiting": a_pod(),
     "refused": a_pod(status={"conditions": [REFUSED, {"type": "Ready", "status": "False"}]}),
     "running": pod_object("p", memory_mib=1024, core_percent=10, node="n"),
+    "refused by its kubelet": a_pod(
+        status={"phase": "Failed", "reason": "UnexpectedAdmissionError", "message": "no endpoint"}
+    ),
     "deleting": a_pod(metadata={"deletionTimestamp": "2026-01-01T00:00:00Z"}),
     "with a sidecar": a_pod(spec={"initContainers": [SIDECAR]}),
     "with annotations": a_pod(metadata={"annotations": {"nvidia.com/use-gputype": "A100"}}),

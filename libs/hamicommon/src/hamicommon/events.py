@@ -334,8 +334,14 @@ class PodGone(ReportBase):
     kind: Literal["gone"] = "gone"
 
 
-Report = Annotated[Allocated | AllocateFailed | PodGone, Field(discriminator="kind")]
-REPORT: TypeAdapter[Allocated | AllocateFailed | PodGone] = TypeAdapter(Report)
+class PodStays(ReportBase):
+    """The pod's object is gone, its grant has ended, and processes of it run on."""
+
+    kind: Literal["stays"] = "stays"
+
+
+AnyReport = Allocated | AllocateFailed | PodGone | PodStays
+REPORT: TypeAdapter[AnyReport] = TypeAdapter(Annotated[AnyReport, Field(discriminator="kind")])
 
 
 class DeviceSample(BaseModel):

@@ -53,6 +53,19 @@ class Reports:
             )
         )
 
+    def stays(self, *, allocation_id: str, pod_uid: str, token: int) -> PendingReport:
+        """The grant has ended and the pod's processes have not."""
+        return _pending(
+            events.PodStays(
+                report_id=f"{allocation_id}:{token}:stays",
+                node=self._node,
+                allocation_id=allocation_id,
+                pod_uid=pod_uid,
+                token=token,
+                at=datetime.now(UTC),
+            )
+        )
+
     def _base(self, grant: NodeGrant, what: str) -> dict[str, Any]:
         return {
             # The same fact has the same id, however often it is found: the bus drops repetitions.

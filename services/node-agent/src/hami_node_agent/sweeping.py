@@ -2,7 +2,8 @@
 
 A pod has left when its object is gone from the API server, the kubelet has it no more and its
 cgroup holds no process. Where one of the first two can't be asked, nothing is said: unknown is not
-gone.
+gone. One that has not left though its grant has ended (given up while this node was silent, say) is
+told as well: its cards may be somebody else's by now.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import logging
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from operator import methodcaller
 from typing import Protocol
 
 from hamicommon.domain.allocations import AllocationState
@@ -101,6 +103,8 @@ class Sweeper:
         self._interval_s = interval_s
         self._strays_at = time.monotonic()
         self._unheld: frozenset[str] = frozenset()
+        self._told_to_stay: set[str] = set()
+        """Allocations whose pods were said to run on, by this process."""
 
     async def run(self) -> None:
         """Sweeps until cancelled."""
@@ -121,6 +125,8 @@ class Sweeper:
             for suspect in suspects:
                 if await self._left(suspect, kept):
                     await self._forget(suspect)
+                elif await self._outlives_its_grant(suspect):
+                    await self._tell_that_it_stays(suspect)
         if time.monotonic() - self._strays_at > STRAY_INTERVAL_S:
             await self._remove_strays()
             self._strays_at = time.monotonic()
@@ -163,6 +169,23 @@ class Sweeper:
                 namespace=suspect.namespace, name=suspect.name, pod_uid=suspect.pod_uid
             )
         return not there and not await asyncio.to_thread(self._processes.populated, suspect.pod_uid)
+
+    async def _outlives_its_grant(self, suspect: _Suspect) -> bool:
+        """Of one that has not left. Raises: Unavailable when the API server can't be asked."""
+        ended = self._state.book.whole and self._state.book.of(suspect.pod_uid) is None
+        if not (ended and suspect.name and suspect.allocation_id):
+            return False
+        return suspect.allocation_id not in self._told_to_stay and not await self._pods.still_there(
+            namespace=suspect.namespace, name=suspect.name, pod_uid=suspect.pod_uid
+        )
+
+    async def _tell_that_it_stays(self, suspect: _Suspect) -> None:
+        logger.warning("pod runs on without a grant", extra={"pod_uid": suspect.pod_uid})
+        report = self._reports.stays(
+            allocation_id=suspect.allocation_id, pod_uid=suspect.pod_uid, token=suspect.token
+        )
+        await self._state.change(methodcaller("with_report", report))
+        self._told_to_stay.add(suspect.allocation_id)
 
     def _has(self, kept: frozenset[tuple[str, str]], suspect: _Suspect) -> bool:
         """Whether the kubelet still has the pod; PodResources names pods without their uid."""

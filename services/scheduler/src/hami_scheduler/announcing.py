@@ -16,6 +16,7 @@ BINDING_SUCCEED = "BindingSucceed"
 BINDING_FAILED = "BindingFailed"
 ALLOCATE_FAILED = "AllocateFailed"
 ALLOCATE_LATE = "AllocateLate"
+RUNS_ON = "RunsWithoutGrant"
 UNMANAGED = "UnmanagedPod"
 ADOPTED = "Adopted"
 

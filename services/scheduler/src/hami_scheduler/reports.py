@@ -25,11 +25,13 @@ from hamicommon.events import (
     Inventory,
     InventoryDevice,
     PodGone,
+    PodStays,
     inventory_subject,
     reports_subject,
 )
 
 from hami_scheduler.domain.lifecycle import PodFacts, Verdict, facts_of, gone_on_node
+from hami_scheduler.outliving import Outliving
 from hami_scheduler.ports import AllocationStore, InventoryStore, PodApi
 from hami_scheduler.releasing import Releasing
 from hami_scheduler.view import LedgerView
@@ -40,7 +42,6 @@ ACTOR = "node-agent"
 # A heartbeat that says nothing new is written down at most this often.
 HEARTBEAT_WRITE_S = 30.0
 MOST_LOOKS = 5
-AnyReport = Allocated | AllocateFailed | PodGone
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,11 +106,13 @@ class GrantReports:
         *,
         store: AllocationStore,
         releasing: Releasing,
+        outliving: Outliving,
         pods: PodApi,
         known_pods: Mapping[PodUid, Mapping[str, Any]],
     ) -> None:
         self._store = store
         self._releasing = releasing
+        self._outliving = outliving
         self._pods = pods
         self._known_pods = known_pods
 
@@ -125,11 +128,17 @@ class GrantReports:
                 raise InvalidRequest(
                     f"{report.node} reports on unknown grant {report.allocation_id}"
                 )
+            if isinstance(report, PodStays):
+                if not allocation.live:
+                    await self._outliving.tell(allocation)
+                return
             if not allocation.live or await self._apply(allocation, report):
                 return
         raise Conflict(f"grant {report.allocation_id} changed {MOST_LOOKS} times meanwhile")
 
-    async def _apply(self, allocation: Allocation, report: AnyReport) -> bool:
+    async def _apply(
+        self, allocation: Allocation, report: Allocated | AllocateFailed | PodGone
+    ) -> bool:
         """False when the row changed meanwhile, or another step is due."""
         if isinstance(report, PodGone):
             return await self._gone(allocation)

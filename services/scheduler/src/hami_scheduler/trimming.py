@@ -36,7 +36,7 @@ def trimmed_pod(pod: Json) -> Json:
     for key in _CONTAINERS:
         if containers := spec.get(key):
             kept_spec[key] = [_only(container, _CONTAINER) for container in containers]
-    kept_status = _only(status, ("phase", "reason"))
+    kept_status = _only(status, ("phase", "reason", "message"))
     if conditions := [c for c in status.get("conditions") or () if c["type"] == "PodScheduled"]:
         kept_status["conditions"] = conditions
     for key in _STATUSES:

@@ -59,6 +59,23 @@ def test_a_bound_pod_that_failed_before_it_ran_is_a_failed_grant() -> None:
     assert target(S.BOUND, phase="Failed", node=NODE) is S.FAILED
 
 
+@pytest.mark.parametrize(
+    ("known", "expected"),
+    [
+        ("", "pod is Failed: UnexpectedAdmissionError: no endpoint"),
+        ("its agent's own words", "pod is Failed: its agent's own words"),
+    ],
+    ids=["the kubelet's words", "the node's words"],
+)
+def test_a_failed_grant_says_why(known: str, expected: str) -> None:
+    said = "UnexpectedAdmissionError: no endpoint"
+
+    found = verdict(allocation(S.BOUND, reason=known), facts(phase="Failed", said=said))
+
+    assert found is not None
+    assert found.reason == expected
+
+
 @pytest.mark.parametrize("state", LIVE)
 def test_a_deletion_timestamp_alone_releases_nothing(state: S) -> None:
     node = None if state in (S.RESERVED, S.BINDING) else NODE

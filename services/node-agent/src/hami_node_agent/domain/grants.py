@@ -52,6 +52,8 @@ class GrantBook:
 
     grants: Mapping[PodUid, NodeGrant] = field(default_factory=lambda: MappingProxyType({}))
     withdrawn: Mapping[AllocationId, int] = field(default_factory=lambda: MappingProxyType({}))
+    whole: bool = False
+    """The ledger has told all grants of this node: one that is not here has ended."""
 
     def of(self, pod_uid: str) -> NodeGrant | None:
         """The grant of a pod."""
@@ -75,7 +77,7 @@ class GrantBook:
         grants = self.grants
         if known is not None and known.allocation_id == allocation_id and known.token <= token:
             grants = MappingProxyType({k: v for k, v in grants.items() if k != pod_uid})
-        return GrantBook(grants=grants, withdrawn=MappingProxyType(marks))
+        return replace(self, grants=grants, withdrawn=MappingProxyType(marks))
 
     def reset_to(
         self, snapshot: Iterable[NodeGrant], *, complete: bool, asked_at: float
@@ -98,4 +100,4 @@ class GrantBook:
         for uid, grant in newer.items():
             if uid not in told or told[uid].token < grant.token:
                 merged[uid] = grant
-        return replace(self, grants=MappingProxyType(merged))
+        return replace(self, grants=MappingProxyType(merged), whole=self.whole or complete)

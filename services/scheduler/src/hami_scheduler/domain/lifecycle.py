@@ -18,6 +18,8 @@ TERMINAL_PHASES = frozenset({"Succeeded", "Failed"})
 AGENT_SEES_NONE = "its node sees no container of it any more"
 STILL_SEEN = "pod deleted; its node is heard and has not said that the containers are gone"
 POD_DELETED = "pod deleted"
+MOST_SAID = 300
+"""Characters of a kubelet's message that are kept; gRPC errors may be long."""
 
 _UNBOUND = frozenset({AllocationState.RESERVED, AllocationState.BINDING})
 _RUNNING = frozenset({AllocationState.BOUND, AllocationState.ALLOCATED})
@@ -30,6 +32,8 @@ class PodFacts:
     uid: PodUid
     exists: bool
     phase: str = ""
+    said: str = ""
+    """Why it is in this phase, where the kubelet says so: `UnexpectedAdmissionError: ...`."""
     node: NodeName | None = None
     deleting: bool = False
     started: bool = False
@@ -62,11 +66,17 @@ def facts_of(pod: Mapping[str, Any]) -> PodFacts:
         uid=PodUid(pod["metadata"]["uid"]),
         exists=True,
         phase=str(status.get("phase", "")),
+        said=_said(status),
         node=NodeName(node) if node else None,
         deleting=bool(pod["metadata"].get("deletionTimestamp")),
         started=_started(status),
         bind_phase=_bind_phase(pod),
     )
+
+
+def _said(status: Mapping[str, Any]) -> str:
+    words = (status.get(key) for key in ("reason", "message"))
+    return ": ".join(str(word) for word in words if word)[:MOST_SAID]
 
 
 def _bind_phase(pod: Mapping[str, Any]) -> str:
@@ -104,8 +114,9 @@ def _over(allocation: Allocation, facts: PodFacts) -> Verdict:
     never_ran = allocation.state is AllocationState.BOUND and facts.phase == "Failed"
     reason = f"pod is {facts.phase}"
     if never_ran:
-        why = f": {allocation.reason}" if allocation.reason else ""
-        return Verdict(target=AllocationState.FAILED, reason=f"{reason}{why}")
+        # What its node said of the grant is nearer to the cause than what the kubelet made of it.
+        why = allocation.reason or facts.said
+        return Verdict(target=AllocationState.FAILED, reason=f"{reason}: {why}" if why else reason)
     return Verdict(target=AllocationState.RELEASED, reason=reason)
 
 

@@ -15,6 +15,7 @@ from hami_scheduler.lateness import LateWatch
 from hami_scheduler.moving import SUBJECT as MOVES_SUBJECT
 from hami_scheduler.moving import GrantMoves
 from hami_scheduler.numbers import NumbersTeller
+from hami_scheduler.outliving import Outliving
 from hami_scheduler.outside import Outside
 from hami_scheduler.quotas import quota_amounts
 from hami_scheduler.reconciling import Reaper, Reconciler
@@ -82,6 +83,7 @@ def watching_loops(core: Core, outside: Outside, watches: Watches) -> tuple[tupl
             apply=core.view.apply,
             read_signed=outside.read_signed,
             quota_of=lambda containers: quota_amounts(containers, core.vendors),
+            witness=outside.witness,
         ),
     )
     every_s = core.settings.reconcile_s
@@ -104,6 +106,9 @@ def bus_loops(
     reports = GrantReports(
         store=outside.store,
         releasing=core.releasing,
+        outliving=Outliving(
+            journal=outside.journal, announcer=core.announcer, instruments=core.instruments
+        ),
         pods=outside.pods,
         known_pods=watches.pods.by_uid,
     )

@@ -1,0 +1,117 @@
+"""What keeps pods off: quotas of their namespace, cordoned cards, cards that vanished."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.integration.scheduler.conftest import World, eventually
+
+pytestmark = pytest.mark.integration
+
+
+async def test_a_quota_refuses_and_says_what_is_left(world: World) -> None:
+    replica = await world.replica()
+    [card] = await world.add_node("n1", cards=1)
+    first, pod = await world.pod("before"), await world.pod("beyond")
+    await replica.filter(first, "n1")
+    await world.api.create(
+        "/api/v1/namespaces/default/resourcequotas",
+        {
+            "metadata": {"name": "gpus"},
+            "spec": {"hard": {"limits.nvidia.com/gpumem": "1500"}},
+        },
+    )
+
+    async def counted() -> bool:
+        row = await world.database.fetchrow("SELECT limit_amount, used_amount FROM quotas")
+        return row is not None and tuple(row) == (1500, 1024)
+
+    try:
+        await eventually(counted, "the quota and what was used before it")
+        answer = await replica.filter(pod, "n1")
+        assert answer["FailedAndUnresolvableNodes"] == {"n1": "1/1 ResourceQuotaNotFit"}
+        assert await world.used(card) == (1, 1024, 0)
+    finally:
+        await world.api.delete("/api/v1/namespaces/default/resourcequotas/gpus")
+
+    async def fits() -> bool:
+        return bool((await replica.filter(pod, "n1"))["NodeNames"])
+
+    await eventually(fits, "the pod to fit without the quota")
+
+
+async def test_a_percentage_goes_to_the_card_that_the_quota_allows(world: World) -> None:
+    replica = await world.replica(node_scheduler_policy="spread")
+    [large] = await world.add_node("large", memory_mib=8000)
+    [small] = await world.add_node("small", memory_mib=1000)
+    pods = [
+        await world.pod(name, limits={"nvidia.com/gpu": "1", "nvidia.com/gpumem-percentage": "50"})
+        for name in ("half", "more")
+    ]
+    path = "/api/v1/namespaces/default/resourcequotas"
+    await world.api.create(
+        path,
+        {"metadata": {"name": "a"}, "spec": {"hard": {"limits.nvidia.com/gpumem": "600"}}},
+    )
+    await world.api.create(
+        path,
+        {"metadata": {"name": "b"}, "spec": {"hard": {"limits.nvidia.com/gpumem": "90000"}}},
+    )
+
+    async def limited() -> bool:
+        rows = await world.database.fetch("SELECT limit_amount FROM quotas")
+        return [row["limit_amount"] for row in rows] == [600]
+
+    try:
+        await eventually(limited, "the stricter of the two quotas to hold")
+        answer = await replica.filter(pods[0], "large", "small")
+        assert answer["NodeNames"] == ["small"]
+        assert (await world.used(small), await world.used(large)) == ((1, 500, 0), (0, 0, 0))
+
+        answer = await replica.filter(pods[1], "large", "small")
+        assert answer["FailedAndUnresolvableNodes"] == {
+            "large": "1/1 ResourceQuotaNotFit",
+            "small": "1/1 ResourceQuotaNotFit",
+        }
+    finally:
+        for name in ("a", "b"):
+            await world.api.delete(f"{path}/{name}")
+
+
+async def test_a_cordoned_card_gets_nothing_new(world: World) -> None:
+    replica = await world.replica()
+    [card] = await world.add_node("n1")
+    await world.api.patch(
+        "/api/v1/nodes/n1", {"metadata": {"annotations": {"hami.io/device-cordon": card}}}
+    )
+
+    async def cordoned() -> bool:
+        devices = (await replica.get("/v1/devices"))["items"]
+        return bool(devices[0]["cordoned"])
+
+    await eventually(cordoned, "the card to be cordoned")
+    pod = await world.pod("slice")
+
+    answer = await replica.filter(pod, "n1")
+
+    assert answer["FailedAndUnresolvableNodes"] == {"n1": "1/1 CardCordoned"}
+
+
+async def test_a_card_that_vanishes_is_sick_and_not_forgotten(world: World) -> None:
+    replica = await world.replica()
+    [card] = await world.add_node("n1")
+    pod = await world.pod("slice")
+    await replica.filter(pod, "n1")
+
+    await world.report("n1")
+
+    async def sick() -> bool:
+        [device] = (await replica.get("/v1/devices"))["items"]
+        return not device["present"] and not device["healthy"]
+
+    await eventually(sick, "the card to be marked")
+    assert await world.used(card) == (1, 1024, 0)
+    rows = await world.database.fetch(
+        "SELECT healthy FROM device_health_events WHERE device_uuid = $1 ORDER BY id", card
+    )
+    assert [row["healthy"] for row in rows] == [True, False]

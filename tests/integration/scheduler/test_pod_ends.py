@@ -1,0 +1,209 @@
+"""How a grant ends: by the pod, its node, its deadline, or because nobody took it up."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+
+import pytest
+from hami_scheduler.domain.lifecycle import STILL_SEEN
+from hamicommon import events
+
+from tests.integration.scheduler.conftest import World, eventually, inventory_device
+
+pytestmark = pytest.mark.integration
+
+
+async def test_a_deleted_pod_is_released_when_its_node_says_so(world: World) -> None:
+    replica = await world.replica()
+    [card] = await world.add_node("n1")
+    pod = await world.pod("slice")
+    await replica.filter(pod, "n1")
+    await replica.bind(pod, "n1")
+
+    await world.delete(pod)
+    releasing = await world.until(pod, "releasing")
+    assert (await world.used(card))[0] == 1
+
+    await world.say(events.PodGone, releasing)
+    await world.until(pod, "released")
+    assert await world.used(card) == (0, 0, 0)
+
+
+async def test_a_deleted_pod_of_a_silent_node_is_released_unconfirmed(world: World) -> None:
+    replica = await world.replica(release_unconfirmed_s=0.2)
+    [card] = await world.add_node("n1")
+    pod = await world.pod("slice")
+    await replica.filter(pod, "n1")
+    await replica.bind(pod, "n1")
+
+    await world.delete(pod)
+
+    await world.until(pod, "released_unconfirmed")
+    assert await world.used(card) == (0, 0, 0)
+
+
+async def test_a_process_that_outlives_its_deleted_pod_keeps_its_slices(world: World) -> None:
+    replica = await world.replica(release_unconfirmed_s=0.5, agent_silent_s=0.4)
+    [card] = await world.add_node("n1")
+    pod = await world.pod("slice")
+    await replica.filter(pod, "n1")
+    await replica.bind(pod, "n1")
+    device = inventory_device(card, 0)
+    talking = asyncio.create_task(_keep_talking(world, "n1", device))
+    # The agent must have been heard, twice, before its silence means anything.
+    rows = "SELECT agent_sequence FROM nodes WHERE name = 'n1'"
+    first = (await world.database.fetchrow(rows))[0]
+
+    async def heard() -> bool:
+        return bool((await world.database.fetchrow(rows))[0] > first + 1)
+
+    await eventually(heard, "the agent to be heard")
+    await world.delete(pod)
+    releasing = await world.until(pod, "releasing")
+
+    async def prolonged() -> bool:
+        return (await world.rows(pod))[-1]["reason"] == STILL_SEEN
+
+    await eventually(prolonged, "the deadline to pass")
+    await asyncio.sleep(1.5)
+    assert (await world.rows(pod))[-1]["state"] == "releasing"
+    assert (await world.used(card))[0] == 1
+
+    await world.say(events.PodGone, releasing)
+    await world.until(pod, "released")
+    talking.cancel()
+    assert await world.used(card) == (0, 0, 0)
+
+
+async def _keep_talking(world: World, node: str, device: events.InventoryDevice) -> None:
+    """Changes with every message, so that each is written down at once."""
+    for number in itertools.count():
+        changed = device.model_copy(update={"memory_mib": device.memory_mib + number % 2})
+        await world.report(node, changed)
+        await asyncio.sleep(0.1)
+
+
+async def test_a_reservation_that_is_never_bound_expires(world: World) -> None:
+    replica = await world.replica(reservation_s=0.2)
+    [card] = await world.add_node("n1")
+    pod = await world.pod("slice")
+
+    await replica.filter(pod, "n1")
+
+    await world.until(pod, "expired")
+    assert await world.used(card) == (0, 0, 0)
+
+
+async def test_a_reservation_that_kube_scheduler_gave_up_is_released(world: World) -> None:
+    replica = await world.replica()
+    [card] = await world.add_node("n1")
+    pod = await world.pod("slice")
+    await replica.filter(pod, "n1")
+
+    await world.set_status(
+        pod,
+        conditions=[
+            {
+                "type": "PodScheduled",
+                "status": "False",
+                "reason": "Unschedulable",
+                "message": "0/1 nodes are available",
+                "lastTransitionTime": "2026-01-01T00:00:00Z",
+            }
+        ],
+    )
+
+    await world.until(pod, "released")
+    assert await world.used(card) == (0, 0, 0)
+
+
+async def test_capacity_that_becomes_free_wakes_a_waiting_pod(world: World) -> None:
+    replica = await world.replica()
+    await world.add_node("n1", memory_mib=1000)
+    holder, waiter = await world.pod("a", memory_mib=800), await world.pod("b", memory_mib=800)
+    await replica.filter(holder, "n1")
+    await replica.bind(holder, "n1")
+    refused = await replica.filter(waiter, "n1")
+    assert refused["FailedNodes"] == {"n1": "1/1 CardInsufficientMemory"}
+    await world.set_status(
+        waiter, conditions=[{"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}]
+    )
+
+    await world.set_status(holder, phase="Failed")
+
+    async def nudged() -> bool:
+        found = (await world.read(waiter))["metadata"].get("annotations") or {}
+        return "hami.io/retry-at" in found
+
+    await eventually(nudged, "the waiting pod to be nudged", timeout_s=5)
+
+
+async def test_a_pod_that_its_kubelet_refuses_gives_its_slices_back_and_says_why(
+    world: World,
+) -> None:
+    """Its agent died between its word that it is ready and Allocate."""
+    replica = await world.replica(reconcile_s=60.0)
+    [card] = await world.add_node("n1")
+    pod = await world.pod("slice")
+    await replica.filter(pod, "n1")
+    await replica.bind(pod, "n1")
+    said = "Allocate failed due to no endpoint for the resource, which is unexpected"
+
+    await world.set_status(pod, phase="Failed", reason="UnexpectedAdmissionError", message=said)
+
+    failed = await world.until(pod, "failed", timeout_s=10)
+    assert failed["reason"] == f"pod is Failed: UnexpectedAdmissionError: {said}"
+    assert await world.used(card) == (0, 0, 0)
+    history = await replica.get(f"/v1/pods/{pod['metadata']['uid']}/explain")
+    assert said in str(history)
+
+
+async def test_containers_that_run_on_after_their_grant_was_given_up_are_told_of(
+    world: World,
+) -> None:
+    replica = await world.replica(release_unconfirmed_s=0.2)
+    [card] = await world.add_node("n1")
+    pod = await world.pod("slice")
+    await replica.filter(pod, "n1")
+    await replica.bind(pod, "n1")
+    await world.delete(pod)
+    ended = await world.until(pod, "released_unconfirmed")
+
+    await world.say(events.PodStays, ended)
+
+    async def journalled() -> list[dict[str, object]]:
+        items = (await replica.get("/v1/drift?class=runs-without-grant"))["items"]
+        return [one for one in items if pod["metadata"]["uid"] in one["subject"]]
+
+    [line] = await eventually(journalled, "the line in the journal")
+    assert card in line["detail"]
+    assert "end them on the node" in line["detail"]
+    assert line["repaired"] is False
+    metrics = (await replica.http.get("/metrics")).text
+    assert 'hami_scheduler_drift_total{class="runs-without-grant"} 1.0' in metrics
+
+    async def told() -> bool:
+        items = (await world.api.get("/api/v1/namespaces/default/events"))["items"]
+        mine = [e for e in items if e["involvedObject"]["uid"] == pod["metadata"]["uid"]]
+        return ("RunsWithoutGrant", line["detail"]) in [(e["reason"], e["message"]) for e in mine]
+
+    await eventually(told, "the event on the pod")
+
+
+async def test_of_a_grant_that_lives_the_word_that_its_pod_stays_means_nothing(
+    world: World,
+) -> None:
+    replica = await world.replica()
+    await world.add_node("n1")
+    pod = await world.pod("slice")
+    await replica.filter(pod, "n1")
+    await replica.bind(pod, "n1")
+    grant = await world.until(pod, "bound")
+
+    await world.say(events.PodStays, grant)
+    await world.say(events.Allocated, grant)
+
+    await world.until(pod, "allocated")
+    items = (await replica.get("/v1/drift?class=runs-without-grant"))["items"]
+    assert not [one for one in items if pod["metadata"]["uid"] in one["subject"]]
