@@ -38,7 +38,8 @@ def test_ten_thousand_steps_keep_every_promise(part: int) -> None:
         starts, commits = starts + played.starts, commits + played.commits
     took_s = time.perf_counter() - began
     measured.say(
-        f"simulation part {part}: {steps} steps in {histories} histories, {commits} commits, "
+        f"simulation part {part}: {steps} steps in {histories} histories (seeds {part}.0 to "
+        f"{part}.{histories - 1}), {commits} commits, "
         f"{starts} container starts, {took_s:.1f} s, {steps / took_s:.0f} steps/s"
     )
     assert starts > histories, "hardly anything was started: the histories show nothing"
