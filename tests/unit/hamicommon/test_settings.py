@@ -3,6 +3,7 @@
 import pytest
 from hamicommon.settings import PostgresSettings, describe
 from pydantic import ValidationError
+from pydantic_settings import BaseSettings, SettingsConfigDict
 
 
 def test_a_missing_variable_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -10,7 +11,7 @@ def test_a_missing_variable_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ValidationError) as caught:
         PostgresSettings()  # type: ignore[call-arg]
 
-    sentence = str(describe(caught.value))
+    sentence = str(describe(caught.value, PostgresSettings))
 
     assert sentence == "the settings are not usable: HAMI_POSTGRES_DSN: Field required"
 
@@ -21,8 +22,37 @@ def test_a_wrong_value_is_not_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ValidationError) as caught:
         PostgresSettings()  # type: ignore[call-arg]
 
-    sentence = str(describe(caught.value))
+    sentence = str(describe(caught.value, PostgresSettings))
 
     assert "HAMI_POSTGRES_POOL_MAX: " in sentence
     assert "swordfish" not in sentence
     assert "secret" not in sentence
+
+
+def test_of_two_services_in_one_process_each_has_its_own_variables() -> None:
+    def settings_of(prefix: str) -> type[BaseSettings]:
+        class Settings(BaseSettings):
+            model_config = SettingsConfigDict(env_prefix=prefix)
+
+            port: int
+
+        return Settings
+
+    first, second = settings_of("HAMI_FIRST_"), settings_of("HAMI_SECOND_")
+    with pytest.raises(ValidationError) as caught:
+        second()
+
+    assert "HAMI_FIRST_PORT: Field required" in str(describe(caught.value, first))
+    assert "HAMI_SECOND_PORT: Field required" in str(describe(caught.value, second))
+
+
+def test_a_variable_of_a_group_is_named_as_the_group_has_it() -> None:
+    class Settings(BaseSettings):
+        model_config = SettingsConfigDict(env_prefix="HAMI_SERVICE_")
+
+        postgres: PostgresSettings
+
+    with pytest.raises(ValidationError) as caught:
+        PostgresSettings(pool_max="many")  # type: ignore[arg-type, call-arg]
+
+    assert "HAMI_POSTGRES_POOL_MAX: " in str(describe(caught.value, Settings))

@@ -161,3 +161,22 @@ async def test_an_xid_of_no_known_card_may_be_any_cards(cards: Cards) -> None:
     cards.on_xid(None, 48)
 
     assert told(cards) == {A: "XID 48", B: "XID 48"}
+
+
+async def test_who_names_cards_hears_of_those_that_are_plugged_in(driver: Driver) -> None:
+    heard: list[set[str]] = []
+    cards = Cards(
+        driver,
+        NodeState(Store(), AgentState()),
+        offer=Offer(),
+        xids=XidPolicy(),
+        probe_interval_s=60,
+        xid_quiet_s=0,
+        on_found=lambda found: heard.append({card.uuid for card in found}),
+    )
+    await cards.discover()
+    driver.listed, driver.changed = (*driver.listed, facts(GpuUuid("c"), 2)), True
+
+    await probe(cards)
+
+    assert heard == [{A, B}, {A, B, "c"}]

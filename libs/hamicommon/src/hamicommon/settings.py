@@ -92,12 +92,13 @@ class FailpointSettings(BaseSettings):
     file: Path | None = Field(default=None, description="names the faults; absent: there are none")
 
 
-def describe(error: ValidationError) -> InvalidRequest:
-    """Turns pydantic's report into one sentence that names the variables.
+def describe(error: ValidationError, settings: type[BaseSettings]) -> InvalidRequest:
+    """Turns pydantic's report on `settings`, or on a group in it, into one sentence that names the
+    variables.
 
     The value is left out on purpose: it may be a secret.
     """
-    prefix = _prefix_of(error.title)
+    prefix = _prefix_of(error.title, settings)
     parts = []
     for item in error.errors(include_input=False, include_url=False):
         name = "_".join(str(part) for part in item["loc"]).upper()
@@ -105,9 +106,11 @@ def describe(error: ValidationError) -> InvalidRequest:
     return InvalidRequest("the settings are not usable: " + "; ".join(parts))
 
 
-def _prefix_of(class_name: str) -> str:
-    """The prefix of the settings class of that name; a process has one `Settings` of its own."""
-    for known in BaseSettings.__subclasses__():
-        if known.__name__ == class_name:
-            return str(known.model_config.get("env_prefix", "")).upper()
+def _prefix_of(class_name: str, settings: type[BaseSettings]) -> str:
+    """The prefix of these settings or of the group of that name; groups have distinct names."""
+    groups = [field.annotation for field in settings.model_fields.values()]
+    for known in (settings, *groups):
+        if isinstance(known, type) and known.__name__ == class_name:
+            config = getattr(known, "model_config", {})
+            return str(config.get("env_prefix", "")).upper()
     return ""

@@ -18,7 +18,7 @@ def main() -> None:
     try:
         settings = Settings()
     except ValidationError as exc:
-        sys.exit(f"hami-metrics: {describe(exc)}")
+        sys.exit(f"hami-metrics: {describe(exc, Settings)}")
     telemetry.setup("hami-metrics", settings.telemetry)
     try:
         run("hami-metrics", open_app(settings))

@@ -27,6 +27,7 @@ from hami_node_agent.holdings import HoldingsService
 from hami_node_agent.inventory import BINDING_ANNOTATION, InventoryTeller, keep_annotation
 from hami_node_agent.late_wiring import binding_way
 from hami_node_agent.libraries import OldLibraries
+from hami_node_agent.link_warnings import warn_of_links
 from hami_node_agent.monitoring import Monitoring, monitoring
 from hami_node_agent.mps import Mps
 from hami_node_agent.node_state import NodeState
@@ -110,6 +111,7 @@ async def open_agent(settings: Settings) -> AsyncIterator[Agent]:
             ).run(),
             "inventory": _inventory(settings, outside, cards).run(),
             "annotation": keep_annotation(cards, node, more={BINDING_ANNOTATION: str(way)}),
+            "links": warn_of_links(cards, node),
             "reports": send_reports(outside.state, outside.bus, node=settings.node_name),
             "sweep": _sweeper(settings, outside, reports).run(),
             "libraries": OldLibraries(
@@ -185,6 +187,7 @@ def _cards(settings: Settings, outside: Outside) -> Cards:
         xids=xid_policy(settings.disable_health_checks, settings.enable_health_checks),
         probe_interval_s=settings.probe_interval_s,
         xid_quiet_s=settings.xid_quiet_s,
+        on_found=outside.driver.names.learn,
     )
 
 

@@ -11,13 +11,13 @@ import asyncio
 import logging
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from hamicommon.domain.devices import GpuDevice
 from hamicommon.domain.ids import GpuUuid
 from hamicommon.errors import Unavailable
 
-from hami_node_agent.domain.cards import Offer, offered, with_health
+from hami_node_agent.domain.cards import CardFacts, Offer, offered, with_health
 from hami_node_agent.domain.health import (
     Failure,
     Health,
@@ -26,7 +26,7 @@ from hami_node_agent.domain.health import (
     after_good_probe,
     after_xid,
 )
-from hami_node_agent.domain.topology import pair_scores
+from hami_node_agent.domain.topology import contradictions, pair_scores
 from hami_node_agent.node_state import NodeState, Signal
 from hami_node_agent.ports import DeviceProbe
 
@@ -45,16 +45,21 @@ class Cards:
         xids: XidPolicy,
         probe_interval_s: float,
         xid_quiet_s: float,
+        on_found: Callable[[Iterable[CardFacts]], None] = lambda _facts: None,
     ) -> None:
+        """`on_found`: hears which cards the driver has, whenever they were looked for."""
         self._probe = probe
         self._state = state
         self._offer = offer
         self._xids = xids
         self._interval_s = probe_interval_s
         self._quiet_s = xid_quiet_s
+        self._on_found = on_found
         self._devices: dict[GpuUuid, GpuDevice] = {}
         self._health: dict[GpuUuid, Health] = {}
         self._pair_scores: dict[GpuUuid, dict[GpuUuid, int]] = {}
+        self.contradictions: tuple[tuple[GpuUuid, GpuUuid], ...] = ()
+        """Pairs of cards that do not see the same NVLinks from both ends."""
         self._xids_seen: Counter[tuple[str, int, bool]] = Counter()
         self.changed = Signal()
 
@@ -88,12 +93,16 @@ class Cards:
     async def _take_in(self) -> None:
         """Offers what the driver has now; cards that it has no more stay, and fail their probes."""
         before = dict(self._devices)
-        for facts in await self._probe.cards():
+        found = await self._probe.cards()
+        self._on_found(found)
+        for facts in found:
             self._devices[facts.uuid] = offered(facts, self._offer)
             self._health.setdefault(facts.uuid, Health())
         if self._devices != before:
             try:
-                self._pair_scores = pair_scores(await self._probe.links())
+                links = await self._probe.links()
+                self._pair_scores = pair_scores(links)
+                self.contradictions = contradictions(links)
             except Unavailable as exc:
                 logger.warning("links of cards not read", extra={"error": str(exc)})
             self._publish()

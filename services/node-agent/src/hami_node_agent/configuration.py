@@ -69,7 +69,7 @@ def _settings(told: Mapping[str, object]) -> Settings:
     try:
         return Settings(**told)  # type: ignore[arg-type]  # pydantic checks what they are
     except ValidationError as exc:
-        raise describe(exc) from exc
+        raise describe(exc, Settings) from exc
 
 
 def _of_device_config(settings: Settings, notes: list[str]) -> dict[str, object]:

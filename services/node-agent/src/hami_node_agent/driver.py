@@ -14,12 +14,7 @@ from pathlib import Path
 
 from hamicommon.errors import Unavailable
 
-from hami_node_agent.adapters.device_files import (
-    card_files,
-    control_files,
-    mig_files,
-    require_imex,
-)
+from hami_node_agent.adapters.device_files import CardNames, mig_files, require_imex
 from hami_node_agent.adapters.nvml import open_nvml
 from hami_node_agent.adapters.nvml_mig import read_layout
 from hami_node_agent.card_filter import FilteredProbe, Hidden
@@ -43,6 +38,8 @@ class Driver:
     probe: DeviceProbe
     """Shows the cards that are offered as slices."""
     devices: DeviceListPolicy
+    names: CardNames
+    """Behind `devices`; it is to hear of cards that are plugged in."""
     mig: MigCards | None = None
     mig_plugins: Mapping[str, MigPlugin]
     """By resource name."""
@@ -54,11 +51,13 @@ async def open_driver(settings: Settings, stack: AsyncExitStack) -> Driver:
         uuids=frozenset(settings.hidden_uuids), indexes=frozenset(settings.hidden_indexes)
     )
     shown = FilteredProbe(await _open(settings, stack), hidden)
-    policy = await _device_list(settings, shown)
+    names = CardNames(settings.dev_root)
+    names.learn(await shown.cards())
+    policy = await _device_list(settings, names)
     layout = await _layout(settings, shown)
     resources = mig_resources(layout, settings.mig_strategy, settings.resource_name)
     if not layout.mig_cards:
-        return Driver(probe=shown, devices=policy, mig_plugins={})
+        return Driver(probe=shown, devices=policy, names=names, mig_plugins={})
     mig = MigCards(
         shown,
         layout.mig_cards,
@@ -70,6 +69,7 @@ async def open_driver(settings: Settings, stack: AsyncExitStack) -> Driver:
     return Driver(
         probe=FilteredProbe(shown, in_mig_mode, on_hidden_xid=mig.on_xid),
         devices=policy,
+        names=names,
         mig=mig,
         mig_plugins={
             resource: MigPlugin(
@@ -105,22 +105,21 @@ async def _layout(settings: Settings, probe: DeviceProbe) -> MigLayout:
     return await read_layout(await probe.cards(), timeout_s=settings.nvml_timeout_s)
 
 
-async def _device_list(settings: Settings, probe: DeviceProbe) -> DeviceListPolicy:
-    cards = await probe.cards()
+async def _device_list(settings: Settings, names: CardNames) -> DeviceListPolicy:
     passed = settings.pass_device_specs
     if settings.imex_required:
         await asyncio.to_thread(require_imex, settings.imex_channel_ids, settings.dev_root)
     return DeviceListPolicy(
         strategies=frozenset(settings.device_list_strategy),
         id_strategy=settings.device_id_strategy,
-        index_of={card.uuid: card.index for card in cards},
+        index_of=names.index_of,
         imex_channels=settings.imex_channel_ids,
         gdrcopy=settings.gdrcopy_enabled,
         gds=settings.gds_enabled,
         mofed=settings.mofed_enabled,
         cdi_annotation_prefix=settings.cdi_annotation_prefix,
-        device_files=control_files(settings.dev_root) if passed else None,
-        card_files=card_files(cards, settings.dev_root) if passed else None,
+        device_files=names.control_files if passed else None,
+        card_files=names.card_files if passed else None,
     )
 
 

@@ -19,7 +19,7 @@ def main() -> None:
     try:
         settings = Settings()  # type: ignore[call-arg]  # required fields come from variables
     except ValidationError as exc:
-        sys.exit(f"hami-scheduler: {describe(exc)}")
+        sys.exit(f"hami-scheduler: {describe(exc, Settings)}")
     telemetry.setup("hami-scheduler", settings.telemetry)
     try:
         uvloop.run(serve(settings))

@@ -18,7 +18,7 @@ def main() -> None:
     try:
         settings = Settings()  # type: ignore[call-arg]  # required fields come from variables
     except ValidationError as exc:
-        sys.exit(f"hami-webhook: {describe(exc)}")
+        sys.exit(f"hami-webhook: {describe(exc, Settings)}")
     telemetry.setup("hami-webhook", settings.telemetry)
     try:
         run("hami-webhook", open_app(settings))

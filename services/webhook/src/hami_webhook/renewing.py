@@ -37,7 +37,7 @@ def main() -> None:
     try:
         settings = RenewalSettings()
     except ValidationError as exc:
-        sys.exit(f"hami-webhook-certificate: {describe(exc)}")
+        sys.exit(f"hami-webhook-certificate: {describe(exc, RenewalSettings)}")
     telemetry.setup("hami-webhook-certificate", settings.telemetry)
     try:
         asyncio.run(_main(settings))

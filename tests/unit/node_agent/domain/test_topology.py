@@ -1,7 +1,7 @@
 """HAMi's scores of pairs of cards (protocol sheet 5.6)."""
 
 import pytest
-from hami_node_agent.domain.topology import CardLinks, Meeting, pair_scores
+from hami_node_agent.domain.topology import CardLinks, Meeting, contradictions, pair_scores
 from hamicommon.domain.ids import GpuUuid
 
 A, B = GpuUuid("a"), GpuUuid("b")
@@ -78,3 +78,13 @@ def test_cards_at_a_switch_reach_each_other_by_it() -> None:
     assert two(0, 0, switch_links=(12, 18)) == 1200
     assert two(0, 0, switch_links=(12, 0)) == 0
     assert two(3, 3, switch_links=(12, 12)) == 300
+
+
+def test_a_pair_that_contradicts_itself_is_told_once_and_no_other() -> None:
+    def card(uuid: str, **nvlinks: int) -> CardLinks:
+        links = {GpuUuid(other): count for other, count in nvlinks.items()}
+        return CardLinks(uuid=GpuUuid(uuid), meetings={}, nvlinks=links)
+
+    cards = [card("a", b=2, c=4), card("b", a=1), card("c", a=4)]
+
+    assert contradictions(cards) == ((GpuUuid("a"), GpuUuid("b")),)

@@ -32,7 +32,7 @@ def main(arguments: list[str]) -> int:
         schema.upgrade(settings, migrations, target)
         left = schema.pending(migrations, revision_of(settings))
     except ValidationError as exc:
-        logger.error("%s", describe(exc))
+        logger.error("%s", describe(exc, PostgresSettings))
         return 1
     except HamiError as exc:
         logger.error("%s", exc)

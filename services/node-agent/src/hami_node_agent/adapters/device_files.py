@@ -29,6 +29,29 @@ def card_files(cards: Iterable[CardFacts], dev_root: Path) -> dict[str, list[tup
     }
 
 
+class CardNames:
+    """What cards are called on this node besides their uuid: it follows cards that are plugged in.
+
+    The mappings stay the same objects, so whoever has one sees the cards that come.
+    """
+
+    def __init__(self, dev_root: Path) -> None:
+        self._dev_root = dev_root
+        self.index_of: dict[str, int] = {}
+        """NVML index by uuid."""
+        self.card_files: dict[str, list[tuple[str, str]]] = {}
+        """See the function."""
+        self.control_files: dict[str, str] = {}
+        """See the function; a driver that is reloaded may make more."""
+
+    def learn(self, cards: Iterable[CardFacts]) -> None:
+        """Adds these cards; one that is gone keeps its name, in case it comes back."""
+        found = tuple(cards)
+        self.index_of.update((card.uuid, card.index) for card in found)
+        self.card_files.update(card_files(found, self._dev_root))
+        self.control_files.update(control_files(self._dev_root))
+
+
 def mig_files(
     instances: Iterable[MigInstance], dev_root: Path, proc_root: Path
 ) -> dict[str, list[tuple[str, str]]]:

@@ -188,24 +188,10 @@ class NodePods:
 
     async def warn(self, pod: PodRef, message: str) -> None:
         """A Warning event on the pod; failures are logged."""
-        now = datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
-        event = {
-            "metadata": {"name": f"{pod.name}.{uuid4().hex[:16]}", "namespace": pod.namespace},
-            "involvedObject": {
-                "apiVersion": "v1",
-                "kind": "Pod",
-                "namespace": pod.namespace,
-                "name": pod.name,
-                "uid": pod.uid,
-            },
-            "type": "Warning",
-            "reason": "DeviceAllocationFailed",
-            "message": message[:1024],
-            "source": {"component": "hami-node-agent", "host": self._node},
-            "firstTimestamp": now,
-            "lastTimestamp": now,
-            "count": 1,
-        }
+        involved = {"kind": "Pod", "namespace": pod.namespace, "name": pod.name, "uid": pod.uid}
+        event = _warning(
+            involved, pod.namespace, "DeviceAllocationFailed", message, node=self._node
+        )
         try:
             await self._api.create(f"/api/v1/namespaces/{pod.namespace}/events", event)
         except HamiError as exc:
@@ -226,6 +212,7 @@ class NodeObject:
 
     def __init__(self, api: KubeApi, node: str) -> None:
         self._api = api
+        self._node = node
         self._path = f"/api/v1/nodes/{node}"
 
     async def annotations(self) -> Mapping[str, str]:
@@ -244,6 +231,30 @@ class NodeObject:
     async def annotate(self, annotations: Mapping[str, str]) -> None:
         """Merges annotations into the Node. Raises: Unavailable, NotFound, Forbidden."""
         await self._api.patch(self._path, {"metadata": {"annotations": dict(annotations)}})
+
+    async def warn(self, reason: str, message: str) -> None:
+        """A Warning event on the Node. Raises: Unavailable, Forbidden."""
+        # As the kubelet's own: a Node has no namespace, and its name stands for its uid.
+        involved = {"kind": "Node", "name": self._node, "uid": self._node}
+        event = _warning(involved, "default", reason, message, node=self._node)
+        await self._api.create("/api/v1/namespaces/default/events", event)
+
+
+def _warning(
+    involved: dict[str, str], namespace: str, reason: str, message: str, *, node: str
+) -> Json:
+    now = datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
+    return {
+        "metadata": {"name": f"{involved['name']}.{uuid4().hex[:16]}", "namespace": namespace},
+        "involvedObject": {"apiVersion": "v1", **involved},
+        "type": "Warning",
+        "reason": reason,
+        "message": message[:1024],
+        "source": {"component": "hami-node-agent", "host": node},
+        "firstTimestamp": now,
+        "lastTimestamp": now,
+        "count": 1,
+    }
 
 
 def _ref(pod: Json) -> PodRef:

@@ -59,6 +59,20 @@ def pair_scores(cards: Iterable[CardLinks]) -> dict[GpuUuid, dict[GpuUuid, int]]
     }
 
 
+def contradictions(cards: Iterable[CardLinks]) -> tuple[tuple[GpuUuid, GpuUuid], ...]:
+    """Pairs that do not see the same number of NVLinks from both ends, in the order given.
+
+    A link that is down at one end, or a driver that errs: jobs over both cards run slowly.
+    """
+    ordered = tuple(cards)
+    return tuple(
+        (one.uuid, other.uuid)
+        for place, one in enumerate(ordered)
+        for other in ordered[place + 1 :]
+        if _nvlinks(one, other) != _nvlinks(other, one)
+    )
+
+
 def _score(one: CardLinks, other: CardLinks) -> int:
     there, back = _nvlinks(one, other), _nvlinks(other, one)
     if there != back:

@@ -1,0 +1,87 @@
+"""Cards whose NVLinks contradict each other are told to the operator, once."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from hami_node_agent import link_warnings
+from hami_node_agent.cards import Cards
+from hami_node_agent.domain.cards import Offer
+from hami_node_agent.domain.health import XidPolicy
+from hami_node_agent.domain.records import AgentState
+from hami_node_agent.domain.topology import CardLinks
+from hami_node_agent.link_warnings import REASON, warn_of_links
+from hami_node_agent.node_state import NodeState
+from hamicommon.cancellation import end
+from hamicommon.errors import Unavailable
+
+from tests.unit.node_agent.test_cards import A, B, Driver, Store
+
+
+class OneSided(Driver):
+    """B does not see the links that A has to it."""
+
+    async def links(self) -> tuple[CardLinks, ...]:
+        return (
+            CardLinks(uuid=A, meetings={}, nvlinks={B: 4}),
+            CardLinks(uuid=B, meetings={}, nvlinks={}),
+        )
+
+
+class Node:
+    """Takes events, after some refusals."""
+
+    def __init__(self, refusals: int = 0) -> None:
+        self.refusals = refusals
+        self.told: list[tuple[str, str]] = []
+        self.heard = asyncio.Event()
+
+    async def warn(self, reason: str, message: str) -> None:
+        if self.refusals:
+            self.refusals -= 1
+            raise Unavailable("the API server is away")
+        self.told.append((reason, message))
+        self.heard.set()
+
+
+async def cards_of(driver: Driver) -> Cards:
+    made = Cards(
+        driver,
+        NodeState(Store(), AgentState()),
+        offer=Offer(),
+        xids=XidPolicy(),
+        probe_interval_s=60,
+        xid_quiet_s=0,
+    )
+    await made.discover()
+    return made
+
+
+@pytest.mark.parametrize("refusals", [0, 2], ids=["at once", "after the API server was away"])
+async def test_a_one_sided_link_is_one_event_on_the_node(
+    refusals: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(link_warnings, "RETRY_S", 0.01)
+    node, cards = Node(refusals), await cards_of(OneSided())
+    telling = asyncio.ensure_future(warn_of_links(cards, node))
+
+    async with asyncio.timeout(5):
+        await node.heard.wait()
+    cards.changed.notify()
+    await asyncio.sleep(0)
+    await end([telling])
+
+    [(reason, message)] = node.told
+    assert reason == REASON
+    assert A in message
+    assert B in message
+
+
+async def test_cards_that_agree_are_no_news() -> None:
+    node, cards = Node(), await cards_of(Driver())
+    telling = asyncio.ensure_future(warn_of_links(cards, node))
+    await asyncio.sleep(0)
+    await end([telling])
+
+    assert node.told == []
