@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Collection
 from contextlib import asynccontextmanager
 
 import pytest
 import redis.asyncio
 from hami_scheduler.adapters.postgres_housekeeping import PostgresNodeLease
-from hami_scheduler.adapters.redis import open_node_lock
+from hami_scheduler.adapters.redis import OPEN_S, open_node_lock
 from hami_scheduler.ports import NodeLock
 from hamicommon.db.database import open_database
 from hamicommon.db.ledger import LockHolder
@@ -47,10 +48,14 @@ async def lock(request: pytest.FixtureRequest) -> AsyncIterator[NodeLock]:
 
 @asynccontextmanager
 async def opened_lock(
-    request: pytest.FixtureRequest, *, away: bool, done: Collection[int] = ()
+    request: pytest.FixtureRequest,
+    *,
+    away: bool,
+    done: Collection[int] = (),
+    url: str | None = None,
 ) -> AsyncIterator[NodeLock]:
     """The real lock; the ledger says that the tokens `done` need it no more."""
-    url = NOBODY_LISTENS if away else request.getfixturevalue("redis_url")
+    url = url or (NOBODY_LISTENS if away else request.getfixturevalue("redis_url"))
     dsn = request.getfixturevalue("postgres_dsn")
 
     async def still_needed(held: LockHolder) -> bool:
@@ -159,3 +164,27 @@ async def test_redis_that_lost_its_keys_costs_the_order_and_nothing_else(
         # What the first holder does late frees nobody else's lock.
         assert not await lock.release(NODE, 1)
         assert await lock.holder(NODE) == holder(2)
+
+
+@pytest.mark.integration
+async def test_a_redis_that_hangs_is_asked_once_and_then_left_alone_for_a_while(
+    request: pytest.FixtureRequest,
+) -> None:
+    asked: list[bytes] = []
+
+    async def say_nothing(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        asked.append(await reader.read(1))
+        await reader.read()
+        writer.close()
+
+    async with await asyncio.start_server(say_nothing, "127.0.0.1", 0) as server:
+        port = server.sockets[0].getsockname()[1]
+        began_s = time.monotonic()
+        async with opened_lock(request, away=True, url=f"redis://127.0.0.1:{port}/0") as lock:
+            for number in range(1, 9):
+                await lock.acquire(NODE, holder(number), wait_s=5)
+                assert await lock.holder(NODE) == holder(number)
+                assert await lock.release(NODE, number)
+
+        took_s = time.monotonic() - began_s
+        assert 1 <= len(asked) <= 1 + took_s / OPEN_S, "every operation waited for it"
