@@ -11,8 +11,9 @@ from typing import ClassVar
 from hami_metrics.domain.cluster import ClusterSnapshot
 from hami_metrics.exposition import build_info, families
 from hami_metrics.instruments import Instruments
+from hami_node_agent.domain.late import BindingWay
 from hami_node_agent.exposition import NodeCollector
-from hami_node_agent.exposition_health import CardCollector, RegionCollector
+from hami_node_agent.exposition_health import BindingCollector, CardCollector, RegionCollector
 from hami_node_agent.exposition_legacy import LegacyCollector
 from hami_node_agent.regions import Regions
 from hami_node_agent.usage import Observation
@@ -48,6 +49,7 @@ def test_the_page_has_a_line_for_every_metric_and_no_other(tmp_path: Path) -> No
     node = NodeCollector(Observation, list, node="n", version="1")
     exposed = names(node.collect()) | names(RegionCollector(Regions(tmp_path)).collect())
     exposed |= names(CardCollector(NoCards()).collect())
+    exposed |= names(BindingCollector(BindingWay(late=False, reason="")).collect())
     exposed |= names(families(EMPTY, now=EMPTY.taken_at))
     exposed |= names([build_info("1", "unknown")]) | names(Instruments().registry.collect())
 

@@ -22,10 +22,11 @@ from hami_node_agent.domain.cards import Offer
 from hami_node_agent.domain.health import xid_policy
 from hami_node_agent.draining import Draining
 from hami_node_agent.exposition import registry_of
+from hami_node_agent.exposition_health import BindingCollector
 from hami_node_agent.grants_feed import GrantsFeed
 from hami_node_agent.holdings import HoldingsService
 from hami_node_agent.inventory import BINDING_ANNOTATION, InventoryTeller, keep_annotation
-from hami_node_agent.late_wiring import binding_way
+from hami_node_agent.late_wiring import binding_way, keep_proven
 from hami_node_agent.libraries import OldLibraries
 from hami_node_agent.link_warnings import warn_of_links
 from hami_node_agent.monitoring import Monitoring, monitoring
@@ -75,7 +76,7 @@ async def open_agent(settings: Settings) -> AsyncIterator[Agent]:
         )
         node = NodeObject(outside.api, settings.node_name)
         way = await binding_way(settings, node)
-        slices = plugin_of(settings, outside, cards, feed, reports, late=way.late)
+        slices = plugin_of(settings, outside, cards, feed, reports, way)
         # With the MIG strategy `single` the count resource is the instances'.
         plugins = {settings.resource_name: slices, **outside.driver.mig_plugins}
         registrations = _registrations(settings, plugins)
@@ -84,7 +85,7 @@ async def open_agent(settings: Settings) -> AsyncIterator[Agent]:
         draining = Draining(outside.state, outside.pods, drain_s=settings.drain_s)
         watched = _monitoring(settings, outside, cards)
         app = make_routes(
-            registry_of(*watched.collectors),
+            registry_of(*watched.collectors, BindingCollector(way)),
             lambda: _not_ready(registrations, draining, mps),
         )
         port = await stack.enter_async_context(serving(app, settings.metrics_bind))
@@ -111,6 +112,7 @@ async def open_agent(settings: Settings) -> AsyncIterator[Agent]:
             ).run(),
             "inventory": _inventory(settings, outside, cards).run(),
             "annotation": keep_annotation(cards, node, more={BINDING_ANNOTATION: str(way)}),
+            "binding": keep_proven(settings, node, way),
             "links": warn_of_links(cards, node),
             "reports": send_reports(outside.state, outside.bus, node=settings.node_name),
             "sweep": _sweeper(settings, outside, reports).run(),

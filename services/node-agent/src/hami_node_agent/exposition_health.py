@@ -10,6 +10,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
+from hami_node_agent.domain.late import BindingWay
 from hami_node_agent.regions import Regions
 
 
@@ -34,6 +35,23 @@ class RegionCollector(Collector):
             "Containers whose region could not be read in the last round",
             value=self._regions.unreadable,
         )
+
+
+class BindingCollector(Collector):
+    """How containers of the node get their slices, and why so."""
+
+    def __init__(self, way: BindingWay) -> None:
+        self._way = way
+
+    def collect(self) -> Iterator[Metric]:
+        """Always 1, with the way and the reason as labels."""
+        binding = GaugeMetricFamily(
+            "hami_node_agent_binding",
+            "1: containers get their slices in this way, `late` or `lock`, for this reason",
+            labels=["way", "reason"],
+        )
+        binding.add_metric(["late" if self._way.late else "lock", self._way.reason], 1)
+        yield binding
 
 
 class CardsNow(Protocol):

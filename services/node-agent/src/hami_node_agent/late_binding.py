@@ -62,7 +62,11 @@ class LateBinding:
         devices: DeviceDescriptions,
         reports: Reports,
         answers: AnswerPolicy,
+        unproven: str = "",
     ) -> None:
+        """`unproven`: why it is not known that the runtime honours CDI; empty: it is, or the
+        operator says so. Nothing that rests on it is started then."""
+        self._unproven = unproven
         self._state = state
         self._books = books
         self._source = source
@@ -77,6 +81,21 @@ class LateBinding:
         """A new nonce for each container; none is ever used again."""
         return [late_answer(str(uuid4())) for _ in requests]
 
+    async def answered(self, ids: frozenset[str]) -> bool:
+        """Whether the container with these ids was answered a nonce, as far as the books say."""
+        try:
+            holdings = await self._books.holdings()
+        except Unavailable:
+            return False
+        ended = self._pods.seen().ended
+        return any(
+            holding.device_ids == ids
+            and holding.answer is not None
+            and not holding.answer.cards
+            and holding.pod_uid not in ended
+            for holding in holdings
+        )
+
     async def check(self, ids: frozenset[str]) -> bool:
         """Returns when the container with these ids may start; False: its answer is no nonce.
 
@@ -85,6 +104,11 @@ class LateBinding:
         owners = await self._owners(ids)
         if any(owner.answer is None or owner.answer.cards for owner in owners):
             return False  # HAMi's answer, or ours from the lock way
+        if self._unproven:
+            # A runtime that does not honour CDI would start it without limits.
+            raise Unavailable(
+                f"the container waits: its slice is told by CDI, and {self._unproven}"
+            )
         async with self._turn:
             fresh = await self._settle_all(owners)
         if fresh:

@@ -27,12 +27,15 @@ class Plugin(DevicePlugin):
         allocating: Allocating,
         prestarting: PreStarting,
         numa_topology: bool,
-        preferred_allocation: bool = True,
-        late: LateBinding | None = None,
+        preferred_allocation: bool,
+        late: LateBinding,
+        answers_late: bool,
     ) -> None:
-        """`late`: containers are told at their start which slices they have, not at Allocate."""
+        """`answers_late`: containers are told at their start which slices they have, not at
+        Allocate."""
         super().__init__(cards.changed, prefers=preferred_allocation, checks_starts=True)
         self._late = late
+        self._answers_late = answers_late
         self._cards = cards
         self._allocating = allocating
         self._prestarting = prestarting
@@ -51,7 +54,7 @@ class Plugin(DevicePlugin):
 
     async def answers(self, requests: Sequence[frozenset[str]]) -> Sequence[ContainerSpec]:
         """The slices of the grants in flight, or names for slices that are known at the start."""
-        if self._late is not None:
+        if self._answers_late:
             return self._late.allocate(requests)
         return await self._allocating.allocate(requests)
 
@@ -63,7 +66,8 @@ class Plugin(DevicePlugin):
 
     async def check(self, ids: frozenset[str]) -> None:
         """The container with these ids must have its own limits."""
-        # An answer from before late binding was switched on is checked as it was given.
-        if self._late is not None and await self._late.check(ids):
+        # An answer from before late binding was switched on, or off, is checked as it was given.
+        late = self._answers_late or await self._late.answered(ids)
+        if late and await self._late.check(ids):
             return
         await self._prestarting.check(ids)

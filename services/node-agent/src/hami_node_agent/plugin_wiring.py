@@ -9,6 +9,7 @@ from hami_node_agent.allocating import Allocating
 from hami_node_agent.cards import Cards
 from hami_node_agent.domain.cards import WHOLE
 from hami_node_agent.domain.container_spec import AnswerPolicy
+from hami_node_agent.domain.late import BindingWay
 from hami_node_agent.domain.mps import MpsPolicy
 from hami_node_agent.finding import GrantFinder
 from hami_node_agent.grants_feed import GrantsFeed
@@ -27,10 +28,9 @@ def plugin_of(
     cards: Cards,
     feed: GrantsFeed,
     reports: Reports,
-    *,
-    late: bool,
+    way: BindingWay,
 ) -> Plugin:
-    """`late`: containers are bound by CDI at their start, see `late_binding.py`."""
+    """`way`: whether containers are bound by CDI at their start, see `late_binding.py`."""
     finder = GrantFinder(
         outside.state,
         source=feed,
@@ -50,6 +50,7 @@ def plugin_of(
         devices=outside.cdi,
         reports=reports,
         answers=answers,
+        unproven="" if way.late or settings.binding == "lock" else way.reason,
     )
     allocating = Allocating(
         outside.state,
@@ -80,8 +81,9 @@ def plugin_of(
         allocating=allocating,
         prestarting=prestarting,
         numa_topology=settings.enable_numa_topology,
-        preferred_allocation=settings.preferred_allocation and not late,
-        late=late_binding if late else None,
+        preferred_allocation=settings.preferred_allocation and not way.late,
+        late=late_binding,
+        answers_late=way.late,
     )
 
 

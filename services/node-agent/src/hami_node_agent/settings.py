@@ -159,8 +159,13 @@ class Settings(BaseSettings):
     binding: Literal["lock", "late", "auto"] = Field(
         default="lock",
         description="lock: slices are told at Allocate, one pod at a time; late: by CDI when a "
-        "container starts, which its runtime must honour; auto: late where the Node's versions "
-        "of kubelet and runtime honour CDI unless it is switched off",
+        "container starts, which its runtime must honour; auto: late where that is proven, by "
+        "the runtime's own word (cri_socket) or by having no switch for it",
+    )
+    cri_socket: Path | None = Field(
+        default=None,
+        description="the container runtime's CRI socket, asked for its configuration alone; "
+        "absent: only what the Node says of its runtime is known",
     )
     cdi_dir: Path = Field(
         default=Path("/var/run/cdi"), description="where the container runtime reads CDI files"

@@ -1,23 +1,40 @@
 import pytest
-from hami_node_agent.domain.late import late_answer, nonce_of, way_of
+from hami_node_agent.domain.late import RuntimeSays, late_answer, nonce_of, way_of
+
+DEFAULT_DIRS = ("/etc/cdi", "/var/run/cdi")
+
+
+def containerd(
+    version: str, *, cdi: bool | None = None, dirs: tuple[str, ...] | None = DEFAULT_DIRS
+) -> RuntimeSays:
+    return RuntimeSays(name="containerd", version=version, cdi_enabled=cdi, cdi_dirs=dirs)
+
+
+CRI_O = RuntimeSays(name="cri-o", version="1.28.1")
 
 
 @pytest.mark.parametrize(
     ("kubelet", "runtime", "late", "why"),
     [
-        ("v1.31.2", "containerd://2.1.9", True, "kubelet v1.31.2, containerd://2.1.9"),
-        ("v1.29.0", "cri-o://1.28.1", True, "cri-o"),
-        ("v1.28.9", "containerd://2.0.0", False, "the kubelet is older than 1.29"),
-        ("v1.30.0", "containerd://1.7.24", False, "CDI is off there before 2.0"),
-        ("v1.30.0", "containerd://1.6.20~ds1", False, "CDI is off there before 2.0"),
-        ("v1.30.0", "docker://27.0.1", False, "whether it honours CDI is not known"),
-        ("", "", False, "the kubelet is older"),
+        ("v1.31.2", containerd("2.1.9", cdi=True), True, "kubelet v1.31.2, containerd 2.1.9"),
+        ("v1.31.2", containerd("v1.7.24", cdi=True), True, "it honours CDI"),
+        ("v1.31.2", containerd("2.3.0"), True, "it honours CDI"),
+        ("v1.29.0", CRI_O, True, "cri-o 1.28.1"),
+        ("v1.31.2", containerd("2.1.9", cdi=False), False, "enable_cdi is false"),
+        ("v1.31.2", containerd("1.7.24"), False, "does not say enable_cdi"),
+        ("v1.31.2", containerd("2.1.9", dirs=None), False, "set cri_socket"),
+        ("v1.31.2", containerd("2.1.9", cdi=True, dirs=("/etc/cdi",)), False, "in /etc/cdi, and"),
+        ("v1.28.9", containerd("2.0.0", cdi=True), False, "the kubelet is older than 1.29"),
+        ("v1.30.0", containerd("1.6.20~ds1", cdi=True), False, "unknown there before 1.7"),
+        ("v1.30.0", RuntimeSays(name="cri-o", version="1.27.0"), False, "before 1.28"),
+        ("v1.30.0", RuntimeSays(name="docker", version="27.0.1"), False, "is not known"),
+        ("", RuntimeSays(name="", version=""), False, "the kubelet is older"),
     ],
 )
-def test_a_node_binds_late_where_its_versions_honour_cdi(
-    kubelet: str, runtime: str, late: bool, why: str
+def test_a_node_binds_late_where_it_is_proven_to_honour_cdi(
+    kubelet: str, runtime: RuntimeSays, late: bool, why: str
 ) -> None:
-    way = way_of(kubelet, runtime)
+    way = way_of(kubelet, runtime, cdi_dir="/run/cdi")
 
     assert way.late is late
     assert why in way.reason

@@ -1,13 +1,15 @@
 """Late binding: Allocate answers one nonce, and PreStartContainer says what it stands for.
 
 Where it may be used, and what the answer looks like. A runtime that knows nothing of CDI starts the
-container without limits and without a word (containerd 1.6), so it must be known to honour CDI.
+container without limits and without a word (containerd 1.6), so that it honours CDI must
+be proven.
 """
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from pathlib import PurePosixPath
 
 from hami_node_agent.domain.device_list import ContainerSpec
 
@@ -16,8 +18,12 @@ CDI_VERSION = "0.5.0"
 """The first with which a name may contain a dot; runtimes read older ones."""
 _KUBELET = (1, 29)
 """From then on the kubelet hands CDI names of device plugins to the runtime without a gate."""
-_RUNTIMES = {"containerd": (2, 0), "cri-o": (1, 28)}
-"""From then on CDI is on unless it is switched off."""
+_RUNTIMES = {"containerd": (1, 7), "cri-o": (1, 28)}
+"""From then on they know CDI names of the kubelet's."""
+_SWITCHED = frozenset({"containerd"})
+"""Those that can be told to know nothing of CDI (`enable_cdi`)."""
+_ALWAYS_ON = (2, 0)
+"""From then on a containerd that does not speak of `enable_cdi` has it on."""
 
 
 def late_answer(nonce: str) -> ContainerSpec:
@@ -32,6 +38,21 @@ def nonce_of(name: str) -> str | None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RuntimeSays:
+    """What the container runtime says of itself."""
+
+    name: str
+    version: str
+    cdi_enabled: bool | None = None
+    """Of its running configuration; None where that does not say so."""
+    cdi_dirs: tuple[str, ...] | None = None
+    """Where it reads CDI files; None where it does not say so."""
+
+    def __str__(self) -> str:
+        return f"{self.name} {self.version}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class BindingWay:
     """How containers of this node get their slices."""
 
@@ -42,20 +63,44 @@ class BindingWay:
         return f"{'late' if self.late else 'lock'}: {self.reason}"
 
 
-def way_of(kubelet_version: str, runtime_version: str) -> BindingWay:
-    """What `auto` means on a Node that says these versions of itself."""
-    runtime, _, number = runtime_version.partition("://")
-    said = f"kubelet {kubelet_version}, {runtime_version}"
+def way_of(kubelet_version: str, runtime: RuntimeSays, *, cdi_dir: str) -> BindingWay:
+    """What `auto` means where kubelet and runtime say this of themselves.
+
+    Late only where it is proven: containerd has a switch, and says in its running configuration
+    how it stands; CRI-O has none.
+    """
+    said = f"kubelet {kubelet_version}, {runtime}"
+    hindrance = _hindrance(kubelet_version, runtime, cdi_dir)
+    if hindrance:
+        return BindingWay(late=False, reason=f"{said}: {hindrance}")
+    return BindingWay(late=True, reason=f"{said}: it honours CDI")
+
+
+def _hindrance(kubelet_version: str, runtime: RuntimeSays, cdi_dir: str) -> str:
     if _version(kubelet_version) < _KUBELET:
-        return BindingWay(late=False, reason=f"{said}: the kubelet is older than 1.29")
-    wanted = _RUNTIMES.get(runtime)
-    if wanted is None:
-        return BindingWay(late=False, reason=f"{said}: whether it honours CDI is not known")
-    if _version(number) < wanted:
-        since = ".".join(map(str, wanted))
-        reason = f"{said}: CDI is off there before {since} unless its configuration says otherwise"
-        return BindingWay(late=False, reason=reason)
-    return BindingWay(late=True, reason=said)
+        return "the kubelet is older than 1.29"
+    since = _RUNTIMES.get(runtime.name)
+    if since is None:
+        return "whether it honours CDI is not known"
+    if _version(runtime.version) < since:
+        return f"CDI is unknown there before {'.'.join(map(str, since))}"
+    if runtime.name not in _SWITCHED:
+        return ""
+    if runtime.cdi_enabled is False:
+        return "enable_cdi is false in its configuration"
+    if runtime.cdi_dirs is None:
+        return "it was not asked for its configuration, or does not tell it: set cri_socket"
+    if runtime.cdi_enabled is None and _version(runtime.version) < _ALWAYS_ON:
+        return "its configuration does not say enable_cdi"
+    if _plain(cdi_dir) not in {_plain(directory) for directory in runtime.cdi_dirs}:
+        return f"it reads CDI files in {', '.join(runtime.cdi_dirs)}, and cdi_dir is {cdi_dir}"
+    return ""
+
+
+def _plain(directory: str) -> str:
+    """/var/run is /run."""
+    path = PurePosixPath(directory)
+    return str(PurePosixPath("/", *path.parts[2:]) if path.parts[1:3] == ("var", "run") else path)
 
 
 def _version(text: str) -> tuple[int, int]:
