@@ -4,8 +4,8 @@
  *   cost alloc LIVE PAIRS  ns per cuMemAlloc + cuMemFree with LIVE other blocks alive
  *   cost start             CPU time of the process, in us, until its first cuInit has returned
  *
- * Run with and without libvgpu; the difference is libvgpu's. Each prints the best of several rounds: what a shared machine adds to a
- * round is not the library's.
+ * Run with and without libvgpu; the difference is libvgpu's. Each prints the best of many short rounds: what a shared machine adds to
+ * a round is not the library's.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -15,7 +15,7 @@
 #include <string.h>
 #include <time.h>
 
-enum { ROUNDS = 15 };
+enum { ROUNDS = 200 };
 
 static void *library;
 

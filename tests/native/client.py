@@ -14,6 +14,7 @@ from typing import Any
 import pynvml
 
 from tests.native.allocators import KINDS, GiveBack
+from tests.native.context_makers import KINDS as CONTEXTS
 
 cuda = ctypes.CDLL("libcuda.so.1")
 contexts: dict[int, ctypes.c_void_p] = {}
@@ -136,12 +137,17 @@ def churn(bytes: int, rounds: int) -> dict[str, Any]:
     return {"refused": refused}
 
 
-def launch(kernels: int, blocks: int = 1) -> dict[str, Any]:
+def loaded() -> ctypes.c_void_p:
+    """An idle kernel, in the current context."""
     module, function = ctypes.c_void_p(), ctypes.c_void_p()
     image = b".version 6.0\n.target sm_50\n.visible .entry idle()\n{ ret; }\n"
     assert cuda.cuModuleLoadData(ctypes.byref(module), image) == 0
     assert cuda.cuModuleGetFunction(ctypes.byref(function), module, b"idle") == 0
-    result = 0
+    return function
+
+
+def launch(kernels: int, blocks: int = 1) -> dict[str, Any]:
+    function, result = loaded(), 0
     for _ in range(kernels):
         result = result or cuda.cuLaunchKernel(
             function, blocks, 1, 1, 1024, 1, 1, 0, None, None, None
@@ -177,6 +183,42 @@ def own_context(bytes: int) -> dict[str, Any]:
     held = info()
     assert cuda.cuCtxDestroy_v2(context) == 0
     return {**answer, "held": held}
+
+
+def further_context(how: str, bytes: int) -> dict[str, Any]:
+    """A further context, a block in it, and its end: what is free meanwhile and afterwards."""
+    end = CONTEXTS[how]()
+    made = info()["free"]
+    result = alloc(bytes)["result"]
+    held = info()["free"]
+    ended = end()
+    return {"result": result or ended, "made": made, "held": held, "ended": info()["free"]}
+
+
+def launch_on_both(how: str) -> dict[str, Any]:
+    """A kernel on the device that is current, and at once one on the other."""
+    modules = {0: loaded()}
+    other = ctypes.c_void_p()
+    assert cuda.cuDevicePrimaryCtxRetain(ctypes.byref(other), 1) == 0
+    assert cuda.cuCtxPushCurrent_v2(other) == 0
+    modules[1] = loaded()
+    if how == "pop":
+        modules = {0: modules[1], 1: modules[0]}
+    else:
+        assert cuda.cuCtxPopCurrent_v2(None) == 0
+    result = cuda.cuLaunchKernel(modules[0], 1, 1, 1, 1, 1, 1, 0, None, None, None)
+    if how == "set":
+        assert cuda.cuCtxSetCurrent(other) == 0
+    elif how == "push":
+        assert cuda.cuCtxPushCurrent_v2(other) == 0
+    elif how == "pop":
+        assert cuda.cuCtxPopCurrent_v2(None) == 0
+    else:
+        assert cuda.cuCtxCreate_v2(ctypes.byref(other), 0, 1) == 0
+        modules[1] = loaded()
+    return {
+        "result": result or cuda.cuLaunchKernel(modules[1], 1, 1, 1, 1, 1, 1, 0, None, None, None)
+    }
 
 
 def structure(value: Any) -> Any:
@@ -233,6 +275,8 @@ OPS: dict[str, Callable[..., Any]] = {
         fork_and_alloc,
         destroy_context,
         own_context,
+        further_context,
+        launch_on_both,
         nvml,
         wait_event,
     )

@@ -64,7 +64,7 @@ static const char *owner(void *address)
     Dl_info info;
     if (address == NULL) return "none";
     if (!dladdr(address, &info)) return "unknown";
-    if (strstr(info.dli_fname, "libvgpu")) return "ours";
+    if (strstr(info.dli_fname, "libvgpu.so")) return "ours";
     return strstr(info.dli_fname, "libcuda") ? "driver" : info.dli_fname;
 }
 int main(void)

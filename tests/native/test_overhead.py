@@ -5,6 +5,7 @@ import time
 
 import pytest
 
+from tests.native.context_makers import KINDS as CONTEXTS
 from tests.native.machine import MIB, Client, Container, Machine
 
 CONTEXT, MODULE = 64 * MIB, 2 * MIB
@@ -39,6 +40,22 @@ def test_a_context_is_charged_from_its_beginning_to_its_end(costly: Container) -
     assert client.call("destroy_context") == {"result": 0}
     assert context_bytes(costly) == 0
     assert opened(costly).info() == (LIMIT - CONTEXT, LIMIT)
+
+
+@pytest.mark.parametrize("how", CONTEXTS)
+def test_every_way_of_making_a_context_is_charged_until_it_ends(
+    machine: Machine, costly: Container, how: str
+) -> None:
+    costly.limit(4 * LIMIT)
+    client = opened(costly)
+    left = 4 * LIMIT - CONTEXT
+    assert client.call("further_context", how=how, bytes=MIB) == {
+        "result": 0,
+        "made": left - CONTEXT,
+        "held": left - CONTEXT - MIB,
+        "ended": left,
+    }
+    assert machine.used() == CONTEXT
 
 
 def test_retaining_a_context_again_costs_nothing(costly: Container) -> None:

@@ -147,14 +147,89 @@ CUresult cuCtxCreate_v4(CUcontext *context, void *parameters, unsigned int flags
     return cuCtxCreate_v2(context, flags, device);
 }
 
-CUresult cuCtxDestroy_v2(CUcontext context)
+CUresult cuGLCtxCreate_v2(CUcontext *context, unsigned int flags, CUdevice device) { return cuCtxCreate_v2(context, flags, device); }
+
+CUresult cuVDPAUCtxCreate_v2(CUcontext *context, unsigned int flags, CUdevice device, unsigned int vdp_device, void *get_proc_address)
 {
-    if (!fg_driver.initialised) return CUDA_ERROR_NOT_INITIALIZED;
-    if (context == NULL || context->tag != FG_CONTEXT || context->primary) return CUDA_ERROR_INVALID_CONTEXT;
+    (void)vdp_device;
+    return get_proc_address != NULL ? cuCtxCreate_v2(context, flags, device) : CUDA_ERROR_INVALID_VALUE;
+}
+
+static void end_context(CUcontext context)
+{
     if (depth > 0 && stack[depth - 1] == context) depth--;
     release_context(context);
     context->tag = 0; /* not freed: another thread may still have it current, and then gets an error */
+}
+
+CUresult cuCtxDestroy_v2(CUcontext context)
+{
+    if (!fg_driver.initialised) return CUDA_ERROR_NOT_INITIALIZED;
+    if (context == NULL || context->tag != FG_CONTEXT || context->primary || context->green) return CUDA_ERROR_INVALID_CONTEXT;
+    end_context(context);
     return CUDA_SUCCESS;
+}
+
+CUresult cuCtxAttach(CUcontext *context, unsigned int flags)
+{
+    CUcontext current;
+    const CUresult result = fg_current(&current);
+    if (result != CUDA_SUCCESS) return result;
+    if (context == NULL || flags != 0 || current->primary || current->green) return CUDA_ERROR_INVALID_VALUE;
+    current->retained++;
+    *context = current;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuCtxDetach(CUcontext context)
+{
+    CUcontext current;
+    const CUresult result = fg_current(&current);
+    if (result != CUDA_SUCCESS) return result;
+    if (context != current || context->primary || context->green) return CUDA_ERROR_INVALID_CONTEXT;
+    if (context->retained > 0)
+        context->retained--;
+    else
+        end_context(context);
+    return CUDA_SUCCESS;
+}
+
+/* A green context holds its device's primary context, and costs as much as another. Resources are not modelled: any description will do. */
+CUresult cuGreenCtxCreate(CUgreenCtx *context, CUdevResourceDesc resources, CUdevice device, unsigned int flags)
+{
+    enum { DEFAULT_STREAM = 1 };
+    CUcontext primary, made;
+    if (context == NULL || resources == NULL || flags != DEFAULT_STREAM) return CUDA_ERROR_INVALID_VALUE;
+    CUresult result = cuDevicePrimaryCtxRetain(&primary, device);
+    if (result != CUDA_SUCCESS) return result;
+    result = cuCtxCreate_v2(&made, 0, device);
+    if (result != CUDA_SUCCESS) {
+        cuDevicePrimaryCtxRelease_v2(device);
+        return result;
+    }
+    depth--; /* it is not made current */
+    made->green = true;
+    *context = (CUgreenCtx)made;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuCtxFromGreenCtx(CUcontext *context, CUgreenCtx green)
+{
+    const CUcontext made = (CUcontext)green;
+    if (context == NULL) return CUDA_ERROR_INVALID_VALUE;
+    if (made == NULL || made->tag != FG_CONTEXT || !made->green) return CUDA_ERROR_INVALID_CONTEXT;
+    *context = made;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuGreenCtxDestroy(CUgreenCtx context)
+{
+    CUcontext made;
+    const CUresult result = cuCtxFromGreenCtx(&made, context);
+    if (result != CUDA_SUCCESS) return result;
+    const CUdevice device = made->device;
+    end_context(made);
+    return cuDevicePrimaryCtxRelease_v2(device);
 }
 
 CUresult cuCtxDestroy(CUcontext context) { return cuCtxDestroy_v2(context); }
@@ -185,6 +260,8 @@ CUresult cuCtxPushCurrent_v2(CUcontext context)
     return CUDA_SUCCESS;
 }
 
+CUresult cuCtxPushCurrent(CUcontext context) { return cuCtxPushCurrent_v2(context); }
+
 CUresult cuCtxPopCurrent_v2(CUcontext *context)
 {
     if (!fg_driver.initialised) return CUDA_ERROR_NOT_INITIALIZED;
@@ -193,6 +270,8 @@ CUresult cuCtxPopCurrent_v2(CUcontext *context)
     if (context != NULL) *context = stack[depth];
     return CUDA_SUCCESS;
 }
+
+CUresult cuCtxPopCurrent(CUcontext *context) { return cuCtxPopCurrent_v2(context); }
 
 CUresult cuCtxGetDevice(CUdevice *device)
 {

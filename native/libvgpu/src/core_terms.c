@@ -70,11 +70,23 @@ bool vgpu_core_terms_of(int index, struct vgpu_core_terms *terms)
     return true;
 }
 
+/* What the driver said, and at which look; valid until the next one. */
+static _Thread_local struct {
+    int64_t look_ms; /* 0: not asked */
+    int index;
+} current;
+
+void vgpu_core_device_changed(void) { current.look_ms = 0; }
+
 int vgpu_core_current_device(void)
 {
-    /* With one device there is nothing to ask; the driver's answer would cost more than all the rest. */
-    if (vgpu_runtime_device_count() == 1) return 0;
+    struct vgpu_runtime *runtime = vgpu_runtime_started();
+    const int64_t look_ms = runtime != NULL ? atomic_load_explicit(&runtime->next_core_look_ms, memory_order_relaxed) : 0;
+    if (look_ms != 0 && current.look_ms == look_ms) return current.index;
     const struct vgpu_cuda *cuda = vgpu_cuda();
     CUdevice device;
-    return cuda != NULL && cuda->cuCtxGetDevice(&device) == CUDA_SUCCESS ? vgpu_runtime_cuda_device(device) : VGPU_DEVICE_UNKNOWN;
+    if (cuda == NULL || cuda->cuCtxGetDevice(&device) != CUDA_SUCCESS) return VGPU_DEVICE_UNKNOWN;
+    current.index = vgpu_runtime_cuda_device(device);
+    current.look_ms = look_ms;
+    return current.index;
 }

@@ -29,7 +29,12 @@ struct vgpu_core_terms {
 /* Reads limits anew if they have changed. false: nothing is known, so nothing is limited. */
 bool vgpu_core_terms_of(int index, struct vgpu_core_terms *terms);
 
-/* The device of the thread's current context (devices.h). */
+/* The device of the thread's current context (devices.h). The driver is asked when that context may have changed, and else every
+ * VGPU_LIMITS_LOOK_MS: should a program change it by a way that nobody has told us of, its launches are charged to the wrong device of
+ * its container for that long. */
 int vgpu_core_current_device(void);
+
+/* The thread's current context may be another one now. */
+void vgpu_core_device_changed(void);
 
 #endif

@@ -1,49 +1,6 @@
-/* Contexts and modules take memory of the card that no call names: what they took is looked up after. */
+/* Modules take memory of the card that no call names: what they took is looked up after. */
 #include "overhead.h"
 #include "real.h"
-
-CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device)
-{
-    const struct vgpu_cuda *cuda = vgpu_cuda();
-    unsigned int flags;
-    int active = 0;
-    if (cuda == NULL) return CUDA_ERROR_NOT_FOUND;
-    /* Retained again it costs nothing more. */
-    if (cuda->cuDevicePrimaryCtxGetState(device, &flags, &active) != CUDA_SUCCESS) active = 0;
-    const CUresult result = cuda->cuDevicePrimaryCtxRetain(context, device);
-    if (result == CUDA_SUCCESS && !active) vgpu_overhead_settle(device);
-    return result;
-}
-
-static CUresult looked(CUresult result, CUdevice device)
-{
-    if (result == CUDA_SUCCESS) vgpu_overhead_settle(device);
-    return result;
-}
-
-CUresult cuCtxCreate(CUcontext *context, unsigned int flags, CUdevice device)
-{
-    const struct vgpu_cuda *cuda = vgpu_cuda();
-    return cuda != NULL ? looked(cuda->cuCtxCreate(context, flags, device), device) : CUDA_ERROR_NOT_FOUND;
-}
-
-CUresult cuCtxCreate_v2(CUcontext *context, unsigned int flags, CUdevice device)
-{
-    const struct vgpu_cuda *cuda = vgpu_cuda();
-    return cuda != NULL ? looked(cuda->cuCtxCreate_v2(context, flags, device), device) : CUDA_ERROR_NOT_FOUND;
-}
-
-CUresult cuCtxCreate_v3(CUcontext *context, void *affinities, int count, unsigned int flags, CUdevice device)
-{
-    const struct vgpu_cuda *cuda = vgpu_cuda();
-    return cuda != NULL ? looked(cuda->cuCtxCreate_v3(context, affinities, count, flags, device), device) : CUDA_ERROR_NOT_FOUND;
-}
-
-CUresult cuCtxCreate_v4(CUcontext *context, void *parameters, unsigned int flags, CUdevice device)
-{
-    const struct vgpu_cuda *cuda = vgpu_cuda();
-    return cuda != NULL ? looked(cuda->cuCtxCreate_v4(context, parameters, flags, device), device) : CUDA_ERROR_NOT_FOUND;
-}
 
 static CUresult changed(CUresult result)
 {

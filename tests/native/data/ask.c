@@ -26,7 +26,7 @@ int main(void)
             printf("%d none\n", row);
             continue;
         }
-        const char *owner = strstr(info.dli_fname, "libvgpu") ? "ours" : "driver";
+        const char *owner = strstr(info.dli_fname, "libvgpu.so") ? "ours" : "driver";
         const char *verdict = "exact";
         if (called) {
             word a[11];
