@@ -1,11 +1,11 @@
 """Reviews per second of the webhook, beside a bare endpoint of the same server in the same run.
 
-The console script `hami-webhook` runs over TLS with audit lines and traces on. Rounds of
-`GET /healthz` and of `POST /webhook` take turns on the same kind of connections, so that both see
-the same machine; the ratio of their medians is what counts. CPU time per answer is printed too: the
-client has a share in both rates, which makes their ratio look better. Then the certificate is
-rotated every second under load, half of it on new connections: no request may fail. Writes
-bench/results/webhook.json.
+The console script `hami-webhook` runs over TLS with audit lines and traces on; beside it the bare
+endpoint (bench/bare_endpoint.py), which reads the same body and answers two bytes. Rounds of the
+same requests take turns between both, so that both see the same machine; the ratio of their medians
+is what counts. CPU time per answer is printed too: the client has a share in both rates, which
+makes their ratio look better. Then the certificate is rotated every second under load, half of it
+on new connections: no request may fail. Writes bench/results/webhook.json.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import uvloop
 from hamictl.servers.certificates import Authority, write_certificate
@@ -117,31 +117,32 @@ def review(number: int) -> bytes:
     return json.dumps(document).encode()
 
 
-def posted(number: int) -> bytes:
+def posted(number: int, path: str) -> bytes:
     """The whole HTTP request."""
     body = review(number)
     head = (
-        "POST /webhook HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+        f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
         f"Content-Length: {len(body)}\r\n\r\n"
     )
     return head.encode() + body
 
 
-BARE = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"
-REVIEWS = [posted(number) for number in range(64)]
+REVIEWS = [posted(number, "/webhook") for number in range(64)]
+BARE = [posted(number, "/bare") for number in range(64)]
 
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """The running webhook."""
+    """A running server: the webhook, or the bare endpoint."""
 
     pid: int
     port: int
 
     def cpu_s(self) -> float:
-        """CPU time of the process so far (proc(5): utime and stime, fields 14 and 15)."""
-        fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
-        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+        """CPU time of the process so far: the scheduler's own count of its threads, in ns. The
+        times of proc(5) `stat` are sampled by ticks, which short bursts of work slip between."""
+        tasks = Path(f"/proc/{self.pid}/task").iterdir()
+        return sum(int((task / "schedstat").read_text().split()[0]) for task in tasks) / 1e9
 
 
 class Connection:
@@ -258,22 +259,38 @@ def webhook(folder: Path) -> Iterator[Server]:
         "HAMI_TELEMETRY_TRACES_FILE": str(folder / "traces.jsonl"),
     }
     script = Path(sys.executable).parent / "hami-webhook"
-    with (folder / "audit.log").open("w") as log:
-        process = subprocess.Popen([script], env=env, stdout=log, stderr=log)
-        try:
-            yield Server(process.pid, port)
-        finally:
-            process.terminate()
-            process.wait(timeout=30)
+    with (folder / "audit.log").open("w") as log, _running([script], port, env, log) as server:
+        yield server
 
 
-async def until_ready(port: int, trust: ssl.SSLContext) -> None:
+@contextmanager
+def bare_endpoint(folder: Path) -> Iterator[Server]:
+    """The same server with nothing to decide."""
+    port, module = free_port(), Path(__file__).with_name("bare_endpoint.py")
+    command = [sys.executable, module, f"127.0.0.1:{port}", folder]
+    with _running(command, port, dict(os.environ), None) as server:
+        yield server
+
+
+@contextmanager
+def _running(
+    command: Sequence[str | Path], port: int, env: Mapping[str, str], log: IO[str] | None
+) -> Iterator[Server]:
+    process = subprocess.Popen(command, env=env, stdout=log, stderr=log)
+    try:
+        yield Server(process.pid, port)
+    finally:
+        process.terminate()
+        process.wait(timeout=30)
+
+
+async def until_ready(port: int, request: bytes, trust: ssl.SSLContext) -> None:
     """Raises: TimeoutError."""
     async with asyncio.timeout(60):
         while True:
             connection = Connection(port, trust)
             try:
-                await connection.ask(BARE)
+                await connection.ask(request)
                 return
             except OSError:
                 await asyncio.sleep(0.1)
@@ -287,13 +304,14 @@ async def measure(args: argparse.Namespace, folder: Path) -> dict[str, Any]:
     write_pair(authority, folder)
     write_certificate(folder / "ca.pem", authority.certificate)
     trust = ssl.create_default_context(cafile=str(folder / "ca.pem"))
-    with webhook(folder) as server:
+    with webhook(folder) as server, bare_endpoint(folder) as other:
         port = server.port
-        await until_ready(port, trust)
-        await round_of(1.0, REVIEWS, server, trust, args.connections)
+        for each, requests in ((server, REVIEWS), (other, BARE)):
+            await until_ready(each.port, requests[0], trust)
+            await round_of(1.0, requests, each, trust, args.connections)
         bare, reviews = [], []
         for _ in range(ROUNDS):
-            bare.append(await round_of(args.seconds, [BARE], server, trust, args.connections))
+            bare.append(await round_of(args.seconds, BARE, other, trust, args.connections))
             reviews.append(await round_of(args.seconds, REVIEWS, server, trust, args.connections))
         failures = [text for load in (*bare, *reviews) for text in load.failures]
         answered = sum(len(load.latencies_s) for load in reviews)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Literal
@@ -45,6 +45,7 @@ class _Outcome:
     code: int
     message: str
     answer: Json
+    warnings: Sequence[str] = ()
 
 
 class Admission:
@@ -132,6 +133,7 @@ class Admission:
             code=verdict.code,
             message=verdict.message,
             answer=answer,
+            warnings=verdict.warnings,
         )
 
     def _judge(self, review: AdmissionReview, stamp: str) -> Verdict:
@@ -166,6 +168,7 @@ class Admission:
                 "reason": outcome.reason,
                 "code": outcome.code,
                 "said": outcome.message,
+                "warnings": outcome.warnings,
                 "user": review.username,
                 "review_uid": review.uid,
                 "dry_run": review.dry_run,

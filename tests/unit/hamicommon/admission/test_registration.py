@@ -5,6 +5,7 @@ from typing import Any
 
 import celpy
 import pytest
+from hamicommon import deviceconfig
 from hamicommon.admission.registration import (
     Registration,
     ServiceReference,
@@ -12,6 +13,9 @@ from hamicommon.admission.registration import (
     other_conditions,
     webhook_configuration,
 )
+from hamicommon.vendors.registry import Vendors
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 RESOURCES = ("nvidia.com/gpu", "nvidia.com/gpumem")
 
@@ -163,3 +167,59 @@ def test_the_other_webhook_always_fails_open_and_is_left_out_on_an_old_server() 
     assert first["rules"] == other["rules"]
     old = Registration(**values, match_conditions=False, failure_policy="Ignore")
     assert len(webhook_configuration(old)["webhooks"]) == 1
+
+
+SERVED = Vendors.from_config(
+    deviceconfig.load(None), enable_ascend=True, enable_iluvatar=True
+).resource_names
+DOMAINS = {name.partition("/")[0] for name in SERVED}
+resource = st.sampled_from(SERVED) | st.sampled_from(
+    ("cpu", "memory", "nvidia.com/gpux", "xnvidia.com/gpu", "intel.com/gpu", "nvdia.com/gpu")
+)
+amounts = st.dictionaries(resource, st.sampled_from(("1", 1, "4Gi")), max_size=2)
+annotation = st.sampled_from(("hami.io/grant", "hami.io", "xhami.io/a", "nvidia.com/gpumem", "a/b"))
+container = st.fixed_dictionaries(
+    {"name": st.just("c")},
+    optional={
+        "resources": st.fixed_dictionaries({}, optional={"limits": amounts, "requests": amounts})
+    },
+)
+any_pod = st.fixed_dictionaries(
+    {
+        "metadata": st.fixed_dictionaries(
+            {}, optional={"annotations": st.dictionaries(annotation, st.just("v"), max_size=2)}
+        ),
+        "spec": st.fixed_dictionaries(
+            {"containers": st.lists(container, min_size=1, max_size=2)},
+            optional={"initContainers": st.lists(container, max_size=2)},
+        ),
+    }
+)
+PROGRAMS = [
+    [
+        celpy.Environment().program(celpy.Environment().compile(each["expression"]))
+        for each in hook["matchConditions"]
+    ]
+    for hook in webhook_configuration(Registration(target=ServiceReference(), resources=SERVED))[
+        "webhooks"
+    ]
+]
+
+
+@settings(max_examples=60, deadline=None)
+@given(any_pod)
+def test_the_expressions_choose_what_the_rule_in_python_chooses(candidate: dict[str, Any]) -> None:
+    spec, written = candidate["spec"], candidate["metadata"].get("annotations", {})
+    asked = {
+        name
+        for each in (*spec["containers"], *spec.get("initContainers", ()))
+        for part in each.get("resources", {}).values()
+        for name in part
+    }
+    ours = bool(asked & {*SERVED}) or any(key.startswith("hami.io/") for key in written)
+    near = any("/" in key and key.partition("/")[0] in DOMAINS for key in {*asked, *written})
+    variables = {"object": celpy.json_to_cel(candidate)}
+
+    called = [all(bool(each.evaluate(variables)) for each in hook) for hook in PROGRAMS]
+
+    assert called == [ours, near and not ours]

@@ -149,21 +149,10 @@ class Amd:
 
         Raises: InvalidRequest when the container asks for something that can never be given.
         """
-        request = self.parse_request(container)
-        named = [
-            name
-            for name in self.resources.all()
-            if amounts.find(container, name, limits_only=True) is not None
-        ]
-        if not named or request is not None:
-            return Admitted(wants=bool(named))
-        return Admitted(
-            wants=True,
-            warnings=(
-                f"container {container.get('name', '')!r}: {named[-1]} without "
-                f"{self.config.resource_count_name} asks for no card",
-            ),
-        )
+        self.parse_request(container)
+        names = self.resources.all()
+        wants = any(amounts.find(container, each, limits_only=True) is not None for each in names)
+        return Admitted(wants=wants)
 
 
 def compute_units(request: DeviceRequest, selection: Selection, card: GpuDevice) -> Need:

@@ -12,14 +12,15 @@ from hamicommon.vendors.base import JsonObject
 
 def find(container: JsonObject, resource: str, *, limits_only: bool = False) -> Any | None:
     """The amount as written: from limits, else from requests; None when it is in neither."""
-    if not resource:
+    resources = container.get("resources")
+    if not resource or not resources:
         return None
-    resources = container.get("resources") or {}
-    for part in ("limits",) if limits_only else ("limits", "requests"):
-        amount = (resources.get(part) or {}).get(resource)
-        if amount is not None:
-            return amount
-    return None
+    limits = resources.get("limits")
+    amount = limits.get(resource) if limits else None
+    if amount is not None or limits_only:
+        return amount
+    requests = resources.get("requests")
+    return requests.get(resource) if requests else None
 
 
 def count(container: JsonObject, resource: str, *, limits_only: bool = False) -> int | None:

@@ -39,14 +39,14 @@ def admit(
         if chip.overwrite_env and not _asks_for_any(container, config):
             set_env(container, VISIBLE_ENV, "")
         return Admitted(wants=False)
-    if request is None:
-        return Admitted(wants=True)
-    count = _in_pairs(container, chip, request.count) if chip.super_pod else request.count
-    if request.core_percent and not soft:
+    count = 0 if request is None else request.count  # HAMi writes memory for 0 chips, too
+    count = _in_pairs(container, chip, count) if chip.super_pod else count
+    cores = amounts.cores(container, chip.resource_core_name, default=0)
+    if cores and not soft:
         # A template has its own cores.
         raise InvalidRequest(
-            f"{_where(container)}{chip.resource_core_name} is {request.core_percent}: cores can be "
-            "asked for only in pods with the annotation huawei.com/vnpu-mode: hami-core"
+            f"{_where(container)}{chip.resource_core_name} is {cores}: cores can be asked for only "
+            "in pods with the annotation huawei.com/vnpu-mode: hami-core"
         )
     if chip.resource_memory_name:
         _write_memory(container, chip, count, soft=soft)
@@ -79,7 +79,7 @@ def _write_memory(container: JsonObject, chip: VnpuChip, count: int, *, soft: bo
     name = chip.resource_memory_name
     memory_mib = _granted_memory(container, chip, soft=soft)
     # Half a module was asked for where two are written now.
-    single = count == 1 or (chip.super_pod and count == 2)
+    single = count <= 1 or (chip.super_pod and count == 2)
     if not (single or soft or memory_mib == chip.memory_allocatable):
         raise InvalidRequest(
             f"{_where(container)}{name} is for a slice of one chip: vNPU not supported for "
