@@ -6,7 +6,8 @@ kubelets and node-agents of all nodes are played by this process. kube-scheduler
 all pods of a round are there, so their creation is not in the figures. Rounds take turns: pods
 without cards (kube-scheduler does not call the extender for them), with one slice each spread, and
 binpacked. Prints pods/s, the ratio to those without cards (budget 0.6 of architecture section 7)
-and the API server's writes per pod by resource, and writes bench/results/pods.json.
+the API server's requests per pod and the CPU time per pod by program (creation, two seconds after
+the last pod and what happens by itself included), and writes bench/results/pods.json.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from typing import Any
 
 from bench.filter.figures import machine
 from bench.filter.system import end_when_told
-from bench.pods.system import Bench, system
+from bench.pods.system import Bench, cpu_ms, system
 
 RESULTS = Path(__file__).resolve().parents[1] / "results" / "pods.json"
 BUDGET_RATIO = 0.6
@@ -46,15 +47,18 @@ async def measure(nodes: int, pods: int, rounds: int) -> list[Row]:
 
 
 async def _round(bench: Bench, kind: str, pods: int) -> Row:
-    before = await bench.writes()
+    asked, spent_ms = await bench.requests(), cpu_ms()
     took_s = await bench.round(kind, pods)
-    after = await bench.writes()
-    writes = {
-        name: round((count - before.get(name, 0)) / pods, 2)
-        for name, count in sorted(after.items())
-        if count - before.get(name, 0) >= pods / 10
+    requests, cpu = (await bench.requests()) - asked, cpu_ms() - spent_ms
+    return {
+        "per_s": pods / took_s,
+        "requests_per_pod": {
+            name: round(count / pods, 2)
+            for name, count in sorted(requests.items())
+            if count >= pods / 10
+        },
+        "cpu_ms_per_pod": {name: round(ms / pods, 1) for name, ms in cpu.most_common()},
     }
-    return {"per_s": pods / took_s, "writes_per_pod": writes}
 
 
 def _median(kind: str, rounds: list[Row]) -> Row:
@@ -63,7 +67,8 @@ def _median(kind: str, rounds: list[Row]) -> Row:
         "pods": kind,
         "per_s": round(statistics.median(rates), 1),
         "per_s_rounds": [round(rate, 1) for rate in rates],
-        "writes_per_pod": rounds[-1]["writes_per_pod"],
+        "requests_per_pod": rounds[-1]["requests_per_pod"],
+        "cpu_ms_per_pod": rounds[-1]["cpu_ms_per_pod"],
     }
 
 
@@ -78,11 +83,13 @@ def main() -> None:
     rows = asyncio.run(measure(given.nodes, given.pods, given.rounds))
     print(f"{given.pods} pods at once on {given.nodes} nodes; budget: {BUDGET_RATIO} of `without`")
     for row in rows:
-        writes = ", ".join(f"{name} {count:g}" for name, count in row["writes_per_pod"].items())
         print(
             f"{row['pods']:8} {row['per_s']:6.1f} pods/s (rounds {row['per_s_rounds']}), ratio "
-            f"{row['ratio']:.2f}; API writes per pod: {writes}"
+            f"{row['ratio']:.2f}"
         )
+        for what in ("requests_per_pod", "cpu_ms_per_pod"):
+            told = ", ".join(f"{name} {count:g}" for name, count in row[what].items())
+            print(f"  {what.replace('_', ' ')}: {told}")
     RESULTS.parent.mkdir(exist_ok=True)
     RESULTS.write_text(json.dumps({"machine": machine(), "rows": rows}, indent=2) + "\n")
 

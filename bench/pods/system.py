@@ -14,7 +14,7 @@ import time
 import uuid
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator
-from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -45,6 +45,8 @@ _REQUESTS = re.compile(
     r"^apiserver_request_total\{(?P<labels>[^}]*)\} (?P<count>\S+)$", re.MULTILINE
 )
 _WRITES = frozenset({"POST", "PUT", "PATCH", "DELETE"})
+_READS = frozenset({"GET", "LIST"})
+_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
 @dataclass(slots=True)
@@ -89,16 +91,49 @@ class Bench:
 
         return set(await asyncio.gather(*(one(number) for number in range(count))))
 
-    async def writes(self) -> Counter[str]:
-        """What the API server wrote until now, by resource; heartbeats of nodes are left out."""
+    async def requests(self) -> Counter[str]:
+        """What the API server was asked until now, by verb and resource; heartbeats of nodes are
+        left out."""
         await asyncio.sleep(SETTLE_S)
         found: Counter[str] = Counter()
         for match in _REQUESTS.finditer(await self.api.text("/metrics")):
             labels = dict(re.findall(r'(\w+)="([^"]*)"', match["labels"]))
-            if labels["verb"] in _WRITES and labels["resource"] in ("pods", "events"):
+            wanted = labels["verb"] in _WRITES | _READS
+            if wanted and labels["resource"] in ("pods", "events"):
                 name = "/".join(filter(None, (labels["resource"], labels["subresource"])))
                 found[f"{labels['verb']} {name}"] += int(float(match["count"]))
         return found
+
+
+def cpu_ms() -> Counter[str]:
+    """CPU time of this process and of all below it until now, by program."""
+    found: Counter[str] = Counter()
+    parents: dict[int, int] = {}
+    spent: dict[int, tuple[str, int]] = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            with suppress(OSError):
+                head, _, tail = (entry / "stat").read_text().rpartition(")")
+                fields = tail.split()
+                pid, name = int(entry.name), head.partition("(")[2]
+                parents[pid] = int(fields[1])
+                # User and system time, and those of children that were waited for.
+                spent[pid] = name, sum(map(int, fields[11:15]))
+    for pid, (name, ticks) in spent.items():
+        line = pid
+        while line > 1 and line != os.getpid():
+            line = parents.get(line, 0)
+        if line == os.getpid():
+            mine = "played nodes" if pid == os.getpid() else _program(pid, name)
+            found[mine] += round(1000 * ticks / _TICKS_PER_S)
+    return found
+
+
+def _program(pid: int, name: str) -> str:
+    with suppress(OSError):
+        if b"hami_scheduler" in Path(f"/proc/{pid}/cmdline").read_bytes():
+            return "scheduler"
+    return name
 
 
 def _pod(name: str, kind: str) -> dict[str, Any]:
