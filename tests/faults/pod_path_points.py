@@ -96,7 +96,7 @@ CASES = (
         "F19",
         "pods.annotate.before",
         "before the label's patch",
-        "bound all the same; without the label at worst",
+        "bound all the same; the label comes with a later comparison",
         ("error", "kill", "delay"),
     ),
     Case(

@@ -11,6 +11,7 @@ import orjson
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from hami_scheduler.adapters.kubernetes import KubernetesNodeApi, KubernetesPodApi
 from hami_scheduler.adapters.nats import NatsGrantAnnouncer, NatsNodeWitness
+from hami_scheduler.aside import Aside
 from hami_scheduler.domain.lifecycle import needs_node_lock
 from hami_scheduler.extender import BindArgs, ExtenderArgs
 from hami_scheduler.outside import Outside
@@ -122,6 +123,7 @@ class Replica:
             "pods": KubernetesPodApi(cast(Any, connection)),
             "nodes": KubernetesNodeApi(cast(Any, connection)),
             "events": _Events(),
+            "aside": Aside(),
             "grants": NatsGrantAnnouncer(cast(Any, bus)),
             "witness": NatsNodeWitness(cast(Any, bus)),
             "sign": signed,

@@ -281,6 +281,15 @@ class World:
 
         return await eventually(reached, f"{pod['metadata']['name']} to be {states}", timeout_s)
 
+    async def until_labelled(self, pod: Json, node: str) -> None:
+        """Waits for the label that follows the binding when there is time."""
+
+        async def labelled() -> bool:
+            labels = (await self.read(pod))["metadata"].get("labels") or {}
+            return bool(labels == {"hami.io/vgpu-node": node})
+
+        await eventually(labelled, f"{pod['metadata']['name']} to be labelled")
+
     async def used(self, card: str) -> tuple[int, int, int]:
         row = await self.database.fetchrow(
             "SELECT used_slots, used_memory_mib, used_core_percent FROM devices WHERE uuid = $1",

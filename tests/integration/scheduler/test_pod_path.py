@@ -10,7 +10,6 @@ from hamicommon import events
 from hamicommon.domain.allocations import AllocationState
 from hamicommon.grants import load_public_key, verify
 from hamicommon.k8s.annotations import (
-    ASSIGNED_NODE,
     BIND_PHASE,
     GRANT,
     NVIDIA_ALLOCATED,
@@ -41,7 +40,7 @@ async def test_a_pod_is_reserved_bound_allocated_and_released(world: World) -> N
     bound = await world.read(pod)
     annotations = bound["metadata"]["annotations"]
     assert bound["spec"]["nodeName"] == "n1"
-    assert bound["metadata"]["labels"][ASSIGNED_NODE] == "n1"
+    await world.until_labelled(pod, "n1")
     assert annotations[NVIDIA_TO_ALLOCATE] == f"{card},NVIDIA,4096,30:;"
     assert annotations[BIND_PHASE] == "allocating"
     grant = await world.until(pod, "bound")

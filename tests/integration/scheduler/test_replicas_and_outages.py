@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from hami_scheduler.adapters.kubernetes import KubernetesPodApi
+from hami_scheduler.aside import Aside
 from hamicommon import events
 from hamicommon.errors import Unavailable
 from pydantic import SecretStr
@@ -212,7 +213,20 @@ async def test_an_assumed_pod_gets_no_label_before_it_is_bound(
 
     assert await replica.bind(pod, "n1") == ""
     assert before == [None]
-    assert (await world.read(pod))["metadata"]["labels"] == {"hami.io/vgpu-node": "n1"}
+    await world.until_labelled(pod, "n1")
+
+
+async def test_a_label_that_its_binder_took_along_is_written_by_the_next_comparisons(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Aside, "put", lambda aside, work: False)
+    replica = await world.replica(reconcile_s=0.2)
+    await world.add_node("n1")
+    pod = await world.pod("slice")
+    await replica.filter(pod, "n1")
+    assert await replica.bind(pod, "n1") == ""
+
+    await world.until_labelled(pod, "n1")
 
 
 async def test_an_answer_that_a_stranger_took_does_not_end_the_binding(

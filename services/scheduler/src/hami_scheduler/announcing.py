@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from datetime import UTC, datetime
 
 from hamicommon.domain.ids import NodeName, PodUid
 from hamicommon.placement.node_scores import NodeScores
@@ -54,6 +55,7 @@ class Announcer:
                 reason=reason,
                 message=message,
                 warning=warning,
+                at=datetime.now(UTC),
                 series=series,
             )
         )

@@ -13,6 +13,7 @@ import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from functools import partial
 
 from hamicommon import telemetry
 from hamicommon.db.ledger import LockHolder, Step
@@ -21,14 +22,15 @@ from hamicommon.domain.ids import NodeName, PodUid
 from hamicommon.errors import Conflict, HamiError, NotFound, Unavailable
 from hamicommon.grants import Grant, grant_of
 from hamicommon.k8s.annotations import (
-    ASSIGNED_NODE,
     GRANT,
     annotations_of,
     binding_annotations,
+    node_label,
 )
 from opentelemetry import trace
 
 from hami_scheduler.announcing import BINDING_FAILED, BINDING_SUCCEED, Announcer
+from hami_scheduler.aside import Aside
 from hami_scheduler.domain.lifecycle import Verdict, facts_of
 from hami_scheduler.extender import BindArgs
 from hami_scheduler.instruments import Instruments
@@ -53,7 +55,6 @@ ANSWER_MARGIN_S = 5.0
 BINDING_EXTRA_S = 30.0
 # The signed form is for nodes that can't reach the bus, soon after the binding.
 SIGNED_GRANT_S = 600.0
-_LABEL_MAX = 63
 _CLAIMS = 3
 _BOUND = frozenset({AllocationState.BOUND, AllocationState.ALLOCATED})
 
@@ -88,6 +89,7 @@ class Binding:
         placing: PlaceOnNode,
         sign: Callable[[Grant], str],
         announcer: Announcer,
+        aside: Aside,
         instruments: Instruments,
         on_unanswered: Callable[[NodeName], None],
         rules: BindRules,
@@ -102,6 +104,7 @@ class Binding:
         self._placing = placing
         self._sign = sign
         self._announcer = announcer
+        self._aside = aside
         self._instruments = instruments
         self._on_unanswered = on_unanswered
         self._rules = rules
@@ -205,7 +208,7 @@ class Binding:
         if late:
             # Elsewhere the node's report frees it.
             await self._releasing.free_lock(allocation)
-        await self._label(allocation)
+        self._aside.put(partial(self._label, allocation))
 
     async def _tell_agent(self, allocation: Allocation, grant: Grant) -> bool:
         """True when the node binds late: the lock then ends with the binding."""
@@ -244,12 +247,13 @@ class Binding:
         return {**allocation.annotations, **common, GRANT: self._sign(grant)}
 
     async def _label(self, allocation: Allocation) -> None:
-        """The label that people select by, after the binding.
+        """The label that people select by, after the binding, when nobody waits for a decision.
 
         kube-scheduler takes a changed label of a pod that it has assumed for a reason to schedule
         it again, which fails with a warning on the pod (`skipPodUpdate` passes annotations over).
         """
-        if len(allocation.node) > _LABEL_MAX:
+        labels = node_label(allocation.node)
+        if not labels:
             return
         try:
             await self._pods.annotate(
@@ -257,7 +261,7 @@ class Binding:
                 allocation.pod_name,
                 uid=allocation.pod_uid,
                 annotations={},
-                labels={ASSIGNED_NODE: allocation.node},
+                labels=labels,
             )
         except HamiError as exc:
             logger.info("pod not labelled", extra={"error": str(exc)})

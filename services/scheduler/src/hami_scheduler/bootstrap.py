@@ -33,6 +33,7 @@ from hami_scheduler.adapters.postgres_queries import PostgresQueries
 from hami_scheduler.adapters.postgres_quotas import PostgresQuotas
 from hami_scheduler.adapters.redis import open_node_lock
 from hami_scheduler.adapters.token_reviews import KubernetesTokenReviews
+from hami_scheduler.aside import Aside
 from hami_scheduler.domain.lifecycle import needs_node_lock
 from hami_scheduler.logins import Logins
 from hami_scheduler.outside import Outside
@@ -100,6 +101,7 @@ async def _open_outside(settings: Settings, vendors: Vendors, stack: AsyncExitSt
     lock = await stack.enter_async_context(
         open_node_lock(settings.redis, lease, lock_s=settings.lock_s, still_needed=still_needed)
     )
+    aside = Aside()
     return Outside(
         store=store,
         inventory=around(PostgresInventory(database, on_commit=relay.wake), "inventory", faults),
@@ -112,7 +114,8 @@ async def _open_outside(settings: Settings, vendors: Vendors, stack: AsyncExitSt
         lock=around(lock, "lock", faults),
         pods=around(KubernetesPodApi(api), "pods", faults),
         nodes=around(KubernetesNodeApi(api), "nodes", faults),
-        events=KubernetesPodEvents(api, component=settings.scheduler_name),
+        events=KubernetesPodEvents(api, aside, component=settings.scheduler_name),
+        aside=aside,
         grants=around(NatsGrantAnnouncer(bus), "grants", faults),
         witness=around(NatsNodeWitness(bus), "witness", faults),
         sign=signed,

@@ -67,7 +67,9 @@ class ExtenderApp:
     ) -> bytes:
         """The outermost frame of a call: whatever happens, a body in the right shape."""
         try:
-            return await answer(await _read(receive))
+            asked = await _read(receive)
+            with self._service.aside.deciding():
+                return await answer(asked)
         except HamiError as exc:
             logger.warning("extender call refused", extra={"path": path, "error": str(exc)})
             return refusal(str(exc))

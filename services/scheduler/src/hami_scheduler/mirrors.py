@@ -2,19 +2,22 @@
 
 The reconciler asks here about every pod that has its cards and whose object changed since it was
 last found right; the API server is asked before anything is called different, because the watch may
-lag. What differs is written anew, counted and journalled.
+lag. What differs is written anew, counted and journalled. The label that follows the binding is
+written by its binder when there is time (`aside.py`); one that is missing at two comparisons was
+lost with its binder, and is written here.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Iterable, Mapping
+from contextlib import suppress
 from typing import Any
 
-from hamicommon.domain.allocations import Allocation, AllocationState
+from hamicommon.domain.allocations import Allocation, AllocationState, Origin
 from hamicommon.domain.ids import PodUid
 from hamicommon.errors import NotFound
-from hamicommon.k8s.annotations import annotations_of
+from hamicommon.k8s.annotations import annotations_of, node_label
 from hamicommon.vendors.base import Vendor
 
 from hami_scheduler.domain.mirror import differing
@@ -49,6 +52,8 @@ class Mirrors:
         self._instruments = instruments
         self._right: dict[PodUid, str] = {}
         """Version of the pod's object that was found right."""
+        self._unlabelled: set[PodUid] = set()
+        """Pods that lacked their label at the last look."""
         self._looks = 0
 
     async def check(self, allocation: Allocation, pod: Json) -> int:
@@ -67,8 +72,30 @@ class Mirrors:
         row = await self._store.get(allocation.id)
         if row is not None and differing(row, annotations_of(pod), self._vendors):
             mended = await self.mend(row)
-        self._right[allocation.pod_uid] = version
+        if row is None or await self._labelled(row, pod):
+            self._right[allocation.pod_uid] = version
         return mended
+
+    async def _labelled(self, allocation: Allocation, pod: Json) -> bool:
+        """False when the label is not there yet. Raises: Conflict, Unavailable."""
+        # Pods that HAMi placed are labelled as its version did.
+        ours = allocation.origin is not Origin.ADOPTED
+        wanted = node_label(allocation.node) if ours else {}
+        if wanted.items() <= (pod["metadata"].get("labels") or {}).items():
+            self._unlabelled.discard(allocation.pod_uid)
+            return True
+        if allocation.pod_uid not in self._unlabelled:
+            self._unlabelled.add(allocation.pod_uid)
+            return False
+        with suppress(NotFound):
+            await self._pods.annotate(
+                allocation.namespace,
+                allocation.pod_name,
+                uid=allocation.pod_uid,
+                annotations={},
+                labels=wanted,
+            )
+        return True
 
     async def mend(self, row: Allocation) -> int:
         """Writes what the pod's object at the API server has otherwise; 1 when it did.
@@ -104,3 +131,4 @@ class Mirrors:
         """Forgets all pods but these; a comparison of all of them is over."""
         self._looks = 0
         self._right = {uid: seen for uid, seen in self._right.items() if uid in uids}
+        self._unlabelled &= set(uids)

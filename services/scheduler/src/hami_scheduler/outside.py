@@ -11,6 +11,7 @@ from hamicommon.db.outbox import OutboxRelay
 from hamicommon.grants import Grant
 from hamicommon.k8s.client import KubeApi
 
+from hami_scheduler.aside import Aside
 from hami_scheduler.hearing import AgentMarks
 from hami_scheduler.logins import Logins
 from hami_scheduler.numbers import NumbersReader
@@ -84,6 +85,7 @@ class Outside:
     pods: PodApi
     nodes: NodeApi
     events: QueuedEvents
+    aside: Aside
     grants: GrantAnnouncer
     witness: NodeWitness
     sign: Callable[[Grant], str]

@@ -309,6 +309,8 @@ class PodEvent:
     reason: str
     message: str
     warning: bool
+    at: datetime
+    """When it happened; it may be shown later."""
     series: str = ""
     """Events of one pod, reason and series are one object, whose message is the latest; empty: one
     object per message."""

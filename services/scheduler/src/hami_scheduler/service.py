@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from hami_scheduler.adopting import Adopting
+from hami_scheduler.aside import Aside
 from hami_scheduler.binding import Binding
 from hami_scheduler.explaining import Explaining
 from hami_scheduler.filtering import Filtering
@@ -21,6 +22,8 @@ Loop = Callable[[], Awaitable[None]]
 class Service:
     """Everything that the outside can ask for."""
 
+    aside: Aside
+    """What waits while decisions run; whoever asks for one says so there."""
     filtering: Filtering
     binding: Binding
     queries: Queries

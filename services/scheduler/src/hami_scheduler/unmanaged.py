@@ -28,7 +28,7 @@ from hamicommon.domain.requests import ContainerRequest, PodRequest
 from hamicommon.errors import CapacityConflict, Conflict, HamiError, InvalidRequest, NotFound
 from hamicommon.events import UnmanagedReply, UnmanagedRequest, unmanaged_subject
 from hamicommon.grants import grant_of
-from hamicommon.k8s.annotations import ASSIGNED_NODE, binding_annotations
+from hamicommon.k8s.annotations import binding_annotations, node_label
 from hamicommon.placement.place import decide
 from hamicommon.placement.view import ClusterView
 from hamicommon.vendors.registry import Vendors
@@ -49,7 +49,6 @@ SUBJECT = "hami.grants.unmanaged.*"
 QUEUE = "scheduler"
 REASON = "came past the scheduler; granted what its kubelet gave it"
 _TOLD_S = 600.0
-_LABEL_MAX = 63
 
 
 class UnmanagedPods:
@@ -171,14 +170,13 @@ class UnmanagedPods:
         common = binding_annotations(
             allocation.node, filtered_at=allocation.reserved_at, bound_at=now
         )
-        fits = len(allocation.node) <= _LABEL_MAX
         try:
             await self._pods.annotate(
                 allocation.namespace,
                 allocation.pod_name,
                 uid=allocation.pod_uid,
                 annotations={**allocation.annotations, **common},
-                labels={ASSIGNED_NODE: allocation.node} if fits else {},
+                labels=node_label(allocation.node),
             )
         except HamiError as exc:
             logger.warning("unmanaged pod not annotated", extra={"error": str(exc)})

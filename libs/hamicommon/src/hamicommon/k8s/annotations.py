@@ -49,6 +49,8 @@ __all__ = [
 ASSIGNED_NODE = "hami.io/vgpu-node"
 """Also a label with the same key and value."""
 ASSIGNED_TIME = "hami.io/vgpu-time"
+MOST_LABEL = 63
+"""Characters of a label's value."""
 BIND_PHASE = "hami.io/bind-phase"
 BIND_TIME = "hami.io/bind-time"
 MIG_ALLOCATIONS = "hami.io/vgpu-mig-allocations"
@@ -200,6 +202,11 @@ def binding_annotations(
         BIND_PHASE: PHASE_ALLOCATING,
         BIND_TIME: _unix_s(bound_at),
     }
+
+
+def node_label(node: NodeName) -> dict[str, str]:
+    """The label of a placed pod; none where the node's name is longer than a label may be."""
+    return {ASSIGNED_NODE: node} if len(node) <= MOST_LABEL else {}
 
 
 def _unix_s(at: datetime) -> str:

@@ -184,7 +184,11 @@ async def _events(response: aiohttp.ClientResponse) -> AsyncIterator[Json]:
     chunks = response.content.iter_any()
     while True:
         async with asyncio.timeout(WATCH_IDLE_S):
-            chunk = await anext(chunks, None)
+            try:
+                chunk = await anext(chunks, None)
+            except RuntimeError as exc:
+                # So aiohttp reads on from a connection that was lost between two chunks.
+                raise aiohttp.ClientConnectionError(str(exc)) from exc
         if chunk is None:
             return
         *lines, rest = (rest + chunk).split(b"\n")

@@ -9,12 +9,14 @@ import time
 from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
+from functools import partial
 
 from hamicommon.domain.ids import NodeName, PodUid
 from hamicommon.errors import Conflict, HamiError, NotFound
 from hamicommon.k8s.client import KubeApi
 
+from hami_scheduler.aside import Aside
 from hami_scheduler.ports import Json, PodEvent
 
 logger = logging.getLogger(__name__)
@@ -98,10 +100,11 @@ class KubernetesNodeApi:
 
 
 class KubernetesPodEvents:
-    """Port PodEvents: a bounded queue and a few workers."""
+    """Port PodEvents: a bounded queue and a few workers; what is no warning can wait."""
 
-    def __init__(self, api: KubeApi, *, component: str) -> None:
+    def __init__(self, api: KubeApi, aside: Aside, *, component: str) -> None:
         self._api = api
+        self._aside = aside
         self._component = component
         self._queue: asyncio.Queue[PodEvent] = asyncio.Queue(EVENT_QUEUE_SIZE)
         self._shown: OrderedDict[str, _Shown] = OrderedDict()
@@ -109,6 +112,9 @@ class KubernetesPodEvents:
 
     def emit(self, event: PodEvent) -> None:
         """See the port."""
+        if not event.warning:
+            self.dropped += not self._aside.put(partial(self._show, event))
+            return
         try:
             self._queue.put_nowait(event)
         except asyncio.QueueFull:
@@ -122,12 +128,14 @@ class KubernetesPodEvents:
 
     async def _work(self) -> None:
         while True:
-            event = await self._queue.get()
-            try:
-                await self._write(event)
-            except HamiError as exc:
-                self.dropped += 1
-                logger.info("event not shown", extra={"reason": event.reason, "error": str(exc)})
+            await self._show(await self._queue.get())
+
+    async def _show(self, event: PodEvent) -> None:
+        try:
+            await self._write(event)
+        except HamiError as exc:
+            self.dropped += 1
+            logger.info("event not shown", extra={"reason": event.reason, "error": str(exc)})
 
     async def _write(self, event: PodEvent) -> None:
         path = f"/api/v1/namespaces/{event.namespace}/events"
@@ -147,7 +155,7 @@ class KubernetesPodEvents:
     async def _create(self, path: str, name: str, event: PodEvent) -> _Shown:
         shown = _Shown(message=event.message, count=1, written_at=time.monotonic())
         try:
-            await self._api.create(path, self._body(event, name, _now()))
+            await self._api.create(path, self._body(event, name))
         except Conflict:
             # Another replica, or this one before it started anew.
             found = await self._api.get(f"{path}/{name}")
@@ -158,7 +166,7 @@ class KubernetesPodEvents:
     async def _count_up(self, path: str, name: str, event: PodEvent, shown: _Shown) -> None:
         change = {
             "count": shown.count,
-            "lastTimestamp": _now(),
+            "lastTimestamp": _written(event.at),
             "message": event.message[:_MESSAGE_LIMIT],
         }
         try:
@@ -166,11 +174,12 @@ class KubernetesPodEvents:
         except NotFound:
             # The API server forgets events after an hour.
             shown.count = 1
-            await self._api.create(path, self._body(event, name, _now()))
+            await self._api.create(path, self._body(event, name))
         shown.message, shown.written_at = event.message, time.monotonic()
         shown.quiet_s = min(2 * shown.quiet_s, EVENT_QUIET_MOST_S)
 
-    def _body(self, event: PodEvent, name: str, now: str) -> Json:
+    def _body(self, event: PodEvent, name: str) -> Json:
+        at = _written(event.at)
         return {
             "apiVersion": "v1",
             "kind": "Event",
@@ -188,8 +197,8 @@ class KubernetesPodEvents:
             "source": {"component": self._component},
             "reportingComponent": self._component,
             "reportingInstance": "",
-            "firstTimestamp": now,
-            "lastTimestamp": now,
+            "firstTimestamp": at,
+            "lastTimestamp": at,
             "count": 1,
         }
 
@@ -210,8 +219,8 @@ def _event_name(event: PodEvent) -> str:
     return f"{event.name[:200]}.{digest}"
 
 
-def _now() -> str:
-    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+def _written(moment: datetime) -> str:
+    return moment.strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def _path(namespace: str, name: str) -> str:

@@ -47,6 +47,7 @@ def build(settings: Settings, vendors: Vendors, outside: Outside) -> Service:
         return missing
 
     return Service(
+        aside=outside.aside,
         filtering=filtering,
         binding=binding,
         queries=outside.queries,
@@ -118,6 +119,7 @@ def _deciding(core: Core, outside: Outside) -> tuple[Filtering, Binding]:
         placing=reserving.on_node,
         sign=outside.sign,
         announcer=core.announcer,
+        aside=outside.aside,
         instruments=core.instruments,
         on_unanswered=core.hearing.unanswered,
         rules=BindRules(timeout_s=core.settings.bind_timeout_s),

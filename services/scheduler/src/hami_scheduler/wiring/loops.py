@@ -53,6 +53,7 @@ def writing_loops(core: Core, outside: Outside) -> tuple[tuple[str, Loop], ...]:
         ("decisions", core.recorder.run),
         ("old-decisions", lambda: core.recorder.tidy(keep_days=core.settings.decision_days)),
         ("pod-events", outside.events.run),
+        ("aside", outside.aside.run),
         ("lock-releases", outside.lock.listen),
         ("nudges", core.nudger.run),
         ("reap", lambda: reaper.run(core.settings.reap_s)),
