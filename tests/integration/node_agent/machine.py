@@ -168,11 +168,12 @@ class AgentProcess:
         self._machine = machine
         self._log = machine.root / "agent.log"
         self._process: subprocess.Popen[bytes] | None = None
+        self.command: tuple[str, ...] = (sys.executable, "-m", "hami_node_agent")
 
     def start(self) -> None:
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "hami_node_agent"],
+                self.command,
                 env=self._machine.env(),
                 stdout=log,
                 stderr=log,

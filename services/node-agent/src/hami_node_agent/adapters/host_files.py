@@ -75,7 +75,9 @@ class HostFiles:
             for directory in (self.base / "containers", self._limits):
                 directory.mkdir(parents=True, exist_ok=True)
             self._lock_dir.mkdir(parents=True, exist_ok=True)
-            self._lock_dir.chmod(0o777)
+            # Whoever made it for all may be another user.
+            if self._lock_dir.stat().st_mode & 0o777 != 0o777:
+                self._lock_dir.chmod(0o777)
             _update(target, content, mode=0o755, durable=True)
             _update(self.base / "ld.so.preload", f"{preload_path}\n".encode(), durable=True)
         except OSError as exc:
