@@ -8,6 +8,9 @@
  *   fakegpu-ctl restore CARD        it is back
  *   fakegpu-ctl unplug CARD         it is lost, and whoever initialises NVML from now on does not find it
  *   fakegpu-ctl plug CARD           it is there again, for whoever initialises NVML from now on
+ *   fakegpu-ctl mig-busy CARD GI    a program runs on that GPU instance: it can't be destroyed
+ *   fakegpu-ctl mig-idle CARD GI    it has ended
+ *   fakegpu-ctl mig-clear CARD      all instances are gone, as after a reset of the card
  *   fakegpu-ctl reset-peak          forgets the highest use so far
  *
  * CARD is an index in the configuration or a uuid (or its beginning). FAKEGPU_CONFIG names the machine.
@@ -31,6 +34,27 @@ static void show_process(const struct fg_machine *machine, const struct fg_state
     printf("]}");
 }
 
+static void show_mig(const struct fg_mig_state *mig)
+{
+    const char *before = "";
+    printf(", \"mig_mode\": %s, \"mig\": [", mig->mode ? "true" : "false");
+    for (int i = 0; i < FG_MAX_MIG; i++) {
+        const struct fg_gpu_instance *instance = &mig->instances[i];
+        if (!instance->live) continue;
+        printf("%s{\"gpu_instance\": %u, \"slices\": %d, \"start\": %u, \"size\": %u, \"busy\": %s, \"devices\": [", before, instance->id,
+               instance->slices, instance->start, instance->size, instance->busy ? "true" : "false");
+        before = ", ";
+        const char *comma = "";
+        for (int j = 0; j < FG_MAX_MIG; j++) {
+            if (!mig->devices[j].live || mig->devices[j].gpu_instance != instance->id) continue;
+            printf("%s\"%s\"", comma, mig->devices[j].uuid);
+            comma = ", ";
+        }
+        printf("]}");
+    }
+    printf("]");
+}
+
 static void show(const struct fg_machine *machine, struct fg_state *state)
 {
     fg_lock(state);
@@ -40,9 +64,11 @@ static void show(const struct fg_machine *machine, struct fg_state *state)
         const struct fg_card_state *card = &state->cards[i];
         const struct fg_clock *clock = fg_clock_now(state, i);
         printf("%s\n  {\"index\": %d, \"uuid\": \"%s\", \"total_bytes\": %llu, \"used_bytes\": %llu, \"peak_bytes\": %llu, "
-               "\"utilisation_percent\": %u, \"lost\": %s}",
+               "\"utilisation_percent\": %u, \"lost\": %s",
                i > 0 ? "," : "", i, card->uuid, (unsigned long long)card->total_bytes, (unsigned long long)card->used_bytes,
                (unsigned long long)card->peak_bytes, fg_utilisation(machine, clock->card_samples), card->lost ? "true" : "false");
+        show_mig(&card->mig);
+        printf("}");
     }
     printf("],\n \"processes\": [");
     const char *before = "";
@@ -64,6 +90,16 @@ static int card_of(const struct fg_machine *machine, const char *word)
     return card;
 }
 
+static int set_busy(struct fg_mig_state *mig, const char *id, bool busy)
+{
+    for (int i = 0; i < FG_MAX_MIG; i++) {
+        if (!mig->instances[i].live || mig->instances[i].id != strtoul(id, NULL, 10)) continue;
+        mig->instances[i].busy = busy;
+        return 0;
+    }
+    return fprintf(stderr, "fakegpu-ctl: no GPU instance %s on that card\n", id), 1;
+}
+
 static int act_on_card(const struct fg_machine *machine, struct fg_state *state, int words, char **word)
 {
     const int card = card_of(machine, word[2]);
@@ -81,6 +117,12 @@ static int act_on_card(const struct fg_machine *machine, struct fg_state *state,
         state->cards[card].lost = state->cards[card].unplugged = true;
     } else if (strcmp(word[1], "plug") == 0) {
         state->cards[card].lost = state->cards[card].unplugged = false;
+    } else if (strcmp(word[1], "mig-busy") == 0 && words == 4) {
+        return set_busy(&state->cards[card].mig, word[3], true);
+    } else if (strcmp(word[1], "mig-idle") == 0 && words == 4) {
+        return set_busy(&state->cards[card].mig, word[3], false);
+    } else if (strcmp(word[1], "mig-clear") == 0) {
+        for (int i = 0; i < FG_MAX_MIG; i++) state->cards[card].mig.instances[i].live = state->cards[card].mig.devices[i].live = false;
     } else {
         return -1;
     }
@@ -105,6 +147,6 @@ int main(int words, char **word)
     } else if (words >= 3) {
         result = act_on_card(machine, state, words, word);
     }
-    if (result < 0) fprintf(stderr, "usage: fakegpu-ctl show | xid CARD CODE | ecc CARD | lose CARD | restore CARD | unplug CARD | plug CARD | reset-peak\n");
+    if (result < 0) fprintf(stderr, "usage: fakegpu-ctl show | xid CARD CODE | ecc CARD | lose CARD | restore CARD | unplug CARD | plug CARD | mig-busy CARD GI | mig-idle CARD GI | mig-clear CARD | reset-peak\n");
     return result < 0 ? 2 : result;
 }

@@ -10,7 +10,10 @@
     X(FG_CALL_LAUNCH, "cuLaunchKernel")          \
     X(FG_CALL_NVML_INIT, "nvmlInit")             \
     X(FG_CALL_NVML_MEMORY, "nvmlDeviceGetMemoryInfo") \
-    X(FG_CALL_NVML_USE, "nvmlDeviceGetProcessUtilization")
+    X(FG_CALL_NVML_USE, "nvmlDeviceGetProcessUtilization") \
+    X(FG_CALL_NVML_MAKE_GPU_INSTANCE, "nvmlDeviceCreateGpuInstance") \
+    X(FG_CALL_NVML_MAKE_COMPUTE_INSTANCE, "nvmlGpuInstanceCreateComputeInstance") \
+    X(FG_CALL_NVML_DESTROY_INSTANCE, "nvmlGpuInstanceDestroy")
 
 enum fg_call {
 #define X(name, text) name,

@@ -9,6 +9,7 @@
 #include <strings.h>
 
 #include "json.h"
+#include "mig.h"
 
 static struct fg_machine the_machine;
 static bool usable;
@@ -25,10 +26,31 @@ static const char *read_links(const struct json *entry, struct fg_card *card)
     return NULL;
 }
 
+/* Where the MIG device's GPU instance lies: beside an earlier one of the same id, else where it says, else at the first free placement. */
+static const char *place_mig(const struct json *entry, struct fg_card *card, struct fg_mig *mig)
+{
+    const struct fg_mig_profile *profile = fg_mig_profile_of_slices(card, mig->gpu_slices);
+    bool taken[FG_MIG_MEMORY_SLICES] = {false};
+    if (profile == NULL) return "a MIG instance wants as many gpu_slices as one of its card's profiles has";
+    for (const struct fg_mig *before = card->migs; before < mig; before++) {
+        if (before->gpu_instance == mig->gpu_instance) return mig->start = before->start, NULL;
+        for (unsigned int i = 0; i < fg_mig_profile_of_slices(card, before->gpu_slices)->size; i++) taken[before->start + i] = true;
+    }
+    const int wanted = (int)json_number(entry, "start", -1);
+    for (int i = 0; i < profile->count; i++) {
+        bool is_free = wanted < 0 || profile->starts[i] == (unsigned int)wanted;
+        for (unsigned int j = 0; j < profile->size; j++) is_free = is_free && !taken[profile->starts[i] + j];
+        if (is_free) return mig->start = profile->starts[i], NULL;
+    }
+    return "a MIG instance has no room on its card";
+}
+
 static const char *read_migs(const struct json *entry, struct fg_card *card)
 {
     const struct json *migs = json_member(entry, "mig");
     card->mig_mode = migs != NULL;
+    card->mig_slices = (int)json_number(entry, "mig_slices", 7);
+    if (card->mig_slices != 7 && card->mig_slices != 4) return "mig_slices wants to be 7 or 4";
     for (const struct json *mig = migs != NULL ? migs->child : NULL; mig != NULL; mig = mig->next) {
         if (card->mig_count == FG_MAX_MIG) return "more than 7 MIG instances";
         struct fg_mig *to = &card->migs[card->mig_count++];
@@ -39,6 +61,8 @@ static const char *read_migs(const struct json *entry, struct fg_card *card)
         to->compute_instance = (unsigned int)json_number(mig, "compute_instance", 0);
         to->memory_bytes = (uint64_t)json_number(mig, "memory_mib", 0) << 20;
         if (strncmp(to->uuid, "MIG-", 4) != 0 || to->memory_bytes == 0) return "a MIG instance wants a uuid that begins with MIG-, and memory_mib";
+        const char *wrong = place_mig(mig, card, to);
+        if (wrong != NULL) return wrong;
     }
     return NULL;
 }

@@ -7,11 +7,13 @@
  *    "cuda_order": [0], "faults": [{"call": "cuMemAlloc", "result": 2, "after": 0, "times": 1}],
  *    "devices": [{"uuid": "GPU-...", "name": "...", "memory_mib": 81920, "sm_count": 108, "max_threads_per_sm": 2048,
  *                 "pci_bus_id": "00000000:07:00.0", "numa": 0, "major": 8, "minor": 0, "nvlinks": [1, 1, 2],
- *                 "mig": [{"uuid": "MIG-...", "gpu_slices": 1, "compute_slices": 1, "memory_mib": 9728, "gpu_instance": 7, "compute_instance": 0}]}]}
+ *                 "mig_slices": 7,
+ *                 "mig": [{"uuid": "MIG-...", "gpu_slices": 1, "compute_slices": 1, "memory_mib": 9728, "gpu_instance": 7, "compute_instance": 0,
+ *                          "start": 0}]}]}
  * granularity_bytes: what an allocation is rounded up to; wave_ns: how long a card needs for as many threads as it can hold at once;
  * pid_offset: added to the pids that NVML reports (a pid namespace); nvlinks: the peer of each link, as index in this list;
- * mig: the card is in MIG mode and has these instances (an empty list: none), which NVML alone shows. The clock's
- * keys are explained in docs/fakegpu-model.md, all keys in docs/fakegpu.md.
+ * mig: the card begins in MIG mode with these instances (an empty list: none), which NVML alone shows; mig_slices: how often it can be
+ * cut (7, or 4 as an A30). The clock's keys are explained in docs/fakegpu-model.md, all keys in docs/fakegpu.md.
  * FAKEGPU_VISIBLE_DEVICES (uuids or indexes, "all", "none", "void"; absent = all) is what the container runtime let in.
  */
 #ifndef FAKEGPU_MACHINE_H
@@ -28,7 +30,7 @@ enum { FG_MAX_DEVICES = 64, FG_MAX_LINKS = 18, FG_MAX_QUEUE_DEPTH = 4096, FG_MAX
 struct fg_mig {
     char uuid[96];
     int gpu_slices, compute_slices;
-    unsigned int gpu_instance, compute_instance;
+    unsigned int gpu_instance, compute_instance, start;
     uint64_t memory_bytes;
 };
 
@@ -40,8 +42,8 @@ struct fg_card {
     uint64_t memory_bytes;
     int sm_count, max_threads_per_sm, numa, major, minor;
     int link_count, link_peer[FG_MAX_LINKS];
-    unsigned int mig_mode;
-    int mig_count;
+    unsigned int mig_mode; /* at the beginning */
+    int mig_slices, mig_count;
     struct fg_mig migs[FG_MAX_MIG];
 };
 

@@ -15,7 +15,7 @@ struct nvmlDevice_st {
     uint32_t tag;
     unsigned int index; /* among the visible cards */
     int card;
-    int mig; /* 0: the card itself; else one more than the index of its MIG instance */
+    int mig; /* 0: the card itself; else one more than the index of its MIG device */
 };
 
 struct fg_nvml {
@@ -30,8 +30,9 @@ nvmlReturn_t fg_check(nvmlDevice_t device);
 /* The handle of a card; NULL if it is not visible. */
 nvmlDevice_t fg_handle_of_card(int card);
 
-/* Of a handle that fg_check let pass: is it an instance's, and that instance's name and memory. */
+/* Of a handle that fg_check let pass: is it a MIG device's, and that device's name and memory. */
 bool fg_is_mig(nvmlDevice_t device);
+bool fg_mig_is_there(nvmlDevice_t device); /* it was not destroyed since */
 const char *fg_mig_uuid(nvmlDevice_t device);
 uint64_t fg_mig_bytes(nvmlDevice_t device);
 

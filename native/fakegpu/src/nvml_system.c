@@ -73,7 +73,9 @@ const char *nvmlErrorString(nvmlReturn_t error)
     case NVML_ERROR_DRIVER_NOT_LOADED: return "Driver Not Loaded";
     case NVML_ERROR_TIMEOUT: return "Timeout";
     case NVML_ERROR_GPU_IS_LOST: return "GPU is lost";
+    case NVML_ERROR_IN_USE: return "In use by another client";
     case NVML_ERROR_MEMORY: return "Insufficient Memory";
+    case NVML_ERROR_INSUFFICIENT_RESOURCES: return "Insufficient Resources";
     case NVML_ERROR_ARGUMENT_VERSION_MISMATCH: return "Argument version mismatch";
     case NVML_ERROR_UNKNOWN: return "Unknown Error";
     }
@@ -132,7 +134,8 @@ nvmlReturn_t fg_check(nvmlDevice_t device)
     const bool is_card = device >= handles && device < handles + FG_MAX_DEVICES;
     if (device == NULL || !(is_card || fg_is_mig(device)) || device->tag != DEVICE_TAG)
         return NVML_ERROR_INVALID_ARGUMENT;
-    return fg_nvml.state->cards[device->card].lost ? NVML_ERROR_GPU_IS_LOST : NVML_SUCCESS;
+    if (fg_nvml.state->cards[device->card].lost) return NVML_ERROR_GPU_IS_LOST;
+    return is_card || fg_mig_is_there(device) ? NVML_SUCCESS : NVML_ERROR_NOT_FOUND;
 }
 
 nvmlDevice_t fg_handle_of_card(int card)

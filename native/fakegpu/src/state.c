@@ -14,7 +14,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { MAGIC = 0x55504746, VERSION = 6 };
+enum { MAGIC = 0x55504746, VERSION = 7 };
 
 static const char *state_path; /* of the mapped state */
 
@@ -54,6 +54,7 @@ static void initialise(struct fg_state *state, const struct fg_machine *machine,
     for (int i = 0; i < machine->card_count; i++) {
         snprintf(state->cards[i].uuid, sizeof state->cards[i].uuid, "%s", machine->cards[i].uuid);
         state->cards[i].total_bytes = machine->cards[i].memory_bytes;
+        fg_mig_begin(&state->cards[i].mig, &machine->cards[i]);
     }
     struct timespec wall;
     clock_gettime(CLOCK_REALTIME, &wall);
@@ -66,7 +67,8 @@ static bool same_machine(const struct fg_state *state, const struct fg_machine *
 {
     if (state->magic != MAGIC || state->version != VERSION || strcmp(state->boot_id, boot_id) != 0) return false;
     for (int i = 0; i < machine->card_count; i++)
-        if (strcmp(state->cards[i].uuid, machine->cards[i].uuid) != 0 || state->cards[i].total_bytes != machine->cards[i].memory_bytes)
+        if (strcmp(state->cards[i].uuid, machine->cards[i].uuid) != 0 || state->cards[i].total_bytes != machine->cards[i].memory_bytes ||
+            state->cards[i].mig.began_as != fg_mig_mark(&machine->cards[i]))
             return false;
     return true;
 }

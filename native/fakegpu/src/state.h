@@ -11,6 +11,7 @@
 
 #include "clock.h"
 #include "machine.h"
+#include "mig.h"
 
 enum { FG_EVENTS = 256 };
 
@@ -27,6 +28,7 @@ struct fg_card_state {
     uint64_t total_bytes, used_bytes, peak_bytes;
     bool lost;
     bool unplugged; /* lost, and not listed by the next nvmlInit */
+    struct fg_mig_state mig;
     struct fg_clock clock; /* CLOCK_MONOTONIC */
 };
 
