@@ -12,12 +12,15 @@ from hami_metrics.domain.cluster import ClusterSnapshot
 from hami_metrics.exposition import build_info, families
 from hami_metrics.instruments import Instruments
 from hami_node_agent.domain.late import BindingWay
+from hami_node_agent.domain.mig_cutting import Plan
 from hami_node_agent.exposition import NodeCollector
 from hami_node_agent.exposition_health import BindingCollector, CardCollector, RegionCollector
 from hami_node_agent.exposition_legacy import LegacyCollector
+from hami_node_agent.exposition_mig import MigCollector
 from hami_node_agent.regions import Regions
 from hami_node_agent.usage import Observation
 from hamicommon.domain.devices import GpuDevice
+from hamicommon.domain.ids import GpuUuid
 from prometheus_client.metrics_core import Metric
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "monitoring.md"
@@ -41,6 +44,12 @@ class NoCards:
         return ()
 
 
+class NoInstances:
+    cards: tuple[GpuUuid, ...] = ()
+    latest: Plan | None = Plan()
+    done: ClassVar[dict[tuple[str, str], int]] = {}
+
+
 def names(found: Iterable[Metric]) -> set[str]:
     return {f"{m.name}_total" if m.type == "counter" else m.name for m in found}
 
@@ -50,6 +59,7 @@ def test_the_page_has_a_line_for_every_metric_and_no_other(tmp_path: Path) -> No
     exposed = names(node.collect()) | names(RegionCollector(Regions(tmp_path)).collect())
     exposed |= names(CardCollector(NoCards()).collect())
     exposed |= names(BindingCollector(BindingWay(late=False, reason="")).collect())
+    exposed |= names(MigCollector(NoInstances()).collect())
     exposed |= names(families(EMPTY, now=EMPTY.taken_at))
     exposed |= names([build_info("1", "unknown")]) | names(Instruments().registry.collect())
 

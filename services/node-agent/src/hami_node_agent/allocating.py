@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import replace
 from uuid import uuid4
 
@@ -31,6 +32,7 @@ from hami_node_agent.domain.grants import NodeGrant
 from hami_node_agent.domain.records import AgentState, Record, is_complete
 from hami_node_agent.domain.replicas import card_of, preferred_ids
 from hami_node_agent.finding import GrantFinder
+from hami_node_agent.mig_instances import MigInstances
 from hami_node_agent.node_state import NodeState
 from hami_node_agent.ports import ContainerFiles, PodApi
 from hami_node_agent.reporting import Reports
@@ -52,6 +54,7 @@ class Allocating:
         reports: Reports,
         answers: AnswerPolicy,
         adopts_unmanaged: bool = False,
+        mig: MigInstances | None = None,
     ) -> None:
         self._state = state
         self._finder = finder
@@ -60,6 +63,7 @@ class Allocating:
         self._reports = reports
         self._answers = answers
         self._adopts_unmanaged = adopts_unmanaged
+        self._mig = mig
         self._turn = asyncio.Lock()
 
     def prefer(
@@ -135,7 +139,9 @@ class Allocating:
         if record.foreign:
             # The kubelet has lost HAMi's answer and takes ours in its place.
             record = replace(record, foreign=False)
-            await self._state.change(lambda saved: saved.with_records([record]))
+        async with self._cut(record) as whole:
+            await self._state.change(lambda saved: saved.with_records([whole]))
+        record = whole
         await asyncio.to_thread(self._files.write_limits, record)
         grant = self._state.book.of(record.pod_uid)
         env: Mapping[str, str] = {}
@@ -157,10 +163,10 @@ class Allocating:
             span.set_attribute("cards", [share.uuid for share in found.container.shares])
             try:
                 env = await self._pods.container_env(grant, found.container.name)
-                record = self._record(found, ids, env)
-                await asyncio.to_thread(self._write, record)
-                planned[record.nonce] = record
-                await self._state.change(lambda saved: self._recorded(saved, grant, record))
+                async with self._cut(self._record(found, ids, env)) as record:
+                    await asyncio.to_thread(self._write, record)
+                    planned[record.nonce] = record
+                    await self._state.change(lambda saved: self._recorded(saved, grant, record))
             except HamiError as exc:
                 await self._failed(grant, str(exc))
                 raise
@@ -168,6 +174,10 @@ class Allocating:
                 "allocated", extra={"container": record.container, "cards": list(record.cards)}
             )
             return self._spec(record, env)
+
+    def _cut(self, record: Record) -> AbstractAsyncContextManager[Record]:
+        """With the instances that were made for it, on cards in MIG mode."""
+        return nullcontext(record) if self._mig is None else self._mig.cutting(record)
 
     def _record(self, found: Candidate, ids: frozenset[str], env: Mapping[str, str]) -> Record:
         grant, container = found.grant, found.container

@@ -23,12 +23,15 @@ from hami_node_agent.domain.health import xid_policy
 from hami_node_agent.draining import Draining
 from hami_node_agent.exposition import registry_of
 from hami_node_agent.exposition_health import BindingCollector
+from hami_node_agent.exposition_mig import MigCollector
 from hami_node_agent.grants_feed import GrantsFeed
 from hami_node_agent.holdings import HoldingsService
 from hami_node_agent.inventory import BINDING_ANNOTATION, InventoryTeller, keep_annotation
 from hami_node_agent.late_wiring import binding_way, keep_proven
 from hami_node_agent.libraries import OldLibraries
 from hami_node_agent.link_warnings import warn_of_links
+from hami_node_agent.mig_instances import MigInstances
+from hami_node_agent.mig_wiring import mig_instances, require_possible
 from hami_node_agent.monitoring import Monitoring, monitoring
 from hami_node_agent.mps import Mps
 from hami_node_agent.node_state import NodeState
@@ -62,8 +65,13 @@ async def open_agent(settings: Settings) -> AsyncIterator[Agent]:
     NATS, the API server and the kubelet may be away. Raises: Unavailable when there is no driver,
     the host can't be written or the metrics address is taken; InvalidRequest for bad settings.
     """
+    require_possible(settings)
     async with asyncio.TaskGroup() as group, AsyncExitStack() as stack:
         outside = await open_outside(settings, stack)
+        mig = mig_instances(settings, outside)
+        if mig is not None:
+            # What an earlier run of ours left is gone before anything is offered in its place.
+            await mig.settle()
         cards = _cards(settings, outside)
         await cards.discover()
         reports = Reports(settings.node_name)
@@ -76,16 +84,20 @@ async def open_agent(settings: Settings) -> AsyncIterator[Agent]:
         )
         node = NodeObject(outside.api, settings.node_name)
         way = await binding_way(settings, node)
-        slices = plugin_of(settings, outside, cards, feed, reports, way)
+        slices = plugin_of(settings, outside, cards, feed, reports, way, mig)
         # With the MIG strategy `single` the count resource is the instances'.
         plugins = {settings.resource_name: slices, **outside.driver.mig_plugins}
         registrations = _registrations(settings, plugins)
         registration = registrations[settings.resource_name]
         mps = _mps(settings)
         draining = Draining(outside.state, outside.pods, drain_s=settings.drain_s)
-        watched = _monitoring(settings, outside, cards)
+        watched = _monitoring(settings, outside, cards, mig)
         app = make_routes(
-            registry_of(*watched.collectors, BindingCollector(way)),
+            registry_of(
+                *watched.collectors,
+                BindingCollector(way),
+                *([] if mig is None else [MigCollector(mig)]),
+            ),
             lambda: _not_ready(registrations, draining, mps),
         )
         port = await stack.enter_async_context(serving(app, settings.metrics_bind))
@@ -123,6 +135,8 @@ async def open_agent(settings: Settings) -> AsyncIterator[Agent]:
         }
         if mps is not None:
             loops["MPS"] = mps.run()
+        if mig is not None:
+            loops["MIG instances"] = mig.run()
         if outside.driver.mig is not None:
             loops["MIG cards"] = outside.driver.mig.run()
         tasks = [group.create_task(loop, name=name) for name, loop in loops.items()]
@@ -203,13 +217,17 @@ def _inventory(settings: Settings, outside: Outside, cards: Cards) -> InventoryT
     )
 
 
-def _monitoring(settings: Settings, outside: Outside, cards: Cards) -> Monitoring:
+def _monitoring(
+    settings: Settings, outside: Outside, cards: Cards, mig: MigInstances | None
+) -> Monitoring:
     return monitoring(
         settings,
         probe=outside.driver.probe,
         cards=cards,
         state=outside.state,
         pods=outside.pods,
+        # Of pods that a HAMi before us made them for, the annotation tells.
+        mig_devices=outside.pods.mig_devices if mig is None else mig.devices,
         bus=outside.bus,
         files=outside.files,
         containers_dir=outside.files.base / "containers",

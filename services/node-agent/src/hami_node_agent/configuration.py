@@ -29,6 +29,7 @@ _FROM_DEVICE_CONFIG = {
     "disable_core_limit": "disable_core_limit",
     "enable_numa_topology": "enable_numa_topology",
     "libcuda_log_level": "lib_cuda_log_level",
+    "mig_profile_allowlist": "mig_profile_allowlist",
 }
 """Setting -> key of the block `nvidia`."""
 

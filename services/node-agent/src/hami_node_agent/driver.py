@@ -12,23 +12,37 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from hamicommon.domain.ids import GpuUuid
 from hamicommon.errors import Unavailable
 
 from hami_node_agent.adapters.device_files import CardNames, mig_files, require_imex
-from hami_node_agent.adapters.nvml import open_nvml
+from hami_node_agent.adapters.nvml import NvmlProbe, open_nvml
+from hami_node_agent.adapters.nvml_cutting import NvmlCutting
 from hami_node_agent.adapters.nvml_mig import read_layout
 from hami_node_agent.card_filter import FilteredProbe, Hidden
 from hami_node_agent.domain.device_list import DeviceListPolicy
 from hami_node_agent.domain.health import xid_policy
 from hami_node_agent.domain.mig import MigInstance, MigLayout, mig_resources
+from hami_node_agent.domain.mig_cutting import MIG
 from hami_node_agent.mig_plugin import MigCards, MigPlugin
-from hami_node_agent.ports import DeviceProbe
+from hami_node_agent.mig_probe import MigProbe
+from hami_node_agent.ports import DeviceProbe, MigDriver
 from hami_node_agent.settings import Settings
 
 logger = logging.getLogger(__name__)
 
 # With fail_on_init_error off; HAMi's plugin waits as long after a failed start.
 DRIVER_RETRY_S = 30.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cutting:
+    """Cards that are cut on demand."""
+
+    driver: MigDriver
+    probe: MigProbe
+    minors: Mapping[GpuUuid, int | None]
+    """All cards, with the number of each one's file."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,6 +57,8 @@ class Driver:
     mig: MigCards | None = None
     mig_plugins: Mapping[str, MigPlugin]
     """By resource name."""
+    cutting: Cutting | None = None
+    """In operating mode `mig`."""
 
 
 async def open_driver(settings: Settings, stack: AsyncExitStack) -> Driver:
@@ -50,10 +66,13 @@ async def open_driver(settings: Settings, stack: AsyncExitStack) -> Driver:
     hidden = Hidden(
         uuids=frozenset(settings.hidden_uuids), indexes=frozenset(settings.hidden_indexes)
     )
-    shown = FilteredProbe(await _open(settings, stack), hidden)
+    nvml = await _open(settings, stack)
+    shown = FilteredProbe(nvml, hidden)
     names = CardNames(settings.dev_root)
     names.learn(await shown.cards())
     policy = await _device_list(settings, names)
+    if settings.operating_mode == MIG:
+        return await _cut(settings, nvml, shown, names, policy)
     layout = await _layout(settings, shown)
     resources = mig_resources(layout, settings.mig_strategy, settings.resource_name)
     if not layout.mig_cards:
@@ -83,7 +102,26 @@ async def open_driver(settings: Settings, stack: AsyncExitStack) -> Driver:
     )
 
 
-async def _open(settings: Settings, stack: AsyncExitStack) -> DeviceProbe:
+async def _cut(
+    settings: Settings,
+    nvml: NvmlProbe,
+    shown: FilteredProbe,
+    names: CardNames,
+    policy: DeviceListPolicy,
+) -> Driver:
+    driver = NvmlCutting(nvml)
+    probe = MigProbe(shown, driver, allowlist=settings.mig_profile_allowlist)
+    probe.minors |= {card.uuid: card.minor for card in await shown.cards()}
+    return Driver(
+        probe=probe,
+        devices=policy,
+        names=names,
+        mig_plugins={},
+        cutting=Cutting(driver=driver, probe=probe, minors=probe.minors),
+    )
+
+
+async def _open(settings: Settings, stack: AsyncExitStack) -> NvmlProbe:
     while True:
         nvml = open_nvml(
             timeout_s=settings.nvml_timeout_s,

@@ -12,6 +12,8 @@ import asyncio
 import logging
 import time
 from collections.abc import Iterable, Mapping
+from contextlib import AbstractAsyncContextManager, nullcontext
+from dataclasses import replace
 from typing import NoReturn, Protocol
 from uuid import uuid4
 
@@ -29,6 +31,7 @@ from hami_node_agent.domain.grants import NodeGrant
 from hami_node_agent.domain.late import late_answer
 from hami_node_agent.domain.ownership import Holding
 from hami_node_agent.domain.records import AgentState, Record, is_complete
+from hami_node_agent.mig_instances import MigInstances
 from hami_node_agent.node_state import NodeState
 from hami_node_agent.ports import ContainerFiles, GrantSource, KubeletBooks, PodApi, PodRef
 from hami_node_agent.reporting import Reports
@@ -63,6 +66,7 @@ class LateBinding:
         reports: Reports,
         answers: AnswerPolicy,
         unproven: str = "",
+        mig: MigInstances | None = None,
     ) -> None:
         """`unproven`: why it is not known that the runtime honours CDI; empty: it is, or the
         operator says so. Nothing that rests on it is started then."""
@@ -75,6 +79,7 @@ class LateBinding:
         self._devices = devices
         self._reports = reports
         self._answers = answers
+        self._mig = mig
         self._turn = asyncio.Lock()
 
     def allocate(self, requests: Iterable[frozenset[str]]) -> list[ContainerSpec]:
@@ -163,6 +168,7 @@ class LateBinding:
         found = await self._granted(owner)
         if found is None and known is not None and own:
             # Nobody can be asked, or the ledger has ended what runs: as it was started before.
+            await self._require_devices(owner, known)
             await asyncio.to_thread(self._put, known, {})
             return False
         if found is None:
@@ -172,11 +178,15 @@ class LateBinding:
         if known is not None and own:
             if grant.allocation_id != known.allocation_id:
                 known = await self._renewed(known, owner, nonce, found, env)
+            await self._require_devices(owner, known)
             await asyncio.to_thread(self._put, known, env)
             return False
-        record = self._record(owner, nonce, grant, granted, env)
-        await asyncio.to_thread(self._make, record, env)
-        await self._state.change(lambda saved: self._recorded(saved, grant, record))
+        try:
+            async with self._cut(self._record(owner, nonce, grant, granted, env)) as record:
+                await asyncio.to_thread(self._make, record, env)
+                await self._state.change(lambda saved: self._recorded(saved, grant, record))
+        except Conflict as exc:
+            await self._refuse(owner, str(exc))
         logger.info(
             "bound late",
             extra={
@@ -197,11 +207,22 @@ class LateBinding:
     ) -> Record:
         """The record under the pod's present allocation: a file's cards are for its life."""
         record = self._record(owner, nonce, *found, env)
-        if set(record.cards) != set(known.cards):
+        record = replace(record, mig_uuids=known.mig_uuids)
+        if set(record.cards) != set(known.cards) or (known.mig_uuids and not _alike(record, known)):
             reason = "its slices are on other cards now; delete the pod, its controller makes anew"
             await self._refuse(owner, reason)
         await self._state.change(lambda saved: self._recorded(saved, found[0], record))
         return record
+
+    def _cut(self, record: Record) -> AbstractAsyncContextManager[Record]:
+        """With the instances that were made for it, on cards in MIG mode."""
+        return nullcontext(record) if self._mig is None else self._mig.cutting(record)
+
+    async def _require_devices(self, owner: Holding, record: Record) -> None:
+        """Raises: Conflict when its MIG devices are gone, Unavailable."""
+        reason = "" if self._mig is None else await self._mig.missing(record)
+        if reason:
+            await self._refuse(owner, reason)
 
     async def _granted(self, owner: Holding) -> tuple[NodeGrant, ContainerGrant] | None:
         found = self._in_book(owner)
@@ -291,3 +312,8 @@ class LateBinding:
         if is_complete(grant, after.records.values()):
             after = after.with_report(self._reports.allocated(grant))
         return after
+
+
+def _alike(one: Record, other: Record) -> bool:
+    """Whether both are of the same parts of the same cards."""
+    return [(s.uuid, s.detail) for s in one.shares] == [(s.uuid, s.detail) for s in other.shares]

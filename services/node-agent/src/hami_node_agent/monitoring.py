@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,7 +18,7 @@ from hami_node_agent.feedback import Feedback
 from hami_node_agent.monitor import Monitor
 from hami_node_agent.node_state import NodeState
 from hami_node_agent.owners import Owners
-from hami_node_agent.ports import DeviceProbe, Publisher
+from hami_node_agent.ports import DeviceProbe, MigDevice, Publisher
 from hami_node_agent.regions import Regions
 from hami_node_agent.settings import Settings
 from hami_node_agent.telling import Telling, ToldFiles
@@ -40,6 +40,7 @@ def monitoring(
     cards: Cards,
     state: NodeState,
     pods: NodePods,
+    mig_devices: Callable[[], Sequence[MigDevice]],
     bus: Publisher,
     files: ToldFiles,
     containers_dir: Path,
@@ -69,7 +70,7 @@ def monitoring(
     def latest() -> Observation:
         return sampler.latest
 
-    node, slices = settings.node_name, pods.mig_devices
+    node, slices = settings.node_name, mig_devices
     collectors: list[Collector] = [
         NodeCollector(latest, slices, node=node, version=version),
         RegionCollector(regions),

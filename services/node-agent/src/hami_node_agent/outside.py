@@ -11,7 +11,7 @@ from uuid import uuid4
 
 from hamicommon.bus.client import Bus, open_bus
 from hamicommon.bus.permissions import agent_user
-from hamicommon.failpoints import around, faults_of
+from hamicommon.failpoints import Faults, around, faults_of
 from hamicommon.grants import load_public_key
 from hamicommon.k8s.client import KubeApi, open_kube_api
 
@@ -23,7 +23,7 @@ from hami_node_agent.adapters.state_file import StateFile
 from hami_node_agent.driver import Driver, open_driver
 from hami_node_agent.moving import LedgerMoves
 from hami_node_agent.node_state import NodeState
-from hami_node_agent.ports import CardMoves
+from hami_node_agent.ports import CardMoves, MigDriver
 from hami_node_agent.settings import Settings
 
 DISTRIBUTION = "hami-node-agent"
@@ -44,6 +44,11 @@ class Outside:
     moves: CardMoves
     state: NodeState
     agent_id: str
+    faults: Faults | None = None
+
+    def mig_driver(self, driver: MigDriver) -> MigDriver:
+        """The driver that cuts cards, with the faults of tests around it."""
+        return around(driver, "node_mig", self.faults)
 
 
 async def open_outside(settings: Settings, stack: AsyncExitStack) -> Outside:
@@ -96,4 +101,5 @@ async def open_outside(settings: Settings, stack: AsyncExitStack) -> Outside:
         moves=around(LedgerMoves(bus, node=settings.node_name), "node_moves", faults),
         state=state,
         agent_id=str(uuid4()),
+        faults=faults,
     )

@@ -10,10 +10,13 @@ from hami_node_agent.cards import Cards
 from hami_node_agent.domain.cards import WHOLE
 from hami_node_agent.domain.container_spec import AnswerPolicy
 from hami_node_agent.domain.late import BindingWay
+from hami_node_agent.domain.mig_cutting import MIG
 from hami_node_agent.domain.mps import MpsPolicy
 from hami_node_agent.finding import GrantFinder
 from hami_node_agent.grants_feed import GrantsFeed
 from hami_node_agent.late_binding import LateBinding
+from hami_node_agent.mig_instances import MigInstances
+from hami_node_agent.mig_wiring import with_instances
 from hami_node_agent.outside import Outside
 from hami_node_agent.plugin import Plugin
 from hami_node_agent.prestarting import PreStarting
@@ -29,8 +32,10 @@ def plugin_of(
     feed: GrantsFeed,
     reports: Reports,
     way: BindingWay,
+    mig: MigInstances | None = None,
 ) -> Plugin:
-    """`way`: whether containers are bound by CDI at their start, see `late_binding.py`."""
+    """`way`: whether containers are bound by CDI at their start, see `late_binding.py`; `mig`:
+    their cards are cut for them."""
     finder = GrantFinder(
         outside.state,
         source=feed,
@@ -40,7 +45,7 @@ def plugin_of(
         wait_s=settings.grant_wait_s,
     )
     adopts = settings.unmanaged_pods == "adopt"
-    answers = _answers(settings, outside)
+    answers = with_instances(_answers(settings, outside), settings, outside)
     late_binding = LateBinding(
         outside.state,
         books=outside.books,
@@ -51,6 +56,7 @@ def plugin_of(
         reports=reports,
         answers=answers,
         unproven="" if way.late or settings.binding == "lock" else way.reason,
+        mig=mig,
     )
     allocating = Allocating(
         outside.state,
@@ -60,6 +66,7 @@ def plugin_of(
         reports=reports,
         answers=answers,
         adopts_unmanaged=adopts,
+        mig=mig,
     )
     prestarting = PreStarting(
         outside.state,
@@ -75,6 +82,7 @@ def plugin_of(
         )
         if adopts
         else None,
+        mig=mig,
     )
     return Plugin(
         cards=cards,
@@ -93,7 +101,7 @@ def _answers(settings: Settings, outside: Outside) -> AnswerPolicy:
         host_base=PurePosixPath(outside.files.base),
         library=PurePosixPath(outside.library),
         lock_dir=PurePosixPath(settings.lock_dir),
-        enforced=settings.operating_mode != WHOLE,
+        enforced=settings.operating_mode not in (WHOLE, MIG),
         mps=_mps_policy(settings),
         oversubscribe=settings.device_memory_scaling > 1,
         log_level=settings.libcuda_log_level,

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
 from hamicommon.domain.ids import GpuUuid
 from hamicommon.events import DeviceSample
-from hamicommon.k8s.mig import MigReservation
+from hamicommon.k8s.mig import MigReservation, MigSlice
 from pydantic import BaseModel
 
 from hami_node_agent.domain.cards import CardFacts
@@ -17,6 +17,7 @@ from hami_node_agent.domain.choosing import PodsSeen
 from hami_node_agent.domain.evidence import CardProcesses
 from hami_node_agent.domain.grants import NodeGrant
 from hami_node_agent.domain.health import Failure
+from hami_node_agent.domain.mig_cutting import Instance, OwnInstance, ProfileFacts
 from hami_node_agent.domain.ownership import Holding, Reassigned
 from hami_node_agent.domain.records import AgentState, Record
 from hami_node_agent.domain.topology import CardLinks
@@ -51,6 +52,31 @@ class DeviceProbe(Protocol):
 
     async def processes(self) -> Mapping[str, CardProcesses]:
         """Who has a context on each card, and computed since the last call. Raises: Unavailable."""
+
+
+class MigDriver(Protocol):
+    """Cuts cards; every call ends within its time-out or raises Unavailable."""
+
+    async def profiles(self, card: GpuUuid) -> tuple[ProfileFacts, ...]:
+        """What the card can be cut into; it is put into MIG mode where nobody uses it.
+
+        Raises: Conflict when that can't be done now, with the reason; Unavailable.
+        """
+
+    async def instances(self, cards: Sequence[GpuUuid]) -> tuple[Instance, ...]:
+        """All GPU instances of these cards. Raises: Unavailable."""
+
+    async def make(self, card: GpuUuid, part: MigSlice) -> OwnInstance:
+        """Makes GPU and compute instance of that profile at that place.
+
+        Raises: Conflict when there is no such profile or no room there; Unavailable.
+        """
+
+    async def destroy(self, instance: Instance) -> None:
+        """Destroys a GPU instance and what is in it; gone already is as good.
+
+        Raises: Conflict while a process uses it; Unavailable.
+        """
 
 
 class StateStore(Protocol):

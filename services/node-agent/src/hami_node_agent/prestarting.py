@@ -30,6 +30,7 @@ from hami_node_agent.domain.ownership import (
     verdict,
 )
 from hami_node_agent.domain.records import AgentState, Record, is_complete
+from hami_node_agent.mig_instances import MigInstances
 from hami_node_agent.node_state import NodeState
 from hami_node_agent.ports import (
     CardMoves,
@@ -54,6 +55,12 @@ _BOOKS_POLL_S = 0.1
 PARTNER_WAIT_S = 2.0
 
 
+_OTHER_DEVICES = (
+    "the kubelet gave it the answer of another container, whose MIG devices are not those that it "
+    f"was granted; {TRY_AGAIN}"
+)
+
+
 class PreStarting:
     """The PreStartContainer use case; one call at a time."""
 
@@ -69,6 +76,7 @@ class PreStarting:
         moves: CardMoves,
         adopted: AdoptedAnswers,
         unmanaged: UnmanagedPods | None,
+        mig: MigInstances | None = None,
     ) -> None:
         self._state = state
         self._books = books
@@ -79,6 +87,7 @@ class PreStarting:
         self._moves = moves
         self._adopted = adopted
         self._unmanaged = unmanaged
+        self._mig = mig
         self._turn = asyncio.Lock()
 
     async def check(self, ids: frozenset[str]) -> None:
@@ -140,6 +149,8 @@ class PreStarting:
             found = self._decide(owner)
         if isinstance(found, Refused) and found.grant is None and self._unmanaged is not None:
             found = await self._asked(self._unmanaged, owner, holdings, found)
+        if not isinstance(found, Refused) and self._mig is not None:
+            found = await self._with_devices(self._mig, owner, found)
         if isinstance(found, Refused):
             await self._refuse(found)
         elif isinstance(found, Confirmed):
@@ -150,6 +161,23 @@ class PreStarting:
                 return Refused(holding=owner, grant=found.grant, reason=reason)
             await self._reassign(found)
         return None
+
+    async def _with_devices(
+        self, mig: MigInstances, owner: Holding, found: Confirmed | Reassigned
+    ) -> Verdict:
+        """A refusal where the answer's MIG devices are gone or not what was granted.
+
+        The answer names them, and they are of one size: limits can be rewritten, devices can't.
+        Raises: Unavailable.
+        """
+        grant = self._state.book.of(owner.pod_uid)
+        if isinstance(found, Confirmed):
+            reason = await mig.missing(found.record)
+        else:
+            answered = record_of(owner, self._state.saved.records.values())
+            same = answered is not None and answered.shares == found.after.shares
+            reason = await mig.missing(found.after) if same else _OTHER_DEVICES
+        return Refused(holding=owner, grant=grant, reason=reason) if reason else found
 
     async def _not_counted(self, change: Reassigned, holdings: Sequence[Holding]) -> str:
         """Why the ledger does not count the container on its cards; empty when it does.

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Literal
 
+from hamicommon.deviceconfig import DEFAULT_MIG_ALLOWLIST, MigAllowance
 from hamicommon.settings import (
     FailpointSettings,
     KubernetesSettings,
@@ -75,10 +76,11 @@ class Settings(BaseSettings):
         default=node_file.DEFAULT_PATH,
         description="HAMi's config.json: what single nodes say otherwise; it need not be there",
     )
-    operating_mode: Literal["hami-core", "mps", "whole"] = Field(
+    operating_mode: Literal["hami-core", "mig", "mps", "whole"] = Field(
         default="hami-core",
         description="hami-core: slices, held by libvgpu; mps: these, as clients of the MPS daemon; "
-        "whole: a card has one container, and nothing is preloaded",
+        "mig: instances, made when a container is granted one; whole: a card has one container, "
+        "and nothing is preloaded",
     )
     mps_control: str = Field(
         default="nvidia-cuda-mps-control", description="command of the MPS control daemon"
@@ -95,6 +97,11 @@ class Settings(BaseSettings):
         default="none",
         description="MIG instances that are there: none: not offered; single: they are what "
         "resource_name counts; mixed: a resource for each profile, nvidia.com/mig-1g.10gb",
+    )
+    mig_profile_allowlist: tuple[MigAllowance, ...] = Field(
+        default=DEFAULT_MIG_ALLOWLIST,
+        description="in operating mode mig: which profiles cards are cut into, by part of their "
+        "product name; the first entry that fits counts",
     )
     hidden_uuids: Annotated[tuple[str, ...], NoDecode] = Field(
         default=(), description="cards that are not offered, by uuid"

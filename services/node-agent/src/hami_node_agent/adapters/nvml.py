@@ -95,6 +95,13 @@ class NvmlProbe:
         except (pynvml.NVMLError, TimeoutError) as exc:
             raise Unavailable(f"NVML: waiting for events: {exc or 'no answer'}") from exc
 
+    async def ask(self, what: str, function: Callable[[], T]) -> T:
+        """A round of another module with the driver, in its turn.
+
+        Raises: Unavailable, and of its own what `function` raises.
+        """
+        return await self._call(what, function)
+
     def _wait_for_event(self) -> tuple[GpuUuid | None, int] | None:
         with self._waiting:
             return self._driver.wait_for_event()

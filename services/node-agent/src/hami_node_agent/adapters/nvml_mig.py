@@ -32,7 +32,7 @@ def _read(cards: Sequence[CardFacts]) -> MigLayout:
     instances: list[MigInstance] = []
     for card in cards:
         handle = pynvml.nvmlDeviceGetHandleByIndex(card.index)
-        if _in_mig_mode(handle):
+        if in_mig_mode(handle):
             mig_cards.add(card.uuid)
             instances += _instances(card, handle)
     return MigLayout(
@@ -42,7 +42,8 @@ def _read(cards: Sequence[CardFacts]) -> MigLayout:
     )
 
 
-def _in_mig_mode(handle: Any) -> bool:
+def in_mig_mode(handle: Any) -> bool:
+    """Whether the card is cut into instances; one that can't be is not."""
     try:
         return bool(pynvml.nvmlDeviceGetMigMode(handle)[0])
     except pynvml.NVMLError as exc:

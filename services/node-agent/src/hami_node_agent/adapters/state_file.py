@@ -14,8 +14,10 @@ import orjson
 from hamicommon.domain.allocations import DeviceShare
 from hamicommon.domain.ids import AllocationId, GpuUuid, PodUid
 from hamicommon.errors import InvalidRequest, Unavailable
+from hamicommon.k8s.mig import MigSlice
 
 from hami_node_agent.adapters.durable import replace_file
+from hami_node_agent.domain.mig_cutting import OwnInstance
 from hami_node_agent.domain.records import AgentState, PendingReport, Record
 
 logger = logging.getLogger(__name__)
@@ -62,6 +64,7 @@ def encode(state: AgentState) -> bytes:
             "records": records,
             "reports": reports,
             "least_tokens": dict(state.least_tokens),
+            "instances": [_instance_json(each) for each in state.instances],
         },
         option=orjson.OPT_INDENT_2,
     )
@@ -88,9 +91,23 @@ def _record_json(record: Record) -> dict[str, Any]:
                 "vendor": share.vendor,
                 "memory_mib": share.memory_mib,
                 "core_percent": share.core_percent,
+                **({"detail": dict(share.detail)} if share.detail else {}),
             }
             for share in record.shares
         ],
+        **({"mig_uuids": list(record.mig_uuids)} if record.mig_uuids else {}),
+    }
+
+
+def _instance_json(instance: OwnInstance) -> dict[str, Any]:
+    return {
+        "card": instance.card,
+        "profile": instance.part.profile,
+        "start": instance.part.start,
+        "size": instance.part.size,
+        "uuid": instance.uuid,
+        "gpu_instance": instance.gpu_instance,
+        "compute_instance": instance.compute_instance,
     }
 
 
@@ -108,9 +125,11 @@ def decode(content: bytes) -> AgentState:
         reports = tuple(
             PendingReport(report_id=item["id"], body=item["body"]) for item in document["reports"]
         )
+        instances = tuple(_instance(item) for item in document.get("instances", []))
     except (orjson.JSONDecodeError, KeyError, TypeError, ValueError) as exc:
         raise InvalidRequest(f"not a state file: {type(exc).__name__}: {exc}") from exc
-    return AgentState(reports=reports).with_records(records).with_least_tokens(tokens)
+    found = AgentState(reports=reports, instances=instances)
+    return found.with_records(records).with_least_tokens(tokens)
 
 
 def _record(item: dict[str, Any]) -> Record:
@@ -135,7 +154,19 @@ def _record(item: dict[str, Any]) -> Record:
                 vendor=share["vendor"],
                 memory_mib=share["memory_mib"],
                 core_percent=share["core_percent"],
+                detail=share.get("detail", {}),
             )
             for share in item["shares"]
         ),
+        mig_uuids=tuple(item.get("mig_uuids", ())),
+    )
+
+
+def _instance(item: dict[str, Any]) -> OwnInstance:
+    return OwnInstance(
+        card=GpuUuid(item["card"]),
+        part=MigSlice(profile=item["profile"], start=item["start"], size=item["size"]),
+        uuid=item["uuid"],
+        gpu_instance=item["gpu_instance"],
+        compute_instance=item["compute_instance"],
     )

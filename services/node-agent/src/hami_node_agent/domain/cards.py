@@ -8,6 +8,7 @@ from hamicommon.domain.devices import GpuDevice
 from hamicommon.domain.ids import GpuUuid
 
 from hami_node_agent.domain.health import Health
+from hami_node_agent.domain.mig_cutting import MIG, MigOffer
 
 VENDOR = "NVIDIA"
 WHOLE = "whole"
@@ -24,6 +25,8 @@ class CardFacts:
     numa: int = 0
     minor: int | None = None
     """The card's file is /dev/nvidia<minor>."""
+    mig: MigOffer | None = None
+    """What it can be cut into, in operating mode `mig`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,7 +37,7 @@ class Offer:
     memory_scaling: float = 1.0
     core_scaling: float = 1.0
     mode: str = "hami-core"
-    """Operating mode: `hami-core`, or `whole` for one container per card."""
+    """Operating mode: `hami-core`, `whole` for one container per card, `mig` for instances."""
 
 
 def product_type(name: str) -> str:
@@ -46,6 +49,9 @@ def offered(facts: CardFacts, offer: Offer) -> GpuDevice:
     """The card as it is registered; scaled amounts are truncated, as HAMi does."""
     if offer.mode == WHOLE:
         offer = Offer(split_count=1, mode=WHOLE)
+    if facts.mig is not None:
+        # Instances have what the driver gives them: nothing is scaled.
+        offer = Offer(split_count=facts.mig.slots, mode=MIG)
     return GpuDevice(
         uuid=facts.uuid,
         index=facts.index,
@@ -56,6 +62,7 @@ def offered(facts: CardFacts, offer: Offer) -> GpuDevice:
         core_percent=int(offer.core_scaling * 100),
         numa=facts.numa,
         mode=offer.mode,
+        mig_profiles=() if facts.mig is None else facts.mig.profiles,
     )
 
 

@@ -39,8 +39,8 @@ class AnswerPolicy:
     lock_dir: PurePosixPath
     """The host's directory behind /tmp/vgpulock."""
     enforced: bool = True
-    """False where containers have whole cards: nothing of HAMi's is answered, as from NVIDIA's
-    plugin. The limits directory is: by it we know our answer again."""
+    """False where containers have whole cards or MIG instances: nothing of HAMi's is answered, as
+    from NVIDIA's plugin. The limits directory is: by it we know our answer again."""
     mps: MpsPolicy | None = None
     """In mode `mps`: HAMi's answer, and what a client of the daemon needs."""
     oversubscribe: bool = False
@@ -78,7 +78,9 @@ def container_response(
     policy: AnswerPolicy,
 ) -> ContainerSpec:
     """The answer for the container that `record` is about."""
-    listed = device_list(record.cards, response_id=record.nonce, policy=policy.devices)
+    listed = device_list(
+        record.mig_uuids or record.cards, response_id=record.nonce, policy=policy.devices
+    )
     if not policy.enforced:
         limits = _mount(LIMITS_MOUNT, limits_dir, read_only=True)
         return replace(listed, mounts=(*listed.mounts, limits))

@@ -16,6 +16,7 @@ from hamicommon.domain.ids import AllocationId, GpuUuid, PodUid
 from hamicommon.domain.requests import Role
 
 from hami_node_agent.domain.grants import NodeGrant
+from hami_node_agent.domain.mig_cutting import OwnInstance
 
 # A signed grant is accepted for ten minutes; a node takes far fewer pods in that time.
 MOST_TOKENS = 1000
@@ -45,6 +46,8 @@ class Record:
     until PreStartContainer has found a grant for its pod."""
     cache_dir: str = ""
     """Name of the directory under `$HOOK_PATH/vgpu/containers`, as it was at Allocate."""
+    mig_uuids: tuple[str, ...] = ()
+    """On cards in MIG mode: the MIG devices in the answer, one for each share."""
 
     @property
     def cards(self) -> tuple[GpuUuid, ...]:
@@ -83,6 +86,8 @@ class AgentState:
     reports: tuple[PendingReport, ...] = ()
     least_tokens: Mapping[PodUid, int] = field(default_factory=lambda: MappingProxyType({}))
     """By pod: a signed grant under a lower token is of an attempt that is over."""
+    instances: tuple[OwnInstance, ...] = ()
+    """MIG instances that we made or are about to make."""
 
     def with_least_tokens(self, tokens: Mapping[PodUid, int]) -> AgentState:
         """Raises them; of very many the highest are kept, which are the latest to be handed out."""
@@ -107,6 +112,17 @@ class AgentState:
         dropped = frozenset(nonces)
         kept = {n: r for n, r in self.records.items() if n not in dropped}
         return replace(self, records=MappingProxyType(kept))
+
+    def with_instance(self, made: OwnInstance) -> AgentState:
+        """Adds an instance, in place of what was written down for its place."""
+        others = self.without_instances([made]).instances
+        return replace(self, instances=(*others, made))
+
+    def without_instances(self, gone: Iterable[OwnInstance]) -> AgentState:
+        """Drops what is written down for these places."""
+        places = {(each.card, each.part.start) for each in gone}
+        kept = (each for each in self.instances if (each.card, each.part.start) not in places)
+        return replace(self, instances=tuple(kept))
 
     def with_report(self, report: PendingReport) -> AgentState:
         """Queues a report; one that waits already under the same id is not queued twice."""
