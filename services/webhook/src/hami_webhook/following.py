@@ -43,24 +43,12 @@ class ClusterFollower:
 
     async def follow_inventories(self, bus: Bus, name: str) -> None:
         """Until cancelled; `name` is this replica's own."""
-        what = Subscription(
-            stream=events.INVENTORY_STREAM,
-            subject="hami.inventory.v1.*",
-            consumer=f"{name}-inventory",
-            deliver=Deliver.LAST_PER_SUBJECT,
-            ephemeral=True,
-        )
+        what = _newest(events.INVENTORY_STREAM, "hami.inventory.v1.*", f"{name}-inventory")
         await bus.consume(what, self.take_inventory)
 
     async def follow_numbers(self, bus: Bus, name: str) -> None:
         """Until cancelled."""
-        what = Subscription(
-            stream=events.LEDGER_STREAM,
-            subject="hami.ledger.v1.>",
-            consumer=f"{name}-ledger",
-            deliver=Deliver.LAST_PER_SUBJECT,
-            ephemeral=True,
-        )
+        what = _newest(events.LEDGER_STREAM, "hami.ledger.v1.>", f"{name}-ledger")
         await bus.consume(what, self.take_numbers)
 
     async def take_inventory(self, message: Message) -> None:
@@ -117,6 +105,17 @@ class ClusterFollower:
             foreign_vendors=frozenset(cluster.foreign_vendors),
             quotas=self._limits,
         )
+
+
+def _newest(stream: str, subject: str, consumer: str) -> Subscription:
+    """The last message of every subject, then what comes; forgotten with the connection."""
+    return Subscription(
+        stream=stream,
+        subject=subject,
+        consumer=consumer,
+        deliver=Deliver.LAST_PER_SUBJECT,
+        ephemeral=True,
+    )
 
 
 @contextlib.contextmanager

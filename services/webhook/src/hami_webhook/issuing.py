@@ -7,14 +7,12 @@ may run any number of times. `renewing.py` reads and writes.
 
 from __future__ import annotations
 
-import ipaddress
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from cryptography import x509
 from cryptography.exceptions import InvalidSignature
-from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import (
     Encoding,
@@ -22,7 +20,7 @@ from cryptography.hazmat.primitives.serialization import (
     PrivateFormat,
     load_pem_private_key,
 )
-from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+from hamicommon.certificates import authority_certificate, new_key, serving_certificate
 
 AUTHORITY_LIFE = timedelta(days=3650)
 SERVING_LIFE = timedelta(days=90)
@@ -108,63 +106,24 @@ def _bundle(authority: Pair, trusted: bytes, now: datetime) -> bytes:
 
 
 def _new_authority(now: datetime) -> Pair:
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "hami authority")])
-    builder = (
-        _builder(name, name, key.public_key(), now, AUTHORITY_LIFE)
-        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-        .add_extension(_usage(signs_certificates=True), critical=True)
+    key = new_key()
+    certificate = authority_certificate(
+        "hami authority", key, not_before=now - _BACKDATED, not_after=now + AUTHORITY_LIFE
     )
-    return _pair(builder.sign(key, hashes.SHA256()), key)
+    return _pair(certificate, key)
 
 
 def _new_serving(authority: Pair, names: Sequence[str], now: datetime) -> Pair:
-    issuer = x509.load_pem_x509_certificate(authority.certificate)
-    signer = load_pem_private_key(authority.key, password=None)
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, names[0])])
-    known = [x509.DNSName(each) for each in names]
-    local = x509.IPAddress(ipaddress.ip_address("127.0.0.1"))
-    builder = (
-        _builder(name, issuer.subject, key.public_key(), now, SERVING_LIFE)
-        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-        .add_extension(_usage(signs_certificates=False), critical=True)
-        .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
-        .add_extension(x509.SubjectAlternativeName([*known, local]), critical=False)
+    key = new_key()
+    certificate = serving_certificate(
+        names,
+        key.public_key(),
+        issuer=x509.load_pem_x509_certificate(authority.certificate),
+        issuer_key=load_pem_private_key(authority.key, password=None),  # type: ignore[arg-type]  # EC or RSA
+        not_before=now - _BACKDATED,
+        not_after=now + SERVING_LIFE,
     )
-    return _pair(builder.sign(signer, hashes.SHA256()), key)  # type: ignore[arg-type]  # EC or RSA
-
-
-def _builder(
-    subject: x509.Name,
-    issuer: x509.Name,
-    key: ec.EllipticCurvePublicKey,
-    now: datetime,
-    life: timedelta,
-) -> x509.CertificateBuilder:
-    return (
-        x509.CertificateBuilder()
-        .subject_name(subject)
-        .issuer_name(issuer)
-        .public_key(key)
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - _BACKDATED)
-        .not_valid_after(now + life)
-    )
-
-
-def _usage(*, signs_certificates: bool) -> x509.KeyUsage:
-    return x509.KeyUsage(
-        digital_signature=True,
-        content_commitment=False,
-        key_encipherment=False,
-        data_encipherment=False,
-        key_agreement=False,
-        key_cert_sign=signs_certificates,
-        crl_sign=signs_certificates,
-        encipher_only=False,
-        decipher_only=False,
-    )
+    return _pair(certificate, key)
 
 
 def _pair(certificate: x509.Certificate, key: ec.EllipticCurvePrivateKey) -> Pair:

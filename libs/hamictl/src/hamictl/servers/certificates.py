@@ -5,13 +5,12 @@ Nothing outside of the data folder that they are kept in trusts them.
 
 from __future__ import annotations
 
-import ipaddress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import TypedDict
 
 from cryptography import x509
-from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.hazmat.primitives.serialization import (
     Encoding,
@@ -19,9 +18,7 @@ from cryptography.hazmat.primitives.serialization import (
     PrivateFormat,
     load_pem_private_key,
 )
-from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
-
-from hamictl.servers.ports import LOOPBACK
+from hamicommon.certificates import authority_certificate, new_key, serving_certificate
 
 _LIFETIME = timedelta(days=3650)  # a data folder is kept for long; nobody would renew them
 _BACKDATED = timedelta(minutes=5)  # a container's clock may be a little behind
@@ -38,13 +35,8 @@ class Authority:
     @classmethod
     def new(cls, name: str) -> Authority:
         """One that nobody knows yet."""
-        key = ec.generate_private_key(ec.SECP256R1())
-        certificate = (
-            _builder(_name(name), _name(name), key.public_key())
-            .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-            .add_extension(_usage(signs_certificates=True), critical=True)
-            .sign(key, hashes.SHA256())
-        )
+        key = new_key()
+        certificate = authority_certificate(name, key, **_from_now_on())
         return cls(certificate, key)
 
     @classmethod
@@ -56,23 +48,13 @@ class Authority:
 
     def make_serving(self, name: str, *, certificate_file: Path, key_file: Path) -> None:
         """Writes a new key and its certificate for `name`, localhost and 127.0.0.1."""
-        key = ec.generate_private_key(ec.SECP256R1())
-        names = (
-            x509.DNSName("localhost"),
-            x509.DNSName(name),
-            x509.IPAddress(ipaddress.ip_address(LOOPBACK)),
-        )
-        certificate = (
-            _builder(_name(name), self.certificate.subject, key.public_key())
-            .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-            .add_extension(_usage(signs_certificates=False), critical=True)
-            .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
-            .add_extension(x509.SubjectAlternativeName(names), critical=False)
-            .add_extension(
-                x509.AuthorityKeyIdentifier.from_issuer_public_key(self.key.public_key()),
-                critical=False,
-            )
-            .sign(self.key, hashes.SHA256())
+        key = new_key()
+        certificate = serving_certificate(
+            (name, "localhost"),
+            key.public_key(),
+            issuer=self.certificate,
+            issuer_key=self.key,
+            **_from_now_on(),
         )
         write_key(key_file, key)
         write_certificate(certificate_file, certificate)
@@ -97,35 +79,11 @@ def write_file(path: Path, data: bytes, *, private: bool) -> None:
     partial.replace(path)
 
 
-def _name(common: str) -> x509.Name:
-    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, common)])
+class _Life(TypedDict):
+    not_before: datetime
+    not_after: datetime
 
 
-def _builder(
-    subject: x509.Name, issuer: x509.Name, public_key: ec.EllipticCurvePublicKey
-) -> x509.CertificateBuilder:
+def _from_now_on() -> _Life:
     now = datetime.now(UTC)
-    return (
-        x509.CertificateBuilder()
-        .subject_name(subject)
-        .issuer_name(issuer)
-        .public_key(public_key)
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - _BACKDATED)
-        .not_valid_after(now + _LIFETIME)
-        .add_extension(x509.SubjectKeyIdentifier.from_public_key(public_key), critical=False)
-    )
-
-
-def _usage(*, signs_certificates: bool) -> x509.KeyUsage:
-    return x509.KeyUsage(
-        digital_signature=True,
-        content_commitment=False,
-        key_encipherment=False,
-        data_encipherment=False,
-        key_agreement=False,
-        key_cert_sign=signs_certificates,
-        crl_sign=signs_certificates,
-        encipher_only=False,
-        decipher_only=False,
-    )
+    return {"not_before": now - _BACKDATED, "not_after": now + _LIFETIME}
