@@ -1,0 +1,53 @@
+"""Cards cut on demand: the scheduler reserves profile and place, the agent makes the instance.
+
+A system of its own, because the operating mode is the whole node's; nothing smaller shows that
+what the scheduler writes is what the agent reads.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.e2e.conftest import running_system
+from tests.e2e.system import System, a_pod, slice_of, wait
+
+pytestmark = pytest.mark.e2e
+
+TIMEOUT_S = 120.0
+SAY_DEVICE = (
+    "sh",
+    "-c",
+    'printf \'{"event": "device", "uuid": "%s"}\\n\' "$NVIDIA_VISIBLE_DEVICES"; exec sleep 600',
+)
+
+
+def test_pods_get_instances_of_their_size_and_the_card_is_cut_anew_after_them(
+    cluster_kind: str,
+) -> None:
+    mig = {"HAMI_NODE_AGENT_OPERATING_MODE": "mig"}
+    with running_system(cluster_kind, "--nodes", "1", "--gpus", "1", environment=mig) as system:
+        small, half = system.run(
+            a_pod("small", slice_of(9000), command=SAY_DEVICE),
+            a_pod("half", slice_of(40000), command=SAY_DEVICE),
+        )
+        uuids = {device_of(system, small), device_of(system, half)}
+        assert len(uuids) == 2
+        assert all(uuid.startswith("MIG-") for uuid in uuids)
+
+        assert system.create(a_pod("whole", slice_of(80000), command=SAY_DEVICE)).status_code == 201
+        assert "CardInsufficientMemory" in system.wait_for_reason("whole")
+        system.delete("small", "half", timeout_s=TIMEOUT_S)
+        whole = system.wait_for_phase("whole", "Running", timeout_s=TIMEOUT_S)
+
+        assert device_of(system, whole) not in uuids
+        system.check_invariants()
+
+
+def device_of(system: System, pod: dict[str, object]) -> str:
+    """The MIG device that the container was given."""
+
+    def said() -> str:
+        found = [line["uuid"] for line in system.log(pod, "cuda") if line["event"] == "device"]
+        return str(found[-1]) if found else ""
+
+    return wait(said, "the container to say its device")
