@@ -30,12 +30,7 @@ class Response:
     async def __aenter__(self) -> Response:
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        at: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         """Nothing is open."""
 
 
