@@ -32,7 +32,8 @@ bench-%: setup ## one benchmark, for example: make bench-filter
 	@$(BIN)/python -m bench.$(subst -,_,$*) $(ARGS)
 native: ## only the C parts
 	@$(MAKE) --no-print-directory -C native
-native-sanitize: ## C unit tests and fuzz targets under the sanitizers; libFuzzer for FUZZ_S seconds each
+native-sanitize: setup ## C unit tests, the library and fuzz targets under the sanitizers; libFuzzer for FUZZ_S seconds each
+	@$(BIN)/pytest tests/native/test_instrumented.py $(ARGS)
 	@$(MAKE) --no-print-directory -C native/libvgpu sanitize-address sanitize-thread fuzz-limits fuzz-region
 proto: setup ## regenerate the gRPC stubs
 	@scripts/proto

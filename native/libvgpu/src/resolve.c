@@ -6,6 +6,7 @@
 #include <dlfcn.h>
 #include <string.h>
 
+#include "elf_symbol.h"
 #include "real.h"
 
 VGPU_EXPORT void *dlsym(void *restrict handle, const char *restrict name);
@@ -17,7 +18,7 @@ static int altered(const char *name)
     if (name == NULL) return 0;
     if (name[0] == 'c' && name[1] == 'u') return vgpu_hook_named(name) != NULL;
     if (name[0] == 'n' && name[1] == 'v') return vgpu_hook_named(name) != NULL;
-    return name[0] == 'd' && name[1] == 'l' && (strcmp(name, "dlsym") == 0 || strcmp(name, "dlvsym") == 0);
+    return name[0] == 'd' && name[1] == 'l' && (vgpu_same(name, "dlsym") || vgpu_same(name, "dlvsym"));
 }
 
 static void *as_pointer(vgpu_function function)

@@ -1,0 +1,70 @@
+/* Threads that launch, allocate, free and change contexts at once, on two devices: for the thread sanitizer. */
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <pthread.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+enum { THREADS = 4, ROUNDS = 300 };
+
+static int (*init)(unsigned);
+static int (*retain)(void **, int);
+static int (*set_current)(void *);
+static int (*allocate)(uint64_t *, size_t);
+static int (*release)(uint64_t);
+static int (*memory_info)(size_t *, size_t *);
+static int (*load)(void **, const void *);
+static int (*unload)(void *);
+static int (*function_of)(void **, void *, const char *);
+static int (*launch)(void *, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, void *, void **, void **);
+
+static void check(int result)
+{
+    if (result == 0) return;
+    fprintf(stderr, "a call answered %d\n", result);
+    exit(3);
+}
+
+static void *work(void *argument)
+{
+    static const char image[] = ".version 6.0\n.target sm_50\n.visible .entry idle()\n{ ret; }\n";
+    const int number = (int)(intptr_t)argument;
+    void *context, *module, *kernel;
+    check(retain(&context, number % 2));
+    check(set_current(context));
+    check(load(&module, image));
+    check(function_of(&kernel, module, "idle"));
+    for (int i = 0; i < ROUNDS; i++) {
+        uint64_t block;
+        size_t available, total;
+        check(launch(kernel, 1 + (unsigned)(i % 3), 1, 1, 32, 1, 1, 0, NULL, NULL, NULL));
+        check(allocate(&block, 4096));
+        check(memory_info(&available, &total));
+        check(release(block));
+        if (i % 16 == 0) check(set_current(context));
+    }
+    check(unload(module));
+    return NULL;
+}
+
+int main(void)
+{
+    void *library = dlopen("libcuda.so.1", RTLD_NOW);
+    if (library == NULL) return 2;
+    *(void **)&init = dlsym(library, "cuInit");
+    *(void **)&retain = dlsym(library, "cuDevicePrimaryCtxRetain");
+    *(void **)&set_current = dlsym(library, "cuCtxSetCurrent");
+    *(void **)&allocate = dlsym(library, "cuMemAlloc_v2");
+    *(void **)&release = dlsym(library, "cuMemFree_v2");
+    *(void **)&memory_info = dlsym(library, "cuMemGetInfo_v2");
+    *(void **)&load = dlsym(library, "cuModuleLoadData");
+    *(void **)&unload = dlsym(library, "cuModuleUnload");
+    *(void **)&function_of = dlsym(library, "cuModuleGetFunction");
+    *(void **)&launch = dlsym(library, "cuLaunchKernel");
+    pthread_t threads[THREADS];
+    check(init(0));
+    for (int i = 0; i < THREADS; i++) pthread_create(&threads[i], NULL, work, (void *)(intptr_t)i);
+    for (int i = 0; i < THREADS; i++) pthread_join(threads[i], NULL);
+    return 0;
+}
