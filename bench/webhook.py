@@ -267,7 +267,7 @@ def webhook(folder: Path) -> Iterator[Server]:
 def bare_endpoint(folder: Path) -> Iterator[Server]:
     """The same server with nothing to decide."""
     port, module = free_port(), Path(__file__).with_name("bare_endpoint.py")
-    command = [sys.executable, module, f"127.0.0.1:{port}", folder]
+    command: list[str | Path] = [sys.executable, module, f"127.0.0.1:{port}", folder]
     with _running(command, port, dict(os.environ), None) as server:
         yield server
 
