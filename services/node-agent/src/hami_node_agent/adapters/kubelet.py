@@ -63,10 +63,7 @@ class Books:
         listed: tuple[Holding, ...] = ()
         try:
             content = await asyncio.to_thread(self._checkpoint.read_bytes)
-            kept = tuple(
-                self._known(replace(holding, pod_uid=self._api_uid(holding.pod_uid)))
-                for holding in read_checkpoint(content, self._resource)
-            )
+            kept = tuple(map(self._known, read_checkpoint(content, self._resource)))
         except (OSError, InvalidRequest) as exc:
             problems.append(f"{self._checkpoint}: {exc}")
         try:
@@ -78,10 +75,16 @@ class Books:
         return Reading(holdings=kept + more, problems=tuple(problems), readable=len(problems) < 2)
 
     def _known(self, holding: Holding) -> Holding:
-        """The holding with the cards of our answer by uuid (id strategy `index` has numbers)."""
+        """The holding under the API server's uid of the pod, with the cards of our answer by uuid
+        (id strategy `index` has numbers)."""
+        uid = self._api_uid(holding.pod_uid)
+        if uid != holding.pod_uid:
+            holding = replace(holding, pod_uid=uid)
         if holding.answer is None:
             return holding
         cards = tuple(self._card_at(card) or card for card in holding.answer.cards)
+        if cards == holding.answer.cards:
+            return holding
         return replace(holding, answer=replace(holding.answer, cards=cards))
 
     async def mounted_paths(self) -> frozenset[str]:

@@ -7,6 +7,7 @@ checkpoint and the ledger know enough to go on (`domain/ownership.py`).
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,8 @@ class StateFile:
 
     def __init__(self, path: Path) -> None:
         self._path = path
+        self._written: dict[str, tuple[Record, bytes]] = {}
+        """By nonce: all but one record of a write are those of the write before."""
 
     def load(self) -> AgentState:
         """The saved state, or an empty one."""
@@ -49,29 +52,38 @@ class StateFile:
     def save(self, state: AgentState) -> None:
         """Replaces the file. Raises: Unavailable."""
         try:
-            replace_file(self._path, encode(state))
+            replace_file(self._path, self._encode(state))
         except OSError as exc:
             raise Unavailable(f"{self._path} can't be written: {exc}") from exc
+
+    def _encode(self, state: AgentState) -> bytes:
+        before, self._written = self._written, {}
+        for nonce, record in state.records.items():
+            known = before.get(nonce)
+            same = known is not None and known[0] is record
+            self._written[nonce] = known if same and known else (record, _record_json(record))
+        return _document(state, (text for _, text in self._written.values()))
 
 
 def encode(state: AgentState) -> bytes:
     """The file's content."""
-    records = [_record_json(record) for record in state.records.values()]
-    reports = [{"id": report.report_id, "body": report.body} for report in state.reports]
+    return _document(state, map(_record_json, state.records.values()))
+
+
+def _document(state: AgentState, records: Iterable[bytes]) -> bytes:
     return orjson.dumps(
         {
             "version": VERSION,
-            "records": records,
-            "reports": reports,
+            "records": [orjson.Fragment(record) for record in records],
+            "reports": [{"id": report.report_id, "body": report.body} for report in state.reports],
             "least_tokens": dict(state.least_tokens),
             "instances": [_instance_json(each) for each in state.instances],
-        },
-        option=orjson.OPT_INDENT_2,
+        }
     )
 
 
-def _record_json(record: Record) -> dict[str, Any]:
-    return {
+def _record_json(record: Record) -> bytes:
+    fields = {
         "nonce": record.nonce,
         "device_ids": sorted(record.device_ids),
         "allocation_id": record.allocation_id,
@@ -97,6 +109,7 @@ def _record_json(record: Record) -> dict[str, Any]:
         ],
         **({"mig_uuids": list(record.mig_uuids)} if record.mig_uuids else {}),
     }
+    return orjson.dumps(fields)
 
 
 def _instance_json(instance: OwnInstance) -> dict[str, Any]:

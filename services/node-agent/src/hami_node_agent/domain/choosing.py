@@ -7,7 +7,7 @@ Where there are more, the order below is the likeliest; PreStartContainer finds 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass
 
 from hamicommon.domain.allocations import AllocationState, ContainerGrant, footprints
@@ -60,7 +60,12 @@ def roomiest(cards: Mapping[GpuUuid, GpuDevice], book: GrantBook, count: int) ->
 
 def next_container(grant: NodeGrant, records: Iterable[Record]) -> ContainerGrant | None:
     """The first container of the grant, in Allocate order, that has no answer yet."""
-    answered = {record.container for record in records if record.pod_uid == grant.pod_uid}
+    return _unanswered(
+        grant, {record.container for record in records if record.pod_uid == grant.pod_uid}
+    )
+
+
+def _unanswered(grant: NodeGrant, answered: Container[str]) -> ContainerGrant | None:
     return next((c for c in grant.device_containers if c.name not in answered), None)
 
 
@@ -72,21 +77,22 @@ def candidates(
     A pod that has some of its answers comes first (the kubelet admits one pod at a time), then pods
     that are seen to be bound here, then the lower token (handed out in the order of binding).
     """
-    answered = tuple(records)
-    begun = {record.pod_uid for record in answered}
+    answered: dict[PodUid, set[str]] = {}
+    for record in records:
+        answered.setdefault(record.pod_uid, set()).add(record.container)
     found = []
     for grant in book.grants.values():
-        container = next_container(grant, answered)
-        if container is None or len(container.shares) != count:
-            continue
         if grant.answered or grant.pod_uid in pods.ended or grant.state not in _EXPECTED:
+            continue
+        container = _unanswered(grant, answered.get(grant.pod_uid, ()))
+        if container is None or len(container.shares) != count:
             continue
         found.append(Candidate(grant=grant, container=container))
     return sorted(
         found,
         key=lambda candidate: (
             _EXPECTED[candidate.grant.state],
-            candidate.grant.pod_uid not in begun,
+            candidate.grant.pod_uid not in answered,
             candidate.grant.pod_uid not in pods.bound,
             candidate.grant.token,
             candidate.grant.pod_uid,
