@@ -86,21 +86,6 @@ class LateBinding:
         """A new nonce for each container; none is ever used again."""
         return [late_answer(str(uuid4())) for _ in requests]
 
-    async def answered(self, ids: frozenset[str]) -> bool:
-        """Whether the container with these ids was answered a nonce, as far as the books say."""
-        try:
-            holdings = await self._books.holdings()
-        except Unavailable:
-            return False
-        ended = self._pods.seen().ended
-        return any(
-            holding.device_ids == ids
-            and holding.answer is not None
-            and not holding.answer.cards
-            and holding.pod_uid not in ended
-            for holding in holdings
-        )
-
     async def check(self, ids: frozenset[str]) -> bool:
         """Returns when the container with these ids may start; False: its answer is no nonce.
 

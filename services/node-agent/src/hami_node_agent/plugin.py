@@ -66,8 +66,7 @@ class Plugin(DevicePlugin):
 
     async def check(self, ids: frozenset[str]) -> None:
         """The container with these ids must have its own limits."""
-        # An answer from before late binding was switched on, or off, is checked as it was given.
-        late = self._answers_late or await self._late.answered(ids)
-        if late and await self._late.check(ids):
+        # An answer from before late binding was switched on is checked as it was given.
+        if self._answers_late and await self._late.check(ids):
             return
         await self._prestarting.check(ids)

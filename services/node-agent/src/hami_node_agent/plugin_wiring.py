@@ -83,6 +83,7 @@ def plugin_of(
         if adopts
         else None,
         mig=mig,
+        late=late_binding,
     )
     return Plugin(
         cards=cards,

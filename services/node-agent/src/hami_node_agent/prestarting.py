@@ -14,6 +14,7 @@ import logging
 import time
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Protocol
 
 from hamicommon.errors import Conflict, InvalidRequest, Unavailable
 
@@ -61,6 +62,13 @@ _OTHER_DEVICES = (
 )
 
 
+class LateStarts(Protocol):
+    """Starts of containers that were bound late."""
+
+    async def check(self, ids: frozenset[str]) -> bool:
+        """Returns when the container may start; False: it was not bound late. Raises: HamiError."""
+
+
 class PreStarting:
     """The PreStartContainer use case; one call at a time."""
 
@@ -77,7 +85,11 @@ class PreStarting:
         adopted: AdoptedAnswers,
         unmanaged: UnmanagedPods | None,
         mig: MigInstances | None = None,
+        late: LateStarts | None = None,
     ) -> None:
+        """`late`: checks starts of containers that were answered before late binding was switched
+        off."""
+        self._late = late
         self._state = state
         self._books = books
         self._source = source
@@ -100,6 +112,8 @@ class PreStarting:
             last = time.monotonic() >= deadline
             async with self._turn:
                 owners, holdings = await self._owners(ids)
+                if await self._bound_late(ids, owners):
+                    return
                 refusals = [await self._settle(owner, holdings) for owner in owners]
                 refused = next((one for one in refusals if one is not None), None)
                 if refused is None:
@@ -107,6 +121,15 @@ class PreStarting:
                 if last:
                     await self._refuse(refused)
             await self._books_changed(holdings, deadline)
+
+    async def _bound_late(self, ids: frozenset[str], owners: Sequence[Holding]) -> bool:
+        """True when the container's answer was but a name, and it may start.
+
+        Raises: Conflict when it must not, Unavailable when that can't be known now.
+        """
+        if self._late is None or all(one.answer is None or one.answer.cards for one in owners):
+            return False
+        return await self._late.check(ids)
 
     async def _books_changed(self, seen: Sequence[Holding], deadline: float) -> None:
         """Waits, with others having their turn, until the kubelet has admitted somebody else."""

@@ -119,7 +119,7 @@ class Sweeper:
         """One round. Raises: Unavailable when somebody can't be asked."""
         if not self._pods.live:
             return
-        suspects = [s for s in self._suspects() if not self._pods.knows(s.pod_uid)]
+        suspects = self._suspects()
         if suspects:
             kept = await self._books.pods()
             for suspect in suspects:
@@ -132,7 +132,7 @@ class Sweeper:
             self._strays_at = time.monotonic()
 
     def _suspects(self) -> list[_Suspect]:
-        """Pods with records, and bound pods that never came to Allocate.
+        """Pods with records, and bound pods that never came to Allocate, that the watch has not.
 
         Of what is known of a pod the latest attempt counts. A record of nobody's (an answer that
         the kubelet gave to another pod than was meant) says only that the pod was here.
@@ -146,7 +146,8 @@ class Sweeper:
             if grant.state in _BOUND or grant.pod_uid in here
         )
         found: dict[str, _Suspect] = {}
-        latest: list[NodeGrant | Record] = [*bound, *records]
+        everything: list[NodeGrant | Record] = [*bound, *records]
+        latest = [known for known in everything if not self._pods.knows(known.pod_uid)]
         latest.sort(key=lambda known: (bool(known.allocation_id), known.token))
         for known in latest:
             found[known.pod_uid] = _Suspect(
