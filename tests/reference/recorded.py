@@ -2,7 +2,8 @@
 
 A record is a case of `hamictl simulate --jsonl` with the answer of HAMi's real scheduler under
 `expect`. `make test-recorded ARGS="FILE..."` runs files of them through the command and prints a
-table; the unit tests compare the sample that lies beside the checkout.
+table (recorded admissions, which are lines with a pod, by `admissions.py`); the unit tests compare
+the sample that lies beside the checkout.
 """
 
 from __future__ import annotations
@@ -24,6 +25,8 @@ from hamicommon.k8s.quantities import parse_int
 from hamicommon.simulation.cluster import read_cluster
 from hamicommon.simulation.verdict import judge
 from hamicommon.vendors.registry import Vendors
+
+from tests.reference import admissions
 
 Json = dict[str, Any]
 
@@ -157,9 +160,8 @@ class FileResult:
     """Differences of the others, with the case's name."""
 
 
-def run_file(path: Path, vendors: Vendors) -> FileResult:
+def run_file(records: list[Json], vendors: Vendors) -> FileResult:
     """Puts the file's cases through the command, in one run of it."""
-    records = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
     lines = "".join(json.dumps({"name": r["name"], "in": r["in"]}) + "\n" for r in records)
     before = time.monotonic()
     ran = subprocess.run(COMMAND, input=lines.encode(), capture_output=True, check=True)
@@ -182,7 +184,16 @@ def main(arguments: Sequence[str]) -> int:
     vendors = Vendors.from_config(DeviceConfig(), enable_ascend=True, enable_iluvatar=True)
     wrong = 0
     for path in map(Path, arguments):
-        result = run_file(path, vendors)
+        records = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+        if any("pod" in record for record in records):
+            equal, differences = admissions.compare(records)
+            counts = ", ".join(f"{what} {count}" for what, count in sorted(equal.items()))
+            say(f"{path.name}: admissions {counts}; unexplained {len(differences)}")
+            for difference in differences:
+                say(f"  {difference}")
+            wrong += len(differences)
+            continue
+        result = run_file(records, vendors)
         cells = " ".join(
             f"{aspect} {result.total.equal[aspect]}/{result.total.compared[aspect]}"
             for aspect in ASPECTS
