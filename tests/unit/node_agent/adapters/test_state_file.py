@@ -1,11 +1,14 @@
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from hami_node_agent.adapters.state_file import StateFile, decode, encode
+from hami_node_agent.domain.mig_cutting import OwnInstance
 from hami_node_agent.domain.records import AgentState, PendingReport
 from hamicommon.errors import InvalidRequest, Unavailable
+from hamicommon.k8s.mig import MigSlice
 
-from tests.unit.node_agent.builders import a_grant, a_record
+from tests.unit.node_agent.builders import CARD_A, CARD_B, a_grant, a_record
 
 STATE = AgentState(reports=(PendingReport(report_id="r", body='{"a": 1}'),)).with_records(
     [a_record(a_grant(), ids={"GPU-x-0", "GPU-y-1"})]
@@ -20,6 +23,29 @@ def test_what_was_saved_is_loaded(tmp_path: Path) -> None:
 
     assert StateFile(tmp_path / "state.json").load() == STATE
     assert [path.name for path in tmp_path.iterdir()] == ["state.json"]
+
+
+def test_instances_and_the_answers_that_name_them_are_loaded_as_they_were() -> None:
+    part = MigSlice(profile="2g.20gb", start=4, size=2)
+    made = OwnInstance(card=CARD_A, part=part, uuid="MIG-a", gpu_instance=5, compute_instance=0)
+    record = a_record(a_grant(), ids={"GPU-x-0"})
+    shares = tuple(replace(share, detail=part.detail) for share in record.shares)
+    record = replace(record, shares=shares, mig_uuids=("MIG-a",))
+    state = AgentState().with_records([record])
+    state = state.with_instance(made).with_instance(OwnInstance(card=CARD_B, part=part))
+
+    assert decode(encode(state)) == state
+    assert decode(encode(state)).records[record.nonce].shares[0].detail == part.detail
+
+
+def test_what_is_made_replaces_what_was_about_to_be_made() -> None:
+    part = MigSlice(profile="2g.20gb", start=4, size=2)
+    intent = OwnInstance(card=CARD_A, part=part)
+    made = replace(intent, uuid="MIG-a")
+    state = AgentState().with_instance(intent).with_instance(made)
+
+    assert state.instances == (made,)
+    assert state.without_instances([intent]).instances == ()
 
 
 @pytest.mark.parametrize(
