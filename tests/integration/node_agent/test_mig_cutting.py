@@ -231,6 +231,11 @@ async def test_an_instance_that_cannot_be_made_is_a_clear_error_and_the_next_is_
         await control.announce(of_pod("good", part(ONE, 0), token=9))
         await kubelet.allocate("good", "main", A_0)
         assert sorted(instances(machine)) == [0, 4]
+
+        machine.control("lose", "1")
+        await control.announce(of_pod("beside", part(ONE, 1), token=10))
+        await kubelet.allocate("beside", "main", A_1)
+        assert sorted(instances(machine)) == [0, 1, 4], "a lost card is no hindrance to others"
     finally:
         agent.close()
 

@@ -22,7 +22,7 @@ class InstancesSeen(Protocol):
 
     @property
     def cards(self) -> Sequence[GpuUuid]:
-        """The cards that are cut."""
+        """The cards that could be asked at the last look."""
 
     @property
     def latest(self) -> Plan | None:

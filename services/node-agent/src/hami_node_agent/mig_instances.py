@@ -20,7 +20,14 @@ from hamicommon.domain.ids import GpuUuid
 from hamicommon.errors import Conflict, HamiError
 from hamicommon.k8s.mig import MigReservation, MigSlice
 
-from hami_node_agent.domain.mig_cutting import Instance, OwnInstance, Plan, in_the_way, plan
+from hami_node_agent.domain.mig_cutting import (
+    Instance,
+    OwnInstance,
+    Plan,
+    in_the_way,
+    joined,
+    plan,
+)
 from hami_node_agent.domain.ownership import TRY_AGAIN
 from hami_node_agent.domain.records import Record
 from hami_node_agent.node_state import NodeState, Signal
@@ -57,12 +64,13 @@ class MigInstances:
         self._look = Signal()
         self._told: frozenset[object] = frozenset()
         self._plan: Plan | None = None
+        self._asked: tuple[GpuUuid, ...] = ()
         self._done: Counter[tuple[str, str]] = Counter()
 
     @property
     def cards(self) -> tuple[GpuUuid, ...]:
-        """The cards that are cut."""
-        return tuple(self._cards)
+        """The cards that could be asked at the last look."""
+        return self._asked
 
     @property
     def latest(self) -> Plan | None:
@@ -92,13 +100,23 @@ class MigInstances:
             await self._look.wait(seen, self._interval_s)
 
     async def settle(self) -> None:
-        """Destroys what is ours and nobody holds; never raises for what the driver says."""
+        """Destroys what is ours and nobody holds; never raises for what the driver says.
+
+        Card by card: one that can't be asked keeps its instances, and is no hindrance to others.
+        """
         async with self._turn:
-            try:
-                await self._settle()
-            except HamiError as exc:
-                self._plan = None
-                logger.warning("MIG instances not looked at", extra={"error": str(exc)})
+            plans: dict[GpuUuid, Plan] = {}
+            for card in tuple(self._cards):
+                try:
+                    plans[card] = await self._settle(card)
+                except HamiError as exc:
+                    logger.warning(
+                        "MIG instances not looked at", extra={"card": card, "error": str(exc)}
+                    )
+            self._asked = tuple(plans)
+            self._plan = joined(plans.values()) if plans else None
+            if self._plan is not None:
+                self._tell(self._plan)
 
     @asynccontextmanager
     async def cutting(self, record: Record) -> AsyncIterator[Record]:
@@ -109,7 +127,7 @@ class MigInstances:
         """
         async with self._turn:
             try:
-                found = await self._driver.instances(self.cards)
+                found = await self._found(record)
                 own = [
                     self._standing(record, card, part, found) or await self._make(card, part)
                     for card, part in _parts(record)
@@ -128,7 +146,7 @@ class MigInstances:
         if record.foreign:
             return ""
         async with self._turn:
-            found = await self._driver.instances(self.cards)
+            found = await self._found(record)
             try:
                 parts = _parts(record)
                 if len(record.mig_uuids) != len(parts):
@@ -142,6 +160,10 @@ class MigInstances:
             except Conflict as exc:
                 return f"{exc}; {TRY_AGAIN}"
         return ""
+
+    async def _found(self, record: Record) -> tuple[Instance, ...]:
+        """What is on the record's cards. Raises: Unavailable."""
+        return await self._driver.instances(tuple(dict.fromkeys(record.cards)))
 
     def _standing(
         self, record: Record, card: GpuUuid, part: MigSlice, found: Iterable[Instance]
@@ -188,11 +210,11 @@ class MigInstances:
         """
         deadline = time.monotonic() + BUSY_WAIT_S
         while True:
-            found = await self._driver.instances(self.cards)
+            found = await self._driver.instances([card])
             others = in_the_way(part, card, found)
             if not others:
                 return
-            now = plan(self._state.saved.instances, found, self._held())
+            now = plan(self._of(card), found, self._held())
             where = f"MIG {part.profile} at {part.start}+{part.size} of card {card}"
             for other in others:
                 if not any(other == instance for _, instance in now.destroy):
@@ -212,9 +234,13 @@ class MigInstances:
                     raise Conflict(f"{where}: {exc}, {BUSY_WAIT_S:g} s after its release") from exc
                 await asyncio.sleep(_BUSY_POLL_S)
 
-    async def _settle(self) -> None:
-        found = await self._driver.instances(self.cards)
-        now = plan(self._state.saved.instances, found, self._held())
+    def _of(self, card: GpuUuid) -> tuple[OwnInstance, ...]:
+        return tuple(each for each in self._state.saved.instances if each.card == card)
+
+    async def _settle(self, card: GpuUuid) -> Plan:
+        """What is left to do on the card. Raises: Unavailable."""
+        found = await self._driver.instances([card])
+        now = plan(self._of(card), found, self._held())
         gone = list(now.forget)
         for own, instance in now.destroy:
             try:
@@ -233,10 +259,8 @@ class MigInstances:
             )
         if gone:
             await self._state.change(lambda saved: saved.without_instances(gone))
-        destroyed = [pair for pair in now.destroy if pair[0] in gone]
-        left = tuple(pair for pair in now.destroy if pair not in destroyed)
-        self._plan = replace(now, destroy=left, forget=())
-        self._tell(now)
+        left = tuple(pair for pair in now.destroy if pair[0] not in gone)
+        return replace(now, destroy=left, forget=())
 
     def _tell(self, now: Plan) -> None:
         """Says once what is not as it should be."""

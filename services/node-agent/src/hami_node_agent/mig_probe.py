@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from hamicommon.deviceconfig import MigAllowance
 from hamicommon.domain.ids import GpuUuid
-from hamicommon.errors import Conflict
+from hamicommon.errors import Conflict, Unavailable
 
 from hami_node_agent.card_filter import FilteredProbe, Hidden
 from hami_node_agent.domain.cards import CardFacts, product_type
@@ -50,7 +50,7 @@ class MigProbe(FilteredProbe):
             self.minors[card.uuid] = card.minor
             try:
                 offer = await self._offer(card)
-            except Conflict as exc:
+            except (Conflict, Unavailable) as exc:
                 left_out[card.uuid] = str(exc)
                 continue
             found.append(replace(card, mig=offer))

@@ -123,6 +123,18 @@ def plan(own: Iterable[OwnInstance], found: Iterable[Instance], held: Collection
     )
 
 
+def joined(plans: Iterable[Plan]) -> Plan:
+    """Plans of several cards as one."""
+    each = tuple(plans)
+    return Plan(
+        kept=tuple(one for found in each for one in found.kept),
+        destroy=tuple(one for found in each for one in found.destroy),
+        forget=tuple(one for found in each for one in found.forget),
+        lost=tuple(one for found in each for one in found.lost),
+        foreign=tuple(one for found in each for one in found.foreign),
+    )
+
+
 def in_the_way(part: MigSlice, card: GpuUuid, found: Iterable[Instance]) -> tuple[Instance, ...]:
     """The instances with which that part of the card overlaps."""
     return tuple(one for one in found if one.card == card and part.overlaps(one.start, one.size))
