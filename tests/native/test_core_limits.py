@@ -150,6 +150,12 @@ def test_processes_of_one_container_share_fairly(processes: int, kernel_us: floa
     assert max(got.processes) - min(got.processes) <= 0.2 * 50 / processes
 
 
+def test_many_processes_that_start_with_long_kernels_keep_to_their_limit() -> None:
+    sixteen = Tenant(limit_percent=30, kernels_us=[100_000], processes=16)
+    [[got]] = simulate([Scenario(tenants=[sixteen], seconds=20, settle_s=0)])
+    assert got.percent <= 30 + POINTS
+
+
 def test_a_process_that_wants_less_than_its_part_leaves_the_rest_to_the_others() -> None:
     # One launches a kernel of 1 ms each 100 ms, the other as fast as it may: two tenants of one
     # card could not do that, two processes of one container can.

@@ -10,8 +10,10 @@
 #include <stdatomic.h>
 #include <stdint.h>
 
-/* No debt is longer: a longer one is damage (or a kernel of minutes, which then is forgiven in part). */
-#define VGPU_BUCKET_DEBT_NS INT64_C(60000000000)
+/* No debt is longer: a longer one is damage (or a kernel of minutes, which then is forgiven in part). Sixteen processes that start with
+ * kernels of 100 ms under a limit of 30 are 85 s in debt before NVML has said that they took turns; what is cut off here would be given
+ * back to them all the same, and let them run far beyond their limit. */
+#define VGPU_BUCKET_DEBT_NS INT64_C(120000000000)
 
 /* Nanoseconds until a launch may be made; 0: now. */
 int64_t vgpu_bucket_wait_ns(const _Atomic int64_t *paid_until_ns, int64_t now_ns);
