@@ -68,6 +68,13 @@ class Agent:
         except httpx.HTTPError:
             return False
 
+    def stop(self) -> None:
+        """As an upgrade does: it is told to, and may end what it has begun."""
+        assert self._process is not None
+        self._process.terminate()
+        assert self._process.wait(timeout=60) == 0
+        self._process = None
+
     def kill(self) -> None:
         """As a crash would."""
         if self._process is not None:

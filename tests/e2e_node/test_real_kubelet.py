@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from hami_node_agent.adapters.kubelet import Books, read_checkpoint
+from hami_node_agent.domain.replicas import card_of
 from hamicommon.admission.registration import IGNORE_LABEL, IGNORE_VALUE
 from hamictl.servers.controlplane import Assets
 from hamictl.servers.kubelet import DEVICE_PLUGINS, POD_RESOURCES
@@ -213,6 +214,13 @@ async def test_the_kubelets_own_books_are_read_as_they_are(system: NodeSystem) -
     assert {h.container for h in kept} == {"left", "right"}
     nonces = {path.parent.name for path in (system.agent.folder / "agent").glob("limits/*/limits")}
     assert {h.answer.nonce for h in kept if h.answer} == nonces
+    # The ids that the kubelet counts are of the cards on which the ledger counts the pod.
+    held = sorted(card_of(each) for holding in listed for each in holding.device_ids)
+    counted = system.sql(
+        "SELECT x.device_uuid FROM allocation_devices x JOIN allocations a"
+        f" ON a.id = x.allocation_id WHERE a.pod_uid = '{uid}' AND a.ended_at IS NULL"
+    )
+    assert held == sorted(counted.split())
 
 
 def test_twenty_pods_at_once_are_each_held_to_their_own_slice(system: NodeSystem) -> None:
