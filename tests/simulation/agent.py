@@ -177,6 +177,7 @@ class Agent:
             node=node,
             reachable=lambda: True,
             hindrance=str,
+            on_ready=lambda: None,
         )
         holdings = HoldingsService(cast(Any, bus), state, books=wired, pods=pods, node=node)
         for loop in (

@@ -5,7 +5,7 @@ import pytest
 from hami_node_agent.domain.choosing import PodsSeen
 from hami_node_agent.domain.grants import NodeGrant
 from hami_node_agent.domain.records import AgentState
-from hami_node_agent.draining import Draining
+from hami_node_agent.draining import GRANT_FOLLOWS_S, Draining
 from hami_node_agent.node_state import NodeState
 from hamicommon.domain.allocations import AllocationState
 from hamicommon.domain.ids import PodUid
@@ -70,3 +70,19 @@ async def test_a_pod_that_ended_is_not_waited_for_and_time_has_an_end() -> None:
     pods.ended = frozenset({PodUid("bound")})
 
     assert draining.coming() == []
+
+
+async def test_a_stop_waits_for_the_grant_of_a_pod_that_was_just_said_yes_to() -> None:
+    state = node()
+    draining = Draining(state, Pods(), drain_s=30.0)  # type: ignore[arg-type]
+    draining.expect_grant()
+    waiting = asyncio.create_task(draining.drain())
+    await asyncio.sleep(0)
+    assert not waiting.done(), "nobody was granted anything yet"
+
+    state.book = a_book(BOUND)
+    await asyncio.wait([waiting], timeout=GRANT_FOLLOWS_S + 0.5)
+    assert not waiting.done(), "the pod has not asked for its cards"
+    await state.change(lambda saved: saved.with_records([a_record(BOUND, ids={"x"})]))
+
+    await asyncio.wait_for(waiting, 30)

@@ -120,6 +120,7 @@ async def open_agent(settings: Settings) -> AsyncIterator[Agent]:
                 node=settings.node_name,
                 reachable=registration.reachable,
                 hindrance=lambda: _hindrance(draining, mps),
+                on_ready=draining.expect_grant,
                 late=way.late,
             ).run(),
             "inventory": _inventory(settings, outside, cards).run(),

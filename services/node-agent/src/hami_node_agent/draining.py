@@ -2,7 +2,8 @@
 
 On SIGTERM and SIGHUP. In: the grants in flight. Readiness says no from the first moment, then the
 agent serves on until every pod that was bound before has its answers, or `drain_s` is over; running
-calls finish after that (`registration.py`). Pods that run are left alone.
+calls finish after that (`registration.py`). Pods that run are left alone. The scheduler asks for
+readiness before it sends the grant, so a yes given just before is waited for as well.
 """
 
 from __future__ import annotations
@@ -21,6 +22,9 @@ logger = logging.getLogger(__name__)
 _COMING = frozenset({AllocationState.BINDING, AllocationState.BOUND})
 # A record is looked for again this often: answers do not wake anybody.
 _LOOK_S = 0.05
+# From our yes to the grant: the answer's way and the grant's, each at most a second (the waits of
+# the scheduler's adapters/nats.py).
+GRANT_FOLLOWS_S = 2.5
 
 
 class Draining:
@@ -31,6 +35,7 @@ class Draining:
         self._pods = pods
         self._drain_s = drain_s
         self.begun = False
+        self._follows_until = 0.0
 
     def coming(self) -> list[str]:
         """Uids of pods that were granted cards and have not asked for all of them."""
@@ -45,11 +50,15 @@ class Draining:
             and next_container(grant, records) is not None
         ]
 
+    def expect_grant(self) -> None:
+        """The scheduler was told that a pod may come; its grant is on the way."""
+        self._follows_until = time.monotonic() + GRANT_FOLLOWS_S
+
     async def drain(self) -> None:
         """Returns when nobody is on the way, or the time is over."""
         self.begun = True
         deadline = time.monotonic() + self._drain_s
-        while self.coming():
+        while self.coming() or time.monotonic() < self._follows_until:
             seen = self._state.book_changed.version
             if time.monotonic() > deadline:
                 logger.warning("stopped before pods came", extra={"pod_uids": self.coming()})

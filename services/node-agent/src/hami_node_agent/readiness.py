@@ -29,11 +29,13 @@ class ReadinessService:
         node: str,
         reachable: Callable[[], bool],
         hindrance: Callable[[], str],
+        on_ready: Callable[[], None],
         late: bool = False,
     ) -> None:
         """`reachable`: whether the kubelet finds our socket; an open stream outlives its file.
 
         `hindrance`: what else keeps pods from coming here; empty: nothing.
+        `on_ready` is told of each yes: a grant will follow.
         `late`: the order of Allocate calls does not matter here.
         """
         self._bus = bus
@@ -41,6 +43,7 @@ class ReadinessService:
         self._node = node
         self._reachable = reachable
         self._hindrance = hindrance
+        self._on_ready = on_ready
         self._late = late
 
     async def run(self) -> None:
@@ -58,4 +61,5 @@ class ReadinessService:
         if told_for_s is None or told_for_s < SETTLED_S:
             reason = "its kubelet does not know the device plugin's devices yet"
             return Readiness(node=self._node, ready=False, reason=reason)
+        self._on_ready()
         return Readiness(node=self._node, ready=True, late=self._late)

@@ -178,7 +178,7 @@ class Settings(BaseSettings):
         default=Path("/var/run/cdi"), description="where the container runtime reads CDI files"
     )
     drain_s: float = Field(
-        default=5.0, ge=0, description="a stop waits as long for pods that are on their way"
+        default=15.0, ge=0, description="a stop waits as long for pods that are on their way"
     )
     unmanaged_pods: Literal["refuse", "adopt"] = Field(
         default="refuse",
