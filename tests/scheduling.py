@@ -1,4 +1,4 @@
-"""Which cases may run side by side when there are several workers (`make test` has two)."""
+"""Which cases may run side by side, when there are several workers."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ from xdist.scheduler import LoadScopeScheduling
 
 WHOLE_SYSTEMS = ("tests/e2e/", "tests/faults/")
 """Their cases share a running system, and mostly wait for it."""
+OUTAGES = "tests/faults/test_outages_under_load.py"
+"""Has a system of its own, and waits for ten minutes at a time in the long runs."""
 
 
 class SideBySide(LoadScopeScheduling):  # type: ignore[misc]
@@ -16,4 +18,5 @@ class SideBySide(LoadScopeScheduling):  # type: ignore[misc]
 
     def _split_scope(self, nodeid: str) -> str:
         file = nodeid.partition("::")[0]
-        return "whole systems" if file.startswith(WHOLE_SYSTEMS) else file
+        together = file.startswith(WHOLE_SYSTEMS) and file != OUTAGES
+        return "whole systems" if together else file
