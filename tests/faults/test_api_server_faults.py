@@ -1,0 +1,131 @@
+"""F12, F15, F19, F20: the API server refuses, loses answers, is late, ends watches.
+
+Nothing restarts here but our own services: a kubelet would read the kubeconfig that names the proxy.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from tests.faults.api_proxy import ApiProxy, proxied
+from tests.faults.stage import Faulty, Stage
+
+pytestmark = pytest.mark.faults
+
+
+@pytest.fixture(scope="module")
+def proxy(faulty_cluster: Faulty) -> Iterator[ApiProxy]:
+    """Between the API server and our services, for this module's cases that ask for it."""
+    services = ("scheduler", "node-agent-node-0", "node-agent-node-1")
+    with proxied(faulty_cluster.system, services) as made:
+        yield made
+
+
+@pytest.mark.slow
+@pytest.mark.row(
+    point="F19",
+    fault="the API server refuses every second request",
+    kind="error",
+    answer="tried again with pauses; 429's Retry-After is heeded",
+    promise="S1-S3 S6 L2",
+)
+@pytest.mark.parametrize("status", [429, 500, 503])
+def test_f19_an_api_server_that_refuses_every_second_request(
+    faulty: Faulty, proxy: ApiProxy, status: int
+) -> None:
+    stage = Stage(faulty)
+    refused_before = proxy.refused
+    proxy.status = status
+
+    stage.come(6)
+    time.sleep(4.0)
+    proxy.status = 0
+    recovered_s = stage.settle()
+
+    refused = proxy.refused - refused_before
+    assert refused > 0
+    stage.check()
+    stage.report(
+        recovered_s,
+        more=f"{refused} requests refused",
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.row(
+    point="F15 F19",
+    fault="the API server carries writes out and loses the answers",
+    kind="error",
+    answer="what was written is read back; nothing is done twice",
+    promise="S1-S3 S6 L2",
+)
+def test_f15_f19_writes_whose_answers_are_lost(faulty: Faulty, proxy: ApiProxy) -> None:
+    stage = Stage(faulty)
+    proxy.lose_answers = True
+
+    stage.come(6)
+    time.sleep(4.0)
+    proxy.lose_answers = False
+    recovered_s = stage.settle()
+
+    assert proxy.lost > 0
+    stage.check()
+    stage.report(
+        recovered_s,
+        more=f"{proxy.lost} answers lost",
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.row(
+    point="F20",
+    fault="watches end with 410 (compaction)",
+    kind="error",
+    answer="listed anew; what was missed is compared",
+    promise="L2",
+)
+def test_f20_watches_that_end_with_410(faulty: Faulty, proxy: ApiProxy) -> None:
+    stage = Stage(faulty)
+    stage.come(2)
+    stage.settle()
+    expired_before = proxy.expired
+
+    for _ in range(4):
+        proxy.expire_watches()
+        stage.come(1)
+        time.sleep(0.2)
+    recovered_s = stage.settle()
+
+    assert proxy.expired > expired_before
+    stage.check()
+    stage.report(
+        recovered_s,
+        more=f"{proxy.expired - expired_before} watches ended",
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.row(
+    point="F12",
+    fault="the API server a second late, so views are old",
+    kind="delay",
+    answer="the ledger decides, not the view",
+    promise="S1 S2 L2",
+)
+def test_f12_a_view_that_is_seconds_old_grants_nothing_twice(
+    faulty: Faulty, proxy: ApiProxy
+) -> None:
+    """The API server answers our services a second late; the ledger decides all the same."""
+    stage = Stage(faulty)
+    proxy.delay_s = 1.0
+
+    stage.come(6)
+    time.sleep(4.0)
+    proxy.delay_s = 0.0
+    recovered_s = stage.settle()
+
+    stage.check()
+    stage.report(recovered_s)
