@@ -1,6 +1,6 @@
 """F12, F15, F19, F20: the API server refuses, loses answers, is late, ends watches.
 
-Nothing restarts here but our own services: a kubelet would read the kubeconfig that names the proxy.
+Only our own services may restart here: a kubelet would read the kubeconfig that names the proxy.
 """
 
 from __future__ import annotations
