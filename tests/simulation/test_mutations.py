@@ -6,6 +6,7 @@ itself once found missing.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
@@ -20,10 +21,13 @@ import pytest
 from hami_node_agent.moving import LedgerMoves
 from hami_node_agent.prestarting import PreStarting
 from hami_node_agent.sweeping import Sweeper
+from hami_scheduler.adapters.nats import NatsGrantAnnouncer
+from hami_scheduler.adapters.redis import RedisNodeLock
 from hami_scheduler.domain.lifecycle import POD_DELETED, Verdict
 from hami_scheduler.reports import GrantReports
 from hamicommon.db.ledger import Step
 from hamicommon.domain.allocations import AllocationState
+from hamicommon.grants import Grant
 from hamicommon.testing.ledger import FakeLedger
 
 from tests import measured
@@ -40,7 +44,10 @@ Patch = tuple[object, str, object]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mutation:
-    """What is put in the place of what, and the promises of which one must be seen to break."""
+    """What is put in the place of what, and the promises of which one must be seen to break.
+
+    Some also bring about more often what the guard is for: the promises hold with those alone.
+    """
 
     patches: tuple[Patch, ...]
     breaks: tuple[str, ...]
@@ -91,6 +98,16 @@ async def _yes(*_args: Any) -> bool:
     return True
 
 
+def _answers_late(real: Callable[..., Any]) -> Callable[..., Any]:
+    """The node knows the grant for two seconds before the pod is bound."""
+
+    async def granted(self: NatsGrantAnnouncer, grant: Grant) -> None:
+        await real(self, grant)
+        await asyncio.sleep(2.0)
+
+    return granted
+
+
 _VERDICT = _deletion_is_the_end(hami_scheduler.domain.lifecycle.verdict)
 
 MUTATIONS = {
@@ -121,13 +138,18 @@ MUTATIONS = {
         patches=((LedgerMoves, "ask", _no_objection),), breaks=("S2", "S3")
     ),
     "a swapped container is never given its cards": Mutation(
-        patches=((LedgerMoves, "ask", _objection),), breaks=("L2",)
+        # Without locks the kubelet's order is any order, so many are swapped.
+        patches=((LedgerMoves, "ask", _objection), (RedisNodeLock, "acquire", _nothing)),
+        breaks=("L2",),
     ),
     "the agent does not say that pods left": Mutation(
         patches=((Sweeper, "sweep", _nothing),), breaks=("L2",)
     ),
     "a report ends a binding that has not begun": Mutation(
-        patches=((GrantReports, "_is_bound", _yes),),
+        patches=(
+            (GrantReports, "_is_bound", _yes),
+            (NatsGrantAnnouncer, "granted", _answers_late(NatsGrantAnnouncer.granted)),
+        ),
         breaks=("L2",),
     ),
 }
