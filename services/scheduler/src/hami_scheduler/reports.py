@@ -30,7 +30,13 @@ from hamicommon.events import (
     reports_subject,
 )
 
-from hami_scheduler.domain.lifecycle import PodFacts, Verdict, facts_of, gone_on_node
+from hami_scheduler.domain.lifecycle import (
+    NODE_HAS_IT,
+    PodFacts,
+    Verdict,
+    facts_of,
+    gone_on_node,
+)
 from hami_scheduler.outliving import Outliving
 from hami_scheduler.ports import AllocationStore, InventoryStore, PodApi
 from hami_scheduler.releasing import Releasing
@@ -159,7 +165,7 @@ class GrantReports:
             # The next pod of the node need not wait for what is written down now.
             await self._releasing.free_lock(allocation)
             # The kubelet was faster than the answer to our binding.
-            verdict = Verdict(target=AllocationState.BOUND, reason="its node has it")
+            verdict = Verdict(target=AllocationState.BOUND, reason=NODE_HAS_IT)
             await self._releasing.carry_out(allocation, verdict, actor=ACTOR)
             return False
         if allocation.state is AllocationState.BOUND:

@@ -63,9 +63,10 @@ def test_a_bound_pod_that_failed_before_it_ran_is_a_failed_grant() -> None:
     ("known", "expected"),
     [
         ("", "pod is Failed: UnexpectedAdmissionError: no endpoint"),
+        ("found bound", "pod is Failed: UnexpectedAdmissionError: no endpoint"),
         ("its agent's own words", "pod is Failed: its agent's own words"),
     ],
-    ids=["the kubelet's words", "the node's words"],
+    ids=["the kubelet's words", "how it was bound", "the node's words"],
 )
 def test_a_failed_grant_says_why(known: str, expected: str) -> None:
     said = "UnexpectedAdmissionError: no endpoint"

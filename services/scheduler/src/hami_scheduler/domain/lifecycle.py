@@ -15,6 +15,10 @@ from hamicommon.domain.ids import NodeName, PodUid
 from hamicommon.k8s.annotations import BIND_PHASE, PHASE_FAILED, PHASE_SUCCESS, annotations_of
 
 TERMINAL_PHASES = frozenset({"Succeeded", "Failed"})
+FOUND_BOUND = "found bound"
+NODE_HAS_IT = "its node has it"
+_HOW_BOUND = frozenset({"", FOUND_BOUND, NODE_HAS_IT})
+"""How a row came to `bound`, which says nothing of why its pod failed."""
 AGENT_SEES_NONE = "its node sees no container of it any more"
 STILL_SEEN = "pod deleted; its node is heard and has not said that the containers are gone"
 POD_DELETED = "pod deleted"
@@ -115,7 +119,7 @@ def _over(allocation: Allocation, facts: PodFacts) -> Verdict:
     reason = f"pod is {facts.phase}"
     if never_ran:
         # What its node said of the grant is nearer to the cause than what the kubelet made of it.
-        why = allocation.reason or facts.said
+        why = facts.said if allocation.reason in _HOW_BOUND else allocation.reason
         return Verdict(target=AllocationState.FAILED, reason=f"{reason}: {why}" if why else reason)
     return Verdict(target=AllocationState.RELEASED, reason=reason)
 
@@ -146,7 +150,7 @@ def _has_node(allocation: Allocation, facts: PodFacts, node: NodeName) -> Verdic
             target=AllocationState.RELEASED, reason=f"the pod was bound to {node} past this grant"
         )
     if allocation.state is AllocationState.BINDING:
-        return Verdict(target=AllocationState.BOUND, reason="found bound")
+        return Verdict(target=AllocationState.BOUND, reason=FOUND_BOUND)
     if allocation.state is AllocationState.RESERVED:
         return Verdict(
             target=AllocationState.RELEASED, reason="the pod was bound past the extender"
@@ -187,7 +191,7 @@ def overdue(allocation: Allocation, facts: PodFacts) -> Verdict | None:
         return Verdict(target=AllocationState.EXPIRED, reason="not bound in time")
     if allocation.state is AllocationState.BINDING:
         if facts.exists and facts.node == allocation.node:
-            return Verdict(target=AllocationState.BOUND, reason="found bound")
+            return Verdict(target=AllocationState.BOUND, reason=FOUND_BOUND)
         return Verdict(target=AllocationState.EXPIRED, reason="the binding did not come about")
     if allocation.state is AllocationState.RELEASING and not facts.exists:
         if allocation.reason == AGENT_SEES_NONE:
