@@ -45,7 +45,8 @@ def test_a_caller_that_never_tells_is_followed_by_another() -> None:
     assert circuit.allows(14.5)
 
 
-@given(st.lists(st.floats(min_value=0.01, max_value=3), min_size=1, max_size=60))
+# In parts of a second that add up without rounding.
+@given(st.lists(st.integers(1, 192).map(lambda part: part / 64), min_size=1, max_size=60))
 def test_a_silent_one_is_asked_once_in_the_time_it_is_left_alone(pauses_s: list[float]) -> None:
     circuit, now_s, asked_s = Circuit(open_s=OPEN_S), 0.0, list[float]()
     for pause_s in pauses_s:
