@@ -15,6 +15,11 @@ from tests.faults.stage import Faulty, Stage
 
 pytestmark = pytest.mark.faults
 
+FAULT_S = 4.0
+"""A fault lasts so long: it is the time that is tried, there is no event to wait for."""
+PAUSE_S = 0.2
+"""Between two watches that are ended, so that some end while they are listed anew."""
+
 
 @pytest.fixture(scope="module")
 def proxy(faulty_cluster: Faulty) -> Iterator[ApiProxy]:
@@ -41,7 +46,7 @@ def test_f19_an_api_server_that_refuses_every_second_request(
     proxy.status = status
 
     stage.come(6)
-    time.sleep(4.0)
+    time.sleep(FAULT_S)
     proxy.status = 0
     recovered_s = stage.settle()
 
@@ -67,7 +72,7 @@ def test_f15_f19_writes_whose_answers_are_lost(faulty: Faulty, proxy: ApiProxy) 
     proxy.lose_answers = True
 
     stage.come(6)
-    time.sleep(4.0)
+    time.sleep(FAULT_S)
     proxy.lose_answers = False
     recovered_s = stage.settle()
 
@@ -96,7 +101,7 @@ def test_f20_watches_that_end_with_410(faulty: Faulty, proxy: ApiProxy) -> None:
     for _ in range(4):
         proxy.expire_watches()
         stage.come(1)
-        time.sleep(0.2)
+        time.sleep(PAUSE_S)
     recovered_s = stage.settle()
 
     assert proxy.expired > expired_before
@@ -123,7 +128,7 @@ def test_f12_a_view_that_is_seconds_old_grants_nothing_twice(
     proxy.delay_s = 1.0
 
     stage.come(6)
-    time.sleep(4.0)
+    time.sleep(FAULT_S)
     proxy.delay_s = 0.0
     recovered_s = stage.settle()
 

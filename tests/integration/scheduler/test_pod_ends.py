@@ -66,6 +66,7 @@ async def test_a_process_that_outlives_its_deleted_pod_keeps_its_slices(world: W
         return (await world.rows(pod))[-1]["reason"] == STILL_SEEN
 
     await eventually(prolonged, "the deadline to pass")
+    # That nothing happens has no event to wait for.
     await asyncio.sleep(1.5)
     assert (await world.rows(pod))[-1]["state"] == "releasing"
     assert (await world.used(card))[0] == 1

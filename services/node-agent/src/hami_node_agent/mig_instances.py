@@ -37,6 +37,7 @@ logger = logging.getLogger(__name__)
 
 # Programs of the pod before may take a moment to end; the node's lock is held for 30 s.
 BUSY_WAIT_S = 5.0
+# The driver tells nobody when an instance is free.
 _BUSY_POLL_S = 0.1
 
 

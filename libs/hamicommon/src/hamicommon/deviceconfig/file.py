@@ -88,7 +88,11 @@ def parse(document: object) -> DeviceConfig:
 
     Raises: InvalidRequest that names the wrong key.
     """
-    if not isinstance(document, Mapping) or all(
+    if document is not None and not isinstance(document, Mapping):
+        raise InvalidRequest(
+            f"the device configuration is {document!r:.60}: blocks such as nvidia: are wanted"
+        )
+    if document is None or all(
         block is None or key in _OF_NVIDIAS_PLUGIN for key, block in document.items()
     ):
         raise InvalidRequest("the device configuration is empty: it needs a block such as nvidia:")
