@@ -301,3 +301,21 @@ async def test_what_is_bound_for_long_is_late_until_it_has_its_cards(harness: Ha
 
     await harness.advance("p", S.ALLOCATED, S.BOUND)
     assert await harness.ledger.late(-1) == []
+
+
+async def test_what_its_pod_must_say_besides_is_kept_while_it_is_live(harness: Harness) -> None:
+    await harness.add(card("0"))
+    reserved = draft("p", container(("0", 1, 1)), annotations={"a": "1", "b": "1"})
+    await harness.store.reserve(reserved)
+    bound = (await harness.advance("p", S.BINDING, S.RESERVED, new_token=True)).allocation
+    before = await harness.history("p")
+
+    assert await harness.store.annotate(bound.id, bound.token, {"b": "2", "c": "2"})
+    assert not await harness.store.annotate(bound.id, bound.token + 1, {"b": "3"})
+
+    row = await harness.store.get(bound.id)
+    assert row is not None
+    assert row.annotations == {"a": "1", "b": "2", "c": "2"}
+    assert await harness.history("p") == before
+    await harness.advance("p", S.RELEASED)
+    assert not await harness.store.annotate(bound.id, bound.token, {"b": "3"})

@@ -6,10 +6,15 @@ what the scheduler writes is what the agent reads.
 
 from __future__ import annotations
 
+import json
+import re
+from functools import partial
+
+import httpx
 import pytest
 
 from tests.e2e.conftest import running_system
-from tests.e2e.system import System, a_pod, slice_of, wait
+from tests.e2e.system import Json, System, a_pod, slice_of, wait
 
 pytestmark = pytest.mark.e2e
 
@@ -33,6 +38,11 @@ def test_pods_get_instances_of_their_size_and_the_card_is_cut_anew_after_them(
         uuids = {device_of(system, small), device_of(system, half)}
         assert len(uuids) == 2
         assert all(uuid.startswith("MIG-") for uuid in uuids)
+        for pod in (small, half):
+            [entry] = wait(partial(named, system, pod), "the instance's names on the pod")
+            assert entry["migUUID"] == device_of(system, pod)
+        url = system.described["metrics_url"]
+        wait(lambda: told(httpx.get(url).text) == uuids, "the instances in the metrics")
 
         assert system.create(a_pod("whole", slice_of(80000), command=SAY_DEVICE)).status_code == 201
         assert "CardInsufficientMemory" in system.wait_for_reason("whole")
@@ -41,6 +51,19 @@ def test_pods_get_instances_of_their_size_and_the_card_is_cut_anew_after_them(
 
         assert device_of(system, whole) not in uuids
         system.check_invariants()
+
+
+def named(system: System, pod: Json) -> list[Json]:
+    """What the pod's annotation says of its slices, once the node has named them all."""
+    now = system.pod(pod["metadata"]["name"]) or pod
+    entries = json.loads(now["metadata"]["annotations"]["hami.io/vgpu-mig-allocations"])
+    return entries if all("migUUID" in entry for entry in entries) else []
+
+
+def told(page: str) -> set[str]:
+    """The instances on the cluster's page."""
+    lines = [line for line in page.splitlines() if line.startswith("hami_node_gpu_mig_instance")]
+    return {re.findall('mig_uuid="([^"]*)"', line)[0] for line in lines}
 
 
 def device_of(system: System, pod: dict[str, object]) -> str:

@@ -28,6 +28,7 @@ EMPTY = ClusterSnapshot(
     taken_at=datetime(2026, 1, 1, tzinfo=UTC),
     cards=(),
     slices=(),
+    instances=(),
     quotas=(),
     allocations_by_state={},
     decisions_by_outcome={},

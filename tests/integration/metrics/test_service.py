@@ -1,8 +1,10 @@
 """The metrics service on a real PostgreSQL and NATS: reports in, rows and Prometheus out."""
 
 import asyncio
+import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -14,7 +16,9 @@ from hami_metrics.bootstrap import App, open_app
 from hami_metrics.settings import Settings
 from hamicommon import events
 from hamicommon.bus.client import Bus, open_bus
+from hamicommon.domain.ids import GpuUuid
 from hamicommon.events import ContainerSample, DeviceSample, Usage
+from hamicommon.k8s.mig import MigReservation, MigSlice, encode_reservations
 from hamicommon.settings import NatsSettings, PostgresSettings
 from hamictl.servers import nats as nats_server
 from hamictl.servers import postgres, processes
@@ -196,6 +200,38 @@ async def test_the_page_shows_the_ledger_and_is_empty_of_it_when_stale(
     slices = [line for line in lines if line.startswith("hami_vgpu_memory_allocated_bytes")]
     # init asked for 30 MiB, two app containers for 10 each: the card holds 30.
     assert [float(line.rpartition(" ")[2]) for line in slices] == [30 * 1024 * 1024]
+    made = [line for line in lines if line.startswith("hami_node_gpu_mig_instance_info{")]
+    # Two containers share it, and what is only reserved is not there.
+    assert len(made) == 1
+    assert sorted(made[0].partition("{")[2].rpartition("}")[0].split(",")) == [
+        'compute_instance_id="0"',
+        'device_index="0"',
+        'device_uuid="GPU-1"',
+        'gpu_instance_id="7"',
+        'mig_uuid="MIG-1"',
+        'node="n1"',
+        'placement_size="2"',
+        'placement_start="4"',
+        'profile="2g.20gb"',
+        'zone="vGPU"',
+    ]
+
+
+HALF = MigSlice(profile="2g.20gb", start=4, size=2)
+MADE = MigReservation(
+    container_index=0,
+    device_index=0,
+    card=GpuUuid("GPU-1"),
+    slice=HALF,
+    mig_uuid="MIG-1",
+    gpu_instance_id=7,
+    compute_instance_id=0,
+)
+RESERVED = (
+    MADE,
+    replace(MADE, container_index=1),
+    MigReservation(container_index=2, device_index=0, card=MADE.card, slice=HALF),
+)
 
 
 def value_of(lines: list[str], name: str, labels: str) -> float | None:
@@ -218,9 +254,10 @@ async def fill(db: Any) -> None:
         "VALUES ('GPU-1', 'n1', 'NVIDIA', 0, 'A100', 10, 1000, 100, 2, 30, 20, 10, 1000, 100, true)"
     )
     await db.execute(
-        "INSERT INTO allocations (id, pod_uid, namespace, pod_name, attempt, node, state) "
-        "VALUES ($1, 'u1', 'ns', 'p', 1, 'n1', 'bound')",
+        "INSERT INTO allocations (id, pod_uid, namespace, pod_name, attempt, node, state, "
+        "annotations) VALUES ($1, 'u1', 'ns', 'p', 1, 'n1', 'bound', $2)",
         allocation,
+        json.dumps({"hami.io/vgpu-mig-allocations": encode_reservations(RESERVED)}),
     )
     shares = [(0, "init", 30), (1, "app", 10), (2, "app", 10)]
     await db.executemany(

@@ -115,6 +115,15 @@ async def test_a_container_gets_its_instances_and_after_it_another_pod_the_whole
     assert sorted(made) == [0, 6]
     assert dict(answer.envs) == {"NVIDIA_VISIBLE_DEVICES": f"{made[6][0]},{made[0][0]}"}
     assert set(mounts_of(answer)) == {"/etc/hami"}
+    [report] = await until(lambda: control.reported("allocated"))
+    assert [(i.container, i.device_index, i.uuid, i.mig_uuid) for i in report.instances] == [
+        ("main", 0, CARDS[0], made[6][0]),
+        ("main", 1, CARDS[0], made[0][0]),
+    ]
+    assert [str(i.gpu_instance_id) for i in report.instances] == [
+        number_at(machine, 6),
+        number_at(machine, 0),
+    ]
     await kubelet.prestart(A_0, A_1)
     metrics = await until(lambda: _with(agent, "hami_mig_device_info{", made[0][0]))
     assert 'profile="2g.20gb"' in metrics

@@ -3,7 +3,7 @@
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from hami_metrics.domain.cluster import Card, ClusterSnapshot, PodSlice, Quota
+from hami_metrics.domain.cluster import Card, ClusterSnapshot, MadeInstance, PodSlice, Quota
 from hami_metrics.exposition import LedgerCollector, build_info, families
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.metrics_core import Metric
@@ -36,6 +36,19 @@ SNAPSHOT = ClusterSnapshot(
             core_percent=30,
         ),
     ),
+    instances=(
+        MadeInstance(
+            node="n1",
+            device_uuid="GPU-1",
+            device_index=3,
+            mig_uuid="MIG-1",
+            profile="2g.20gb",
+            gpu_instance_id=5,
+            compute_instance_id=0,
+            start=4,
+            size=2,
+        ),
+    ),
     quotas=(
         Quota(namespace="ns", resource="nvidia.com/gpumem", limit=2000, used=250),
         Quota(namespace="other", resource="nvidia.com/gpumem", limit=None, used=7),
@@ -57,6 +70,10 @@ HAMI = {
         "node device_uuid device_index device_cores device_memory_limit device_type"
     ),
     "hami_node_gpu_memory_allocated_ratio": "node device_uuid device_index device_type",
+    "hami_node_gpu_mig_instance_info": (
+        "node device_uuid device_index mig_uuid profile gpu_instance_id compute_instance_id "
+        "placement_start placement_size"
+    ),
     "hami_resource_quota_used": "namespace quota_name limit",
     "hami_resource_quota_limit": "namespace quota_name",
     "hami_vgpu_memory_allocated_bytes": "namespace node pod container_index device_uuid",

@@ -267,6 +267,7 @@ EMPTY = ClusterSnapshot(
     taken_at=START,
     cards=(),
     slices=(),
+    instances=(),
     quotas=(),
     allocations_by_state={},
     decisions_by_outcome={},

@@ -100,6 +100,7 @@ def reports(ledger: FakeLedger, *, node: str | None, outliving: Any = None) -> G
         store=ledger,
         releasing=releasing,
         outliving=outliving or AsyncMock(),
+        instances=AsyncMock(),
         pods=pods,
         known_pods={},
     )

@@ -315,10 +315,27 @@ class ReportBase(Payload):
     traceparent: str = ""
 
 
+class MadeInstance(BaseModel):
+    """A MIG instance that a node made for one slice of a grant."""
+
+    model_config = ConfigDict(frozen=True)
+
+    container: str
+    device_index: int
+    """Among the container's cards, in the order of the grant."""
+    uuid: str
+    """The card's."""
+    mig_uuid: str
+    gpu_instance_id: int
+    compute_instance_id: int
+
+
 class Allocated(ReportBase):
     """The kubelet has its answer for every container of the pod."""
 
     kind: Literal["allocated"] = "allocated"
+    instances: tuple[MadeInstance, ...] = ()
+    """On cards in MIG mode: one for every slice. Said again when they are others."""
 
 
 class AllocateFailed(ReportBase):

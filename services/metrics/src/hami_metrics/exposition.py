@@ -15,13 +15,17 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
-from hami_metrics.domain.cluster import Card, ClusterSnapshot, PodSlice, Quota
+from hami_metrics.domain.cluster import Card, ClusterSnapshot, MadeInstance, PodSlice, Quota
 
 ZONE = "vGPU"
 _MIB = 1024 * 1024
 
 _CARD = ("node", "device_uuid", "device_index", "device_type")
 _OVERVIEW = (*_CARD[:3], "device_cores", "device_memory_limit", "device_type")
+_INSTANCE = (
+    *("node", "device_uuid", "device_index", "mig_uuid", "profile"),
+    *("gpu_instance_id", "compute_instance_id", "placement_start", "placement_size"),
+)
 _SLICE = ("namespace", "node", "pod", "container_index", "device_uuid")
 
 Samples = Iterable[tuple[Sequence[str], float]]
@@ -50,6 +54,7 @@ class LedgerCollector(Collector):
 def families(snapshot: ClusterSnapshot, *, now: datetime) -> Iterator[Metric]:
     """Every family of the cluster's page."""
     yield from _cards(snapshot.cards)
+    yield _instances(snapshot.instances)
     yield from _slices(snapshot.slices)
     yield from _quotas(snapshot.quotas)
     yield from _ours(snapshot, now)
@@ -133,6 +138,24 @@ def _overview(cards: Sequence[Card]) -> Metric:
                 c.used_memory_mib * _MIB,
             )
             for c in cards
+        ],
+    )
+
+
+def _instances(instances: Sequence[MadeInstance]) -> Metric:
+    return _hami(
+        "hami_node_gpu_mig_instance_info",
+        "A MIG instance that was made for a pod that holds it",
+        _INSTANCE,
+        [
+            (
+                (
+                    *(one.node, one.device_uuid, str(one.device_index), one.mig_uuid, one.profile),
+                    *map(str, (one.gpu_instance_id, one.compute_instance_id, one.start, one.size)),
+                ),
+                1,
+            )
+            for one in instances
         ],
     )
 

@@ -139,11 +139,11 @@ class Allocating:
         if record.foreign:
             # The kubelet has lost HAMi's answer and takes ours in its place.
             record = replace(record, foreign=False)
+        grant = self._state.book.of(record.pod_uid)
         async with self._cut(record) as whole:
-            await self._state.change(lambda saved: saved.with_records([whole]))
+            await self._state.change(lambda saved: self._repeated(saved, grant, record, whole))
         record = whole
         await asyncio.to_thread(self._files.write_limits, record)
-        grant = self._state.book.of(record.pod_uid)
         env: Mapping[str, str] = {}
         if grant is not None:
             env = await self._pods.container_env(grant, record.container)
@@ -213,8 +213,15 @@ class Allocating:
     def _recorded(self, saved: AgentState, grant: NodeGrant, record: Record) -> AgentState:
         after = saved.with_records([record])
         if is_complete(grant, after.records.values()):
-            after = after.with_report(self._reports.allocated(grant))
+            after = after.with_report(self._reports.allocated(grant, after))
         return after
+
+    def _repeated(
+        self, saved: AgentState, grant: NodeGrant | None, before: Record, now: Record
+    ) -> AgentState:
+        if grant is not None and now.mig_uuids != before.mig_uuids:
+            return self._recorded(saved, grant, now)
+        return saved.with_records([now])
 
     async def _failed(self, grant: NodeGrant, reason: str) -> None:
         logger.error("Allocate failed", extra={"error": reason})

@@ -180,6 +180,7 @@ class GrantsFeed:
             if grant.state in _UNANSWERED and is_complete(grant, records)
         }
         for allocation_id in answered.keys() & self._lagging:
-            report = self._reports.allocated(answered[allocation_id])
+            grant, saved = answered[allocation_id], self._state.saved
+            report = self._reports.allocated(grant, saved)
             await self._state.change(methodcaller("with_report", report))
         self._lagging = frozenset(answered)

@@ -295,7 +295,7 @@ class LateBinding:
     def _recorded(self, saved: AgentState, grant: NodeGrant, record: Record) -> AgentState:
         after = saved.with_records([record])
         if is_complete(grant, after.records.values()):
-            after = after.with_report(self._reports.allocated(grant))
+            after = after.with_report(self._reports.allocated(grant, after))
         return after
 
 

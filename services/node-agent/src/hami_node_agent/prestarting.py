@@ -279,7 +279,7 @@ class PreStarting:
         def edit(saved: AgentState) -> AgentState:
             after = saved.with_records([change.after])
             if is_complete(change.grant, after.records.values()):
-                after = after.with_report(self._reports.allocated(change.grant))
+                after = after.with_report(self._reports.allocated(change.grant, after))
             return after
 
         await self._state.change(edit)

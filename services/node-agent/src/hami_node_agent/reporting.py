@@ -7,7 +7,9 @@ In: `queue` of a report in the same write as the records it follows from. Out:
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import logging
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Any
 
@@ -16,7 +18,7 @@ from hamicommon.errors import Unavailable
 from pydantic import ValidationError
 
 from hami_node_agent.domain.grants import NodeGrant
-from hami_node_agent.domain.records import PendingReport
+from hami_node_agent.domain.records import AgentState, PendingReport
 from hami_node_agent.node_state import NodeState
 from hami_node_agent.ports import Publisher
 
@@ -32,9 +34,15 @@ class Reports:
     def __init__(self, node: str) -> None:
         self._node = node
 
-    def allocated(self, grant: NodeGrant) -> PendingReport:
-        """Every container of the pod has its answer."""
-        return _pending(events.Allocated(**self._base(grant, "allocated")))
+    def allocated(self, grant: NodeGrant, saved: AgentState) -> PendingReport:
+        """Every container of the pod has its answer, with these MIG instances if it has some."""
+        instances = tuple(_instances(saved, grant))
+        what = "allocated"
+        if instances:
+            # Others, as after a reset of the card, are another fact.
+            names = ",".join(one.mig_uuid for one in instances)
+            what += f":{hashlib.sha256(names.encode()).hexdigest()[:16]}"
+        return _pending(events.Allocated(**self._base(grant, what), instances=instances))
 
     def failed(self, grant: NodeGrant, reason: str) -> PendingReport:
         """Allocate or PreStartContainer was refused."""
@@ -77,6 +85,22 @@ class Reports:
             "at": datetime.now(UTC),
             "traceparent": telemetry.traceparent() or grant.traceparent,
         }
+
+
+def _instances(saved: AgentState, grant: NodeGrant) -> Iterator[events.MadeInstance]:
+    known = {own.uuid: own for own in saved.instances if own.uuid}
+    records = sorted(saved.of_pod(grant.pod_uid), key=lambda record: record.container)
+    for record in records:
+        for position, uuid in enumerate(record.mig_uuids):
+            if uuid in known:
+                yield events.MadeInstance(
+                    container=record.container,
+                    device_index=position,
+                    uuid=known[uuid].card,
+                    mig_uuid=uuid,
+                    gpu_instance_id=known[uuid].gpu_instance,
+                    compute_instance_id=known[uuid].compute_instance,
+                )
 
 
 def _pending(report: events.ReportBase) -> PendingReport:

@@ -60,6 +60,16 @@ class AllocationStore(Protocol):
         """
         ...
 
+    async def annotate(
+        self, allocation_id: AllocationId, token: int, annotations: Mapping[str, str]
+    ) -> bool:
+        """Keeps what the pod's annotations must say besides, for as long as the grant is live.
+
+        No step of its history: what the pod holds is as it was. False, and nothing changed, when
+        the allocation is not live under this token any more. Raises: Unavailable.
+        """
+        ...
+
     async def get(self, allocation_id: AllocationId) -> Allocation | None:
         """The allocation. Raises: Unavailable."""
         ...

@@ -37,6 +37,7 @@ from hami_scheduler.domain.lifecycle import (
     facts_of,
     gone_on_node,
 )
+from hami_scheduler.made_instances import MadeInstances
 from hami_scheduler.outliving import Outliving
 from hami_scheduler.ports import AllocationStore, InventoryStore, PodApi
 from hami_scheduler.releasing import Releasing
@@ -113,10 +114,12 @@ class GrantReports:
         store: AllocationStore,
         releasing: Releasing,
         outliving: Outliving,
+        instances: MadeInstances,
         pods: PodApi,
         known_pods: Mapping[PodUid, Mapping[str, Any]],
     ) -> None:
         self._store = store
+        self._instances = instances
         self._releasing = releasing
         self._outliving = outliving
         self._pods = pods
@@ -151,7 +154,10 @@ class GrantReports:
         if allocation.token != report.token:
             logger.info("report under an old token", extra={"allocation_id": allocation.id})
         elif isinstance(report, Allocated):
-            return await self._allocated(allocation)
+            if not await self._allocated(allocation):
+                return False
+            if report.instances:
+                await self._instances.note(allocation, report.instances)
         else:
             await self._releasing.note_failure(allocation, report.reason, actor=ACTOR)
         return True

@@ -17,10 +17,12 @@ from hamicommon.domain.allocations import (
 from hamicommon.domain.ids import AllocationId, GpuUuid, NodeName, PodUid
 from hamicommon.k8s.annotations import (
     BIND_PHASE,
+    MIG_ALLOCATIONS,
     NVIDIA_ALLOCATED,
     NVIDIA_TO_ALLOCATE,
     encode_pod_devices,
 )
+from hamicommon.k8s.mig import MigReservation, MigSlice, encode_reservations
 from hamicommon.vendors.registry import Vendors
 
 VENDORS = Vendors.from_config(deviceconfig.load(None))
@@ -88,3 +90,34 @@ def test_a_pod_whose_row_has_no_annotations_is_left_alone() -> None:
     adopted = replace(row("GPU-a", "GPU-b"), annotations={})
 
     assert differing(adopted, {NVIDIA_ALLOCATED: "anything"}, VENDORS) == {}
+
+
+RESERVED = MigReservation(
+    container_index=1,
+    device_index=0,
+    card=GpuUuid("GPU-a"),
+    slice=MigSlice(profile="2g.20gb", start=0, size=2),
+)
+MADE = replace(RESERVED, mig_uuid="MIG-1", gpu_instance_id=3, compute_instance_id=0)
+
+
+@pytest.mark.parametrize(
+    ("told", "said", "differs"),
+    [
+        pytest.param(MADE, encode_reservations([MADE]), False, id="as-told"),
+        pytest.param(MADE, encode_reservations([RESERVED]), True, id="not-written-yet"),
+        pytest.param(MADE, "", True, id="removed"),
+        pytest.param(MADE, "[{}]", True, id="unreadable"),
+        pytest.param(RESERVED, encode_reservations([MADE]), False, id="hamis-plugin-made-it"),
+        pytest.param(RESERVED, encode_reservations([RESERVED]), False, id="not-made-yet"),
+    ],
+)
+def test_a_pod_shows_the_instances_that_our_agent_told(
+    told: MigReservation, said: str, differs: bool
+) -> None:
+    text = encode_reservations([told])
+    allocation = replace(row(), annotations={MIG_ALLOCATIONS: text})
+
+    found = differing(allocation, {MIG_ALLOCATIONS: said}, VENDORS)
+
+    assert found == ({MIG_ALLOCATIONS: text} if differs else {})

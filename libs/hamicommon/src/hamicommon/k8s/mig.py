@@ -65,6 +65,16 @@ class MigReservation:
     compute_instance_id: int | None = None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MigNames:
+    """What the driver calls the instance that was made for a reservation."""
+
+    card: GpuUuid
+    mig_uuid: str
+    gpu_instance_id: int
+    compute_instance_id: int
+
+
 def reservations_of(
     containers: Sequence[ContainerGrant], vendor: str
 ) -> tuple[MigReservation, ...]:
@@ -77,6 +87,27 @@ def reservations_of(
         for number, share in enumerate(s for s in container.shares if s.vendor == vendor)
         if (part := MigSlice.from_detail(share.detail)) is not None
     )
+
+
+def with_names(
+    reservations: Iterable[MigReservation], made: Mapping[tuple[int, int], MigNames]
+) -> tuple[MigReservation, ...]:
+    """The reservations with the names of what was made, by (container index, device index).
+
+    What was made for none of them is left out, and so is what lies on another card.
+    """
+    found = []
+    for one in reservations:
+        names = made.get((one.container_index, one.device_index))
+        if names is not None and names.card == one.card:
+            one = replace(
+                one,
+                mig_uuid=names.mig_uuid,
+                gpu_instance_id=names.gpu_instance_id,
+                compute_instance_id=names.compute_instance_id,
+            )
+        found.append(one)
+    return tuple(found)
 
 
 def encode_reservations(reservations: Iterable[MigReservation]) -> str:

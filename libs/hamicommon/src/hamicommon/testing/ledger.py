@@ -282,6 +282,17 @@ class FakeLedger:
         touched = sorted({card.uuid for card in (*held, *wanted)})
         return Change(allocation=new, sequence=sequence, counters=self._counters(touched))
 
+    async def annotate(
+        self, allocation_id: AllocationId, token: int, annotations: Mapping[str, str]
+    ) -> bool:
+        """See the port."""
+        old = self._allocations.get(allocation_id)
+        if old is None or old.token != token or not old.live:
+            return False
+        whole = {**old.annotations, **annotations}
+        self._allocations[old.id] = replace(old, annotations=whole)
+        return True
+
     async def get(self, allocation_id: AllocationId) -> Allocation | None:
         """See the port."""
         return self._allocations.get(allocation_id)

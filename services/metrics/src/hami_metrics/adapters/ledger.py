@@ -6,6 +6,7 @@ from datetime import timedelta
 from typing import Any
 
 import asyncpg
+from hamicommon.k8s.annotations import MIG_ALLOCATIONS
 
 from hami_metrics.adapters.postgres import connection
 from hami_metrics.domain.cluster import (
@@ -13,6 +14,7 @@ from hami_metrics.domain.cluster import (
     PENDING_WINDOW_S,
     Card,
     ClusterSnapshot,
+    MadeInstance,
     PodSlice,
     Quota,
 )
@@ -36,6 +38,21 @@ SELECT a.namespace, a.pod_name, a.node, x.device_uuid,
            AS core_percent
 FROM allocations a JOIN allocation_devices x ON x.allocation_id = a.id
 WHERE {_LIVE} GROUP BY a.id, x.device_uuid ORDER BY a.namespace, a.pod_name, x.device_uuid
+"""
+
+# The ledger keeps them as the pod's annotation has them; containers that follow on one another may
+# share one.
+INSTANCES = f"""
+SELECT DISTINCT a.node, i->>'gpuUUID' AS device_uuid, d.index AS device_index,
+       i->>'migUUID' AS mig_uuid, i->>'profile' AS profile,
+       (i->>'gpuInstanceID')::int AS gpu_instance_id,
+       (i->>'computeInstanceID')::int AS compute_instance_id,
+       (i#>>'{{placement,start}}')::int AS start, (i#>>'{{placement,size}}')::int AS size
+FROM allocations a,
+     jsonb_array_elements((a.annotations->>'{MIG_ALLOCATIONS}')::jsonb) i
+     JOIN devices d ON d.uuid = i->>'gpuUUID'
+WHERE {_LIVE} AND a.annotations ? '{MIG_ALLOCATIONS}' AND i ? 'migUUID'
+ORDER BY a.node, device_index, start
 """
 
 QUOTAS = """
@@ -76,6 +93,7 @@ class PostgresLedger:
                 taken_at=await conn.fetchval("SELECT now()"),
                 cards=tuple(Card(**row) for row in await conn.fetch(CARDS)),
                 slices=tuple(PodSlice(**row) for row in await conn.fetch(SLICES)),
+                instances=tuple(MadeInstance(**row) for row in await conn.fetch(INSTANCES)),
                 quotas=tuple(Quota(**row) for row in await conn.fetch(QUOTAS)),
                 allocations_by_state={
                     row["state"]: row["pods"] for row in await conn.fetch(STATES)

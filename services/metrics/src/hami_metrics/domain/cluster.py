@@ -36,6 +36,22 @@ class PodSlice:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class MadeInstance:
+    """A MIG instance that a node made for a slice of a live grant."""
+
+    node: str
+    device_uuid: str
+    device_index: int
+    mig_uuid: str
+    profile: str
+    gpu_instance_id: int
+    compute_instance_id: int
+    start: int
+    """First of the card's memory slices that it has."""
+    size: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Quota:
     """One quota; `limit` None is none. The resource's own units."""
 
@@ -52,6 +68,7 @@ class ClusterSnapshot:
     taken_at: datetime
     cards: tuple[Card, ...]
     slices: tuple[PodSlice, ...]
+    instances: tuple[MadeInstance, ...]
     quotas: tuple[Quota, ...]
     allocations_by_state: Mapping[str, int]
     decisions_by_outcome: Mapping[str, int]

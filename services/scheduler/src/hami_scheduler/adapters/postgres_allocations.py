@@ -66,6 +66,7 @@ from hami_scheduler.adapters.postgres_rows import (
 from hami_scheduler.adapters.postgres_statements import (
     ADVANCE,
     ADVANCE_LIVE,
+    ANNOTATE,
     DELETE_SHARES,
     INSERT_SHARES,
     RECORD_MOVE,
@@ -262,6 +263,13 @@ class PostgresAllocationStore:
         )
         fresh = await connection.fetchrow(f"{SELECT_ALLOCATION} WHERE a.id = $1", old.id)
         return Change(allocation=allocation_of(fresh), sequence=sequence, counters=touched)
+
+    async def annotate(
+        self, allocation_id: AllocationId, token: int, annotations: Mapping[str, str]
+    ) -> bool:
+        """See the port."""
+        row = await self._database.fetchrow(ANNOTATE, allocation_id, token, dict(annotations))
+        return row is not None
 
     async def get(self, allocation_id: AllocationId) -> Allocation | None:
         """See the port."""

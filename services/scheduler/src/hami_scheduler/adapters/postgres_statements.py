@@ -243,3 +243,9 @@ WITH allocation AS (
 SELECT {COLUMNS}, event.sequence
   FROM event, allocation a JOIN nodes n ON n.name = a.node
 """
+
+ANNOTATE = """
+UPDATE allocations a SET annotations = a.annotations || $3::jsonb
+ WHERE a.id = $1 AND a.token = $2 AND a.ended_at IS NULL
+RETURNING a.id
+"""

@@ -1,7 +1,9 @@
 """What a pod's annotations must say of its slices, from its row in the ledger: a pure comparison.
 
-Only what stays is compared: the vendors' `allocated` keys. Device plugins take `to-allocate` values
-apart and answer in `bind-phase`, as HAMi's protocol has it (sheet 2.7).
+Only what stays is compared: the vendors' `allocated` keys, and the reservations of MIG slices once
+our agent has told what it made for them (HAMi's plugin writes that into the pod by itself). Device
+plugins take `to-allocate` values apart and answer in `bind-phase`, as HAMi's protocol has it (sheet
+2.7).
 """
 
 from __future__ import annotations
@@ -11,7 +13,8 @@ from itertools import zip_longest
 
 from hamicommon.domain.allocations import Allocation, ContainerGrant
 from hamicommon.errors import InvalidRequest
-from hamicommon.k8s.annotations import decode_pod_devices
+from hamicommon.k8s.annotations import MIG_ALLOCATIONS, decode_pod_devices
+from hamicommon.k8s.mig import MigReservation, decode_reservations
 from hamicommon.vendors.base import Vendor
 
 
@@ -26,9 +29,22 @@ def differing(
         for vendor in vendors
         if vendor.keys.allocated in allocation.annotations
     }
-    return {
+    different = {
         key: value for key, value in expected.items() if not _same(annotations.get(key, ""), value)
     }
+    reserved = allocation.annotations.get(MIG_ALLOCATIONS, "")
+    made = decode_reservations(reserved)
+    if any(one.mig_uuid for one in made) and made != _reserved(annotations):
+        different[MIG_ALLOCATIONS] = reserved
+    return different
+
+
+def _reserved(annotations: Mapping[str, str]) -> tuple[MigReservation, ...]:
+    """What the pod says; nothing where that can't be read."""
+    try:
+        return decode_reservations(annotations.get(MIG_ALLOCATIONS, ""))
+    except InvalidRequest:
+        return ()
 
 
 def _on_its_cards(text: str, containers: Iterable[ContainerGrant], vendor: str) -> str:

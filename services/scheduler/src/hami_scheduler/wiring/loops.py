@@ -12,6 +12,7 @@ from hami_scheduler.following import SUBJECT as EVENTS_SUBJECT
 from hami_scheduler.following import LedgerFollower
 from hami_scheduler.hearing import LOOK_EVERY_S
 from hami_scheduler.lateness import LateWatch
+from hami_scheduler.made_instances import MadeInstances
 from hami_scheduler.moving import SUBJECT as MOVES_SUBJECT
 from hami_scheduler.moving import GrantMoves
 from hami_scheduler.numbers import NumbersTeller
@@ -109,6 +110,9 @@ def bus_loops(
         releasing=core.releasing,
         outliving=Outliving(
             journal=outside.journal, announcer=core.announcer, instruments=core.instruments
+        ),
+        instances=MadeInstances(
+            store=outside.store, pods=outside.pods, doubt_mirror=core.mirrors.doubt
         ),
         pods=outside.pods,
         known_pods=watches.pods.by_uid,
