@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "arena.h"
+#include "instant.h"
 
 /* A search tree by address range, under fg_driver.lock. */
 static void *blocks;
@@ -162,7 +163,15 @@ static CUresult allocate(CUdeviceptr *pointer, size_t bytes)
     return result == CUDA_SUCCESS ? fg_allocate(pointer, bytes, FG_DEVICE_MEMORY, NULL, context->device) : result;
 }
 
-CUresult cuMemAlloc_v2(CUdeviceptr *pointer, size_t bytes) { return allocate(pointer, bytes); }
+CUresult cuMemAlloc_v2(CUdeviceptr *pointer, size_t bytes)
+{
+    CUcontext context;
+    if (!fg_driver.initialised || !fg_driver.machine->instant_allocations) return allocate(pointer, bytes);
+    const CUresult result = fg_current(&context);
+    if (result != CUDA_SUCCESS) return result;
+    *pointer = fg_instant_take();
+    return *pointer != 0 ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+}
 
 CUresult cuMemAllocPitch_v2(CUdeviceptr *pointer, size_t *pitch, size_t width_bytes, size_t height, unsigned int element_bytes)
 {
@@ -199,6 +208,7 @@ CUresult cuMemFree_v2(CUdeviceptr pointer)
     const CUresult result = fg_current(&context);
     if (result != CUDA_SUCCESS && result != CUDA_ERROR_DEVICE_UNAVAILABLE) return result;
     if (pointer == 0) return CUDA_SUCCESS;
+    if (fg_driver.machine->instant_allocations) return fg_instant_give(pointer), CUDA_SUCCESS;
     const unsigned int freeable = 1U << FG_DEVICE_MEMORY | 1U << FG_POOL_MEMORY | 1U << FG_GRAPH_MEMORY | 1U << FG_FOREIGN_MEMORY;
     struct fg_block *block = fg_remove_block(pointer, freeable);
     if (block == NULL) return CUDA_ERROR_INVALID_VALUE;

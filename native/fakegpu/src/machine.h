@@ -3,7 +3,7 @@
  * FAKEGPU_CONFIG names a JSON file:
  *   {"state": "<path of the shared state>", "driver_version": "570.124.06", "cuda_version": 12080, "context_mib": 0, "module_kib": 0,
  *    "granularity_bytes": 512, "wave_ns": 50000, "pid_offset": 0, "time_slice_us": 2000, "context_switch_us": 50, "queue_depth": 1024,
- *    "instant_launches": false, "nvml_sample_ms": 167, "nvml_sample_delay_ms": 0, "nvml_missing_percent": 0, "nvml_process_utilization": true,
+ *    "instant_launches": false, "instant_allocations": false, "nvml_sample_ms": 167, "nvml_sample_delay_ms": 0, "nvml_missing_percent": 0, "nvml_process_utilization": true,
  *    "cuda_order": [0], "faults": [{"call": "cuMemAlloc", "result": 2, "after": 0, "times": 1}],
  *    "devices": [{"uuid": "GPU-...", "name": "...", "memory_mib": 81920, "sm_count": 108, "max_threads_per_sm": 2048,
  *                 "pci_bus_id": "00000000:07:00.0", "numa": 0, "major": 8, "minor": 0, "nvlinks": [1, 1, 2],
@@ -59,6 +59,7 @@ struct fg_machine {
     int64_t sample_delay_ns; /* how much older than now a utilisation sample must be to be shown */
     unsigned int sample_missing_percent;
     bool instant_launches; /* kernels take no time and are not counted: to measure what stands between a program and the driver */
+    bool instant_allocations; /* the same for cuMemAlloc and cuMemFree: addresses without memory, counted nowhere */
     bool process_utilization; /* false: NVML does not support it, as on MIG slices and some cards */
     int fault_count;
     struct fg_fault faults[FG_MAX_FAULTS];

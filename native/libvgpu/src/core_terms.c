@@ -41,11 +41,11 @@ static enum vgpu_core_concern concern_of(const struct vgpu_runtime *runtime)
     return VGPU_CORES_FREE;
 }
 
-enum vgpu_core_concern vgpu_core_concern_now(void)
+enum vgpu_core_concern vgpu_core_concern_now(int64_t *now_ms)
 {
     struct vgpu_runtime *runtime = vgpu_runtime_started();
     if (runtime == NULL) return VGPU_CORES_FREE;
-    const int64_t now = vgpu_now_ms(CLOCK_MONOTONIC_COARSE);
+    const int64_t now = *now_ms = vgpu_now_ms(CLOCK_MONOTONIC_COARSE);
     if (now >= atomic_load_explicit(&runtime->next_core_look_ms, memory_order_relaxed)) {
         atomic_store_explicit(&runtime->next_core_look_ms, now + VGPU_LIMITS_LOOK_MS, memory_order_relaxed);
         note_launch(runtime);
@@ -53,6 +53,12 @@ enum vgpu_core_concern vgpu_core_concern_now(void)
         atomic_store_explicit(&runtime->concern, concern_of(runtime), memory_order_relaxed);
     }
     return atomic_load_explicit(&runtime->concern, memory_order_relaxed);
+}
+
+bool vgpu_core_limits(int index)
+{
+    const struct vgpu_runtime *runtime = vgpu_runtime_started();
+    return runtime != NULL && index < VGPU_MAX_DEVICES && core_percent(runtime, index) < 100;
 }
 
 bool vgpu_core_terms_of(int index, struct vgpu_core_terms *terms)

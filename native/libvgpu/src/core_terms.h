@@ -15,8 +15,11 @@ enum vgpu_core_concern {
 };
 
 /* A kernel is about to be launched: tells monitors, at most once per RECORD_KERNEL_INTERVAL seconds; looks for new limits. A clock reading
- * and two loads while there is nothing to do. */
-enum vgpu_core_concern vgpu_core_concern_now(void);
+ * and two loads while there is nothing to do. *now_ms is that clock, or untouched. */
+enum vgpu_core_concern vgpu_core_concern_now(int64_t *now_ms);
+
+/* Whether the device of that index has a limit itself. */
+bool vgpu_core_limits(int index);
 
 struct vgpu_core_terms {
     uint32_t percent; /* 1..100; 100: no limit */

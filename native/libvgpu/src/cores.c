@@ -32,6 +32,12 @@ struct state {
 
 static _Atomic(struct state *) pages;
 
+/* So many launches go by one look at the clock, the limits and the context, if they come this closely: then all of them are made before a
+ * person, a monitor or a limits file could tell. Whoever launches less often looks each time. */
+enum { LAUNCHES_PER_LOOK = 16, CLOSE_MS = 4 };
+
+_Thread_local struct vgpu_core_pass vgpu_core_pass;
+
 /* Kernels before 4.14 cannot empty pages at fork. */
 static void empty_in_child(void) { memset((void *)atomic_load(&pages), 0, sizeof(struct state)); }
 
@@ -145,21 +151,46 @@ static void wait_while_blocked(int index)
     while (vgpu_core_terms_of(index, &terms) && terms.blocked && now_ns() < until_ns) sleep_ns(BLOCKED_LOOK_NS);
 }
 
+/* What is found now counts for the thread's next launches, if they come closely. NULL: nothing limits them. */
+static void keep_pass(struct vgpu_core_pass *pass, struct vgpu_governor *governor, int64_t now_ms)
+{
+    if (pass->governor != governor) {
+        if (pass->governor != NULL) vgpu_governor_empty_purse(pass->governor, &pass->purse_ns);
+        pass->governor = governor;
+        pass->purse_ns = 0;
+    }
+    pass->left = now_ms != 0 && now_ms - pass->asked_ms <= CLOSE_MS ? LAUNCHES_PER_LOOK - 1 : 0;
+    pass->asked_ms = now_ms;
+}
+
 struct vgpu_launch vgpu_cores_admit(const void *what, uint64_t size, CUstream stream)
 {
+    struct vgpu_core_pass *pass = &vgpu_core_pass;
     struct vgpu_launch launch = {.index = VGPU_DEVICE_UNKNOWN, .timing = -1, .stream = stream};
-    const enum vgpu_core_concern concern = vgpu_core_concern_now();
-    if (__builtin_expect(concern == VGPU_CORES_FREE, 1)) return launch;
-    launch.index = vgpu_core_current_device();
-    if (launch.index < 0) return launch;
-    if (concern == VGPU_CORES_BLOCKED) wait_while_blocked(launch.index);
-    struct state *s = state();
-    if (s == NULL) return launch;
     const uint64_t key = vgpu_cost_key(what, size);
-    struct vgpu_governor *governor = &s->devices[launch.index].governor;
-    if (governor->costs != NULL && vgpu_governor_pay(governor, key)) return launch;
+    const bool only_the_purse = pass->left > 0 && pass->governor != NULL && pass->governor->costs != NULL;
+    if (only_the_purse && vgpu_governor_pay(pass->governor, key, &pass->purse_ns)) return launch;
+    int64_t now_ms = 0;
+    pass->left = 0;
+    const enum vgpu_core_concern concern = vgpu_core_concern_now(&now_ms);
+    if (concern != VGPU_CORES_FREE) {
+        launch.index = vgpu_core_current_device();
+        if (launch.index < 0) return launch;
+        if (concern == VGPU_CORES_BLOCKED) wait_while_blocked(launch.index);
+    }
+    struct state *s = concern != VGPU_CORES_FREE && vgpu_core_limits(launch.index) ? state() : NULL;
+    struct vgpu_governor *governor = s != NULL ? &s->devices[launch.index].governor : NULL;
+    if (concern != VGPU_CORES_BLOCKED) keep_pass(pass, governor, now_ms);
+    if (governor == NULL) return launch;
+    if (governor->costs != NULL && vgpu_governor_pay(governor, key, &pass->purse_ns)) return launch;
     admit_slowly(s, key, &launch);
     return launch;
+}
+
+void vgpu_cores_device_changed(void)
+{
+    vgpu_core_pass.left = 0;
+    vgpu_core_device_changed();
 }
 
 void vgpu_cores_timed(const struct vgpu_launch *launch, CUresult result)

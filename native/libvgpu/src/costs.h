@@ -13,7 +13,7 @@
 enum { VGPU_COST_KINDS = 4096 };
 
 struct vgpu_cost {
-    _Atomic uint64_t key; /* 0: free */
+    _Alignas(64) _Atomic uint64_t key; /* 0: free. One cache line each: a launch looks at one */
     _Atomic int64_t ns;   /* 0: not known yet */
     int64_t timed[3];     /* the last timings, newest first; 0: none */
     int32_t being_timed;  /* launches under way that will tell */

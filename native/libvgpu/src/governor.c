@@ -6,6 +6,9 @@
 
 /* GPU time that is paid at once: long enough that renewing it costs nothing, short beside every sample of NVML. */
 static const int64_t LEASE_NS = 4000000;
+/* What a thread takes from it at once: many of the shortest kernels (2 us), and a thirtieth of what there is, which a thread that launches
+ * nothing more may keep. */
+static const int64_t PURSE_NS = 64000;
 /* The price of a launch of which nothing is known yet. */
 static const int64_t UNKNOWN_NS = 100000;
 /* A second launch of an unknown kind waits so long for the timing of the first; then its age is its price. */
@@ -178,6 +181,31 @@ struct vgpu_verdict vgpu_governor_ask(struct vgpu_governor *governor, const stru
         governor->prepaid_ns += LEASE_NS / 2;
     }
     return admit(governor, shared, key, now_ns, can_time && (second_part || !is_short));
+}
+
+static bool take_from_lease(struct vgpu_governor *governor, int64_t ns)
+{
+    if (atomic_fetch_sub_explicit(&governor->lease_ns, ns, memory_order_relaxed) >= ns) return true;
+    atomic_fetch_add_explicit(&governor->lease_ns, ns, memory_order_relaxed);
+    return false;
+}
+
+bool vgpu_governor_pay(struct vgpu_governor *governor, uint64_t key, int64_t *purse_ns)
+{
+    if (vgpu_governor_pay_from_purse(governor, key, purse_ns)) return true;
+    const int64_t cost_ns = vgpu_cost_ns(governor->costs, key);
+    if (cost_ns <= 0) return false;
+    const int64_t missing_ns = cost_ns - *purse_ns, taken_ns = missing_ns < PURSE_NS ? PURSE_NS : missing_ns;
+    const bool whole = take_from_lease(governor, taken_ns);
+    if (!whole && !take_from_lease(governor, missing_ns)) return false;
+    *purse_ns += (whole ? taken_ns : missing_ns) - cost_ns;
+    return true;
+}
+
+void vgpu_governor_empty_purse(struct vgpu_governor *governor, int64_t *purse_ns)
+{
+    atomic_fetch_add_explicit(&governor->lease_ns, *purse_ns, memory_order_relaxed);
+    *purse_ns = 0;
 }
 
 void vgpu_governor_started(struct vgpu_governor *governor, int timing, int64_t now_ns)

@@ -1,7 +1,8 @@
 /* Decides when a process may launch on one device, so that its container keeps to its share of the card. Pure: time, timings and NVML's
  * samples come in as arguments; the simulation in native/coresim runs the very same code in virtual time.
  *
- * Most launches are paid from a lease of GPU time with one atomic subtraction. When the lease is used up, vgpu_governor_ask is called:
+ * Most launches are paid from a lease of GPU time, which threads draw on in small amounts, so that many a launch needs no locked
+ * instruction. When the lease is used up, vgpu_governor_ask is called:
  * it charges the container's bucket for the next lease, or says how long to wait. A lease is given in two parts. The launch that asks for
  * the second, or is long, or of an unknown kind, is timed, and teaches what its kind costs (costs.h): the first launch after a pause would
  * not do, as it waits for the turn of this process on the card. What a timed launch took beyond its price is charged afterwards, while it still runs if it is long.
@@ -61,15 +62,21 @@ struct vgpu_verdict {
 
 void vgpu_governor_start(struct vgpu_governor *governor, struct vgpu_costs *costs, uint32_t percent);
 
-/* The fast path: pays one launch from the lease. false: vgpu_governor_ask. Any thread. */
-static inline bool vgpu_governor_pay(struct vgpu_governor *governor, uint64_t key)
+/* The fast path: pays one launch out of a thread's purse. Calls nothing. false: vgpu_governor_pay. Any thread, each with its own purse. */
+static inline bool vgpu_governor_pay_from_purse(struct vgpu_governor *governor, uint64_t key, int64_t *purse_ns)
 {
-    const int64_t cost = vgpu_cost_ns(governor->costs, key);
-    if (cost <= 0) return false;
-    if (atomic_fetch_sub_explicit(&governor->lease_ns, cost, memory_order_relaxed) >= cost) return true;
-    atomic_fetch_add_explicit(&governor->lease_ns, cost, memory_order_relaxed);
-    return false;
+    const int64_t cost = vgpu_cost_ns(governor->costs, key), left = *purse_ns - cost;
+    if (__builtin_expect(cost <= 0 || left < 0, 0)) return false;
+    *purse_ns = left;
+    return true;
 }
+
+/* The same, but takes from the lease what is missing, and, if there is more, some for the thread's next launches. false:
+ * vgpu_governor_ask. */
+bool vgpu_governor_pay(struct vgpu_governor *governor, uint64_t key, int64_t *purse_ns);
+
+/* What is left in the purse goes back to the lease. */
+void vgpu_governor_empty_purse(struct vgpu_governor *governor, int64_t *purse_ns);
 
 /* `asked_first_ns`: when this launch asked for the first time. `can_time`: whether timings of it are possible at all. */
 struct vgpu_verdict vgpu_governor_ask(struct vgpu_governor *governor, const struct vgpu_shared_cores *shared, uint64_t key,

@@ -19,7 +19,7 @@ CUresult cuInit(unsigned int flags)
 
 static void forget(CUcontext context)
 {
-    vgpu_core_device_changed();
+    vgpu_cores_device_changed();
     vgpu_memory_forget_context(context);
     vgpu_cores_forget_context(context);
 }
@@ -40,7 +40,7 @@ CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device)
 /* A new context is the thread's current one. */
 static CUresult made(CUresult result, CUdevice device)
 {
-    vgpu_core_device_changed();
+    vgpu_cores_device_changed();
     if (result == CUDA_SUCCESS) vgpu_overhead_settle(device);
     return result;
 }
@@ -116,7 +116,7 @@ CUresult cuCtxDetach(CUcontext context)
     (void)cuda->cuCtxGetCurrent(&before);
     const CUresult result = cuda->cuCtxDetach(context);
     if (result != CUDA_SUCCESS) return result;
-    vgpu_core_device_changed();
+    vgpu_cores_device_changed();
     if (before == context && cuda->cuCtxGetCurrent(&after) == CUDA_SUCCESS && after != context) forget(context);
     return result;
 }
@@ -204,7 +204,7 @@ CUresult cuDevicePrimaryCtxReset_v2(CUdevice device)
 #define CHANGE(symbol, argument)                          \
     const struct vgpu_cuda *cuda = vgpu_cuda();           \
     if (cuda == NULL) return CUDA_ERROR_NOT_FOUND;        \
-    vgpu_core_device_changed();                           \
+    vgpu_cores_device_changed();                           \
     return cuda->symbol(argument)
 
 CUresult cuCtxSetCurrent(CUcontext context) { CHANGE(cuCtxSetCurrent, context); }

@@ -14,6 +14,13 @@ static uint64_t size_of_config(const CUlaunchConfig *c)
     return c != NULL ? size_of(c->gridDimX, c->gridDimY, c->gridDimZ, c->blockDimX, c->blockDimY, c->blockDimZ) : 0;
 }
 
+/* Each launch has two halves of the same parameters. The one that programs call only jumps, to the driver or to the other half: eleven
+ * arguments stay where the caller has put them. */
+#define PASS(what, size, slow_half, call)                                                                            \
+    const struct vgpu_cuda *cuda = vgpu_cuda_at_hand();                                                              \
+    if (__builtin_expect(cuda != NULL && vgpu_cores_pass((what), (size)), 1)) return cuda->call;                     \
+    return slow_half
+
 #define MAKE(what, size, stream, call)                                            \
     const struct vgpu_cuda *cuda = vgpu_cuda();                                   \
     if (cuda == NULL) return CUDA_ERROR_NOT_FOUND;                                \
@@ -22,43 +29,32 @@ static uint64_t size_of_config(const CUlaunchConfig *c)
     vgpu_cores_launched(&launch, result);                                         \
     return result
 
+#define SLOW static __attribute__((noinline)) CUresult
+
 #define KERNEL_PARAMETERS                                                                                                              \
     (CUfunction function, unsigned int grid_x, unsigned int grid_y, unsigned int grid_z, unsigned int block_x, unsigned int block_y,   \
      unsigned int block_z, unsigned int shared_bytes, CUstream stream, void **parameters, void **extra)
+#define COOPERATIVE_PARAMETERS                                                                                                         \
+    (CUfunction function, unsigned int grid_x, unsigned int grid_y, unsigned int grid_z, unsigned int block_x, unsigned int block_y,   \
+     unsigned int block_z, unsigned int shared_bytes, CUstream stream, void **parameters)
 #define KERNEL_SIZE size_of(grid_x, grid_y, grid_z, block_x, block_y, block_z)
-#define KERNEL_ARGUMENTS function, grid_x, grid_y, grid_z, block_x, block_y, block_z, shared_bytes, stream, parameters
+#define COOPERATIVE_ARGUMENTS (function, grid_x, grid_y, grid_z, block_x, block_y, block_z, shared_bytes, stream, parameters)
+#define KERNEL_ARGUMENTS (function, grid_x, grid_y, grid_z, block_x, block_y, block_z, shared_bytes, stream, parameters, extra)
+#define CONFIG_PARAMETERS (const CUlaunchConfig *config, CUfunction function, void **parameters, void **extra)
+#define CONFIG_ARGUMENTS (config, function, parameters, extra)
+#define CONFIG_STREAM (config != NULL ? config->hStream : NULL)
 
-CUresult cuLaunchKernel KERNEL_PARAMETERS { MAKE(function, KERNEL_SIZE, stream, cuLaunchKernel(KERNEL_ARGUMENTS, extra)); }
+/* One call: its name, what tells it apart, and its parameters. */
+#define LAUNCH(name, size, at, PARAMETERS, ARGUMENTS)                                         \
+    SLOW slow_##name PARAMETERS { MAKE(function, size, at, name ARGUMENTS); }                 \
+    CUresult name PARAMETERS { PASS(function, size, slow_##name ARGUMENTS, name ARGUMENTS); }
 
-CUresult cuLaunchKernel_ptsz KERNEL_PARAMETERS
-{
-    MAKE(function, KERNEL_SIZE, vgpu_per_thread(stream), cuLaunchKernel_ptsz(KERNEL_ARGUMENTS, extra));
-}
-
-CUresult cuLaunchKernelEx(const CUlaunchConfig *config, CUfunction function, void **parameters, void **extra)
-{
-    MAKE(function, size_of_config(config), config != NULL ? config->hStream : NULL, cuLaunchKernelEx(config, function, parameters, extra));
-}
-
-CUresult cuLaunchKernelEx_ptsz(const CUlaunchConfig *config, CUfunction function, void **parameters, void **extra)
-{
-    MAKE(function, size_of_config(config), vgpu_per_thread(config != NULL ? config->hStream : NULL),
-         cuLaunchKernelEx_ptsz(config, function, parameters, extra));
-}
-
-CUresult cuLaunchCooperativeKernel(CUfunction function, unsigned int grid_x, unsigned int grid_y, unsigned int grid_z,
-                                   unsigned int block_x, unsigned int block_y, unsigned int block_z, unsigned int shared_bytes,
-                                   CUstream stream, void **parameters)
-{
-    MAKE(function, KERNEL_SIZE, stream, cuLaunchCooperativeKernel(KERNEL_ARGUMENTS));
-}
-
-CUresult cuLaunchCooperativeKernel_ptsz(CUfunction function, unsigned int grid_x, unsigned int grid_y, unsigned int grid_z,
-                                        unsigned int block_x, unsigned int block_y, unsigned int block_z, unsigned int shared_bytes,
-                                        CUstream stream, void **parameters)
-{
-    MAKE(function, KERNEL_SIZE, vgpu_per_thread(stream), cuLaunchCooperativeKernel_ptsz(KERNEL_ARGUMENTS));
-}
+LAUNCH(cuLaunchKernel, KERNEL_SIZE, stream, KERNEL_PARAMETERS, KERNEL_ARGUMENTS)
+LAUNCH(cuLaunchKernel_ptsz, KERNEL_SIZE, vgpu_per_thread(stream), KERNEL_PARAMETERS, KERNEL_ARGUMENTS)
+LAUNCH(cuLaunchKernelEx, size_of_config(config), CONFIG_STREAM, CONFIG_PARAMETERS, CONFIG_ARGUMENTS)
+LAUNCH(cuLaunchKernelEx_ptsz, size_of_config(config), vgpu_per_thread(CONFIG_STREAM), CONFIG_PARAMETERS, CONFIG_ARGUMENTS)
+LAUNCH(cuLaunchCooperativeKernel, KERNEL_SIZE, stream, COOPERATIVE_PARAMETERS, COOPERATIVE_ARGUMENTS)
+LAUNCH(cuLaunchCooperativeKernel_ptsz, KERNEL_SIZE, vgpu_per_thread(stream), COOPERATIVE_PARAMETERS, COOPERATIVE_ARGUMENTS)
 
 /* Asks for the share of one device of a launch on several. The context of its stream is made current for that. */
 static void admit_one(const struct vgpu_cuda *cuda, const CUDA_LAUNCH_PARAMS *p)

@@ -7,10 +7,11 @@
 #ifndef VGPU_LEDGER_H
 #define VGPU_LEDGER_H
 
-#include <pthread.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+
+#include "brief_lock.h"
 
 enum { VGPU_LEDGER_SHARDS = 32 };
 
@@ -27,7 +28,7 @@ struct vgpu_block {
 };
 
 struct vgpu_ledger_shard {
-    pthread_mutex_t lock;
+    struct vgpu_brief_lock lock;
     struct vgpu_block *blocks; /* capacity entries, kind NONE = empty */
     size_t capacity, count;
 };
@@ -36,7 +37,7 @@ struct vgpu_ledger {
     struct vgpu_ledger_shard shards[VGPU_LEDGER_SHARDS];
 };
 
-/* A zeroed ledger is empty and ready (PTHREAD_MUTEX_INITIALIZER is all zero in glibc; asserted by the unit test). */
+/* A zeroed ledger is empty and ready. */
 
 /* Remembers `block`. 0: new. 1: the key was known already; *replaced is the old block, whose charge the caller must release.
  * -ENOMEM: not remembered. */

@@ -130,6 +130,12 @@ const struct vgpu_cuda *vgpu_cuda(void)
     return library != NULL ? &library->real : NULL;
 }
 
+const struct vgpu_cuda *vgpu_cuda_at_hand(void)
+{
+    const struct cuda_library *library = atomic_load_explicit(&cuda_library, memory_order_acquire);
+    return library != NULL ? &library->real : NULL; /* the table is what the library begins with: no branch is left of this */
+}
+
 static const struct vgpu_nvml *nvml_now(int flags)
 {
     struct vgpu_nvml *library = atomic_load_explicit(&nvml_library, memory_order_acquire);

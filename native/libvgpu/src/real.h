@@ -12,6 +12,9 @@ void *(*vgpu_real_dlvsym(void))(void *handle, const char *name, const char *vers
  * just building the table. Any thread; lock free after the first time. */
 const struct vgpu_cuda *vgpu_cuda(void);
 
+/* The same if it has been looked up before, else NULL. */
+const struct vgpu_cuda *vgpu_cuda_at_hand(void);
+
 /* NVML's functions, likewise. */
 const struct vgpu_nvml *vgpu_nvml(void);
 

@@ -5,53 +5,66 @@
 
 #include "quota.h"
 
-static void subtract(_Atomic uint64_t *counter, uint64_t bytes)
+static void subtract_from_total(_Atomic uint64_t *total, uint64_t bytes)
 {
-    uint64_t old = atomic_load(counter);
-    while (!atomic_compare_exchange_weak(counter, &old, vgpu_quota_subtract(old, bytes))) {
+    uint64_t old = atomic_load(total);
+    while (!atomic_compare_exchange_weak(total, &old, vgpu_quota_subtract(old, bytes))) {
     }
+}
+
+/* A slot's own words have one writer at a time (its process, which holds its account lock), so they need no locked instruction. Each
+ * is released after all that was written before it: whoever sees a share or `done` sees `begun` as well (repair_total). */
+static void add(_Atomic uint64_t *own, uint64_t amount)
+{
+    atomic_store_explicit(own, atomic_load_explicit(own, memory_order_relaxed) + amount, memory_order_release);
+}
+
+static void subtract(_Atomic uint64_t *own, uint64_t bytes)
+{
+    atomic_store_explicit(own, vgpu_quota_subtract(atomic_load_explicit(own, memory_order_relaxed), bytes), memory_order_release);
 }
 
 int vgpu_region_reserve(struct vgpu_region *region, struct vgpu_region_slot *slot, int device, uint64_t bytes, uint64_t limit)
 {
     _Atomic uint64_t *total = vgpu_region_reserved(region, device);
+    struct vgpu_region_mem *mem = vgpu_slot_mem(slot, device);
     int result = -ENOMEM;
-    atomic_fetch_add(vgpu_slot_begun(slot), 1);
+    add(vgpu_slot_begun(slot), 1);
     uint64_t used = atomic_load(total);
     while (vgpu_quota_fits(used, bytes, limit)) {
         if (!atomic_compare_exchange_weak(total, &used, used + bytes)) continue;
-        atomic_fetch_add(&vgpu_slot_mem(slot, device)->total_bytes, bytes);
-        atomic_fetch_add(&vgpu_slot_mem(slot, device)->data_bytes, bytes);
+        add(&mem->total_bytes, bytes);
+        add(&mem->data_bytes, bytes);
         result = 0;
         break;
     }
-    atomic_fetch_add(vgpu_slot_done(slot), 1);
+    add(vgpu_slot_done(slot), 1);
     return result;
 }
 
 void vgpu_region_charge(struct vgpu_region *region, struct vgpu_region_slot *slot, int device, uint64_t bytes)
 {
-    atomic_fetch_add(vgpu_slot_begun(slot), 1);
+    add(vgpu_slot_begun(slot), 1);
     atomic_fetch_add(vgpu_region_reserved(region, device), bytes);
-    atomic_fetch_add(&vgpu_slot_mem(slot, device)->total_bytes, bytes);
-    atomic_fetch_add(&vgpu_slot_mem(slot, device)->data_bytes, bytes);
-    atomic_fetch_add(vgpu_slot_done(slot), 1);
+    add(&vgpu_slot_mem(slot, device)->total_bytes, bytes);
+    add(&vgpu_slot_mem(slot, device)->data_bytes, bytes);
+    add(vgpu_slot_done(slot), 1);
 }
 
 void vgpu_region_set_overhead(struct vgpu_region *region, struct vgpu_region_slot *slot, int device, uint64_t old, uint64_t now)
 {
     struct vgpu_region_mem *mem = vgpu_slot_mem(slot, device);
-    atomic_fetch_add(vgpu_slot_begun(slot), 1);
+    add(vgpu_slot_begun(slot), 1);
     if (now > old) {
         atomic_fetch_add(vgpu_region_reserved(region, device), now - old);
-        atomic_fetch_add(&mem->total_bytes, now - old);
-        atomic_fetch_add(&mem->context_bytes, now - old);
+        add(&mem->total_bytes, now - old);
+        add(&mem->context_bytes, now - old);
     } else {
         subtract(&mem->context_bytes, old - now);
         subtract(&mem->total_bytes, old - now);
-        subtract(vgpu_region_reserved(region, device), old - now);
+        subtract_from_total(vgpu_region_reserved(region, device), old - now);
     }
-    atomic_fetch_add(vgpu_slot_done(slot), 1);
+    add(vgpu_slot_done(slot), 1);
 }
 
 void vgpu_region_stand_by(struct vgpu_region *region, struct vgpu_region_slot *slot, uint64_t start_time)
@@ -75,11 +88,11 @@ void vgpu_region_insist(struct vgpu_region *region, struct vgpu_region_slot *slo
 
 void vgpu_region_release(struct vgpu_region *region, struct vgpu_region_slot *slot, int device, uint64_t bytes)
 {
-    atomic_fetch_add(vgpu_slot_begun(slot), 1);
+    add(vgpu_slot_begun(slot), 1);
     subtract(&vgpu_slot_mem(slot, device)->data_bytes, bytes);
     subtract(&vgpu_slot_mem(slot, device)->total_bytes, bytes);
-    subtract(vgpu_region_reserved(region, device), bytes);
-    atomic_fetch_add(vgpu_slot_done(slot), 1);
+    subtract_from_total(vgpu_region_reserved(region, device), bytes);
+    add(vgpu_slot_done(slot), 1);
 }
 
 int vgpu_region_process_count(struct vgpu_region *region)

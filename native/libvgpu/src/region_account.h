@@ -4,29 +4,32 @@
  * reservation raises the total first and the share second; a release lowers the share first and the total second. Whoever is killed
  * between leaves the total too high, never too low: a limit may be reached early but is never exceeded, and
  * vgpu_region_repair_totals puts it right as soon as somebody would be refused.
+ *
+ * Between processes nothing is locked. Among the threads of one process, whoever writes its slot holds a lock of that process: so the one
+ * locked instruction that a reservation needs is the exchange of the total.
  */
 #ifndef VGPU_REGION_ACCOUNT_H
 #define VGPU_REGION_ACCOUNT_H
 
 #include "vgpu_region.h"
 
-/* Reserves if the container's total stays within `limit`. 0 or -ENOMEM. Any thread, no lock. */
+/* Reserves if the container's total stays within `limit`. 0 or -ENOMEM. One thread of the process at a time. */
 int vgpu_region_reserve(struct vgpu_region *region, struct vgpu_region_slot *slot, int device, uint64_t bytes, uint64_t limit);
 
-/* Charges what is there already, whatever the limit. Any thread, no lock. */
+/* Charges what is there already, whatever the limit. Likewise. */
 void vgpu_region_charge(struct vgpu_region *region, struct vgpu_region_slot *slot, int device, uint64_t bytes);
 
-/* The same for memory that the driver took for itself (contexts, modules), of which there were `old` and now are `now` bytes. */
+/* The same for memory that the driver took for itself (contexts, modules), of which there were `old` and now are `now` bytes. Likewise. */
 void vgpu_region_set_overhead(struct vgpu_region *region, struct vgpu_region_slot *slot, int device, uint64_t old, uint64_t now);
 
 /* Undoes what somebody scribbled over the slot of a living process: it is among those that count, and was born when it was. */
 void vgpu_region_stand_by(struct vgpu_region *region, struct vgpu_region_slot *slot, uint64_t start_time);
 
 /* Undoes what somebody scribbled into the region to have more: the process's share is at least what it `held`, and a device's total at
- * least the sum of the shares. Too high a total is put right by vgpu_region_repair_totals. Any thread, no lock. */
+ * least the sum of the shares. Too high a total is put right by vgpu_region_repair_totals. One thread of the process at a time. */
 void vgpu_region_insist(struct vgpu_region *region, struct vgpu_region_slot *slot, int device, uint64_t held);
 
-/* Takes back a reservation of this process. Saturates at 0. Any thread, no lock. */
+/* Takes back a reservation of this process. Saturates at 0. Likewise. */
 void vgpu_region_release(struct vgpu_region *region, struct vgpu_region_slot *slot, int device, uint64_t bytes);
 
 /* Bytes that the processes of this container hold on a device. */

@@ -137,9 +137,11 @@ struct vgpu_region_slot *vgpu_runtime_slot(struct vgpu_runtime *s)
         s->pid = getpid();
         s->start_time = vgpu_process_start_time(s->pid);
         slot = vgpu_region_claim(&s->shared);
+        vgpu_brief_lock(&s->account_lock);
         for (int i = 0; slot != NULL && i < VGPU_MAX_DEVICES; i++)
-            if (atomic_load(&s->held[i]) != 0) vgpu_region_charge(s->shared.region, slot, i, atomic_load(&s->held[i]));
+            if (s->held[i] != 0) vgpu_region_charge(s->shared.region, slot, i, s->held[i]);
         atomic_store_explicit(&s->slot, slot, memory_order_release);
+        vgpu_brief_unlock(&s->account_lock);
     }
     pthread_mutex_unlock(&s->lock);
     return slot;
@@ -155,9 +157,12 @@ void vgpu_runtime_register(void)
 static void insist(struct vgpu_runtime *s)
 {
     struct vgpu_region_slot *slot = atomic_load(&s->slot) != NULL ? vgpu_runtime_slot(s) : NULL;
-    if (slot != NULL) vgpu_region_stand_by(s->shared.region, slot, s->start_time);
-    for (int i = 0; slot != NULL && i < atomic_load(&devices.count); i++)
-        vgpu_region_insist(s->shared.region, slot, i, atomic_load(&s->held[i]));
+    if (slot == NULL) return;
+    vgpu_region_stand_by(s->shared.region, slot, s->start_time);
+    const int count = atomic_load(&devices.count);
+    vgpu_brief_lock(&s->account_lock);
+    for (int i = 0; i < count; i++) vgpu_region_insist(s->shared.region, slot, i, s->held[i]);
+    vgpu_brief_unlock(&s->account_lock);
 }
 
 void vgpu_runtime_look_for_new_limits(struct vgpu_runtime *s)

@@ -12,6 +12,7 @@
 #include <sys/types.h>
 #include <time.h>
 
+#include "brief_lock.h"
 #include "config_source.h"
 #include "core_terms.h"
 #include "cuda_abi.h"
@@ -26,9 +27,10 @@ struct vgpu_runtime {
     _Atomic(struct vgpu_region_slot *) slot;
     pid_t pid; /* of whoever took the slot */
     uint64_t start_time;
-    /* What the process knows of itself, whatever the region says: bytes it was promised (raised before the region is asked, lowered
-     * after), bytes it holds (raised after, lowered before), and bytes of these that the driver took for itself. */
-    _Atomic uint64_t promised[VGPU_MAX_DEVICES], held[VGPU_MAX_DEVICES], overhead[VGPU_MAX_DEVICES];
+    /* What the process knows of itself, whatever the region says: bytes it holds, and bytes of these that the driver took for itself.
+     * The lock guards them and the process's own words in the region, which change together; where both are taken it comes second. */
+    struct vgpu_brief_lock account_lock;
+    uint64_t held[VGPU_MAX_DEVICES], overhead[VGPU_MAX_DEVICES];
     struct vgpu_config config;
     struct vgpu_config_stamp stamp;
     _Atomic uint64_t limit_bytes[VGPU_MAX_DEVICES];

@@ -34,13 +34,24 @@ uint64_t vgpu_slice_used(int index)
     return vgpu_region_used(runtime->shared.region, index);
 }
 
-static bool reserve_in_region(struct vgpu_runtime *runtime, int index, uint64_t bytes, uint64_t limit)
+/* Alone the process never gets more than the limit, whatever the region says. */
+static bool reserve_once(struct vgpu_runtime *runtime, struct vgpu_region_slot *slot, int index, uint64_t bytes, uint64_t limit)
+{
+    vgpu_brief_lock(&runtime->account_lock);
+    const bool fits = vgpu_quota_fits(runtime->held[index], bytes, limit) &&
+                      vgpu_region_reserve(runtime->shared.region, slot, index, bytes, limit) == 0;
+    if (fits) runtime->held[index] += bytes;
+    vgpu_brief_unlock(&runtime->account_lock);
+    return fits;
+}
+
+static bool reserve(struct vgpu_runtime *runtime, int index, uint64_t bytes, uint64_t limit)
 {
     struct vgpu_region_slot *slot = vgpu_runtime_slot(runtime);
     if (slot == NULL) return false;
-    if (vgpu_region_reserve(runtime->shared.region, slot, index, bytes, limit) == 0) return true;
+    if (reserve_once(runtime, slot, index, bytes, limit)) return true;
     vgpu_runtime_reclaim(runtime);
-    return vgpu_region_reserve(runtime->shared.region, slot, index, bytes, limit) == 0;
+    return reserve_once(runtime, slot, index, bytes, limit);
 }
 
 int vgpu_slice_reserve(int index, uint64_t bytes)
@@ -49,13 +60,7 @@ int vgpu_slice_reserve(int index, uint64_t bytes)
     if (runtime == NULL) return vgpu_runtime_is_starting() ? 0 : -ENOMEM;
     const uint64_t limit = limit_now(runtime, index);
     if (index < 0) return vgpu_quota_fits(0, bytes, limit) ? 0 : -ENOMEM;
-    /* Alone it never gets more than the limit, whatever the region says. */
-    const uint64_t promised = atomic_fetch_add(&runtime->promised[index], bytes);
-    if (vgpu_quota_fits(promised, bytes, limit) && reserve_in_region(runtime, index, bytes, limit)) {
-        atomic_fetch_add(&runtime->held[index], bytes);
-        return 0;
-    }
-    atomic_fetch_sub(&runtime->promised[index], bytes);
+    if (reserve(runtime, index, bytes, limit)) return 0;
     /* The wording is HAMi's: scripts look for it. */
     vgpu_log(VGPU_LOG_ERROR, "Device %d OOM %llu / %llu", index,
              (unsigned long long)(vgpu_region_used(runtime->shared.region, index) + bytes), (unsigned long long)limit);
@@ -67,9 +72,10 @@ void vgpu_slice_charge(int index, uint64_t bytes)
     struct vgpu_runtime *runtime = index >= 0 ? vgpu_runtime_start() : NULL;
     struct vgpu_region_slot *slot = runtime != NULL ? vgpu_runtime_slot(runtime) : NULL;
     if (slot == NULL) return;
-    atomic_fetch_add(&runtime->promised[index], bytes);
+    vgpu_brief_lock(&runtime->account_lock);
     vgpu_region_charge(runtime->shared.region, slot, index, bytes);
-    atomic_fetch_add(&runtime->held[index], bytes);
+    runtime->held[index] += bytes;
+    vgpu_brief_unlock(&runtime->account_lock);
 }
 
 void vgpu_slice_release(int index, uint64_t bytes)
@@ -77,9 +83,10 @@ void vgpu_slice_release(int index, uint64_t bytes)
     struct vgpu_runtime *runtime = index >= 0 ? vgpu_runtime_start() : NULL;
     if (runtime == NULL || atomic_load_explicit(&runtime->slot, memory_order_acquire) == NULL) return;
     struct vgpu_region_slot *slot = vgpu_runtime_slot(runtime);
-    atomic_fetch_sub(&runtime->held[index], bytes);
+    vgpu_brief_lock(&runtime->account_lock);
+    runtime->held[index] = vgpu_quota_subtract(runtime->held[index], bytes);
     if (slot != NULL) vgpu_region_release(runtime->shared.region, slot, index, bytes);
-    atomic_fetch_sub(&runtime->promised[index], bytes);
+    vgpu_brief_unlock(&runtime->account_lock);
 }
 
 bool vgpu_slice_oversubscribes(void)
@@ -93,14 +100,12 @@ uint64_t vgpu_slice_set_overhead(int index, uint64_t seen_bytes)
     struct vgpu_runtime *runtime = index >= 0 ? vgpu_runtime_start() : NULL;
     struct vgpu_region_slot *slot = runtime != NULL ? vgpu_runtime_slot(runtime) : NULL;
     if (slot == NULL) return 0;
-    pthread_mutex_lock(&runtime->lock);
-    const uint64_t old = atomic_load(&runtime->overhead[index]), own = vgpu_quota_subtract(atomic_load(&runtime->held[index]), old);
-    const uint64_t now = vgpu_quota_subtract(seen_bytes, own);
-    atomic_store(&runtime->overhead[index], now);
-    atomic_fetch_add(&runtime->promised[index], now - old); /* may wrap around: a difference below zero */
-    if (now < old) atomic_fetch_sub(&runtime->held[index], old - now);
+    vgpu_brief_lock(&runtime->account_lock);
+    const uint64_t old = runtime->overhead[index], blocks = vgpu_quota_subtract(runtime->held[index], old);
+    const uint64_t now = vgpu_quota_subtract(seen_bytes, blocks);
+    runtime->overhead[index] = now;
+    runtime->held[index] = blocks + now;
     vgpu_region_set_overhead(runtime->shared.region, slot, index, old, now);
-    if (now > old) atomic_fetch_add(&runtime->held[index], now - old);
-    pthread_mutex_unlock(&runtime->lock);
+    vgpu_brief_unlock(&runtime->account_lock);
     return now;
 }

@@ -1,0 +1,25 @@
+/* A lock between threads of one process, for sections of some nanoseconds: one locked instruction where a mutex needs two.
+ *
+ * A zeroed lock is free. Whoever finds it taken tries again for a moment and then sleeps in short steps, so that an owner of lower
+ * priority gets on. Not for signal handlers. In a fork child a lock may still be held by a thread that the child does not have: zero it.
+ */
+#ifndef VGPU_BRIEF_LOCK_H
+#define VGPU_BRIEF_LOCK_H
+
+#include <stdatomic.h>
+
+struct vgpu_brief_lock {
+    _Atomic int taken;
+};
+
+/* Waits for a lock that was found taken. */
+void vgpu_brief_lock_wait(struct vgpu_brief_lock *lock);
+
+static inline void vgpu_brief_lock(struct vgpu_brief_lock *lock)
+{
+    if (__builtin_expect(atomic_exchange_explicit(&lock->taken, 1, memory_order_acquire) != 0, 0)) vgpu_brief_lock_wait(lock);
+}
+
+static inline void vgpu_brief_unlock(struct vgpu_brief_lock *lock) { atomic_store_explicit(&lock->taken, 0, memory_order_release); }
+
+#endif
