@@ -5,6 +5,7 @@ Run by the `Client` of machine.py in a process of its own. It looks functions up
 """
 
 import ctypes
+import fcntl
 import json
 import os
 import sys
@@ -155,12 +156,33 @@ def launch(kernels: int, blocks: int = 1) -> dict[str, Any]:
     return {"result": result or cuda.cuCtxSynchronize()}
 
 
+own_files: list[int] = []
+
+
+def still_open(file: int) -> bool:
+    try:
+        return bool(os.fstat(file))
+    except OSError:
+        return False
+
+
+def close_descriptors(path: str | None) -> dict[str, Any]:
+    """What daemons do: closes everything; then opens a file of its own in all numbers; locks it."""
+    os.closerange(3, 256)
+    files = [os.open(path, os.O_RDWR) for _ in range(32)] if path else []
+    own_files.extend(files)
+    for file in files[:1]:
+        fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    return {"files": files}
+
+
 def fork_and_alloc(bytes: int) -> dict[str, Any]:
     """What a forked child sees and may take (the simulated driver lives on in a child)."""
     read_end, write_end = os.pipe()
     child = os.fork()
     if child == 0:
         answer = {"before": info(), **alloc(bytes), "pid": os.getpid()}
+        answer["files_open"] = sum(map(still_open, own_files))
         os.write(write_end, json.dumps(answer).encode())
         sys.stdin.read(0)
         os._exit(0)
@@ -272,6 +294,7 @@ OPS: dict[str, Callable[..., Any]] = {
         uuid,
         churn,
         launch,
+        close_descriptors,
         fork_and_alloc,
         destroy_context,
         own_context,

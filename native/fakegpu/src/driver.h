@@ -60,6 +60,13 @@ struct CUmemPoolHandle_st {
     uint64_t threshold, reserved, used, reserved_high, used_high; /* bytes */
 };
 
+/* A MIG instance that CUDA shows as a device. */
+struct fg_instance {
+    char uuid[96]; /* empty: the device is a whole card */
+    uint64_t memory_bytes;
+    int sm_count;
+};
+
 /* What the process has: guarded by `lock`. */
 struct fg_driver {
     pthread_mutex_t lock;
@@ -68,12 +75,19 @@ struct fg_driver {
     struct fg_state *state;
     int device_count;
     int card_of[FG_MAX_DEVICES]; /* CUDA ordinal -> card: visible ones, by CUDA_VISIBLE_DEVICES */
+    struct fg_instance instance_of[FG_MAX_DEVICES];
     struct CUctx_st primary[FG_MAX_DEVICES];
     struct CUmemPoolHandle_st pool[FG_MAX_DEVICES];
     CUmemoryPool current_pool[FG_MAX_DEVICES];
 };
 
 extern struct fg_driver fg_driver;
+
+/* Fills device_count, card_of and instance_of as CUDA_VISIBLE_DEVICES and CUDA_DEVICE_ORDER want it. */
+void fg_choose_devices(struct fg_driver *driver);
+
+/* Of the card, or of the instance that the device is. */
+int fg_multiprocessors(CUdevice device);
 
 /* CUDA_SUCCESS if the driver is initialised and the ordinal exists and its card is not lost. */
 CUresult fg_check_device(CUdevice device);

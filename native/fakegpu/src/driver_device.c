@@ -7,39 +7,6 @@
 
 struct fg_driver fg_driver = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
-/* The visible cards as CUDA counts them: the fastest first, unless CUDA_DEVICE_ORDER=PCI_BUS_ID asks for NVML's order. */
-static void order_devices(const struct fg_machine *machine, int ordered[FG_MAX_DEVICES])
-{
-    const char *order = getenv("CUDA_DEVICE_ORDER");
-    int count = 0;
-    memcpy(ordered, machine->visible, sizeof machine->visible);
-    if (machine->order_count == 0 || (order != NULL && strcmp(order, "PCI_BUS_ID") == 0)) return;
-    for (int i = 0; i < machine->order_count; i++)
-        for (int j = 0; j < machine->visible_count; j++)
-            if (machine->visible[j] == machine->cuda_order[i]) ordered[count++] = machine->cuda_order[i];
-}
-
-/* CUDA_VISIBLE_DEVICES: ordinals or uuids; the list ends at the first entry that names no device, as the real driver has it. */
-static void choose_devices(struct fg_driver *driver)
-{
-    const struct fg_machine *machine = driver->machine;
-    const char *wanted = getenv("CUDA_VISIBLE_DEVICES");
-    int ordered[FG_MAX_DEVICES];
-    order_devices(machine, ordered);
-    if (wanted == NULL) {
-        memcpy(driver->card_of, ordered, sizeof driver->card_of);
-        driver->device_count = machine->visible_count;
-        return;
-    }
-    char list[4096], *rest;
-    snprintf(list, sizeof list, "%s", wanted);
-    for (char *word = strtok_r(list, ", ", &rest); word != NULL; word = strtok_r(NULL, ", ", &rest)) {
-        const int card = fg_card_named(machine, ordered, machine->visible_count, word);
-        if (card < 0 || driver->device_count == FG_MAX_DEVICES) break;
-        driver->card_of[driver->device_count++] = card;
-    }
-}
-
 static CUresult initialise(struct fg_driver *driver)
 {
     driver->machine = fg_machine();
@@ -48,8 +15,7 @@ static CUresult initialise(struct fg_driver *driver)
     if (fault != 0) return (CUresult)fault;
     driver->state = fg_state(driver->machine);
     if (driver->state == NULL) return CUDA_ERROR_UNKNOWN;
-    driver->device_count = 0;
-    choose_devices(driver);
+    fg_choose_devices(driver);
     if (driver->device_count == 0) return CUDA_ERROR_NO_DEVICE;
     for (int i = 0; i < driver->device_count; i++) {
         driver->primary[i] = (struct CUctx_st){.tag = FG_CONTEXT, .device = i, .primary = true};
@@ -186,6 +152,12 @@ CUresult fg_check_device(CUdevice device)
 
 static const struct fg_card *card(CUdevice device) { return &fg_driver.machine->cards[fg_driver.card_of[device]]; }
 
+int fg_multiprocessors(CUdevice device)
+{
+    const struct fg_instance *instance = &fg_driver.instance_of[device];
+    return instance->uuid[0] != '\0' ? instance->sm_count : card(device)->sm_count;
+}
+
 CUresult cuDeviceGetCount(int *count)
 {
     if (!fg_driver.initialised) return CUDA_ERROR_NOT_INITIALIZED;
@@ -220,7 +192,7 @@ CUresult cuDeviceGetAttribute(int *value, int attribute, CUdevice device)
     switch (attribute) {
     case CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK: *value = 1024; break;
     case CU_DEVICE_ATTRIBUTE_WARP_SIZE: *value = 32; break;
-    case CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT: *value = card(device)->sm_count; break;
+    case CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT: *value = fg_multiprocessors(device); break;
     case CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR: *value = card(device)->max_threads_per_sm; break;
     case CU_DEVICE_ATTRIBUTE_PCI_BUS_ID: *value = (int)card(device)->pci_bus; break;
     case CU_DEVICE_ATTRIBUTE_PCI_DEVICE_ID: *value = (int)card(device)->pci_device; break;
@@ -241,7 +213,8 @@ CUresult cuDeviceTotalMem_v2(size_t *bytes, CUdevice device)
     const CUresult result = fg_check_device(device);
     if (result != CUDA_SUCCESS) return result;
     if (bytes == NULL) return CUDA_ERROR_INVALID_VALUE;
-    *bytes = card(device)->memory_bytes;
+    const struct fg_instance *instance = &fg_driver.instance_of[device];
+    *bytes = instance->uuid[0] != '\0' ? instance->memory_bytes : card(device)->memory_bytes;
     return CUDA_SUCCESS;
 }
 
@@ -254,7 +227,14 @@ CUresult cuDeviceGetUuid(CUuuid *uuid, CUdevice device)
     return CUDA_SUCCESS;
 }
 
-CUresult cuDeviceGetUuid_v2(CUuuid *uuid, CUdevice device) { return cuDeviceGetUuid(uuid, device); }
+/* The first version of the call names an instance's card, the second the instance itself. */
+CUresult cuDeviceGetUuid_v2(CUuuid *uuid, CUdevice device)
+{
+    const CUresult result = cuDeviceGetUuid(uuid, device);
+    if (result == CUDA_SUCCESS && fg_driver.instance_of[device].uuid[0] != '\0')
+        fg_uuid_bytes(fg_driver.instance_of[device].uuid, uuid->bytes);
+    return result;
+}
 
 CUresult cuDeviceGetPCIBusId(char *text, int length, CUdevice device)
 {

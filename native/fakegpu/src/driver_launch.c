@@ -39,7 +39,7 @@ static double threads_of(const CUlaunchConfig *c)
 static int64_t kernel_ns(CUcontext context, double threads)
 {
     const struct fg_card *card = &fg_driver.machine->cards[fg_card_of(context)];
-    const double waves = threads / ((double)card->sm_count * card->max_threads_per_sm);
+    const double waves = threads / ((double)fg_multiprocessors(context->device) * card->max_threads_per_sm);
     const double length = waves * (double)fg_driver.machine->wave_ns;
     return length > SHORTEST_NS ? (int64_t)length : SHORTEST_NS;
 }

@@ -150,8 +150,9 @@ CUresult cuMemGetInfo_v2(size_t *free_bytes, size_t *total_bytes)
     fg_lock(fg_driver.state);
     fg_sweep(fg_driver.state);
     const struct fg_card_state *card = &fg_driver.state->cards[fg_card_of(context)];
-    *free_bytes = card->total_bytes - card->used_bytes;
-    *total_bytes = card->total_bytes;
+    const struct fg_instance *instance = &fg_driver.instance_of[context->device];
+    *total_bytes = instance->uuid[0] != '\0' ? instance->memory_bytes : card->total_bytes;
+    *free_bytes = *total_bytes > card->used_bytes ? *total_bytes - card->used_bytes : 0;
     fg_unlock(fg_driver.state);
     return CUDA_SUCCESS;
 }

@@ -173,9 +173,13 @@ int fg_card_named(const struct fg_machine *machine, const int *among, int count,
     char *end;
     const long number = strtol(word, &end, 10);
     if (*word != '\0' && *end == '\0') return number >= 0 && number < count ? among[number] : -1;
-    for (int i = 0; i < count; i++)
-        if (strncasecmp(machine->cards[among[i]].uuid, word, strlen(word)) == 0 && strlen(word) > 4) return among[i];
-    return -1;
+    int found = -1;
+    for (int i = 0; i < count; i++) {
+        if (strncasecmp(machine->cards[among[i]].uuid, word, strlen(word)) != 0 || strlen(word) <= 4) continue;
+        if (found >= 0) return -1; /* the beginning of two uuids names neither */
+        found = among[i];
+    }
+    return found;
 }
 
 static void read_visible(struct fg_machine *machine)

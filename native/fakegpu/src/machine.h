@@ -12,7 +12,7 @@
  *                          "start": 0}]}]}
  * granularity_bytes: what an allocation is rounded up to; wave_ns: how long a card needs for as many threads as it can hold at once;
  * pid_offset: added to the pids that NVML reports (a pid namespace); nvlinks: the peer of each link, as index in this list;
- * mig: the card begins in MIG mode with these instances (an empty list: none), which NVML alone shows; mig_slices: how often it can be
+ * mig: the card begins in MIG mode with these instances (an empty list: none); mig_slices: how often it can be
  * cut (7, or 4 as an A30). The clock's keys are explained in docs/fakegpu-model.md, all keys in docs/fakegpu.md.
  * FAKEGPU_VISIBLE_DEVICES (uuids or indexes, "all", "none", "void"; absent = all) is what the container runtime let in.
  */
@@ -75,7 +75,7 @@ const struct fg_machine *fg_machine(void);
 /* The 16 bytes of "GPU-xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx". */
 void fg_uuid_bytes(const char *uuid, unsigned char bytes[16]);
 
-/* Index of the card that a list entry names: a number below `count`, or the beginning of a uuid; -1 if none. */
+/* Index of the card that a list entry names: a number below `count`, or the beginning of one uuid and no other; -1 if none. */
 int fg_card_named(const struct fg_machine *machine, const int *among, int count, const char *word);
 
 #endif

@@ -2,6 +2,7 @@
 
 #include <time.h>
 
+#include "lacking.h"
 #include "log.h"
 #include "process.h"
 #include "real.h"
@@ -12,12 +13,11 @@ enum { SAMPLES = 256 };
 
 static void open_device(struct vgpu_core_usage *usage, int index)
 {
-    const struct vgpu_nvml *nvml = vgpu_nvml_loaded();
+    const struct vgpu_nvml *nvml = vgpu_nvml_begin(); /* stays initialised, one count more than the host's own */
     usage->opened = true;
-    /* NVML stays initialised, one count more than the host's own. */
-    usage->unavailable = nvml == NULL || nvml->nvmlInit_v2() != NVML_SUCCESS ||
-                         nvml->nvmlDeviceGetHandleByUUID(vgpu_runtime_device_uuid(index), &usage->device) != NVML_SUCCESS;
-    if (usage->unavailable) vgpu_log(VGPU_LOG_WARN, "no NVML: the core limit of device %d goes by the times of launches alone", index);
+    usage->unavailable = nvml == NULL || nvml->nvmlDeviceGetHandleByUUID(vgpu_runtime_device_uuid(index), &usage->device) != NVML_SUCCESS;
+    if (nvml != NULL && usage->unavailable)
+        vgpu_log(VGPU_LOG_INFO, "NVML does not know device %d: its core limit goes by the times of launches alone", index);
 }
 
 /* The node may tell the pid later than the process starts. */

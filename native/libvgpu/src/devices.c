@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "lacking.h"
 #include "log.h"
 #include "real.h"
 
@@ -34,8 +35,8 @@ static void add(struct vgpu_devices *devices, const char *uuid)
 
 static int discover_by_nvml(struct vgpu_devices *devices)
 {
-    const struct vgpu_nvml *nvml = vgpu_nvml_loaded();
-    if (nvml == NULL || nvml->nvmlInit_v2() != NVML_SUCCESS) return -1;
+    const struct vgpu_nvml *nvml = vgpu_nvml_begin();
+    if (nvml == NULL) return -1;
     unsigned int count = 0;
     nvmlReturn_t result = nvml->nvmlDeviceGetCount_v2(&count);
     for (unsigned int i = 0; result == NVML_SUCCESS && i < count; i++) {
@@ -85,9 +86,7 @@ void vgpu_devices_list(struct vgpu_devices *devices, const struct vgpu_config *c
 
 void vgpu_devices_discover(struct vgpu_devices *devices)
 {
-    if (discover_by_nvml(devices) == 0) return;
-    vgpu_log(VGPU_LOG_WARN, "no NVML: the order of the devices is CUDA's");
-    discover_by_cuda(devices);
+    if (discover_by_nvml(devices) != 0) discover_by_cuda(devices);
 }
 
 int vgpu_devices_of_cuda(struct vgpu_devices *devices, CUdevice device)

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <time.h>
 
+#include "lacking.h"
 #include "real.h"
 #include "runtime.h"
 #include "slice.h"
@@ -34,13 +35,14 @@ static bool list_processes(const struct vgpu_nvml *nvml, nvmlDevice_t device, nv
 }
 
 /* Bytes that the driver holds for the process of that host pid; false: NVML does not show it. */
-static bool bytes_of(const struct vgpu_nvml *nvml, const char *uuid, unsigned int pid, uint64_t *bytes)
+static bool bytes_of(const char *uuid, unsigned int pid, uint64_t *bytes)
 {
     nvmlDevice_t device;
     unsigned int count = PROCESSES;
     bool known = false;
     nvmlProcessInfo_v2_t *found = calloc(PROCESSES, sizeof *found);
-    if (found == NULL || nvml->nvmlInit_v2() != NVML_SUCCESS) return free(found), false;
+    const struct vgpu_nvml *nvml = found != NULL ? vgpu_nvml_begin() : NULL;
+    if (nvml == NULL) return free(found), false;
     *bytes = 0; /* a process without a context is not listed: then the driver holds nothing for it */
     if (nvml->nvmlDeviceGetHandleByUUID(uuid, &device) == NVML_SUCCESS && list_processes(nvml, device, found, &count)) {
         known = true;
@@ -59,9 +61,8 @@ static void settle(int index)
 {
     const char *uuid = vgpu_runtime_device_uuid(index);
     const unsigned int pid = vgpu_runtime_host_pid();
-    const struct vgpu_nvml *nvml = pid != 0 && uuid != NULL ? vgpu_nvml_loaded() : NULL;
     uint64_t bytes;
-    if (nvml != NULL && bytes_of(nvml, uuid, pid, &bytes)) vgpu_slice_set_overhead(index, bytes);
+    if (pid != 0 && uuid != NULL && bytes_of(uuid, pid, &bytes)) vgpu_slice_set_overhead(index, bytes);
 }
 
 void vgpu_overhead_settle(CUdevice device)

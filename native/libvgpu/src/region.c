@@ -1,7 +1,6 @@
 #include "region.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <semaphore.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -16,21 +15,6 @@
 #include "region_lock.h"
 
 static_assert(sizeof(sem_t) == 32, "HAMi's layout holds glibc semaphores");
-
-/* Every user of the container shares the file, whatever umask its creator had; changing the umask itself would change the host. */
-enum { FILE_MODE = 0666 };
-
-static int open_file(const char *path)
-{
-    int file = open(path, O_RDWR | O_CLOEXEC);
-    if (file >= 0 || errno != ENOENT) return file;
-    file = open(path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, FILE_MODE);
-    if (file >= 0)
-        (void)fchmod(file, FILE_MODE); /* a file system without modes is no obstacle */
-    else if (errno == EEXIST)
-        file = open(path, O_RDWR | O_CLOEXEC);
-    return file;
-}
 
 void vgpu_region_publish_limits(struct vgpu_region *region, const struct vgpu_limit *limit, int count)
 {
@@ -103,12 +87,19 @@ static int prepare(struct vgpu_region_file *opened, struct vgpu_region_values *v
 
 static int open_shared(struct vgpu_region_file *opened, const char *path, struct vgpu_region_values *values)
 {
-    opened->file = open_file(path);
-    if (opened->file < 0) return -errno;
-    int error = vgpu_region_lock(opened->file);
+    struct stat status;
+    if (strlen(path) >= sizeof opened->path) return -ENAMETOOLONG;
+    const int file = vgpu_region_open_file(path);
+    if (file < 0) return file;
+    opened->file = file;
+    strcpy(opened->path, path);
+    int error = fstat(file, &status) == 0 ? 0 : -errno;
+    opened->device = status.st_dev;
+    opened->inode = status.st_ino;
+    if (error == 0) error = vgpu_region_lock(opened);
     if (error == 0) {
         error = prepare(opened, values);
-        vgpu_region_unlock(opened->file);
+        vgpu_region_unlock(opened);
     }
     if (error != 0) vgpu_region_close(opened);
     return error;
@@ -132,7 +123,7 @@ int vgpu_region_open(struct vgpu_region_file *opened, const char *path, struct v
 void vgpu_region_close(struct vgpu_region_file *opened)
 {
     if (opened->region != NULL) munmap(opened->region, VGPU_REGION_FILE_BYTES);
-    if (opened->file >= 0) close(opened->file);
+    if (vgpu_region_file_is_ours(opened)) close(opened->file);
     *opened = (struct vgpu_region_file){.file = -1};
 }
 
@@ -209,19 +200,19 @@ static struct vgpu_region_slot *take_free_slot(struct vgpu_region *region)
 
 struct vgpu_region_slot *vgpu_region_claim(struct vgpu_region_file *opened)
 {
-    if (opened->file >= 0 && vgpu_region_lock(opened->file) != 0) return NULL;
+    if (vgpu_region_lock(opened) != 0) return NULL;
     sweep(opened->region, true);
     struct vgpu_region_slot *slot = take_free_slot(opened->region);
     vgpu_region_repair_totals(opened->region, opened->device_count);
-    if (opened->file >= 0) vgpu_region_unlock(opened->file);
+    vgpu_region_unlock(opened);
     if (slot == NULL) vgpu_log(VGPU_LOG_ERROR, "all %d process slots of the container are taken", VGPU_MAX_PROCESSES);
     return slot;
 }
 
 void vgpu_region_leave(struct vgpu_region_file *opened, struct vgpu_region_slot *slot)
 {
-    if (opened->file >= 0 && vgpu_region_lock(opened->file) != 0) return; /* the next sweep finds it */
+    if (vgpu_region_lock(opened) != 0) return; /* the next sweep finds it */
     if (atomic_load(&slot->pid) == getpid()) free_slot(opened->region, slot);
     sweep(opened->region, false);
-    if (opened->file >= 0) vgpu_region_unlock(opened->file);
+    vgpu_region_unlock(opened);
 }

@@ -2,7 +2,9 @@
 #ifndef VGPU_REGION_FILE_H
 #define VGPU_REGION_FILE_H
 
+#include <limits.h>
 #include <stdbool.h>
+#include <sys/types.h>
 
 #include "config.h"
 #include "vgpu_region.h"
@@ -10,7 +12,10 @@
 struct vgpu_region_file {
     struct vgpu_region *region; /* NULL: closed */
     int file;                   /* -1: memory of this process alone, after the file could not be used */
-    int device_count;           /* that this process knows of */
+    dev_t device;               /* what tells that file from any other */
+    ino_t inode;
+    char path[PATH_MAX];
+    int device_count; /* that this process knows of */
 };
 
 /* What a new region is filled with. */

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include "devices.h"
+#include "lacking.h"
 #include "log.h"
 #include "memory.h"
 #include "process.h"
@@ -62,6 +63,9 @@ static int number_of(const char *variable, int otherwise)
     return text != NULL && *text != '\0' ? atoi(text) : otherwise;
 }
 
+/* The program may have closed our descriptor, and the lock have opened another. */
+static void note_descriptor(const struct vgpu_runtime *s) { inherited.file = s->shared.file; }
+
 static void drop_inherited(void)
 {
     if (inherited.region == NULL) return;
@@ -89,6 +93,7 @@ static int start_locked(struct vgpu_runtime *s)
     const int error = vgpu_region_open(&s->shared, region_path(&s->config), &values);
     if (error != 0) return error;
     inherited = s->shared;
+    vgpu_lacking_of_driver();
     for (int i = 0; i < values.device_count; i++)
         vgpu_log(VGPU_LOG_INFO, "device %d %s: %llu bytes, %u %% of the cores", i, values.uuid[i],
                  (unsigned long long)values.limit[i].memory_bytes, values.limit[i].core_percent);
@@ -137,6 +142,7 @@ struct vgpu_region_slot *vgpu_runtime_slot(struct vgpu_runtime *s)
         s->pid = getpid();
         s->start_time = vgpu_process_start_time(s->pid);
         slot = vgpu_region_claim(&s->shared);
+        note_descriptor(s);
         vgpu_brief_lock(&s->account_lock);
         for (int i = 0; slot != NULL && i < VGPU_MAX_DEVICES; i++)
             if (s->held[i] != 0) vgpu_region_charge(s->shared.region, slot, i, s->held[i]);
@@ -188,9 +194,10 @@ int vgpu_runtime_nvml_device(nvmlDevice_t device) { return vgpu_devices_of_nvml(
 void vgpu_runtime_reclaim(struct vgpu_runtime *s)
 {
     pthread_mutex_lock(&s->lock);
-    if (s->shared.file < 0 || vgpu_region_lock(s->shared.file) == 0) {
+    if (vgpu_region_lock(&s->shared) == 0) {
         vgpu_region_reclaim(&s->shared);
-        if (s->shared.file >= 0) vgpu_region_unlock(s->shared.file);
+        vgpu_region_unlock(&s->shared);
+        note_descriptor(s);
     }
     pthread_mutex_unlock(&s->lock);
 }
