@@ -1,7 +1,7 @@
 """What the webhook's server does when it has nothing to decide: the measure of bench/webhook.py.
 
-The same server (`hamicommon.serving` with FastAPI), the same TLS, the same kind of route; it reads
-the body of `POST /bare` to its end and answers two bytes.
+The same server (`hamicommon.serving`), the same application with the same kind of route, the same
+TLS; it reads the body of `POST /bare` to its end and answers two bytes. A test compares both.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from pathlib import Path
 from fastapi import FastAPI, Request, Response
 from hami_webhook.certificates import ServingCertificate
 from hami_webhook.instruments import Instruments
+from hami_webhook.routes import bare_app
 from hamicommon.serving import serving, until_stopped
 
 
@@ -22,12 +23,17 @@ async def bare(request: Request) -> Response:
     return Response(b"ok")
 
 
+def create_app() -> FastAPI:
+    """The webhook's application with another route."""
+    app = bare_app()
+    app.add_route("/bare", bare, methods=["POST"])
+    return app
+
+
 async def serve(bind: str, folder: Path) -> None:
     """Until SIGTERM."""
-    app = FastAPI(telemetry={"tracing": False, "metrics": False, "logs": False}, openapi_url=None)
-    app.add_route("/bare", bare, methods=["POST"])
     pair = ServingCertificate(folder / "tls.crt", folder / "tls.key", Instruments())
-    async with serving(app, bind, ssl_context=pair.context):
+    async with serving(create_app(), bind, ssl_context=pair.context):
         await until_stopped()
 
 

@@ -3,16 +3,20 @@
 The console script `hami-webhook` runs over TLS with audit lines and traces on; beside it the bare
 endpoint (bench/bare_endpoint.py), which reads the same body and answers two bytes. Rounds of the
 same requests take turns between both, so that both see the same machine; the ratio of their medians
-is what counts. CPU time per answer is printed too: the client has a share in both rates, which
-makes their ratio look better. Then the certificate is rotated every second under load, half of it
-on new connections: no request may fail. Writes bench/results/webhook.json.
+is what counts. The reviews are of 64 workloads, replica after replica; rounds in which no two pods
+are alike show what a pod costs that nothing was remembered of. CPU time per answer is printed too:
+the client has a share in all rates, which makes their ratio look better. Then the certificate is
+rotated every second under load, half of it on new connections: no request may fail. Writes
+bench/results/webhook.json.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import itertools
 import json
+import math
 import os
 import platform
 import ssl
@@ -21,9 +25,10 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import IO, Any
 
@@ -47,27 +52,34 @@ class Load:
     server_cpu_s: float = 0.0
     """CPU time of the webhook's process meanwhile."""
 
-    @property
     def cpu_us(self) -> float:
         """CPU time of the server per answer."""
         return 1e6 * self.server_cpu_s / len(self.latencies_s)
 
-    @property
-    def per_second(self) -> float:
+    def rate(self) -> float:
         """Answers per second."""
         return len(self.latencies_s) / self.took_s
 
     def quantile_ms(self, share: float) -> float:
         """The latency that `share` of the answers kept to."""
-        ordered = sorted(self.latencies_s)
+        ordered = sorted(self.latencies_s) or [math.nan]
         return 1000 * ordered[min(len(ordered) - 1, int(share * len(ordered)))]
 
 
-def review(number: int) -> bytes:
-    """A pod as an API server sends it, of a Deployment with a slice."""
-    resources = {"nvidia.com/gpu": "1", "nvidia.com/gpumem": "4096", "nvidia.com/gpucores": "30"}
+def review(workload: int, replica: int, value: str = "x" * 20) -> bytes:
+    """A replica as an API server sends it, of a Deployment with a slice.
+
+    Replicas differ in the uid of the review and in the volume that the API server mounts.
+    """
+    memory_mib = str(4096 + workload)
+    resources = {
+        "nvidia.com/gpu": "1",
+        "nvidia.com/gpumem": memory_mib,
+        "nvidia.com/gpucores": "30",
+    }
+    volume = f"kube-api-access-{replica:05}"
     mount = {
-        "name": "kube-api-access-x",
+        "name": volume,
         "readOnly": True,
         "mountPath": "/var/run/secrets/kubernetes.io/serviceaccount",
     }
@@ -75,7 +87,7 @@ def review(number: int) -> bytes:
         "name": "main",
         "image": "registry.example.com/team/inference:1.2.3",
         "command": ["python", "-m", "serve", "--port", "8080"],
-        "env": [{"name": f"SETTING_{n}", "value": "x" * 20} for n in range(8)],
+        "env": [{"name": f"SETTING_{n}", "value": value} for n in range(8)],
         "ports": [{"containerPort": 8080, "protocol": "TCP"}],
         "resources": {"limits": {**resources, "cpu": "2"}, "requests": {**resources, "cpu": "2"}},
         "volumeMounts": [mount],
@@ -87,7 +99,7 @@ def review(number: int) -> bytes:
         "apiVersion": "v1",
         "kind": "Pod",
         "metadata": {
-            "generateName": f"inference-{number}-7d4b9c6f5-",
+            "generateName": f"inference-{workload:02}-7d4b9c6f5-",
             "namespace": "team",
             "labels": {"app": "inference", "pod-template-hash": "7d4b9c6f5"},
             "ownerReferences": [
@@ -96,7 +108,7 @@ def review(number: int) -> bytes:
         },
         "spec": {
             "containers": [container],
-            "volumes": [{"name": "kube-api-access-x", "projected": {"sources": []}}],
+            "volumes": [{"name": volume, "projected": {"sources": []}}],
             "restartPolicy": "Always",
             "schedulerName": "default-scheduler",
             "serviceAccountName": "default",
@@ -104,7 +116,7 @@ def review(number: int) -> bytes:
         },
     }
     request = {
-        "uid": f"review-{number}",
+        "uid": f"review-{workload:02}-{replica:05}",
         "kind": {"group": "", "version": "v1", "kind": "Pod"},
         "resource": {"group": "", "version": "v1", "resource": "pods"},
         "operation": "CREATE",
@@ -117,9 +129,8 @@ def review(number: int) -> bytes:
     return json.dumps(document).encode()
 
 
-def posted(number: int, path: str) -> bytes:
+def posted(body: bytes, path: str) -> bytes:
     """The whole HTTP request."""
-    body = review(number)
     head = (
         f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
         f"Content-Length: {len(body)}\r\n\r\n"
@@ -127,8 +138,29 @@ def posted(number: int, path: str) -> bytes:
     return head.encode() + body
 
 
-REVIEWS = [posted(number, "/webhook") for number in range(64)]
-BARE = [posted(number, "/bare") for number in range(64)]
+NextRequest = Callable[[], bytes]
+WORKLOADS, REPLICAS = 64, 16
+_TURN, _VALUE = itertools.count(), itertools.count()
+_BODIES = [review(w, r) for r in range(REPLICAS) for w in range(WORKLOADS)]
+_REVIEWS = [posted(body, "/webhook") for body in _BODIES]
+_BARE = [posted(body, "/bare") for body in _BODIES]
+_MARK = "y" * 20
+_UNSEEN = posted(review(0, 0, _MARK), "/webhook")
+
+
+def replica() -> bytes:
+    """A review of a replica of some workload."""
+    return _REVIEWS[next(_TURN) % len(_REVIEWS)]
+
+
+def bare() -> bytes:
+    """The same to the bare endpoint."""
+    return _BARE[next(_TURN) % len(_BARE)]
+
+
+def unseen() -> bytes:
+    """A review of a pod that is like none before it: its environment is new."""
+    return _UNSEEN.replace(_MARK.encode(), b"%020d" % next(_VALUE))
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,14 +207,13 @@ class Connection:
 
 
 async def ask_for(
-    seconds: float, load: Load, requests: list[bytes], connection: Connection, *, renew: bool
+    seconds: float, load: Load, request: NextRequest, connection: Connection, *, renew: bool
 ) -> None:
     """Asks one thing after the other; `renew`: on a new connection each."""
-    turn, end_s = 0, time.perf_counter() + seconds
+    end_s = time.perf_counter() + seconds
     while (began_s := time.perf_counter()) < end_s:
-        turn += 1
         try:
-            body = await connection.ask(requests[turn % len(requests)])
+            body = await connection.ask(request())
             if b'"allowed":false' in body:
                 raise ValueError(body.decode())
             load.latencies_s.append(time.perf_counter() - began_s)
@@ -196,7 +227,7 @@ async def ask_for(
 
 async def round_of(
     seconds: float,
-    requests: list[bytes],
+    request: NextRequest,
     server: Server,
     trust: ssl.SSLContext,
     connections: int,
@@ -205,7 +236,7 @@ async def round_of(
     load, began_s, cpu_s, port = Load(), time.perf_counter(), server.cpu_s(), server.port
     await asyncio.gather(
         *(
-            ask_for(seconds, load, requests, Connection(port, trust), renew=False)
+            ask_for(seconds, load, request, Connection(port, trust), renew=False)
             for _ in range(connections)
         )
     )
@@ -227,7 +258,7 @@ async def rotated(
     began_s = time.perf_counter()
     asking = asyncio.gather(
         *(
-            ask_for(seconds, load, REVIEWS, Connection(port, trust), renew=bool(number % 2))
+            ask_for(seconds, load, replica, Connection(port, trust), renew=bool(number % 2))
             for number in range(connections)
         )
     )
@@ -306,33 +337,35 @@ async def measure(args: argparse.Namespace, folder: Path) -> dict[str, Any]:
     trust = ssl.create_default_context(cafile=str(folder / "ca.pem"))
     with webhook(folder) as server, bare_endpoint(folder) as other:
         port = server.port
-        for each, requests in ((server, REVIEWS), (other, BARE)):
-            await until_ready(each.port, requests[0], trust)
-            await round_of(1.0, requests, each, trust, args.connections)
-        bare, reviews = [], []
+        for each, request in ((server, replica), (other, bare)):
+            await until_ready(each.port, request(), trust)
+            await round_of(1.0, request, each, trust, args.connections)
+        kinds = {"bare": (bare, other), "review": (replica, server), "unseen": (unseen, server)}
+        rounds: dict[str, list[Load]] = {kind: [] for kind in kinds}
         for _ in range(ROUNDS):
-            bare.append(await round_of(args.seconds, BARE, other, trust, args.connections))
-            reviews.append(await round_of(args.seconds, REVIEWS, server, trust, args.connections))
-        failures = [text for load in (*bare, *reviews) for text in load.failures]
-        answered = sum(len(load.latencies_s) for load in reviews)
+            for kind, (request, each) in kinds.items():
+                load = await round_of(args.seconds, request, each, trust, args.connections)
+                rounds[kind].append(load)
         under, rotations = await rotated(
             args.rotate_seconds, port, trust, args.connections, folder, authority
         )
     # Written by the process, which has ended: every review has its audit line and its span.
     audit_lines = (folder / "audit.log").read_text().count('"hami_webhook.audit"')
     spans = (folder / "traces.jsonl").read_text().count('"admission"')
-    bare_rate = statistics.median(load.per_second for load in bare)
-    review_rate = statistics.median(load.per_second for load in reviews)
+    loads = [load for kind in rounds.values() for load in kind]
+    answered = sum(len(load.latencies_s) for load in (*rounds["review"], *rounds["unseen"]))
+    per_second = {kind: median(each, Load.rate) for kind, each in rounds.items()}
     return {
-        "reviews_per_second": round(review_rate, 1),
-        "bare_per_second": round(bare_rate, 1),
-        "ratio": round(review_rate / bare_rate, 3),
+        "reviews_per_second": round(per_second["review"], 1),
+        "unseen_per_second": round(per_second["unseen"], 1),
+        "bare_per_second": round(per_second["bare"], 1),
+        "ratio": round(per_second["review"] / per_second["bare"], 3),
+        "unseen_ratio": round(per_second["unseen"] / per_second["bare"], 3),
         "goal": GOAL,
-        "review_cpu_us": round(statistics.median(load.cpu_us for load in reviews)),
-        "bare_cpu_us": round(statistics.median(load.cpu_us for load in bare)),
-        "p50_ms": round(statistics.median(load.quantile_ms(0.5) for load in reviews), 2),
-        "p99_ms": round(statistics.median(load.quantile_ms(0.99) for load in reviews), 2),
-        "failures": failures[:5],
+        **{f"{kind}_cpu_us": round(median(each, Load.cpu_us)) for kind, each in rounds.items()},
+        "p50_ms": round(median(rounds["review"], partial(Load.quantile_ms, share=0.5)), 2),
+        "p99_ms": round(median(rounds["review"], partial(Load.quantile_ms, share=0.99)), 2),
+        "failures": [text for load in loads for text in load.failures][:5],
         "audit_lines": audit_lines,
         "spans": spans,
         "answered": answered,
@@ -345,6 +378,11 @@ async def measure(args: argparse.Namespace, folder: Path) -> dict[str, Any]:
             "p99_ms": round(under.quantile_ms(0.99), 2),
         },
     }
+
+
+def median(loads: Sequence[Load], figure: Callable[[Load], float]) -> float:
+    """Of one figure of each round."""
+    return statistics.median(map(figure, loads))
 
 
 def main() -> None:
@@ -365,8 +403,9 @@ def main() -> None:
     rotation = found["rotation"]
     print(
         f"reviews {found['reviews_per_second']}/s, bare endpoint {found['bare_per_second']}/s, "
-        f"ratio {found['ratio']} (goal {GOAL}); "
-        f"CPU of the server {found['review_cpu_us']} us and {found['bare_cpu_us']} us; "
+        f"ratio {found['ratio']} (goal {GOAL}); no two alike {found['unseen_per_second']}/s, "
+        f"ratio {found['unseen_ratio']}; CPU of the server {found['review_cpu_us']} us, "
+        f"{found['unseen_cpu_us']} us and bare {found['bare_cpu_us']} us; "
         f"p50 {found['p50_ms']} ms, p99 {found['p99_ms']} ms"
     )
     print(

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 from hami_node_agent.settings import Settings as AgentSettings
 from hami_scheduler.settings import Settings as SchedulerSettings
-from hamicommon.admission.mutation import AdmissionRules, mutate
+from hamicommon.admission.mutation import mutate
+from hamicommon.admission.verdicts import AdmissionRules
 from hamicommon.deviceconfig import DeviceConfig
 from hamicommon.domain.allocations import Placement
 from hamicommon.domain.requests import Selection

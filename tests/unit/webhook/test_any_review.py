@@ -19,8 +19,9 @@ from hami_webhook.instruments import Instruments
 from hami_webhook.routes import create_app, probe_routes
 from hami_webhook.service import Admission
 from hamicommon.admission.knowledge import Knowledge
-from hamicommon.admission.mutation import AdmissionRules, mutate
+from hamicommon.admission.mutation import mutate
 from hamicommon.admission.quota import QuotaUse
+from hamicommon.admission.verdicts import AdmissionRules
 from hamicommon.deviceconfig import DeviceConfig, NvidiaConfig
 from hamicommon.k8s import annotations as keys
 from hamicommon.vendors.registry import Vendors

@@ -11,9 +11,12 @@ from hami_webhook.instruments import Instruments
 from hami_webhook.routes import create_app, probe_routes
 from hami_webhook.service import Admission, Decide, FailPolicy
 from hamicommon import deviceconfig
-from hamicommon.admission.mutation import AdmissionRules, Circumstances, Verdict, mutate
+from hamicommon.admission.mutation import mutate
+from hamicommon.admission.verdicts import AdmissionRules, Circumstances, Verdict
+from hamicommon.logs import FIELDS
 from hamicommon.vendors.registry import Vendors
 from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.trace import Tracer
 
 RULES = AdmissionRules(
     vendors=Vendors.from_config(deviceconfig.load(None)), scheduler_name="hami-scheduler"
@@ -28,8 +31,9 @@ def client(
     decide: Decide = MUTATE,
     fail_policy: FailPolicy = "closed",
     hindrances: tuple[str, ...] = (),
+    tracer: Tracer | None = None,
 ) -> httpx.AsyncClient:
-    admission = Admission(decide, instruments, fail_policy)
+    admission = Admission(decide, instruments, fail_policy, tracer=tracer)
     probes = probe_routes(instruments.registry, lambda: list(hindrances))
     app = create_app(admission, probes, max_body_bytes=MAX_BODY)
     return httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://webhook")
@@ -83,7 +87,9 @@ async def test_a_pod_that_asks_for_a_card_is_sent_to_our_scheduler(
     assert {"op": "add", "path": "/spec/schedulerName", "value": "hami-scheduler"} in patch
     assert count(instruments, "mutated") == 1
     (line,) = [record for record in caplog.records if record.name == "hami_webhook.audit"]
-    assert (line.verdict, line.user, line.review_uid) == ("mutated", "alice", "r1")  # type: ignore[attr-defined]
+    said = line.__dict__[FIELDS]
+    assert (said["verdict"], said["user"], said["review_uid"]) == ("mutated", "alice", "r1")
+    assert (said["namespace"], said["pod"]) == ("ns", "p")
 
 
 async def test_a_pod_without_a_card_is_left_as_it_is(instruments: Instruments) -> None:
@@ -95,12 +101,9 @@ async def test_a_pod_without_a_card_is_left_as_it_is(instruments: Instruments) -
     assert count(instruments, "untouched") == 1
 
 
-async def test_the_pods_trace_begins_here(
-    instruments: Instruments, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_the_pods_trace_begins_here(instruments: Instruments) -> None:
     provider = TracerProvider()
-    monkeypatch.setattr("hami_webhook.service.tracer", provider.get_tracer("test"))
-    async with client(instruments) as http:
+    async with client(instruments, tracer=provider.get_tracer("t")) as http:
         body = (await http.post("/webhook", json=review(pod(**{"nvidia.com/gpu": "1"})))).json()
 
     patch = json.loads(base64.b64decode(body["response"]["patch"]))

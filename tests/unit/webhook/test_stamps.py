@@ -45,10 +45,9 @@ async def patched(http: httpx.AsyncClient, given: Json) -> tuple[Json, list[Json
     return jsonpatch.apply_patch(given, steps), steps
 
 
-async def test_the_same_pod_twice_is_no_second_patch(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_same_pod_twice_is_no_second_patch() -> None:
     provider = TracerProvider()
-    monkeypatch.setattr("hami_webhook.service.tracer", provider.get_tracer("test"))
-    async with client(Instruments()) as http:
+    async with client(Instruments(), tracer=provider.get_tracer("t")) as http:
         once, _ = await patched(http, pod(**{"nvidia.com/gpu": "1"}))
         assert (await patched(http, once))[1] == []
 

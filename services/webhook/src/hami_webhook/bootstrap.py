@@ -13,7 +13,8 @@ from datetime import UTC, datetime
 
 from hamicommon import deviceconfig
 from hamicommon.admission.knowledge import Knowledge
-from hamicommon.admission.mutation import AdmissionRules, mutate
+from hamicommon.admission.remembering import Remembering
+from hamicommon.admission.verdicts import AdmissionRules
 from hamicommon.bus.client import open_bus
 from hamicommon.cancellation import end
 from hamicommon.serving import serving
@@ -58,7 +59,7 @@ async def open_app(settings: Settings) -> AsyncIterator[App]:
     teller = RefusalTeller(instruments)
     bus_wanted = bool(settings.nats.url)
     admission = Admission(
-        lambda pod, about: mutate(pod, rules, about),
+        Remembering(rules),
         instruments,
         settings.fail_policy,
         knowledge=follower.knowledge if bus_wanted else lambda: _NOT_FOLLOWED,

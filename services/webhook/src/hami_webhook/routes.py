@@ -22,8 +22,7 @@ Hindrances = Callable[[], list[str]]
 
 def create_app(admission: Admission, probes: APIRouter, *, max_body_bytes: int) -> FastAPI:
     """The application behind TLS."""
-    app = _bare_app()
-    app.include_router(probes)
+    app = bare_app()
 
     async def webhook(request: Request) -> Response:
         body = await _read(request, max_body_bytes)
@@ -37,16 +36,17 @@ def create_app(admission: Admission, probes: APIRouter, *, max_body_bytes: int) 
             if exc.uid:
                 return _json(refused(exc.uid, exc.api_version, code=400, message=str(exc)))
             return _json({"error": str(exc)}, 400)
-        return _json(admission.answer(review, request.headers))
+        return _json(admission.answer(review, _traceparent(request)))
 
     # A plain route: there are no parameters that FastAPI could read or check here.
     app.add_route("/webhook", webhook, methods=["POST"])
+    app.include_router(probes)
     return app
 
 
 def create_probe_app(probes: APIRouter) -> FastAPI:
     """The application without TLS, for probes and Prometheus."""
-    app = _bare_app()
+    app = bare_app()
     app.include_router(probes)
     return app
 
@@ -71,7 +71,8 @@ def probe_routes(registry: CollectorRegistry, hindrances: Hindrances) -> APIRout
     return router
 
 
-def _bare_app() -> FastAPI:
+def bare_app() -> FastAPI:
+    """An application without a route, as both begin."""
     # No spans of FastAPI's own: each review has one that begins its pod's trace (service.py).
     return FastAPI(
         telemetry={"tracing": False, "metrics": False, "logs": False},
@@ -84,6 +85,14 @@ def _bare_app() -> FastAPI:
 
 def _json(content: object, status_code: int = 200) -> Response:
     return Response(orjson.dumps(content), status_code, media_type="application/json")
+
+
+def _traceparent(request: Request) -> str:
+    """The caller's own trace; most API servers send none, and no other header is read."""
+    for name, value in request.scope["headers"]:
+        if name == b"traceparent":
+            return str(value, "latin-1")
+    return ""
 
 
 async def _read(request: Request, limit_bytes: int) -> bytes | None:

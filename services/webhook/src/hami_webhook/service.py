@@ -9,17 +9,19 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Literal
 
 from hamicommon import telemetry
 from hamicommon.admission.knowledge import NOTHING_KNOWN, Knowledge
-from hamicommon.admission.mutation import Circumstances, Verdict
+from hamicommon.admission.verdicts import Circumstances, Verdict
 from hamicommon.events import AdmissionRefused
 from hamicommon.k8s.annotations import TRACEPARENT, annotations_of
+from hamicommon.logs import FIELDS
 from opentelemetry import trace
+from opentelemetry.trace import Span, SpanContext, Tracer
 
 from hami_webhook.admission import AdmissionReview, Json, allowed, refused
 from hami_webhook.instruments import Instruments
@@ -27,7 +29,6 @@ from hami_webhook.stamps import Stamps
 
 logger = logging.getLogger(__name__)
 audit = logging.getLogger("hami_webhook.audit")
-tracer = trace.get_tracer(__name__)
 
 FailPolicy = Literal["closed", "open"]
 VerdictName = Literal["mutated", "untouched", "denied", "failed"]
@@ -38,7 +39,7 @@ FAILED = "own-failure"
 """The reason of a verdict that is none: this service failed on the pod."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class _Outcome:
     verdict: VerdictName
     reason: str
@@ -59,42 +60,38 @@ class Admission:
         *,
         knowledge: Callable[[], Knowledge] = lambda: NOTHING_KNOWN,
         announce: Callable[[AdmissionRefused], None] = lambda refusal: None,
+        tracer: Tracer | None = None,
     ) -> None:
-        """`announce` is told of refusals and must return at once."""
+        """`announce` is told of refusals and must return at once; `tracer`: else the process's."""
         self._decide = decide
         self._instruments = instruments
         self._fail_policy = fail_policy
         self._knowledge = knowledge
         self._announce = announce
+        # The real one, which is there after `telemetry.setup`: a module's would ask each time.
+        self._tracer = tracer or trace.get_tracer(__name__)
         self._stamps = Stamps()
 
-    def answer(self, review: AdmissionReview, headers: Mapping[str, str]) -> Json:
-        """The answer to one review; never raises."""
+    def answer(self, review: AdmissionReview, traceparent: str = "") -> Json:
+        """The answer to one review; never raises. `traceparent`: the caller's, which is linked."""
         started = time.perf_counter()
         stamp = str(annotations_of(review.pod).get(TRACEPARENT, ""))
-        name = review.pod_name
-        with (
-            telemetry.log_context(namespace=review.namespace, pod=name),
-            # A root of its own: a copied or unsampled parent must not swallow the pod's trace.
-            telemetry.root_span(
-                tracer,
-                "admission",
-                links=[
-                    *telemetry.link_to(headers.get("traceparent", "")),
-                    *telemetry.link_to(stamp),
-                ],
-                attributes={"namespace": review.namespace, "pod": name},
-            ) as span,
-        ):
-            outcome = self._outcome(review, stamp)
-            span.set_attributes(
-                {
-                    "verdict": outcome.verdict,
-                    "reason": outcome.reason,
-                    "message": outcome.message,
-                }
-            )
-            self._record(review, outcome)
+        # A trace of its own: a copied or unsampled parent must not swallow the pod's trace.
+        links = [*telemetry.link_to(traceparent), *telemetry.link_to(stamp)]
+        span = telemetry.begin_trace(self._tracer, "admission", links)
+        pod = review.pod_name
+        outcome = self._outcome(review, pod, stamp, span)
+        span.set_attributes(
+            {
+                "verdict": outcome.verdict,
+                "reason": outcome.reason,
+                "message": outcome.message,
+                "namespace": review.namespace,
+                "pod": pod,
+            }
+        )
+        span.end()
+        self._record(review, pod, outcome, span.get_span_context())
         self._instruments.review_seconds.observe(time.perf_counter() - started)
         return outcome.answer
 
@@ -103,11 +100,15 @@ class Admission:
         self._instruments.count("malformed", "no-review")
         logger.warning("malformed review", extra={"error": message})
 
-    def _outcome(self, review: AdmissionReview, stamp: str) -> _Outcome:
+    def _outcome(self, review: AdmissionReview, pod: str, stamp: str, span: Span) -> _Outcome:
         try:
-            verdict = self._judge(review, stamp)
+            verdict = self._judge(review, pod, stamp, span)
         except Exception as exc:
-            logger.exception("the pod could not be judged")
+            with (
+                trace.use_span(span),
+                telemetry.log_context(namespace=review.namespace, pod=pod),
+            ):
+                logger.exception("the pod could not be judged")
             return self._failure(review, exc)
         if verdict.allowed:
             answer = allowed(
@@ -136,11 +137,11 @@ class Admission:
             warnings=verdict.warnings,
         )
 
-    def _judge(self, review: AdmissionReview, stamp: str) -> Verdict:
-        pod, now_s = f"{review.namespace}/{review.pod_name}", time.monotonic()
+    def _judge(self, review: AdmissionReview, name: str, stamp: str, span: Span) -> Verdict:
+        pod, now_s = f"{review.namespace}/{name}", time.monotonic()
         about = Circumstances(
             namespace=review.namespace,
-            traceparent=telemetry.traceparent(),
+            traceparent=telemetry.traceparent_of(span),
             stamped=bool(stamp) and self._stamps.has(stamp, pod, now_s=now_s),
             knowledge=self._knowledge(),
         )
@@ -159,27 +160,31 @@ class Admission:
             answer = refused(review.uid, review.api_version, code=500, message=message, audit=said)
         return _Outcome(verdict="failed", reason=FAILED, code=500, message=message, answer=answer)
 
-    def _record(self, review: AdmissionReview, outcome: _Outcome) -> None:
+    def _record(
+        self, review: AdmissionReview, pod: str, outcome: _Outcome, span: SpanContext
+    ) -> None:
         self._instruments.count(outcome.verdict, outcome.reason)
-        audit.info(
-            "admission",
-            extra={
-                "verdict": outcome.verdict,
-                "reason": outcome.reason,
-                "code": outcome.code,
-                "said": outcome.message,
-                "warnings": outcome.warnings,
-                "user": review.username,
-                "review_uid": review.uid,
-                "dry_run": review.dry_run,
-            },
-        )
+        fields: dict[str, object] = {
+            "namespace": review.namespace,
+            "pod": pod,
+            "verdict": outcome.verdict,
+            "reason": outcome.reason,
+            "code": outcome.code,
+            "said": outcome.message,
+            "warnings": outcome.warnings,
+            "user": review.username,
+            "review_uid": review.uid,
+            "dry_run": review.dry_run,
+        }
+        if span.is_valid:
+            fields["trace_id"] = f"{span.trace_id:032x}"
+        audit.info("admission", extra={FIELDS: fields})
         if outcome.verdict in ("denied", "failed") and not review.dry_run:
             self._announce(
                 AdmissionRefused(
                     review_uid=review.uid,
                     namespace=review.namespace,
-                    pod_name=review.pod_name,
+                    pod_name=pod,
                     user=review.username,
                     reason=outcome.reason,
                     said=outcome.message,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Literal
 
-from hamicommon.admission.mutation import NeverFits
+from hamicommon.admission.verdicts import NeverFits
 from hamicommon.settings import KubernetesSettings, NatsSettings, TelemetrySettings
 from pydantic import Field
 from pydantic_settings import BaseSettings, SettingsConfigDict

@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 from hamicommon import deviceconfig
 from hamicommon.admission.lint import Linter
-from hamicommon.admission.mutation import AdmissionRules, mutate
+from hamicommon.admission.mutation import mutate
+from hamicommon.admission.verdicts import AdmissionRules
 from hamicommon.vendors.registry import Vendors
 from hamictl.manifests import read_manifest
 from jsonpatch import apply_patch

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 from hamicommon.admission.idle_cards import IdleCards
 from hamicommon.admission.knowledge import Knowledge
-from hamicommon.admission.mutation import AdmissionRules, Circumstances, NeverFits, Verdict, mutate
+from hamicommon.admission.mutation import mutate
+from hamicommon.admission.verdicts import AdmissionRules, Circumstances, NeverFits, Verdict
 from hamicommon.deviceconfig import DeviceConfig
 from hamicommon.domain.devices import GpuDevice
 from hamicommon.domain.ids import GpuUuid, NodeName

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 from hamicommon.admission.misspelt import misspelt
-from hamicommon.admission.mutation import AdmissionRules, mutate
+from hamicommon.admission.mutation import mutate
+from hamicommon.admission.verdicts import AdmissionRules
 from hamicommon.deviceconfig import DeviceConfig
 from hamicommon.vendors.registry import Vendors
 

@@ -5,7 +5,8 @@ from typing import Any
 
 import jsonpatch
 import pytest
-from hamicommon.admission.mutation import AdmissionRules, Circumstances, Verdict, mutate
+from hamicommon.admission.mutation import mutate
+from hamicommon.admission.verdicts import AdmissionRules, Circumstances, Verdict
 from hamicommon.deviceconfig import DeviceConfig, NvidiaConfig
 from hamicommon.vendors.registry import Vendors
 from hypothesis import given, settings

@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 from hamicommon.admission.knowledge import Knowledge
-from hamicommon.admission.mutation import AdmissionRules, Circumstances, Verdict, mutate
+from hamicommon.admission.mutation import mutate
 from hamicommon.admission.quota import QuotaUse, needs
+from hamicommon.admission.verdicts import AdmissionRules, Circumstances, Verdict
 from hamicommon.deviceconfig import DeviceConfig
 from hamicommon.domain.allocations import ContainerGrant, DeviceShare, footprints
 from hamicommon.domain.ids import GpuUuid

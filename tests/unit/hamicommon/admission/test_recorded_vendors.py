@@ -3,7 +3,8 @@
 from copy import deepcopy
 from typing import Any
 
-from hamicommon.admission.mutation import AdmissionRules, mutate
+from hamicommon.admission.mutation import mutate
+from hamicommon.admission.verdicts import AdmissionRules
 from hamicommon.deviceconfig import DeviceConfig
 from hamicommon.k8s.quantities import canonical
 from hamicommon.vendors.registry import Vendors

@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 from hamicommon import deviceconfig
-from hamicommon.admission.mutation import AdmissionRules, mutate
+from hamicommon.admission.mutation import mutate
 from hamicommon.admission.remarks import remarks
+from hamicommon.admission.verdicts import AdmissionRules
 from hamicommon.vendors.registry import Vendors
 
 VENDORS = Vendors.from_config(deviceconfig.load(None))

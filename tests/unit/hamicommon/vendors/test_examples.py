@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 import yaml
-from hamicommon.admission.mutation import AdmissionRules, mutate
+from hamicommon.admission.mutation import mutate
+from hamicommon.admission.verdicts import AdmissionRules
 from hamicommon.deviceconfig import DeviceConfig
 from hamicommon.k8s.resources import pod_request
 from hamicommon.vendors.registry import Vendors

@@ -12,7 +12,8 @@ from typing import Any
 
 import orjson
 
-from hamicommon.admission.mutation import ANY, AdmissionRules, Circumstances, Verdict, mutate
+from hamicommon.admission.mutation import mutate
+from hamicommon.admission.verdicts import ANY, AdmissionRules, Circumstances, Verdict
 from hamicommon.errors import InvalidRequest
 from hamicommon.vendors.base import JsonObject
 

@@ -13,7 +13,7 @@ from datetime import datetime
 from functools import partial
 
 from hamicommon.admission.idle_cards import resource_names
-from hamicommon.admission.mutation import fill_in
+from hamicommon.admission.looking import fill_in
 from hamicommon.admission.remarks import remarks
 from hamicommon.domain.allocations import ContainerGrant, footprints
 from hamicommon.domain.devices import DeviceUsage

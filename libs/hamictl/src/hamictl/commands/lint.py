@@ -18,7 +18,7 @@ from hamicommon import deviceconfig
 from hamicommon.admission.idle_cards import IdleCards
 from hamicommon.admission.knowledge import Knowledge
 from hamicommon.admission.lint import Linter, as_json
-from hamicommon.admission.mutation import AdmissionRules, Circumstances, Verdict
+from hamicommon.admission.verdicts import AdmissionRules, Circumstances, Verdict
 from hamicommon.errors import HamiError, InvalidRequest, Unavailable
 from hamicommon.k8s.client import Expired, KubeApi, open_kube_api
 from hamicommon.simulation.cluster import read_cluster

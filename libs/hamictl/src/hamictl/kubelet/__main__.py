@@ -8,7 +8,7 @@ import signal
 import sys
 
 from hamicommon.errors import HamiError
-from hamicommon.telemetry import JsonFormatter
+from hamicommon.logs import JsonFormatter
 
 from hamictl.kubelet import bootstrap
 from hamictl.kubelet.options import KubeletOptions, parse

@@ -1,0 +1,92 @@
+"""The values of admission: an installation's rules, what belongs to one review, and the answer.
+
+`mutation.mutate` makes a `Verdict` of them; the webhook and `hamictl lint` say it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from hamicommon.admission.knowledge import NOTHING_KNOWN, Knowledge
+from hamicommon.admission.patches import Operation
+from hamicommon.vendors.registry import Vendors
+
+OK = 200
+BAD_REQUEST = 400
+FORBIDDEN = 403
+UNPROCESSABLE = 422
+"""For amounts that can never be given. HAMi answers 500, which blames the server."""
+
+Reason = Literal[
+    "asks-for-cards",
+    "no-cards",
+    "other-scheduler",
+    "no-pod",
+    "no-containers",
+    "malformed-amount",
+    "privileged",
+    "node-assigned",
+    "over-quota",
+    "never-fits",
+]
+"""Why a verdict is as it is, in a word, for metrics and audit; the first three admit."""
+
+NeverFits = Literal["deny", "warn", "off"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdmissionRules:
+    """How this installation admits pods."""
+
+    vendors: Vendors
+    scheduler_name: str
+    """Set on pods that ask for cards; empty: pods keep the scheduler that they have."""
+    force_overwrite_default_scheduler: bool = True
+    """Take over pods whose scheduler is the default one (which is what the API server fills in)."""
+    never_fits: NeverFits = "warn"
+    """What becomes of pods that no node could take if nothing were granted. A warning by default:
+    an autoscaler makes a node for a pod that waits, not for one that was refused."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """The answer: fields of an AdmissionResponse."""
+
+    allowed: bool
+    reason: Reason = "no-cards"
+    code: int = OK
+    message: str = ""
+    patch: list[Operation] = field(default_factory=list)
+    """RFC 6902 operations; empty when the pod stays as it is."""
+    warnings: tuple[str, ...] = ()
+    audit: Mapping[str, str] = field(default_factory=dict)
+    """Audit annotations: whether cards and quotas were known."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Circumstances:
+    """What belongs to one review and not to the pod."""
+
+    namespace: str = ""
+    """Of the request; empty: the pod's own says it."""
+    traceparent: str = ""
+    """Stamped on a pod that asks for cards; empty: none is."""
+    stamped: bool = False
+    """The pod's own stamp is ours, from an earlier look at the same pod: it stays."""
+    knowledge: Knowledge = NOTHING_KNOWN
+
+
+ANY = Circumstances()
+
+
+def denied(
+    message: str,
+    reason: Reason,
+    *,
+    code: int = FORBIDDEN,
+    audit: Mapping[str, str] | None = None,
+) -> Verdict:
+    """A refusal, with what was known for the audit."""
+    return Verdict(allowed=False, reason=reason, code=code, message=message, audit=audit or {})

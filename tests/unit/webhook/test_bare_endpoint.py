@@ -1,0 +1,60 @@
+"""The measure of `make bench-webhook` is the webhook's own application with nothing to decide."""
+
+import importlib.util
+from pathlib import Path
+from types import ModuleType
+
+import httpx
+from fastapi import APIRouter, FastAPI
+from hami_webhook.instruments import Instruments
+from hami_webhook.routes import create_app
+from hami_webhook.service import Admission
+from hamicommon.admission.verdicts import Verdict
+
+BENCH = Path(__file__).parents[3] / "bench"
+
+
+def bench(name: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(name, BENCH / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def layers(app: FastAPI) -> list[str]:
+    """The types of everything that a request goes through before its route."""
+    stack, found = app.build_middleware_stack(), []
+    while stack is not None:
+        found.append(type(stack).__qualname__)
+        stack = getattr(stack, "app", None)
+    return found
+
+
+def test_both_applications_are_made_alike() -> None:
+    admission = Admission(lambda pod, about: Verdict(allowed=True), Instruments(), "closed")
+    webhook = create_app(admission, APIRouter(), max_body_bytes=100)
+    bare = bench("bare_endpoint").create_app()
+
+    assert layers(bare) == layers(webhook)
+    assert [type(route) for route in bare.routes] == [
+        type(route) for route in webhook.routes if getattr(route, "path", "") == "/webhook"
+    ]
+
+
+async def test_it_reads_the_body_and_answers_two_bytes() -> None:
+    read = 0
+
+    async def body():
+        nonlocal read
+        for _ in range(3):
+            read += 1
+            yield b"x" * 1000
+
+    app = bench("bare_endpoint").create_app()
+    transport = httpx.ASGITransport(app)
+    async with httpx.AsyncClient(transport=transport, base_url="http://bare") as http:
+        answer = await http.post("/bare", content=body())
+
+    assert (answer.status_code, answer.content, read) == (200, b"ok", 3)
