@@ -9,8 +9,8 @@ from __future__ import annotations
 import asyncio
 import socket
 import statistics
-import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import asyncpg
@@ -109,23 +109,19 @@ def one_after_the_other(bench: Bench, pods: list[bytes]) -> list[float]:
 
 
 def all_at_once(bench: Bench, pods: list[bytes]) -> tuple[float, list[float]]:
-    """(decisions per second, latencies in ms) of CLIENTS clients."""
-    spent: list[float] = []
+    """(decisions per second, latencies in ms) of CLIENTS clients.
+
+    Raises: SystemExit, with what the first client that gave up has to say.
+    """
     clients = [Client(bench) for _ in range(CLIENTS)]
 
-    def work(number: int) -> None:
-        for pod in pods[number::CLIENTS]:
-            spent.append(clients[number].filter(pod))
+    def work(number: int) -> list[float]:
+        return [clients[number].filter(pod) for pod in pods[number::CLIENTS]]
 
-    threads = [threading.Thread(target=work, args=(number,)) for number in range(CLIENTS)]
-    started = time.perf_counter()
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    if len(spent) != len(pods):
-        raise SystemExit("a client died; see above")
-    return len(pods) / (time.perf_counter() - started), spent
+    with ThreadPoolExecutor(CLIENTS) as threads:
+        started = time.perf_counter()
+        spent = [one for ones in threads.map(work, range(CLIENTS)) for one in ones]
+        return len(pods) / (time.perf_counter() - started), spent
 
 
 def phases_ms(bench: Bench, pods: list[bytes]) -> dict[str, float]:

@@ -9,6 +9,10 @@ from __future__ import annotations
 import uuid
 from typing import Any
 
+from hamicommon.domain.ids import NodeName
+from hamicommon.k8s.annotations import node_label
+from hamictl.apiserver.pod_defaults import default_pod_spec, tolerate_lost_nodes
+
 CARDS = 8
 MEMORY_MIB = 81_920
 NOW = "2026-01-01T00:00:00Z"
@@ -100,6 +104,10 @@ def pod_object(name: str, *, memory_mib: int, core_percent: int, node: str | Non
 
 def _running(pod: Json, node: str) -> Json:
     pod["spec"]["nodeName"] = node
+    # It lies in the store as the API server would have put it there.
+    default_pod_spec(pod["spec"])
+    tolerate_lost_nodes(pod["spec"])
+    pod["metadata"]["labels"].update(node_label(NodeName(node)))
     pod["metadata"]["annotations"] = {
         "hami.io/bind-phase": "success",
         "hami.io/vgpu-node": node,

@@ -33,6 +33,7 @@ ROOT = Path(__file__).resolve().parents[2]
 READY_S = 180.0
 CHILD = ("setpriv", "--pdeathsig", "SIGKILL", "--")
 """Before a command: it dies with the bench, however that ends."""
+SAID_CHARACTERS = 4000
 QUIET_S = 0.5
 """A process that used less than a tenth of the processor for this long has settled."""
 
@@ -86,7 +87,7 @@ def system(nodes: int, fill: Fill) -> Iterator[Bench]:
         stack.callback(stop, process)
         wait_until_ready(f"http://127.0.0.1:{port}/readyz", process, folder / "scheduler.log")
         wait_until_quiet(process.pid)
-        yield Bench(
+        bench = Bench(
             port=port,
             pid=process.pid,
             dsn=dsn,
@@ -94,6 +95,11 @@ def system(nodes: int, fill: Fill) -> Iterator[Bench]:
             folder=folder,
             nodes=names_of(nodes),
         )
+        try:
+            yield bench
+        except (SystemExit, OSError) as exc:
+            said = (folder / "scheduler.log").read_text()[-SAID_CHARACTERS:]
+            raise SystemExit(f"{exc}\nthe scheduler's last words:\n{said}") from exc
 
 
 @contextmanager

@@ -11,10 +11,12 @@ from collections.abc import Iterator
 import pytest
 
 from tests.faults.api_proxy import ApiProxy, proxied
+from tests.faults.processes import serving_pid
 from tests.faults.stage import Faulty, Stage
 
 pytestmark = pytest.mark.faults
 
+SERVICES = ("scheduler", "node-agent-node-0", "node-agent-node-1")
 FAULT_S = 4.0
 """A fault lasts so long: it is the time that is tried, there is no event to wait for."""
 PAUSE_S = 0.2
@@ -24,8 +26,7 @@ PAUSE_S = 0.2
 @pytest.fixture(scope="module")
 def proxy(faulty_cluster: Faulty) -> Iterator[ApiProxy]:
     """Between the API server and our services, for this module's cases that ask for it."""
-    services = ("scheduler", "node-agent-node-0", "node-agent-node-1")
-    with proxied(faulty_cluster.system, services) as made:
+    with proxied(faulty_cluster.system, SERVICES) as made:
         yield made
 
 
@@ -34,14 +35,15 @@ def proxy(faulty_cluster: Faulty) -> Iterator[ApiProxy]:
     point="F19",
     fault="the API server refuses every second request",
     kind="error",
-    answer="tried again with pauses; 429's Retry-After is heeded",
+    answer="tried again with pauses; 429's Retry-After is heeded; no process ends",
     promise="S1-S3 S6 L2",
 )
-@pytest.mark.parametrize("status", [429, 500, 503])
+@pytest.mark.parametrize("status", [401, 403, 422, 429, 500, 503])
 def test_f19_an_api_server_that_refuses_every_second_request(
     faulty: Faulty, proxy: ApiProxy, status: int
 ) -> None:
     stage = Stage(faulty)
+    pids = {service: serving_pid(faulty.system, service) for service in SERVICES}
     refused_before = proxy.refused
     proxy.status = status
 
@@ -52,6 +54,7 @@ def test_f19_an_api_server_that_refuses_every_second_request(
 
     refused = proxy.refused - refused_before
     assert refused > 0
+    assert {service: serving_pid(faulty.system, service) for service in SERVICES} == pids
     stage.check()
     stage.report(
         recovered_s,

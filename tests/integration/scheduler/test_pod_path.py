@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from datetime import UTC, datetime
+from typing import Any
 
 import pytest
 from hamicommon import events
@@ -366,3 +367,44 @@ async def test_an_annotation_that_somebody_changed_is_the_ledgers_again(
         return any(pod["metadata"]["uid"] in line["subject"] for line in lines)
 
     await eventually(journalled, "the line in the journal")
+
+
+async def test_a_pod_whose_annotations_are_refused_holds_up_nothing(world: World) -> None:
+    replica = await world.replica()
+    [card] = await world.add_node("n1")
+    full, other = await world.pod("full"), await world.pod("other")
+    for pod in (full, other):
+        await replica.filter(pod, "n1")
+        await replica.bind(pod, "n1")
+        await world.say(events.Allocated, await world.until(pod, "bound"))
+        await world.until(pod, "allocated")
+
+    # No byte of an API server's 256 KiB is left for ours.
+    kept = dict((await world.read(full))["metadata"]["annotations"])
+    del kept[NVIDIA_ALLOCATED]
+    taken = sum(len(key) + len(value) for key, value in kept.items()) + len("example.com/blob")
+    blob = "x" * (256 * 1024 - taken)
+    for pod, written in ((full, {"example.com/blob": blob}), (other, {})):
+        path = f"/api/v1/namespaces/default/pods/{pod['metadata']['name']}"
+        await world.api.patch(
+            path, {"metadata": {"annotations": {NVIDIA_ALLOCATED: None, **written}}}
+        )
+
+    async def mended(pod: dict[str, Any]) -> bool:
+        annotations = (await world.read(pod))["metadata"]["annotations"]
+        return bool(annotations.get(NVIDIA_ALLOCATED) == f"{card},NVIDIA,1024,0:;")
+
+    async def journalled() -> bool:
+        lines = (await replica.get("/v1/drift?class=annotations-refused"))["items"]
+        return any(
+            full["metadata"]["uid"] in line["subject"] and "Too long" in line["detail"]
+            for line in lines
+        )
+
+    await eventually(journalled, "the refusal in the journal")
+    await eventually(lambda: mended(other), "the other pod to be mended")
+
+    path = f"/api/v1/namespaces/default/pods/{full['metadata']['name']}"
+    await world.api.patch(path, {"metadata": {"annotations": {"example.com/blob": None}}})
+
+    await eventually(lambda: mended(full), "the pod to be mended once there is room")

@@ -8,6 +8,7 @@
       . QuotaConflict   it was a namespace's quota; carries the amounts
   + Unschedulable       nothing fits; carries the reason for every node
   + Unavailable         Postgres, Redis, NATS or the API server is away or too slow; retry later
+    - Forbidden         the API server refuses who we are, or a policy refuses the change
 """
 
 from __future__ import annotations
@@ -70,3 +71,11 @@ class Unschedulable(HamiError):
 
 class Unavailable(HamiError):
     """A backend is away or too slow; nothing was changed, or the change is not known to us."""
+
+
+class Forbidden(Unavailable):
+    """401 or 403; nothing was changed.
+
+    To be tried again like any backend that is away: tokens are rotated, roles are mended, and an
+    API server that has just started refuses everybody until it has read its roles.
+    """

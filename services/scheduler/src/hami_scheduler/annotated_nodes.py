@@ -15,7 +15,7 @@ from typing import Any
 
 from hamicommon.domain.devices import NodeInventory
 from hamicommon.domain.ids import NodeName
-from hamicommon.errors import Conflict, HamiError, InvalidRequest, NotFound, Unavailable
+from hamicommon.errors import Conflict, HamiError, InvalidRequest, NotFound
 from hamicommon.k8s.annotations import annotations_of
 from hamicommon.vendors.registry import Vendors
 
@@ -106,7 +106,7 @@ class AnnotatedNodes:
             self._woken.clear()
             try:
                 await self._work()
-            except (Unavailable, Conflict) as exc:
+            except HamiError as exc:
                 logger.warning("node without agent waits", extra={"error": str(exc)})
                 await asyncio.sleep(RETRY_S)
                 self._woken.set()

@@ -17,7 +17,7 @@ from typing import Any
 from hamicommon.db.ledger import Step
 from hamicommon.domain.allocations import Allocation, AllocationState
 from hamicommon.domain.ids import AllocationId, NodeName
-from hamicommon.errors import Conflict, NotFound, Unavailable
+from hamicommon.errors import HamiError, NotFound
 
 from hami_scheduler.announcing import ALLOCATE_LATE, Announcer
 from hami_scheduler.instruments import Instruments
@@ -59,7 +59,7 @@ class LateWatch:
         while True:
             try:
                 await self.once()
-            except (Unavailable, Conflict) as exc:
+            except HamiError as exc:
                 logger.warning("late pods not looked for", extra={"error": str(exc)})
             await asyncio.sleep(every_s)
 

@@ -4,19 +4,23 @@ The reconciler asks here about every pod that has its cards and whose object cha
 last found right; the API server is asked before anything is called different, because the watch may
 lag. What differs is written anew, counted and journalled. The label that follows the binding is
 written by its binder when there is time (`aside.py`); one that is missing at two comparisons was
-lost with its binder, and is written here.
+lost with its binder, and is written here. What the API server refuses (a policy, an object that is
+invalid by now) is journalled, and tried again when the pod changes or after five minutes: the
+ledger holds without it.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterable, Mapping
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any
 
 from hamicommon.domain.allocations import Allocation, AllocationState, Origin
 from hamicommon.domain.ids import PodUid
-from hamicommon.errors import NotFound
+from hamicommon.errors import Forbidden, InvalidRequest, NotFound
 from hamicommon.k8s.annotations import annotations_of, node_label
 from hamicommon.vendors.base import Vendor
 
@@ -30,7 +34,19 @@ Json = Mapping[str, Any]
 # A row is read in a millisecond. After a start all pods must be looked at: not all in one go.
 MOST_LOOKS = 2000
 CLASS = "annotations-differ"
+REFUSED = "annotations-refused"
+REFUSED_AGAIN_S = 300.0
 _MIRRORED = frozenset({AllocationState.BOUND, AllocationState.ALLOCATED})
+
+
+@dataclass(frozen=True, slots=True)
+class _Refusal:
+    """The API server would not have the change of a pod."""
+
+    version: str
+    """The pod's, when it was refused."""
+    why: str
+    again_at: float
 
 
 class Mirrors:
@@ -44,12 +60,15 @@ class Mirrors:
         vendors: Iterable[Vendor],
         journal: DriftJournal,
         instruments: Instruments,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._store = store
         self._pods = pods
         self._vendors = tuple(vendors)
         self._journal = journal
         self._instruments = instruments
+        self._clock = clock
+        self._refused: dict[PodUid, _Refusal] = {}
         self._right: dict[PodUid, str] = {}
         """Version of the pod's object that was found right."""
         self._unlabelled: set[PodUid] = set()
@@ -67,14 +86,32 @@ class Mirrors:
             return 0
         if self._right.get(allocation.pod_uid) == version or self._looks >= MOST_LOOKS:
             return 0
+        refused = self._refused.get(allocation.pod_uid)
+        if refused and refused.version == version and self._clock() < refused.again_at:
+            return 0
         self._looks += 1
         mended = 0
         row = await self._store.get(allocation.id)
-        if row is not None and differing(row, annotations_of(pod), self._vendors):
-            mended = await self.mend(row)
-        if row is None or await self._labelled(row, pod):
-            self._right[allocation.pod_uid] = version
+        try:
+            if row is not None and differing(row, annotations_of(pod), self._vendors):
+                mended = await self.mend(row)
+            if row is None or await self._labelled(row, pod):
+                self._right[allocation.pod_uid] = version
+            self._refused.pop(allocation.pod_uid, None)
+        except (InvalidRequest, Forbidden) as exc:
+            await self._note_refusal(allocation, version, str(exc))
         return mended
+
+    async def _note_refusal(self, allocation: Allocation, version: str, why: str) -> None:
+        before = self._refused.get(allocation.pod_uid)
+        again_at = self._clock() + REFUSED_AGAIN_S
+        self._refused[allocation.pod_uid] = _Refusal(version, why, again_at)
+        if before is not None and before.why == why:
+            return
+        self._instruments.drift.labels(REFUSED).inc()
+        logger.warning("annotations refused", extra={"pod_uid": allocation.pod_uid, "error": why})
+        subject = f"{allocation.namespace}/{allocation.pod_name} ({allocation.pod_uid})"
+        await self._journal.drift(REFUSED, subject, why, repaired=False)
 
     async def _labelled(self, allocation: Allocation, pod: Json) -> bool:
         """False when the label is not there yet. Raises: Conflict, Unavailable."""
@@ -126,9 +163,11 @@ class Mirrors:
     def doubt(self, uid: PodUid) -> None:
         """The pod's row changed: it is looked at again, though its object is the same."""
         self._right.pop(uid, None)
+        self._refused.pop(uid, None)
 
     def keep(self, uids: Collection[PodUid]) -> None:
         """Forgets all pods but these; a comparison of all of them is over."""
         self._looks = 0
         self._right = {uid: seen for uid, seen in self._right.items() if uid in uids}
+        self._refused = {uid: said for uid, said in self._refused.items() if uid in uids}
         self._unlabelled &= set(uids)

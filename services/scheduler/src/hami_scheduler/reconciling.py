@@ -16,7 +16,7 @@ from typing import Any
 
 from hamicommon.domain.allocations import Allocation
 from hamicommon.domain.ids import NodeName, PodUid
-from hamicommon.errors import Conflict, Unavailable
+from hamicommon.errors import HamiError, Unavailable
 
 from hami_scheduler.announcing import UNMANAGED, Announcer
 from hami_scheduler.domain.lifecycle import (
@@ -91,7 +91,7 @@ class Reconciler:
                 try:
                     await self.once()
                     self._on_compared()
-                except (Unavailable, Conflict) as exc:
+                except HamiError as exc:
                     logger.warning("reconciling waits", extra={"error": str(exc)})
             await asyncio.sleep(every_s if self._synced() else 0.5)
 
@@ -104,7 +104,9 @@ class Reconciler:
                 held.add(allocation.pod_uid)
                 try:
                     found += await self._compare(allocation)
-                except Conflict as exc:
+                except Unavailable:
+                    raise
+                except HamiError as exc:
                     # It is looked at again; the others need not wait for it.
                     logger.info(
                         "not compared now", extra={"pod_uid": allocation.pod_uid, "error": str(exc)}
@@ -193,7 +195,7 @@ class Reaper:
         while True:
             try:
                 await self.once()
-            except (Unavailable, Conflict) as exc:
+            except HamiError as exc:
                 logger.warning("reaping waits", extra={"error": str(exc)})
             await asyncio.sleep(every_s)
 
@@ -203,7 +205,7 @@ class Reaper:
         for allocation in await self._ledger.overdue():
             try:
                 done += await self._reap(allocation)
-            except (Unavailable, Conflict) as exc:
+            except HamiError as exc:
                 # What holds one up is no reason to let the others hold their cards.
                 logger.warning(
                     "not reaped now", extra={"pod_uid": allocation.pod_uid, "error": str(exc)}

@@ -15,7 +15,7 @@ from typing import Any
 
 from hamicommon.domain.ids import PodUid
 from hamicommon.domain.requests import PodRequest
-from hamicommon.errors import Conflict, InvalidRequest, Unavailable
+from hamicommon.errors import HamiError, InvalidRequest
 from hamicommon.k8s.annotations import ASSIGNED_NODE, annotations_of
 
 from hami_scheduler.domain.lifecycle import (
@@ -119,7 +119,7 @@ class PodWatch:
                 del self._changed[uid]
                 try:
                     await self.look(facts)
-                except (Unavailable, Conflict) as exc:
+                except HamiError as exc:
                     logger.warning("pod change waits", extra={"pod_uid": uid, "error": str(exc)})
                     self._changed.setdefault(uid, facts)
                     await asyncio.sleep(RETRY_S)

@@ -19,7 +19,7 @@ from typing import Any, cast
 import aiohttp
 import orjson
 
-from hamicommon.errors import Conflict, HamiError, InvalidRequest, NotFound, Unavailable
+from hamicommon.errors import Conflict, Forbidden, HamiError, InvalidRequest, NotFound, Unavailable
 from hamicommon.k8s.credentials import Credentials, credentials_of
 
 Json = dict[str, Any]
@@ -42,10 +42,6 @@ class PatchType(StrEnum):
     MERGE = "application/merge-patch+json"
     STRATEGIC = "application/strategic-merge-patch+json"
     JSON = "application/json-patch+json"
-
-
-class Forbidden(HamiError):
-    """The API server refused our identity, or admission refused the object."""
 
 
 class Expired(HamiError):

@@ -14,7 +14,7 @@ import random
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from hamicommon.errors import Unavailable
+from hamicommon.errors import HamiError, Unavailable
 from hamicommon.k8s.client import Expired, Json, KubeApi
 
 logger = logging.getLogger(__name__)
@@ -84,7 +84,7 @@ class Informer:
                 backoff_s = BACKOFF_FIRST_S
             except Expired:
                 version = None
-            except Unavailable as exc:
+            except HamiError as exc:
                 self.connected = False
                 logger.warning("watch broken", extra={"path": self._path, "error": str(exc)})
                 await asyncio.sleep(backoff_s * random.uniform(0.5, 1.5))

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from hamicommon.errors import Conflict, InvalidRequest, NotFound
-from hamicommon.k8s.client import Forbidden, Json, KubeApi, open_kube_api
+from hamicommon.errors import Conflict, Forbidden, InvalidRequest, NotFound
+from hamicommon.k8s.client import Json, KubeApi, open_kube_api
 from rich.table import Table
 
 from hamictl import cluster_state

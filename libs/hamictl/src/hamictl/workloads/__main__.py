@@ -9,7 +9,7 @@ from pathlib import Path
 
 from hamicommon import telemetry
 from hamicommon.errors import Conflict, HamiError, NotFound
-from hamicommon.k8s.client import Forbidden, Json, KubeApi, open_kube_api
+from hamicommon.k8s.client import Json, KubeApi, open_kube_api
 from hamicommon.k8s.informer import Informer
 from hamicommon.settings import TelemetrySettings
 
@@ -78,7 +78,7 @@ class Controller:
         except (Conflict, NotFound):
             # The store was older than the server; the event that says so is on its way.
             return
-        except (Forbidden, HamiError) as exc:
+        except HamiError as exc:
             logger.warning(
                 "workload not served", extra={"workload": f"{kind.name}/{name}", "why": str(exc)}
             )
