@@ -6,7 +6,6 @@ again by themselves, and the pods that run must not notice anything.
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
@@ -16,14 +15,13 @@ from pathlib import Path
 import pytest
 from hamictl.servers.binaries import postgres_home
 
-from tests import measured
 from tests.e2e.system import System, a_pod, slice_of, wait
-from tests.faults.conftest import Faulty
+from tests.faults.processes import serving_pid, wait_until_back
+from tests.faults.stage import Faulty, Stage
 
-pytestmark = [pytest.mark.e2e, pytest.mark.slow]
+pytestmark = [pytest.mark.faults, pytest.mark.slow]
 
 OPERATIONS = Path(__file__).parents[2] / "docs" / "operations.md"
-BACK_S = 40.0
 # The agent has said of the pod that it left, minutes ago, and the bus drops the same word within
 # its two minutes of memory. Of yesterday's word it knows nothing.
 GONE_S = 180.0
@@ -38,12 +36,6 @@ def tool(name: str, *arguments: str | Path) -> None:
     assert done.returncode == 0, done.stderr
 
 
-def pid_of(system: System, service: str) -> int | None:
-    state = json.loads((system.folder / "state.json").read_text())
-    entry = state["services"].get(service, {})
-    return int(entry["pid"]) if entry.get("phase") == "ready" and "pid" in entry else None
-
-
 def numbers_no_longer_used() -> str:
     """The statements of step 3."""
     lines = OPERATIONS.read_text().splitlines()
@@ -55,8 +47,8 @@ def numbers_no_longer_used() -> str:
 def restore(system: System, backup: Path) -> None:
     """Steps 1 to 4. Stopped is as good as scaled to 0: the services that come back are new ones."""
     dsn = str(system.described["postgres_dsn"])
-    pids = [wait(lambda s=s: pid_of(system, s), s) for s in ("scheduler", "metrics")]
-    for pid in pids:
+    pids = {service: serving_pid(system, service) for service in ("scheduler", "metrics")}
+    for pid in pids.values():
         os.kill(pid, signal.SIGSTOP)
     system.sql(
         "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
@@ -65,14 +57,22 @@ def restore(system: System, backup: Path) -> None:
     anew = ("-c", "DROP SCHEMA public CASCADE", "-c", "CREATE SCHEMA public", "-f", backup)
     tool("psql", "-Xq", "--single-transaction", "-v", "ON_ERROR_STOP=1", *anew, dsn)
     system.sql(numbers_no_longer_used())
-    for pid in pids:
+    for pid in pids.values():
         os.kill(pid, signal.SIGKILL)
-    for service, old in zip(("scheduler", "metrics"), pids, strict=True):
-        wait(lambda s=service, o=old: pid_of(system, s) not in (None, o), service, timeout_s=BACK_S)
+    for service, old_pid in pids.items():
+        wait_until_back(system, service, old_pid)
 
 
+@pytest.mark.row(
+    point="F45",
+    fault="yesterday's backup is restored against today's cluster",
+    kind="lose",
+    answer="grants that it lacks are entered again from what we signed; those of pods that went "
+    "are given back; nothing is restarted",
+    promise="S1-S3 S6 L2",
+)
 def test_yesterdays_backup_is_made_to_fit_todays_cluster(faulty: Faulty, tmp_path: Path) -> None:
-    system = faulty.system
+    system, stage = faulty.system, Stage(faulty)
     backup = tmp_path / "ledger.sql"
     _, stays = system.run(a_pod("goes", slice_of(2000, 10)), a_pod("stays", slice_of(2000, 10)))
     tool("pg_dump", "--file", backup, str(system.described["postgres_dsn"]))
@@ -115,7 +115,4 @@ def test_yesterdays_backup_is_made_to_fit_todays_cluster(faulty: Faulty, tmp_pat
     system.check_invariants()
     system.delete("comes")
     wait(lambda: system.converged() is None, "the restored grant to end")
-    measured.say(
-        f"F45 restore of an older backup: the missing grant back after {restored_s:.1f} s, "
-        "0 restarts, ledger = pods"
-    )
+    stage.report(restored_s, more="0 restarts, ledger = pods")
