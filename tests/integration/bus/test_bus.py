@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import logging
 import os
 import signal
 from collections.abc import AsyncIterator
@@ -12,6 +13,7 @@ from uuid import uuid4
 import nats
 import pytest
 from hamicommon import events
+from hamicommon.bus import client, consuming
 from hamicommon.bus.client import Bus, Deliver, Message, Outgoing, Subscription, open_bus
 from hamicommon.bus.permissions import agent_user
 from hamicommon.errors import InvalidRequest, NotFound, Unavailable
@@ -126,6 +128,51 @@ async def test_a_bus_opened_before_the_server_connects_when_it_comes(tmp_path: P
         with running(plan, die_with_parent=True):
             await _connected(bus)
             await bus.publish("hami.inventory.v1.a", inventory("a"), message_id="1")
+
+
+class Said(logging.Handler):
+    """Collects log lines as they are written."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lines: asyncio.Queue[str] = asyncio.Queue()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.lines.put_nowait(record.getMessage())
+
+
+async def test_a_consumer_says_once_that_it_waits_for_its_stream_and_once_that_it_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tmp_path.chmod(0o755)
+    monkeypatch.setattr(client, "RETRY_DELAY_S", 0.01)
+    tries, tried = 0, asyncio.Event()
+    run = consuming.Consumer.run
+
+    async def counted(consumer: consuming.Consumer) -> None:
+        nonlocal tries
+        tries += 1
+        if tries == 4:
+            tried.set()
+        await run(consumer)
+
+    monkeypatch.setattr(consuming.Consumer, "run", counted)
+    inbox, said, logger = Inbox(), Said(), logging.getLogger(consuming.__name__)
+    logger.addHandler(said)
+    monkeypatch.setattr(logger, "level", logging.INFO)
+    plan = nats_server.prepare(tmp_path / "nats")
+    with running(plan, die_with_parent=True):
+        async with open_bus(NatsSettings(url=plan.url), "test") as bus, asyncio.timeout(DEADLINE_S):
+            following = asyncio.create_task(bus.consume(INVENTORIES, inbox.take))
+            await tried.wait()
+            async with open_bus(NatsSettings(url=plan.url), "owner", owns_streams=True) as owner:
+                await owner.publish("hami.inventory.v1.a", inventory("a"), message_id="1")
+                await inbox.next()
+                lines = [await said.lines.get() for _ in range(2)]
+            following.cancel()
+    logger.removeHandler(said)
+
+    assert lines == ["consumer waits", "consumer goes on"]
 
 
 async def test_consumers_go_on_after_the_server_was_killed(tmp_path: Path) -> None:

@@ -30,6 +30,7 @@ from hamicommon.bus.consuming import (
     Deliver,
     Handler,
     Message,
+    Pause,
     Subscription,
     trace_of,
 )
@@ -207,8 +208,14 @@ class Bus:
                 await subscription.unsubscribe()
 
     async def consume(self, what: Subscription, handle: Handler) -> None:
-        """Calls `handle` for every message, in order, until cancelled or the bus is closed."""
-        consumer = Consumer(self._js, what, handle, on_dead_letter=self._count_dead_letter)
+        """Calls `handle` for every message, in order, until cancelled or the bus is closed.
+
+        It waits for a stream that is not there yet, and for a server that is away.
+        """
+        pause = Pause(what)
+        consumer = Consumer(
+            self._js, what, handle, on_dead_letter=self._count_dead_letter, on_answer=pause.ends
+        )
         while not self._closed:
             try:
                 with heeding():
@@ -216,7 +223,7 @@ class Bus:
             except (nats.errors.Error, OSError, TimeoutError) as exc:
                 if self._closed:
                     return
-                logger.warning("consumer broken", extra={"stream": what.stream, "error": str(exc)})
+                pause.begins(exc)
                 await asyncio.sleep(RETRY_DELAY_S)
 
     async def close(self) -> None:

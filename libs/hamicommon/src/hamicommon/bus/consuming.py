@@ -72,6 +72,27 @@ class Subscription:
 Handler = Callable[[Message], Awaitable[None]]
 
 
+class Pause:
+    """One line when a subscription begins to wait, one when it goes on, however often it tries."""
+
+    def __init__(self, what: Subscription) -> None:
+        self._about = {"stream": what.stream, "consumer": what.consumer}
+        self._lasts = False
+
+    def begins(self, exc: Exception) -> None:
+        """It can't be consumed now."""
+        if not self._lasts:
+            error = str(exc) or type(exc).__name__
+            logger.warning("consumer waits", extra={**self._about, "error": error})
+        self._lasts = True
+
+    def ends(self) -> None:
+        """The server answers it."""
+        if self._lasts:
+            logger.info("consumer goes on", extra=self._about)
+        self._lasts = False
+
+
 class Consumer:
     """Hands the messages of one subscription to one handler."""
 
@@ -82,11 +103,14 @@ class Consumer:
         handle: Handler,
         *,
         on_dead_letter: Callable[[], None],
+        on_answer: Callable[[], None],
     ) -> None:
+        """`on_answer` is told of each pull that the server answered, with or without messages."""
         self._js = js
         self._what = what
         self._handle = handle
         self._on_dead_letter = on_dead_letter
+        self._on_answer = on_answer
 
     async def run(self) -> None:
         """Until cancelled.
@@ -110,6 +134,7 @@ class Consumer:
             while True:
                 with heeding():
                     await self._take(pull)
+                self._on_answer()
         finally:
             with contextlib.suppress(nats.errors.Error, OSError):
                 await pull.unsubscribe()
