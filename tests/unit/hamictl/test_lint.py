@@ -63,6 +63,34 @@ def test_against_a_dump_a_pod_that_no_card_can_take_is_warned_of(tmp_path: Path)
     assert "warning" not in lint("--cluster", dump, "-f", "-", stdin=GOOD).output
 
 
+@pytest.mark.parametrize(
+    ("policy", "code", "says"),
+    [("deny", 1, "would be refused: no node"), ("warn", 0, "warning: no node"), ("off", 0, "add")],
+)
+def test_what_no_card_can_take_is_answered_as_the_webhook_is_configured(
+    policy: str, code: int, says: str, tmp_path: Path
+) -> None:
+    dump = tmp_path / "dump.json"
+    dump.write_text(json.dumps({"kind": "List", "items": [node("n1", {})]}))
+    asking = GOOD.replace("3000", "90000")
+
+    result = lint("--cluster", dump, "--never-fits", policy, "-f", "-", stdin=asking)
+
+    assert result.exit_code == code, result.output
+    assert says in result.output
+    assert ("no node" in result.output) is (policy != "off")
+
+
+def test_pods_of_the_default_scheduler_may_be_left_to_it() -> None:
+    other = GOOD.replace("{containers", "{schedulerName: default-scheduler, containers")
+
+    assert "replace /spec/schedulerName" in lint("-f", "-", stdin=other).output
+    left = lint("--no-force-overwrite-default-scheduler", "-f", "-", stdin=other).output
+    assert left == (
+        "default/good would be admitted: pod already has different scheduler assigned\n"
+    )
+
+
 def test_json_has_the_form_of_lines() -> None:
     result = lint("-f", "-", "-o", "json", stdin=GOOD)
 
@@ -87,6 +115,7 @@ def test_lines_are_answered_one_by_one_and_a_bad_line_hinders_no_other() -> None
     assert [each["name"] for each in answers] == ["", "", "x", "y"]
     assert [each["allowed"] for each in answers] == [False, False, False, True]
     assert answers[0]["message"].startswith("line 1: no JSON")
+    assert answers[2]["message"].startswith("line 3: pod is absent: a line is wanted")
     assert all(set(each) == {"name", "allowed", "message", "warnings", "patch"} for each in answers)
 
 

@@ -43,7 +43,8 @@ class Linter:
             name = str(case.get("name", ""))
             pod = case.get("pod")
             if not isinstance(pod, dict):
-                raise InvalidRequest(f"pod is {pod!r:.60}: {_WANTED}")
+                found = repr(pod)[:60] if "pod" in case else "absent"
+                raise InvalidRequest(f"pod is {found}: {_WANTED}")
         except InvalidRequest as exc:
             message = f"line {number}: {exc}"
             return as_json(name, Verdict(allowed=False, reason="no-pod", message=message))

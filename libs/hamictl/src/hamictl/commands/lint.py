@@ -18,7 +18,7 @@ from hamicommon import deviceconfig
 from hamicommon.admission.idle_cards import IdleCards
 from hamicommon.admission.knowledge import Knowledge
 from hamicommon.admission.lint import Linter, as_json
-from hamicommon.admission.verdicts import AdmissionRules, Circumstances, Verdict
+from hamicommon.admission.verdicts import AdmissionRules, Circumstances, NeverFits, Verdict
 from hamicommon.errors import HamiError, InvalidRequest, Unavailable
 from hamicommon.k8s.client import Expired, KubeApi, open_kube_api
 from hamicommon.simulation.cluster import read_cluster
@@ -53,6 +53,17 @@ def lint(
     scheduler_name: Annotated[
         str, typer.Option("--scheduler-name", help="as the webhook is configured")
     ] = SCHEDULER_NAME,
+    force: Annotated[
+        bool,
+        typer.Option(
+            "--force-overwrite-default-scheduler/--no-force-overwrite-default-scheduler",
+            help="take pods that name default-scheduler as if they named none, as in HAMi",
+        ),
+    ] = True,
+    never_fits: Annotated[
+        NeverFits,
+        typer.Option("--never-fits", help="with --cluster: pods that no node could ever take"),
+    ] = "warn",
     namespace: Namespace = "default",
     output: Annotated[Output, typer.Option("--output", "-o")] = Output.TABLE,
 ) -> None:
@@ -68,7 +79,12 @@ def lint(
         )
         # Admission asks no policy of the installation; a mistyped one is said all the same.
         simulate.policy_of(node_policy, gpu_policy)
-        rules = AdmissionRules(vendors=vendors, scheduler_name=scheduler_name)
+        rules = AdmissionRules(
+            vendors=vendors,
+            scheduler_name=scheduler_name,
+            force_overwrite_default_scheduler=force,
+            never_fits=never_fits,
+        )
         about = Circumstances(knowledge=_knowledge(cluster, vendors) if cluster else Knowledge())
         linter = Linter(rules=rules, about=about)
         if jsonl:
