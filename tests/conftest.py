@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from hamictl.servers.controlplane import Assets, find_assets
+from hypothesis import HealthCheck, settings
 
 from tests import measured
 from tests.docker_servers import docker_missing, docker_servers, images
@@ -14,6 +15,11 @@ from tests.scheduling import SideBySide
 from tests.servers import Databases, Servers, embedded_servers, migrate
 
 SLOW_TIMEOUT_S = 3600
+
+# How long an example takes is the machine's load, not the code: hypothesis' 200 ms, and its word
+# that examples are made too slowly, fail at random where others compute.
+settings.register_profile("hami", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("hami")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -58,7 +58,7 @@ async def play(harness: Harness, script: list[tuple[str, int, Any]]) -> list[Any
 
 
 @given(script=steps)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_the_fake_never_over_commits(script: list[tuple[str, int, Any]]) -> None:
     fake = FakeLedger(quota_of=quota_of)
 
@@ -67,9 +67,7 @@ def test_the_fake_never_over_commits(script: list[tuple[str, int, Any]]) -> None
 
 @pytest.mark.integration
 @given(script=steps)
-@settings(
-    max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_postgres_does_what_the_fake_does(
     postgres_dsn: str, script: list[tuple[str, int, Any]]
 ) -> None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
+import subprocess
 import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -15,6 +17,7 @@ from hamictl.local.kubernetes import scheduler_configuration
 from hamictl.local.nodes import SimulatedNode, fakegpu_config
 from hamictl.local.options import UpOptions
 from hamictl.servers.apiserver import node_user
+from hamictl.servers.containerd import Cdi
 from hamictl.servers.controlplane import Assets, control_plane
 from hamictl.servers.processes import running
 from hamictl.servers.real_node import real_node, workload_image
@@ -25,6 +28,10 @@ from tests.e2e.system import hamictl
 from tests.e2e_node.node_system import CARDS, Agent, NodeSystem
 
 NODE = "real"
+RUNTIME_VARIABLE = "HAMI_CONTAINERD"
+"""Folder with the programs of another containerd than the machine's own, such as one with CDI."""
+# Kubelets before know CRI v1alpha2 alone, which containerd 2 does not speak any more.
+NEW_CRI_SINCE = (1, 23)
 NATIVE = Path(__file__).resolve().parents[2] / "native"
 
 
@@ -42,8 +49,20 @@ def node_assets(kubernetes_assets: Assets) -> Assets:
 
 
 @pytest.fixture(scope="session")
-def running_node(node_assets: Assets) -> Iterator[NodeSystem]:
+def other_runtime() -> Path | None:
+    """The programs of the containerd that is named; None: the machine's own is meant."""
+    named = os.environ.get(RUNTIME_VARIABLE)
+    return Path(named) if named else None
+
+
+@pytest.fixture(scope="session")
+def running_node(node_assets: Assets, other_runtime: Path | None) -> Iterator[NodeSystem]:
     """Control plane, our services, a kubelet of the node `real`, and its node-agent."""
+    if node_assets.version < NEW_CRI_SINCE and major_of(other_runtime) >= 2:
+        pytest.skip(
+            f"{RUNTIME_VARIABLE} is a containerd 2, which knows CRI v1 alone, and this kubelet "
+            f"{'.'.join(map(str, node_assets.version))} knows v1alpha2 alone"
+        )
     # Short: sockets allow no long paths.
     folder = Path(tempfile.mkdtemp(prefix="hami-node-", dir="/run"))
     folder.chmod(0o755)
@@ -77,6 +96,8 @@ def running_node(node_assets: Assets) -> Iterator[NodeSystem]:
                 kubeconfig=plane.server.kubeconfigs[user.name],
                 name=NODE,
                 images=[workload_image(folder / "workload.tar", native=NATIVE)],
+                runtime=other_runtime,
+                cdi=None if other_runtime is None else Cdi(enabled=True, directory=folder / "cdi"),
             )
         )
         _write_cards(folder / "fakegpu")
@@ -90,6 +111,13 @@ def running_node(node_assets: Assets) -> Iterator[NodeSystem]:
         version = system.get(f"/api/v1/nodes/{NODE}")["status"]["nodeInfo"]
         measured.say(f"kubelet {version['kubeletVersion']}, {version['containerRuntimeVersion']}")
         yield system
+
+
+def major_of(programs: Path | None) -> int:
+    """Of the containerd there: `containerd github.com/containerd/containerd/v2 2.1.9 ...`."""
+    command = "containerd" if programs is None else str(programs / "containerd")
+    said = subprocess.run([command, "--version"], capture_output=True, text=True, check=True)
+    return int(re.findall(r" v?(\d+)\.\d+", said.stdout)[0])
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ import httpx
 from hamictl.servers.ports import LOOPBACK, free_port
 from hamictl.servers.real_node import WORKLOAD_IMAGE, RealNode
 
-from tests.e2e.system import Json, System, a_pod, wait
+from tests.e2e.system import MIB, Json, System, a_pod, wait
 
 CARDS = 2
 SLOTS_PER_CARD = 10
@@ -61,6 +61,10 @@ class Agent:
     def wait_until_ready(self) -> None:
         """Waits for its own word that it serves."""
         wait(self._ready, "the node-agent to be ready", why=lambda: self.log[-2000:])
+
+    def metrics(self) -> str:
+        """Its page."""
+        return httpx.get(f"{self.url}/metrics", timeout=10).text
 
     def _ready(self) -> bool:
         try:
@@ -142,6 +146,28 @@ class NodeSystem(System):
         [identity] = [s["containerID"] for s in statuses if s["name"] == container]
         return self.node.container_pid(identity)
 
+    def wrong_slice(self, pod: Json, memory_mib: int, *, core_percent: int) -> list[str]:
+        """What of the container's process is not as the ledger's row says, in a line; or nothing.
+
+        Its card, its limits file and what it can really take are compared.
+        """
+        seen, pid = self.seen_mib(pod), self.container_pid(pod)
+        limits = Path(f"/proc/{pid}/root/etc/hami/limits").read_text()
+        card, granted = self.sql(
+            "SELECT x.device_uuid, x.memory_mib FROM allocation_devices x JOIN allocations a"
+            f" ON a.id = x.allocation_id WHERE a.pod_uid = '{pod['metadata']['uid']}'"
+            " AND a.ended_at IS NULL"
+        ).split("|")
+        line = f"device {card} memory_bytes {memory_mib * MIB} core_percent {core_percent}"
+        right = (
+            seen == [memory_mib]
+            and granted == str(memory_mib)
+            and line in limits
+            and _card_of(pid) == card
+        )
+        name = pod["metadata"]["name"]
+        return [] if right else [f"{name}: sees {seen}, has {limits!r}, granted {card} {granted}"]
+
     def delete(self, *names: str, timeout_s: float = GONE_S) -> None:
         """Deletes pods and waits until the kubelet has cleaned up behind them."""
         System.delete(self, *names, timeout_s=timeout_s)
@@ -158,3 +184,10 @@ class NodeSystem(System):
     def wait_until_offered(self) -> None:
         """Waits until all slots of all cards are on the Node object."""
         wait(lambda: self.offered() == CARDS * SLOTS_PER_CARD, "the slots to be on the Node")
+
+
+def _card_of(pid: int) -> str:
+    """The card that the container was given."""
+    entries = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    [cards] = [e for e in entries if e.startswith(b"NVIDIA_VISIBLE_DEVICES=")]
+    return cards.decode().partition("=")[2]

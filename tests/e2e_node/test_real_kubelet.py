@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from hami_node_agent.adapters.kubelet import Books, read_checkpoint
+from hami_node_agent.domain.ownership import KeptAnswer
 from hami_node_agent.domain.replicas import card_of
 from hamicommon.admission.registration import IGNORE_LABEL, IGNORE_VALUE
 from hamictl.servers.controlplane import Assets
@@ -212,8 +213,11 @@ async def test_the_kubelets_own_books_are_read_as_they_are(system: NodeSystem) -
         (h.container, h.device_ids) for h in listed
     }
     assert {h.container for h in kept} == {"left", "right"}
-    nonces = {path.parent.name for path in (system.agent.folder / "agent").glob("limits/*/limits")}
-    assert {h.answer.nonce for h in kept if h.answer} == nonces
+    for holding in kept:
+        assert isinstance(holding.answer, KeptAnswer)
+        limits = system.agent.folder / "agent" / "limits" / holding.answer.nonce / "limits"
+        pid = system.container_pid(pod, holding.container)
+        assert limits.samefile(f"/proc/{pid}/root/etc/hami/limits")
     # The ids that the kubelet counts are of the cards on which the ledger counts the pod.
     held = sorted(card_of(each) for holding in listed for each in holding.device_ids)
     counted = system.sql(
@@ -260,7 +264,7 @@ def test_fifty_pods_of_different_sizes_start_with_their_own_limits(system: NodeS
             assert system.create(pod).status_code == 201
         for name, memory_mib in wanted.items():
             pod = system.wait_for_phase(name, "Running", timeout_s=BURST_TIMEOUT_S)
-            wrong += _wrong(system, pod, memory_mib)
+            wrong += system.wrong_slice(pod, memory_mib, core_percent=5)
         for name in strangers:
             status = (system.pod(name) or {"status": {}})["status"]
             started = [s for s in status.get("containerStatuses") or [] if s.get("containerID")]
@@ -273,33 +277,6 @@ def test_fifty_pods_of_different_sizes_start_with_their_own_limits(system: NodeS
         f"{len(wrong)} with another's limits"
     )
     assert wrong == []
-
-
-def _wrong(system: NodeSystem, pod: Json, memory_mib: int) -> list[str]:
-    """What of the container's process is not as the ledger's row says."""
-    seen, pid = system.seen_mib(pod), system.container_pid(pod)
-    limits = Path(f"/proc/{pid}/root/etc/hami/limits").read_text()
-    card, granted = system.sql(
-        "SELECT x.device_uuid, x.memory_mib FROM allocation_devices x JOIN allocations a"
-        f" ON a.id = x.allocation_id WHERE a.pod_uid = '{pod['metadata']['uid']}'"
-        " AND a.ended_at IS NULL"
-    ).split("|")
-    line = f"device {card} memory_bytes {memory_mib * MIB} core_percent 5"
-    right = (
-        seen == [memory_mib]
-        and granted == str(memory_mib)
-        and line in limits
-        and _environment(pid) == card
-    )
-    name = pod["metadata"]["name"]
-    return [] if right else [f"{name}: sees {seen}, has {limits!r}, granted {card} {granted}"]
-
-
-def _environment(pid: int) -> str:
-    """The card that the container was given."""
-    entries = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
-    [cards] = [e for e in entries if e.startswith(b"NVIDIA_VISIBLE_DEVICES=")]
-    return cards.decode().partition("=")[2]
 
 
 def _events(system: NodeSystem, pod: Json, event: str) -> list[Json]:

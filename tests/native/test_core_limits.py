@@ -70,7 +70,7 @@ def test_a_tenant_that_is_alone_keeps_to_its_limit(limit: int) -> None:
     )
 
 
-@settings(max_examples=60, deadline=None, derandomize=True)
+@settings(max_examples=60, derandomize=True)
 @given(
     limits=st.tuples(st.integers(5, 45), st.integers(5, 45)),
     lengths=st.tuples(st.floats(1, 5), st.floats(1, 5)),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime, timedelta
@@ -194,20 +195,21 @@ async def test_the_first_pod_makes_the_second_wait_and_lets_it_go(node: Node) ->
     node.env = {"pod-1": {PRIORITY_ENV: "0"}, "pod-2": {}}
     first, second = node.region("pod-1_main"), node.region("pod-2_main")
     port: Any = node
-    feedback = Feedback(node.monitor(), port, Telling(port))
+    monitor = node.monitor()
+    feedback = Feedback(monitor, port, Telling(port))
 
     def words(file: Path) -> tuple[int, int]:
         reading = read_region(file)
         assert reading is not None
         return reading.region.recent_kernel, reading.region.utilization_switch
 
-    await feedback.round()
+    await feedback.round(await monitor.containers())
     assert (words(first), words(second)) == ((1, 0), (-1, 1))
     assert node.told == {
         "nonce of pod-1": CoreFeedback(relaxed=True),
         "nonce of pod-2": CoreFeedback(waits=True),
     }
-    await feedback.round()
+    await feedback.round(await monitor.containers())
     assert (words(first), words(second)) == ((0, 0), (0, 0))
     assert set(node.told.values()) == {CoreFeedback(relaxed=True)}
 
@@ -224,8 +226,23 @@ async def test_a_tenant_does_not_get_first_by_writing_so(node: Node) -> None:
     other = node.region("pod-2_main")
     port: Any = node
 
-    await Feedback(node.monitor(), port, Telling(port)).round()
+    monitor = node.monitor()
+    await Feedback(monitor, port, Telling(port)).round(await monitor.containers())
 
     reading = read_region(other)
     assert reading is not None
     assert reading.region.recent_kernel == 1
+
+
+async def test_two_that_look_at_the_same_time_read_once(node: Node) -> None:
+    node.granted()
+    file = node.region("pod-1_main")
+    monitor = node.monitor()
+    soon = asyncio.ensure_future(monitor.containers_soon(3600))
+    await asyncio.sleep(0)
+    [seen] = await monitor.look()
+
+    file.unlink()
+
+    assert await soon == [seen.container]
+    assert await monitor.containers_soon(0) == []

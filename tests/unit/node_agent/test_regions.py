@@ -54,9 +54,7 @@ def base() -> Iterator[Path]:
     shutil.rmtree(made)
 
 
-@settings(
-    max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(old=st.booleans(), writes=_WRITES, size=_SIZES)
 def test_no_region_file_hinders_another_or_says_what_cannot_be(
     base: Path,

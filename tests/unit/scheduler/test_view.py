@@ -191,7 +191,7 @@ change = st.one_of(
 )
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(script=st.lists(change, max_size=30))
 def test_a_view_that_lived_through_it_all_is_the_one_that_is_built_anew(
     script: list[tuple[str, Any, Any]],

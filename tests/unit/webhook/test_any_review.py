@@ -28,7 +28,7 @@ from hamicommon.vendors.registry import Vendors
 from hamictl.apiserver import schema
 from hamictl.apiserver.pod_defaults import default_pod_spec
 from hamictl.apiserver.validation.pods import validate_pod_spec
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from jsonpatch import apply_patch
 
@@ -255,8 +255,6 @@ def test_any_review_is_answered(part: int, request: pytest.FixtureRequest) -> No
     @settings(
         max_examples=request.config.getoption("--review-cases") // PARTS,
         database=None,
-        deadline=None,
-        suppress_health_check=[HealthCheck.too_slow],
     )
     @given(reviews())
     def answered(body: bytes) -> None:

@@ -128,9 +128,10 @@ class Allocating:
             provisional=True,
             cache_dir=f"unmanaged-{nonce}",
         )
-        await asyncio.to_thread(self._write, record)
+        await self._state.change(
+            lambda saved: saved.with_records([record]), first=lambda: self._write(record)
+        )
         planned[nonce] = record
-        await self._state.change(lambda saved: saved.with_records([record]))
         logger.info("answered without a grant", extra={"cards": list(record.cards)})
         return self._spec(record, {})
 
@@ -164,9 +165,11 @@ class Allocating:
             try:
                 env = await self._pods.container_env(grant, found.container.name)
                 async with self._cut(self._record(found, ids, env)) as record:
-                    await asyncio.to_thread(self._write, record)
+                    await self._state.change(
+                        lambda saved: self._recorded(saved, grant, record),
+                        first=lambda: self._write(record),
+                    )
                     planned[record.nonce] = record
-                    await self._state.change(lambda saved: self._recorded(saved, grant, record))
             except HamiError as exc:
                 await self._failed(grant, str(exc))
                 raise

@@ -1,5 +1,7 @@
 """Runs the feedback loop every five seconds: reads all regions, decides, writes what changed.
 
+The sampler looks as often, so the two share one reading where that comes in time.
+
 Two words go into the region, for HAMi's library and other readers; libvgpu heeds the limits file.
 
 What is decided, and why, is in `domain/feedback.py`. The region belongs to the tenant, so neither
@@ -10,6 +12,7 @@ spec, which HAMi's webhook sets), the cards are those granted.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from typing import Protocol
 
 from hami_node_agent.domain.feedback import INTERVAL_S, Shared, decide, decided
@@ -19,6 +22,8 @@ from hami_node_agent.telling import Telling, nonce_of
 # As `hamicommon.vendors.nvidia` has it, which would bring numpy along, 11 MB on every node.
 PRIORITY_ENV = "CUDA_TASK_PRIORITY"
 DEFAULT_PRIORITY = 1
+# A round may be so much early or late, to go with a look of the sampler.
+SLACK_S = 0.25
 
 
 class PodSpecs(Protocol):
@@ -38,13 +43,14 @@ class Feedback:
 
     async def run(self) -> None:
         """Runs until cancelled."""
-        while True:
-            await self.round()
-            await asyncio.sleep(INTERVAL_S)
-
-    async def round(self) -> None:
-        """One round."""
         containers = await self._monitor.containers()
+        while True:
+            await self.round(containers)
+            await asyncio.sleep(INTERVAL_S - SLACK_S)
+            containers = await self._monitor.containers_soon(2 * SLACK_S)
+
+    async def round(self, containers: Sequence[Container]) -> None:
+        """One round, on what was just read."""
         shared = [self._shared(one) for one in containers]
         changed = {words.name: words for words in decide(shared)}
         await self._telling.feedback(

@@ -28,7 +28,7 @@ from hami_node_agent.domain.container_spec import (
 )
 from hami_node_agent.domain.device_list import ContainerSpec
 from hami_node_agent.domain.grants import NodeGrant
-from hami_node_agent.domain.late import late_answer
+from hami_node_agent.domain.late import NamedBy, late_answer
 from hami_node_agent.domain.ownership import Holding
 from hami_node_agent.domain.records import AgentState, Record, is_complete
 from hami_node_agent.mig_instances import MigInstances
@@ -65,11 +65,13 @@ class LateBinding:
         devices: DeviceDescriptions,
         reports: Reports,
         answers: AnswerPolicy,
+        named_by: NamedBy = NamedBy.FIELD,
         unproven: str = "",
         mig: MigInstances | None = None,
     ) -> None:
         """`unproven`: why it is not known that the runtime honours CDI; empty: it is, or the
         operator says so. Nothing that rests on it is started then."""
+        self._named_by = named_by
         self._unproven = unproven
         self._state = state
         self._books = books
@@ -84,7 +86,7 @@ class LateBinding:
 
     def allocate(self, requests: Iterable[frozenset[str]]) -> list[ContainerSpec]:
         """A new nonce for each container; none is ever used again."""
-        return [late_answer(str(uuid4())) for _ in requests]
+        return [late_answer(str(uuid4()), self._named_by) for _ in requests]
 
     async def check(self, ids: frozenset[str]) -> bool:
         """Returns when the container with these ids may start; False: its answer is no nonce.
@@ -168,8 +170,10 @@ class LateBinding:
             return False
         try:
             async with self._cut(self._record(owner, nonce, grant, granted, env)) as record:
-                await asyncio.to_thread(self._make, record, env)
-                await self._state.change(lambda saved: self._recorded(saved, grant, record))
+                await self._state.change(
+                    lambda saved: self._recorded(saved, grant, record),
+                    first=lambda: self._make(record, env),
+                )
         except Conflict as exc:
             await self._refuse(owner, str(exc))
         logger.info(

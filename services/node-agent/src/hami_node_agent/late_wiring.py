@@ -13,7 +13,7 @@ from hamicommon.errors import HamiError, InvalidRequest, Unavailable
 
 from hami_node_agent.adapters.container_runtime import ContainerRuntime
 from hami_node_agent.domain.device_list import Strategy
-from hami_node_agent.domain.late import BindingWay, RuntimeSays, way_of
+from hami_node_agent.domain.late import BindingWay, RuntimeSays, named_by, way_of
 from hami_node_agent.settings import Settings
 
 logger = logging.getLogger(__name__)
@@ -45,10 +45,21 @@ async def _binding_way(settings: Settings, node: NodeVersions) -> BindingWay:
     if settings.binding == "late":
         if hindrance:
             raise InvalidRequest(f"binding late: {hindrance}; set binding to lock")
-        return BindingWay(late=True, reason="binding is set to late")
+        by = named_by(await _kubelet(node))
+        return BindingWay(late=True, reason="binding is set to late", named_by=by)
     if hindrance:
         return BindingWay(late=False, reason=hindrance)
     return await _proven(settings, node)
+
+
+async def _kubelet(node: NodeVersions) -> str:
+    """The kubelet's version; empty where the API server does not tell."""
+    try:
+        async with asyncio.timeout(NODE_WAIT_S):
+            return (await node.versions())[0]
+    except (HamiError, TimeoutError) as exc:
+        logger.warning("kubelet's version not read", extra={"error": str(exc)})
+        return ""
 
 
 async def _proven(settings: Settings, node: NodeVersions) -> BindingWay:

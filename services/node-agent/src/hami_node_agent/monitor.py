@@ -26,6 +26,7 @@ from hami_node_agent.domain.evidence import (
     proves,
 )
 from hami_node_agent.domain.regions import CardUse, Region, used
+from hami_node_agent.node_state import Signal
 from hami_node_agent.owners import Owner, Owners
 from hami_node_agent.ports import DeviceProbe
 from hami_node_agent.regions import Regions
@@ -83,6 +84,8 @@ class Monitor:
         self._owners = owners
         self._processes = processes
         self._turn = asyncio.Lock()
+        self._looked = Signal()
+        self._latest: list[Container] = []
         self._host_pids: dict[_Key, int] = {}
 
     async def containers(self) -> list[Container]:
@@ -94,10 +97,21 @@ class Monitor:
             for name, owner in self._owners.of(found).items()
         ]
 
+    async def containers_soon(self, within_s: float) -> list[Container]:
+        """They as the next look reads them; where none comes within that time, read now.
+
+        Two that look every few seconds then read the regions once.
+        """
+        seen = self._looked.version
+        if await self._looked.wait(seen, within_s) != seen:
+            return self._latest
+        return await self.containers()
+
     async def look(self) -> list[Seen]:
         """What each of them does now."""
         cards = await self._cards()
-        containers = await self.containers()
+        containers = self._latest = await self.containers()
+        self._looked.notify()
         evidence = await self._evidence(containers, cards)
         known, self._host_pids = self._host_pids, {}
         return [self._seen(container, evidence, known) for container in containers]

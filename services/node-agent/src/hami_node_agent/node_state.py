@@ -78,14 +78,25 @@ class NodeState:
             self._book = book
             self.book_changed.notify()
 
-    async def change(self, edit: Callable[[AgentState], AgentState]) -> None:
-        """Applies `edit` and writes the result; others see it only then. Raises: Unavailable."""
+    async def change(
+        self,
+        edit: Callable[[AgentState], AgentState],
+        *,
+        first: Callable[[], None] | None = None,
+    ) -> None:
+        """Applies `edit` and writes the result; others see it only then. Raises: Unavailable.
+
+        `first` is done before in the same thread (blocking): files that the records will name.
+        Whatever it raises, nothing is changed then.
+        """
         async with self._saving:
             after = edit(self._state)
             if after == self._state:
+                if first is not None:
+                    await asyncio.to_thread(first)
                 return
             # Shielded: a cancelled caller must not leave disk and memory different.
-            await asyncio.shield(self._save(after))
+            await asyncio.shield(self._save(after, first))
 
     async def heard(self, grants: Iterable[NodeGrant]) -> None:
         """Remembers, a restart of the agent too, which attempt of each pod is the latest."""
@@ -101,8 +112,13 @@ class NodeState:
         except Unavailable as exc:
             logger.warning("attempts not written down", extra={"error": str(exc)})
 
-    async def _save(self, after: AgentState) -> None:
-        await asyncio.to_thread(self._store.save, after)
+    async def _save(self, after: AgentState, first: Callable[[], None] | None) -> None:
+        def write() -> None:
+            if first is not None:
+                first()
+            self._store.save(after)
+
+        await asyncio.to_thread(write)
         queued = len(after.reports) > len(self._state.reports)
         self._state = after
         if queued:

@@ -22,11 +22,8 @@ class Owner:
     container: str
     record: Record | None = None
     """Our answer for it; None for pods of before our time that nobody adopted."""
-
-    @property
-    def cards(self) -> frozenset[str] | None:
-        """The cards that it may use; None: unknown. A tenant may name any card in its region."""
-        return None if self.record is None else frozenset(self.record.cards)
+    cards: frozenset[str] | None = None
+    """The cards that it may use; None: unknown. A tenant may name any card in its region."""
 
 
 class Owners:
@@ -35,15 +32,21 @@ class Owners:
     def __init__(self, state: NodeState, pods: PodApi) -> None:
         self._state = state
         self._pods = pods
+        self._known: dict[str, Owner] = {}
+        """By directory, of the last time: records mostly stay what they are."""
 
     def of(self, directories: Iterable[str]) -> dict[str, Owner]:
         """The owners of those that have one."""
         records = {r.cache_dir: r for r in self._state.saved.records.values() if r.cache_dir}
         found = ((name, self._owner(name, records.get(name))) for name in directories)
-        return {name: owner for name, owner in found if owner is not None}
+        self._known = {name: owner for name, owner in found if owner is not None}
+        return self._known
 
     def _owner(self, directory: str, record: Record | None) -> Owner | None:
         if record is not None and record.pod_uid:
+            before = self._known.get(directory)
+            if before is not None and before.record is record:
+                return before
             pod = PodRef(uid=record.pod_uid, namespace=record.namespace, name=record.pod_name)
             # Of a pod that took another's answer before our watch knew it there is only its uid.
             known = pod if pod.name else self._pods.name_of(pod.uid)
@@ -54,4 +57,5 @@ class Owners:
 
 
 def _owner(pod: PodRef, record: Record) -> Owner:
-    return Owner(pod=pod, container=record.container, record=record)
+    cards = frozenset[str](record.cards)
+    return Owner(pod=pod, container=record.container, record=record, cards=cards)

@@ -55,6 +55,7 @@ def plugin_of(
         devices=outside.cdi,
         reports=reports,
         answers=answers,
+        named_by=way.named_by,
         unproven="" if way.late or settings.binding == "lock" else way.reason,
         mig=mig,
     )

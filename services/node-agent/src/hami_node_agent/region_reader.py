@@ -26,6 +26,7 @@ from hami_node_agent.domain.regions import Held, Region, RegionCard, RegionProce
 UUID_SHOWN = 40
 # A slot that is being written is read again; after this many times the last reading must do.
 MAX_READS = 3
+_MOST_HEAD = max(layout.V0.slots_at, layout.V1.slots_at)
 _COUNTERS = struct.Struct("<QQQQQ")
 _WORDS = struct.Struct(f"<{layout.MAX_DEVICES}Q")
 _TAIL = struct.Struct("<iiii")
@@ -66,14 +67,17 @@ def read_region(path: Path | str, last: Reading | None = None) -> Reading | None
     `last` is returned again if nothing has changed. Raises: NotARegion, OSError.
     """
     with opened(path, os.O_RDONLY) as descriptor:
-        form = _form(descriptor)
+        # Of 200 containers every few seconds: each file costs as few system calls as can be.
+        size = _size(descriptor)
+        head = os.pread(descriptor, _MOST_HEAD, 0)
+        form = _form(head, size)
         if form is None:
             return None
+        head = _whole(head[: form.slots_at], form.slots_at, 0)
         tail = _read(descriptor, form.tail_size, form.tail_at)
-        head = _read(descriptor, form.slots_at, 0)
         count = max(0, min(_I32.unpack_from(tail)[0], layout.MAX_SLOTS))
         slots = _read(descriptor, count * form.slot_size, form.slots_at) if count else b""
-        banks = [_Bank(head, slots), *_further_banks(descriptor, form, count)]
+        banks = [_Bank(head, slots), *_further_banks(descriptor, form, count, size)]
         head = b"".join(bank.head for bank in banks)
         slots = b"".join(bank.slots for bank in banks)
         if last is not None and (last.slots, last.tail, last.head) == (slots, tail, head):
@@ -101,7 +105,7 @@ def write_feedback(
     Each is one aligned write of four bytes into the page that the container has mapped.
     """
     with opened(path, os.O_RDWR) as descriptor:
-        form = _form(descriptor)
+        form = _form(os.pread(descriptor, 8, 0), _size(descriptor))
         if form is None:
             return
         for field, value in (
@@ -114,7 +118,7 @@ def write_feedback(
 
 @contextmanager
 def opened(path: Path | str, mode: int) -> Iterator[int]:
-    """A regular file that is no link. Raises: NotARegion, OSError."""
+    """A file that is no link. Raises: OSError."""
     descriptor = os.open(path, mode | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
         yield descriptor
@@ -122,36 +126,45 @@ def opened(path: Path | str, mode: int) -> Iterator[int]:
         os.close(descriptor)
 
 
-def _form(descriptor: int) -> layout.Form | None:
+def _size(descriptor: int) -> int:
     found = os.fstat(descriptor)
     if not stat.S_ISREG(found.st_mode):
         raise NotARegion("odd_file", f"mode {found.st_mode:o}")
-    words = os.pread(descriptor, 8, 0)
+    return found.st_size
+
+
+def _form(head: bytes, size: int) -> layout.Form | None:
+    """By its first eight bytes and its size."""
+    words = head[:8]
     # The library makes the file, sets its size and writes the magic last.
     if not any(words[:4]):
         return None
     if len(words) < 8 or int.from_bytes(words[:4], "little") != layout.MAGIC:
         raise NotARegion("not_a_region", f"it begins with {words.hex()}")
-    if layout.SIZE_V0 <= found.st_size < layout.SIZE_V1:
+    if layout.SIZE_V0 <= size < layout.SIZE_V1:
         return layout.V0
     major = int.from_bytes(words[4:], "little")
-    if major == 1 and found.st_size >= layout.SIZE_V1:
+    if major == 1 and size >= layout.SIZE_V1:
         return layout.V1
-    raise NotARegion("unknown_layout", f"{found.st_size} bytes of major version {major}")
+    raise NotARegion("unknown_layout", f"{size} bytes of major version {major}")
 
 
 def _read(descriptor: int, size: int, offset: int) -> bytes:
-    data = os.pread(descriptor, size, offset)
+    return _whole(os.pread(descriptor, size, offset), size, offset)
+
+
+def _whole(data: bytes, size: int, offset: int) -> bytes:
     if len(data) < size:
         raise NotARegion("truncated", f"it ends at {offset + len(data)}")
     return data
 
 
-def _further_banks(descriptor: int, form: layout.Form, slot_count: int) -> Iterator[_Bank]:
+def _further_banks(
+    descriptor: int, form: layout.Form, slot_count: int, size: int
+) -> Iterator[_Bank]:
     """Of containers with more than sixteen cards."""
     if form is not layout.V1:
         return
-    size = os.fstat(descriptor).st_size
     for at in range(layout.BANK_BYTES, layout.BANKS * layout.BANK_BYTES, layout.BANK_BYTES):
         if size < at + layout.SIZE_V1:
             return

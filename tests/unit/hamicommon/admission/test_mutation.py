@@ -243,7 +243,7 @@ limits_ = st.dictionaries(
 )
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.lists(limits_, min_size=1, max_size=3), st.booleans())
 def test_admission_twice_changes_nothing_more(limits, odd_config) -> None:
     config = {"overwrite_env": True, "gpu_core_policy": "force", "runtime_class_name": "r"}

@@ -15,7 +15,7 @@ json_values = st.recursive(
 documents = st.dictionaries(st.text("a/~", max_size=2), json_values, max_size=3)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(documents, documents)
 def test_applying_the_patch_gives_the_other_document(before, after) -> None:
     assert jsonpatch.apply_patch(before, diff(before, after)) == after

@@ -206,7 +206,7 @@ PROGRAMS = [
 ]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(any_pod)
 def test_the_expressions_choose_what_the_rule_in_python_chooses(candidate: dict[str, Any]) -> None:
     spec, written = candidate["spec"], candidate["metadata"].get("annotations", {})

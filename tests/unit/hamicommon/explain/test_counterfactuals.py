@@ -163,7 +163,7 @@ used = st.tuples(st.integers(0, 10), st.integers(0, 8000), st.integers(0, 100))
 some_cards = st.lists(st.tuples(used, st.booleans(), st.booleans()), min_size=1, max_size=4)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     st.lists(some_cards, min_size=1, max_size=3),
     st.integers(1, 9000),

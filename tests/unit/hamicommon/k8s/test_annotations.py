@@ -72,7 +72,7 @@ shares = st.builds(
 )
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.lists(st.lists(shares, max_size=3).map(tuple), max_size=4))
 def test_slices_come_back_per_container(containers: list[tuple[DeviceShare, ...]]) -> None:
     text = keys.encode_pod_devices(grants(*containers), "NVIDIA")

@@ -114,13 +114,13 @@ def test_an_absurd_exponent_is_refused_without_computing_it() -> None:
     assert parse_int("1e999999999") is None
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.integers(-(10**18) + 1, 10**18 - 1))
 def test_every_plain_integer_of_up_to_18_digits_is_read(number: int) -> None:
     assert parse_int(str(number)) == parse_ceil(str(number)) == number
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.text(max_size=12))
 def test_any_text_is_read_or_refused(text: str) -> None:
     try:

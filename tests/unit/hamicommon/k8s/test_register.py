@@ -155,13 +155,13 @@ devices = st.builds(
 lists = st.lists(devices, max_size=4, unique_by=lambda device: device.uuid)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(lists)
 def test_json_comes_back_as_it_was(cards: list[GpuDevice]) -> None:
     assert decode_register(encode_register(cards)) == tuple(cards)
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(lists.filter(bool))
 def test_csv_comes_back_without_mig_profiles(cards: list[GpuDevice]) -> None:
     plain = [decode_register(encode_register_csv([card]))[0] for card in cards]

@@ -46,7 +46,6 @@ def test_engine_and_model_agree_on_random_cases(pytestconfig: pytest.Config) -> 
 
 @settings(
     max_examples=40,
-    deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
 @given(st.randoms(use_true_random=False), st.sampled_from([*WORDS, None]))

@@ -113,7 +113,7 @@ requests = st.builds(
 )
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(clusters_of_nodes(), st.lists(requests, min_size=1, max_size=6))
 def test_no_card_that_was_within_its_capacity_is_ever_over_committed(
     nodes: Nodes, pods: list[PodRequest]
@@ -144,7 +144,7 @@ def test_no_card_that_was_within_its_capacity_is_ever_over_committed(
                 assert usage.free_core_percent >= 0
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(clusters_of_nodes(), requests)
 def test_a_node_is_unresolvable_only_if_it_refuses_when_idle(
     nodes: Nodes, request: PodRequest
@@ -161,7 +161,7 @@ def test_a_node_is_unresolvable_only_if_it_refuses_when_idle(
     assert not refusal.unresolvable & fits_when_idle.keys()
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(clusters_of_nodes(), requests, st.data())
 def test_cards_that_are_left_out_are_never_picked(
     nodes: Nodes, request: PodRequest, data: st.DataObject

@@ -98,7 +98,7 @@ steps = st.lists(
 )
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(steps)
 def test_any_sequence_of_changes_ends_as_a_view_built_at_once(
     changes: list[tuple[str, int, int]],

@@ -275,7 +275,7 @@ def test_cores_that_would_split_a_device_do_not_fit() -> None:
     assert refused(put(AWS, [], {DEV: 1}), 0) == "NodeInsufficientDevice"
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(each=st.integers(1, 8), wants=st.lists(st.sampled_from([1, 2, 4, 6, 8]), max_size=12))
 def test_no_core_is_given_twice(each: int, wants: list[int]) -> None:
     cards = use(devices(4, each, "inf1.24xlarge"))

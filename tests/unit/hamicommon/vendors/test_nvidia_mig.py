@@ -243,7 +243,7 @@ def test_topology_collects_the_slices_that_fit_and_takes_the_first_of_the_least_
     assert parts(request, mig_card("a"), mig_card("b")) == [("b", "3g.20gb", 4)]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.lists(st.sampled_from((4000, 9000, 20000, 40000)), min_size=1, max_size=12))
 def test_no_two_slices_of_a_card_ever_overlap(sizes: Sequence[int]) -> None:
     view = ClusterView({"NVIDIA": NVIDIA.rules})

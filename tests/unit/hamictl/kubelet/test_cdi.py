@@ -4,7 +4,7 @@ from typing import Any
 import orjson
 import pytest
 from hamicommon.errors import InvalidRequest
-from hamictl.kubelet.cdi import Edits, edits_of
+from hamictl.kubelet.cdi import Edits, edits_of, names_of
 from hamictl.kubelet.container_env import Driver, environment
 from hamictl.kubelet.devices import AllocateAnswer, DeviceNode, Mount
 
@@ -64,3 +64,13 @@ def test_what_a_device_sets_the_container_cannot_change() -> None:
     )
 
     assert env["CARD"] == "device"
+
+
+def test_names_in_annotations_count_too_and_one_that_comes_twice_counts_once() -> None:
+    answer = AllocateAnswer(
+        raw=b"",
+        cdi_devices=("a/b=1",),
+        annotations={"cdi.k8s.io/x": "a/b=1,a/b=2", "other.io/x": "a/b=3"},
+    )
+
+    assert names_of(answer) == ("a/b=1", "a/b=2")

@@ -203,7 +203,7 @@ def test_ids_are_written_down_by_numa_node() -> None:
     assert book.allocations()[0].ids_by_numa == {0: ("b", "c"), 1: ("a",)}
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     sizes=st.lists(st.integers(min_value=1, max_value=4), max_size=12),
     ended=st.sets(st.integers(min_value=0, max_value=11)),

@@ -86,6 +86,18 @@ def test_ours_is_known_by_its_limits_directory() -> None:
     assert kept_answer("") is None
 
 
+@pytest.mark.parametrize(
+    "answer",
+    [
+        api.ContainerAllocateResponse(cdi_devices=[api.CDIDevice(name="hami.io/slice=6f1d")]),
+        api.ContainerAllocateResponse(annotations={"cdi.k8s.io/hami-slice": "hami.io/slice=6f1d"}),
+    ],
+    ids=["field", "annotation"],
+)
+def test_one_that_is_bound_late_has_its_nonce_alone(answer: api.ContainerAllocateResponse) -> None:
+    assert read(answer) == KeptAnswer(nonce="6f1d", cards=(), cache_dir="")
+
+
 @pytest.mark.parametrize("text", ["not base64!", base64.b64encode(b"\xff\xff\xff").decode()])
 def test_what_is_no_answer_is_said_to_be_none(text: str) -> None:
     with pytest.raises(ValueError, match="AllocResp"):

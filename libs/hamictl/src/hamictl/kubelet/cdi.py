@@ -15,7 +15,9 @@ from typing import Any
 import orjson
 from hamicommon.errors import InvalidRequest
 
-from hamictl.kubelet.devices import DeviceNode, Mount
+from hamictl.kubelet.devices import AllocateAnswer, DeviceNode, Mount
+
+ANNOTATION_PREFIX = "cdi.k8s.io/"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,6 +27,20 @@ class Edits:
     envs: tuple[tuple[str, str], ...] = ()
     mounts: tuple[Mount, ...] = ()
     nodes: tuple[DeviceNode, ...] = ()
+
+
+def names_of(answer: AllocateAnswer) -> tuple[str, ...]:
+    """The CDI devices that a container is to get: of the field, then those of its annotations.
+
+    One that is named in both ways is one device (containerd 1.7 and 2).
+    """
+    annotated = (
+        name
+        for key, value in sorted(answer.annotations.items())
+        if key.startswith(ANNOTATION_PREFIX)
+        for name in value.split(",")
+    )
+    return tuple(dict.fromkeys([*answer.cdi_devices, *annotated]))
 
 
 def edits_of(names: Sequence[str], directory: Path | None) -> Edits:

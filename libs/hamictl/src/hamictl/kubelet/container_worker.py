@@ -195,7 +195,7 @@ class ContainerWorker:
 
     def _launch(self, answer: AllocateAnswer) -> Launch:
         machine, pod_uid = self._machine, self._uid
-        edits = cdi.edits_of(answer.cdi_devices, machine.cdi_dir)
+        edits = cdi.edits_of(cdi.names_of(answer), machine.cdi_dir)
         answer = replace(
             answer, mounts=answer.mounts + edits.mounts, nodes=answer.nodes + edits.nodes
         )

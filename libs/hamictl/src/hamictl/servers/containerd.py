@@ -1,11 +1,14 @@
 """containerd with its CRI plugin, apart from any other: own root, socket and network.
 
-Needs Debian's containerd, runc and containernetworking-plugins, and root.
+Needs Debian's containerd, runc and containernetworking-plugins, and root. Another containerd than
+the machine's may be named by the folder of its programs.
 """
 
 import json
+import os
 import shutil
 import subprocess
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -30,7 +33,7 @@ path = "{root}/opt"
 sandbox_image = "{pause}"
 restrict_oom_score_adj = true
 disable_apparmor = true
-stream_server_address = "127.0.0.1"
+{cdi}stream_server_address = "127.0.0.1"
 [plugins."io.containerd.grpc.v1.cri".cni]
 bin_dir = "{cni_bin}"
 conf_dir = "{cni_conf}"
@@ -45,8 +48,28 @@ SystemdCgroup = false
 """
 
 
-def prepare(folder: Path, *, snapshotter: str = "overlayfs") -> ServerPlan:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cdi:
+    """What containerd is told of CDI; it knows these words from 1.7 on."""
+
+    enabled: bool
+    directory: Path
+
+    def lines(self) -> str:
+        """Of its configuration."""
+        return f'enable_cdi = {str(self.enabled).lower()}\ncdi_spec_dirs = ["{self.directory}"]\n'
+
+
+def prepare(
+    folder: Path,
+    *,
+    snapshotter: str = "overlayfs",
+    programs: Path | None = None,
+    cdi: Cdi | None = None,
+) -> ServerPlan:
     """Write the configuration and say how to run it; `url` is the CRI endpoint.
+
+    `programs`: folder of containerd and its shim; None: the machine's own.
 
     Raises:
         ServerError: a program or the network plugins are missing, or the path is too long.
@@ -73,11 +96,18 @@ def prepare(folder: Path, *, snapshotter: str = "overlayfs") -> ServerPlan:
             cni_bin=cni,
             cni_conf=folder / "cni",
             snapshotter=snapshotter,
+            cdi="" if cdi is None else cdi.lines(),
         )
     )
+    # A shim must be of its containerd's version, and is looked for in the path.
+    path = os.environ["PATH"]
     return ServerPlan(
         name="containerd",
-        argv=("containerd", "--config", str(config)),
+        argv=(
+            "containerd" if programs is None else str(programs / "containerd"),
+            *("--config", str(config)),
+        ),
+        env={} if programs is None else {"PATH": f"{programs}:{path}"},
         cwd=folder,
         log_path=folder / "containerd.log",
         url=f"unix://{socket}",

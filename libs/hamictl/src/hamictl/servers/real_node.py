@@ -124,8 +124,12 @@ def real_node(
     kubeconfig: Path,
     name: str,
     images: Sequence[Path] = (),
+    runtime: Path | None = None,
+    cdi: containerd.Cdi | None = None,
 ) -> Iterator[RealNode]:
     """A kubelet named `name` runs inside the `with` block, with these docker archives imported.
+
+    `runtime`: folder of another containerd than the machine's own; `cdi`: what it is told of that.
 
     Leaving the block ends every container and takes away mounts, network and /var/lib/kubelet.
 
@@ -136,7 +140,7 @@ def real_node(
     _claim_machine()
     before = _shared_entries()
     folder.mkdir(parents=True, exist_ok=True)
-    plan = containerd.prepare(folder)
+    plan = containerd.prepare(folder, programs=runtime, cdi=cdi)
     socket = Path(plan.url.removeprefix("unix://"))
     try:
         with running(_marked(plan, folder)):

@@ -48,7 +48,7 @@ def kept_answer(text: str) -> KeptAnswer | ForeignAnswer | None:
             cards=tuple(GpuUuid(card) for card in _visible(answer, mounts)),
             cache_dir=cache_dir,
         )
-    nonces = [nonce for device in answer.cdi_devices if (nonce := nonce_of(device.name))]
+    nonces = [nonce for name in _cdi_names(answer) if (nonce := nonce_of(name))]
     if nonces:
         # Bound late: the answer is the nonce, and cards are what its CDI file says.
         return KeptAnswer(nonce=nonces[0], cards=(), cache_dir="")
@@ -75,11 +75,15 @@ def _visible(answer: api.ContainerAllocateResponse, mounts: Mapping[str, str]) -
         return tuple(PurePosixPath(p).name for p in mounts if PurePosixPath(p).parent == folder)
     if named:
         return tuple(card.strip() for card in named.split(",") if card.strip())
-    devices = [device.name for device in answer.cdi_devices]
-    devices += [name for value in answer.annotations.values() for name in value.split(",")]
     # Both CDI strategies at once name every card twice.
-    names = dict.fromkeys(name for name in devices if name.startswith(CDI_CLASS))
+    names = dict.fromkeys(name for name in _cdi_names(answer) if name.startswith(CDI_CLASS))
     return tuple(name.removeprefix(CDI_CLASS) for name in names)
+
+
+def _cdi_names(answer: api.ContainerAllocateResponse) -> list[str]:
+    """From the field, and from annotations for kubelets that do not know it."""
+    names = [device.name for device in answer.cdi_devices]
+    return names + [name for value in answer.annotations.values() for name in value.split(",")]
 
 
 def _memory_mib(envs: Mapping[str, str]) -> tuple[int, ...]:

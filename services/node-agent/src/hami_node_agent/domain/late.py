@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from enum import Flag, auto
 from pathlib import PurePosixPath
 
 from hami_node_agent.domain.device_list import ContainerSpec
@@ -16,19 +17,47 @@ from hami_node_agent.domain.device_list import ContainerSpec
 CDI_KIND = "hami.io/slice"
 CDI_VERSION = "0.5.0"
 """The first with which a name may contain a dot; runtimes read older ones."""
+CDI_ANNOTATION = "cdi.k8s.io/hami-slice"
+"""Any key with this prefix says CDI names to a runtime."""
 _KUBELET = (1, 29)
 """From then on the kubelet hands CDI names of device plugins to the runtime without a gate."""
+_ANNOTATING = (1, 20)
+"""Kubelets before hand on the annotations of a plugin's answer; from here on that was tried."""
 _RUNTIMES = {"containerd": (1, 7), "cri-o": (1, 28)}
 """From then on they know CDI names of the kubelet's."""
 _SWITCHED = frozenset({"containerd"})
 """Those that can be told to know nothing of CDI (`enable_cdi`)."""
+_READ_ANNOTATIONS = frozenset({"containerd"})
+"""Those that were tried with names in annotations."""
 _ALWAYS_ON = (2, 0)
 """From then on a containerd that does not speak of `enable_cdi` has it on."""
 
 
-def late_answer(nonce: str) -> ContainerSpec:
+class NamedBy(Flag):
+    """How the kubelet is given a name for the runtime; who is given it twice takes it once."""
+
+    FIELD = auto()
+    """`cdi_devices` of the device plugin API."""
+    ANNOTATION = auto()
+    """An annotation of the container, for kubelets that do not know that field."""
+
+
+def named_by(kubelet_version: str) -> NamedBy:
+    """How this kubelet hands a name on; both ways where its version is not known."""
+    if not kubelet_version:
+        return NamedBy.FIELD | NamedBy.ANNOTATION
+    return NamedBy.FIELD if _version(kubelet_version) >= _KUBELET else NamedBy.ANNOTATION
+
+
+def late_answer(nonce: str, by: NamedBy = NamedBy.FIELD) -> ContainerSpec:
     """Nothing but a name."""
-    return ContainerSpec(envs={}, mounts=(), cdi_devices=(f"{CDI_KIND}={nonce}",))
+    name = f"{CDI_KIND}={nonce}"
+    return ContainerSpec(
+        envs={},
+        mounts=(),
+        annotations={CDI_ANNOTATION: name} if NamedBy.ANNOTATION in by else {},
+        cdi_devices=(name,) if NamedBy.FIELD in by else (),
+    )
 
 
 def nonce_of(name: str) -> str | None:
@@ -58,6 +87,7 @@ class BindingWay:
 
     late: bool
     reason: str
+    named_by: NamedBy = NamedBy.FIELD
 
     def __str__(self) -> str:
         return f"{'late' if self.late else 'lock'}: {self.reason}"
@@ -73,17 +103,22 @@ def way_of(kubelet_version: str, runtime: RuntimeSays, *, cdi_dir: str) -> Bindi
     hindrance = _hindrance(kubelet_version, runtime, cdi_dir)
     if hindrance:
         return BindingWay(late=False, reason=f"{said}: {hindrance}")
-    return BindingWay(late=True, reason=f"{said}: it honours CDI")
+    by = named_by(kubelet_version)
+    how = "it honours CDI" if by is NamedBy.FIELD else "it honours CDI, by annotation"
+    return BindingWay(late=True, reason=f"{said}: {how}", named_by=by)
 
 
 def _hindrance(kubelet_version: str, runtime: RuntimeSays, cdi_dir: str) -> str:
-    if _version(kubelet_version) < _KUBELET:
-        return "the kubelet is older than 1.29"
+    if _version(kubelet_version) < _ANNOTATING:
+        return "the kubelet is older than 1.20"
     since = _RUNTIMES.get(runtime.name)
     if since is None:
         return "whether it honours CDI is not known"
     if _version(runtime.version) < since:
         return f"CDI is unknown there before {'.'.join(map(str, since))}"
+    by_field = _version(kubelet_version) >= _KUBELET
+    if not by_field and runtime.name not in _READ_ANNOTATIONS:
+        return "the kubelet is older than 1.29, and names in annotations were not tried there"
     if runtime.name not in _SWITCHED:
         return ""
     if runtime.cdi_enabled is False:
