@@ -5,7 +5,6 @@ the machine's may be named by the folder of its programs.
 """
 
 import json
-import os
 import shutil
 import subprocess
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ PAUSE_IMAGE = "hami.local/pause:1"
 NAMESPACE = "k8s.io"
 _CNI_FOLDERS = (Path("/usr/lib/cni"), Path("/opt/cni/bin"))
 _CTR_TIMEOUT_S = 60.0
+_SHIM = "containerd-shim-runc-v2"
 BRIDGE = "hami0"
 _SUBNET = "10.83.0.0/16"
 _CONFIG = """version = 2
@@ -42,7 +42,7 @@ snapshotter = "{snapshotter}"
 default_runtime_name = "runc"
 [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc]
 runtime_type = "io.containerd.runc.v2"
-[plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc.options]
+{shim}[plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc.options]
 BinaryName = "runc"
 SystemdCgroup = false
 """
@@ -97,17 +97,16 @@ def prepare(
             cni_conf=folder / "cni",
             snapshotter=snapshotter,
             cdi="" if cdi is None else cdi.lines(),
+            # Of its containerd's version, and not the one in the path.
+            shim="" if programs is None else f'runtime_path = "{programs / _SHIM}"\n',
         )
     )
-    # A shim must be of its containerd's version, and is looked for in the path.
-    path = os.environ["PATH"]
     return ServerPlan(
         name="containerd",
         argv=(
             "containerd" if programs is None else str(programs / "containerd"),
             *("--config", str(config)),
         ),
-        env={} if programs is None else {"PATH": f"{programs}:{path}"},
         cwd=folder,
         log_path=folder / "containerd.log",
         url=f"unix://{socket}",
