@@ -249,6 +249,22 @@ async def test_an_instance_that_cannot_be_made_is_a_clear_error_and_the_next_is_
         agent.close()
 
 
+async def test_an_init_container_of_another_size_at_that_place_is_named_with_the_way_out(
+    agent: AgentProcess, kubelet: Kubelet, control: Control, machine: Machine
+) -> None:
+    init = container(part(TWO, 0), name="prepare", index=0, role="init")
+    await control.announce(grant("a", init, container(part(ONE, 0), index=1)))
+    await kubelet.allocate("a", "prepare", A_0)
+
+    with pytest.raises(
+        grpc.aio.AioRpcError,
+        match=r"container prepare of the same pod holds.*let these containers ask for equal",
+    ):
+        await kubelet.allocate("a", "main", A_1)
+
+    assert sorted(instances(machine)) == [0]
+
+
 async def test_late_binding_names_the_instance_in_the_cdi_file(
     machine: Machine, kubelet: Kubelet, control: Control
 ) -> None:

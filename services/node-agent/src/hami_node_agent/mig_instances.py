@@ -130,7 +130,8 @@ class MigInstances:
             try:
                 found = await self._found(record)
                 own = [
-                    self._standing(record, card, part, found) or await self._make(card, part)
+                    self._standing(record, card, part, found)
+                    or await self._make(record, card, part)
                     for card, part in _parts(record)
                 ]
                 yield replace(record, mig_uuids=tuple(each.uuid for each in own))
@@ -155,7 +156,7 @@ class MigInstances:
                 for uuid, (card, part) in zip(record.mig_uuids, parts, strict=True):
                     if self._standing(record, card, part, found) is not None:
                         continue
-                    if (await self._make(card, part)).uuid != uuid:
+                    if (await self._make(record, card, part)).uuid != uuid:
                         self._look.notify()
                         return _gone(uuid)
             except Conflict as exc:
@@ -180,10 +181,10 @@ class MigInstances:
                 return own if any(own.is_at(each) for each in found) else None
         return None
 
-    async def _make(self, card: GpuUuid, part: MigSlice) -> OwnInstance:
+    async def _make(self, record: Record, card: GpuUuid, part: MigSlice) -> OwnInstance:
         started = time.monotonic()
         try:
-            await self._clear(card, part)
+            await self._clear(record, card, part)
             intent = OwnInstance(card=card, part=part)
             await self._state.change(lambda saved: saved.with_instance(intent))
             made = await self._driver.make(card, part)
@@ -204,7 +205,7 @@ class MigInstances:
         )
         return made
 
-    async def _clear(self, card: GpuUuid, part: MigSlice) -> None:
+    async def _clear(self, record: Record, card: GpuUuid, part: MigSlice) -> None:
         """Destroys what is left of earlier pods at that place, and waits for who still runs there.
 
         Raises: Conflict, Unavailable.
@@ -219,12 +220,10 @@ class MigInstances:
             where = f"MIG {part.profile} at {part.start}+{part.size} of card {card}"
             for other in others:
                 if not any(other == instance for _, instance in now.destroy):
-                    whose = (
-                        "somebody else made" if other in now.foreign else "another container holds"
-                    )
+                    whose = self._whose(other, record, foreign=other in now.foreign)
                     raise Conflict(
                         f"{where}: GPU instance {other.gpu_instance} at {other.start}+{other.size},"
-                        f" which {whose}, is in the way"
+                        f" which {whose}"
                     )
             try:
                 for other in others:
@@ -234,6 +233,20 @@ class MigInstances:
                 if time.monotonic() > deadline:
                     raise Conflict(f"{where}: {exc}, {BUSY_WAIT_S:g} s after its release") from exc
                 await asyncio.sleep(_BUSY_POLL_S)
+
+    def _whose(self, other: Instance, wanting: Record, *, foreign: bool) -> str:
+        """What is said of an instance that lies where `wanting` was to have one."""
+        if foreign:
+            return "somebody else made, is in the way"
+        for record in self._state.saved.of_pod(wanting.pod_uid):
+            if other.uuids & set(record.mig_uuids):
+                return (
+                    f"container {record.container} of the same pod holds, is in the way: the "
+                    "kubelet asks for the devices of init and app containers at once, so both "
+                    "instances would have to be there together; let these containers ask for equal "
+                    "amounts"
+                )
+        return "another container holds, is in the way"
 
     def _of(self, card: GpuUuid) -> tuple[OwnInstance, ...]:
         return tuple(each for each in self._state.saved.instances if each.card == card)

@@ -14,6 +14,7 @@ from hamicommon.errors import InvalidRequest
 
 from hami_node_agent.adapters.device_files import mig_files
 from hami_node_agent.domain.container_spec import AnswerPolicy
+from hami_node_agent.domain.device_list import Strategy
 from hami_node_agent.domain.mig import MigInstance
 from hami_node_agent.domain.mig_cutting import MIG, OwnInstance
 from hami_node_agent.mig_instances import MigInstances
@@ -32,6 +33,13 @@ def require_possible(settings: Settings) -> None:
         raise InvalidRequest(
             f"mig_strategy {settings.mig_strategy} offers MIG instances that are there, "
             "operating_mode mig makes its own: set one of them"
+        )
+    cdi = {Strategy.CDI_ANNOTATIONS, Strategy.CDI_CRI}
+    by_cdi = ", ".join(sorted(cdi.intersection(settings.device_list_strategy)))
+    if by_cdi:
+        raise InvalidRequest(
+            f"device_list_strategy {by_cdi} names devices that a CDI file describes, and "
+            "operating_mode mig makes its instances without one: set envvar or volume-mounts"
         )
     if settings.unmanaged_pods == "adopt":
         raise InvalidRequest(
