@@ -9,7 +9,7 @@
 #include <string.h>
 
 #include "clock.h"
-#include "governor.h"
+#include "purse.h"
 #include "scenario.h"
 
 /* A launch keeps its thread busy for so long; a card's queue takes so many. */
@@ -39,7 +39,7 @@ static struct fg_clock card;
 static struct fg_timing timing;
 static struct process processes[MAX_PROCESSES];
 static int process_count;
-static _Atomic int64_t paid_until_ns[MAX_TENANTS];
+static _Atomic int64_t paid_until_ns[MAX_TENANTS], claimed_until_ns[MAX_TENANTS];
 
 static uint64_t random_number(void)
 {
@@ -58,6 +58,7 @@ static struct vgpu_shared_cores shared_of(struct process *process)
 {
     return (struct vgpu_shared_cores){
         .paid_until_ns = &paid_until_ns[process->container],
+        .claimed_until_ns = &claimed_until_ns[process->container],
         .members = {.count = process_count, .member = member, .context = &process->container},
         .own = {.had_ns = &process->had_ns, .waiting_at_ns = &process->waiting_at_ns},
     };
@@ -129,7 +130,7 @@ static void step(struct process *process, int64_t now_ns)
     process->governor.percent = scenario.change_ns != 0 && now_ns >= scenario.change_ns && tenant->later_percent != 0
                                     ? tenant->later_percent : tenant->percent;
     int timed_as = -1;
-    if (process->governor.percent < 100 && !vgpu_governor_pay(&process->governor, key, &process->purse_ns)) {
+    if (process->governor.percent < 100 && !vgpu_purse_fill_and_pay(&process->governor, key, &process->purse_ns)) {
         const struct vgpu_shared_cores shared = shared_of(process);
         harvest(process, &shared, now_ns);
         ask_nvml(process, now_ns);
@@ -152,6 +153,7 @@ static void begin(void)
 {
     memset(&card, 0, sizeof card);
     memset(paid_until_ns, 0, sizeof paid_until_ns);
+    memset(claimed_until_ns, 0, sizeof claimed_until_ns);
     memset(processes, 0, sizeof processes);
     timing = (struct fg_timing){.time_slice_ns = scenario.time_slice_ns, .context_switch_ns = scenario.context_switch_ns,
                                 .sample_ns = scenario.sample_ns};

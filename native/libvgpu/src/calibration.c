@@ -8,6 +8,9 @@ static const double PRIOR_NS = 50e6, MEMORY_NS = 300e6;
 static const double LEAST = 0.02, MOST = 4;
 /* A sample in which hardly anything was launched says nothing about prices; what it used is owed all the same. */
 static const double LEAST_BUSY = 0.02;
+/* NVML tells whole hundredths, rounded down: half of one more is the best guess. But of one or two, as many processes of a container have,
+ * the guess may be half of all; there our own figure counts, if it lies within what was rounded away. */
+static const double ROUNDED = 0.01, LITTLE = 0.025;
 
 void vgpu_calibration_start(struct vgpu_calibration *calibration)
 {
@@ -72,7 +75,13 @@ void vgpu_calibration_sample(struct vgpu_calibration *calibration, int64_t end_n
     for (int i = 1; i < VGPU_CALIBRATION_SAMPLES; i++)
         if (calibration->samples[i].end_ns < calibration->samples[oldest].end_ns) oldest = i;
     calibration->samples[oldest].end_ns = end_ns;
-    calibration->samples[oldest].busy_ratio = (percent + 0.5) / 100; /* NVML rounds down */
+    calibration->samples[oldest].least_ratio = percent / 100.0;
+}
+
+/* The share of a sample that `own` is the estimate of and NVML rounded down to `least`. */
+static double unrounded(double own, double least)
+{
+    return least < LITTLE && own >= least && own <= least + ROUNDED ? own : least + ROUNDED / 2;
 }
 
 static void weigh(struct vgpu_calibration *calibration, double real_ns, double apparent_ns)
@@ -90,8 +99,9 @@ int64_t vgpu_calibration_settle(struct vgpu_calibration *calibration, int64_t se
     for (int i = 0; i < VGPU_CALIBRATION_SAMPLES; i++) {
         const int64_t end = calibration->samples[i].end_ns;
         if (end == 0 || end > settled_ns) continue;
-        const double length = (double)calibration->sample_ns, real_ns = calibration->samples[i].busy_ratio * length;
+        const double length = (double)calibration->sample_ns;
         const struct taken launches = taken(calibration, end - calibration->sample_ns, end);
+        const double real_ns = unrounded(launches.apparent_ns * calibration->ratio / length, calibration->samples[i].least_ratio) * length;
         if (launches.apparent_ns > LEAST_BUSY * length) weigh(calibration, real_ns, launches.apparent_ns);
         owed_ns += real_ns - launches.charged_ns;
         calibration->samples[i].end_ns = 0;

@@ -24,7 +24,7 @@ struct vgpu_calibration {
     } steps[VGPU_CALIBRATION_STEPS];
     struct {
         int64_t end_ns; /* 0: free */
-        double busy_ratio;
+        double least_ratio; /* NVML rounds down */
     } samples[VGPU_CALIBRATION_SAMPLES]; /* that wait until all launches of their time have ended */
     int64_t last_end_ns, sample_ns; /* 0: not known yet */
     double real_ns, apparent_ns;    /* sums that forget */

@@ -10,7 +10,7 @@
 #include "core_timing.h"
 #include "core_usage.h"
 #include "devices.h"
-#include "governor.h"
+#include "purse.h"
 #include "real.h"
 
 /* A container that waits for another of higher priority looks again so often, and gives up waiting after half a minute: a monitor that died
@@ -89,6 +89,7 @@ static struct vgpu_shared_cores shared_by(const struct vgpu_core_terms *terms, s
 {
     return (struct vgpu_shared_cores){
         .paid_until_ns = vgpu_region_paid_until(terms->region, place->index),
+        .claimed_until_ns = vgpu_region_claimed_until(terms->region, place->index),
         .members = {.count = terms->process_count, .member = member, .context = place},
         .own = terms->slot != NULL ? member_of(terms->slot, place->index) : (struct vgpu_member){0},
     };
@@ -155,7 +156,7 @@ static void wait_while_blocked(int index)
 static void keep_pass(struct vgpu_core_pass *pass, struct vgpu_governor *governor, int64_t now_ms)
 {
     if (pass->governor != governor) {
-        if (pass->governor != NULL) vgpu_governor_empty_purse(pass->governor, &pass->purse_ns);
+        if (pass->governor != NULL) vgpu_purse_empty(pass->governor, &pass->purse_ns);
         pass->governor = governor;
         pass->purse_ns = 0;
     }
@@ -169,7 +170,7 @@ struct vgpu_launch vgpu_cores_admit(const void *what, uint64_t size, CUstream st
     struct vgpu_launch launch = {.index = VGPU_DEVICE_UNKNOWN, .timing = -1, .stream = stream};
     const uint64_t key = vgpu_cost_key(what, size);
     const bool only_the_purse = pass->left > 0 && pass->governor != NULL && pass->governor->costs != NULL;
-    if (only_the_purse && vgpu_governor_pay(pass->governor, key, &pass->purse_ns)) return launch;
+    if (only_the_purse && vgpu_purse_fill_and_pay(pass->governor, key, &pass->purse_ns)) return launch;
     int64_t now_ms = 0;
     pass->left = 0;
     const enum vgpu_core_concern concern = vgpu_core_concern_now(&now_ms);
@@ -182,7 +183,7 @@ struct vgpu_launch vgpu_cores_admit(const void *what, uint64_t size, CUstream st
     struct vgpu_governor *governor = s != NULL ? &s->devices[launch.index].governor : NULL;
     if (concern != VGPU_CORES_BLOCKED) keep_pass(pass, governor, now_ms);
     if (governor == NULL) return launch;
-    if (governor->costs != NULL && vgpu_governor_pay(governor, key, &pass->purse_ns)) return launch;
+    if (governor->costs != NULL && vgpu_purse_fill_and_pay(governor, key, &pass->purse_ns)) return launch;
     admit_slowly(s, key, &launch);
     return launch;
 }

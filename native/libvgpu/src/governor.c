@@ -3,12 +3,10 @@
 #include <string.h>
 
 #include "bucket.h"
+#include "claims.h"
 
 /* GPU time that is paid at once: long enough that renewing it costs nothing, short beside every sample of NVML. */
 static const int64_t LEASE_NS = 4000000;
-/* What a thread takes from it at once: many of the shortest kernels (2 us), and a thirtieth of what there is, which a thread that launches
- * nothing more may keep. */
-static const int64_t PURSE_NS = 64000;
 /* The price of a launch of which nothing is known yet. */
 static const int64_t UNKNOWN_NS = 100000;
 /* A second launch of an unknown kind waits so long for the timing of the first; then its age is its price. */
@@ -20,6 +18,9 @@ static const int64_t SAMPLE_EVERY_NS = 80000000, LONGEST_SLEEP_NS = 5000000, SHO
 static const int64_t AHEAD_NS = 60000000, NO_PROGRESS_NS = 250000000, AHEAD_WAIT_NS = 1000000000;
 /* After such a pause a process has left the queue of those who want to launch. */
 static const int64_t PAUSE_NS = 1000000000;
+/* A launch that took longer, several turns, may have shared its time with launches of other processes of the container. When a shorter one
+ * ran is not known well enough: its end is noticed by the next launch. */
+static const int64_t SEVERAL_TURNS_NS = 8000000;
 
 void vgpu_governor_start(struct vgpu_governor *governor, struct vgpu_costs *costs, uint32_t percent)
 {
@@ -45,11 +46,21 @@ static int64_t priced(const struct vgpu_governor *governor, int64_t apparent_ns)
     return (int64_t)((double)apparent_ns * governor->calibration.ratio);
 }
 
-static void charge_gpu(struct vgpu_governor *governor, const struct vgpu_shared_cores *shared, int64_t now_ns, int64_t gpu_ns)
+static void charge_container(struct vgpu_governor *governor, const struct vgpu_shared_cores *shared, int64_t now_ns, int64_t gpu_ns)
 {
     vgpu_bucket_charge(shared->paid_until_ns, now_ns, gpu_ns, governor->percent, burst_ns(governor));
-    vgpu_bucket_charge(&governor->own_paid_until_ns, now_ns, gpu_ns, governor->percent, burst_ns(governor));
     vgpu_fairness_had(shared->own, gpu_ns);
+}
+
+static void charge_own(struct vgpu_governor *governor, int64_t now_ns, int64_t gpu_ns)
+{
+    vgpu_bucket_charge(&governor->own_paid_until_ns, now_ns, gpu_ns, governor->percent, burst_ns(governor));
+}
+
+static void charge_gpu(struct vgpu_governor *governor, const struct vgpu_shared_cores *shared, int64_t now_ns, int64_t gpu_ns)
+{
+    charge_container(governor, shared, now_ns, gpu_ns);
+    charge_own(governor, now_ns, gpu_ns);
 }
 
 static int64_t charge(struct vgpu_governor *governor, const struct vgpu_shared_cores *shared, int64_t now_ns, int64_t apparent_ns)
@@ -57,6 +68,29 @@ static int64_t charge(struct vgpu_governor *governor, const struct vgpu_shared_c
     const int64_t gpu_ns = priced(governor, apparent_ns);
     charge_gpu(governor, shared, now_ns, gpu_ns);
     return gpu_ns;
+}
+
+/* Charges for a launch up to what has been claimed for it, the container, and up to its age, the process; `back` also gives back. */
+static void charge_timing(struct vgpu_governor *governor, const struct vgpu_shared_cores *shared, struct vgpu_timing *timing,
+                          int64_t now_ns, int64_t age_ns, bool back)
+{
+    if (timing->claimed_ns > timing->charged_ns || back) {
+        const int64_t gpu_ns = priced(governor, timing->claimed_ns - timing->charged_ns);
+        charge_container(governor, shared, now_ns, gpu_ns);
+        timing->gpu_ns += gpu_ns;
+        timing->charged_ns = timing->claimed_ns;
+    }
+    if (age_ns > timing->own_charged_ns || back) {
+        charge_own(governor, now_ns, priced(governor, age_ns - timing->own_charged_ns));
+        timing->own_charged_ns = age_ns;
+    }
+}
+
+static void claim_until(struct vgpu_timing *timing, const struct vgpu_shared_cores *shared, int64_t until_ns, int64_t now_ns)
+{
+    if (until_ns <= timing->seen_until_ns) return;
+    timing->claimed_ns += vgpu_claim(shared->claimed_until_ns, timing->seen_until_ns, until_ns, now_ns);
+    timing->seen_until_ns = until_ns;
 }
 
 /* Launches that run longer than they were charged are charged as they go. */
@@ -67,10 +101,9 @@ static void charge_running(struct vgpu_governor *governor, const struct vgpu_sha
         struct vgpu_timing *timing = &governor->timings[i];
         if (timing->key == 0) continue;
         if (timing->asked_ns < governor->oldest_ns) governor->oldest_ns = timing->asked_ns;
-        const int64_t age = timing->started_ns != 0 ? now_ns - timing->started_ns : 0;
-        if (age <= timing->charged_ns) continue;
-        timing->gpu_ns += charge(governor, shared, now_ns, age - timing->charged_ns);
-        timing->charged_ns = age;
+        if (timing->started_ns == 0) continue;
+        claim_until(timing, shared, now_ns, now_ns);
+        charge_timing(governor, shared, timing, now_ns, now_ns - timing->started_ns, false);
     }
 }
 
@@ -147,7 +180,8 @@ static struct vgpu_verdict admit(struct vgpu_governor *governor, const struct vg
     const int timing = time ? free_timing(governor) : -1;
     const int64_t gpu_ns = charge(governor, shared, now_ns, price_ns);
     if (timing >= 0) {
-        governor->timings[timing] = (struct vgpu_timing){.key = key, .asked_ns = now_ns, .charged_ns = price_ns, .gpu_ns = gpu_ns};
+        governor->timings[timing] = (struct vgpu_timing){
+            .key = key, .asked_ns = now_ns, .charged_ns = price_ns, .own_charged_ns = price_ns, .gpu_ns = gpu_ns};
         cost->being_timed++;
     } else {
         if (known_ns == 0) vgpu_cost_guess(governor->costs, key, UNKNOWN_NS);
@@ -183,34 +217,10 @@ struct vgpu_verdict vgpu_governor_ask(struct vgpu_governor *governor, const stru
     return admit(governor, shared, key, now_ns, can_time && (second_part || !is_short));
 }
 
-static bool take_from_lease(struct vgpu_governor *governor, int64_t ns)
-{
-    if (atomic_fetch_sub_explicit(&governor->lease_ns, ns, memory_order_relaxed) >= ns) return true;
-    atomic_fetch_add_explicit(&governor->lease_ns, ns, memory_order_relaxed);
-    return false;
-}
-
-bool vgpu_governor_pay(struct vgpu_governor *governor, uint64_t key, int64_t *purse_ns)
-{
-    if (vgpu_governor_pay_from_purse(governor, key, purse_ns)) return true;
-    const int64_t cost_ns = vgpu_cost_ns(governor->costs, key);
-    if (cost_ns <= 0) return false;
-    const int64_t missing_ns = cost_ns - *purse_ns, taken_ns = missing_ns < PURSE_NS ? PURSE_NS : missing_ns;
-    const bool whole = take_from_lease(governor, taken_ns);
-    if (!whole && !take_from_lease(governor, missing_ns)) return false;
-    *purse_ns += (whole ? taken_ns : missing_ns) - cost_ns;
-    return true;
-}
-
-void vgpu_governor_empty_purse(struct vgpu_governor *governor, int64_t *purse_ns)
-{
-    atomic_fetch_add_explicit(&governor->lease_ns, *purse_ns, memory_order_relaxed);
-    *purse_ns = 0;
-}
-
 void vgpu_governor_started(struct vgpu_governor *governor, int timing, int64_t now_ns)
 {
-    if (governor->timings[timing].started_ns == 0) governor->timings[timing].started_ns = now_ns;
+    struct vgpu_timing *started = &governor->timings[timing];
+    if (started->started_ns == 0) started->started_ns = started->seen_until_ns = now_ns;
 }
 
 static void forget(struct vgpu_governor *governor, int timing)
@@ -220,16 +230,34 @@ static void forget(struct vgpu_governor *governor, int timing)
     governor->timings[timing].key = 0;
 }
 
+/* What is to be charged for a launch that has ended: all that it took, or, if it was long, what was not claimed by others. */
+static void claim_to_the_end(struct vgpu_timing *ended, const struct vgpu_shared_cores *shared, int64_t now_ns, int64_t took_ns)
+{
+    if (took_ns < SEVERAL_TURNS_NS) {
+        ended->claimed_ns = took_ns;
+        return;
+    }
+    /* Nobody may have looked while it ran: then it is seen to begin and to end at once. */
+    const bool seen = ended->started_ns != 0 && ended->started_ns < now_ns;
+    if (!seen) ended->seen_until_ns = now_ns - took_ns;
+    const int64_t end_ns = seen && ended->started_ns + took_ns < now_ns ? ended->started_ns + took_ns : now_ns;
+    claim_until(ended, shared, end_ns, now_ns);
+    if (ended->claimed_ns > took_ns) ended->claimed_ns = took_ns;
+}
+
 void vgpu_governor_ended(struct vgpu_governor *governor, const struct vgpu_shared_cores *shared, int timing, int64_t now_ns, int64_t took_ns)
 {
-    const struct vgpu_timing ended = governor->timings[timing];
+    struct vgpu_timing ended = governor->timings[timing];
     forget(governor, timing);
-    vgpu_cost_learn(governor->costs, ended.key, took_ns);
+    claim_to_the_end(&ended, shared, now_ns, took_ns);
+    /* Whoever claimed less than an equal part had it claimed by others. */
+    const int64_t equal_ns = took_ns / (shared->members.count > 0 ? shared->members.count : 1);
+    vgpu_cost_learn(governor->costs, ended.key, ended.claimed_ns > equal_ns ? ended.claimed_ns : equal_ns);
     governor->progress_ns = now_ns;
     const int64_t fading_ns = governor->longest_ns - governor->longest_ns / 16;
     governor->longest_ns = took_ns > fading_ns ? took_ns : fading_ns;
-    const int64_t gpu_ns = ended.gpu_ns + charge(governor, shared, now_ns, took_ns - ended.charged_ns);
-    vgpu_calibration_took(&governor->calibration, now_ns - took_ns, now_ns, took_ns, gpu_ns);
+    charge_timing(governor, shared, &ended, now_ns, took_ns, true);
+    vgpu_calibration_took(&governor->calibration, now_ns - took_ns, now_ns, ended.claimed_ns, ended.gpu_ns);
 }
 
 void vgpu_governor_untimed(struct vgpu_governor *governor, int timing)

@@ -1,14 +1,14 @@
 /* Decides when a process may launch on one device, so that its container keeps to its share of the card. Pure: time, timings and NVML's
  * samples come in as arguments; the simulation in native/coresim runs the very same code in virtual time.
  *
- * Most launches are paid from a lease of GPU time, which threads draw on in small amounts, so that many a launch needs no locked
+ * Most launches are paid from a lease of GPU time, which threads draw on in small amounts (purse.h), so that most launches need no locked
  * instruction. When the lease is used up, vgpu_governor_ask is called:
  * it charges the container's bucket for the next lease, or says how long to wait. A lease is given in two parts. The launch that asks for
  * the second, or is long, or of an unknown kind, is timed, and teaches what its kind costs (costs.h): the first launch after a pause would
  * not do, as it waits for the turn of this process on the card. What a timed launch took beyond its price is charged afterwards, while it still runs if it is long.
  * NVML corrects prices (calibration.h).
  *
- * One thread at a time; the caller holds a lock, but for vgpu_governor_pay.
+ * One thread at a time; the caller holds a lock. Paying from the lease needs none: purse.h.
  */
 #ifndef VGPU_GOVERNOR_H
 #define VGPU_GOVERNOR_H
@@ -29,7 +29,10 @@ enum { VGPU_TIMINGS = 16 };
 struct vgpu_timing {
     uint64_t key; /* 0: free */
     int64_t asked_ns, started_ns; /* started_ns 0: not known to have begun */
-    int64_t charged_ns, gpu_ns;   /* apparent time that it has been charged for, and at what price */
+    int64_t seen_until_ns;        /* until when its running time has been claimed (claims.h) */
+    int64_t claimed_ns;           /* of that time, what no other process of the container had claimed */
+    int64_t charged_ns, gpu_ns;   /* apparent time that the container has been charged for it, and at what price */
+    int64_t own_charged_ns;       /* apparent time that the process has been charged for it */
 };
 
 struct vgpu_governor {
@@ -38,7 +41,7 @@ struct vgpu_governor {
     int64_t leased_ns;        /* of that, not yet entered as used */
     int64_t prepaid_ns;       /* the rest of a lease, given when its first part is used up */
     int64_t last_ask_ns;
-    _Atomic int64_t own_paid_until_ns; /* the same limit for this process alone: the shared word can be written by anybody */
+    _Atomic int64_t own_paid_until_ns; /* the same limit for this process alone: the shared words can be written by anybody */
     int64_t oldest_ns;   /* since when the oldest timed launch that has not ended is under way */
     int64_t progress_ns; /* when a timed launch ended last */
     int64_t longest_ns; /* apparent time of the longest recent launch */
@@ -50,7 +53,7 @@ struct vgpu_governor {
 
 /* What the processes of the container share, for one device. */
 struct vgpu_shared_cores {
-    _Atomic int64_t *paid_until_ns;
+    _Atomic int64_t *paid_until_ns, *claimed_until_ns;
     struct vgpu_members members;
     struct vgpu_member own;
 };
@@ -61,22 +64,6 @@ struct vgpu_verdict {
 };
 
 void vgpu_governor_start(struct vgpu_governor *governor, struct vgpu_costs *costs, uint32_t percent);
-
-/* The fast path: pays one launch out of a thread's purse. Calls nothing. false: vgpu_governor_pay. Any thread, each with its own purse. */
-static inline bool vgpu_governor_pay_from_purse(struct vgpu_governor *governor, uint64_t key, int64_t *purse_ns)
-{
-    const int64_t cost = vgpu_cost_ns(governor->costs, key), left = *purse_ns - cost;
-    if (__builtin_expect(cost <= 0 || left < 0, 0)) return false;
-    *purse_ns = left;
-    return true;
-}
-
-/* The same, but takes from the lease what is missing, and, if there is more, some for the thread's next launches. false:
- * vgpu_governor_ask. */
-bool vgpu_governor_pay(struct vgpu_governor *governor, uint64_t key, int64_t *purse_ns);
-
-/* What is left in the purse goes back to the lease. */
-void vgpu_governor_empty_purse(struct vgpu_governor *governor, int64_t *purse_ns);
 
 /* `asked_first_ns`: when this launch asked for the first time. `can_time`: whether timings of it are possible at all. */
 struct vgpu_verdict vgpu_governor_ask(struct vgpu_governor *governor, const struct vgpu_shared_cores *shared, uint64_t key,
