@@ -23,7 +23,8 @@ from hami_scheduler.wiring.assembly import build
 from hamicommon import deviceconfig
 from hamicommon.db.ledger import LockHolder, QuotaAmounts
 from hamicommon.domain.ids import NodeName
-from hamicommon.grants import Grant, read_signed, sign
+from hamicommon.grant_keys import public_key, sign
+from hamicommon.grants import Grant, read_signed
 from hamicommon.settings import NatsSettings, PostgresSettings, RedisSettings
 from hamicommon.vendors.registry import Vendors
 
@@ -127,7 +128,7 @@ class Replica:
             "grants": NatsGrantAnnouncer(cast(Any, bus)),
             "witness": NatsNodeWitness(cast(Any, bus)),
             "sign": signed,
-            "read_signed": lambda text: read_signed(text, KEY.public_key()),
+            "read_signed": lambda text: read_signed(text, public_key(KEY)),
             "bus": bus,
             "api": connection,
         }

@@ -10,7 +10,7 @@ from typing import Any
 import grpc
 import pytest
 from hamicommon.events import Readiness, ReadinessRequest, readiness_subject
-from hamicommon.grants import load_private_key, new_key_pair, sign
+from hamicommon.grant_keys import load_private_key, new_key_pair, sign
 from hamicommon.kubelet._generated import deviceplugin_pb2 as api
 
 from tests.integration.node_agent.conftest import ApiPods, ApiServer

@@ -4,7 +4,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
-from hamicommon import grants
+from hamicommon import grant_keys, grants
 from hamicommon.domain.allocations import (
     Allocation,
     AllocationState,
@@ -19,7 +19,7 @@ NOW = datetime(2026, 11, 20, tzinfo=UTC)
 
 @pytest.fixture
 def key_files(tmp_path: Path) -> tuple[Path, Path]:
-    private, public = grants.new_key_pair()
+    private, public = grant_keys.new_key_pair()
     paths = tmp_path / "key", tmp_path / "pub"
     paths[0].write_bytes(private)
     paths[1].write_bytes(public)
@@ -56,7 +56,7 @@ def an_allocation(token: int | None = 7) -> Allocation:
 def test_a_signed_grant_is_read_back_as_it_was(key_files: tuple[Path, Path]) -> None:
     grant = grants.grant_of(an_allocation(), expires_at=NOW + timedelta(minutes=5))
 
-    text = grants.sign(grant, grants.load_private_key(key_files[0]))
+    text = grant_keys.sign(grant, grant_keys.load_private_key(key_files[0]))
 
     assert grants.verify(text, grants.load_public_key(key_files[1]), now=NOW) == grant
     assert grant.domain_containers() == an_allocation().containers
@@ -64,9 +64,11 @@ def test_a_signed_grant_is_read_back_as_it_was(key_files: tuple[Path, Path]) -> 
 
 def test_a_grant_that_was_changed_is_refused(key_files: tuple[Path, Path]) -> None:
     grant = grants.grant_of(an_allocation(), expires_at=NOW + timedelta(minutes=5))
-    payload, _, signature = grants.sign(grant, grants.load_private_key(key_files[0])).partition(".")
-    other = grants.sign(
-        grant.model_copy(update={"node": "node-1"}), grants.load_private_key(key_files[0])
+    payload, _, signature = grant_keys.sign(
+        grant, grant_keys.load_private_key(key_files[0])
+    ).partition(".")
+    other = grant_keys.sign(
+        grant.model_copy(update={"node": "node-1"}), grant_keys.load_private_key(key_files[0])
     ).partition(".")[0]
 
     assert payload != other
@@ -77,17 +79,17 @@ def test_a_grant_that_was_changed_is_refused(key_files: tuple[Path, Path]) -> No
 def test_a_grant_of_another_key_is_refused(key_files: tuple[Path, Path]) -> None:
     grant = grants.grant_of(an_allocation(), expires_at=NOW + timedelta(minutes=5))
     stranger = key_files[0].with_name("stranger")
-    stranger.write_bytes(grants.new_key_pair()[0])
+    stranger.write_bytes(grant_keys.new_key_pair()[0])
 
-    text = grants.sign(grant, grants.load_private_key(stranger))
+    text = grant_keys.sign(grant, grant_keys.load_private_key(stranger))
 
     with pytest.raises(InvalidRequest, match="not signed by our scheduler"):
         grants.verify(text, grants.load_public_key(key_files[1]), now=NOW)
 
 
 def test_a_grant_past_its_expiry_is_refused(key_files: tuple[Path, Path]) -> None:
-    text = grants.sign(
-        grants.grant_of(an_allocation(), expires_at=NOW), grants.load_private_key(key_files[0])
+    text = grant_keys.sign(
+        grants.grant_of(an_allocation(), expires_at=NOW), grant_keys.load_private_key(key_files[0])
     )
 
     with pytest.raises(InvalidRequest, match="expired"):
@@ -110,3 +112,26 @@ def test_an_allocation_that_is_not_being_bound_has_no_grant() -> None:
 def test_a_missing_key_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(InvalidRequest, match="nowhere"):
         grants.load_public_key(tmp_path / "nowhere")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "-----BEGIN PUBLIC KEY-----\nMCowBQYDK2VuAyEA\n-----END PUBLIC KEY-----",
+        "-----BEGIN PUBLIC KEY-----\nMCowBQYDK2VwAyEA\n-----END PUBLIC KEY-----",
+    ],
+    ids=["empty", "another-kind", "cut-short"],
+)
+def test_what_is_no_ed25519_key_is_refused(text: str, tmp_path: Path) -> None:
+    file = tmp_path / "grant.pub"
+    file.write_text(text)
+
+    with pytest.raises(InvalidRequest, match="an Ed25519 public key in PEM form is wanted"):
+        grants.load_public_key(file)
+
+
+def test_a_key_of_a_pair_verifies_as_its_file_does(key_files: tuple[Path, Path]) -> None:
+    private = grant_keys.load_private_key(key_files[0])
+
+    assert grant_keys.public_key(private) == grants.load_public_key(key_files[1])

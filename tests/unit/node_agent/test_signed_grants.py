@@ -18,7 +18,8 @@ from hami_node_agent.node_state import NodeState
 from hami_node_agent.signed_grants import read_signed
 from hamicommon.domain.ids import AllocationId, PodUid
 from hamicommon.errors import Unavailable
-from hamicommon.grants import Grant, sign
+from hamicommon.grant_keys import public_key, sign
+from hamicommon.grants import Grant
 
 from tests.unit.node_agent.builders import a_grant
 
@@ -115,7 +116,7 @@ async def test_an_annotation_that_was_put_back_is_not_believed(
 ) -> None:
     """The watch saw the second attempt's while nobody could be asked."""
     api: Any = SimpleNamespace(get=AsyncMock(return_value={"items": [a_pod(now)]}))
-    pods = NodePods(api, node="n", resource="nvidia.com/gpu", key=KEY.public_key())
+    pods = NodePods(api, node="n", resource="nvidia.com/gpu", key=public_key(KEY))
     pods._on_upsert(a_pod(9), None)
 
     assert [grant.token for grant in await pods.signed_grants()] == believed

@@ -20,7 +20,8 @@ from hamicommon.domain.devices import GpuDevice
 from hamicommon.domain.ids import AllocationId, GpuUuid, NodeName, PodUid
 from hamicommon.errors import HamiError, NotFound, Unavailable
 from hamicommon.events import HeldContainer, NodeHoldings
-from hamicommon.grants import Grant, grant_of, read_signed, sign
+from hamicommon.grant_keys import public_key, sign
+from hamicommon.grants import Grant, grant_of, read_signed
 from hamicommon.k8s.annotations import GRANT
 from hamicommon.testing.ledger import FakeLedger
 
@@ -128,7 +129,7 @@ def restoring(fake: FakeLedger, node: Node | None = None) -> Restoring:
         witness=witness,
         clock=lambda: witness.now_s,
         apply=lambda counters: None,
-        read_signed=lambda text: read_signed(text, KEY.public_key()),
+        read_signed=lambda text: read_signed(text, public_key(KEY)),
         quota_of=lambda _: {},
     )
 

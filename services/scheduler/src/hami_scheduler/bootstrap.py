@@ -14,7 +14,8 @@ from hamicommon.db.database import open_database
 from hamicommon.db.ledger import LockHolder
 from hamicommon.db.outbox import OutboxRelay
 from hamicommon.failpoints import around, faults_of
-from hamicommon.grants import Grant, load_private_key, read_signed, sign
+from hamicommon.grant_keys import load_private_key, public_key, sign
+from hamicommon.grants import Grant, read_signed
 from hamicommon.k8s.client import KubeApi, open_kube_api
 from hamicommon.vendors.registry import Vendors
 
@@ -119,7 +120,7 @@ async def _open_outside(settings: Settings, vendors: Vendors, stack: AsyncExitSt
         grants=around(NatsGrantAnnouncer(bus), "grants", faults),
         witness=around(NatsNodeWitness(bus), "witness", faults),
         sign=signed,
-        read_signed=lambda text: read_signed(text, key.public_key()),
+        read_signed=lambda text: read_signed(text, public_key(key)),
         bus=bus,
         api=api,
         numbers=PostgresNumbers(database),

@@ -6,7 +6,7 @@ import secrets
 from dataclasses import dataclass
 from pathlib import Path
 
-from hamicommon import grants
+from hamicommon.grant_keys import new_key_pair
 
 from hamictl.servers.certificates import Authority, write_certificate, write_file, write_key
 
@@ -65,7 +65,7 @@ def ensure_credentials(folder: Path, *, serving: tuple[str, ...]) -> Credentials
                 name, certificate_file=made.certificate(name), key_file=made.key(name)
             )
     if not made.grant_public_key.exists():
-        private, public = grants.new_key_pair()
+        private, public = new_key_pair()
         write_file(made.grant_key, private, private=True)
         write_file(made.grant_public_key, public, private=False)
     if not made.tokens.exists():

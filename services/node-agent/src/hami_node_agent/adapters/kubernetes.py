@@ -12,7 +12,6 @@ from datetime import UTC, datetime
 from typing import Any
 from uuid import uuid4
 
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from hamicommon.domain.ids import PodUid
 from hamicommon.errors import HamiError, InvalidRequest, NotFound
 from hamicommon.grants import verify
@@ -20,6 +19,7 @@ from hamicommon.k8s.annotations import MIG_ALLOCATIONS
 from hamicommon.k8s.client import Json, KubeApi
 from hamicommon.k8s.informer import Informer
 from hamicommon.k8s.mig import decode_reservations
+from nacl.signing import VerifyKey
 
 from hami_node_agent.domain.choosing import PodsSeen
 from hami_node_agent.domain.grants import NodeGrant
@@ -40,9 +40,7 @@ _TERMINAL = frozenset({"Succeeded", "Failed"})
 class NodePods:
     """Pods whose spec.nodeName is this node."""
 
-    def __init__(
-        self, api: KubeApi, *, node: str, resource: str, key: Ed25519PublicKey | None
-    ) -> None:
+    def __init__(self, api: KubeApi, *, node: str, resource: str, key: VerifyKey | None) -> None:
         self._api = api
         self._node = node
         self._resource = resource
@@ -165,7 +163,7 @@ class NodePods:
         found = (self._signed_grant(pod, self._key) for pod in answer.get("items") or [])
         return tuple(grant for grant in found if grant is not None)
 
-    def _signed_grant(self, pod: Json, key: Ed25519PublicKey) -> NodeGrant | None:
+    def _signed_grant(self, pod: Json, key: VerifyKey) -> NodeGrant | None:
         text, uid = _signed_text(pod), pod["metadata"]["uid"]
         if not text or _phase(pod) in _TERMINAL:
             return None
