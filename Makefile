@@ -1,6 +1,7 @@
 # Two commands matter: `make up` and `make test`. Each does its own set-up.
 .DEFAULT_GOAL := help
 BIN := .venv/bin
+FAULTS := tests/faults tests/simulation tests/native/test_siege.py
 
 help: ## this list
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## /  make \1\t/' | expand -t 22
@@ -21,7 +22,7 @@ test-node: setup ## the way of a pod on a real kubelet and containerd (KUBEBUILD
 test-gpu: setup ## limits on a real card, with PyTorch and nvcc where they are; skipped, with the reason, elsewhere
 	@$(BIN)/pytest tests/gpu -rs $(ARGS)
 test-faults: setup ## every fault of docs/reliability.md, races, outages under load, 100,000 simulated steps, 10,000 kills on a slice
-	@$(BIN)/pytest tests/faults tests/simulation tests/native/test_siege.py --slow -n 3 $(ARGS)
+	@$(BIN)/pytest $(FAULTS) --slow -n 3 $(ARGS)
 test-model: setup ## engine against reference model, 10,000 random cases (other ones: ARGS=--model-seed=N)
 	@$(BIN)/pytest tests/unit/hamicommon/placement/test_engine_against_model.py --model-cases=10000 $(ARGS)
 test-reviews: setup ## the webhook is asked 10,000 good and broken reviews
