@@ -8,7 +8,6 @@ from dataclasses import fields
 from datetime import UTC, datetime
 from typing import Any
 
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from hami_scheduler.domain.lifecycle import facts_of
 from hami_scheduler.domain.node_locks import held
 from hami_scheduler.domain.told import lives, looks, told_by
@@ -24,10 +23,11 @@ from hamicommon.k8s.resources import pod_request, wants_devices
 from hamicommon.vendors.registry import Vendors
 from hypothesis import given
 from hypothesis import strategies as st
+from nacl.signing import SigningKey
 
 NOW = datetime(2026, 5, 1, 12, 0, 0, tzinfo=UTC)
 VENDORS = Vendors.from_config(DeviceConfig(), enable_ascend=True)
-KEY = Ed25519PrivateKey.generate().public_key()
+KEY = SigningKey.generate().verify_key
 CARD: dict[str, Any] = {"id": "GPU-0", "count": 10, "devmem": 40960, "devcore": 100, "type": "A"}
 
 
