@@ -12,19 +12,14 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-import pynvml
-
 from tests.native.allocators import KINDS, GiveBack
 from tests.native.context_makers import KINDS as CONTEXTS
+from tests.native.nvml_calls import nvml, wait_event
+from tests.native.replies import say
 
 cuda = ctypes.CDLL("libcuda.so.1")
 contexts: dict[int, ctypes.c_void_p] = {}
 POISON = 0xDEAD
-
-
-def say(answer: Any) -> None:
-    sys.stdout.write(json.dumps(answer) + "\n")
-    sys.stdout.flush()
 
 
 def open_device(ordinal: int = 0) -> dict[str, Any]:
@@ -74,6 +69,20 @@ def alloc(bytes: int, how: str = "alloc", proc_address: bool = False) -> dict[st
         properties = (ctypes.c_int * 8)(1, 0, 1, 0, 0, 0, 0, 0)
         result = cuda.cuMemCreate(at, size, properties, ctypes.c_uint64(0))
     return {"result": result, "pointer": pointer.value}
+
+
+def create(bytes: int, place: int, ordinal: int) -> dict[str, Any]:
+    """Physical memory at a place: 1 a device, 2 the host; no context is needed for it."""
+    handle = ctypes.c_uint64(POISON)
+    properties = (ctypes.c_int * 8)(1, 0, place, ordinal, 0, 0, 0, 0)
+    result = cuda.cuMemCreate(
+        ctypes.byref(handle), ctypes.c_size_t(bytes), properties, ctypes.c_uint64(0)
+    )
+    return {"result": result, "pointer": handle.value}
+
+
+def init() -> dict[str, Any]:
+    return {"result": cuda.cuInit(0)}
 
 
 def free(pointer: int, how: str = "free") -> dict[str, Any]:
@@ -243,48 +252,12 @@ def launch_on_both(how: str) -> dict[str, Any]:
     }
 
 
-def structure(value: Any) -> Any:
-    if isinstance(value, ctypes.Structure):
-        return {name: structure(getattr(value, name)) for name, *_ in value._fields_}
-    if type(value).__name__ == "nvmlFriendlyObject":
-        return {name: structure(item) for name, item in vars(value).items()}
-    if isinstance(value, list | tuple | ctypes.Array) and not isinstance(value, bytes):
-        return [structure(item) for item in value]
-    return value.decode() if isinstance(value, bytes) else value
-
-
-def nvml(name: str, arguments: list[Any]) -> Any:
-    pynvml.nvmlInit()
-    takes_device = name.startswith("nvmlDeviceGet") and "Handle" not in name and "Count" not in name
-    try:
-        values = [
-            pynvml.nvmlDeviceGetHandleByIndex(value) if takes_device and position == 0 else value
-            for position, value in enumerate(arguments)
-        ]
-        return structure(getattr(pynvml, name)(*values))
-    except pynvml.NVMLError as error:
-        return {"error": type(error).__name__}
-
-
-def wait_event(index: int, timeout_ms: int) -> Any:
-    pynvml.nvmlInit()
-    device = pynvml.nvmlDeviceGetHandleByIndex(index)
-    events = pynvml.nvmlEventSetCreate()
-    pynvml.nvmlDeviceRegisterEvents(device, pynvml.nvmlEventTypeXidCriticalError, events)
-    say("registered")
-    try:
-        data = pynvml.nvmlEventSetWait_v2(events, timeout_ms)
-        return {"type": data.eventType, "data": data.eventData}
-    except pynvml.NVMLError as error:
-        return {"error": type(error).__name__}
-    finally:
-        pynvml.nvmlEventSetFree(events)
-
-
 OPS: dict[str, Callable[..., Any]] = {
     function.__name__: function
     for function in (
+        init,
         open_device,
+        create,
         alloc,
         free,
         take,

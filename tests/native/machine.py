@@ -92,6 +92,12 @@ class Client:
         return status
 
 
+def opened(client: Client, ordinal: int = 0) -> Client:
+    """The program with that device's primary context current."""
+    assert client.call("open_device", ordinal=ordinal) == {"result": 0}
+    return client
+
+
 @dataclass
 class Machine:
     """A node with simulated cards, two unless a test asks for others."""

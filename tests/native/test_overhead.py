@@ -31,6 +31,15 @@ def context_bytes(container: Container) -> int:
     return int(struct.unpack_from("<Q", container.region.read_bytes(), 1856 + 8)[0])
 
 
+def test_starting_makes_no_context(machine: Machine, costly: Container) -> None:
+    # Others find out their own pid by making one: 0.3 s per process, and memory of the card.
+    client = costly.start()
+    assert client.call("init") == {"result": 0}
+    assert client.call("total_mem") == {"result": 0, "total": LIMIT}
+    assert client.nvml("nvmlDeviceGetMemoryInfo", 0)["total"] == LIMIT
+    assert machine.used() == 0
+
+
 def test_a_context_is_charged_from_its_beginning_to_its_end(costly: Container) -> None:
     client = opened(costly)
     assert client.info() == (LIMIT - CONTEXT, LIMIT)

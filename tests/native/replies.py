@@ -1,0 +1,10 @@
+"""What a driven program answers: one line of JSON each."""
+
+import json
+import sys
+from typing import Any
+
+
+def say(answer: Any) -> None:
+    sys.stdout.write(json.dumps(answer) + "\n")
+    sys.stdout.flush()

@@ -1,0 +1,124 @@
+"""Where limits come from: the container's file, HAMi's variables, new ones in mid-run."""
+
+import pytest
+
+from tests.native.machine import CARDS, MIB, Client, Container, opened
+
+OUT_OF_MEMORY, POISON = 2, 0xDEAD
+
+
+@pytest.mark.parametrize(
+    ("text", "limit"),
+    [
+        ("1000m", 1000 * MIB),
+        ("1g", 1024 * MIB),
+        ("1GiB", 1024 * MIB),
+        ("1gb", 1024 * MIB),
+        ("2048K", 2 * MIB),
+        ("4kib", 4096),
+        ("12345", 12345),
+        ("0x1000", 4096),
+        ("0", 8192 * MIB),
+        ("0m", 8192 * MIB),
+        ("lots", 8192 * MIB),
+        ("10x", 8192 * MIB),
+        ("-1", 8192 * MIB),
+        ("99999999999g", 8192 * MIB),
+    ],
+)
+def test_the_variable_of_hami_limits_memory(container: Container, text: str, limit: int) -> None:
+    client = opened(container.start(CUDA_DEVICE_MEMORY_LIMIT_0=text))
+    assert client.info() == (limit, limit)
+
+
+def test_the_numbered_variable_beats_the_general_one(container: Container) -> None:
+    env = {"CUDA_DEVICE_MEMORY_LIMIT": "10m", "CUDA_DEVICE_MEMORY_LIMIT_1": "20m"}
+    client = container.start(**env)
+    assert opened(client, 0).info()[1] == 10 * MIB
+    assert opened(client, 1).info()[1] == 20 * MIB
+
+
+def test_the_file_beats_the_variables(container: Container) -> None:
+    container.limit(7 * MIB)
+    client = opened(container.start(CUDA_DEVICE_MEMORY_LIMIT_0="2000m"))
+    assert client.info() == (7 * MIB, 7 * MIB)
+
+
+def test_a_device_that_the_file_does_not_list_may_not_be_used(container: Container) -> None:
+    container.limit(7 * MIB)
+    client = opened(container.start(), 1)
+    assert client.info() == (0, 0)
+    assert client.alloc(1) == (OUT_OF_MEMORY, POISON)
+
+
+@pytest.mark.parametrize("text", ["", "hami-limits 2\n", "garbage", "hami-limits 10\n"])
+def test_a_file_that_cannot_be_understood_allows_nothing(container: Container, text: str) -> None:
+    container.limits(text)
+    client = opened(container.start(CUDA_DEVICE_MEMORY_LIMIT_0="2000m"))
+    assert client.alloc(1)[0] == OUT_OF_MEMORY
+
+
+def test_unknown_lines_and_keys_are_ignored(container: Container) -> None:
+    container.limits(
+        "hami-limits 1\nfuture thing\n\n# remark\n"
+        f"device {CARDS[0]} colour blue memory_bytes 4096 core_percent 50\r\nfolder /x\n"
+    )
+    assert opened(container.start()).info()[1] == 4096
+
+
+def test_a_number_that_cannot_be_read_allows_nothing(container: Container) -> None:
+    container.limits(f"hami-limits 1\ndevice {CARDS[0]} memory_bytes many core_percent 0\n")
+    assert opened(container.start()).alloc(1)[0] == OUT_OF_MEMORY
+
+
+def test_a_zero_in_the_file_means_no_limit(container: Container) -> None:
+    container.limit(0)
+    assert opened(container.start()).info()[1] == 8192 * MIB
+
+
+def wait_for_total(client: Client, total: int) -> None:
+    """The file is looked at every 10 ms at most; a call is a look."""
+    for _ in range(2000):
+        if client.info()[1] == total:
+            return
+    pytest.fail(f"the limit never became {total}")
+
+
+def test_new_limits_reach_a_running_program(container: Container) -> None:
+    container.limit(10 * MIB)
+    client = opened(container.start())
+    held = client.alloc(8 * MIB)[1]
+    container.limit(20 * MIB)
+    wait_for_total(client, 20 * MIB)
+    assert client.info() == (12 * MIB, 20 * MIB)
+    container.limit(4 * MIB)
+    wait_for_total(client, 4 * MIB)
+    assert client.info() == (0, 4 * MIB)
+    assert client.alloc(1)[0] == OUT_OF_MEMORY
+    assert client.free(held) == 0
+    assert client.alloc(4 * MIB)[0] == 0
+
+
+def test_removing_the_file_lifts_nothing(container: Container) -> None:
+    container.limit(10 * MIB)
+    client = opened(container.start())
+    (container.folder / "hami/limits").unlink()
+    for _ in range(200):
+        assert client.info()[1] == 10 * MIB
+
+
+def test_a_device_is_recognised_by_its_uuid_whatever_the_order(container: Container) -> None:
+    container.limits(
+        f"hami-limits 1\ndevice {CARDS[1]} memory_bytes {2 * MIB} core_percent 0\n"
+        f"device {CARDS[0]} memory_bytes {MIB} core_percent 0\n"
+    )
+    client = container.start(CUDA_VISIBLE_DEVICES="1,0")
+    assert opened(client, 0).call("uuid", ordinal=0)["uuid"] == CARDS[1]
+    assert client.info()[1] == 2 * MIB
+    assert opened(client, 1).info()[1] == MIB
+
+
+def test_variables_count_in_container_order_whatever_cuda_shows(container: Container) -> None:
+    env = {"CUDA_DEVICE_MEMORY_LIMIT_0": "1m", "CUDA_DEVICE_MEMORY_LIMIT_1": "2m"}
+    client = container.start(CUDA_VISIBLE_DEVICES=CARDS[1], **env)
+    assert opened(client, 0).info()[1] == 2 * MIB
