@@ -53,11 +53,12 @@ class _Bank:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """A region with the bytes that it was made of: as long as they are the same, so is it."""
+    """A region with the hash of the bytes that it was made of: while that is the same, so is it.
 
-    head: bytes
-    slots: bytes
-    tail: bytes
+    Keyed by the interpreter with a secret of its own, so no tenant can make two that collide.
+    """
+
+    mark: int
     region: Region
 
 
@@ -80,7 +81,8 @@ def read_region(path: Path | str, last: Reading | None = None) -> Reading | None
         banks = [_Bank(head, slots), *_further_banks(descriptor, form, count, size)]
         head = b"".join(bank.head for bank in banks)
         slots = b"".join(bank.slots for bank in banks)
-        if last is not None and (last.slots, last.tail, last.head) == (slots, tail, head):
+        mark = hash((head, slots, tail))
+        if last is not None and last.mark == mark:
             return last
         cards = tuple(card for at, bank in enumerate(banks) for card in _cards(bank.head, form, at))
         used = tuple(_processes(descriptor, banks, form, cards))
@@ -94,7 +96,7 @@ def read_region(path: Path | str, last: Reading | None = None) -> Reading | None
         recent_kernel=recent,
         utilization_switch=switch,
     )
-    return Reading(head, slots, tail, region)
+    return Reading(mark, region)
 
 
 def write_feedback(

@@ -66,7 +66,8 @@ def next_container(grant: NodeGrant, records: Iterable[Record]) -> ContainerGran
 
 
 def _unanswered(grant: NodeGrant, answered: Container[str]) -> ContainerGrant | None:
-    return next((c for c in grant.device_containers if c.name not in answered), None)
+    waiting = [c for c in grant.containers if c.shares and c.name not in answered]
+    return min(waiting, key=lambda container: container.index, default=None)
 
 
 def candidates(
