@@ -143,6 +143,28 @@ def test_a_kill_is_one_and_strikes_once(tmp_path: Path) -> None:
     assert file.read_text() == "port.call.after=error"
 
 
+def test_of_processes_at_the_point_in_one_moment_one_is_killed(tmp_path: Path) -> None:
+    file = tmp_path / "faults"
+    file.write_text("port.call.before=kill")
+    script = (
+        "import pathlib, sys; from hamicommon.failpoints import Faults\n"
+        "faults = Faults(pathlib.Path(sys.argv[1])); due = faults._due('port.call.before')\n"
+        "print(flush=True); input(); faults._strike(due)"
+    )
+    argv = [sys.executable, "-c", script, str(file)]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    processes = [subprocess.Popen(argv, **pipes) for _ in range(4)]
+    for process in processes:
+        assert process.stdout is not None
+        process.stdout.readline()
+
+    for process in processes:
+        process.communicate(b"\n", timeout=30)
+
+    codes = sorted(process.returncode for process in processes)
+    assert codes == [-signal.SIGKILL, 0, 0, 0]
+
+
 @pytest.mark.parametrize(
     "line",
     ["store.reserve.after", "store.reserve.after=explode", "a.b=delay", "a.b=kill:3", "a.b=late"],

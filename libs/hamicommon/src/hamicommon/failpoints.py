@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import fcntl
 import inspect
 import logging
 import os
@@ -135,14 +136,21 @@ class Faults:
 
     def _strike(self, fault: Fault) -> None:
         if fault.action == "kill":
+            if self._taken_out(fault):
+                os.kill(os.getpid(), signal.SIGKILL)
+        elif fault.action == "error":
+            raise Unavailable(f"failpoint {fault.point}")
+
+    def _taken_out(self, fault: Fault) -> bool:
+        """False when another process, at the same point in the same moment, was faster."""
+        with self.file.with_suffix(".lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
             lines = self.file.read_text().splitlines()
             left = [line for line in lines if fault not in parse(line)]
             whole = self.file.with_suffix(".next")
             whole.write_text("\n".join(left))
             whole.replace(self.file)
-            os.kill(os.getpid(), signal.SIGKILL)
-        elif fault.action == "error":
-            raise Unavailable(f"failpoint {fault.point}")
+        return left != lines
 
     def _due(self, point: str) -> Fault | None:
         self._read()
