@@ -165,6 +165,15 @@ def launch(kernels: int, blocks: int = 1) -> dict[str, Any]:
     return {"result": result or cuda.cuCtxSynchronize()}
 
 
+def launch_as_before_cuda_4(how: str, kernels: int) -> dict[str, Any]:
+    function = loaded()
+    result = cuda.cuFuncSetBlockShape(function, 1024, 1, 1)
+    arguments = {"cuLaunch": (), "cuLaunchGrid": (8, 1), "cuLaunchGridAsync": (8, 1, None)}[how]
+    for _ in range(kernels):
+        result = result or getattr(cuda, how)(function, *arguments)
+    return {"result": result or cuda.cuCtxSynchronize()}
+
+
 own_files: list[int] = []
 
 
@@ -267,6 +276,7 @@ OPS: dict[str, Callable[..., Any]] = {
         uuid,
         churn,
         launch,
+        launch_as_before_cuda_4,
         close_descriptors,
         fork_and_alloc,
         destroy_context,

@@ -27,3 +27,14 @@ def test_a_launch_after_a_change_of_context_is_charged_to_the_new_device(
     assert client.call("open_device") == {"result": 0}
     assert client.call("launch_on_both", how=how) == {"result": 0}
     assert paid(container) == [True, True]
+
+
+@pytest.mark.parametrize("how", ["cuLaunch", "cuLaunchGrid", "cuLaunchGridAsync"])
+def test_launches_as_before_cuda_4_are_charged_too(container: Container, how: str) -> None:
+    container.limits(
+        f"hami-limits 1\npolicy force\ndevice {CARDS[0]} memory_bytes 0 core_percent 50\n"
+    )
+    client = container.start(FAKEGPU_VISIBLE_DEVICES=CARDS[0])
+    assert client.call("open_device") == {"result": 0}
+    assert client.call("launch_as_before_cuda_4", how=how, kernels=20) == {"result": 0}
+    assert paid(container) == [True, False]

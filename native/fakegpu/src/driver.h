@@ -51,6 +51,7 @@ struct CUmod_st {
 struct CUfunc_st {
     enum fg_tag tag;
     CUmodule module;
+    unsigned int block[3]; /* for launches that do not say it */
     struct CUfunc_st *next;
 };
 

@@ -21,7 +21,7 @@ CUresult cuModuleGetFunction(CUfunction *function, CUmodule module, const char *
     if (strstr(module->image, name) == NULL) return CUDA_ERROR_NOT_FOUND;
     struct CUfunc_st *found = calloc(1, sizeof *found);
     if (found == NULL) return CUDA_ERROR_OUT_OF_MEMORY;
-    *found = (struct CUfunc_st){.tag = FG_FUNCTION, .module = module};
+    *found = (struct CUfunc_st){.tag = FG_FUNCTION, .module = module, .block = {1, 1, 1}};
     *function = found;
     return CUDA_SUCCESS;
 }
@@ -90,6 +90,28 @@ CUresult cuLaunchKernel_ptsz(CUfunction function, unsigned int grid_x, unsigned 
 {
     return cuLaunchKernel(function, grid_x, grid_y, grid_z, block_x, block_y, block_z, shared_bytes, stream, parameters, extra);
 }
+
+static bool is_function(CUfunction function) { return function != NULL && function->tag == FG_FUNCTION; }
+
+CUresult cuFuncSetBlockShape(CUfunction function, int x, int y, int z)
+{
+    if (!is_function(function)) return CUDA_ERROR_INVALID_HANDLE;
+    if (x <= 0 || y <= 0 || z <= 0) return CUDA_ERROR_INVALID_VALUE;
+    memcpy(function->block, (const unsigned int[]){(unsigned int)x, (unsigned int)y, (unsigned int)z}, sizeof function->block);
+    return CUDA_SUCCESS;
+}
+
+CUresult cuLaunchGridAsync(CUfunction function, int grid_x, int grid_y, CUstream stream)
+{
+    if (!is_function(function)) return CUDA_ERROR_INVALID_HANDLE;
+    if (grid_x <= 0 || grid_y <= 0) return CUDA_ERROR_INVALID_VALUE;
+    const unsigned int *block = function->block;
+    return cuLaunchKernel(function, (unsigned int)grid_x, (unsigned int)grid_y, 1, block[0], block[1], block[2], 0, stream, NULL, NULL);
+}
+
+CUresult cuLaunchGrid(CUfunction function, int grid_x, int grid_y) { return cuLaunchGridAsync(function, grid_x, grid_y, NULL); }
+
+CUresult cuLaunch(CUfunction function) { return cuLaunchGridAsync(function, 1, 1, NULL); }
 
 CUresult cuLaunchKernelEx(const CUlaunchConfig *config, CUfunction function, void **parameters, void **extra)
 {

@@ -56,6 +56,12 @@ LAUNCH(cuLaunchKernelEx_ptsz, size_of_config(config), vgpu_per_thread(CONFIG_STR
 LAUNCH(cuLaunchCooperativeKernel, KERNEL_SIZE, stream, COOPERATIVE_PARAMETERS, COOPERATIVE_ARGUMENTS)
 LAUNCH(cuLaunchCooperativeKernel_ptsz, KERNEL_SIZE, vgpu_per_thread(stream), COOPERATIVE_PARAMETERS, COOPERATIVE_ARGUMENTS)
 
+/* The block's shape was set before (cuFuncSetBlockShape), and seldom changes. */
+#define GRID_SIZE size_of((unsigned int)grid_x, (unsigned int)grid_y, 1, 0, 0, 0)
+LAUNCH(cuLaunch, 1, NULL, (CUfunction function), (function))
+LAUNCH(cuLaunchGrid, GRID_SIZE, NULL, (CUfunction function, int grid_x, int grid_y), (function, grid_x, grid_y))
+LAUNCH(cuLaunchGridAsync, GRID_SIZE, stream, (CUfunction function, int grid_x, int grid_y, CUstream stream), (function, grid_x, grid_y, stream))
+
 /* Asks for the share of one device of a launch on several. The context of its stream is made current for that. */
 static void admit_one(const struct vgpu_cuda *cuda, const CUDA_LAUNCH_PARAMS *p)
 {
