@@ -17,7 +17,7 @@ test: setup lint ## everything that needs no real Kubernetes; two workers
 	@$(BIN)/pytest -n 2 $(ARGS)
 test-e2e: setup ## the end-to-end cases on a real control plane (KUBEBUILDER_ASSETS)
 	@$(BIN)/pytest tests/e2e --cluster=real $(ARGS)
-test-node: setup ## the way of a pod on a real kubelet and containerd (KUBEBUILDER_ASSETS, root)
+test-kubelet: setup ## the way of a pod on a real kubelet and containerd (KUBEBUILDER_ASSETS, root)
 	@$(BIN)/pytest tests/e2e_node $(ARGS)
 test-gpu: setup ## limits on a real card, with PyTorch and nvcc where they are; skipped, with the reason, elsewhere
 	@$(BIN)/pytest tests/gpu -rs $(ARGS)
@@ -42,4 +42,4 @@ requirements: ## pin the third-party sets again
 	@scripts/compile-requirements
 format: setup ## let ruff write
 	@$(BIN)/ruff check --fix . ; $(BIN)/ruff format .
-.PHONY: help setup up down lint test test-e2e test-node test-faults test-model test-reviews test-recorded native native-sanitize proto requirements format
+.PHONY: help setup up down lint test test-e2e test-kubelet test-faults test-model test-reviews test-recorded native native-sanitize proto requirements format

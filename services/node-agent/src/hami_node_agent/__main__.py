@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import signal
 import sys
@@ -56,7 +57,15 @@ async def _run(arguments: Sequence[str], start: Configured) -> None:
         for note in now.notes:
             logger.warning("configuration", extra={"note": note})
         async with open_agent(now.settings):
+            _out_of_the_collectors_sight()
             now = await _until_configured_anew(arguments, hung_up)
+
+
+def _out_of_the_collectors_sight() -> None:
+    """What is loaded by now stays: to look through it again takes longer than an answer may."""
+    gc.unfreeze()
+    gc.collect()
+    gc.freeze()
 
 
 async def _until_configured_anew(
