@@ -1,20 +1,22 @@
 """What the webhook's server does when it has nothing to decide: the measure of bench/webhook.py.
 
-The same server (`hamicommon.serving`), the same application with the same kind of route, the same
-TLS; it reads the body of `POST /bare` to its end and answers two bytes. A test compares both.
+The same server on the same event loop (`hamicommon.serving.run`), the same application with the
+same kind of route, the same TLS; it reads the body of `POST /bare` to its end and answers two
+bytes. A test compares both.
 """
 
 from __future__ import annotations
 
-import asyncio
 import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 from fastapi import FastAPI, Request, Response
 from hami_webhook.certificates import ServingCertificate
 from hami_webhook.instruments import Instruments
 from hami_webhook.routes import bare_app
-from hamicommon.serving import serving, until_stopped
+from hamicommon.serving import run, serving
 
 
 async def bare(request: Request) -> Response:
@@ -30,12 +32,13 @@ def create_app() -> FastAPI:
     return app
 
 
-async def serve(bind: str, folder: Path) -> None:
-    """Until SIGTERM."""
+@asynccontextmanager
+async def opened(bind: str, folder: Path) -> AsyncIterator[None]:
+    """Serves while the block runs."""
     pair = ServingCertificate(folder / "tls.crt", folder / "tls.key", Instruments())
     async with serving(create_app(), bind, ssl_context=pair.context):
-        await until_stopped()
+        yield
 
 
 if __name__ == "__main__":
-    asyncio.run(serve(sys.argv[1], Path(sys.argv[2])))
+    run("bare-endpoint", opened(sys.argv[1], Path(sys.argv[2])))

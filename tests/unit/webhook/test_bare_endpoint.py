@@ -6,6 +6,8 @@ from types import ModuleType
 
 import httpx
 from fastapi import APIRouter, FastAPI
+from hami_webhook import __main__ as webhook_main
+from hami_webhook import bootstrap
 from hami_webhook.instruments import Instruments
 from hami_webhook.routes import create_app
 from hami_webhook.service import Admission
@@ -41,6 +43,13 @@ def test_both_applications_are_made_alike() -> None:
     assert [type(route) for route in bare.routes] == [
         type(route) for route in webhook.routes if getattr(route, "path", "") == "/webhook"
     ]
+
+
+def test_both_are_run_by_the_same_function() -> None:
+    module = bench("bare_endpoint")
+
+    assert module.run is webhook_main.run
+    assert module.serving is bootstrap.serving
 
 
 async def test_it_reads_the_body_and_answers_two_bytes() -> None:

@@ -464,7 +464,7 @@ class AdmissionRefused(Payload):
     pod_name: str
     user: str
     reason: str
-    """In a word; see `hamicommon.admission.mutation.Reason`."""
+    """In a word; see `hamicommon.admission.verdicts.Reason`."""
     said: str
     at: AwareDatetime
 

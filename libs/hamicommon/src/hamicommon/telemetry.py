@@ -23,7 +23,7 @@ from opentelemetry.trace import Link, Span, SpanContext
 
 from hamicommon.logs import JsonFormatter, TurnHandler, log_context
 from hamicommon.settings import TelemetrySettings
-from hamicommon.spans import FileSpanExporter, begin_trace, leaf_span
+from hamicommon.spans import FileSpans, begin_trace, leaf_span
 
 __all__ = [
     "begin_trace",
@@ -59,7 +59,7 @@ def setup(service_name: str, settings: TelemetrySettings) -> None:
         logging.getLogger(noisy).setLevel(logging.WARNING)
     provider = TracerProvider(resource=Resource.create({"service.name": service_name}))
     if settings.traces_file is not None:
-        _export(provider, FileSpanExporter(settings.traces_file))
+        provider.add_span_processor(FileSpans(settings.traces_file))
     if settings.otlp_endpoint:
         # Here: a process that sends to nobody need not have an HTTP client and its messages.
         from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
