@@ -1,38 +1,20 @@
-/* Physical memory by handle, its mappings, and multicast objects of the stand-in driver.
+/* Physical memory by handle, and its mappings, in the stand-in driver.
  *
  * Physical memory lives until its last handle is released, its last mapping undone and its last binding gone. Two mappings of one
  * handle do not show each other's content here. A handle that another process exported is imported as a window without a charge.
  */
-#include "block.h"
+#include "physical.h"
 
 #include <stdlib.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
 #include "arena.h"
+#include "block.h"
 
-/* Physical memory comes in units of 2 MiB. */
-static const uint64_t PHYSICAL_UNIT = 2 << 20;
-
-struct physical {
-    enum fg_tag tag;
-    int device;
-    uint64_t bytes;
-    int handles, uses; /* released and mapped or bound how often; gone when both are 0 */
-    bool foreign;
-    struct physical *next;
-};
-
-/* A mapping (owner: 0, at: address) or a binding to a multicast object or a sparse array (owner: its handle, at: offset in it). */
-struct use {
-    uint64_t owner, at, bytes;
-    struct physical *memory;
-    struct use *next;
-};
-
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* guards the two lists; taken before fg_driver.lock */
-static struct physical *all;
-static struct use *uses;
+pthread_mutex_t fg_physical_lock = PTHREAD_MUTEX_INITIALIZER;
+static struct fg_physical *all;
+static struct fg_use *uses;
 
 /* What an exported handle's file holds: who exported it, and which. */
 struct exported {
@@ -41,28 +23,28 @@ struct exported {
 };
 static const uint64_t EXPORTED = 0x4647564d4d455850;
 
-static struct physical *physical_of(CUmemGenericAllocationHandle handle)
+struct fg_physical *fg_physical_of(CUmemGenericAllocationHandle handle)
 {
-    struct physical *at = all;
+    struct fg_physical *at = all;
     while (at != NULL && (uint64_t)(uintptr_t)at != handle) at = at->next;
     return at;
 }
 
-static void collect(struct physical *memory)
+static void collect(struct fg_physical *memory)
 {
     if (memory->handles > 0 || memory->uses > 0) return;
-    struct physical **at = &all;
+    struct fg_physical **at = &all;
     while (*at != memory) at = &(*at)->next;
     *at = memory->next;
     if (memory->tag == FG_PHYSICAL && !memory->foreign) fg_discharge(memory->device, memory->bytes);
     free(memory);
 }
 
-static struct physical *add(enum fg_tag tag, int device, uint64_t bytes, bool foreign)
+struct fg_physical *fg_add_physical(enum fg_tag tag, int device, uint64_t bytes, bool foreign)
 {
-    struct physical *made = malloc(sizeof *made);
+    struct fg_physical *made = malloc(sizeof *made);
     if (made == NULL) return NULL;
-    *made = (struct physical){.tag = tag, .device = device, .bytes = bytes, .handles = 1, .foreign = foreign, .next = all};
+    *made = (struct fg_physical){.tag = tag, .device = device, .bytes = bytes, .handles = 1, .foreign = foreign, .next = all};
     all = made;
     return made;
 }
@@ -80,7 +62,7 @@ CUresult cuMemGetAllocationGranularity(size_t *bytes, const CUmemAllocationProp 
     const CUresult result = check_properties(properties);
     if (result != CUDA_SUCCESS) return result;
     if (bytes == NULL || option < 0 || option > 1) return CUDA_ERROR_INVALID_VALUE;
-    *bytes = PHYSICAL_UNIT;
+    *bytes = FG_PHYSICAL_UNIT;
     return CUDA_SUCCESS;
 }
 
@@ -88,23 +70,22 @@ CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t bytes, const C
 {
     const CUresult result = check_properties(properties);
     if (result != CUDA_SUCCESS) return result;
-    if (handle == NULL || flags != 0 || bytes == 0 || bytes % PHYSICAL_UNIT != 0) return CUDA_ERROR_INVALID_VALUE;
+    if (handle == NULL || flags != 0 || bytes == 0 || bytes % FG_PHYSICAL_UNIT != 0) return CUDA_ERROR_INVALID_VALUE;
     const bool on_host = properties->location.type != CU_MEM_LOCATION_TYPE_DEVICE;
     if (!on_host && !fg_charge(properties->location.id, bytes)) return CUDA_ERROR_OUT_OF_MEMORY;
-    pthread_mutex_lock(&lock);
-    struct physical *made = add(FG_PHYSICAL, properties->location.id, bytes, on_host);
-    pthread_mutex_unlock(&lock);
+    pthread_mutex_lock(&fg_physical_lock);
+    struct fg_physical *made = fg_add_physical(FG_PHYSICAL, properties->location.id, bytes, on_host);
+    pthread_mutex_unlock(&fg_physical_lock);
     if (made == NULL) return on_host ? (void)0 : fg_discharge(properties->location.id, bytes), CUDA_ERROR_OUT_OF_MEMORY;
     *handle = (uint64_t)(uintptr_t)made;
     return CUDA_SUCCESS;
 }
 
-/* Ends the uses of an owner in a range of offsets; whether there were any. */
-static bool drop_uses(uint64_t owner, uint64_t from, uint64_t bytes)
+bool fg_drop_uses(uint64_t owner, uint64_t from, uint64_t bytes)
 {
     bool any = false;
-    for (struct use **at = &uses; *at != NULL;) {
-        struct use *use = *at;
+    for (struct fg_use **at = &uses; *at != NULL;) {
+        struct fg_use *use = *at;
         if (use->owner != owner || use->at < from || use->at - from >= bytes) {
             at = &use->next;
             continue;
@@ -120,10 +101,10 @@ static bool drop_uses(uint64_t owner, uint64_t from, uint64_t bytes)
 
 static CUresult release(CUmemGenericAllocationHandle handle)
 {
-    struct physical *memory = physical_of(handle);
+    struct fg_physical *memory = fg_physical_of(handle);
     if (memory == NULL || memory->handles == 0) return CUDA_ERROR_INVALID_VALUE;
     memory->handles--;
-    if (memory->tag == FG_MULTICAST && memory->handles == 0) drop_uses(handle, 0, UINT64_MAX);
+    if (memory->tag == FG_MULTICAST && memory->handles == 0) fg_drop_uses(handle, 0, UINT64_MAX);
     collect(memory);
     return CUDA_SUCCESS;
 }
@@ -131,9 +112,9 @@ static CUresult release(CUmemGenericAllocationHandle handle)
 CUresult cuMemRelease(CUmemGenericAllocationHandle handle)
 {
     if (!fg_driver.initialised) return CUDA_ERROR_NOT_INITIALIZED;
-    pthread_mutex_lock(&lock);
+    pthread_mutex_lock(&fg_physical_lock);
     const CUresult result = release(handle);
-    pthread_mutex_unlock(&lock);
+    pthread_mutex_unlock(&fg_physical_lock);
     return result;
 }
 
@@ -141,10 +122,10 @@ CUresult cuMemAddressReserve(CUdeviceptr *pointer, size_t bytes, size_t alignmen
 {
     (void)wanted; /* a wish only */
     if (!fg_driver.initialised) return CUDA_ERROR_NOT_INITIALIZED;
-    if (pointer == NULL || bytes == 0 || bytes % PHYSICAL_UNIT != 0 || flags != 0 || (alignment & (alignment - 1)) != 0)
+    if (pointer == NULL || bytes == 0 || bytes % FG_PHYSICAL_UNIT != 0 || flags != 0 || (alignment & (alignment - 1)) != 0)
         return CUDA_ERROR_INVALID_VALUE;
     /* Ranges are powers of two but aligned to 512 bytes alone: the first whole unit inside a larger one. */
-    const uint64_t unit = alignment > PHYSICAL_UNIT ? alignment : PHYSICAL_UNIT, at = fg_arena_take(bytes + unit);
+    const uint64_t unit = alignment > FG_PHYSICAL_UNIT ? alignment : FG_PHYSICAL_UNIT, at = fg_arena_take(bytes + unit);
     if (at == 0) return CUDA_ERROR_OUT_OF_MEMORY;
     *pointer = (at + unit - 1) / unit * unit;
     return CUDA_SUCCESS;
@@ -153,15 +134,15 @@ CUresult cuMemAddressReserve(CUdeviceptr *pointer, size_t bytes, size_t alignmen
 CUresult cuMemAddressFree(CUdeviceptr pointer, size_t bytes)
 {
     /* Addresses are not used again: there are 16 TiB of them. */
-    return pointer == 0 || pointer % PHYSICAL_UNIT != 0 || bytes == 0 || bytes % PHYSICAL_UNIT != 0 ? CUDA_ERROR_INVALID_VALUE
+    return pointer == 0 || pointer % FG_PHYSICAL_UNIT != 0 || bytes == 0 || bytes % FG_PHYSICAL_UNIT != 0 ? CUDA_ERROR_INVALID_VALUE
                                                                                                        : CUDA_SUCCESS;
 }
 
-static CUresult add_use(uint64_t owner, struct physical *memory, uint64_t at, uint64_t bytes)
+CUresult fg_add_use(uint64_t owner, struct fg_physical *memory, uint64_t at, uint64_t bytes)
 {
-    struct use *use = malloc(sizeof *use);
+    struct fg_use *use = malloc(sizeof *use);
     if (use == NULL) return CUDA_ERROR_OUT_OF_MEMORY;
-    *use = (struct use){owner, at, bytes, memory, uses};
+    *use = (struct fg_use){owner, at, bytes, memory, uses};
     uses = use;
     memory->uses++;
     return CUDA_SUCCESS;
@@ -170,25 +151,25 @@ static CUresult add_use(uint64_t owner, struct physical *memory, uint64_t at, ui
 CUresult cuMemMap(CUdeviceptr pointer, size_t bytes, size_t offset, CUmemGenericAllocationHandle handle, unsigned long long flags)
 {
     if (!fg_driver.initialised) return CUDA_ERROR_NOT_INITIALIZED;
-    if (pointer == 0 || pointer % PHYSICAL_UNIT != 0 || bytes == 0 || bytes % PHYSICAL_UNIT != 0 || offset != 0 || flags != 0)
+    if (pointer == 0 || pointer % FG_PHYSICAL_UNIT != 0 || bytes == 0 || bytes % FG_PHYSICAL_UNIT != 0 || offset != 0 || flags != 0)
         return CUDA_ERROR_INVALID_VALUE;
-    pthread_mutex_lock(&lock);
-    struct physical *memory = physical_of(handle);
+    pthread_mutex_lock(&fg_physical_lock);
+    struct fg_physical *memory = fg_physical_of(handle);
     CUresult result = memory == NULL || bytes > memory->bytes ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
     if (result == CUDA_SUCCESS) {
         const struct fg_block window = {.base = pointer, .bytes = bytes, .device = memory->device, .kind = FG_MAPPED_MEMORY};
         result = fg_add_window(&window);
     }
-    if (result == CUDA_SUCCESS) result = add_use(0, memory, pointer, bytes);
-    pthread_mutex_unlock(&lock);
+    if (result == CUDA_SUCCESS) result = fg_add_use(0, memory, pointer, bytes);
+    pthread_mutex_unlock(&fg_physical_lock);
     return result;
 }
 
-static struct use *take_mapping(uint64_t at)
+static struct fg_use *take_mapping(uint64_t at)
 {
-    struct use **place = &uses;
+    struct fg_use **place = &uses;
     while (*place != NULL && ((*place)->owner != 0 || (*place)->at != at)) place = &(*place)->next;
-    struct use *use = *place;
+    struct fg_use *use = *place;
     if (use != NULL) *place = use->next;
     return use;
 }
@@ -197,9 +178,9 @@ CUresult cuMemUnmap(CUdeviceptr pointer, size_t bytes)
 {
     if (!fg_driver.initialised) return CUDA_ERROR_NOT_INITIALIZED;
     CUresult result = bytes == 0 ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
-    pthread_mutex_lock(&lock);
+    pthread_mutex_lock(&fg_physical_lock);
     for (uint64_t at = pointer; result == CUDA_SUCCESS && at < pointer + bytes;) {
-        struct use *use = take_mapping(at);
+        struct fg_use *use = take_mapping(at);
         if (use == NULL) {
             result = CUDA_ERROR_INVALID_VALUE;
             break;
@@ -211,7 +192,7 @@ CUresult cuMemUnmap(CUdeviceptr pointer, size_t bytes)
         collect(use->memory);
         free(use);
     }
-    pthread_mutex_unlock(&lock);
+    pthread_mutex_unlock(&fg_physical_lock);
     return result;
 }
 
@@ -227,24 +208,24 @@ CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *handle, void 
 {
     if (handle == NULL || address == NULL) return CUDA_ERROR_INVALID_VALUE;
     const uint64_t wanted = (uint64_t)(uintptr_t)address;
-    pthread_mutex_lock(&lock);
-    struct use *use = uses;
+    pthread_mutex_lock(&fg_physical_lock);
+    struct fg_use *use = uses;
     while (use != NULL && (use->owner != 0 || wanted < use->at || wanted - use->at >= use->bytes)) use = use->next;
     if (use != NULL) {
         use->memory->handles++;
         *handle = (uint64_t)(uintptr_t)use->memory;
     }
-    pthread_mutex_unlock(&lock);
+    pthread_mutex_unlock(&fg_physical_lock);
     return use != NULL ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
 CUresult cuMemExportToShareableHandle(void *shareable, CUmemGenericAllocationHandle handle, int type, unsigned long long flags)
 {
     if (shareable == NULL || type != 1 || flags != 0) return CUDA_ERROR_INVALID_VALUE; /* POSIX file descriptors */
-    pthread_mutex_lock(&lock);
-    const struct physical *memory = physical_of(handle);
+    pthread_mutex_lock(&fg_physical_lock);
+    const struct fg_physical *memory = fg_physical_of(handle);
     const struct exported note = {EXPORTED, (uint64_t)getpid(), handle, memory != NULL ? memory->bytes : 0, memory != NULL ? memory->device : 0};
-    pthread_mutex_unlock(&lock);
+    pthread_mutex_unlock(&fg_physical_lock);
     if (memory == NULL) return CUDA_ERROR_INVALID_VALUE;
     const int file = memfd_create("fakegpu-handle", MFD_CLOEXEC);
     if (file < 0 || pwrite(file, &note, sizeof note, 0) != (ssize_t)sizeof note) return CUDA_ERROR_UNKNOWN;
@@ -258,97 +239,37 @@ CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *handle, vo
     if (handle == NULL || type != 1) return CUDA_ERROR_INVALID_VALUE;
     if (pread((int)(intptr_t)shareable, &note, sizeof note, 0) != (ssize_t)sizeof note || note.magic != EXPORTED)
         return CUDA_ERROR_INVALID_HANDLE;
-    pthread_mutex_lock(&lock);
-    struct physical *memory = note.process == (uint64_t)getpid() ? physical_of(note.handle) : NULL;
+    pthread_mutex_lock(&fg_physical_lock);
+    struct fg_physical *memory = note.process == (uint64_t)getpid() ? fg_physical_of(note.handle) : NULL;
     if (memory != NULL)
         memory->handles++;
     else
-        memory = add(FG_PHYSICAL, note.device, note.bytes, true);
-    pthread_mutex_unlock(&lock);
+        memory = fg_add_physical(FG_PHYSICAL, note.device, note.bytes, true);
+    pthread_mutex_unlock(&fg_physical_lock);
     if (memory == NULL) return CUDA_ERROR_OUT_OF_MEMORY;
     *handle = (uint64_t)(uintptr_t)memory;
     return CUDA_SUCCESS;
 }
 
-CUresult cuMulticastGetGranularity(size_t *bytes, const CUmulticastObjectProp *properties, int option)
+struct fg_physical *fg_mapped_at(CUdeviceptr pointer)
 {
-    if (bytes == NULL || properties == NULL || option < 0 || option > 1) return CUDA_ERROR_INVALID_VALUE;
-    *bytes = PHYSICAL_UNIT;
-    return CUDA_SUCCESS;
-}
-
-CUresult cuMulticastCreate(CUmemGenericAllocationHandle *handle, const CUmulticastObjectProp *properties)
-{
-    if (handle == NULL || properties == NULL || properties->numDevices == 0 || properties->size % PHYSICAL_UNIT != 0 || properties->flags != 0)
-        return CUDA_ERROR_INVALID_VALUE;
-    pthread_mutex_lock(&lock);
-    struct physical *made = add(FG_MULTICAST, -1, properties->size, true);
-    pthread_mutex_unlock(&lock);
-    if (made == NULL) return CUDA_ERROR_OUT_OF_MEMORY;
-    *handle = (uint64_t)(uintptr_t)made;
-    return CUDA_SUCCESS;
-}
-
-CUresult cuMulticastAddDevice(CUmemGenericAllocationHandle handle, CUdevice device)
-{
-    pthread_mutex_lock(&lock);
-    const struct physical *object = physical_of(handle);
-    const bool known = object != NULL && object->tag == FG_MULTICAST;
-    pthread_mutex_unlock(&lock);
-    return known ? fg_check_device(device) : CUDA_ERROR_INVALID_VALUE;
-}
-
-static CUresult bind(CUmemGenericAllocationHandle object, size_t at, struct physical *memory, size_t bytes)
-{
-    struct physical *multicast = physical_of(object);
-    if (multicast == NULL || multicast->tag != FG_MULTICAST || memory == NULL || memory->tag != FG_PHYSICAL || bytes > memory->bytes ||
-        at + bytes > multicast->bytes)
-        return CUDA_ERROR_INVALID_VALUE;
-    return add_use(object, memory, at, bytes);
-}
-
-CUresult cuMulticastBindMem(CUmemGenericAllocationHandle object, size_t at, CUmemGenericAllocationHandle memory, size_t offset, size_t bytes,
-                            unsigned long long flags)
-{
-    if (offset != 0 || flags != 0) return CUDA_ERROR_INVALID_VALUE;
-    pthread_mutex_lock(&lock);
-    const CUresult result = bind(object, at, physical_of(memory), bytes);
-    pthread_mutex_unlock(&lock);
-    return result;
-}
-
-CUresult cuMulticastBindAddr(CUmemGenericAllocationHandle object, size_t at, CUdeviceptr pointer, size_t bytes, unsigned long long flags)
-{
-    if (flags != 0) return CUDA_ERROR_INVALID_VALUE;
-    pthread_mutex_lock(&lock);
-    const struct use *use = uses;
+    const struct fg_use *use = uses;
     while (use != NULL && (use->owner != 0 || use->at != pointer)) use = use->next;
-    const CUresult result = bind(object, at, use != NULL ? use->memory : NULL, bytes);
-    pthread_mutex_unlock(&lock);
-    return result;
-}
-
-CUresult cuMulticastUnbind(CUmemGenericAllocationHandle object, CUdevice device, size_t at, size_t bytes)
-{
-    if (fg_check_device(device) != CUDA_SUCCESS) return CUDA_ERROR_INVALID_DEVICE;
-    pthread_mutex_lock(&lock);
-    const bool any = drop_uses(object, at, bytes);
-    pthread_mutex_unlock(&lock);
-    return any ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+    return use != NULL ? use->memory : NULL;
 }
 
 CUresult fg_bind_tile(uint64_t owner, CUmemGenericAllocationHandle handle)
 {
-    pthread_mutex_lock(&lock);
-    struct physical *memory = physical_of(handle);
-    const CUresult result = memory != NULL ? add_use(owner, memory, 0, memory->bytes) : CUDA_ERROR_INVALID_VALUE;
-    pthread_mutex_unlock(&lock);
+    pthread_mutex_lock(&fg_physical_lock);
+    struct fg_physical *memory = fg_physical_of(handle);
+    const CUresult result = memory != NULL ? fg_add_use(owner, memory, 0, memory->bytes) : CUDA_ERROR_INVALID_VALUE;
+    pthread_mutex_unlock(&fg_physical_lock);
     return result;
 }
 
 void fg_unbind_tiles(uint64_t owner)
 {
-    pthread_mutex_lock(&lock);
-    (void)drop_uses(owner, 0, UINT64_MAX);
-    pthread_mutex_unlock(&lock);
+    pthread_mutex_lock(&fg_physical_lock);
+    (void)fg_drop_uses(owner, 0, UINT64_MAX);
+    pthread_mutex_unlock(&fg_physical_lock);
 }

@@ -1,0 +1,41 @@
+/* Physical memory by handle: what mappings, multicast objects and sparse arrays have in common. */
+#ifndef FAKEGPU_PHYSICAL_H
+#define FAKEGPU_PHYSICAL_H
+
+#include "driver.h"
+
+/* Physical memory comes in units of 2 MiB. */
+static const uint64_t FG_PHYSICAL_UNIT = 2 << 20;
+
+struct fg_physical {
+    enum fg_tag tag;
+    int device;
+    uint64_t bytes;
+    int handles, uses; /* released and mapped or bound how often; gone when both are 0 */
+    bool foreign;
+    struct fg_physical *next;
+};
+
+/* A mapping (owner: 0, at: address) or a binding to a multicast object or a sparse array (owner: its handle, at: offset in it). */
+struct fg_use {
+    uint64_t owner, at, bytes;
+    struct fg_physical *memory;
+    struct fg_use *next;
+};
+
+/* Guards all handles and uses, and is held for each of the functions below; taken before fg_driver.lock. */
+extern pthread_mutex_t fg_physical_lock;
+
+/* The object of that handle, or the memory that is mapped at that address; NULL: there is none. */
+struct fg_physical *fg_physical_of(CUmemGenericAllocationHandle handle);
+struct fg_physical *fg_mapped_at(CUdeviceptr pointer);
+
+/* NULL: no memory. `foreign`: it is not charged to a card. */
+struct fg_physical *fg_add_physical(enum fg_tag tag, int device, uint64_t bytes, bool foreign);
+
+CUresult fg_add_use(uint64_t owner, struct fg_physical *memory, uint64_t at, uint64_t bytes);
+
+/* Ends the uses of an owner in a range of offsets; whether there were any. */
+bool fg_drop_uses(uint64_t owner, uint64_t from, uint64_t bytes);
+
+#endif
