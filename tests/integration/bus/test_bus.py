@@ -5,8 +5,9 @@ import contextlib
 import logging
 import os
 import signal
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from uuid import uuid4
 
@@ -14,7 +15,15 @@ import nats
 import pytest
 from hamicommon import events
 from hamicommon.bus import client, consuming
-from hamicommon.bus.client import Bus, Deliver, Message, Outgoing, Subscription, open_bus
+from hamicommon.bus.client import (
+    Bus,
+    Deliver,
+    Message,
+    NobodyAnswers,
+    Outgoing,
+    Subscription,
+    open_bus,
+)
 from hamicommon.bus.permissions import agent_user
 from hamicommon.errors import InvalidRequest, NotFound, Unavailable
 from hamicommon.settings import NatsSettings
@@ -494,3 +503,42 @@ async def test_a_dead_letter_tells_why_and_can_be_sent_again(bus: Bus) -> None:
     with pytest.raises(NotFound, match=f"no dead letter {letter.sequence}"):
         await bus.letters.send_again(letter.sequence)
     consuming.cancel()
+
+
+async def test_who_asked_before_the_end_is_answered_and_who_asks_later_learns_that_nobody_is_there(
+    bus: Bus, nats_url: str
+) -> None:
+    """An agent that ends keeps no question to itself: silence would mean that nothing is known."""
+    asked, may_answer = asyncio.Event(), asyncio.Event()
+
+    async def answer(_subject: str, _data: bytes) -> events.Readiness:
+        asked.set()
+        await may_answer.wait()
+        return events.Readiness(node="a", ready=False, reason="stopping")
+
+    async def ask(of: Bus) -> bytes:
+        question = events.ReadinessRequest(node="a")
+        return await of.request(events.readiness_subject("a"), question)
+
+    async with open_bus(NatsSettings(url=nats_url), "asks") as other:
+        serving = asyncio.create_task(bus.serve(events.readiness_subject("a"), "", answer))
+        first, second = (asyncio.ensure_future(_until_served(partial(ask, other))) for _ in "12")
+        async with asyncio.timeout(DEADLINE_S):
+            await asked.wait()
+        serving.cancel()
+        may_answer.set()
+
+        assert {b"stopping" in reply for reply in await asyncio.gather(first, second)} == {True}
+        await asyncio.wait([serving])
+        with pytest.raises(NobodyAnswers):
+            await ask(other)
+
+
+async def _until_served(ask: Callable[[], Awaitable[bytes]]) -> bytes:
+    """Asks until somebody serves the subject; whoever was reached must answer."""
+    async with asyncio.timeout(DEADLINE_S):
+        while True:
+            try:
+                return await ask()
+            except NobodyAnswers:
+                await asyncio.sleep(0)

@@ -30,6 +30,8 @@ class Node:
     """A node on which no pod is left."""
 
     held: tuple[Holding, ...] = ()
+    kept: frozenset[tuple[str, str]] = frozenset()
+    """Pods that the kubelet has, by namespace and name."""
     live: bool = True
     runs: bool = False
     """Processes of every pod are seen."""
@@ -52,7 +54,7 @@ class Node:
         return not name if self.object_there is None else self.object_there
 
     async def pods(self) -> frozenset[tuple[str, str]]:
-        return frozenset()
+        return self.kept
 
     async def holdings(self) -> tuple[Holding, ...]:
         return self.held
@@ -128,6 +130,16 @@ async def test_a_pod_that_runs_on_after_its_grant_ended_is_told_of_once() -> Non
 
     [report] = [orjson.loads(report.body) for report in after.saved.reports]
     assert (report["kind"], report["allocation_id"]) == ("stays", GONE.allocation_id)
+    assert after.saved.records
+
+
+async def test_a_pod_that_is_over_and_that_its_kubelet_still_has_runs_nothing() -> None:
+    """Kubelets keep pods for a while, and the ledger ends a grant when its pod has succeeded."""
+    node = Node(kept=frozenset({(GONE.namespace, GONE.pod_name)}), object_there=False)
+
+    after = await swept(node, a_record(GONE, ids=IDS), grants=())
+
+    assert not after.saved.reports
     assert after.saved.records
 
 

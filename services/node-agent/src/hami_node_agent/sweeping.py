@@ -172,11 +172,18 @@ class Sweeper:
         return not there and not await asyncio.to_thread(self._processes.populated, suspect.pod_uid)
 
     async def _outlives_its_grant(self, suspect: _Suspect) -> bool:
-        """Of one that has not left. Raises: Unavailable when the API server can't be asked."""
+        """Of one that has not left. Raises: Unavailable when the API server can't be asked.
+
+        A kubelet keeps pods that are over for a while: only processes run on.
+        """
         ended = self._state.book.whole and self._state.book.of(suspect.pod_uid) is None
         if not (ended and suspect.name and suspect.allocation_id):
             return False
-        return suspect.allocation_id not in self._told_to_stay and not await self._pods.still_there(
+        if suspect.allocation_id in self._told_to_stay:
+            return False
+        if not await asyncio.to_thread(self._processes.populated, suspect.pod_uid):
+            return False
+        return not await self._pods.still_there(
             namespace=suspect.namespace, name=suspect.name, pod_uid=suspect.pod_uid
         )
 

@@ -58,6 +58,7 @@ logger = logging.getLogger(__name__)
 
 REQUEST_TIMEOUT_S = 2.0
 CLOSE_TIMEOUT_S = 3.0
+LAST_ANSWERS_S = 1.0
 _RECONNECT_WAIT_S = 1
 # A server that is gone without a word (a lost route, a paused machine) counts as away after three
 # of these; until then every bind and every Allocate waits its full time for it.
@@ -159,7 +160,11 @@ class Bus:
         return bytes(reply.data)
 
     async def serve(self, subject: str, queue: str, respond: Responder) -> None:
-        """Answers requests on `subject` until cancelled; replicas in one `queue` share them."""
+        """Answers requests on `subject` until cancelled; replicas in one `queue` share them.
+
+        Who has asked by then is answered still: whoever asks later learns at once that nobody is
+        there, where silence would mean that nothing is known.
+        """
 
         async def on_message(message: Msg) -> None:
             with trace_of(message):
@@ -178,8 +183,10 @@ class Bus:
         try:
             await asyncio.Event().wait()
         finally:
-            with contextlib.suppress(nats.errors.Error, OSError):
-                await subscription.unsubscribe()
+            with contextlib.suppress(nats.errors.Error, OSError, TimeoutError):
+                async with asyncio.timeout(LAST_ANSWERS_S):
+                    await subscription.drain()  # type: ignore[no-untyped-call]
+                    await self._client.flush()
 
     async def follow(self, subject: str, handle: Handler) -> None:
         """Calls `handle` for each message from now on, at most once, until cancelled.
