@@ -19,8 +19,8 @@ from hami_webhook.instruments import Instruments
 from hami_webhook.routes import create_app, probe_routes
 from hami_webhook.service import Admission
 from hamicommon.admission.knowledge import Knowledge
-from hamicommon.admission.mutation import mutate
 from hamicommon.admission.quota import QuotaUse
+from hamicommon.admission.remembering import Remembering
 from hamicommon.admission.verdicts import AdmissionRules
 from hamicommon.deviceconfig import DeviceConfig, NvidiaConfig
 from hamicommon.k8s import annotations as keys
@@ -197,7 +197,7 @@ def _break(draw: st.DrawFn, review: Json) -> None:
 def client() -> httpx.AsyncClient:
     instruments = Instruments()
     admission = Admission(
-        lambda pod, about: mutate(pod, RULES, about),
+        Remembering(RULES),
         instruments,
         "closed",
         knowledge=lambda: KNOWLEDGE,
