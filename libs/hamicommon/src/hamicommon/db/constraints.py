@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from hamicommon.db.tables import (
+from hamicommon.db.tables.names import (
     CORES_WITHIN_CEILING,
     EVENTS_GAP_FREE,
     MEMORY_WITHIN_CEILING,
@@ -23,7 +23,7 @@ from hamicommon.errors import CapacityConflict, Conflict, HamiError, InvalidRequ
 
 
 class ConstraintViolation(Conflict):
-    """Another row forbids this one; `constraint` is its name in `hamicommon.db.tables`."""
+    """Another row forbids this one; `constraint` is its name in `hamicommon.db.tables.names`."""
 
     def __init__(self, constraint: str, message: str) -> None:
         super().__init__(message)

@@ -1,0 +1,58 @@
+"""What all tables share: names of constraints, usual columns, the SQL of a grant's life."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sqlalchemy import (
+    Column,
+    DateTime,
+    Integer,
+    MetaData,
+    Text,
+    text,
+)
+from sqlalchemy.dialects.postgresql import JSONB
+
+NAMING = {
+    "ix": "ix_%(table_name)s_%(column_0_N_name)s",
+    "uq": "uq_%(table_name)s_%(column_0_N_name)s",
+    "ck": "ck_%(table_name)s_%(constraint_name)s",
+    "fk": "fk_%(table_name)s_%(column_0_name)s_%(referred_table_name)s",
+    "pk": "pk_%(table_name)s",
+}
+metadata = MetaData(naming_convention=NAMING)
+
+LIVE = "state IN ('reserved', 'binding', 'bound', 'allocated', 'releasing')"
+"""SQL of domain.allocations.LIVE_STATES."""
+
+HELD = "hami_held(reserved_at, ended_at)"
+"""SQL of the period in which an allocation held its cards.
+
+Half-open; without end while it lives. A clock that was set back makes it empty, never an error.
+"""
+
+
+def at(name: str, *, nullable: bool = False, default: bool = False) -> Column[Any]:
+    """A moment; NULL only where `nullable`, the transaction's own where `default`."""
+    return Column(
+        name,
+        DateTime(timezone=True),
+        nullable=nullable,
+        server_default=text("now()") if default else None,
+    )
+
+
+def count(name: str) -> Column[Any]:
+    """A number that begins at 0."""
+    return Column(name, Integer, nullable=False, server_default=text("0"))
+
+
+def words(name: str) -> Column[Any]:
+    """Text that begins empty; never NULL."""
+    return Column(name, Text, nullable=False, server_default=text("''"))
+
+
+def objects(name: str) -> Column[Any]:
+    """A JSON object that begins empty."""
+    return Column(name, JSONB, nullable=False, server_default=text("'{}'::jsonb"))
