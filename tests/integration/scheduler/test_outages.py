@@ -1,0 +1,83 @@
+"""Redis, NATS or Postgres is away."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from hamicommon import events
+from pydantic import SecretStr
+
+from tests.integration.scheduler.conftest import World, eventually
+
+pytestmark = pytest.mark.integration
+
+NOBODY_LISTENS = "127.0.0.1:1"
+
+
+async def test_without_redis_pods_are_bound_all_the_same(world: World) -> None:
+    replica = await world.replica(
+        redis=world.settings.redis.model_copy(
+            update={"url": SecretStr(f"redis://{NOBODY_LISTENS}/0")}
+        )
+    )
+    await world.add_node("n1")
+    first, second = await world.pod("a"), await world.pod("b")
+    for pod in (first, second):
+        await replica.filter(pod, "n1")
+
+    assert await replica.bind(first, "n1") == ""
+    waiting = asyncio.create_task(replica.bind(second, "n1"))
+    await world.until(second, "binding")
+    await world.say(events.Allocated, await world.until(first, "bound"))
+    assert await waiting == ""
+
+
+async def test_without_nats_pods_are_bound_and_the_facts_wait(world: World) -> None:
+    running = await world.replica()
+    await world.add_node("n1")
+    replica = await world.replica(
+        nats=world.settings.nats.model_copy(
+            update={"url": f"nats://{NOBODY_LISTENS}", "connect_timeout_s": 1.0}
+        )
+    )
+    pod = await world.pod("slice")
+
+    await replica.filter(pod, "n1")
+    assert await replica.bind(pod, "n1") == ""
+
+    assert "hami.io/grant" in (await world.read(pod))["metadata"]["annotations"]
+
+    async def all_told() -> bool:
+        rows = await world.database.fetch("SELECT 1 FROM outbox WHERE published_at IS NULL")
+        return not rows
+
+    await eventually(all_told, "the replica that has the bus to tell it")
+    assert running is not replica
+
+
+async def test_without_postgres_filter_says_so_and_recovers(world: World) -> None:
+    replica = await world.replica()
+    await world.add_node("n1")
+    pod = await world.pod("slice")
+    name = (await world.database.fetchrow("SELECT current_database()"))[0]
+    # As when the server goes: connections end, and new ones are refused.
+    dsn = world.settings.postgres.dsn.get_secret_value()
+    import asyncpg
+
+    admin = await asyncpg.connect(dsn.rsplit("/", 1)[0] + "/postgres")
+    try:
+        await admin.execute(f'ALTER DATABASE "{name}" ALLOW_CONNECTIONS false')
+        await admin.execute(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = $1", name
+        )
+        answer = await replica.filter(pod, "n1")
+        assert answer["NodeNames"] is None
+        assert answer["Error"].startswith("Postgres is not available")
+        assert (await replica.http.get("/readyz")).status_code == 503
+        assert (await replica.http.get("/v1/nodes")).status_code == 503
+        await admin.execute(f'ALTER DATABASE "{name}" ALLOW_CONNECTIONS true')
+    finally:
+        await admin.close()
+
+    assert (await replica.filter(pod, "n1"))["NodeNames"] == ["n1"]
