@@ -1,0 +1,93 @@
+"""Facts of the ledger and of admission, for views, quotas and the events of pods."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import AwareDatetime, BaseModel, ConfigDict
+
+from hamicommon.events.payload import Payload
+
+
+class DeviceCounters(BaseModel):
+    """Absolute counters of one card after a change; a view applies only a higher version."""
+
+    model_config = ConfigDict(frozen=True)
+
+    node: str
+    uuid: str
+    used_slots: int
+    used_memory_mib: int
+    used_core_percent: int
+    device_version: int
+    holdings: tuple[dict[str, Any], ...] = ()
+    """See domain.devices.DeviceUsage; left out where there are none."""
+
+
+class QuotaNumbers(BaseModel):
+    """One resource with a limit; MiB of memory, or cores."""
+
+    model_config = ConfigDict(frozen=True)
+
+    resource: str
+    limit: int
+    used: int
+
+
+class NamespaceNumbers(Payload):
+    """What the ledger counts on a namespace's quotas; without items it has none (any more)."""
+
+    namespace: str
+    taken_at: AwareDatetime
+    quotas: tuple[QuotaNumbers, ...]
+
+
+class ClusterNumbers(Payload):
+    """What the ledger knows of the cluster; also the sign that the numbers above are fresh."""
+
+    taken_at: AwareDatetime
+    agent_nodes: int
+    """Nodes whose cards an agent of ours told: so many inventories there should be."""
+    foreign_vendors: tuple[str, ...]
+    """Vendors that have cards on other nodes, of which the inventory stream knows nothing."""
+
+
+class AdmissionRefused(Payload):
+    """Admission refused a pod: there is no object that an event could belong to."""
+
+    review_uid: str
+    namespace: str
+    pod_name: str
+    user: str
+    reason: str
+    """In a word; see `hamicommon.admission.verdicts.Reason`."""
+    said: str
+    at: AwareDatetime
+
+
+class AllocationEvent(Payload):
+    """A state change of an allocation, from the outbox; the verb is the new state."""
+
+    event_id: int
+    allocation_id: str
+    pod_uid: str
+    namespace: str
+    pod_name: str
+    node: str
+    state: str
+    sequence: int
+    """Gap-free per pod."""
+    reason: str = ""
+    at: AwareDatetime
+    counters: tuple[DeviceCounters, ...] = ()
+
+
+class DeviceHealthEvent(Payload):
+    """A card became healthy or sick."""
+
+    event_id: int
+    node: str
+    uuid: str
+    healthy: bool
+    reason: str
+    at: AwareDatetime

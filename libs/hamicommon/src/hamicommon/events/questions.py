@@ -1,0 +1,125 @@
+"""Questions with one answer: is the node ready, who holds what, may this container move."""
+
+from __future__ import annotations
+
+from pydantic import AwareDatetime, BaseModel, ConfigDict
+
+from hamicommon.events.payload import Payload
+from hamicommon.grants import Grant
+
+
+class ReadinessRequest(Payload):
+    """The scheduler is about to bind a pod to this node."""
+
+    node: str
+
+
+class Readiness(Payload):
+    """An agent's answer; `reason` says in one sentence why not."""
+
+    node: str
+    ready: bool
+    reason: str = ""
+    late: bool = False
+    """Containers are told their slices when they start: several pods may be on their way."""
+
+
+class HoldingsRequest(Payload):
+    """The scheduler asks what the kubelet's books of the node say."""
+
+    node: str
+
+
+class HeldContainer(BaseModel):
+    """A container that holds device ids, in the words of its node; no user can write them."""
+
+    model_config = ConfigDict(frozen=True)
+
+    pod_uid: str
+    namespace: str = ""
+    pod_name: str = ""
+    """Empty when the node does not know the pod: the books keep pods that are gone for a while."""
+    container: str
+    device_ids: tuple[str, ...]
+    cards_of_ids: tuple[str, ...]
+    """Cards on which the kubelet counts the ids. HAMi's plugin may have shown it others."""
+    ended: bool = False
+    """The pod is over, so the ids are held by nobody."""
+    ours: bool = False
+    """Our agent gave the answer."""
+    visible: tuple[str, ...] | None = None
+    """Cards that the device plugin's answer shows to the container, by uuid, in its order; None
+    when only PodResources could be read, which does not have the answer."""
+    memory_mib: tuple[int, ...] = ()
+    """The limit that the answer sets for each visible card; empty: it is none of HAMi's."""
+    core_percent: int | None = None
+    """The limit that it sets for all of them."""
+
+
+class NodeHoldings(Payload):
+    """Who holds devices on a node."""
+
+    node: str
+    read_at: AwareDatetime
+    containers: tuple[HeldContainer, ...] = ()
+    problems: tuple[str, ...] = ()
+    """Books that could not be read, one sentence each; what is there comes from the others."""
+    readable: bool = True
+    """False when no book could be read: then it is not known who holds what."""
+
+
+class TakenContainer(BaseModel):
+    """Cards that the kubelet gave to a container."""
+
+    model_config = ConfigDict(frozen=True)
+
+    container: str
+    uuids: tuple[str, ...]
+
+
+class UnmanagedRequest(Payload):
+    """A pod came to the node past the scheduler; its node asks for a grant of what it was given."""
+
+    node: str
+    pod_uid: str
+    namespace: str
+    pod_name: str
+    containers: tuple[TakenContainer, ...]
+
+
+class UnmanagedReply(Payload):
+    """The grant, or in one sentence why there is none."""
+
+    node: str
+    grant: Grant | None = None
+    refused: str = ""
+
+
+class WantedMove(BaseModel):
+    """A container holds other cards than granted."""
+
+    model_config = ConfigDict(frozen=True)
+
+    allocation_id: str
+    token: int
+    container: str
+    uuids: tuple[str, ...]
+    """The cards that it holds, one for each of its slices in the order of the grant."""
+
+
+class MoveRequest(Payload):
+    """A container may start only where the ledger counts it, so its node asks before it does."""
+
+    node: str
+    owner: WantedMove
+    """The container that is about to start."""
+    partners: tuple[WantedMove, ...] = ()
+    """Containers that hold what it was granted, or what those were granted, and have not started:
+    they leave the cards that the owner needs."""
+
+
+class MoveReply(Payload):
+    """Empty when the ledger counts the owner where it is; else why it does not, in one sentence."""
+
+    node: str
+    refused: str = ""

@@ -1,0 +1,68 @@
+"""What an agent says of one allocation of its node."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, TypeAdapter
+
+from hamicommon.events.payload import Payload
+
+
+class ReportBase(Payload):
+    """What a node says of one allocation."""
+
+    report_id: str
+    """Unique; the deduplication id."""
+    node: str
+    allocation_id: str
+    pod_uid: str
+    token: int
+    at: AwareDatetime
+    traceparent: str = ""
+
+
+class MadeInstance(BaseModel):
+    """A MIG instance that a node made for one slice of a grant."""
+
+    model_config = ConfigDict(frozen=True)
+
+    container: str
+    device_index: int
+    """Among the container's cards, in the order of the grant."""
+    uuid: str
+    """The card's."""
+    mig_uuid: str
+    gpu_instance_id: int
+    compute_instance_id: int
+
+
+class Allocated(ReportBase):
+    """The kubelet has its answer for every container of the pod."""
+
+    kind: Literal["allocated"] = "allocated"
+    instances: tuple[MadeInstance, ...] = ()
+    """On cards in MIG mode: one for every slice. Said again when they are others."""
+
+
+class AllocateFailed(ReportBase):
+    """Allocate or PreStartContainer was refused."""
+
+    kind: Literal["failed"] = "failed"
+    reason: str
+
+
+class PodGone(ReportBase):
+    """The agent no longer sees any container of the pod."""
+
+    kind: Literal["gone"] = "gone"
+
+
+class PodStays(ReportBase):
+    """The pod's object is gone, its grant has ended, and processes of it run on."""
+
+    kind: Literal["stays"] = "stays"
+
+
+AnyReport = Allocated | AllocateFailed | PodGone | PodStays
+REPORT: TypeAdapter[AnyReport] = TypeAdapter(Annotated[AnyReport, Field(discriminator="kind")])

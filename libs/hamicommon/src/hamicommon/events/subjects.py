@@ -1,0 +1,75 @@
+"""Streams and subjects: where each thing goes on the bus."""
+
+from __future__ import annotations
+
+INVENTORY_STREAM = "HAMI_INVENTORY"
+GRANTS_STREAM = "HAMI_GRANTS"
+REPORTS_STREAM = "HAMI_REPORTS"
+USAGE_STREAM = "HAMI_USAGE"
+EVENTS_STREAM = "HAMI_EVENTS"
+LEDGER_STREAM = "HAMI_LEDGER"
+LEDGER_CLUSTER_SUBJECT = "hami.ledger.v1.cluster"
+"""Where the scheduler says what its ledger knows of the cluster as a whole."""
+ADMISSION_REFUSED_SUBJECT = "hami.events.v1.admission.refused"
+"""Where the webhook says which pods it refused."""
+
+
+def token_of(node: str) -> str:
+    """A node's name as one subject token (dots part tokens; `_` is illegal in node names)."""
+    return node.replace(".", "_")
+
+
+def inventory_subject(node: str) -> str:
+    """Where a node's inventory is announced (one message kept per subject)."""
+    return f"hami.inventory.v1.{token_of(node)}"
+
+
+def grants_subject(node: str) -> str:
+    """Where a node's grants are announced, before the binding."""
+    return f"hami.grants.v1.{token_of(node)}"
+
+
+def snapshot_subject(node: str) -> str:
+    """Where an agent asks for all live grants of its node (request and reply, not a stream)."""
+    return f"hami.grants.snapshot.{token_of(node)}"
+
+
+def readiness_subject(node: str) -> str:
+    """Where the scheduler asks an agent whether it can take a pod (request and reply)."""
+    return f"hami.agents.readiness.{token_of(node)}"
+
+
+def holdings_subject(node: str) -> str:
+    """Where the scheduler asks an agent who holds devices on its node (request and reply)."""
+    return f"hami.agents.holdings.{token_of(node)}"
+
+
+def unmanaged_subject(node: str) -> str:
+    """Where an agent asks for a grant of a pod that came past the scheduler (request and reply)."""
+    return f"hami.grants.unmanaged.{token_of(node)}"
+
+
+def moves_subject(node: str) -> str:
+    """Where an agent asks for the cards that the kubelet gave in place of the granted ones (request
+    and reply)."""
+    return f"hami.grants.moves.{token_of(node)}"
+
+
+def reports_subject(node: str) -> str:
+    """Where a node says what became of its grants."""
+    return f"hami.reports.v1.{token_of(node)}"
+
+
+def usage_subject(node: str) -> str:
+    """Where a node's usage samples go."""
+    return f"hami.usage.v1.{token_of(node)}"
+
+
+def ledger_quota_subject(namespace: str) -> str:
+    """Where a namespace's quotas are told, with what the ledger counts on them."""
+    return f"hami.ledger.v1.quota.{namespace}"
+
+
+def event_subject(entity: str, verb: str) -> str:
+    """Where facts of the ledger go, for example `hami.events.v1.allocation.released`."""
+    return f"hami.events.v1.{entity}.{verb}"
