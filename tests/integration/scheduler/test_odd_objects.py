@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import json
+import uuid
 from typing import Any
 
 import pytest
+from hamicommon import events
+from hamicommon.k8s import annotations
 
 from tests.integration.scheduler.conftest import World, eventually
 
@@ -76,3 +80,79 @@ async def test_a_pod_that_asks_for_any_amount_is_answered(world: World, name: st
         await world.delete(pod)
 
     await still_serves(world, replica, "n2")
+
+
+NUL = "A\0B"
+"""JSON and Kubernetes' annotations may hold it, PostgreSQL's text may not."""
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        annotations.NVIDIA_USE_TYPE,
+        annotations.NVIDIA_AVOID_UUID,
+        annotations.GPU_POLICY,
+        annotations.SCORING_WEIGHTS,
+        annotations.NVIDIA_MODE,
+        annotations.TRACEPARENT,
+        annotations.NVIDIA_ALLOCATED,
+    ],
+)
+async def test_a_pod_whose_annotation_has_a_nul_is_answered(world: World, key: str) -> None:
+    replica = await world.replica()
+    await world.add_node("n1")
+    pod = await world.pod("nul", annotations={key: NUL})
+
+    answer = await replica.filter(pod, "n1")
+
+    assert answer["Error"] or answer["NodeNames"] or answer["FailedNodes"], answer
+
+    async def recorded() -> bool:
+        rows = await world.database.fetch(
+            "SELECT 1 FROM decisions WHERE pod_uid = $1", pod["metadata"]["uid"]
+        )
+        return bool(rows)
+
+    await eventually(recorded, "the decision to be recorded")
+    await still_serves(world, replica, "n1")
+
+
+async def test_a_node_whose_annotation_has_a_nul_tells_its_cards(world: World) -> None:
+    replica = await world.replica()
+    await world.add_node("n1")
+    name = f"told-{uuid.uuid4().hex[:6]}"
+    card = {"id": f"GPU-{name}", "count": 10, "devmem": 40960, "devcore": 100, "type": NUL}
+    register = json.dumps([{**card, "health": True, "mode": "hami-core", "index": 0, "numa": 0}])
+    await world.api.create(
+        "/api/v1/nodes",
+        {
+            "metadata": {"name": name, "annotations": {annotations.NVIDIA_REGISTER: register}},
+            "status": {
+                "allocatable": {"nvidia.com/gpu": "10"},
+                "capacity": {"nvidia.com/gpu": "10"},
+            },
+        },
+    )
+
+    async def known() -> bool:
+        rows = await world.database.fetch("SELECT type FROM devices WHERE node = $1", name)
+        return [row["type"] for row in rows] == ["A\ufffdB"]
+
+    await eventually(known, "the card")
+    await still_serves(world, replica, "n1")
+
+
+async def test_a_reason_with_a_nul_is_kept_and_shown(world: World) -> None:
+    replica = await world.replica()
+    await world.add_node("n1")
+    pod = await world.pod("fails")
+    await replica.filter(pod, "n1")
+    await replica.bind(pod, "n1")
+
+    await world.say(events.AllocateFailed, await world.until(pod, "bound"), reason=NUL)
+
+    async def said() -> bool:
+        return [row["reason"] for row in await world.rows(pod)] == ["A\ufffdB"]
+
+    await eventually(said, "the reason")
+    await still_serves(world, replica, "n1")

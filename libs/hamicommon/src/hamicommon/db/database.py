@@ -18,6 +18,7 @@ import asyncpg
 import orjson
 
 from hamicommon.db.constraints import error_of
+from hamicommon.db.storable import StorableConnection, storable_json
 from hamicommon.errors import Conflict, Unavailable
 from hamicommon.failpoints import Faults
 from hamicommon.settings import PostgresSettings
@@ -177,6 +178,7 @@ async def open_database(
         timeout=settings.connect_timeout_s,
         command_timeout=settings.command_timeout_s,
         init=_prepare,
+        connection_class=StorableConnection,
         # Nothing here leaves session state behind, so the reset's extra round trip buys nothing.
         reset=_keep,
         server_settings={
@@ -204,7 +206,7 @@ async def _prepare(connection: Connection) -> None:
         schema="pg_catalog",
         format="binary",
         # The binary form of jsonb is one version byte (1), then the text.
-        encoder=lambda value: b"\x01" + orjson.dumps(value),
+        encoder=lambda value: b"\x01" + storable_json(value),
         decoder=lambda data: orjson.loads(data[1:]),
     )
 

@@ -10,6 +10,7 @@ import orjson
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 from sqlalchemy.pool import NullPool
 
+from hamicommon.db.storable import StorableConnection, storable_json
 from hamicommon.errors import Unavailable
 from hamicommon.settings import PostgresSettings
 
@@ -38,7 +39,7 @@ async def _prepare(connection: asyncpg.Connection) -> None:
         await connection.set_type_codec(
             name,
             schema="pg_catalog",
-            encoder=lambda value: orjson.dumps(value).decode(),
+            encoder=lambda value: storable_json(value).decode(),
             decoder=orjson.loads,
         )
 
@@ -59,6 +60,7 @@ async def open_pool(
             timeout=settings.connect_timeout_s,
             command_timeout=settings.command_timeout_s,
             init=_prepare,
+            connection_class=StorableConnection,
             server_settings={
                 "application_name": application_name,
                 "lock_timeout": str(LOCK_TIMEOUT_MS),
