@@ -28,6 +28,7 @@ from hamicommon.bus.permissions import agent_user
 from hamicommon.domain.allocations import DeviceShare
 from hamicommon.domain.devices import GpuDevice
 from hamicommon.domain.ids import GpuUuid
+from hamicommon.grant_keys import public_key
 
 from tests.simulation.api_server import ApiServer, Connection
 from tests.simulation.bus import BusConnection, Hub
@@ -138,7 +139,7 @@ class Agent:
         connection = Connection(api, process, weather, seed)
         state = self.state = NodeState(disk, disk.state)
         state.cards = cards.by_uuid()
-        pods = NodePods(cast(Any, connection), node=node, resource=RESOURCE, key=KEY.public_key())
+        pods = NodePods(cast(Any, connection), node=node, resource=RESOURCE, key=public_key(KEY))
         wired = process.wire(books, "books")
         reports = Reports(node)
         feed = GrantsFeed(bus, state, reports=reports, node=node, snapshot_interval_s=15.0)
