@@ -1,0 +1,121 @@
+"""Servers that come late, are killed or fall silent, and services that end while they are asked."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import Awaitable, Callable
+from functools import partial
+from pathlib import Path
+
+import pytest
+from hamicommon import events
+from hamicommon.bus.client import (
+    Bus,
+    NobodyAnswers,
+    open_bus,
+)
+from hamicommon.errors import Unavailable
+from hamicommon.settings import NatsSettings
+from hamictl.servers import nats as nats_server
+from hamictl.servers.processes import running, start
+
+from tests.integration.bus.conftest import (
+    DEADLINE_S,
+    INVENTORIES,
+    Inbox,
+    connected,
+    inventory,
+    publish_once_back,
+)
+
+
+async def test_a_bus_opened_before_the_server_connects_when_it_comes(tmp_path: Path) -> None:
+    tmp_path.chmod(0o755)
+    plan = nats_server.prepare(tmp_path / "nats")
+    async with open_bus(NatsSettings(url=plan.url), "test", owns_streams=True) as bus:
+        assert not bus.connected
+        with pytest.raises(Unavailable, match="not connected"):
+            await bus.publish("hami.inventory.v1.a", inventory("a"), message_id="1")
+
+        with running(plan, die_with_parent=True):
+            await connected(bus)
+            await bus.publish("hami.inventory.v1.a", inventory("a"), message_id="1")
+
+
+async def test_consumers_go_on_after_the_server_was_killed(tmp_path: Path) -> None:
+    tmp_path.chmod(0o755)
+    plan = nats_server.prepare(tmp_path / "nats")
+    inbox = Inbox()
+    first = start(plan, die_with_parent=True)
+    async with open_bus(NatsSettings(url=plan.url), "test", owns_streams=True) as bus:
+        consuming = asyncio.create_task(bus.consume(INVENTORIES, inbox.take))
+        await bus.publish("hami.inventory.v1.a", inventory("a", 1), message_id="1")
+        await inbox.next()
+
+        first.kill()
+        with running(plan, die_with_parent=True):
+            await publish_once_back(bus, inventory("a", 2))
+
+            # The first may come again: its acknowledgement died with the server.
+            while b'"sequence":2' not in (await inbox.next()).data:
+                pass
+        consuming.cancel()
+
+
+async def test_a_server_that_falls_silent_counts_as_away_within_seconds(tmp_path: Path) -> None:
+    tmp_path.chmod(0o755)
+    plan = nats_server.prepare(tmp_path / "nats")
+    with running(plan, die_with_parent=True) as server:
+        async with open_bus(NatsSettings(url=plan.url), "test", owns_streams=True) as bus:
+            await connected(bus)
+            os.kill(server.value.process.pid, signal.SIGSTOP)
+            try:
+                async with asyncio.timeout(DEADLINE_S):
+                    while bus.connected:
+                        await asyncio.sleep(0.1)
+                with pytest.raises(Unavailable, match="not connected"):
+                    await bus.publish("hami.inventory.v1.a", inventory("a"), message_id="1")
+            finally:
+                os.kill(server.value.process.pid, signal.SIGCONT)
+            await connected(bus)
+
+
+async def test_who_asked_before_the_end_is_answered_and_who_asks_later_learns_that_nobody_is_there(
+    bus: Bus, nats_url: str
+) -> None:
+    """An agent that ends keeps no question to itself: silence would mean that nothing is known."""
+    asked, may_answer = asyncio.Event(), asyncio.Event()
+
+    async def answer(_subject: str, _data: bytes) -> events.Readiness:
+        asked.set()
+        await may_answer.wait()
+        return events.Readiness(node="a", ready=False, reason="stopping")
+
+    async def ask(of: Bus) -> bytes:
+        question = events.ReadinessRequest(node="a")
+        return await of.request(events.readiness_subject("a"), question)
+
+    async with open_bus(NatsSettings(url=nats_url), "asks") as other:
+        serving = asyncio.create_task(bus.serve(events.readiness_subject("a"), "", answer))
+        first, second = (asyncio.ensure_future(_until_served(partial(ask, other))) for _ in "12")
+        async with asyncio.timeout(DEADLINE_S):
+            await asked.wait()
+        serving.cancel()
+        may_answer.set()
+
+        assert {b"stopping" in reply for reply in await asyncio.gather(first, second)} == {True}
+        await asyncio.wait([serving])
+        with pytest.raises(NobodyAnswers):
+            await ask(other)
+
+
+async def _until_served(ask: Callable[[], Awaitable[bytes]]) -> bytes:
+    """Asks until somebody serves the subject; whoever was reached must answer."""
+    async with asyncio.timeout(DEADLINE_S):
+        while True:
+            try:
+                return await ask()
+            except NobodyAnswers:
+                await asyncio.sleep(0)

@@ -1,0 +1,198 @@
+"""Consumers and followers: redelivery, dead letters, what is said while they wait, their end."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+from hamicommon import events
+from hamicommon.bus import client, consuming
+from hamicommon.bus.client import (
+    Bus,
+    Message,
+    Subscription,
+    open_bus,
+)
+from hamicommon.errors import InvalidRequest, NotFound, Unavailable
+from hamicommon.settings import NatsSettings
+from hamictl.servers import nats as nats_server
+from hamictl.servers.processes import running
+
+from tests.integration.bus.conftest import DEADLINE_S, INVENTORIES, Inbox, inventory, outgoing
+
+
+async def test_an_unreadable_message_is_dead_lettered_and_the_next_one_arrives(bus: Bus) -> None:
+    inbox = Inbox()
+
+    async def refuse_first(message: Message) -> None:
+        if b"broken" in message.data:
+            raise InvalidRequest("node: broken is not a node")
+        await inbox.take(message)
+
+    async with asyncio.TaskGroup() as tasks:
+        consuming = tasks.create_task(bus.consume(INVENTORIES, refuse_first))
+        await bus.publish(events.inventory_subject("a"), inventory("broken"), message_id="1")
+        await bus.publish(events.inventory_subject("b"), inventory("whole"), message_id="2")
+
+        assert b"whole" in (await inbox.next()).data
+        consuming.cancel()
+
+    assert bus.dead_letters == 1
+
+
+async def test_a_handler_that_must_wait_gets_the_message_again(bus: Bus) -> None:
+    inbox = Inbox()
+
+    async def wait_once(message: Message) -> None:
+        if message.deliveries == 1:
+            raise Unavailable("the ledger is away")
+        await inbox.take(message)
+
+    async with asyncio.TaskGroup() as tasks:
+        consuming = tasks.create_task(bus.consume(INVENTORIES, wait_once))
+        await bus.publish(events.inventory_subject("a"), inventory("a"), message_id="1")
+
+        assert (await inbox.next()).deliveries == 2
+        consuming.cancel()
+
+
+class Said(logging.Handler):
+    """Collects log lines as they are written."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lines: asyncio.Queue[str] = asyncio.Queue()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.lines.put_nowait(record.getMessage())
+
+
+async def test_a_consumer_says_once_that_it_waits_for_its_stream_and_once_that_it_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tmp_path.chmod(0o755)
+    monkeypatch.setattr(client, "RETRY_DELAY_S", 0.01)
+    tries, tried = 0, asyncio.Event()
+    run = consuming.Consumer.run
+
+    async def counted(consumer: consuming.Consumer) -> None:
+        nonlocal tries
+        tries += 1
+        if tries == 4:
+            tried.set()
+        await run(consumer)
+
+    monkeypatch.setattr(consuming.Consumer, "run", counted)
+    inbox, said, logger = Inbox(), Said(), logging.getLogger(consuming.__name__)
+    logger.addHandler(said)
+    monkeypatch.setattr(logger, "level", logging.INFO)
+    plan = nats_server.prepare(tmp_path / "nats")
+    with running(plan, die_with_parent=True):
+        async with open_bus(NatsSettings(url=plan.url), "test") as bus, asyncio.timeout(DEADLINE_S):
+            following = asyncio.create_task(bus.consume(INVENTORIES, inbox.take))
+            await tried.wait()
+            async with open_bus(NatsSettings(url=plan.url), "owner", owns_streams=True) as owner:
+                await owner.publish("hami.inventory.v1.a", inventory("a"), message_id="1")
+                await inbox.next()
+                lines = [await said.lines.get() for _ in range(2)]
+            following.cancel()
+    logger.removeHandler(said)
+
+    assert lines == ["consumer waits", "consumer goes on"]
+
+
+@pytest.mark.parametrize("cancelled", [False, True], ids=["left alone", "cancelled at once"])
+async def test_a_consumer_ends_when_its_bus_is_closed(nats_url: str, cancelled: bool) -> None:
+    inbox = Inbox()
+    async with open_bus(NatsSettings(url=nats_url), "test", owns_streams=True) as bus:
+        consuming = asyncio.create_task(bus.consume(INVENTORIES, inbox.take))
+        await bus.publish("hami.inventory.v1.a", inventory("a"), message_id="closed")
+        await inbox.next()
+        closing = asyncio.create_task(bus.close())
+        if cancelled:
+            consuming.cancel()
+        await closing
+
+        await asyncio.wait([consuming], timeout=DEADLINE_S)
+
+        assert consuming.done()
+        assert consuming.cancelled() or consuming.exception() is None
+
+
+async def test_a_follower_without_echo_hears_others_and_not_its_own_bus(
+    bus: Bus, nats_url: str
+) -> None:
+    inbox = Inbox()
+
+    async def refuse_first(message: Message) -> None:
+        if b"broken" in message.data:
+            raise InvalidRequest("node: broken is not a node")
+        await inbox.take(message)
+
+    settings = NatsSettings(url=nats_url)
+    async with open_bus(settings, "replica", echo=False) as replica:
+        following = asyncio.create_task(replica.follow("hami.inventory.v1.*", refuse_first))
+        heard_once, stored = False, Inbox()
+        consuming = asyncio.create_task(replica.consume(INVENTORIES, stored.take))
+        # Nothing tells when the subscription has reached the server, but the first message.
+        while not heard_once:
+            await bus.publish("hami.inventory.v1.a", inventory("hello"), message_id=uuid4().hex)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(0.1):
+                    assert b"hello" in (await inbox.next()).data
+                    heard_once = True
+
+        assert await replica.publish_all([outgoing("own")]) == [None]
+        await bus.publish("hami.inventory.v1.b", inventory("broken"), message_id="broken")
+        await bus.publish("hami.inventory.v1.b", inventory("other"), message_id="other")
+
+        heard = [(await inbox.next()).data]
+        while b"other" not in heard[-1]:
+            heard.append((await inbox.next()).data)
+        assert not any(b"nown" in data or b"broken" in data for data in heard)
+        # JetStream delivers it all the same.
+        while b"nown" not in (await stored.next()).data:
+            pass
+        for task in (following, consuming):
+            task.cancel()
+
+
+async def test_a_dead_letter_tells_why_and_can_be_sent_again(bus: Bus) -> None:
+    inbox, able = Inbox(), asyncio.Event()
+
+    async def refuse(message: Message) -> None:
+        if not able.is_set():
+            raise InvalidRequest("inventory: version is 9,\nand this release reads 1")
+        await inbox.take(message)
+
+    what = Subscription(
+        stream=events.INVENTORY_STREAM, subject="hami.inventory.v1.late", consumer="older"
+    )
+    consuming = asyncio.create_task(bus.consume(what, refuse))
+    before = await bus.letters.kept()
+    await bus.publish("hami.inventory.v1.late", inventory("late"), message_id=uuid4().hex)
+    async with asyncio.timeout(DEADLINE_S):
+        while await bus.letters.kept() == before:
+            await asyncio.sleep(0.02)
+
+    [letter] = await bus.letters.latest(1)
+    assert (letter.stream, letter.subject, letter.consumer, letter.reason) == (
+        events.INVENTORY_STREAM,
+        "hami.inventory.v1.late",
+        "older",
+        "inventory: version is 9, and this release reads 1",
+    )
+    assert b'"late"' in letter.data
+
+    able.set()
+    await bus.letters.send_again(letter.sequence)
+
+    assert (await inbox.next()).data == letter.data
+    assert letter.sequence not in [one.sequence for one in await bus.letters.latest(10)]
+    with pytest.raises(NotFound, match=f"no dead letter {letter.sequence}"):
+        await bus.letters.send_again(letter.sequence)
+    consuming.cancel()

@@ -1,0 +1,107 @@
+"""Who may read and write what."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import UTC, datetime
+from pathlib import Path
+
+import nats
+from hamicommon import events
+from hamicommon.bus.client import (
+    Bus,
+    Subscription,
+    open_bus,
+)
+from hamicommon.bus.permissions import agent_user
+from hamicommon.settings import NatsSettings
+from hamictl.servers import nats as nats_server
+from hamictl.servers.nats_config import NatsUser, agent_nats_user
+from hamictl.servers.processes import running
+from pydantic import SecretStr
+
+from tests.integration.bus.conftest import DEADLINE_S, Inbox, inventory
+
+
+async def test_an_agent_reads_neither_the_grants_nor_the_replies_of_another_node(
+    tmp_path: Path,
+) -> None:
+    tmp_path.chmod(0o755)
+    users = [NatsUser(name="admin", password="x")]
+    users += [agent_nats_user(node, "x") for node in ("a", "b.example")]
+    plan = nats_server.prepare(tmp_path / "nats", users=users)
+    with running(plan, die_with_parent=True):
+        async with (
+            open_bus(_as(plan.url, "admin"), "admin", owns_streams=True) as admin,
+            open_bus(_as(plan.url, agent_user("a")), "a") as agent,
+        ):
+            await _own_subjects_work(admin, agent)
+        await _foreign_subjects_are_refused(plan.url)
+
+
+def _as(url: str, user: str) -> NatsSettings:
+    return NatsSettings(url=url, user=user, password=SecretStr("x"))
+
+
+async def _own_subjects_work(admin: Bus, agent: Bus) -> None:
+    inbox = Inbox()
+    grants = Subscription(
+        stream=events.GRANTS_STREAM,
+        subject=events.grants_subject("a"),
+        consumer=agent_user("a"),
+        ephemeral=True,
+    )
+
+    async def answer(subject: str, _data: bytes) -> events.GrantSnapshot:
+        return events.GrantSnapshot(
+            node=subject.rpartition(".")[2], complete=True, taken_at=datetime.now(UTC)
+        )
+
+    serving = asyncio.create_task(admin.serve("hami.grants.snapshot.*", "q", answer))
+    consuming = asyncio.create_task(agent.consume(grants, inbox.take))
+    withdrawn = events.GrantWithdrawn(
+        allocation_id="1", pod_uid="1", node="a", token=1, reason="test"
+    )
+    await admin.publish(events.grants_subject("a"), withdrawn, message_id="1")
+    assert b'"test"' in (await inbox.next()).data
+    await agent.publish(events.inventory_subject("a"), inventory("a"), message_id="2")
+    reply = await agent.request(events.snapshot_subject("a"), events.GrantSnapshotRequest(node="a"))
+    assert events.GrantSnapshot.model_validate_json(reply).node == "a"
+    for task in (serving, consuming):
+        task.cancel()
+
+
+async def _foreign_subjects_are_refused(url: str) -> None:
+    refused: asyncio.Queue[str] = asyncio.Queue()
+
+    async def on_error(exc: Exception) -> None:
+        refused.put_nowait(str(exc).lower())
+
+    client = await nats.connect(
+        url, user=agent_user("a"), password="x", error_cb=on_error, inbox_prefix=b"_INBOX_agent-a"
+    )
+    other = "b.example"
+    try:
+        for subject in ("_INBOX_agent-b_example.>", "_INBOX.>", events.grants_subject(other), ">"):
+            await client.subscribe(subject)
+            await _permission_error(refused, subject)
+        create = f"$JS.API.CONSUMER.CREATE.HAMI_GRANTS.x.{events.grants_subject(other)}"
+        for subject in (
+            create,
+            "$JS.API.STREAM.MSG.GET.HAMI_GRANTS",
+            "$JS.API.DIRECT.GET.HAMI_GRANTS",
+            events.snapshot_subject(other),
+            events.inventory_subject(other),
+            events.reports_subject(other),
+        ):
+            await client.publish(subject, b"{}")
+            await _permission_error(refused, subject)
+    finally:
+        await client.close()
+
+
+async def _permission_error(refused: asyncio.Queue[str], subject: str) -> None:
+    async with asyncio.timeout(DEADLINE_S):
+        message = await refused.get()
+    assert "permissions violation" in message, message
+    assert subject.lower() in message, (subject, message)

@@ -1,0 +1,63 @@
+"""What is published: once per id, many at once, each with its own answer."""
+
+from __future__ import annotations
+
+import asyncio
+
+import nats
+from hamicommon import events
+from hamicommon.bus.client import (
+    Bus,
+    open_bus,
+)
+from hamicommon.errors import Unavailable
+from hamicommon.settings import NatsSettings
+
+from tests.integration.bus.conftest import INVENTORIES, Inbox, inventory, outgoing
+
+
+async def test_a_message_published_twice_under_one_id_arrives_once(bus: Bus) -> None:
+    inbox = Inbox()
+    async with asyncio.TaskGroup() as tasks:
+        consuming = tasks.create_task(bus.consume(INVENTORIES, inbox.take))
+        for message_id in ("1", "1", "2"):
+            await bus.publish(
+                events.inventory_subject("a"), inventory(f"n{message_id}"), message_id=message_id
+            )
+
+        received = [await inbox.next()]
+        while b"n2" not in received[-1].data:
+            received.append(await inbox.next())
+        consuming.cancel()
+
+    assert sum(b"n1" in message.data for message in received) <= 1
+
+
+async def test_many_messages_are_stored_at_once_and_a_repeated_one_only_once(
+    bus: Bus, nats_url: str
+) -> None:
+    errors = await bus.publish_all([outgoing("1"), outgoing("2"), outgoing("1"), outgoing("3")])
+
+    assert errors == [None] * 4
+    client = await nats.connect(nats_url)
+    try:
+        info = await client.jetstream().stream_info(events.INVENTORY_STREAM)
+        assert info.state.last_seq == 3
+    finally:
+        await client.close()
+
+
+async def test_of_many_messages_each_says_whether_it_was_stored(bus: Bus) -> None:
+    stored, lost = await bus.publish_all([outgoing("1"), outgoing("2", "no.stream.takes.this")])
+
+    assert stored is None
+    assert isinstance(lost, Unavailable)
+    assert "no.stream.takes.this" in str(lost)
+
+
+async def test_many_messages_without_a_server_are_all_refused() -> None:
+    settings = NatsSettings(url="nats://127.0.0.1:1", connect_timeout_s=0.05)
+    async with open_bus(settings, "test") as away:
+        errors = await away.publish_all([outgoing("1"), outgoing("2")])
+
+    assert [type(error) for error in errors] == [Unavailable, Unavailable]
