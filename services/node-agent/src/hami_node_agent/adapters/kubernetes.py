@@ -17,6 +17,7 @@ from hamicommon.errors import HamiError, InvalidRequest, NotFound
 from hamicommon.grants import verify
 from hamicommon.k8s.annotations import MIG_ALLOCATIONS
 from hamicommon.k8s.client import Json, KubeApi
+from hamicommon.k8s.event_names import event_name
 from hamicommon.k8s.informer import Informer
 from hamicommon.k8s.mig import decode_reservations
 from nacl.signing import VerifyKey
@@ -243,7 +244,10 @@ def _warning(
 ) -> Json:
     now = datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
     return {
-        "metadata": {"name": f"{involved['name']}.{uuid4().hex[:16]}", "namespace": namespace},
+        "metadata": {
+            "name": event_name(involved["name"], uuid4().hex[:16]),
+            "namespace": namespace,
+        },
         "involvedObject": {"apiVersion": "v1", **involved},
         "type": "Warning",
         "reason": reason,

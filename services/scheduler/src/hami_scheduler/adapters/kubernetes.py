@@ -15,6 +15,7 @@ from functools import partial
 from hamicommon.domain.ids import NodeName, PodUid
 from hamicommon.errors import Conflict, HamiError, NotFound
 from hamicommon.k8s.client import KubeApi
+from hamicommon.k8s.event_names import event_name
 
 from hami_scheduler.aside import Aside
 from hami_scheduler.ports import Json, PodEvent
@@ -216,7 +217,7 @@ class _Shown:
 def _event_name(event: PodEvent) -> str:
     series = "\0".join((event.uid, event.reason, event.series or event.message))
     digest = hashlib.blake2b(series.encode(), digest_size=8).hexdigest()
-    return f"{event.name[:200]}.{digest}"
+    return event_name(event.name, digest)
 
 
 def _written(moment: datetime) -> str:
