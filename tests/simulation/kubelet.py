@@ -91,6 +91,10 @@ class Kubelet:
 
     # What the agent reads
 
+    async def checkpointed(self) -> tuple[Holding, ...]:
+        """See the port KubeletBooks."""
+        return await self.holdings()
+
     async def holdings(self) -> tuple[Holding, ...]:
         """See the port KubeletBooks."""
         self._check_up()

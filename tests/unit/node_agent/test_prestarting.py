@@ -42,6 +42,9 @@ class Node:
 
     def __init__(self, *held: Holding) -> None:
         self.held = held
+        self.only_listed: tuple[Holding, ...] = ()
+        self.checkpoint_damaged = False
+        self.both_read = 0
         self.asked: list[tuple[str, list[str]]] = []
         self.full = False
         self.away = False
@@ -64,8 +67,14 @@ class Node:
     def save(self, state: AgentState) -> None:
         """Always succeeds."""
 
-    async def holdings(self) -> tuple[Holding, ...]:
+    async def checkpointed(self) -> tuple[Holding, ...]:
+        if self.checkpoint_damaged:
+            raise Unavailable("checkpoint: it can't be read")
         return self.held
+
+    async def holdings(self) -> tuple[Holding, ...]:
+        self.both_read += 1
+        return self.held + self.only_listed
 
     async def refresh(self) -> bool:
         return True
@@ -181,3 +190,26 @@ async def test_a_swap_on_the_same_card_is_nobodys_question() -> None:
 
     assert node.asked == []
     assert node.limits["nonce-b"].shares == (a_share(CARD_B, 4096),)
+
+
+async def test_a_start_that_the_checkpoint_shows_needs_no_other_book() -> None:
+    node = Node(a_holding("a", ids=set(IDS_A), record=MEANT_FOR_A))
+
+    await node.starting.check(IDS_A)
+
+    assert node.limits == {"nonce-a": MEANT_FOR_A}
+    assert node.both_read == 0
+
+
+@pytest.mark.parametrize("damaged", [False, True])
+async def test_an_owner_that_the_checkpoint_does_not_show_is_looked_for_in_both(
+    *, damaged: bool
+) -> None:
+    node = Node()
+    node.only_listed = (a_holding("a", ids=set(IDS_A)),)
+    node.checkpoint_damaged = damaged
+
+    await node.starting.check(IDS_A)
+
+    assert node.limits == {"nonce-a": MEANT_FOR_A}
+    assert node.both_read == 1

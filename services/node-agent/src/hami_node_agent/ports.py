@@ -192,6 +192,12 @@ class KubeletBooks(Protocol):
         Raises: Unavailable when neither PodResources nor the checkpoint can be read.
         """
 
+    async def checkpointed(self) -> tuple[Holding, ...]:
+        """Those in the kubelet's checkpoint, the cheaper of its two books.
+
+        Raises: Unavailable when it can't be read.
+        """
+
     async def pods(self) -> frozenset[tuple[str, str]]:
         """(namespace, name) of all pods the kubelet still has. Raises: Unavailable."""
 

@@ -145,17 +145,25 @@ class PreStarting:
         while True:
             problem = "no container with these devices is in the kubelet's books"
             try:
+                # The kubelet writes its checkpoint before it calls us. The rest of its books takes
+                # as long to read again, and says more where the checkpoint is damaged or behind.
+                with contextlib.suppress(Unavailable):
+                    holdings = await self._books.checkpointed()
+                    if owners := self._with_ids(ids, holdings):
+                        return owners, holdings
                 holdings = await self._books.holdings()
-                # A dead pod's entry stays in the checkpoint until the kubelet next allocates.
-                ended = self._pods.seen().ended
-                owners = [h for h in holdings if h.device_ids == ids and h.pod_uid not in ended]
-                if owners:
+                if owners := self._with_ids(ids, holdings):
                     return owners, holdings
             except Unavailable as exc:
                 problem = str(exc)
             if time.monotonic() > deadline:
                 raise Unavailable(f"the container waits: {problem}")
             await asyncio.sleep(_BOOKS_POLL_S)
+
+    def _with_ids(self, ids: frozenset[str], holdings: Sequence[Holding]) -> list[Holding]:
+        # A dead pod's entry stays in the checkpoint until the kubelet next allocates.
+        ended = self._pods.seen().ended
+        return [h for h in holdings if h.device_ids == ids and h.pod_uid not in ended]
 
     async def _settle(self, owner: Holding, holdings: Sequence[Holding]) -> Refused | None:
         """A refusal of the ledger, which a partner that is still to come may change; else None.

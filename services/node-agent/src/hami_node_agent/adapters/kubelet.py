@@ -56,16 +56,23 @@ class Books:
             raise Unavailable(f"the kubelet's books can't be read: {'; '.join(reading.problems)}")
         return reading.holdings
 
+    async def checkpointed(self) -> tuple[Holding, ...]:
+        """See the port."""
+        try:
+            content = await asyncio.to_thread(self._checkpoint.read_bytes)
+            return tuple(map(self._known, read_checkpoint(content, self._resource)))
+        except (OSError, InvalidRequest) as exc:
+            raise Unavailable(f"{self._checkpoint}: {exc}") from exc
+
     async def read(self) -> Reading:
         """See the port."""
         problems: list[str] = []
         kept: tuple[Holding, ...] = ()
         listed: tuple[Holding, ...] = ()
         try:
-            content = await asyncio.to_thread(self._checkpoint.read_bytes)
-            kept = tuple(map(self._known, read_checkpoint(content, self._resource)))
-        except (OSError, InvalidRequest) as exc:
-            problems.append(f"{self._checkpoint}: {exc}")
+            kept = await self.checkpointed()
+        except Unavailable as exc:
+            problems.append(str(exc))
         try:
             listed = self._holdings_of((await self._list()).pod_resources)
         except Unavailable as exc:
