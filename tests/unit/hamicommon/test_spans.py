@@ -111,6 +111,8 @@ def test_over_otlp_it_is_what_the_sdks_own_span_would_be() -> None:
     def fill(span: Span) -> None:
         span.set_attributes({"pod": "p", "verdict": "denied"})
         span.set_attribute("reason", "r")
+        span.update_name("admitting")
+        span.add_event("asked", {"whom": "the ledger"})
         error = ValueError("no")
         span.record_exception(error)
         span.set_status(StatusCode.ERROR, "ValueError: no")

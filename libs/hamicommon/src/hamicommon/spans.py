@@ -25,7 +25,6 @@ from opentelemetry.sdk.trace.id_generator import IdGenerator
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from opentelemetry.trace import (
     Link,
-    NonRecordingSpan,
     Span,
     SpanContext,
     Status,
@@ -149,11 +148,12 @@ def _second(whole: int) -> str:
     return datetime.fromtimestamp(whole, UTC).strftime("%Y-%m-%dT%H:%M:%S")
 
 
-class RootSpan(NonRecordingSpan):
+class RootSpan(ReadableSpan, Span):
     """The beginning of a trace, for one thread and for attributes that are texts.
 
     The SDK's own span costs several times as much: it checks and copies every attribute under a
-    lock, so that many threads may change and read it while it runs.
+    lock, so that many threads may change and read it while it runs. Where it ends, exporters get
+    this object itself and no copy: nobody changes it any more.
     """
 
     def __init__(
@@ -163,12 +163,26 @@ class RootSpan(NonRecordingSpan):
         context: SpanContext,
         links: Sequence[Link],
     ) -> None:
-        super().__init__(context)
-        self._tracer, self._name, self._links = tracer, name, links
-        self._attributes: dict[str, AnyValue] = {}
-        self._events: list[Event] = []
-        self._status = _UNSET
-        self._began_ns = time.time_ns()
+        self._texts: dict[str, AnyValue] = {}
+        self._noted: list[Event] = []
+        ReadableSpan.__init__(
+            self,
+            name,
+            context,
+            resource=tracer.resource,
+            attributes=self._texts,
+            events=self._noted,
+            links=links,
+            status=_UNSET,
+            start_time=time.time_ns(),
+            instrumentation_scope=_SCOPE,
+        )
+        self._begun = context
+        self._processor = tracer.span_processor
+
+    def get_span_context(self) -> SpanContext:
+        """Its ids."""
+        return self._begun
 
     def is_recording(self) -> bool:
         """It is."""
@@ -176,11 +190,21 @@ class RootSpan(NonRecordingSpan):
 
     def set_attributes(self, attributes: Mapping[str, AnyValue]) -> None:
         """Adds attributes; nothing may change them afterwards."""
-        self._attributes.update(attributes)
+        self._texts.update(attributes)
 
     def set_attribute(self, key: str, value: AnyValue) -> None:
         """Adds one."""
-        self._attributes[key] = value
+        self._texts[key] = value
+
+    def update_name(self, name: str) -> None:
+        """Calls it otherwise."""
+        self._name = name
+
+    def add_event(
+        self, name: str, attributes: Attributes = None, timestamp: int | None = None
+    ) -> None:
+        """Notes something that happened meanwhile."""
+        self._noted.append(Event(name, attributes, timestamp))
 
     def record_exception(
         self,
@@ -197,7 +221,7 @@ class RootSpan(NonRecordingSpan):
             "exception.escaped": str(escaped),
             **(attributes or {}),
         }
-        self._events.append(Event("exception", said, timestamp))
+        self.add_event("exception", said, timestamp)
 
     def set_status(self, status: Status | StatusCode, description: str | None = None) -> None:
         """Says how it ended."""
@@ -205,21 +229,8 @@ class RootSpan(NonRecordingSpan):
 
     def end(self, end_time: int | None = None) -> None:
         """Hands it to whoever exports spans; called once."""
-        tracer = self._tracer
-        tracer.span_processor.on_end(
-            ReadableSpan(
-                name=self._name,
-                context=self._context,
-                resource=tracer.resource,
-                attributes=self._attributes,
-                events=self._events,
-                links=self._links,
-                status=self._status,
-                start_time=self._began_ns,
-                end_time=end_time or time.time_ns(),
-                instrumentation_scope=_SCOPE,
-            )
-        )
+        self._end_time = end_time or time.time_ns()
+        self._processor.on_end(self)
 
 
 def begin_trace(tracer: Tracer, name: str, links: Sequence[Link] = ()) -> Span:

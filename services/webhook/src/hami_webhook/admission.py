@@ -10,8 +10,7 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import orjson
 from hamicommon.errors import InvalidRequest
@@ -32,8 +31,7 @@ class MalformedReview(InvalidRequest):
         self.api_version = api_version
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AdmissionReview:
+class AdmissionReview(NamedTuple):
     """One question of the API server: the part of it that matters here."""
 
     api_version: ApiVersion

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from hamicommon.admission.knowledge import NOTHING_KNOWN, Knowledge
 from hamicommon.admission.patches import Operation
@@ -65,8 +65,7 @@ class Verdict:
     """Audit annotations: whether cards and quotas were known."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Circumstances:
+class Circumstances(NamedTuple):
     """What belongs to one review and not to the pod."""
 
     namespace: str = ""
