@@ -64,7 +64,9 @@ class NodeState:
         return self._state
 
     def card_at(self, index: str) -> GpuUuid | None:
-        """The card with this NVML index, written as a number."""
+        """The card with this NVML index, written as a number; None for what is none."""
+        if not index.isdigit():
+            return None
         return next((c.uuid for c in self.cards.values() if str(c.index) == index), None)
 
     @property

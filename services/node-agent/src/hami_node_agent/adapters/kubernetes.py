@@ -50,6 +50,8 @@ class NodePods:
         self._by_uid: dict[str, Json] = {}
         self._tokens: dict[str, int] = {}
         """By pod: the highest that a signed grant had while we watched."""
+        self._seen: PodsSeen | None = None
+        """Until a pod changes: every answer asks, of all the node's pods."""
         self._informer = Informer(
             api,
             "/api/v1/pods",
@@ -69,6 +71,7 @@ class NodePods:
 
     def _on_upsert(self, pod: Json, old: Json | None) -> None:
         self._by_uid[pod["metadata"]["uid"]] = pod
+        self._seen = None
         if self._key is not None and (old is None or _signed_text(old) != _signed_text(pod)):
             self._signed_grant(pod, self._key)
 
@@ -77,6 +80,7 @@ class NodePods:
         self._by_uid.pop(uid, None)
         self._tokens.pop(uid, None)
         self._gone[uid] = None
+        self._seen = None
         while len(self._gone) > MAX_GONE:
             self._gone.popitem(last=False)
 
@@ -86,11 +90,13 @@ class NodePods:
 
     def seen(self) -> PodsSeen:
         """What the watch says at present."""
-        over = {uid for uid, pod in self._by_uid.items() if _phase(pod) in _TERMINAL}
-        return PodsSeen(
-            bound=frozenset(PodUid(uid) for uid in self._by_uid.keys() - over),
-            ended=frozenset(PodUid(uid) for uid in over) | frozenset(self._gone),
-        )
+        if self._seen is None:
+            over = {uid for uid, pod in self._by_uid.items() if _phase(pod) in _TERMINAL}
+            self._seen = PodsSeen(
+                bound=frozenset(PodUid(uid) for uid in self._by_uid.keys() - over),
+                ended=frozenset(PodUid(uid) for uid in over) | frozenset(self._gone),
+            )
+        return self._seen
 
     def name_of(self, pod_uid: str) -> PodRef | None:
         """The pod of this node with that uid."""

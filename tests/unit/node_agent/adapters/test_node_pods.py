@@ -1,0 +1,48 @@
+"""What the watch says of the node's pods is found out anew when one of them changes."""
+
+from __future__ import annotations
+
+from typing import Any
+from unittest.mock import AsyncMock
+
+from hami_node_agent.adapters.kubernetes import NodePods
+from hami_node_agent.domain.choosing import PodsSeen
+from hamicommon.domain.ids import PodUid
+
+
+def a_pod(uid: str, phase: str) -> dict[str, Any]:
+    return {
+        "metadata": {"uid": uid, "namespace": "ns", "name": uid},
+        "status": {"phase": phase},
+    }
+
+
+def a_seen(*, bound: str = "", ended: str = "") -> PodsSeen:
+    return PodsSeen(bound=frozenset(map(PodUid, bound)), ended=frozenset(map(PodUid, ended)))
+
+
+def test_pods_come_end_and_go() -> None:
+    api: Any = AsyncMock()
+    pods = NodePods(api, node="n", resource="nvidia.com/gpu", key=None)
+    said = [pods.seen()]
+    for uid, phase in (("a", "Pending"), ("b", "Running"), ("b", "Succeeded")):
+        pods._on_upsert(a_pod(uid, phase), None)
+        said.append(pods.seen())
+    pods._on_delete(a_pod("a", "Running"))
+    said.append(pods.seen())
+
+    assert said == [
+        a_seen(),
+        a_seen(bound="a"),
+        a_seen(bound="ab"),
+        a_seen(bound="a", ended="b"),
+        a_seen(ended="ab"),
+    ]
+
+
+def test_while_nothing_changes_the_answer_is_the_same_one() -> None:
+    api: Any = AsyncMock()
+    pods = NodePods(api, node="n", resource="nvidia.com/gpu", key=None)
+    pods._on_upsert(a_pod("a", "Running"), None)
+
+    assert pods.seen() is pods.seen()
