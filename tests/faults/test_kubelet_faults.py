@@ -28,7 +28,7 @@ from tests.faults.stage import Faulty, Stage, is_refused, quietly, since
 
 pytestmark = pytest.mark.faults
 
-ASKED_S = 6.0
+ASKED_S = 4.0
 """How long a fault of the question lasts that is not counted."""
 SILENT_S = 3.0
 """How long a stopped process says nothing."""
