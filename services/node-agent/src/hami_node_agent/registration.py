@@ -31,8 +31,8 @@ MAX_CRASHES = 5
 CRASH_WINDOW_S = 3600.0
 RETRY_FIRST_S = 0.2
 RETRY_LAST_S = 5.0
-# Two stats a look. A watch by inotify woke fifty times a second, because the library behind it looks
-# for signals: 0.16 % of a core in its thread alone.
+# Two stats a look. A watch by inotify woke fifty times a second, because the library behind it
+# looks for signals: 0.16 % of a core in its thread alone.
 LOOK_S = 0.2
 # sun_path, with its closing zero (Linux unix(7)).
 MAX_SOCKET_PATH = 107
