@@ -140,6 +140,11 @@ class NodeSystem(System):
             found.append(taken >> 20)
         return found
 
+    def mounts(self, pod: Json) -> dict[str, str]:
+        """Path in the pod's container -> where it lies in the file system that it comes from."""
+        text = Path(f"/proc/{self.container_pid(pod)}/mountinfo").read_text()
+        return {line.split()[4]: line.split()[3] for line in text.splitlines()}
+
     def container_pid(self, pod: Json, container: str = "cuda") -> int:
         """The host's number of the container's first process."""
         statuses = (self.pod(pod["metadata"]["name"]) or pod)["status"]["containerStatuses"]

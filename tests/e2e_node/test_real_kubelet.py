@@ -45,10 +45,7 @@ def test_a_pod_is_placed_started_and_held_to_its_slice(system: NodeSystem) -> No
     assert system.seen_mib(pod) == [4096]
 
     uid = pod["metadata"]["uid"]
-    root = Path(f"/proc/{system.container_pid(pod)}")
-    mounts = {
-        line.split()[4]: line.split()[3] for line in (root / "mountinfo").read_text().splitlines()
-    }
+    root, mounts = Path(f"/proc/{system.container_pid(pod)}"), system.mounts(pod)
     assert "/hook/vgpu/libvgpu.so." in mounts["/usr/local/vgpu/libvgpu.so"]
     assert mounts["/usr/local/vgpu"].endswith(f"/hook/vgpu/containers/{uid}_cuda")
     assert mounts["/etc/ld.so.preload"].endswith("/vgpu/ld.so.preload")

@@ -185,7 +185,7 @@ class Bus:
         finally:
             with contextlib.suppress(nats.errors.Error, OSError, TimeoutError):
                 async with asyncio.timeout(LAST_ANSWERS_S):
-                    await subscription.drain()  # type: ignore[no-untyped-call]
+                    await subscription.drain()  # type: ignore[no-untyped-call]  # nats-py: partly typed
                     await self._client.flush()
 
     async def follow(self, subject: str, handle: Handler) -> None:

@@ -33,6 +33,7 @@ def storable(value: Any) -> Any:
     return value
 
 
+# asyncpg has no types, so mypy takes its class for Any.
 class StorableConnection(asyncpg.Connection):  # type: ignore[misc]
     """A connection whose parameters are made storable."""
 
