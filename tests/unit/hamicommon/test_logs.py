@@ -4,10 +4,12 @@ import asyncio
 import io
 import json
 import logging
+from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
 from hamicommon import telemetry
-from hamicommon.logs import FIELDS, JsonFormatter, TurnHandler
+from hamicommon.logs import JsonFormatter, LineLogger, TurnHandler
 from opentelemetry import trace
 from opentelemetry.sdk.trace import TracerProvider
 
@@ -34,13 +36,6 @@ def test_a_value_that_is_no_json_is_written_as_text() -> None:
 
 def test_a_number_of_more_than_64_bits_is_written_too() -> None:
     assert line("x", amount=2**80)["amount"] == 2**80
-
-
-def test_all_fields_may_come_in_one_mapping() -> None:
-    with telemetry.log_context(node="n"):
-        written = line("admission", **{FIELDS: {"verdict": "denied", "trace_id": "t"}})
-
-    assert (written["verdict"], written["trace_id"], written["node"]) == ("denied", "t", "n")
 
 
 def test_a_line_names_the_current_trace() -> None:
@@ -130,4 +125,66 @@ def test_a_line_that_no_stream_takes_does_not_end_its_writer(capsys) -> None:
     stream.close()
 
     logger.info("one")
+    assert "ValueError" in capsys.readouterr().err
+
+
+@pytest.fixture
+def root_stream(monkeypatch: pytest.MonkeyPatch) -> Iterator[Writes]:
+    """What the process's only handler writes to."""
+    stream = Writes()
+    handler = TurnHandler(stream)
+    handler.setFormatter(JsonFormatter("service"))
+    monkeypatch.setattr(logging.root, "handlers", [handler])
+    level = logging.root.level
+    logging.root.setLevel(logging.INFO)
+    yield stream
+    logging.root.setLevel(level)
+
+
+def test_a_line_without_a_record_is_like_the_record_of_it(root_stream: Writes) -> None:
+    fields = {"verdict": "denied", "trace_id": "t", "amount": 2**80}
+    with telemetry.log_context(node="n"):
+        LineLogger("t.audit").info("admission", fields)
+        logging.getLogger("t.audit").info("admission", extra=fields)
+
+    straight, recorded = map(json.loads, root_stream.getvalue().splitlines())
+    assert straight.pop("time")[:-9] <= recorded.pop("time")
+    assert straight == recorded
+    assert (straight["node"], straight["logger"], straight["level"]) == ("n", "t.audit", "INFO")
+
+
+async def test_lines_with_and_without_a_record_keep_their_order(root_stream: Writes) -> None:
+    LineLogger("t.audit").info("one", {})
+    logging.getLogger("t.other").info("two")
+    LineLogger("t.audit").info("three", {})
+    await asyncio.sleep(0)
+
+    assert [json.loads(text)["message"] for text in root_stream.getvalue().splitlines()] == [
+        "one",
+        "two",
+        "three",
+    ]
+    assert len(root_stream.all) == 1
+
+
+def test_a_level_that_hides_a_line_hides_it_without_a_record_too(root_stream: Writes) -> None:
+    logging.getLogger("t.hidden").setLevel(logging.WARNING)
+    LineLogger("t.hidden").info("one", {})
+
+    assert root_stream.getvalue() == ""
+
+
+def test_where_somebody_else_listens_a_line_is_a_record(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    LineLogger("t.audit").info("admission", {"verdict": "denied"})
+
+    assert [record.__dict__["verdict"] for record in caplog.records] == ["denied"]
+
+
+def test_a_line_that_can_not_be_written_straight_does_not_end_its_writer(
+    root_stream: Writes, capsys: pytest.CaptureFixture[str]
+) -> None:
+    root_stream.close()
+    LineLogger("t.audit").info("one", {})
+
     assert "ValueError" in capsys.readouterr().err

@@ -13,7 +13,6 @@ from hami_webhook.service import Admission, Decide, FailPolicy
 from hamicommon import deviceconfig
 from hamicommon.admission.mutation import mutate
 from hamicommon.admission.verdicts import AdmissionRules, Circumstances, Verdict
-from hamicommon.logs import FIELDS
 from hamicommon.vendors.registry import Vendors
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.trace import Tracer
@@ -87,7 +86,7 @@ async def test_a_pod_that_asks_for_a_card_is_sent_to_our_scheduler(
     assert {"op": "add", "path": "/spec/schedulerName", "value": "hami-scheduler"} in patch
     assert count(instruments, "mutated") == 1
     (line,) = [record for record in caplog.records if record.name == "hami_webhook.audit"]
-    said = line.__dict__[FIELDS]
+    said = line.__dict__
     assert (said["verdict"], said["user"], said["review_uid"]) == ("mutated", "alice", "r1")
     assert (said["namespace"], said["pod"]) == ("ns", "p")
 

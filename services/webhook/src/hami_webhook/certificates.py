@@ -24,8 +24,10 @@ logger = logging.getLogger(__name__)
 
 # Reading two small files costs nothing, and the watch begins a moment after the first load.
 RECHECK_MS = 1_000
-# A tool writes certificate and key one after the other within milliseconds: look once for both.
-_DEBOUNCE_MS = 50
+# A tool writes certificate and key one after the other within milliseconds: look once for both. The
+# watching thread wakes as often, and takes the interpreter lock each time.
+_QUIET_MS = 50
+_LONGEST_MS = 200
 
 
 class ServingCertificate:
@@ -56,8 +58,8 @@ class ServingCertificate:
         async for _changes in awatch(
             *folders,
             recursive=False,
-            debounce=_DEBOUNCE_MS,
-            step=_DEBOUNCE_MS // 5,
+            debounce=_LONGEST_MS,
+            step=_QUIET_MS,
             rust_timeout=RECHECK_MS,
             yield_on_timeout=True,
         ):

@@ -19,7 +19,7 @@ from hamicommon.admission.knowledge import NOTHING_KNOWN, Knowledge
 from hamicommon.admission.verdicts import Circumstances, Verdict
 from hamicommon.events import AdmissionRefused
 from hamicommon.k8s.annotations import TRACEPARENT, annotations_of
-from hamicommon.logs import FIELDS
+from hamicommon.logs import LineLogger
 from opentelemetry import trace
 from opentelemetry.trace import Span, SpanContext, Tracer
 
@@ -28,7 +28,7 @@ from hami_webhook.instruments import Instruments
 from hami_webhook.stamps import Stamps
 
 logger = logging.getLogger(__name__)
-audit = logging.getLogger("hami_webhook.audit")
+audit = LineLogger("hami_webhook.audit")
 
 FailPolicy = Literal["closed", "open"]
 VerdictName = Literal["mutated", "untouched", "denied", "failed"]
@@ -178,7 +178,7 @@ class Admission:
         }
         if span.is_valid:
             fields["trace_id"] = f"{span.trace_id:032x}"
-        audit.info("admission", extra={FIELDS: fields})
+        audit.info("admission", fields)
         if outcome.verdict in ("denied", "failed") and not review.dry_run:
             self._announce(
                 AdmissionRefused(
