@@ -7,23 +7,37 @@
 /* 64 blocks of 32 bytes are half a page per shard; most processes never grow beyond. */
 enum { FIRST_CAPACITY = 64 };
 
-/* Pointers differ in few middle bits; a multiplicative hash (2^64 / golden ratio) spreads them. */
+/* Blocks that lie side by side on the card lie side by side here: a driver hands out small blocks one after the other, and each would
+ * cost a cache line and a page of its own. 32 granules of the 256 bytes to which every driver aligns are a neighbourhood. Handles of
+ * objects may be any numbers and have none. */
+enum { GRANULE_BITS = 8, NEIGHBOUR_BITS = 5 };
+
+/* Of the neighbourhood, or of the handle. They differ in few middle bits; a multiplicative hash (2^64 / golden ratio) spreads them. */
 static uint64_t hash_of(unsigned int kind, uint64_t key)
 {
-    uint64_t hash = (key ^ ((uint64_t)kind << 60)) * UINT64_C(0x9E3779B97F4A7C15);
+    const uint64_t number = kind == VGPU_BLOCK_POINTER ? key >> (GRANULE_BITS + NEIGHBOUR_BITS) : key;
+    const uint64_t hash = (number ^ ((uint64_t)kind << 60)) * UINT64_C(0x9E3779B97F4A7C15);
     return hash ^ (hash >> 32);
+}
+
+/* Where the search for a key begins, in a table of mask + 1 places. */
+static size_t home_of(unsigned int kind, uint64_t key, size_t mask)
+{
+    const uint64_t hash = hash_of(kind, key);
+    if (kind != VGPU_BLOCK_POINTER) return hash & mask;
+    return ((hash << NEIGHBOUR_BITS) | ((key >> GRANULE_BITS) & ((1U << NEIGHBOUR_BITS) - 1))) & mask;
 }
 
 static struct vgpu_ledger_shard *shard_of(struct vgpu_ledger *ledger, uint64_t hash)
 {
-    /* The top bits: places within a shard come from the bits from 32 up, and the two must not overlap. */
+    /* The top bits: places within a shard come from the low ones, and the two must not overlap. */
     return &ledger->shards[(hash >> 59) % VGPU_LEDGER_SHARDS];
 }
 
 /* Index of the block of that key, or of the empty place where it belongs. The table is never full. */
 static size_t find(const struct vgpu_ledger_shard *shard, unsigned int kind, uint64_t key)
 {
-    size_t at = hash_of(kind, key) & (shard->capacity - 1);
+    size_t at = home_of(kind, key, shard->capacity - 1);
     while (shard->blocks[at].kind != VGPU_BLOCK_NONE && (shard->blocks[at].kind != kind || shard->blocks[at].key != key))
         at = (at + 1) & (shard->capacity - 1);
     return at;
@@ -52,7 +66,7 @@ static void remove_at(struct vgpu_ledger_shard *shard, size_t at)
     const size_t mask = shard->capacity - 1;
     size_t hole = at;
     for (size_t next = (at + 1) & mask; shard->blocks[next].kind != VGPU_BLOCK_NONE; next = (next + 1) & mask) {
-        const size_t home = hash_of(shard->blocks[next].kind, shard->blocks[next].key) & mask;
+        const size_t home = home_of(shard->blocks[next].kind, shard->blocks[next].key, mask);
         if (((next - home) & mask) < ((next - hole) & mask)) continue; /* it would land before its home */
         shard->blocks[hole] = shard->blocks[next];
         hole = next;
