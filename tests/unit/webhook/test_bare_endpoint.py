@@ -13,7 +13,7 @@ from hami_webhook.routes import create_app
 from hami_webhook.service import Admission
 from hamicommon.admission.verdicts import Verdict
 
-BENCH = Path(__file__).parents[3] / "bench"
+BENCH = Path(__file__).parents[3] / "bench" / "webhook"
 
 
 def bench(name: str) -> ModuleType:

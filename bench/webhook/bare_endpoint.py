@@ -1,4 +1,4 @@
-"""What the webhook's server does when it has nothing to decide: the measure of bench/webhook.py.
+"""What the webhook's server does when it has nothing to decide, for `make bench-webhook`.
 
 The same server on the same event loop (`hamicommon.serving.run`), the same application with the
 same kind of route, the same TLS; it reads the body of `POST /bare` to its end and answers two

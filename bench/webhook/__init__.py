@@ -1,0 +1,1 @@
+"""Reviews per second of the webhook; `make bench-webhook`."""
