@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import signal
-import socket
 import ssl
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
@@ -18,7 +16,9 @@ from typing import TYPE_CHECKING
 
 import uvicorn
 
-from hamicommon.errors import HamiError, InvalidRequest, Unavailable
+from hamicommon.errors import HamiError
+from hamicommon.listening import listen
+from hamicommon.stopping import until_stopped
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 GRACE_S = 10
 # kube-scheduler and the API server keep connections for 90 s: we must not close them first.
 KEEP_ALIVE_S = 120
-BACKLOG = 2048
 
 
 class _Server(uvicorn.Server):
@@ -57,35 +56,6 @@ class _Server(uvicorn.Server):
         self._told.set()
 
 
-def parse_bind(text: str) -> tuple[str, int]:
-    """`host:port`, `[v6]:port` or `:port` (all interfaces).
-
-    Raises: InvalidRequest with what would be right.
-    """
-    host, separator, port = text.rpartition(":")
-    if not separator or not port.isdigit() or not 0 <= int(port) <= 65535:
-        raise InvalidRequest(f"{text!r} is no address to listen on: host:port is wanted")
-    return host.removeprefix("[").removesuffix("]") or "0.0.0.0", int(port)
-
-
-def listen(bind: str) -> socket.socket:
-    """A listening socket.
-
-    Raises: Unavailable when the address is taken or is not ours.
-    """
-    host, port = parse_bind(bind)
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    try:
-        listening = socket.create_server((host, port), family=family, backlog=BACKLOG)
-    except OSError as exc:
-        raise Unavailable(f"can't listen on {bind}: {exc.strerror or exc}") from exc
-    # Head and body of an answer are two writes: without this the second one waits for the client's
-    # delayed acknowledgement, 40 ms. asyncio sets it only on sockets that were made with their
-    # protocol named, which create_server's are not; accepted ones inherit it.
-    listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    return listening
-
-
 @asynccontextmanager
 async def serving(
     app: ASGIApp, bind: str, *, ssl_context: ssl.SSLContext | None = None
@@ -112,21 +82,6 @@ async def serving(
             yield int(sock.getsockname()[1])
         finally:
             server.end()
-
-
-async def until_stopped() -> None:
-    """Returns at SIGTERM or SIGINT; a second one has its usual effect."""
-    loop = asyncio.get_running_loop()
-    stopped = asyncio.Event()
-    signals = (signal.SIGTERM, signal.SIGINT)
-    for number in signals:
-        loop.add_signal_handler(number, stopped.set)
-    try:
-        await stopped.wait()
-    finally:
-        for number in signals:
-            with contextlib.suppress(ValueError):
-                loop.remove_signal_handler(number)
 
 
 def run(name: str, app: AbstractAsyncContextManager[object]) -> None:

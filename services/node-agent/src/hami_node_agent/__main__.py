@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from hamicommon import telemetry
 from hamicommon.errors import HamiError, InvalidRequest
-from hamicommon.serving import until_stopped
+from hamicommon.stopping import until_stopped
 
 from hami_node_agent.bootstrap import open_agent
 from hami_node_agent.configuration import Configured, configured, environment

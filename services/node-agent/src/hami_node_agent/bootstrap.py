@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from importlib.metadata import version
 
 from hamicommon.cancellation import end
-from hamicommon.serving import serving
 
 from hami_node_agent.adapters.cgroups import PodCgroups
 from hami_node_agent.adapters.kubernetes import NodeObject
@@ -41,6 +40,7 @@ from hami_node_agent.readiness import ReadinessService
 from hami_node_agent.registration import Registration
 from hami_node_agent.reporting import Reports, send_reports
 from hami_node_agent.routes import make_routes
+from hami_node_agent.serving import serving
 from hami_node_agent.settings import Settings
 from hami_node_agent.sweeping import Sweeper
 

@@ -10,8 +10,8 @@ from pathlib import Path
 
 from hamicommon import telemetry
 from hamicommon.errors import HamiError, InvalidRequest
-from hamicommon.serving import until_stopped
 from hamicommon.settings import TelemetrySettings
+from hamicommon.stopping import until_stopped
 
 from hami_node_agent.directory.plugin import DirectoryPlugin
 from hami_node_agent.registration import Registration
