@@ -31,7 +31,7 @@ class StateFile:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._written: dict[str, tuple[Record, bytes]] = {}
+        self._written: dict[str, tuple[Record, str]] = {}
         """By nonce: all but one record of a write are those of the write before."""
 
     def load(self) -> AgentState:
@@ -70,7 +70,7 @@ def encode(state: AgentState) -> bytes:
     return _document(state, map(_record_json, state.records.values()))
 
 
-def _document(state: AgentState, records: Iterable[bytes]) -> bytes:
+def _document(state: AgentState, records: Iterable[str]) -> bytes:
     return orjson.dumps(
         {
             "version": VERSION,
@@ -82,7 +82,7 @@ def _document(state: AgentState, records: Iterable[bytes]) -> bytes:
     )
 
 
-def _record_json(record: Record) -> bytes:
+def _record_json(record: Record) -> str:
     fields = {
         "nonce": record.nonce,
         "device_ids": sorted(record.device_ids),
@@ -109,7 +109,9 @@ def _record_json(record: Record) -> bytes:
         ],
         **({"mig_uuids": list(record.mig_uuids)} if record.mig_uuids else {}),
     }
-    return orjson.dumps(fields)
+    # As text, because it is kept: orjson's bytes hold on to the buffer that they were written into,
+    # 4 to 8 KiB for a record of some hundred bytes.
+    return orjson.dumps(fields).decode()
 
 
 def _instance_json(instance: OwnInstance) -> dict[str, Any]:
