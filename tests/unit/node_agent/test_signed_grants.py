@@ -10,7 +10,8 @@ from unittest.mock import AsyncMock
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from hami_node_agent.adapters.kubernetes import GRANT_ANNOTATION, NodePods
+from hami_node_agent.adapters.kept_pods import GRANT_ANNOTATION
+from hami_node_agent.adapters.kubernetes import NodePods
 from hami_node_agent.adapters.state_file import decode, encode
 from hami_node_agent.domain.grants import NodeGrant
 from hami_node_agent.domain.records import MOST_TOKENS, AgentState

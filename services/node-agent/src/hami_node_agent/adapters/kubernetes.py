@@ -22,6 +22,7 @@ from hamicommon.k8s.informer import Informer
 from hamicommon.k8s.mig import decode_reservations
 from nacl.signing import VerifyKey
 
+from hami_node_agent.adapters.kept_pods import CONFIG_HASH, GRANT_ANNOTATION, MIRROR, kept_of
 from hami_node_agent.domain.choosing import PodsSeen
 from hami_node_agent.domain.grants import NodeGrant
 from hami_node_agent.grants_feed import node_grant
@@ -29,10 +30,6 @@ from hami_node_agent.ports import MigDevice, PodRef
 
 logger = logging.getLogger(__name__)
 
-GRANT_ANNOTATION = "hami.io/grant"
-# The kubelet's, on the mirror of a static pod; the hash is the static pod's own uid.
-MIRROR = "kubernetes.io/config.mirror"
-CONFIG_HASH = "kubernetes.io/config.hash"
 # Gone pods are remembered only against grants that arrive late: a minute's worth is plenty.
 MAX_GONE = 1000
 _TERMINAL = frozenset({"Succeeded", "Failed"})
@@ -57,6 +54,7 @@ class NodePods:
             "/api/v1/pods",
             on_upsert=self._on_upsert,
             on_delete=self._on_delete,
+            trim=kept_of,
             fieldSelector=f"spec.nodeName={node}",
         )
 
