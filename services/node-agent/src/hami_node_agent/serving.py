@@ -1,9 +1,9 @@
-"""HTTP/1.1 for those who ask one thing: the kubelet's probes and a scrape now and then.
+"""HTTP for those who ask one thing: the kubelet's probes and a scrape now and then.
 
-One GET per connection, then it is closed: the kubelet's probes want no more, and Prometheus does
-not mind to connect again. A general server would be 4 MB more on every node. It runs in the agent's
-own event loop, so that an agent whose loop hangs does not answer /healthz. What is asked is
-`routes.py`'s.
+The standard library's server, which prometheus_client loads anyway; a general one would be 4 MB
+more on every node. Each connection has its own thread and is closed after one answer. Accepting and
+answering are the event loop's, so an agent whose loop hangs does not answer /healthz. What is asked
+is `routes.py`'s.
 """
 
 from __future__ import annotations
@@ -11,23 +11,18 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from email.utils import formatdate
 from http import HTTPStatus
-from urllib.parse import urlsplit
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
 
-from hamicommon.cancellation import end
 from hamicommon.listening import listen
 
 logger = logging.getLogger(__name__)
 
-LONGEST_HEAD = 16 * 1024
-"""Bytes of a request line and its headers; probes and scrapes send some hundred."""
-PATIENCE_S = 10.0
-"""From the connection to its end: a client that says or takes nothing holds no descriptor."""
-GRACE_S = 2.0
-"""At the end of the agent, for who has asked by then."""
+PATIENCE_S = 5.0
+"""For each word of a client, and for an answer: who says or takes nothing holds no descriptor."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,80 +38,73 @@ Answering = Callable[[str], Awaitable[Answer]]
 """From a path to its answer."""
 
 
+class _Server(ThreadingHTTPServer):
+    # Who has asked by the end is answered before the process may end.
+    daemon_threads = False
+
+    def __init__(self, answering: Answering, bind: str) -> None:
+        super().__init__(("", 0), _Conversation, bind_and_activate=False)
+        self.socket.close()
+        self.socket = listen(bind)
+        self._answering = answering
+        self._loop = asyncio.get_running_loop()
+
+    def answer(self, path: str) -> Answer:
+        """Asks the event loop, from another thread."""
+
+        async def answered() -> Answer:
+            return await self._answering(path)
+
+        return asyncio.run_coroutine_threadsafe(answered(), self._loop).result(PATIENCE_S)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A client that went is no matter."""
+        logger.debug("connection broken", exc_info=True, extra={"client": str(client_address)})
+
+
+class _Conversation(BaseHTTPRequestHandler):
+    server: _Server
+
+    def setup(self) -> None:
+        """Begins with the patience that is due."""
+        super().setup()
+        self.connection.settimeout(PATIENCE_S)
+
+    def do_GET(self) -> None:
+        """Answers a GET or a HEAD."""
+        try:
+            answer = self.server.answer(self.path.partition("?")[0])
+        except Exception:  # one question's fault; the next may be another one
+            logger.exception("no answer", extra={"path": self.path})
+            self.send_error(HTTPStatus.INTERNAL_SERVER_ERROR)
+            return
+        self.send_response(answer.status)
+        self.send_header("Content-Type", answer.content_type)
+        self.send_header("Content-Length", str(len(answer.body)))
+        self.end_headers()
+        if self.command == "GET":
+            self.wfile.write(answer.body)
+
+    do_HEAD = do_GET  # noqa: N815 - the library's name
+
+    def version_string(self) -> str:
+        """Not which Python this is."""
+        return "hami-node-agent"
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Requests are no events."""
+        logger.debug(format, *args)
+
+
 @asynccontextmanager
 async def serving(answering: Answering, bind: str) -> AsyncIterator[int]:
     """Serves while the block runs; yields the port. Raises: InvalidRequest, Unavailable."""
-    sock = listen(bind)
-    conversations: set[asyncio.Task[None]] = set()
-
-    def begin(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        talk = asyncio.get_running_loop().create_task(_converse(answering, reader, writer))
-        conversations.add(talk)
-        talk.add_done_callback(conversations.discard)
-
-    server = await asyncio.start_server(begin, sock=sock, limit=LONGEST_HEAD)
+    server = _Server(answering, bind)
+    loop = asyncio.get_running_loop()
+    loop.add_reader(server.fileno(), server.handle_request)
     try:
-        yield int(sock.getsockname()[1])
+        yield int(server.socket.getsockname()[1])
     finally:
-        server.close()
-        if conversations:
-            await asyncio.wait(conversations, timeout=GRACE_S)
-        await end(conversations)
-
-
-async def _converse(
-    answering: Answering, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
-) -> None:
-    try:
-        # Whoever has gone, or neither speaks nor listens, gets nothing.
-        with suppress(OSError, TimeoutError, asyncio.IncompleteReadError):
-            async with asyncio.timeout(PATIENCE_S):
-                writer.write(await _response(answering, reader))
-                writer.close()
-                await writer.wait_closed()
-    finally:
-        writer.transport.abort()
-
-
-async def _response(answering: Answering, reader: asyncio.StreamReader) -> bytes:
-    try:
-        method, target = _asked(await reader.readuntil(b"\r\n\r\n"))
-    except asyncio.LimitOverrunError:
-        return _bytes(_said(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE))
-    except ValueError:
-        return _bytes(_said(HTTPStatus.BAD_REQUEST))
-    if method not in ("GET", "HEAD"):
-        return _bytes(_said(HTTPStatus.METHOD_NOT_ALLOWED))
-    try:
-        answer = await answering(target)
-    except Exception:  # one question's fault; the next may be another one
-        logger.exception("no answer", extra={"path": target})
-        answer = _said(HTTPStatus.INTERNAL_SERVER_ERROR)
-    return _bytes(answer, with_body=method == "GET")
-
-
-def _asked(head: bytes) -> tuple[str, str]:
-    """Method and path of a request; no header counts here. Raises: ValueError."""
-    line = head.partition(b"\r\n")[0].decode("ascii")
-    method, target, version = line.split(" ")
-    if not version.startswith("HTTP/1."):
-        raise ValueError(version)
-    return method, urlsplit(target).path
-
-
-def _said(status: HTTPStatus) -> Answer:
-    return Answer(status, "text/plain; charset=utf-8", f"{status.phrase}\n".encode())
-
-
-def _bytes(answer: Answer, *, with_body: bool = True) -> bytes:
-    lines = [
-        f"HTTP/1.1 {answer.status} {answer.status.phrase}",
-        f"Date: {formatdate(usegmt=True)}",
-        f"Content-Type: {answer.content_type}",
-        f"Content-Length: {len(answer.body)}",
-        "Connection: close",
-    ]
-    if answer.status is HTTPStatus.METHOD_NOT_ALLOWED:
-        lines.append("Allow: GET, HEAD")
-    head = "\r\n".join((*lines, "", "")).encode("ascii")
-    return head + answer.body if with_body else head
+        loop.remove_reader(server.fileno())
+        # Waits for the threads, which wait for this loop.
+        await asyncio.to_thread(server.server_close)
