@@ -1,13 +1,15 @@
-"""The ledger in memory, with the same guards as Postgres (ports AllocationStore, LedgerReader)."""
+"""The ledger in memory, with the same guards as Postgres (ports AllocationStore, LedgerReader).
+
+Each change is here; `cards.py` has the guards over a card, `ledger_rows.py` what was written and
+how it is read.
+"""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from itertools import combinations, product
 from types import MappingProxyType
-from typing import Any
 
 from hamicommon.db.ledger import (
     CardCounters,
@@ -30,46 +32,10 @@ from hamicommon.domain.allocations import (
     ContainerGrant,
 )
 from hamicommon.domain.devices import DeviceUsage, GpuDevice
-from hamicommon.domain.ids import AllocationId, GpuUuid, NodeName, PodUid
+from hamicommon.domain.ids import AllocationId, GpuUuid, NodeName
 from hamicommon.errors import CapacityConflict, Conflict, QuotaConflict
-
-Clock = Callable[[], datetime]
-
-
-@dataclass(slots=True)
-class _Card:
-    node: NodeName
-    device: GpuDevice
-    used_slots: int = 0
-    used_memory_mib: int = 0
-    used_core_percent: int = 0
-    cordoned: bool = False
-    version: int = 1
-    holdings: dict[AllocationId, tuple[Mapping[str, Any], ...]] = field(default_factory=dict)
-
-    def details(self) -> tuple[Mapping[str, Any], ...]:
-        return tuple(item["detail"] for items in self.holdings.values() for item in items)
-
-    def counters(self) -> CardCounters:
-        return CardCounters(
-            node=self.node,
-            uuid=self.device.uuid,
-            used_slots=self.used_slots,
-            used_memory_mib=self.used_memory_mib,
-            used_core_percent=self.used_core_percent,
-            version=self.version,
-            holdings=self.details(),
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class RecordedEvent:
-    """One line of a pod's history."""
-
-    sequence: int
-    previous_state: str | None
-    state: str
-    reason: str
+from hamicommon.testing.cards import Card
+from hamicommon.testing.ledger_rows import Clock, LedgerRows
 
 
 def _no_quota(containers: Sequence[ContainerGrant]) -> QuotaAmounts:
@@ -77,7 +43,7 @@ def _no_quota(containers: Sequence[ContainerGrant]) -> QuotaAmounts:
     return {}
 
 
-class FakeLedger:
+class FakeLedger(LedgerRows):
     """Everything that the scheduler's Postgres adapter promises, in dictionaries."""
 
     def __init__(
@@ -87,21 +53,18 @@ class FakeLedger:
         rules: Rules = MappingProxyType({}),
         clock: Clock = lambda: datetime.now(UTC),
     ) -> None:
+        super().__init__(clock)
         self._quota_of = quota_of
         self._rules = rules
-        self._clock = clock
-        self._cards: dict[GpuUuid, _Card] = {}
-        self._allocations: dict[AllocationId, Allocation] = {}
-        self._bound_at: dict[AllocationId, datetime] = {}
+        self._cards: dict[GpuUuid, Card] = {}
         self._quotas: dict[tuple[str, str], list[int]] = {}
-        self._events: dict[PodUid, list[RecordedEvent]] = {}
         self._token = 0
 
     def add_card(self, node: NodeName, device: GpuDevice, *, cordoned: bool = False) -> None:
         """Puts a card there, or changes what it is."""
         old = self._cards.get(device.uuid)
         if old is None:
-            self._cards[device.uuid] = _Card(node, device, cordoned=cordoned)
+            self._cards[device.uuid] = Card(node, device, cordoned=cordoned)
         else:
             old.device, old.cordoned, old.version = device, cordoned, old.version + 1
 
@@ -111,23 +74,11 @@ class FakeLedger:
 
     def usage(self, uuid: GpuUuid) -> DeviceUsage:
         """The card with what is granted on it."""
-        card = self._cards[uuid]
-        return DeviceUsage(
-            device=card.device,
-            used_slots=card.used_slots,
-            used_memory_mib=card.used_memory_mib,
-            used_core_percent=card.used_core_percent,
-            cordoned=card.cordoned,
-            holdings=card.details(),
-        )
+        return self._cards[uuid].usage()
 
     def version(self, uuid: GpuUuid) -> int:
         """The version of the card's row."""
         return self._cards[uuid].version
-
-    def history(self, pod_uid: PodUid) -> list[RecordedEvent]:
-        """The pod's events in order."""
-        return list(self._events.get(pod_uid, ()))
 
     async def reserve(self, draft: Draft) -> Change:
         """See the port."""
@@ -293,52 +244,6 @@ class FakeLedger:
         self._allocations[old.id] = replace(old, annotations=whole)
         return True
 
-    async def get(self, allocation_id: AllocationId) -> Allocation | None:
-        """See the port."""
-        return self._allocations.get(allocation_id)
-
-    async def live_of(self, pod_uid: PodUid) -> Allocation | None:
-        """See the port."""
-        return self._live_of(pod_uid)
-
-    async def latest_of(self, pod_uid: PodUid) -> Allocation | None:
-        """See the port."""
-        mine = [a for a in self._allocations.values() if a.pod_uid == pod_uid]
-        return max(mine, key=lambda a: a.attempt, default=None)
-
-    async def live(self, node: NodeName | None = None) -> list[Allocation]:
-        """See the port."""
-        return [
-            a for a in self._allocations.values() if a.live and (node is None or a.node == node)
-        ]
-
-    async def standing(self) -> AsyncIterator[list[Allocation]]:
-        """See the port."""
-        for one in await self.live():
-            yield [replace(one, containers=())]
-
-    async def overdue(self) -> list[Allocation]:
-        """See the port."""
-        now = self._clock()
-        return [
-            a
-            for a in self._allocations.values()
-            if a.live and a.deadline is not None and a.deadline < now
-        ]
-
-    async def late(self, after_s: float) -> list[Allocation]:
-        """See the port."""
-        before = self._clock() - timedelta(seconds=after_s)
-        return [
-            a
-            for a in self._allocations.values()
-            if a.state is AllocationState.BOUND and self._bound_at[a.id] < before
-        ]
-
-    def _live_of(self, pod_uid: PodUid) -> Allocation | None:
-        mine = (a for a in self._allocations.values() if a.pod_uid == pod_uid and a.live)
-        return next(mine, None)
-
     def _check(
         self,
         node: NodeName,
@@ -354,7 +259,7 @@ class FakeLedger:
             if (
                 card is None
                 or card.node != node
-                or not (_room(card, back, want, mutex=mutex) and _disjoint(card, gives, want))
+                or not card.takes(want, owner=gives, back=back.get(want.uuid), mutex=mutex)
             ):
                 raise CapacityConflict(
                     want.uuid, f"card {want.uuid} on {node} can no longer hold the slice"
@@ -362,14 +267,7 @@ class FakeLedger:
 
     def _count(self, owner: AllocationId, cards: Sequence[CardDemand], sign: int) -> None:
         for card in cards:
-            row = self._cards[card.uuid]
-            row.used_slots += sign * card.slots
-            row.used_memory_mib += sign * card.memory_mib
-            row.used_core_percent += sign * card.core_percent
-            row.version += 1
-            row.holdings.pop(owner, None)
-            if sign > 0 and card.details:
-                row.holdings[owner] = card.details
+            self._cards[card.uuid].count(owner, card, sign)
 
     def _counters(self, uuids: Sequence[GpuUuid]) -> tuple[CardCounters, ...]:
         return tuple(self._cards[uuid].counters() for uuid in uuids)
@@ -386,50 +284,3 @@ class FakeLedger:
             row = self._quotas.get((namespace, resource))
             if row is not None:
                 row[1] += sign * amount
-
-    def _note(self, allocation: Allocation, before: str | None, reason: str) -> int:
-        events = self._events.setdefault(allocation.pod_uid, [])
-        events.append(RecordedEvent(len(events) + 1, before, allocation.state.value, reason))
-        return len(events)
-
-
-def _room(
-    card: _Card, back: Mapping[GpuUuid, CardDemand], want: CardDemand, *, mutex: bool
-) -> bool:
-    mine = back.get(want.uuid)
-    slots = card.used_slots - (mine.slots if mine else 0)
-    memory = card.used_memory_mib - (mine.memory_mib if mine else 0)
-    core = card.used_core_percent - (mine.core_percent if mine else 0)
-    device = card.device
-    cores = device.core_percent if want.core_total is None else want.core_total
-    return (
-        device.healthy
-        and not (want.heeds_cordon and card.cordoned)
-        and want.seen in (None, card.version)
-        and slots + want.slots <= device.slots
-        and memory + want.memory_mib <= device.memory_mib
-        and core + want.core_percent <= cores
-        and not (mutex and slots > 0)
-        and not (want.exclusive and cores == 100 and slots > 0)
-        and not (want.coreless and cores != 0 and core == cores)
-    )
-
-
-def _disjoint(card: _Card, gives: AllocationId | None, want: CardDemand) -> bool:
-    """Migration 0006: placements of live slices never overlap, but for init containers' own."""
-    others = [
-        place
-        for owner, items in card.holdings.items()
-        if owner != gives
-        for item in items
-        if (place := _place(item))
-    ]
-    own = [place for item in want.details if (place := _place(item))]
-    apps = [place for item in want.details if item["role"] == "app" and (place := _place(item))]
-    pairs = [*product(own, others), *combinations(apps, 2)]
-    return not any(a[0] < b[1] and b[0] < a[1] for a, b in pairs)
-
-
-def _place(item: Mapping[str, Any]) -> tuple[int, int] | None:
-    place = item["detail"].get("placement")
-    return None if place is None else (place["start"], place["start"] + place["size"])
