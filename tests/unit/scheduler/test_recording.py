@@ -10,8 +10,10 @@ from collections.abc import Sequence
 import pytest
 from hami_scheduler import recording
 from hami_scheduler.announcing import Announcer
+from hami_scheduler.course import Course
+from hami_scheduler.decisions import reason_counts
 from hami_scheduler.ports import Decision, PodEvent
-from hami_scheduler.recording import Course, DecisionQueue, reason_counts
+from hami_scheduler.recording import DecisionQueue
 from hamicommon.domain.ids import GpuUuid, NodeName
 from hamicommon.errors import Unavailable
 from hamicommon.explain.record import record_of

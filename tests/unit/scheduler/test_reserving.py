@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 from hami_scheduler.announcing import Announcer
+from hami_scheduler.course import Course
 from hami_scheduler.instruments import Instruments
 from hami_scheduler.ports import Decision, LedgerCard, PairScores, PodEvent
-from hami_scheduler.recording import Course, DecisionQueue
+from hami_scheduler.recording import DecisionQueue
 from hami_scheduler.reserving import MOST_S, Reserved, Reserving
 from hami_scheduler.view import LedgerView
 from hamicommon import deviceconfig

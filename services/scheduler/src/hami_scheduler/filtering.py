@@ -31,12 +31,13 @@ from hami_scheduler.announcing import (
     found_message,
     refusal_messages,
 )
+from hami_scheduler.course import Course
 from hami_scheduler.extender import ExtenderArgs, FilterResult
 from hami_scheduler.hearing import SILENT
 from hami_scheduler.instruments import Instruments
 from hami_scheduler.ports import Json
 from hami_scheduler.quotas import quota_reasons
-from hami_scheduler.recording import Course, DecisionQueue
+from hami_scheduler.recording import DecisionQueue
 from hami_scheduler.reserving import OverQuota, Reserved, Reserving
 from hami_scheduler.view import LedgerView
 from hami_scheduler.waiting import WaitingPods

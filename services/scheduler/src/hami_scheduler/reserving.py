@@ -32,11 +32,12 @@ from hamicommon.placement.place import Decision, decide
 from hamicommon.vendors.registry import Vendors
 from opentelemetry import trace
 
+from hami_scheduler.course import Course
 from hami_scheduler.drafting import draft_of
 from hami_scheduler.instruments import Instruments
 from hami_scheduler.ports import AllocationStore, PodApi
 from hami_scheduler.quotas import cards_beyond, quota_short
-from hami_scheduler.recording import Course, DecisionQueue
+from hami_scheduler.recording import DecisionQueue
 from hami_scheduler.view import LedgerView
 
 tracer = trace.get_tracer(__name__)
