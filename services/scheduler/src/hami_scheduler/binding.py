@@ -3,14 +3,14 @@
 Order: token (ledger), node lock, the agent's readiness, grant on the bus, the row once more,
 `pods/binding` with the annotations and the signed grant in it, `bound`. Everything is read from the
 ledger, so any replica may do it, and again. The node-agent goes on with the grant; what it reports
-comes to `reports.py`.
+comes to `reports.py`. `pod_binding.py` has what is done to the pod at the API server.
 """
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -21,27 +21,20 @@ from hamicommon.domain.allocations import Allocation, AllocationState
 from hamicommon.domain.ids import NodeName, PodUid
 from hamicommon.errors import Conflict, HamiError, NotFound, Unavailable
 from hamicommon.grants import Grant, grant_of
-from hamicommon.k8s.annotations import (
-    GRANT,
-    annotations_of,
-    binding_annotations,
-    node_label,
-)
 from opentelemetry import trace
 
 from hami_scheduler.announcing import BINDING_FAILED, BINDING_SUCCEED, Announcer
 from hami_scheduler.aside import Aside
-from hami_scheduler.domain.lifecycle import Verdict, facts_of
+from hami_scheduler.domain.lifecycle import Verdict
 from hami_scheduler.extender import BindArgs
 from hami_scheduler.instruments import Instruments
 from hami_scheduler.mirrored_locks import MirroredLocks
+from hami_scheduler.pod_binding import AnswerUnknown, PodBinding
 from hami_scheduler.ports import (
     AgentNotReady,
     AllocationStore,
     GrantAnnouncer,
-    Json,
     NodeLock,
-    PodApi,
 )
 from hami_scheduler.releasing import Releasing
 
@@ -70,10 +63,6 @@ class BindRules:
     timeout_s: float
 
 
-class _AnswerUnknown(Unavailable):
-    """The binding was sent and nobody can say what became of it; the reaper will find out."""
-
-
 class Binding:
     """The use case of /bind."""
 
@@ -83,11 +72,10 @@ class Binding:
         store: AllocationStore,
         lock: NodeLock,
         mirrored: MirroredLocks,
-        pods: PodApi,
+        pod: PodBinding,
         grants: GrantAnnouncer,
         releasing: Releasing,
         placing: PlaceOnNode,
-        sign: Callable[[Grant], str],
         announcer: Announcer,
         aside: Aside,
         instruments: Instruments,
@@ -98,11 +86,10 @@ class Binding:
         self._store = store
         self._lock = lock
         self._mirrored = mirrored
-        self._pods = pods
+        self._pod = pod
         self._grants = grants
         self._releasing = releasing
         self._placing = placing
-        self._sign = sign
         self._announcer = announcer
         self._aside = aside
         self._instruments = instruments
@@ -141,7 +128,7 @@ class Binding:
         ):
             try:
                 await self._bind_claimed(allocation, deadline)
-            except _AnswerUnknown:
+            except AnswerUnknown:
                 raise
             except HamiError as exc:
                 if not await self._bound_after_all(allocation):
@@ -160,7 +147,9 @@ class Binding:
         for _ in range(_CLAIMS):
             live = await self._store.live_of(uid)
             if live is not None and live.node == node and live.state in _BOUND:
-                await self._bind_again(live)
+                # The row says that the pod is bound; if it is, this is a success.
+                if not await self._pod.is_bound(live):
+                    await self._pod.post(live, _grant(live))
                 return None
             if live is not None and live.state is not AllocationState.RESERVED:
                 if live.node != node or live.state is not AllocationState.BINDING:
@@ -183,32 +172,18 @@ class Binding:
                 return change.allocation
         raise Conflict(f"the reservation of pod {uid} changed {_CLAIMS} times while it was bound")
 
-    async def _bind_again(self, allocation: Allocation) -> None:
-        """The row says that the pod is bound; if it is, this is a success."""
-        pod = await self._pods.get(allocation.namespace, allocation.pod_name)
-        facts = facts_of(pod)
-        if facts.uid != allocation.pod_uid or facts.node != allocation.node:
-            await self._post_binding(
-                allocation, self._annotations(allocation, self._grant(allocation))
-            )
-
-    def _grant(self, allocation: Allocation) -> Grant:
-        return grant_of(
-            allocation, expires_at=datetime.now(UTC) + timedelta(seconds=SIGNED_GRANT_S)
-        )
-
     async def _bind_claimed(self, allocation: Allocation, deadline: float) -> None:
-        grant = self._grant(allocation)
+        grant = _grant(allocation)
         await self._acquire_lock(allocation, deadline)
         late = allocation.has_agent and await self._tell_agent(allocation, grant)
         await self._check_still_ours(allocation)
         with tracer.start_as_current_span("mirror"):
-            await self._post_binding(allocation, self._annotations(allocation, grant))
+            await self._pod.post(allocation, grant)
         await self._mark_bound(allocation)
         if late:
             # Elsewhere the node's report frees it.
             await self._releasing.free_lock(allocation)
-        self._aside.put(partial(self._label, allocation))
+        self._aside.put(partial(self._pod.label, allocation))
 
     async def _tell_agent(self, allocation: Allocation, grant: Grant) -> bool:
         """True when the node binds late: the lock then ends with the binding."""
@@ -239,33 +214,6 @@ class Binding:
                 await self._mirrored.acquire(allocation, wait_s=wait_s)
         self._instruments.lock_wait_seconds.observe(time.perf_counter() - started)
 
-    def _annotations(self, allocation: Allocation, grant: Grant) -> dict[str, str]:
-        """HAMi's keys and ours; they come with the binding, so no pod has them without its node."""
-        common = binding_annotations(
-            allocation.node, filtered_at=allocation.reserved_at, bound_at=datetime.now(UTC)
-        )
-        return {**allocation.annotations, **common, GRANT: self._sign(grant)}
-
-    async def _label(self, allocation: Allocation) -> None:
-        """The label that people select by, after the binding, when nobody waits for a decision.
-
-        kube-scheduler takes a changed label of a pod that it has assumed for a reason to schedule
-        it again, which fails with a warning on the pod (`skipPodUpdate` passes annotations over).
-        """
-        labels = node_label(allocation.node)
-        if not labels:
-            return
-        try:
-            await self._pods.annotate(
-                allocation.namespace,
-                allocation.pod_name,
-                uid=allocation.pod_uid,
-                annotations={},
-                labels=labels,
-            )
-        except HamiError as exc:
-            logger.info("pod not labelled", extra={"error": str(exc)})
-
     async def _check_still_ours(self, allocation: Allocation) -> None:
         row = await self._store.get(allocation.id)
         if row is None or row.state is not AllocationState.BINDING or row.token != allocation.token:
@@ -274,43 +222,6 @@ class Binding:
             raise Conflict(
                 f"the grant of pod {allocation.pod_uid} was taken over while it was bound: {now}"
             )
-
-    async def _post_binding(self, allocation: Allocation, annotations: Mapping[str, str]) -> None:
-        try:
-            await self._pods.bind(
-                allocation.namespace,
-                allocation.pod_name,
-                uid=allocation.pod_uid,
-                node=allocation.node,
-                annotations=annotations,
-            )
-        except (Conflict, Unavailable) as exc:
-            # Conflict: bound already, perhaps by an attempt of ours whose answer was lost.
-            pod = await self._read_back(allocation, exc)
-            if annotations_of(pod).get(GRANT) != annotations[GRANT]:
-                # By an attempt before this one: its token counts no more.
-                await self._pods.annotate(
-                    allocation.namespace,
-                    allocation.pod_name,
-                    uid=allocation.pod_uid,
-                    annotations=annotations,
-                    labels={},
-                )
-
-    async def _read_back(self, allocation: Allocation, error: HamiError) -> Json:
-        """The pod, which is where it should be."""
-        try:
-            pod = await self._pods.get(allocation.namespace, allocation.pod_name)
-        except NotFound:
-            raise NotFound(f"pod {allocation.namespace}/{allocation.pod_name} is gone") from error
-        except Unavailable as exc:
-            raise _AnswerUnknown(
-                f"the answer to the binding was lost, and so is the API server: {exc}"
-            ) from error
-        facts = facts_of(pod)
-        if facts.uid != allocation.pod_uid or facts.node != allocation.node:
-            raise error
-        return pod
 
     async def _mark_bound(self, allocation: Allocation) -> None:
         verdict = Verdict(target=AllocationState.BOUND, reason="")
@@ -326,19 +237,17 @@ class Binding:
     async def _bound_after_all(self, allocation: Allocation) -> bool:
         """True when the pod is on the node all the same, through a binder that we took over from.
 
-        Raises: _AnswerUnknown when nobody can say; the grant then stays until its deadline.
+        Raises: AnswerUnknown when nobody can say; the grant then stays until its deadline.
         """
         try:
-            pod = await self._pods.get(allocation.namespace, allocation.pod_name)
+            bound = await self._pod.is_bound(allocation)
         except NotFound:
             return False
         except Unavailable as exc:
-            raise _AnswerUnknown(f"the pod can't be read, so its grant stays: {exc}") from exc
-        facts = facts_of(pod)
-        if facts.uid != allocation.pod_uid or facts.node != allocation.node:
-            return False
-        await self._mark_bound(allocation)
-        return True
+            raise AnswerUnknown(f"the pod can't be read, so its grant stays: {exc}") from exc
+        if bound:
+            await self._mark_bound(allocation)
+        return bound
 
     async def _give_up(self, allocation: Allocation, reason: str) -> None:
         verdict = Verdict(target=AllocationState.FAILED, reason=reason)
@@ -360,3 +269,7 @@ class Binding:
             uid=PodUid(args.pod_uid),
             warning=warning,
         )
+
+
+def _grant(allocation: Allocation) -> Grant:
+    return grant_of(allocation, expires_at=datetime.now(UTC) + timedelta(seconds=SIGNED_GRANT_S))

@@ -13,6 +13,7 @@ from hami_scheduler.binding import Binding, BindRules
 from hami_scheduler.explaining import Explaining
 from hami_scheduler.filtering import Filtering
 from hami_scheduler.outside import Outside
+from hami_scheduler.pod_binding import PodBinding
 from hami_scheduler.reports import InventoryReports
 from hami_scheduler.reserving import Reserving
 from hami_scheduler.service import Service
@@ -113,11 +114,10 @@ def _deciding(core: Core, outside: Outside) -> tuple[Filtering, Binding]:
         store=outside.store,
         lock=outside.lock,
         mirrored=core.mirrored,
-        pods=outside.pods,
+        pod=PodBinding(outside.pods, sign=outside.sign),
         grants=outside.grants,
         releasing=core.releasing,
         placing=reserving.on_node,
-        sign=outside.sign,
         announcer=core.announcer,
         aside=outside.aside,
         instruments=core.instruments,
