@@ -11,18 +11,24 @@ from hami_scheduler.aside import Aside
 from hamicommon import events
 from hamicommon.errors import Unavailable
 
-from tests.integration.scheduler.conftest import GIB, World
+from tests.integration.scheduler.conftest import GIB, Json, Replica, World
 
 pytestmark = pytest.mark.integration
+
+
+async def reserved(world: World, **settings: Any) -> tuple[Replica, Json]:
+    """A replica with these settings, and a pod that it holds a card of n1 for."""
+    replica = await world.replica(**settings)
+    await world.add_node("n1")
+    pod = await world.pod("slice")
+    await replica.filter(pod, "n1")
+    return replica, pod
 
 
 async def test_a_lost_answer_to_the_binding_is_read_back(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    replica = await world.replica()
-    await world.add_node("n1")
-    pod = await world.pod("slice")
-    await replica.filter(pod, "n1")
+    replica, pod = await reserved(world)
     really_bind = KubernetesPodApi.bind
 
     async def bind(self: KubernetesPodApi, *args: str, **kwargs: str) -> None:
@@ -116,10 +122,7 @@ async def test_an_assumed_pod_gets_no_label_before_it_is_bound(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # kube-scheduler would schedule it once more, and fail.
-    replica = await world.replica()
-    await world.add_node("n1")
-    pod = await world.pod("slice")
-    await replica.filter(pod, "n1")
+    replica, pod = await reserved(world)
     really_bind = KubernetesPodApi.bind
     before: list[Any] = []
 
@@ -138,10 +141,7 @@ async def test_a_label_that_its_binder_took_along_is_written_by_the_next_compari
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Aside, "put", lambda aside, work: False)
-    replica = await world.replica(reconcile_s=0.2)
-    await world.add_node("n1")
-    pod = await world.pod("slice")
-    await replica.filter(pod, "n1")
+    replica, pod = await reserved(world, reconcile_s=0.2)
     assert await replica.bind(pod, "n1") == ""
 
     await world.until_labelled(pod, "n1")
@@ -150,10 +150,7 @@ async def test_a_label_that_its_binder_took_along_is_written_by_the_next_compari
 async def test_an_answer_that_a_stranger_took_does_not_end_the_binding(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    replica = await world.replica()
-    await world.add_node("n1")
-    pod = await world.pod("slice")
-    await replica.filter(pod, "n1")
+    replica, pod = await reserved(world)
     really_bind, really_get = KubernetesPodApi.bind, KubernetesPodApi.get
     asked = asyncio.Event()
 
@@ -178,10 +175,7 @@ async def test_an_answer_that_a_stranger_took_does_not_end_the_binding(
 async def test_a_pod_that_only_the_ledger_calls_bound_is_bound_when_it_comes_again(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    replica = await world.replica()
-    await world.add_node("n1")
-    pod = await world.pod("slice")
-    await replica.filter(pod, "n1")
+    replica, pod = await reserved(world)
 
     async def bind_nothing(self: KubernetesPodApi, *args: Any, **kwargs: Any) -> None:
         del self, args, kwargs
