@@ -1,13 +1,25 @@
 """Cards that fail, come, go and are well again, over the stand-in driver."""
 
+import asyncio
 import json
 import subprocess
 import sys
+from typing import Any
 
 import pytest
+from hamicommon.kubelet._generated import deviceplugin_pb2 as api
 
+from tests.integration.node_agent.conftest import ApiServer
 from tests.integration.node_agent.control import Control
-from tests.integration.node_agent.machine import CARDS, AgentProcess, Kubelet, Machine, until
+from tests.integration.node_agent.machine import (
+    CARDS,
+    DEADLINE_S,
+    NODE,
+    AgentProcess,
+    Kubelet,
+    Machine,
+    until,
+)
 
 pytestmark = [pytest.mark.integration, pytest.mark.native]
 
@@ -101,3 +113,59 @@ def test_a_driver_that_was_reloaded_is_asked_anew(machine: Machine) -> None:
     )
 
     assert json.loads(done.stdout) == [False, 0, True, ["Uninitialized"], False, 0, None]
+
+
+async def test_health_is_told_both_ways(
+    api_server: ApiServer,
+    agent: AgentProcess,
+    kubelet: Kubelet,
+    control: Control,
+    machine: Machine,
+) -> None:
+    async with kubelet.plugin() as plugin:
+        stream = plugin.ListAndWatch(api.Empty(), timeout=DEADLINE_S)
+        assert await unhealthy(stream) == set()
+
+        machine.control("xid", "1", "31")
+        machine.control("xid", "1", "79")
+        sick = {f"{CARDS[1]}-{number}" for number in range(10)}
+        assert await unhealthy(stream) == sick
+        await until(
+            lambda: any(i.devices[1].health_reason == "XID 79" for i in control.inventories)
+        )
+        assert '"health"' not in (await register_text(api_server, healthy=1)).split("},")[1]
+
+        assert await unhealthy(stream) == set()
+        await until(lambda: control.inventories[-1].devices[1].healthy)
+        await register_text(api_server, healthy=2)
+
+
+async def unhealthy(stream: Any) -> set[str]:
+    answer = await stream.read()
+    assert len(answer.devices) == 20
+    return {device.ID for device in answer.devices if device.health == "Unhealthy"}
+
+
+async def register_text(server: ApiServer, *, healthy: int) -> str:
+    """The Node's register annotation, once it has so many healthy cards."""
+    async with server.client() as client, asyncio.timeout(DEADLINE_S):
+        while True:
+            node = await client.get(f"/api/v1/nodes/{NODE}")
+            annotations = node["metadata"].get("annotations") or {}
+            text = str(annotations.get("hami.io/node-nvidia-register", ""))
+            if text.count('"health":true') == healthy:
+                return text
+            await asyncio.sleep(0.05)
+
+
+async def test_a_lost_card_is_sick_until_it_is_back(
+    agent: AgentProcess, kubelet: Kubelet, control: Control, machine: Machine
+) -> None:
+    await until(lambda: control.inventories)
+
+    machine.control("lose", "0")
+    await until(lambda: not control.inventories[-1].devices[0].healthy)
+    assert control.inventories[-1].devices[1].healthy
+    machine.control("restore", "0")
+
+    await until(lambda: control.inventories[-1].devices[0].healthy)
