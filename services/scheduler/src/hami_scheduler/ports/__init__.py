@@ -1,0 +1,32 @@
+"""What the use cases need of the world, in domain words; `adapters/` says how.
+
+All calls are bounded in time and raise only from `hamicommon.errors`.
+"""
+
+from hami_scheduler.ports.allocations import AllocationStore, LedgerReader, QuotaStore
+from hami_scheduler.ports.apiserver import Json, NodeApi, PodApi, PodEvent, PodEvents
+from hami_scheduler.ports.cards import CardReader, InventoryStore, LedgerCard, PairScores
+from hami_scheduler.ports.nodes import AgentNotReady, GrantAnnouncer, NodeLock, NodeWitness
+from hami_scheduler.ports.records import Decision, DecisionLog, DriftJournal
+
+__all__ = [
+    "AgentNotReady",
+    "AllocationStore",
+    "CardReader",
+    "Decision",
+    "DecisionLog",
+    "DriftJournal",
+    "GrantAnnouncer",
+    "InventoryStore",
+    "Json",
+    "LedgerCard",
+    "LedgerReader",
+    "NodeApi",
+    "NodeLock",
+    "NodeWitness",
+    "PairScores",
+    "PodApi",
+    "PodEvent",
+    "PodEvents",
+    "QuotaStore",
+]

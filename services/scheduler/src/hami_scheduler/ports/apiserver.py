@@ -1,0 +1,89 @@
+"""Pods, nodes and events at the API server."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Protocol
+
+from hamicommon.domain.ids import NodeName, PodUid
+
+Json = dict[str, Any]
+
+
+class PodApi(Protocol):
+    """What we do to pods at the API server."""
+
+    async def get(self, namespace: str, name: str) -> Json:
+        """The pod. Raises: NotFound, Unavailable."""
+        ...
+
+    async def annotate(
+        self,
+        namespace: str,
+        name: str,
+        *,
+        uid: PodUid,
+        annotations: Mapping[str, str],
+        labels: Mapping[str, str],
+    ) -> None:
+        """One patch, guarded by the uid. Raises: NotFound, Conflict, Unavailable."""
+        ...
+
+    async def bind(
+        self,
+        namespace: str,
+        name: str,
+        *,
+        uid: PodUid,
+        node: NodeName,
+        annotations: Mapping[str, str],
+    ) -> None:
+        """Binds the pod and annotates it, in one write.
+
+        Raises: NotFound, Conflict (already bound), Unavailable (not known).
+        """
+        ...
+
+
+class NodeApi(Protocol):
+    """What we do to Node objects at the API server."""
+
+    async def get(self, name: NodeName) -> Json:
+        """The node. Raises: NotFound, Unavailable."""
+        ...
+
+    async def annotate(
+        self, name: NodeName, annotations: Mapping[str, str | None], *, resource_version: str
+    ) -> None:
+        """One patch of a node that is still at this version; None removes a key.
+
+        Raises: NotFound, Conflict (the node changed), Unavailable.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PodEvent:
+    """An event to be shown on a pod."""
+
+    namespace: str
+    name: str
+    uid: PodUid
+    reason: str
+    message: str
+    warning: bool
+    at: datetime
+    """When it happened; it may be shown later."""
+    series: str = ""
+    """Events of one pod, reason and series are one object, whose message is the latest; empty: one
+    object per message."""
+
+
+class PodEvents(Protocol):
+    """Shows events on pods, later and at most so many."""
+
+    def emit(self, event: PodEvent) -> None:
+        """Queues the event; drops it when the queue is full. Never waits, never raises."""
+        ...

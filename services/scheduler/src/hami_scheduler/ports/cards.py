@@ -1,0 +1,78 @@
+"""Nodes and their cards in the ledger: told by agents and annotations, read for the view."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from hamicommon.domain.devices import DeviceUsage, NodeInventory
+from hamicommon.domain.ids import GpuUuid, NodeName
+from hamicommon.events import DeviceHealthEvent
+
+PairScores = Mapping[GpuUuid, Mapping[GpuUuid, int]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LedgerCard:
+    """A card as the ledger has it."""
+
+    node: NodeName
+    usage: DeviceUsage
+    version: int
+
+
+class CardReader(Protocol):
+    """Cards of the ledger, for the view."""
+
+    async def tally(self) -> tuple[int, int]:
+        """(number of present cards, sum of their versions): equal tallies mean equal cards.
+
+        Versions only grow, and a card that enters has a higher one than any that left.
+        """
+        ...
+
+    async def versions(self) -> dict[str, tuple[NodeName, int]]:
+        """uuid -> (node, version) of every present card."""
+        ...
+
+    async def cards(self, nodes: Sequence[NodeName] | None = None) -> list[LedgerCard]:
+        """Cards of these nodes, or of all, ordered by node and index."""
+        ...
+
+    async def pair_scores(self, nodes: Sequence[NodeName]) -> dict[NodeName, PairScores]:
+        """How well the cards of these nodes are connected, where their agents measured it."""
+        ...
+
+
+class InventoryStore(Protocol):
+    """Nodes and cards as their agents report them."""
+
+    async def record(
+        self, inventory: NodeInventory, *, agent_id: str, sequence: int
+    ) -> tuple[DeviceHealthEvent, ...] | None:
+        """Writes what differs; None when the report is older than what is known.
+
+        Raises: InvalidRequest (a card that another live node holds), Unavailable.
+        """
+        ...
+
+    async def record_told(
+        self, inventory: NodeInventory, *, keep: frozenset[str], node_uid: str, sequence: int
+    ) -> bool | None:
+        """Writes what a Node object tells, for a node without our agent.
+
+        Cards of the vendors in `keep`, and then the pair scores too, stay as they are. True when
+        something changed; None when the node's own agent reports, or a later state is known
+        already: `sequence` grows within one `node_uid`.
+        Raises: InvalidRequest (a card that another live node holds), Unavailable.
+        """
+        ...
+
+    async def set_cordoned(self, node: NodeName, uuids: frozenset[str]) -> bool:
+        """Marks exactly these cards of the node as cordoned; True when something changed."""
+        ...
+
+    async def mark_gone(self, node: NodeName) -> None:
+        """The Node object was deleted: its cards are no longer present."""
+        ...

@@ -1,0 +1,67 @@
+"""A node that a pod is bound to: its lock, and what its agent is told and asked."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from hamicommon.db.ledger import LockHolder
+from hamicommon.domain.allocations import Allocation
+from hamicommon.domain.ids import NodeName
+from hamicommon.errors import Conflict
+from hamicommon.events import NodeHoldings
+from hamicommon.grants import Grant
+
+
+class NodeLock(Protocol):
+    """At most one pod per node is between bind and Allocate."""
+
+    async def acquire(self, node: NodeName, holder: LockHolder, *, wait_s: float) -> None:
+        """Waits for the lock; a holder of the same allocation takes it over.
+
+        Raises: Conflict when somebody else still has it after `wait_s`, Unavailable.
+        """
+        ...
+
+    async def release(self, node: NodeName, token: int) -> bool:
+        """Frees the lock if `token` holds it; True when it did. Raises: Unavailable."""
+        ...
+
+    async def holder(self, node: NodeName) -> LockHolder | None:
+        """Who has it. Raises: Unavailable."""
+        ...
+
+
+class AgentNotReady(Conflict):
+    """The node's agent does not run, or can't take a pod now."""
+
+
+class NodeWitness(Protocol):
+    """What a node's own agent says of who holds devices there."""
+
+    async def holdings(self, node: NodeName) -> NodeHoldings:
+        """Reads the books of the node's kubelet.
+
+        Raises: NotFound (no agent of ours runs there), Unavailable (the bus is away, or silence).
+        """
+        ...
+
+
+class GrantAnnouncer(Protocol):
+    """Tells nodes of their grants."""
+
+    async def expect_ready(self, node: NodeName) -> bool:
+        """Asks the node's agent whether it and its kubelet can take a pod now.
+
+        True when it binds late: the next pod need not wait for this one's Allocate. A bus that is
+        away proves nothing, and is no reason to wait. Raises: AgentNotReady when the agent says no,
+        or does not run.
+        """
+        ...
+
+    async def granted(self, grant: Grant) -> None:
+        """Raises: Unavailable when the bus is away."""
+        ...
+
+    async def withdrawn(self, allocation: Allocation, reason: str) -> None:
+        """Raises: Unavailable when the bus is away."""
+        ...
