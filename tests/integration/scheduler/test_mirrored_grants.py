@@ -1,0 +1,111 @@
+"""Annotations of a pod say what the ledger has, whatever becomes of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hamicommon import events
+from hamicommon.k8s.annotations import NVIDIA_ALLOCATED
+
+from tests.integration.scheduler.conftest import World, eventually
+
+pytestmark = pytest.mark.integration
+
+
+async def test_a_moved_pod_is_written_down_where_it_runs(world: World) -> None:
+    replica = await world.replica()
+    cards = await world.add_node("n1", cards=2)
+    pod = await world.pod("slice", memory_mib=4096)
+    await replica.filter(pod, "n1")
+    await replica.bind(pod, "n1")
+    grant = await world.until(pod, "bound")
+    granted = (await replica.get("/v1/allocations"))["items"][0]["devices"][0]["device_uuid"]
+    other = next(card for card in cards if card != granted)
+
+    wanted = events.WantedMove(
+        allocation_id=grant["id"], token=grant["token"], container="main", uuids=(other,)
+    )
+    reply = await world.bus.request(
+        events.moves_subject("n1"), events.MoveRequest(node="n1", owner=wanted), timeout_s=20
+    )
+
+    assert events.MoveReply.model_validate_json(reply).refused == ""
+    assert await world.used(other) == (1, 4096, 0)
+    assert await world.used(granted) == (0, 0, 0)
+
+    async def mirrored() -> bool:
+        annotations = (await world.read(pod))["metadata"]["annotations"]
+        return bool(annotations[NVIDIA_ALLOCATED] == f"{other},NVIDIA,4096,0:;")
+
+    await eventually(mirrored, "the annotation to follow")
+
+
+@pytest.mark.parametrize("written", ["GPU-mine,NVIDIA,81920,100:;", None, "nonsense"])
+async def test_an_annotation_that_somebody_changed_is_the_ledgers_again(
+    world: World, written: str | None
+) -> None:
+    replica = await world.replica()
+    [card] = await world.add_node("n1")
+    pod = await world.pod("slice")
+    await replica.filter(pod, "n1")
+    await replica.bind(pod, "n1")
+    await world.say(events.Allocated, await world.until(pod, "bound"))
+    await world.until(pod, "allocated")
+    path = f"/api/v1/namespaces/default/pods/{pod['metadata']['name']}"
+
+    await world.api.patch(path, {"metadata": {"annotations": {NVIDIA_ALLOCATED: written}}})
+
+    async def mended() -> bool:
+        annotations = (await world.read(pod))["metadata"]["annotations"]
+        return bool(annotations.get(NVIDIA_ALLOCATED) == f"{card},NVIDIA,1024,0:;")
+
+    await eventually(mended, "the annotation to be mended")
+    assert await world.used(card) == (1, 1024, 0)
+
+    async def journalled() -> bool:
+        lines = (await replica.get("/v1/drift?class=annotations-differ"))["items"]
+        return any(pod["metadata"]["uid"] in line["subject"] for line in lines)
+
+    await eventually(journalled, "the line in the journal")
+
+
+async def test_a_pod_whose_annotations_are_refused_holds_up_nothing(world: World) -> None:
+    replica = await world.replica()
+    [card] = await world.add_node("n1")
+    full, other = await world.pod("full"), await world.pod("other")
+    for pod in (full, other):
+        await replica.filter(pod, "n1")
+        await replica.bind(pod, "n1")
+        await world.say(events.Allocated, await world.until(pod, "bound"))
+        await world.until(pod, "allocated")
+
+    # No byte of an API server's 256 KiB is left for ours.
+    kept = dict((await world.read(full))["metadata"]["annotations"])
+    del kept[NVIDIA_ALLOCATED]
+    taken = sum(len(key) + len(value) for key, value in kept.items()) + len("example.com/blob")
+    blob = "x" * (256 * 1024 - taken)
+    for pod, written in ((full, {"example.com/blob": blob}), (other, {})):
+        path = f"/api/v1/namespaces/default/pods/{pod['metadata']['name']}"
+        await world.api.patch(
+            path, {"metadata": {"annotations": {NVIDIA_ALLOCATED: None, **written}}}
+        )
+
+    async def mended(pod: dict[str, Any]) -> bool:
+        annotations = (await world.read(pod))["metadata"]["annotations"]
+        return bool(annotations.get(NVIDIA_ALLOCATED) == f"{card},NVIDIA,1024,0:;")
+
+    async def journalled() -> bool:
+        lines = (await replica.get("/v1/drift?class=annotations-refused"))["items"]
+        return any(
+            full["metadata"]["uid"] in line["subject"] and "Too long" in line["detail"]
+            for line in lines
+        )
+
+    await eventually(journalled, "the refusal in the journal")
+    await eventually(lambda: mended(other), "the other pod to be mended")
+
+    path = f"/api/v1/namespaces/default/pods/{full['metadata']['name']}"
+    await world.api.patch(path, {"metadata": {"annotations": {"example.com/blob": None}}})
+
+    await eventually(lambda: mended(full), "the pod to be mended once there is room")
