@@ -128,7 +128,8 @@ def test_f37_own_pools_exhausted(faulty: Faulty, tmp_path: Path) -> None:
     system = faulty.system
     stage = Stage(faulty)
     stage.run_before(1)
-    with replica(system, tmp_path, HAMI_POSTGRES_POOL_MAX="1") as (url, _):
+    settings = {"HAMI_POSTGRES_POOL_MAX": "1", "HAMI_POSTGRES_CONNECT_TIMEOUT_S": "2"}
+    with replica(system, tmp_path, **settings) as (url, _):
         with _no_new_connection(system), _locked(system, "devices"):
             stage.come(4)
             waiting = [pod for pod in stage.mine() if not is_running(pod)]

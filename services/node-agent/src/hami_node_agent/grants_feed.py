@@ -123,7 +123,7 @@ class GrantsFeed:
         else:
             uid = PodUid(fact.pod_uid)
             self._state.book = self._state.book.without(
-                AllocationId(fact.allocation_id), uid, fact.token
+                AllocationId(fact.allocation_id), uid, fact.token, heard_at=time.monotonic()
             )
             await self._state.withdrawn(uid, fact.token)
 

@@ -12,6 +12,7 @@ import logging
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Any
+from uuid import uuid4
 
 from hamicommon import events, telemetry
 from hamicommon.errors import Unavailable
@@ -50,9 +51,10 @@ class Reports:
 
     def gone(self, *, allocation_id: str, pod_uid: str, token: int) -> PendingReport:
         """No container of the pod is seen any more."""
+        # Found again only where the ledger has the grant again, so no repetition to be dropped.
         return _pending(
             events.PodGone(
-                report_id=f"{allocation_id}:{token}:gone",
+                report_id=f"{allocation_id}:{token}:gone:{uuid4()}",
                 node=self._node,
                 allocation_id=allocation_id,
                 pod_uid=pod_uid,

@@ -220,7 +220,7 @@ class Sweeper:
         grant = self._state.book.of(suspect.pod_uid)
         if grant is not None:
             self._state.book = self._state.book.without(
-                grant.allocation_id, grant.pod_uid, grant.token
+                grant.allocation_id, grant.pod_uid, grant.token, heard_at=time.monotonic()
             )
         await asyncio.to_thread(
             self._files.remove_pod,

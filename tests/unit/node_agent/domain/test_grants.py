@@ -1,7 +1,7 @@
 import itertools
 
 import pytest
-from hami_node_agent.domain.grants import GrantBook, NodeGrant
+from hami_node_agent.domain.grants import OVERTAKEN_S, GrantBook, NodeGrant
 from hamicommon.domain.allocations import AllocationState
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -19,15 +19,31 @@ def test_a_lower_token_never_replaces_a_higher_one() -> None:
 def test_a_withdrawn_grant_does_not_come_back() -> None:
     grant = a_grant(token=3)
 
-    book = GrantBook().without(grant.allocation_id, grant.pod_uid, 3).announced(grant)
+    book = GrantBook().without(grant.allocation_id, grant.pod_uid, 3, heard_at=1.0).announced(grant)
 
     assert book.of("pod-1") is None
+
+
+def test_a_snapshot_that_a_withdrawal_overtook_brings_nothing_back() -> None:
+    grant = a_grant(token=3)
+    book = a_book(grant).without(grant.allocation_id, grant.pod_uid, 3, heard_at=1.0)
+
+    assert book.reset_to([grant], complete=True, asked_at=2.0).of("pod-1") is None
+
+
+def test_a_grant_that_the_ledger_has_again_lives() -> None:
+    grant = a_grant(token=3)
+    book = a_book(grant).without(grant.allocation_id, grant.pod_uid, 3, heard_at=1.0)
+
+    later = book.reset_to([grant], complete=True, asked_at=1.0 + OVERTAKEN_S)
+
+    assert later.of("pod-1") == grant
 
 
 def test_withdrawing_an_old_attempt_keeps_the_new_one() -> None:
     new = a_grant(token=4)
 
-    book = a_book(new).without(new.allocation_id, new.pod_uid, 3)
+    book = a_book(new).without(new.allocation_id, new.pod_uid, 3, heard_at=1.0)
 
     assert book.of("pod-1") == new
 
@@ -100,5 +116,5 @@ def _after(messages: list[Message]) -> GrantBook:
         if kind == "grant":
             book = book.announced(grant)
         else:
-            book = book.without(grant.allocation_id, grant.pod_uid, token)
+            book = book.without(grant.allocation_id, grant.pod_uid, token, heard_at=1.0)
     return book

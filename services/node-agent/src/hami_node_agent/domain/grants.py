@@ -1,12 +1,14 @@
 """The grants of this node as the agent knows them, fed by the bus, the snapshot and annotations.
 
 A `GrantBook` is a value: every message makes a new one. A grant with a lower token never replaces
-one with a higher token, and a withdrawn one never comes back, in whatever order messages arrive.
-`choosing.py` picks from it what an Allocate call means.
+one with a higher token, and no message brings a withdrawn one back, in whatever order they arrive.
+The ledger does: it may have been restored from a backup that has the grant. `choosing.py` picks
+from it what an Allocate call means.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
@@ -16,6 +18,17 @@ from hamicommon.domain.ids import AllocationId, PodUid
 
 # Withdrawals are remembered only against messages that overtake them: seconds, so a thousand do.
 MAX_WITHDRAWN = 1000
+OVERTAKEN_S = 5.0
+"""A snapshot that was asked for so soon after a withdrawal may be of before it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Withdrawal:
+    """What is over of an allocation, and since when this agent knows."""
+
+    token: int
+    heard_at: float
+    """Monotonic seconds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,10 +61,12 @@ class NodeGrant:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GrantBook:
-    """Live grants by pod uid, and tokens of withdrawn ones."""
+    """Live grants by pod uid, and what was withdrawn."""
 
     grants: Mapping[PodUid, NodeGrant] = field(default_factory=lambda: MappingProxyType({}))
-    withdrawn: Mapping[AllocationId, int] = field(default_factory=lambda: MappingProxyType({}))
+    withdrawn: Mapping[AllocationId, Withdrawal] = field(
+        default_factory=lambda: MappingProxyType({})
+    )
     whole: bool = False
     """The ledger has told all grants of this node: one that is not here has ended."""
 
@@ -61,16 +76,20 @@ class GrantBook:
 
     def announced(self, grant: NodeGrant) -> GrantBook:
         """Adds a grant, unless it is older than what is known."""
-        if grant.token <= self.withdrawn.get(grant.allocation_id, -1):
+        if self._is_withdrawn(grant):
             return self
         known = self.grants.get(grant.pod_uid)
         if known is not None and known.token >= grant.token:
             return self
         return replace(self, grants=MappingProxyType({**self.grants, grant.pod_uid: grant}))
 
-    def without(self, allocation_id: AllocationId, pod_uid: PodUid, token: int) -> GrantBook:
+    def without(
+        self, allocation_id: AllocationId, pod_uid: PodUid, token: int, *, heard_at: float
+    ) -> GrantBook:
         """Takes a grant back; one with a higher token stays."""
-        marks = {**self.withdrawn, allocation_id: max(token, self.withdrawn.get(allocation_id, -1))}
+        before = self.withdrawn.get(allocation_id)
+        highest = token if before is None else max(token, before.token)
+        marks = {**self.withdrawn, allocation_id: Withdrawal(highest, heard_at)}
         for oldest in list(marks)[: max(0, len(marks) - MAX_WITHDRAWN)]:
             del marks[oldest]
         known = self.grants.get(pod_uid)
@@ -84,7 +103,8 @@ class GrantBook:
     ) -> GrantBook:
         """Takes the ledger's word for all that was heard before it was asked.
 
-        An incomplete snapshot only adds. A grant heard since stays, whatever the snapshot says.
+        An incomplete snapshot only adds. A grant heard since stays, whatever the snapshot says. A
+        grant that the ledger still has seconds after its withdrawal lives: the ledger is the truth.
         """
         newer = {
             uid: grant
@@ -94,10 +114,15 @@ class GrantBook:
         told = {
             grant.pod_uid: grant
             for grant in snapshot
-            if grant.token > self.withdrawn.get(grant.allocation_id, -1)
+            if not self._is_withdrawn(grant, since=asked_at - OVERTAKEN_S)
         }
         merged = dict(told)
         for uid, grant in newer.items():
             if uid not in told or told[uid].token < grant.token:
                 merged[uid] = grant
         return replace(self, grants=MappingProxyType(merged), whole=self.whole or complete)
+
+    def _is_withdrawn(self, grant: NodeGrant, *, since: float = -math.inf) -> bool:
+        """Whether a withdrawal that was heard of since then counts against the grant."""
+        over = self.withdrawn.get(grant.allocation_id)
+        return over is not None and grant.token <= over.token and over.heard_at > since
