@@ -83,6 +83,38 @@ async def test_a_client_that_says_nothing_is_hung_up_on(monkeypatch: pytest.Monk
         assert await said(port, b"GET / HTTP/1.1\r\n") == b""
 
 
+async def test_a_client_that_dawdles_is_hung_up_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(subject, "PATIENCE_S", 0.2)
+    async with serving(path_itself, "127.0.0.1:0") as port:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        answer = asyncio.create_task(reader.read())
+        with suppress(ConnectionError):
+            while not answer.done():
+                writer.write(b"a")
+                await writer.drain()
+                await asyncio.wait([answer], timeout=0.02)
+        with suppress(ConnectionError):
+            assert await answer == b""
+        await hang_up(writer)
+
+
+async def test_one_connection_too_many_is_hung_up_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(subject, "MOST_AT_ONCE", 1)
+    begun, go_on = asyncio.Event(), asyncio.Event()
+
+    async def slow(path: str) -> Answer:
+        begun.set()
+        await go_on.wait()
+        return await path_itself(path)
+
+    async with serving(slow, "127.0.0.1:0") as port:
+        first = asyncio.create_task(said(port, b"GET /first HTTP/1.1\r\n\r\n"))
+        await begun.wait()
+        assert await said(port, b"") == b""
+        go_on.set()
+        assert (await first).endswith(b"/first")
+
+
 async def test_a_question_that_fails_is_told_of_and_the_next_is_answered(
     caplog: pytest.LogCaptureFixture,
 ) -> None:

@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import socket
+import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -22,7 +24,9 @@ from hamicommon.listening import listen
 logger = logging.getLogger(__name__)
 
 PATIENCE_S = 5.0
-"""For each word of a client, and for an answer: who says or takes nothing holds no descriptor."""
+"""From the connection to its end: who says or takes little holds no thread for long."""
+MOST_AT_ONCE = 64
+"""Connections; one more is hung up on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +52,7 @@ class _Server(ThreadingHTTPServer):
         self.socket = listen(bind)
         self._answering = answering
         self._loop = asyncio.get_running_loop()
+        self._free = threading.BoundedSemaphore(MOST_AT_ONCE)
 
     def answer(self, path: str) -> Answer:
         """Asks the event loop, from another thread."""
@@ -57,6 +62,25 @@ class _Server(ThreadingHTTPServer):
 
         return asyncio.run_coroutine_threadsafe(answered(), self._loop).result(PATIENCE_S)
 
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Begins a conversation, and sees to its end. On the event loop."""
+        if not self._free.acquire(blocking=False):
+            self.shutdown_request(request)
+            return
+        self._loop.call_later(PATIENCE_S, _hang_up, request)
+        try:
+            super().process_request(request, client_address)
+        except RuntimeError:  # no thread to be had
+            self._free.release()
+            raise
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        """The conversation, on its own thread."""
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self._free.release()
+
     def handle_error(self, request: Any, client_address: Any) -> None:
         """A client that went is no matter."""
         logger.debug("connection broken", exc_info=True, extra={"client": str(client_address)})
@@ -64,11 +88,6 @@ class _Server(ThreadingHTTPServer):
 
 class _Conversation(BaseHTTPRequestHandler):
     server: _Server
-
-    def setup(self) -> None:
-        """Begins with the patience that is due."""
-        super().setup()
-        self.connection.settimeout(PATIENCE_S)
 
     def do_GET(self) -> None:
         """Answers a GET or a HEAD."""
@@ -94,6 +113,11 @@ class _Conversation(BaseHTTPRequestHandler):
     def log_message(self, format: str, *args: object) -> None:
         """Requests are no events."""
         logger.debug(format, *args)
+
+
+def _hang_up(connection: socket.socket) -> None:
+    with suppress(OSError):  # it has ended
+        connection.shutdown(socket.SHUT_RDWR)
 
 
 @asynccontextmanager
