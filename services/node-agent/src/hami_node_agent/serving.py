@@ -50,6 +50,7 @@ class _Server(ThreadingHTTPServer):
         super().__init__(("", 0), _Conversation, bind_and_activate=False)
         self.socket.close()
         self.socket = listen(bind)
+        self.socket.setblocking(False)  # who has gone by the time must not hold the loop
         self._answering = answering
         self._loop = asyncio.get_running_loop()
         self._free = threading.BoundedSemaphore(MOST_AT_ONCE)
