@@ -20,10 +20,10 @@ enum fg_tag { FG_CONTEXT = 0x46474358, FG_STREAM = 0x46475354, FG_EVENT = 0x4647
 struct CUctx_st {
     enum fg_tag tag;
     int device; /* CUDA ordinal */
-    int retained; /* how often a primary context is; how often another is attached to beyond its making */
+    _Atomic int retained; /* how often a primary context is; how often another is attached to beyond its making */
     bool primary, green;
     unsigned int flags;
-    int64_t last_mark; /* of everything launched in it */
+    _Atomic int64_t last_mark; /* of everything launched in it */
     int64_t marks[FG_MAX_QUEUE_DEPTH]; /* of the last launches: a ring */
     uint64_t launches;
 };
@@ -31,7 +31,7 @@ struct CUctx_st {
 struct CUstream_st {
     enum fg_tag tag;
     CUcontext context;
-    int64_t last_mark;
+    _Atomic int64_t last_mark;
     CUgraph capture; /* the graph that it records; NULL: it executes */
 };
 

@@ -99,8 +99,11 @@ CUresult cuDevicePrimaryCtxReset(CUdevice device) { return cuDevicePrimaryCtxRes
 CUresult cuDevicePrimaryCtxSetFlags_v2(CUdevice device, unsigned int flags)
 {
     const CUresult result = fg_check_device(device);
-    if (result == CUDA_SUCCESS) fg_driver.primary[device].flags = flags;
-    return result;
+    if (result != CUDA_SUCCESS) return result;
+    pthread_mutex_lock(&fg_driver.lock);
+    fg_driver.primary[device].flags = flags;
+    pthread_mutex_unlock(&fg_driver.lock);
+    return CUDA_SUCCESS;
 }
 
 CUresult cuDevicePrimaryCtxSetFlags(CUdevice device, unsigned int flags) { return cuDevicePrimaryCtxSetFlags_v2(device, flags); }
@@ -110,8 +113,10 @@ CUresult cuDevicePrimaryCtxGetState(CUdevice device, unsigned int *flags, int *a
     const CUresult result = fg_check_device(device);
     if (result != CUDA_SUCCESS) return result;
     if (flags == NULL || active == NULL) return CUDA_ERROR_INVALID_VALUE;
+    pthread_mutex_lock(&fg_driver.lock);
     *flags = fg_driver.primary[device].flags;
     *active = fg_driver.primary[device].retained > 0;
+    pthread_mutex_unlock(&fg_driver.lock);
     return CUDA_SUCCESS;
 }
 

@@ -56,10 +56,14 @@ static CUresult keep_block(const struct fg_block *wanted, struct fg_block **made
     *block = *wanted;
     pthread_mutex_lock(&fg_driver.lock);
     if (block->base != 0) place = tsearch(block, &blocks, by_range);
+    /* Still with the lock: the place is a node of the tree, which another thread's free may take away. */
+    const CUresult result = place == NULL ? CUDA_ERROR_OUT_OF_MEMORY : *place != block ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
     pthread_mutex_unlock(&fg_driver.lock);
-    if (place == NULL || *place != block) return free(block), place == NULL ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_ERROR_INVALID_VALUE;
-    *made = block;
-    return CUDA_SUCCESS;
+    if (result == CUDA_SUCCESS)
+        *made = block;
+    else
+        free(block);
+    return result;
 }
 
 CUresult fg_add_block(const struct fg_block *wanted, struct fg_block **made)

@@ -169,7 +169,7 @@ struct vgpu_launch vgpu_cores_admit(const void *what, uint64_t size, CUstream st
     struct vgpu_core_pass *pass = &vgpu_core_pass;
     struct vgpu_launch launch = {.index = VGPU_DEVICE_UNKNOWN, .timing = -1, .stream = stream};
     const uint64_t key = vgpu_cost_key(what, size);
-    const bool only_the_purse = pass->left > 0 && pass->governor != NULL && pass->governor->costs != NULL;
+    const bool only_the_purse = pass->left > 0 && pass->governor != NULL;
     if (only_the_purse && vgpu_purse_fill_and_pay(pass->governor, key, &pass->purse_ns)) return launch;
     int64_t now_ms = 0;
     pass->left = 0;
@@ -183,7 +183,7 @@ struct vgpu_launch vgpu_cores_admit(const void *what, uint64_t size, CUstream st
     struct vgpu_governor *governor = s != NULL ? &s->devices[launch.index].governor : NULL;
     if (concern != VGPU_CORES_BLOCKED) keep_pass(pass, governor, now_ms);
     if (governor == NULL) return launch;
-    if (governor->costs != NULL && vgpu_purse_fill_and_pay(governor, key, &pass->purse_ns)) return launch;
+    if (vgpu_purse_fill_and_pay(governor, key, &pass->purse_ns)) return launch;
     admit_slowly(s, key, &launch);
     return launch;
 }

@@ -38,7 +38,7 @@ static inline bool vgpu_cores_pass(const void *what, uint64_t size)
     pass->left--;
     struct vgpu_governor *governor = pass->governor;
     if (governor == NULL) return true;
-    return governor->costs != NULL && vgpu_purse_pay(governor, vgpu_cost_key(what, size), &pass->purse_ns);
+    return vgpu_purse_pay(governor, vgpu_cost_key(what, size), &pass->purse_ns);
 }
 
 /* The thread's current context may be another one now: its next launch asks. */

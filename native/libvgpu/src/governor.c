@@ -1,7 +1,5 @@
 #include "governor.h"
 
-#include <string.h>
-
 #include "bucket.h"
 #include "claims.h"
 
@@ -24,10 +22,9 @@ static const int64_t SEVERAL_TURNS_NS = 8000000;
 
 void vgpu_governor_start(struct vgpu_governor *governor, struct vgpu_costs *costs, uint32_t percent)
 {
-    memset(governor, 0, sizeof *governor);
-    governor->costs = costs;
     governor->percent = percent;
     vgpu_calibration_start(&governor->calibration);
+    atomic_store_explicit(&governor->costs, costs, memory_order_release);
 }
 
 /* How much unused share may be made up for. A thread that is woken late does so: schedulers delay by less than a tenth of a second, and a

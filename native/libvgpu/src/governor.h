@@ -46,7 +46,7 @@ struct vgpu_governor {
     int64_t progress_ns; /* when a timed launch ended last */
     int64_t longest_ns; /* apparent time of the longest recent launch */
     int64_t next_sample_ns;
-    struct vgpu_costs *costs; /* of the process */
+    _Atomic(struct vgpu_costs *) costs; /* of the process. NULL: not started, and no lease to pay from */
     struct vgpu_timing timings[VGPU_TIMINGS];
     struct vgpu_calibration calibration;
 };
@@ -63,6 +63,7 @@ struct vgpu_verdict {
     int timing;      /* >= 0: time this launch, and tell by vgpu_governor_started, _ended or _untimed */
 };
 
+/* All zeroes before, it may be paid from by other threads the moment it is started. */
 void vgpu_governor_start(struct vgpu_governor *governor, struct vgpu_costs *costs, uint32_t percent);
 
 /* `asked_first_ns`: when this launch asked for the first time. `can_time`: whether timings of it are possible at all. */

@@ -14,7 +14,8 @@ static bool take_from_lease(struct vgpu_governor *governor, int64_t ns)
 bool vgpu_purse_fill_and_pay(struct vgpu_governor *governor, uint64_t key, int64_t *purse_ns)
 {
     if (vgpu_purse_pay(governor, key, purse_ns)) return true;
-    const int64_t cost_ns = vgpu_cost_ns(governor->costs, key);
+    struct vgpu_costs *costs = atomic_load_explicit(&governor->costs, memory_order_acquire);
+    const int64_t cost_ns = costs != NULL ? vgpu_cost_ns(costs, key) : 0;
     if (cost_ns <= 0) return false;
     const int64_t missing_ns = cost_ns - *purse_ns, taken_ns = missing_ns < PURSE_NS ? PURSE_NS : missing_ns;
     const bool whole = take_from_lease(governor, taken_ns);

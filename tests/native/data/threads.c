@@ -8,6 +8,8 @@
 
 enum { THREADS = 4, ROUNDS = 300 };
 
+static pthread_barrier_t all_ready; /* the first launches on both devices are made at once */
+
 static int (*init)(unsigned);
 static int (*retain)(void **, int);
 static int (*set_current)(void *);
@@ -19,10 +21,12 @@ static int (*unload)(void *);
 static int (*function_of)(void **, void *, const char *);
 static int (*launch)(void *, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, void *, void **, void **);
 
-static void check(int result)
+#define check(call) must(call, #call)
+
+static void must(int result, const char *call)
 {
     if (result == 0) return;
-    fprintf(stderr, "a call answered %d\n", result);
+    fprintf(stderr, "%s answered %d\n", call, result);
     exit(3);
 }
 
@@ -35,6 +39,7 @@ static void *work(void *argument)
     check(set_current(context));
     check(load(&module, image));
     check(function_of(&kernel, module, "idle"));
+    pthread_barrier_wait(&all_ready);
     for (int i = 0; i < ROUNDS; i++) {
         uint64_t block;
         size_t available, total;
@@ -64,6 +69,7 @@ int main(void)
     *(void **)&launch = dlsym(library, "cuLaunchKernel");
     pthread_t threads[THREADS];
     check(init(0));
+    pthread_barrier_init(&all_ready, NULL, THREADS);
     for (int i = 0; i < THREADS; i++) pthread_create(&threads[i], NULL, work, (void *)(intptr_t)i);
     for (int i = 0; i < THREADS; i++) pthread_join(threads[i], NULL);
     return 0;
