@@ -134,7 +134,7 @@ async def rotated(
 
 
 async def until_ready(port: int, request: bytes, trust: ssl.SSLContext) -> None:
-    """Raises: TimeoutError."""
+    """Asks until the starting process answers. Raises: TimeoutError."""
     async with asyncio.timeout(60):
         while True:
             connection = Connection(port, trust)

@@ -33,6 +33,7 @@ async def test_a_pod_that_left_is_reported_and_its_files_are_removed(
     control.live.clear()
 
     await api_pods.delete("a")
+    # Nothing is to happen, which is no event: several of the agent's looks go by.
     for _ in range(5):
         assert control.reported("gone") == []
         await asyncio.sleep(0.1)
@@ -80,6 +81,7 @@ async def test_a_pod_deleted_by_force_has_not_left_while_its_process_lives(
 
     await api_pods.delete("a")
     kubelet.forget(uid)
+    # As above: no event to wait for.
     for _ in range(10):
         assert control.reported("gone") == []
         await asyncio.sleep(0.1)

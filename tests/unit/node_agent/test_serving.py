@@ -98,21 +98,18 @@ async def test_a_client_that_dawdles_is_hung_up_on(monkeypatch: pytest.MonkeyPat
         await hang_up(writer)
 
 
-async def test_one_connection_too_many_is_hung_up_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(subject, "MOST_AT_ONCE", 1)
-    begun, go_on = asyncio.Event(), asyncio.Event()
-
-    async def slow(path: str) -> Answer:
-        begun.set()
-        await go_on.wait()
-        return await path_itself(path)
-
-    async with serving(slow, "127.0.0.1:0") as port:
-        first = asyncio.create_task(said(port, b"GET /first HTTP/1.1\r\n\r\n"))
-        await begun.wait()
-        assert await said(port, b"") == b""
-        go_on.set()
-        assert (await first).endswith(b"/first")
+async def test_connections_that_ask_nothing_keep_nobody_from_being_answered(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(subject, "MOST_AT_ONCE", 2)
+    async with serving(path_itself, "127.0.0.1:0") as port:
+        silent = [await asyncio.open_connection("127.0.0.1", port) for _ in range(10)]
+        assert (await said(port, b"GET /healthz HTTP/1.1\r\n\r\n")).endswith(b"/healthz")
+        for reader, _ in silent[:9]:  # the oldest went first; with the last there were two
+            assert await reader.read() == b""
+        assert not silent[9][0].at_eof()
+        for _, writer in silent:
+            await hang_up(writer)
 
 
 async def test_a_question_that_fails_is_told_of_and_the_next_is_answered(

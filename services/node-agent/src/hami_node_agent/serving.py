@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
-import threading
+from collections import OrderedDict
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
@@ -26,7 +26,8 @@ logger = logging.getLogger(__name__)
 PATIENCE_S = 5.0
 """From the connection to its end: who says or takes little holds no thread for long."""
 MOST_AT_ONCE = 64
-"""Connections; one more is hung up on."""
+"""Connections. For one more the oldest is hung up on: a question is answered within milliseconds, so
+that one asks nothing, or takes no answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +54,7 @@ class _Server(ThreadingHTTPServer):
         self.socket.setblocking(False)  # who has gone by the time must not hold the loop
         self._answering = answering
         self._loop = asyncio.get_running_loop()
-        self._free = threading.BoundedSemaphore(MOST_AT_ONCE)
+        self._open: OrderedDict[socket.socket, None] = OrderedDict()  # the oldest first
 
     def answer(self, path: str) -> Answer:
         """Asks the event loop, from another thread."""
@@ -65,14 +66,14 @@ class _Server(ThreadingHTTPServer):
 
     def process_request(self, request: Any, client_address: Any) -> None:
         """Begins a conversation, and sees to its end. On the event loop."""
-        if not self._free.acquire(blocking=False):
-            self.shutdown_request(request)
-            return
+        if len(self._open) >= MOST_AT_ONCE:
+            _hang_up(self._open.popitem(last=False)[0])
+        self._open[request] = None
         self._loop.call_later(PATIENCE_S, _hang_up, request)
         try:
             super().process_request(request, client_address)
         except RuntimeError:  # no thread to be had
-            self._free.release()
+            self._open.pop(request, None)
             raise
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
@@ -80,7 +81,7 @@ class _Server(ThreadingHTTPServer):
         try:
             super().process_request_thread(request, client_address)
         finally:
-            self._free.release()
+            self._open.pop(request, None)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """A client that went is no matter."""
