@@ -26,8 +26,8 @@ logger = logging.getLogger(__name__)
 PATIENCE_S = 5.0
 """From the connection to its end: who says or takes little holds no thread for long."""
 MOST_AT_ONCE = 64
-"""Connections. For one more the oldest is hung up on: a question is answered within milliseconds, so
-that one asks nothing, or takes no answer."""
+"""Connections. For one more the oldest is hung up on: a question is answered within milliseconds,
+so that one asks nothing, or takes no answer."""
 
 
 @dataclass(frozen=True, slots=True)
