@@ -1,8 +1,8 @@
 """AdmissionReview as it travels: what the API server asks, and the answer in the same version.
 
 In: the body of `POST /webhook`. Out: `AdmissionReview` values and answers as plain JSON. What a
-verdict says is decided in `hamicommon.admission.mutation`; `service.py` brings both together. The
-few fields that matter are checked by hand: a review is read a thousand times a second.
+verdict says is decided in `hamicommon.admission.mutation`; `service.py` brings both together.
+`quick_reading.py` reads what API servers send, here is read whole what it does not know.
 Source: admission.k8s.io/v1 (v1beta1 has the same fields).
 """
 
@@ -13,7 +13,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 import orjson
+from hamicommon.admission.remembering import OfObject, Relevant
 from hamicommon.errors import InvalidRequest
+from hamicommon.k8s.annotations import TRACEPARENT, annotations_of
 
 Json = dict[str, Any]
 ApiVersion = Literal["admission.k8s.io/v1", "admission.k8s.io/v1beta1"]
@@ -38,17 +40,19 @@ class AdmissionReview(NamedTuple):
     uid: str
     operation: str
     namespace: str
-    name: str
+    pod_name: str
+    """Or what it will start with, and a star."""
     username: str
     """Who creates the pod."""
     dry_run: bool
-    pod: Json
+    stamp: str
+    """The trace that the pod brings along; empty: none."""
+    pod: Relevant
 
-    @property
-    def pod_name(self) -> str:
-        """The pod's name, or what its name will start with."""
-        metadata = self.pod.get("metadata") or {}
-        return str(self.name or metadata.get("name") or f"{metadata.get('generateName', '')}*")
+
+def name_of(*names: object, prefix: object) -> str:
+    """The pod's name, the first that there is, or what its name will start with."""
+    return next((str(name) for name in names if name), f"{prefix or ''}*")
 
 
 def read_review(body: bytes) -> AdmissionReview:
@@ -73,21 +77,24 @@ def read_review(body: bytes) -> AdmissionReview:
             uid=uid if isinstance(uid, str) else "",
             api_version=known,
         )
-    user = request.get("userInfo") or {}
-    review = AdmissionReview(
+    pod = request["object"]
+    problem = _no_pod(pod)
+    if problem:
+        raise MalformedReview(problem, uid=request["uid"], api_version=known)
+    user, metadata = request.get("userInfo") or {}, pod.get("metadata") or {}
+    return AdmissionReview(
         api_version=known,
         uid=request["uid"],
         operation=request["operation"],
         namespace=request.get("namespace") or "",
-        name=request.get("name") or "",
+        pod_name=name_of(
+            request.get("name"), metadata.get("name"), prefix=metadata.get("generateName")
+        ),
         username=str(user.get("username") or ""),
         dry_run=bool(request.get("dryRun")),
-        pod=request["object"],
+        stamp=str(annotations_of(pod).get(TRACEPARENT, "")),
+        pod=OfObject(pod),
     )
-    problem = _no_pod(review.pod)
-    if problem:
-        raise MalformedReview(problem, uid=review.uid, api_version=known)
-    return review
 
 
 def _no_review(document: Json) -> str:

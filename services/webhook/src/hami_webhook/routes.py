@@ -13,7 +13,8 @@ from fastapi import APIRouter, FastAPI, Request, Response
 from fastapi.responses import PlainTextResponse
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 
-from hami_webhook.admission import MalformedReview, read_review, refused
+from hami_webhook.admission import MalformedReview, refused
+from hami_webhook.quick_reading import read_quickly
 from hami_webhook.service import Admission
 
 Hindrances = Callable[[], list[str]]
@@ -30,13 +31,12 @@ def create_app(admission: Admission, probes: APIRouter, *, max_body_bytes: int) 
             message = f"the body is longer than {max_body_bytes} bytes"
             return _json({"error": message}, 413)
         try:
-            review = read_review(body)
+            return _json(admission.answer(read_quickly(body), _traceparent(request)))
         except MalformedReview as exc:
             admission.count_malformed(str(exc))
             if exc.uid:
                 return _json(refused(exc.uid, exc.api_version, code=400, message=str(exc)))
             return _json({"error": str(exc)}, 400)
-        return _json(admission.answer(review, _traceparent(request)))
 
     # A plain route: there are no parameters that FastAPI could read or check here.
     app.add_route("/webhook", webhook, methods=["POST"])

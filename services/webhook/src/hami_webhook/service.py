@@ -16,14 +16,14 @@ from typing import Literal
 
 from hamicommon import telemetry
 from hamicommon.admission.knowledge import NOTHING_KNOWN, Knowledge
+from hamicommon.admission.remembering import Relevant
 from hamicommon.admission.verdicts import Circumstances, Verdict
 from hamicommon.events import AdmissionRefused
-from hamicommon.k8s.annotations import TRACEPARENT, annotations_of
 from hamicommon.logs import LineLogger
 from opentelemetry import trace
 from opentelemetry.trace import Span, SpanContext, Tracer
 
-from hami_webhook.admission import AdmissionReview, Json, allowed, refused
+from hami_webhook.admission import AdmissionReview, Json, MalformedReview, allowed, refused
 from hami_webhook.instruments import Instruments
 from hami_webhook.stamps import Stamps
 
@@ -33,7 +33,7 @@ audit = LineLogger("hami_webhook.audit")
 FailPolicy = Literal["closed", "open"]
 VerdictName = Literal["mutated", "untouched", "denied", "failed"]
 
-Decide = Callable[[Json, Circumstances], Verdict]
+Decide = Callable[[Relevant, Circumstances], Verdict]
 """`mutate` with this installation's rules."""
 FAILED = "own-failure"
 """The reason of a verdict that is none: this service failed on the pod."""
@@ -73,9 +73,13 @@ class Admission:
         self._stamps = Stamps()
 
     def answer(self, review: AdmissionReview, traceparent: str = "") -> Json:
-        """The answer to one review; never raises. `traceparent`: the caller's, which is linked."""
+        """The answer to one review. `traceparent`: the caller's, which is linked.
+
+        Raises: MalformedReview where a part of the pod that was not read before is no JSON; of
+        anything else the answer tells.
+        """
         started = time.perf_counter()
-        stamp = str(annotations_of(review.pod).get(TRACEPARENT, ""))
+        stamp = review.stamp
         # A trace of its own: a copied or unsampled parent must not swallow the pod's trace.
         links = [*telemetry.link_to(traceparent), *telemetry.link_to(stamp)]
         span = telemetry.begin_trace(self._tracer, "admission", links)
@@ -103,6 +107,8 @@ class Admission:
     def _outcome(self, review: AdmissionReview, pod: str, stamp: str, span: Span) -> _Outcome:
         try:
             verdict = self._judge(review, pod, stamp, span)
+        except MalformedReview:
+            raise
         except Exception as exc:
             with (
                 trace.use_span(span),

@@ -10,7 +10,7 @@ from hamicommon.admission import looking, remembering
 from hamicommon.admission.knowledge import Knowledge
 from hamicommon.admission.mutation import mutate
 from hamicommon.admission.quota import QuotaUse
-from hamicommon.admission.remembering import Remembering
+from hamicommon.admission.remembering import OfObject, Remembering
 from hamicommon.admission.verdicts import AdmissionRules, Circumstances
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -29,8 +29,8 @@ def test_it_says_what_mutate_says(given_: dict[str, Any], about: Circumstances) 
     before = deepcopy(given_)
     wanted = mutate(given_, RULES, about)
 
-    assert ONE(given_, about) == wanted
-    assert ONE(deepcopy(given_), about) == wanted
+    assert ONE(OfObject(given_), about) == wanted
+    assert ONE(OfObject(deepcopy(given_)), about) == wanted
     assert given_ == before
 
 
@@ -58,7 +58,7 @@ def replica(number: int) -> dict[str, Any]:
 def test_replicas_are_looked_at_once(looks: list[object]) -> None:
     judge = Remembering(rules())
     for number in range(5):
-        assert judge(replica(number)) == mutate(replica(number), rules())
+        assert judge(OfObject(replica(number))) == mutate(replica(number), rules())
 
     assert len(looks) == 1
 
@@ -81,19 +81,19 @@ def test_a_pod_that_differs_where_it_matters_is_looked_at(
     judge = Remembering(rules())
     other = replica(1)
     other["spec"]["containers"][0] |= change
-    judge(replica(0))
+    judge(OfObject(replica(0)))
 
-    assert judge(other) == mutate(other, rules())
+    assert judge(OfObject(other)) == mutate(other, rules())
     assert len(looks) == 2
 
 
 def test_a_name_that_is_no_text_is_refused_beside_replicas_with_names() -> None:
     judge = Remembering(rules())
-    judge(replica(0))
+    judge(OfObject(replica(0)))
     odd = replica(1)
     odd["metadata"]["name"] = 5
 
-    assert not judge(odd).allowed
+    assert not judge(OfObject(odd)).allowed
 
 
 def test_quotas_and_the_trace_are_asked_each_time() -> None:
@@ -106,18 +106,18 @@ def test_quotas_and_the_trace_are_asked_each_time() -> None:
         knowledge=Knowledge(quotas={"ns": {MEM: QuotaUse(limit=800, used=700)}}),
     )
 
-    first, second = judge(replica(0), roomy), judge(replica(1), full)
+    first, second = judge(OfObject(replica(0)), roomy), judge(OfObject(replica(1)), full)
     assert first.patch[-1]["value"] == {"hami.io/traceparent": "t1"}
     assert (second.allowed, second.reason) == (False, "over-quota")
-    assert judge(replica(2), roomy) == first
+    assert judge(OfObject(replica(2)), roomy) == first
 
 
 def test_a_verdict_that_somebody_changes_changes_no_other() -> None:
     judge = Remembering(rules())
-    once = judge(replica(0))
+    once = judge(OfObject(replica(0)))
     once.patch.clear()
 
-    assert judge(replica(1)).patch == mutate(replica(1), rules()).patch
+    assert judge(OfObject(replica(1))).patch == mutate(replica(1), rules()).patch
 
 
 def test_only_so_many_kinds_are_remembered(
@@ -126,7 +126,7 @@ def test_only_so_many_kinds_are_remembered(
     monkeypatch.setattr(remembering, "MOST_LOOKS", 2)
     judge = Remembering(rules())
     for amount in (1, 2, 3, 1):
-        judge(pod(container({GPU: amount})))
+        judge(OfObject(pod(container({GPU: amount}))))
 
     assert len(looks) == 4
 
@@ -134,6 +134,6 @@ def test_only_so_many_kinds_are_remembered(
 def test_a_number_of_more_than_64_bits_is_judged_each_time(looks: list[object]) -> None:
     judge = Remembering(rules())
     for _ in range(2):
-        assert not judge(pod(container({GPU: 2**80}))).allowed
+        assert not judge(OfObject(pod(container({GPU: 2**80})))).allowed
 
     assert len(looks) == 2
