@@ -239,6 +239,7 @@ class Kubelet:
     def __init__(self, machine: Machine) -> None:
         self.machine = machine
         self.registrations: list[str] = []
+        self.while_registering: Callable[[], None] = lambda: None
         self.allocations: dict[tuple[str, str], Allocation] = {}
         self.pods: dict[str, str] = {}
         """uid -> name of the pods it has, all in namespace default."""
@@ -255,9 +256,13 @@ class Kubelet:
         await self._stack.enter_async_context(
             serve_registration(
                 self.machine.sockets / "kubelet.sock",
-                lambda resource, endpoint: self.registrations.append(endpoint),
+                self._register,
             )
         )
+
+    def _register(self, _resource: str, endpoint: str) -> None:
+        self.registrations.append(endpoint)
+        self.while_registering()
 
     async def stop(self) -> None:
         await self._stack.aclose()

@@ -288,6 +288,24 @@ async def test_whoever_restarts_the_containers_that_run_may_start_again(
     assert set(advertised(listed)) == ALL_IDS
 
 
+async def test_a_socket_that_is_removed_while_the_kubelet_is_told_is_served_again(
+    agent: AgentProcess, kubelet: Kubelet, machine: Machine
+) -> None:
+    socket = machine.sockets / "nvidia-gpu.sock"
+
+    def remove_once() -> None:
+        if len(kubelet.registrations) == 2:
+            socket.unlink()
+
+    kubelet.while_registering = remove_once
+    await until(socket.exists)
+    socket.unlink()
+
+    await until(lambda: len(kubelet.registrations) == 3)
+    await agent.ready()
+    assert await kubelet.prefer(1, A_0) == []
+
+
 async def test_a_socket_that_keeps_vanishing_ends_within_the_crash_budget_or_is_served_again(
     agent: AgentProcess, kubelet: Kubelet, machine: Machine
 ) -> None:

@@ -107,8 +107,9 @@ class Registration:
         server.add_insecure_port(f"unix:{self._socket}")
         await server.start()
         try:
-            kubelet = await self._register()
+            # Before the kubelet is told: else one that is removed meanwhile would never be missed.
             self._own = _identity(self._socket)
+            kubelet = await self._register()
             self.registered = True
             if self._tells_kubelet:
                 logger.info("registered with the kubelet", extra={"resource": self._resource_name})
