@@ -4,6 +4,7 @@ import asyncio
 import re
 import signal
 from collections.abc import Iterator
+from datetime import datetime
 from pathlib import Path
 
 import pytest
@@ -72,6 +73,40 @@ async def test_a_containers_region_is_sampled_for_bus_and_prometheus(
     assert status == 200
     assert "hami_vgpu_memory_limit_bytes{" in text
     assert f'device_uuid="{CARDS[1]}"' in text
+
+
+async def test_what_does_not_change_is_told_once_and_with_its_rounds_at_the_end(
+    agent: AgentProcess, kubelet: Kubelet, control: Control
+) -> None:
+    await control.announce(grant("a"))
+    answer = await kubelet.allocate("a", "main", f"{CARDS[0]}-0")
+    await kubelet.prestart(f"{CARDS[0]}-0")
+    await until(lambda: control.usages)
+    v1_file(region_of(answer))
+    changed = await until(lambda: next((u for u in control.usages if u.containers), None))
+
+    assert await asyncio.to_thread(agent.stop, signal.SIGTERM) == 0
+
+    def rounds_of(series: str) -> list[datetime]:
+        """When a card was seen; "" is the container."""
+        return [
+            at
+            for usage in control.usages
+            for moments, devices, containers in (
+                ((usage.sampled_at,), usage.devices, usage.containers),
+                *(
+                    (usage.earlier_rounds[-past.rounds :], past.devices, past.containers)
+                    for past in usage.unchanged
+                ),
+            )
+            for at in moments
+            if series in [card.uuid for card in devices] or (not series and containers)
+        ]
+
+    await until(lambda: changed.sampled_at <= max(rounds_of(CARDS[1])))
+    assert sorted(rounds_of(CARDS[0])) == sorted(rounds_of(CARDS[1]))
+    assert set(rounds_of("")) <= set(rounds_of(CARDS[1]))
+    assert len(set(rounds_of(CARDS[1]))) == len(rounds_of(CARDS[1]))
 
 
 @pytest.fixture

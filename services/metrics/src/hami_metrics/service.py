@@ -61,7 +61,9 @@ class UsageHistory:
         self._instruments.samples.labels("stored").inc(new)
         self._instruments.samples.labels("repeated").inc(len(samples) - new)
         if new:
-            self._unsummed.add((usage.node, bucket_of(usage.sampled_at, FINE_S)))
+            self._unsummed |= {
+                (usage.node, bucket_of(sample.sampled_at, FINE_S)) for sample in samples
+            }
         self._book.note(usage.node, usage.agent_id, usage.sequence, now=self._clock())
         self._count()
 

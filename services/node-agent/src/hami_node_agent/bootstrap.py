@@ -148,6 +148,7 @@ async def open_agent(settings: Settings) -> AsyncIterator[Agent]:
         finally:
             # Inside: the loops use our connections until they are done.
             await end(tasks)
+        await watched.usage.tell_rest()
 
 
 def _registrations(

@@ -22,7 +22,7 @@ from hami_node_agent.ports import DeviceProbe, MigDevice, Publisher
 from hami_node_agent.regions import Regions
 from hami_node_agent.settings import Settings
 from hami_node_agent.telling import Telling, ToldFiles
-from hami_node_agent.usage import Observation, Sampler
+from hami_node_agent.usage import Observation, Sampler, UsageTeller
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,6 +31,7 @@ class Monitoring:
 
     loops: Mapping[str, Coroutine[object, object, None]]
     collectors: tuple[Collector, ...]
+    usage: UsageTeller
 
 
 def monitoring(
@@ -57,13 +58,12 @@ def monitoring(
         processes=None if proc is None else HostProcesses(proc),
     )
     telling = Telling(files)
+    usage = UsageTeller(bus, node=settings.node_name, agent_id=agent_id)
     sampler = Sampler(
         probe,
         monitor,
-        bus,
+        usage,
         telling=telling,
-        node=settings.node_name,
-        agent_id=agent_id,
         interval_s=settings.sample_interval_s,
     )
 
@@ -81,4 +81,5 @@ def monitoring(
     return Monitoring(
         loops={"usage": sampler.run(), "feedback": Feedback(monitor, pods, telling).run()},
         collectors=tuple(collectors),
+        usage=usage,
     )

@@ -1,8 +1,9 @@
 """Samples of cards and containers, every few seconds, for the bus and for our /metrics.
 
 In: NVML, the shared regions (`monitor.py`) and the grants. Out: `hami.usage.v1.<node>` (consumed
-by the metrics service), `Sampler.latest`, and the host pids that libvgpu is told. A sample that
-can't be published is dropped: the next one comes soon. What is unknown is absent.
+by the metrics service; only what changed, see `domain/usage_changes.py`), `Sampler.latest`, and the
+host pids that libvgpu is told. A round that can't be published is dropped: the next one comes soon.
+What is unknown is absent.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from hamicommon.errors import Unavailable
 from hamicommon.events import ContainerSample, DeviceSample
 
 from hami_node_agent.domain.regions import MAX_BYTES, MAX_PERCENT, CardUse
+from hami_node_agent.domain.usage_changes import Round, Told, changes
 from hami_node_agent.monitor import Monitor, Seen
 from hami_node_agent.owners import Owner
 from hami_node_agent.ports import DeviceProbe, Publisher
@@ -40,28 +42,68 @@ class Observation:
     """Monotonic seconds."""
 
 
+class UsageTeller:
+    """Tells the bus what changed from round to round."""
+
+    def __init__(self, bus: Publisher, *, node: str, agent_id: str) -> None:
+        self._bus = bus
+        self._node = node
+        self._agent_id = agent_id
+        self._sequence = 0
+        self._told = Told()
+
+    async def tell_rest(self) -> None:
+        """Tells what is still owed of the rounds so far: the last that is told before an end."""
+        await self.tell(Round(sampled_at=datetime.now(UTC), devices=(), containers=()))
+
+    async def tell(self, now: Round) -> None:
+        """Tells what the round adds to what was told; a round that can't be told is dropped."""
+        new = changes(self._told, now)
+        if not new:
+            self._told = new.told
+            return
+        self._sequence += 1
+        usage = events.Usage(
+            node=self._node,
+            agent_id=self._agent_id,
+            sequence=self._sequence,
+            sampled_at=now.sampled_at,
+            devices=new.devices,
+            containers=new.containers,
+            unchanged=new.unchanged,
+            earlier_rounds=new.earlier_rounds,
+        )
+        try:
+            await self._bus.publish(
+                events.usage_subject(self._node),
+                usage,
+                message_id=f"{self._agent_id}:usage:{self._sequence}",
+            )
+        except Unavailable as exc:
+            # Should it have arrived after all: what it owed is told again to the letter, and stored
+            # once.
+            logger.debug("usage not published", extra={"error": str(exc)})
+        else:
+            self._told = new.told
+
+
 class Sampler:
-    """Takes and tells samples."""
+    """Takes samples."""
 
     def __init__(
         self,
         probe: DeviceProbe,
         monitor: Monitor,
-        bus: Publisher,
+        teller: UsageTeller,
         *,
         telling: Telling,
-        node: str,
-        agent_id: str,
         interval_s: float,
     ) -> None:
         self._probe = probe
         self._monitor = monitor
-        self._bus = bus
+        self._teller = teller
         self._telling = telling
-        self._node = node
-        self._agent_id = agent_id
         self._interval_s = interval_s
-        self._sequence = 0
         self._latest = Observation()
 
     @property
@@ -90,26 +132,7 @@ class Sampler:
         self._latest = Observation(
             devices=devices, containers=containers, taken_at=time.monotonic()
         )
-        await self._tell(now)
-
-    async def _tell(self, now: datetime) -> None:
-        self._sequence += 1
-        usage = events.Usage(
-            node=self._node,
-            agent_id=self._agent_id,
-            sequence=self._sequence,
-            sampled_at=now,
-            devices=self._latest.devices,
-            containers=self._latest.containers,
-        )
-        try:
-            await self._bus.publish(
-                events.usage_subject(self._node),
-                usage,
-                message_id=f"{self._agent_id}:usage:{self._sequence}",
-            )
-        except Unavailable as exc:
-            logger.debug("usage not published", extra={"error": str(exc)})
+        await self._teller.tell(Round(sampled_at=now, devices=devices, containers=containers))
 
 
 def container_samples(seen: Seen, *, now: datetime) -> list[ContainerSample]:

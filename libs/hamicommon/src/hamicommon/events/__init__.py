@@ -79,8 +79,10 @@ from hamicommon.events.subjects import (
     usage_subject,
 )
 from hamicommon.events.usage import (
+    USAGE_HEARTBEAT_S,
     ContainerSample,
     DeviceSample,
+    Unchanged,
     Usage,
 )
 
@@ -95,6 +97,7 @@ __all__ = [
     "LEDGER_STREAM",
     "REPORT",
     "REPORTS_STREAM",
+    "USAGE_HEARTBEAT_S",
     "USAGE_STREAM",
     "AdmissionRefused",
     "AllocateFailed",
@@ -130,6 +133,7 @@ __all__ = [
     "ReadinessRequest",
     "ReportBase",
     "TakenContainer",
+    "Unchanged",
     "UnmanagedReply",
     "UnmanagedRequest",
     "Usage",

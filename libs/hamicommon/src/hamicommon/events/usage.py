@@ -1,12 +1,15 @@
-"""What cards and containers use; told by the agents."""
+"""What cards and containers use; told by the agents when it changes, and once a minute."""
 
 from __future__ import annotations
 
 from datetime import datetime
 
-from pydantic import AwareDatetime, BaseModel, ConfigDict
+from pydantic import AwareDatetime, BaseModel, ConfigDict, PositiveInt
 
 from hamicommon.events.payload import Payload
+
+USAGE_HEARTBEAT_S = 60
+"""In the first round of each such part of Unix time everything is told, changed or not."""
 
 
 class DeviceSample(BaseModel):
@@ -50,12 +53,32 @@ class ContainerSample(BaseModel):
     last_kernel_at: datetime | None = None
 
 
+class Unchanged(BaseModel):
+    """Samples that were told before and read the same in some rounds, and in none after."""
+
+    model_config = ConfigDict(frozen=True)
+
+    rounds: PositiveInt
+    """In so many, the last ones of the report's `earlier_rounds`."""
+    devices: tuple[DeviceSample, ...] = ()
+    containers: tuple[ContainerSample, ...] = ()
+
+
 class Usage(Payload):
-    """All samples of one node at one moment."""
+    """What is new of one node's use since its last report.
+
+    All reports together say of each round what the agent saw in it, as if it had told all of it.
+    """
 
     node: str
     agent_id: str
     sequence: int
     sampled_at: AwareDatetime
     devices: tuple[DeviceSample, ...]
+    """Those that are new or changed at `sampled_at`; all in the first round of a heartbeat."""
     containers: tuple[ContainerSample, ...]
+    """As `devices`."""
+    unchanged: tuple[Unchanged, ...] = ()
+    """What ended with this report; of what goes on as it was, nothing is said yet."""
+    earlier_rounds: tuple[AwareDatetime, ...] = ()
+    """The moments of the rounds that `unchanged` speaks of, ascending."""

@@ -5,10 +5,11 @@ In: the bus payload `Usage`. Out: flat samples as they are stored, which `rollup
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
 
-from hamicommon.events import Usage
+from hamicommon.events import ContainerSample, DeviceSample, Usage
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,33 +42,46 @@ class Sample:
 
 
 def samples_of(usage: Usage) -> list[Sample]:
-    """All readings of one node's report, cards first; a limit of 0 means that there is none."""
+    """All readings of one node's report; a limit of 0 means that there is none."""
+    samples = _samples(usage.node, usage.sampled_at, usage.devices, usage.containers)
+    for past in usage.unchanged:
+        for at in usage.earlier_rounds[-past.rounds :]:
+            samples += _samples(usage.node, at, past.devices, past.containers)
+    return samples
+
+
+def _samples(
+    node: str,
+    at: datetime,
+    devices: Iterable[DeviceSample],
+    containers: Iterable[ContainerSample],
+) -> list[Sample]:
     cards = [
         Sample(
-            series=Series(node=usage.node, device_uuid=device.uuid),
-            sampled_at=usage.sampled_at,
+            series=Series(node=node, device_uuid=device.uuid),
+            sampled_at=at,
             memory_used_bytes=device.memory_used_bytes,
             memory_limit_bytes=device.memory_total_bytes,
             core_percent=device.gpu_percent,
         )
-        for device in usage.devices
+        for device in devices
     ]
     slices = [
         Sample(
             series=Series(
-                node=usage.node,
+                node=node,
                 device_uuid=container.uuid,
                 pod_uid=container.pod_uid,
                 namespace=container.namespace,
                 pod_name=container.pod,
                 container=container.container,
             ),
-            sampled_at=usage.sampled_at,
+            sampled_at=at,
             memory_used_bytes=container.memory_used_bytes,
             memory_limit_bytes=container.memory_limit_bytes or None,
             core_percent=container.core_percent,
             core_limit_percent=container.core_limit_percent or None,
         )
-        for container in usage.containers
+        for container in containers
     ]
     return cards + slices

@@ -1,0 +1,109 @@
+"""What of a round of samples is worth telling: what changed, and everything once a minute. Pure.
+
+A card that idles and a notebook that only holds its memory read the same for hours. Of a sample
+that did not change nothing is said; when it does, or when the minute is over, the report names the
+rounds in which it was so. Nobody has to guess: what is stored is what telling all would store.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from hamicommon.events import USAGE_HEARTBEAT_S, ContainerSample, DeviceSample, Unchanged
+
+_Sample = DeviceSample | ContainerSample
+_Series = tuple[str, str, str]
+"""Card, pod UID and container; the last two empty for the card itself."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Round:
+    """Everything sampled at one moment."""
+
+    sampled_at: datetime
+    devices: tuple[DeviceSample, ...]
+    containers: tuple[ContainerSample, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Told:
+    """What the readers of the bus know, and what they are still owed."""
+
+    samples: Mapping[_Series, _Sample] = field(default_factory=dict)
+    """As told last."""
+    owed: Mapping[_Series, int] = field(default_factory=dict)
+    """In how many rounds since then a sample was the same."""
+    rounds: tuple[datetime, ...] = ()
+    """Those of this heartbeat that were told or are owed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Changes:
+    """What to tell, and what is known when it was told."""
+
+    devices: tuple[DeviceSample, ...]
+    containers: tuple[ContainerSample, ...]
+    unchanged: tuple[Unchanged, ...]
+    earlier_rounds: tuple[datetime, ...]
+    told: Told
+
+    def __bool__(self) -> bool:
+        """Whether there is anything to tell."""
+        return bool(self.devices or self.containers or self.unchanged)
+
+
+def changes(told: Told, now: Round) -> Changes:
+    """What the round adds to what was told."""
+    whole = not told.rounds or _heartbeat(told.rounds[-1]) != _heartbeat(now.sampled_at)
+    samples = _by_series(now)
+    new = {
+        series: sample
+        for series, sample in samples.items()
+        if whole or told.samples.get(series) != sample
+    }
+    ended = [series for series in told.samples if series in new or series not in samples]
+    unchanged = _unchanged(told, ended)
+    longest = max((one.rounds for one in unchanged), default=0)
+    return Changes(
+        devices=_devices(new.values()),
+        containers=_containers(new.values()),
+        unchanged=unchanged,
+        earlier_rounds=told.rounds[len(told.rounds) - longest :],
+        told=Told(
+            samples=samples,
+            owed={series: 0 if series in new else told.owed[series] + 1 for series in samples},
+            rounds=(now.sampled_at,) if whole else (*told.rounds, now.sampled_at),
+        ),
+    )
+
+
+def _unchanged(told: Told, ended: Iterable[_Series]) -> tuple[Unchanged, ...]:
+    by_owed: dict[int, list[_Sample]] = defaultdict(list)
+    for series in ended:
+        if owed := told.owed[series]:
+            by_owed[owed].append(told.samples[series])
+    return tuple(
+        Unchanged(rounds=owed, devices=_devices(samples), containers=_containers(samples))
+        for owed, samples in sorted(by_owed.items())
+    )
+
+
+def _heartbeat(at: datetime) -> int:
+    return int(at.timestamp()) // USAGE_HEARTBEAT_S
+
+
+def _by_series(now: Round) -> dict[_Series, _Sample]:
+    samples: dict[_Series, _Sample] = {(card.uuid, "", ""): card for card in now.devices}
+    samples |= {(one.uuid, one.pod_uid, one.container): one for one in now.containers}
+    return samples
+
+
+def _devices(samples: Iterable[_Sample]) -> tuple[DeviceSample, ...]:
+    return tuple(sample for sample in samples if isinstance(sample, DeviceSample))
+
+
+def _containers(samples: Iterable[_Sample]) -> tuple[ContainerSample, ...]:
+    return tuple(sample for sample in samples if isinstance(sample, ContainerSample))

@@ -1,0 +1,137 @@
+"""Reports to samples: what agents leave out is made good, round for round."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime, timedelta
+
+from hami_metrics.domain.samples import Sample, Series, samples_of
+from hami_node_agent.domain.usage_changes import Round
+from hami_node_agent.usage import UsageTeller
+from hamicommon.errors import Unavailable
+from hamicommon.events import USAGE_HEARTBEAT_S, ContainerSample, DeviceSample, Usage
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import BaseModel
+
+START = datetime(2026, 11, 20, 10, 0, tzinfo=UTC)
+
+
+class Bus:
+    """Keeps what is published; may fail, with the report lost or stored."""
+
+    connected = True
+
+    def __init__(self) -> None:
+        self.stored: list[Usage] = []
+        self.trouble = ""
+        self.tries = 0
+
+    async def publish(self, subject: str, payload: BaseModel, *, message_id: str) -> None:
+        self.tries += 1
+        if self.trouble != "lost":
+            self.stored.append(Usage.model_validate_json(payload.model_dump_json()))
+        if self.trouble:
+            raise Unavailable("NATS: no answer")
+
+
+def a_round(at: datetime, memory: int | None, pods: Mapping[str, int | None]) -> Round:
+    return Round(
+        sampled_at=at,
+        devices=(DeviceSample(uuid="GPU-1", index=0, type="A100", memory_used_bytes=memory),),
+        containers=tuple(
+            ContainerSample(
+                pod_uid=pod,
+                namespace="ns",
+                pod=pod,
+                container="c",
+                vdevice_index=0,
+                uuid="GPU-1",
+                memory_used_bytes=used,
+                core_percent=used,
+            )
+            for pod, used in pods.items()
+        ),
+    )
+
+
+def whole(now: Round) -> Usage:
+    """A report of the whole round, changed or not."""
+    return Usage(
+        node="n",
+        agent_id="a",
+        sequence=1,
+        sampled_at=now.sampled_at,
+        devices=now.devices,
+        containers=now.containers,
+    )
+
+
+def kept(reports: Iterable[Usage]) -> dict[tuple[datetime, Series], Sample]:
+    """As the store has them: of two of one series at one moment the first."""
+    rows: dict[tuple[datetime, Series], Sample] = {}
+    for report in reports:
+        for sample in samples_of(report):
+            rows.setdefault((sample.sampled_at, sample.series), sample)
+    return rows
+
+
+def told(history: History) -> tuple[Bus, list[Round], list[Round]]:
+    """The bus afterwards, all rounds, and those of which nothing went wrong."""
+    bus, at, every, well = Bus(), START, [], []
+    teller = UsageTeller(bus, node="n", agent_id="a")
+
+    async def go() -> None:
+        nonlocal at
+        for seconds, memory, pods, trouble in history:
+            at += timedelta(seconds=seconds)
+            now = a_round(at, memory, pods)
+            bus.trouble, before = trouble, bus.tries
+            await teller.tell(now)
+            every.append(now)
+            if not trouble or bus.tries == before:
+                well.append(now)
+        bus.trouble = ""
+        await teller.tell_rest()
+
+    asyncio.run(go())
+    return bus, every, well
+
+
+History = list[tuple[int, int | None, dict[str, int | None], str]]
+# Few values, so that most rounds are like the one before.
+memory = st.sampled_from([1, 1, 1, 1, 2, None])
+pods = st.dictionaries(st.sampled_from("ab"), memory, max_size=2)
+
+
+def histories(*troubles: str) -> st.SearchStrategy[History]:
+    trouble = st.sampled_from(["", "", "", *troubles])
+    return st.lists(st.tuples(st.sampled_from([1, 5, 40]), memory, pods, trouble), max_size=40)
+
+
+@given(histories("lost"))
+def test_what_is_stored_is_what_telling_all_of_every_round_would_store(history: History) -> None:
+    bus, _, well = told(history)
+
+    assert kept(bus.stored) == kept(map(whole, well))
+
+
+@given(histories("lost", "stored"))
+def test_a_report_in_doubt_makes_nothing_up_and_loses_its_own_round_at_most(
+    history: History,
+) -> None:
+    bus, every, well = told(history)
+
+    found = kept(bus.stored).items()
+    assert found <= kept(map(whole, every)).items()
+    assert found >= kept(map(whole, well)).items()
+
+
+@given(histories())
+def test_no_sample_waits_longer_than_the_next_heartbeat(history: History) -> None:
+    bus, _, _ = told(history)
+
+    for report in bus.stored:
+        heartbeats = {int(at.timestamp()) // USAGE_HEARTBEAT_S for at in report.earlier_rounds}
+        assert len(heartbeats) <= 1
