@@ -5,6 +5,7 @@ The backends are the groups of `hamicommon.settings` (HAMI_POSTGRES_..., HAMI_NA
 
 from __future__ import annotations
 
+from hamicommon.events import USAGE_HEARTBEAT_S
 from hamicommon.settings import NatsSettings, PostgresSettings, TelemetrySettings
 from pydantic import Field
 from pydantic_settings import BaseSettings, SettingsConfigDict
@@ -31,7 +32,9 @@ class Settings(BaseSettings):
         default=15.0, ge=0.1, le=300, description="how often finished buckets are summed up"
     )
     rollup_grace_s: float = Field(
-        default=20.0, ge=0, description="a bucket counts as finished this long after its end"
+        default=USAGE_HEARTBEAT_S + 20.0,
+        ge=0,
+        description="a bucket counts as finished this long after its end",
     )
     raw_retention_days: int = Field(default=3, ge=1, description="days of raw samples kept")
     fine_retention_days: int = Field(default=14, ge=1, description="days of 5-minute sums kept")

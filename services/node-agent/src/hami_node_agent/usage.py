@@ -58,7 +58,7 @@ class UsageTeller:
 
     async def tell(self, now: Round) -> None:
         """Tells what the round adds to what was told; a round that can't be told is dropped."""
-        new = changes(self._told, now)
+        new = changes(self._node, self._told, now)
         if not new:
             self._told = new.told
             return

@@ -7,10 +7,10 @@ from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime, timedelta
 
 from hami_metrics.domain.samples import Sample, Series, samples_of
-from hami_node_agent.domain.usage_changes import Round
+from hami_node_agent.domain.usage_changes import Round, heartbeat_of
 from hami_node_agent.usage import UsageTeller
 from hamicommon.errors import Unavailable
-from hamicommon.events import USAGE_HEARTBEAT_S, ContainerSample, DeviceSample, Usage
+from hamicommon.events import ContainerSample, DeviceSample, Usage
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel
@@ -133,5 +133,5 @@ def test_no_sample_waits_longer_than_the_next_heartbeat(history: History) -> Non
     bus, _, _ = told(history)
 
     for report in bus.stored:
-        heartbeats = {int(at.timestamp()) // USAGE_HEARTBEAT_S for at in report.earlier_rounds}
+        heartbeats = {heartbeat_of("n", at) for at in report.earlier_rounds}
         assert len(heartbeats) <= 1

@@ -1,11 +1,18 @@
 """What of a round of samples is worth telling."""
 
+from collections import Counter
 from datetime import UTC, datetime, timedelta
 
-from hami_node_agent.domain.usage_changes import Changes, Round, Told, changes
+from hami_node_agent.domain.usage_changes import Changes, Round, Told, changes, heartbeat_of
 from hamicommon.events import USAGE_HEARTBEAT_S, ContainerSample, DeviceSample, Unchanged
 
-START = datetime(2026, 11, 20, 10, 0, tzinfo=UTC)
+NODE = "n"
+# The first second of a heartbeat of that node.
+START = next(
+    at
+    for at in (datetime(2026, 11, 20, 10, 0, second, tzinfo=UTC) for second in range(1, 60))
+    if heartbeat_of(NODE, at) != heartbeat_of(NODE, at - timedelta(seconds=1))
+)
 CARD = DeviceSample(uuid="GPU-1", index=0, type="A100", memory_used_bytes=500, gpu_percent=0.0)
 BUSY_CARD = CARD.model_copy(update={"gpu_percent": 40.0})
 
@@ -41,7 +48,7 @@ def after(*rounds: Round) -> Told:
     """What is known when these were told."""
     told = Told()
     for one in rounds:
-        told = changes(told, one).told
+        told = changes(NODE, told, one).told
     return told
 
 
@@ -52,19 +59,23 @@ def parts(
 
 
 def test_the_first_round_is_told_whole() -> None:
-    assert parts(changes(Told(), a_round(0, slice_of("a")))) == ((CARD,), (slice_of("a"),), ())
+    assert parts(changes(NODE, Told(), a_round(0, slice_of("a")))) == (
+        (CARD,),
+        (slice_of("a"),),
+        (),
+    )
 
 
 def test_of_a_round_like_the_one_before_nothing_is_told() -> None:
     told = after(a_round(0, slice_of("a")))
 
-    assert not changes(told, a_round(5, slice_of("a")))
+    assert not changes(NODE, told, a_round(5, slice_of("a")))
 
 
 def test_a_change_is_told_alone_and_at_once_with_the_rounds_of_the_old_value() -> None:
     told = after(*(a_round(second, slice_of("a"), slice_of("b")) for second in (0, 5, 10)))
 
-    found = changes(told, a_round(15, slice_of("a", memory=7), slice_of("b")))
+    found = changes(NODE, told, a_round(15, slice_of("a", memory=7), slice_of("b")))
 
     assert parts(found) == (
         (),
@@ -77,7 +88,7 @@ def test_a_change_is_told_alone_and_at_once_with_the_rounds_of_the_old_value() -
 def test_a_value_of_one_round_was_told_already() -> None:
     told = after(a_round(0, slice_of("a")))
 
-    found = changes(told, a_round(5, slice_of("a", memory=7)))
+    found = changes(NODE, told, a_round(5, slice_of("a", memory=7)))
 
     assert parts(found) == ((), (slice_of("a", memory=7),), ())
 
@@ -85,17 +96,17 @@ def test_a_value_of_one_round_was_told_already() -> None:
 def test_of_a_container_that_is_gone_the_end_is_told() -> None:
     told = after(a_round(0, slice_of("a")), a_round(5, slice_of("a")))
 
-    found = changes(told, a_round(10))
+    found = changes(NODE, told, a_round(10))
 
     assert parts(found) == ((), (), (Unchanged(rounds=1, containers=(slice_of("a"),)),))
     assert found.earlier_rounds == moments(5)
-    assert not changes(found.told, a_round(15))
+    assert not changes(NODE, found.told, a_round(15))
 
 
 def test_once_in_a_heartbeat_everything_is_told() -> None:
     told = after(a_round(50, slice_of("a")), a_round(55, slice_of("a"), card=BUSY_CARD))
 
-    found = changes(told, a_round(USAGE_HEARTBEAT_S, slice_of("a"), card=BUSY_CARD))
+    found = changes(NODE, told, a_round(USAGE_HEARTBEAT_S, slice_of("a"), card=BUSY_CARD))
 
     assert parts(found) == (
         (BUSY_CARD,),
@@ -111,7 +122,7 @@ def test_what_ended_at_one_moment_is_told_together_when_it_lasted_alike() -> Non
         a_round(10, slice_of("a"), slice_of("b")),
     )
 
-    found = changes(told, a_round(15, card=BUSY_CARD))
+    found = changes(NODE, told, a_round(15, card=BUSY_CARD))
 
     assert found.unchanged == (
         Unchanged(rounds=1, containers=(slice_of("b"),)),
@@ -121,10 +132,20 @@ def test_what_ended_at_one_moment_is_told_together_when_it_lasted_alike() -> Non
 
 def test_what_a_lost_report_owed_is_told_again_to_the_letter() -> None:
     told = after(a_round(0, slice_of("a")), a_round(5, slice_of("a")))
-    lost = changes(told, a_round(10, slice_of("a", memory=7)))
+    lost = changes(NODE, told, a_round(10, slice_of("a", memory=7)))
 
-    found = changes(told, a_round(15, slice_of("a", memory=8)))
+    found = changes(NODE, told, a_round(15, slice_of("a", memory=8)))
 
     assert lost.unchanged == (Unchanged(rounds=1, containers=(slice_of("a"),)),)
     assert parts(found) == ((), (slice_of("a", memory=8),), lost.unchanged)
     assert found.earlier_rounds == lost.earlier_rounds == moments(5)
+
+
+def test_nodes_tell_everything_at_different_seconds() -> None:
+    beats = [
+        [heartbeat_of(f"node-{n}", START + timedelta(seconds=second)) for second in range(60)]
+        for n in range(1000)
+    ]
+
+    begins = Counter(beat.index(beat[-1]) for beat in beats if beat[0] != beat[-1])
+    assert max(begins.values()) < 2.5 * 1000 / USAGE_HEARTBEAT_S

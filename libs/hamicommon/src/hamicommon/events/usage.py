@@ -9,7 +9,7 @@ from pydantic import AwareDatetime, BaseModel, ConfigDict, PositiveInt
 from hamicommon.events.payload import Payload
 
 USAGE_HEARTBEAT_S = 60
-"""In the first round of each such part of Unix time everything is told, changed or not."""
+"""So often a node's agent tells everything, changed or not."""
 
 
 class DeviceSample(BaseModel):

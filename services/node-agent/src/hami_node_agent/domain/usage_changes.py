@@ -7,6 +7,7 @@ rounds in which it was so. Nobody has to guess: what is stored is what telling a
 
 from __future__ import annotations
 
+import zlib
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -55,9 +56,19 @@ class Changes:
         return bool(self.devices or self.containers or self.unchanged)
 
 
-def changes(told: Told, now: Round) -> Changes:
+def heartbeat_of(node: str, at: datetime) -> int:
+    """The number of the heartbeat that a moment is in; each node's begin at a second of its own.
+
+    Else all agents of a cluster would tell everything in the same second of each minute.
+    """
+    phase_s = zlib.crc32(node.encode()) % USAGE_HEARTBEAT_S
+    return (int(at.timestamp()) + phase_s) // USAGE_HEARTBEAT_S
+
+
+def changes(node: str, told: Told, now: Round) -> Changes:
     """What the round adds to what was told."""
-    whole = not told.rounds or _heartbeat(told.rounds[-1]) != _heartbeat(now.sampled_at)
+    beat = heartbeat_of(node, now.sampled_at)
+    whole = not told.rounds or heartbeat_of(node, told.rounds[-1]) != beat
     samples = _by_series(now)
     new = {
         series: sample
@@ -89,10 +100,6 @@ def _unchanged(told: Told, ended: Iterable[_Series]) -> tuple[Unchanged, ...]:
         Unchanged(rounds=owed, devices=_devices(samples), containers=_containers(samples))
         for owed, samples in sorted(by_owed.items())
     )
-
-
-def _heartbeat(at: datetime) -> int:
-    return int(at.timestamp()) // USAGE_HEARTBEAT_S
 
 
 def _by_series(now: Round) -> dict[_Series, _Sample]:
