@@ -1,5 +1,6 @@
 """Usage history, retention and the ledger's view, on fakes of the ports."""
 
+import json
 import math
 from collections.abc import Sequence
 from datetime import UTC, date, datetime, timedelta
@@ -185,6 +186,19 @@ async def test_an_unreadable_report_is_refused_in_one_sentence(
 ) -> None:
     with pytest.raises(InvalidRequest, match=r"^usage report(: version is 2| is malformed: )"):
         await history.ingest(body)
+
+
+async def test_a_report_that_would_store_rows_without_end_is_refused(
+    history: UsageHistory, store: FakeStore
+) -> None:
+    report = json.loads(usage(1, START))
+    report["unchanged"] = [{"rounds": 10_000, "devices": report["devices"]}]
+    report["earlier_rounds"] = [START.isoformat()] * 10_000
+
+    with pytest.raises(InvalidRequest, match=r"earlier_rounds: .* at most 60 items"):
+        await history.ingest(json.dumps(report).encode())
+
+    assert store.rows == {}
 
 
 async def test_a_bucket_is_summed_up_once_it_is_over(

@@ -4,7 +4,13 @@ from collections import Counter
 from datetime import UTC, datetime, timedelta
 
 from hami_node_agent.domain.usage_changes import Changes, Round, Told, changes, heartbeat_of
-from hamicommon.events import USAGE_HEARTBEAT_S, ContainerSample, DeviceSample, Unchanged
+from hamicommon.events import (
+    USAGE_HEARTBEAT_S,
+    USAGE_MOST_ROUNDS,
+    ContainerSample,
+    DeviceSample,
+    Unchanged,
+)
 
 NODE = "n"
 # The first second of a heartbeat of that node.
@@ -113,6 +119,19 @@ def test_once_in_a_heartbeat_everything_is_told() -> None:
         (slice_of("a"),),
         (Unchanged(rounds=1, containers=(slice_of("a"),)),),
     )
+
+
+def test_after_as_many_rounds_as_a_report_can_name_everything_is_told() -> None:
+    told = after(*(a_round(n / 10) for n in range(USAGE_MOST_ROUNDS)))
+
+    found = changes(NODE, told, a_round(USAGE_MOST_ROUNDS / 10))
+
+    assert parts(found) == (
+        (CARD,),
+        (),
+        (Unchanged(rounds=USAGE_MOST_ROUNDS - 1, devices=(CARD,)),),
+    )
+    assert not changes(NODE, found.told, a_round(USAGE_MOST_ROUNDS / 10 + 0.1))
 
 
 def test_what_ended_at_one_moment_is_told_together_when_it_lasted_alike() -> None:

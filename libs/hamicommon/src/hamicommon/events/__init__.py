@@ -80,6 +80,7 @@ from hamicommon.events.subjects import (
 )
 from hamicommon.events.usage import (
     USAGE_HEARTBEAT_S,
+    USAGE_MOST_ROUNDS,
     ContainerSample,
     DeviceSample,
     Unchanged,
@@ -98,6 +99,7 @@ __all__ = [
     "REPORT",
     "REPORTS_STREAM",
     "USAGE_HEARTBEAT_S",
+    "USAGE_MOST_ROUNDS",
     "USAGE_STREAM",
     "AdmissionRefused",
     "AllocateFailed",

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from pydantic import AwareDatetime, BaseModel, ConfigDict, PositiveInt
+from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, PositiveInt
 
 from hamicommon.events.payload import Payload
 
 USAGE_HEARTBEAT_S = 60
 """So often a node's agent tells everything, changed or not."""
+USAGE_MOST_ROUNDS = 60
+"""After so many rounds too: what one report can make a reader store has a bound."""
 
 
 class DeviceSample(BaseModel):
@@ -80,5 +82,5 @@ class Usage(Payload):
     """As `devices`."""
     unchanged: tuple[Unchanged, ...] = ()
     """What ended with this report; of what goes on as it was, nothing is said yet."""
-    earlier_rounds: tuple[AwareDatetime, ...] = ()
+    earlier_rounds: tuple[AwareDatetime, ...] = Field(default=(), max_length=USAGE_MOST_ROUNDS)
     """The moments of the rounds that `unchanged` speaks of, ascending."""

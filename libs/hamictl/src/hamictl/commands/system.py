@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 import sys
 import time
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -65,6 +67,8 @@ def up(
     no_demo: Annotated[bool, typer.Option("--no-demo", help="start no workload")] = False,
 ) -> None:
     """Start everything on this machine and show it; Ctrl-C stops it again."""
+    # Who is asked to end by whatever started it leaves nothing behind either.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     layout = Layout(folder=Settings().folder.absolute())
     try:
         options = UpOptions(
@@ -104,7 +108,7 @@ def up(
                 console.print_json(data=described)
             else:
                 console.print(f"up after {time.monotonic() - began_s:.1f} s")
-            asyncio.run(_watch(described, once=detach, silent=as_json))
+            asyncio.run(_watch(layout, described, once=detach, silent=as_json))
         except KeyboardInterrupt:
             console.print("\nstopping", highlight=False)
         except (SupervisorError, InvalidRequest, Unavailable):
@@ -162,21 +166,28 @@ async def _until_useful(
                 _say(quiet, f"not all pods settled within {demo.SETTLE_TIMEOUT_S:g} s")
 
 
-async def _watch(described: dict[str, Any], *, once: bool, silent: bool) -> None:
-    """Shows the board: live on a terminal, once elsewhere; then waits for Ctrl-C."""
+async def _watch(layout: Layout, described: dict[str, Any], *, once: bool, silent: bool) -> None:
+    """Shows the board, live on a terminal, once elsewhere, until the system ends or Ctrl-C.
+
+    Raises: SupervisorError when it ended unasked.
+    """
     scheduler = SchedulerClient(described["scheduler_url"])
     async with open_kube_api(Path(described["kubeconfig"])) as api:
         if not silent:
             console.print(board(await cluster_state.look(api, scheduler), described))
         if once:
             return
-        if silent or not sys.stdout.isatty():
-            await asyncio.Event().wait()
-        with Live(console=console, auto_refresh=False, screen=True) as live:
-            while True:
-                live.update(board(await cluster_state.look(api, scheduler), described))
-                live.refresh()
+        live = not silent and sys.stdout.isatty()
+        with (
+            Live(console=console, auto_refresh=False, screen=True) if live else nullcontext() as it
+        ):
+            while control.is_running(layout):
+                if it is not None:
+                    it.update(board(await cluster_state.look(api, scheduler), described))
+                    it.refresh()
                 await asyncio.sleep(_REFRESH_S)
+    control.check_stopped(layout)
+    _say(silent, "stopped by `hamictl down`")
 
 
 def down() -> None:

@@ -100,6 +100,16 @@ def progress(layout: Layout, supervisor_pid: int) -> Iterator[dict[str, Any]]:
         time.sleep(_POLL_S)
 
 
+def check_stopped(layout: Layout) -> None:
+    """After an end: that somebody asked for it. Raises: SupervisorError."""
+    state = read_state(layout.state)
+    if state is not None and state["phase"] != "stopped":
+        raise SupervisorError(
+            f"the local system ended unasked; {layout.logs / 'supervisor.log'} ends with:"
+            f" {_log_tail(layout)}"
+        )
+
+
 def not_ready(state: dict[str, Any]) -> list[str]:
     """Names of children that do not serve yet."""
     return [name for name, entry in state["services"].items() if entry["phase"] != "ready"]

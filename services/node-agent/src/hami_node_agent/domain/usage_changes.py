@@ -13,7 +13,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from hamicommon.events import USAGE_HEARTBEAT_S, ContainerSample, DeviceSample, Unchanged
+from hamicommon.events import (
+    USAGE_HEARTBEAT_S,
+    USAGE_MOST_ROUNDS,
+    ContainerSample,
+    DeviceSample,
+    Unchanged,
+)
 
 _Sample = DeviceSample | ContainerSample
 _Series = tuple[str, str, str]
@@ -67,8 +73,7 @@ def heartbeat_of(node: str, at: datetime) -> int:
 
 def changes(node: str, told: Told, now: Round) -> Changes:
     """What the round adds to what was told."""
-    beat = heartbeat_of(node, now.sampled_at)
-    whole = not told.rounds or heartbeat_of(node, told.rounds[-1]) != beat
+    whole = _is_over(node, told, now)
     samples = _by_series(now)
     new = {
         series: sample
@@ -89,6 +94,12 @@ def changes(node: str, told: Told, now: Round) -> Changes:
             rounds=(now.sampled_at,) if whole else (*told.rounds, now.sampled_at),
         ),
     )
+
+
+def _is_over(node: str, told: Told, now: Round) -> bool:
+    if not told.rounds or len(told.rounds) == USAGE_MOST_ROUNDS:
+        return True
+    return heartbeat_of(node, told.rounds[-1]) != heartbeat_of(node, now.sampled_at)
 
 
 def _unchanged(told: Told, ended: Iterable[_Series]) -> tuple[Unchanged, ...]:

@@ -1,0 +1,94 @@
+"""`hamictl up` in the foreground ends with its system, and its system with it."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hamictl.supervisor.state_file import marked_processes
+
+from tests.e2e.system import READY_TIMEOUT_S, hamictl
+
+pytestmark = pytest.mark.e2e
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    made = Path(tempfile.mkdtemp(prefix="hami-e2e-"))
+    made.chmod(0o755)
+    try:
+        yield made / "system"
+    finally:
+        hamictl(made / "system", "down")
+        shutil.rmtree(made, ignore_errors=True)
+
+
+@pytest.fixture
+def up(folder: Path) -> Iterator[subprocess.Popen[str]]:
+    """Serves one node without cards."""
+    folder.mkdir()
+    flags = ("--nodes", "1", "--gpus", "0", "--no-demo", "--json")
+    with subprocess.Popen(
+        [str(Path(sys.executable).parent / "hamictl"), "up", *flags],
+        env={"HAMI_FOLDER": str(folder), "PATH": "/usr/bin:/bin", "HOME": str(folder)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def described(up: subprocess.Popen[str]) -> dict[str, Any]:
+    """What it prints when everything serves."""
+    assert up.stdout is not None
+    text = ""
+    for line in up.stdout:
+        text += line
+        if line == "}\n":
+            break
+    found: dict[str, Any] = json.loads(text)
+    return found
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_stops_the_system(
+    up: subprocess.Popen[str], folder: Path, number: signal.Signals
+) -> None:
+    described(up)
+
+    up.send_signal(number)
+
+    assert up.wait(READY_TIMEOUT_S) == 0
+    assert marked_processes(folder) == []
+
+
+def test_down_from_another_terminal_ends_it(up: subprocess.Popen[str], folder: Path) -> None:
+    described(up)
+
+    assert hamictl(folder, "down") == "stopped\n"
+
+    assert up.wait(READY_TIMEOUT_S) == 0
+
+
+def test_a_supervisor_that_dies_ends_it_with_a_sentence_and_leaves_nothing(
+    up: subprocess.Popen[str], folder: Path
+) -> None:
+    os.kill(described(up)["pids"]["supervisor"], signal.SIGKILL)
+
+    _, said = up.communicate(timeout=READY_TIMEOUT_S)
+
+    assert up.returncode == 1
+    assert said.startswith("hamictl: the local system ended unasked; ")
+    assert marked_processes(folder) == []
