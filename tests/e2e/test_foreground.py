@@ -38,7 +38,11 @@ def up(folder: Path) -> Iterator[subprocess.Popen[str]]:
     folder.mkdir()
     flags = ("--nodes", "1", "--gpus", "0", "--no-demo", "--json")
     with subprocess.Popen(
-        [str(Path(sys.executable).parent / "hamictl"), "up", *flags],
+        # Whoever runs the tests in the background of a shell has Ctrl-C ignored, and hands it on.
+        [
+            *("env", "--default-signal=INT"),
+            *(str(Path(sys.executable).parent / "hamictl"), "up", *flags),
+        ],
         env={"HAMI_FOLDER": str(folder), "PATH": "/usr/bin:/bin", "HOME": str(folder)},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
