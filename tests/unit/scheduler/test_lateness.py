@@ -88,9 +88,8 @@ class Ledger:
         self.said.append(message)
 
 
-async def test_a_row_that_changed_under_the_first_look_is_told_of_at_the_next() -> None:
-    ledger: Any = Ledger()
-    watch = LateWatch(
+def watch_of(ledger: Any) -> LateWatch:
+    return LateWatch(
         ledger=ledger,
         store=ledger,
         pods=ledger,
@@ -100,6 +99,28 @@ async def test_a_row_that_changed_under_the_first_look_is_told_of_at_the_next() 
         late_s=60.0,
     )
 
+
+async def test_a_row_that_changed_under_the_first_look_is_told_of_at_the_next() -> None:
+    ledger = Ledger()
+    watch = watch_of(ledger)
+
     assert [await watch.once(), await watch.once(), await watch.once()] == [1, 1, 1]
 
     assert ledger.said == [PREFIX + "the kubelet of n1 has not taken the pod up"]
+
+
+@pytest.mark.parametrize(
+    ("reason", "told"),
+    [("", 1), ("found bound", 1), ("its node has it", 1), ("no such device", 0)],
+    ids=["bound by /bind", "found by a comparison", "said by its node", "the node's own words"],
+)
+async def test_a_late_pod_is_told_of_however_it_was_bound_unless_its_node_said_why(
+    reason: str, told: int
+) -> None:
+    ledger = Ledger()
+    ledger.overtaken = False
+    ledger.row = replace(ledger.row, reason=reason)
+
+    await watch_of(ledger).once()
+
+    assert len(ledger.said) == told

@@ -20,6 +20,7 @@ from hamicommon.domain.ids import AllocationId, NodeName
 from hamicommon.errors import HamiError, NotFound
 
 from hami_scheduler.announcing import ALLOCATE_LATE, Announcer
+from hami_scheduler.domain.lifecycle import HOW_BOUND
 from hami_scheduler.instruments import Instruments
 from hami_scheduler.ports import AllocationStore, LedgerReader, PodApi
 
@@ -71,7 +72,7 @@ class LateWatch:
         self._told_at = {one.id: self._told_at[one.id] for one in late if one.id in self._told_at}
         for allocation in late:
             # Why the node could not do it is already there, in its own words.
-            ours = not allocation.reason or allocation.reason.startswith(PREFIX)
+            ours = allocation.reason in HOW_BOUND or allocation.reason.startswith(PREFIX)
             due = now - self._told_at.get(allocation.id, -TELL_AGAIN_S) >= TELL_AGAIN_S
             if ours and due and await self._tell(allocation):
                 self._told_at[allocation.id] = now

@@ -17,7 +17,7 @@ from hamicommon.k8s.annotations import BIND_PHASE, PHASE_FAILED, PHASE_SUCCESS, 
 TERMINAL_PHASES = frozenset({"Succeeded", "Failed"})
 FOUND_BOUND = "found bound"
 NODE_HAS_IT = "its node has it"
-_HOW_BOUND = frozenset({"", FOUND_BOUND, NODE_HAS_IT})
+HOW_BOUND = frozenset({"", FOUND_BOUND, NODE_HAS_IT})
 """How a row came to `bound`, which says nothing of why its pod failed."""
 AGENT_SEES_NONE = "its node sees no container of it any more"
 STILL_SEEN = "pod deleted; its node is heard and has not said that the containers are gone"
@@ -119,7 +119,7 @@ def _over(allocation: Allocation, facts: PodFacts) -> Verdict:
     reason = f"pod is {facts.phase}"
     if never_ran:
         # What its node said of the grant is nearer to the cause than what the kubelet made of it.
-        why = facts.said if allocation.reason in _HOW_BOUND else allocation.reason
+        why = facts.said if allocation.reason in HOW_BOUND else allocation.reason
         return Verdict(target=AllocationState.FAILED, reason=f"{reason}: {why}" if why else reason)
     return Verdict(target=AllocationState.RELEASED, reason=reason)
 
