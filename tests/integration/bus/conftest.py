@@ -16,6 +16,7 @@ from hamicommon.bus.client import (
     Subscription,
     open_bus,
 )
+from hamicommon.bus.permissions import SCHEDULER_USER
 from hamicommon.errors import Unavailable
 from hamicommon.settings import NatsSettings
 
@@ -56,7 +57,7 @@ class Inbox:
 
 @pytest.fixture
 async def bus(nats_url: str) -> AsyncIterator[Bus]:
-    async with open_bus(NatsSettings(url=nats_url), "test", owns_streams=True) as opened:
+    async with open_bus(NatsSettings(url=nats_url), SCHEDULER_USER, owns_streams=True) as opened:
         yield opened
 
 

@@ -11,7 +11,7 @@ from typing import Annotated, Protocol
 import orjson
 from fastapi import APIRouter, Query, Response
 from hamicommon.bus.dead_letters import DeadLetter
-from hamicommon.errors import NotFound, Unavailable
+from hamicommon.errors import InvalidRequest, NotFound, Unavailable
 
 from hami_scheduler.queries import Queries, Row
 
@@ -27,7 +27,7 @@ class Letters(Protocol):
         ...
 
     async def send_again(self, sequence: int) -> DeadLetter:
-        """Publishes it where it came from. Raises: NotFound, Unavailable."""
+        """Publishes it where it came from. Raises: NotFound, InvalidRequest, Unavailable."""
         ...
 
 
@@ -70,6 +70,7 @@ def _row(letter: DeadLetter) -> Row:
         "sequence": letter.sequence,
         "at": letter.at,
         "stream": letter.stream,
+        "user": letter.user,
         "subject": letter.subject,
         "consumer": letter.consumer,
         "reason": letter.reason,
@@ -82,6 +83,8 @@ async def _answered(answer: Awaitable[object]) -> Response:
         body, status = await answer, 200
     except NotFound as exc:
         body, status = {"error": str(exc)}, 404
+    except InvalidRequest as exc:
+        body, status = {"error": str(exc)}, 409
     except Unavailable as exc:
         body, status = {"error": str(exc)}, 503
     return Response(orjson.dumps(body), status_code=status, media_type="application/json")

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import io
 from typing import Any
 
 import pytest
-from hamictl.view.tables import amount, card_cores, memory, model
+from hamictl.view.tables import amount, card_cores, memory, model, table
+from rich.console import Console
 
 
 def row(vendor: str, core: int, used: int = 0, kind: str = "X1") -> dict[str, Any]:
@@ -42,3 +44,12 @@ def test_a_model_names_its_vendor(card: dict[str, Any], text: str) -> None:
 def test_memory_that_is_not_counted_is_a_dash() -> None:
     assert amount(memory(0), memory(0)) == "-"
     assert amount(memory(512), memory(2048)) == "512 MiB of 2 GiB"
+
+
+def test_a_cell_of_a_hostile_sender_is_shown_and_not_obeyed() -> None:
+    console = Console(width=120, file=io.StringIO(), force_terminal=True)
+
+    console.print(table("", ("REASON",), [("[bold]update[/] :smile: \x1b]0;owned\x07",)]))
+
+    printed = console.file.getvalue()  # type: ignore[attr-defined]  # it is a StringIO
+    assert "[bold]update[/] :smile: \\x1b]0;owned\\x07" in printed

@@ -77,7 +77,9 @@ Responder = Callable[[str, bytes], Awaitable[BaseModel | bytes]]
 class Bus:
     """One connection to NATS."""
 
-    def __init__(self, client: Client, js: JetStreamContext) -> None:
+    def __init__(self, client: Client, js: JetStreamContext, user: str) -> None:
+        """`user` is ours at the server, or our name where it knows no users."""
+        self._user = user
         self._client = client
         self._js = js
         self._up_since: float | None = None
@@ -221,7 +223,12 @@ class Bus:
         """
         pause = Pause(what)
         consumer = Consumer(
-            self._js, what, handle, on_dead_letter=self._count_dead_letter, on_answer=pause.ends
+            self._js,
+            what,
+            handle,
+            user=self._user,
+            on_dead_letter=self._count_dead_letter,
+            on_answer=pause.ends,
         )
         while not self._closed:
             try:
@@ -254,7 +261,8 @@ async def open_bus(
     """
     client = Client()
     js = client.jetstream(timeout=PUBLISH_TIMEOUT_S)
-    bus = Bus(client, js)
+    user = settings.user or name
+    bus = Bus(client, js, user)
 
     async def on_connect() -> None:
         if owns_streams:
@@ -276,7 +284,7 @@ async def open_bus(
                         password=settings.password.get_secret_value() or None,
                         token=_token(settings.token_file),
                         tls=_tls(settings),
-                        inbox_prefix=inbox_prefix(settings.user or name).encode(),
+                        inbox_prefix=inbox_prefix(user).encode(),
                         connect_timeout=int(max(1, settings.connect_timeout_s)),
                         max_reconnect_attempts=-1,
                         reconnect_time_wait=_RECONNECT_WAIT_S,

@@ -102,13 +102,15 @@ class Consumer:
         what: Subscription,
         handle: Handler,
         *,
+        user: str,
         on_dead_letter: Callable[[], None],
         on_answer: Callable[[], None],
     ) -> None:
-        """`on_answer` is told of each pull that the server answered, with or without messages."""
+        """`user` is ours on the bus; `on_answer` hears of each pull that the server answered."""
         self._js = js
         self._what = what
         self._handle = handle
+        self._user = user
         self._on_dead_letter = on_dead_letter
         self._on_answer = on_answer
 
@@ -183,6 +185,7 @@ class Consumer:
             self._js,
             raw.data,
             stream=self._what.stream,
+            user=self._user,
             subject=raw.subject,
             consumer=self._what.consumer,
             reason=reason,

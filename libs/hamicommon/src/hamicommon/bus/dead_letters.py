@@ -1,12 +1,15 @@
 """Messages that no consumer could handle, kept with the reason for who looks after the system.
 
 `consuming` buries them in `HAMI_DEAD_LETTERS` for seven days; `hamictl dead-letters` reads them and
-sends one again once its cause is mended (mostly a consumer of an older release).
+sends one again once its cause is repaired (mostly a consumer of an older release). Whoever buries
+a letter writes its headers, so they are a statement: who it was, the letter's subject shows, which
+the server guards, and `permissions.may_return` says where such a letter may go.
 """
 
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
@@ -16,14 +19,20 @@ import nats.js.errors
 from nats.js import JetStreamContext
 from nats.js.api import RawStreamMsg
 
-from hamicommon.bus.streams import DEAD_LETTERS_STREAM, DEAD_LETTERS_SUBJECT
+from hamicommon.bus.permissions import may_return
+from hamicommon.bus.streams import (
+    DEAD_LETTERS_STREAM,
+    DEAD_LETTERS_SUBJECT,
+    dead_letter_subject,
+)
 from hamicommon.cancellation import heeding
-from hamicommon.errors import NotFound, Unavailable
+from hamicommon.errors import InvalidRequest, NotFound, Unavailable
 
 SUBJECT_HEADER = "Hami-Subject"
 REASON_HEADER = "Hami-Reason"
 CONSUMER_HEADER = "Hami-Consumer"
 _TRACE_HEADER = "traceparent"
+_TRACE = re.compile(r"[0-9a-f]{2}(-[0-9a-f]+){3}")
 # A header is one line; 512 characters tell the field and the value of any mistake of ours.
 _REASON_MOST = 512
 
@@ -36,8 +45,10 @@ class DeadLetter:
     """Names it, for sending it again."""
     at: datetime
     stream: str
+    user: str
+    """Who buried it, by its user on the bus; empty in letters of older releases."""
     subject: str
-    """Where it came on."""
+    """Where it came on, as the user states."""
     consumer: str
     """Who gave it up."""
     reason: str
@@ -49,6 +60,7 @@ async def bury(
     data: bytes,
     *,
     stream: str,
+    user: str,
     subject: str,
     consumer: str,
     reason: str,
@@ -63,7 +75,8 @@ async def bury(
     }
     if traceparent:
         headers[_TRACE_HEADER] = traceparent
-    await js.publish(f"{DEAD_LETTERS_SUBJECT}.{stream}", data, timeout=timeout_s, headers=headers)
+    where = dead_letter_subject(stream, user)
+    await js.publish(where, data, timeout=timeout_s, headers=headers)
 
 
 class DeadLetters:
@@ -94,7 +107,8 @@ class DeadLetters:
         """Publishes the letter where it came from, and takes it out of the dead letters.
 
         Handlers are idempotent: one that is sent again and fails to go is no harm.
-        Raises: NotFound when there is no such letter, Unavailable.
+        Raises: NotFound when there is no such letter, InvalidRequest when whoever buried it may not
+        have it sent there, Unavailable.
         """
         with _translated():
             try:
@@ -102,11 +116,25 @@ class DeadLetters:
             except nats.js.errors.NotFoundError as exc:
                 raise NotFound(f"there is no dead letter {sequence}") from exc
             letter = _letter(raw)
+            _check_return(letter)
             trace = (raw.headers or {}).get(_TRACE_HEADER, "")
-            headers = {_TRACE_HEADER: trace} if trace else None
+            headers = {_TRACE_HEADER: trace} if _TRACE.fullmatch(trace) else None
             await self._js.publish(letter.subject, letter.data, headers=headers)
             await self._js.delete_msg(DEAD_LETTERS_STREAM, sequence)
         return letter
+
+
+def _check_return(letter: DeadLetter) -> None:
+    if not letter.user:
+        raise InvalidRequest(
+            f"letter {letter.sequence}: an older release buried it and left no mark of who did, so "
+            "it is not sent again"
+        )
+    if not may_return(letter.user, letter.stream, letter.subject):
+        raise InvalidRequest(
+            f"letter {letter.sequence}: {letter.user} may not have messages of {letter.stream} "
+            f"sent again on {letter.subject!r}"
+        )
 
 
 @contextlib.contextmanager
@@ -123,10 +151,12 @@ def _letter(raw: RawStreamMsg) -> DeadLetter:
     assert raw.seq is not None
     assert raw.time is not None
     assert raw.subject is not None
+    stream, _, user = raw.subject.removeprefix(f"{DEAD_LETTERS_SUBJECT}.").partition(".")
     return DeadLetter(
         sequence=raw.seq,
         at=raw.time,
-        stream=raw.subject.rpartition(".")[2],
+        stream=stream,
+        user=user,
         subject=headers.get(SUBJECT_HEADER, ""),
         consumer=headers.get(CONSUMER_HEADER, ""),
         reason=headers.get(REASON_HEADER, ""),

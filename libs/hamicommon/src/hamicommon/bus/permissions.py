@@ -7,10 +7,11 @@ node A reads neither B's grants nor B's replies (architecture section 8).
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 from hamicommon import events
-from hamicommon.bus.streams import DEAD_LETTERS_SUBJECT
+from hamicommon.bus.streams import dead_letter_subject
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,9 +24,16 @@ class Permissions:
     """May reply to the requests it receives, wherever the reply goes."""
 
 
+_AGENT = "agent-"
+_TOKEN = re.compile(r"[^\s.*>$]+")
+SCHEDULER_USER = "hami-scheduler"
+METRICS_USER = "hami-metrics"
+WEBHOOK_USER = "hami-webhook"
+
+
 def agent_user(node: str) -> str:
     """The bus user of a node's agent; also the name of its consumer."""
-    return f"agent-{events.token_of(node)}"
+    return f"{_AGENT}{events.token_of(node)}"
 
 
 def inbox_prefix(user: str) -> str:
@@ -49,7 +57,7 @@ def agent_permissions(node: str) -> Permissions:
             f"$JS.API.CONSUMER.INFO.{stream}.{consumer}",
             f"$JS.API.CONSUMER.MSG.NEXT.{stream}.{consumer}",
             f"$JS.ACK.{stream}.{consumer}.>",
-            f"{DEAD_LETTERS_SUBJECT}.{stream}",
+            dead_letter_subject(stream, consumer),
         ),
         subscribe=(
             f"{inbox_prefix(consumer)}.>",
@@ -58,9 +66,6 @@ def agent_permissions(node: str) -> Permissions:
         ),
         answers=True,
     )
-
-
-WEBHOOK_USER = "hami-webhook"
 
 
 def webhook_permissions() -> Permissions:
@@ -79,10 +84,47 @@ def webhook_permissions() -> Permissions:
                     f"$JS.API.CONSUMER.INFO.{stream}.*",
                     f"$JS.API.CONSUMER.MSG.NEXT.{stream}.*",
                     f"$JS.ACK.{stream}.>",
-                    f"{DEAD_LETTERS_SUBJECT}.{stream}",
+                    dead_letter_subject(stream, WEBHOOK_USER),
                 )
             ),
             events.ADMISSION_REFUSED_SUBJECT,
         ),
         subscribe=(f"{inbox_prefix(WEBHOOK_USER)}.>",),
+    )
+
+
+# Of each service, the streams into which a message of its own choice does no harm: the scheduler
+# may publish everywhere, and the others are the only readers there. An inventory that the webhook
+# buried would be read by the scheduler, so it is not among them; the node reports again anyway.
+_RETURNS = {
+    SCHEDULER_USER: {
+        events.INVENTORY_STREAM: "hami.inventory.v1.*",
+        events.REPORTS_STREAM: "hami.reports.v1.*",
+    },
+    METRICS_USER: {events.USAGE_STREAM: "hami.usage.v1.*"},
+    WEBHOOK_USER: {events.LEDGER_STREAM: "hami.ledger.v1.>"},
+}
+
+
+def may_return(user: str, stream: str, subject: str) -> bool:
+    """Whether what `user` buried may be published on `subject` again.
+
+    Only the user and the stream are known for sure; `subject` is the user's own statement. An
+    agent's letters go back to its own node's grants and nowhere else.
+    """
+    if user.startswith(_AGENT):
+        own = events.grants_subject(user.removeprefix(_AGENT))
+        return stream == events.GRANTS_STREAM and subject == own
+    pattern = _RETURNS.get(user, {}).get(stream)
+    return pattern is not None and _matches(subject, pattern)
+
+
+def _matches(subject: str, pattern: str) -> bool:
+    """Whether a subject without wildcards is one of `pattern`'s (`*`: one token, `>`: the rest)."""
+    tokens, wanted = subject.split("."), pattern.split(".")
+    if wanted[-1] == ">":
+        tokens, wanted = tokens[: len(wanted)], [*wanted[:-1], "*"]
+    return len(tokens) == len(wanted) and all(
+        _TOKEN.fullmatch(token) is not None and each in (token, "*")
+        for token, each in zip(tokens, wanted, strict=True)
     )

@@ -30,6 +30,14 @@ DEAD_LETTERS_STREAM = "HAMI_DEAD_LETTERS"
 DEAD_LETTERS_SUBJECT = "hami.dead.v1"
 
 
+def dead_letter_subject(stream: str, user: str) -> str:
+    """Where `user` of the bus buries what it could not handle of `stream`.
+
+    The server lets a user publish with its own name alone, so this says who buried a letter.
+    """
+    return f"{DEAD_LETTERS_SUBJECT}.{stream}.{user}"
+
+
 def _stream(
     name: str, subject: str, *, max_age_s: float, max_bytes: int, per_subject: int = -1
 ) -> StreamConfig:
@@ -65,7 +73,7 @@ STREAMS = (
         events.LEDGER_STREAM, "hami.ledger.v1.>", max_age_s=0.0, max_bytes=64 * _MIB, per_subject=1
     ),
     _stream(
-        DEAD_LETTERS_STREAM, f"{DEAD_LETTERS_SUBJECT}.*", max_age_s=7 * _DAY_S, max_bytes=64 * _MIB
+        DEAD_LETTERS_STREAM, f"{DEAD_LETTERS_SUBJECT}.>", max_age_s=7 * _DAY_S, max_bytes=64 * _MIB
     ),
 )
 

@@ -22,7 +22,7 @@ def drift(
     limit: Limit = 30,
     output: Shown = Output.TABLE,
 ) -> None:
-    """Show where ledger, pods and nodes differed, and whether it was mended."""
+    """Show where ledger, pods and nodes differed, and whether it was repaired."""
     query = {"limit": str(limit), **({"class": kind} if kind else {})}
     rows = run(_client().rows("/v1/drift", **query))
     _show("Drift", ("AT", "CLASS", "SUBJECT", "REPAIRED", "DETAIL"), rows, output)
@@ -30,7 +30,7 @@ def drift(
 
 def dead_letters(
     send_again: Annotated[
-        int | None, typer.Option("--send-again", help="number of a letter whose cause is mended")
+        int | None, typer.Option("--send-again", help="number of a letter whose cause is repaired")
     ] = None,
     limit: Limit = 30,
     output: Shown = Output.TABLE,
@@ -41,7 +41,7 @@ def dead_letters(
         console.print(f"letter {send_again} sent again on {letter['subject']}", markup=False)
         return
     rows = run(_client().rows("/v1/dead-letters", limit=str(limit)))
-    columns = ("SEQUENCE", "AT", "SUBJECT", "CONSUMER", "REASON")
+    columns = ("SEQUENCE", "AT", "SUBJECT", "USER", "REASON")
     _show("Dead letters", columns, rows, output)
 
 

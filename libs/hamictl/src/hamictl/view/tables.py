@@ -7,6 +7,7 @@ from typing import Any
 
 from rich import box
 from rich.table import Table
+from rich.text import Text
 
 Row = Mapping[str, Any]
 
@@ -15,13 +16,25 @@ WHOLE_PERCENT = 100
 
 
 def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
-    """A plain table that also reads well when it is not on a terminal."""
+    """A plain table that also reads well when it is not on a terminal.
+
+    Cells come from the cluster and from whoever may write there: nothing in them is markup, and no
+    control character reaches the terminal.
+    """
     made = Table(title=title or None, box=box.SIMPLE_HEAD, title_justify="left", pad_edge=False)
     for column in columns:
         made.add_column(column, overflow="fold")
     for row in rows:
-        made.add_row(*row)
+        made.add_row(*(Text(printable(cell)) for cell in row))
     return made
+
+
+def printable(text: str) -> str:
+    """The text with what a terminal would obey written out, such as `\\x1b`."""
+    return "".join(
+        char if char.isprintable() or char == "\n" else char.encode("unicode_escape").decode()
+        for char in text
+    )
 
 
 def of(value: object) -> str:
