@@ -110,6 +110,18 @@ def _webhooks(kind: str) -> Resource:
     )
 
 
+def _review(group: str, kind: str) -> Resource:
+    return Resource(
+        group=group,
+        plural=kind.lower() + "s",
+        singular=kind.lower(),
+        kind=kind,
+        schema=f"V1{kind}",
+        namespaced=False,
+        stored=False,
+    )
+
+
 RESOURCES: tuple[Resource, ...] = (
     Resource(
         plural="bindings", singular="binding", kind="Binding", schema="V1Binding", stored=False
@@ -226,6 +238,8 @@ RESOURCES: tuple[Resource, ...] = (
     _workload("Deployment", "V1Deployment", "deploy"),
     _workload("ReplicaSet", "V1ReplicaSet", "rs"),
     _workload("StatefulSet", "V1StatefulSet", "sts"),
+    _review("authentication.k8s.io", "TokenReview"),
+    _review("authorization.k8s.io", "SubjectAccessReview"),
     Resource(
         group="batch",
         plural="jobs",
@@ -286,6 +300,8 @@ EVENTS = BY_PATH["", "v1", "events"]
 QUOTAS = BY_PATH["", "v1", "resourcequotas"]
 PRIORITY_CLASSES = BY_PATH["scheduling.k8s.io", "v1", "priorityclasses"]
 MUTATING_WEBHOOKS = BY_PATH["admissionregistration.k8s.io", "v1", "mutatingwebhookconfigurations"]
+TOKEN_REVIEWS = BY_PATH["authentication.k8s.io", "v1", "tokenreviews"]
+SUBJECT_ACCESS_REVIEWS = BY_PATH["authorization.k8s.io", "v1", "subjectaccessreviews"]
 VALIDATING_WEBHOOKS = BY_PATH[
     "admissionregistration.k8s.io", "v1", "validatingwebhookconfigurations"
 ]

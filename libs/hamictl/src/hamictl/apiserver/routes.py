@@ -25,6 +25,7 @@ from hamictl.apiserver import (
     paths,
     reading,
     responses,
+    reviews,
     tables,
     users,
     watch_stream,
@@ -33,6 +34,7 @@ from hamictl.apiserver.calls import Caller, Target
 from hamictl.apiserver.deleting import Options, read_options
 from hamictl.apiserver.errors import ApiError, Json, internal, method_not_allowed, no_such_path
 from hamictl.apiserver.registry import Registry
+from hamictl.apiserver.resources import TOKEN_REVIEWS
 
 logger = logging.getLogger(__name__)
 _OPEN = ("/healthz", "/readyz", "/livez")
@@ -148,8 +150,22 @@ async def _post(registry: Registry, target: Target, caller: Caller, request: Req
         return responses.answer_json(responses.success(201), 201, caller.warnings)
     if target.name or (resource.namespaced and not target.namespace):
         raise method_not_allowed()
+    if resource in reviews.REVIEWS:
+        return await _review(registry, target, caller, request)
     stored = await registry.writing.create(target, caller, await _json(request, resource.kind))
     return responses.answer(faces.whole(resource, stored), 201, caller.warnings)
+
+
+async def _review(registry: Registry, target: Target, caller: Caller, request: Request) -> Response:
+    resource = target.resource
+    body = bodies.read_object(target, caller, await _json(request, resource.kind))
+    status = (
+        reviews.review_token(registry.tokens, body)
+        if resource is TOKEN_REVIEWS
+        else reviews.review_access(registry.store, body)
+    )
+    answer = bodies.for_webhook(resource, body) | {"status": status}
+    return responses.answer_json(answer, 201, caller.warnings)
 
 
 async def _put(registry: Registry, target: Target, caller: Caller, request: Request) -> Response:

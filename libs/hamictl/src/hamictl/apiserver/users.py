@@ -1,7 +1,7 @@
 """Who calls: bearer tokens from a file of `token,user,uid,"group1,group2"` lines.
 
-The format is that of kube-apiserver's --token-auth-file. There are no roles: a known token may do
-everything, an unknown one nothing.
+The format is that of kube-apiserver's --token-auth-file. A known token may do everything here, an
+unknown one nothing; roles count only for who asks about a user (`reviews`).
 """
 
 from __future__ import annotations
