@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import yaml
+from hami_scheduler.access import GROUP, RESOURCE, Role
 from hamicommon import deviceconfig
 from hamicommon.admission.registration import (
     Registration,
@@ -128,8 +129,9 @@ RIGHTS = {
         "resourcequotas": {"list", "watch"},
         # Read when another replica made the event that is to be counted up.
         "events": {"get", "create", "patch"},
-        # Whose token a node-agent shows to the bus.
+        # Whose token a node-agent shows to the bus, and a person to the operators' port.
         "tokenreviews": {"create"},
+        "subjectaccessreviews": {"create"},
     },
     "node-agent": {
         "pods": {"get", "list", "watch"},
@@ -147,10 +149,49 @@ def test_a_service_may_do_what_it_calls_and_nothing_else(service: str) -> None:
     granted: dict[str, set[str]] = {}
     for role in roles:
         for rule in role["rules"]:
-            assert rule["apiGroups"] in ([""], ["authentication.k8s.io"]), role["metadata"]["name"]
+            assert rule["apiGroups"] in (
+                [""],
+                ["authentication.k8s.io"],
+                ["authorization.k8s.io"],
+            ), role["metadata"]["name"]
             for resource in rule["resources"]:
                 granted.setdefault(resource, set()).update(rule["verbs"])
     assert granted == RIGHTS[service]
+
+
+def test_the_roles_of_people_are_those_that_the_scheduler_asks_about() -> None:
+    roles = {item["metadata"]["name"]: item["rules"] for item in objects(BASE / "access.yaml")}
+
+    def rule(*verbs: Role) -> list[dict[str, Any]]:
+        return [{"apiGroups": [GROUP], "resources": [RESOURCE], "verbs": [*map(str, verbs)]}]
+
+    assert roles == {
+        "hami-reader": rule(Role.READ),
+        "hami-operator": rule(Role.READ, Role.OPERATE),
+    }
+
+
+def test_what_is_scraped_is_on_a_port_of_each_services_own() -> None:
+    ports: dict[str, str] = {}
+    for path in sorted(BASE.glob("*.yaml")):
+        for item in objects(path):
+            template = item.get("spec", {}).get("template", {})
+            notes = template.get("metadata", {}).get("annotations", {})
+            if notes.get("prometheus.io/scrape") != "true":
+                continue
+            name, port = item["metadata"]["name"], notes["prometheus.io/port"]
+            [container] = template["spec"]["containers"]
+            assert int(port) in [each["containerPort"] for each in container["ports"]], name
+            binds = [str(each.get("value", "")) for each in container["env"]]
+            assert any(bind.endswith(f":{port}") for bind in binds), name
+            ports[name] = port
+
+    assert ports == {
+        "hami-metrics": "9395",
+        "hami-node-agent": "9394",
+        "hami-scheduler": "9397",
+        "hami-webhook": "9396",
+    }
 
 
 def test_the_webhook_may_do_on_the_bus_what_its_permissions_say() -> None:

@@ -7,8 +7,11 @@ from fastapi import APIRouter, Request, Response
 from hamicommon.errors import InvalidRequest, Unavailable
 
 from hami_scheduler.adopting import Adopting
+from hami_scheduler.bodies import TooLong, read_json
 
 _JSON = "application/json"
+# The names of 4000 nodes, each as long as Kubernetes allows.
+_MOST_BYTES = 1024 * 1024
 
 
 def router(adopting: Adopting) -> APIRouter:
@@ -17,11 +20,9 @@ def router(adopting: Adopting) -> APIRouter:
 
     async def adopt(request: Request) -> Response:
         try:
-            body = orjson.loads(await request.body())
-        except orjson.JSONDecodeError as exc:
-            return _answer({"error": f"the body is not JSON: {exc}"}, 400)
-        try:
-            return _answer(await adopting.answer(body), 200)
+            return _answer(await adopting.answer(await read_json(request, _MOST_BYTES)), 200)
+        except TooLong as exc:
+            return _answer({"error": str(exc)}, 413)
         except InvalidRequest as exc:
             return _answer({"error": str(exc)}, 400)
         except ExceptionGroup as exc:

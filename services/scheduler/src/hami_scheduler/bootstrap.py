@@ -19,6 +19,7 @@ from hamicommon.grants import Grant, read_signed
 from hamicommon.k8s.client import KubeApi, open_kube_api
 from hamicommon.vendors.registry import Vendors
 
+from hami_scheduler.access import Access
 from hami_scheduler.adapters.kubernetes import (
     KubernetesNodeApi,
     KubernetesPodApi,
@@ -33,7 +34,7 @@ from hami_scheduler.adapters.postgres_numbers import PostgresNumbers
 from hami_scheduler.adapters.postgres_queries import PostgresQueries
 from hami_scheduler.adapters.postgres_quotas import PostgresQuotas
 from hami_scheduler.adapters.redis import open_node_lock
-from hami_scheduler.adapters.token_reviews import KubernetesTokenReviews
+from hami_scheduler.adapters.token_reviews import KubernetesAccessReviews, KubernetesTokenReviews
 from hami_scheduler.aside import Aside
 from hami_scheduler.domain.lifecycle import needs_node_lock
 from hami_scheduler.logins import Logins
@@ -124,8 +125,15 @@ async def _open_outside(settings: Settings, vendors: Vendors, stack: AsyncExitSt
         bus=bus,
         api=api,
         numbers=PostgresNumbers(database),
+        access=_access(settings, api),
         logins=_logins(settings, api),
     )
+
+
+def _access(settings: Settings, api: KubeApi) -> Access | None:
+    if not settings.operator_bind:
+        return None
+    return Access(KubernetesAccessReviews(api, audience=settings.operator_audience))
 
 
 def _logins(settings: Settings, api: KubeApi) -> Logins | None:

@@ -11,6 +11,7 @@ from hamicommon.db.outbox import OutboxRelay
 from hamicommon.grants import Grant
 from hamicommon.k8s.client import KubeApi
 
+from hami_scheduler.access import Access
 from hami_scheduler.aside import Aside
 from hami_scheduler.hearing import AgentMarks
 from hami_scheduler.logins import Logins
@@ -95,5 +96,7 @@ class Outside:
     api: KubeApi
     numbers: NumbersReader | None = None
     """Of the ledger, for the bus; None: they are not told."""
+    access: Access | None = None
+    """Who may ask on the operators' port; None: it is not served."""
     logins: Logins | None = None
     """Answers the bus server about node-agents, where it is so configured."""

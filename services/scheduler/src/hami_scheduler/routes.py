@@ -1,28 +1,60 @@
-"""HTTP: health, metrics and the query API; the extender's verbs are in `extender_app.py`."""
+"""HTTP on three ports: kube-scheduler's, the operators' and the probes'.
+
+The first serves everything, to a client certificate where it is so configured; the extender's verbs
+on it are in `extender_app.py`. The second serves the query API (`/v1/`) to tokens
+(`operator_access.py`). The third is plain: health and metrics.
+"""
 
 from __future__ import annotations
 
 import orjson
-from fastapi import FastAPI, Response
+from fastapi import APIRouter, FastAPI, Response
 from hamicommon import telemetry
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from starlette.types import ASGIApp
 
 from hami_scheduler import adoption_routes, explain_routes, operator_routes, query_routes
+from hami_scheduler.access import Access
 from hami_scheduler.extender_app import ExtenderApp
+from hami_scheduler.operator_access import OperatorAccess
 from hami_scheduler.service import Service
 
 JSON = "application/json"
 
 
 def create_app(service: Service) -> ASGIApp:
-    """The application over the use cases."""
-    app = FastAPI(
+    """Everything, for kube-scheduler's port."""
+    app = _bare_app()
+    app.include_router(_probes(service))
+    app.include_router(_operator_api(service))
+    return ExtenderApp(service, app)
+
+
+def create_operator_app(service: Service, access: Access) -> ASGIApp:
+    """The query API, for who shows a token."""
+    app = _bare_app()
+    app.include_router(_operator_api(service))
+    return OperatorAccess(app, access)
+
+
+def create_probe_app(service: Service) -> ASGIApp:
+    """Health and metrics, for the kubelet and Prometheus."""
+    app = _bare_app()
+    app.include_router(_probes(service))
+    return app
+
+
+def _bare_app() -> FastAPI:
+    return FastAPI(
         telemetry={"operation_spans": False, "exclude": telemetry.is_probe},
         title="hami-scheduler",
         openapi_url="/v1/openapi.json",
         docs_url=None,
     )
+
+
+def _probes(service: Service) -> APIRouter:
+    api = APIRouter()
 
     async def healthz() -> Response:
         return Response("ok")
@@ -38,11 +70,16 @@ def create_app(service: Service) -> ASGIApp:
             generate_latest(service.instruments.registry), media_type=CONTENT_TYPE_LATEST
         )
 
-    app.add_api_route("/healthz", healthz)
-    app.add_api_route("/readyz", readyz)
-    app.add_api_route("/metrics", metrics)
-    app.include_router(query_routes.router(service.queries, service.simulating))
-    app.include_router(operator_routes.router(service.queries, service.letters))
-    app.include_router(adoption_routes.router(service.adopting))
-    app.include_router(explain_routes.router(service.explaining))
-    return ExtenderApp(service, app)
+    api.add_api_route("/healthz", healthz)
+    api.add_api_route("/readyz", readyz)
+    api.add_api_route("/metrics", metrics)
+    return api
+
+
+def _operator_api(service: Service) -> APIRouter:
+    api = APIRouter()
+    api.include_router(query_routes.router(service.queries, service.simulating))
+    api.include_router(operator_routes.router(service.queries, service.letters))
+    api.include_router(adoption_routes.router(service.adopting))
+    api.include_router(explain_routes.router(service.explaining))
+    return api

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from hami_scheduler.access import Access
 from hami_scheduler.adopting import Adopting
 from hami_scheduler.aside import Aside
 from hami_scheduler.binding import Binding
@@ -31,6 +32,8 @@ class Service:
     explaining: Explaining
     simulating: Simulating
     adopting: Adopting
+    access: Access | None
+    """Who may ask on the operators' port; None: it is not served."""
     instruments: Instruments
     readiness: Callable[[], Awaitable[Mapping[str, str]]]
     """What is not ready, with the reason; empty when all is."""

@@ -9,13 +9,14 @@ import logging
 import signal
 import ssl
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 
 import uvicorn
+from hamicommon import serving
 from hamicommon.cancellation import end
 
 from hami_scheduler.bootstrap import open_service
-from hami_scheduler.routes import create_app
+from hami_scheduler.routes import create_app, create_operator_app, create_probe_app
 from hami_scheduler.service import Loop, Service
 from hami_scheduler.settings import Settings
 
@@ -55,13 +56,37 @@ async def serve(settings: Settings) -> None:
 
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, stop)
-        async with running(service):
+        async with running(service), other_ports(settings, service):
             freezing = asyncio.create_task(_freeze_when_ready(service))
             try:
                 await server.serve()
             finally:
                 await end([freezing])
     logger.info("stopped")
+
+
+@asynccontextmanager
+async def other_ports(settings: Settings, service: Service) -> AsyncIterator[dict[str, int]]:
+    """Serves operators and probes during the block, where the settings name their addresses.
+
+    Yields the ports, by `operator` and `probe`. Raises: Unavailable when an address is taken,
+    InvalidRequest when it is none.
+    """
+    ports: dict[str, int] = {}
+    async with AsyncExitStack() as stack:
+        if service.access is not None:
+            app = create_operator_app(service, service.access)
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            assert settings.tls_cert_file is not None  # the settings check it
+            context.load_cert_chain(settings.tls_cert_file, settings.tls_key_file)
+            ports["operator"] = await stack.enter_async_context(
+                serving.serving(app, settings.operator_bind, ssl_context=context)
+            )
+        if settings.probe_bind:
+            ports["probe"] = await stack.enter_async_context(
+                serving.serving(create_probe_app(service), settings.probe_bind)
+            )
+        yield ports
 
 
 async def _freeze_when_ready(service: Service) -> None:

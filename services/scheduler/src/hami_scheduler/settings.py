@@ -30,6 +30,23 @@ class Settings(BaseSettings):
     tls_client_ca_file: Path | None = Field(
         default=None, description="PEM; if given, clients must show a certificate of this CA"
     )
+    operator_bind: str = Field(
+        default="",
+        pattern=r"^(.*:\d+)?$",
+        description="host:port of the query API (/v1/) for hamictl: HTTPS with tls_cert_file, "
+        "callers show Kubernetes tokens; empty: http_bind alone serves it",
+    )
+    operator_audience: str = Field(
+        default="hami-scheduler",
+        description="audience of those tokens; empty: the API server's own, so that any login of "
+        "the cluster works, and this service could use it there",
+    )
+    probe_bind: str = Field(
+        default="",
+        pattern=r"^(.*:\d+)?$",
+        description="host:port of /healthz, /readyz and /metrics without TLS; empty: http_bind "
+        "alone serves them",
+    )
     scheduler_name: str = Field(
         default="hami-scheduler", min_length=1, description="spec.schedulerName of our pods"
     )
@@ -113,6 +130,8 @@ class Settings(BaseSettings):
     def _tls_files_come_in_pairs(self) -> Settings:
         if (self.tls_cert_file is None) != (self.tls_key_file is None):
             raise ValueError("tls_cert_file and tls_key_file must be given together")
+        if self.operator_bind and self.tls_cert_file is None:
+            raise ValueError("operator_bind needs tls_cert_file and tls_key_file: it takes tokens")
         return self
 
     @property

@@ -76,6 +76,7 @@ def build(settings: Settings, vendors: Vendors, outside: Outside) -> Service:
             synced=lambda: not watches.missing(),
             request_of=core.request_of,
         ),
+        access=outside.access,
         instruments=core.instruments,
         readiness=readiness,
         measure=lambda: measure(core, outside),

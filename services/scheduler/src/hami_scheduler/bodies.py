@@ -1,0 +1,28 @@
+"""Bodies of the operator API, read up to a bound: whoever may ask may not fill the memory."""
+
+from __future__ import annotations
+
+import orjson
+from fastapi import Request
+from hamicommon.errors import InvalidRequest
+
+
+class TooLong(InvalidRequest):
+    """413: the body is longer than the route reads."""
+
+
+async def read_json(request: Request, most_bytes: int) -> object:
+    """The decoded body. Raises: TooLong, InvalidRequest when it is no JSON."""
+    told = request.headers.get("content-length", "")
+    body = bytearray()
+    if not told.isdigit() or int(told) <= most_bytes:
+        async for chunk in request.stream():
+            body += chunk
+            if len(body) > most_bytes:
+                break
+        else:
+            try:
+                return orjson.loads(body)
+            except orjson.JSONDecodeError as exc:
+                raise InvalidRequest(f"the body is not JSON: {exc}") from exc
+    raise TooLong(f"the body is longer than {most_bytes} bytes, which is all that is read here")
