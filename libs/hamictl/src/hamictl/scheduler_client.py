@@ -7,6 +7,9 @@ from typing import Any, cast
 import httpx
 from hamicommon.errors import InvalidRequest, NotFound, Unavailable
 
+from hamictl.connection_errors import not_a_scheduler, sentence
+from hamictl.scheduler_address import SchedulerAddress
+
 Row = dict[str, Any]
 TIMEOUT_S = 10.0
 
@@ -14,8 +17,8 @@ TIMEOUT_S = 10.0
 class SchedulerClient:
     """Answers of one scheduler replica; all of them read the same ledger."""
 
-    def __init__(self, url: str) -> None:
-        self._url = url
+    def __init__(self, address: SchedulerAddress) -> None:
+        self._address = address
 
     async def get(self, path: str, **query: str) -> Any:
         """The decoded answer.
@@ -32,29 +35,45 @@ class SchedulerClient:
         return await self._ask("POST", path, json=body, timeout=timeout_s)
 
     async def _ask(self, method: str, path: str, **how: Any) -> Any:
+        address = self._address
+        host, headers, verify = address.host, address.headers(), address.ssl_context()
         try:
-            async with httpx.AsyncClient(timeout=TIMEOUT_S) as client:
-                answer = await client.request(method, f"{self._url}{path}", **how)
+            async with httpx.AsyncClient(
+                timeout=TIMEOUT_S, verify=verify, headers=headers
+            ) as client:
+                answer = await client.request(method, f"{address.url}{path}", **how)
         except httpx.HTTPError as exc:
-            reason = str(exc) or type(exc).__name__
-            raise Unavailable(f"scheduler {self._url} does not answer: {reason}") from exc
+            raise Unavailable(sentence(exc, address)) from exc
+        except (httpx.InvalidURL, ValueError) as exc:
+            raise InvalidRequest(f"HAMI_SCHEDULER_URL={address.url} ({host}): {exc}") from exc
+        body = self._decoded(answer)
         if answer.is_success:
-            return answer.json()
-        message = _message(answer)
+            return body
+        message = str(body.get("error") or body.get("detail") or body)
         if answer.status_code == 404:
             raise NotFound(message)
         if answer.status_code < 500:
             raise InvalidRequest(message)
         raise Unavailable(message)
 
+    def _decoded(self, answer: httpx.Response) -> dict[str, Any]:
+        try:
+            body = answer.json()
+        except ValueError:
+            body = None
+        ours = isinstance(body, dict) and (answer.is_success or "error" in body or _checked(answer))
+        if not ours:
+            raise Unavailable(not_a_scheduler(answer, self._address))
+        return cast(dict[str, Any], body)
+
     async def rows(self, path: str, **query: str) -> list[Row]:
         """A list answer: `{"items": [...]}`."""
-        return cast(list[Row], (await self.get(path, **query))["items"])
+        body = await self.get(path, **query)
+        if not isinstance(body.get("items"), list):
+            raise Unavailable(f"{self._address.url}{path} is not answered as hami-scheduler does")
+        return cast(list[Row], body["items"])
 
 
-def _message(answer: httpx.Response) -> str:
-    try:
-        body = answer.json()
-    except ValueError:
-        return f"{answer.request.url}: {answer.status_code}"
-    return str(body.get("error") or body.get("detail") or body)
+def _checked(answer: httpx.Response) -> bool:
+    """Whether FastAPI refused a parameter, before our own code was asked."""
+    return answer.status_code == 422

@@ -15,6 +15,31 @@ class Settings(BaseSettings):
 
     folder: Path = Field(default=Path(".hami"), description="folder of the local system")
     kubeconfig: Path | None = Field(default=None, validation_alias="KUBECONFIG")
-    scheduler_url: str = Field(default="", description="http(s)://host:port of hami-scheduler")
-    postgres_dsn: SecretStr = Field(default=SecretStr(""), description="for `hamictl sql`")
+    scheduler_url: str = Field(
+        default="",
+        description="http(s)://host:port of hami-scheduler: its operators' port, or with a client "
+        "certificate kube-scheduler's",
+    )
+    scheduler_ca_file: Path | None = Field(
+        default=None,
+        description="PEM, the authority of its certificate (ConfigMap hami-ca); absent: those that "
+        "this machine trusts",
+    )
+    scheduler_token_file: Path | None = Field(
+        default=None,
+        description="a Kubernetes token, such as `kubectl create token NAME --audience "
+        "hami-scheduler` prints; read at every call",
+    )
+    scheduler_token: SecretStr = Field(
+        default=SecretStr(""), description="the token itself, in place of the file"
+    )
+    scheduler_cert_file: Path | None = Field(
+        default=None,
+        description="PEM, a client certificate for kube-scheduler's port, where no token is asked "
+        "for; with scheduler_key_file",
+    )
+    scheduler_key_file: Path | None = Field(default=None, description="PEM, without a password")
+    postgres_dsn: SecretStr = Field(
+        default=SecretStr(""), description="for `hamictl sql` and `hamictl db`"
+    )
     migrations: Path | None = Field(default=None, description="folder, when not in a checkout")

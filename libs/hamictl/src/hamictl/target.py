@@ -11,6 +11,7 @@ from pathlib import Path
 
 from hamicommon.errors import InvalidRequest
 
+from hamictl.scheduler_address import PAGE, SchedulerAddress
 from hamictl.settings import Settings
 from hamictl.supervisor.state_file import read_state, running_supervisor
 
@@ -20,18 +21,18 @@ class Target:
     """Addresses; an empty one is unknown."""
 
     kubeconfig: Path | None
-    scheduler_url: str
+    scheduler: SchedulerAddress
     postgres_dsn: str
     local: bool
 
-    def need_scheduler(self) -> str:
+    def need_scheduler(self) -> SchedulerAddress:
         """Raises InvalidRequest when the scheduler's address is unknown."""
-        if not self.scheduler_url:
+        if not self.scheduler.url:
             raise InvalidRequest(
                 "where is the scheduler? start a local system with `hamictl up`, "
-                "or set HAMI_SCHEDULER_URL=http://host:port"
+                f"or set HAMI_SCHEDULER_URL=https://host:port ({PAGE})"
             )
-        return self.scheduler_url
+        return self.scheduler
 
     def need_kubeconfig(self) -> Path:
         """Raises InvalidRequest when no cluster is known."""
@@ -58,13 +59,20 @@ def find_target(settings: Settings) -> Target:
     if state is not None and "kubeconfig" in state:
         return Target(
             kubeconfig=Path(state["kubeconfig"]),
-            scheduler_url=state["scheduler_url"],
+            scheduler=SchedulerAddress(url=state["scheduler_url"]),
             postgres_dsn=state["postgres_dsn"],
             local=True,
         )
     return Target(
         kubeconfig=settings.kubeconfig,
-        scheduler_url=settings.scheduler_url.rstrip("/"),
+        scheduler=SchedulerAddress(
+            url=settings.scheduler_url.rstrip("/"),
+            ca_file=settings.scheduler_ca_file,
+            cert_file=settings.scheduler_cert_file,
+            key_file=settings.scheduler_key_file,
+            token=settings.scheduler_token.get_secret_value(),
+            token_file=settings.scheduler_token_file,
+        ),
         postgres_dsn=settings.postgres_dsn.get_secret_value(),
         local=False,
     )

@@ -21,6 +21,11 @@ from hamictl.view.explanation import explanation
 from hamictl.view.tables import of, table
 
 SQL_TIMEOUT_S = 60.0
+READER = "hami_reader"
+"""The role that reads all and writes nothing (docs/sql.md)."""
+_NO_ROLE, _NO_MEMBER = "22023", "42501"
+_ASKS_ONLY = ("explain", "show")
+"""Statements that are no query, and that can't do anything else either."""
 
 
 async def pod_uid(target: Target, namespace: str, name: str) -> str:
@@ -121,7 +126,7 @@ async def _history(pod: str, namespace: str, output: Output) -> None:
 
 
 def sql(
-    query: Annotated[str, typer.Argument(help="one SQL statement; it can only read")],
+    query: Annotated[str, typer.Argument(help="one SQL query, run as hami_reader")],
     output: Annotated[str, typer.Option("--output", "-o", help="table, json or csv")] = "table",
 ) -> None:
     """Ask the ledger, for example: select * from allocations_at(now() - interval '1 hour')."""
@@ -147,9 +152,19 @@ async def _query(dsn: str, query: str) -> tuple[list[str], list[tuple[Any, ...]]
         )
     except (OSError, TimeoutError, asyncpg.PostgresError) as exc:
         raise Unavailable(f"Postgres: {exc or type(exc).__name__}") from exc
+    except ValueError as exc:
+        raise InvalidRequest(f"HAMI_POSTGRES_DSN is not usable: {exc}") from exc
     try:
-        statement = await connection.prepare(query, timeout=SQL_TIMEOUT_S)
-        records = await statement.fetch(timeout=SQL_TIMEOUT_S)
+        await _become_reader(connection)
+        async with connection.transaction(readonly=True):
+            if not query.lstrip().lower().startswith(_ASKS_ONLY):
+                # A cursor takes a query and nothing else: COPY and DO would run programs on the
+                # server where the login may, read-only or not. Prepared: it is one statement.
+                declared = f"DECLARE hamictl NO SCROLL CURSOR FOR {query}"
+                await (await connection.prepare(declared)).fetch(timeout=SQL_TIMEOUT_S)
+                query = "FETCH ALL FROM hamictl"
+            statement = await connection.prepare(query, timeout=SQL_TIMEOUT_S)
+            records = await statement.fetch(timeout=SQL_TIMEOUT_S)
         return [attribute.name for attribute in statement.get_attributes()], [
             tuple(record) for record in records
         ]
@@ -157,6 +172,27 @@ async def _query(dsn: str, query: str) -> tuple[list[str], list[tuple[Any, ...]]
         raise InvalidRequest(f"SQL: {exc}") from exc
     finally:
         await connection.close(timeout=5)
+
+
+async def _become_reader(connection: asyncpg.Connection[Any]) -> None:
+    """Whoever logged in, the query has the rights of `hami_reader`.
+
+    Raises: InvalidRequest with what an administrator does about it.
+    """
+    try:
+        await connection.execute(f"SET ROLE {READER}")
+    except asyncpg.PostgresError as exc:
+        login = await connection.fetchval("SELECT session_user")
+        if exc.sqlstate == _NO_ROLE:
+            raise InvalidRequest(
+                f"SQL: this database has no role {READER}, as which queries run: an administrator "
+                f"creates it (docs/sql.md)"
+            ) from exc
+        if exc.sqlstate == _NO_MEMBER:
+            raise InvalidRequest(
+                f"SQL: {login} may not query as {READER}: GRANT {READER} TO {login}"
+            ) from exc
+        raise
 
 
 def _plain(value: Any) -> Any:

@@ -21,6 +21,7 @@ from hamictl.commands.running import console, spoken_errors
 from hamictl.local import control, demo
 from hamictl.local.layout import Layout, project
 from hamictl.local.options import UpOptions
+from hamictl.scheduler_address import SchedulerAddress
 from hamictl.scheduler_client import SchedulerClient
 from hamictl.settings import Settings
 from hamictl.supervisor.state_file import SupervisorError, read_state, stop_running
@@ -171,7 +172,7 @@ async def _watch(layout: Layout, described: dict[str, Any], *, once: bool, silen
 
     Raises: SupervisorError when it ended unasked.
     """
-    scheduler = SchedulerClient(described["scheduler_url"])
+    scheduler = SchedulerClient(SchedulerAddress(url=described["scheduler_url"]))
     async with open_kube_api(Path(described["kubeconfig"])) as api:
         if not silent:
             console.print(board(await cluster_state.look(api, scheduler), described))

@@ -1,0 +1,123 @@
+"""Why the scheduler could not be asked, in one sentence with what to set. Pure but for proxies.
+
+TLS tells little of it: a server that wants a client certificate closes the connection after the
+handshake (TLS 1.3), and asyncio's servers do so without the alert that would say why.
+"""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Iterator
+from urllib.request import getproxies, proxy_bypass
+
+import httpx
+
+from hamictl.scheduler_address import PAGE, SchedulerAddress
+
+# https://docs.openssl.org/master/man1/openssl-verification-options/ ("Diagnostics").
+_EXPIRED, _NOT_YET = 10, 9
+_OTHER_NAME, _OTHER_ADDRESS = 62, 64
+_LOOPBACK = ("localhost", "127.0.0.1", "::1")
+
+
+def sentence(exc: httpx.HTTPError, address: SchedulerAddress) -> str:
+    """What went wrong on the way to the scheduler."""
+    return f"scheduler {address.url} does not answer: {_why(exc, address)}{_proxy(address)}"
+
+
+def not_a_scheduler(answer: httpx.Response, address: SchedulerAddress) -> str:
+    """For an answer that hami-scheduler does not give."""
+    kind = answer.headers.get("content-type", "no content type").partition(";")[0]
+    return (
+        f"{address.url} answers {answer.status_code} with {kind}, not as hami-scheduler does: "
+        f"is another server there, or a proxy in between?{_proxy(address)}"
+    )
+
+
+def _why(exc: httpx.HTTPError, address: SchedulerAddress) -> str:
+    for cause in _causes(exc):
+        if isinstance(cause, ssl.SSLCertVerificationError):
+            return _untrusted(cause, address)
+        if isinstance(cause, ssl.SSLError):
+            return _tls(cause, address)
+    if isinstance(exc, httpx.ProxyError):
+        return f"the proxy refuses: {exc}"
+    if isinstance(exc, httpx.TimeoutException):
+        return "nothing came in time"
+    if isinstance(exc, httpx.ConnectError):
+        return f"{exc}{_unreachable(address)}"
+    if isinstance(exc, httpx.RemoteProtocolError | httpx.ReadError | httpx.WriteError):
+        return _closed(address)
+    return str(exc) or type(exc).__name__
+
+
+def _causes(exc: BaseException) -> Iterator[BaseException]:
+    found: BaseException | None = exc
+    while found is not None:
+        yield found
+        found = found.__cause__ or found.__context__
+
+
+def _untrusted(exc: ssl.SSLCertVerificationError, address: SchedulerAddress) -> str:
+    code = exc.verify_code
+    if code in (_OTHER_NAME, _OTHER_ADDRESS):
+        return (
+            f"its certificate is not for {address.host}: a forwarded port is localhost, "
+            "and in the cluster it is hami-scheduler.hami-system.svc"
+        )
+    if code in (_EXPIRED, _NOT_YET):
+        return f"its certificate is not valid now: {exc.verify_message}"
+    if address.ca_file is None:
+        return (
+            "its certificate is of an authority that this machine does not trust: set "
+            f"HAMI_SCHEDULER_CA_FILE to what ConfigMap hami-ca holds ({PAGE})"
+        )
+    return (
+        f"its certificate is not of the authority in HAMI_SCHEDULER_CA_FILE={address.ca_file} "
+        f"({exc.verify_message})"
+    )
+
+
+def _tls(exc: ssl.SSLError, address: SchedulerAddress) -> str:
+    text = f"{exc.reason or exc}"
+    if "ALERT" in text and address.cert_file is not None:
+        return (
+            f"it does not accept the client certificate HAMI_SCHEDULER_CERT_FILE="
+            f"{address.cert_file} ({text.lower().replace('_', ' ')})"
+        )
+    if "ALERT" in text:
+        return _closed(address)
+    return "TLS is not spoken there: another port is wanted, or http://"
+
+
+def _closed(address: SchedulerAddress) -> str:
+    again = "; or it was stopped just now"
+    if not address.secure:
+        return "it closed the connection: if TLS is spoken there, https:// is wanted" + again
+    if address.cert_file is None:
+        return (
+            "it closed the connection: kube-scheduler's port wants a client certificate "
+            "(HAMI_SCHEDULER_CERT_FILE and _KEY_FILE), the operators' port takes a token instead "
+            f"({PAGE}){again}"
+        )
+    return (
+        "it closed the connection: HAMI_SCHEDULER_CERT_FILE="
+        f"{address.cert_file} may be of another authority, or no client's{again}"
+    )
+
+
+def _unreachable(address: SchedulerAddress) -> str:
+    if address.host in _LOOPBACK:
+        return "; does `kubectl port-forward` still run?"
+    if address.host.endswith((".svc", ".cluster.local")):
+        return f"; that name is known in the cluster alone, elsewhere forward the port ({PAGE})"
+    return ""
+
+
+def _proxy(address: SchedulerAddress) -> str:
+    """Names the proxy of the environment, which nobody thinks of."""
+    proxy = getproxies().get("https" if address.secure else "http")
+    if not proxy or proxy_bypass(address.host):
+        return ""
+    name = "HTTPS_PROXY" if address.secure else "HTTP_PROXY"
+    return f" (asked through {name}; NO_PROXY={address.host} goes around it)"

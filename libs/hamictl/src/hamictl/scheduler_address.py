@@ -1,0 +1,111 @@
+"""Where the scheduler is and who we are to it, checked before anything is sent."""
+
+from __future__ import annotations
+
+import re
+import ssl
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from hamicommon.errors import InvalidRequest
+
+PAGE = "docs/hamictl-on-a-cluster.md"
+_TOKEN = re.compile(r"[\x21-\x7e]+")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SchedulerAddress:
+    """As the settings of the same names say; empty and None: not given."""
+
+    url: str
+    ca_file: Path | None = None
+    cert_file: Path | None = None
+    key_file: Path | None = None
+    token: str = ""
+    token_file: Path | None = None
+
+    @property
+    def host(self) -> str:
+        """Of the URL. Raises: InvalidRequest when it is none."""
+        try:
+            parts = urlsplit(self.url)
+            if parts.scheme in ("http", "https") and parts.hostname and parts.port != 0:
+                return parts.hostname
+        except ValueError:
+            pass
+        raise InvalidRequest(f"HAMI_SCHEDULER_URL={self.url}: http(s)://host:port is wanted")
+
+    @property
+    def secure(self) -> bool:
+        """Whether TLS is spoken."""
+        return self.url.lower().startswith("https:")
+
+    def headers(self) -> dict[str, str]:
+        """What every call carries. Raises: InvalidRequest when the token is not usable."""
+        source, token = "HAMI_SCHEDULER_TOKEN", self.token
+        if self.token_file is not None:
+            if token:
+                raise InvalidRequest(
+                    "HAMI_SCHEDULER_TOKEN and _TOKEN_FILE are both set: one will do"
+                )
+            source = f"HAMI_SCHEDULER_TOKEN_FILE={self.token_file}"
+            token = _read(self.token_file, source)
+            if not token.strip():
+                raise InvalidRequest(f"{source}: the file is empty")
+        token = token.strip()
+        if not token:
+            return {}
+        if not _TOKEN.fullmatch(token):
+            raise InvalidRequest(
+                f"{source}: that is no token: it holds spaces, or other than ASCII"
+            )
+        if not self.secure:
+            raise InvalidRequest(
+                f"HAMI_SCHEDULER_URL={self.url}: a token is sent over https:// alone"
+            )
+        return {"Authorization": f"Bearer {token}"}
+
+    def ssl_context(self) -> ssl.SSLContext | bool:
+        """How the server is known, and we to it; False for plain HTTP.
+
+        Raises: InvalidRequest naming the setting and what is wrong with its file.
+        """
+        if not self.secure:
+            return False
+        source = f"HAMI_SCHEDULER_CA_FILE={self.ca_file}"
+        authorities = None if self.ca_file is None else _read(self.ca_file, source)
+        try:
+            context = ssl.create_default_context(cadata=authorities)
+        except (ssl.SSLError, ValueError) as exc:
+            raise InvalidRequest(f"{source}: a certificate in PEM form is wanted") from exc
+        if (self.cert_file is None) != (self.key_file is None):
+            raise InvalidRequest(
+                "HAMI_SCHEDULER_CERT_FILE and HAMI_SCHEDULER_KEY_FILE must be given together"
+            )
+        if self.cert_file is not None and self.key_file is not None:
+            _load_pair(context, self.cert_file, self.key_file)
+        return context
+
+
+def _load_pair(context: ssl.SSLContext, certificate: Path, key: Path) -> None:
+    for name, path in (("CERT", certificate), ("KEY", key)):
+        _read(path, f"HAMI_SCHEDULER_{name}_FILE={path}")
+    try:
+        # Without a password of ours OpenSSL would ask the terminal for one.
+        context.load_cert_chain(certificate, key, password="")
+    except (ssl.SSLError, ValueError) as exc:
+        mismatch = "MISMATCH" in str(exc)
+        why = "they are not of each other" if mismatch else "PEM without a password is wanted"
+        raise InvalidRequest(
+            f"HAMI_SCHEDULER_CERT_FILE={certificate} and HAMI_SCHEDULER_KEY_FILE={key}: {why}"
+        ) from exc
+
+
+def _read(path: Path, source: str) -> str:
+    try:
+        return path.read_text(encoding="ascii")
+    except OSError as exc:
+        raise InvalidRequest(f"{source}: {exc.strerror}") from exc
+    except UnicodeDecodeError as exc:
+        raise InvalidRequest(f"{source}: the file is no text") from exc
