@@ -1,0 +1,57 @@
+"""`hamictl sql` reads, whoever logged in: the login here is the owner, a superuser."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+from hamicommon.errors import InvalidRequest
+from hamictl.commands import answers
+
+pytestmark = pytest.mark.integration
+
+
+async def test_a_query_and_an_explanation_are_answered(postgres_dsn: str) -> None:
+    columns, rows = await answers._query(
+        postgres_dsn, "WITH x AS (SELECT 1 AS a, 'b' AS a) SELECT * FROM x; -- the end"
+    )
+    assert (columns, rows) == (["a", "a"], [(1, "b")])
+    assert (await answers._query(postgres_dsn, "select current_user"))[1] == [("hami_reader",)]
+    assert (await answers._query(postgres_dsn, "explain select * from nodes"))[1]
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "COPY (SELECT 1) TO PROGRAM 'touch {witness}'",
+        "DO $$ BEGIN EXECUTE 'SET ROLE NONE'; COPY (SELECT 1) TO PROGRAM 'touch {witness}'; END $$",
+        "SELECT 1; COPY (SELECT 1) TO PROGRAM 'touch {witness}'",
+        "EXPLAIN SELECT 1; COPY (SELECT 1) TO PROGRAM 'touch {witness}'",
+        "SELECT pg_read_file('/etc/passwd')",
+        "SELECT lo_export(1, '{witness}')",
+        "WITH x AS (DELETE FROM nodes RETURNING 1) SELECT * FROM x",
+        "DELETE FROM nodes",
+        "RESET ROLE",
+        "SELECT * FROM nodes FOR UPDATE",
+    ],
+)
+async def test_what_does_more_than_read_is_refused(
+    postgres_dsn: str, tmp_path: Path, query: str
+) -> None:
+    tmp_path.chmod(0o777)
+    witness = tmp_path / "ran"
+
+    with pytest.raises(InvalidRequest, match=r"^SQL: "):
+        await answers._query(postgres_dsn, query.replace("{witness}", str(witness)))
+
+    assert not await asyncio.to_thread(witness.exists)
+
+
+async def test_a_database_without_the_role_says_what_to_do(
+    postgres_dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(answers, "READER", "hami_nobody")
+
+    with pytest.raises(InvalidRequest, match="no role hami_nobody, as which queries run"):
+        await answers._query(postgres_dsn, "select 1")

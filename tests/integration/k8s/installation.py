@@ -1,0 +1,277 @@
+"""hami-scheduler as `k8s/base` runs it, beside an API server that knows people by their tokens.
+
+The environment is the manifest's, with ports that are free; what Secrets hold lies in a folder. On
+a real API server `k8s/bootstrap` makes those files, and `kubectl create token` the tokens.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+from hamicommon.certificates import new_key
+from hamictl.local.credentials import ensure_credentials
+from hamictl.servers.certificates import Authority, write_certificate, write_key
+from hamictl.servers.controlplane import Assets, control_plane
+from hamictl.servers.kubeconfig import write_kubeconfig
+from hamictl.servers.plan import ServerPlan
+from hamictl.servers.ports import LOOPBACK, free_port
+from hamictl.servers.probes import http_ready
+from hamictl.servers.processes import running
+
+from tests.contract.kubernetes_servers import TOKEN, client_for, emulator_plan
+
+PROJECT = Path(__file__).parents[3]
+BASE = PROJECT / "k8s" / "base"
+AUDIENCE = "hami-scheduler"
+PEOPLE = {"reader": "hami-reader", "operator": "hami-operator", "nobody": ""}
+"""Who has which ClusterRole."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cluster:
+    """An API server, the files of `k8s/bootstrap`, and a token of each of `PEOPLE`."""
+
+    kubeconfig: Path
+    scheduler_kubeconfig: Path
+    """Of the scheduler's own identity, where the server knows roles."""
+    files: Path
+    tokens: dict[str, str]
+    audience: str
+
+
+@contextmanager
+def emulated(folder: Path) -> Iterator[Cluster]:
+    """The emulated API server; it gives no service account a token, so people have those of its
+    file, which are for its own audience."""
+    plan = emulator_plan(folder)
+    tokens = {name: f"token-of-{name}" for name in PEOPLE}
+    with (folder / "tokens.csv").open("a") as file:
+        file.writelines(f"{token},{name},{name}\n" for name, token in tokens.items())
+    with running(plan, die_with_parent=True):
+        with client_for(plan.url, folder / "ca.crt", TOKEN) as client:
+            for body in _roles():
+                path = "/apis/rbac.authorization.k8s.io/v1/" + body["kind"].lower() + "s"
+                client.post(path, json=body).raise_for_status()
+        files = folder / "files"
+        _make_files(files)
+        kubeconfig = folder / "kubeconfig"
+        yield Cluster(
+            kubeconfig=kubeconfig,
+            scheduler_kubeconfig=kubeconfig,
+            files=files,
+            tokens=tokens,
+            audience="",
+        )
+
+
+@contextmanager
+def real(folder: Path, assets: Assets) -> Iterator[Cluster]:
+    """kube-apiserver, with what a person does there by the documentation."""
+    with control_plane(folder, assets=assets) as plane:
+        path = f"{_kubectl(folder, assets)}:{os.environ['PATH']}"
+        env = {**os.environ, "KUBECONFIG": str(plane.kubeconfig), "PATH": path}
+
+        def sh(*argv: str) -> str:
+            done = subprocess.run(
+                argv, cwd=PROJECT, env=env, capture_output=True, text=True, timeout=120
+            )
+            assert done.returncode == 0, done.stderr
+            return done.stdout
+
+        sh("k8s/bootstrap")
+        sh("kubectl", "apply", "--kustomize", "k8s/base")
+        for name, role in PEOPLE.items():
+            sh("kubectl", "create", "serviceaccount", name)
+            if role:
+                account = f"--serviceaccount=default:{name}"
+                sh(
+                    "kubectl",
+                    "create",
+                    "clusterrolebinding",
+                    name,
+                    f"--clusterrole={role}",
+                    account,
+                )
+        create = ("kubectl", "create", "token", "--duration", "1h")
+        tokens = {name: sh(*create, name, "--audience", AUDIENCE).strip() for name in PEOPLE}
+        system = ("--namespace", "hami-system")
+        own = sh(*create, "hami-scheduler", *system).strip()
+        files = folder / "files"
+        get = ("kubectl", "get", *system, "--output", "json")
+        for where, secret in (
+            ("tls", "hami-scheduler-tls"),
+            ("client", "hami-extender-client-tls"),
+            ("grant", "hami-grant-key"),
+            ("login", "hami-nats-login-key"),
+        ):
+            data = json.loads(sh(*get, "secret", secret))["data"]
+            _write(files / where, {name: base64.b64decode(text) for name, text in data.items()})
+        authority = json.loads(sh(*get, "configmap", "hami-ca"))["data"]["ca.crt"]
+        _write(files / "ca", {"ca.crt": authority.encode()})
+        _device_config(files)
+        yield Cluster(
+            kubeconfig=plane.kubeconfig,
+            scheduler_kubeconfig=write_kubeconfig(
+                folder / "scheduler.kubeconfig",
+                server=plane.url,
+                authority=plane.server.ca_file.read_bytes(),
+                token=own,
+            ),
+            files=files,
+            tokens=tokens,
+            audience=AUDIENCE,
+        )
+
+
+def _kubectl(folder: Path, assets: Assets) -> Path:
+    """The folder of a kubectl that leaves the check of what it applies to the server: a server that
+    was built without schemas has none to give, and checks all the same."""
+    own = assets.folder / "kubectl"
+    binary = str(own) if own.exists() else shutil.which("kubectl")
+    if binary is None:
+        pytest.skip("kubectl is not installed")
+    script = folder / "bin" / "kubectl"
+    script.parent.mkdir()
+    script.write_text(
+        '#!/bin/sh\ncase " $* " in *" apply "*) set -- "$@" --validate=false ;; esac\n'
+        f'exec {binary} "$@"\n'
+    )
+    script.chmod(0o755)
+    return script.parent
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scheduler:
+    """The running process's addresses."""
+
+    extender: str
+    operator: str
+    probe: str
+
+
+@contextmanager
+def scheduler(cluster: Cluster, folder: Path, backends: dict[str, str]) -> Iterator[Scheduler]:
+    """One process of the manifest's Deployment; `backends`: variables of Postgres, Redis, NATS."""
+    ports = {name: free_port() for name in ("HTTP", "OPERATOR", "PROBE")}
+    env = _manifest_environment(cluster.files)
+    for name, port in ports.items():
+        variable = f"HAMI_SCHEDULER_{name}_BIND"
+        assert variable in env
+        host = env[variable].rpartition(":")[0]
+        env[variable] = f"{host}:{port}"
+    env |= backends | {
+        "KUBECONFIG": str(cluster.scheduler_kubeconfig),
+        "HAMI_SCHEDULER_OPERATOR_AUDIENCE": cluster.audience,
+    }
+    probe = f"http://{LOOPBACK}:{ports['PROBE']}"
+    plan = ServerPlan(
+        name="hami-scheduler",
+        argv=(sys.executable, "-m", "hami_scheduler"),
+        cwd=folder,
+        log_path=folder / "scheduler.log",
+        url=probe,
+        port=ports["PROBE"],
+        probe=partial(http_ready, f"{probe}/readyz"),
+        env=env,
+        start_timeout_s=120.0,
+    )
+    with running(plan, die_with_parent=True):
+        yield Scheduler(
+            extender=f"https://localhost:{ports['HTTP']}",
+            operator=f"https://localhost:{ports['OPERATOR']}",
+            probe=probe,
+        )
+
+
+def _manifest_environment(files: Path) -> dict[str, str]:
+    documents = yaml.safe_load_all((BASE / "scheduler.yaml").read_text())
+    [deployment] = [each for each in documents if each and each["kind"] == "Deployment"]
+    [container] = deployment["spec"]["template"]["spec"]["containers"]
+    mounts = {each["mountPath"]: each["name"] for each in container["volumeMounts"]}
+    env: dict[str, str] = {}
+    for entry in container["env"]:
+        value = entry.get("value")
+        if value is None or entry["name"].startswith("HAMI_NATS_"):
+            continue
+        folder, _, name = str(value).rpartition("/")
+        env[entry["name"]] = str(files / mounts[folder] / name) if folder in mounts else str(value)
+    return env
+
+
+def _roles() -> Iterator[dict[str, Any]]:
+    yield from yaml.safe_load_all((BASE / "access.yaml").read_text())
+    group = "rbac.authorization.k8s.io"
+    for name, role in PEOPLE.items():
+        if role:
+            yield {
+                "kind": "ClusterRoleBinding",
+                "metadata": {"name": name},
+                "roleRef": {"apiGroup": group, "kind": "ClusterRole", "name": role},
+                "subjects": [{"apiGroup": group, "kind": "User", "name": name}],
+            }
+
+
+def _make_files(files: Path) -> None:
+    """What `k8s/bootstrap` makes, under the names of the Deployment's volumes."""
+    for name in ("tls", "client", "ca", "grant", "login"):
+        (files / name).mkdir(parents=True)
+    authority = Authority.new("hami authority")
+    write_certificate(files / "ca" / "ca.crt", authority.certificate)
+    authority.make_serving(
+        "hami-scheduler",
+        certificate_file=files / "tls" / "tls.crt",
+        key_file=files / "tls" / "tls.key",
+    )
+    write_client(authority, files / "client")
+    ensure_credentials(files / "keys", serving=())
+    for name in ("grant", "login"):
+        shutil.copy(files / "keys" / "grant.key", files / name / "private.pem")
+    _device_config(files)
+
+
+def write_client(authority: Authority, folder: Path) -> None:
+    """A client certificate of the authority, as kube-scheduler shows one."""
+    key, now = new_key(), datetime.now(UTC)
+    certificate = (
+        x509.CertificateBuilder()
+        .subject_name(x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "extender-client")]))
+        .issuer_name(authority.certificate.subject)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - timedelta(minutes=5))
+        .not_valid_after(now + timedelta(days=1))
+        .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.CLIENT_AUTH]), critical=False)
+        .sign(authority.key, hashes.SHA256())
+    )
+    folder.mkdir(exist_ok=True)
+    write_certificate(folder / "tls.crt", certificate)
+    write_key(folder / "tls.key", key)
+
+
+def _device_config(files: Path) -> None:
+    documents = yaml.safe_load_all((BASE / "device-config.yaml").read_text())
+    [data] = [each["data"] for each in documents if each]
+    _write(files / "device-config", {name: text.encode() for name, text in data.items()})
+
+
+def _write(folder: Path, files: dict[str, bytes]) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, content in files.items():
+        (folder / name).write_bytes(content)
