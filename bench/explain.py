@@ -43,8 +43,8 @@ PLACED_PER_S = 2.0
 EDGE = 0.15
 """The first and the last share of the run are compared."""
 DRAIN_S = 30.0
-DROPPED = "hami_scheduler_decisions_dropped"
-WITHOUT_CARDS = "hami_scheduler_decisions_without_cards"
+DROPPED = "hami_scheduler_decisions_dropped_total"
+WITHOUT_CARDS = "hami_scheduler_decisions_without_cards_total"
 WAITING = "hami_scheduler_decisions_waiting"
 
 _BYTES = """

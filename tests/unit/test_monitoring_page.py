@@ -19,8 +19,11 @@ from hami_node_agent.exposition_legacy import LegacyCollector
 from hami_node_agent.exposition_mig import MigCollector
 from hami_node_agent.regions import Regions
 from hami_node_agent.usage import Observation
+from hami_scheduler.instruments import Instruments as SchedulerInstruments
+from hami_webhook.instruments import Instruments as WebhookInstruments
 from hamicommon.domain.devices import GpuDevice
 from hamicommon.domain.ids import GpuUuid
+from prometheus_client import generate_latest
 from prometheus_client.metrics_core import Metric
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "monitoring.md"
@@ -74,3 +77,34 @@ def test_the_page_names_every_older_metric() -> None:
 
     for name in names(LegacyCollector(Observation, list, node="n").collect()):
         assert f"`{name}`" in page, name
+
+
+OTHER_NAMES = re.compile(r"hami_(?:reader|scheduler|metrics|webhook|node_agent|ledger)")
+"""Roles of Postgres, folders and modules."""
+PARTS = ("", "_bucket", "_count", "_sum")
+
+
+def test_no_page_names_a_metric_that_nobody_exposes(tmp_path: Path) -> None:
+    exposed = set(re.findall(r"^\| `(hami_\w+)` \|", PAGE.read_text(), re.MULTILINE))
+    exposed |= names(LegacyCollector(Observation, list, node="n").collect())
+    exposed |= names(SchedulerInstruments().registry.collect())
+    exposed |= names(WebhookInstruments().registry.collect())
+
+    known = {f"{name}{part}" for name in exposed for part in PARTS}
+    for page in (PAGE.parents[1] / "README.md", *PAGE.parent.rglob("*.md")):
+        for name in re.findall(r"\bhami_\w+", page.read_text()):
+            if not OTHER_NAMES.fullmatch(name) and not name.endswith("_"):
+                assert name in known, (page.name, name)
+
+
+def test_what_only_rises_is_a_counter() -> None:
+    instruments = SchedulerInstruments()
+    instruments.lock_fallbacks.set(3)
+    instruments.lock_fallbacks.set(2)
+
+    page = generate_latest(instruments.registry).decode()
+
+    assert "# TYPE hami_scheduler_lock_fallbacks_total counter" in page
+    assert "hami_scheduler_lock_fallbacks_total 3.0" in page
+    for name in ("decisions_dropped", "events_dropped", "outbox_published", "dead_letters"):
+        assert f"# TYPE hami_scheduler_{name}_total counter" in page

@@ -56,4 +56,4 @@ async def test_allocate_continues_the_trace_of_the_grant(
     spans = [json.loads(line) for line in (machine.root / "traces.jsonl").read_text().splitlines()]
     [span] = [span for span in spans if span["name"] == "allocate"]
     assert span["context"]["trace_id"] == f"0x{trace_id}"
-    assert span["attributes"]["pod.uid"] == "a"
+    assert span["attributes"]["k8s.pod.uid"] == "a"

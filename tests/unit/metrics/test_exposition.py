@@ -142,6 +142,7 @@ def test_the_whole_page_renders() -> None:
 
     assert 'hami_pending_pods_by_reason{reason="CardInsufficientMemory"} 2.0' in page
     assert 'hami_allocations{state="bound"} 1.0' in page
+    assert 'hami_allocations{state="reserved"} 0.0' in page
 
 
 def test_build_info_has_hamis_labels_and_no_zone() -> None:

@@ -49,6 +49,15 @@ _SCOPE = InstrumentationScope("hamicommon.spans")
 _SAMPLED = TraceFlags(TraceFlags.SAMPLED)
 
 
+def pod_attributes(*, uid: str = "", namespace: str = "", name: str = "") -> dict[str, str]:
+    """How every span of every service names its pod; what is not known is left out.
+
+    The names are OpenTelemetry's semantic conventions, resource attributes of Kubernetes.
+    """
+    given = {"k8s.pod.uid": uid, "k8s.namespace.name": namespace, "k8s.pod.name": name}
+    return {key: value for key, value in given.items() if value}
+
+
 class FileSpans(SpanProcessor):
     """Appends finished spans to a file, one JSON object per line, twice a second.
 

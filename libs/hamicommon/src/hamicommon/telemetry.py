@@ -23,7 +23,7 @@ from opentelemetry.trace import Link, Span, SpanContext
 
 from hamicommon.logs import JsonFormatter, TurnHandler, log_context
 from hamicommon.settings import TelemetrySettings
-from hamicommon.spans import FileSpans, begin_trace, leaf_span
+from hamicommon.spans import FileSpans, begin_trace, leaf_span, pod_attributes
 
 __all__ = [
     "begin_trace",
@@ -33,6 +33,7 @@ __all__ = [
     "leaf_span",
     "link_to",
     "log_context",
+    "pod_attributes",
     "setup",
     "shutdown",
     "traceparent",

@@ -11,6 +11,7 @@ import platform
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import datetime
 
+from hamicommon.domain.allocations import LIVE_STATES
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
@@ -199,11 +200,13 @@ def _ours(snapshot: ClusterSnapshot, now: datetime) -> Iterator[Metric]:
         _CARD,
         [(_card_labels(card), float(card.healthy)) for card in snapshot.cards],
     )
+    # The ledger was read: a state that no row is in counts 0, and its series never breaks off.
+    by_state = dict.fromkeys(LIVE_STATES, 0) | dict(snapshot.allocations_by_state)
     yield _gauge(
         "hami_allocations",
         "Live allocations by state",
         ("state",),
-        [((state,), count) for state, count in sorted(snapshot.allocations_by_state.items())],
+        [((state,), count) for state, count in sorted(by_state.items())],
     )
     yield _gauge(
         "hami_decisions_last_5m",

@@ -159,9 +159,15 @@ class Allocating:
             tracer.start_as_current_span("allocate", context=context) as span,
             telemetry.log_context(pod_uid=grant.pod_uid),
         ):
-            span.set_attribute("pod.uid", grant.pod_uid)
-            span.set_attribute("container", found.container.name)
-            span.set_attribute("cards", [share.uuid for share in found.container.shares])
+            span.set_attributes(
+                {
+                    **telemetry.pod_attributes(
+                        uid=grant.pod_uid, namespace=grant.namespace, name=grant.pod_name
+                    ),
+                    "k8s.container.name": found.container.name,
+                    "hami.cards": [share.uuid for share in found.container.shares],
+                }
+            )
             try:
                 env = await self._pods.container_env(grant, found.container.name)
                 async with self._cut(self._record(found, ids, env)) as record:

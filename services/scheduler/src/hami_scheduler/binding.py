@@ -121,9 +121,12 @@ class Binding:
             "bind",
             context=telemetry.extract({"traceparent": allocation.traceparent}),
             attributes={
-                "hami.pod.uid": allocation.pod_uid,
-                "hami.pod.name": f"{allocation.namespace}/{allocation.pod_name}",
-                "hami.node": allocation.node,
+                **telemetry.pod_attributes(
+                    uid=allocation.pod_uid,
+                    namespace=allocation.namespace,
+                    name=allocation.pod_name,
+                ),
+                "k8s.node.name": allocation.node,
             },
         ):
             try:

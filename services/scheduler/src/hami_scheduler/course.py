@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
+from hamicommon import telemetry
 from hamicommon.domain.allocations import Allocation
 from hamicommon.domain.ids import NodeName, PodUid
 from hamicommon.domain.requests import PodRequest
@@ -96,8 +97,7 @@ class Course:
     def attributes(self) -> dict[str, str | int | list[str]]:
         """For the span of the decision."""
         found: dict[str, str | int | list[str]] = {
-            "hami.pod.uid": self.uid,
-            "hami.pod.name": f"{self.namespace}/{self.name}",
+            **telemetry.pod_attributes(uid=self.uid, namespace=self.namespace, name=self.name),
             "hami.candidates": self.candidates,
             "hami.outcome": self.outcome or "unmanaged",
         }
@@ -105,7 +105,7 @@ class Course:
             found["hami.policy"] = f"{self.request.policy.node}/{','.join(self.request.policy.gpu)}"
         if self.allocation is not None:
             shares = [s.uuid for c in self.allocation.containers for s in c.shares]
-            found |= {"hami.node": self.allocation.node, "hami.cards": [str(s) for s in shares]}
+            found |= {"k8s.node.name": self.allocation.node, "hami.cards": [str(s) for s in shares]}
         if self.reasons:
             found["hami.reasons"] = sorted(set(self.reasons.values()))[:5]
         return found

@@ -2,11 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client.metrics_core import CounterMetricFamily
+from prometheus_client.registry import Collector
 
 # Decisions take milliseconds; binds wait for locks, up to kube-scheduler's time-out.
 _FAST_S = (0.001, 0.002, 0.003, 0.005, 0.0075, 0.01, 0.02, 0.05, 0.1, 0.25, 1.0, 5.0)
 _SLOW_S = (0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
+
+
+class Total(Collector):
+    """A counter of what is counted elsewhere in this process, from the process's start."""
+
+    def __init__(self, name: str, text: str) -> None:
+        self._name, self._text, self._total = name, text, 0.0
+
+    def set(self, total: float) -> None:
+        """What the count is now; it never falls."""
+        self._total = max(self._total, float(total))
+
+    def collect(self) -> Iterator[CounterMetricFamily]:
+        """For the registry."""
+        yield CounterMetricFamily(self._name, self._text, value=self._total)
 
 
 class Instruments:
@@ -41,29 +60,29 @@ class Instruments:
         self.grants_unannounced = self._counter(
             "grants_unannounced", "Binds that went on without the bus"
         )
-        self.lock_fallbacks = self._gauge(
+        self.lock_fallbacks = self._total(
             "lock_fallbacks", "Lock operations done in Postgres because Redis was away"
         )
-        self.decisions_dropped = self._gauge(
+        self.decisions_dropped = self._total(
             "decisions_dropped", "Decision records that did not fit into the queue"
         )
-        self.decisions_without_cards = self._gauge(
+        self.decisions_without_cards = self._total(
             "decisions_without_cards", "Decision records whose cards there was no room to keep"
         )
         self.decisions_waiting = self._gauge(
             "decisions_waiting", "Decision records not yet written"
         )
-        self.events_dropped = self._gauge("events_dropped", "Pod events that could not be shown")
+        self.events_dropped = self._total("events_dropped", "Pod events that could not be shown")
         self.view_age = self._gauge(
             "view_age_seconds", "Since the view was last found equal to the ledger"
         )
-        self.outbox_published = self._gauge("outbox_published", "Facts announced by this replica")
+        self.outbox_published = self._total("outbox_published", "Facts announced by this replica")
         self.outbox_rows = self._gauge("outbox_waiting_rows", "Facts not yet announced")
         self.outbox_age = self._gauge("outbox_waiting_seconds", "Age of the oldest of them")
         self.malformed_inventories = self._gauge(
             "malformed_inventories", "Vendors of nodes without agent whose cards can't be read"
         )
-        self.dead_letters = self._gauge("dead_letters", "Messages that could not be handled")
+        self.dead_letters = self._total("dead_letters", "Messages that could not be handled")
         self.dead_letters_kept = self._gauge(
             "dead_letters_kept", "Messages that no service could handle, on the bus (hamictl)"
         )
@@ -85,3 +104,8 @@ class Instruments:
 
     def _gauge(self, name: str, text: str) -> Gauge:
         return Gauge(f"hami_scheduler_{name}", text, registry=self.registry)
+
+    def _total(self, name: str, text: str) -> Total:
+        total = Total(f"hami_scheduler_{name}", text)
+        self.registry.register(total)
+        return total

@@ -78,7 +78,14 @@ class Releasing:
             with tracer.start_as_current_span(
                 "release",
                 context=telemetry.extract({"traceparent": allocation.traceparent}),
-                attributes={"hami.pod.uid": allocation.pod_uid, "hami.reason": verdict.reason},
+                attributes={
+                    **telemetry.pod_attributes(
+                        uid=allocation.pod_uid,
+                        namespace=allocation.namespace,
+                        name=allocation.pod_name,
+                    ),
+                    "hami.reason": verdict.reason,
+                },
             ):
                 change = await self._store.advance(step)
         if change is None:

@@ -87,11 +87,11 @@ class Admission:
         outcome = self._outcome(review, pod, stamp, span)
         span.set_attributes(
             {
-                "verdict": outcome.verdict,
-                "reason": outcome.reason,
-                "message": outcome.message,
-                "namespace": review.namespace,
-                "pod": pod,
+                "hami.verdict": outcome.verdict,
+                "hami.reason": outcome.reason,
+                "hami.message": outcome.message,
+                # Without a uid: the API server gives a pod its own after admission.
+                **telemetry.pod_attributes(namespace=review.namespace, name=pod),
             }
         )
         span.end()

@@ -1,4 +1,4 @@
-"""The gauges that are read when somebody asks for the metrics."""
+"""The gauges and totals that are read when somebody asks for the metrics."""
 
 from __future__ import annotations
 
