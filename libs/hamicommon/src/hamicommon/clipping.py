@@ -1,0 +1,43 @@
+"""Text that others chose, made fit to be stored, logged or shown: bounded and on one line.
+
+Whoever may create a pod, write on a node or fill a container's directory chooses names, annotations
+and reasons. In: that text, of any length. Out: what a row, a log line, an event, a bus message or a
+span may hold of it. A NUL, a line break, a terminal's control sequence, half a surrogate pair and
+characters that turn the direction of writing never come through.
+"""
+
+from __future__ import annotations
+
+CLIP_LIMIT = 256
+"""Characters; enough to recognise a mistake, and within the 1024 bytes that the API server takes
+as a note of an event (events.k8s.io/v1, NoteLengthLimit) also where each takes four bytes."""
+
+_ELLIPSIS = "..."
+
+
+def clip(text: str, limit: int = CLIP_LIMIT) -> str:
+    """At most `limit` characters (>= 0), all printable; what was left out is shown as `...`.
+
+    What `str.isprintable` refuses is written as Python's own escape (`\\n`, `\\x1b`, `\\u202e`),
+    and an escape is never cut in the middle. Text that fits is returned as it is, so clipping what
+    was clipped changes nothing. Looks at `limit` characters and no more, however long the text is.
+    """
+    if len(text) <= limit and text.isprintable():
+        return text
+    shown = [_escaped(character) for character in text[: limit + 1]]
+    if len(text) <= limit and sum(map(len, shown)) <= limit:
+        return "".join(shown)
+    room = limit - len(_ELLIPSIS)
+    kept: list[str] = []
+    for part in shown:
+        room -= len(part)
+        if room < 0:
+            break
+        kept.append(part)
+    return ("".join(kept) + _ELLIPSIS)[:limit]
+
+
+def _escaped(character: str) -> str:
+    if character.isprintable():
+        return character
+    return character.encode("unicode_escape").decode("ascii")
