@@ -112,8 +112,8 @@ class Harness:
         inventory = NodeInventory(
             node=node, devices=tuple(known.values()), observed_at=datetime.now(UTC)
         )
-        events = await self.inventory.record(inventory, agent_id="a", sequence=self._sequence)
-        assert events is not None
+        recorded = await self.inventory.record(inventory, agent_id="a", sequence=self._sequence)
+        assert recorded is not None
 
     async def usage(self, name: str) -> DeviceUsage:
         if self.fake is not None:

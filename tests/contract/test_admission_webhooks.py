@@ -197,6 +197,35 @@ def test_warnings_become_headers(
     assert answer.headers.get_list("warning") == ['299 - "mind the \\"gap\\""']
 
 
+@pytest.mark.parametrize(
+    ("given", "kept"),
+    [
+        (["Grüße aus Köln", "價格"], ["Grüße aus Köln", "價格"]),
+        (["a\r\nx-injected: 1", "b\u0000", "c\ttab", "d\u0085e", "fine"], ["fine"]),
+        (["twice", "twice", ""], ["twice"]),
+        (["é" * 300 + str(n) for n in range(20)], ["é" * 256] * 16),
+    ],
+    ids=["utf8", "control", "repeated", "long"],
+)
+def test_odd_warnings_are_kept_dropped_or_cut_and_the_answer_arrives(
+    cluster: Cluster,
+    webhook: Webhook,
+    register: Callable[..., None],
+    given: list[str],
+    kept: list[str],
+) -> None:
+    webhook.answer = lambda request: {"allowed": True, "warnings": given}
+    register(webhook)
+    until_asked(cluster, webhook)
+
+    answer = cluster.client.post(cluster.path("pods"), json=pod())
+
+    assert answer.status_code == 201
+    values = [value.decode() for name, value in answer.headers.raw if name.lower() == b"warning"]
+    assert values == [f'299 - "{text}"' for text in kept]
+    assert "x-injected" not in answer.headers
+
+
 @pytest.mark.parametrize(("policy", "code"), [("Fail", 500), ("Ignore", 201)])
 def test_a_webhook_that_cannot_be_reached(
     cluster: Cluster, webhook: Webhook, register: Callable[..., None], policy: str, code: int

@@ -27,6 +27,7 @@ from hamicommon.bus.consuming import ACK_WAIT_S, MAX_DELIVERIES, RETRY_DELAY_S
 from hamicommon.errors import InvalidRequest, Unavailable
 from pydantic import BaseModel
 
+from tests.simulation.fake_time import wall_clock
 from tests.simulation.processes import Process, Weather
 
 T = TypeVar("T")
@@ -67,7 +68,13 @@ class Hub:
         """Takes a message in; a repeated id is dropped by the stream, not by the followers."""
         now = asyncio.get_running_loop().time()
         self._sequence += 1
-        message = Message(subject=subject, data=data, stream_sequence=self._sequence, deliveries=1)
+        message = Message(
+            subject=subject,
+            data=data,
+            stream_sequence=self._sequence,
+            deliveries=1,
+            received_at=wall_clock(),
+        )
         for follower, (pattern, handle) in list(self._followers.items()):
             if follower is not sender and _matches(pattern, subject):
                 follower.hear(handle, message)

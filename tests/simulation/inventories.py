@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Any
 
 from hami_scheduler.domain.inventory_changes import HealthChange, KnownCard, compare
-from hami_scheduler.ports import LedgerCard, PairScores
+from hami_scheduler.ports import LedgerCard, PairScores, RecordedInventory
 from hamicommon.domain.devices import GpuDevice, NodeInventory
 from hamicommon.domain.ids import GpuUuid, NodeName
 from hamicommon.events import DeviceHealthEvent, event_subject
@@ -38,7 +38,7 @@ class Inventories(FakeLedger):
 
     async def record(
         self, inventory: NodeInventory, *, agent_id: str, sequence: int
-    ) -> tuple[DeviceHealthEvent, ...] | None:
+    ) -> RecordedInventory | None:
         """See the port InventoryStore."""
         node = self._nodes.get(inventory.node)
         if node is not None and node.has_agent:
@@ -46,11 +46,12 @@ class Inventories(FakeLedger):
             if node.sequence >= sequence if same else node.observed_at > inventory.observed_at:
                 return None
         self._know(inventory.node, _Node(agent_id, sequence, inventory.observed_at))
-        return self._bring_up_to_date(inventory.node, inventory.devices)
+        health = self._bring_up_to_date(inventory.node, inventory.devices)
+        return RecordedInventory(changed=bool(health), health=health)
 
     async def record_told(
         self, inventory: NodeInventory, *, keep: frozenset[str], node_uid: str, sequence: int
-    ) -> bool | None:
+    ) -> RecordedInventory | None:
         """See the port InventoryStore."""
         node = self._nodes.get(inventory.node)
         if node is not None and (
@@ -64,7 +65,7 @@ class Inventories(FakeLedger):
         )
         before = self._version_sum(inventory.node)
         self._bring_up_to_date(inventory.node, inventory.devices)
-        return self._version_sum(inventory.node) != before
+        return RecordedInventory(changed=self._version_sum(inventory.node) != before)
 
     def _version_sum(self, node: NodeName) -> int:
         return sum(card.version for card in self._cards.values() if card.node == node)

@@ -17,7 +17,7 @@ import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -197,14 +197,20 @@ class World:
         await eventually(known, f"the cards of {name}")
         return uuids
 
-    async def report(self, name: str, *devices: events.InventoryDevice) -> None:
+    async def report(
+        self,
+        name: str,
+        *devices: events.InventoryDevice,
+        agent_id: str = "",
+        clock_ahead: timedelta = timedelta(),
+    ) -> None:
         """An inventory as the node's agent sends it."""
         self.sequence += 1
         inventory = events.Inventory(
             node=name,
-            agent_id=self.agent_id,
+            agent_id=agent_id or self.agent_id,
             sequence=self.sequence,
-            observed_at=datetime.now(UTC),
+            observed_at=datetime.now(UTC) + clock_ahead,
             devices=devices,
         )
         await self.bus.publish(

@@ -61,7 +61,8 @@ def test_everything_that_the_engine_judges_a_card_by_reaches_the_scheduler() -> 
         devices=(inventory_device(SLICED), inventory_device(a_card("GPU-b"))),
     )
 
-    heard = inventory_of(events.Inventory.model_validate_json(told.model_dump_json()))
+    read = events.Inventory.model_validate_json(told.model_dump_json())
+    heard = inventory_of(read, received_at=told.observed_at)
 
     assert heard.devices == (SLICED, a_card("GPU-b"))
 
@@ -214,7 +215,10 @@ async def test_the_inventory_carries_the_pair_scores() -> None:
     telling.cancel()
 
     [inventory] = bus.inventories
-    assert inventory_of(inventory).pair_scores[UUIDS[0]] == {UUIDS[1]: 220, UUIDS[2]: 20}
+    assert inventory_of(inventory, received_at=inventory.observed_at).pair_scores[UUIDS[0]] == {
+        UUIDS[1]: 220,
+        UUIDS[2]: 20,
+    }
 
 
 async def test_an_annotation_that_somebody_broke_is_mended_and_nothing_is_written_twice(

@@ -15,7 +15,7 @@ from typing import Any
 
 from hamicommon.domain.devices import NodeInventory
 from hamicommon.domain.ids import NodeName
-from hamicommon.errors import Conflict, HamiError, InvalidRequest, NotFound
+from hamicommon.errors import Conflict, HamiError, NotFound
 from hamicommon.k8s.annotations import annotations_of
 from hamicommon.vendors.registry import Vendors
 
@@ -23,6 +23,7 @@ from hami_scheduler.domain.told import Told, looks, told_by
 from hami_scheduler.instruments import Instruments
 from hami_scheduler.mirrored_locks import MirroredLocks
 from hami_scheduler.ports import DriftJournal, InventoryStore, NodeApi
+from hami_scheduler.refused_cards import RefusedCards
 from hami_scheduler.view import LedgerView
 
 logger = logging.getLogger(__name__)
@@ -44,6 +45,7 @@ class AnnotatedNodes:
         nodes: NodeApi,
         locks: MirroredLocks,
         vendors: Vendors,
+        refused: RefusedCards,
         journal: DriftJournal,
         instruments: Instruments,
         on_written: Callable[[str], None],
@@ -55,6 +57,7 @@ class AnnotatedNodes:
         self._nodes = nodes
         self._locks = locks
         self._vendors = vendors
+        self._refused = refused
         self._journal = journal
         self._instruments = instruments
         self._on_written = on_written
@@ -84,6 +87,7 @@ class AnnotatedNodes:
         for known in (self._objects, self._changed, self._told):
             known.pop(name, None)
         self._asked.discard(name)
+        self._refused.forget(NodeName(name))
         self._count_malformed()
 
     def _note_unlocked(
@@ -155,20 +159,16 @@ class AnnotatedNodes:
             observed_at=self._clock(),
             pair_scores={a: dict(scores) for a, scores in told.pair_scores.items()},
         )
-        try:
-            written = await self._store.record_told(
-                inventory,
-                keep=frozenset(told.malformed),
-                node_uid=metadata["uid"],
-                sequence=int(metadata["resourceVersion"]),
-            )
-        except InvalidRequest as exc:
-            await self._journal.drift("inventory-refused", name, str(exc), repaired=False)
-            logger.warning("node not taken over", extra={"node": name, "error": str(exc)})
+        recorded = await self._store.record_told(
+            inventory,
+            keep=frozenset(told.malformed),
+            node_uid=metadata["uid"],
+            sequence=int(metadata["resourceVersion"]),
+        )
+        if recorded is None:
             return False
-        if written is None:
-            return False
-        if written or before is None or before.pair_scores != told.pair_scores:
+        await self._refused.note(name, recorded.refused)
+        if recorded.changed or before is None or before.pair_scores != told.pair_scores:
             await self._view.refresh_node(name)
             self._on_written(name)
             self._on_freed()

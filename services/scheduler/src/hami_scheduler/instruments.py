@@ -83,6 +83,18 @@ class Instruments:
             "malformed_inventories", "Vendors of nodes without agent whose cards can't be read"
         )
         self.dead_letters = self._total("dead_letters", "Messages that could not be handled")
+        self.refused_cards = self._gauge(
+            "refused_cards", "Cards that nodes report and the ledger does not take (hamictl drift)"
+        )
+        self.inventories_ignored = self._counter(
+            "inventories_ignored", "Reports of nodes that were older than what is known"
+        )
+        self.clock_skew = Gauge(
+            "hami_scheduler_node_clock_skew_seconds",
+            "By how much a node's clock is ahead of the bus; nodes within 5 s are left out",
+            ["node"],
+            registry=self.registry,
+        )
         self.dead_letters_kept = self._gauge(
             "dead_letters_kept", "Messages that no service could handle, on the bus (hamictl)"
         )

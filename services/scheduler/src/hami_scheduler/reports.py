@@ -37,9 +37,11 @@ from hami_scheduler.domain.lifecycle import (
     facts_of,
     gone_on_node,
 )
+from hami_scheduler.instruments import Instruments
 from hami_scheduler.made_instances import MadeInstances
 from hami_scheduler.outliving import Outliving
 from hami_scheduler.ports import AllocationStore, InventoryStore, PodApi
+from hami_scheduler.refused_cards import RefusedCards
 from hami_scheduler.releasing import Releasing
 from hami_scheduler.view import LedgerView
 
@@ -49,6 +51,8 @@ ACTOR = "node-agent"
 # A heartbeat that says nothing new is written down at most this often.
 HEARTBEAT_WRITE_S = 30.0
 MOST_LOOKS = 5
+CLOCK_SKEW_S = 5.0
+"""A clock that is off by less is no news: reports travel for a second or two."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,20 +70,26 @@ class InventoryReports:
         *,
         store: InventoryStore,
         view: LedgerView,
+        refused: RefusedCards,
+        instruments: Instruments,
         on_heard: Callable[[NodeName], None],
         on_freed: Callable[[], None],
     ) -> None:
         self._store = store
         self._view = view
+        self._refused = refused
+        self._instruments = instruments
         self._on_heard = on_heard
         self._on_freed = on_freed
         self._last: dict[str, _LastInventory] = {}
+        self._skewed: set[str] = set()
 
     async def handle(self, message: Message) -> None:
         """Writes an inventory down. Raises: InvalidRequest, Conflict, Unavailable."""
         report = read(Inventory, message.data, "inventory")
         if message.subject != inventory_subject(report.node):
             raise InvalidRequest(f"inventory of {report.node} came on {message.subject}")
+        self._note_clock(report, message)
         now = time.monotonic()
         last = self._last.get(report.node)
         if (
@@ -89,11 +99,20 @@ class InventoryReports:
         ):
             self._on_heard(NodeName(report.node))
             return
-        changes = await self._store.record(
-            inventory_of(report), agent_id=report.agent_id, sequence=report.sequence
+        recorded = await self._store.record(
+            inventory_of(report, received_at=message.received_at),
+            agent_id=report.agent_id,
+            sequence=report.sequence,
         )
-        if changes is None:
+        if recorded is None:
+            self._instruments.inventories_ignored.inc()
+            logger.info(
+                "inventory ignored, a later one is known",
+                extra={"node": report.node, "agent_id": report.agent_id},
+            )
             return
+        malformed = dict.fromkeys(report.malformed, "malformed")
+        await self._refused.note(NodeName(report.node), {**malformed, **recorded.refused})
         self._on_heard(NodeName(report.node))
         self._last[report.node] = _LastInventory(report.agent_id, report.devices, now)
         if last is None or last.devices != report.devices:
@@ -103,6 +122,21 @@ class InventoryReports:
     def forget(self, node: str) -> None:
         """The node was deleted; its next inventory is written whatever it says."""
         self._last.pop(node, None)
+        self._refused.forget(NodeName(node))
+        self._forget_clock(node)
+
+    def _note_clock(self, report: Inventory, message: Message) -> None:
+        ahead_s = (report.observed_at - message.received_at).total_seconds()
+        if abs(ahead_s) > CLOCK_SKEW_S:
+            self._instruments.clock_skew.labels(report.node).set(ahead_s)
+            self._skewed.add(report.node)
+        else:
+            self._forget_clock(report.node)
+
+    def _forget_clock(self, node: str) -> None:
+        if node in self._skewed:
+            self._skewed.discard(node)
+            self._instruments.clock_skew.remove(node)
 
 
 class GrantReports:

@@ -69,7 +69,7 @@ class ClusterFollower:
         if agent == report.agent_id and report.sequence <= sequence:
             return
         self._sequences[report.node] = (report.agent_id, report.sequence)
-        told = inventory_of(report)
+        told = inventory_of(report, received_at=message.received_at)
         self._cards.set_node(NodeName(report.node), told.devices, told.pair_scores)
 
     def _take_numbers(self, message: Message) -> None:

@@ -4,9 +4,17 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from hami_scheduler.domain.inventory_changes import NO_LONGER_REPORTED, KnownCard, compare
+from hami_scheduler.domain.inventory_changes import (
+    MOST_CARDS,
+    NO_LONGER_REPORTED,
+    KnownCard,
+    compare,
+    screen,
+)
 from hamicommon.domain.devices import GpuDevice
-from hamicommon.domain.ids import GpuUuid
+from hamicommon.domain.ids import GpuUuid, NodeName
+from hypothesis import given
+from hypothesis import strategies as st
 
 CARD = GpuDevice(
     uuid=GpuUuid("GPU-0"),
@@ -65,3 +73,25 @@ def test_a_card_that_comes_back_is_healthy_again() -> None:
 
     assert changes.updates == (KnownCard(device=CARD, present=True),)
     assert [change.healthy for change in changes.health] == [True]
+
+
+@given(st.lists(st.integers(0, 20), max_size=40), st.sets(st.integers(0, 20)))
+def test_of_each_card_one_report_counts_and_none_that_another_node_has(
+    reported: list[int], foreign: set[int]
+) -> None:
+    cards = [replace(CARD, uuid=GpuUuid(f"GPU-{n}"), index=i) for i, n in enumerate(reported)]
+
+    screened = screen(cards, {GpuUuid(f"GPU-{n}"): NodeName("other") for n in foreign})
+
+    accepted = [device.uuid for device in screened.accepted]
+    assert sorted(accepted) == sorted({f"GPU-{n}" for n in set(reported) - foreign})
+    assert {*accepted, *screened.refused} == {device.uuid for device in cards}
+
+
+def test_a_node_has_a_bounded_number_of_cards() -> None:
+    cards = [replace(CARD, uuid=GpuUuid(f"GPU-{n}"), index=n) for n in range(MOST_CARDS + 2)]
+
+    screened = screen(cards, {})
+
+    assert len(screened.accepted) == MOST_CARDS
+    assert list(screened.refused.values()) == [f"a node has at most {MOST_CARDS} cards"] * 2

@@ -10,7 +10,8 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from enum import StrEnum
 
 import nats.errors
@@ -52,6 +53,8 @@ class Message:
     data: bytes
     stream_sequence: int
     deliveries: int
+    received_at: datetime = field(default_factory=lambda: datetime.now(UTC))
+    """When the bus took it, by the clock of the bus: no sender chooses it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -158,6 +161,7 @@ class Consumer:
             data=raw.data,
             stream_sequence=metadata.sequence.stream,
             deliveries=metadata.num_delivered,
+            received_at=metadata.timestamp,
         )
         with trace_of(raw):
             try:

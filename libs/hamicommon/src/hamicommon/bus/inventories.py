@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from datetime import datetime
+
 from hamicommon.domain.devices import GpuDevice, MigProfile, NodeInventory
 from hamicommon.domain.ids import GpuUuid, NodeName
 from hamicommon.events import Inventory, InventoryDevice
 
 
-def inventory_of(report: Inventory) -> NodeInventory:
-    """The payload as a domain value."""
+def inventory_of(report: Inventory, *, received_at: datetime) -> NodeInventory:
+    """The payload as a domain value, dated by the bus: a node's clock may be hours off."""
     return NodeInventory(
         node=NodeName(report.node),
-        observed_at=report.observed_at,
+        observed_at=received_at,
         devices=tuple(_device(item) for item in report.devices),
         pair_scores={
             GpuUuid(a): {GpuUuid(b): score for b, score in row.items()}

@@ -4,10 +4,19 @@ from __future__ import annotations
 
 from typing import Any
 
-from pydantic import AwareDatetime, BaseModel, Field
+from pydantic import (
+    AwareDatetime,
+    BaseModel,
+    Field,
+    ModelWrapValidatorHandler,
+    ValidationError,
+    model_validator,
+)
 
 from hamicommon.events.payload import Payload
 
+_MOST = 2**31 - 1
+"""HAMi's annotations and the ledger's columns hold 32 bits."""
 HEARTBEAT_S = 10.0
 """An agent repeats its inventory at least this often."""
 
@@ -25,14 +34,14 @@ class MigProfileItem(BaseModel):
 class InventoryDevice(BaseModel):
     """One card in an inventory; units as in domain.devices.GpuDevice."""
 
-    uuid: str
-    index: int
-    vendor: str
+    uuid: str = Field(min_length=1, max_length=256)
+    index: int = Field(ge=0, le=_MOST)
+    vendor: str = Field(min_length=1)
     type: str
-    slots: int
-    memory_mib: int
-    core_percent: int
-    numa: int = 0
+    slots: int = Field(ge=0, le=_MOST)
+    memory_mib: int = Field(ge=0, le=_MOST)
+    core_percent: int = Field(ge=0, le=_MOST)
+    numa: int = Field(default=0, ge=-1, le=_MOST)
     mode: str = "hami-core"
     healthy: bool = True
     health_reason: str = ""
@@ -49,5 +58,28 @@ class Inventory(Payload):
     sequence: int
     """Grows within one agent_id; a lower one is stale."""
     observed_at: AwareDatetime
+    """By the node's own clock: good for its skew, not for an order."""
     devices: tuple[InventoryDevice, ...]
     pair_scores: dict[str, dict[str, int]] = Field(default_factory=dict)
+    malformed: tuple[str, ...] = Field(default=(), exclude=True)
+    """What was wrong with cards that could not be read; the others are in `devices`."""
+
+    @model_validator(mode="wrap")
+    @classmethod
+    def _leave_out_malformed_cards(
+        cls, data: Any, handler: ModelWrapValidatorHandler[Inventory]
+    ) -> Inventory:
+        """One card that can't be read takes no other with it."""
+        try:
+            return handler(data)
+        except ValidationError as exc:
+            wrong = {at[1]: error["msg"] for error in exc.errors() if _is_card(at := error["loc"])}
+            if len(wrong) == 0 or any(not _is_card(error["loc"]) for error in exc.errors()):
+                raise
+            kept = [card for i, card in enumerate(data["devices"]) if i not in wrong]
+            said = tuple(f"card {i} of the report: {msg}" for i, msg in sorted(wrong.items()))
+            return handler({**data, "devices": kept, "malformed": said})
+
+
+def _is_card(location: tuple[int | str, ...]) -> bool:
+    return len(location) > 2 and location[0] == "devices" and isinstance(location[1], int)

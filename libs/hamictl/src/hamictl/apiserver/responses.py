@@ -6,6 +6,7 @@ import orjson
 from starlette.responses import Response
 
 from hamictl.apiserver.errors import ApiError, Json
+from hamictl.apiserver.warning_headers import warning_headers
 
 JSON = "application/json"
 
@@ -29,9 +30,7 @@ def wants_table(accept: str) -> bool:
 def answer(body: bytes, status: int = 200, warnings: list[str] | None = None) -> Response:
     """A JSON answer of encoded bytes."""
     response = Response(body, status, media_type=JSON)
-    for text in dict.fromkeys(warnings or ()):
-        quoted = text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", " ")
-        response.raw_headers.append((b"warning", f'299 - "{quoted}"'.encode()))
+    response.raw_headers.extend((b"warning", value) for value in warning_headers(warnings or ()))
     return response
 
 

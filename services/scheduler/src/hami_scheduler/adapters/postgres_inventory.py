@@ -14,7 +14,6 @@ from typing import Any
 from hamicommon.db.database import Connection, Database
 from hamicommon.domain.devices import DeviceUsage, GpuDevice, MigProfile, NodeInventory
 from hamicommon.domain.ids import GpuUuid, NodeName
-from hamicommon.errors import InvalidRequest
 from hamicommon.events import DeviceHealthEvent, event_subject
 
 from hami_scheduler.adapters.postgres_rows import HOLDINGS
@@ -23,8 +22,9 @@ from hami_scheduler.domain.inventory_changes import (
     InventoryChanges,
     KnownCard,
     compare,
+    screen,
 )
-from hami_scheduler.ports import LedgerCard, PairScores
+from hami_scheduler.ports import LedgerCard, PairScores, RecordedInventory
 
 _UPSERT_NODE = """
 INSERT INTO nodes (name, source, agent_id, agent_sequence, inventory_at, pair_scores)
@@ -35,9 +35,12 @@ ON CONFLICT (name) DO UPDATE SET source = 'agent', agent_id = excluded.agent_id,
  WHERE (nodes.agent_id = excluded.agent_id AND nodes.agent_sequence < excluded.agent_sequence)
     OR nodes.source = 'annotation'
     OR (nodes.agent_id <> excluded.agent_id
-        AND (nodes.inventory_at IS NULL OR nodes.inventory_at <= excluded.inventory_at))
+        AND (nodes.inventory_at IS NULL OR nodes.inventory_at <= excluded.inventory_at
+             OR nodes.inventory_at > now() + interval '5 seconds'))
 RETURNING name
 """
+# Two runs of a node's agent are ordered by when the bus took their reports, never by the node's
+# clock; a date in the future is none (a bus that was restored, a row of an older version).
 # An agent's node is taken over only when its Node object went meanwhile.
 _UPSERT_TOLD = """
 INSERT INTO nodes (name, source, agent_id, agent_sequence, inventory_at, pair_scores)
@@ -109,7 +112,7 @@ class PostgresInventory:
 
     async def record(
         self, inventory: NodeInventory, *, agent_id: str, sequence: int
-    ) -> tuple[DeviceHealthEvent, ...] | None:
+    ) -> RecordedInventory | None:
         """See the port."""
         async with self._database.transaction() as connection:
             accepted = await connection.fetchrow(
@@ -122,15 +125,16 @@ class PostgresInventory:
             )
             if accepted is None:
                 return None
-            known = await self._known(connection, inventory)
-            changes = compare(known, inventory.devices)
-            events = await _write(connection, inventory.node, changes)
+            known, holders = await self._known(connection, inventory)
+            screened = screen(inventory.devices, holders)
+            changes = compare(known, screened.accepted)
+            health = await _write(connection, inventory.node, changes)
         self._on_commit()
-        return events
+        return RecordedInventory(changed=not changes.empty, health=health, refused=screened.refused)
 
     async def record_told(
         self, inventory: NodeInventory, *, keep: frozenset[str], node_uid: str, sequence: int
-    ) -> bool | None:
+    ) -> RecordedInventory | None:
         """See the port."""
         async with self._database.transaction() as connection:
             accepted = await connection.fetchrow(
@@ -144,32 +148,35 @@ class PostgresInventory:
             )
             if accepted is None:
                 return None
-            known = await self._known(connection, inventory)
+            known, holders = await self._known(connection, inventory)
+            screened = screen(inventory.devices, holders)
             told = {uuid: card for uuid, card in known.items() if card.device.vendor not in keep}
-            changes = compare(told, inventory.devices)
-            await _write(connection, inventory.node, changes)
+            changes = compare(told, screened.accepted)
+            health = await _write(connection, inventory.node, changes)
         self._on_commit()
-        return not changes.empty
+        return RecordedInventory(changed=not changes.empty, health=health, refused=screened.refused)
 
     async def _known(
         self, connection: Connection, inventory: NodeInventory
-    ) -> dict[GpuUuid, KnownCard]:
+    ) -> tuple[dict[GpuUuid, KnownCard], dict[GpuUuid, NodeName]]:
+        """This node's cards (those that it takes over included), and what other nodes have."""
         rows = await connection.fetch(
             f"{_SELECT_CARDS} WHERE d.node = $1 OR d.uuid = ANY($2::text[])"
             " ORDER BY d.uuid FOR UPDATE",
             inventory.node,
             [device.uuid for device in inventory.devices],
         )
-        for row in rows:
-            if row["node"] != inventory.node and (row["present"] or row["used_slots"]):
-                raise InvalidRequest(
-                    f"node {inventory.node} reports card {row['uuid']}, which node {row['node']} "
-                    "holds: uuids must be unique in the cluster"
-                )
-        return {
+        holders = {
+            GpuUuid(row["uuid"]): NodeName(row["node"])
+            for row in rows
+            if row["node"] != inventory.node and (row["present"] or row["used_slots"])
+        }
+        known = {
             GpuUuid(row["uuid"]): KnownCard(device=_device(row), present=row["present"])
             for row in rows
+            if row["uuid"] not in holders
         }
+        return known, holders
 
     async def set_cordoned(self, node: NodeName, uuids: frozenset[str]) -> bool:
         """See the port."""

@@ -7,12 +7,14 @@ update, and whose health changed. `adapters/postgres_inventory.py` writes it dow
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from hamicommon.domain.devices import GpuDevice
-from hamicommon.domain.ids import GpuUuid
+from hamicommon.domain.ids import GpuUuid, NodeName
 
 NO_LONGER_REPORTED = "no longer reported by its node"
+MOST_CARDS = 1024
+"""Of one node. Machines have 16, of which MIG makes 112; more is a mistake or an attack."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,6 +28,15 @@ class KnownCard:
     def usable(self) -> bool:
         """True when grants may be made on it."""
         return self.present and self.device.healthy
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScreenedCards:
+    """Cards of one report: which are taken, and why the others are not."""
+
+    accepted: tuple[GpuDevice, ...]
+    refused: Mapping[str, str] = field(default_factory=dict)
+    """The reason, by uuid."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,6 +60,26 @@ class InventoryChanges:
     def empty(self) -> bool:
         """True when nothing must be written."""
         return not (self.inserts or self.updates)
+
+
+def screen(reported: Sequence[GpuDevice], holders: Mapping[GpuUuid, NodeName]) -> ScreenedCards:
+    """Leaves out cards that can't be this node's; the others do not suffer for them.
+
+    `holders`: of the reported cards those that another node has, with its name.
+    """
+    accepted: dict[GpuUuid, GpuDevice] = {}
+    refused: dict[str, str] = {}
+    for device in reported:
+        holder = holders.get(device.uuid)
+        if holder is not None:
+            refused[device.uuid] = f"node {holder} has it: uuids must be unique in the cluster"
+        elif device.uuid in accepted:
+            refused[device.uuid] = "reported more than once: the first report of it counts"
+        elif len(accepted) == MOST_CARDS:
+            refused[device.uuid] = f"a node has at most {MOST_CARDS} cards"
+        else:
+            accepted[device.uuid] = device
+    return ScreenedCards(accepted=tuple(accepted.values()), refused=refused)
 
 
 def compare(known: Mapping[GpuUuid, KnownCard], reported: Sequence[GpuDevice]) -> InventoryChanges:

@@ -5,7 +5,13 @@ All calls are bounded in time and raise only from `hamicommon.errors`.
 
 from hami_scheduler.ports.allocations import AllocationStore, LedgerReader, QuotaStore
 from hami_scheduler.ports.apiserver import Json, NodeApi, PodApi, PodEvent, PodEvents
-from hami_scheduler.ports.cards import CardReader, InventoryStore, LedgerCard, PairScores
+from hami_scheduler.ports.cards import (
+    CardReader,
+    InventoryStore,
+    LedgerCard,
+    PairScores,
+    RecordedInventory,
+)
 from hami_scheduler.ports.nodes import AgentNotReady, GrantAnnouncer, NodeLock, NodeWitness
 from hami_scheduler.ports.records import Decision, DecisionLog, DriftJournal
 
@@ -29,4 +35,5 @@ __all__ = [
     "PodEvent",
     "PodEvents",
     "QuotaStore",
+    "RecordedInventory",
 ]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from hamicommon.domain.devices import DeviceUsage, NodeInventory
@@ -45,27 +45,37 @@ class CardReader(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordedInventory:
+    """What became of one report."""
+
+    changed: bool
+    """Some card's row was written."""
+    health: tuple[DeviceHealthEvent, ...] = ()
+    refused: Mapping[str, str] = field(default_factory=dict)
+    """The reason, by uuid, for each card that was left out."""
+
+
 class InventoryStore(Protocol):
     """Nodes and cards as their agents report them."""
 
     async def record(
         self, inventory: NodeInventory, *, agent_id: str, sequence: int
-    ) -> tuple[DeviceHealthEvent, ...] | None:
+    ) -> RecordedInventory | None:
         """Writes what differs; None when the report is older than what is known.
 
-        Raises: InvalidRequest (a card that another live node holds), Unavailable.
+        `observed_at` of the inventory is when the bus took it. Raises: Unavailable.
         """
         ...
 
     async def record_told(
         self, inventory: NodeInventory, *, keep: frozenset[str], node_uid: str, sequence: int
-    ) -> bool | None:
-        """Writes what a Node object tells, for a node without our agent.
+    ) -> RecordedInventory | None:
+        """Writes what a Node object has, for a node without our agent.
 
-        Cards of the vendors in `keep`, and then the pair scores too, stay as they are. True when
-        something changed; None when the node's own agent reports, or a later state is known
-        already: `sequence` grows within one `node_uid`.
-        Raises: InvalidRequest (a card that another live node holds), Unavailable.
+        Cards of the vendors in `keep`, and then the pair scores too, stay as they are. None when
+        the node's own agent reports, or a later state is known already: `sequence` grows within
+        one `node_uid`. Raises: Unavailable.
         """
         ...
 

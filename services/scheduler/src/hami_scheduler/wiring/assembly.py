@@ -32,6 +32,8 @@ def build(settings: Settings, vendors: Vendors, outside: Outside) -> Service:
     inventories = InventoryReports(
         store=outside.inventory,
         view=core.view,
+        refused=core.refused,
+        instruments=core.instruments,
         on_heard=core.hearing.heard,
         on_freed=core.nudger.capacity_freed,
     )

@@ -18,6 +18,7 @@ from hami_scheduler.mirrors import Mirrors
 from hami_scheduler.nudging import Nudger
 from hami_scheduler.outside import Outside
 from hami_scheduler.recording import DecisionQueue
+from hami_scheduler.refused_cards import RefusedCards
 from hami_scheduler.releasing import Releasing
 from hami_scheduler.settings import Settings
 from hami_scheduler.view import LedgerView
@@ -43,6 +44,7 @@ class Core:
     releasing: Releasing
     hearing: AgentHearing
     mirrors: Mirrors
+    refused: RefusedCards
 
     def request_of(self, pod: Json) -> PodRequest:
         """What the pod asks for. Raises: InvalidRequest."""
@@ -102,4 +104,5 @@ def core_of(settings: Settings, vendors: Vendors, outside: Outside) -> Core:
             journal=outside.journal,
             instruments=instruments,
         ),
+        refused=RefusedCards(journal=outside.journal, instruments=instruments),
     )

@@ -68,6 +68,7 @@ def watches_of(core: Core, outside: Outside, inventories: InventoryReports) -> W
         nodes=outside.nodes,
         locks=core.mirrored,
         vendors=core.vendors,
+        refused=core.refused,
         journal=outside.journal,
         instruments=core.instruments,
         on_written=keeping.again,

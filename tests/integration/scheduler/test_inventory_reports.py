@@ -1,0 +1,174 @@
+"""Which reports of nodes count, and which of their cards: clocks, restarts, duplicates."""
+
+from __future__ import annotations
+
+import uuid
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from hami_scheduler.adapters.postgres_inventory import PostgresInventory
+from hamicommon import events
+from hamicommon.bus.inventories import inventory_of
+from prometheus_client.parser import text_string_to_metric_families
+from pydantic import BaseModel
+
+from tests.integration.scheduler.conftest import Replica, World, eventually, inventory_device
+
+pytestmark = pytest.mark.integration
+
+
+class AnyPayload(BaseModel, extra="allow"):
+    """What an agent of another kind may send."""
+
+
+async def has_cards(world: World, node: str, *uuids: str) -> None:
+    async def known() -> bool:
+        rows = await world.database.fetch(
+            "SELECT uuid FROM devices WHERE node = $1 AND present ORDER BY uuid", node
+        )
+        return [row["uuid"] for row in rows] == sorted(uuids)
+
+    await eventually(known, f"{node} to have {uuids}")
+
+
+async def refused(world: World) -> list[tuple[str, str]]:
+    rows = await world.database.fetch(
+        "SELECT subject, detail FROM drift_journal WHERE \"class\" = 'card-refused' ORDER BY id"
+    )
+    return [(row["subject"], row["detail"]) for row in rows]
+
+
+async def sample(replica: Replica, name: str, **labels: str) -> float | None:
+    """A sample of the replica's metrics; None where there is none."""
+    text = (await replica.http.get("/metrics")).text
+    found = (s for family in text_string_to_metric_families(text) for s in family.samples)
+    return next((s.value for s in found if (s.name, s.labels) == (name, labels)), None)
+
+
+@pytest.mark.parametrize("hours", [8, -8])
+async def test_a_restarted_agent_counts_whatever_clock_the_one_before_had(
+    world: World, hours: int
+) -> None:
+    replica = await world.replica()
+    await world.add_node("n1")
+    await world.report("n1", inventory_device("A", 0), clock_ahead=timedelta(hours=hours))
+    await has_cards(world, "n1", "A")
+    skew_s = await sample(replica, "hami_scheduler_node_clock_skew_seconds", node="n1")
+    assert skew_s is not None
+    assert abs(skew_s - hours * 3600) < 600
+
+    await world.report("n1", inventory_device("B", 0), agent_id="restarted")
+
+    await has_cards(world, "n1", "B")
+    assert await sample(replica, "hami_scheduler_node_clock_skew_seconds", node="n1") is None
+
+
+async def test_a_late_report_of_the_agent_before_is_ignored(world: World) -> None:
+    bus_s = datetime.now(UTC) - timedelta(minutes=5)
+    store = PostgresInventory(world.database, on_commit=lambda: None)
+
+    async def taken(agent_id: str, card: str, after_s: float) -> bool:
+        report = events.Inventory(
+            node="n9",
+            agent_id=agent_id,
+            sequence=1,
+            observed_at=datetime.now(UTC) - timedelta(hours=after_s),
+            devices=(inventory_device(card, 0),),
+        )
+        at = bus_s + timedelta(seconds=after_s)
+        recorded = await store.record(
+            inventory_of(report, received_at=at), agent_id=agent_id, sequence=1
+        )
+        return recorded is not None
+
+    assert await taken("first", "A", 10)
+    assert await taken("second", "B", 20)
+    assert not await taken("first", "A", 10)
+    assert await taken("third", "C", 30)
+    await has_cards(world, "n9", "C")
+
+
+async def test_a_date_in_the_future_is_none(world: World) -> None:
+    await world.replica()
+    await world.add_node("n1")
+    await world.database.fetch(
+        "UPDATE nodes SET agent_id = 'ahead', inventory_at = now() + interval '8 hours'"
+        " WHERE name = 'n1'"
+    )
+
+    await world.report("n1", inventory_device("B", 0), agent_id="restarted")
+
+    await has_cards(world, "n1", "B")
+
+
+async def test_a_duplicate_takes_no_healthy_card_with_it(world: World) -> None:
+    replica = await world.replica()
+    await world.add_node("n1")
+    await world.add_node("n2")
+
+    await world.report(
+        "n2",
+        inventory_device("GPU-n2-0", 0),
+        inventory_device("GPU-n1-0", 1),
+        inventory_device("GPU-n2-0", 2),
+        inventory_device("NEW", 3),
+    )
+
+    await has_cards(world, "n2", "GPU-n2-0", "NEW")
+    await has_cards(world, "n1", "GPU-n1-0")
+
+    async def journalled() -> bool:
+        return len(await refused(world)) == 2
+
+    await eventually(journalled, "both refusals to be journalled")
+    assert await refused(world) == [
+        ("n2/GPU-n1-0", "node n1 has it: uuids must be unique in the cluster"),
+        ("n2/GPU-n2-0", "reported more than once: the first report of it counts"),
+    ]
+    assert await sample(replica, "hami_scheduler_refused_cards") == 2
+
+
+async def test_a_refused_card_is_journalled_once_and_served_when_it_can_be(world: World) -> None:
+    await world.replica()
+    await world.add_node("n1")
+    await world.add_node("n2")
+    both = (inventory_device("GPU-n2-0", 0), inventory_device("GPU-n1-0", 1))
+    await world.report("n2", *both)
+    await world.report("n2", *both, inventory_device("NEW", 2))
+    await has_cards(world, "n2", "GPU-n2-0", "NEW")
+
+    assert len(await refused(world)) == 1
+    await world.report("n1", inventory_device("OTHER", 0))
+    await has_cards(world, "n1", "OTHER")
+    await world.report("n2", *both, inventory_device("NEW", 2), inventory_device("NEWER", 3))
+
+    await has_cards(world, "n2", "GPU-n1-0", "GPU-n2-0", "NEW", "NEWER")
+
+
+async def test_a_card_that_cannot_be_read_takes_no_other_with_it(world: World) -> None:
+    await world.replica()
+    await world.add_node("n1")
+    good, bad = inventory_device("GOOD", 0).model_dump(), inventory_device("BAD", 1).model_dump()
+    report: dict[str, Any] = {
+        "version": 1,
+        "node": "n1",
+        "agent_id": world.agent_id,
+        "sequence": 1000,
+        "observed_at": "2026-11-23T10:00:00Z",
+        "devices": [{**bad, "memory_mib": -1}, good, {**bad, "slots": "many"}],
+    }
+    await world.bus.publish(
+        events.inventory_subject("n1"), AnyPayload(**report), message_id=uuid.uuid4().hex
+    )
+
+    await has_cards(world, "n1", "GOOD")
+
+    async def journalled() -> bool:
+        return [subject for subject, _ in await refused(world)] == [
+            "n1/card 0 of the report: Input should be greater than or equal to 0",
+            "n1/card 2 of the report: Input should be a valid integer, unable to parse string as"
+            " an integer",
+        ]
+
+    await eventually(journalled, "both to be journalled")
