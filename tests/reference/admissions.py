@@ -13,18 +13,20 @@ from collections.abc import Sequence
 from copy import deepcopy
 from typing import Any
 
-from hamicommon.k8s.quantities import canonical
+from hamicommon.k8s.quantities import canonical, is_zero
 from jsonpatch import apply_patch
 
 Json = dict[str, Any]
 
 COMMAND = ("hamictl", "lint", "--jsonl", "--enable-ascend", "--enable-iluvatar")
+NO_CARD = "no card"
+"""HAMi takes over a pod that asks for 0 cards, and asks for all cores of none; we leave it be."""
 EARLY_NO = "early no"
 """An amount that can never be given is refused, with what to write; HAMi drops it in silence."""
 
 
 def compare(records: Sequence[Json]) -> tuple[Counter[str], list[str]]:
-    """How many answers are `equal` or an `early no`, and a sentence for each other difference."""
+    """How many answers are `equal`, an `early no` or of `no card`; a sentence for each other."""
     lines = "".join(json.dumps({"name": r["name"], "pod": r["pod"]}) + "\n" for r in records)
     ran = subprocess.run(COMMAND, input=lines.encode(), capture_output=True, check=True)
     answers = [json.loads(line) for line in ran.stdout.splitlines()]
@@ -32,6 +34,8 @@ def compare(records: Sequence[Json]) -> tuple[Counter[str], list[str]]:
     for theirs, ours in zip(records, answers, strict=True):
         if theirs["allowed"] and not ours["allowed"] and " is wanted" in ours["message"]:
             found[EARLY_NO] += 1
+        elif ours["allowed"] and not ours["patch"] and _asks_for_none(theirs["pod"]):
+            found[NO_CARD] += 1
         elif theirs["allowed"] != ours["allowed"]:
             said = f"we say {_verdict(ours)}, HAMi said {_verdict(theirs)}"
             unexplained.append(f"{theirs['name']}: {said}: {ours['message']!r}")
@@ -41,6 +45,13 @@ def compare(records: Sequence[Json]) -> tuple[Counter[str], list[str]]:
         else:
             found["equal"] += 1
     return found, unexplained
+
+
+def _asks_for_none(pod: Json) -> bool:
+    """Whether all amounts of all containers are 0."""
+    containers = (*pod["spec"].get("initContainers", ()), *pod["spec"]["containers"])
+    resources = [(each.get("resources") or {}).get("limits") or {} for each in containers]
+    return all(is_zero(amount) for limits in resources for amount in limits.values())
 
 
 def _verdict(answer: Json) -> str:

@@ -238,3 +238,47 @@ async def test_with_grants_made_at_bind_filter_offers_all_that_fit(world: World)
     assert (await world.used(card))[0] == 1
     assert (await replica.filter(second, "n1", "n2"))["NodeNames"] == ["n2"]
     assert await replica.bind(second, "n2") == ""
+
+
+NO_CARDS = [
+    pytest.param({"nvidia.com/gpu": "0", "nvidia.com/gpucores": "100"}, id="0 with a default"),
+    pytest.param({"nvidia.com/gpu": "0", "nvidia.com/gpumem": "4000"}, id="memory of 0 cards"),
+    pytest.param({"nvidia.com/priority": "1"}, id="a priority alone"),
+    pytest.param({"hygon.com/dcunum": "0"}, id="0 of another vendor"),
+]
+
+
+@pytest.mark.parametrize("limits", NO_CARDS)
+async def test_a_pod_that_asks_for_no_card_is_bound_plainly(world: World, limits: Json) -> None:
+    replica = await world.replica()
+    await world.add_node("n1")
+    pod = await world.pod("zero", limits=limits)
+
+    assert (await replica.filter(pod, "n1", "n2"))["NodeNames"] == ["n1", "n2"]
+    assert await replica.bind(pod, "n1") == ""
+    assert await replica.bind(pod, "n1") == "", "an answer that was lost is asked for again"
+
+    bound = await world.read(pod)
+    assert bound["spec"]["nodeName"] == "n1"
+    assert bound["metadata"].get("annotations") is None
+    assert await world.rows(pod) == []
+    [condition] = [c for c in bound["status"]["conditions"] if c["type"] == "PodScheduled"]
+    assert condition["status"] == "True"
+
+
+async def test_a_pod_without_cards_that_was_made_anew_is_not_bound(world: World) -> None:
+    replica = await world.replica()
+    pod = await world.pod("zero", limits={"nvidia.com/gpu": "0"})
+    another = {**pod, "metadata": {**pod["metadata"], "uid": "of-another"}}
+
+    assert "gone" in await replica.bind(another, "n1")
+    assert "nodeName" not in (await world.read(pod))["spec"]
+
+
+async def test_a_pod_without_cards_that_is_elsewhere_is_an_error(world: World) -> None:
+    replica = await world.replica()
+    pod = await world.pod("zero", limits={"nvidia.com/gpu": "0"})
+    assert await replica.bind(pod, "n1") == ""
+
+    assert await replica.bind(pod, "n2") != ""
+    assert (await world.read(pod))["spec"]["nodeName"] == "n1"

@@ -52,8 +52,15 @@ _CLAIMS = 3
 _BOUND = frozenset({AllocationState.BOUND, AllocationState.ALLOCATED})
 
 
-PlaceOnNode = Callable[[str, str, PodUid, NodeName, Allocation | None], Awaitable[Allocation]]
-"""(namespace, name, uid, node, reservation to replace) -> a reservation on exactly that node."""
+PlaceOnNode = Callable[
+    [str, str, PodUid, NodeName, Allocation | None], Awaitable[Allocation | None]
+]
+"""(namespace, name, uid, node, reservation to replace) -> a reservation on exactly that node; None
+for a pod that asks for no card."""
+
+
+class _NoCards(Exception):
+    """The pod asks for no card."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,7 +121,11 @@ class Binding:
         return error
 
     async def _bind(self, args: BindArgs, *, deadline: float) -> None:
-        allocation = await self._claim(args)
+        try:
+            allocation = await self._claim(args)
+        except _NoCards:
+            await self._bind_plainly(args)
+            return
         if allocation is None:
             return
         with tracer.start_as_current_span(
@@ -137,15 +148,34 @@ class Binding:
                 if not await self._bound_after_all(allocation):
                     await self._give_up(allocation, str(exc))
                     raise
-        self._say(
-            args,
-            BINDING_SUCCEED,
-            f"Successfully binding node [{args.node}] to {args.pod_namespace}/{args.pod_name}",
-            warning=False,
-        )
+        self._say_bound(args)
+
+    async def _bind_plainly(self, args: BindArgs) -> None:
+        """Binds a pod that names resources of ours and asks for none of them.
+
+        kube-scheduler sends it here for the names alone (`managedResources`).
+        """
+        with tracer.start_as_current_span(
+            "bind",
+            attributes={
+                "hami.pod.uid": args.pod_uid,
+                "hami.pod.name": f"{args.pod_namespace}/{args.pod_name}",
+                "hami.node": args.node,
+            },
+        ):
+            await self._pod.post_plain(
+                args.pod_namespace,
+                args.pod_name,
+                uid=PodUid(args.pod_uid),
+                node=NodeName(args.node),
+            )
+        self._say_bound(args)
 
     async def _claim(self, args: BindArgs) -> Allocation | None:
-        """The allocation in state `binding` with a new token; None when it is bound already."""
+        """The allocation in state `binding` with a new token; None when it is bound already.
+
+        Raises: _NoCards when there is nothing to claim.
+        """
         uid, node = PodUid(args.pod_uid), NodeName(args.node)
         for _ in range(_CLAIMS):
             live = await self._store.live_of(uid)
@@ -159,6 +189,8 @@ class Binding:
                     raise Conflict(f"the pod is {live.state} on node {live.node}, not on {node}")
             elif live is None or live.node != node:
                 live = await self._placing(args.pod_namespace, args.pod_name, uid, node, live)
+                if live is None:
+                    raise _NoCards
             change = await self._store.advance(
                 Step(
                     allocation_id=live.id,
@@ -262,6 +294,14 @@ class Binding:
             # The deadline of `binding` ends it.
             logger.warning("failed binding not written down", extra={"error": str(exc)})
             await self._releasing.free_lock(allocation)
+
+    def _say_bound(self, args: BindArgs) -> None:
+        self._say(
+            args,
+            BINDING_SUCCEED,
+            f"Successfully binding node [{args.node}] to {args.pod_namespace}/{args.pod_name}",
+            warning=False,
+        )
 
     def _say(self, args: BindArgs, reason: str, message: str, *, warning: bool) -> None:
         self._announcer.say(

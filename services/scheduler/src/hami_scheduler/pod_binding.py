@@ -10,6 +10,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 
 from hamicommon.domain.allocations import Allocation
+from hamicommon.domain.ids import NodeName, PodUid
 from hamicommon.errors import Conflict, HamiError, NotFound, Unavailable
 from hamicommon.grants import Grant
 from hamicommon.k8s.annotations import GRANT, annotations_of, binding_annotations, node_label
@@ -47,7 +48,13 @@ class PodBinding:
             )
         except (Conflict, Unavailable) as exc:
             # Conflict: bound already, perhaps by an attempt of ours whose answer was lost.
-            pod = await self._read_back(allocation, exc)
+            pod = await self._read_back(
+                allocation.namespace,
+                allocation.pod_name,
+                allocation.pod_uid,
+                allocation.node,
+                exc,
+            )
             if annotations_of(pod).get(GRANT) != annotations[GRANT]:
                 # By an attempt before this one: its token counts no more.
                 await self._pods.annotate(
@@ -58,10 +65,20 @@ class PodBinding:
                     labels={},
                 )
 
+    async def post_plain(self, namespace: str, name: str, *, uid: PodUid, node: NodeName) -> None:
+        """Binds a pod without a grant; a success if it is on the node by now.
+
+        Raises: NotFound, Conflict (bound elsewhere), Unavailable (it is not bound), AnswerUnknown.
+        """
+        try:
+            await self._pods.bind(namespace, name, uid=uid, node=node, annotations={})
+        except (Conflict, Unavailable) as exc:
+            await self._read_back(namespace, name, uid, node, exc)
+
     async def is_bound(self, allocation: Allocation) -> bool:
         """Whether this very pod is on the node. Raises: NotFound, Unavailable."""
         pod = await self._pods.get(allocation.namespace, allocation.pod_name)
-        return _is_there(pod, allocation)
+        return _is_there(pod, allocation.pod_uid, allocation.node)
 
     async def label(self, allocation: Allocation) -> None:
         """The label that people select by, after the binding, when nobody waits for a decision.
@@ -90,21 +107,23 @@ class PodBinding:
         )
         return {**allocation.annotations, **common, GRANT: self._sign(grant)}
 
-    async def _read_back(self, allocation: Allocation, error: HamiError) -> Json:
+    async def _read_back(
+        self, namespace: str, name: str, uid: PodUid, node: NodeName, error: HamiError
+    ) -> Json:
         """The pod, which is where it should be."""
         try:
-            pod = await self._pods.get(allocation.namespace, allocation.pod_name)
+            pod = await self._pods.get(namespace, name)
         except NotFound:
-            raise NotFound(f"pod {allocation.namespace}/{allocation.pod_name} is gone") from error
+            raise NotFound(f"pod {namespace}/{name} is gone") from error
         except Unavailable as exc:
             raise AnswerUnknown(
                 f"the answer to the binding was lost, and so is the API server: {exc}"
             ) from error
-        if not _is_there(pod, allocation):
+        if not _is_there(pod, uid, node):
             raise error
         return pod
 
 
-def _is_there(pod: Json, allocation: Allocation) -> bool:
+def _is_there(pod: Json, uid: PodUid, node: NodeName) -> bool:
     facts = facts_of(pod)
-    return facts.uid == allocation.pod_uid and facts.node == allocation.node
+    return facts.uid == uid and facts.node == node

@@ -153,8 +153,10 @@ class Reserving:
         uid: PodUid,
         node: NodeName,
         replaces: Allocation | None,
-    ) -> Allocation:
+    ) -> Allocation | None:
         """Reserves on exactly that node, for a pod that comes to /bind without a reservation.
+
+        None: it asks for no card, so there is nothing to reserve.
 
         Raises: NotFound, InvalidRequest, Unschedulable with the reason, Conflict, Unavailable.
         """
@@ -163,6 +165,8 @@ class Reserving:
             raise NotFound(f"pod {namespace}/{name} with uid {uid} is gone")
         course = Course(pod=pod, started=time.perf_counter(), candidates=1)
         request = course.request = pod_request(pod, self._vendors, self._defaults)
+        if not request.wants_devices:
+            return None
         if not self._view.loaded:
             await self._view.refresh()
         with tracer.start_as_current_span("filter"):

@@ -7,7 +7,7 @@ import jsonpatch
 import pytest
 from hamicommon.admission.mutation import mutate
 from hamicommon.admission.verdicts import AdmissionRules, Circumstances, Verdict
-from hamicommon.deviceconfig import DeviceConfig, NvidiaConfig
+from hamicommon.deviceconfig import DeviceConfig, NvidiaConfig, load
 from hamicommon.vendors.registry import Vendors
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -53,7 +53,6 @@ SET_SCHEDULER = {"op": "add", "path": "/spec/schedulerName", "value": "hami-sche
         ({GPU: 1, PCT: 50}, {}),
         ({GPU: 1, MEM: 100}, {}),
         ({GPU: 1, CORES: 30}, {}),
-        ({GPU: "0"}, {CORES: "100"}),
         ({MEM: 500}, {GPU: "1"}),
         ({CORES: 10}, {GPU: "1"}),
         ({PCT: 100}, {GPU: "1", CORES: "100"}),
@@ -265,10 +264,14 @@ def canonical(given_: dict[str, Any]) -> dict[str, Any]:
     return after
 
 
+_NO_CARD = '"nvidia.com/gpu": "0"'
+
+
 def test_nvidia_pods_are_admitted_as_hami_was_recorded_to() -> None:
     for line in recorded.lines("admission.jsonl"):
-        if "nvidia" not in str(line) or "16Gi" in line["name"]:
-            # HAMi admits 16Gi of gpumem and then drops the request; we deny it.
+        if "nvidia" not in str(line) or "16Gi" in line["name"] or _NO_CARD in line["name"]:
+            # HAMi admits 16Gi of gpumem and then drops the request; we deny it. Of a pod that asks
+            # for 0 cards it asks for all cores of them.
             continue
         verdict = mutate(line["pod"], rules())
         assert verdict.allowed == line["allowed"], line["name"]
@@ -305,3 +308,62 @@ def test_an_amount_of_the_same_value_keeps_its_spelling_and_requests_follow_limi
     resources = patched(given_, mutate(given_, installed))["spec"]["containers"][0]["resources"]
     assert resources["limits"]["huawei.com/Ascend910C"] == "2"
     assert resources["requests"]["huawei.com/Ascend910C"] == "2"
+
+
+NOTHING = ["0", 0, "0.0", "0k", "-0"]
+EVERY_VENDOR = Vendors.from_config(load(None), enable_ascend=True, enable_iluvatar=True)
+
+
+@pytest.mark.parametrize("amount", NOTHING)
+@pytest.mark.parametrize("part", ["initContainers", "containers"])
+def test_a_pod_that_asks_for_no_card_is_left_alone(amount: object, part: str) -> None:
+    given_ = pod(container(), **{part: [container({GPU: amount}), container({MEM: 0, GPU: "0"})]})
+    given_["spec"]["containers"] = given_["spec"].get("containers") or [container()]
+
+    verdict = mutate(given_, rules())
+
+    assert (verdict.patch, verdict.reason, verdict.warnings) == ([], "no-cards", ())
+
+
+@pytest.mark.parametrize("limits", [{GPU: "0", MEM: "4000"}, {"nvidia.com/priority": "1"}])
+def test_a_pod_of_no_card_with_other_amounts_is_scheduled_by_us(limits: dict[str, Any]) -> None:
+    """Other schedulers look for these amounts on the nodes, and find none for ever."""
+    given_ = pod(container(limits), nodeName="")
+
+    after = patched(given_, verdict := mutate(given_, rules()))
+
+    assert after["spec"]["schedulerName"] == "hami-scheduler"
+    assert after["spec"]["containers"][0]["resources"]["limits"] == limits
+    assert verdict.reason == "no-cards"
+    assert mutate(after, rules()).patch == []
+
+
+def test_no_card_of_many_keeps_a_container_that_sees_none() -> None:
+    """Whoever wants 0 cards must not find all of them in an image that says `all`."""
+    given_ = pod(container({GPU: "0"}))
+
+    after = patched(given_, mutate(given_, rules(overwrite_env=True)))
+
+    assert after["spec"]["containers"][0]["env"] == [
+        {"name": "NVIDIA_VISIBLE_DEVICES", "value": "none"}
+    ]
+
+
+REFUSE_ZERO = ("AWSNeuron", "Enflame", "Mthreads")
+"""As HAMi, with a sentence."""
+
+
+@pytest.mark.parametrize(
+    "name", [v.resources.count for v in EVERY_VENDOR if v.word not in REFUSE_ZERO]
+)
+@pytest.mark.parametrize("amount", NOTHING)
+def test_a_count_of_zero_is_no_card_of_any_vendor(name: str, amount: object) -> None:
+    served = AdmissionRules(vendors=EVERY_VENDOR, scheduler_name="hami-scheduler")
+    before = {"limits": {name: amount}, "requests": {name: amount}}
+
+    verdict = mutate(given_ := pod(container(resources=before)), served)
+
+    assert verdict.reason == "no-cards"
+    after = patched(given_, verdict)
+    assert after["spec"]["containers"][0]["resources"] == before
+    assert "schedulerName" not in after["spec"]

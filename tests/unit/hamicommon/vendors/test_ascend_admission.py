@@ -106,8 +106,12 @@ def test_chips_of_a_module_are_asked_for_in_pairs(limits, requests, count) -> No
 
 
 @pytest.mark.parametrize("word", ["Ascend910B3", "Ascend910C"])
-def test_memory_is_written_for_no_chips_as_hami_does(word: str) -> None:
-    assert admitted(word, {"": "0"}) == ({"": "0", "-memory": "65536"}, {"-memory": "65536"})
+def test_nothing_is_written_for_no_chips(word: str) -> None:
+    """HAMi writes the memory of a whole chip, which no node but one with such a chip has."""
+    asked = container({f"huawei.com/{word}": "0"}, None)
+
+    assert not vendor(word).mutate(asked, {"metadata": {}, "spec": {}}).wants
+    assert asked == container({f"huawei.com/{word}": "0"}, None)
 
 
 def test_an_odd_number_of_chips_in_modules_is_refused_in_hamis_words() -> None:

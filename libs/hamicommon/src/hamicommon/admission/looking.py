@@ -24,10 +24,11 @@ from hamicommon.admission.verdicts import (
 from hamicommon.domain.requests import PodRequest
 from hamicommon.errors import InvalidRequest
 from hamicommon.k8s import annotations as keys
-from hamicommon.k8s.quantities import parse_exact
+from hamicommon.k8s.quantities import is_zero, parse_exact
 from hamicommon.k8s.resources import pod_request
 from hamicommon.k8s.shapes import NoContainers, check_pod
-from hamicommon.vendors.base import JsonObject
+from hamicommon.vendors import amounts
+from hamicommon.vendors.base import JsonObject, Vendor
 from hamicommon.vendors.registry import Vendors
 
 DEFAULT_SCHEDULER = "default-scheduler"
@@ -117,8 +118,8 @@ def look_at(seen: JsonObject, rules: AdmissionRules) -> Look:
         refused = _never_ours(spec, rules)
         if refused is not None:
             return Look(verdict=refused)
-        if rules.scheduler_name:
-            after["spec"]["schedulerName"] = rules.scheduler_name
+    if rules.scheduler_name and (wants or _only_we_can_schedule(spec, rules.vendors)):
+        after["spec"]["schedulerName"] = rules.scheduler_name
     said = (*(remarks(seen, rules.vendors) if wants else ()), *misspelt(after, rules.vendors))
     return _filled_in(seen, after, rules, wants=wants, warnings=warnings, said=said)
 
@@ -166,6 +167,27 @@ def _request(pod: JsonObject, vendors: Vendors) -> PodRequest | None:
     except InvalidRequest:
         return None
     return request if request.wants_devices else None
+
+
+def _only_we_can_schedule(spec: JsonObject, vendors: Vendors) -> bool:
+    """True for a pod that asks for no card, but names amounts that no node lists.
+
+    Other schedulers look for them on the nodes; the one in front of us is told to pass them over.
+    Memory or cores without any count are no such pod: that a card is missing must be seen.
+    """
+    if spec.get("nodeName"):
+        return False
+    return any(
+        amounts.asks(container, name)
+        for container in _containers(spec)
+        for vendor in vendors.concerned_by(container)
+        if _counts_none(container, vendor) or amounts.asks(container, vendor.resources.priority)
+        for name in vendor.resources.all()
+    )
+
+
+def _counts_none(container: JsonObject, vendor: Vendor) -> bool:
+    return is_zero(amounts.find(container, vendor.resources.count))
 
 
 def _never_ours(spec: JsonObject, rules: AdmissionRules) -> Verdict | None:
@@ -242,9 +264,9 @@ def _keep_spelling(container: JsonObject, given: Mapping[str, JsonObject]) -> No
     The API server stores 100000 as 100k; a second look must not change it back.
     """
     resources = container.get("resources") or {}
-    for part, amounts in given.items():
+    for part, written in given.items():
         for name, now in (resources.get(part) or {}).items():
-            before = amounts.get(name, now)
+            before = written.get(name, now)
             if before is not now and before != now and _same(before, now):
                 resources[part][name] = before
 

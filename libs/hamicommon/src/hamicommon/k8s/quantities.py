@@ -69,6 +69,11 @@ class _Written:
         return Fraction(_away_from_zero((-exact if self.negative else exact) * _NANO), _NANO)
 
     @property
+    def is_zero(self) -> bool:
+        """True when no digit is another than 0, whatever the suffix."""
+        return not (self.whole + self.decimals).strip("0")
+
+    @property
     def is_short(self) -> bool:
         """True when Kubernetes keeps the number as an int64 with a decimal scale."""
         if self.base == 10:
@@ -129,6 +134,18 @@ def parse_exact(quantity: object) -> Fraction:
     if abs(written.exponent) > _LARGEST_EXPONENT:
         raise InvalidRequest(f"{quantity!r} is out of range: write an amount below 2^63")
     return written.value
+
+
+def is_zero(quantity: object) -> bool:
+    """Whether it is nothing, however it is written (`0`, `0.0`, `0k`); no quantity is not.
+
+    >>> [is_zero(text) for text in ("0", 0, "0.0", "-0k", "1m", "junk")]
+    [True, True, True, True, False, False]
+    """
+    try:
+        return _read(quantity).is_zero
+    except InvalidRequest:
+        return False
 
 
 def family(quantity: object) -> Family:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from typing import Any
 
 from hamicommon.domain.ids import PodUid
 from hamicommon.domain.requests import (
@@ -22,7 +21,7 @@ from hamicommon.domain.requests import (
 )
 from hamicommon.errors import InvalidRequest
 from hamicommon.k8s import annotations as keys
-from hamicommon.k8s.quantities import parse_int
+from hamicommon.vendors import amounts
 from hamicommon.vendors.base import JsonObject
 from hamicommon.vendors.registry import Vendors
 
@@ -66,7 +65,7 @@ def pod_request(pod: JsonObject, vendors: Vendors, defaults: Policy = DEFAULT_PO
 def wants_devices(pod: JsonObject, vendors: Vendors) -> bool:
     """True when a container asks for a card; also when it does so in a malformed way."""
     return any(
-        _asks(container, resource)
+        amounts.asks(container, resource)
         for vendor in vendors
         for resource in (vendor.resources.count, *vendor.resources.alone)
         for _, container in containers_of(pod)
@@ -88,18 +87,6 @@ def _device_requests(
     concerned = vendors.concerned_by(container)
     requests = (vendor.parse_request(container, annotations) for vendor in concerned)
     return tuple(request for request in requests if request is not None)
-
-
-def _asks(container: JsonObject, resource: str) -> bool:
-    resources: Mapping[str, Any] = container.get("resources") or {}
-    for part in ("limits", "requests"):
-        amount = (resources.get(part) or {}).get(resource)
-        if amount is not None:
-            try:
-                return parse_int(amount) != 0
-            except InvalidRequest:
-                return True
-    return False
 
 
 def pod_policy(annotations: Mapping[str, str], defaults: Policy = DEFAULT_POLICY) -> Policy:

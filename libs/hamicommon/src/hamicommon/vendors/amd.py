@@ -145,13 +145,13 @@ class Amd:
             return False
 
     def mutate(self, container: JsonObject, pod: JsonObject) -> Admitted:
-        """Changes nothing; a pod that names any of the resources is ours.
+        """Changes nothing; a pod that names any of the resources, and not with 0, is ours.
 
         Raises: InvalidRequest when the container asks for something that can never be given.
         """
         self.parse_request(container)
         names = self.resources.all()
-        wants = any(amounts.find(container, each, limits_only=True) is not None for each in names)
+        wants = any(amounts.asks(container, each, limits_only=True) for each in names)
         return Admitted(wants=wants)
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from hamicommon.deviceconfig import INT32_MAX
 from hamicommon.errors import InvalidRequest
-from hamicommon.k8s.quantities import parse_ceil, parse_int
+from hamicommon.k8s.quantities import is_zero, parse_ceil, parse_int
 from hamicommon.vendors.base import JsonObject
 
 
@@ -21,6 +21,12 @@ def find(container: JsonObject, resource: str, *, limits_only: bool = False) -> 
         return amount
     requests = resources.get("requests")
     return requests.get(resource) if requests else None
+
+
+def asks(container: JsonObject, resource: str, *, limits_only: bool = False) -> bool:
+    """Whether the container wants any of the resource: 0 of it is none, and no quantity is some."""
+    amount = find(container, resource, limits_only=limits_only)
+    return amount is not None and not is_zero(amount)
 
 
 def count(container: JsonObject, resource: str, *, limits_only: bool = False) -> int | None:
@@ -77,7 +83,7 @@ def whole(
     if amount is None:
         return None
     try:
-        value = parse_int(amount)
+        value = 0 if is_zero(amount) else parse_int(amount)
         if value is not None and low <= value <= top:
             return value
         nearly = parse_ceil(amount)

@@ -35,11 +35,11 @@ def admit(
     Args: request: what the container asks for; soft: the pod asks for soft slices.
     Raises: InvalidRequest naming container, resource, value and what would be right.
     """
-    if amounts.find(container, chip.resource_name, limits_only=True) is None:
+    if not amounts.asks(container, chip.resource_name, limits_only=True):
         if chip.overwrite_env and not _asks_for_any(container, config):
             set_env(container, VISIBLE_ENV, "")
         return Admitted(wants=False)
-    count = 0 if request is None else request.count  # HAMi writes memory for 0 chips, too
+    count = 0 if request is None else request.count
     count = _in_pairs(container, chip, count) if chip.super_pod else count
     cores = amounts.cores(container, chip.resource_core_name, default=0)
     if cores and not soft:
@@ -56,8 +56,8 @@ def admit(
 
 
 def _asks_for_any(container: JsonObject, config: VnpusConfig) -> bool:
-    """True when the container names any chip: it must see that one (HAMi hides it)."""
-    return any(amounts.find(container, chip.resource_name) is not None for chip in config.configs)
+    """True when the container asks for any chip: it must see that one (HAMi hides it)."""
+    return any(amounts.asks(container, chip.resource_name) for chip in config.configs)
 
 
 def _in_pairs(container: JsonObject, chip: VnpuChip, count: int) -> int:

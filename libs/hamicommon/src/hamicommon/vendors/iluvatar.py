@@ -143,7 +143,7 @@ class Iluvatar:
         Raises: InvalidRequest when the container asks for something that can never be given.
         """
         request = self.parse_request(container)
-        if amounts.find(container, self.chip.resource_count_name, limits_only=True) is None:
+        if not amounts.asks(container, self.chip.resource_count_name, limits_only=True):
             return Admitted(wants=False)
         warnings = self._take_whole(container, request) if request is not None else ()
         name = container.get("name", "")

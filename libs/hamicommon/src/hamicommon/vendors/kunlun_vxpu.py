@@ -146,7 +146,7 @@ class KunlunVxpu(StandardVendor):
         Raises: InvalidRequest when the container asks for something that can never be given.
         """
         names = self.resources
-        if amounts.find(container, names.count, limits_only=True) is None:
+        if not amounts.asks(container, names.count, limits_only=True):
             return Admitted(wants=False)
         self.parse_request(container, annotations_of(pod))
         if amounts.find(container, names.memory, limits_only=True) is None:

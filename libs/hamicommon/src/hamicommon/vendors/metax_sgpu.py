@@ -193,7 +193,7 @@ class MetaxSgpu(StandardVendor):
 
         Raises: InvalidRequest when the container or the pod's annotations ask for what cannot be.
         """
-        if amounts.find(container, self.resources.count, limits_only=True) is None:
+        if not amounts.asks(container, self.resources.count, limits_only=True):
             return Admitted(wants=False)
         written = annotations_of(pod)
         request = self.parse_request(container, written)

@@ -172,7 +172,8 @@ class Nvidia:
         """True when the container asks for cards by limits, if need be by the default number."""
         config = self.config
         if amounts.find(container, config.resource_count_name, limits_only=True) is not None:
-            return True
+            # HAMi takes a pod over for a count of 0, too, and asks for all cores of no card.
+            return amounts.asks(container, config.resource_count_name, limits_only=True)
         others = (
             config.resource_core_name,
             config.resource_memory_name,
@@ -187,7 +188,7 @@ class Nvidia:
     def _default_exclusive(self, container: JsonObject, percent: int | None) -> bool:
         """True when a whole card is asked for and nothing is said of cores: then all of them."""
         config = self.config
-        if amounts.find(container, config.resource_count_name) is None:
+        if not amounts.asks(container, config.resource_count_name):
             return False
         if amounts.find(container, config.resource_core_name) is not None:
             return False

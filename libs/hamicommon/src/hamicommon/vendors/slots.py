@@ -75,5 +75,5 @@ class SlotVendor(StandardVendor, Protocol):
         Raises: InvalidRequest when the amount is malformed.
         """
         self.parse_request(container)
-        wants = amounts.find(container, self.resources.count, limits_only=True) is not None
+        wants = amounts.asks(container, self.resources.count, limits_only=True)
         return Admitted(wants=wants)

@@ -57,11 +57,12 @@ class StandardVendor(Vendor, Protocol):
         return True
 
     def mutate(self, container: JsonObject, pod: JsonObject) -> Admitted:
-        """Nothing is filled in; the container asks for a card when its limits name the count.
+        """Nothing is filled in; the container asks for a card when its limits name a
+        count that is not 0.
 
         Raises: InvalidRequest when what it asks for can never be given.
         """
-        wants = amounts.find(container, self.resources.count, limits_only=True) is not None
+        wants = amounts.asks(container, self.resources.count, limits_only=True)
         if wants:
             self.parse_request(container, keys.annotations_of(pod))
         return Admitted(wants=wants)
