@@ -120,3 +120,34 @@ def test_a_pod_bound_past_us_gets_no_card(system: System) -> None:
 
     assert failed["status"]["reason"] == "UnexpectedAdmissionError"
     wait(lambda: system.pod("bypass") is not None, "the pod to stay for its owner to see")
+
+
+SLEEP = ("sleep", "300")
+
+
+@pytest.mark.parametrize(
+    ("name", "limits", "ours"),
+    [
+        pytest.param("zero", {"nvidia.com/gpu": "0"}, False, id="a chart's default"),
+        pytest.param("zero-mem", {"nvidia.com/gpu": 0, "nvidia.com/gpumem": 4000}, True, id="mem"),
+        pytest.param("priority", {"nvidia.com/priority": 1}, True, id="a priority alone"),
+    ],
+)
+def test_a_pod_that_asks_for_no_card_runs(
+    system: System, name: str, limits: dict[str, object], ours: bool
+) -> None:
+    [running] = system.run(a_pod(name, limits, command=SLEEP))
+
+    scheduler = "hami-scheduler" if ours else "default-scheduler"
+    assert running["spec"]["schedulerName"] == scheduler
+    assert "nvidia.com/gpucores" not in running["spec"]["containers"][0]["resources"]["limits"]
+    assert "hami.io/grant" not in (running["metadata"].get("annotations") or {})
+    assert system.sql("SELECT count(*) FROM allocations WHERE ended_at IS NULL") == "0"
+
+
+def test_a_pod_of_ours_that_asks_for_no_card_runs(system: System) -> None:
+    """As a chart makes it that names our scheduler, or an admission of before made it."""
+    pod = a_pod("named", {"nvidia.com/gpu": "0", "nvidia.com/gpucores": "100"}, command=SLEEP)
+    pod["spec"]["schedulerName"] = "hami-scheduler"
+
+    system.run(pod)

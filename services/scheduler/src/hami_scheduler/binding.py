@@ -16,6 +16,7 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 
 from hamicommon import telemetry
+from hamicommon.clipping import clip
 from hamicommon.db.ledger import LockHolder, Step
 from hamicommon.domain.allocations import Allocation, AllocationState
 from hamicommon.domain.ids import NodeName, PodUid
@@ -28,6 +29,7 @@ from hami_scheduler.aside import Aside
 from hami_scheduler.domain.lifecycle import Verdict
 from hami_scheduler.extender import BindArgs
 from hami_scheduler.instruments import Instruments
+from hami_scheduler.line_budget import LineBudget
 from hami_scheduler.mirrored_locks import MirroredLocks
 from hami_scheduler.pod_binding import AnswerUnknown, PodBinding
 from hami_scheduler.ports import (
@@ -49,6 +51,8 @@ BINDING_EXTRA_S = 30.0
 # The signed form is for nodes that can't reach the bus, soon after the binding.
 SIGNED_GRANT_S = 600.0
 _CLAIMS = 3
+# As much as an event shows; whom we quote (the API server) may quote much.
+MOST_OF_AN_ERROR = 1024
 _BOUND = frozenset({AllocationState.BOUND, AllocationState.ALLOCATED})
 
 
@@ -88,6 +92,7 @@ class Binding:
         instruments: Instruments,
         on_unanswered: Callable[[NodeName], None],
         rules: BindRules,
+        lines: LineBudget,
     ) -> None:
         """`on_unanswered` is told of nodes whose agent can take no pod."""
         self._store = store
@@ -102,6 +107,7 @@ class Binding:
         self._instruments = instruments
         self._on_unanswered = on_unanswered
         self._rules = rules
+        self._lines = lines
 
     async def bind(self, args: BindArgs) -> str:
         """Answers /bind: the empty string, or what went wrong."""
@@ -110,12 +116,19 @@ class Binding:
         try:
             await self._bind(args, deadline=started + self._rules.timeout_s - ANSWER_MARGIN_S)
         except HamiError as exc:
-            error = str(exc)
+            error = clip(str(exc), MOST_OF_AN_ERROR)
             self._say(args, BINDING_FAILED, error, warning=True)
-            logger.warning(
-                "binding failed",
-                extra={"pod_uid": args.pod_uid, "node": args.node, "error": error},
-            )
+            left_out = self._lines.spend(PodUid(args.pod_uid), error)
+            if left_out is not None:
+                logger.warning(
+                    "binding failed",
+                    extra={
+                        "pod_uid": args.pod_uid,
+                        "node": args.node,
+                        "error": error,
+                        "left_out": left_out,
+                    },
+                )
         outcome = "failed" if error else "bound"
         self._instruments.bind_seconds.labels(outcome).observe(time.perf_counter() - started)
         return error

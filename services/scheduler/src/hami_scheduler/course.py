@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
 from hamicommon import telemetry
+from hamicommon.clipping import clip
 from hamicommon.domain.allocations import Allocation
 from hamicommon.domain.ids import NodeName, PodUid
 from hamicommon.domain.requests import PodRequest
@@ -36,6 +37,8 @@ class Course:
     candidates: int = 0
     outcome: str = ""
     allocation: Allocation | None = None
+    kept: bool = False
+    """The allocation is one that the pod held before."""
     message: str = ""
     reasons: Mapping[NodeName, str] = field(default_factory=dict)
     shortfalls: Shortfalls | None = None
@@ -97,12 +100,15 @@ class Course:
     def attributes(self) -> dict[str, str | int | list[str]]:
         """For the span of the decision."""
         found: dict[str, str | int | list[str]] = {
-            **telemetry.pod_attributes(uid=self.uid, namespace=self.namespace, name=self.name),
+            **telemetry.pod_attributes(
+                uid=self.uid, namespace=clip(self.namespace), name=clip(self.name)
+            ),
             "hami.candidates": self.candidates,
             "hami.outcome": self.outcome or "unmanaged",
         }
         if self.request is not None:
-            found["hami.policy"] = f"{self.request.policy.node}/{','.join(self.request.policy.gpu)}"
+            policy = self.request.policy
+            found["hami.policy"] = clip(f"{policy.node}/{','.join(policy.gpu)}")
         if self.allocation is not None:
             shares = [s.uuid for c in self.allocation.containers for s in c.shares]
             found |= {"k8s.node.name": self.allocation.node, "hami.cards": [str(s) for s in shares]}

@@ -29,6 +29,7 @@ def decision_of(course: Course, encoder: MomentEncoder, stock: Stock) -> Decisio
         outcome=course.outcome,
         node=None if allocation is None else allocation.node,
         allocation_id=None if allocation is None else allocation.id,
+        kept=course.kept,
         candidates=course.candidates,
         request=request_json(request) if request else {},
         policy=asdict(request.policy) if request else {},

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Sequence
 
 from hamicommon import telemetry
+from hamicommon.clipping import clip
 from hamicommon.domain.devices import DeviceUsage
 from hamicommon.domain.ids import NodeName
 from hamicommon.domain.requests import PodRequest, Policy
@@ -35,6 +36,7 @@ from hami_scheduler.course import Course
 from hami_scheduler.extender import ExtenderArgs, FilterResult
 from hami_scheduler.hearing import SILENT
 from hami_scheduler.instruments import Instruments
+from hami_scheduler.line_budget import LineBudget
 from hami_scheduler.ports import Json
 from hami_scheduler.quotas import quota_reasons
 from hami_scheduler.recording import DecisionQueue
@@ -43,6 +45,10 @@ from hami_scheduler.view import LedgerView
 from hami_scheduler.waiting import WaitingPods
 
 logger = logging.getLogger(__name__)
+
+MOST_OF_AN_ERROR = 1024
+"""Characters: as much as an event shows. What users wrote is clipped far shorter where it is
+quoted; this bounds what others quote."""
 tracer = trace.get_tracer(__name__)
 
 
@@ -65,6 +71,7 @@ class Filtering:
         waiting: WaitingPods,
         instruments: Instruments,
         silent: Callable[[], frozenset[NodeName]],
+        lines: LineBudget,
     ) -> None:
         """`silent`: nodes whose agents have stopped talking (`hearing.py`)."""
         self._view = view
@@ -77,6 +84,7 @@ class Filtering:
         self._waiting = waiting
         self._instruments = instruments
         self._silent = silent
+        self._lines = lines
 
     async def filter(self, args: ExtenderArgs, *, received: float) -> bytes:
         """Answers /filter with the body; what went wrong is in it.
@@ -141,6 +149,7 @@ class Filtering:
         allocation = course.allocation = found.allocation
         course.outcome = "placed"
         if found.decision is None:
+            course.kept = True
             course.message = f"kept what attempt {allocation.attempt} holds ({allocation.state})"
         else:
             message = found_message(allocation.node, found.decision.scores, course.candidates)
@@ -200,13 +209,18 @@ class Filtering:
         return FilterResult(failed=decision.refusal.reasons)
 
     def _failed(self, course: Course, error: HamiError) -> FilterResult:
-        course.outcome, course.message = "error", str(error)
-        text = str(error)
+        why = clip(str(error), MOST_OF_AN_ERROR)
+        course.outcome, course.message = "error", why
+        text = why
         if isinstance(error, InvalidRequest):
-            text = f"calcScore failed {error} for pod {course.name}"
-        self._say(course, FILTERING_FAILED, text)
-        logger.warning("filter failed", extra={"pod_uid": course.uid, "error": str(error)})
-        return FilterResult(error=str(error))
+            text = f"calcScore failed {why} for pod {clip(course.name)}"
+        # One event, whose text is the latest: the author may change what is wrong at each try.
+        self._say(course, FILTERING_FAILED, text, series="error")
+        left_out = self._lines.spend(course.uid, why)
+        if left_out is not None:
+            extra = {"pod_uid": course.uid, "error": why, "left_out": left_out}
+            logger.warning("filter failed", extra=extra)
+        return FilterResult(error=why)
 
     def _say(
         self,

@@ -18,6 +18,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
+from hamicommon.clipping import clip
 from hamicommon.domain.allocations import Allocation, AllocationState, Origin
 from hamicommon.domain.ids import PodUid
 from hamicommon.errors import Forbidden, InvalidRequest, NotFound
@@ -26,6 +27,7 @@ from hamicommon.vendors.base import Vendor
 
 from hami_scheduler.domain.mirror import differing
 from hami_scheduler.instruments import Instruments
+from hami_scheduler.line_budget import LineBudget
 from hami_scheduler.ports import AllocationStore, DriftJournal, PodApi
 
 logger = logging.getLogger(__name__)
@@ -35,6 +37,8 @@ Json = Mapping[str, Any]
 MOST_LOOKS = 2000
 CLASS = "annotations-differ"
 REFUSED = "annotations-refused"
+MOST_OF_A_REFUSAL = 1024
+"""Characters of what the API server says."""
 REFUSED_AGAIN_S = 300.0
 _MIRRORED = frozenset({AllocationState.BOUND, AllocationState.ALLOCATED})
 
@@ -60,13 +64,16 @@ class Mirrors:
         vendors: Iterable[Vendor],
         journal: DriftJournal,
         instruments: Instruments,
+        lines: LineBudget,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        """`lines`: how often a pod is journalled whose author changes it again and again."""
         self._store = store
         self._pods = pods
         self._vendors = tuple(vendors)
         self._journal = journal
         self._instruments = instruments
+        self._lines = lines
         self._clock = clock
         self._refused: dict[PodUid, _Refusal] = {}
         self._right: dict[PodUid, str] = {}
@@ -107,6 +114,9 @@ class Mirrors:
         again_at = self._clock() + REFUSED_AGAIN_S
         self._refused[allocation.pod_uid] = _Refusal(version, why, again_at)
         if before is not None and before.why == why:
+            return
+        why = clip(why, MOST_OF_A_REFUSAL)
+        if self._lines.spend(allocation.pod_uid, why) is None:
             return
         self._instruments.drift.labels(REFUSED).inc()
         logger.warning("annotations refused", extra={"pod_uid": allocation.pod_uid, "error": why})
@@ -153,11 +163,12 @@ class Mirrors:
         subject = f"{row.namespace}/{row.pod_name} ({row.pod_uid})"
         said = annotations_of(pod)
         detail = "; ".join(
-            f"{key} was {said.get(key, 'missing')!r}, the ledger has {value!r}"
+            f"{key} was '{clip(said.get(key, 'missing'))}', the ledger has '{clip(value)}'"
             for key, value in wrong.items()
         )
-        logger.warning("annotations differ", extra={"pod_uid": row.pod_uid, "detail": detail})
-        await self._journal.drift(CLASS, subject, detail, repaired=True)
+        if self._lines.spend(row.pod_uid, detail) is not None:
+            logger.warning("annotations differ", extra={"pod_uid": row.pod_uid, "detail": detail})
+            await self._journal.drift(CLASS, subject, detail, repaired=True)
         return 1
 
     def doubt(self, uid: PodUid) -> None:

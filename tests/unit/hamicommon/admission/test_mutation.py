@@ -5,7 +5,7 @@ from typing import Any
 
 import jsonpatch
 import pytest
-from hamicommon.admission.mutation import mutate
+from hamicommon.admission.mutation import MOST_WARNINGS, mutate
 from hamicommon.admission.verdicts import AdmissionRules, Circumstances, Verdict
 from hamicommon.deviceconfig import DeviceConfig, NvidiaConfig, load
 from hamicommon.vendors.registry import Vendors
@@ -41,6 +41,8 @@ def patched(given_: dict[str, Any], verdict: Verdict) -> dict[str, Any]:
     assert verdict.allowed, verdict.message
     return jsonpatch.apply_patch(deepcopy(given_), verdict.patch)
 
+
+EVERY_VENDOR = Vendors.from_config(load(None), enable_ascend=True, enable_iluvatar=True)
 
 SET_SCHEDULER = {"op": "add", "path": "/spec/schedulerName", "value": "hami-scheduler"}
 
@@ -159,11 +161,77 @@ def test_what_is_taken_otherwise_than_written_is_warned_of() -> None:
     assert "is taken as 100" in verdict.warnings[1]
 
 
-def test_malformed_weights_are_warned_of() -> None:
+ANY_TEXT = "\0\n\u202e\N{GRINNING FACE}x" * 40_000
+READ_BY_THE_FILTER = [
+    ("nvidia.com/gpu", "nvidia.com/use-gputype"),
+    ("nvidia.com/gpu", "nvidia.com/nouse-gpuuuid"),
+    ("nvidia.com/gpu", "nvidia.com/vgpu-mode"),
+    ("nvidia.com/gpu", "nvidia.com/numa-bind"),
+    ("nvidia.com/gpu", "hami.io/node-scheduler-policy"),
+    ("nvidia.com/gpu", "hami.io/gpu-scheduler-policy"),
+    ("nvidia.com/gpu", "hami.io/device-scoring-weights"),
+    ("hygon.com/dcunum", "hygon.com/use-dcutype"),
+    ("cambricon.com/vmlu", "cambricon.com/use-gpuuuid"),
+    ("metax-tech.com/sgpu", "metax-tech.com/use-gpuuuid"),
+    ("metax-tech.com/sgpu", "metax-tech.com/sgpu-app-class"),
+    ("huawei.com/Ascend910B3", "hami.io/use-Ascend910B3-uuid"),
+    ("huawei.com/Ascend910B3", "huawei.com/vnpu-mode"),
+    ("kunlunxin.com/vxpu", "hami.io/use-xpu-uuid"),
+]
+
+
+@pytest.mark.parametrize(("resource", "key"), READ_BY_THE_FILTER)
+def test_an_annotation_that_the_filter_can_t_read_is_refused_in_one_sentence(
+    resource: str, key: str
+) -> None:
+    served = AdmissionRules(vendors=EVERY_VENDOR, scheduler_name="hami-scheduler")
+    given_ = pod(container({resource: 1}))
+    given_["metadata"]["annotations"] = {key: ANY_TEXT}
+
+    verdict = mutate(given_, served)
+
+    assert not verdict.allowed
+    assert verdict.code == 422
+    assert verdict.reason.startswith("malformed-")
+    assert key in verdict.message
+    assert verdict.message.isprintable()
+    assert len(verdict.message) < 500
+
+
+@pytest.mark.parametrize(
+    "weights",
+    ["", "slot=1", "slot=0,core=0,memory=0", "slot=-1,core=1,memory=1", "slot=a,core=1,memory=1"],
+)
+def test_malformed_weights_are_refused_with_what_would_be_right(weights: str) -> None:
     given_ = pod(container({GPU: 1}))
+    given_["metadata"]["annotations"] = {"hami.io/device-scoring-weights": weights}
+
+    verdict = mutate(given_, rules())
+
+    assert (verdict.allowed, verdict.code) == (False, 422)
+    assert verdict.reason == "malformed-annotation"
+    assert verdict.message == (
+        f"annotation hami.io/device-scoring-weights is '{weights}': each of slot, core and memory "
+        "once, with a whole number, not all 0, is wanted, for example slot=1,core=1,memory=1"
+    )
+
+
+def test_malformed_weights_of_a_pod_without_a_card_matter_to_nobody() -> None:
+    given_ = pod(container({GPU: 0}))
     given_["metadata"]["annotations"] = {"hami.io/device-scoring-weights": "slot=1"}
 
-    assert "device-scoring-weights" in mutate(given_, rules()).warnings[0]
+    assert mutate(given_, rules()).allowed
+
+
+def test_warnings_are_bounded_in_number_and_length() -> None:
+    given_ = pod(container({GPU: 1}))
+    odd = {f"nvidia.com/gpumen-{number}": "1" for number in range(3000)}
+    given_["metadata"]["annotations"] = odd | {"nvidia.com/gpumem": ANY_TEXT[:16_000]}
+
+    warnings = mutate(given_, rules()).warnings
+
+    assert len(warnings) <= MOST_WARNINGS + 1
+    assert all(len(text) <= 1024 and text.isprintable() for text in warnings)
 
 
 def env_of(after: dict[str, Any], index: int = 0) -> list[dict[str, str]]:
@@ -311,7 +379,6 @@ def test_an_amount_of_the_same_value_keeps_its_spelling_and_requests_follow_limi
 
 
 NOTHING = ["0", 0, "0.0", "0k", "-0"]
-EVERY_VENDOR = Vendors.from_config(load(None), enable_ascend=True, enable_iluvatar=True)
 
 
 @pytest.mark.parametrize("amount", NOTHING)

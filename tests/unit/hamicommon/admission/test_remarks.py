@@ -34,16 +34,6 @@ def a_pod(annotations: dict[str, str], **limits: str) -> dict[str, Any]:
             {"hami.io/gpu-scheduler-policy": "spread,fast"}, ["has 'fast'"], id="card policy"
         ),
         pytest.param(
-            {"hami.io/device-scoring-weights": "slot=0,core=0,memory=0"},
-            ["not all 0, is wanted"],
-            id="weights of zero",
-        ),
-        pytest.param(
-            {"hami.io/device-scoring-weights": "slot=-1,core=1,memory=1"},
-            ["with a whole number"],
-            id="weight below zero",
-        ),
-        pytest.param(
             {"nvidia.com/use-gpuuuid": "a,b", "nvidia.com/nouse-gpuuuid": "b"},
             ["card uuid b is both wanted and unwanted"],
             id="uuid wanted and not",

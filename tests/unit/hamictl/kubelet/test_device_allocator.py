@@ -52,6 +52,14 @@ def node(tmp_path: Path) -> Node:
     return Node(tmp_path)
 
 
+async def test_a_container_that_asks_for_no_device_starts_without_the_plugin(node: Node) -> None:
+    async with node.serving(FakePlugin()) as plugin:
+        await node.allocate(wanted := pod(container(limits={"nvidia.com/gpu": "0"})))
+        await node.allocator.pre_start(wanted, wanted["spec"]["containers"][0])
+
+    assert plugin.calls == []
+
+
 async def test_the_plugin_is_asked_what_it_prefers_and_then_told(node: Node) -> None:
     async with node.serving(FakePlugin(prefer=["gpu-2"])) as plugin:
         await node.allocate(pod(container(gpus=1)))

@@ -21,6 +21,7 @@ from hamicommon.admission.verdicts import (
     Verdict,
     denied,
 )
+from hamicommon.clipping import clip
 from hamicommon.domain.requests import PodRequest
 from hamicommon.errors import InvalidRequest
 from hamicommon.k8s import annotations as keys
@@ -53,7 +54,7 @@ class Look:
     wants: bool = False
     """It asks for a card."""
     request: PodRequest | None = None
-    """What for; None: for nothing, or the scheduler will not be able to read it (`remarks`)."""
+    """What for; None: for nothing."""
     chosen: tuple[str, ...] = ()
     """The annotations that choose among cards, as the user wrote them."""
     patch: tuple[Operation, ...] = ()
@@ -120,8 +121,16 @@ def look_at(seen: JsonObject, rules: AdmissionRules) -> Look:
             return Look(verdict=refused)
     if rules.scheduler_name and (wants or _only_we_can_schedule(spec, rules.vendors)):
         after["spec"]["schedulerName"] = rules.scheduler_name
+    try:
+        request = pod_request(after, rules.vendors) if wants else None
+    except InvalidRequest as exc:
+        return Look(verdict=denied(str(exc), "malformed-annotation", code=UNPROCESSABLE))
     said = (*(remarks(seen, rules.vendors) if wants else ()), *misspelt(after, rules.vendors))
-    return _filled_in(seen, after, rules, wants=wants, warnings=warnings, said=said)
+    if request is not None and not request.wants_devices:
+        request = None
+    return _filled_in(
+        seen, after, rules, wants=wants, request=request, warnings=warnings, said=said
+    )
 
 
 def _filled_in(
@@ -130,13 +139,13 @@ def _filled_in(
     rules: AdmissionRules,
     *,
     wants: bool,
+    request: PodRequest | None,
     warnings: tuple[str, ...],
     said: tuple[str, ...],
 ) -> Look:
-    request = _request(after, rules.vendors) if wants else None
     written = keys.annotations_of(after)
     chosen = tuple(
-        f"{key} {value!r}"
+        f"{key} '{clip(value)}'"
         for key, value in written.items()
         if key.partition("/")[2].startswith(("use-", "nouse-", "no-use-"))
     )
@@ -159,14 +168,6 @@ def _missing(metadata: JsonObject | None) -> Missing:
     if metadata is None:
         return "metadata"
     return "key" if "annotations" in metadata else "annotations"
-
-
-def _request(pod: JsonObject, vendors: Vendors) -> PodRequest | None:
-    try:
-        request = pod_request(pod, vendors)
-    except InvalidRequest:
-        return None
-    return request if request.wants_devices else None
 
 
 def _only_we_can_schedule(spec: JsonObject, vendors: Vendors) -> bool:

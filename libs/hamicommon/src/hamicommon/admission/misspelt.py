@@ -12,6 +12,7 @@ from difflib import get_close_matches
 from functools import lru_cache
 from typing import TypeVar, overload
 
+from hamicommon.clipping import clip
 from hamicommon.errors import InvalidRequest
 from hamicommon.k8s import annotations as keys
 from hamicommon.k8s.resources import containers_of
@@ -127,8 +128,8 @@ def _amounts_elsewhere(pod: JsonObject, vendors: Vendors) -> Iterator[str]:
         for key, value in (metadata.get(f"{what}s") or {}).items():
             if key in known:
                 yield (
-                    f"{what} {key} {value!r} is without effect: amounts are asked for under "
-                    "resources.limits of a container"
+                    f"{what} {key} '{clip(str(value))}' is without effect: amounts are asked for "
+                    "under resources.limits of a container"
                 )
 
 

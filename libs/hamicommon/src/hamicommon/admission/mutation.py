@@ -18,6 +18,7 @@ from hamicommon.admission.verdicts import (
     Verdict,
     denied,
 )
+from hamicommon.clipping import clip
 from hamicommon.domain.requests import PodRequest
 from hamicommon.explain.sentence import quota_sentence
 from hamicommon.explain.wording import asked_by
@@ -26,6 +27,11 @@ from hamicommon.vendors.base import JsonObject
 
 OVER_QUOTA = "exceeding resource quota"
 """HAMi's words; ours stand behind them."""
+
+MOST_WARNINGS = 32
+"""An object may have thousands of annotations with odd names."""
+MOST_OF_A_WARNING = 1024
+"""Characters; the API server cuts all warnings of an answer at 4096."""
 
 _STAMP_PATH = "/metadata/annotations/" + keys.TRACEPARENT.replace("/", "~1")
 
@@ -52,9 +58,16 @@ def judge(look: Look, rules: AdmissionRules, about: Circumstances) -> Verdict:
         allowed=True,
         reason="asks-for-cards" if look.wants else "no-cards",
         patch=[*look.patch, *_stamp(look, about)],
-        warnings=(*look.warnings, *more, *look.remarks),
+        warnings=_shown((*look.warnings, *more, *look.remarks)),
         audit=audit,
     )
+
+
+def _shown(warnings: tuple[str, ...]) -> tuple[str, ...]:
+    """As many as anybody reads, each of a length that the API server passes on."""
+    left_out = len(warnings) - MOST_WARNINGS
+    shown = tuple(clip(text, MOST_OF_A_WARNING) for text in warnings[:MOST_WARNINGS])
+    return (*shown, f"{left_out} more warnings are left out") if left_out > 0 else shown
 
 
 def _room(

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from hamicommon.errors import InvalidRequest
+from hamicommon.clipping import clip
 from hamicommon.k8s import annotations as keys
-from hamicommon.k8s.resources import containers_of, parse_weights
+from hamicommon.k8s.resources import containers_of
 from hamicommon.vendors.ascend import MODE_ANNOTATION as VNPU_MODE
 from hamicommon.vendors.ascend_fit import HAMI_CORE as VNPU_SOFT
 from hamicommon.vendors.base import JsonObject
@@ -38,40 +38,34 @@ def _policies(annotations: dict[str, str]) -> Iterator[str]:
     node = annotations.get(keys.NODE_POLICY, "").strip()
     if node and node not in NODE_POLICIES:
         yield (
-            f"annotation {keys.NODE_POLICY} is {node!r}: {' or '.join(NODE_POLICIES)} is wanted; "
-            "it is taken as binpack"
+            f"annotation {keys.NODE_POLICY} is '{clip(node)}': {' or '.join(NODE_POLICIES)} is "
+            "wanted; it is taken as binpack"
         )
     for entry in keys.split_list(annotations.get(keys.GPU_POLICY, "")):
         if entry and entry not in CARD_POLICIES:
             yield (
-                f"annotation {keys.GPU_POLICY} has {entry!r}: a comma list of "
+                f"annotation {keys.GPU_POLICY} has '{clip(entry)}': a comma list of "
                 f"{', '.join(CARD_POLICIES)} is wanted; the unknown entry is left out, and "
                 "without another one it is taken as spread"
             )
-    weights = annotations.get(keys.SCORING_WEIGHTS)
-    if weights is not None:
-        try:
-            parse_weights(weights)
-        except InvalidRequest as exc:
-            yield str(exc)
 
 
 def _modes(annotations: dict[str, str]) -> Iterator[str]:
     bind = annotations.get(keys.NVIDIA_NUMA_BIND, "")
     if bind and bind not in (*GO_TRUE, *GO_FALSE):
         yield (
-            f"annotation {keys.NVIDIA_NUMA_BIND} is {bind!r}: true or false is wanted; it is taken "
-            "as false"
+            f"annotation {keys.NVIDIA_NUMA_BIND} is '{clip(bind)}': true or false is wanted; "
+            "it is taken as false"
         )
     mode = annotations.get(keys.NVIDIA_MODE, "")
     if mode and not any(known in mode for known in CARD_MODES):
         yield (
-            f"annotation {keys.NVIDIA_MODE} is {mode!r}: {', '.join(CARD_MODES)} or a list of them "
-            "is wanted; no card of another mode is given"
+            f"annotation {keys.NVIDIA_MODE} is '{clip(mode)}': {', '.join(CARD_MODES)} or a list "
+            "of them is wanted; no card of another mode is given"
         )
     soft = annotations.get(VNPU_MODE, "")
     if soft and soft != VNPU_SOFT:
-        yield f"annotation {VNPU_MODE} is {soft!r}: {VNPU_SOFT} is wanted; it is left out"
+        yield f"annotation {VNPU_MODE} is '{clip(soft)}': {VNPU_SOFT} is wanted; it is left out"
 
 
 def _selections(annotations: dict[str, str], vendors: Vendors) -> Iterator[str]:
@@ -86,7 +80,7 @@ def _selections(annotations: dict[str, str], vendors: Vendors) -> Iterator[str]:
             both = [entry for entry in wanted if _unwanted(entry, unwanted, what)]
             if both:
                 yield (
-                    f"card {what} {', '.join(both)} is both wanted and unwanted by the pod's "
+                    f"card {what} {clip(', '.join(both))} is both wanted and unwanted by the pod's "
                     f"annotations for {vendor.word}: the unwanted wins, no such card is given"
                 )
 

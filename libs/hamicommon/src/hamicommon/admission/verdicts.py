@@ -11,13 +11,17 @@ from typing import Literal, NamedTuple
 
 from hamicommon.admission.knowledge import NOTHING_KNOWN, Knowledge
 from hamicommon.admission.patches import Operation
+from hamicommon.clipping import clip
 from hamicommon.vendors.registry import Vendors
 
 OK = 200
 BAD_REQUEST = 400
 FORBIDDEN = 403
+_MOST = 1024
+"""Characters of a refusal; our own are shorter."""
 UNPROCESSABLE = 422
-"""For amounts that can never be given. HAMi answers 500, which blames the server."""
+"""For amounts that can never be given, and annotations that can't be read. HAMi answers 500 to the
+first, which blames the server."""
 
 Reason = Literal[
     "asks-for-cards",
@@ -26,6 +30,7 @@ Reason = Literal[
     "no-pod",
     "no-containers",
     "malformed-amount",
+    "malformed-annotation",
     "privileged",
     "node-assigned",
     "over-quota",
@@ -88,4 +93,5 @@ def denied(
     audit: Mapping[str, str] | None = None,
 ) -> Verdict:
     """A refusal, with what was known for the audit."""
-    return Verdict(allowed=False, reason=reason, code=code, message=message, audit=audit or {})
+    shown = clip(message, _MOST)
+    return Verdict(allowed=False, reason=reason, code=code, message=shown, audit=audit or {})

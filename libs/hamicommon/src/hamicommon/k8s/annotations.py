@@ -7,11 +7,12 @@ formats are in `register.py` and are re-exported here. Facts: protocol sheet 2.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
+from hamicommon.clipping import clip
 from hamicommon.domain.allocations import ContainerGrant, DeviceShare
 from hamicommon.domain.ids import GpuUuid, NodeName
 from hamicommon.errors import InvalidRequest
@@ -31,6 +32,7 @@ __all__ = [
     "NodeLockValue",
     "annotations_of",
     "binding_annotations",
+    "bounded",
     "decode_cordon",
     "decode_node_lock",
     "decode_pair_scores",
@@ -85,6 +87,10 @@ Who goes back to other device plugins removes it."""
 DEVICE_CORDON = "hami.io/device-cordon"
 """Comma list of card uuids that are closed for new slices."""
 
+MOST_CHARACTERS = 16 * 1024
+"""Of an annotation that chooses among cards: some 360 uuids. A request is kept with its decision
+and its allocation, and an object may have annotations of 256 KiB."""
+
 _TRUE = frozenset({"1", "t", "T", "TRUE", "true", "True"})
 
 PHASE_ALLOCATING = "allocating"
@@ -121,6 +127,40 @@ def scheduler_owned(vendors: Vendors) -> frozenset[str]:
 def annotations_of(obj: Mapping[str, Any]) -> dict[str, str]:
     """The annotations of a Kubernetes object; empty when it has none."""
     return (obj.get("metadata") or {}).get("annotations") or {}
+
+
+class _Bounded(Mapping[str, str]):
+    """Annotations of which one that is too long is refused when it is read, and no other is."""
+
+    __slots__ = ("_written",)
+
+    def __init__(self, written: Mapping[str, str]) -> None:
+        self._written = written
+
+    def __getitem__(self, key: str) -> str:
+        value = self._written[key]
+        if len(value) > MOST_CHARACTERS:
+            raise InvalidRequest(
+                f"annotation {clip(key)} has {len(value)} characters: at most {MOST_CHARACTERS} "
+                f"are wanted; it begins with '{clip(value, 64)}'"
+            )
+        return value
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._written)
+
+    def __len__(self) -> int:
+        return len(self._written)
+
+
+def bounded(written: Mapping[str, str]) -> Mapping[str, str]:
+    """The annotations, for readers that keep what they read (requests, decisions, allocations).
+
+    Reading one that is longer than MOST_CHARACTERS raises InvalidRequest, with its name.
+    """
+    if all(len(value) <= MOST_CHARACTERS for value in written.values()):
+        return written
+    return _Bounded(written)
 
 
 def is_true(value: str) -> bool:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 
+from hamicommon.clipping import clip
 from hamicommon.domain.ids import PodUid
 from hamicommon.domain.requests import (
     ContainerRequest,
@@ -40,7 +41,7 @@ def pod_request(pod: JsonObject, vendors: Vendors, defaults: Policy = DEFAULT_PO
     Raises: InvalidRequest naming container, resource or annotation, value and what would be right.
     """
     metadata = pod.get("metadata") or {}
-    written = keys.annotations_of(pod)
+    written = keys.bounded(keys.annotations_of(pod))
     containers = tuple(
         ContainerRequest(
             name=str(container.get("name", "")),
@@ -127,6 +128,6 @@ def parse_weights(text: str) -> ScoreWeights:
 
 def _bad_weights(text: str) -> InvalidRequest:
     return InvalidRequest(
-        f"annotation {keys.SCORING_WEIGHTS} is {text!r}: each of slot, core and memory once, with "
-        "a whole number, not all 0, is wanted, for example slot=1,core=1,memory=1"
+        f"annotation {keys.SCORING_WEIGHTS} is '{clip(text)}': each of slot, core and memory once, "
+        "with a whole number, not all 0, is wanted, for example slot=1,core=1,memory=1"
     )

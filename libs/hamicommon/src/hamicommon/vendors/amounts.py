@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+from hamicommon.clipping import clip
 from hamicommon.deviceconfig import INT32_MAX
 from hamicommon.errors import InvalidRequest
 from hamicommon.k8s.quantities import is_zero, parse_ceil, parse_int
 from hamicommon.vendors.base import JsonObject
+
+_SHOWN = 100
+"""Characters of an amount, as many as a quantity may have."""
 
 
 def find(container: JsonObject, resource: str, *, limits_only: bool = False) -> Any | None:
@@ -95,7 +99,8 @@ def whole(
 
 
 def _where(container: JsonObject, resource: str, amount: object) -> str:
-    return f"container {container.get('name', '')!r}: {resource} is {amount}"
+    name = clip(str(container.get("name", "")))
+    return f"container '{name}': {resource} is {clip(str(amount), _SHOWN)}"
 
 
 def _hint(amount: object, nearly: int, top: int) -> str:

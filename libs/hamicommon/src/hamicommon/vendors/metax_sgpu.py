@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from hamicommon.clipping import clip
 from hamicommon.deviceconfig import INT32_MAX, MetaxConfig
 from hamicommon.domain.allocations import DeviceShare
 from hamicommon.domain.devices import GpuDevice
@@ -201,7 +202,7 @@ class MetaxSgpu(StandardVendor):
         if pod_class is not None and (request is None or request.count != 1):
             raise InvalidRequest(
                 f"app-class pod must request single device: {self.resources.count} is "
-                f"{request.count if request else 0} with {CLASS_KEY} {pod_class}"
+                f"{request.count if request else 0} with {CLASS_KEY} {clip(pod_class)}"
             )
         if written.get(CLASS_KEY) != ONLINE and QOS_KEY not in written:
             pod.setdefault("metadata", {})["annotations"] = written | {QOS_KEY: DEFAULT_POLICY}
@@ -213,16 +214,16 @@ def _check_annotations(annotations: Mapping[str, str]) -> None:
     pod_class = annotations.get(CLASS_KEY)
     if pod_class is not None and pod_class not in CLASSES:
         raise InvalidRequest(
-            f"{CLASS_KEY} must be set one of [{', '.join(CLASSES)}], not {pod_class!r}"
+            f"{CLASS_KEY} must be set one of [{', '.join(CLASSES)}], not '{clip(pod_class)}'"
         )
     policy = annotations.get(QOS_KEY)
     if pod_class != ONLINE and policy is not None and policy not in POLICIES:
         raise InvalidRequest(
-            f"{QOS_KEY} must be set one of [{', '.join(POLICIES)}], not {policy!r}"
+            f"{QOS_KEY} must be set one of [{', '.join(POLICIES)}], not '{clip(policy)}'"
         )
     topology = annotations.get(TOPOLOGY_KEY)
     if topology is not None and topology not in _TRUE | _FALSE:
-        raise InvalidRequest(f"{TOPOLOGY_KEY} must be true or false, not {topology!r}")
+        raise InvalidRequest(f"{TOPOLOGY_KEY} must be true or false, not '{clip(topology)}'")
 
 
 def _without_zeros(**fields: str | int) -> dict[str, str | int]:

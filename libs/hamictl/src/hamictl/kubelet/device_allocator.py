@@ -162,8 +162,9 @@ class DeviceAllocator:
         """
         pod_uid, name = pod_spec.uid(pod), container["name"]
         missing = False
-        for resource in pod_spec.limits(container):
-            if self.book.serves(resource):
+        for resource, size in pod_spec.limits(container).items():
+            # As in the kubelet (GetDeviceRunContainerOptions): who asks for 0 holds none.
+            if size and self.book.serves(resource):
                 await self._pre_start(pod_uid, name, resource)
                 held = self.book.of_container(pod_uid, name)
                 missing |= all(allocation.resource != resource for allocation in held)

@@ -2,12 +2,15 @@
 
 The cards that decisions were made on are kept once per content (`decision_snapshots`); a refusal
 that is repeated takes over newer cards at most once per `RENEW_S`, so that a cluster in motion does
-not write one snapshot per attempt.
+not write one snapshot per attempt. A pod has at most `MOST_ROWS` different refusals and errors in
+an hour; what comes beyond them is counted by the newest row, which takes over the latest of them
+once per `RENEW_S`: its author may change each second what is wrong with a pod.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 from hamicommon.db.database import Connection, Database
@@ -20,15 +23,37 @@ RENEW_S = 60.0
 # A snapshot that was used so lately may be referred to by a transaction that has not ended.
 SPARE_S = 600.0
 
-# Only the newest partitions are looked at for an identical refusal.
+MOST_ROWS = 60
+"""Of a pod in an hour, beside its placements."""
+
+# Only the newest partitions are looked at for an identical decision.
 _REPEAT = """
 UPDATE decisions SET repeat_count = repeat_count + 1, last_at = $6
  WHERE (at, id) = (SELECT at, id FROM decisions
                     WHERE pod_uid = $1 AND at > $6::timestamptz - interval '1 hour'
                     ORDER BY at DESC, id DESC LIMIT 1)
-   AND outcome = 'refused' AND reason_counts = $2 AND message = $3 AND candidates = $4
-   AND request = $5
+   AND outcome = $7 AND reason_counts = $2 AND message = $3 AND candidates = $4
+   AND request = $5 AND allocation_id IS NOT DISTINCT FROM $8
 RETURNING at, id, detail_at
+"""
+_ROWS = """
+SELECT count(*) FROM decisions
+ WHERE pod_uid = $1 AND at > $2::timestamptz - interval '1 hour' AND outcome <> 'placed'
+"""
+_COUNT_ON = """
+UPDATE decisions SET repeat_count = repeat_count + 1, last_at = $2
+ WHERE (at, id) = (SELECT at, id FROM decisions
+                    WHERE pod_uid = $1 AND at > $2::timestamptz - interval '1 hour'
+                      AND outcome <> 'placed'
+                    ORDER BY at DESC, id DESC LIMIT 1)
+RETURNING at, id, detail_at
+"""
+_REPLACE = """
+UPDATE decisions SET outcome = $10, candidates = $11, request = $12, policy = $13,
+       reason_counts = $14, message = $15, phase_ms = $16,
+       detail_at = $3, shortfalls = $4, inventory = $5, counters = $6, summary = $7,
+       view_version = $8, trace_id = $9
+ WHERE at = $1 AND id = $2
 """
 _RENEW = """
 UPDATE decisions SET detail_at = $3, shortfalls = $4, inventory = $5, counters = $6, summary = $7,
@@ -70,24 +95,30 @@ class PostgresDecisionLog:
         """See the port."""
         async with self._database.transaction() as connection:
             fresh: list[Decision] = []
-            renewed: list[tuple[datetime, int, Decision]] = []
+            found: list[tuple[_Row, Decision]] = []
             for decision in decisions:
-                row = None
-                if decision.outcome == "refused":
-                    if any(other.pod_uid == decision.pod_uid for other in fresh):
-                        # A refusal repeated within the batch must find its first row.
-                        await _insert(connection, fresh)
-                        fresh = []
-                    row = await _repeated(connection, decision)
+                if decision.outcome == "placed" and not decision.kept:
+                    fresh.append(decision)
+                    continue
+                if any(other.pod_uid == decision.pod_uid for other in fresh):
+                    # What is repeated within the batch must find its first row.
+                    await _insert(connection, fresh)
+                    fresh = []
+                row = await _counted(connection, decision)
                 if row is None:
                     fresh.append(decision)
-                elif decision.decided_at - row["detail_at"] >= timedelta(seconds=RENEW_S):
-                    renewed.append((row["at"], row["id"], decision))
+                elif decision.decided_at - row.detail_at >= timedelta(seconds=RENEW_S):
+                    found.append((row, decision))
             await _insert(connection, fresh)
-            await _keep(connection, [decision for _, _, decision in renewed])
-            await connection.executemany(
-                _RENEW, [(at, number, *_renewal(decision)) for at, number, decision in renewed]
-            )
+            await _keep(connection, [decision for _, decision in found])
+            same = [(row.at, row.id, *_renewal(one)) for row, one in found if row.same]
+            other = [
+                (row.at, row.id, *_renewal(one), *_replacement(one))
+                for row, one in found
+                if not row.same
+            ]
+            await connection.executemany(_RENEW, same)
+            await connection.executemany(_REPLACE, other)
 
     async def tidy(self, *, keep_days: int) -> int:
         """See the port."""
@@ -105,8 +136,20 @@ class PostgresDecisionLog:
         return len(gone)
 
 
-async def _repeated(connection: Connection, decision: Decision) -> Connection | None:
-    return await connection.fetchrow(
+@dataclass(frozen=True, slots=True)
+class _Row:
+    """A row that counted a decision."""
+
+    at: datetime
+    id: int
+    detail_at: datetime
+    same: bool
+    """The decision is the one that the row has; else there were too many different ones."""
+
+
+async def _counted(connection: Connection, decision: Decision) -> _Row | None:
+    """The row that counts the decision from now on; None: it wants one of its own."""
+    row = await connection.fetchrow(
         _REPEAT,
         decision.pod_uid,
         dict(decision.reason_counts),
@@ -114,7 +157,20 @@ async def _repeated(connection: Connection, decision: Decision) -> Connection | 
         decision.candidates,
         dict(decision.request),
         decision.decided_at,
+        decision.outcome,
+        decision.allocation_id,
     )
+    if row is not None:
+        return _Row(row["at"], row["id"], row["detail_at"], same=True)
+    if decision.outcome == "placed":
+        return None
+    about = (decision.pod_uid, decision.decided_at)
+    if await connection.fetchval(_ROWS, *about) < MOST_ROWS:
+        return None
+    row = await connection.fetchrow(_COUNT_ON, *about)
+    if row is None:
+        return None
+    return _Row(row["at"], row["id"], row["detail_at"], same=False)
 
 
 async def _insert(connection: Connection, decisions: Sequence[Decision]) -> None:
@@ -143,6 +199,18 @@ def _renewal(decision: Decision) -> tuple[object, ...]:
         decision.summary,
         decision.view_version,
         decision.trace_id,
+    )
+
+
+def _replacement(decision: Decision) -> tuple[object, ...]:
+    return (
+        decision.outcome,
+        decision.candidates,
+        dict(decision.request),
+        dict(decision.policy),
+        dict(decision.reason_counts),
+        decision.message,
+        dict(decision.phase_ms),
     )
 
 

@@ -22,6 +22,8 @@ class Decision:
     """`placed`, `refused` or `error`."""
     node: NodeName | None
     allocation_id: AllocationId | None
+    kept: bool = False
+    """The allocation is one that the pod held before the decision."""
     candidates: int
     request: Mapping[str, object]
     policy: Mapping[str, object]
@@ -44,8 +46,9 @@ class DecisionLog(Protocol):
     """Where decisions are kept."""
 
     async def record(self, decisions: Sequence[Decision]) -> None:
-        """Writes them; an identical repeated refusal only raises its count, and now and then
-        brings the cards that are kept with it up to date. Raises: Unavailable."""
+        """Writes them; an identical repeated refusal or error only raises its count, and now and
+        then brings the cards that are kept with it up to date. So does every one of a pod that has
+        had very many different ones within the hour. Raises: Unavailable."""
         ...
 
     async def tidy(self, *, keep_days: int) -> int:

@@ -112,6 +112,7 @@ def _deciding(core: Core, outside: Outside) -> tuple[Filtering, Binding]:
         waiting=core.waiting,
         instruments=core.instruments,
         silent=lambda: core.hearing.silent,
+        lines=core.lines,
     )
     binding = Binding(
         store=outside.store,
@@ -125,6 +126,7 @@ def _deciding(core: Core, outside: Outside) -> tuple[Filtering, Binding]:
         aside=outside.aside,
         instruments=core.instruments,
         on_unanswered=core.hearing.unanswered,
+        lines=core.lines,
         rules=BindRules(timeout_s=core.settings.bind_timeout_s),
     )
     return filtering, binding

@@ -13,6 +13,7 @@ from hamicommon.vendors.registry import Vendors
 from hami_scheduler.announcing import Announcer
 from hami_scheduler.hearing import AgentHearing
 from hami_scheduler.instruments import Instruments
+from hami_scheduler.line_budget import LineBudget
 from hami_scheduler.mirrored_locks import MirroredLocks
 from hami_scheduler.mirrors import Mirrors
 from hami_scheduler.nudging import Nudger
@@ -45,6 +46,7 @@ class Core:
     hearing: AgentHearing
     mirrors: Mirrors
     refused: RefusedCards
+    lines: LineBudget
 
     def request_of(self, pod: Json) -> PodRequest:
         """What the pod asks for. Raises: InvalidRequest."""
@@ -103,6 +105,8 @@ def core_of(settings: Settings, vendors: Vendors, outside: Outside) -> Core:
             vendors=vendors,
             journal=outside.journal,
             instruments=instruments,
+            lines=LineBudget(),
         ),
         refused=RefusedCards(journal=outside.journal, instruments=instruments),
+        lines=LineBudget(),
     )
