@@ -12,14 +12,14 @@ import logging
 import time
 from collections.abc import Mapping, Sequence
 
-from hamicommon.errors import InvalidRequest, NotFound, Unavailable
+from hamicommon.errors import NotFound, Unavailable
 
 from hami_node_agent.domain.choosing import Candidate, candidates, repeated
 from hami_node_agent.domain.ownership import Holding, record_of
 from hami_node_agent.domain.records import Record
 from hami_node_agent.node_state import NodeState
 from hami_node_agent.ports import GrantSource, KubeletBooks, PodApi, PodRef
-from hami_node_agent.signed_grants import read_signed
+from hami_node_agent.signed_grants import read_signed, refresh_book
 
 logger = logging.getLogger(__name__)
 
@@ -71,8 +71,7 @@ class GrantFinder:
             await self._announced(len(ids), planned)
             candidate = self.in_flight(len(ids), planned)
         if candidate is None:
-            if not await self._told_by_the_ledger():
-                await read_signed(self._state, self._pods)
+            await refresh_book(self._state, self._source, self._pods)
             candidate = self.in_flight(len(ids), planned)
         if candidate is None:
             raise NotFound(self._nothing(len(ids)))
@@ -174,14 +173,6 @@ class GrantFinder:
             if left_s <= 0 or self.in_flight(count, planned) is not None:
                 return
             await self._state.book_changed.wait(seen, left_s)
-
-    async def _told_by_the_ledger(self) -> bool:
-        """True when the book now has all that the ledger has: what it lacks is not granted."""
-        try:
-            return await self._source.refresh()
-        except (Unavailable, InvalidRequest) as exc:
-            logger.warning("no grant snapshot", extra={"error": str(exc)})
-            return False
 
     def _nothing(self, count: int) -> str:
         bus = "connected" if self._source.connected else "away"

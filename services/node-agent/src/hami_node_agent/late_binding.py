@@ -18,7 +18,7 @@ from typing import NoReturn, Protocol
 from uuid import uuid4
 
 from hamicommon.domain.allocations import ContainerGrant
-from hamicommon.errors import Conflict, HamiError, InvalidRequest, Unavailable
+from hamicommon.errors import Conflict, HamiError, Unavailable
 
 from hami_node_agent.domain.container_spec import (
     AnswerPolicy,
@@ -35,6 +35,7 @@ from hami_node_agent.mig_instances import MigInstances
 from hami_node_agent.node_state import NodeState
 from hami_node_agent.ports import ContainerFiles, GrantSource, KubeletBooks, PodApi, PodRef
 from hami_node_agent.reporting import Reports
+from hami_node_agent.signed_grants import refresh_book
 
 logger = logging.getLogger(__name__)
 
@@ -216,8 +217,7 @@ class LateBinding:
     async def _granted(self, owner: Holding) -> tuple[NodeGrant, ContainerGrant] | None:
         found = self._in_book(owner)
         if found is None:
-            if not await self._told_by_the_ledger():
-                await self._read_signed()
+            await refresh_book(self._state, self._source, self._pods)
             found = self._in_book(owner)
         return found
 
@@ -227,20 +227,6 @@ class LateBinding:
         if grant is None or granted is None or len(granted.shares) != len(owner.device_ids):
             return None
         return grant, granted
-
-    async def _told_by_the_ledger(self) -> bool:
-        try:
-            return await self._source.refresh()
-        except (Unavailable, InvalidRequest) as exc:
-            logger.warning("no grant snapshot", extra={"error": str(exc)})
-            return False
-
-    async def _read_signed(self) -> None:
-        try:
-            for grant in await self._pods.signed_grants():
-                self._state.book = self._state.book.announced(grant)
-        except HamiError as exc:
-            logger.warning("signed grants not read", extra={"error": str(exc)})
 
     def _no_grant(self, owner: Holding) -> str:
         return (

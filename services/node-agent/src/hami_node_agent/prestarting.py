@@ -42,7 +42,7 @@ from hami_node_agent.ports import (
     PodRef,
 )
 from hami_node_agent.reporting import Reports
-from hami_node_agent.signed_grants import read_signed
+from hami_node_agent.signed_grants import refresh_book
 from hami_node_agent.unmanaged import UnmanagedPods
 
 logger = logging.getLogger(__name__)
@@ -174,8 +174,7 @@ class PreStarting:
         if not isinstance(found, Confirmed) or self._state.book.of(owner.pod_uid) is None:
             # What is about to be changed or refused rests on the ledger's newest word, and so does
             # a start of which the book knows nothing (our own start, or an attempt that failed).
-            if not await self._told_by_the_ledger():
-                await read_signed(self._state, self._pods)
+            await refresh_book(self._state, self._source, self._pods)
             await self._adopted.take_up()
             found = self._decide(owner)
         if isinstance(found, Refused) and found.grant is None and self._unmanaged is not None:
@@ -263,13 +262,6 @@ class PreStarting:
     def _decide(self, owner: Holding) -> Verdict:
         records = tuple(self._state.saved.records.values())
         return verdict(owner, records=records, book=self._state.book)
-
-    async def _told_by_the_ledger(self) -> bool:
-        try:
-            return await self._source.refresh()
-        except (Unavailable, InvalidRequest) as exc:
-            logger.warning("no grant snapshot", extra={"error": str(exc)})
-            return False
 
     async def _reassign(self, change: Reassigned) -> None:
         """Limits first: a kill in between leaves the old record, and the check is made again."""
