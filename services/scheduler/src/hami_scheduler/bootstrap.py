@@ -33,6 +33,7 @@ from hami_scheduler.adapters.postgres_inventory import PostgresInventory
 from hami_scheduler.adapters.postgres_numbers import PostgresNumbers
 from hami_scheduler.adapters.postgres_queries import PostgresQueries
 from hami_scheduler.adapters.postgres_quotas import PostgresQuotas
+from hami_scheduler.adapters.postgres_retention import PostgresRetention
 from hami_scheduler.adapters.redis import open_node_lock
 from hami_scheduler.adapters.token_reviews import KubernetesAccessReviews, KubernetesTokenReviews
 from hami_scheduler.aside import Aside
@@ -110,6 +111,7 @@ async def _open_outside(settings: Settings, vendors: Vendors, stack: AsyncExitSt
         quotas=PostgresQuotas(database, quota_of=quota_of),
         decisions=PostgresDecisionLog(database),
         journal=PostgresJournal(database),
+        retention=PostgresRetention(database),
         queries=PostgresQueries(database),
         ping=database.ping,
         relay=relay,

@@ -32,6 +32,7 @@ from hami_scheduler.ports import (
     QuotaStore,
 )
 from hami_scheduler.queries import Queries
+from hami_scheduler.retaining import Retention
 
 
 class Store(AllocationStore, LedgerReader, Protocol):
@@ -79,6 +80,7 @@ class Outside:
     quotas: QuotaStore
     decisions: DecisionLog
     journal: DriftJournal
+    retention: Retention
     queries: LedgerQueries
     ping: Callable[[], Awaitable[None]]
     relay: OutboxRelay

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 from hamicommon.settings import (
     FailpointSettings,
@@ -13,8 +13,21 @@ from hamicommon.settings import (
     RedisSettings,
     TelemetrySettings,
 )
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
+
+LEAST_KEPT_DAYS = 30
+"""The ledger lets nobody remove anything younger (migration 0017)."""
+
+
+def _for_ever_or_long(days: int) -> int:
+    if 0 < days < LEAST_KEPT_DAYS:
+        raise ValueError(f"{days} days: 0 (for ever) or at least {LEAST_KEPT_DAYS} is wanted")
+    return days
+
+
+KeptDays = Annotated[int, Field(ge=0, le=36_500), AfterValidator(_for_ever_or_long)]
+"""Days that history is kept."""
 
 
 class Settings(BaseSettings):
@@ -91,6 +104,14 @@ class Settings(BaseSettings):
     reap_s: float = Field(default=1.0, gt=0, description="between two looks for passed deadlines")
     decision_days: int = Field(
         default=14, ge=1, description="decisions are kept so many days, for explain and SQL"
+    )
+    grant_days: KeptDays = Field(
+        default=400, description="grants that ended and their events, for accounts; 0: for ever"
+    )
+    drift_days: KeptDays = Field(default=400, description="the drift journal; 0: for ever")
+    health_days: KeptDays = Field(default=400, description="health changes of cards; 0: for ever")
+    card_days: KeptDays = Field(
+        default=400, description="cards that went and that no grant names; 0: for ever"
     )
     device_config_file: Path | None = Field(
         default=None, description="HAMi's device-config.yaml; absent: the defaults"

@@ -22,6 +22,7 @@ from hami_scheduler.quotas import quota_amounts
 from hami_scheduler.reconciling import Reaper, Reconciler
 from hami_scheduler.reports import GrantReports, InventoryReports
 from hami_scheduler.restoring import Restoring
+from hami_scheduler.retaining import KeepDays, Retaining
 from hami_scheduler.service import Loop
 from hami_scheduler.snapshots import QUEUE, GrantSnapshots
 from hami_scheduler.snapshots import SUBJECT as SNAPSHOT_SUBJECT
@@ -48,11 +49,22 @@ def writing_loops(core: Core, outside: Outside) -> tuple[tuple[str, Loop], ...]:
         instruments=core.instruments,
         late_s=core.settings.bound_late_s,
     )
+    settings = core.settings
+    retaining = Retaining(
+        outside.retention,
+        KeepDays(
+            grants=settings.grant_days,
+            drift=settings.drift_days,
+            health=settings.health_days,
+            cards=settings.card_days,
+        ),
+    )
     return (
         ("outbox", outside.relay.run),
         ("view", lambda: core.view.run(core.settings.reconcile_s)),
         ("decisions", core.recorder.run),
         ("old-decisions", lambda: core.recorder.tidy(keep_days=core.settings.decision_days)),
+        ("old-history", retaining.run),
         ("pod-events", outside.events.run),
         ("aside", outside.aside.run),
         ("lock-releases", outside.lock.listen),

@@ -1,0 +1,102 @@
+"""The way by which old history goes: one function, which removes the grants of pods that ended long
+ago, and a guard of the events that lets nobody else remove or change anything.
+
+A pod goes whole, with all its attempts: its events are numbered from 1 without a gap, and its
+periods never overlap, as long as there are any. Runs while the version before still writes.
+"""
+
+from __future__ import annotations
+
+from alembic import op
+
+revision = "0017"
+down_revision = "0015"
+branch_labels = None
+depends_on = None
+
+LEAST_DAYS = 30
+"""No younger grant can be removed, whatever a service asks for."""
+
+# The setting alone could be made by anybody; removing also takes the right to delete, which the
+# services do not have on events: the function runs with its owner's.
+GUARD = f"""
+CREATE OR REPLACE FUNCTION hami_refuse_change() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    IF TG_LEVEL = 'ROW' AND TG_OP = 'DELETE' THEN
+        IF current_setting('hami.forgetting', true) = 'on'
+           AND OLD.at < now() - interval '{LEAST_DAYS} days'
+           AND NOT EXISTS (SELECT FROM public.allocations
+                            WHERE id = OLD.allocation_id AND ended_at IS NULL) THEN
+            RETURN OLD;
+        END IF;
+    END IF;
+    RAISE EXCEPTION '% is append-only', TG_TABLE_NAME USING ERRCODE = 'restrict_violation';
+END $$
+"""
+
+# What is not summed up yet stays, where anything is: v_namespace_gpu_hours counts it from here.
+# Live grants are the few that the walk in the order of reservation passes over.
+FORGET = f"""
+CREATE FUNCTION hami_forget_grants(before timestamptz, most integer) RETURNS integer
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = public, pg_temp AS $$
+DECLARE
+    pods text[];
+    summed timestamptz;
+BEGIN
+    SET LOCAL lock_timeout = '200ms';
+    IF NOT pg_try_advisory_xact_lock(hashtext('hami retention'), hashtext('allocations')) THEN
+        RETURN 0;
+    END IF;
+    SELECT max(bucket_start) + interval '1 hour' INTO summed
+      FROM namespace_rollups WHERE bucket_s = 3600;
+    before := least(before, now() - interval '{LEAST_DAYS} days', summed);
+    SELECT array_agg(DISTINCT pod_uid) INTO pods FROM (
+        SELECT a.pod_uid FROM allocations a
+         WHERE a.reserved_at < before AND a.ended_at < before
+           AND NOT EXISTS (SELECT FROM allocations other WHERE other.pod_uid = a.pod_uid
+                              AND (other.ended_at IS NULL OR other.ended_at >= before))
+           AND NOT EXISTS (SELECT FROM allocation_events e
+                            WHERE e.pod_uid = a.pod_uid AND e.at >= before)
+         ORDER BY a.reserved_at LIMIT most) oldest;
+    IF pods IS NULL THEN
+        RETURN 0;
+    END IF;
+    PERFORM set_config('hami.forgetting', 'on', true);
+    DELETE FROM allocation_events WHERE pod_uid = ANY (pods);
+    PERFORM set_config('hami.forgetting', 'off', true);
+    DELETE FROM allocation_periods p USING allocations a
+     WHERE a.id = p.allocation_id AND a.pod_uid = ANY (pods);
+    DELETE FROM allocations WHERE pod_uid = ANY (pods);
+    RETURN cardinality(pods);
+END $$
+"""
+
+NOBODY = "REVOKE ALL ON FUNCTION hami_forget_grants(timestamptz, integer) FROM PUBLIC"
+BUT_THE_SCHEDULER = """
+DO $$ BEGIN
+    IF EXISTS (SELECT FROM pg_roles WHERE rolname = 'hami_scheduler') THEN
+        GRANT EXECUTE ON FUNCTION hami_forget_grants(timestamptz, integer) TO hami_scheduler;
+    END IF;
+END $$
+"""
+
+BEFORE = """
+CREATE OR REPLACE FUNCTION hami_refuse_change() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    RAISE EXCEPTION '% is append-only', TG_TABLE_NAME USING ERRCODE = 'restrict_violation';
+END $$
+"""
+
+
+def upgrade() -> None:
+    """Makes both."""
+    op.execute(GUARD)
+    op.execute(FORGET)
+    op.execute(NOBODY)
+    op.execute(BUT_THE_SCHEDULER)
+
+
+def downgrade() -> None:
+    """Nothing is removed any more."""
+    op.execute("DROP FUNCTION hami_forget_grants(timestamptz, integer)")
+    op.execute(BEFORE)
