@@ -150,6 +150,9 @@ def test_any_text_is_read_or_refused(text: str) -> None:
         ("100", "100"),
         ("1.5Gi", "1536Mi"),
         ("0.0000000001", "1n"),
+        ("1E400", "10e399"),
+        ("9223372036854775808", "9223372036854775807"),
+        ("100E", "100E"),
     ],
 )
 def test_the_canonical_form_is_the_one_of_the_real_server(text: str, canonical: str) -> None:

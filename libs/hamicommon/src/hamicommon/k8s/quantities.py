@@ -163,7 +163,10 @@ def canonical(quantity: str) -> str:
 
     Raises: NotAQuantity, or InvalidRequest when it is out of every range.
     """
-    return render(parse_exact(quantity), family(quantity))
+    number = parse_exact(quantity)
+    # What is not short is cut at an int64, as a simple cap (`maxAllowed`).
+    capped = number if _read(quantity).is_short else min(number, Fraction(INT64_MAX))
+    return render(capped, family(quantity))
 
 
 def render(number: Fraction, family: Family = "decimal") -> str:
@@ -186,7 +189,8 @@ def _render_binary(number: int) -> str:
 def _render_decimal(number: Fraction, family: Family) -> str:
     power = -9
     mantissa = number * _NANO
-    while power < 18 and mantissa % 1000 == 0:
+    # Letters end at E; an exponent has no end.
+    while mantissa % 1000 == 0 and (power < 18 or family == "exponent"):
         mantissa /= 1000
         power += 3
     if family == "exponent":

@@ -1,0 +1,172 @@
+"""Pods that nobody would write, by the hundred: each runs, waits with one sentence, or is refused.
+
+No process ends of them, and neither the ledger nor the logs grow with what they say.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hami_scheduler.adapters.postgres_decisions import MOST_ROWS
+
+from tests import measured
+from tests.e2e.conftest import running_system
+from tests.e2e.system import Json, System, a_pod
+
+pytestmark = [pytest.mark.e2e, pytest.mark.slow]
+
+TIME_S = 120.0
+MOST_PENDING = 25
+MIB = 1024 * 1024
+MERGE = {"Content-Type": "application/merge-patch+json"}
+AMOUNTS: list[object] = [
+    *("0", "1", "2", "3", "10", "100", "0.0", "0k", "1k", "1e3", "1E400", "100m", "-1", "-0"),
+    *(
+        "16Gi",
+        "4096",
+        "80000",
+        "99999999999",
+        "9223372036854775808",
+        "",
+        "x",
+        "\N{ARABIC-INDIC DIGIT ONE}",
+        "1 ",
+        "+1",
+    ),
+]
+RESOURCES = [
+    *(f"nvidia.com/{name}" for name in ("gpu", "gpumem", "gpucores", "gpumem-percentage")),
+    *("nvidia.com/priority", "nvidia.com/gpumemory", "hygon.com/dcunum", "metax-tech.com/sgpu"),
+    *("cambricon.com/vmlu", "kunlunxin.com/vxpu", "enflame.com/drs-gcu", "aws.amazon.com/neuron"),
+]
+KEYS = [
+    *(f"nvidia.com/{name}" for name in ("use-gputype", "nouse-gputype", "use-gpuuuid")),
+    *("nvidia.com/nouse-gpuuuid", "nvidia.com/vgpu-mode", "nvidia.com/numa-bind"),
+    *("hami.io/node-scheduler-policy", "hami.io/gpu-scheduler-policy"),
+    *("hami.io/device-scoring-weights", "hami.io/traceparent", "hami.io/grant"),
+    *("hami.io/vgpu-devices-allocated", "hami.io/retry-at", "hami.io/vgpu-node"),
+    *("metax-tech.com/sgpu-qos-policy", "metax-tech.com/sgpu-app-class", "huawei.com/vnpu-mode"),
+]
+VALUES = [
+    *("", " ", ",", ",,,", "slot=1,core=1,memory=1", "slot=1", "binpack", "spread", "true", "yes"),
+    *("A100", "GPU-x", "\0", "a\nb\r\x1b[31m", "\u202e\N{GRINNING FACE}", "'\"\\;DROP TABLE x;--"),
+    *("x" * 15_000, "x" * 17_000, "\N{GRINNING FACE}" * 40_000, "x," * 100_000, "%s{}$(id)"),
+]
+REFUSALS = (400, 403, 413, 422)
+LONGEST = 1100
+"""Characters of any sentence."""
+
+
+@pytest.fixture
+def system(cluster_kind: str) -> Iterator[System]:
+    """Its own, whose logs nobody else fills."""
+    with running_system(cluster_kind) as fresh:
+        yield fresh
+
+
+def some_pod(chance: random.Random, number: int) -> Json:
+    def limits() -> Json:
+        names = chance.sample(RESOURCES, chance.choice([1, 1, 2, 3]))
+        if chance.random() < 0.6:
+            names = ["nvidia.com/gpu", *names]
+        return {name: chance.choice(AMOUNTS) for name in names}
+
+    sane = {"nvidia.com/gpu": 1, "nvidia.com/gpumem": 100}
+    parts = {
+        f"c{index}": sane if chance.random() < 0.4 else limits()
+        for index in range(chance.choice([1, 1, 2, 5]))
+    }
+    keys = chance.sample(KEYS, chance.choice([0, 1, 1, 2, 4]))
+    pod = a_pod(
+        f"odd-{number}",
+        containers=parts,
+        command=("sleep", "600"),
+        annotations={key: chance.choice(VALUES) for key in keys},
+    )
+    if chance.random() < 0.4:
+        pod["metadata"]["labels"] = {"hami.io/webhook": "ignore"}
+        pod["spec"]["schedulerName"] = "hami-scheduler"
+    return pod
+
+
+def size_of(system: System) -> tuple[float, float]:
+    """MiB of the database and of all logs and traces."""
+    database = int(system.sql("SELECT pg_database_size(current_database())")) / MIB
+    logs = sum(path.stat().st_size for path in Path(system.folder).rglob("*.log")) / MIB
+    return database, logs
+
+
+def sentence_about(pod: Json) -> str:
+    """Why it does not run; empty: it is on a node."""
+    if pod["spec"].get("nodeName"):
+        return ""
+    conditions = pod.get("status", {}).get("conditions") or ()
+    return next((c.get("message", "") for c in conditions if c["type"] == "PodScheduled"), "")
+
+
+def test_whatever_a_pod_says_it_runs_or_waits_with_one_sentence(
+    system: System, pytestconfig: pytest.Config
+) -> None:
+    seed = str(pytestconfig.getoption("--seed", default="") or "1")
+    chance, answers, number = random.Random(seed), Counter[int](), 0
+    database, logs = size_of(system)
+    deadline = time.monotonic() + TIME_S
+    while time.monotonic() < deadline:
+        number += 1
+        answer = system.create(some_pod(chance, number))
+        answers[answer.status_code] += 1
+        if answer.status_code != 201:
+            said = str(answer.json()["message"])
+            assert answer.status_code in REFUSALS, answer.text[:3000]
+            assert len(said) <= 2 * LONGEST, said[:3000]
+        waiting = [pod for pod in system.pods() if not pod["spec"].get("nodeName")]
+        if waiting:
+            change(system, chance.choice(waiting), chance)
+        for pod in waiting[:-MOST_PENDING]:
+            system.force_delete(pod["metadata"]["name"])
+        placed = [pod for pod in system.pods() if pod["spec"].get("nodeName")]
+        for pod in placed[:-MOST_PENDING]:
+            system.force_delete(pod["metadata"]["name"])
+
+    now = size_of(system)
+    grown = (now[0] - database, now[1] - logs)
+    measured.say(
+        f"{number} odd pods in {TIME_S:g} s: answers {dict(answers)}; the database grew "
+        f"{grown[0]:.1f} MiB, logs {grown[1]:.1f} MiB"
+    )
+    assert max(grown) < 60
+    most = "SELECT max(n) FROM (SELECT count(*) AS n FROM decisions GROUP BY pod_uid) AS x"
+    assert int(system.sql(most) or 0) <= 2 * MOST_ROWS
+    longest = "SELECT max(greatest(length(message), length(summary))) FROM decisions"
+    assert int(system.sql(longest) or 0) <= LONGEST
+    for pod in system.pods():
+        assert len(sentence_about(pod)) <= 2 * LONGEST
+    died = [
+        f"{path.name}: {line[:500]}"
+        for path in Path(system.folder).rglob("*.log")
+        if "kubelet/pods" not in str(path)
+        for line in path.read_text(errors="replace").splitlines()
+        if "Traceback" in line or "background loop died" in line or "could not be judged" in line
+    ]
+    assert died == []
+    system.check_invariants()
+    # It still works.
+    for pod in system.pods():
+        system.force_delete(pod["metadata"]["name"])
+    system.run(a_pod("sane", {"nvidia.com/gpu": 1, "nvidia.com/gpumem": 100}))
+
+
+def change(system: System, pod: Json, chance: random.Random) -> None:
+    """Its author annotates a waiting pod otherwise."""
+    annotations = {chance.choice(KEYS): f"{chance.random()}" + chance.choice(VALUES)}
+    name = pod["metadata"]["name"]
+    system.api.patch(
+        f"/api/v1/namespaces/default/pods/{name}",
+        json={"metadata": {"annotations": annotations}},
+        headers=MERGE,
+    )
