@@ -41,6 +41,18 @@ def test_a_new_pod_has_an_identity_defaults_and_is_pending(cluster: Cluster) -> 
     assert container["resources"] == {"limits": amounts, "requests": amounts}
 
 
+@pytest.mark.parametrize(
+    ("written", "kept"),
+    [("1E400", "10e399"), ("9223372036854775808", "9223372036854775808"), ("100E", "100E")],
+)
+def test_an_amount_beyond_an_int64_is_kept_as_it_can_be(
+    cluster: Cluster, written: str, kept: str
+) -> None:
+    made = cluster.create("pods", pod(limits={"memory": written}))
+
+    assert made["spec"]["containers"][0]["resources"]["limits"] == {"memory": kept}
+
+
 def test_generate_name_makes_a_name(cluster: Cluster) -> None:
     made = cluster.create("configmaps", {"metadata": {"generateName": "gen-"}})
     name = made["metadata"]["name"]

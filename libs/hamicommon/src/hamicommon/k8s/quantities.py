@@ -163,10 +163,7 @@ def canonical(quantity: str) -> str:
 
     Raises: NotAQuantity, or InvalidRequest when it is out of every range.
     """
-    number = parse_exact(quantity)
-    # What is not short is cut at an int64, as a simple cap (`maxAllowed`).
-    capped = number if _read(quantity).is_short else min(number, Fraction(INT64_MAX))
-    return render(capped, family(quantity))
+    return render(parse_exact(quantity), family(quantity))
 
 
 def render(number: Fraction, family: Family = "decimal") -> str:
