@@ -137,6 +137,26 @@ class SimLedger(Inventories):
         return float(sum(not row.published for row in self.outbox.rows)), 0.0
 
 
+class Everlasting:
+    """Port Retention over a ledger whose whole history is some minutes old."""
+
+    async def forget_grants(self, *, keep_days: int) -> int:
+        """Nothing is that old."""
+        return 0
+
+    async def forget_drift(self, *, keep_days: int) -> int:
+        """Nothing is that old."""
+        return 0
+
+    async def forget_health(self, *, keep_days: int) -> int:
+        """Nothing is that old."""
+        return 0
+
+    async def forget_cards(self, *, keep_days: int) -> int:
+        """Nothing is that old."""
+        return 0
+
+
 class Decisions:
     """Port DecisionLog: nobody asks in here why a pod was refused."""
 

@@ -30,7 +30,7 @@ from hamicommon.vendors.registry import Vendors
 
 from tests.simulation.api_server import ApiServer, Connection, Json
 from tests.simulation.bus import BusConnection, Hub
-from tests.simulation.ledger import Decisions, SimLease, SimLedger
+from tests.simulation.ledger import Decisions, Everlasting, SimLease, SimLedger
 from tests.simulation.outbox import SimRelay
 from tests.simulation.processes import Process, Weather
 from tests.simulation.redis_server import RedisConnection, RedisServer, SimLock
@@ -116,6 +116,7 @@ class Replica:
             "inventory": store,
             "quotas": store,
             "journal": store,
+            "retention": Everlasting(),
             "decisions": Decisions(),
             "queries": store,
             "ping": store.ping,
