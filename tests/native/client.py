@@ -235,6 +235,16 @@ def further_context(how: str, bytes: int) -> dict[str, Any]:
     return {"result": result or ended, "made": made, "held": held, "ended": info()["free"]}
 
 
+def further_contexts(count: int) -> dict[str, Any]:
+    """So many contexts more, which stay; the first is current again afterwards."""
+    made = ctypes.c_void_p()
+    result = 0
+    for _ in range(count):
+        result = result or cuda.cuCtxCreate_v2(ctypes.byref(made), 0, 0)
+        result = result or cuda.cuCtxPopCurrent_v2(ctypes.byref(made))
+    return {"result": result}
+
+
 def launch_on_both(how: str) -> dict[str, Any]:
     """A kernel on the device that is current, and at once one on the other."""
     modules = {0: loaded()}
@@ -282,6 +292,7 @@ OPS: dict[str, Callable[..., Any]] = {
         destroy_context,
         own_context,
         further_context,
+        further_contexts,
         launch_on_both,
         nvml,
         wait_event,

@@ -1,7 +1,10 @@
 """What the driver takes for itself (contexts, modules) is charged where NVML shows it."""
 
 import struct
+import subprocess
 import time
+from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 
@@ -20,8 +23,8 @@ def costly(machine: Machine, container: Container) -> Container:
     return container
 
 
-def opened(container: Container) -> Client:
-    client = container.start()
+def opened(container: Container, prefix: Sequence[str] = ()) -> Client:
+    client = container.machine.start(container.env(), prefix)
     assert client.call("open_device") == {"result": 0}
     return client
 
@@ -104,3 +107,86 @@ def test_where_nvml_shows_other_pids_blocks_alone_are_charged(
     client = opened(costly)
     assert client.info() == (LIMIT, LIMIT)
     assert client.alloc(LIMIT)[0] == 0
+
+
+APART = ("unshare", "--pid", "--fork", "--mount-proc", "--kill-child")
+"""As container runtimes start a container: in a pid namespace of its own."""
+
+
+@pytest.fixture
+def own_pids() -> tuple[str, ...]:
+    """The command that starts a program in a pid namespace of its own."""
+    tried = subprocess.run([*APART, "true"], capture_output=True, text=True, timeout=30)
+    if tried.returncode != 0:
+        pytest.skip(f"this machine refuses a pid namespace: {tried.stderr.strip()}")
+    return APART
+
+
+@pytest.mark.parametrize("pids_file", [False, True])
+@pytest.mark.parametrize("shown", ["own pids", "host pids"])
+def test_contexts_are_charged_in_a_pid_namespace_of_ones_own(
+    machine: Machine, costly: Container, own_pids: tuple[str, ...], shown: str, pids_file: bool
+) -> None:
+    # Recent drivers list the pids of the caller's namespace, older ones the host's.
+    machine.settings |= {"context_mib": 300, "pid_offset": 0 if shown == "own pids" else 100_000}
+    machine.write()
+    costly.limit(1000 * MIB)
+    if pids_file:
+        # The program is the first one of its namespace.
+        (costly.folder / "hami/pids").write_text("1 100001\n7 100007\n")
+    client = opened(costly, own_pids)
+    assert client.call("further_contexts", count=1) == {"result": 0}
+    free = client.info()[0]
+    known = shown == "own pids" or pids_file
+    assert free == (400 * MIB if known else 1000 * MIB)
+    if known:
+        assert client.alloc(free)[0] == 0
+        assert client.alloc(1)[0] == 2
+        assert machine.used() == 1000 * MIB
+
+
+def test_a_pid_that_the_node_writes_later_is_charged_with_the_next_allocations(
+    machine: Machine, costly: Container, own_pids: tuple[str, ...]
+) -> None:
+    machine.settings["pid_offset"] = 100_000
+    machine.write()
+    client = opened(costly, own_pids)
+    assert client.info() == (LIMIT, LIMIT)
+    (costly.folder / "hami/pids").write_text("1 100001\n")
+    deadline = time.monotonic() + 60
+    while client.info()[0] != LIMIT - CONTEXT:
+        assert time.monotonic() < deadline, client.info()
+        result, pointer = client.alloc(512)
+        assert result == 0
+        assert client.free(pointer) == 0
+
+
+def test_a_host_pid_that_the_tenant_wrote_into_the_region_hides_nothing(
+    costly: Container, own_pids: tuple[str, ...]
+) -> None:
+    costly.limit(4 * LIMIT)
+    client = opened(costly, own_pids)
+    with costly.region.open("r+b") as region:
+        region.seek(1856 + 4)
+        region.write(struct.pack("<i", 4711))
+    assert client.call("further_contexts", count=1) == {"result": 0}
+    assert client.info()[0] == 4 * LIMIT - 2 * CONTEXT
+
+
+def test_the_node_sees_the_processes_of_containers_by_its_own_pids(
+    machine: Machine, costly: Container, own_pids: tuple[str, ...]
+) -> None:
+    first, second = opened(costly, own_pids), opened(costly, own_pids)
+    node = machine.start(machine.env())
+    inside = {pid for one in (first, second) for pid in children(one.pid)}
+    assert pids_that_nvml_lists(node) == inside
+    assert pids_that_nvml_lists(first) == {1}
+
+
+def pids_that_nvml_lists(client: Client) -> set[int]:
+    listed = client.nvml("nvmlDeviceGetComputeRunningProcesses", 0)
+    return {one["pid"] for one in listed}
+
+
+def children(pid: int) -> list[int]:
+    return [int(one) for one in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]

@@ -25,7 +25,8 @@
 static void show_process(const struct fg_machine *machine, const struct fg_state *state, int index, const char *before)
 {
     const struct fg_process *process = &state->processes[index];
-    printf("%s\n  {\"pid\": %d, \"computed_ns\": [", before, process->pid);
+    const pid_t pid = fg_visible_pid(state, process);
+    printf("%s\n  {\"pid\": %d, \"computed_ns\": [", before, pid != 0 ? pid : process->pid);
     for (int card = 0; card < machine->card_count; card++)
         printf("%s%lld", card > 0 ? ", " : "", (long long)state->cards[card].clock.queues[index].done_ns);
     printf("], \"used_bytes\": [");

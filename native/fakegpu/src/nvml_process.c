@@ -7,7 +7,7 @@ struct user {
     unsigned int busy_percent;
 };
 
-/* The processes that have a context on the card. Returns how many. */
+/* The processes that have a context on the card and are of the caller's pid namespace. Returns how many. */
 static unsigned int users_of(nvmlDevice_t device, struct user users[FG_MAX_PROCESSES])
 {
     unsigned int count = 0;
@@ -17,8 +17,10 @@ static unsigned int users_of(nvmlDevice_t device, struct user users[FG_MAX_PROCE
     for (int i = 0; i < fg_nvml.state->process_count; i++) {
         const struct fg_process *process = &fg_nvml.state->processes[i];
         if (process->pid == 0 || !process->context[device->card]) continue;
+        const pid_t pid = fg_visible_pid(fg_nvml.state, process);
+        if (pid == 0) continue;
         users[count++] = (struct user){
-            .pid = (unsigned int)(process->pid + fg_nvml.machine->pid_offset),
+            .pid = (unsigned int)(pid + fg_nvml.machine->pid_offset),
             .used_bytes = process->used_bytes[device->card],
             .busy_percent = fg_utilisation(fg_nvml.machine, clock->samples[i]),
         };

@@ -174,6 +174,27 @@ static void hold_life(const struct fg_state *state, const struct fg_process *pro
     if (file < 0 || fcntl(file, F_OFD_SETLK, &life) != 0) fprintf(stderr, "fakegpu: state %s: %s\n", state_path, strerror(errno));
 }
 
+/* A second file, for locks of the other kind: they name their owner as a pid of whoever asks. Such a lock goes when its owner closes any
+ * descriptor of that file, so each process has one, and leaves it open. */
+static int pid_file = -1;
+
+static int opened_pid_file(void)
+{
+    char path[PATH_MAX + 8];
+    snprintf(path, sizeof path, "%s.pids", state_path);
+    if (pid_file >= 0) return pid_file;
+    pid_file = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+    if (pid_file >= 0) (void)fchmod(pid_file, 0666); /* not ours to change: somebody did already */
+    return pid_file;
+}
+
+pid_t fg_visible_pid(const struct fg_state *state, const struct fg_process *process)
+{
+    if (process->pid == 0 || process->pid_namespace == own_namespace()) return process->pid;
+    struct flock life = life_of(state, process);
+    return fcntl(opened_pid_file(), F_GETLK, &life) == 0 && life.l_type != F_UNLCK ? life.l_pid : 0;
+}
+
 static bool is_locked(const struct fg_state *state, const struct fg_process *process)
 {
     const int file = open(state_path, O_RDWR | O_CLOEXEC);
@@ -229,6 +250,8 @@ struct fg_process *fg_self(struct fg_state *state)
     free_entry->start_time = start_time_of(pid);
     free_entry->pid_namespace = namespace;
     hold_life(state, free_entry);
+    struct flock life = life_of(state, free_entry);
+    (void)fcntl(opened_pid_file(), F_SETLK, &life); /* without it the process is seen in its own namespace alone */
     free_entry->pid = pid;
     cached = free_entry;
     cached_pid = pid;

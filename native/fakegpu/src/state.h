@@ -61,6 +61,9 @@ void fg_sweep(struct fg_state *state);
 /* This process's entry, taken if need be (also in a fork child). With the lock. NULL: 1024 processes live. */
 struct fg_process *fg_self(struct fg_state *state);
 
+/* The pid of an entry's process in the caller's pid namespace; 0: it is not in there. With the lock. */
+pid_t fg_visible_pid(const struct fg_state *state, const struct fg_process *process);
+
 /* Takes bytes of a card for this process; false: not that much is free. With the lock. */
 bool fg_take(struct fg_state *state, int card, uint64_t bytes);
 void fg_give(struct fg_state *state, int card, uint64_t bytes);

@@ -7,8 +7,7 @@
 
 #include "governor.h"
 #include "nvml_abi.h"
-
-enum { VGPU_OWN_PIDS = 8 };
+#include "process.h"
 
 struct vgpu_core_usage {
     bool opened, unavailable, recognised; /* recognised: a sample of this process has been seen */

@@ -202,13 +202,6 @@ void vgpu_runtime_reclaim(struct vgpu_runtime *s)
     pthread_mutex_unlock(&s->lock);
 }
 
-unsigned int vgpu_runtime_host_pid(void)
-{
-    struct vgpu_runtime *s = vgpu_runtime_start();
-    struct vgpu_region_slot *slot = s != NULL ? vgpu_runtime_slot(s) : NULL;
-    return slot != NULL ? (unsigned int)atomic_load(&slot->host_pid) : 0;
-}
-
 int vgpu_runtime_device_count(void) { return atomic_load_explicit(&devices.count, memory_order_relaxed); }
 
 const char *vgpu_runtime_device_uuid(int index) { return devices.uuid[index]; }

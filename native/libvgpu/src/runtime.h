@@ -73,9 +73,6 @@ int vgpu_runtime_device_count(void);
 /* UUID of a device of that index. */
 const char *vgpu_runtime_device_uuid(int index);
 
-/* The pid by which NVML knows this process; 0: not known. */
-unsigned int vgpu_runtime_host_pid(void);
-
 /* Milliseconds of a coarse clock: about 5 ns, exact to 4 ms. */
 static inline int64_t vgpu_now_ms(clockid_t clock)
 {
