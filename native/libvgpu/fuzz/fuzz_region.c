@@ -30,7 +30,7 @@ static void scribble(struct vgpu_region *region, const uint8_t *data, size_t siz
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
-    static struct vgpu_region_values values = {.device_count = 1, .priority = 1};
+    static struct vgpu_region_values values = {.device_count = 1, .priority = 1, .place_is_given = true};
     if (path[sizeof path - 2] == 'X') {
         const int file = mkstemp(path);
         if (file < 0) abort();

@@ -1,9 +1,11 @@
 #include "region.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <semaphore.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
@@ -25,9 +27,38 @@ void vgpu_region_publish_limits(struct vgpu_region *region, const struct vgpu_li
     }
 }
 
+/* Blocks of the disk for a part of the file, so that a store into it cannot fail later. File systems that cannot say so beforehand (old
+ * NFS, FUSE) are believed. */
+static int allocate(const struct vgpu_region_file *opened, size_t from, size_t bytes)
+{
+    int result;
+    if (opened->file < 0) return 0;
+    while ((result = fallocate(opened->file, 0, (off_t)from, (off_t)bytes)) != 0 && errno == EINTR) {
+    }
+    return result == 0 || errno == EOPNOTSUPP || errno == ENOSYS ? 0 : -errno;
+}
+
+/* So many slots at once: most containers never have more processes, and on a tmpfs this is memory. */
+enum { SLOTS_AT_ONCE = 8 };
+
+/* Slots 0..last of every bank that is in use, and what stands before them. */
+static int allocate_slots(const struct vgpu_region_file *opened, int last)
+{
+    const size_t slots = ((size_t)last / SLOTS_AT_ONCE + 1) * SLOTS_AT_ONCE;
+    int error = 0;
+    for (int first = 0; error == 0 && (first == 0 || first < opened->device_count); first += VGPU_BANK_DEVICES)
+        error = allocate(opened, (size_t)first / VGPU_BANK_DEVICES * VGPU_BANK_BYTES,
+                         offsetof(struct vgpu_region, slots) + slots * sizeof(struct vgpu_region_slot));
+    return error;
+}
+
 void vgpu_region_publish_devices(struct vgpu_region_file *opened, char (*uuid)[VGPU_UUID_BYTES], int count)
 {
-    opened->device_count = count;
+    if (count > opened->device_count) {
+        opened->device_count = count;
+        const int error = opened->region != NULL ? allocate_slots(opened, vgpu_region_process_count(opened->region)) : 0;
+        if (error != 0) vgpu_log(VGPU_LOG_ERROR, "shared region %s: %s", opened->path, strerror(-error));
+    }
     for (int first = 0; first < VGPU_MAX_DEVICES; first += VGPU_BANK_DEVICES) {
         struct vgpu_region *bank = vgpu_region_bank(opened->region, first);
         const int here = count < first ? 0 : count - first > VGPU_BANK_DEVICES ? VGPU_BANK_DEVICES : count - first;
@@ -54,28 +85,55 @@ static void initialise(struct vgpu_region_file *opened, struct vgpu_region_value
     atomic_store_explicit(&region->magic, VGPU_REGION_MAGIC, memory_order_release);
 }
 
-static bool is_foreign(int file)
+/* HAMi's library makes its file one byte longer than the structure before it writes anything. */
+enum { HAMI_FILE_BYTES = sizeof(struct vgpu_region) + 1 };
+
+/* Whether the file is a region, or one may be made of it. Whatever else lies there is somebody's: it is left alone. A region that has
+ * been scribbled over is made anew where the node says that this is the place of regions. */
+static bool may_be_region(const struct vgpu_region_file *opened, const struct stat *status, bool place_is_given)
 {
     int32_t words[2]; /* magic, major version */
-    return pread(file, words, sizeof words, 0) == sizeof words && words[0] == VGPU_REGION_MAGIC && words[1] != VGPU_REGION_MAJOR;
+    if (!S_ISREG(status->st_mode)) return false;
+    if (status->st_size == 0) return status->st_nlink == 1;
+    if (pread(opened->file, words, sizeof words, 0) != sizeof words) return false;
+    if (words[0] == VGPU_REGION_MAGIC) return words[1] == VGPU_REGION_MAJOR;
+    /* Its maker was killed before it was done. */
+    const bool long_enough = status->st_size == VGPU_REGION_FILE_BYTES || status->st_size == HAMI_FILE_BYTES;
+    return long_enough && (words[0] == 0 || place_is_given);
+}
+
+/* Makes the file as long as it must be. Beyond the limit on file sizes the kernel would end the program (SIGXFSZ). */
+static int grow(const struct vgpu_region_file *opened, const struct stat *status)
+{
+    struct rlimit limit;
+    if (status->st_size >= VGPU_REGION_FILE_BYTES) return 0;
+    if (getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur < VGPU_REGION_FILE_BYTES) return -EFBIG;
+    return ftruncate(opened->file, VGPU_REGION_FILE_BYTES) == 0 ? 0 : -errno;
 }
 
 /* Makes the file as long as it must be and the content valid. With the file lock. */
 static int prepare(struct vgpu_region_file *opened, struct vgpu_region_values *values)
 {
     struct stat status;
-    if (is_foreign(opened->file)) return -EPROTO;
     if (fstat(opened->file, &status) != 0) return -errno;
-    if (status.st_size < VGPU_REGION_FILE_BYTES && ftruncate(opened->file, VGPU_REGION_FILE_BYTES) != 0) return -errno;
+    if (!may_be_region(opened, &status, values->place_is_given)) return -EPROTO;
+    int error = grow(opened, &status);
+    opened->device_count = values->device_count;
+    if (error == 0) error = allocate_slots(opened, 0);
+    /* The words behind the slots. */
+    if (error == 0) error = allocate(opened, offsetof(struct vgpu_region, process_count), sizeof(struct vgpu_region) - offsetof(struct vgpu_region, process_count));
+    if (error != 0) return error;
     struct vgpu_region *region = mmap(NULL, VGPU_REGION_FILE_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, opened->file, 0);
     if (region == MAP_FAILED) return -errno;
+    /* The first touch of a page would read as much of the file as the disk reads ahead, milliseconds of it: pages are touched one by one. */
+    (void)madvise(region, VGPU_REGION_FILE_BYTES, MADV_RANDOM);
     opened->region = region;
     if (atomic_load_explicit(&region->magic, memory_order_acquire) != VGPU_REGION_MAGIC) {
-        /* Anything but zeroes is no region of ours; a new file is left sparse. */
-        if (atomic_load(&region->magic) != 0) memset((void *)region, 0, VGPU_REGION_FILE_BYTES);
+        /* The slots are swept, like those of the dead. */
+        if (atomic_load(&region->magic) != 0) memset((void *)region, 0, offsetof(struct vgpu_region, slots));
         initialise(opened, values);
+        vgpu_region_reclaim(opened);
     } else {
-        opened->device_count = values->device_count;
         vgpu_region_reclaim(opened);
         vgpu_region_publish_devices(opened, values->uuid, values->device_count);
         /* Limits from the environment do not replace those under which others already run; the stricter of both counts. */
@@ -83,6 +141,15 @@ static int prepare(struct vgpu_region_file *opened, struct vgpu_region_values *v
             vgpu_region_publish_limits(region, values->limit, values->device_count);
     }
     return 0;
+}
+
+static const char *reason(int error)
+{
+    switch (error) {
+    case -EPROTO: return "neither an empty file nor a region of version 1";
+    case -ELOOP: return "a symbolic link";
+    default: return strerror(-error);
+    }
 }
 
 static int open_shared(struct vgpu_region_file *opened, const char *path, struct vgpu_region_values *values)
@@ -111,7 +178,7 @@ int vgpu_region_open(struct vgpu_region_file *opened, const char *path, struct v
     if (path != NULL) {
         const int error = open_shared(opened, path, values);
         if (error == 0) return 0;
-        vgpu_log(VGPU_LOG_ERROR, "shared region %s: %s; the limits hold for this process alone", path, strerror(-error));
+        vgpu_log(VGPU_LOG_ERROR, "shared region %s: %s; the limits hold for this process alone", path, reason(error));
     }
     struct vgpu_region *region = mmap(NULL, VGPU_REGION_FILE_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (region == MAP_FAILED) return -errno;
@@ -182,12 +249,21 @@ void vgpu_region_reclaim(struct vgpu_region_file *opened)
     vgpu_region_repair_totals(opened->region, opened->device_count);
 }
 
-static struct vgpu_region_slot *take_free_slot(struct vgpu_region *region)
+static struct vgpu_region_slot *take_free_slot(struct vgpu_region_file *opened)
 {
+    struct vgpu_region *region = opened->region;
     const int count = vgpu_region_process_count(region);
     int at = 0;
     while (at < count && atomic_load(&region->slots[at].pid) != 0) at++;
-    if (at == VGPU_MAX_PROCESSES) return NULL;
+    if (at == VGPU_MAX_PROCESSES) {
+        vgpu_log(VGPU_LOG_ERROR, "all %d process slots of the container are taken", VGPU_MAX_PROCESSES);
+        return NULL;
+    }
+    const int error = at >= SLOTS_AT_ONCE ? allocate_slots(opened, at) : 0;
+    if (error != 0) {
+        vgpu_log(VGPU_LOG_ERROR, "no room for process slot %d in the shared region %s: %s", at, opened->path, strerror(-error));
+        return NULL;
+    }
     struct vgpu_region_slot *slot = &region->slots[at];
     free_slot(region, slot); /* it is empty, unless somebody scribbled over a living one */
     atomic_store(vgpu_slot_start_time(slot), vgpu_process_start_time(getpid()));
@@ -202,10 +278,9 @@ struct vgpu_region_slot *vgpu_region_claim(struct vgpu_region_file *opened)
 {
     if (vgpu_region_lock(opened) != 0) return NULL;
     sweep(opened->region, true);
-    struct vgpu_region_slot *slot = take_free_slot(opened->region);
+    struct vgpu_region_slot *slot = take_free_slot(opened);
     vgpu_region_repair_totals(opened->region, opened->device_count);
     vgpu_region_unlock(opened);
-    if (slot == NULL) vgpu_log(VGPU_LOG_ERROR, "all %d process slots of the container are taken", VGPU_MAX_PROCESSES);
     return slot;
 }
 

@@ -25,10 +25,11 @@ struct vgpu_region_values {
     struct vgpu_limit limit[VGPU_MAX_DEVICES];
     int priority;
     bool limits_are_authoritative; /* from the limits file: written even where other processes live already */
+    bool place_is_given;           /* the path is the node's: a damaged region that lies there is made anew */
 };
 
 /* Maps the region at `path`, creating and initialising it if need be, and publishes the values. When the file cannot be used (NULL
- * path, read-only directory, foreign version) the region is private memory: limits then hold for this process alone. Fails, with
+ * path, read-only directory, full disk, foreign version, anything but a regular file that is empty or a region) the region is private memory: limits then hold for this process alone. Fails, with
  * -errno, only when there is no memory. The caller holds the process's lock. */
 int vgpu_region_open(struct vgpu_region_file *opened, const char *path, struct vgpu_region_values *values);
 
@@ -41,7 +42,8 @@ void vgpu_region_publish_devices(struct vgpu_region_file *opened, char (*uuid)[V
 /* Writes limits into the region, where monitors read them. A device that may not be used shows a limit of 1 byte, as 0 means none. */
 void vgpu_region_publish_limits(struct vgpu_region *region, const struct vgpu_limit *limit, int count);
 
-/* Takes a slot for this process. NULL when all 1024 belong to living processes or the file lock cannot be had. */
+/* Takes a slot for this process. NULL when all 1024 belong to living processes, the disk has no room for it, or the file lock cannot be
+ * had. */
 struct vgpu_region_slot *vgpu_region_claim(struct vgpu_region_file *opened);
 
 /* Gives the slot back, with whatever it still holds. */

@@ -11,15 +11,18 @@ enum { TRIES = 10000, PAUSE_NS = 500000 };
 /* Every user of the container shares the file, whatever umask its creator had; changing the umask itself would change the host. */
 enum { FILE_MODE = 0666 };
 
+/* The directory is the tenant's: a link there would lead us to a file of somebody else's, a pipe would keep us waiting. */
+enum { HOW = O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY };
+
 static int open_or_make(const char *path)
 {
-    int file = open(path, O_RDWR | O_CLOEXEC);
+    int file = open(path, HOW);
     if (file >= 0 || errno != ENOENT) return file;
-    file = open(path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, FILE_MODE);
+    file = open(path, HOW | O_CREAT | O_EXCL, FILE_MODE);
     if (file >= 0)
         (void)fchmod(file, FILE_MODE); /* a file system without modes is no obstacle */
     else if (errno == EEXIST)
-        file = open(path, O_RDWR | O_CLOEXEC);
+        file = open(path, HOW);
     return file;
 }
 
@@ -45,7 +48,7 @@ bool vgpu_region_file_is_ours(const struct vgpu_region_file *opened)
 
 static int open_again(struct vgpu_region_file *opened)
 {
-    const int file = beyond_standard_streams(open(opened->path, O_RDWR | O_CLOEXEC));
+    const int file = beyond_standard_streams(open(opened->path, HOW));
     if (file < 0) return -errno;
     opened->file = file;
     if (vgpu_region_file_is_ours(opened)) return 0;

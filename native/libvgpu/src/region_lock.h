@@ -5,7 +5,7 @@
 #include "region.h"
 
 /* Opens the file at `path`, made if absent, as a descriptor that is not one of the standard three: programs close these and expect to get
- * them again. -errno on failure. */
+ * them again. Follows no symbolic link (-ELOOP) and waits for no pipe. -errno on failure. */
 int vgpu_region_open_file(const char *path);
 
 /* Whether the descriptor is still the file that was mapped. Programs close all descriptors (closefrom) and get our number for a file of
