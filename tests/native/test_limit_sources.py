@@ -122,3 +122,53 @@ def test_variables_count_in_container_order_whatever_cuda_shows(container: Conta
     env = {"CUDA_DEVICE_MEMORY_LIMIT_0": "1m", "CUDA_DEVICE_MEMORY_LIMIT_1": "2m"}
     client = container.start(CUDA_VISIBLE_DEVICES=CARDS[1], **env)
     assert opened(client, 0).info()[1] == 2 * MIB
+
+
+def name_region(container: Container, limit: int) -> None:
+    """The limits as today's agent writes them: with the place of the region."""
+    container.limits(
+        f"hami-limits 1\ndevice {CARDS[0]} memory_bytes {limit} core_percent 0\n"
+        f"region {container.region}\n"
+    )
+
+
+@pytest.mark.parametrize("own", ["", "/nowhere/at/all.cache", "{folder}/one.cache"])
+def test_the_place_of_the_region_is_the_files_to_say(container: Container, own: str) -> None:
+    # By the variable each process had a region, and so a slice, of its own.
+    name_region(container, 10 * MIB)
+    env = {"CUDA_DEVICE_MEMORY_SHARED_CACHE": own.format(folder=container.folder)}
+    one, two = opened(container.start(**env)), opened(container.start())
+    assert one.alloc(6 * MIB)[0] == 0
+    assert two.info() == (4 * MIB, 10 * MIB)
+    assert two.alloc(6 * MIB)[0] == OUT_OF_MEMORY
+    assert not (container.folder / "one.cache").exists()
+
+
+def test_a_file_without_the_region_leaves_it_to_the_variable(container: Container) -> None:
+    container.limit(10 * MIB)
+    one = opened(container.start())
+    two = opened(
+        container.start(CUDA_DEVICE_MEMORY_SHARED_CACHE=str(container.folder / "one.cache"))
+    )
+    assert one.alloc(6 * MIB)[0] == 0
+    assert two.info() == (10 * MIB, 10 * MIB)
+
+
+def test_a_region_that_was_scribbled_over_is_made_anew_where_the_file_says(
+    container: Container,
+) -> None:
+    name_region(container, 10 * MIB)
+    one = opened(container.start())
+    assert one.alloc(6 * MIB)[0] == 0
+    with container.region.open("r+b") as region:
+        region.write(b"\xff" * 4096)
+    two = opened(container.start())
+    assert one.alloc(1)[0] == 0  # puts its own share right
+    wait_for_free(two, 4 * MIB)
+
+
+def wait_for_free(client: Client, at_most: int) -> None:
+    for _ in range(2000):
+        if client.info()[0] <= at_most:
+            return
+    pytest.fail(f"never were only {at_most} bytes free: {client.info()}")

@@ -184,7 +184,9 @@ def test_what_is_no_region_of_ours_is_left_alone(
 
 def state_of(path: Path) -> tuple[object, ...]:
     status = path.lstat()
-    content = path.read_bytes() if stat.S_ISREG(path.stat().st_mode if path.exists() else 0) else b""
+    content = (
+        path.read_bytes() if stat.S_ISREG(path.stat().st_mode if path.exists() else 0) else b""
+    )
     return stat.S_IFMT(status.st_mode), status.st_size, status.st_nlink, content
 
 

@@ -84,6 +84,14 @@ static void parse_device(char **rest, struct vgpu_config *config)
     config->device_count++;
 }
 
+static void parse_region(const char *path, struct vgpu_config *config)
+{
+    if (path[0] == '/' && strlen(path) < sizeof config->region_path)
+        strcpy(config->region_path, path);
+    else
+        vgpu_log(VGPU_LOG_WARN, "limits file: region %s is no absolute path of less than %d characters; ignored", path, VGPU_REGION_PATH_BYTES);
+}
+
 static void parse_line(char *line, struct vgpu_config *config)
 {
     char *rest;
@@ -102,6 +110,8 @@ static void parse_line(char *line, struct vgpu_config *config)
         config->utilization_off = strcmp(value, "0") == 0;
     else if (value != NULL && strcmp(word, "priority_block") == 0)
         config->priority_block = strcmp(value, "1") == 0;
+    else if (value != NULL && strcmp(word, "region") == 0)
+        parse_region(value, config);
     else
         vgpu_log(VGPU_LOG_WARN, "limits file: line \"%s\" ignored", word);
 }

@@ -8,9 +8,12 @@
  *   utilization_switch 0|1
  *   priority_block 0|1
  *   device <GPU-uuid> memory_bytes <n> core_percent <n>
+ *   region <path>
  *
  * utilization_switch 0 lifts the core limits while the policy is default, as HAMi's monitor does for a container that is alone on its
  * cards; priority_block 1 holds launches back while a container of higher priority works. Both may be absent (1 and 0).
+ * region: where the container's processes keep their accounts together, as the container sees it; CUDA_DEVICE_MEMORY_SHARED_CACHE counts
+ * only where it is absent (files of older nodes): a tenant that chose the place for each process would have a slice for each.
  * memory_bytes 0: no memory limit; core_percent 0 or >= 100: no core limit. A visible device that the file does not list may not be
  * used at all. Unknown lines are ignored with a warning. A file that cannot be read or understood allows nothing: a broken hand-over
  * must not turn into an unlimited one. Without a file, HAMi's variables count: CUDA_DEVICE_MEMORY_LIMIT[_<i>],
@@ -27,6 +30,8 @@
 
 #define VGPU_LIMITS_PATH "/etc/hami/limits"
 
+enum { VGPU_REGION_PATH_BYTES = 256 };
+
 enum vgpu_config_source { VGPU_CONFIG_ENVIRONMENT, VGPU_CONFIG_FILE };
 enum vgpu_core_policy { VGPU_CORE_POLICY_DEFAULT, VGPU_CORE_POLICY_FORCE, VGPU_CORE_POLICY_DISABLE };
 
@@ -41,6 +46,7 @@ struct vgpu_config {
     bool oversubscribe;
     bool utilization_off; /* policy default: nothing is limited at present */
     bool priority_block;
+    char region_path[VGPU_REGION_PATH_BYTES]; /* source FILE; empty: not said */
     size_t device_count; /* source FILE: entries of `uuid` and `listed` */
     char uuid[VGPU_MAX_DEVICES][VGPU_UUID_BYTES];
     struct vgpu_limit listed[VGPU_MAX_DEVICES];

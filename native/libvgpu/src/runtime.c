@@ -51,6 +51,7 @@ static void apply_limits(struct vgpu_runtime *s, struct vgpu_limit limit[VGPU_MA
 
 static const char *region_path(const struct vgpu_config *config)
 {
+    if (config->region_path[0] != '\0') return config->region_path;
     const char *path = getenv("CUDA_DEVICE_MEMORY_SHARED_CACHE");
     if (path != NULL && *path != '\0') return path;
     /* HAMi's default, but only where there is something to share. */
@@ -86,6 +87,7 @@ static int start_locked(struct vgpu_runtime *s)
         .device_count = atomic_load(&devices.count),
         .priority = number_of("CUDA_TASK_PRIORITY", 1),
         .limits_are_authoritative = s->config.source == VGPU_CONFIG_FILE,
+        .place_is_given = s->config.region_path[0] != '\0',
     };
     memcpy(values.uuid, devices.uuid, sizeof values.uuid);
     apply_limits(s, values.limit);

@@ -58,9 +58,11 @@ static void variables(void)
 static void file(void)
 {
     static const char text[] = "hami-limits 1\npolicy disable\noversubscribe 1\ndevice GPU-a memory_bytes 5 core_percent 30\n"
-                               "device GPU-b core_percent 200 memory_bytes 0\ndevice GPU-c memory_bytes x\ndevice\nunknown 1";
+                               "device GPU-b core_percent 200 memory_bytes 0\ndevice GPU-c memory_bytes x\ndevice\nregion here\n"
+                               "region /a/b.cache\nunknown 1";
     struct vgpu_config config;
     CHECK(vgpu_config_parse_file(text, sizeof text - 1, &config) == 0);
+    CHECK(strcmp(config.region_path, "/a/b.cache") == 0);
     CHECK(config.core_policy == VGPU_CORE_POLICY_DISABLE && config.oversubscribe && config.device_count == 3);
     CHECK(vgpu_config_limit(&config, "GPU-a", 7).memory_bytes == 5 && vgpu_config_limit(&config, "GPU-a", 7).core_percent == 30);
     CHECK(vgpu_config_limit(&config, "GPU-b", 0).memory_bytes == VGPU_UNLIMITED);

@@ -3,6 +3,7 @@
 import grpc
 import pytest
 from hami_node_agent.adapters.state_file import StateFile
+from hamicommon.kubelet._generated import deviceplugin_pb2 as api
 
 from tests.integration.node_agent.conftest import ApiPods
 from tests.integration.node_agent.control import Control, container, grant, share
@@ -22,7 +23,13 @@ A_0, A_1, B_0, B_1 = f"{CARDS[0]}-0", f"{CARDS[0]}-1", f"{CARDS[1]}-0", f"{CARDS
 LIMITS_4096_30 = (
     "hami-limits 1\npolicy default\noversubscribe 0\n"
     f"device {CARDS[0]} memory_bytes 4294967296 core_percent 30\n"
+    "region {region}\n"
 )
+
+
+def limits_4096_30(answer: api.ContainerAllocateResponse) -> str:
+    """The region is where the environment says it too, for HAMi's library."""
+    return LIMITS_4096_30.format(region=answer.envs["CUDA_DEVICE_MEMORY_SHARED_CACHE"])
 
 
 async def test_a_granted_container_gets_its_slice_and_starts(
@@ -34,7 +41,7 @@ async def test_a_granted_container_gets_its_slice_and_starts(
 
     assert answer.envs["NVIDIA_VISIBLE_DEVICES"] == CARDS[0]
     assert answer.envs["CUDA_DEVICE_MEMORY_LIMIT_0"] == "4096m"
-    assert limits_of(answer) == LIMITS_4096_30
+    assert limits_of(answer) == limits_4096_30(answer)
     mounts = mounts_of(answer)
     assert mounts["/usr/local/vgpu/libvgpu.so"].read_bytes() == b"a library"
     assert mounts["/etc/ld.so.preload"].read_text() == "/usr/local/vgpu/libvgpu.so\n"
@@ -122,7 +129,7 @@ async def test_a_grant_that_was_never_announced_is_found_in_the_snapshot(
 
     answer = await kubelet.allocate("a", "main", A_0)
 
-    assert limits_of(answer) == LIMITS_4096_30
+    assert limits_of(answer) == limits_4096_30(answer)
 
 
 async def test_the_same_call_again_has_the_same_answer(
@@ -245,7 +252,7 @@ async def test_a_stranger_that_took_an_answer_does_not_start_and_the_owner_gets_
 
     assert refused.value.code() is grpc.StatusCode.FAILED_PRECONDITION
     assert "without a grant" in (refused.value.details() or "")
-    assert limits_of(answer) == LIMITS_4096_30
+    assert limits_of(answer) == limits_4096_30(answer)
 
 
 async def test_limits_that_were_lost_or_changed_are_put_right_before_a_start(
@@ -260,7 +267,7 @@ async def test_limits_that_were_lost_or_changed_are_put_right_before_a_start(
 
     await kubelet.prestart(A_0)
 
-    assert limits_of(answer) == LIMITS_4096_30
+    assert limits_of(answer) == limits_4096_30(answer)
     assert mounts_of(answer)["/usr/local/vgpu"].stat().st_mode & 0o777 == 0o777
 
 

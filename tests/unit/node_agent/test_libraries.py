@@ -1,6 +1,6 @@
 """HAMi#727: a version of the library stays as long as an answer may name it."""
 
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 import pytest
 from hami_node_agent.adapters.host_files import HostFiles
@@ -29,6 +29,7 @@ def files(tmp_path: Path) -> HostFiles:
         state_dir=tmp_path / "state",
         lock_dir=tmp_path / "lock",
         oversubscribe=False,
+        container_base=PurePosixPath("/usr/local/vgpu"),
     )
     files.install(library, version="2.0.0", preload_path="/usr/local/vgpu/libvgpu.so")
     for name in ("libvgpu.so.1.0.0", "libvgpu.so", "libvgpu.so.v2.10.0"):

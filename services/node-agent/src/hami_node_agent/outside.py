@@ -6,7 +6,7 @@ import asyncio
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from importlib.metadata import version
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from uuid import uuid4
 
 from hamicommon.bus.client import Bus, open_bus
@@ -60,6 +60,7 @@ async def open_outside(settings: Settings, stack: AsyncExitStack) -> Outside:
         state_dir=settings.state_dir,
         lock_dir=settings.lock_dir,
         oversubscribe=settings.device_memory_scaling > 1,
+        container_base=PurePosixPath(settings.container_hook_path / "vgpu"),
         cdi=cdi,
     )
     library = await asyncio.to_thread(

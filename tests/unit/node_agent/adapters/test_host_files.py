@@ -1,5 +1,5 @@
 import os
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 import pytest
 from hami_node_agent.adapters.host_files import HostFiles
@@ -16,6 +16,7 @@ def files(tmp_path: Path) -> HostFiles:
         state_dir=tmp_path / "state",
         lock_dir=tmp_path / "lock",
         oversubscribe=False,
+        container_base=PurePosixPath("/usr/local/vgpu"),
     )
 
 

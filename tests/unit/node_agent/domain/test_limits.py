@@ -5,7 +5,10 @@ from tests.unit.node_agent.builders import CARD_A, CARD_B, a_share
 
 def test_the_file_says_bytes_and_percent_for_each_card() -> None:
     text = limits_text(
-        [a_share(CARD_A, 4096, 30), a_share(CARD_B, 0, 100)], policy="force", oversubscribe=True
+        [a_share(CARD_A, 4096, 30), a_share(CARD_B, 0, 100)],
+        policy="force",
+        oversubscribe=True,
+        region="/usr/local/vgpu/n.cache",
     )
 
     assert text == (
@@ -14,11 +17,14 @@ def test_the_file_says_bytes_and_percent_for_each_card() -> None:
         "oversubscribe 1\n"
         f"device {CARD_A} memory_bytes 4294967296 core_percent 30\n"
         f"device {CARD_B} memory_bytes 0 core_percent 100\n"
+        "region /usr/local/vgpu/n.cache\n"
     )
 
 
 def test_the_feedback_loops_words_are_there_only_while_they_say_something() -> None:
-    plain = limits_text([a_share(CARD_A, 4096, 30)], policy="default", oversubscribe=False)
+    plain = limits_text(
+        [a_share(CARD_A, 4096, 30)], policy="default", oversubscribe=False, region="/n.cache"
+    )
 
     relaxed = with_feedback(plain, CoreFeedback(relaxed=True))
     waiting = with_feedback(relaxed, CoreFeedback(waits=True))

@@ -18,12 +18,13 @@ import shutil
 import threading
 import time
 from collections.abc import Container, Iterable
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from hamicommon.errors import InvalidRequest, Unavailable
 
 from hami_node_agent.adapters.cdi_files import CdiFiles
 from hami_node_agent.adapters.durable import replace_file
+from hami_node_agent.domain.container_spec import region_path
 from hami_node_agent.domain.limits import CoreFeedback, limits_text, pids_text, with_feedback
 from hami_node_agent.domain.records import Record
 
@@ -45,14 +46,16 @@ class HostFiles:
         state_dir: Path,
         lock_dir: Path,
         oversubscribe: bool,
+        container_base: PurePosixPath,
         cdi: CdiFiles | None = None,
     ) -> None:
-        """`cdi`: files of late-bound containers, which go with their pods' directories."""
+        """`container_base`: where containers see their cache directory; `cdi`: files of late-bound containers, which go with their pods' directories."""
         self.base = base
         self._cdi = cdi
         self._limits = state_dir / "limits"
         self._lock_dir = lock_dir
         self._oversubscribe = oversubscribe
+        self._container_base = container_base
         self._library = Path()
         # Limits are written by Allocate, PreStartContainer and the feedback loop, each in a thread.
         self._writing = threading.Lock()
@@ -118,6 +121,7 @@ class HostFiles:
                 () if record.provisional else record.shares,
                 policy=record.policy,
                 oversubscribe=self._oversubscribe,
+                region=region_path(self._container_base, record.nonce),
                 feedback=self._feedback.get(record.nonce, CoreFeedback()),
             ).encode()
             try:

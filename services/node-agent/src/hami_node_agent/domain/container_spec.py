@@ -57,6 +57,12 @@ class AnswerPolicy:
         return self.disable_core_limit or self.mps is not None
 
 
+def region_path(container_base: PurePosixPath, nonce: str) -> str:
+    """Where a container's processes keep their accounts together, as it sees it: the answer's
+    environment and its limits file name the same."""
+    return str(container_base / f"{nonce}.cache")
+
+
 def cache_dir_name(pod_uid: str, container: str) -> str:
     """Name of a container's directory under `$HOOK_PATH/vgpu/containers`."""
     return f"{pod_uid}_{container}"
@@ -100,7 +106,7 @@ def _envs(record: Record, policy: AnswerPolicy) -> dict[str, str]:
         for position, share in enumerate(record.shares):
             envs[f"CUDA_DEVICE_MEMORY_LIMIT_{position}"] = f"{share.memory_mib}m"
         envs["CUDA_DEVICE_SM_LIMIT"] = str(record.shares[0].core_percent)
-    envs["CUDA_DEVICE_MEMORY_SHARED_CACHE"] = str(policy.container_base / f"{record.nonce}.cache")
+    envs["CUDA_DEVICE_MEMORY_SHARED_CACHE"] = region_path(policy.container_base, record.nonce)
     if policy.oversubscribe:
         envs["CUDA_OVERSUBSCRIBE"] = "true"
     if policy.log_level:

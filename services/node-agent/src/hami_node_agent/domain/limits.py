@@ -4,10 +4,12 @@
     policy default|force|disable
     oversubscribe 0|1
     device <GPU-uuid> memory_bytes <n> core_percent <n>
+    region <path>               where its processes keep their accounts, as the container sees it
     utilization_switch 0        only while the core limit is relaxed
     priority_block 1            only while a container that comes first works
 
-memory_bytes 0 means no memory limit; core_percent 0 or >= 100 no core limit. A visible card that is
+A file without `region` is an older agent's: there CUDA_DEVICE_MEMORY_SHARED_CACHE names the place,
+which a tenant can set for each process to have a slice for each. memory_bytes 0 means no memory limit; core_percent 0 or >= 100 no core limit. A visible card that is
 not listed may not be used at all.
 
 Beside it lies `pids`, a line "<pid in the container> <pid on the host>" for each process whose host
@@ -42,15 +44,17 @@ def limits_text(
     *,
     policy: str,
     oversubscribe: bool,
+    region: str,
     feedback: CoreFeedback = CoreFeedback(),
 ) -> str:
-    """The file's content for these slices."""
+    """The file's content for these slices; `region` is an absolute path in the container."""
     lines = ["hami-limits 1", f"policy {policy}", f"oversubscribe {int(oversubscribe)}"]
     lines += [
         f"device {share.uuid} memory_bytes {share.memory_mib * MIB}"
         f" core_percent {share.core_percent}"
         for share in shares
     ]
+    lines.append(f"region {region}")
     return with_feedback("\n".join(lines) + "\n", feedback)
 
 
