@@ -1,7 +1,5 @@
 #include "cores.h"
 
-#include <pthread.h>
-#include <string.h>
 #include <sys/mman.h>
 #include <time.h>
 
@@ -10,6 +8,8 @@
 #include "core_timing.h"
 #include "core_usage.h"
 #include "devices.h"
+#include "lineage.h"
+#include "mutex.h"
 #include "purse.h"
 #include "real.h"
 
@@ -25,7 +25,7 @@ struct device {
 };
 
 struct state {
-    pthread_mutex_t lock; /* guards all but the fast path of the governors */
+    struct vgpu_mutex lock; /* guards all but the fast path of the governors */
     struct vgpu_costs costs;
     struct device devices[VGPU_MAX_DEVICES];
 };
@@ -38,9 +38,6 @@ enum { LAUNCHES_PER_LOOK = 16, CLOSE_MS = 4 };
 
 _Thread_local struct vgpu_core_pass vgpu_core_pass;
 
-/* Kernels before 4.14 cannot empty pages at fork. */
-static void empty_in_child(void) { memset((void *)atomic_load(&pages), 0, sizeof(struct state)); }
-
 /* Zeroes are a valid beginning. NULL: no memory. */
 static struct state *state(void)
 {
@@ -52,7 +49,7 @@ static struct state *state(void)
         munmap(fresh, sizeof *fresh);
         return now;
     }
-    if (madvise(fresh, sizeof *fresh, MADV_WIPEONFORK) != 0) pthread_atfork(NULL, NULL, empty_in_child);
+    vgpu_wipe_on_fork(fresh, sizeof *fresh);
     return fresh;
 }
 
@@ -113,7 +110,7 @@ static int64_t look(struct state *s, const struct vgpu_core_terms *terms, uint64
 {
     struct place place = {.region = terms->region, .index = launch->index};
     const struct vgpu_shared_cores shared = shared_by(terms, &place);
-    pthread_mutex_lock(&s->lock);
+    vgpu_mutex_lock(&s->lock);
     struct device *device = started(s, launch->index, terms);
     const int64_t now = now_ns();
     vgpu_core_timing_collect(&device->timing, &device->governor, &shared, now);
@@ -125,7 +122,7 @@ static int64_t look(struct state *s, const struct vgpu_core_terms *terms, uint64
         else
             vgpu_governor_untimed(&device->governor, verdict.timing);
     }
-    pthread_mutex_unlock(&s->lock);
+    vgpu_mutex_unlock(&s->lock);
     return verdict.wait_ns;
 }
 
@@ -197,19 +194,19 @@ void vgpu_cores_device_changed(void)
 void vgpu_cores_timed(const struct vgpu_launch *launch, CUresult result)
 {
     struct state *s = state();
-    pthread_mutex_lock(&s->lock);
+    vgpu_mutex_lock(&s->lock);
     struct device *device = &s->devices[launch->index];
     if (result != CUDA_SUCCESS || !vgpu_core_timing_end(&device->timing, launch->timing, launch->stream))
         vgpu_governor_untimed(&device->governor, launch->timing);
-    pthread_mutex_unlock(&s->lock);
+    vgpu_mutex_unlock(&s->lock);
 }
 
 void vgpu_cores_forget_context(CUcontext context)
 {
     struct state *s = atomic_load_explicit(&pages, memory_order_acquire);
     if (s == NULL) return;
-    pthread_mutex_lock(&s->lock);
+    vgpu_mutex_lock(&s->lock);
     for (int i = 0; i < VGPU_MAX_DEVICES; i++)
         if (s->devices[i].started) vgpu_core_timing_forget(&s->devices[i].timing, &s->devices[i].governor, context);
-    pthread_mutex_unlock(&s->lock);
+    vgpu_mutex_unlock(&s->lock);
 }

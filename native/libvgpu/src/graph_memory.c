@@ -1,12 +1,13 @@
 #include "graph_memory.h"
 
-#include <pthread.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "lineage.h"
 #include "memory.h"
+#include "mutex.h"
 #include "quota.h"
 #include "real.h"
 #include "runtime.h"
@@ -24,10 +25,12 @@ struct exec {
     struct exec *next;
 };
 
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static struct exec *execs;
-static _Atomic int exec_count;
-static uint64_t charged[ORDINALS]; /* bytes, by CUDA ordinal */
+static struct VGPU_WIPED books {
+    struct vgpu_mutex lock;
+    struct exec *execs;
+    _Atomic int exec_count;
+    uint64_t charged[ORDINALS]; /* bytes, by CUDA ordinal */
+} books;
 
 static void count_nodes(const struct vgpu_cuda *cuda, CUgraph graph, uint64_t bytes[ORDINALS]);
 
@@ -63,25 +66,25 @@ void vgpu_graph_memory_instantiated(CUgraphExec handle, CUgraph graph)
     struct exec *made = malloc(sizeof *made);
     if (made == NULL) return; /* its growth is still charged by the next graph that runs, or by a trim */
     *made = counted;
-    pthread_mutex_lock(&lock);
-    made->next = execs;
-    execs = made;
-    atomic_fetch_add(&exec_count, 1);
-    pthread_mutex_unlock(&lock);
+    vgpu_mutex_lock(&books.lock);
+    made->next = books.execs;
+    books.execs = made;
+    atomic_fetch_add(&books.exec_count, 1);
+    vgpu_mutex_unlock(&books.lock);
 }
 
 void vgpu_graph_memory_destroyed(CUgraphExec handle)
 {
-    if (atomic_load_explicit(&exec_count, memory_order_acquire) == 0) return;
-    pthread_mutex_lock(&lock);
-    struct exec **at = &execs;
+    if (atomic_load_explicit(&books.exec_count, memory_order_acquire) == 0) return;
+    vgpu_mutex_lock(&books.lock);
+    struct exec **at = &books.execs;
     while (*at != NULL && (*at)->handle != handle) at = &(*at)->next;
     struct exec *gone = *at;
     if (gone != NULL) {
         *at = gone->next;
-        atomic_fetch_sub(&exec_count, 1);
+        atomic_fetch_sub(&books.exec_count, 1);
     }
-    pthread_mutex_unlock(&lock);
+    vgpu_mutex_unlock(&books.lock);
     free(gone);
 }
 
@@ -94,11 +97,11 @@ static uint64_t attribute(CUdevice device, int which)
 /* The charge becomes what the driver has reserved, `extra` bytes of which the caller reserved already. With the lock. */
 static void settle(CUdevice device, uint64_t extra)
 {
-    const uint64_t now = attribute(device, CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT), have = charged[device] + extra;
+    const uint64_t now = attribute(device, CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT), have = books.charged[device] + extra;
     const int index = vgpu_runtime_cuda_device(device);
     if (now > have) vgpu_slice_charge(index, now - have);
     if (now < have) vgpu_slice_release(index, have - now);
-    charged[device] = now;
+    books.charged[device] = now;
 }
 
 static uint64_t growth(CUdevice device, uint64_t bytes)
@@ -135,31 +138,25 @@ static CUresult run(const struct exec *exec, CUstream stream, CUresult (*real)(C
 
 CUresult vgpu_graph_memory_run(CUgraphExec handle, CUstream stream, CUresult (*real)(CUgraphExec, CUstream))
 {
-    if (atomic_load_explicit(&exec_count, memory_order_acquire) == 0 || !vgpu_runtime_start()) return real(handle, stream);
-    pthread_mutex_lock(&lock);
-    const struct exec *exec = execs;
+    if (atomic_load_explicit(&books.exec_count, memory_order_acquire) == 0 || !vgpu_runtime_start()) return real(handle, stream);
+    vgpu_mutex_lock(&books.lock);
+    const struct exec *exec = books.execs;
     while (exec != NULL && exec->handle != handle) exec = exec->next;
     if (exec == NULL) {
-        pthread_mutex_unlock(&lock);
+        vgpu_mutex_unlock(&books.lock);
         return real(handle, stream);
     }
     const CUresult result = run(exec, stream, real);
-    pthread_mutex_unlock(&lock);
+    vgpu_mutex_unlock(&books.lock);
     return result;
 }
 
 void vgpu_graph_memory_settle(CUdevice device)
 {
     if (device < 0 || device >= ORDINALS || !vgpu_runtime_start()) return;
-    pthread_mutex_lock(&lock);
-    if (charged[device] != 0 || exec_count != 0) settle(device, 0);
-    pthread_mutex_unlock(&lock);
+    vgpu_mutex_lock(&books.lock);
+    if (books.charged[device] != 0 || books.exec_count != 0) settle(device, 0);
+    vgpu_mutex_unlock(&books.lock);
 }
 
-void vgpu_graph_memory_forget_all(void)
-{
-    lock = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER; /* a thread of the parent may have held it at the fork */
-    execs = NULL;
-    exec_count = 0;
-    memset(charged, 0, sizeof charged);
-}
+void vgpu_graph_memory_books_are_ours(void) { vgpu_wipe_on_fork(&books, sizeof books); }

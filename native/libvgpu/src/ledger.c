@@ -134,12 +134,3 @@ void vgpu_ledger_forget_owner(struct vgpu_ledger *ledger, const void *owner, voi
         vgpu_brief_unlock(&shard->lock);
     }
 }
-
-void vgpu_ledger_reset(struct vgpu_ledger *ledger)
-{
-    for (size_t i = 0; i < VGPU_LEDGER_SHARDS; i++) {
-        struct vgpu_ledger_shard *shard = &ledger->shards[i];
-        /* The array is dropped, not freed: a thread of the parent may have been replacing it at the fork. */
-        *shard = (struct vgpu_ledger_shard){0};
-    }
-}

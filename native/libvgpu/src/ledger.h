@@ -1,8 +1,8 @@
 /* Pointer -> charge: which bytes of which device a pointer or handle of this process stands for.
  *
  * A sharded open-addressing hash table: put and take cost the same with ten blocks and with two hundred thousand.
- * Thread safe. Not usable from signal handlers. In a fork child call vgpu_ledger_reset before anything else: a shard's lock may have
- * been held by a thread that the child does not have.
+ * Thread safe. Not usable from signal handlers. It lies in pages that a fork child finds empty (lineage.h): a shard's lock may
+ * have been held by a thread that the child does not have.
  */
 #ifndef VGPU_LEDGER_H
 #define VGPU_LEDGER_H
@@ -48,8 +48,5 @@ bool vgpu_ledger_take(struct vgpu_ledger *ledger, enum vgpu_block_kind kind, uin
 
 /* Forgets all blocks of `owner`; calls forget(block) for each, with the shard's lock held (forget must not use the ledger). */
 void vgpu_ledger_forget_owner(struct vgpu_ledger *ledger, const void *owner, void (*forget)(const struct vgpu_block *));
-
-/* Empties the ledger without taking a lock. Only in a fork child, before its other threads exist. */
-void vgpu_ledger_reset(struct vgpu_ledger *ledger);
 
 #endif

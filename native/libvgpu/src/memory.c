@@ -2,6 +2,7 @@
 #include "memory.h"
 
 #include "graph_memory.h"
+#include "lineage.h"
 #include "log.h"
 #include "overhead.h"
 #include "physical.h"
@@ -10,7 +11,9 @@
 #include "runtime.h"
 #include "slice.h"
 
-static struct vgpu_ledger ledger;
+static struct VGPU_WIPED books {
+    struct vgpu_ledger ledger;
+} books;
 
 int vgpu_memory_current_device(void)
 {
@@ -46,7 +49,7 @@ static CUresult keep(const struct vgpu_block *block)
 {
     struct vgpu_block replaced;
     if (block->device < 0) return CUDA_SUCCESS;
-    const int result = vgpu_ledger_put(&ledger, block, &replaced);
+    const int result = vgpu_ledger_put(&books.ledger, block, &replaced);
     if (result == 1) release(&replaced);
     if (result >= 0) return CUDA_SUCCESS;
     release(block);
@@ -67,7 +70,7 @@ CUresult vgpu_memory_keep_pooled(CUdeviceptr pointer, int device, uint64_t bytes
 
 bool vgpu_memory_take(enum vgpu_block_kind kind, uint64_t key, struct vgpu_block *block)
 {
-    return vgpu_runtime_start() && vgpu_ledger_take(&ledger, kind, key, block);
+    return vgpu_runtime_start() && vgpu_ledger_take(&books.ledger, kind, key, block);
 }
 
 void vgpu_memory_settle(const struct vgpu_block *block, CUresult freed)
@@ -75,22 +78,21 @@ void vgpu_memory_settle(const struct vgpu_block *block, CUresult freed)
     struct vgpu_block replaced;
     if (freed == CUDA_SUCCESS)
         release(block);
-    else if (vgpu_ledger_put(&ledger, block, &replaced) < 0)
+    else if (vgpu_ledger_put(&books.ledger, block, &replaced) < 0)
         vgpu_log(VGPU_LOG_WARN, "no memory to keep a block that the driver did not free; its bytes stay charged");
 }
-
 
 void vgpu_memory_forget_context(CUcontext context)
 {
     if (context == NULL) return;
-    vgpu_ledger_forget_owner(&ledger, context, release);
+    vgpu_ledger_forget_owner(&books.ledger, context, release);
     vgpu_overhead_settle_all();
 }
 
-void vgpu_memory_forget_all(void)
+void vgpu_memory_books_are_ours(void)
 {
-    vgpu_ledger_reset(&ledger);
-    vgpu_physical_forget_all();
-    vgpu_pool_forget_all();
-    vgpu_graph_memory_forget_all();
+    vgpu_wipe_on_fork(&books, sizeof books);
+    vgpu_physical_books_are_ours();
+    vgpu_pool_books_are_ours();
+    vgpu_graph_memory_books_are_ours();
 }

@@ -38,7 +38,8 @@ void vgpu_memory_settle(const struct vgpu_block *block, CUresult freed);
 /* The driver has destroyed a context and all memory of it. */
 void vgpu_memory_forget_context(CUcontext context);
 
-/* In a fork child: nothing of the parent's is ours. */
-void vgpu_memory_forget_all(void);
+/* Before anything is booked: a fork child finds all books of memory empty, those of pools, graphs and physical memory too, as nothing of
+ * the parent's is its own. */
+void vgpu_memory_books_are_ours(void);
 
 #endif

@@ -1,9 +1,10 @@
 #include "pool.h"
 
-#include <pthread.h>
 #include <stdlib.h>
 
+#include "lineage.h"
 #include "memory.h"
+#include "mutex.h"
 #include "real.h"
 #include "runtime.h"
 #include "slice.h"
@@ -16,15 +17,17 @@ struct pool {
     struct pool *next;
 };
 
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static struct pool *pools;
+static struct VGPU_WIPED books {
+    struct vgpu_mutex lock;
+    struct pool *pools;
+} books;
 
 static uint64_t smaller(uint64_t a, uint64_t b) { return a < b ? a : b; }
 
 /* With the lock. */
 static struct pool *known(CUmemoryPool handle)
 {
-    struct pool *pool = pools;
+    struct pool *pool = books.pools;
     while (pool != NULL && pool->handle != handle) pool = pool->next;
     return pool;
 }
@@ -36,8 +39,8 @@ static struct pool *entry_of(CUmemoryPool handle, int device)
     if (pool != NULL) return pool;
     pool = malloc(sizeof *pool);
     if (pool == NULL) return NULL;
-    *pool = (struct pool){.handle = handle, .device = device, .next = pools};
-    return pools = pool;
+    *pool = (struct pool){.handle = handle, .device = device, .next = books.pools};
+    return books.pools = pool;
 }
 
 /* The most that the pool may keep beside what is live. */
@@ -53,18 +56,18 @@ static uint64_t drop_to(struct pool *pool, uint64_t kept)
 
 void vgpu_pool_made(CUmemoryPool handle, int device)
 {
-    pthread_mutex_lock(&lock);
+    vgpu_mutex_lock(&books.lock);
     struct pool *pool = entry_of(handle, device);
     if (pool != NULL) *pool = (struct pool){.handle = handle, .device = device, .next = pool->next};
-    pthread_mutex_unlock(&lock);
+    vgpu_mutex_unlock(&books.lock);
 }
 
 static int known_device(CUmemoryPool handle, int otherwise)
 {
-    pthread_mutex_lock(&lock);
+    vgpu_mutex_lock(&books.lock);
     const struct pool *pool = known(handle);
     const int device = pool != NULL ? pool->device : otherwise;
-    pthread_mutex_unlock(&lock);
+    vgpu_mutex_unlock(&books.lock);
     return device;
 }
 
@@ -89,13 +92,13 @@ int vgpu_pool_device(CUmemoryPool handle)
 
 static void take_back(CUmemoryPool handle, uint64_t bytes, uint64_t reused)
 {
-    pthread_mutex_lock(&lock);
+    vgpu_mutex_lock(&books.lock);
     struct pool *pool = known(handle);
     if (pool != NULL) {
         pool->live -= smaller(pool->live, bytes);
         pool->kept += reused;
     }
-    pthread_mutex_unlock(&lock);
+    vgpu_mutex_unlock(&books.lock);
 }
 
 void vgpu_pool_not_taken(CUmemoryPool handle, int device, uint64_t bytes, uint64_t reused)
@@ -106,14 +109,14 @@ void vgpu_pool_not_taken(CUmemoryPool handle, int device, uint64_t bytes, uint64
 
 CUresult vgpu_pool_reserve(CUmemoryPool handle, int device, uint64_t bytes, uint64_t *reused)
 {
-    pthread_mutex_lock(&lock);
+    vgpu_mutex_lock(&books.lock);
     struct pool *pool = entry_of(handle, device);
     *reused = pool != NULL ? smaller(pool->kept, bytes) : 0;
     if (pool != NULL) {
         pool->kept -= *reused;
         pool->live += bytes;
     }
-    pthread_mutex_unlock(&lock);
+    vgpu_mutex_unlock(&books.lock);
     const CUresult result = bytes > *reused ? vgpu_memory_reserve(device, bytes - *reused) : CUDA_SUCCESS;
     if (result != CUDA_SUCCESS) take_back(handle, bytes, *reused);
     return result;
@@ -122,25 +125,25 @@ CUresult vgpu_pool_reserve(CUmemoryPool handle, int device, uint64_t bytes, uint
 void vgpu_pool_freed(CUmemoryPool handle, int device, uint64_t bytes)
 {
     uint64_t released = bytes;
-    pthread_mutex_lock(&lock);
+    vgpu_mutex_lock(&books.lock);
     struct pool *pool = known(handle);
     if (pool != NULL) {
         pool->live -= smaller(pool->live, bytes);
         pool->kept += bytes;
         released = drop_to(pool, room(pool));
     }
-    pthread_mutex_unlock(&lock);
+    vgpu_mutex_unlock(&books.lock);
     vgpu_slice_release(device, released);
 }
 
 void vgpu_pool_threshold(CUmemoryPool handle, uint64_t bytes)
 {
     const int device = vgpu_pool_device(handle);
-    pthread_mutex_lock(&lock);
+    vgpu_mutex_lock(&books.lock);
     struct pool *pool = entry_of(handle, device);
     /* Lowered: the pool lets go at the driver's next synchronisation; until it is used or trimmed the bytes stay charged. */
     if (pool != NULL) pool->threshold = bytes;
-    pthread_mutex_unlock(&lock);
+    vgpu_mutex_unlock(&books.lock);
 }
 
 void vgpu_pool_trimmed(CUmemoryPool handle, uint64_t keep)
@@ -150,24 +153,24 @@ void vgpu_pool_trimmed(CUmemoryPool handle, uint64_t keep)
     uint64_t released = 0, reserved;
     /* Blocks in use may hold more than was asked to be kept: then the driver knows how much. */
     const bool told = cuda->cuMemPoolGetAttribute(handle, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, &reserved) == CUDA_SUCCESS;
-    pthread_mutex_lock(&lock);
+    vgpu_mutex_lock(&books.lock);
     struct pool *pool = known(handle);
     if (pool != NULL) {
         const uint64_t left = told && reserved > keep ? reserved : keep;
         released = drop_to(pool, left > pool->live ? left - pool->live : 0);
     }
-    pthread_mutex_unlock(&lock);
+    vgpu_mutex_unlock(&books.lock);
     vgpu_slice_release(device, released);
 }
 
 void vgpu_pool_gone(CUmemoryPool handle)
 {
-    pthread_mutex_lock(&lock);
-    struct pool **at = &pools;
+    vgpu_mutex_lock(&books.lock);
+    struct pool **at = &books.pools;
     while (*at != NULL && (*at)->handle != handle) at = &(*at)->next;
     struct pool *gone = *at;
     if (gone != NULL) *at = gone->next;
-    pthread_mutex_unlock(&lock);
+    vgpu_mutex_unlock(&books.lock);
     if (gone == NULL) return;
     vgpu_slice_release(gone->device, gone->kept); /* blocks that live on are in the ledger */
     free(gone);
@@ -178,19 +181,14 @@ bool vgpu_pool_trim_all(int device)
     enum { MOST = 64 };
     CUmemoryPool keeping[MOST];
     int count = 0;
-    pthread_mutex_lock(&lock);
-    for (const struct pool *pool = pools; pool != NULL && count < MOST; pool = pool->next)
+    vgpu_mutex_lock(&books.lock);
+    for (const struct pool *pool = books.pools; pool != NULL && count < MOST; pool = pool->next)
         if (pool->device == device && pool->kept > 0) keeping[count++] = pool->handle;
-    pthread_mutex_unlock(&lock);
+    vgpu_mutex_unlock(&books.lock);
     const struct vgpu_cuda *cuda = vgpu_cuda();
     for (int i = 0; i < count; i++)
         if (cuda->cuMemPoolTrimTo(keeping[i], 0) == CUDA_SUCCESS) vgpu_pool_trimmed(keeping[i], 0);
     return count > 0;
 }
 
-void vgpu_pool_forget_all(void)
-{
-    /* Dropped, not freed, and the lock is new: a thread of the parent may have been in here at the fork. */
-    lock = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
-    pools = NULL;
-}
+void vgpu_pool_books_are_ours(void) { vgpu_wipe_on_fork(&books, sizeof books); }

@@ -35,7 +35,7 @@ void vgpu_pool_gone(CUmemoryPool pool);
 /* Trims all pools of a device that keep memory. Whether anything became free. */
 bool vgpu_pool_trim_all(int device);
 
-/* In a fork child: nothing of the parent's is ours. */
-void vgpu_pool_forget_all(void);
+/* Before anything is booked: a fork child finds the books empty. */
+void vgpu_pool_books_are_ours(void);
 
 #endif

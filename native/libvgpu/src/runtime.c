@@ -7,6 +7,7 @@
 
 #include "devices.h"
 #include "lacking.h"
+#include "lineage.h"
 #include "log.h"
 #include "memory.h"
 #include "process.h"
@@ -21,21 +22,17 @@ static bool devices_discovered;
 static struct vgpu_region_file inherited = {.file = -1};
 static _Thread_local bool starting;
 
-/* Kernels before 4.14 cannot empty pages at fork. */
-static void empty_state_in_child(void) { memset((void *)atomic_load(&state_pages), 0, sizeof(struct vgpu_runtime)); }
-
 static struct vgpu_runtime *state(void)
 {
     struct vgpu_runtime *pages = atomic_load_explicit(&state_pages, memory_order_acquire);
     if (pages != NULL) return pages;
     struct vgpu_runtime *fresh = mmap(NULL, sizeof *fresh, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (fresh == MAP_FAILED) return NULL;
-    if (!atomic_compare_exchange_strong(&state_pages, &pages, fresh)) {
-        munmap(fresh, sizeof *fresh);
-        return pages;
-    }
-    if (madvise(fresh, sizeof *fresh, MADV_WIPEONFORK) != 0) pthread_atfork(NULL, NULL, empty_state_in_child);
-    return fresh;
+    vgpu_wipe_on_fork(fresh, sizeof *fresh);
+    vgpu_memory_books_are_ours(); /* before anything can be booked; twice does no harm */
+    if (atomic_compare_exchange_strong(&state_pages, &pages, fresh)) return fresh;
+    munmap(fresh, sizeof *fresh);
+    return pages;
 }
 
 static void apply_limits(struct vgpu_runtime *s, struct vgpu_limit limit[VGPU_MAX_DEVICES])
@@ -69,9 +66,7 @@ static void note_descriptor(const struct vgpu_runtime *s) { inherited.file = s->
 
 static void drop_inherited(void)
 {
-    if (inherited.region == NULL) return;
-    vgpu_region_close(&inherited);
-    vgpu_memory_forget_all();
+    if (inherited.region != NULL) vgpu_region_close(&inherited);
 }
 
 static int start_locked(struct vgpu_runtime *s)
@@ -108,7 +103,7 @@ struct vgpu_runtime *vgpu_runtime_start(void)
     if (s == NULL || starting) return NULL;
     if (atomic_load_explicit(&s->ready, memory_order_acquire)) return s;
     starting = true; /* NVML and the driver are called below and may come back through our hooks */
-    pthread_mutex_lock(&s->lock);
+    vgpu_mutex_lock(&s->lock);
     if (!atomic_load(&s->ready)) {
         const int error = start_locked(s);
         if (error == 0)
@@ -116,7 +111,7 @@ struct vgpu_runtime *vgpu_runtime_start(void)
         else
             vgpu_log(VGPU_LOG_ERROR, "cannot start: %s", strerror(-error));
     }
-    pthread_mutex_unlock(&s->lock);
+    vgpu_mutex_unlock(&s->lock);
     starting = false;
     return vgpu_runtime_started();
 }
@@ -138,7 +133,7 @@ struct vgpu_region_slot *vgpu_runtime_slot(struct vgpu_runtime *s)
 {
     struct vgpu_region_slot *slot = atomic_load_explicit(&s->slot, memory_order_acquire);
     if (is_ours(s, slot)) return slot;
-    pthread_mutex_lock(&s->lock);
+    vgpu_mutex_lock(&s->lock);
     slot = atomic_load(&s->slot);
     if (!is_ours(s, slot)) {
         s->pid = getpid();
@@ -151,7 +146,7 @@ struct vgpu_region_slot *vgpu_runtime_slot(struct vgpu_runtime *s)
         atomic_store_explicit(&s->slot, slot, memory_order_release);
         vgpu_brief_unlock(&s->account_lock);
     }
-    pthread_mutex_unlock(&s->lock);
+    vgpu_mutex_unlock(&s->lock);
     return slot;
 }
 
@@ -178,14 +173,14 @@ void vgpu_runtime_look_for_new_limits(struct vgpu_runtime *s)
     if (!vgpu_is_due(&s->next_look_ms, vgpu_now_ms(CLOCK_MONOTONIC_COARSE), VGPU_LIMITS_LOOK_MS)) return;
     insist(s);
     if (!vgpu_config_changed(VGPU_LIMITS_PATH, &s->stamp)) return;
-    pthread_mutex_lock(&s->lock);
+    vgpu_mutex_lock(&s->lock);
     struct vgpu_limit limit[VGPU_MAX_DEVICES];
     vgpu_config_load(VGPU_LIMITS_PATH, &s->config, &s->stamp);
     vgpu_devices_list(&devices, &s->config);
     apply_limits(s, limit);
     vgpu_region_publish_devices(&s->shared, devices.uuid, atomic_load(&devices.count));
     vgpu_region_publish_limits(s->shared.region, limit, atomic_load(&devices.count));
-    pthread_mutex_unlock(&s->lock);
+    vgpu_mutex_unlock(&s->lock);
     vgpu_log(VGPU_LOG_INFO, "limits read again");
 }
 
@@ -195,13 +190,13 @@ int vgpu_runtime_nvml_device(nvmlDevice_t device) { return vgpu_devices_of_nvml(
 
 void vgpu_runtime_reclaim(struct vgpu_runtime *s)
 {
-    pthread_mutex_lock(&s->lock);
+    vgpu_mutex_lock(&s->lock);
     if (vgpu_region_lock(&s->shared) == 0) {
         vgpu_region_reclaim(&s->shared);
         vgpu_region_unlock(&s->shared);
         note_descriptor(s);
     }
-    pthread_mutex_unlock(&s->lock);
+    vgpu_mutex_unlock(&s->lock);
 }
 
 int vgpu_runtime_device_count(void) { return atomic_load_explicit(&devices.count, memory_order_relaxed); }
@@ -214,8 +209,8 @@ __attribute__((destructor)) static void leave(void)
     struct vgpu_runtime *s = atomic_load(&state_pages);
     if (s == NULL || !atomic_load(&s->ready) || atomic_load(&s->slot) == NULL) return;
     /* A thread that is stuck in here must not keep the process from ending. */
-    if (pthread_mutex_trylock(&s->lock) != 0) return;
+    if (!vgpu_mutex_trylock(&s->lock)) return;
     struct vgpu_region_slot *slot = atomic_exchange(&s->slot, NULL);
     vgpu_region_leave(&s->shared, slot);
-    pthread_mutex_unlock(&s->lock);
+    vgpu_mutex_unlock(&s->lock);
 }

@@ -6,7 +6,6 @@
 #ifndef VGPU_RUNTIME_H
 #define VGPU_RUNTIME_H
 
-#include <pthread.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <sys/types.h>
@@ -16,12 +15,13 @@
 #include "config_source.h"
 #include "core_terms.h"
 #include "cuda_abi.h"
+#include "mutex.h"
 #include "nvml_abi.h"
 #include "region.h"
 
 /* Zero means "not started". */
 struct vgpu_runtime {
-    pthread_mutex_t lock; /* guards all that is not atomic */
+    struct vgpu_mutex lock; /* guards all that is not atomic */
     _Atomic bool ready;
     struct vgpu_region_file shared;
     _Atomic(struct vgpu_region_slot *) slot;

@@ -49,7 +49,8 @@ class HostFiles:
         container_base: PurePosixPath,
         cdi: CdiFiles | None = None,
     ) -> None:
-        """`container_base`: where containers see their cache directory; `cdi`: files of late-bound containers, which go with their pods' directories."""
+        """`container_base`: where containers see their cache directory. `cdi`: files of
+        late-bound containers, which go with their pods' directories."""
         self.base = base
         self._cdi = cdi
         self._limits = state_dir / "limits"

@@ -9,8 +9,9 @@
     priority_block 1            only while a container that comes first works
 
 A file without `region` is an older agent's: there CUDA_DEVICE_MEMORY_SHARED_CACHE names the place,
-which a tenant can set for each process to have a slice for each. memory_bytes 0 means no memory limit; core_percent 0 or >= 100 no core limit. A visible card that is
-not listed may not be used at all.
+which a tenant can set for each process to have a slice for each. memory_bytes 0 means no memory
+limit; core_percent 0 or >= 100 no core limit. A visible card that is not listed may not be used at
+all.
 
 Beside it lies `pids`, a line "<pid in the container> <pid on the host>" for each process whose host
 pid is known: the driver counts by host pids, which a container can't see of itself.

@@ -1,0 +1,22 @@
+/* State that a fork child finds empty: books of what the parent holds, and locks that a thread of the parent may have held at the fork.
+ *
+ * The kernel empties the pages, whatever made the child, so no call of the child needs to come first. A type that is declared VGPU_WIPED
+ * fills whole pages; zeroes must be a valid beginning.
+ */
+#ifndef VGPU_LINEAGE_H
+#define VGPU_LINEAGE_H
+
+#include <stddef.h>
+
+/* The largest page of the machines we run on. */
+#if defined(__aarch64__)
+#define VGPU_PAGE_BYTES 65536
+#else
+#define VGPU_PAGE_BYTES 4096
+#endif
+#define VGPU_WIPED __attribute__((aligned(VGPU_PAGE_BYTES)))
+
+/* From now on a fork child finds zeroes there. `pages` begin and end with a page. At most 16 times per process. */
+void vgpu_wipe_on_fork(void *pages, size_t bytes);
+
+#endif
