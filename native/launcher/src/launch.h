@@ -30,6 +30,7 @@ struct launch {
 	char **argv; /* NULL-terminated, at least one word */
 	struct launch_mount *mounts;
 	size_t mount_count;
+	bool own_pids; /* not read from the file: the caller is process 1 of a pid namespace */
 };
 
 /* Reads the file at `path` into `launch`, whose pointers stay valid until exit.

@@ -10,19 +10,26 @@
  * "<launcher pid> <its start> <container pid> <its start>" (starts as in /proc/PID/stat, field 22);
  * EXIT_FILE, made when the container has ended, "<exit code> <unix time in nanoseconds> <text>",
  * with 128+signal as exit code, as container runtimes do, and a text only for a failed start.
- * SIGTERM is passed on to the container's first process; SIGUSR1 kills it. Whatever the container
- * left running is killed when its first process ends.
+ * SIGTERM is passed on to the container's program; SIGUSR1 kills it. Whatever the container left
+ * running is killed when its program ends.
+ *
+ * A container with a root of its own has a pid namespace of its own, whose process 1 is ours: it
+ * starts the program, passes SIGTERM on to it (to process 1 itself it would mean nothing), reaps
+ * orphans, and ends with the program's exit code. "container pid" is its pid on the host. Where the
+ * kernel refuses that, the container shares the machine's pids.
  *
  * probe: prints "namespace" if a root can be built on the empty DIRECTORY, else "pathmap TEXT".
  */
 #include <errno.h>
 #include <fcntl.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -119,20 +126,66 @@ static int redirect(const char *log)
 	return 0;
 }
 
-/* The container's side of the fork; on failure a sentence goes to `report`, else exec closes it. */
+/* Serves signals until `program` has ended, and reaps whatever else ends; returns its exit code. */
+static int attend(pid_t program)
+{
+	for (;;) {
+		int status, signal_number = sigwaitinfo(&handled, NULL);
+		pid_t ended;
+
+		if (signal_number == SIGTERM)
+			kill(program, SIGTERM);
+		else if (signal_number == SIGUSR1)
+			kill(program, SIGKILL);
+		while ((ended = waitpid(-1, &status, WNOHANG)) > 0) {
+			if (ended != program)
+				continue;
+			return WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
+		}
+	}
+}
+
+/* Instead of a sentence: this machine gives a container no pids of its own. */
+static const char NO_PIDS[] = "\1";
+
+static void refuse(int report, const char *message)
+{
+	if (write(report, message, strlen(message)) < 0)
+		_exit(EXIT_START_ERROR);
+	_exit(EXIT_START_ERROR);
+}
+
+/* Becomes the container's program; exec closes `report`. */
+static void become_program(const struct launch *launch, int report)
+{
+	char message[1024];
+
+	setsid();
+	sigprocmask(SIG_UNBLOCK, &handled, NULL);
+	environ = launch->env;
+	execvp(launch->argv[0], launch->argv);
+	snprintf(message, sizeof(message), "exec: \"%s\": %s", launch->argv[0],
+		 errno == ENOENT ? (strchr(launch->argv[0], '/') ? "no such file or directory"
+								: "executable file not found in $PATH")
+				 : strerror(errno));
+	refuse(report, message);
+}
+
+/* The container's side of the fork; on failure a sentence goes to `report`. */
 static void become_container(const struct launch *launch, int report)
 {
 	char message[1024] = "";
 	int error = 0;
+	pid_t program;
 
 	/* Without the launcher nobody could stop the container or learn its end. */
 	prctl(PR_SET_PDEATHSIG, SIGKILL);
-	setsid();
-	sigprocmask(SIG_UNBLOCK, &handled, NULL);
 	if (launch->rootfs) {
 		error = root_unshare(message, sizeof(message));
 		if (error == 0)
 			error = root_enter(launch, message, sizeof(message));
+		if (error == ROOT_NO_PROC)
+			refuse(report, NO_PIDS);
 	}
 	if (error == 0 && (error = redirect(launch->log)) < 0)
 		snprintf(message, sizeof(message), "can't open the log %s: %s", launch->log,
@@ -142,18 +195,71 @@ static void become_container(const struct launch *launch, int report)
 		snprintf(message, sizeof(message), "can't enter the working directory %s: %s",
 			 launch->cwd, strerror(errno));
 	}
-	if (error == 0) {
-		environ = launch->env;
-		execvp(launch->argv[0], launch->argv);
-		snprintf(message, sizeof(message), "exec: \"%s\": %s", launch->argv[0],
-			 errno == ENOENT ? (strchr(launch->argv[0], '/')
-						    ? "no such file or directory"
-						    : "executable file not found in $PATH")
-					 : strerror(errno));
+	if (error < 0)
+		refuse(report, message);
+	if (!launch->own_pids)
+		become_program(launch, report);
+	setsid();
+	program = fork();
+	if (program == 0)
+		become_program(launch, report);
+	if (program < 0) {
+		snprintf(message, sizeof(message), "can't fork: %s", strerror(errno));
+		refuse(report, message);
 	}
-	if (write(report, message, strlen(message)) < 0)
+	close(report);
+	_exit(attend(program));
+}
+
+/* Forks, with launch->own_pids into a pid namespace of the child's own; false there when the kernel
+ * refuses one. */
+static pid_t fork_container(struct launch *launch)
+{
+	uid_t uid = geteuid();
+	gid_t gid = getegid();
+	pid_t pid;
+
+	if (!launch->own_pids)
+		return fork();
+	pid = (pid_t)syscall(SYS_clone, (unsigned long)(CLONE_NEWPID | SIGCHLD), 0, 0, 0, 0);
+	if (pid >= 0)
+		return pid;
+	/* Without the right to: in a user namespace, in which the user stays who it is. */
+	pid = (pid_t)syscall(SYS_clone, (unsigned long)(CLONE_NEWUSER | CLONE_NEWPID | SIGCHLD), 0, 0,
+			     0, 0);
+	if (pid == 0 && root_map_ids(uid, gid) < 0)
 		_exit(EXIT_START_ERROR);
-	_exit(EXIT_START_ERROR);
+	if (pid >= 0)
+		return pid;
+	launch->own_pids = false;
+	return fork();
+}
+
+/* Starts the container; returns its pid, or -1 with a sentence in `message`. */
+static pid_t start(struct launch *launch, char *message, size_t size)
+{
+	int report[2];
+	ssize_t length;
+	pid_t container;
+
+	if (pipe2(report, O_CLOEXEC) < 0 || (container = fork_container(launch)) < 0) {
+		snprintf(message, size, "can't fork: %s", strerror(errno));
+		return -1;
+	}
+	if (container == 0)
+		become_container(launch, report[1]);
+	close(report[1]);
+	length = read(report[0], message, size - 1);
+	close(report[0]);
+	if (length <= 0)
+		return container;
+	waitpid(container, NULL, 0);
+	message[length] = '\0';
+	if (launch->own_pids && strcmp(message, NO_PIDS) == 0) {
+		launch->own_pids = false;
+		return start(launch, message, size);
+	}
+	return -1;
 }
 
 /* Kills what the container left behind; we are its subreaper, so all of it ends up with us. */
@@ -177,32 +283,12 @@ static void kill_leftovers(pid_t container)
 	}
 }
 
-/* Serves signals until the container's first process has ended; returns its exit code. */
-static int attend(pid_t container)
-{
-	for (;;) {
-		int status, signal_number = sigwaitinfo(&handled, NULL);
-		pid_t ended;
-
-		if (signal_number == SIGTERM)
-			kill(container, SIGTERM);
-		else if (signal_number == SIGUSR1)
-			kill(container, SIGKILL);
-		while ((ended = waitpid(-1, &status, WNOHANG)) > 0) {
-			if (ended != container)
-				continue;
-			return WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
-		}
-	}
-}
-
 static int run(const char *launch_file, const char *pid_file, const char *exit_file)
 {
 	char message[1100] = "", number[32];
 	struct launch launch;
-	int report[2], error;
-	ssize_t length;
-	pid_t container;
+	int error;
+	pid_t container = -1;
 
 	sigemptyset(&handled);
 	sigaddset(&handled, SIGTERM);
@@ -214,24 +300,13 @@ static int run(const char *launch_file, const char *pid_file, const char *exit_f
 	error = write_pids(pid_file, 0);
 	if (error == 0)
 		error = launch_read(launch_file, &launch);
-	if (error == 0 && pipe2(report, O_CLOEXEC) < 0)
-		error = -errno;
-	container = error == 0 ? fork() : -1;
-	if (container < 0) {
-		snprintf(message, sizeof(message), "%s: %s", launch_file,
-			 strerror(error < 0 ? -error : errno));
-		write_exit(exit_file, EXIT_START_ERROR, message);
-		say("error", message);
-		return 1;
+	if (error < 0) {
+		snprintf(message, sizeof(message), "%s: %s", launch_file, strerror(-error));
+	} else {
+		launch.own_pids = launch.rootfs != NULL;
+		container = start(&launch, message, sizeof(message));
 	}
-	if (container == 0)
-		become_container(&launch, report[1]);
-	close(report[1]);
-	length = read(report[0], message, sizeof(message) - 1);
-	close(report[0]);
-	if (length > 0) {
-		waitpid(container, NULL, 0);
-		message[length] = '\0';
+	if (container < 0) {
 		write_exit(exit_file, EXIT_START_ERROR, message);
 		say("error", message);
 		return 1;

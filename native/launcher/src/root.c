@@ -29,6 +29,7 @@ struct root {
 	size_t shadow_count;
 	char **mounted;                  /* targets of the mounts made so far */
 	size_t mounted_count;
+	bool own_pids;
 	char *message;
 	size_t message_size;
 };
@@ -121,6 +122,8 @@ static int mirror_directory(struct root *root, const char *from, const char *to)
 			continue;
 		if (join(source, from, entry->d_name) < 0 || join(target, to, entry->d_name) < 0)
 			continue;
+		if (root->own_pids && strcmp(source, "/proc") == 0)
+			continue; /* the container has its own */
 		error = mirror_entry(source, target);
 		if (error == -ENOENT || error == -EACCES || error == -EPERM)
 			error = 0;
@@ -303,11 +306,25 @@ static int apply_mount(struct root *root, const struct launch_mount *mount_)
 	return error < 0 ? fail(root, error, "can't make %s read-only", target) : 0;
 }
 
+/* The processes of the container's pid namespace, and no others. */
+static int mount_proc(struct root *root)
+{
+	char at[PATH_MAX];
+
+	if (join(at, root->path, "proc") < 0 || mkdir(at, 0555) < 0)
+		return fail(root, -errno, "can't make /proc");
+	if (mount("proc", at, "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC, NULL) == 0)
+		return 0;
+	fail(root, -errno, "can't mount a /proc of the container's own");
+	return ROOT_NO_PROC;
+}
+
 /* Two tmpfs: the root itself, unbindable so that the binds of host directories above it leave it
  * out; and the stage for shadows, which must be bindable. */
 static int prepare(struct root *root)
 {
 	char stage[PATH_MAX];
+	int error;
 
 	if (mount("hami-root", root->path, "tmpfs", 0, "mode=0755") < 0)
 		return fail(root, -errno, "can't mount a tmpfs at %s", root->path);
@@ -318,7 +335,8 @@ static int prepare(struct root *root)
 	if (mkdir(stage, 0700) < 0 || mount("hami-stage", stage, "tmpfs", 0, "mode=0755") < 0)
 		return fail(root, -errno, "can't mount a tmpfs at %s", stage);
 	strcpy(root->shadows[root->shadow_count++], "/");
-	return mirror_directory(root, "/", root->path);
+	error = mirror_directory(root, "/", root->path);
+	return error == 0 && root->own_pids ? mount_proc(root) : error;
 }
 
 static int pivot(struct root *root)
@@ -345,6 +363,7 @@ int root_enter(const struct launch *launch, char *message, size_t size)
 	int error;
 
 	root.path = launch->rootfs;
+	root.own_pids = launch->own_pids;
 	root.message = message;
 	root.message_size = size;
 	root.mounted = calloc(launch->mount_count + 1, sizeof(*root.mounted));
@@ -356,8 +375,7 @@ int root_enter(const struct launch *launch, char *message, size_t size)
 	return error < 0 ? error : pivot(&root);
 }
 
-/* A user namespace in which this one user and group are themselves. */
-static int map_ids(uid_t uid, gid_t gid)
+int root_map_ids(uid_t uid, gid_t gid)
 {
 	char line[64];
 	int error = write_file("/proc/self/setgroups", "deny");
@@ -379,7 +397,7 @@ int root_unshare(char *message, size_t size)
 	if (unshare(CLONE_NEWNS) < 0) {
 		if (unshare(CLONE_NEWUSER | CLONE_NEWNS) < 0)
 			return fail(&root, -errno, "no mount namespace on this machine");
-		error = map_ids(uid, gid);
+		error = root_map_ids(uid, gid);
 		if (error < 0)
 			return fail(&root, error, "can't map the user in a user namespace");
 	}

@@ -3,6 +3,7 @@
 import asyncio
 import os
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -249,3 +250,82 @@ async def test_a_hundred_containers_start_within_five_seconds(runtime: Container
         running.kill()
     async with asyncio.timeout(10):
         await asyncio.gather(*(running.wait() for running in started))
+
+
+@pytest.mark.usefixtures("namespaces")
+async def test_a_container_sees_its_own_processes_alone(runtime: ContainerRuntime) -> None:
+    code, output = await run(
+        runtime, launch(runtime, "echo $$; for one in /proc/[0-9]*; do echo $one; done", root=True)
+    )
+
+    # Process 1 is the launcher's, which passes signals on and reaps orphans.
+    assert (code, output.split()) == (0, ["2", "/proc/1", "/proc/2"])
+
+
+@pytest.mark.usefixtures("namespaces")
+async def test_sigterm_ends_a_program_that_has_no_handler(runtime: ContainerRuntime) -> None:
+    # The first process of a pid namespace would ignore it.
+    running = await start(runtime, launch(runtime, "exec sleep 1000", root=True))
+    running.terminate()
+
+    async with asyncio.timeout(30):
+        assert (await running.wait()).exit_code == 128 + 15
+
+
+@pytest.mark.usefixtures("namespaces")
+async def test_a_program_may_choose_its_end_at_sigterm(runtime: ContainerRuntime) -> None:
+    script = "trap 'exit 7' TERM; echo ready; while :; do sleep 0.1; done"
+    wanted = launch(runtime, script, root=True)
+    running = await start(runtime, wanted)
+    async with asyncio.timeout(30):
+        while "ready" not in wanted.log.read_text():
+            await asyncio.sleep(0.01)
+    running.terminate()
+
+    async with asyncio.timeout(30):
+        assert (await running.wait()).exit_code == 7
+
+
+@pytest.mark.usefixtures("namespaces")
+async def test_a_killed_container_leaves_nothing_on_the_host(
+    runtime: ContainerRuntime, tmp_path: Path
+) -> None:
+    marker = str(tmp_path / "no-such-argument")
+    script = f"setsid sh -c 'sleep 1000; : {marker}' & echo started; wait"
+    wanted = launch(runtime, script, root=True)
+    running = await start(runtime, wanted)
+    async with asyncio.timeout(30):
+        while "started" not in wanted.log.read_text() or not running_with(marker):
+            await asyncio.sleep(0.01)
+        running.kill()
+        assert (await running.wait()).exit_code == 128 + 9
+
+    assert not running_with(marker)
+
+
+@pytest.mark.usefixtures("namespaces")
+async def test_a_missing_program_in_a_root_of_its_own_fails_the_start(
+    runtime: ContainerRuntime, tmp_path: Path
+) -> None:
+    wanted = Launch(
+        argv=["no-such-program"],
+        env={"PATH": os.defpath},
+        cwd="/",
+        log=tmp_path / "log",
+        rootfs=runtime.rootfs("pod", "main"),
+    )
+
+    with pytest.raises(StartFailed, match="executable file not found"):
+        await start(runtime, wanted)
+
+
+def running_with(argument: str) -> bool:
+    """Whether a program that has this text in its command line runs on the host."""
+    for entry in Path("/proc").glob("[0-9]*/cmdline"):
+        with suppress(OSError):
+            if (
+                argument in entry.read_bytes().decode(errors="replace")
+                and int(entry.parent.name) != os.getpid()
+            ):
+                return True
+    return False
