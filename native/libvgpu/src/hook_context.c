@@ -17,10 +17,10 @@ CUresult cuInit(unsigned int flags)
     return result;
 }
 
-static void forget(CUcontext context)
+static void forget(CUcontext context, uint32_t begun)
 {
     vgpu_cores_device_changed();
-    vgpu_memory_forget_context(context);
+    vgpu_memory_forget_context(context, begun);
     vgpu_cores_forget_context(context);
 }
 
@@ -90,8 +90,9 @@ CUresult cuGreenCtxCreate(CUgreenCtx *context, CUdevResourceDesc resources, CUde
 
 static CUresult destroy(CUresult (*real)(CUcontext), CUcontext context)
 {
+    const uint32_t begun = vgpu_memory_end_begin();
     const CUresult result = real(context);
-    if (result == CUDA_SUCCESS) forget(context);
+    if (result == CUDA_SUCCESS) forget(context, begun);
     return result;
 }
 
@@ -114,10 +115,11 @@ CUresult cuCtxDetach(CUcontext context)
     CUcontext before = NULL, after = NULL;
     if (cuda == NULL) return CUDA_ERROR_NOT_FOUND;
     (void)cuda->cuCtxGetCurrent(&before);
+    const uint32_t begun = vgpu_memory_end_begin();
     const CUresult result = cuda->cuCtxDetach(context);
     if (result != CUDA_SUCCESS) return result;
     vgpu_cores_device_changed();
-    if (before == context && cuda->cuCtxGetCurrent(&after) == CUDA_SUCCESS && after != context) forget(context);
+    if (before == context && cuda->cuCtxGetCurrent(&after) == CUDA_SUCCESS && after != context) forget(context, begun);
     return result;
 }
 
@@ -142,9 +144,10 @@ static CUresult end_primary(CUresult (*real)(CUdevice), CUdevice device, int alw
 {
     const struct vgpu_cuda *cuda = vgpu_cuda();
     const CUcontext context = primary_of(cuda, device);
+    const uint32_t begun = vgpu_memory_end_begin();
     const CUresult result = real(device);
     if (result == CUDA_SUCCESS && (always || !primary_is_active(cuda, device))) {
-        forget(context);
+        forget(context, begun);
         vgpu_graph_memory_settle(device);
     }
     return result;
@@ -170,10 +173,11 @@ CUresult cuGreenCtxDestroy(CUgreenCtx green)
     if (cuda->cuCtxFromGreenCtx(&context, green) != CUDA_SUCCESS) context = NULL;
     const bool known = context != NULL && device_of(cuda, context, &device);
     if (known) primary = primary_of(cuda, device);
+    const uint32_t begun = vgpu_memory_end_begin();
     const CUresult result = cuda->cuGreenCtxDestroy(green);
     if (result != CUDA_SUCCESS) return result;
-    forget(context);
-    if (known && !primary_is_active(cuda, device)) forget(primary);
+    forget(context, begun);
+    if (known && !primary_is_active(cuda, device)) forget(primary, begun);
     return result;
 }
 

@@ -114,8 +114,9 @@ CUresult cuMemPoolDestroy(CUmemoryPool pool)
 {
     const struct vgpu_cuda *cuda = vgpu_cuda();
     if (cuda == NULL) return CUDA_ERROR_NOT_FOUND;
+    struct pool *ending = vgpu_pool_end_begin(pool);
     const CUresult result = cuda->cuMemPoolDestroy(pool);
-    if (result == CUDA_SUCCESS) vgpu_pool_gone(pool);
+    vgpu_pool_end(ending, result);
     return result;
 }
 

@@ -111,11 +111,11 @@ bool vgpu_ledger_take(struct vgpu_ledger *ledger, enum vgpu_block_kind kind, uin
     return known;
 }
 
-static void forget_in_shard(struct vgpu_ledger_shard *shard, const void *owner, void (*forget)(const struct vgpu_block *))
+static void forget_in_shard(struct vgpu_ledger_shard *shard, const void *owner, uint32_t age, void (*forget)(const struct vgpu_block *))
 {
     for (size_t i = 0; i < shard->capacity;) {
         const struct vgpu_block block = shard->blocks[i];
-        if (block.kind != VGPU_BLOCK_NONE && block.owner == owner) {
+        if (block.kind != VGPU_BLOCK_NONE && block.owner == owner && (int32_t)(block.age - age) <= 0) {
             forget(&block);
             /* A later block of the run may move to this place, so look at it again. None moves to a place already passed. */
             remove_at(shard, i);
@@ -125,12 +125,12 @@ static void forget_in_shard(struct vgpu_ledger_shard *shard, const void *owner, 
     }
 }
 
-void vgpu_ledger_forget_owner(struct vgpu_ledger *ledger, const void *owner, void (*forget)(const struct vgpu_block *))
+void vgpu_ledger_forget_owner(struct vgpu_ledger *ledger, const void *owner, uint32_t age, void (*forget)(const struct vgpu_block *))
 {
     for (size_t i = 0; i < VGPU_LEDGER_SHARDS; i++) {
         struct vgpu_ledger_shard *shard = &ledger->shards[i];
         vgpu_brief_lock(&shard->lock);
-        forget_in_shard(shard, owner, forget);
+        forget_in_shard(shard, owner, age, forget);
         vgpu_brief_unlock(&shard->lock);
     }
 }

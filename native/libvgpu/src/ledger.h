@@ -22,8 +22,9 @@ struct vgpu_block {
     uint64_t key;
     uint64_t bytes;
     const void *owner; /* the CUDA context that it dies with, or the pool that it came from (then it outlives contexts); NULL: neither */
-    int32_t device;    /* index in the region */
-    uint16_t kind;     /* enum vgpu_block_kind */
+    uint32_t age;      /* see vgpu_ledger_forget_owner */
+    int16_t device;    /* index in the region */
+    uint8_t kind;      /* enum vgpu_block_kind */
     bool pooled;
 };
 
@@ -46,7 +47,8 @@ int vgpu_ledger_put(struct vgpu_ledger *ledger, const struct vgpu_block *block, 
 /* Forgets the block of that key and hands it out. false: unknown key. */
 bool vgpu_ledger_take(struct vgpu_ledger *ledger, enum vgpu_block_kind kind, uint64_t key, struct vgpu_block *taken);
 
-/* Forgets all blocks of `owner`; calls forget(block) for each, with the shard's lock held (forget must not use the ledger). */
-void vgpu_ledger_forget_owner(struct vgpu_ledger *ledger, const void *owner, void (*forget)(const struct vgpu_block *));
+/* Forgets all blocks of `owner` that are no younger than `age` (numbers of 32 bits that go round): a driver may have given the owner's
+ * number to another one meanwhile, whose blocks are younger. Calls forget(block) for each, with the shard's lock held (forget must not use the ledger). */
+void vgpu_ledger_forget_owner(struct vgpu_ledger *ledger, const void *owner, uint32_t age, void (*forget)(const struct vgpu_block *));
 
 #endif

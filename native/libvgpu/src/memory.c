@@ -1,6 +1,8 @@
 /* Reserving, booking and releasing: what all memory hooks have in common. */
 #include "memory.h"
 
+#include <stdatomic.h>
+
 #include "graph_memory.h"
 #include "lineage.h"
 #include "log.h"
@@ -13,6 +15,7 @@
 
 static struct VGPU_WIPED books {
     struct vgpu_ledger ledger;
+    _Atomic uint32_t age; /* how many contexts have begun to end */
 } books;
 
 int vgpu_memory_current_device(void)
@@ -56,15 +59,21 @@ static CUresult keep(const struct vgpu_block *block)
     return CUDA_ERROR_OUT_OF_MEMORY;
 }
 
+static uint32_t age_now(void) { return atomic_load_explicit(&books.age, memory_order_acquire); }
+
+uint32_t vgpu_memory_end_begin(void) { return atomic_fetch_add(&books.age, 1); }
+
 CUresult vgpu_memory_keep(enum vgpu_block_kind kind, uint64_t key, int device, uint64_t bytes, const void *owner)
 {
-    const struct vgpu_block block = {.key = key, .bytes = bytes, .owner = owner, .device = device, .kind = (uint16_t)kind};
+    const struct vgpu_block block = {.key = key, .bytes = bytes, .owner = owner, .age = age_now(), .device = (int16_t)device,
+                                     .kind = (uint8_t)kind};
     return keep(&block);
 }
 
 CUresult vgpu_memory_keep_pooled(CUdeviceptr pointer, int device, uint64_t bytes, CUmemoryPool pool)
 {
-    const struct vgpu_block block = {.key = pointer, .bytes = bytes, .owner = pool, .device = device, .kind = VGPU_BLOCK_POINTER, .pooled = true};
+    const struct vgpu_block block = {.key = pointer, .bytes = bytes, .owner = pool, .age = age_now(), .device = (int16_t)device,
+                                     .kind = VGPU_BLOCK_POINTER, .pooled = true};
     return keep(&block);
 }
 
@@ -82,10 +91,10 @@ void vgpu_memory_settle(const struct vgpu_block *block, CUresult freed)
         vgpu_log(VGPU_LOG_WARN, "no memory to keep a block that the driver did not free; its bytes stay charged");
 }
 
-void vgpu_memory_forget_context(CUcontext context)
+void vgpu_memory_forget_context(CUcontext context, uint32_t begun)
 {
     if (context == NULL) return;
-    vgpu_ledger_forget_owner(&books.ledger, context, release);
+    vgpu_ledger_forget_owner(&books.ledger, context, begun, release);
     vgpu_overhead_settle_all();
 }
 

@@ -35,8 +35,11 @@ CUresult vgpu_memory_keep_pooled(CUdeviceptr block, int device, uint64_t bytes, 
 bool vgpu_memory_take(enum vgpu_block_kind kind, uint64_t key, struct vgpu_block *block);
 void vgpu_memory_settle(const struct vgpu_block *block, CUresult freed);
 
-/* The driver has destroyed a context and all memory of it. */
-void vgpu_memory_forget_context(CUcontext context);
+/* A context is ended in two halves, as the driver may give its handle, and its addresses, to another thread before it returns: what is
+ * booked after `begin` is another context's. `begin` changes nothing that is booked; the second half: the driver has destroyed the context
+ * and all memory of it. */
+uint32_t vgpu_memory_end_begin(void);
+void vgpu_memory_forget_context(CUcontext context, uint32_t begun);
 
 /* Before anything is booked: a fork child finds all books of memory empty, those of pools, graphs and physical memory too, as nothing of
  * the parent's is its own. */

@@ -163,17 +163,29 @@ void vgpu_pool_trimmed(CUmemoryPool handle, uint64_t keep)
     vgpu_slice_release(device, released);
 }
 
-void vgpu_pool_gone(CUmemoryPool handle)
+struct pool *vgpu_pool_end_begin(CUmemoryPool handle)
 {
     vgpu_mutex_lock(&books.lock);
     struct pool **at = &books.pools;
     while (*at != NULL && (*at)->handle != handle) at = &(*at)->next;
-    struct pool *gone = *at;
-    if (gone != NULL) *at = gone->next;
+    struct pool *ending = *at;
+    if (ending != NULL) *at = ending->next;
     vgpu_mutex_unlock(&books.lock);
-    if (gone == NULL) return;
-    vgpu_slice_release(gone->device, gone->kept); /* blocks that live on are in the ledger */
-    free(gone);
+    return ending;
+}
+
+void vgpu_pool_end(struct pool *ending, CUresult destroyed)
+{
+    if (ending == NULL) return;
+    if (destroyed != CUDA_SUCCESS) {
+        vgpu_mutex_lock(&books.lock);
+        ending->next = books.pools;
+        books.pools = ending;
+        vgpu_mutex_unlock(&books.lock);
+        return;
+    }
+    vgpu_slice_release(ending->device, ending->kept); /* blocks that live on are in the ledger */
+    free(ending);
 }
 
 bool vgpu_pool_trim_all(int device)

@@ -27,10 +27,13 @@ void vgpu_pool_not_taken(CUmemoryPool pool, int device, uint64_t bytes, uint64_t
 /* A block of the pool was freed: its bytes are kept or released. */
 void vgpu_pool_freed(CUmemoryPool pool, int device, uint64_t bytes);
 
-/* The threshold was set; the pool was trimmed to `keep` bytes; the pool is gone. */
+/* The threshold was set; the pool was trimmed to `keep` bytes. */
 void vgpu_pool_threshold(CUmemoryPool pool, uint64_t bytes);
 void vgpu_pool_trimmed(CUmemoryPool pool, uint64_t keep);
-void vgpu_pool_gone(CUmemoryPool pool);
+
+/* A pool is ended in two halves: the driver may give its number out again at once. What `begin` took out is handed to `end`. */
+struct pool *vgpu_pool_end_begin(CUmemoryPool pool);
+void vgpu_pool_end(struct pool *ending, CUresult destroyed);
 
 /* Trims all pools of a device that keep memory. Whether anything became free. */
 bool vgpu_pool_trim_all(int device);

@@ -10,7 +10,7 @@ static uint64_t forgotten;
 
 static struct vgpu_block block(uint64_t key, const void *context)
 {
-    return (struct vgpu_block){.key = key, .bytes = key * 3, .owner = context, .device = (int32_t)(key % 16), .kind = VGPU_BLOCK_POINTER};
+    return (struct vgpu_block){.key = key, .bytes = key * 3, .owner = context, .device = (int16_t)(key % 16), .kind = VGPU_BLOCK_POINTER};
 }
 
 static void forget(const struct vgpu_block *gone) { forgotten += gone->bytes; }
@@ -42,8 +42,12 @@ static void contexts(void)
         if (key % 3 == 0) expected += wanted.bytes;
         CHECK(vgpu_ledger_put(&ledger, &wanted, &replaced) == 0);
     }
-    vgpu_ledger_forget_owner(&ledger, &one, forget);
+    struct vgpu_block younger = block(2000, &one);
+    younger.age = 1; /* another owner, of the same number */
+    CHECK(vgpu_ledger_put(&ledger, &younger, &replaced) == 0);
+    vgpu_ledger_forget_owner(&ledger, &one, 0, forget);
     CHECK(forgotten == expected);
+    CHECK(vgpu_ledger_take(&ledger, VGPU_BLOCK_POINTER, 2000, &taken) && taken.bytes == younger.bytes);
     for (uint64_t key = 1; key <= 1000; key++) CHECK(vgpu_ledger_take(&ledger, VGPU_BLOCK_POINTER, key, &taken) == (key % 3 != 0));
 }
 
