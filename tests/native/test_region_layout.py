@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from tests.native.machine import CARDS, MIB, ROOT, Container
+from tests.native.machine import CARDS, MIB, ROOT, Container, opened
 
 # The published table: (field, offset, size).
 REGION = [
@@ -144,3 +144,20 @@ def test_a_monitor_may_lower_a_limit_while_the_program_runs_but_not_raise_it(
             file.seek(1600)
             file.write(struct.pack("<Q", written))
         assert client.info()[1] == seen
+
+
+def test_a_monitor_of_hami_sees_what_a_limited_process_computes(container: Container) -> None:
+    container.limit(100 * MIB, cores=50)
+    client = opened(container.start())
+    deadline = time.monotonic() + 60
+    while not 1 <= sm_percent(container) <= 100:
+        assert time.monotonic() < deadline, "no sample was shown"
+        assert client.call("launch", kernels=50, blocks=4096) == {"result": 0}
+    assert client.close() == 0
+    assert sm_percent(container) == 0
+
+
+def sm_percent(container: Container) -> int:
+    """Of the first slot on the first card."""
+    at = 1856 + 1160 + 16
+    return int(struct.unpack_from("<Q", container.region.read_bytes(), at)[0])

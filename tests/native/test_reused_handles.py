@@ -10,7 +10,6 @@ from tests.native.machine import MIB, ROOT, Container
 
 ABI = ROOT / "native/libvgpu/include"
 
-# ruff: noqa: E501
 # One context, one pool, and addresses that begin anew with each: in the middle of their end the
 # program goes on, as another thread would.
 DRIVER = """
@@ -26,7 +25,10 @@ static void go_on(void)
     if (REUSE_ADDRESSES) next = 1 << 21;
     if (now) now();
 }
-static int give(unsigned long long *p, unsigned long n) { return *p = next, next += (n + 511) & ~511UL, 0; }
+static int give(unsigned long long *p, unsigned long n)
+{
+    return *p = next, next += n, 0;
+}
 ANSWER(cuInit, unsigned f) { return 0; }
 ANSWER(cuDeviceGetCount, int *n) { return *n = 1, 0; }
 ANSWER(cuDeviceGet, int *d, int i) { return *d = i, 0; }
@@ -45,7 +47,10 @@ ANSWER(cuMemPoolDestroy, void *p) { return go_on(), 0; }
 ANSWER(cuMemPoolSetAttribute, void *p, int a, void *v) { return 0; }
 ANSWER(cuMemPoolGetAttribute, void *p, int a, unsigned long long *v) { return *v = 0, 0; }
 ANSWER(cuMemPoolTrimTo, void *p, unsigned long keep) { return 0; }
-ANSWER(cuMemAllocFromPoolAsync, unsigned long long *p, unsigned long n, void *pool, void *s) { return give(p, n); }
+ANSWER(cuMemAllocFromPoolAsync, unsigned long long *p, unsigned long n, void *pool, void *s)
+{
+    return give(p, n);
+}
 ANSWER(cuMemFreeAsync, unsigned long long p, void *s) { return 0; }
 """
 

@@ -5,8 +5,6 @@ import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
-import pytest
-
 from tests.native.machine import MIB, ROOT, Container, opened
 
 ABI = ROOT / "native/libvgpu/include"
@@ -132,9 +130,15 @@ ANSWER(cuMemRelease, unsigned long long h) { return 0; }
 ANSWER(cuMemUnmap, unsigned long long p, unsigned long n) { return 0; }
 ANSWER(cuArrayDestroy, void *a) { return 0; }
 ANSWER(cuMipmappedArrayDestroy, void *a) { return 0; }
-ANSWER(cuGraphInstantiateWithFlags, void **e, void *g, unsigned long long f) { return *e = (void *)128, 0; }
+ANSWER(cuGraphInstantiateWithFlags, void **e, void *g, unsigned long long f)
+{
+    return *e = (void *)128, 0;
+}
 ANSWER(cuGraphGetNodes, void *g, void **nodes, unsigned long *n) { return *n = 1, 0; }
-ANSWER(cuGraphNodeGetType, void *n, int *type) { return *type = CU_GRAPH_NODE_TYPE_MEM_ALLOC, 0; }
+ANSWER(cuGraphNodeGetType, void *n, int *type)
+{
+    return *type = CU_GRAPH_NODE_TYPE_MEM_ALLOC, 0;
+}
 ANSWER(cuGraphMemAllocNodeGetParams, void *n, CUDA_MEM_ALLOC_NODE_PARAMS *p)
 {
     memset(p, 0, sizeof *p);
@@ -181,7 +185,8 @@ int main(int count, char **word)
     pthread_t threads[6];
     int stuck = 0;
     open_device();
-    for (int i = 0; i < 6; i++) pthread_create(&threads[i], NULL, i < 3 ? physical : graphs, NULL);
+    for (int i = 0; i < 6; i++)
+        pthread_create(&threads[i], NULL, i < 3 ? physical : graphs, NULL);
     for (int i = 0; i < 150; i++) {
         const char *call = word[1 + i % (count - 1)];
         pause_ns(rand() % 300000);

@@ -43,6 +43,14 @@ static int64_t monotonic_ns(unsigned long long stamp_us, int64_t now_ns)
     return (int64_t)stamp_us * 1000 - ((int64_t)wall.tv_sec * 1000000000 + wall.tv_nsec - now_ns);
 }
 
+/* For HAMi's monitor: the last sample, which stands until the next one, as nobody looks while nothing is launched. */
+static void show(int index, unsigned int sm_percent)
+{
+    struct vgpu_runtime *runtime = vgpu_runtime_started();
+    struct vgpu_region_slot *slot = runtime != NULL ? atomic_load(&runtime->slot) : NULL;
+    if (slot != NULL) atomic_store(&vgpu_slot_util(slot, index)->sm_percent, sm_percent);
+}
+
 void vgpu_core_usage_ask(struct vgpu_core_usage *usage, struct vgpu_governor *governor, int index, int64_t now_ns)
 {
     if (!usage->opened) open_device(usage, index);
@@ -60,6 +68,7 @@ void vgpu_core_usage_ask(struct vgpu_core_usage *usage, struct vgpu_governor *go
         usage->last_us = samples[i].timeStamp;
         usage->recognised = true;
         vgpu_governor_sample(governor, monotonic_ns(samples[i].timeStamp, now_ns), samples[i].smUtil);
+        show(index, samples[i].smUtil);
         break;
     }
 }
