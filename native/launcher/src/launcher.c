@@ -15,8 +15,8 @@
  *
  * A container with a root of its own has a pid namespace of its own, whose process 1 is ours: it
  * starts the program, passes SIGTERM on to it (to process 1 itself it would mean nothing), reaps
- * orphans, and ends with the program's exit code. "container pid" is its pid on the host. Where the
- * kernel refuses that, the container shares the machine's pids.
+ * orphans, and ends with the program's exit code. "container pid" is the program's on the host. Where
+ * the kernel refuses that, the container shares the machine's pids.
  *
  * probe: prints "namespace" if a root can be built on the empty DIRECTORY, else "pathmap TEXT".
  */
@@ -283,12 +283,31 @@ static void kill_leftovers(pid_t container)
 	}
 }
 
+/* The program that process 1 of a container started, as a pid of ours; process 1 itself where the
+ * program has ended already. */
+static pid_t program_of(const struct launch *launch, pid_t container)
+{
+	char path[64];
+	int program = 0;
+	FILE *children;
+
+	if (!launch->own_pids)
+		return container;
+	snprintf(path, sizeof(path), "/proc/%d/task/%d/children", (int)container, (int)container);
+	children = fopen(path, "re");
+	if (children && fscanf(children, "%d", &program) != 1)
+		program = 0;
+	if (children)
+		fclose(children);
+	return program > 0 ? program : container;
+}
+
 static int run(const char *launch_file, const char *pid_file, const char *exit_file)
 {
 	char message[1100] = "", number[32];
 	struct launch launch;
 	int error;
-	pid_t container = -1;
+	pid_t container = -1, program;
 
 	sigemptyset(&handled);
 	sigaddset(&handled, SIGTERM);
@@ -311,8 +330,9 @@ static int run(const char *launch_file, const char *pid_file, const char *exit_f
 		say("error", message);
 		return 1;
 	}
-	write_pids(pid_file, container);
-	snprintf(number, sizeof(number), "%d", (int)container);
+	program = program_of(&launch, container);
+	write_pids(pid_file, program);
+	snprintf(number, sizeof(number), "%d", (int)program);
 	say("started", number);
 	error = attend(container);
 	kill_leftovers(container);

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from hamictl.kubelet.containers import ContainerRuntime, RunningContainer, StartFailed
 from hamictl.kubelet.devices import Mount
-from hamictl.kubelet.launch_files import Launch
+from hamictl.kubelet.launch_files import Launch, parse_pids
 from hamictl.kubelet.mount_plan import MountMode
 from hamictl.kubelet.options import NATIVE_DIR
 from hamictl.kubelet.stopping import stop_containers
@@ -260,6 +260,23 @@ async def test_a_container_sees_its_own_processes_alone(runtime: ContainerRuntim
 
     # Process 1 is the launcher's, which passes signals on and reaps orphans.
     assert (code, output.split()) == (0, ["2", "/proc/1", "/proc/2"])
+
+
+@pytest.mark.usefixtures("namespaces")
+async def test_the_pid_file_names_the_program_as_the_host_sees_it(
+    runtime: ContainerRuntime, tmp_path: Path
+) -> None:
+    running = await start(runtime, launch(runtime, "exec sleep 1000", root=True))
+    written = (tmp_path / "pods/pod/containers/main/0.pid").read_text()
+
+    pid = parse_pids(written).container
+    assert Path(f"/proc/{pid}/comm").read_text().strip() in (
+        "sh",
+        "sleep",
+    )  # before its exec, after
+    assert Path(f"/proc/{pid}/status").read_text().count(f"NSpid:\t{pid}\t2\n") == 1
+    running.kill()
+    await running.wait()
 
 
 @pytest.mark.usefixtures("namespaces")
