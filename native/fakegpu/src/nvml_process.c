@@ -7,8 +7,11 @@ struct user {
     unsigned int busy_percent;
 };
 
-/* The processes that have a context on the card and are of the caller's pid namespace. Returns how many. */
-static unsigned int users_of(nvmlDevice_t device, struct user users[FG_MAX_PROCESSES])
+/* 24 KB: programs ask from threads whose whole stack is smaller. */
+static _Thread_local struct user users[FG_MAX_PROCESSES];
+
+/* The processes that have a context on the card and are of the caller's pid namespace, into `users`. Returns how many. */
+static unsigned int users_of(nvmlDevice_t device)
 {
     unsigned int count = 0;
     fg_lock(fg_nvml.state);
@@ -30,20 +33,19 @@ static unsigned int users_of(nvmlDevice_t device, struct user users[FG_MAX_PROCE
 }
 
 /* The protocol that all versions share: *count is the room on entry and the number on return. */
-static nvmlReturn_t list_users(nvmlDevice_t device, unsigned int *count, const void *room, struct user *users)
+static nvmlReturn_t list_users(nvmlDevice_t device, unsigned int *count, const void *room)
 {
     const nvmlReturn_t result = fg_check(device);
     if (result != NVML_SUCCESS) return result;
     if (count == NULL || (*count > 0 && room == NULL)) return NVML_ERROR_INVALID_ARGUMENT;
-    const unsigned int found = users_of(device, users), capacity = *count;
+    const unsigned int found = users_of(device), capacity = *count;
     *count = found;
     return found > capacity ? NVML_ERROR_INSUFFICIENT_SIZE : NVML_SUCCESS;
 }
 
 nvmlReturn_t nvmlDeviceGetComputeRunningProcesses(nvmlDevice_t device, unsigned int *count, nvmlProcessInfo_v1_t *processes)
 {
-    struct user users[FG_MAX_PROCESSES];
-    const nvmlReturn_t result = list_users(device, count, processes, users);
+    const nvmlReturn_t result = list_users(device, count, processes);
     for (unsigned int i = 0; result == NVML_SUCCESS && i < *count; i++)
         processes[i] = (nvmlProcessInfo_v1_t){.pid = users[i].pid, .usedGpuMemory = users[i].used_bytes};
     return result;
@@ -51,8 +53,7 @@ nvmlReturn_t nvmlDeviceGetComputeRunningProcesses(nvmlDevice_t device, unsigned 
 
 nvmlReturn_t nvmlDeviceGetComputeRunningProcesses_v2(nvmlDevice_t device, unsigned int *count, nvmlProcessInfo_v2_t *processes)
 {
-    struct user users[FG_MAX_PROCESSES];
-    const nvmlReturn_t result = list_users(device, count, processes, users);
+    const nvmlReturn_t result = list_users(device, count, processes);
     for (unsigned int i = 0; result == NVML_SUCCESS && i < *count; i++)
         processes[i] = (nvmlProcessInfo_v2_t){.pid = users[i].pid, .usedGpuMemory = users[i].used_bytes,
                                               .gpuInstanceId = 0xFFFFFFFF, .computeInstanceId = 0xFFFFFFFF};
@@ -76,7 +77,6 @@ static unsigned long long sample_end_us(void)
 nvmlReturn_t nvmlDeviceGetProcessUtilization(nvmlDevice_t device, nvmlProcessUtilizationSample_t *samples, unsigned int *count,
                                              unsigned long long since_us)
 {
-    struct user users[FG_MAX_PROCESSES];
     const nvmlReturn_t result = fg_check(device);
     if (result != NVML_SUCCESS) return result;
     if (count == NULL) return NVML_ERROR_INVALID_ARGUMENT;
@@ -84,7 +84,7 @@ nvmlReturn_t nvmlDeviceGetProcessUtilization(nvmlDevice_t device, nvmlProcessUti
     const int fault = fg_fault(FG_CALL_NVML_USE);
     if (fault != 0) return (nvmlReturn_t)fault;
     const unsigned long long end_us = sample_end_us();
-    const unsigned int found = users_of(device, users), room = samples != NULL ? *count : 0;
+    const unsigned int found = users_of(device), room = samples != NULL ? *count : 0;
     unsigned int busy = 0;
     for (unsigned int i = 0; i < found; i++) {
         if (users[i].busy_percent == 0 || since_us >= end_us) continue;

@@ -37,19 +37,18 @@ static ssize_t read_file(const char *path, char *text, size_t capacity, struct v
 
 void vgpu_config_load(const char *path, struct vgpu_config *config, struct vgpu_config_stamp *stamp)
 {
-    char text[FILE_BYTES];
+    char *text = malloc(FILE_BYTES); /* as much as the whole stack of a small thread */
     *stamp = (struct vgpu_config_stamp){0};
-    const ssize_t length = read_file(path, text, sizeof text, stamp);
+    const ssize_t length = text != NULL ? read_file(path, text, FILE_BYTES, stamp) : -ENOMEM;
     if (length == -ENOENT || length == -ENOTDIR) {
         vgpu_config_parse_environment(environment, config);
-        return;
-    }
-    if (length < 0) {
+    } else if (length < 0) {
         *config = (struct vgpu_config){.source = VGPU_CONFIG_FILE};
         vgpu_log(VGPU_LOG_ERROR, "%s: %s; no device may be used", path, strerror((int)-length));
     } else if (vgpu_config_parse_file(text, (size_t)length, config) != 0) {
         vgpu_log(VGPU_LOG_ERROR, "%s: the first line must be \"hami-limits 1\"; no device may be used", path);
     }
+    free(text);
 }
 
 bool vgpu_config_changed(const char *path, const struct vgpu_config_stamp *stamp)

@@ -56,7 +56,7 @@ void vgpu_core_usage_ask(struct vgpu_core_usage *usage, struct vgpu_governor *go
     if (!usage->opened) open_device(usage, index);
     if (usage->unavailable) return;
     look_for_pids(usage, now_ns);
-    nvmlProcessUtilizationSample_t samples[SAMPLES];
+    static nvmlProcessUtilizationSample_t samples[SAMPLES]; /* 8 KB: with the cores' lock rather than on the stack of a small thread */
     unsigned int count = SAMPLES;
     const nvmlReturn_t result = vgpu_nvml()->nvmlDeviceGetProcessUtilization(usage->device, samples, &count, usage->last_us);
     if (result == NVML_ERROR_NOT_SUPPORTED) {

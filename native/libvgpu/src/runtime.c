@@ -20,6 +20,8 @@ static struct vgpu_devices devices; /* survives fork */
 static bool devices_discovered;
 /* What the parent had mapped; its child lets go of it. */
 static struct vgpu_region_file inherited = {.file = -1};
+/* With the lock. 7 KB: too much for the stack of a small thread. */
+static struct vgpu_region_values values;
 static _Thread_local bool starting;
 
 static struct vgpu_runtime *state(void)
@@ -35,12 +37,12 @@ static struct vgpu_runtime *state(void)
     return pages;
 }
 
-static void apply_limits(struct vgpu_runtime *s, struct vgpu_limit limit[VGPU_MAX_DEVICES])
+static void apply_limits(struct vgpu_runtime *s)
 {
     for (int i = 0; i < VGPU_MAX_DEVICES; i++) {
-        limit[i] = vgpu_config_limit(&s->config, devices.uuid[i], i);
-        atomic_store(&s->limit_bytes[i], limit[i].memory_bytes);
-        atomic_store(&s->core_percent[i], limit[i].core_percent);
+        values.limit[i] = vgpu_config_limit(&s->config, devices.uuid[i], i);
+        atomic_store(&s->limit_bytes[i], values.limit[i].memory_bytes);
+        atomic_store(&s->core_percent[i], values.limit[i].core_percent);
     }
     atomic_store(&s->oversubscribe, s->config.oversubscribe);
     atomic_store(&s->unplaced_limit_bytes, vgpu_config_limit(&s->config, "", -1).memory_bytes);
@@ -78,14 +80,12 @@ static int start_locked(struct vgpu_runtime *s)
     else if (!devices_discovered)
         vgpu_devices_discover(&devices);
     devices_discovered = true;
-    struct vgpu_region_values values = {
-        .device_count = atomic_load(&devices.count),
-        .priority = number_of("CUDA_TASK_PRIORITY", 1),
-        .limits_are_authoritative = s->config.source == VGPU_CONFIG_FILE,
-        .place_is_given = s->config.region_path[0] != '\0',
-    };
+    values.device_count = atomic_load(&devices.count);
+    values.priority = number_of("CUDA_TASK_PRIORITY", 1);
+    values.limits_are_authoritative = s->config.source == VGPU_CONFIG_FILE;
+    values.place_is_given = s->config.region_path[0] != '\0';
     memcpy(values.uuid, devices.uuid, sizeof values.uuid);
-    apply_limits(s, values.limit);
+    apply_limits(s);
     s->launch_interval_s = number_of("RECORD_KERNEL_INTERVAL", 1);
     const int error = vgpu_region_open(&s->shared, region_path(&s->config), &values);
     if (error != 0) return error;
@@ -174,12 +174,11 @@ void vgpu_runtime_look_for_new_limits(struct vgpu_runtime *s)
     insist(s);
     if (!vgpu_config_changed(VGPU_LIMITS_PATH, &s->stamp)) return;
     vgpu_mutex_lock(&s->lock);
-    struct vgpu_limit limit[VGPU_MAX_DEVICES];
     vgpu_config_load(VGPU_LIMITS_PATH, &s->config, &s->stamp);
     vgpu_devices_list(&devices, &s->config);
-    apply_limits(s, limit);
+    apply_limits(s);
     vgpu_region_publish_devices(&s->shared, devices.uuid, atomic_load(&devices.count));
-    vgpu_region_publish_limits(s->shared.region, limit, atomic_load(&devices.count));
+    vgpu_region_publish_limits(s->shared.region, values.limit, atomic_load(&devices.count));
     vgpu_mutex_unlock(&s->lock);
     vgpu_log(VGPU_LOG_INFO, "limits read again");
 }
