@@ -2,9 +2,11 @@
 
 import re
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from hami_node_agent.domain.library_needs import OLDEST_GLIBC, glibc_version, needs_of
 
 from tests.native.machine import FAKEGPU, LIBVGPU, ROOT
 
@@ -44,8 +46,32 @@ def test_every_altered_function_exists_in_the_stand_in() -> None:
     )
 
 
-def test_libvgpu_needs_the_c_library_alone() -> None:
-    listing = subprocess.run(
-        ["readelf", "-d", LIBVGPU], check=True, capture_output=True, text=True
-    ).stdout
-    assert re.findall(r"NEEDED.*\[(.*?)\]", listing) == ["libc.so.6"]
+def test_the_library_loads_on_the_glibc_of_the_oldest_containers() -> None:
+    """Any newer version in it ends every program of a container that does not have it."""
+    needs = needs_of(LIBVGPU.read_bytes())
+    assert needs.libraries == ("libc.so.6",)
+    assert needs.name == "libvgpu.so"
+    assert needs.versions
+    assert max(map(glibc_version, needs.versions)) <= OLDEST_GLIBC
+    bound = ".".join(map(str, OLDEST_GLIBC))
+    assert f"\nOLDEST_GLIBC := {bound}\n" in (ROOT / "native/libvgpu/Makefile").read_text()
+
+
+@pytest.mark.parametrize(
+    ("source", "options", "sentence"),
+    [
+        ("int puts(const char *); int f(void) { return puts(0); }", [], "needs GLIBC_2"),
+        ("double cos(double); double f(double x) { return cos(x); }", ["-lm"], "needs libm.so.6"),
+        ("int f(void) { return 0; }", ["-nostdlib"], "needs ; only libc.so.6"),
+    ],
+)
+def test_the_build_refuses_a_library_that_older_containers_cannot_load(
+    compile_c: Callable[..., Path], source: str, options: list[str], sentence: str
+) -> None:
+    library = compile_c(source, "-shared", "-fPIC", *options, name="libvgpu.so")
+    check = ROOT / "native/libvgpu/check-needs"
+    done = subprocess.run(
+        [check, library, "2.2"], capture_output=True, text=True, timeout=30, check=False
+    )
+    assert done.returncode == 1
+    assert sentence in done.stderr

@@ -27,6 +27,8 @@ from hamictl.kubelet.devices import AllocateAnswer, Allocation
 from hamictl.kubelet.pod_resources import PodDevices
 from hamictl.servers.ports import free_port
 
+from tests.unit.node_agent.library_file import a_library
+
 REPOSITORY = Path(__file__).resolve().parents[3]
 FAKEGPU = REPOSITORY / "native/fakegpu/build"
 RESOURCE = "nvidia.com/gpu"
@@ -96,7 +98,7 @@ class Machine:
     def prepare(self) -> None:
         for directory in (self.sockets, self.pod_resources.parent):
             directory.mkdir(parents=True, exist_ok=True)
-        (self.root / "libvgpu.so").write_bytes(b"a library")
+        (self.root / "libvgpu.so").write_bytes(a_library())
         devices = [
             {
                 "uuid": uuid,

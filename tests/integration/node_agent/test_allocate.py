@@ -16,6 +16,7 @@ from tests.integration.node_agent.machine import (
     mounts_of,
     until,
 )
+from tests.unit.node_agent.library_file import a_library
 
 pytestmark = [pytest.mark.integration, pytest.mark.native]
 
@@ -43,7 +44,7 @@ async def test_a_granted_container_gets_its_slice_and_starts(
     assert answer.envs["CUDA_DEVICE_MEMORY_LIMIT_0"] == "4096m"
     assert limits_of(answer) == limits_4096_30(answer)
     mounts = mounts_of(answer)
-    assert mounts["/usr/local/vgpu/libvgpu.so"].read_bytes() == b"a library"
+    assert mounts["/usr/local/vgpu/libvgpu.so"].read_bytes() == a_library()
     assert mounts["/etc/ld.so.preload"].read_text() == "/usr/local/vgpu/libvgpu.so\n"
     assert mounts["/usr/local/vgpu"].is_dir()
     assert answer.envs["CUDA_DEVICE_MEMORY_SHARED_CACHE"] == (

@@ -7,6 +7,8 @@ from hami_node_agent.adapters.host_files import HostFiles
 from hami_node_agent.libraries import OldLibraries
 from hamicommon.errors import Unavailable
 
+from tests.unit.node_agent.library_file import a_library
+
 
 class Books:
     """The paths that the kubelet's checkpoint names, or that it can't be read."""
@@ -23,7 +25,7 @@ class Books:
 @pytest.fixture
 def files(tmp_path: Path) -> HostFiles:
     library = tmp_path / "build.so"
-    library.write_bytes(b"new")
+    library.write_bytes(a_library())
     files = HostFiles(
         base=tmp_path / "vgpu",
         state_dir=tmp_path / "state",

@@ -7,6 +7,9 @@ from hami_node_agent.domain.limits import CoreFeedback
 from hamicommon.errors import InvalidRequest
 
 from tests.unit.node_agent.builders import CARD_A, a_container, a_grant, a_record, a_share
+from tests.unit.node_agent.library_file import HERE, a_library
+
+FIRST, SECOND = a_library(behind=b"first build"), a_library(behind=b"second build")
 
 
 @pytest.fixture
@@ -23,7 +26,7 @@ def files(tmp_path: Path) -> HostFiles:
 @pytest.fixture
 def library(tmp_path: Path) -> Path:
     path = tmp_path / "libvgpu.so"
-    path.write_bytes(b"first build")
+    path.write_bytes(FIRST)
     return path
 
 
@@ -37,7 +40,7 @@ def test_installing_puts_library_and_preload_list_in_place(
     target = install(files, library)
 
     assert target == tmp_path / "hook/vgpu/libvgpu.so.1.2"
-    assert target.read_bytes() == b"first build"
+    assert target.read_bytes() == FIRST
     assert (target.parent / "ld.so.preload").read_text() == "/usr/local/vgpu/libvgpu.so\n"
     assert (tmp_path / "lock").stat().st_mode & 0o777 == 0o777
 
@@ -45,12 +48,12 @@ def test_installing_puts_library_and_preload_list_in_place(
 def test_a_mapped_library_is_never_written_to(files: HostFiles, library: Path) -> None:
     target = install(files, library)
     with target.open("rb") as mapped:
-        library.write_bytes(b"second build")
+        library.write_bytes(SECOND)
 
         install(files, library)
 
-        assert mapped.read() == b"first build"
-    assert target.read_bytes() == b"second build"
+        assert mapped.read() == FIRST
+    assert target.read_bytes() == SECOND
 
 
 def test_the_same_library_is_left_alone(files: HostFiles, library: Path) -> None:
@@ -62,6 +65,32 @@ def test_the_same_library_is_left_alone(files: HostFiles, library: Path) -> None
 def test_a_missing_library_is_named(files: HostFiles, tmp_path: Path) -> None:
     with pytest.raises(InvalidRequest, match=r"library_path .*libvgpu\.so is wanted"):
         install(files, tmp_path / "nothing")
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (a_library(versions=["GLIBC_2.34"]), r"needs GLIBC_2\.34, above GLIBC_2\.17"),
+        (a_library(machine=HERE ^ 1), "it is for machine"),
+        (FIRST[:80], "cut short"),
+        (b"first build", "no ELF file"),
+    ],
+)
+def test_a_library_that_containers_cannot_load_is_refused_and_the_installed_one_stays(
+    files: HostFiles, library: Path, content: bytes, reason: str
+) -> None:
+    target = install(files, library)
+    library.write_bytes(content)
+
+    with pytest.raises(InvalidRequest, match=rf"library_path .*containers can't load it.*{reason}"):
+        install(files, library)
+
+    assert target.read_bytes() == FIRST
+    assert {path.name for path in target.parent.iterdir()} == {
+        "containers",
+        "ld.so.preload",
+        target.name,
+    }
 
 
 def test_limits_are_replaced_inside_the_same_directory(files: HostFiles) -> None:

@@ -15,6 +15,7 @@ from __future__ import annotations
 import logging
 import re
 import shutil
+import sys
 import threading
 import time
 from collections.abc import Container, Iterable
@@ -25,6 +26,7 @@ from hamicommon.errors import InvalidRequest, Unavailable
 from hami_node_agent.adapters.cdi_files import CdiFiles
 from hami_node_agent.adapters.durable import replace_file
 from hami_node_agent.domain.container_spec import region_path
+from hami_node_agent.domain.library_needs import machine_of, why_not_loadable
 from hami_node_agent.domain.limits import CoreFeedback, limits_text, pids_text, with_feedback
 from hami_node_agent.domain.records import Record
 
@@ -67,13 +69,15 @@ class HostFiles:
         """Puts the library and the preload list in place; returns the library's host path.
 
         A mapped library is never written to: a new one replaces the name only (HAMi#727).
-        Raises: InvalidRequest when `library` can't be read, Unavailable when the host can't be
-        written.
+        Raises: InvalidRequest when `library` can't be read or containers couldn't load it,
+        Unavailable when the host can't be written.
         """
         try:
             content = library.read_bytes()
         except OSError as exc:
             raise InvalidRequest(f"library_path {library}: libvgpu.so is wanted: {exc}") from exc
+        if reason := why_not_loadable(content, machine=_own_machine()):
+            raise InvalidRequest(f"library_path {library}: containers can't load it: {reason}")
         target = self.base / f"libvgpu.so.{version}"
         try:
             for directory in (self.base / "containers", self._limits):
@@ -205,6 +209,12 @@ class HostFiles:
             for directory in parent.iterdir() if parent.is_dir() else ():
                 if directory.name not in known and _age_s(directory) > older_than_s:
                     _remove(directory)
+
+
+def _own_machine() -> int:
+    """e_machine of this node: that of the Python that runs us."""
+    with Path(sys.executable).open("rb") as file:
+        return machine_of(file.read(64))
 
 
 def _update(path: Path, content: bytes, *, mode: int = 0o644, durable: bool = False) -> None:
