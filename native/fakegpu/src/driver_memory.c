@@ -120,29 +120,31 @@ CUresult fg_allocate(CUdeviceptr *pointer, uint64_t bytes, enum fg_block_kind ki
     return result;
 }
 
-struct sweep {
+/* With the lock: glibc before 2.30 hands a visitor nothing else. */
+static struct sweep {
     CUcontext context;
     struct fg_block *found;
-};
+} sweep;
 
-static void match_context(const void *node, VISIT visit, void *data)
+static void match_context(const void *node, VISIT visit, int depth)
 {
-    struct sweep *sweep = data;
-    if ((visit == postorder || visit == leaf) && (*(struct fg_block *const *)node)->context == sweep->context)
-        sweep->found = *(struct fg_block *const *)node;
+    (void)depth;
+    if ((visit == postorder || visit == leaf) && (*(struct fg_block *const *)node)->context == sweep.context)
+        sweep.found = *(struct fg_block *const *)node;
 }
 
 void fg_free_context_memory(CUcontext context)
 {
-    struct sweep sweep;
+    struct fg_block *found;
     do {
-        sweep = (struct sweep){.context = context};
         pthread_mutex_lock(&fg_driver.lock);
-        twalk_r(blocks, match_context, &sweep);
-        if (sweep.found != NULL) tdelete(sweep.found, &blocks, by_range);
+        sweep = (struct sweep){.context = context};
+        twalk(blocks, match_context);
+        found = sweep.found;
+        if (found != NULL) tdelete(found, &blocks, by_range);
         pthread_mutex_unlock(&fg_driver.lock);
-        if (sweep.found != NULL) fg_drop_block(sweep.found);
-    } while (sweep.found != NULL);
+        if (found != NULL) fg_drop_block(found);
+    } while (found != NULL);
 }
 
 CUresult cuMemGetInfo_v2(size_t *free_bytes, size_t *total_bytes)
