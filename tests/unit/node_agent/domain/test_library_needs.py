@@ -1,3 +1,5 @@
+from contextlib import suppress
+
 import pytest
 from hami_node_agent.domain.library_needs import (
     DamagedLibrary,
@@ -73,12 +75,9 @@ def test_a_damaged_file_is_read_or_refused(changes: dict[int, int]) -> None:
     for at, byte in changes.items():
         damaged[at] = byte
 
-    try:
-        needs = needs_of(bytes(damaged))
-    except DamagedLibrary as exc:
-        assert str(exc)
-    else:
-        assert len(needs.versions) <= len(LIBRARY)
+    # Nothing but its own error, and no endless list.
+    with suppress(DamagedLibrary):
+        assert len(needs_of(bytes(damaged)).versions) <= len(LIBRARY)
     why_not_loadable(bytes(damaged), machine=HERE)
 
 
