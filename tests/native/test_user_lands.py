@@ -1,0 +1,183 @@
+"""The library in the user lands of other distributions, named by /etc/ld.so.preload as in a pod.
+
+    HAMI_USER_LANDS=/folder .venv/bin/pytest tests/native/test_user_lands.py -rs
+
+Each folder in HAMI_USER_LANDS is the root file system of one distribution (`mmdebstrap`, an
+exported image); root is needed. docs/libvgpu.md has the table of what was run. The driver's
+stand-in and its client are built for GLIBC_2.17 by zig (the wheel `ziglang`), because the project's
+own builds of them are for this machine alone. A user land of musl is one without glibc's loader.
+"""
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+
+from tests.native.driver_calls import DATA
+from tests.native.machine import CARDS, LIBVGPU, MIB, ROOT, Machine
+
+LANDS = os.environ.get("HAMI_USER_LANDS", "")
+LOADERS = ("lib64/ld-linux-x86-64.so.2", "lib/ld-linux-aarch64.so.1")
+PRELOADED = "/usr/local/vgpu/libvgpu.so"
+
+Inside = Callable[..., tuple[int, str, str]]
+
+# The command runs in a mount namespace of its own, whose root is a throw-away layer over the land.
+ENTER = """
+set -eu
+land=$1 work=$2; shift 2
+mount -t tmpfs tmpfs "$work"
+mkdir "$work/upper" "$work/work" "$work/root"
+mount -t overlay overlay -o "lowerdir=$land,upperdir=$work/upper,workdir=$work/work" "$work/root"
+cd "$work/root"
+mkdir -p proc dev tmp etc/hami usr/local/vgpu
+mount -t proc proc proc
+mount --bind /dev dev
+cp -r "$GIVEN"/. .
+exec chroot . "$@"
+"""
+
+
+def lands() -> list[Path]:
+    return sorted(path for path in Path(LANDS).iterdir() if path.is_dir()) if LANDS else []
+
+
+def has_glibc(land: Path) -> bool:
+    return any(os.path.lexists(land / each) for each in LOADERS)
+
+
+@pytest.fixture(scope="module")
+def old_driver(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The stand-in driver and its client for GLIBC_2.17."""
+    folder = tmp_path_factory.mktemp("old") / "native"
+    shutil.copytree(ROOT / "native", folder, ignore=shutil.ignore_patterns("build"))
+    # memfd_create came with 2.27.
+    later = folder / "later.h"
+    later.write_text(
+        "#include <sys/syscall.h>\n#include <unistd.h>\n#define MFD_CLOEXEC 1U\n"
+        "#define memfd_create(name, flags) ((int)syscall(SYS_memfd_create, name, flags))\n"
+    )
+    zig = f"{sys.executable} -m ziglang cc -target {os.uname().machine}-linux-gnu.2.17"
+    subprocess.run(
+        [
+            "make",
+            "-s",
+            f"CC={zig}",
+            f"CFLAGS=-O2 -include {later}",
+            "WERROR=",
+            "-C",
+            folder / "fakegpu",
+        ],
+        check=True,
+        timeout=280,
+    )
+    build = folder / "fakegpu/build"
+    client = build / "small_stack"
+    command = [*zig.split(), "-O2", "-o", client, DATA / "small_stack.c", "-ldl", "-pthread"]
+    subprocess.run(command, check=True, timeout=280)
+    return build
+
+
+@pytest.fixture
+def given(tmp_path: Path) -> Path:
+    """What the node mounts into a container: library, preload list, limits."""
+    folder = tmp_path / "given"
+    for each in ("usr/local/vgpu", "etc/hami"):
+        (folder / each).mkdir(parents=True)
+    shutil.copy(LIBVGPU, folder / PRELOADED[1:])
+    (folder / "etc/ld.so.preload").write_text(f"{PRELOADED}\n")
+    lines = (f"device {card} memory_bytes {64 * MIB} core_percent 50\n" for card in CARDS)
+    (folder / "etc/hami/limits").write_text("hami-limits 1\n" + "".join(lines))
+    return folder
+
+
+@pytest.fixture
+def inside(given: Path, tmp_path: Path) -> Inside:
+    """inside(land, command, environment) -> (exit status, stdout, stderr)"""
+    work = tmp_path / "work"
+    work.mkdir()
+
+    def run(
+        land: Path, command: Sequence[str], env: dict[str, str] | None = None
+    ) -> tuple[int, str, str]:
+        done = subprocess.run(
+            ["unshare", "--mount", "sh", "-c", ENTER, "sh", land, work, *command],
+            env={
+                "PATH": "/usr/sbin:/usr/bin:/sbin:/bin",
+                "HOME": "/",
+                "GIVEN": str(given),
+                **(env or {}),
+            },
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+        return done.returncode, done.stdout, done.stderr
+
+    return run
+
+
+@pytest.fixture(params=lands() or [None], ids=lambda land: land.name if land else "none")
+def land(request: pytest.FixtureRequest) -> Path:
+    if request.param is None:
+        pytest.skip("HAMI_USER_LANDS names no folder of root file systems")
+    return Path(request.param)
+
+
+@pytest.fixture
+def glibc_land(land: Path) -> Path:
+    if not has_glibc(land):
+        pytest.skip(f"{land.name} has no glibc")
+    return land
+
+
+def test_programs_run_and_have_the_library(glibc_land: Path, inside: Inside) -> None:
+    assert inside(glibc_land, ["/bin/true"]) == (0, "", "")
+    assert inside(glibc_land, ["/bin/cat", "/etc/hami/limits"])[0] == 0
+    maps = inside(glibc_land, ["/bin/cat", "/proc/self/maps"])
+    assert (maps[0], PRELOADED in maps[1], maps[2]) == (0, True, "")
+
+
+def test_python_runs_and_looks_functions_up(glibc_land: Path, inside: Inside) -> None:
+    script = "import ctypes, threading; print(ctypes.CDLL(None).getpid() > 0)"
+    if not any((glibc_land / "usr/bin").glob("python3*")):
+        pytest.skip(f"{glibc_land.name} has no Python")
+    assert inside(glibc_land, ["/usr/bin/python3", "-c", script]) == (0, "True\n", "")
+
+
+def test_a_cuda_program_is_held_to_its_limit(
+    glibc_land: Path, inside: Inside, old_driver: Path, given: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(old_driver, given / "driver", ignore=shutil.ignore_patterns("*.o", "*.d"))
+    machine = Machine.with_two_cards(tmp_path)
+    machine.settings["state"] = "/tmp/state"
+    machine.write()
+    shutil.copy(tmp_path / "machine.json", given / "machine.json")
+    env = {"LD_LIBRARY_PATH": "/driver", "FAKEGPU_CONFIG": "/machine.json"}
+    limited = {**env, "CUDA_DEVICE_MEMORY_SHARED_CACHE": "/tmp/region"}
+
+    for first in ("init", "alloc", "launch", "nvml", "child"):
+        assert inside(glibc_land, ["/driver/small_stack", first], limited) == (0, "", ""), first
+    status, out, err = inside(
+        glibc_land, ["/driver/vgpu-probe", "--once"], {**limited, "LIBCUDA_LOG_LEVEL": "1"}
+    )
+    assert status == 0, (out, err)
+    assert f"OOM {64 * MIB + 1} / {64 * MIB}" in err
+
+
+def test_where_there_is_no_glibc_programs_run_without_the_library(
+    land: Path, inside: Inside
+) -> None:
+    """musl reads no ld.so.preload. LD_PRELOAD it obeys, and then the program does not start."""
+    if has_glibc(land):
+        pytest.skip(f"{land.name} has glibc")
+    status, maps, err = inside(land, ["/bin/cat", "/proc/self/maps"])
+    assert (status, PRELOADED in maps, err) == (0, False, "")
+    status, _, err = inside(land, ["/bin/cat", "/proc/self/maps"], {"LD_PRELOAD": PRELOADED})
+    assert status == 127
+    assert "Error relocating" in err or "Error loading shared library" in err
