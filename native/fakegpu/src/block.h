@@ -9,7 +9,8 @@ enum fg_block_kind {
     FG_POOL_MEMORY,
     FG_GRAPH_MEMORY,  /* charged by its graph, not by itself */
     FG_MAPPED_MEMORY, /* a window onto physical memory; not freed by cuMemFree */
-    FG_FOREIGN_MEMORY /* a window onto external memory */
+    FG_FOREIGN_MEMORY, /* a window onto external memory */
+    FG_OPENED_MEMORY   /* another process's, opened by its handle; ended by cuIpcCloseMemHandle */
 };
 
 struct fg_block {
@@ -20,6 +21,9 @@ struct fg_block {
     int device;
     enum fg_block_kind kind;
     bool touched, managed;
+    int shared_entry; /* one more than its entry in the machine's state, once another process may open it; 0: none */
+    uint32_t generation;
+    int file;   /* then: what holds its pages */
 };
 
 /* Bytes as the card gives them out. */
@@ -40,6 +44,18 @@ struct fg_block *fg_remove_block(uint64_t base, unsigned int kinds);
 
 /* Ends a removed block: address and charge go back. */
 void fg_drop_block(struct fg_block *block);
+
+/* A copy of the block that holds the address; false: none does. */
+bool fg_find_block(CUdeviceptr at, struct fg_block *found);
+
+/* Changes the block that holds the address, with fg_driver.lock. */
+CUresult fg_change_block(uint64_t base, CUresult (*change)(struct fg_block *block));
+
+/* Lets go of a block that processes share. */
+void fg_leave_shared(struct fg_block *block);
+
+/* Host memory that the driver knows: allocated or registered. `base` is where its range begins. */
+bool fg_is_host_memory(CUdeviceptr at, CUdeviceptr *base, size_t *bytes);
 
 /* Ordinary memory of the current context. */
 CUresult fg_allocate(CUdeviceptr *pointer, uint64_t bytes, enum fg_block_kind kind, CUmemoryPool pool, int device);

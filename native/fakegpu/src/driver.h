@@ -5,17 +5,26 @@
 #include <pthread.h>
 #include <stdbool.h>
 
-#include "cuda_abi.h"
+#include "driver_abi.h"
 #include "state.h"
 
 #define FG_EXPORT __attribute__((visibility("default")))
 #define FN(symbol, base, version, flags, parameters) FG_EXPORT CUresult symbol parameters;
+#define PER_THREAD(symbol, base, version, parameters, call) FG_EXPORT CUresult symbol parameters;
+#define REFUSED(symbol, base, version, flags, parameters) FG_EXPORT CUresult symbol parameters;
 #include "driver.def"
 #undef FN
+#undef PER_THREAD
+#undef REFUSED
 
 /* First word of every object behind a handle: a stray pointer, or a handle of another kind, is an error and not a crash. */
 enum fg_tag { FG_CONTEXT = 0x46474358, FG_STREAM = 0x46475354, FG_EVENT = 0x46474556, FG_MODULE = 0x46474d4f, FG_FUNCTION = 0x46474655, FG_POOL = 0x4647504f, FG_PHYSICAL = 0x46475048, FG_MULTICAST = 0x46474d43,
               FG_ARRAY = 0x46474152, FG_EXTERNAL = 0x46474558, FG_GRAPH = 0x46474752, FG_NODE = 0x46474e4f, FG_EXEC = 0x46474745 };
+
+/* CUstream_flags */
+enum { CU_STREAM_NON_BLOCKING = 1 };
+
+enum { FG_LIMITS = 10 };
 
 struct CUctx_st {
     enum fg_tag tag;
@@ -26,6 +35,12 @@ struct CUctx_st {
     _Atomic int64_t last_mark; /* of everything launched in it */
     int64_t marks[FG_MAX_QUEUE_DEPTH]; /* of the last launches: a ring */
     uint64_t launches;
+    uint64_t id; /* of cuCtxGetId; 0: not asked for yet */
+    int cache_config, shared_config;
+    size_t limits[FG_LIMITS]; /* CUlimit */
+    unsigned int limits_set; /* a bit for each */
+    uint64_t peers; /* a bit for each device whose memory it may reach */
+    uint64_t scan_blocking, scan_legacy; /* deferred.c's */
 };
 
 struct CUstream_st {
@@ -33,6 +48,10 @@ struct CUstream_st {
     CUcontext context;
     _Atomic int64_t last_mark;
     CUgraph capture; /* the graph that it records; NULL: it executes */
+    unsigned int flags;
+    int priority;
+    uint64_t id;
+    uint64_t scan; /* deferred.c's */
 };
 
 struct CUevent_st {
@@ -40,6 +59,9 @@ struct CUevent_st {
     CUcontext context; /* NULL: not recorded */
     int64_t mark, recorded_ns;
     int64_t reached_ns; /* 0: not known to be */
+    uint64_t ticket;    /* of the action that it comes after; 0: none */
+    unsigned int flags;
+    int shared_entry;   /* one more than its entry in the machine's state, for other processes; 0: none */
 };
 
 struct CUmod_st {
@@ -48,11 +70,15 @@ struct CUmod_st {
     int device;
 };
 
+enum { FG_FUNCTION_ATTRIBUTES = 16 };
+
 struct CUfunc_st {
     enum fg_tag tag;
     CUmodule module;
     unsigned int block[3]; /* for launches that do not say it */
-    struct CUfunc_st *next;
+    char name[128];
+    int attributes[FG_FUNCTION_ATTRIBUTES]; /* CUfunction_attribute, where one was set */
+    unsigned int attributes_set;
 };
 
 struct CUmemPoolHandle_st {

@@ -3,10 +3,15 @@
 
 #include <stdlib.h>
 
+#include "arena.h"
+#include "copy.h"
+
 struct CUarray_st {
     enum fg_tag tag;
     int device;
     uint64_t charged;
+    CUDA_ARRAY3D_DESCRIPTOR as; /* its first level, which alone has content here */
+    uint64_t content, content_bytes;
 };
 struct CUmipmappedArray_st {
     struct CUarray_st array;
@@ -39,8 +44,13 @@ static CUresult create(struct CUarray_st *array, const CUDA_ARRAY3D_DESCRIPTOR *
     for (unsigned int level = 0; level < levels; level++)
         bytes += element * at_least_one(wanted->Width >> level) * at_least_one(wanted->Height >> level) * at_least_one(wanted->Depth >> level);
     if ((wanted->Flags & (CUDA_ARRAY3D_SPARSE | CUDA_ARRAY3D_DEFERRED_MAPPING)) != 0) bytes = 0;
-    *array = (struct CUarray_st){.tag = FG_ARRAY, .device = context->device, .charged = fg_rounded(bytes)};
-    return fg_charge(array->device, array->charged) ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+    *array = (struct CUarray_st){.tag = FG_ARRAY, .device = context->device, .charged = fg_rounded(bytes), .as = *wanted};
+    array->content_bytes = element * wanted->Width * at_least_one(wanted->Height) * at_least_one(wanted->Depth);
+    array->content = fg_arena_take(array->content_bytes);
+    if (array->content == 0) return CUDA_ERROR_OUT_OF_MEMORY;
+    if (fg_charge(array->device, array->charged)) return CUDA_SUCCESS;
+    fg_arena_give(array->content, array->content_bytes, 0);
+    return CUDA_ERROR_OUT_OF_MEMORY;
 }
 
 CUresult cuArray3DCreate_v2(CUarray *array, const CUDA_ARRAY3D_DESCRIPTOR *wanted)
@@ -83,8 +93,44 @@ static CUresult destroy(struct CUarray_st *array)
     array->tag = 0;
     fg_unbind_tiles((uint64_t)(uintptr_t)array);
     fg_discharge(array->device, array->charged);
+    fg_arena_give(array->content, array->content_bytes, 1);
     free(array);
     return CUDA_SUCCESS;
+}
+
+size_t fg_array_element(CUarray array)
+{
+    return array != NULL && array->tag == FG_ARRAY ? (size_t)element_bytes(array->as.Format, array->as.NumChannels) : 0;
+}
+
+static bool within(size_t from, size_t length, size_t all) { return from <= all && length <= all - from; }
+
+bool fg_in_array(CUarray array, size_t x, size_t y, size_t z, size_t width_bytes, size_t height, size_t depth)
+{
+    return within(x, width_bytes, fg_array_element(array) * array->as.Width) && within(y, height, at_least_one(array->as.Height)) &&
+           within(z, depth, at_least_one(array->as.Depth));
+}
+
+char *fg_array_at(CUarray array, size_t x, size_t y, size_t z)
+{
+    const size_t line = fg_array_element(array) * array->as.Width;
+    return (char *)(uintptr_t)array->content + (z * at_least_one(array->as.Height) + y) * line + x;
+}
+
+CUresult cuArray3DGetDescriptor_v2(CUDA_ARRAY3D_DESCRIPTOR *as, CUarray array)
+{
+    if (as == NULL) return CUDA_ERROR_INVALID_VALUE;
+    if (array == NULL || array->tag != FG_ARRAY) return CUDA_ERROR_INVALID_HANDLE;
+    *as = array->as;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuArrayGetDescriptor_v2(CUDA_ARRAY_DESCRIPTOR *as, CUarray array)
+{
+    CUDA_ARRAY3D_DESCRIPTOR wide;
+    const CUresult result = as != NULL ? cuArray3DGetDescriptor_v2(&wide, array) : CUDA_ERROR_INVALID_VALUE;
+    if (result == CUDA_SUCCESS) *as = (CUDA_ARRAY_DESCRIPTOR){wide.Width, wide.Height, wide.Format, wide.NumChannels};
+    return result;
 }
 
 CUresult cuArrayDestroy(CUarray array) { return destroy(array); }

@@ -1,5 +1,5 @@
 /* Contexts of the stand-in driver: a stack per thread, one primary context per device. */
-#include "driver.h"
+#include "deferred.h"
 
 #include <stdlib.h>
 
@@ -41,6 +41,7 @@ static CUresult charge_context(int card)
 
 static void release_context(CUcontext context)
 {
+    fg_flush(context);
     fg_free_context_memory(context);
     fg_lock(fg_driver.state);
     fg_give(fg_driver.state, fg_card_of(context), fg_driver.machine->context_bytes);
@@ -298,19 +299,11 @@ CUresult cuCtxGetFlags(unsigned int *flags)
     return CUDA_SUCCESS;
 }
 
-CUresult cuCtxGetApiVersion(CUcontext context, unsigned int *version)
-{
-    if (version == NULL) return CUDA_ERROR_INVALID_VALUE;
-    if (context != NULL && context->tag != FG_CONTEXT) return CUDA_ERROR_INVALID_CONTEXT;
-    *version = 3020;
-    return CUDA_SUCCESS;
-}
-
 CUresult cuCtxSynchronize(void)
 {
     CUcontext context;
     const CUresult result = fg_current(&context);
     if (result != CUDA_SUCCESS) return result;
-    fg_sleep_until_reached(fg_driver.state, fg_card_of(context), context->last_mark);
+    fg_drain(context, NULL);
     return CUDA_SUCCESS;
 }

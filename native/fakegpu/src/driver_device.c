@@ -51,6 +51,8 @@ static const struct {
     cuuint64_t flags;
 } rows[] = {
 #define FN(symbol, base, version, flags, parameters) {base, (function)symbol, version, flags},
+#define PER_THREAD(symbol, base, version, parameters, call) {base, (function)symbol, version, 2},
+#define REFUSED FN
 #include "driver.def"
 #undef FN
 };
@@ -116,6 +118,13 @@ static const struct {
     {CUDA_ERROR_INVALID_HANDLE, "CUDA_ERROR_INVALID_HANDLE", "invalid resource handle"},
     {CUDA_ERROR_NOT_FOUND, "CUDA_ERROR_NOT_FOUND", "named symbol not found"},
     {CUDA_ERROR_NOT_READY, "CUDA_ERROR_NOT_READY", "device not ready"},
+    {CUDA_ERROR_MAP_FAILED, "CUDA_ERROR_MAP_FAILED", "mapping of buffer object failed"},
+    {CUDA_ERROR_PEER_ACCESS_UNSUPPORTED, "CUDA_ERROR_PEER_ACCESS_UNSUPPORTED", "peer access is not supported between these two devices"},
+    {CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED, "CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED", "peer access is already enabled"},
+    {CUDA_ERROR_PEER_ACCESS_NOT_ENABLED, "CUDA_ERROR_PEER_ACCESS_NOT_ENABLED", "peer access has not been enabled"},
+    {CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED, "CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED", "part or all of the requested memory range is already mapped"},
+    {CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED, "CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED", "pointer does not correspond to a registered memory region"},
+    {CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, "CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED", "operation not permitted when stream is capturing"},
     {CUDA_ERROR_NOT_SUPPORTED, "CUDA_ERROR_NOT_SUPPORTED", "operation not supported"},
     {CUDA_ERROR_UNKNOWN, "CUDA_ERROR_UNKNOWN", "unknown error"},
 };
@@ -262,13 +271,5 @@ CUresult cuDeviceComputeCapability(int *major, int *minor, CUdevice device)
     if (major == NULL || minor == NULL) return CUDA_ERROR_INVALID_VALUE;
     *major = card(device)->major;
     *minor = card(device)->minor;
-    return CUDA_SUCCESS;
-}
-
-CUresult cuDeviceCanAccessPeer(int *can, CUdevice device, CUdevice peer)
-{
-    if (fg_check_device(device) != CUDA_SUCCESS || fg_check_device(peer) != CUDA_SUCCESS) return CUDA_ERROR_INVALID_DEVICE;
-    if (can == NULL) return CUDA_ERROR_INVALID_VALUE;
-    *can = device != peer;
     return CUDA_SUCCESS;
 }

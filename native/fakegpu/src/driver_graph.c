@@ -5,6 +5,8 @@
 
 #include "arena.h"
 #include "block.h"
+#include "copy.h"
+#include "deferred.h"
 
 bool fg_graph_ok(CUgraph graph) { return graph != NULL && graph->tag == FG_GRAPH; }
 
@@ -194,6 +196,9 @@ CUresult cuStreamBeginCapture_v2(CUstream stream, int mode)
     return result;
 }
 
+/* The first version had the global mode alone. */
+CUresult cuStreamBeginCapture(CUstream stream) { return cuStreamBeginCapture_v2(stream, 0); }
+
 CUresult cuStreamBeginCapture_v2_ptsz(CUstream stream, int mode) { return cuStreamBeginCapture_v2(stream, mode); }
 
 CUresult cuStreamEndCapture(CUstream stream, CUgraph *graph)
@@ -243,4 +248,78 @@ bool fg_capture_kernel(const CUlaunchConfig *config, CUfunction function, CUresu
                                             config->blockDimY,  config->blockDimZ,      config->sharedMemBytes, NULL, NULL, NULL, NULL};
     if (graph != NULL) *result = add_kernel(&node, graph, NULL, 0, &kernel);
     return graph != NULL;
+}
+
+bool fg_capture_copy(CUstream stream, const CUDA_MEMCPY3D *copy, CUresult *result)
+{
+    CUgraph graph = recorded_by(stream);
+    CUgraphNode node = graph != NULL ? fg_add_node(graph, CU_GRAPH_NODE_TYPE_MEMCPY) : NULL;
+    if (node != NULL) node->copy = *copy;
+    *result = node != NULL ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+    return graph != NULL;
+}
+
+bool fg_capture_fill(CUstream stream, const CUDA_MEMSET_NODE_PARAMS *fill, CUresult *result)
+{
+    CUgraph graph = recorded_by(stream);
+    CUgraphNode node = graph != NULL ? fg_add_node(graph, CU_GRAPH_NODE_TYPE_MEMSET) : NULL;
+    if (node != NULL) node->fill = *fill;
+    *result = node != NULL ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+    return graph != NULL;
+}
+
+bool fg_capture_host(CUstream stream, CUhostFn function, void *data, CUresult *result)
+{
+    CUgraph graph = recorded_by(stream);
+    CUgraphNode node = graph != NULL ? fg_add_node(graph, CU_GRAPH_NODE_TYPE_HOST) : NULL;
+    if (node != NULL) node->host = (CUDA_HOST_NODE_PARAMS){function, data};
+    *result = node != NULL ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+    return graph != NULL;
+}
+
+CUresult cuGraphAddMemcpyNode(CUgraphNode *node, CUgraph graph, const CUgraphNode *dependencies, size_t count, const CUDA_MEMCPY3D *copy,
+                              CUcontext context)
+{
+    CUgraphNode made;
+    if (copy == NULL) return CUDA_ERROR_INVALID_VALUE;
+    if (context != NULL && context->tag != FG_CONTEXT) return CUDA_ERROR_INVALID_CONTEXT;
+    CUresult result = fg_check_copy(copy);
+    if (result == CUDA_SUCCESS) result = add(node, graph, dependencies, count, CU_GRAPH_NODE_TYPE_MEMCPY, &made);
+    if (result != CUDA_SUCCESS) return result;
+    made->copy = *copy;
+    *node = made;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuGraphAddMemsetNode(CUgraphNode *node, CUgraph graph, const CUgraphNode *dependencies, size_t count,
+                              const CUDA_MEMSET_NODE_PARAMS *fill, CUcontext context)
+{
+    CUgraphNode made;
+    if (fill == NULL) return CUDA_ERROR_INVALID_VALUE;
+    if (context != NULL && context->tag != FG_CONTEXT) return CUDA_ERROR_INVALID_CONTEXT;
+    CUresult result = fg_check_fill(fill);
+    if (result == CUDA_SUCCESS) result = add(node, graph, dependencies, count, CU_GRAPH_NODE_TYPE_MEMSET, &made);
+    if (result != CUDA_SUCCESS) return result;
+    made->fill = *fill;
+    *node = made;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuGraphAddHostNode(CUgraphNode *node, CUgraph graph, const CUgraphNode *dependencies, size_t count, const CUDA_HOST_NODE_PARAMS *host)
+{
+    CUgraphNode made;
+    if (host == NULL || host->fn == NULL) return CUDA_ERROR_INVALID_VALUE;
+    const CUresult result = add(node, graph, dependencies, count, CU_GRAPH_NODE_TYPE_HOST, &made);
+    if (result != CUDA_SUCCESS) return result;
+    made->host = *host;
+    *node = made;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuGraphAddEmptyNode(CUgraphNode *node, CUgraph graph, const CUgraphNode *dependencies, size_t count)
+{
+    CUgraphNode made;
+    const CUresult result = add(node, graph, dependencies, count, CU_GRAPH_NODE_TYPE_EMPTY, &made);
+    if (result == CUDA_SUCCESS) *node = made;
+    return result;
 }

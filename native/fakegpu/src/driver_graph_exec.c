@@ -6,6 +6,7 @@
 #include <stdlib.h>
 
 #include "block.h"
+#include "copy.h"
 #include "graph.h"
 
 struct CUgraphExec_st {
@@ -149,6 +150,9 @@ static CUresult run(CUgraph graph, CUstream stream, bool free_first)
         case CU_GRAPH_NODE_TYPE_MEM_ALLOC: result = run_alloc(&node->alloc, free_first); break;
         case CU_GRAPH_NODE_TYPE_MEM_FREE: run_free(node->free_pointer); break;
         case CU_GRAPH_NODE_TYPE_GRAPH: result = run(node->child, stream, free_first); break;
+        case CU_GRAPH_NODE_TYPE_MEMCPY: result = fg_copy(&node->copy, stream, false); break;
+        case CU_GRAPH_NODE_TYPE_MEMSET: result = fg_fill(&node->fill, stream); break;
+        case CU_GRAPH_NODE_TYPE_HOST: result = cuLaunchHostFunc(stream, node->host.fn, node->host.userData); break;
         default: break;
         }
     }

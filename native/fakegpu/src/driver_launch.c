@@ -1,6 +1,7 @@
 /* Modules and kernels of the stand-in driver. A kernel does nothing but take its time on the card's clock. */
 #include "driver.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -22,6 +23,7 @@ CUresult cuModuleGetFunction(CUfunction *function, CUmodule module, const char *
     struct CUfunc_st *found = calloc(1, sizeof *found);
     if (found == NULL) return CUDA_ERROR_OUT_OF_MEMORY;
     *found = (struct CUfunc_st){.tag = FG_FUNCTION, .module = module, .block = {1, 1, 1}};
+    snprintf(found->name, sizeof found->name, "%s", name);
     *function = found;
     return CUDA_SUCCESS;
 }

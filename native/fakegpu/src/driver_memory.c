@@ -79,6 +79,15 @@ CUresult fg_add_window(const struct fg_block *wanted)
     return keep_block(wanted, &made);
 }
 
+CUresult fg_change_block(uint64_t base, CUresult (*change)(struct fg_block *block))
+{
+    pthread_mutex_lock(&fg_driver.lock);
+    struct fg_block *block = block_at(base, 1);
+    const CUresult result = block != NULL ? change(block) : CUDA_ERROR_INVALID_VALUE;
+    pthread_mutex_unlock(&fg_driver.lock);
+    return result;
+}
+
 struct fg_block *fg_remove_block(uint64_t base, unsigned int kinds)
 {
     const struct fg_block probe = {.base = base, .bytes = 1};
@@ -94,7 +103,10 @@ struct fg_block *fg_remove_block(uint64_t base, unsigned int kinds)
 
 void fg_drop_block(struct fg_block *block)
 {
-    if (block->kind != FG_MAPPED_MEMORY) fg_arena_give(block->base, block->bytes, block->touched);
+    if (block->shared_entry != 0)
+        fg_leave_shared(block); /* its addresses stay: pages of it are other processes' too */
+    else if (block->kind != FG_MAPPED_MEMORY)
+        fg_arena_give(block->base, block->bytes, block->touched);
     fg_discharge(block->device, block->charged);
     if (block->kind == FG_POOL_MEMORY) fg_pool_give(block->pool, fg_rounded(block->bytes));
     if (block->kind == FG_GRAPH_MEMORY) fg_graph_give(block->device, fg_rounded(block->bytes));
@@ -233,49 +245,13 @@ CUresult cuMemGetAddressRange_v2(CUdeviceptr *base, size_t *bytes, CUdeviceptr p
     return block != NULL ? CUDA_SUCCESS : CUDA_ERROR_NOT_FOUND;
 }
 
-CUresult cuPointerGetAttribute(void *data, int attribute, CUdeviceptr pointer)
+bool fg_find_block(CUdeviceptr at, struct fg_block *found)
 {
-    enum { CONTEXT = 1, MEMORY_TYPE = 2, DEVICE_POINTER = 3, IS_MANAGED = 8, DEVICE_ORDINAL = 9 };
-    if (data == NULL) return CUDA_ERROR_INVALID_VALUE;
     pthread_mutex_lock(&fg_driver.lock);
-    const struct fg_block *block = block_at(pointer, 1);
-    CUresult result = block != NULL ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
-    if (block != NULL) {
-        switch (attribute) {
-        case CONTEXT: *(CUcontext *)data = block->context; break;
-        case MEMORY_TYPE: *(unsigned int *)data = 2; break;
-        case DEVICE_POINTER: *(CUdeviceptr *)data = pointer; break;
-        case IS_MANAGED: *(unsigned int *)data = block->managed; break;
-        case DEVICE_ORDINAL: *(int *)data = block->device; break;
-        default: result = CUDA_ERROR_NOT_SUPPORTED; break;
-        }
-    }
+    const struct fg_block *block = block_at(at, 1);
+    if (block != NULL) *found = *block;
     pthread_mutex_unlock(&fg_driver.lock);
-    return result;
-}
-
-CUresult cuMemAllocHost_v2(void **pointer, size_t bytes)
-{
-    CUcontext context;
-    const CUresult result = fg_current(&context);
-    if (result != CUDA_SUCCESS) return result;
-    if (pointer == NULL || bytes == 0) return CUDA_ERROR_INVALID_VALUE;
-    void *memory = NULL;
-    if (posix_memalign(&memory, 4096, bytes) != 0) return CUDA_ERROR_OUT_OF_MEMORY;
-    *pointer = memory;
-    return CUDA_SUCCESS;
-}
-
-CUresult cuMemHostAlloc(void **pointer, size_t bytes, unsigned int flags)
-{
-    return flags > 7 ? CUDA_ERROR_INVALID_VALUE : cuMemAllocHost_v2(pointer, bytes);
-}
-
-CUresult cuMemFreeHost(void *pointer)
-{
-    if (pointer == NULL) return CUDA_ERROR_INVALID_VALUE;
-    free(pointer);
-    return CUDA_SUCCESS;
+    return block != NULL;
 }
 
 bool fg_touch(CUdeviceptr at, size_t bytes)

@@ -91,3 +91,23 @@ CUresult cuLibraryUnload(CUlibrary library)
     free(library);
     return result;
 }
+
+static bool library_ok(CUlibrary library) { return library != NULL && library->tag == FG_MODULE; }
+
+CUresult cuLibraryGetModule(CUmodule *module, CUlibrary library)
+{
+    if (module == NULL) return CUDA_ERROR_INVALID_VALUE;
+    if (!library_ok(library)) return CUDA_ERROR_INVALID_HANDLE;
+    *module = library->module;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuLibraryGetKernel(CUkernel *kernel, CUlibrary library, const char *name)
+{
+    CUfunction function;
+    if (kernel == NULL) return CUDA_ERROR_INVALID_VALUE;
+    if (!library_ok(library)) return CUDA_ERROR_INVALID_HANDLE;
+    const CUresult result = cuModuleGetFunction(&function, library->module, name);
+    if (result == CUDA_SUCCESS) *kernel = (CUkernel)(void *)function;
+    return result;
+}

@@ -1,18 +1,48 @@
-/* Stream-ordered memory of the stand-in driver. A pool keeps what is freed up to its release threshold, here at once rather than at the
- * next synchronisation. */
+/* Stream-ordered memory of the stand-in driver.
+ *
+ * What is freed in a stream is free when the stream gets there; until then only that stream may have it again, or any stream before an
+ * allocation would fail (CUDA Programming Guide, Stream Ordered Memory Allocator: same stream, internal dependencies). A pool keeps what
+ * is free up to its release threshold, here at once rather than at the next synchronisation. */
 #include "block.h"
+#include "deferred.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 static bool pool_ok(CUmemoryPool pool) { return pool != NULL && pool->tag == FG_POOL; }
 
-static bool pool_take(CUmemoryPool pool, uint64_t bytes)
+/* Blocks that are freed and whose stream is not there yet; under fg_driver.lock. */
+struct leaving {
+    struct fg_block *block;
+    CUstream stream;
+    uint64_t bytes; /* of them nobody has again */
+    struct leaving *next;
+};
+static struct leaving *all_leaving;
+
+/* Bytes of the pool that are on their way out and may be had again; takes up to `wanted` of them if `take`. With the lock. */
+static uint64_t reuse(CUmemoryPool pool, CUstream stream, bool any_stream, uint64_t wanted, bool take)
 {
+    uint64_t found = 0;
+    for (struct leaving *at = all_leaving; at != NULL && found < wanted; at = at->next) {
+        if (at->block->pool != pool || (!any_stream && at->stream != stream)) continue;
+        const uint64_t part = at->bytes < wanted - found ? at->bytes : wanted - found;
+        if (take) at->bytes -= part;
+        found += part;
+    }
+    return found;
+}
+
+static bool pool_take(CUmemoryPool pool, uint64_t bytes, CUstream stream)
+{
+    bool fits = false;
     pthread_mutex_lock(&fg_driver.lock);
-    const uint64_t used = pool->used + bytes, growth = used > pool->reserved ? used - pool->reserved : 0;
-    const bool fits = pool->device < 0 || fg_charge(pool->device, growth);
-    if (fits) {
+    for (int any_stream = 0; any_stream <= 1 && !fits; any_stream++) {
+        const uint64_t again = reuse(pool, stream, any_stream != 0, bytes, false);
+        const uint64_t used = pool->used + bytes - again, growth = used > pool->reserved ? used - pool->reserved : 0;
+        fits = pool->device < 0 || fg_charge(pool->device, growth);
+        if (!fits) continue;
+        (void)reuse(pool, stream, any_stream != 0, again, true);
         pool->used = used;
         pool->reserved += growth;
         if (pool->used > pool->used_high) pool->used_high = pool->used;
@@ -46,7 +76,7 @@ static CUresult allocate(CUdeviceptr *pointer, size_t bytes, CUmemoryPool pool, 
     if (!fg_stream_ok(stream)) return CUDA_ERROR_INVALID_HANDLE;
     if (pointer == NULL || bytes == 0) return CUDA_ERROR_INVALID_VALUE;
     if (fg_capture_alloc(stream, pointer, bytes, pool->device, &result)) return result;
-    if (!pool_take(pool, fg_rounded(bytes))) return CUDA_ERROR_OUT_OF_MEMORY;
+    if (!pool_take(pool, fg_rounded(bytes), stream)) return CUDA_ERROR_OUT_OF_MEMORY;
     result = fg_allocate(pointer, bytes, FG_POOL_MEMORY, pool, pool->device);
     if (result != CUDA_SUCCESS) fg_pool_give(pool, fg_rounded(bytes));
     return result;
@@ -77,12 +107,48 @@ CUresult cuMemAllocFromPoolAsync_ptsz(CUdeviceptr *pointer, size_t bytes, CUmemo
     return cuMemAllocFromPoolAsync(pointer, bytes, pool, stream);
 }
 
+/* The stream is there: what nobody took again goes back to the pool. */
+static void leave(void *data)
+{
+    struct leaving *leaving = data, **at = &all_leaving;
+    pthread_mutex_lock(&fg_driver.lock);
+    while (*at != leaving) at = &(*at)->next;
+    *at = leaving->next;
+    pthread_mutex_unlock(&fg_driver.lock);
+    struct fg_block *block = leaving->block;
+    if (block->kind == FG_POOL_MEMORY) {
+        fg_pool_give(block->pool, leaving->bytes);
+        block->kind = FG_FOREIGN_MEMORY; /* its bytes have been given back */
+    }
+    fg_drop_block(block);
+    free(leaving);
+}
+
+static CUresult free_later(CUdeviceptr pointer, CUcontext context, CUstream stream)
+{
+    struct leaving *leaving = malloc(sizeof *leaving);
+    if (leaving == NULL) return CUDA_ERROR_OUT_OF_MEMORY;
+    struct fg_block *block = fg_remove_block(pointer, 1U << FG_DEVICE_MEMORY | 1U << FG_POOL_MEMORY);
+    if (block == NULL) return free(leaving), cuMemFree_v2(pointer);
+    *leaving = (struct leaving){block, stream, block->kind == FG_POOL_MEMORY ? fg_rounded(block->bytes) : 0, NULL};
+    pthread_mutex_lock(&fg_driver.lock);
+    leaving->next = all_leaving;
+    all_leaving = leaving;
+    pthread_mutex_unlock(&fg_driver.lock);
+    if (fg_defer(context, stream, NULL, leave, leaving) == 0) leave(leaving);
+    return CUDA_SUCCESS;
+}
+
 CUresult cuMemFreeAsync(CUdeviceptr pointer, CUstream stream)
 {
+    CUcontext context;
     CUresult result;
     if (!fg_stream_ok(stream)) return CUDA_ERROR_INVALID_HANDLE;
     if (pointer == 0) return CUDA_ERROR_INVALID_VALUE;
-    return fg_capture_free(stream, pointer, &result) ? result : cuMemFree_v2(pointer);
+    if (fg_capture_free(stream, pointer, &result)) return result;
+    if (fg_driver.machine->instant_allocations || fg_stream_context(stream, &context) != CUDA_SUCCESS || !fg_is_busy(context, stream))
+        return cuMemFree_v2(pointer);
+    return free_later(pointer, context, stream);
 }
 
 CUresult cuMemFreeAsync_ptsz(CUdeviceptr pointer, CUstream stream) { return cuMemFreeAsync(pointer, stream); }

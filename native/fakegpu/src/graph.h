@@ -10,6 +10,9 @@ struct CUgraphNode_st {
     CUDA_KERNEL_NODE_PARAMS kernel;
     CUDA_MEM_ALLOC_NODE_PARAMS alloc; /* dptr: the address, given when the node is added */
     CUdeviceptr free_pointer;
+    CUDA_MEMCPY3D copy;
+    CUDA_MEMSET_NODE_PARAMS fill;
+    CUDA_HOST_NODE_PARAMS host;
     CUgraph child;
     CUgraphNode next;
 };

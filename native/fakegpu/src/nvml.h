@@ -5,6 +5,10 @@
 #include "nvml_abi.h"
 #include "state.h"
 
+typedef struct nvmlBAR1Memory_st {
+    unsigned long long total, free, used;
+} nvmlBAR1Memory_t;
+
 #define FG_EXPORT __attribute__((visibility("default")))
 #define FN(symbol, parameters) FG_EXPORT nvmlReturn_t symbol parameters;
 #include "nvml.def"

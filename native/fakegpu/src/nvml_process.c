@@ -65,6 +65,29 @@ nvmlReturn_t nvmlDeviceGetComputeRunningProcesses_v3(nvmlDevice_t device, unsign
     return nvmlDeviceGetComputeRunningProcesses_v2(device, count, processes);
 }
 
+/* Nobody draws here, and there is no MPS server. */
+static nvmlReturn_t list_nobody(nvmlDevice_t device, unsigned int *count)
+{
+    const nvmlReturn_t result = fg_check(device);
+    if (result != NVML_SUCCESS) return result;
+    if (count == NULL) return NVML_ERROR_INVALID_ARGUMENT;
+    *count = 0;
+    return NVML_SUCCESS;
+}
+
+#define NOBODY(symbol, type)                                                                   \
+    nvmlReturn_t symbol(nvmlDevice_t device, unsigned int *count, type *processes)             \
+    {                                                                                          \
+        (void)processes;                                                                       \
+        return list_nobody(device, count);                                                     \
+    }
+NOBODY(nvmlDeviceGetGraphicsRunningProcesses, nvmlProcessInfo_v1_t)
+NOBODY(nvmlDeviceGetGraphicsRunningProcesses_v2, nvmlProcessInfo_v2_t)
+NOBODY(nvmlDeviceGetGraphicsRunningProcesses_v3, nvmlProcessInfo_v2_t)
+NOBODY(nvmlDeviceGetMPSComputeRunningProcesses, nvmlProcessInfo_v1_t)
+NOBODY(nvmlDeviceGetMPSComputeRunningProcesses_v2, nvmlProcessInfo_v2_t)
+NOBODY(nvmlDeviceGetMPSComputeRunningProcesses_v3, nvmlProcessInfo_v2_t)
+
 /* When the sample that NVML shows ended, in the microseconds since 1970 that it stamps samples with; 0: none is shown. */
 static unsigned long long sample_end_us(void)
 {

@@ -1,5 +1,7 @@
 #include "state.h"
 
+#include "shared.h"
+
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/futex.h>
@@ -14,7 +16,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { MAGIC = 0x55504746, VERSION = 7 };
+enum { MAGIC = 0x55504746, VERSION = 8 };
 
 static const char *state_path; /* of the mapped state */
 
@@ -212,6 +214,7 @@ static bool is_alive(const struct fg_state *state, const struct fg_process *proc
 
 static void free_process(struct fg_state *state, struct fg_process *process)
 {
+    fg_shared_leave(state, (int)(process - state->processes));
     for (int card = 0; card < FG_MAX_DEVICES; card++) {
         state->cards[card].used_bytes -= process->used_bytes[card];
         process->used_bytes[card] = 0;
@@ -303,15 +306,21 @@ int64_t fg_reached_ns(struct fg_state *state, int card, int64_t mark)
     return reached;
 }
 
+int64_t fg_left_ns(struct fg_state *state, int card, int64_t mark)
+{
+    fg_lock(state);
+    struct fg_process *self = fg_self(state);
+    const int64_t left = self != NULL ? fg_clock_left_ns(fg_clock_now(state, card), index_of(state, self), mark) : 0;
+    fg_unlock(state);
+    return left;
+}
+
 void fg_sleep_until_reached(struct fg_state *state, int card, int64_t mark)
 {
     /* Others may take turns meanwhile, or come and go: the earliest possible end is waited for, then looked again. */
     static const int64_t SHORTEST_NS = 20000;
     for (;;) {
-        fg_lock(state);
-        struct fg_process *self = fg_self(state);
-        const int64_t left = self != NULL ? fg_clock_left_ns(fg_clock_now(state, card), index_of(state, self), mark) : 0;
-        fg_unlock(state);
+        const int64_t left = fg_left_ns(state, card, mark);
         if (left == 0) return;
         fg_sleep_until(fg_now_ns() + (left > SHORTEST_NS ? left : SHORTEST_NS));
     }

@@ -37,6 +37,19 @@ struct fg_event {
     uint64_t type, data;
 };
 
+/* What processes share by handle: memory that is on the card as long as one of them holds it, and events. */
+enum { FG_SHARED = 1024 };
+struct fg_shared {
+    uint32_t generation; /* of the entry: a handle of an earlier one is stale */
+    bool live, is_event;
+    int32_t card;
+    int32_t charged_to; /* the process in whose bytes it is counted: its maker, then another holder */
+    uint64_t bytes;
+    int32_t recorder; /* of an event: whose mark it is; -1: not recorded */
+    int64_t mark, recorded_ns;
+    uint64_t holders[FG_MAX_PROCESSES / 64];
+};
+
 struct fg_state {
     uint32_t magic, version;
     char boot_id[40]; /* clocks and pids of an earlier boot mean nothing */
@@ -45,6 +58,7 @@ struct fg_state {
     _Atomic uint32_t event_count; /* ever posted; the futex that waiters sleep on */
     struct fg_event events[FG_EVENTS];
     struct fg_card_state cards[FG_MAX_DEVICES];
+    struct fg_shared shared[FG_SHARED];
     int32_t process_count; /* entries from here on have never been used */
     struct fg_process processes[FG_MAX_PROCESSES];
 };
@@ -76,6 +90,9 @@ int64_t fg_queue_kernel(struct fg_state *state, int card, int64_t length_ns);
 
 /* When this process's mark was reached, 0 if it is not yet. */
 int64_t fg_reached_ns(struct fg_state *state, int card, int64_t mark);
+
+/* How long the card must still work before this process's mark is reached; 0: it is. */
+int64_t fg_left_ns(struct fg_state *state, int card, int64_t mark);
 
 /* Sleeps until this process's mark is reached. */
 void fg_sleep_until_reached(struct fg_state *state, int card, int64_t mark);

@@ -1,0 +1,121 @@
+/* What the stand-in driver says of an address, and advice about managed memory. */
+#include "block.h"
+#include "deferred.h"
+
+/* CUpointer_attribute */
+enum { CONTEXT = 1, MEMORY_TYPE = 2, DEVICE_POINTER = 3, HOST_POINTER = 4, SYNC_MEMOPS = 6, IS_MANAGED = 8, DEVICE_ORDINAL = 9,
+       IS_LEGACY_CUDA_IPC_CAPABLE = 10, RANGE_START_ADDR = 11, RANGE_SIZE = 12, MAPPED = 13, MEMPOOL_HANDLE = 17, LAST = 21 };
+
+static CUresult answer(void *data, int attribute, CUdeviceptr pointer, const struct fg_block *block, bool on_host)
+{
+    switch (attribute) {
+    case CONTEXT: *(CUcontext *)data = block->context; return CUDA_SUCCESS;
+    case MEMORY_TYPE: *(unsigned int *)data = on_host ? CU_MEMORYTYPE_HOST : CU_MEMORYTYPE_DEVICE; return CUDA_SUCCESS;
+    case DEVICE_POINTER: *(CUdeviceptr *)data = pointer; return CUDA_SUCCESS;
+    case HOST_POINTER:
+        if (!on_host && !block->managed) return CUDA_ERROR_INVALID_VALUE;
+        *(void **)data = (void *)(uintptr_t)pointer;
+        return CUDA_SUCCESS;
+    case SYNC_MEMOPS: *(unsigned int *)data = 0; return CUDA_SUCCESS;
+    case IS_MANAGED: *(unsigned int *)data = block->managed; return CUDA_SUCCESS;
+    case DEVICE_ORDINAL: *(int *)data = block->device; return CUDA_SUCCESS;
+    case IS_LEGACY_CUDA_IPC_CAPABLE: *(unsigned char *)data = !on_host && block->kind == FG_DEVICE_MEMORY && !block->managed; return CUDA_SUCCESS;
+    case RANGE_START_ADDR: *(CUdeviceptr *)data = block->base; return CUDA_SUCCESS;
+    case RANGE_SIZE: *(size_t *)data = block->bytes; return CUDA_SUCCESS;
+    case MAPPED: *(unsigned char *)data = 1; return CUDA_SUCCESS;
+    case MEMPOOL_HANDLE: *(CUmemoryPool *)data = block->pool; return CUDA_SUCCESS;
+    default: return CUDA_ERROR_NOT_SUPPORTED;
+    }
+}
+
+static bool look_up(CUdeviceptr pointer, struct fg_block *block, bool *on_host)
+{
+    *on_host = false;
+    if (fg_find_block(pointer, block)) return true;
+    *block = (struct fg_block){0};
+    *on_host = fg_is_host_memory(pointer, &block->base, &block->bytes);
+    return *on_host;
+}
+
+CUresult cuPointerGetAttribute(void *data, int attribute, CUdeviceptr pointer)
+{
+    struct fg_block block;
+    bool on_host;
+    if (!fg_driver.initialised) return CUDA_ERROR_NOT_INITIALIZED;
+    if (data == NULL || attribute < CONTEXT || attribute > LAST || !look_up(pointer, &block, &on_host)) return CUDA_ERROR_INVALID_VALUE;
+    return answer(data, attribute, pointer, &block, on_host);
+}
+
+/* Of memory that the driver does not know, contexts, types and pointers are 0: no error (as documented). */
+CUresult cuPointerGetAttributes(unsigned int count, int *attributes, void **data, CUdeviceptr pointer)
+{
+    struct fg_block block;
+    bool on_host;
+    if (!fg_driver.initialised) return CUDA_ERROR_NOT_INITIALIZED;
+    if (count == 0 || attributes == NULL || data == NULL) return CUDA_ERROR_INVALID_VALUE;
+    const bool known = look_up(pointer, &block, &on_host);
+    for (unsigned int i = 0; i < count; i++) {
+        if (attributes[i] < CONTEXT || attributes[i] > LAST || data[i] == NULL) return CUDA_ERROR_INVALID_VALUE;
+        if (known) {
+            const CUresult result = answer(data[i], attributes[i], pointer, &block, on_host);
+            if (result == CUDA_SUCCESS) continue;
+            if (attributes[i] != HOST_POINTER) return result;
+        }
+        switch (attributes[i]) {
+        case CONTEXT:
+        case HOST_POINTER:
+        case RANGE_START_ADDR:
+        case RANGE_SIZE:
+        case MEMPOOL_HANDLE:
+        case DEVICE_POINTER: *(uint64_t *)data[i] = 0; break;
+        case DEVICE_ORDINAL: *(int *)data[i] = -2; break;
+        case MEMORY_TYPE:
+        case SYNC_MEMOPS:
+        case IS_MANAGED: *(unsigned int *)data[i] = 0; break;
+        case MAPPED:
+        case IS_LEGACY_CUDA_IPC_CAPABLE: *(unsigned char *)data[i] = 0; break;
+        default: return CUDA_ERROR_NOT_SUPPORTED;
+        }
+    }
+    return CUDA_SUCCESS;
+}
+
+static CUresult check_managed(CUdeviceptr pointer, size_t bytes)
+{
+    struct fg_block block;
+    CUcontext context;
+    const CUresult result = fg_current(&context);
+    if (result != CUDA_SUCCESS) return result;
+    if (bytes == 0 || !fg_find_block(pointer, &block) || !block.managed || bytes > block.base + block.bytes - pointer) return CUDA_ERROR_INVALID_VALUE;
+    return CUDA_SUCCESS;
+}
+
+/* Advice and prefetches change nothing: where a managed page lies makes no difference here. */
+CUresult cuMemAdvise_v2(CUdeviceptr pointer, size_t bytes, int advice, CUmemLocation location)
+{
+    enum { FIRST_ADVICE = 1, LAST_ADVICE = 6 };
+    if (advice < FIRST_ADVICE || advice > LAST_ADVICE) return CUDA_ERROR_INVALID_VALUE;
+    if (location.type == CU_MEM_LOCATION_TYPE_DEVICE && fg_check_device(location.id) != CUDA_SUCCESS) return CUDA_ERROR_INVALID_DEVICE;
+    return check_managed(pointer, bytes);
+}
+
+static CUmemLocation place_of(CUdevice device)
+{
+    const int type = device < 0 ? CU_MEM_LOCATION_TYPE_HOST : CU_MEM_LOCATION_TYPE_DEVICE; /* CU_DEVICE_CPU is -1 */
+    return (CUmemLocation){type, device < 0 ? 0 : device};
+}
+
+CUresult cuMemAdvise(CUdeviceptr pointer, size_t bytes, int advice, CUdevice device) { return cuMemAdvise_v2(pointer, bytes, advice, place_of(device)); }
+
+CUresult cuMemPrefetchAsync_v2(CUdeviceptr pointer, size_t bytes, CUmemLocation location, unsigned int flags, CUstream stream)
+{
+    if (!fg_stream_ok(stream)) return CUDA_ERROR_INVALID_HANDLE;
+    if (flags != 0) return CUDA_ERROR_INVALID_VALUE;
+    if (location.type == CU_MEM_LOCATION_TYPE_DEVICE && fg_check_device(location.id) != CUDA_SUCCESS) return CUDA_ERROR_INVALID_DEVICE;
+    return check_managed(pointer, bytes);
+}
+
+CUresult cuMemPrefetchAsync(CUdeviceptr pointer, size_t bytes, CUdevice device, CUstream stream)
+{
+    return cuMemPrefetchAsync_v2(pointer, bytes, place_of(device), 0, stream);
+}

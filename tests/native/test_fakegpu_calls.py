@@ -1,0 +1,179 @@
+"""Calls of the stand-in driver: order in streams, memory of other processes, host memory."""
+
+import subprocess
+import sys
+
+from tests.native.machine import MIB, Machine
+
+PRELUDE = """
+import ctypes, sys
+from ctypes import byref, c_uint32, c_uint64, c_size_t, c_void_p
+cuda = ctypes.CDLL("libcuda.so.1")
+def ok(result): assert result == 0, result
+context, stream, block = c_void_p(), c_void_p(), c_uint64()
+ok(cuda.cuInit(0)); ok(cuda.cuDevicePrimaryCtxRetain(byref(context), 0))
+ok(cuda.cuCtxSetCurrent(context))
+ok(cuda.cuStreamCreate(byref(stream), 1))
+def alloc(size):
+    made = c_uint64(); ok(cuda.cuMemAlloc_v2(byref(made), c_size_t(size))); return made
+def say(*words): print(*words, flush=True)
+def word_at(at):
+    word = c_uint32(); ok(cuda.cuMemcpyDtoH_v2(byref(word), at, c_size_t(4))); return word.value
+def busy(stream, blocks=21600 * 60):
+    module, function = c_void_p(), c_void_p()
+    image = b".version 6.0\\n.target sm_50\\n.visible .entry idle()\\n{ ret; }\\n"
+    ok(cuda.cuModuleLoadData(byref(module), image))
+    ok(cuda.cuModuleGetFunction(byref(function), module, b"idle"))
+    ok(cuda.cuLaunchKernel(function, blocks, 1, 1, 1024, 1, 1, 0, stream, None, None))
+"""
+
+
+class Program:
+    """A program in Python with the driver loaded; it prints lines, and goes on when told to."""
+
+    def __init__(self, machine: Machine, body: str, *words: str) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", PRELUDE + body, *words],
+            env=machine.env(),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    def line(self) -> str:
+        assert self.process.stdout
+        return self.process.stdout.readline().strip()
+
+    def go_on(self) -> None:
+        assert self.process.stdin
+        self.process.stdin.write("\n")
+        self.process.stdin.flush()
+
+    def rest(self) -> list[str]:
+        out, _ = self.process.communicate(timeout=60)
+        assert self.process.returncode == 0
+        return out.split("\n")[:-1]
+
+
+def test_a_stream_that_waits_for_a_value_does_what_comes_after_it_in_order(
+    machine: Machine,
+) -> None:
+    program = Program(
+        machine,
+        """
+flag, target, event = alloc(4096), alloc(4096), c_void_p()
+done = []
+CALL = ctypes.CFUNCTYPE(None, c_void_p)
+call = CALL(lambda _: done.append(word_at_host()))
+def word_at_host(): return ctypes.cast(target.value, ctypes.POINTER(c_uint32))[0]
+ok(cuda.cuMemsetD32_v2(flag, 0, c_size_t(1024))); ok(cuda.cuMemsetD32_v2(target, 1, c_size_t(1024)))
+ok(cuda.cuStreamWaitValue32_v2(stream, flag, 7, 1))
+ok(cuda.cuMemsetD32Async(target, 2, c_size_t(1), stream))
+ok(cuda.cuLaunchHostFunc(stream, call, None))
+ok(cuda.cuEventCreate(byref(event), 0)); ok(cuda.cuEventRecord(event, stream))
+say(word_at_host(), cuda.cuStreamQuery(stream), cuda.cuEventQuery(event), done)
+other = c_void_p(); ok(cuda.cuStreamCreate(byref(other), 1))
+ok(cuda.cuStreamWriteValue32_v2(other, flag, 7, 0))
+ok(cuda.cuEventSynchronize(event)); ok(cuda.cuStreamSynchronize(stream))
+say(word_at_host(), cuda.cuStreamQuery(stream), cuda.cuEventQuery(event), done)
+""",
+    )
+    assert program.rest() == ["1 600 600 []", "2 0 0 [2]"]
+
+
+def test_memory_freed_in_a_stream_is_on_the_card_until_the_stream_gets_there(
+    machine: Machine,
+) -> None:
+    program = Program(
+        machine,
+        f"""
+def take():
+    made = c_uint64(); ok(cuda.cuMemAllocAsync(byref(made), c_size_t({64 * MIB}), stream))
+    return made
+one = take(); busy(stream); ok(cuda.cuMemFreeAsync(one, stream))
+say(cuda.cuMemFreeAsync(one, stream)); sys.stdin.readline()
+two = take(); say(two.value != 0); sys.stdin.readline()
+ok(cuda.cuMemFreeAsync(two, stream)); ok(cuda.cuStreamSynchronize(stream)); say("idle")
+sys.stdin.readline()
+""",
+    )
+    assert program.line() == "1"  # a second free is an error at once
+    assert machine.used() == 64 * MIB
+    program.go_on()
+    assert program.line() == "True"
+    assert machine.used() == 64 * MIB  # the same stream has the same bytes again
+    program.go_on()
+    assert program.line() == "idle"
+    assert machine.used() == 0
+    program.go_on()
+    program.rest()
+
+
+def test_memory_opened_by_another_process_outlives_its_maker(machine: Machine) -> None:
+    maker = Program(
+        machine,
+        f"""
+block, handle = alloc({8 * MIB}), (ctypes.c_char * 64)()
+ok(cuda.cuMemsetD32_v2(block, 41, c_size_t(1)))
+ok(cuda.cuIpcGetMemHandle(handle, block)); say(bytes(handle).hex()); sys.stdin.readline()
+say(word_at(block))
+""",
+    )
+    handle = maker.line()
+    body = """
+class Handle(ctypes.Structure): _fields_ = [("bytes", ctypes.c_char * 64)]
+handle, at = Handle.from_buffer_copy(bytes.fromhex(sys.argv[1])), c_uint64()
+say(cuda.cuIpcOpenMemHandle_v2(byref(at), handle, 1))
+if at.value:
+    say(word_at(at)); ok(cuda.cuMemsetD32_v2(at, 42, c_size_t(1))); say("written")
+    sys.stdin.readline()
+    now = word_at(at), cuda.cuMemFree_v2(at)
+    say(*now, cuda.cuIpcCloseMemHandle(at), cuda.cuIpcCloseMemHandle(at))
+    sys.stdin.readline()
+"""
+    reader = Program(machine, body, handle)
+    assert [reader.line(), reader.line(), reader.line()] == ["0", "41", "written"]
+    assert machine.used() == 8 * MIB
+    maker.go_on()
+    assert maker.rest() == ["42"]
+    assert machine.used() == 8 * MIB  # its maker is gone, a holder is not
+    reader.go_on()
+    assert reader.line() == "42 1 0 1"
+    assert machine.used() == 0
+    reader.go_on()
+    reader.rest()
+    assert Program(machine, body, handle).rest() == ["1"]  # a stale handle
+    assert Program(machine, body, "00" * 64).rest() == ["1"]
+
+
+def test_host_memory_is_registered_once_and_pointers_say_what_they_are(machine: Machine) -> None:
+    program = Program(
+        machine,
+        """
+page = ctypes.create_string_buffer(8192); kind = c_uint32(); at = c_uint64()
+size = c_size_t
+say(*(cuda.cuMemHostRegister_v2(page, size(n), 0) for n in (8192, 1)))
+say(cuda.cuMemHostGetDevicePointer_v2(byref(at), page, 0), at.value == ctypes.addressof(page))
+say(cuda.cuPointerGetAttribute(byref(kind), 2, at), kind.value)
+gone = [cuda.cuMemHostUnregister(page) for _ in range(2)]
+say(*gone, cuda.cuMemHostRegister_v2(page, 1, 99))
+say(cuda.cuPointerGetAttribute(byref(kind), 2, at), cuda.cuMemFreeHost(page))
+rows = alloc(4096); host = (ctypes.c_ubyte * 64)(*range(64))
+class Copy(ctypes.Structure):
+    _fields_ = [(n, c_size_t) for n in "sx sy st sh sd sa sp dx dy dt dh dd da dp w h".split()]
+copy = Copy(sx=1, st=1, sh=ctypes.addressof(host), sp=8, dt=2, dd=rows.value, dp=16, w=2, h=3)
+ok(cuda.cuMemcpy2D_v2(byref(copy))); back = (ctypes.c_ubyte * 34)()
+ok(cuda.cuMemcpyDtoH_v2(back, rows, c_size_t(34)))
+say(list(back[0:2]), list(back[16:18]), list(back[32:34]))
+copy.h = 1000; say(cuda.cuMemcpy2D_v2(byref(copy)))
+""",
+    )
+    assert program.rest() == [
+        "0 712",
+        "0 True",
+        "0 1",
+        "0 713 1",
+        "1 1",
+        "[1, 2] [9, 10] [17, 18]",
+        "1",
+    ]
