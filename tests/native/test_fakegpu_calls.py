@@ -177,3 +177,35 @@ copy.h = 1000; say(cuda.cuMemcpy2D_v2(byref(copy)))
         "[1, 2] [9, 10] [17, 18]",
         "1",
     ]
+
+
+def test_an_exported_handle_keeps_memory_on_the_card_after_its_maker(machine: Machine) -> None:
+    body = """
+import os, socket
+handle, at, fd, pair = c_uint64(), c_uint64(), ctypes.c_int(), socket.socketpair()
+child = os.fork()
+if child == 0:
+    properties = (ctypes.c_int * 8)(1, 1, 1, 0, 0, 0, 0, 0)
+    ok(cuda.cuMemCreate(byref(handle), c_size_t(SIZE), properties, c_uint64(0)))
+    ok(cuda.cuMemExportToShareableHandle(byref(fd), handle, 1, c_uint64(0)))
+    socket.send_fds(pair[0], [b"x"], [fd.value])
+    pair[0].recv(1)
+    os._exit(0)
+_, fds, *_ = socket.recv_fds(pair[1], 1, 1)
+ok(cuda.cuMemImportFromShareableHandle(byref(handle), c_void_p(fds[0]), 1))
+pair[1].send(b"x")
+os.waitpid(child, 0)
+say("alone"); sys.stdin.readline()
+ok(cuda.cuMemAddressReserve(byref(at), c_size_t(SIZE), c_size_t(0), c_uint64(0), c_uint64(0)))
+ok(cuda.cuMemMap(at, c_size_t(SIZE), c_size_t(0), handle, c_uint64(0)))
+ok(cuda.cuMemRelease(handle))
+say("mapped"); sys.stdin.readline()
+ok(cuda.cuMemUnmap(at, c_size_t(SIZE)))
+say("gone"); sys.stdin.readline()
+""".replace("SIZE", str(8 * MIB))
+    holder = Program(machine, body)
+    for step, used in (("alone", 8 * MIB), ("mapped", 8 * MIB), ("gone", 0)):
+        assert holder.line() == step
+        assert machine.used() == used
+        holder.go_on()
+    holder.rest()

@@ -1,7 +1,8 @@
 /* Physical memory by handle, and its mappings, in the stand-in driver.
  *
  * Physical memory lives until its last handle is released, its last mapping undone and its last binding gone. Two mappings of one
- * handle do not show each other's content here. A handle that another process exported is imported as a window without a charge.
+ * handle do not show each other's content here. What was exported is on the card until the last process that made or imported it has let
+ * go (shared.h); a descriptor that nobody has imported does not keep it, but importing it takes the bytes anew.
  */
 #include "physical.h"
 
@@ -11,15 +12,18 @@
 
 #include "arena.h"
 #include "block.h"
+#include "shared.h"
 
 pthread_mutex_t fg_physical_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct fg_physical *all;
 static struct fg_use *uses;
 
-/* What an exported handle's file holds: who exported it, and which. */
+/* What an exported handle's file holds: which entry of the machine's state, and what to make anew if that is gone. */
 struct exported {
-    uint64_t magic, process, handle, bytes;
-    int device;
+    uint64_t magic, bytes;
+    int32_t card; /* -1: on the host */
+    int32_t entry;
+    uint32_t generation;
 };
 static const uint64_t EXPORTED = 0x4647564d4d455850;
 
@@ -36,7 +40,13 @@ static void collect(struct fg_physical *memory)
     struct fg_physical **at = &all;
     while (*at != memory) at = &(*at)->next;
     *at = memory->next;
-    if (memory->tag == FG_PHYSICAL && !memory->foreign) fg_discharge(memory->device, memory->bytes);
+    if (memory->shared_entry != 0) {
+        fg_lock(fg_driver.state);
+        fg_shared_drop(fg_driver.state, memory->shared_entry - 1);
+        fg_unlock(fg_driver.state);
+    } else if (memory->tag == FG_PHYSICAL && !memory->foreign) {
+        fg_discharge(memory->device, memory->bytes);
+    }
     free(memory);
 }
 
@@ -219,36 +229,90 @@ CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *handle, void 
     return use != NULL ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
+/* An entry of the machine's state for memory that this process is charged with; memory of the host is charged to nobody. */
+static bool share(struct fg_physical *memory)
+{
+    if (memory->shared_entry != 0) return true;
+    const int card = memory->foreign ? 0 : fg_driver.card_of[memory->device];
+    fg_lock(fg_driver.state);
+    const int entry = fg_shared_new(fg_driver.state, card, memory->foreign ? 0 : memory->bytes, false);
+    if (entry >= 0) memory->generation = fg_driver.state->shared[entry].generation;
+    fg_unlock(fg_driver.state);
+    memory->shared_entry = entry + 1;
+    return entry >= 0;
+}
+
 CUresult cuMemExportToShareableHandle(void *shareable, CUmemGenericAllocationHandle handle, int type, unsigned long long flags)
 {
     if (shareable == NULL || type != 1 || flags != 0) return CUDA_ERROR_INVALID_VALUE; /* POSIX file descriptors */
+    struct exported note = {.magic = EXPORTED};
     pthread_mutex_lock(&fg_physical_lock);
-    const struct fg_physical *memory = fg_physical_of(handle);
-    const struct exported note = {EXPORTED, (uint64_t)getpid(), handle, memory != NULL ? memory->bytes : 0, memory != NULL ? memory->device : 0};
+    struct fg_physical *memory = fg_physical_of(handle);
+    const CUresult result = memory == NULL ? CUDA_ERROR_INVALID_VALUE : share(memory) ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+    if (result == CUDA_SUCCESS) {
+        note.bytes = memory->bytes;
+        note.card = memory->foreign ? -1 : fg_driver.card_of[memory->device];
+        note.entry = memory->shared_entry - 1;
+        note.generation = memory->generation;
+    }
     pthread_mutex_unlock(&fg_physical_lock);
-    if (memory == NULL) return CUDA_ERROR_INVALID_VALUE;
+    if (result != CUDA_SUCCESS) return result;
     const int file = memfd_create("fakegpu-handle", MFD_CLOEXEC);
     if (file < 0 || pwrite(file, &note, sizeof note, 0) != (ssize_t)sizeof note) return CUDA_ERROR_UNKNOWN;
     *(int *)shareable = file;
     return CUDA_SUCCESS;
 }
 
+/* Holds the entry of an export, or, when nobody holds it any more, one in its place; the descriptor then names that one. */
+static bool hold(struct exported *note, int file)
+{
+    fg_lock(fg_driver.state);
+    bool held = fg_shared_hold(fg_driver.state, note->entry, note->generation);
+    if (!held && (note->card < 0 || fg_take(fg_driver.state, note->card, note->bytes))) {
+        note->entry = fg_shared_new(fg_driver.state, note->card < 0 ? 0 : note->card, note->card < 0 ? 0 : note->bytes, false);
+        held = note->entry >= 0;
+        if (held) note->generation = fg_driver.state->shared[note->entry].generation;
+        if (!held && note->card >= 0) fg_give(fg_driver.state, note->card, note->bytes);
+    }
+    fg_unlock(fg_driver.state);
+    return held && pwrite(file, note, sizeof *note, 0) == (ssize_t)sizeof *note;
+}
+
+static struct fg_physical *shared_as(const struct exported *note)
+{
+    struct fg_physical *at = all;
+    while (at != NULL && (at->shared_entry != note->entry + 1 || at->generation != note->generation)) at = at->next;
+    return at;
+}
+
+static CUresult import(struct exported *note, int file, struct fg_physical **memory)
+{
+    int device = fg_driver.device_count - 1;
+    while (device >= 0 && fg_driver.card_of[device] != note->card) device--;
+    if (note->card >= 0 && device < 0) return CUDA_ERROR_INVALID_DEVICE;
+    *memory = shared_as(note);
+    if (*memory != NULL) return (*memory)->handles++, CUDA_SUCCESS;
+    if (!hold(note, file)) return CUDA_ERROR_OUT_OF_MEMORY;
+    *memory = fg_add_physical(FG_PHYSICAL, device, note->bytes, note->card < 0);
+    if (*memory == NULL) return CUDA_ERROR_OUT_OF_MEMORY;
+    (*memory)->shared_entry = note->entry + 1;
+    (*memory)->generation = note->generation;
+    return CUDA_SUCCESS;
+}
+
 CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *handle, void *shareable, int type)
 {
     struct exported note;
+    struct fg_physical *memory;
+    const int file = (int)(intptr_t)shareable;
+    if (!fg_driver.initialised) return CUDA_ERROR_NOT_INITIALIZED;
     if (handle == NULL || type != 1) return CUDA_ERROR_INVALID_VALUE;
-    if (pread((int)(intptr_t)shareable, &note, sizeof note, 0) != (ssize_t)sizeof note || note.magic != EXPORTED)
-        return CUDA_ERROR_INVALID_HANDLE;
+    if (pread(file, &note, sizeof note, 0) != (ssize_t)sizeof note || note.magic != EXPORTED) return CUDA_ERROR_INVALID_HANDLE;
     pthread_mutex_lock(&fg_physical_lock);
-    struct fg_physical *memory = note.process == (uint64_t)getpid() ? fg_physical_of(note.handle) : NULL;
-    if (memory != NULL)
-        memory->handles++;
-    else
-        memory = fg_add_physical(FG_PHYSICAL, note.device, note.bytes, true);
+    const CUresult result = import(&note, file, &memory);
     pthread_mutex_unlock(&fg_physical_lock);
-    if (memory == NULL) return CUDA_ERROR_OUT_OF_MEMORY;
-    *handle = (uint64_t)(uintptr_t)memory;
-    return CUDA_SUCCESS;
+    if (result == CUDA_SUCCESS) *handle = (uint64_t)(uintptr_t)memory;
+    return result;
 }
 
 struct fg_physical *fg_mapped_at(CUdeviceptr pointer)
