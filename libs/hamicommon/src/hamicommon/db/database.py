@@ -17,6 +17,7 @@ from typing import Any, TypeAlias
 import asyncpg
 import orjson
 
+from hamicommon.db.connecting import why_not
 from hamicommon.db.constraints import error_of
 from hamicommon.db.storable import StorableConnection, storable_json
 from hamicommon.errors import Conflict, Unavailable
@@ -108,7 +109,9 @@ class Database:
                 await self._pool.release(connection)
 
     async def _acquire(self) -> Connection:
-        """Raises: Unavailable when all connections of this process stay in use, driver errors."""
+        """Raises: Unavailable when all connections of this process stay in use or no new one can be
+        made, driver errors.
+        """
         wait_s = self._settings.connect_timeout_s
         try:
             return await self._pool.acquire(timeout=wait_s)
@@ -120,6 +123,9 @@ class Database:
                 f"all {most} connections of this process to Postgres are in use, and none came "
                 f"free within {wait_s:g} s (HAMI_POSTGRES_POOL_MAX)"
             ) from exc
+        except (OSError, asyncpg.ClientConfigurationError) as exc:
+            # Also where the DSN is to blame: a file that it names may be mounted a moment later.
+            raise Unavailable(str(why_not(self._settings, exc))) from exc
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[Connection]:

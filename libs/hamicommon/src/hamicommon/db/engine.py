@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 
 import asyncpg
 import orjson
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 from sqlalchemy.pool import NullPool
 
+from hamicommon.db.connecting import CONNECT_ERRORS, connect, why_not
 from hamicommon.db.storable import StorableConnection, storable_json
-from hamicommon.errors import Unavailable
 from hamicommon.settings import PostgresSettings
 
 LOCK_TIMEOUT_MS = 200
@@ -20,13 +21,14 @@ LOCK_TIMEOUT_MS = 200
 
 @asynccontextmanager
 async def open_engine(settings: PostgresSettings) -> AsyncIterator[AsyncEngine]:
-    """A SQLAlchemy engine without a pool, for migrations and commands."""
-    dsn = settings.dsn.get_secret_value()
-    url = "postgresql+asyncpg://" + dsn.partition("://")[2]
+    """A SQLAlchemy engine without a pool, for migrations and commands.
+
+    Its connections raise what `hamicommon.db.connecting.connect` does.
+    """
+    # SQLAlchemy would take the DSN apart itself, and hand asyncpg parameters of libpq's (`sslmode`)
+    # that it knows in a DSN alone.
     engine = create_async_engine(
-        url,
-        poolclass=NullPool,
-        connect_args={"timeout": settings.connect_timeout_s},
+        "postgresql+asyncpg://", poolclass=NullPool, async_creator=partial(connect, settings)
     )
     try:
         yield engine
@@ -50,7 +52,7 @@ async def open_pool(
 ) -> AsyncIterator[asyncpg.Pool]:
     """A pool of raw connections; JSON columns are Python values.
 
-    Raises: Unavailable when the server can't be reached.
+    Raises: see `hamicommon.db.connecting.connect`.
     """
     try:
         pool = await asyncpg.create_pool(
@@ -67,8 +69,8 @@ async def open_pool(
                 "default_transaction_read_only": "on" if read_only else "off",
             },
         )
-    except (OSError, TimeoutError, asyncpg.PostgresError) as exc:
-        raise Unavailable(f"Postgres: {exc or type(exc).__name__}") from exc
+    except CONNECT_ERRORS as exc:
+        raise why_not(settings, exc) from exc
     try:
         yield pool
     finally:

@@ -14,13 +14,13 @@ from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 import asyncpg
 from sqlalchemy import CheckConstraint
 from sqlalchemy.dialects.postgresql import ExcludeConstraint
 
 from hamicommon.db import schema
+from hamicommon.db.connecting import connect, place_of
 from hamicommon.db.database import SCHEMA_ERRORS, Connection
 from hamicommon.db.invariants import broken
 from hamicommon.db.partitions import days_of
@@ -201,28 +201,12 @@ def _waiting(current: str | None, missing: list[str]) -> str:
 
 @asynccontextmanager
 async def connected(settings: PostgresSettings) -> AsyncIterator[Connection]:
-    """One connection. Raises: Unavailable, InvalidRequest for an address that is none."""
-    dsn = settings.dsn.get_secret_value()
-    try:
-        connection = await asyncpg.connect(
-            dsn, timeout=settings.connect_timeout_s, command_timeout=STATEMENT_TIMEOUT_S
-        )
-    except (asyncpg.InterfaceError, ValueError) as exc:
-        raise InvalidRequest(
-            f"HAMI_POSTGRES_DSN must look like postgresql://user:password@host:port/name: {exc}"
-        ) from exc
-    except (asyncpg.PostgresError, OSError, TimeoutError) as exc:
-        what = str(exc) or f"no answer in {settings.connect_timeout_s:g} s"
-        raise Unavailable(f"Postgres at {_place(dsn)} can't be reached: {what}") from exc
+    """One connection. Raises: see `hamicommon.db.connecting.connect`."""
+    connection: Connection = await connect(settings, command_timeout_s=STATEMENT_TIMEOUT_S)
     try:
         yield connection
     except (asyncpg.InterfaceError, OSError, TimeoutError) as exc:
-        raise Unavailable(f"Postgres at {_place(dsn)} went away: {exc or 'no answer'}") from exc
+        place = place_of(settings.dsn.get_secret_value())
+        raise Unavailable(f"Postgres at {place} went away: {exc or 'no answer'}") from exc
     finally:
         connection.terminate()
-
-
-def _place(dsn: str) -> str:
-    """The address without the password."""
-    parts = urlsplit(dsn)
-    return f"{parts.hostname or ''}:{parts.port or 5432}{parts.path}"

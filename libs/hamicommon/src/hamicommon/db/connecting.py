@@ -1,0 +1,104 @@
+"""One connection to the ledger by its DSN, and in one sentence why there is none.
+
+The DSN is libpq's, with what `k8s/bootstrap` writes into it (`sslmode`, `sslrootcert`): asyncpg
+reads it, for commands, migrations and pools alike. OpenSSL's and the driver's own texts name
+neither the setting nor the file; `why_not` does. The password is in no sentence.
+"""
+
+from __future__ import annotations
+
+import ssl
+from pathlib import Path
+from urllib.parse import parse_qs, urlsplit
+
+import asyncpg
+
+from hamicommon.errors import HamiError, InvalidRequest, Unavailable
+from hamicommon.settings import PostgresSettings
+
+_FILES = ("sslrootcert", "sslcert", "sslkey", "sslcrl")
+"""Parameters of a DSN that name files (PostgreSQL, libpq, "Parameter Key Words")."""
+_HOSTNAME_MISMATCH = (62, 64)
+"""X509_V_ERR_HOSTNAME_MISMATCH and X509_V_ERR_IP_ADDRESS_MISMATCH of OpenSSL's x509_vfy.h."""
+_EXPIRED = 10
+"""X509_V_ERR_CERT_HAS_EXPIRED."""
+_NO_TLS = "rejected SSL upgrade"
+
+
+async def connect(settings: PostgresSettings, *, command_timeout_s: float | None = None) -> object:
+    """An `asyncpg.Connection`, which has no types; statements without `command_timeout_s` may take
+    as long as they need.
+
+    Raises: InvalidRequest for an address, mode or file that is none; Unavailable when the server is
+    away, refuses us, or is not the one that its certificate is for.
+    """
+    try:
+        return await asyncpg.connect(
+            settings.dsn.get_secret_value(),
+            timeout=settings.connect_timeout_s,
+            command_timeout=command_timeout_s,
+        )
+    except CONNECT_ERRORS as exc:
+        raise why_not(settings, exc) from exc
+
+
+CONNECT_ERRORS = (asyncpg.PostgresError, asyncpg.InterfaceError, ValueError, OSError, TimeoutError)
+"""What asyncpg raises instead of a connection; `ssl.SSLError` is an OSError."""
+
+
+def why_not(settings: PostgresSettings, exc: Exception) -> HamiError:
+    """The sentence for one of `CONNECT_ERRORS`."""
+    dsn = settings.dsn.get_secret_value()
+    missing = _missing_file(dsn)
+    if missing is not None:
+        return InvalidRequest(f"HAMI_POSTGRES_DSN: {missing}")
+    if isinstance(exc, asyncpg.InterfaceError | ValueError) and not isinstance(exc, OSError):
+        return InvalidRequest(
+            f"HAMI_POSTGRES_DSN must look like postgresql://user:password@host:port/name: {exc}"
+        )
+    place = place_of(dsn)
+    what = tls_problem(dsn, exc) or str(exc) or f"no answer in {settings.connect_timeout_s:g} s"
+    return Unavailable(f"Postgres at {place} can't be reached: {what}")
+
+
+def tls_problem(dsn: str, exc: BaseException) -> str | None:
+    """What is wrong with the encryption that the DSN asks for; None: it is something else."""
+    mode, trusted = _value(dsn, "sslmode") or "prefer", _value(dsn, "sslrootcert")
+    if isinstance(exc, ssl.SSLCertVerificationError):
+        if exc.verify_code in _HOSTNAME_MISMATCH:
+            host = urlsplit(dsn).hostname or ""
+            return f"its certificate is for another host than {host} (sslmode={mode})"
+        if exc.verify_code == _EXPIRED:
+            return "its certificate has expired"
+        return (
+            f"its certificate is not of an authority in sslrootcert={trusted}: {exc.verify_message}"
+        )
+    if isinstance(exc, ssl.SSLError) and "NO_CERTIFICATE_OR_CRL_FOUND" in str(exc):
+        return f"sslrootcert={trusted} holds no certificate"
+    if isinstance(exc, ssl.SSLError):
+        return f"TLS failed: {exc.reason or exc}"
+    if isinstance(exc, ConnectionError) and _NO_TLS in str(exc):
+        return f"the server speaks no TLS, which sslmode={mode} asks for"
+    return None
+
+
+def place_of(dsn: str) -> str:
+    """Host, port and database of a DSN, without the password."""
+    parts = urlsplit(dsn)
+    return f"{parts.hostname or ''}:{parts.port or 5432}{parts.path}"
+
+
+def _missing_file(dsn: str) -> str | None:
+    for name in _FILES:
+        path = _value(dsn, name)
+        if path and not Path(path).is_file():
+            return f"{name}={path}: there is no such file"
+    return None
+
+
+def _value(dsn: str, parameter: str) -> str | None:
+    try:
+        found = parse_qs(urlsplit(dsn).query).get(parameter)
+    except ValueError:
+        return None
+    return found[-1] if found else None
