@@ -9,6 +9,8 @@ from __future__ import annotations
 import asyncio
 
 from alembic import context
+from alembic.runtime.migration import MigrationContext
+from hamicommon.db import revisions, rights
 from hamicommon.db.engine import open_engine
 from hamicommon.db.tables import metadata
 from hamicommon.settings import PostgresSettings
@@ -35,9 +37,16 @@ def run(connection: Connection) -> None:
         include_name=include_name,
         compare_server_default=True,
         transaction_per_migration=True,
+        on_version_apply=grant,
     )
     with context.begin_transaction():
         context.run_migrations()
+
+
+def grant(*, ctx: MigrationContext, **_step: object) -> None:
+    """Within the migration's transaction: what it made is never there without its rights."""
+    assert ctx.connection is not None
+    ctx.connection.execute(text(rights.grants()))
 
 
 async def take_turn(connection: AsyncConnection) -> None:
@@ -46,6 +55,8 @@ async def take_turn(connection: AsyncConnection) -> None:
         await connection.commit()
         await asyncio.sleep(0.2)
     await connection.execute(text(f"SET lock_timeout = {LOCK_TIMEOUT_MS}"))
+    if await connection.scalar(text("SELECT to_regclass('public.alembic_version') IS NOT NULL")):
+        await connection.execute(text(revisions.SPLIT))
     await connection.commit()
 
 

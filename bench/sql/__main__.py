@@ -89,11 +89,11 @@ async def migrated(settings: PostgresSettings) -> dict[str, Row]:
     def to(revision: str) -> Callable[[], Awaitable[None]]:
         return lambda: asyncio.to_thread(schema.upgrade, settings, MIGRATIONS, revision)
 
-    pre = schema.before_rollout(MIGRATIONS, FILLED_AT)
+    pre = schema.before_rollout(MIGRATIONS, [FILLED_AT])
     return {
         "writers alone": await beside_writers(settings, lambda: asyncio.sleep(QUIET_S)),
         "migrations, pre": await beside_writers(settings, to(pre)),
-        "migrations, post": await beside_writers(settings, to("head")),
+        "migrations, post": await beside_writers(settings, to(schema.HEADS)),
         "writers alone, after": await beside_writers(settings, lambda: asyncio.sleep(QUIET_S)),
     }
 

@@ -10,7 +10,7 @@ from alembic import op
 
 revision = "0011"
 down_revision = "0010"
-branch_labels = None
+branch_labels = ("post",)
 depends_on = None
 
 

@@ -12,8 +12,8 @@ import sqlalchemy as sa
 from alembic import op
 
 revision = "0014"
-down_revision = "0013"
-branch_labels = None
+down_revision = "0010"
+branch_labels = ("pre",)
 depends_on = None
 
 COLUMNS = "(node, sampled_at)"

@@ -113,13 +113,13 @@ def test_a_folder_without_migrations_is_named(
 def test_a_database_of_a_later_version_is_left_alone(
     run: Run, postgres_dsn: str, command: str, status: int
 ) -> None:
-    psql(postgres_dsn, "UPDATE alembic_version SET version_num = '9999'")
+    psql(postgres_dsn, "UPDATE alembic_version SET version_num = '9999' WHERE version_num > '0013'")
 
     result = run(postgres_dsn, command)
 
     assert result.exit_code == status
     assert "at revision 9999, which this version does not know" in said(result)
-    assert psql(postgres_dsn, "SELECT version_num FROM alembic_version") == "9999"
+    assert "9999" in psql(postgres_dsn, "SELECT version_num FROM alembic_version")
 
 
 @pytest.mark.parametrize("command", ["check", "upgrade"])

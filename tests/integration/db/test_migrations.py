@@ -12,7 +12,8 @@ from typing import Any
 import asyncpg
 import pytest
 from hamicommon.db import schema
-from hamicommon.db.inspection import Fault, inspect, revision_of
+from hamicommon.db.inspection import Fault, inspect, revisions_of
+from hamicommon.db.revisions import NEEDED
 from hamicommon.settings import PostgresSettings
 from pydantic import SecretStr
 
@@ -52,22 +53,38 @@ def test_every_revision_can_be_taken_back_and_applied_again(empty_postgres_dsn: 
 
     for name in REVISIONS:
         schema.upgrade(settings, MIGRATIONS, name[:4])
-        schema.downgrade(settings, MIGRATIONS, "-1")
+        # Up to 0010 there is one branch.
+        branch = f"{schema.kind_of(name)}@" if name > "0011" else ""
+        schema.downgrade(settings, MIGRATIONS, f"{branch}-1")
         schema.upgrade(settings, MIGRATIONS, name[:4])
 
     assert inspect(settings, MIGRATIONS) == []
 
 
 def test_a_new_database_takes_all_at_once(empty_postgres_dsn: str) -> None:
-    assert revision_of(settings_of(empty_postgres_dsn)) is None
-    assert schema.before_rollout(MIGRATIONS, None) == "head"
+    assert revisions_of(settings_of(empty_postgres_dsn)) == ()
+    assert schema.before_rollout(MIGRATIONS, ()) == "heads"
 
 
 @pytest.mark.parametrize(
-    ("current", "target"), [("0007", "0010"), ("0008", "0010"), ("0010", "0010")]
+    "current",
+    [["0007"], ["0010"], ["0011"], ["0012"], ["0010", "0014"], ["0013", "0015"], ["0013", NEEDED]],
+    ids=" and ".join,
 )
-def test_before_a_roll_out_only_what_old_code_can_live_with(current: str, target: str) -> None:
-    assert schema.before_rollout(MIGRATIONS, current) == target
+def test_before_a_roll_out_all_goes_that_old_code_can_live_with(current: list[str]) -> None:
+    assert schema.before_rollout(MIGRATIONS, current) == NEEDED
+
+
+def test_services_wait_for_the_newest_pre_and_post_follows_on_every_pre_before_it() -> None:
+    pre = [name[:4] for name in REVISIONS if schema.kind_of(name) == "pre"]
+
+    assert pre[-1] == NEEDED
+    for name in REVISIONS:
+        missing = {each[:4] for each in schema.pending(MIGRATIONS, [name[:4]])}
+        if schema.kind_of(name) == "post":
+            assert not {each for each in pre if each < name[:4]} & missing, name
+        else:
+            assert not {each for each in pre if each <= name[:4]} & missing, name
 
 
 @pytest.mark.parametrize("heard", sorted(HERE.glob("spoken_*.json")), ids=lambda path: path.stem)
@@ -76,7 +93,7 @@ async def test_what_older_code_says_works_after_pre(empty_postgres_dsn: str, hea
     settings = settings_of(empty_postgres_dsn)
     revision = heard.stem.removeprefix("spoken_")
     await asyncio.to_thread(schema.upgrade, settings, MIGRATIONS, revision)
-    target = schema.before_rollout(MIGRATIONS, revision)
+    target = schema.before_rollout(MIGRATIONS, [revision])
     assert target != revision
     await asyncio.to_thread(schema.upgrade, settings, MIGRATIONS, target)
 
@@ -118,7 +135,7 @@ async def connect_as_service(dsn: str) -> asyncpg.Connection:
 
 async def test_new_code_works_before_post(empty_postgres_dsn: str) -> None:
     settings = settings_of(empty_postgres_dsn)
-    for revision in ("0007", schema.before_rollout(MIGRATIONS, "0007")):
+    for revision in ("0007", schema.before_rollout(MIGRATIONS, ["0007"])):
         await asyncio.to_thread(schema.upgrade, settings, MIGRATIONS, revision)
     assert [f.fault for f in await asyncio.to_thread(inspect, settings, MIGRATIONS)] == [
         Fault.BEHIND
@@ -146,7 +163,9 @@ async def test_a_migration_lets_writers_pass_while_it_waits_for_a_long_transacti
         reading = long.transaction()
         await reading.start()
         await long.execute("LOCK TABLE allocations IN ROW EXCLUSIVE MODE")  # as who wrote to it
-        upgrade = asyncio.create_task(asyncio.to_thread(schema.upgrade, settings, MIGRATIONS))
+        upgrade = asyncio.create_task(
+            asyncio.to_thread(schema.upgrade, settings, MIGRATIONS, "0013")
+        )
         await waits_for_lock(writer)
         await writer.execute("INSERT INTO nodes (name) VALUES ('n')")
         async with asyncio.timeout(5):
@@ -162,7 +181,7 @@ async def test_a_migration_lets_writers_pass_while_it_waits_for_a_long_transacti
         await long.close()
         await writer.close()
 
-    assert revision_of_now(empty_postgres_dsn) == REVISIONS[-1][:4]
+    assert revisions_of_now(empty_postgres_dsn) == ["0013"]
 
 
 async def waits_for_lock(connection: asyncpg.Connection) -> None:
@@ -174,8 +193,40 @@ async def waits_for_lock(connection: asyncpg.Connection) -> None:
             await asyncio.sleep(0.01)
 
 
-def revision_of_now(dsn: str) -> str:
-    return psql(dsn, "SELECT version_num FROM alembic_version")
+def revisions_of_now(dsn: str) -> list[str]:
+    return psql(dsn, "SELECT version_num FROM alembic_version ORDER BY 1").splitlines()
+
+
+@pytest.mark.parametrize("newest", ["0014", "0015"])
+def test_a_ledger_of_the_one_line_is_known_to_have_both_branches(
+    empty_postgres_dsn: str, newest: str
+) -> None:
+    """0014 and 0015 followed on 0013 once, and said so in one row."""
+    settings = settings_of(empty_postgres_dsn)
+    for revision in ("0013", newest):
+        schema.upgrade(settings, MIGRATIONS, revision)
+    psql(empty_postgres_dsn, "DELETE FROM alembic_version WHERE version_num = '0013'")
+    assert revisions_of_now(empty_postgres_dsn) == [newest]
+
+    assert revisions_of(settings) == ("0013", newest)
+    schema.upgrade(settings, MIGRATIONS, schema.before_rollout(MIGRATIONS, revisions_of(settings)))
+
+    assert revisions_of_now(empty_postgres_dsn) == ["0013", NEEDED]
+    assert inspect(settings, MIGRATIONS) == []
+
+
+def test_a_run_that_ended_between_two_pre_is_not_taken_for_the_one_line(
+    empty_postgres_dsn: str,
+) -> None:
+    settings = settings_of(empty_postgres_dsn)
+    schema.upgrade(settings, MIGRATIONS, "0015")
+
+    assert revisions_of(settings) == ("0015",)
+    assert "0012_post_add_allocation_periods" in schema.pending(MIGRATIONS, ["0015"])
+    schema.upgrade(settings, MIGRATIONS)
+
+    assert revisions_of_now(empty_postgres_dsn) == ["0013", NEEDED]
+    assert inspect(settings, MIGRATIONS) == []
 
 
 def test_an_index_build_that_was_cut_off_is_done_again(empty_postgres_dsn: str) -> None:

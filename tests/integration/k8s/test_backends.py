@@ -1,8 +1,6 @@
 """The rights that `k8s/` gives in Postgres and NATS are enough for a service, and no more."""
 
 import asyncio
-import os
-import subprocess
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TypeVar
@@ -21,14 +19,16 @@ from hami_metrics.domain.samples import Sample, Series
 from hami_metrics.service import Retention, keep_days
 from hamicommon import events
 from hamicommon.bus.client import Bus, Deliver, Message, Subscription, open_bus
+from hamicommon.db import rights
 from hamicommon.db.engine import open_pool
 from hamicommon.errors import Unavailable
 from hamicommon.events import Usage
 from hamicommon.settings import NatsSettings, PostgresSettings
-from hamictl.servers.binaries import postgres_home
 from pydantic import BaseModel, SecretStr
 
-from tests.integration.k8s.bus import BASE, bus_server, config_map
+from tests.integration.db.test_roles import make_roles
+from tests.integration.k8s.bus import bus_server
+from tests.servers import psql
 
 pytestmark = pytest.mark.integration
 
@@ -47,22 +47,9 @@ def as_role(dsn: str, role: str) -> PostgresSettings:
 
 @pytest.fixture
 def roles(postgres_dsn: str) -> str:
-    script = config_map(BASE / "migrations.yaml", "hami-postgres-roles")["roles.sql"]
     for _ in range(2):  # the Job may run twice
-        done = subprocess.run(
-            [postgres_home() / "bin" / "psql", "--no-psqlrc", "--file=-", postgres_dsn],
-            input=script,
-            env={
-                **os.environ,
-                "SCHEDULER_PASSWORD": PASSWORDS["hami_scheduler"],
-                "METRICS_PASSWORD": PASSWORDS["hami_metrics"],
-            },
-            capture_output=True,
-            text=True,
-            timeout=30,
-            check=False,
-        )
-        assert done.returncode == 0, done.stderr
+        make_roles(postgres_dsn)
+        psql(postgres_dsn, rights.grants())
     return postgres_dsn
 
 

@@ -1,11 +1,14 @@
-"""`python -m hamicommon.db MIGRATIONS`: the migrations that go before a roll-out, for a Job.
+"""`python -m hamicommon.db MIGRATIONS`: the migrations around a roll-out, for the Jobs of `k8s/`.
 
 The images of the services have no hamictl; this does `hamictl db upgrade --before-rollout`, from
-HAMI_POSTGRES_DSN.
+HAMI_POSTGRES_DSN. With `--after-rollout-of=DEPLOYMENT,... --pod=NAMESPACE/NAME` it waits until
+those Deployments are of the version of that pod, its own, and applies the rest.
 """
 
 from __future__ import annotations
 
+import argparse
+import asyncio
 import logging
 import sys
 from pathlib import Path
@@ -13,24 +16,31 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from hamicommon.db import schema
-from hamicommon.db.inspection import revision_of
-from hamicommon.errors import HamiError
-from hamicommon.settings import PostgresSettings, describe
+from hamicommon.db.inspection import revisions_of
+from hamicommon.errors import HamiError, InvalidRequest
+from hamicommon.k8s.client import open_kube_api
+from hamicommon.k8s.rollout import until_over
+from hamicommon.settings import KubernetesSettings, PostgresSettings, describe
 
 logger = logging.getLogger("hamicommon.db")
 
 
 def main(arguments: list[str]) -> int:
     """Returns the exit status."""
-    if len(arguments) != 1:
-        logger.error("usage: python -m hamicommon.db MIGRATIONS")
-        return 2
-    migrations = Path(arguments[0])
+    parser = argparse.ArgumentParser(prog="python -m hamicommon.db")
+    parser.add_argument("migrations", type=Path)
+    parser.add_argument("--after-rollout-of", default="")
+    parser.add_argument("--pod", default="")
+    asked = parser.parse_args(arguments)
+    after = [name for name in asked.after_rollout_of.split(",") if name]
     try:
         settings = PostgresSettings()  # type: ignore[call-arg]  # required fields come from variables
-        target = schema.before_rollout(migrations, revision_of(settings))
-        schema.upgrade(settings, migrations, target)
-        left = schema.pending(migrations, revision_of(settings))
+        current = revisions_of(settings)
+        if after and schema.pending(asked.migrations, current):
+            asyncio.run(_wait(after, asked.pod))
+        target = schema.HEADS if after else schema.before_rollout(asked.migrations, current)
+        schema.upgrade(settings, asked.migrations, target)
+        left = schema.pending(asked.migrations, revisions_of(settings))
     except ValidationError as exc:
         logger.error("%s", describe(exc, PostgresSettings))
         return 1
@@ -39,6 +49,14 @@ def main(arguments: list[str]) -> int:
         return 1
     logger.info("the schema is ready; after the roll-out: %s", ", ".join(left) or "nothing")
     return 0
+
+
+async def _wait(deployments: list[str], own: str) -> None:
+    namespace, _, pod = own.partition("/")
+    if not namespace or not pod:
+        raise InvalidRequest(f"--pod={own}: NAMESPACE/NAME of the pod that this runs in is wanted")
+    async with open_kube_api(KubernetesSettings().kubeconfig) as api:
+        await until_over(api, namespace, deployments, pod)
 
 
 if __name__ == "__main__":

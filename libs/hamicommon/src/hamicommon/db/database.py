@@ -19,6 +19,7 @@ import orjson
 
 from hamicommon.db.connecting import why_not
 from hamicommon.db.constraints import error_of
+from hamicommon.db.revisions import NEEDED
 from hamicommon.db.storable import StorableConnection, storable_json
 from hamicommon.errors import Conflict, Unavailable
 from hamicommon.failpoints import Faults
@@ -164,8 +165,13 @@ class Database:
                 await self._pool.release(connection)
 
     async def ping(self) -> None:
-        """Raises: Unavailable when the ledger does not answer."""
-        await self.fetchrow("SELECT 1")
+        """Raises: Unavailable when the ledger does not answer, or lacks what this version needs."""
+        row = await self.fetchrow("SELECT max(version_num)::text AS newest FROM alembic_version")
+        if (row["newest"] or "") < NEEDED:
+            raise Unavailable(
+                f"the ledger's schema is at {row['newest']}, and this version needs {NEEDED}: "
+                "`hamictl db upgrade --before-rollout`, or the Job of the manifests, brings it"
+            )
 
 
 @asynccontextmanager

@@ -24,6 +24,7 @@ from hamicommon.db.connecting import connect, place_of
 from hamicommon.db.database import SCHEMA_ERRORS, Connection
 from hamicommon.db.invariants import broken
 from hamicommon.db.partitions import days_of
+from hamicommon.db.revisions import of_both_branches
 from hamicommon.db.tables import metadata
 from hamicommon.errors import InvalidRequest, Unavailable
 from hamicommon.settings import PostgresSettings
@@ -74,7 +75,8 @@ class Finding:
 
 _REVISION = """
 SELECT CASE WHEN to_regclass('alembic_version') IS NOT NULL THEN true END AS known,
-       to_regclass('allocations') IS NOT NULL AS tables
+       to_regclass('allocations') IS NOT NULL AS tables,
+       to_regclass('allocation_periods') IS NOT NULL AS periods
 """
 _CONSTRAINTS = """
 SELECT conrelid::regclass::text AS on_table, conname AS name, convalidated AS valid
@@ -94,11 +96,11 @@ def inspect(settings: PostgresSettings, migrations: Path) -> list[Finding]:
     Raises: Unavailable when the database can't be asked, InvalidRequest for a wrong address or a
     folder without migrations.
     """
-    current = revision_of(settings)
+    current = revisions_of(settings)
     try:
         missing = schema.pending(migrations, current)
     except InvalidRequest as exc:
-        if current is None:
+        if not current:
             raise
         return [Finding(fault=Fault.NEWER, sentence=str(exc))]
     if missing:
@@ -108,30 +110,28 @@ def inspect(settings: PostgresSettings, migrations: Path) -> list[Finding]:
     return found + asyncio.run(_inspect_head(settings))
 
 
-def revision_of(settings: PostgresSettings) -> str | None:
-    """The revision that the database says it is at; None for an empty one; blocking.
+def revisions_of(settings: PostgresSettings) -> tuple[str, ...]:
+    """The revisions that the database says it is at, one of each branch; empty for an empty one.
 
-    Raises: Unavailable, InvalidRequest when it has our tables and no revision.
+    Blocking. Raises: Unavailable, InvalidRequest when it has our tables and no revision.
     """
-    return asyncio.run(_revision_of(settings))
+    return asyncio.run(_revisions_of(settings))
 
 
-async def _revision_of(settings: PostgresSettings) -> str | None:
+async def _revisions_of(settings: PostgresSettings) -> tuple[str, ...]:
     async with connected(settings) as connection:
         row = await connection.fetchrow(_REVISION)
-        revisions = (
-            await connection.fetch("SELECT version_num FROM alembic_version")
+        found = (
+            await connection.fetch("SELECT version_num::text FROM alembic_version")
             if row["known"]
             else []
         )
-    if len(revisions) == 1:
-        return str(revisions[0][0])
-    if revisions or row["tables"]:
+    if row["tables"] and not found:
         raise InvalidRequest(
-            f"the database has tables of HAMi and {len(revisions) or 'no'} revisions in "
-            "alembic_version: it is half restored; restore a whole backup into an empty database"
+            "the database has tables of HAMi and no revision in alembic_version: it is half "
+            "restored; restore a whole backup into an empty database"
         )
-    return None
+    return of_both_branches([each[0] for each in found], has_periods=row["periods"])
 
 
 async def _inspect_head(settings: PostgresSettings) -> list[Finding]:
@@ -194,8 +194,8 @@ async def _days(connection: Connection) -> list[str]:
     return found
 
 
-def _waiting(current: str | None, missing: list[str]) -> str:
-    where = f"at revision {current}" if current else "empty"
+def _waiting(current: tuple[str, ...], missing: list[str]) -> str:
+    where = f"at revision {' and '.join(current)}" if current else "empty"
     return f"the database is {where} and lacks {', '.join(missing)}: run `hamictl db upgrade`"
 
 

@@ -98,7 +98,7 @@ async def _drop(connection: Connection, table: str, day: date) -> bool:
     async with connection.transaction():
         if not await _turn(connection, table):
             return False
-        await connection.execute(f'DROP TABLE IF EXISTS "{table}_{day:%Y%m%d}"')
+        await connection.execute("SELECT hami_drop_partition($1, $2)", table, day)
     return True
 
 

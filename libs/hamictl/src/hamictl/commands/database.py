@@ -10,7 +10,7 @@ from pathlib import Path
 
 import typer
 from hamicommon.db import schema
-from hamicommon.db.inspection import Fault, inspect, revision_of
+from hamicommon.db.inspection import Fault, inspect, revisions_of
 from hamicommon.settings import PostgresSettings
 from pydantic import SecretStr
 
@@ -49,13 +49,13 @@ def upgrade(
     """Apply the migrations that are missing."""
     with spoken_errors():
         settings, migrations = _where()
-        current = revision_of(settings)
+        current = revisions_of(settings)
         missing = schema.pending(migrations, current)
-        target = schema.before_rollout(migrations, current) if before_rollout else "head"
+        target = schema.before_rollout(migrations, current) if before_rollout else schema.HEADS
         if missing:
             schema.upgrade(settings, migrations, target)
-        left = schema.pending(migrations, revision_of(settings))
-    for name in missing[: len(missing) - len(left)]:
+        left = schema.pending(migrations, revisions_of(settings))
+    for name in (name for name in missing if name not in left):
         console.print(f"applied {name}", highlight=False)
     if left:
         console.print(f"after the roll-out: {', '.join(left)}", highlight=False)

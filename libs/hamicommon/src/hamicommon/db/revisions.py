@@ -1,0 +1,36 @@
+"""What `alembic_version` says of a ledger; the history itself is in `migrations/`.
+
+Since 0010 the history has two branches: `pre` migrations, which old code can live with, and `post`
+ones, which wait until a roll-out is over. So a ledger may have a row for each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+NEEDED = "0016"
+"""The newest `pre` migration: what a service of this version waits for before it is ready."""
+
+LAST_OF_ONE_LINE = "0013"
+"""Until 0015 the history was one line, in which 0014 and 0015 came after all `post` ones."""
+_AFTER_IT = ("0014", "0015")
+
+SPLIT = f"""
+INSERT INTO alembic_version (version_num)
+SELECT '{LAST_OF_ONE_LINE}'
+ WHERE (SELECT array_agg(version_num::text) FROM alembic_version)
+       IN ({", ".join(f"ARRAY['{each}']" for each in _AFTER_IT)})
+   AND to_regclass('public.allocation_periods') IS NOT NULL
+"""
+"""Adds the row that a ledger of the one line lacks; see `of_both_branches`."""
+
+
+def of_both_branches(rows: Collection[str], *, has_periods: bool) -> tuple[str, ...]:
+    """The rows, in order, as they are since the history has two branches.
+
+    `has_periods`: the table of 0012 is there, which in a ledger at 0014 or 0015 alone means that it
+    is of the one line.
+    """
+    if has_periods and len(rows) == 1 and set(rows) <= set(_AFTER_IT):
+        return tuple(sorted({*rows, LAST_OF_ONE_LINE}))
+    return tuple(sorted(rows))

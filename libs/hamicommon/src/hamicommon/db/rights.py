@@ -1,0 +1,82 @@
+"""What each role may do in the ledger: the one place that grants it.
+
+The migrations grant it (`migrations/env.py`), each in its own transaction and to the roles that are
+there, so a table is never there without its rights, in an upgrade from any revision. A role that is
+made later gets its rights from the next run. `k8s/base/migrations` makes roles and passwords alone.
+A table of the models without an entry here fails a test.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+SCHEDULER, METRICS, READER = "hami_scheduler", "hami_metrics", "hami_reader"
+_WRITE = ("INSERT", "UPDATE", "DELETE")
+
+WRITES: Mapping[str, Mapping[str, tuple[str, ...]]] = {
+    "nodes": {SCHEDULER: _WRITE},
+    "devices": {SCHEDULER: _WRITE},
+    "device_health_events": {SCHEDULER: _WRITE},
+    "quotas": {SCHEDULER: _WRITE},
+    "node_leases": {SCHEDULER: _WRITE},
+    "allocations": {SCHEDULER: _WRITE},
+    # By the trigger, with the rights of the role that ends a grant.
+    "allocation_periods": {SCHEDULER: _WRITE},
+    "allocation_devices": {SCHEDULER: _WRITE},
+    "allocation_containers": {SCHEDULER: _WRITE},
+    # History is append-only for every role.
+    "allocation_events": {SCHEDULER: ("INSERT",)},
+    "decisions": {SCHEDULER: _WRITE},
+    "decisions_default": {SCHEDULER: _WRITE},
+    "decision_snapshots": {SCHEDULER: _WRITE},
+    "outbox": {SCHEDULER: _WRITE},
+    "drift_journal": {SCHEDULER: _WRITE},
+    "usage_samples": {METRICS: _WRITE},
+    "usage_samples_default": {METRICS: _WRITE},
+    "usage_rollups": {METRICS: _WRITE},
+    "namespace_rollups": {METRICS: _WRITE},
+}
+"""By table: who writes it, and how. Everybody reads everything."""
+
+SEQUENCES = (SCHEDULER,)
+"""Who draws numbers."""
+
+
+def grants() -> str:
+    """One statement that grants what is missing; it locks no table."""
+    rows = ", ".join(
+        f"('{table}', '{role}', '{privilege}')"
+        for table, roles in WRITES.items()
+        for role, privileges in roles.items()
+        for privilege in privileges
+    )
+    readers = ", ".join(f"'{role}'" for role in (SCHEDULER, METRICS, READER))
+    drawing = ", ".join(f"'{role}'" for role in SEQUENCES)
+    return f"""
+DO $$ DECLARE missing text; BEGIN
+    FOR missing IN
+        SELECT format('GRANT %s ON TABLE public.%I TO %I', wanted.privilege, c.relname, r.rolname)
+          FROM (VALUES {rows}) AS wanted (relation, role, privilege)
+          JOIN pg_roles r ON r.rolname = wanted.role
+          JOIN pg_class c ON c.relname = wanted.relation
+               AND c.relnamespace = 'public'::regnamespace
+         WHERE NOT has_table_privilege(r.oid, c.oid, wanted.privilege)
+        UNION ALL
+        SELECT format('GRANT SELECT ON TABLE public.%I TO %I', c.relname, r.rolname)
+          FROM pg_class c, pg_roles r
+         WHERE c.relnamespace = 'public'::regnamespace AND c.relkind IN ('r', 'p', 'v')
+           AND r.rolname IN ({readers}) AND NOT has_table_privilege(r.oid, c.oid, 'SELECT')
+        UNION ALL
+        SELECT format('GRANT USAGE, SELECT ON SEQUENCE public.%I TO %I', c.relname, r.rolname)
+          FROM pg_class c, pg_roles r
+         WHERE c.relnamespace = 'public'::regnamespace AND c.relkind = 'S'
+           AND r.rolname IN ({drawing}) AND NOT has_sequence_privilege(r.oid, c.oid, 'USAGE')
+        UNION ALL
+        SELECT format('GRANT USAGE ON SCHEMA public TO %I', r.rolname)
+          FROM pg_roles r
+         WHERE r.rolname IN ({readers}) AND NOT has_schema_privilege(r.oid, 'public', 'USAGE')
+    LOOP
+        EXECUTE missing;
+    END LOOP;
+END $$
+"""

@@ -1,0 +1,86 @@
+"""Whether a roll-out is over: every replica of some Deployments is of one version.
+
+Asked by the Job that applies what an older version could not live with. `unfinished` decides from
+what the API server holds; `until_over` asks until there is nothing left.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+
+from hamicommon.errors import Unavailable
+from hamicommon.k8s.client import Json, KubeApi
+
+logger = logging.getLogger(__name__)
+
+POLL_S = 3.0
+LONGEST_S = 3600.0
+
+
+def unfinished(deployment: Json, pods: Sequence[Json], image: str) -> str | None:
+    """Why the Deployment is not all of `image`'s version; None: it is.
+
+    `pods` are those of its namespace; one that is still ending counts, since it still serves.
+    """
+    name, wanted = deployment["metadata"]["name"], deployment["spec"].get("replicas", 1)
+    [container] = deployment["spec"]["template"]["spec"]["containers"]
+    if not _same_version(container["image"], image):
+        return f"{name} is to run {container['image']}, and this is {image}"
+    status = deployment.get("status", {})
+    if status.get("observedGeneration", 0) < deployment["metadata"]["generation"]:
+        return f"{name}'s last change is not taken up yet"
+    ready = min(status.get(key, 0) for key in ("updatedReplicas", "availableReplicas"))
+    if ready < wanted or status.get("replicas", 0) != wanted:
+        return f"{name} has {ready} of {wanted} replicas of this version"
+    labels = deployment["spec"]["selector"]["matchLabels"].items()
+    for pod in pods:
+        if not labels <= (pod["metadata"].get("labels") or {}).items():
+            continue
+        [container] = pod["spec"]["containers"]
+        over = pod.get("status", {}).get("phase") in ("Succeeded", "Failed")
+        if not over and not _same_version(container["image"], image):
+            return f"{pod['metadata']['name']} of an older version is still ending"
+    return None
+
+
+async def until_over(api: KubeApi, namespace: str, deployments: Sequence[str], pod: str) -> None:
+    """Waits until all of them are of the version of the pod `pod`, which is the caller's.
+
+    Raises: Unavailable when that takes longer than an hour, or the API server is away.
+    """
+    said = ""
+    try:
+        async with asyncio.timeout(LONGEST_S):
+            while why := await _why_not(api, namespace, deployments, pod):
+                if why != said:
+                    logger.info("waiting for the roll-out: %s", why)
+                    said = why
+                await asyncio.sleep(POLL_S)
+    except TimeoutError as exc:
+        raise Unavailable(f"the roll-out is not over after {LONGEST_S:g} s: {said}") from exc
+
+
+async def _why_not(
+    api: KubeApi, namespace: str, deployments: Sequence[str], pod: str
+) -> str | None:
+    pods = (await api.get(f"/api/v1/namespaces/{namespace}/pods"))["items"]
+    own = next((each for each in pods if each["metadata"]["name"] == pod), None)
+    if own is None:
+        raise Unavailable(f"the API server knows no pod {namespace}/{pod}")
+    [container] = own["spec"]["containers"]
+    for name in deployments:
+        found = await api.get(f"/apis/apps/v1/namespaces/{namespace}/deployments/{name}")
+        if why := unfinished(found, pods, container["image"]):
+            return why
+    return None
+
+
+def _same_version(one: str, other: str) -> bool:
+    """By tag; the same image may also go by its digest, which says nothing of another image's."""
+    return one == other or "@" in one + other or _tag(one) == _tag(other)
+
+
+def _tag(image: str) -> str:
+    return image.rpartition("/")[2].partition(":")[2]
