@@ -19,6 +19,8 @@ test-e2e: setup ## the end-to-end cases on a real control plane (KUBEBUILDER_ASS
 	@$(BIN)/pytest tests/e2e --cluster=real $(ARGS)
 test-kubelet: setup ## the way of a pod on a real kubelet and containerd (KUBEBUILDER_ASSETS, root)
 	@$(BIN)/pytest tests/e2e_node $(ARGS)
+test-manifests: setup ## k8s/base from nothing to a running slice (KUBEBUILDER_ASSETS, root, PostgreSQL and Redis with TLS)
+	@$(BIN)/pytest tests/e2e_manifests -rs $(ARGS)
 test-gpu: setup ## limits on a real card, with PyTorch and nvcc where they are; skipped, with the reason, elsewhere
 	@$(BIN)/pytest tests/gpu -rs $(ARGS)
 test-faults: setup ## every fault of docs/reliability.md, races, outages under load, 100,000 simulated steps, 10,000 kills on a slice
@@ -42,4 +44,4 @@ requirements: ## pin the third-party sets again
 	@scripts/compile-requirements
 format: setup ## let ruff write
 	@$(BIN)/ruff check --fix . ; $(BIN)/ruff format .
-.PHONY: help setup up down lint test test-e2e test-kubelet test-faults test-model test-reviews test-recorded native native-sanitize proto requirements format
+.PHONY: help setup up down lint test test-e2e test-kubelet test-manifests test-faults test-model test-reviews test-recorded native native-sanitize proto requirements format

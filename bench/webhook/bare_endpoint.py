@@ -13,10 +13,9 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from fastapi import FastAPI, Request, Response
-from hami_webhook.certificates import ServingCertificate
-from hami_webhook.instruments import Instruments
 from hami_webhook.routes import bare_app
 from hamicommon.serving import run, serving
+from hamicommon.serving_certificate import ServingCertificate
 
 
 async def bare(request: Request) -> Response:
@@ -35,7 +34,7 @@ def create_app() -> FastAPI:
 @asynccontextmanager
 async def opened(bind: str, folder: Path) -> AsyncIterator[None]:
     """Serves while the block runs."""
-    pair = ServingCertificate(folder / "tls.crt", folder / "tls.key", Instruments())
+    pair = ServingCertificate(folder / "tls.crt", folder / "tls.key")
     async with serving(create_app(), bind, ssl_context=pair.context):
         yield
 

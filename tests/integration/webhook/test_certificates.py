@@ -16,10 +16,10 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from cryptography.x509.oid import NameOID
 from hami_webhook.bootstrap import App, open_app
-from hami_webhook.certificates import ServingCertificate
 from hami_webhook.instruments import Instruments
 from hami_webhook.settings import Settings
 from hamicommon.errors import InvalidRequest
+from hamicommon.serving_certificate import ServingCertificate
 
 pytestmark = pytest.mark.integration
 
@@ -175,7 +175,7 @@ async def test_a_key_that_comes_later_than_its_certificate_does_no_harm(tmp_path
 def test_a_pair_that_does_not_fit_is_counted_and_the_old_one_stays(tmp_path: Path) -> None:
     files = write(tmp_path, pair(1))
     instruments = Instruments()
-    serving = ServingCertificate(*files, instruments)
+    serving = ServingCertificate(*files, on_reload=instruments.count_reload)
     not_after = serving.not_after
     write(tmp_path, (pair(2)[0], pair(3)[1]))
 
@@ -202,9 +202,9 @@ def test_an_unusable_pair_at_the_start_is_one_sentence(
     files = write(tmp_path, content)
 
     with pytest.raises(InvalidRequest, match=sentence):
-        ServingCertificate(*files, Instruments())
+        ServingCertificate(*files)
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(InvalidRequest, match=r"tls\.crt: not readable"):
-        ServingCertificate(tmp_path / "tls.crt", tmp_path / "tls.key", Instruments())
+        ServingCertificate(tmp_path / "tls.crt", tmp_path / "tls.key")

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from cryptography import x509
+from cryptography.x509.oid import ExtendedKeyUsageOID
 from hami_webhook.issuing import AUTHORITY_LIFE, SERVING_LIFE
 from hami_webhook.renewing import renew
 from hami_webhook.settings import RenewalSettings
@@ -17,6 +18,7 @@ from hamicommon.admission.registration import (
     ServiceReference,
     webhook_configuration,
 )
+from hamicommon.errors import NotFound
 from hamicommon.k8s.client import KubeApi, open_kube_api
 
 from tests.contract.kubernetes_servers import Cluster, emulated
@@ -146,3 +148,36 @@ async def test_a_secret_that_holds_nonsense_is_made_anew(
         await renew(api, settings, NOW)
 
         (await held(api, "hami-webhook-tls")).verify_directly_issued_by(await held(api, "hami-ca"))
+
+
+LEAVES = ("hami-scheduler", "hami-postgres", "hami-redis", "hami-nats", "hami-extender-client")
+
+
+async def test_every_certificate_of_the_manifests_is_renewed_before_its_end(
+    cluster: Cluster, settings: RenewalSettings
+) -> None:
+    async with open_kube_api(cluster.kubeconfig) as api:
+        await renew(api, settings, NOW)
+        before = {name: await held(api, f"{name}-tls") for name in LEAVES}
+        await renew(api, settings, NOW + SERVING_LIFE / 2)
+        assert {name: await held(api, f"{name}-tls") for name in LEAVES} == before
+
+        await renew(api, settings, NOW + SERVING_LIFE * 0.7)
+
+        authority = await held(api, "hami-ca")
+        for name in LEAVES:
+            after = await held(api, f"{name}-tls")
+            assert after.not_valid_after_utc > before[name].not_valid_after_utc
+            after.verify_directly_issued_by(authority)
+            purpose = after.extensions.get_extension_for_class(x509.ExtendedKeyUsage).value
+            client = name == "hami-extender-client"
+            assert (ExtendedKeyUsageOID.CLIENT_AUTH in purpose) == client
+            assert (ExtendedKeyUsageOID.SERVER_AUTH in purpose) != client
+
+
+async def test_where_something_else_renews_nothing_is_made(cluster: Cluster) -> None:
+    async with open_kube_api(cluster.kubeconfig) as api:
+        await renew(api, RenewalSettings(issue=False), NOW)
+
+        with pytest.raises(NotFound):
+            await held(api, "hami-ca")

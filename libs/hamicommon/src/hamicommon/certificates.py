@@ -45,15 +45,17 @@ def serving_certificate(
     issuer_key: CertificateIssuerPrivateKeyTypes,
     not_before: datetime,
     not_after: datetime,
+    client: bool = False,
 ) -> x509.Certificate:
-    """For a server of these DNS names and 127.0.0.1; the first one is its common name."""
+    """For a server of these DNS names and 127.0.0.1, or a client; the first is its common name."""
     alternatives = [*map(x509.DNSName, names), x509.IPAddress(_LOOPBACK)]
+    purpose = ExtendedKeyUsageOID.CLIENT_AUTH if client else ExtendedKeyUsageOID.SERVER_AUTH
     by = x509.AuthorityKeyIdentifier.from_issuer_public_key(issuer.public_key())  # type: ignore[arg-type]  # an issuer's
     return (
         _builder(_name(names[0]), issuer.subject, public_key, not_before, not_after)
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         .add_extension(_usage(signs_certificates=False), critical=True)
-        .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
+        .add_extension(x509.ExtendedKeyUsage([purpose]), critical=False)
         .add_extension(x509.SubjectAlternativeName(alternatives), critical=False)
         .add_extension(by, critical=False)
         .sign(issuer_key, hashes.SHA256())

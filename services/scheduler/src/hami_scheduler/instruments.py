@@ -76,6 +76,13 @@ class Instruments:
         self.view_age = self._gauge(
             "view_age_seconds", "Since the view was last found equal to the ledger"
         )
+        self.certificate_not_after = self._gauge(
+            "certificate_not_after_timestamp_seconds",
+            "When the serving certificate expires (Unix time); 0 without TLS",
+        )
+        self.certificate_reloads = self._counter(
+            "certificate_reloads", "Changes of certificate files, by result", ["result"]
+        )
         self.outbox_published = self._total("outbox_published", "Facts announced by this replica")
         self.outbox_rows = self._gauge("outbox_waiting_rows", "Facts not yet announced")
         self.outbox_age = self._gauge("outbox_waiting_seconds", "Age of the oldest of them")

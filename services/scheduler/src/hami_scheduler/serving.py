@@ -7,15 +7,16 @@ import contextlib
 import gc
 import logging
 import signal
-import ssl
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 
 import uvicorn
 from hamicommon import serving
 from hamicommon.cancellation import end
+from hamicommon.serving_certificate import ServingCertificate
 
 from hami_scheduler.bootstrap import open_service
+from hami_scheduler.instruments import Instruments
 from hami_scheduler.routes import create_app, create_operator_app, create_probe_app
 from hami_scheduler.service import Loop, Service
 from hami_scheduler.settings import Settings
@@ -48,7 +49,8 @@ async def serve(settings: Settings) -> None:
     """Serves until SIGTERM or SIGINT, or until a background loop dies (then it raises)."""
     gc.set_threshold(*GC_THRESHOLDS)
     async with open_service(settings) as service:
-        server = _Server(_config(settings, create_app(service)))
+        certificate = _certificate(settings, service.instruments)
+        server = _Server(_config(settings, create_app(service), certificate))
         loop = asyncio.get_running_loop()
 
         def stop() -> None:
@@ -56,7 +58,10 @@ async def serve(settings: Settings) -> None:
 
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, stop)
-        async with running(service), other_ports(settings, service):
+        operators = None if service.access is None else operator_certificate(settings)
+        watched = [each for each in (certificate, operators) if each is not None]
+        loops = [("watch-certificate", each.watch) for each in watched]
+        async with running(service, loops), other_ports(settings, service, operators):
             freezing = asyncio.create_task(_freeze_when_ready(service))
             try:
                 await server.serve()
@@ -66,8 +71,12 @@ async def serve(settings: Settings) -> None:
 
 
 @asynccontextmanager
-async def other_ports(settings: Settings, service: Service) -> AsyncIterator[dict[str, int]]:
+async def other_ports(
+    settings: Settings, service: Service, certificate: ServingCertificate | None
+) -> AsyncIterator[dict[str, int]]:
     """Serves operators and probes during the block, where the settings name their addresses.
+
+    `certificate`: the operators'; whoever gives it watches its files.
 
     Yields the ports, by `operator` and `probe`. Raises: Unavailable when an address is taken,
     InvalidRequest when it is none.
@@ -76,11 +85,9 @@ async def other_ports(settings: Settings, service: Service) -> AsyncIterator[dic
     async with AsyncExitStack() as stack:
         if service.access is not None:
             app = create_operator_app(service, service.access)
-            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-            assert settings.tls_cert_file is not None  # the settings check it
-            context.load_cert_chain(settings.tls_cert_file, settings.tls_key_file)
+            assert certificate is not None  # the settings check that there is one
             ports["operator"] = await stack.enter_async_context(
-                serving.serving(app, settings.operator_bind, ssl_context=context)
+                serving.serving(app, settings.operator_bind, ssl_context=certificate.context)
             )
         if settings.probe_bind:
             ports["probe"] = await stack.enter_async_context(
@@ -99,8 +106,8 @@ async def _freeze_when_ready(service: Service) -> None:
 
 
 @asynccontextmanager
-async def running(service: Service) -> AsyncIterator[None]:
-    """Runs the background loops during the block; one that dies cancels the block.
+async def running(service: Service, more: Sequence[tuple[str, Loop]] = ()) -> AsyncIterator[None]:
+    """Runs the background loops, and `more`, during the block; one that dies cancels the block.
 
     Raises: what the loop died of.
     """
@@ -114,7 +121,7 @@ async def running(service: Service) -> AsyncIterator[None]:
             died.append(task)
             outside.cancel()
 
-    tasks = [asyncio.create_task(_named(run), name=name) for name, run in service.loops]
+    tasks = [asyncio.create_task(_named(run), name=name) for name, run in (*service.loops, *more)]
     for task in tasks:
         task.add_done_callback(on_done)
     try:
@@ -134,9 +141,34 @@ async def _named(run: Loop) -> None:
     await run()
 
 
-def _config(settings: Settings, app: object) -> uvicorn.Config:
+def _certificate(settings: Settings, instruments: Instruments) -> ServingCertificate | None:
+    """Raises: InvalidRequest when the files are not usable."""
+    if settings.tls_cert_file is None or settings.tls_key_file is None:
+        return None
+    return ServingCertificate(
+        settings.tls_cert_file,
+        settings.tls_key_file,
+        client_ca_file=settings.tls_client_ca_file,
+        on_reload=lambda result: instruments.certificate_reloads.labels(result).inc(),
+        on_expiry=lambda end: instruments.certificate_not_after.set(end.timestamp()),
+    )
+
+
+def operator_certificate(settings: Settings) -> ServingCertificate | None:
+    """The same pair for the operators' port, which asks for no certificate of clients.
+
+    Raises: InvalidRequest when the files are not usable.
+    """
+    if settings.tls_cert_file is None or settings.tls_key_file is None:
+        return None
+    return ServingCertificate(settings.tls_cert_file, settings.tls_key_file)
+
+
+def _config(
+    settings: Settings, app: object, certificate: ServingCertificate | None
+) -> uvicorn.Config:
     host, port = settings.address
-    config = uvicorn.Config(
+    return uvicorn.Config(
         app,  # type: ignore[arg-type]
         host=host,
         port=port,
@@ -146,11 +178,7 @@ def _config(settings: Settings, app: object) -> uvicorn.Config:
         lifespan="off",
         timeout_keep_alive=KEEP_ALIVE_S,
         timeout_graceful_shutdown=SHUTDOWN_S,
+        ssl_context_factory=(
+            None if certificate is None else (lambda _config, _make: certificate.context)
+        ),
     )
-    if settings.tls_cert_file is not None:
-        config.ssl_certfile = str(settings.tls_cert_file)
-        config.ssl_keyfile = str(settings.tls_key_file)
-        if settings.tls_client_ca_file is not None:
-            config.ssl_ca_certs = str(settings.tls_client_ca_file)
-            config.ssl_cert_reqs = ssl.CERT_REQUIRED
-    return config

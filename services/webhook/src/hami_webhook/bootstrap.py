@@ -18,11 +18,11 @@ from hamicommon.admission.verdicts import AdmissionRules
 from hamicommon.bus.client import open_bus
 from hamicommon.cancellation import end
 from hamicommon.serving import serving
+from hamicommon.serving_certificate import ServingCertificate
 from hamicommon.settings import NatsSettings
 from hamicommon.vendors.registry import Vendors
 
 from hami_webhook.announcing import RefusalTeller
-from hami_webhook.certificates import ServingCertificate
 from hami_webhook.following import ClusterFollower
 from hami_webhook.instruments import Instruments
 from hami_webhook.routes import create_app, create_probe_app, probe_routes
@@ -53,7 +53,12 @@ async def open_app(settings: Settings) -> AsyncIterator[App]:
     Raises: InvalidRequest (device configuration, certificate), Unavailable (address taken).
     """
     instruments = Instruments()
-    certificate = ServingCertificate(settings.tls_cert_file, settings.tls_key_file, instruments)
+    certificate = ServingCertificate(
+        settings.tls_cert_file,
+        settings.tls_key_file,
+        on_reload=instruments.count_reload,
+        on_expiry=instruments.show_expiry,
+    )
     rules = _rules(settings)
     follower = ClusterFollower(rules.vendors, _now)
     teller = RefusalTeller(instruments)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import datetime
+
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 # A verdict takes well under a millisecond; past 5 s the API server has given up.
@@ -42,6 +44,14 @@ class Instruments:
             ["result"],
             registry=self.registry,
         )
+
+    def count_reload(self, result: str) -> None:
+        """One change more of the certificate's files."""
+        self.certificate_reloads.labels(result).inc()
+
+    def show_expiry(self, not_after: datetime) -> None:
+        """Until when what is served holds."""
+        self.certificate_not_after.set(not_after.timestamp())
 
     def count(self, verdict: str, reason: str) -> None:
         """One review more; both come from small fixed sets."""

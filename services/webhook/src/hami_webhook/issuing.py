@@ -62,9 +62,27 @@ def issued(
     leaf = serving if serving is not None and _serves(serving, root, names, now) else None
     return Issued(
         authority=root,
-        serving=leaf or _new_serving(root, names, now),
+        serving=leaf or _new_leaf(root, names, now),
         bundle=_bundle(root, bundle, now),
     )
+
+
+def renewed(
+    held: Pair | None, authority: Pair, *, names: Sequence[str], client: bool, now: datetime
+) -> Pair:
+    """What is held while it is good for long enough, whichever trusted authority signed it.
+
+    Unlike the webhook's, which the API server trusts by a bundle that is changed first: those who
+    meet these read the authorities once, so a new authority signs only what is due.
+    """
+    if held is not None and _good(held, now):
+        return held
+    return _new_leaf(authority, names, now, client=client)
+
+
+def serial_of(pair: Pair) -> str:
+    """What a certificate is known by."""
+    return f"{x509.load_pem_x509_certificate(pair.certificate).serial_number:x}"
 
 
 def _good(pair: Pair, now: datetime) -> bool:
@@ -113,7 +131,9 @@ def _new_authority(now: datetime) -> Pair:
     return _pair(certificate, key)
 
 
-def _new_serving(authority: Pair, names: Sequence[str], now: datetime) -> Pair:
+def _new_leaf(
+    authority: Pair, names: Sequence[str], now: datetime, *, client: bool = False
+) -> Pair:
     key = new_key()
     certificate = serving_certificate(
         names,
@@ -122,6 +142,7 @@ def _new_serving(authority: Pair, names: Sequence[str], now: datetime) -> Pair:
         issuer_key=load_pem_private_key(authority.key, password=None),  # type: ignore[arg-type]  # EC or RSA
         not_before=now - _BACKDATED,
         not_after=now + SERVING_LIFE,
+        client=client,
     )
     return _pair(certificate, key)
 

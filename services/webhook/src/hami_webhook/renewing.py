@@ -1,9 +1,11 @@
-"""`hami-webhook-certificate`: makes and renews the webhook's certificate, once per call.
+"""`hami-webhook-certificate`: makes and renews the certificates of `k8s/`, once per call.
 
-For clusters without cert-manager; a CronJob runs it every day. Secrets: `hami-ca` (the authority
-that k8s/bootstrap makes too) and `hami-webhook-tls`. The API server trusts a new authority before
-the webhook serves a certificate of it, so no review fails in between; the webhook takes the new
-certificate over by itself (`certificates.py`).
+A CronJob runs it every day. Secrets: `hami-ca` (the authority that k8s/bootstrap makes too), those
+that servers serve with, and the extender's client's. The API server trusts a new authority before
+the webhook serves a certificate of it, so no review fails in between. Webhook and scheduler take
+new files over by themselves (`hamicommon.serving_certificate`), kube-scheduler reads its client
+certificate anew; the stores are restarted, by an annotation of their pods that names the
+certificate. With cert-manager, which renews the Secrets, only that restart is left.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ from hamicommon.k8s.client import Json, KubeApi, PatchType, open_kube_api
 from hamicommon.settings import describe
 from pydantic import ValidationError
 
-from hami_webhook.issuing import Issued, Pair, issued
+from hami_webhook.issuing import Issued, Pair, issued, renewed, serial_of
 from hami_webhook.settings import RenewalSettings
 
 logger = logging.getLogger(__name__)
@@ -30,6 +32,8 @@ _CONFIGURATION = (
     "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations/" + CONFIGURATION_NAME
 )
 _CERTIFICATE, _KEY = "tls.crt", "tls.key"
+_ANNOTATION = "hami.io/certificate"
+"""Of the stores' pods: the serial number of the certificate that they began with."""
 
 
 def main() -> None:
@@ -53,10 +57,17 @@ async def _main(settings: RenewalSettings) -> None:
 
 
 async def renew(api: KubeApi, settings: RenewalSettings, now: datetime) -> None:
-    """Brings authority, bundle and serving certificate up to date, in this order.
+    """Brings authority, bundle and the certificates up to date, in this order.
 
     Raises: Unavailable, Forbidden, Conflict (another job was faster; the next run finds it done).
     """
+    if settings.issue:
+        await _issue(api, settings, now)
+    for store in settings.restarted:
+        await _restart(api, settings.namespace, store, settings.secret_of(store))
+
+
+async def _issue(api: KubeApi, settings: RenewalSettings, now: datetime) -> None:
     authority = await _read(api, settings.namespace, settings.authority_secret)
     serving = await _read(api, settings.namespace, settings.serving_secret)
     configuration = await _configuration(api)
@@ -74,6 +85,59 @@ async def renew(api: KubeApi, settings: RenewalSettings, now: datetime) -> None:
     await _trust(api, configuration, wanted)
     if serving is None or serving[0] != wanted.serving:
         await _write(api, settings.namespace, settings.serving_secret, wanted.serving, serving)
+    await _publish(api, settings, wanted.bundle)
+    for name in settings.servers:
+        await _renew_leaf(api, settings, wanted.authority, name, now, client=False)
+    for name in settings.clients:
+        await _renew_leaf(api, settings, wanted.authority, name, now, client=True)
+
+
+async def _renew_leaf(
+    api: KubeApi,
+    settings: RenewalSettings,
+    authority: Pair,
+    name: str,
+    now: datetime,
+    *,
+    client: bool,
+) -> None:
+    secret = settings.secret_of(name)
+    held = await _read(api, settings.namespace, secret)
+    names = [secret] if client else settings.names_of(name)
+    pair = renewed(held[0] if held else None, authority, names=names, client=client, now=now)
+    if held is None or held[0] != pair:
+        await _write(api, settings.namespace, secret, pair, held)
+
+
+async def _publish(api: KubeApi, settings: RenewalSettings, bundle: bytes) -> None:
+    """The authorities that the services trust, former ones included."""
+    path = f"/api/v1/namespaces/{settings.namespace}/configmaps/{settings.authority_secret}"
+    try:
+        held = await api.get(path)
+    except NotFound:
+        # k8s/bootstrap makes it; it has not run yet.
+        return
+    if (held.get("data") or {}).get("ca.crt") != bundle.decode():
+        await api.replace(path, {**held, "data": {"ca.crt": bundle.decode()}})
+
+
+async def _restart(api: KubeApi, namespace: str, store: str, secret: str) -> None:
+    """Lets the store's pods be made anew when its certificate is another one than is noted."""
+    path = f"/apis/apps/v1/namespaces/{namespace}/statefulsets/{store}"
+    held = await _read(api, namespace, secret)
+    try:
+        found = await api.get(path)
+    except NotFound:
+        return  # a store of the user's own
+    if held is None:
+        return
+    serial = serial_of(held[0])
+    template = found["spec"]["template"]["metadata"].get("annotations") or {}
+    if template.get(_ANNOTATION) == serial:
+        return
+    body = {"spec": {"template": {"metadata": {"annotations": {_ANNOTATION: serial}}}}}
+    await api.patch(path, body, PatchType.MERGE)
+    logger.info("restarted with its new certificate", extra={"statefulset": store})
 
 
 async def _read(api: KubeApi, namespace: str, name: str) -> tuple[Pair, Json] | None:

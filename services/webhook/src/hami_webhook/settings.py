@@ -98,11 +98,35 @@ class RenewalSettings(BaseSettings):
     serving_secret: str = Field(
         default="hami-webhook-tls", description="what the webhook serves with"
     )
+    issue: bool = Field(
+        default=True,
+        description="make and renew; false: something else does (cert-manager), only restart",
+    )
+    servers: tuple[str, ...] = Field(
+        default=("hami-scheduler", "hami-postgres", "hami-redis", "hami-nats"),
+        description="Services beside the webhook; their Secrets are NAME-tls",
+    )
+    clients: tuple[str, ...] = Field(
+        default=("hami-extender-client",), description="clients of the scheduler's extender"
+    )
+    restarted: tuple[str, ...] = Field(
+        default=("hami-postgres", "hami-redis", "hami-nats"),
+        description="StatefulSets that read their certificate at the start alone",
+    )
     kubernetes: KubernetesSettings = Field(default_factory=KubernetesSettings)
     telemetry: TelemetrySettings = Field(default_factory=TelemetrySettings)
 
     @property
     def names(self) -> tuple[str, ...]:
         """By which the API server and probes call the webhook."""
-        inside = f"{self.service}.{self.namespace}"
-        return (f"{inside}.svc", f"{inside}.svc.cluster.local", inside, self.service, "localhost")
+        return self.names_of(self.service)
+
+    def names_of(self, service: str) -> tuple[str, ...]:
+        """By which a Service is called inside the cluster, and by its own probes."""
+        inside = f"{service}.{self.namespace}"
+        return (f"{inside}.svc", f"{inside}.svc.cluster.local", inside, service, "localhost")
+
+    @staticmethod
+    def secret_of(name: str) -> str:
+        """Where the certificate of a server or client is kept."""
+        return f"{name}-tls"

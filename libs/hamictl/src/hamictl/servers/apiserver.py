@@ -1,6 +1,6 @@
 """A real kube-apiserver on loopback, with tokens, RBAC and signed service accounts.
 
-No controller manager runs beside it. So the two admission plugins that wait for one are off:
+The two admission plugins that wait for a controller manager are off where none runs beside it:
 ServiceAccount (nobody would make the default accounts) and TaintNodesByCondition (nobody would
 take the not-ready taint of a new node off).
 """
@@ -18,6 +18,7 @@ from hamictl.servers.ports import LOOPBACK, free_port
 from hamictl.servers.probes import http_ready
 
 _SERVICE_RANGE = "10.0.0.0/24"
+_WANT_CONTROLLERS = ("ServiceAccount", "TaintNodesByCondition")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,10 +59,12 @@ def prepare(
     etcd_url: str,
     users: Sequence[KubeUser] = (),
     arguments: Sequence[str] = (),
+    service_accounts: bool = False,
 ) -> ApiServer:
     """Write keys, tokens and kubeconfigs into `folder` and say how to run the server.
 
     `arguments` are added at the end of its command line (such as a different audit policy).
+    `service_accounts`: pods need their account, which a controller manager makes.
     """
     folder = folder.absolute()
     make_pki(folder)
@@ -69,6 +72,7 @@ def prepare(
     url = f"https://{LOOPBACK}:{port}"
     kubeconfigs = write_users(folder, url, (ADMIN, SCHEDULER, *users))
     key = folder / "service-account.key"
+    off = ("TaintNodesByCondition",) if service_accounts else _WANT_CONTROLLERS
     options = {
         "etcd-servers": etcd_url,
         "bind-address": LOOPBACK,
@@ -81,7 +85,7 @@ def prepare(
         "service-account-signing-key-file": str(key),
         "service-account-issuer": "https://kubernetes.default.svc",
         "service-cluster-ip-range": _SERVICE_RANGE,
-        "disable-admission-plugins": "ServiceAccount,TaintNodesByCondition",
+        "disable-admission-plugins": ",".join(off),
         "endpoint-reconciler-type": "none",  # it refuses loopback addresses
         "allow-privileged": "true",
     }

@@ -107,6 +107,7 @@ def control_plane(
     assets: Assets,
     users: Sequence[KubeUser] = (),
     arguments: Sequence[str] = (),
+    service_accounts: bool = False,
     die_with_parent: bool = True,
 ) -> Iterator[ControlPlane]:
     """etcd and kube-apiserver run inside the `with` block (some seconds to start)."""
@@ -118,6 +119,7 @@ def control_plane(
             etcd_url=etcd_plan.url,
             users=users,
             arguments=arguments,
+            service_accounts=service_accounts,
         )
         with running(server.plan, die_with_parent=die_with_parent):
             yield ControlPlane(assets=assets, folder=folder, server=server)

@@ -11,14 +11,15 @@ from __future__ import annotations
 
 import logging
 import ssl
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Literal
 
 from cryptography import x509
-from hamicommon.errors import InvalidRequest
 from watchfiles import awatch
 
-from hami_webhook.instruments import Instruments
+from hamicommon.errors import InvalidRequest
 
 logger = logging.getLogger(__name__)
 
@@ -29,18 +30,35 @@ RECHECK_MS = 1_000
 _QUIET_MS = 50
 _LONGEST_MS = 200
 
+Reloaded = Literal["loaded", "refused"]
+"""What became of changed files."""
+
 
 class ServingCertificate:
-    """The pair of files as the newest TLS context that was good."""
+    """The pair of files as the newest TLS context that was good.
 
-    def __init__(self, cert_file: Path, key_file: Path, instruments: Instruments) -> None:
-        """Loads the pair. Raises: InvalidRequest when it can't be used."""
+    With `client_ca_file`, clients must show a certificate of an authority in that file, which is
+    watched like the pair. `on_reload` is called at every change, `on_expiry` with the end of what
+    is served, also at the start.
+    """
+
+    def __init__(
+        self,
+        cert_file: Path,
+        key_file: Path,
+        *,
+        client_ca_file: Path | None = None,
+        on_reload: Callable[[Reloaded], None] = lambda _result: None,
+        on_expiry: Callable[[datetime], None] = lambda _not_after: None,
+    ) -> None:
+        """Loads the files. Raises: InvalidRequest when they can't be used."""
         self._files = (cert_file, key_file)
-        self._instruments = instruments
+        self._client_ca_file = client_ca_file
+        self._on_reload, self._on_expiry = on_reload, on_expiry
         self._loaded = self._read()
         self._current = self._load()
-        self.context = _server_context()
-        self.context.load_cert_chain(cert_file, key_file)
+        # Made as the newest one is; a handshake begins with it, and what it asks of clients stays.
+        self.context = self._load()
         self.context.sni_callback = self._choose
 
     def _choose(
@@ -54,7 +72,8 @@ class ServingCertificate:
 
     async def watch(self) -> None:
         """Reloads whenever the files change, until cancelled."""
-        folders = {path.parent for path in self._files}
+        authority = [] if self._client_ca_file is None else [self._client_ca_file]
+        folders = {path.parent for path in (*self._files, *authority)}
         async for _changes in awatch(
             *folders,
             recursive=False,
@@ -74,19 +93,21 @@ class ServingCertificate:
             self._current = self._load()
             self._loaded = content
         except InvalidRequest as exc:
-            self._instruments.certificate_reloads.labels("refused").inc()
+            self._on_reload("refused")
             logger.error("certificate not taken over, the old one stays", extra={"error": str(exc)})
             return False
-        self._instruments.certificate_reloads.labels("loaded").inc()
+        self._on_reload("loaded")
         logger.info("certificate taken over", extra={"not_after": self.not_after.isoformat()})
         return True
 
-    def _read(self) -> tuple[bytes, bytes]:
-        cert_file, key_file = self._files
+    def _read(self) -> tuple[bytes, ...]:
         try:
-            return cert_file.read_bytes(), key_file.read_bytes()
+            held = [path.read_bytes() for path in self._files]
+            if self._client_ca_file is not None:
+                held.append(self._client_ca_file.read_bytes())
         except OSError as exc:
             raise InvalidRequest(f"{exc.filename}: not readable: {exc.strerror}") from exc
+        return tuple(held)
 
     def _load(self) -> ssl.SSLContext:
         cert_file, key_file = self._files
@@ -99,11 +120,24 @@ class ServingCertificate:
             raise InvalidRequest(
                 f"{cert_file} and {key_file} are no certificate with its key: {what}"
             ) from exc
+        self._require_clients(context)
+        if datetime.now(UTC) >= certificate.not_valid_after_utc:
+            ended = certificate.not_valid_after_utc.isoformat()
+            raise InvalidRequest(f"{cert_file} expired at {ended}")
         self.not_after = certificate.not_valid_after_utc
-        if self.expired(datetime.now(UTC)):
-            raise InvalidRequest(f"{cert_file} expired at {self.not_after.isoformat()}")
-        self._instruments.certificate_not_after.set(self.not_after.timestamp())
+        self._on_expiry(self.not_after)
         return context
+
+    def _require_clients(self, context: ssl.SSLContext) -> None:
+        if self._client_ca_file is None:
+            return
+        try:
+            context.load_verify_locations(self._client_ca_file)
+        except (OSError, ValueError) as exc:
+            raise InvalidRequest(
+                f"{self._client_ca_file} holds no authority for clients: {exc}"
+            ) from exc
+        context.verify_mode = ssl.CERT_REQUIRED
 
 
 def _server_context() -> ssl.SSLContext:

@@ -1,0 +1,120 @@
+"""`k8s/base` from nothing to a running slice, on real control plane parts, as it is shipped.
+
+Not real here: container images and runtime (`stand_in_kubelet.py` runs the pods' processes with the
+users, files and rights of their specs), the network (Services have their addresses on this machine,
+so one replica of each runs), volumes behind claims, and the cards.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+
+import pytest
+
+from tests import measured
+from tests.e2e.system import a_pod, slice_of
+from tests.e2e_manifests.conftest import NODE, Cluster
+from tests.e2e_manifests.stand_in_kubelet import NAMESPACE
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1200)]
+
+APPLICATIONS = (
+    "hami-postgres",
+    "hami-redis",
+    "hami-nats",
+    "hami-migrations",
+    "hami-scheduler",
+    "hami-kube-scheduler",
+    "hami-webhook",
+    "hami-metrics",
+    "hami-node-agent",
+    "hami-migrations-post",
+)
+
+
+def sql(cluster: Cluster, query: str) -> str:
+    """Asks the ledger as its owner, over TLS, by the DSN of the Secret."""
+    dsn = cluster.pods.data("secrets", "hami-postgres-owner")["dsn"].decode()
+    ca_file = cluster.folder / "hami-ca.crt"
+    ca_file.write_bytes(cluster.pods.data("configmaps", "hami-ca")["ca.crt"])
+    return cluster.sh(
+        "psql", "-XAtq", "-c", query, dsn.replace("/ca/ca.crt", str(ca_file))
+    ).stdout.strip()
+
+
+def phase(cluster: Cluster, name: str) -> str:
+    answer = cluster.api.get(f"/api/v1/namespaces/default/pods/{name}")
+    return str(answer.json()["status"].get("phase")) if answer.status_code == 200 else ""
+
+
+def test_from_nothing_to_a_running_slice(cluster: Cluster) -> None:
+    started = time.monotonic()
+    cluster.sh("k8s/bootstrap")
+    cluster.sh("kubectl", "apply", "--kustomize", "k8s/base")
+    cluster.sh("k8s/bootstrap")
+    # One machine has each port once.
+    for name in ("scheduler", "kube-scheduler", "webhook"):
+        cluster.sh("kubectl", "-n", NAMESPACE, "scale", "--replicas=1", f"deployment/hami-{name}")
+    cluster.lead_services()
+    cluster.wait(
+        lambda: cluster.api.get(f"/api/v1/nodes/{NODE}").status_code == 200, "the node registers"
+    )
+    cluster.sh("kubectl", "label", "node", NODE, "gpu=on")
+    for name in APPLICATIONS:
+        cluster.wait(lambda name=name: cluster.ready(name), f"{name} is ready")
+
+    pods = {"one": slice_of(4096, 30), "two": slice_of(8192), "both": slice_of(1024, 10, count=2)}
+    for name, limits in pods.items():
+        answer = cluster.api.post("/api/v1/namespaces/default/pods", json=a_pod(name, limits))
+        assert answer.status_code == 201, answer.text
+        assert answer.json()["spec"]["schedulerName"] == "hami-scheduler", "the webhook was asked"
+    for name in pods:
+        cluster.wait(lambda name=name: phase(cluster, name) == "Running", f"{name} runs")
+    from_nothing_s = time.monotonic() - started
+    assert sql(cluster, "SELECT string_agg(DISTINCT state, ' ') FROM allocations") == "allocated"
+    lines = seen(cluster, "one")
+    assert {line["total_bytes"] >> 20 for line in lines} == {4096}
+
+    cluster.sh("kubectl", "delete", "pod", "one", "--grace-period=1")
+    cluster.wait(
+        lambda: sql(cluster, "SELECT state FROM allocations WHERE pod_name = 'one'") == "released",
+        "the slice is freed",
+    )
+    renew = ("create", "job", "first", "--from=cronjob/hami-webhook-certificate")
+    cluster.sh("kubectl", "-n", NAMESPACE, *renew)
+    cluster.wait(lambda: job_is_done(cluster, "first"), "the CronJob's work is done")
+    # Applied once more, as every upgrade and every GitOps tool does.
+    cluster.sh("kubectl", "apply", "--kustomize", "k8s/base")
+
+    for what, took_s in cluster.times:
+        if not what.startswith("psql"):
+            measured.say(f"{took_s:6.1f} s  {what}")
+    measured.say(f"from nothing to {len(pods)} running pods: {from_nothing_s:.1f} s")
+    calls = ", ".join(f"{name} {count}" for name, count in sorted(cluster.calls().items()))
+    measured.say(f"calls by account: {calls}")
+    measured.say(f"denied calls in the audit log: {len(cluster.denied())}")
+    assert cluster.denied() == []
+
+
+def seen(cluster: Cluster, name: str) -> list[dict[str, int]]:
+    """What the probe in the pod was shown of each card."""
+    uid = cluster.pods.get(f"/api/v1/namespaces/default/pods/{name}")["metadata"]["uid"]
+    path = cluster.folder / "kubelet" / "pods" / uid / "cuda.log"
+
+    def found() -> list[dict[str, int]]:
+        text = path.read_text() if path.exists() else ""
+        lines = [json.loads(line) for line in text.splitlines() if line.startswith("{")]
+        return [line for line in lines if line["event"] == "device"]
+
+    def why() -> str:
+        there = sorted(str(each) for each in (cluster.folder / "kubelet").glob("pods/*/*"))
+        pod = cluster.api.get(f"/api/v1/namespaces/default/pods/{name}").text
+        return path.read_text() if path.exists() else f"no {path}: {there} {pod}"
+
+    return cluster.wait(found, f"{name} sees its card", why=why)
+
+
+def job_is_done(cluster: Cluster, name: str) -> bool:
+    job = cluster.pods.get(f"/apis/batch/v1/namespaces/{NAMESPACE}/jobs/{name}")
+    return bool(job["status"].get("succeeded"))

@@ -1,0 +1,193 @@
+"""The scheduler's HTTPS with mutual TLS: files that change are taken over, nothing is restarted."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+from hami_scheduler.instruments import Instruments
+from hami_scheduler.serving import _certificate, _config, _Server
+from hami_scheduler.settings import Settings
+from hamicommon.certificates import new_key
+from hamicommon.errors import InvalidRequest
+from hamicommon.listening import listen
+from hamicommon.serving_certificate import ServingCertificate
+from hamicommon.settings import NatsSettings, PostgresSettings, RedisSettings
+from hamictl.servers.certificates import Authority
+from pydantic import SecretStr
+
+pytestmark = pytest.mark.integration
+
+DEADLINE_S = 60.0
+LONG, SHORT = timedelta(days=1), timedelta(seconds=10)
+
+
+def write_leaf(folder: Path, name: str, authority: Authority, life: timedelta) -> int:
+    """A pair of this authority, for servers and clients alike; its serial number."""
+    key, now = new_key(), datetime.now(UTC)
+    usages = [ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]
+    certificate = (
+        x509.CertificateBuilder()
+        .subject_name(x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)]))
+        .issuer_name(authority.certificate.subject)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - timedelta(hours=1))
+        .not_valid_after(now + life)
+        .add_extension(x509.SubjectAlternativeName([x509.DNSName("localhost")]), critical=False)
+        .add_extension(x509.ExtendedKeyUsage(usages), critical=False)
+        .sign(authority.key, hashes.SHA256())
+    )
+    pem = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    (folder / f"{name}.crt").write_bytes(certificate.public_bytes(Encoding.PEM))
+    (folder / f"{name}.key").write_bytes(pem)
+    return certificate.serial_number
+
+
+def trust(folder: Path, name: str, *authorities: Authority) -> None:
+    pems = (each.certificate.public_bytes(Encoding.PEM) for each in authorities)
+    (folder / f"{name}.crt").write_bytes(b"".join(pems))
+
+
+def settings(folder: Path) -> Settings:
+    return Settings(
+        tls_cert_file=folder / "tls.crt",
+        tls_key_file=folder / "tls.key",
+        tls_client_ca_file=folder / "ca.crt",
+        grant_key_file=folder / "unused",
+        postgres=PostgresSettings(dsn=SecretStr("postgresql://unused")),
+        redis=RedisSettings(url=SecretStr("redis://unused")),
+        nats=NatsSettings(url="nats://unused"),
+    )
+
+
+class Served:
+    """The scheduler's own server around an application that answers 200."""
+
+    def __init__(self, folder: Path) -> None:
+        self.instruments = Instruments()
+        found = _certificate(settings(folder), self.instruments)
+        assert found is not None
+        self.certificate: ServingCertificate = found
+        self._server = _Server(_config(settings(folder), answer, found))
+        self._socket = listen("127.0.0.1:0")
+        self.port = self._socket.getsockname()[1]
+
+    async def __aenter__(self) -> Served:
+        self._tasks = [
+            asyncio.create_task(self._server.serve(sockets=[self._socket])),
+            asyncio.create_task(self.certificate.watch()),
+        ]
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._server.should_exit = True
+        self._tasks[1].cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._socket.close()
+
+    async def serial(self, folder: Path, client: str) -> int:
+        """Of the certificate that it serves to this client. Raises: OSError when it refuses."""
+        context = ssl.create_default_context(cafile=str(folder / "trusted.crt"))
+        context.load_cert_chain(folder / f"{client}.crt", folder / f"{client}.key")
+        async with asyncio.timeout(DEADLINE_S):
+            reader, writer = await asyncio.open_connection(
+                "127.0.0.1", self.port, ssl=context, server_hostname="localhost"
+            )
+            served = writer.get_extra_info("ssl_object").getpeercert(binary_form=True)
+            writer.write(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+            # With TLS 1.3 a refused client learns it here.
+            said = await reader.read()
+            writer.close()
+            with suppress(OSError):
+                await writer.wait_closed()
+        if not said.startswith(b"HTTP/1.1 200"):
+            raise ConnectionError("closed without an answer")
+        return x509.load_der_x509_certificate(served).serial_number
+
+
+async def answer(_scope: object, _receive: object, send) -> None:  # type: ignore[no-untyped-def]
+    await send({"type": "http.response.start", "status": 200, "headers": []})
+    await send({"type": "http.response.body", "body": b"ok"})
+
+
+@pytest.fixture
+def authority(tmp_path: Path) -> Authority:
+    made = Authority.new("one")
+    trust(tmp_path, "ca", made)
+    trust(tmp_path, "trusted", made)
+    write_leaf(tmp_path, "client", made, LONG)
+    return made
+
+
+async def until(served: Served, folder: Path, client: str, serial: int | None) -> None:
+    """Waits until it serves that certificate to the client; None: until it refuses the client."""
+    async with asyncio.timeout(DEADLINE_S):
+        while True:
+            try:
+                found: int | None = await served.serial(folder, client)
+            except OSError:
+                found = None
+            if found == serial:
+                return
+
+
+async def test_a_certificate_is_renewed_before_it_ends_and_nothing_stops(
+    tmp_path: Path, authority: Authority
+) -> None:
+    write_leaf(tmp_path, "tls", authority, SHORT)
+    async with Served(tmp_path) as served:
+        first_ends = served.certificate.not_after
+        gauge = "hami_scheduler_certificate_not_after_timestamp_seconds"
+        assert served.instruments.registry.get_sample_value(gauge) == first_ends.timestamp()
+
+        await until(served, tmp_path, "client", write_leaf(tmp_path, "tls", authority, LONG))
+
+        async with asyncio.timeout(DEADLINE_S):
+            while datetime.now(UTC) <= first_ends:
+                await served.serial(tmp_path, "client")
+        await served.serial(tmp_path, "client")
+        shown = served.instruments.registry.get_sample_value(gauge)
+        assert shown == served.certificate.not_after.timestamp() > first_ends.timestamp()
+        reloads = "hami_scheduler_certificate_reloads_total"
+        assert served.instruments.registry.get_sample_value(reloads, {"result": "loaded"}) >= 1
+
+
+async def test_a_client_of_another_authority_is_refused_and_a_new_authority_is_taken_over(
+    tmp_path: Path, authority: Authority
+) -> None:
+    write_leaf(tmp_path, "tls", authority, LONG)
+    other = Authority.new("two")
+    write_leaf(tmp_path, "stranger", other, LONG)
+    async with Served(tmp_path) as served:
+        with pytest.raises(OSError):
+            await served.serial(tmp_path, "stranger")
+        own = await served.serial(tmp_path, "client")
+
+        trust(tmp_path, "ca", authority, other)
+        await until(served, tmp_path, "stranger", own)
+        assert await served.serial(tmp_path, "client") == own
+
+        trust(tmp_path, "ca", other)
+        await until(served, tmp_path, "client", None)
+        assert await served.serial(tmp_path, "stranger") == own
+
+
+def test_files_that_are_no_certificates_are_one_sentence_each(
+    tmp_path: Path, authority: Authority
+) -> None:
+    write_leaf(tmp_path, "tls", authority, LONG)
+    (tmp_path / "ca.crt").write_text("nothing")
+    with pytest.raises(InvalidRequest, match="holds no authority for clients"):
+        Served(tmp_path)
+    (tmp_path / "ca.crt").unlink()
+    with pytest.raises(InvalidRequest, match="not readable"):
+        Served(tmp_path)
