@@ -19,7 +19,7 @@ from hamicommon.vendors.registry import Vendors
 from hamictl.local.kubernetes import scheduler_configuration
 
 BASE = Path(__file__).parents[3] / "k8s" / "base"
-OLD = BASE.parent / "overlays" / "old-cluster"
+OVERLAYS = BASE.parent / "overlays"
 RESOURCES = Vendors.from_config(DeviceConfig()).resource_names
 
 
@@ -96,15 +96,30 @@ def test_kube_scheduler_is_configured_as_in_the_local_system_but_with_tls_and_el
     assert written["leaderElection"]["leaderElect"] is True
 
 
-def test_an_old_clusters_kube_scheduler_differs_in_nothing_but_the_version() -> None:
+@pytest.mark.parametrize(
+    ("overlay", "version"), [("old-cluster", "v1beta1"), ("v1.23", "v1beta3")]
+)
+def test_an_old_clusters_kube_scheduler_differs_in_nothing_but_the_version(
+    overlay: str, version: str
+) -> None:
+    old_file = OVERLAYS / overlay / "kube-scheduler-config.yaml"
     base = config_map(BASE / "kube-scheduler.yaml", "hami-kube-scheduler")["config.yaml"]
-    old = config_map(OLD / "kube-scheduler-config.yaml", "hami-kube-scheduler")["config.yaml"]
+    old = config_map(old_file, "hami-kube-scheduler")["config.yaml"]
 
-    assert old == base.replace("config.k8s.io/v1\n", "config.k8s.io/v1beta1\n")
+    assert old == base.replace("config.k8s.io/v1\n", f"config.k8s.io/{version}\n")
+
+
+def test_the_jobs_are_named_by_the_version_of_the_images() -> None:
+    [base] = objects(BASE / "kustomization.yaml")
+    tags = {each["newTag"] for each in base["images"] if each["name"].startswith("hami-")}
+    [jobs] = objects(BASE / "migrations" / "kustomization.yaml")
+
+    [tag] = tags
+    assert jobs["nameSuffix"] == "-" + tag.replace(".", "-")
 
 
 def test_every_container_but_the_agents_runs_without_root_and_none_writes_its_image() -> None:
-    for path in sorted(BASE.glob("*.yaml")):
+    for path in sorted(BASE.rglob("*.yaml")):
         for item in objects(path):
             if item["kind"] not in {"Deployment", "StatefulSet", "DaemonSet", "Job"}:
                 continue
