@@ -1,0 +1,67 @@
+"""When a roll-out is over, from what the API server holds."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hamicommon.k8s.rollout import unfinished
+
+NEW, OLD = "registry/hami-scheduler:0.2.0", "registry/hami-scheduler:0.1.0"
+
+
+def a_deployment(image: str = NEW, **status: int) -> dict[str, Any]:
+    whole = {"observedGeneration": 2, "replicas": 2, "updatedReplicas": 2, "availableReplicas": 2}
+    return {
+        "metadata": {"name": "hami-scheduler", "generation": 2},
+        "spec": {
+            "replicas": 2,
+            "selector": {"matchLabels": {"app": "s"}},
+            "template": {"spec": {"containers": [{"image": image}]}},
+        },
+        "status": whole | status,
+    }
+
+
+def a_pod(image: str, *, app: str = "s", phase: str = "Running") -> dict[str, Any]:
+    return {
+        "metadata": {"name": "p", "labels": {"app": app}},
+        "spec": {"containers": [{"image": image}]},
+        "status": {"phase": phase},
+    }
+
+
+def test_all_replicas_of_this_version_and_no_other_pod_is_the_end() -> None:
+    pods = [a_pod(NEW), a_pod(OLD, app="another"), a_pod(OLD, phase="Failed")]
+
+    assert unfinished(a_deployment(), pods, NEW) is None
+
+
+@pytest.mark.parametrize(
+    ("deployment", "sentence"),
+    [
+        (a_deployment(image=OLD), "is to run"),
+        (a_deployment(observedGeneration=1), "not taken up yet"),
+        (a_deployment(updatedReplicas=1), "has 1 of 2"),
+        (a_deployment(availableReplicas=1), "has 1 of 2"),
+        (a_deployment(replicas=3), "has 2 of 2"),
+    ],
+    ids=["not applied", "not seen", "not updated", "not ready", "one too many"],
+)
+def test_a_roll_out_that_goes_on_is_waited_for(deployment: dict[str, Any], sentence: str) -> None:
+    why = unfinished(deployment, [a_pod(NEW)], NEW)
+
+    assert why is not None
+    assert sentence in why
+
+
+def test_a_replica_that_is_still_ending_is_waited_for() -> None:
+    why = unfinished(a_deployment(), [a_pod(NEW), a_pod(OLD)], NEW)
+
+    assert why == "p of an older version is still ending"
+
+
+def test_another_service_of_the_same_version_and_a_digest_are_no_older_version() -> None:
+    for image in ("hami-metrics:0.2.0", "elsewhere:5000/hami-metrics:0.2.0", "x@sha256:0"):
+        assert unfinished(a_deployment(image=image), [a_pod(image)], NEW) is None
+    assert unfinished(a_deployment(image="elsewhere:5000/hami-metrics:0.1.0"), [], NEW)
