@@ -31,11 +31,13 @@ def private_machine(folder: Path) -> Iterator[Path]:
         hosts = folder / "hosts"
         hosts.write_text("127.0.0.1 localhost\n")
         _run("mount", "--bind", str(hosts), "/etc/hosts")
-        for name in ("upper", "work"):
-            (folder / "local" / name).mkdir(parents=True)
-        layers = f"lowerdir=/usr/local,upperdir={folder}/local/upper,workdir={folder}/local/work"
-        # The node-agent's host folder is there; the machine keeps its own as it is.
-        _run("mount", "-t", "overlay", "overlay", "-o", layers, "/usr/local")
+        # The node-agent's host folders are there; the machine keeps its own as they are.
+        for number, place in enumerate(("/usr/local", "/var/lib")):
+            upper, work = folder / f"upper-{number}", folder / f"work-{number}"
+            upper.mkdir()
+            work.mkdir()
+            layers = f"lowerdir={place},upperdir={upper},workdir={work}"
+            _run("mount", "-t", "overlay", "overlay", "-o", layers, place)
         yield hosts
     finally:
         for descriptor, kind in zip(before, (CLONE_NEWNET, CLONE_NEWNS), strict=True):

@@ -33,7 +33,7 @@ HERE = Path(__file__).parent
 NAMESPACE = "hami-system"
 ACCOUNT_FOLDER = "/var/run/secrets/kubernetes.io/serviceaccount"
 # Places of the machine itself that pods look into.
-MACHINES_OWN = ("/sys", "/proc", "/usr/local/vgpu", "/tmp/vgpulock")
+MACHINES_OWN = ("/sys", "/proc", "/usr/local/vgpu", "/var/lib/hami", "/tmp/vgpulock")
 POSTGRES = sorted(Path("/usr/lib/postgresql").glob("*/bin"))
 COMMANDS = {
     "hami-scheduler": ["hami-scheduler"],

@@ -57,6 +57,10 @@ def runs(cluster: Cluster, name: str) -> bool:
 
 
 def test_from_nothing_to_a_running_slice(cluster: Cluster) -> None:
+    cluster.wait(
+        lambda: cluster.api.get(f"/api/v1/nodes/{NODE}").status_code == 200, "the node registers"
+    )
+    cluster.sh("kubectl", "label", "node", NODE, "gpu=on")
     started = time.monotonic()
     cluster.sh("k8s/bootstrap")
     cluster.sh("kubectl", "apply", "--kustomize", "k8s/base")
@@ -65,10 +69,6 @@ def test_from_nothing_to_a_running_slice(cluster: Cluster) -> None:
     for name in ("scheduler", "kube-scheduler", "webhook"):
         cluster.sh("kubectl", "-n", NAMESPACE, "scale", "--replicas=1", f"deployment/hami-{name}")
     cluster.lead_services()
-    cluster.wait(
-        lambda: cluster.api.get(f"/api/v1/nodes/{NODE}").status_code == 200, "the node registers"
-    )
-    cluster.sh("kubectl", "label", "node", NODE, "gpu=on")
     for name in APPLICATIONS:
         cluster.wait(lambda name=name: cluster.ready(name), f"{name} is ready")
 

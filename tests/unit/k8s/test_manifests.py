@@ -96,9 +96,7 @@ def test_kube_scheduler_is_configured_as_in_the_local_system_but_with_tls_and_el
     assert written["leaderElection"]["leaderElect"] is True
 
 
-@pytest.mark.parametrize(
-    ("overlay", "version"), [("old-cluster", "v1beta1"), ("v1.23", "v1beta3")]
-)
+@pytest.mark.parametrize(("overlay", "version"), [("old-cluster", "v1beta1"), ("v1.23", "v1beta3")])
 def test_an_old_clusters_kube_scheduler_differs_in_nothing_but_the_version(
     overlay: str, version: str
 ) -> None:
