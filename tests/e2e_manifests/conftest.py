@@ -37,7 +37,7 @@ T = TypeVar("T")
 Json = dict[str, Any]
 
 NODE = "gpu-0"
-DEADLINE_S = 150.0
+DEADLINE_S = 300.0
 AUDIT_POLICY = {"apiVersion": "audit.k8s.io/v1", "kind": "Policy", "rules": [{"level": "Metadata"}]}
 
 
