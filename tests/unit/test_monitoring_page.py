@@ -14,7 +14,12 @@ from hami_metrics.instruments import Instruments
 from hami_node_agent.domain.late import BindingWay
 from hami_node_agent.domain.mig_cutting import Plan
 from hami_node_agent.exposition import NodeCollector
-from hami_node_agent.exposition_health import BindingCollector, CardCollector, RegionCollector
+from hami_node_agent.exposition_health import (
+    BindingCollector,
+    CardCollector,
+    RegionCollector,
+    RemovalCollector,
+)
 from hami_node_agent.exposition_legacy import LegacyCollector
 from hami_node_agent.exposition_mig import MigCollector
 from hami_node_agent.regions import Regions
@@ -48,6 +53,11 @@ class NoCards:
         return ()
 
 
+class NoLeftovers:
+    to_remove = 0
+    removal_failures: ClassVar[dict[str, int]] = {}
+
+
 class NoInstances:
     cards: tuple[GpuUuid, ...] = ()
     latest: Plan | None = Plan()
@@ -63,6 +73,7 @@ def test_the_page_has_a_line_for_every_metric_and_no_other(tmp_path: Path) -> No
     exposed = names(node.collect()) | names(RegionCollector(Regions(tmp_path)).collect())
     exposed |= names(CardCollector(NoCards()).collect())
     exposed |= names(BindingCollector(BindingWay(late=False, reason="")).collect())
+    exposed |= names(RemovalCollector(NoLeftovers()).collect())
     exposed |= names(MigCollector(NoInstances()).collect())
     exposed |= names(families(EMPTY, now=EMPTY.taken_at))
     exposed |= names([build_info("1", "unknown")]) | names(Instruments().registry.collect())

@@ -21,12 +21,13 @@ from hami_node_agent.domain.cards import Offer
 from hami_node_agent.domain.health import xid_policy
 from hami_node_agent.draining import Draining
 from hami_node_agent.exposition import registry_of
-from hami_node_agent.exposition_health import BindingCollector
+from hami_node_agent.exposition_health import BindingCollector, RemovalCollector
 from hami_node_agent.exposition_mig import MigCollector
 from hami_node_agent.grants_feed import GrantsFeed
 from hami_node_agent.holdings import HoldingsService
 from hami_node_agent.inventory import BINDING_ANNOTATION, InventoryTeller, keep_annotation
 from hami_node_agent.late_wiring import binding_way, keep_proven
+from hami_node_agent.leftovers import remove_leftovers
 from hami_node_agent.libraries import OldLibraries
 from hami_node_agent.link_warnings import warn_of_links
 from hami_node_agent.mig_instances import MigInstances
@@ -96,6 +97,7 @@ async def open_agent(settings: Settings) -> AsyncIterator[Agent]:
             registry_of(
                 *watched.collectors,
                 BindingCollector(way),
+                RemovalCollector(outside.files),
                 *([] if mig is None else [MigCollector(mig)]),
             ),
             lambda: _not_ready(registrations, draining, mps),
@@ -129,6 +131,7 @@ async def open_agent(settings: Settings) -> AsyncIterator[Agent]:
             "links": warn_of_links(cards, node),
             "reports": send_reports(outside.state, outside.bus, node=settings.node_name),
             "sweep": _sweeper(settings, outside, reports).run(),
+            "leftovers": remove_leftovers(outside.files.remove_given_up),
             "libraries": OldLibraries(
                 outside.files, outside.books, described=outside.cdi.mounted_paths
             ).run(),

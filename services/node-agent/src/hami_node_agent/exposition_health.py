@@ -37,6 +37,41 @@ class RegionCollector(Collector):
         )
 
 
+class LeftoversNow(Protocol):
+    """Directories of pods that are gone, as `HostFiles` has them."""
+
+    @property
+    def to_remove(self) -> int:
+        """Those that are not removed yet."""
+
+    @property
+    def removal_failures(self) -> Mapping[str, int]:
+        """Tries that failed since the start, by the system's error."""
+
+
+class RemovalCollector(Collector):
+    """What pods left behind."""
+
+    def __init__(self, leftovers: LeftoversNow) -> None:
+        self._leftovers = leftovers
+
+    def collect(self) -> Iterator[Metric]:
+        """How many wait, and what failed."""
+        yield GaugeMetricFamily(
+            "hami_node_agent_directories_to_remove",
+            "Directories of containers that are gone, not removed yet",
+            value=self._leftovers.to_remove,
+        )
+        failures = CounterMetricFamily(
+            "hami_node_agent_removal_failures",
+            "Tries to remove such a directory that failed, by error",
+            labels=["error"],
+        )
+        for error, count in sorted(self._leftovers.removal_failures.items()):
+            failures.add_metric([error], count)
+        yield failures
+
+
 class BindingCollector(Collector):
     """How containers of the node get their slices, and why so."""
 

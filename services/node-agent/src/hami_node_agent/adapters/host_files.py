@@ -13,20 +13,23 @@ every start of a container, from the record, so nobody waits for the disk to hav
 from __future__ import annotations
 
 import logging
+import os
 import re
-import shutil
 import sys
 import threading
 import time
-from collections.abc import Container, Iterable
+from collections import Counter
+from collections.abc import Container, Iterable, Mapping
 from pathlib import Path, PurePosixPath
 
+from hamicommon.clipping import clip
 from hamicommon.errors import InvalidRequest, Unavailable
 
 from hami_node_agent.adapters.cdi_files import CdiFiles
 from hami_node_agent.adapters.durable import replace_file
 from hami_node_agent.domain.container_spec import region_path
 from hami_node_agent.domain.library_needs import machine_of, why_not_loadable
+from hami_node_agent.adapters.removal import ASIDE, Removal
 from hami_node_agent.domain.limits import CoreFeedback, limits_text, pids_text, with_feedback
 from hami_node_agent.domain.records import Record
 
@@ -56,6 +59,8 @@ class HostFiles:
         self.base = base
         self._cdi = cdi
         self._limits = state_dir / "limits"
+        self._containers = base / "containers"
+        self._removals = {parent: Removal(parent) for parent in (self._limits, self._containers)}
         self._lock_dir = lock_dir
         self._oversubscribe = oversubscribe
         self._container_base = container_base
@@ -80,7 +85,7 @@ class HostFiles:
             raise InvalidRequest(f"library_path {library}: containers can't load it: {reason}")
         target = self.base / f"libvgpu.so.{version}"
         try:
-            for directory in (self.base / "containers", self._limits):
+            for directory in (self._containers, self._limits):
                 directory.mkdir(parents=True, exist_ok=True)
             self._lock_dir.mkdir(parents=True, exist_ok=True)
             # Whoever made it for all may be another user.
@@ -167,17 +172,17 @@ class HostFiles:
 
     def make_cache_dir(self, name: str) -> None:
         """An empty directory that any user in the container can write. Raises: Unavailable."""
-        directory = self.base / "containers" / name
         try:
-            if directory.exists():
-                shutil.rmtree(directory)
+            # What is in it now is removed when nobody waits.
+            self._removals[self._containers].set_aside(name)
         except OSError as exc:
-            raise Unavailable(f"{directory} can't be emptied: {exc}") from exc
+            directory = self._containers / name
+            raise Unavailable(f"{directory} can't be emptied: {clip(str(exc))}") from exc
         self.keep_cache_dir(name)
 
     def keep_cache_dir(self, name: str) -> None:
         """Makes the directory if it is gone, and leaves what is in it. Raises: Unavailable."""
-        directory = self.base / "containers" / name
+        directory = self._containers / name
         try:
             if not directory.is_dir():
                 directory.mkdir(parents=True)
@@ -186,29 +191,54 @@ class HostFiles:
             raise Unavailable(f"{directory} can't be made: {exc}") from exc
 
     def remove_pod(self, cache_dirs: Iterable[str], nonces: Iterable[str]) -> None:
-        """Removes what was made for a pod, after its containers are gone."""
+        """Gives up what was made for a pod, after its containers are gone; never raises OSError."""
         gone = list(nonces)
         if self._cdi is not None:
             self._cdi.remove(gone)
         for nonce in gone:
             self._feedback.pop(nonce, None)
             self._pids.pop(nonce, None)
-            _remove(self.limits_dir(nonce))
+            self._removals[self._limits].give_up(nonce)
         for name in cache_dirs:
             # An empty name would be the parent of all.
             if name:
-                _remove(self.base / "containers" / name)
+                self._removals[self._containers].give_up(name)
 
     def remove_strays(
         self, *, nonces: Container[str], cache_dirs: Container[str], older_than_s: float
     ) -> None:
-        """Removes directories that nobody knows any more, if nothing changed in them lately."""
+        """Gives up directories that nobody knows any more, if nothing changed in them lately.
+
+        Raises: Unavailable when the directories can't be listed.
+        """
         if self._cdi is not None:
             self._cdi.remove_strays(nonces=nonces, older_than_s=older_than_s)
-        for parent, known in ((self._limits, nonces), (self.base / "containers", cache_dirs)):
-            for directory in parent.iterdir() if parent.is_dir() else ():
-                if directory.name not in known and _age_s(directory) > older_than_s:
-                    _remove(directory)
+        for parent, known in ((self._limits, nonces), (self._containers, cache_dirs)):
+            try:
+                names = os.listdir(parent) if parent.is_dir() else []
+            except OSError as exc:
+                raise Unavailable(f"{parent} can't be listed: {exc}") from exc
+            for name in names:
+                if name != ASIDE and name not in known and _age_s(parent / name) > older_than_s:
+                    self._removals[parent].give_up(name)
+
+    def remove_given_up(self, budget_s: float) -> bool:
+        """Works on what was given up for about that long; True when there was more to do."""
+        share_s = budget_s / len(self._removals)
+        return any([removal.work(share_s) for removal in self._removals.values()])
+
+    @property
+    def to_remove(self) -> int:
+        """Directories that were given up and are not removed yet."""
+        return sum(removal.waiting for removal in self._removals.values())
+
+    @property
+    def removal_failures(self) -> Mapping[str, int]:
+        """How often one could not be removed since the start, by the system's error."""
+        failures: Counter[str] = Counter()
+        for removal in self._removals.values():
+            failures.update(removal.failures)
+        return failures
 
 
 def _own_machine() -> int:
@@ -222,18 +252,9 @@ def _update(path: Path, content: bytes, *, mode: int = 0o644, durable: bool = Fa
         replace_file(path, content, mode=mode, durable=durable)
 
 
-def _remove(directory: Path) -> None:
-    # rmtree works on descriptors here: a link that a tenant put in is removed, not followed.
-    try:
-        shutil.rmtree(directory)
-    except FileNotFoundError:
-        pass
-    except OSError as exc:
-        logger.warning("directory not removed", extra={"path": str(directory), "error": str(exc)})
-
-
 def _age_s(path: Path) -> float:
+    """Since it or its list of names changed; a tenant may set any time of modification."""
     try:
-        return time.time() - path.lstat().st_mtime
+        return time.time() - path.lstat().st_ctime
     except OSError:
         return 0.0
