@@ -16,6 +16,7 @@ from hami_node_agent.domain.mig_cutting import Plan
 from hami_node_agent.exposition import NodeCollector
 from hami_node_agent.exposition_health import (
     BindingCollector,
+    BulkheadCollector,
     CardCollector,
     RegionCollector,
     RemovalCollector,
@@ -26,6 +27,7 @@ from hami_node_agent.regions import Regions
 from hami_node_agent.usage import Observation
 from hami_scheduler.instruments import Instruments as SchedulerInstruments
 from hami_webhook.instruments import Instruments as WebhookInstruments
+from hamicommon.bulkhead import Bulkhead
 from hamicommon.domain.devices import GpuDevice
 from hamicommon.domain.ids import GpuUuid
 from prometheus_client import generate_latest
@@ -73,6 +75,7 @@ def test_the_page_has_a_line_for_every_metric_and_no_other(tmp_path: Path) -> No
     exposed = names(node.collect()) | names(RegionCollector(Regions(tmp_path)).collect())
     exposed |= names(CardCollector(NoCards()).collect())
     exposed |= names(BindingCollector(BindingWay(late=False, reason="")).collect())
+    exposed |= names(BulkheadCollector(Bulkhead()).collect())
     exposed |= names(RemovalCollector(NoLeftovers()).collect())
     exposed |= names(MigCollector(NoInstances()).collect())
     exposed |= names(families(EMPTY, now=EMPTY.taken_at))

@@ -9,6 +9,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from importlib.metadata import version
 
+from hamicommon.bulkhead import Bulkhead
 from hamicommon.cancellation import end
 
 from hami_node_agent.adapters.cgroups import PodCgroups
@@ -21,7 +22,7 @@ from hami_node_agent.domain.cards import Offer
 from hami_node_agent.domain.health import xid_policy
 from hami_node_agent.draining import Draining
 from hami_node_agent.exposition import registry_of
-from hami_node_agent.exposition_health import BindingCollector, RemovalCollector
+from hami_node_agent.exposition_health import BindingCollector, BulkheadCollector, RemovalCollector
 from hami_node_agent.exposition_mig import MigCollector
 from hami_node_agent.grants_feed import GrantsFeed
 from hami_node_agent.holdings import HoldingsService
@@ -92,12 +93,14 @@ async def open_agent(settings: Settings) -> AsyncIterator[Agent]:
         registration = registrations[settings.resource_name]
         mps = _mps(settings)
         draining = Draining(outside.state, outside.pods, drain_s=settings.drain_s)
-        watched = _monitoring(settings, outside, cards, mig)
+        bulkhead = Bulkhead()
+        watched = _monitoring(settings, outside, cards, mig, bulkhead)
         app = make_routes(
             registry_of(
                 *watched.collectors,
                 BindingCollector(way),
                 RemovalCollector(outside.files),
+                BulkheadCollector(bulkhead),
                 *([] if mig is None else [MigCollector(mig)]),
             ),
             lambda: _not_ready(registrations, draining, mps),
@@ -130,7 +133,7 @@ async def open_agent(settings: Settings) -> AsyncIterator[Agent]:
             "binding": keep_proven(settings, node, way),
             "links": warn_of_links(cards, node),
             "reports": send_reports(outside.state, outside.bus, node=settings.node_name),
-            "sweep": _sweeper(settings, outside, reports).run(),
+            "sweep": _sweeper(settings, outside, reports, bulkhead).run(),
             "leftovers": remove_leftovers(outside.files.remove_given_up),
             "libraries": OldLibraries(
                 outside.files, outside.books, described=outside.cdi.mounted_paths
@@ -223,7 +226,11 @@ def _inventory(settings: Settings, outside: Outside, cards: Cards) -> InventoryT
 
 
 def _monitoring(
-    settings: Settings, outside: Outside, cards: Cards, mig: MigInstances | None
+    settings: Settings,
+    outside: Outside,
+    cards: Cards,
+    mig: MigInstances | None,
+    bulkhead: Bulkhead,
 ) -> Monitoring:
     return monitoring(
         settings,
@@ -238,10 +245,11 @@ def _monitoring(
         containers_dir=outside.files.base / "containers",
         agent_id=outside.agent_id,
         version=version(DISTRIBUTION),
+        bulkhead=bulkhead,
     )
 
 
-def _sweeper(settings: Settings, outside: Outside, reports: Reports) -> Sweeper:
+def _sweeper(settings: Settings, outside: Outside, reports: Reports, bulkhead: Bulkhead) -> Sweeper:
     return Sweeper(
         outside.state,
         pods=outside.pods,
@@ -250,4 +258,5 @@ def _sweeper(settings: Settings, outside: Outside, reports: Reports) -> Sweeper:
         files=outside.files,
         reports=reports,
         interval_s=settings.sweep_interval_s,
+        bulkhead=bulkhead,
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Protocol
 
+from hamicommon.bulkhead import Bulkhead
 from hamicommon.domain.devices import GpuDevice
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
@@ -69,6 +70,24 @@ class RemovalCollector(Collector):
         )
         for error, count in sorted(self._leftovers.removal_failures.items()):
             failures.add_metric([error], count)
+        yield failures
+
+
+class BulkheadCollector(Collector):
+    """What single pods, cards and directories went wrong with."""
+
+    def __init__(self, bulkhead: Bulkhead) -> None:
+        self._bulkhead = bulkhead
+
+    def collect(self) -> Iterator[Metric]:
+        """By loop, since the start."""
+        failures = CounterMetricFamily(
+            "hami_node_agent_item_failures",
+            "Unexpected failures of one pod, container or directory in a loop over many",
+            labels=["loop"],
+        )
+        for loop, count in sorted(self._bulkhead.failures.items()):
+            failures.add_metric([loop], count)
         yield failures
 
 

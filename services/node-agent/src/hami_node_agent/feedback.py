@@ -15,6 +15,8 @@ import asyncio
 from collections.abc import Sequence
 from typing import Protocol
 
+from hamicommon.bulkhead import Bulkhead
+
 from hami_node_agent.domain.feedback import INTERVAL_S, Shared, decide, decided
 from hami_node_agent.monitor import Container, Monitor
 from hami_node_agent.telling import Telling, nonce_of
@@ -22,6 +24,8 @@ from hami_node_agent.telling import Telling, nonce_of
 # As `hamicommon.vendors.nvidia` has it, which would bring numpy along, 11 MB on every node.
 PRIORITY_ENV = "CUDA_TASK_PRIORITY"
 DEFAULT_PRIORITY = 1
+# A pod's author may write thousands, which int() refuses by raising; HAMi's is a C int.
+MOST_DIGITS = 9
 # A round may be so much early or late, to go with a look of the sampler.
 SLACK_S = 0.25
 
@@ -36,7 +40,15 @@ class PodSpecs(Protocol):
 class Feedback:
     """The loop."""
 
-    def __init__(self, monitor: Monitor, pods: PodSpecs, telling: Telling) -> None:
+    def __init__(
+        self,
+        monitor: Monitor,
+        pods: PodSpecs,
+        telling: Telling,
+        *,
+        bulkhead: Bulkhead | None = None,
+    ) -> None:
+        self._bulkhead = bulkhead or Bulkhead()
         self._monitor = monitor
         self._pods = pods
         self._telling = telling
@@ -51,21 +63,27 @@ class Feedback:
 
     async def round(self, containers: Sequence[Container]) -> None:
         """One round, on what was just read."""
-        shared = [self._shared(one) for one in containers]
+        shared: list[Shared] = []
+        nonces: list[str] = []
+        for container in containers:
+            with self._bulkhead.item("feedback", container.directory):
+                shared.append(self._shared(container))
+                nonces.append(nonce_of(container))
         changed = {words.name: words for words in decide(shared)}
         await self._telling.feedback(
             {
                 nonce: decided(one, changed.get(one.name))
-                for container, one in zip(containers, shared, strict=True)
-                if (nonce := nonce_of(container))
+                for nonce, one in zip(nonces, shared, strict=True)
+                if nonce
             }
         )
         for words in changed.values():
-            await self._monitor.write(
-                words.name,
-                recent_kernel=words.recent_kernel,
-                utilization_switch=words.utilization_switch,
-            )
+            with self._bulkhead.item("feedback", words.name):
+                await self._monitor.write(
+                    words.name,
+                    recent_kernel=words.recent_kernel,
+                    utilization_switch=words.utilization_switch,
+                )
 
     def _shared(self, one: Container) -> Shared:
         return Shared(
@@ -79,4 +97,5 @@ class Feedback:
     def _priority(self, pod_uid: str, container: str) -> int:
         env = self._pods.literal_env(pod_uid, container)
         text = "" if env is None else env.get(PRIORITY_ENV, "")
-        return int(text) if text.isascii() and text.isdigit() else DEFAULT_PRIORITY
+        known = text.isascii() and text.isdigit() and len(text) <= MOST_DIGITS
+        return int(text) if known else DEFAULT_PRIORITY

@@ -14,6 +14,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
+from hamicommon.bulkhead import Bulkhead
 from hamicommon.errors import Unavailable
 
 from hami_node_agent.domain.evidence import (
@@ -77,8 +78,10 @@ class Monitor:
         owners: Owners,
         *,
         processes: LivingProcesses | None,
+        bulkhead: Bulkhead | None = None,
     ) -> None:
         """`processes`: None where the host's can't be seen."""
+        self._bulkhead = bulkhead or Bulkhead()
         self._probe = probe
         self._regions = regions
         self._owners = owners
@@ -114,7 +117,11 @@ class Monitor:
         self._looked.notify()
         evidence = await self._evidence(containers, cards)
         known, self._host_pids = self._host_pids, {}
-        return [self._seen(container, evidence, known) for container in containers]
+        seen: list[Seen] = []
+        for container in containers:
+            with self._bulkhead.item("monitor", container.directory):
+                seen.append(self._seen(container, evidence, known))
+        return seen
 
     async def write(
         self, directory: str, *, recent_kernel: int | None, utilization_switch: int | None

@@ -6,6 +6,7 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from hamicommon.bulkhead import Bulkhead
 from prometheus_client.registry import Collector
 
 from hami_node_agent.adapters.host_processes import HostProcesses
@@ -47,17 +48,19 @@ def monitoring(
     containers_dir: Path,
     agent_id: str,
     version: str,
+    bulkhead: Bulkhead,
 ) -> Monitoring:
     """The monitor of one node; nothing runs yet."""
-    regions = Regions(containers_dir)
+    regions = Regions(containers_dir, bulkhead=bulkhead)
     proc = settings.proc_root
     monitor = Monitor(
         probe,
         regions,
         Owners(state, pods),
         processes=None if proc is None else HostProcesses(proc),
+        bulkhead=bulkhead,
     )
-    telling = Telling(files)
+    telling = Telling(files, bulkhead=bulkhead)
     usage = UsageTeller(bus, node=settings.node_name, agent_id=agent_id)
     sampler = Sampler(
         probe,
@@ -65,6 +68,7 @@ def monitoring(
         usage,
         telling=telling,
         interval_s=settings.sample_interval_s,
+        bulkhead=bulkhead,
     )
 
     def latest() -> Observation:
@@ -79,7 +83,10 @@ def monitoring(
     if settings.legacy_metrics:
         collectors.append(LegacyCollector(latest, slices, node=node))
     return Monitoring(
-        loops={"usage": sampler.run(), "feedback": Feedback(monitor, pods, telling).run()},
+        loops={
+            "usage": sampler.run(),
+            "feedback": Feedback(monitor, pods, telling, bulkhead=bulkhead).run(),
+        },
         collectors=tuple(collectors),
         usage=usage,
     )

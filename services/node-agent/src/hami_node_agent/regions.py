@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
+from hamicommon.bulkhead import Bulkhead
+
 from hami_node_agent.domain.regions import Region
 from hami_node_agent.region_reader import NotARegion, Reading, read_region, write_feedback
 
@@ -45,7 +47,8 @@ class _Directory:
 class Regions:
     """The node's regions. Not for two threads at once."""
 
-    def __init__(self, containers_dir: Path) -> None:
+    def __init__(self, containers_dir: Path, *, bulkhead: Bulkhead | None = None) -> None:
+        self._bulkhead = bulkhead or Bulkhead()
         self._base = str(containers_dir)
         self._directories: dict[str, _Directory] = {}
         self._failures: dict[str, int] = {}
@@ -66,9 +69,10 @@ class Regions:
         known, self._directories = self._directories, {}
         for name, modified_ns in self._names():
             directory = self._directories[name] = known.get(name) or _Directory()
-            self._look(name, directory, modified_ns, now_ns)
-            if directory.reading is not None:
-                found[name] = directory.reading.region
+            with self._bulkhead.item("regions", name):
+                self._look(name, directory, modified_ns, now_ns)
+                if directory.reading is not None:
+                    found[name] = directory.reading.region
         return found
 
     def write(

@@ -16,6 +16,8 @@ from dataclasses import dataclass
 from operator import methodcaller
 from typing import Protocol
 
+from hamicommon.bulkhead import Bulkhead
+from hamicommon.clipping import clip
 from hamicommon.domain.allocations import AllocationState
 from hamicommon.errors import HamiError, Unavailable
 
@@ -93,7 +95,9 @@ class Sweeper:
         files: StrayFiles,
         reports: Reports,
         interval_s: float,
+        bulkhead: Bulkhead | None = None,
     ) -> None:
+        self._bulkhead = bulkhead or Bulkhead()
         self._state = state
         self._pods = pods
         self._books = books
@@ -123,13 +127,25 @@ class Sweeper:
         if suspects:
             kept = await self._books.pods()
             for suspect in suspects:
-                if await self._left(suspect, kept):
-                    await self._forget(suspect)
-                elif await self._outlives_its_grant(suspect):
-                    await self._tell_that_it_stays(suspect)
+                try:
+                    with self._bulkhead.item("sweep", suspect.pod_uid):
+                        await self._look_at(suspect, kept)
+                except HamiError as exc:
+                    # It is looked at again; the others need not wait for it.
+                    logger.warning(
+                        "pod not looked at",
+                        extra={"pod_uid": suspect.pod_uid, "error": clip(str(exc))},
+                    )
         if time.monotonic() - self._strays_at > STRAY_INTERVAL_S:
             await self._remove_strays()
             self._strays_at = time.monotonic()
+
+    async def _look_at(self, suspect: _Suspect, kept: frozenset[tuple[str, str]]) -> None:
+        """Raises: HamiError."""
+        if await self._left(suspect, kept):
+            await self._forget(suspect)
+        elif await self._outlives_its_grant(suspect):
+            await self._tell_that_it_stays(suspect)
 
     def _suspects(self) -> list[_Suspect]:
         """Pods with records, and bound pods that never came to Allocate, that the watch has not.

@@ -11,6 +11,7 @@ import logging
 from collections.abc import Iterable, Mapping
 from typing import Protocol
 
+from hamicommon.bulkhead import Bulkhead
 from hamicommon.errors import Unavailable
 
 from hami_node_agent.domain.limits import CoreFeedback
@@ -32,7 +33,8 @@ class ToldFiles(Protocol):
 class Telling:
     """Writes the files of all containers, those that changed."""
 
-    def __init__(self, files: ToldFiles) -> None:
+    def __init__(self, files: ToldFiles, *, bulkhead: Bulkhead | None = None) -> None:
+        self._bulkhead = bulkhead or Bulkhead()
         self._files = files
 
     async def feedback(self, decided: Mapping[str, CoreFeedback]) -> None:
@@ -47,7 +49,8 @@ class Telling:
     def _write_feedback(self, decided: Mapping[str, CoreFeedback]) -> None:
         for nonce, feedback in decided.items():
             try:
-                self._files.write_feedback(nonce, feedback)
+                with self._bulkhead.item("feedback", nonce):
+                    self._files.write_feedback(nonce, feedback)
             except Unavailable as exc:
                 logger.warning("feedback not written", extra={"error": str(exc)})
 
@@ -56,7 +59,8 @@ class Telling:
             if not nonce:
                 continue
             try:
-                self._files.write_pids(nonce, pids)
+                with self._bulkhead.item("pids", nonce):
+                    self._files.write_pids(nonce, pids)
             except Unavailable as exc:
                 logger.warning("host pids not written", extra={"error": str(exc)})
 

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from hamicommon import events
+from hamicommon.bulkhead import Bulkhead
 from hamicommon.errors import Unavailable
 from hamicommon.events import ContainerSample, DeviceSample
 
@@ -98,7 +99,9 @@ class Sampler:
         *,
         telling: Telling,
         interval_s: float,
+        bulkhead: Bulkhead | None = None,
     ) -> None:
+        self._bulkhead = bulkhead or Bulkhead()
         self._probe = probe
         self._monitor = monitor
         self._teller = teller
@@ -128,11 +131,16 @@ class Sampler:
         seen = await self._monitor.look()
         await self._telling.processes(seen)
         now = datetime.now(UTC)
-        containers = tuple(sample for one in seen for sample in container_samples(one, now=now))
+        containers = tuple(sample for one in seen for sample in self._samples(one, now))
         self._latest = Observation(
             devices=devices, containers=containers, taken_at=time.monotonic()
         )
         await self._teller.tell(Round(sampled_at=now, devices=devices, containers=containers))
+
+    def _samples(self, seen: Seen, now: datetime) -> list[ContainerSample]:
+        with self._bulkhead.item("usage", seen.container.directory):
+            return container_samples(seen, now=now)
+        return []
 
 
 def container_samples(seen: Seen, *, now: datetime) -> list[ContainerSample]:

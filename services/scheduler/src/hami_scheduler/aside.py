@@ -13,6 +13,7 @@ import logging
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 
+from hamicommon.bulkhead import Bulkhead
 from hamicommon.errors import HamiError
 
 logger = logging.getLogger(__name__)
@@ -35,8 +36,10 @@ class Aside:
         *,
         clock: Callable[[], float] | None = None,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+        bulkhead: Bulkhead | None = None,
     ) -> None:
         """`clock`: seconds; the event loop's own when None."""
+        self._bulkhead = bulkhead or Bulkhead()
         self._clock = clock or (lambda: asyncio.get_running_loop().time())
         self._sleep = sleep
         self._deciding = 0
@@ -72,7 +75,8 @@ class Aside:
             latest_s, work = await self._queue.get()
             await self._calm(latest_s)
             try:
-                await work()
+                with self._bulkhead.item("aside", getattr(work, "__qualname__", "")):
+                    await work()
             except HamiError as exc:
                 logger.info("left undone", extra={"error": str(exc)})
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from hamicommon.bulkhead import Bulkhead
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.metrics_core import CounterMetricFamily
 from prometheus_client.registry import Collector
@@ -115,8 +116,9 @@ class Instruments:
             "silent_agents", "Nodes that get no pods because their agents are silent"
         )
         self.loop_errors = self._counter(
-            "loop_errors", "Unexpected errors in a background loop", ["loop"]
+            "loop_errors", "Unexpected errors of one item in a background loop", ["loop"]
         )
+        self.bulkhead = Bulkhead(lambda loop: self.loop_errors.labels(loop).inc())
 
     def _counter(self, name: str, text: str, labels: list[str] | None = None) -> Counter:
         return Counter(f"hami_scheduler_{name}", text, labels or [], registry=self.registry)

@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from hamicommon.clipping import clip
 from hamicommon.db.ledger import Step
 from hamicommon.domain.allocations import Allocation, AllocationState
 from hamicommon.domain.ids import AllocationId, NodeName
@@ -74,8 +75,18 @@ class LateWatch:
             # Why the node could not do it is already there, in its own words.
             ours = allocation.reason in HOW_BOUND or allocation.reason.startswith(PREFIX)
             due = now - self._told_at.get(allocation.id, -TELL_AGAIN_S) >= TELL_AGAIN_S
-            if ours and due and await self._tell(allocation):
-                self._told_at[allocation.id] = now
+            if not (ours and due):
+                continue
+            try:
+                with self._instruments.bulkhead.item("late", allocation.pod_uid):
+                    if await self._tell(allocation):
+                        self._told_at[allocation.id] = now
+            except HamiError as exc:
+                # It is looked at again; the others need not wait for it.
+                logger.warning(
+                    "late pod not told of",
+                    extra={"pod_uid": allocation.pod_uid, "error": clip(str(exc))},
+                )
         return len(late)
 
     async def _tell(self, allocation: Allocation) -> bool:

@@ -64,10 +64,11 @@ class Nudger:
             shape = _shape(pod.request)
             if shape in refused:
                 continue
-            if decide(pod.request, self._view.cluster).placement is None:
-                refused.add(shape)
-            else:
-                found.append(pod)
+            refused.add(shape)  # until it is known to fit
+            with self._instruments.bulkhead.item("nudges", pod.uid):
+                if decide(pod.request, self._view.cluster).placement is not None:
+                    refused.discard(shape)
+                    found.append(pod)
             looks += 1
             if len(found) == MOST_NUDGES or looks == MOST_LOOKS:
                 break

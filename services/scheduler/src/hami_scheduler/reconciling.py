@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
+from hamicommon.bulkhead import Bulkhead
 from hamicommon.domain.allocations import Allocation
 from hamicommon.domain.ids import NodeName, PodUid
 from hamicommon.errors import HamiError, Unavailable
@@ -103,7 +104,8 @@ class Reconciler:
             for allocation in some:
                 held.add(allocation.pod_uid)
                 try:
-                    found += await self._compare(allocation)
+                    with self._instruments.bulkhead.item("reconcile", allocation.pod_uid):
+                        found += await self._compare(allocation)
                 except Unavailable:
                     raise
                 except HamiError as exc:
@@ -114,7 +116,8 @@ class Reconciler:
         self._mirrors.keep(held)
         for uid, pod in list(self._known_pods.items()):
             if uid not in held:
-                found += await self._check_unmanaged(uid, pod)
+                with self._instruments.bulkhead.item("reconcile", uid):
+                    found += await self._check_unmanaged(uid, pod)
         return found
 
     async def _compare(self, allocation: Allocation) -> int:
@@ -184,7 +187,9 @@ class Reaper:
         pods: PodApi,
         releasing: Releasing,
         agent_speaks: Callable[[NodeName], bool],
+        bulkhead: Bulkhead | None = None,
     ) -> None:
+        self._bulkhead = bulkhead or Bulkhead()
         self._ledger = ledger
         self._pods = pods
         self._releasing = releasing
@@ -204,7 +209,8 @@ class Reaper:
         done = 0
         for allocation in await self._ledger.overdue():
             try:
-                done += await self._reap(allocation)
+                with self._bulkhead.item("reap", allocation.pod_uid):
+                    done += await self._reap(allocation)
             except HamiError as exc:
                 # What holds one up is no reason to let the others hold their cards.
                 logger.warning(

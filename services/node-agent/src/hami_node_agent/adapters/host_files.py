@@ -13,7 +13,6 @@ every start of a container, from the record, so nobody waits for the disk to hav
 from __future__ import annotations
 
 import logging
-import os
 import re
 import sys
 import threading
@@ -27,9 +26,9 @@ from hamicommon.errors import InvalidRequest, Unavailable
 
 from hami_node_agent.adapters.cdi_files import CdiFiles
 from hami_node_agent.adapters.durable import replace_file
+from hami_node_agent.adapters.removal import ASIDE, Removal
 from hami_node_agent.domain.container_spec import region_path
 from hami_node_agent.domain.library_needs import machine_of, why_not_loadable
-from hami_node_agent.adapters.removal import ASIDE, Removal
 from hami_node_agent.domain.limits import CoreFeedback, limits_text, pids_text, with_feedback
 from hami_node_agent.domain.records import Record
 
@@ -215,7 +214,7 @@ class HostFiles:
             self._cdi.remove_strays(nonces=nonces, older_than_s=older_than_s)
         for parent, known in ((self._limits, nonces), (self._containers, cache_dirs)):
             try:
-                names = os.listdir(parent) if parent.is_dir() else []
+                names = [path.name for path in parent.iterdir()] if parent.is_dir() else []
             except OSError as exc:
                 raise Unavailable(f"{parent} can't be listed: {exc}") from exc
             for name in names:

@@ -39,6 +39,7 @@ def writing_loops(core: Core, outside: Outside) -> tuple[tuple[str, Loop], ...]:
         pods=outside.pods,
         releasing=core.releasing,
         agent_speaks=core.hearing.speaks,
+        bulkhead=core.instruments.bulkhead,
     )
     late = LateWatch(
         ledger=outside.store,

@@ -1,0 +1,69 @@
+"""Keeps what goes wrong with one item of a background loop from the loop and from the other items.
+
+A loop over pods, cards, directories or messages meets, sooner or later, one that nobody thought of.
+In: the item's work, as a `with` block. Out: a log line, a count, and the next item. What is raised
+outside of such a block still ends the process loudly, as it should: nobody knows what it broke.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+
+from hamicommon.clipping import clip
+from hamicommon.errors import HamiError
+
+logger = logging.getLogger(__name__)
+
+LOG_AGAIN_S = 300.0
+"""A traceback of the same item is written once in that time; each failure is counted."""
+_MOST_KNOWN = 1024
+
+
+class Bulkhead:
+    """Of one process; `on_failure` is told the loop's name, once per failure."""
+
+    def __init__(
+        self,
+        on_failure: Callable[[str], None] = lambda _loop: None,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._on_failure = on_failure
+        self._clock = clock
+        self._failures: Counter[str] = Counter()
+        self._logged: OrderedDict[tuple[str, str, str], float] = OrderedDict()
+
+    @property
+    def failures(self) -> Mapping[str, int]:
+        """Unexpected failures of single items since the start, by loop."""
+        return dict(self._failures)
+
+    @contextmanager
+    def item(self, loop: str, name: str) -> Iterator[None]:
+        """Lets through what the loop can name (HamiError) and no other Exception."""
+        try:
+            yield
+        except HamiError:
+            raise
+        except Exception as exc:  # noqa: BLE001 - what nobody thought of, of one item
+            self._failures[loop] += 1
+            self._on_failure(loop)
+            self._log(loop, name, exc)
+
+    def _log(self, loop: str, name: str, exc: Exception) -> None:
+        key, now = (loop, clip(name), type(exc).__name__), self._clock()
+        last = self._logged.get(key)
+        if last is not None and now - last < LOG_AGAIN_S:
+            return
+        self._logged[key] = now
+        self._logged.move_to_end(key)
+        while len(self._logged) > _MOST_KNOWN:
+            self._logged.popitem(last=False)
+        logger.exception(
+            "item failed, the others go on",
+            extra={"loop": loop, "item": key[1], "error": clip(f"{key[2]}: {exc}")},
+        )
