@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hami_node_agent.domain.choosing import PodsSeen
 from hami_node_agent.domain.evidence import CardProcesses, HostProcess
 from hami_node_agent.domain.limits import CoreFeedback
 from hami_node_agent.domain.records import AgentState, Record
@@ -22,6 +23,7 @@ from hami_node_agent.region_reader import read_region
 from hami_node_agent.regions import Regions
 from hami_node_agent.telling import Telling
 from hami_node_agent.usage import container_samples
+from hamicommon.domain.ids import PodUid
 from hamicommon.errors import Unavailable
 from hamicommon.events import ContainerSample
 from hamicommon.vendors import nvidia
@@ -40,6 +42,7 @@ class Node:
         self.base = base
         self.records: list[Record] = []
         self.pods: dict[str, PodRef] = {}
+        self.ended: set[str] = set()
         self.env: dict[str, dict[str, str]] = {}
         self.cards: dict[str, CardProcesses] = {}
         self.alive: dict[int, HostProcess] = {}
@@ -57,6 +60,9 @@ class Node:
 
     def living(self, pids: Iterable[int]) -> dict[int, HostProcess]:
         return {pid: self.alive[pid] for pid in pids if pid in self.alive}
+
+    def seen(self) -> PodsSeen:
+        return PodsSeen(ended=frozenset(PodUid(uid) for uid in self.ended))
 
     def name_of(self, pod_uid: str) -> PodRef | None:
         return self.pods.get(pod_uid)
@@ -102,6 +108,22 @@ async def test_a_sample_says_what_was_granted_and_what_is_held(node: Node) -> No
     assert (sample.memory_used_bytes, sample.memory_limit_bytes) == (5 * MIB, 4096 * MIB)
     assert (sample.core_percent, sample.core_limit_percent) == (11.0, 30)
     assert sample.last_kernel_at == datetime.fromtimestamp(KERNEL_S, UTC)
+
+
+async def test_a_finished_pod_counts_no_more_and_a_deleted_one_until_it_has_left(
+    node: Node,
+) -> None:
+    for pod in ("runs", "finished", "deleted"):
+        node.granted(pod, cache_dir=f"{pod}_main")
+        node.region(f"{pod}_main", Slot(total_bytes=5 * MIB))
+        node.pods[pod] = PodRef(uid=PodUid(pod), namespace="default", name=pod)
+    monitor = node.monitor()
+    assert len(await samples(monitor)) == 3
+
+    node.ended = {"finished", "deleted"}
+    del node.pods["deleted"]
+
+    assert {sample.pod_uid for sample in await samples(monitor)} == {"runs", "deleted"}
 
 
 async def test_limits_are_the_grants_whatever_the_region_says(node: Node) -> None:

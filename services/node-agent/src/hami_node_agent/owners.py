@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from hamicommon.domain.ids import PodUid
+
 from hami_node_agent.domain.records import Record
 from hami_node_agent.node_state import NodeState
 from hami_node_agent.ports import PodApi, PodRef
@@ -38,9 +40,21 @@ class Owners:
     def of(self, directories: Iterable[str]) -> dict[str, Owner]:
         """The owners of those that have one."""
         records = {r.cache_dir: r for r in self._state.saved.records.values() if r.cache_dir}
+        ended = self._pods.seen().ended
         found = ((name, self._owner(name, records.get(name))) for name in directories)
-        self._known = {name: owner for name, owner in found if owner is not None}
+        self._known = {
+            name: owner
+            for name, owner in found
+            if owner is not None and not self._is_over(owner.pod.uid, ended)
+        }
         return self._known
+
+    def _is_over(self, pod_uid: PodUid, ended: frozenset[PodUid]) -> bool:
+        """A pod that succeeded or failed gave its slices back, though its object may stay for days.
+
+        One whose object is gone may still have processes: it counts until the node has seen it go.
+        """
+        return pod_uid in ended and self._pods.name_of(pod_uid) is not None
 
     def _owner(self, directory: str, record: Record | None) -> Owner | None:
         if record is not None and record.pod_uid:
