@@ -188,3 +188,11 @@ def test_a_line_that_can_not_be_written_straight_does_not_end_its_writer(
     LineLogger("t.audit").info("one", {})
 
     assert "ValueError" in capsys.readouterr().err
+
+
+def test_no_field_of_a_line_is_longer_than_its_bound() -> None:
+    huge = "x" * 1_000_000
+    line = JsonFormatter("service").line(0.0, "INFO", "logger", huge, {"error": huge, "n": 1})
+
+    assert len(line) < 3000
+    assert json.loads(line)["error"].endswith("...")

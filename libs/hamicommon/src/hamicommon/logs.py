@@ -20,10 +20,15 @@ from typing import Any, TextIO
 import orjson
 from opentelemetry import trace
 
+from hamicommon.clipping import clip
+
 _LOG_CONTEXT: ContextVar[Mapping[str, str]] = ContextVar(
     "hami_log_context",
     default=MappingProxyType({}),
 )
+FIELD_LIMIT = 1024
+"""Characters of one field: reasons of many nodes fit, an annotation of a megabyte does not."""
+EXCEPTION_LIMIT = 32_768
 _STANDARD = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asctime", "taskName"}
 
 
@@ -61,14 +66,20 @@ class JsonFormatter(logging.Formatter):
         self, created_s: float, level: str, logger: str, message: str, fields: Mapping[str, object]
     ) -> str:
         """Renders what a record consists of; `created_s`: Unix time."""
+        bounded = {
+            name: value[:EXCEPTION_LIMIT] if name == "exception" else clip(value, FIELD_LIMIT)
+            for name, value in fields.items()
+            if isinstance(value, str) and len(value) > FIELD_LIMIT
+        }
         line: dict[str, Any] = {
             "time": _moment(created_s),
             "level": level,
             "service": self._service_name,
             "logger": logger,
-            "message": message,
+            "message": message if len(message) <= FIELD_LIMIT else clip(message, FIELD_LIMIT),
             **_LOG_CONTEXT.get(),
             **fields,
+            **bounded,
         }
         if "trace_id" not in line:
             span = trace.get_current_span().get_span_context()
