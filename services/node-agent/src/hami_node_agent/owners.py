@@ -45,7 +45,7 @@ class Owners:
         self._known = {
             name: owner
             for name, owner in found
-            if owner is not None and not self._is_over(owner.pod.uid, ended)
+            if owner is not None and not self._is_over(PodUid(owner.pod.uid), ended)
         }
         return self._known
 

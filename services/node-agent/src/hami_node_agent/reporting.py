@@ -15,6 +15,7 @@ from typing import Any
 from uuid import uuid4
 
 from hamicommon import events, telemetry
+from hamicommon.clipping import clip
 from hamicommon.errors import Unavailable
 from pydantic import ValidationError
 
@@ -27,6 +28,8 @@ logger = logging.getLogger(__name__)
 
 # Pause after a failed publish; the queue is short and the bus is told nothing meanwhile.
 RETRY_S = 1.0
+REASON_LIMIT = 1024
+"""Characters; a report beyond the bus's largest message would hold up all that follow."""
 
 
 class Reports:
@@ -47,7 +50,9 @@ class Reports:
 
     def failed(self, grant: NodeGrant, reason: str) -> PendingReport:
         """Allocate or PreStartContainer was refused."""
-        return _pending(events.AllocateFailed(**self._base(grant, "failed"), reason=reason))
+        return _pending(
+            events.AllocateFailed(**self._base(grant, "failed"), reason=clip(reason, 1024))
+        )
 
     def gone(self, *, allocation_id: str, pod_uid: str, token: int) -> PendingReport:
         """No container of the pod is seen any more."""

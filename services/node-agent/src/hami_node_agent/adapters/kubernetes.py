@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 from typing import Any
 from uuid import uuid4
 
+from hamicommon.clipping import clip
 from hamicommon.domain.ids import PodUid
 from hamicommon.errors import HamiError, InvalidRequest, NotFound
 from hamicommon.grants import verify
@@ -255,7 +256,7 @@ def _warning(
         "involvedObject": {"apiVersion": "v1", **involved},
         "type": "Warning",
         "reason": reason,
-        "message": message[:1024],
+        "message": clip(message, 1024),
         "source": {"component": "hami-node-agent", "host": node},
         "firstTimestamp": now,
         "lastTimestamp": now,
