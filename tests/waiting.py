@@ -1,0 +1,96 @@
+"""How tests wait: for what must happen, however busy the machine is.
+
+A wait that ends with its event costs nothing when its bound is far away, so `PATIENCE_S` is one
+that no working system comes near, on a machine with much else to do. Nothing is asserted to happen
+within the time that a quiet machine takes; the few promises that are about time (L2, L3 of
+docs/reliability.md) are counted in seconds of a quiet machine: `Unhurried`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import TypeVar
+
+T = TypeVar("T")
+
+PATIENCE_S = 240.0
+"""Less than the time-out of a case (pyproject.toml), so that the wait says what it waited for."""
+LOOK_EVERY_S = 0.02
+_OF_THIS_THREAD = Path("/proc/thread-self/schedstat")
+
+
+async def eventually(
+    look: Callable[[], T | Awaitable[T]], what: str = "", *, patience_s: float = PATIENCE_S
+) -> T:
+    """Looks until it sees something true, and returns it; `look` may be a coroutine function.
+
+    Raises: AssertionError, with `what` was waited for.
+    """
+    deadline_s = time.monotonic() + patience_s
+    while True:
+        seen = look()
+        found: T = await seen if inspect.isawaitable(seen) else seen
+        if found:
+            return found
+        if time.monotonic() > deadline_s:
+            raise AssertionError(f"not within {patience_s:g} s: {what or _named(look)}")
+        await asyncio.sleep(LOOK_EVERY_S)
+
+
+def wait(
+    look: Callable[[], T | None],
+    what: str = "",
+    *,
+    patience_s: float = PATIENCE_S,
+    every_s: float = LOOK_EVERY_S,
+    why: Callable[[], str] = lambda: "",
+) -> T:
+    """The same for code that is not asynchronous; `why` adds what there is instead."""
+    deadline_s = time.monotonic() + patience_s
+    while not (found := look()):
+        if time.monotonic() > deadline_s:
+            missing = f"not within {patience_s:g} s: {what or _named(look)}"
+            raise AssertionError("; ".join(filter(None, (missing, why()))))
+        time.sleep(every_s)
+    return found
+
+
+class Unhurried:
+    """Counts the seconds that the same would have taken with a core for everybody.
+
+    The kernel keeps how long this thread ran and how long it was ready to run and had no core
+    (proc_pid_schedstat); what it waits for shares its lot, so a second counts by that ratio.
+    """
+
+    def __init__(self) -> None:
+        self._began_s = time.monotonic()
+        self._began_ns = _scheduled_ns()
+
+    @property
+    def slowdown(self) -> float:
+        """How many times longer things took, at least 1; 1 where the kernel does not say."""
+        ran_ns, waited_ns = (
+            now - then for now, then in zip(_scheduled_ns(), self._began_ns, strict=True)
+        )
+        return 1 + waited_ns / ran_ns if ran_ns else 1.0
+
+    @property
+    def seconds(self) -> float:
+        """Since it was made."""
+        return (time.monotonic() - self._began_s) / self.slowdown
+
+
+def _scheduled_ns() -> tuple[int, int]:
+    """How long this thread ran, and how long it waited for a core."""
+    if not _OF_THIS_THREAD.exists():
+        return 0, 0
+    ran, waited, _ = _OF_THIS_THREAD.read_text().split()
+    return int(ran), int(waited)
+
+
+def _named(look: object) -> str:
+    return getattr(look, "__name__", repr(look))
