@@ -20,6 +20,7 @@ from hamicommon.kubelet._generated import deviceplugin_pb2 as api
 from hamicommon.kubelet._generated import deviceplugin_pb2_grpc
 
 from tests.hami_answers import hami_answer
+from tests.waiting import PATIENCE_S
 
 Json = dict[str, Any]
 RESOURCE = "nvidia.com/gpu"
@@ -65,7 +66,7 @@ class HamiPlugin(deviceplugin_pb2_grpc.DevicePluginServicer):
                 stub: Any = deviceplugin_pb2_grpc.RegistrationStub(channel)  # type: ignore[no-untyped-call]
                 stub.Register(
                     api.RegisterRequest(version="v1beta1", endpoint=SOCKET, resource_name=RESOURCE),
-                    timeout=10,
+                    timeout=PATIENCE_S,
                     wait_for_ready=True,
                 )
             yield

@@ -28,6 +28,8 @@ from hamictl.servers.plan import ServerPlan
 from hamictl.servers.ports import LOOPBACK, free_port
 from hamictl.servers.probes import http_ready
 
+from tests.waiting import PATIENCE_S
+
 Json = dict[str, Any]
 
 RESOURCE = "nvidia.com/gpu"
@@ -145,7 +147,7 @@ class Plugin(_servicer):  # type: ignore[misc]
             request = _messages.RegisterRequest(
                 version=version, endpoint="nvidia-gpu.sock", resource_name=RESOURCE
             )
-            await stub(channel).Register(request, timeout=5, wait_for_ready=True)
+            await stub(channel).Register(request, timeout=PATIENCE_S, wait_for_ready=True)
 
     async def stop(self) -> None:
         """Ends the stream."""
@@ -204,7 +206,7 @@ class Node:
         """SIGTERM; its containers end too."""
         if self._process is not None:
             self._process.send_signal(signal.SIGTERM)
-            await asyncio.to_thread(self._process.wait, 20)
+            await asyncio.to_thread(self._process.wait, PATIENCE_S)
 
     async def object(self) -> Json:
         """The Node."""

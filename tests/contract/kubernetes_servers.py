@@ -22,6 +22,8 @@ from hamictl.servers.ports import LOOPBACK, free_port
 from hamictl.servers.probes import http_ready
 from hamictl.servers.processes import running
 
+from tests.waiting import PATIENCE_S
+
 Json = dict[str, Any]
 TOKEN = "contract-test-token"
 JSON_PATCH = "application/json-patch+json"
@@ -97,7 +99,7 @@ def emulator_plan(folder: Path, *flags: str) -> ServerPlan:
 
 def client_for(url: str, ca_file: Path, token: str) -> httpx.Client:
     headers = {"authorization": f"Bearer {token}"}
-    return httpx.Client(base_url=url, verify=_trust(ca_file), headers=headers, timeout=30)
+    return httpx.Client(base_url=url, verify=_trust(ca_file), headers=headers, timeout=PATIENCE_S)
 
 
 @contextmanager

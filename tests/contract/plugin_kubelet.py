@@ -11,13 +11,14 @@ from hamicommon.kubelet._generated import deviceplugin_pb2 as api
 from hamicommon.kubelet._generated import deviceplugin_pb2_grpc
 from hamictl.kubelet.adapters.kubelet_sockets import serve_registration
 
+from tests.waiting import PATIENCE_S
+
 T = TypeVar("T")
-DEADLINE_S = 60.0
 
 
 async def until(what: Callable[[], T]) -> T:
     """Waits until `what()` is true and returns it."""
-    async with asyncio.timeout(DEADLINE_S):
+    async with asyncio.timeout(PATIENCE_S):
         while not (found := what()):
             await asyncio.sleep(0.02)
         return found
@@ -86,5 +87,5 @@ class PluginKubelet:
             container_requests=[api.ContainerAllocateRequest(devices_ids=ids)]
         )
         async with self.plugin() as plugin:
-            answer = await plugin.Allocate(wanted, timeout=DEADLINE_S)
+            answer = await plugin.Allocate(wanted, timeout=PATIENCE_S)
         return answer.container_responses[0]

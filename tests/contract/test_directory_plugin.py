@@ -14,7 +14,8 @@ from hamicommon.k8s.client import open_kube_api
 from hamictl.servers.processes import running
 
 from tests.contract.kubelet_support import emulator_plan, eventually, open_node
-from tests.contract.plugin_kubelet import DEADLINE_S, PluginKubelet, until
+from tests.contract.plugin_kubelet import PluginKubelet, until
+from tests.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.integration
 RESOURCE = "example.com/gopher"
@@ -55,7 +56,7 @@ class Process:
 
     def stop(self) -> int:
         self.process.terminate()
-        return self.process.wait(timeout=DEADLINE_S)
+        return self.process.wait(timeout=PATIENCE_S)
 
 
 Start = Callable[..., Process]
@@ -132,7 +133,7 @@ async def test_it_registers_with_a_restarted_kubelet_and_ends_cleanly(
     async with kubelet.listening():
         await until(lambda: kubelet.lists)
         code = await asyncio.to_thread(process.stop)
-        await asyncio.wait_for(kubelet.stream_ended.wait(), DEADLINE_S)
+        await asyncio.wait_for(kubelet.stream_ended.wait(), PATIENCE_S)
 
     assert code == 0
     assert "Traceback" not in process.log.read_text()
@@ -142,7 +143,7 @@ async def test_it_registers_with_a_restarted_kubelet_and_ends_cleanly(
 async def test_a_variable_without_name_or_value_is_refused(start: Start, word: str) -> None:
     process = start("--env", word)
 
-    assert await asyncio.to_thread(process.process.wait, DEADLINE_S) == 1
+    assert await asyncio.to_thread(process.process.wait, PATIENCE_S) == 1
     assert "NAME=VALUE is wanted" in process.log.read_text().splitlines()[-1]
 
 

@@ -13,9 +13,9 @@ from hamicommon.k8s.informer import Informer
 from hamictl.servers.processes import start
 
 from tests.contract.kubernetes_servers import client_for, emulated, emulator_plan
+from tests.waiting import PATIENCE_S
 
 MAPS = "/api/v1/namespaces/default/configmaps"
-DEADLINE_S = 60.0
 
 
 class Seen:
@@ -31,7 +31,7 @@ class Seen:
         self.events.put_nowait(("gone", last["metadata"]["name"]))
 
     async def next(self) -> tuple[str, str]:
-        async with asyncio.timeout(DEADLINE_S):
+        async with asyncio.timeout(PATIENCE_S):
             return await self.events.get()
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.contract.kubernetes_servers import emulated
+from tests.waiting import PATIENCE_S
 
 POD = """
 apiVersion: v1
@@ -31,7 +32,7 @@ class Kubectl:
             input=stdin,
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=PATIENCE_S,
             check=False,
         )
         assert (done.returncode != 0) is fails, done.stderr

@@ -7,6 +7,7 @@ import httpx
 from hamictl.servers.processes import start
 
 from tests.contract.kubernetes_servers import TOKEN, Json, client_for, emulated, emulator_plan
+from tests.waiting import PATIENCE_S
 
 MAPS = "/api/v1/namespaces/default/configmaps"
 
@@ -68,11 +69,11 @@ def test_wrong_flags_and_files_are_one_line_each(tmp_path: Path) -> None:
 
     plan = emulator_plan(tmp_path)
     module = [sys.executable, "-m", "hamictl.apiserver"]
-    done = subprocess.run(module, capture_output=True, text=True, timeout=30, check=False)
+    done = subprocess.run(module, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
     assert done.returncode == 2
     assert "--tls-cert" in done.stderr
     missing = [*plan.argv[:-1], str(tmp_path / "no.key")]
-    done = subprocess.run(missing, capture_output=True, text=True, timeout=30, check=False)
+    done = subprocess.run(missing, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
     assert done.returncode == 1
     assert "Traceback" not in done.stderr
     assert len(done.stderr.splitlines()) == 1

@@ -21,6 +21,7 @@ from hamictl.servers.processes import running
 
 from tests import measured
 from tests.e2e.system import System, hamictl
+from tests.waiting import PATIENCE_S
 
 
 @contextmanager
@@ -74,7 +75,7 @@ def kubernetes_client(kubeconfig: Path) -> httpx.Client:
         base_url=cluster["server"],
         verify=context,
         headers={"Authorization": f"Bearer {user['token']}"},
-        timeout=15,
+        timeout=PATIENCE_S,
     )
 
 

@@ -15,6 +15,7 @@ import yaml
 
 from tests.e2e.system import Json, System, a_pod, hamictl, slice_of, wait
 from tests.faults.processes import away
+from tests.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.e2e
 
@@ -89,7 +90,7 @@ def ran(system: System, *arguments: str) -> subprocess.CompletedProcess[str]:
         env={"HAMI_FOLDER": str(system.folder), "PATH": "/usr/bin:/bin"},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=PATIENCE_S,
         check=False,
     )
 

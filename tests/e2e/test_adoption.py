@@ -19,6 +19,7 @@ from tests.e2e.conftest import running_system
 from tests.e2e.system import MIB, Json, System, a_pod, hamictl, slice_of, wait
 from tests.e2e_node.node_system import Agent
 from tests.hami_plugin import HamiPlugin, hami_annotations
+from tests.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.e2e
 
@@ -67,7 +68,7 @@ class OldNode:
             env={"HAMI_FOLDER": str(self.system.folder), "PATH": "/usr/bin:/bin"},
             capture_output=True,
             text=True,
-            timeout=180,
+            timeout=PATIENCE_S,
             check=False,
         )
         assert done.stdout, done.stderr
@@ -105,7 +106,7 @@ def node(cluster_kind: str) -> Iterator[OldNode]:
             stdout=log,
             stderr=log,
         )
-        stack.callback(kubelet.wait, timeout=30)
+        stack.callback(kubelet.wait, timeout=PATIENCE_S)
         stack.callback(kubelet.terminate)
         [external] = system.described["external_nodes"]
         env = external["node_agent_env"] | {

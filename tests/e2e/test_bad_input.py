@@ -6,6 +6,7 @@ import httpx
 import pytest
 
 from tests.e2e.system import System, a_pod, slice_of, wait
+from tests.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.e2e
 
@@ -24,7 +25,7 @@ pytestmark = pytest.mark.e2e
 def test_malformed_extender_arguments_are_answered_inside_the_result(
     system: System, body: bytes, error: str
 ) -> None:
-    answer = httpx.post(f"{system.scheduler_url}/filter", content=body, timeout=10)
+    answer = httpx.post(f"{system.scheduler_url}/filter", content=body, timeout=PATIENCE_S)
 
     assert answer.status_code == 200
     assert error in answer.json()["Error"]
@@ -36,7 +37,7 @@ def test_binding_an_unknown_pod_is_refused_with_its_name(system: System) -> None
     answer = httpx.post(
         f"{system.scheduler_url}/bind",
         json={"PodName": "ghost", "PodNamespace": "default", "PodUID": "u", "Node": "node-0"},
-        timeout=10,
+        timeout=PATIENCE_S,
     )
 
     assert answer.status_code == 200

@@ -20,6 +20,7 @@ from hamictl.local.layout import project
 from tests.e2e.system import Json, System, wait
 from tests.faults.processes import programs_of, serving_pid
 from tests.faults.stage import is_running
+from tests.waiting import PATIENCE_S
 
 NODE = "node-0"
 KUBELET = f"kubelet-{NODE}"
@@ -53,7 +54,7 @@ def allocate(system: System, ids: list[str]) -> deviceplugin_pb2.AllocateRespons
     )
     with grpc.insecure_channel(f"unix:{socket}") as channel:
         stub = deviceplugin_pb2_grpc.DevicePluginStub(channel)  # type: ignore[no-untyped-call]
-        answer: deviceplugin_pb2.AllocateResponse = stub.Allocate(request, timeout=20)
+        answer: deviceplugin_pb2.AllocateResponse = stub.Allocate(request, timeout=PATIENCE_S)
         return answer
 
 

@@ -28,6 +28,7 @@ from tests import measured
 from tests.e2e.conftest import running_system
 from tests.e2e.system import Json, System, a_pod, slice_of, wait
 from tests.faults.processes import away, stopped
+from tests.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.faults
 
@@ -246,7 +247,7 @@ async def _check_events(system: System) -> str:
         ids: Counter[str] = Counter()
         events: Counter[int] = Counter()
         for _ in range(last):
-            message = await subscription.next_msg(timeout=10)
+            message = await subscription.next_msg(timeout=PATIENCE_S)
             ids[(message.headers or {})["Nats-Msg-Id"]] += 1
             if message.subject.startswith("hami.events.v1.allocation."):
                 events[json.loads(message.data)["event_id"]] += 1

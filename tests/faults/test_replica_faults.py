@@ -18,6 +18,7 @@ from tests.faults.node import (
 )
 from tests.faults.processes import paused, replica, stopped
 from tests.faults.stage import Faulty, Stage, since
+from tests.waiting import PATIENCE_S
 
 pytestmark = [pytest.mark.faults, pytest.mark.row(promise="S1-S3 S6 L2")]
 
@@ -88,7 +89,7 @@ def test_f39_holder_stopped_past_its_expiry(faulty: Faulty, tmp_path: Path) -> N
             wait(lambda: len(_with_node(stage)) >= 1, "others to be bound to the node")
             stage.come(2, node=NODE)
         continued_s = time.monotonic()
-        error = answer.result(timeout=40)
+        error = answer.result(timeout=PATIENCE_S)
         stage.settle()
     stage.check()
     stage.report(since(continued_s), more=f"the late binding: {error or 'bound'}")
@@ -139,7 +140,7 @@ class Answer:
 
 def _ask(url: str, pod: Json, *nodes: str) -> Answer:
     names = list(nodes) or ["node-0", "node-1"]
-    answer = httpx.post(f"{url}/filter", json={"pod": pod, "nodenames": names}, timeout=40)
+    answer = httpx.post(f"{url}/filter", json={"pod": pod, "nodenames": names}, timeout=PATIENCE_S)
     return Answer(answer.json())
 
 
@@ -160,7 +161,7 @@ def _bind(url: str, pod: Json, node: str) -> str:
         "podUID": metadata["uid"],
         "node": node,
     }
-    return str(httpx.post(f"{url}/bind", json=body, timeout=60).json()["Error"])
+    return str(httpx.post(f"{url}/bind", json=body, timeout=PATIENCE_S).json()["Error"])
 
 
 def _slowest(url: str, pod: Json) -> float:

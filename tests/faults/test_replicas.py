@@ -24,6 +24,7 @@ from tests import measured
 from tests.e2e.system import INVARIANTS
 from tests.faults.extender import Caller, Service, calling
 from tests.faults.replicas import Cluster, cluster
+from tests.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.faults
 
@@ -135,7 +136,7 @@ async def _limit(system: Cluster, namespace: str, memory_mib: int) -> None:
             "spec": {"hard": {"limits.nvidia.com/gpumem": str(memory_mib)}},
         },
     )
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(PATIENCE_S):
         while not await system.sql(
             f"SELECT 1 FROM quotas WHERE namespace = '{namespace}' AND limit_amount = {memory_mib}"
         ):
@@ -143,7 +144,7 @@ async def _limit(system: Cluster, namespace: str, memory_mib: int) -> None:
 
 
 async def _until_allocated(system: Cluster, slices: int) -> None:
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(PATIENCE_S):
         while await system.sql("SELECT count(*) FROM allocations WHERE state = 'allocated'") != str(
             slices
         ):

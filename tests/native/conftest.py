@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.native.machine import ROOT, Container, Machine
+from tests.waiting import PATIENCE_S
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -43,7 +44,7 @@ def compile_c(tmp_path: Path) -> Callable[..., Path]:
         file = tmp_path / f"{name}.c"
         file.write_text(source)
         program = tmp_path / name
-        subprocess.run(["cc", "-o", program, file, *options], check=True, timeout=60)
+        subprocess.run(["cc", "-o", program, file, *options], check=True, timeout=PATIENCE_S)
         return program
 
     return compile_source

@@ -14,6 +14,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
+from tests.waiting import PATIENCE_S
+
 ROOT = Path(__file__).resolve().parents[2]
 LIBVGPU = ROOT / "native/libvgpu/build/libvgpu.so"
 FAKEGPU = ROOT / "native/fakegpu/build"
@@ -136,7 +138,7 @@ class Machine:
             check=True,
             capture_output=True,
             text=True,
-            timeout=10,
+            timeout=PATIENCE_S,
         )
         return json.loads(result.stdout) if words == ("show",) else None
 

@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from tests.native.machine import CARDS, FAKEGPU, Container, Machine
+from tests.waiting import PATIENCE_S
 
 LOAD = FAKEGPU / "vgpu-load"
 MORE_POINTS = 5
@@ -208,7 +209,7 @@ def test_a_recording_stream_is_not_disturbed(container: Container) -> None:
         env=container.env(FAKEGPU_VISIBLE_DEVICES=CARDS[0]),
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=PATIENCE_S,
         check=False,
     )
     assert (done.returncode, done.stderr) == (0, "")

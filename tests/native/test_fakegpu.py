@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from tests.native.machine import CARDS, FAKEGPU, MIB, Client, Machine
+from tests.waiting import PATIENCE_S
 
 OUT_OF_MEMORY = 2
 
@@ -83,14 +84,14 @@ def test_two_programs_take_turns_on_a_card(machine: Machine) -> None:
     time.sleep(2)
     computed = {p["pid"]: p["computed_ns"][0] for p in machine.ctl("show")["processes"]}
     for program in programs:
-        program.communicate(timeout=60)
+        program.communicate(timeout=PATIENCE_S)
     one, two = (computed[program.pid] for program in programs)
     assert 0.5 <= one / two <= 2
 
 
 def test_a_program_that_is_alone_has_the_card_to_itself(machine: Machine) -> None:
     program = load(machine, "--seconds", "1", "--blocks", "21600", "--sync-every", "1")
-    said = json.loads(program.communicate(timeout=60)[0])
+    said = json.loads(program.communicate(timeout=PATIENCE_S)[0])
     assert said["kernel_ms"] == pytest.approx(5.0, abs=0.01)
     # On a busy machine the program itself comes late; the card never works faster.
     assert said["launches"] <= said["seconds"] * 1000 / 5 + 1

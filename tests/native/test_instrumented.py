@@ -13,6 +13,7 @@ from tests.native.allocators import KINDS
 from tests.native.context_makers import KINDS as CONTEXTS
 from tests.native.driver_calls import DATA
 from tests.native.machine import CARDS, FAKEGPU, LIBVGPU, MIB, ROOT, Container
+from tests.waiting import PATIENCE_S
 
 LIMIT = 12 * MIB
 
@@ -76,7 +77,7 @@ def test_many_threads_are_clean_under_the_thread_sanitizer(
         ),
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=PATIENCE_S,
         check=False,
     )
     assert (done.returncode, done.stderr) == (0, "")
@@ -96,7 +97,7 @@ def test_a_tenants_own_sanitizer_starts_under_the_library(
         env={"LD_PRELOAD": ":".join(preload)},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=PATIENCE_S,
         check=False,
     )
     assert (done.returncode, done.stderr) == (0, "")

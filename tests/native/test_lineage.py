@@ -5,6 +5,7 @@ from collections.abc import Callable
 
 from tests.native.driver_calls import DATA
 from tests.native.machine import MIB, Container
+from tests.waiting import PATIENCE_S
 
 PROGRAM = (DATA / "lineage.c").read_text()
 
@@ -20,7 +21,7 @@ def test_children_and_successors_count_for_themselves_alone(
         env=container.env(),
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=PATIENCE_S,
         check=True,
     )
 

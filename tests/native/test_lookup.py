@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.native.machine import FAKEGPU, LIBVGPU, MIB, Client, Container
+from tests.waiting import PATIENCE_S
 
 OUT_OF_MEMORY = 2
 
@@ -93,7 +94,13 @@ def opened(client: Client) -> Client:
 
 def run(program: Path, env: dict[str, str], text: str = "") -> str:
     result = subprocess.run(
-        [program], env=env, input=text, capture_output=True, text=True, timeout=30, check=True
+        [program],
+        env=env,
+        input=text,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=True,
     )
     assert result.stderr == ""
     return result.stdout

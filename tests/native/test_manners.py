@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from tests.native.machine import FAKEGPU, MIB, Container
+from tests.waiting import PATIENCE_S
 
 SCRIPT = """
 import os, signal, sys
@@ -27,7 +28,7 @@ def test_a_program_without_cuda_is_untouched(container: Container) -> None:
             capture_output=True,
             text=True,
             check=True,
-            timeout=30,
+            timeout=PATIENCE_S,
         )
         return done.stdout, done.stderr
 
@@ -42,7 +43,7 @@ def test_nothing_is_printed_unless_asked_for(container: Container) -> None:
         env=container.env(),
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=PATIENCE_S,
         check=True,
     )
     assert done.stderr == ""
@@ -55,7 +56,7 @@ def test_errors_are_printed_when_asked_for_in_the_words_of_hami(container: Conta
         env=container.env(LIBCUDA_LOG_LEVEL="1"),
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=PATIENCE_S,
         check=True,
     )
     assert f"Device 0 OOM {MIB + 1} / {MIB}" in done.stderr
@@ -93,7 +94,7 @@ def test_a_cuda_program_keeps_its_umask_and_signal_handlers(
         env=container.env(),
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=PATIENCE_S,
         check=True,
     )
     assert done.stdout == "0 27 1 1\n"
@@ -108,7 +109,7 @@ def test_a_missing_driver_is_the_programs_own_affair(container: Container) -> No
         env=env,
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=PATIENCE_S,
         check=True,
     )
     assert (done.stdout, done.stderr) == ("none\n", "")

@@ -6,6 +6,7 @@ import sys
 import pytest
 
 from tests.native.machine import CARDS, MIB, Container, Machine, opened
+from tests.waiting import PATIENCE_S
 
 OUT_OF_MEMORY, INVALID_VALUE, POISON = 2, 1, 0xDEAD
 
@@ -189,7 +190,7 @@ def test_a_limits_file_makes_nvml_needless_at_the_start(container: Container) ->
         env=container.env(),
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=PATIENCE_S,
         check=True,
     )
     assert done.stdout == f"{4 * MIB} False\n"

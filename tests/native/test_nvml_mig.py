@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from tests.native.machine import FAKEGPU, ROOT, Machine
+from tests.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.native
 
@@ -28,7 +29,7 @@ def call(machine: Machine, *calls: str) -> list[Any]:
         capture_output=True,
         text=True,
         check=True,
-        timeout=60,
+        timeout=PATIENCE_S,
     )
     return list(json.loads(done.stdout))
 
@@ -40,7 +41,7 @@ def control(machine: Machine, *words: str) -> str:
         check=True,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=PATIENCE_S,
     )
     return done.stdout
 

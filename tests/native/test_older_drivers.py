@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.native.machine import CARDS, FAKEGPU, MIB, Container
+from tests.waiting import PATIENCE_S
 
 PROGRAM = """
 import ctypes
@@ -62,7 +63,7 @@ def build(folder: Path, library: str, without: Sequence[str]) -> None:
         + [f"-Wl,-soname,{library}", f"-Wl,--version-script={script}"]
         + ["-Wl,-Bsymbolic", "-pthread", "-ldl"],
         check=True,
-        timeout=60,
+        timeout=PATIENCE_S,
     )
 
 
@@ -77,7 +78,7 @@ def run(container: Container, folder: Path, level: str) -> list[str]:
         cwd=Path(__file__).parents[2],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=PATIENCE_S,
         check=False,
     )
     assert (done.returncode, done.stdout) == (0, "done\n"), done.stderr

@@ -5,12 +5,13 @@ import sys
 from pathlib import Path
 
 from tests.native.machine import FAKEGPU, Machine
+from tests.waiting import PATIENCE_S
 
 
 def run(machine: Machine, rules: str, *words: str) -> str:
     env = machine.env(LD_PRELOAD=str(FAKEGPU / "libpathmap.so"), HAMI_PATHMAP=rules)
     return subprocess.run(
-        words, env=env, capture_output=True, text=True, timeout=30, check=True
+        words, env=env, capture_output=True, text=True, timeout=PATIENCE_S, check=True
     ).stdout
 
 

@@ -6,13 +6,14 @@ import subprocess
 from typing import Any
 
 from tests.native.machine import CARDS, FAKEGPU, MIB, Container, Machine
+from tests.waiting import PATIENCE_S
 
 PROBE = FAKEGPU / "vgpu-probe"
 
 
 def run(env: dict[str, str], *words: str) -> tuple[int, list[dict[str, Any]]]:
     done = subprocess.run(
-        [PROBE, *words], env=env, capture_output=True, text=True, timeout=30, check=False
+        [PROBE, *words], env=env, capture_output=True, text=True, timeout=PATIENCE_S, check=False
     )
     return done.returncode, [json.loads(line) for line in done.stdout.splitlines()]
 

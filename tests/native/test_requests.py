@@ -11,6 +11,7 @@ from pathlib import Path
 
 from tests.native.driver_calls import DATA, Request, hooks, requests
 from tests.native.machine import LIBVGPU
+from tests.waiting import PATIENCE_S
 
 WORDS = 11  # of the longest parameter list
 
@@ -62,7 +63,7 @@ def test_every_function_is_the_one_that_was_asked_for(
         input="\n".join(lines),
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=PATIENCE_S,
         check=True,
     )
     assert done.stderr == ""

@@ -20,7 +20,7 @@ from hamicommon.bus.permissions import SCHEDULER_USER
 from hamicommon.errors import Unavailable
 from hamicommon.settings import NatsSettings
 
-DEADLINE_S = 60.0
+from tests.waiting import PATIENCE_S
 
 
 def inventory(node: str, sequence: int = 1) -> events.Inventory:
@@ -51,7 +51,7 @@ class Inbox:
         self.messages.put_nowait(message)
 
     async def next(self) -> Message:
-        async with asyncio.timeout(DEADLINE_S):
+        async with asyncio.timeout(PATIENCE_S):
             return await self.messages.get()
 
 
@@ -63,7 +63,7 @@ async def bus(nats_url: str) -> AsyncIterator[Bus]:
 
 async def publish_once_back(bus: Bus, payload: events.Inventory) -> None:
     """The client needs a moment to notice that its server was killed."""
-    async with asyncio.timeout(DEADLINE_S):
+    async with asyncio.timeout(PATIENCE_S):
         while True:
             try:
                 await bus.publish("hami.inventory.v1.a", payload, message_id="back")
@@ -74,7 +74,7 @@ async def publish_once_back(bus: Bus, payload: events.Inventory) -> None:
 
 
 async def connected(bus: Bus) -> None:
-    async with asyncio.timeout(DEADLINE_S):
+    async with asyncio.timeout(PATIENCE_S):
         while not bus.connected_for_s:
             await asyncio.sleep(0.02)
 

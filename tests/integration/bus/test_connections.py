@@ -22,13 +22,13 @@ from hamictl.servers import nats as nats_server
 from hamictl.servers.processes import running, start
 
 from tests.integration.bus.conftest import (
-    DEADLINE_S,
     INVENTORIES,
     Inbox,
     connected,
     inventory,
     publish_once_back,
 )
+from tests.waiting import PATIENCE_S
 
 
 async def test_a_bus_opened_before_the_server_connects_when_it_comes(tmp_path: Path) -> None:
@@ -72,7 +72,7 @@ async def test_a_server_that_falls_silent_counts_as_away_within_seconds(tmp_path
             await connected(bus)
             os.kill(server.value.process.pid, signal.SIGSTOP)
             try:
-                async with asyncio.timeout(DEADLINE_S):
+                async with asyncio.timeout(PATIENCE_S):
                     while bus.connected:
                         await asyncio.sleep(0.1)
                 with pytest.raises(Unavailable, match="not connected"):
@@ -100,7 +100,7 @@ async def test_who_asked_before_the_end_is_answered_and_who_asks_later_learns_th
     async with open_bus(NatsSettings(url=nats_url), "asks") as other:
         serving = asyncio.create_task(bus.serve(events.readiness_subject("a"), "", answer))
         first, second = (asyncio.ensure_future(_until_served(partial(ask, other))) for _ in "12")
-        async with asyncio.timeout(DEADLINE_S):
+        async with asyncio.timeout(PATIENCE_S):
             await asked.wait()
         serving.cancel()
         may_answer.set()
@@ -113,7 +113,7 @@ async def test_who_asked_before_the_end_is_answered_and_who_asks_later_learns_th
 
 async def _until_served(ask: Callable[[], Awaitable[bytes]]) -> bytes:
     """Asks until somebody serves the subject; whoever was reached must answer."""
-    async with asyncio.timeout(DEADLINE_S):
+    async with asyncio.timeout(PATIENCE_S):
         while True:
             try:
                 return await ask()

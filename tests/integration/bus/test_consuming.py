@@ -22,7 +22,8 @@ from hamicommon.settings import NatsSettings
 from hamictl.servers import nats as nats_server
 from hamictl.servers.processes import running
 
-from tests.integration.bus.conftest import DEADLINE_S, INVENTORIES, Inbox, inventory, outgoing
+from tests.integration.bus.conftest import INVENTORIES, Inbox, inventory, outgoing
+from tests.waiting import PATIENCE_S
 
 
 async def test_an_unreadable_message_is_dead_lettered_and_the_next_one_arrives(bus: Bus) -> None:
@@ -92,7 +93,7 @@ async def test_a_consumer_says_once_that_it_waits_for_its_stream_and_once_that_i
     monkeypatch.setattr(logger, "level", logging.INFO)
     plan = nats_server.prepare(tmp_path / "nats")
     with running(plan, die_with_parent=True):
-        async with open_bus(NatsSettings(url=plan.url), "test") as bus, asyncio.timeout(DEADLINE_S):
+        async with open_bus(NatsSettings(url=plan.url), "test") as bus, asyncio.timeout(PATIENCE_S):
             following = asyncio.create_task(bus.consume(INVENTORIES, inbox.take))
             await tried.wait()
             async with open_bus(NatsSettings(url=plan.url), "owner", owns_streams=True) as owner:
@@ -117,7 +118,7 @@ async def test_a_consumer_ends_when_its_bus_is_closed(nats_url: str, cancelled: 
             consuming.cancel()
         await closing
 
-        await asyncio.wait([consuming], timeout=DEADLINE_S)
+        await asyncio.wait([consuming], timeout=PATIENCE_S)
 
         assert consuming.done()
         assert consuming.cancelled() or consuming.exception() is None
@@ -175,7 +176,7 @@ async def test_a_dead_letter_tells_why_and_can_be_sent_again(bus: Bus) -> None:
     consuming = asyncio.create_task(bus.consume(what, refuse))
     before = await bus.letters.kept()
     await bus.publish("hami.inventory.v1.late", inventory("late"), message_id=uuid4().hex)
-    async with asyncio.timeout(DEADLINE_S):
+    async with asyncio.timeout(PATIENCE_S):
         while await bus.letters.kept() == before:
             await asyncio.sleep(0.02)
 

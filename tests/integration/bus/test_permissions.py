@@ -20,7 +20,8 @@ from hamictl.servers.nats_config import NatsUser, agent_nats_user
 from hamictl.servers.processes import running
 from pydantic import SecretStr
 
-from tests.integration.bus.conftest import DEADLINE_S, Inbox, inventory
+from tests.integration.bus.conftest import Inbox, inventory
+from tests.waiting import PATIENCE_S
 
 
 async def test_an_agent_reads_neither_the_grants_nor_the_replies_of_another_node(
@@ -101,7 +102,7 @@ async def _foreign_subjects_are_refused(url: str) -> None:
 
 
 async def _permission_error(refused: asyncio.Queue[str], subject: str) -> None:
-    async with asyncio.timeout(DEADLINE_S):
+    async with asyncio.timeout(PATIENCE_S):
         message = await refused.get()
     assert "permissions violation" in message, message
     assert subject.lower() in message, (subject, message)

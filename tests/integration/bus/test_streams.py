@@ -17,7 +17,8 @@ from hamictl.servers import nats as nats_server
 from hamictl.servers.processes import running
 from nats.js.api import StorageType
 
-from tests.integration.bus.conftest import DEADLINE_S, inventory
+from tests.integration.bus.conftest import inventory
+from tests.waiting import PATIENCE_S
 
 
 async def test_a_stream_with_other_limits_gets_those_that_are_stated(
@@ -65,7 +66,7 @@ async def test_a_stream_that_cannot_be_as_it_should_is_named_and_hinders_no_othe
 
             for name in (events.INVENTORY_STREAM, "SOMEBODY_ELSES"):
                 await js.delete_stream(name)
-            async with asyncio.timeout(DEADLINE_S):
+            async with asyncio.timeout(PATIENCE_S):
                 while bus.streams.problems:
                     await asyncio.sleep(0.05)
             info = await js.stream_info(events.INVENTORY_STREAM)

@@ -19,6 +19,7 @@ from pydantic import SecretStr
 
 from tests.integration.db.conversation import HERE, read, speak
 from tests.servers import psql
+from tests.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.integration
 
@@ -168,14 +169,14 @@ async def test_a_migration_lets_writers_pass_while_it_waits_for_a_long_transacti
         )
         await waits_for_lock(writer)
         await writer.execute("INSERT INTO nodes (name) VALUES ('n')")
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PATIENCE_S):
             await writer.execute(
                 "INSERT INTO allocations (id, pod_uid, namespace, pod_name, attempt, node, state)"
                 " VALUES (gen_random_uuid(), 'u', 'ns', 'p', 1, 'n', 'reserved')"
             )
         assert not upgrade.done()
         await reading.rollback()
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(PATIENCE_S):
             await upgrade
     finally:
         await long.close()
@@ -185,7 +186,7 @@ async def test_a_migration_lets_writers_pass_while_it_waits_for_a_long_transacti
 
 
 async def waits_for_lock(connection: asyncpg.Connection) -> None:
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(PATIENCE_S):
         while not await connection.fetchval(
             "SELECT EXISTS (SELECT FROM pg_locks WHERE NOT granted"
             " AND relation = 'allocations'::regclass)"
@@ -258,7 +259,7 @@ def test_two_runs_at_once_take_turns(empty_postgres_dsn: str) -> None:
         for _ in range(2)
     ]
 
-    said = [run.communicate(timeout=60)[0] for run in runs]
+    said = [run.communicate(timeout=PATIENCE_S)[0] for run in runs]
     assert [run.returncode for run in runs] == [0, 0], said
     assert all("after the roll-out: nothing" in text for text in said)
     assert inspect(settings_of(empty_postgres_dsn), MIGRATIONS) == []

@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 from hamictl.servers.controlplane import Assets, control_plane, find_assets
 
+from tests.waiting import PATIENCE_S
+
 PROJECT = Path(__file__).parents[3]
 FOLDER = os.environ.get("KUBEBUILDER_ASSETS", "")
 KUBECTL = shutil.which("kubectl")
@@ -42,7 +44,7 @@ def sh(tmp_path_factory: pytest.TempPathFactory, assets: Assets) -> Iterator[Sh]
                 env={**os.environ, "KUBECONFIG": str(plane.kubeconfig)},
                 capture_output=True,
                 text=True,
-                timeout=120,
+                timeout=PATIENCE_S,
                 check=False,
             )
             assert done.returncode == 0, done.stderr

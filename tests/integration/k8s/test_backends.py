@@ -145,7 +145,7 @@ async def first(bus: Bus, what: Subscription, kind: type[M]) -> M:
 
     task = asyncio.create_task(bus.consume(what, handle))
     try:
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(PATIENCE_S):
             return await got
     finally:
         task.cancel()

@@ -24,6 +24,7 @@ from hamicommon.settings import NatsSettings
 from pydantic import SecretStr
 
 from tests.integration.k8s.bus import bus_server
+from tests.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.integration
 
@@ -35,7 +36,6 @@ BEARERS = {
     "unbound": Bearer(username=ACCOUNT, node=None),
     "tenant": Bearer(username="system:serviceaccount:default:tenant", node=NodeName("a")),
 }
-DEADLINE_S = 60.0
 REFUSED = r"(?i)authorization violation"
 
 
@@ -82,7 +82,7 @@ async def opened(folder: Path) -> AsyncIterator[Cluster]:
 
 
 async def connected(bus: Bus) -> None:
-    async with asyncio.timeout(DEADLINE_S):
+    async with asyncio.timeout(PATIENCE_S):
         while not bus.connected_for_s:
             await asyncio.sleep(0.05)
 
@@ -117,7 +117,7 @@ async def test_an_agent_hears_its_grants_asks_for_them_and_is_asked(cluster: Clu
             allocation_id="1", pod_uid="1", node="a", token=1, reason="test"
         )
         await cluster.scheduler.publish(events.grants_subject("a"), withdrawn, message_id="1")
-        async with asyncio.timeout(DEADLINE_S):
+        async with asyncio.timeout(PATIENCE_S):
             assert b'"test"' in await heard.get()
         question = events.GrantSnapshotRequest(node="a")
         reply = await agent.request(events.snapshot_subject("a"), question)
@@ -176,7 +176,7 @@ async def connect(cluster: Cluster, **options: object) -> nats.NATS:
 
 async def login(cluster: Cluster, token: str, **options: object) -> nats.NATS:
     """Tries until the scheduler answers for logins."""
-    async with asyncio.timeout(DEADLINE_S):
+    async with asyncio.timeout(PATIENCE_S):
         while True:
             try:
                 return await connect(cluster, token=token, **options)
@@ -187,7 +187,7 @@ async def login(cluster: Cluster, token: str, **options: object) -> nats.NATS:
 
 
 async def permission_error(refused: asyncio.Queue[str], subject: str) -> None:
-    async with asyncio.timeout(DEADLINE_S):
+    async with asyncio.timeout(PATIENCE_S):
         message = await refused.get()
     assert "permissions violation" in message, message
     assert subject.lower() in message, (subject, message)

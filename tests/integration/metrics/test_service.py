@@ -25,10 +25,9 @@ from hamictl.servers import postgres, processes
 from pydantic import SecretStr
 
 from tests.servers import migrate
+from tests.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.integration
-
-DEADLINE_S = 60.0
 
 
 def settings(postgres_dsn: str, nats_url: str) -> Settings:
@@ -69,11 +68,11 @@ async def sql(dsn: str) -> AsyncIterator[Any]:
 async def until(what: str, condition: Callable[[], Awaitable[bool]]) -> None:
     """Polls until the condition holds; fails with `what` after the deadline."""
     try:
-        async with asyncio.timeout(DEADLINE_S):
+        async with asyncio.timeout(PATIENCE_S):
             while not await condition():
                 await asyncio.sleep(0.05)
     except TimeoutError:
-        pytest.fail(f"not within {DEADLINE_S:g} s: {what}")
+        pytest.fail(f"not within {PATIENCE_S:g} s: {what}")
 
 
 def report(sequence: int, at: datetime) -> Usage:

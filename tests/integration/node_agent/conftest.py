@@ -20,13 +20,13 @@ from hamictl.servers.ports import free_port
 
 from tests.integration.node_agent.control import Control, open_control
 from tests.integration.node_agent.machine import (
-    DEADLINE_S,
     FAKEGPU,
     NODE,
     AgentProcess,
     Kubelet,
     Machine,
 )
+from tests.waiting import PATIENCE_S
 
 
 @pytest.fixture
@@ -110,7 +110,7 @@ class ApiServer:
 
     async def start(self) -> None:
         self._spawn()
-        async with self.client() as api, asyncio.timeout(DEADLINE_S):
+        async with self.client() as api, asyncio.timeout(PATIENCE_S):
             while True:
                 try:
                     await api.text("/readyz")
@@ -121,7 +121,7 @@ class ApiServer:
     def stop(self) -> None:
         if self._process is not None:
             self._process.terminate()
-            self._process.wait(timeout=DEADLINE_S)
+            self._process.wait(timeout=PATIENCE_S)
             self._process = None
 
     @asynccontextmanager

@@ -15,8 +15,7 @@ from hamicommon.grants import Grant, GrantedContainer, GrantedShare
 from hamicommon.settings import NatsSettings
 
 from tests.integration.node_agent.machine import CARDS, NODE
-
-DEADLINE_S = 60.0
+from tests.waiting import PATIENCE_S
 
 
 def share(card: int = 0, memory_mib: int = 4096, core_percent: int = 30) -> GrantedShare:
@@ -102,7 +101,7 @@ class Control:
         client = await nats.connect(self.url)
         try:
             stream = client.jetstream()
-            async with asyncio.timeout(DEADLINE_S):
+            async with asyncio.timeout(PATIENCE_S):
                 while True:
                     last = (await stream.stream_info(events.GRANTS_STREAM)).state.last_seq
                     consumer = await stream.consumer_info(events.GRANTS_STREAM, agent_user(NODE))

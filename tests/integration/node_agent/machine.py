@@ -28,20 +28,20 @@ from hamictl.kubelet.pod_resources import PodDevices
 from hamictl.servers.ports import free_port
 
 from tests.unit.node_agent.library_file import a_library
+from tests.waiting import PATIENCE_S
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 FAKEGPU = REPOSITORY / "native/fakegpu/build"
 RESOURCE = "nvidia.com/gpu"
 NODE = "node-1.example"
 T = TypeVar("T")
-DEADLINE_S = 60.0
 CARDS = (
     "GPU-aaaaaaaa-0000-0000-0000-000000000001",
     "GPU-bbbbbbbb-0000-0000-0000-000000000002",
 )
 
 
-async def until(what: Callable[[], T], *, deadline_s: float = DEADLINE_S) -> T:
+async def until(what: Callable[[], T], *, deadline_s: float = PATIENCE_S) -> T:
     """Waits until `what()` is true and returns it."""
     async with asyncio.timeout(deadline_s):
         while True:
@@ -159,7 +159,7 @@ class Machine:
             [FAKEGPU / "fakegpu-ctl", *words],
             env={"FAKEGPU_CONFIG": str(self.root / "fakegpu.json")},
             check=True,
-            timeout=10,
+            timeout=PATIENCE_S,
         )
 
 
@@ -194,19 +194,19 @@ class AgentProcess:
     def stop(self, number: int = signal.SIGTERM) -> int:
         assert self._process is not None
         self._process.send_signal(number)
-        code = self._process.wait(timeout=DEADLINE_S)
+        code = self._process.wait(timeout=PATIENCE_S)
         self._process = None
         return code
 
     def wait(self) -> int:
         """The exit status of an agent that ends by itself."""
         assert self._process is not None
-        return self._process.wait(timeout=DEADLINE_S)
+        return self._process.wait(timeout=PATIENCE_S)
 
     def close(self) -> None:
         if self._process is not None:
             self._process.kill()
-            self._process.wait(timeout=DEADLINE_S)
+            self._process.wait(timeout=PATIENCE_S)
 
     @property
     def log(self) -> str:
@@ -228,7 +228,7 @@ class AgentProcess:
         async def status() -> int:
             return (await asyncio.to_thread(self.get, "/readyz"))[0]
 
-        async with asyncio.timeout(DEADLINE_S):
+        async with asyncio.timeout(PATIENCE_S):
             while await status() != 200:
                 assert self._process is not None
                 assert self._process.poll() is None, self.log
@@ -284,7 +284,7 @@ class Kubelet:
         )
         async with self.plugin() as plugin:
             answer: api.ContainerAllocateResponse = (
-                await plugin.Allocate(request, timeout=DEADLINE_S)
+                await plugin.Allocate(request, timeout=PATIENCE_S)
             ).container_responses[0]
         self.pods.setdefault(pod, f"name-of-{pod}")
         self.allocations[pod, container] = Allocation(
@@ -320,13 +320,13 @@ class Kubelet:
             ]
         )
         async with self.plugin() as plugin:
-            answer = await plugin.GetPreferredAllocation(request, timeout=DEADLINE_S)
+            answer = await plugin.GetPreferredAllocation(request, timeout=PATIENCE_S)
         return [list(item.deviceIDs) for item in answer.container_responses]
 
     async def prestart(self, *ids: str) -> None:
         async with self.plugin() as plugin:
             await plugin.PreStartContainer(
-                api.PreStartContainerRequest(devices_ids=ids), timeout=DEADLINE_S
+                api.PreStartContainerRequest(devices_ids=ids), timeout=PATIENCE_S
             )
 
     def forget(self, pod: str) -> None:

@@ -22,6 +22,7 @@ from tests.integration.node_agent.machine import (
     mounts_of,
     until,
 )
+from tests.waiting import PATIENCE_S
 
 pytestmark = [pytest.mark.integration, pytest.mark.native]
 
@@ -29,7 +30,7 @@ A_0, A_1, B_0 = f"{CARDS[0]}-0", f"{CARDS[0]}-1", f"{CARDS[1]}-0"
 
 
 async def holdings(control: Control) -> events.NodeHoldings:
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(PATIENCE_S):
         while True:
             try:
                 reply = await control.bus.request(
@@ -69,7 +70,7 @@ async def test_a_damaged_checkpoint_is_said_to_be_one_and_podresources_goes_on(
     old(kubelet, api_pods.uids["old"], machine=machine)
     machine.checkpoint.write_bytes(b'{"Data": null}')
 
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(PATIENCE_S):
         while not (said := await holdings(control)).containers:
             await asyncio.sleep(0.05)
 

@@ -22,7 +22,6 @@ from hamicommon.kubelet._generated import deviceplugin_pb2 as api
 from tests.integration.node_agent.control import Control, container, grant, share
 from tests.integration.node_agent.machine import (
     CARDS,
-    DEADLINE_S,
     REPOSITORY,
     AgentProcess,
     Kubelet,
@@ -30,6 +29,7 @@ from tests.integration.node_agent.machine import (
     limits_of,
     until,
 )
+from tests.waiting import PATIENCE_S
 
 pytestmark = [pytest.mark.integration, pytest.mark.native]
 
@@ -46,18 +46,18 @@ def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
     # Copies: the build writes beside the sources otherwise.
     sources = folder / "sources"
     subprocess.run(
-        ["cp", "-r", REPOSITORY / "services/node-agent", sources], check=True, timeout=60
+        ["cp", "-r", REPOSITORY / "services/node-agent", sources], check=True, timeout=PATIENCE_S
     )
     subprocess.run(
         [*pip, "wheel", "--no-deps", "--no-index", "--no-build-isolation", "-w", folder, sources],
         check=True,
-        timeout=120,
+        timeout=PATIENCE_S,
     )
     [wheel] = folder.glob("*.whl")
     subprocess.run(
         [*pip, "install", "--no-deps", "--no-index", "--target", folder / "installed", wheel],
         check=True,
-        timeout=120,
+        timeout=PATIENCE_S,
     )
     return folder / "installed"
 
@@ -92,7 +92,7 @@ async def refused(call: Any) -> grpc.aio.AioRpcError:
 async def known(kubelet: Kubelet, *cards: str) -> None:
     """Waits until a grant on these cards is what the agent prefers."""
     wanted = [[f"{card}-0" for card in cards]]
-    async with asyncio.timeout(DEADLINE_S):
+    async with asyncio.timeout(PATIENCE_S):
         while await kubelet.prefer(len(cards), *(f"{card}-0" for card in cards)) != wanted:
             await asyncio.sleep(0.02)
 
@@ -104,7 +104,7 @@ def test_it_is_the_package_that_runs(package: Path, machine: Machine) -> None:
         capture_output=True,
         text=True,
         check=True,
-        timeout=60,
+        timeout=PATIENCE_S,
     )
 
     assert Path(found.stdout.strip()).is_relative_to(package)
@@ -112,8 +112,8 @@ def test_it_is_the_package_that_runs(package: Path, machine: Machine) -> None:
 
 async def test_options_and_devices_are_told_at_once(agent: AgentProcess, kubelet: Kubelet) -> None:
     async with kubelet.plugin() as plugin:
-        options = await plugin.GetDevicePluginOptions(api.Empty(), timeout=DEADLINE_S)
-        first = await plugin.ListAndWatch(api.Empty(), timeout=DEADLINE_S).read()
+        options = await plugin.GetDevicePluginOptions(api.Empty(), timeout=PATIENCE_S)
+        first = await plugin.ListAndWatch(api.Empty(), timeout=PATIENCE_S).read()
 
     assert (options.pre_start_required, options.get_preferred_allocation_available) == (True, True)
     assert advertised(first) == dict.fromkeys(ALL_IDS, "Healthy")
@@ -123,7 +123,7 @@ async def test_two_kubelets_that_overlap_are_both_told_of_health(
     agent: AgentProcess, kubelet: Kubelet, machine: Machine
 ) -> None:
     async with kubelet.plugin() as before, kubelet.plugin() as after:
-        streams = [p.ListAndWatch(api.Empty(), timeout=DEADLINE_S) for p in (before, after)]
+        streams = [p.ListAndWatch(api.Empty(), timeout=PATIENCE_S) for p in (before, after)]
         for stream in streams:
             assert len((await stream.read()).devices) == 20
 
@@ -140,7 +140,7 @@ async def test_a_flapping_card_stays_sick_and_comes_back_once(
     agent: AgentProcess, kubelet: Kubelet, machine: Machine
 ) -> None:
     async with kubelet.plugin() as plugin:
-        stream = plugin.ListAndWatch(api.Empty(), timeout=DEADLINE_S)
+        stream = plugin.ListAndWatch(api.Empty(), timeout=PATIENCE_S)
         await stream.read()
         machine.control("lose", "0")
         assert advertised(await stream.read())[A_0] == "Unhealthy"
@@ -180,8 +180,8 @@ async def test_one_call_for_two_containers_is_answered_in_order_and_whole(
 
     async with kubelet.plugin() as plugin:
         request = api.AllocateRequest(container_requests=wanted)
-        answer = await plugin.Allocate(request, timeout=DEADLINE_S)
-        nobody = await plugin.Allocate(api.AllocateRequest(), timeout=DEADLINE_S)
+        answer = await plugin.Allocate(request, timeout=PATIENCE_S)
+        nobody = await plugin.Allocate(api.AllocateRequest(), timeout=PATIENCE_S)
 
     assert [dict(c.envs)["CUDA_DEVICE_MEMORY_LIMIT_0"] for c in answer.container_responses] == [
         "4096m",
@@ -284,7 +284,7 @@ async def test_whoever_restarts_the_containers_that_run_may_start_again(
     second = await kubelet.allocate("b", "main", B_0)
     assert f"device {CARDS[1]} " in limits_of(second)
     async with kubelet.plugin() as plugin:
-        listed = await plugin.ListAndWatch(api.Empty(), timeout=DEADLINE_S).read()
+        listed = await plugin.ListAndWatch(api.Empty(), timeout=PATIENCE_S).read()
     assert set(advertised(listed)) == ALL_IDS
 
 

@@ -13,13 +13,13 @@ from tests.integration.node_agent.conftest import ApiServer
 from tests.integration.node_agent.control import Control
 from tests.integration.node_agent.machine import (
     CARDS,
-    DEADLINE_S,
     NODE,
     AgentProcess,
     Kubelet,
     Machine,
     until,
 )
+from tests.waiting import PATIENCE_S
 
 pytestmark = [pytest.mark.integration, pytest.mark.native]
 
@@ -108,7 +108,7 @@ def test_a_driver_that_was_reloaded_is_asked_anew(machine: Machine) -> None:
         env=machine.env(),
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=PATIENCE_S,
         check=True,
     )
 
@@ -123,7 +123,7 @@ async def test_health_is_told_both_ways(
     machine: Machine,
 ) -> None:
     async with kubelet.plugin() as plugin:
-        stream = plugin.ListAndWatch(api.Empty(), timeout=DEADLINE_S)
+        stream = plugin.ListAndWatch(api.Empty(), timeout=PATIENCE_S)
         assert await unhealthy(stream) == set()
 
         machine.control("xid", "1", "31")
@@ -148,7 +148,7 @@ async def unhealthy(stream: Any) -> set[str]:
 
 async def register_text(server: ApiServer, *, healthy: int) -> str:
     """The Node's register annotation, once it has so many healthy cards."""
-    async with server.client() as client, asyncio.timeout(DEADLINE_S):
+    async with server.client() as client, asyncio.timeout(PATIENCE_S):
         while True:
             node = await client.get(f"/api/v1/nodes/{NODE}")
             annotations = node["metadata"].get("annotations") or {}

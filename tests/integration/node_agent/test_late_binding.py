@@ -16,13 +16,13 @@ from tests.integration.node_agent.conftest import ApiPods, ApiServer
 from tests.integration.node_agent.control import Control, container, grant, share
 from tests.integration.node_agent.machine import (
     CARDS,
-    DEADLINE_S,
     NODE,
     AgentProcess,
     Kubelet,
     Machine,
     until,
 )
+from tests.waiting import PATIENCE_S
 
 pytestmark = [pytest.mark.integration, pytest.mark.native]
 
@@ -284,8 +284,8 @@ async def test_a_pod_that_left_leaves_no_file_and_the_node_says_its_way(
     await until(lambda: list(machine.cdi.glob("*.json")) == [])
     asked = readiness_subject(NODE), ReadinessRequest(node=NODE)
     async with kubelet.plugin() as plugin:
-        await plugin.ListAndWatch(api.Empty(), timeout=DEADLINE_S).read()
-        async with asyncio.timeout(DEADLINE_S):
+        await plugin.ListAndWatch(api.Empty(), timeout=PATIENCE_S).read()
+        async with asyncio.timeout(PATIENCE_S):
             while not Readiness.model_validate_json(await control.bus.request(*asked)).late:
                 await asyncio.sleep(0.1)
 

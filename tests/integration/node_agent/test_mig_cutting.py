@@ -21,6 +21,7 @@ from tests.integration.node_agent.machine import (
     mounts_of,
     until,
 )
+from tests.waiting import PATIENCE_S
 
 pytestmark = [pytest.mark.integration, pytest.mark.native]
 
@@ -73,7 +74,7 @@ def shown(machine: Machine, card: int = 0) -> list[dict[str, Any]]:
         env={"FAKEGPU_CONFIG": str(machine.root / "fakegpu.json")},
         check=True,
         capture_output=True,
-        timeout=10,
+        timeout=PATIENCE_S,
     )
     return list(json.loads(done.stdout)["cards"][card]["mig"])
 

@@ -21,6 +21,7 @@ from tests.integration.node_agent.machine import (
     mounts_of,
     until,
 )
+from tests.waiting import PATIENCE_S
 
 pytestmark = [pytest.mark.integration, pytest.mark.native]
 
@@ -49,7 +50,7 @@ class Daemon:
             capture_output=True,
             text=True,
             check=False,
-            timeout=30,
+            timeout=PATIENCE_S,
         )
         return done.stdout.strip() if done.returncode == 0 else ""
 

@@ -11,6 +11,7 @@ from hamicommon.kubelet._generated import deviceplugin_pb2 as api
 from tests.contract.plugin_kubelet import PluginKubelet, until
 from tests.integration.node_agent.control import Control
 from tests.integration.node_agent.machine import CARDS, AgentProcess, Machine
+from tests.waiting import PATIENCE_S
 
 pytestmark = [pytest.mark.integration, pytest.mark.native]
 MIG_A, MIG_B = (
@@ -61,7 +62,7 @@ async def sockets(machine: Machine) -> AsyncIterator[PluginKubelet]:
 async def listed(kubelet: PluginKubelet, resource: str) -> dict[str, str]:
     kubelet.registered.sort(key=lambda each: each[0] == resource)
     async with kubelet.plugin() as plugin:
-        answer = await plugin.ListAndWatch(api.Empty(), timeout=30).read()
+        answer = await plugin.ListAndWatch(api.Empty(), timeout=PATIENCE_S).read()
     return {device.ID: device.health for device in answer.devices}
 
 

@@ -18,6 +18,7 @@ from tests.integration.node_agent.machine import (
     limits_of,
     until,
 )
+from tests.waiting import PATIENCE_S
 
 pytestmark = [pytest.mark.integration, pytest.mark.native]
 
@@ -47,7 +48,7 @@ async def test_a_pod_that_was_bound_before_the_stop_still_gets_its_answer(
 
         assert (said.ready, said.reason) == (False, "its agent is stopping")
         assert f"device {CARDS[0]} " in limits_of(answer)
-        assert await asyncio.wait_for(stopping, 30) == 0
+        assert await asyncio.wait_for(stopping, PATIENCE_S) == 0
         assert "Traceback" not in agent.log
         with pytest.raises(grpc.aio.AioRpcError):
             await kubelet.allocate("b", "main", f"{CARDS[0]}-1")

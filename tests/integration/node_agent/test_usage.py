@@ -23,6 +23,7 @@ from tests.integration.node_agent.machine import (
 )
 from tests.native.machine import LIBVGPU, Client
 from tests.unit.node_agent.region_files import v1_file
+from tests.waiting import PATIENCE_S
 
 pytestmark = [pytest.mark.integration, pytest.mark.native]
 
@@ -48,7 +49,7 @@ async def shows(agent: AgentProcess, name: str, *wanted: float) -> None:
     async def now() -> list[float]:
         return await asyncio.to_thread(values, agent, name)
 
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(PATIENCE_S):
         while await now() != list(wanted):
             await asyncio.sleep(0.05)
 

@@ -42,6 +42,8 @@ from hamicommon.settings import (
 from hamictl.local.credentials import ensure_credentials
 from hamictl.servers.kubeconfig import write_kubeconfig
 
+from tests.waiting import PATIENCE_S
+
 Json = dict[str, Any]
 T = TypeVar("T")
 
@@ -87,7 +89,7 @@ def kubeconfig_file(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
             yield path
         finally:
             process.terminate()
-            process.wait(timeout=10)
+            process.wait(timeout=PATIENCE_S)
 
 
 def _wait_until_ready(process: subprocess.Popen[bytes], url: str, ca: Path, log: Path) -> None:
@@ -169,7 +171,7 @@ class World:
         http = httpx.AsyncClient(
             transport=httpx.ASGITransport(app=create_app(service)),
             base_url="http://scheduler",
-            timeout=60,
+            timeout=PATIENCE_S,
         )
         await self.stack.enter_async_context(http)
         replica = Replica(service, http)

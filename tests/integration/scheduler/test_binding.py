@@ -12,6 +12,7 @@ from hamicommon import events
 from hamicommon.errors import Unavailable
 
 from tests.integration.scheduler.conftest import GIB, Json, Replica, World
+from tests.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.integration
 
@@ -77,7 +78,7 @@ async def test_a_binder_that_dies_half_way_is_taken_over(
     dying = asyncio.create_task(first.bind(pod, "n1"))
     await world.until(pod, "binding")
 
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(PATIENCE_S):
         await reached.wait()  # the lock and the grant on the bus are its
     dying.cancel()
     monkeypatch.setattr(KubernetesPodApi, "bind", really_bind)
@@ -162,7 +163,7 @@ async def test_an_answer_that_a_stranger_took_does_not_end_the_binding(
         # A pod past the scheduler came to Allocate first, and the agent took it for ours.
         monkeypatch.setattr(KubernetesPodApi, "get", get)
         await world.say(events.Allocated, await world.until(pod, "binding"))
-        await asyncio.wait_for(asked.wait(), 60)
+        await asyncio.wait_for(asked.wait(), PATIENCE_S)
         await really_bind(self, *args, **kwargs)
 
     monkeypatch.setattr(KubernetesPodApi, "bind", bind_after_the_report)

@@ -21,9 +21,10 @@ from hami_webhook.settings import Settings
 from hamicommon.errors import InvalidRequest
 from hamicommon.serving_certificate import ServingCertificate
 
+from tests.waiting import PATIENCE_S
+
 pytestmark = pytest.mark.integration
 
-DEADLINE_S = 60.0
 ROTATIONS = 5
 CLIENTS = 4
 
@@ -102,7 +103,7 @@ async def ask(port: int) -> tuple[int, dict[str, Any]]:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE
-    async with asyncio.timeout(DEADLINE_S):
+    async with asyncio.timeout(PATIENCE_S):
         reader, writer = await asyncio.open_connection("127.0.0.1", port, ssl=context)
         served = writer.get_extra_info("ssl_object").getpeercert(binary_form=True)
         head = (
@@ -120,7 +121,7 @@ async def ask(port: int) -> tuple[int, dict[str, Any]]:
 
 
 async def until_served(port: int, serial: int) -> None:
-    async with asyncio.timeout(DEADLINE_S):
+    async with asyncio.timeout(PATIENCE_S):
         while (await ask(port))[0] != serial:
             pass
 

@@ -24,8 +24,9 @@ from hamictl.servers.ports import free_port
 from hamictl.servers.processes import running
 from pydantic import SecretStr
 
+from tests.waiting import PATIENCE_S
+
 Json = dict[str, Any]
-DEADLINE_S = 120.0
 GPU, MEM = "nvidia.com/gpu", "nvidia.com/gpumem"
 NODE = "node-1"
 
@@ -61,12 +62,14 @@ async def webhook(certificate: Path, nats: OptionalNats) -> AsyncIterator[httpx.
         never_fits="deny",
         nats=nats,
     )
-    async with asyncio.timeout(DEADLINE_S), open_app(settings) as app, _client(app) as http:
+    async with asyncio.timeout(PATIENCE_S), open_app(settings) as app, _client(app) as http:
         yield http
 
 
 def _client(app: App) -> httpx.AsyncClient:
-    return httpx.AsyncClient(base_url=f"https://127.0.0.1:{app.port}", verify=False, timeout=10)
+    return httpx.AsyncClient(
+        base_url=f"https://127.0.0.1:{app.port}", verify=False, timeout=PATIENCE_S
+    )
 
 
 async def asked(http: httpx.AsyncClient, limits: Json) -> Json:

@@ -11,6 +11,8 @@ import pytest
 from hamicommon.errors import InvalidRequest, Unavailable
 from hamicommon.failpoints import Fault, Faults, around, faults_of, parse
 
+from tests.waiting import PATIENCE_S
+
 
 class Port:
     """Counts its calls."""
@@ -78,7 +80,7 @@ async def test_a_late_call_is_overtaken_by_the_next(tmp_path: Path) -> None:
 
     assert await port.call(by=10) is None
     assert await port.call(by=1) == 1
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE_S):
         while real.calls != 11:
             await asyncio.sleep(0.005)
 
@@ -137,7 +139,9 @@ def test_a_kill_is_one_and_strikes_once(tmp_path: Path) -> None:
         "asyncio.run(Faults(pathlib.Path(sys.argv[1])).hit('port.call.before'))"
     )
 
-    ended = subprocess.run([sys.executable, "-c", script, str(file)], timeout=30, check=False)
+    ended = subprocess.run(
+        [sys.executable, "-c", script, str(file)], timeout=PATIENCE_S, check=False
+    )
 
     assert ended.returncode == -signal.SIGKILL
     assert file.read_text() == "port.call.after=error"
@@ -159,7 +163,7 @@ def test_of_processes_at_the_point_in_one_moment_one_is_killed(tmp_path: Path) -
         process.stdout.readline()
 
     for process in processes:
-        process.communicate(b"\n", timeout=30)
+        process.communicate(b"\n", timeout=PATIENCE_S)
 
     codes = sorted(process.returncode for process in processes)
     assert codes == [-signal.SIGKILL, 0, 0, 0]

@@ -11,6 +11,7 @@ from hamicommon.domain.allocations import AllocationState
 from hamicommon.domain.ids import PodUid
 
 from tests.unit.node_agent.builders import a_book, a_grant, a_record
+from tests.waiting import PATIENCE_S
 
 BOUND = a_grant(pod="bound", state=AllocationState.BOUND)
 
@@ -44,7 +45,7 @@ async def test_a_stop_waits_for_a_pod_that_was_bound() -> None:
 
     await state.change(lambda saved: saved.with_records([a_record(BOUND, ids={"x"})]))
 
-    await asyncio.wait_for(waiting, 30)
+    await asyncio.wait_for(waiting, PATIENCE_S)
     assert draining.coming() == []
 
 
@@ -66,7 +67,7 @@ async def test_a_pod_that_ended_is_not_waited_for_and_time_has_an_end() -> None:
     draining = Draining(node(BOUND), pods, drain_s=0.0)  # type: ignore[arg-type]
     assert draining.coming() == ["bound"]
 
-    await asyncio.wait_for(draining.drain(), 30)
+    await asyncio.wait_for(draining.drain(), PATIENCE_S)
     pods.ended = frozenset({PodUid("bound")})
 
     assert draining.coming() == []
@@ -85,4 +86,4 @@ async def test_a_stop_waits_for_the_grant_of_a_pod_that_was_just_said_yes_to() -
     assert not waiting.done(), "the pod has not asked for its cards"
     await state.change(lambda saved: saved.with_records([a_record(BOUND, ids={"x"})]))
 
-    await asyncio.wait_for(waiting, 30)
+    await asyncio.wait_for(waiting, PATIENCE_S)

@@ -32,6 +32,7 @@ from hamicommon.k8s.register import decode_register
 from pydantic import BaseModel
 
 from tests.unit.node_agent.builders import a_card
+from tests.waiting import PATIENCE_S
 
 SLICED = replace(
     a_card(),
@@ -168,7 +169,7 @@ async def discovered() -> Cards:
 async def written_by(failures: int) -> dict[str, str]:
     node, cards = Node(failures), await discovered()
     keeping = asyncio.create_task(keep_annotation(cards, node))
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE_S):
         await node.done.wait()
     keeping.cancel()
     return node.written
@@ -210,7 +211,7 @@ async def test_the_inventory_carries_the_pair_scores() -> None:
     telling = asyncio.create_task(
         InventoryTeller(await discovered(), bus, node="n", agent_id="a", heartbeat_s=60).run()
     )
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(PATIENCE_S):
         await bus.told.wait()
     telling.cancel()
 
@@ -227,7 +228,7 @@ async def test_an_annotation_that_somebody_broke_is_mended_and_nothing_is_writte
     monkeypatch.setattr(inventory, "RECHECK_S", 0.001)
     node, cards = Node(0), await discovered()
     keeping = asyncio.create_task(keep_annotation(cards, node))
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(PATIENCE_S):
         await node.done.wait()
         first = dict(node.written)
         node.written[REGISTER_ANNOTATION] = "broken"

@@ -17,6 +17,7 @@ from hamicommon.cancellation import end
 from hamicommon.errors import Unavailable
 
 from tests.unit.node_agent.test_cards import A, B, Driver, Store
+from tests.waiting import PATIENCE_S
 
 
 class OneSided(Driver):
@@ -66,7 +67,7 @@ async def test_a_one_sided_link_is_one_event_on_the_node(
     node, cards = Node(refusals), await cards_of(OneSided())
     telling = asyncio.ensure_future(warn_of_links(cards, node))
 
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE_S):
         await node.heard.wait()
     cards.changed.notify()
     await asyncio.sleep(0)

@@ -27,6 +27,7 @@ from tests.unit.node_agent.builders import (
     a_record,
     a_share,
 )
+from tests.waiting import PATIENCE_S
 
 IDS_A, IDS_B = frozenset({f"{CARD_A}-0"}), frozenset({f"{CARD_B}-0"})
 POD_A = a_grant(a_container(a_share(CARD_A, 4096)), pod="a", token=1)
@@ -136,7 +137,7 @@ async def test_a_container_waits_for_the_partner_that_the_kubelet_is_admitting(
     while not node.asked:
         await asyncio.sleep(0)
     node.held = (A_HOLDS_BS, B_HOLDS_AS)
-    await asyncio.wait_for(start, 30)
+    await asyncio.wait_for(start, PATIENCE_S)
 
     assert node.asked == [("a", []), ("a", ["b"])]
     assert "nonce-b" in node.limits
@@ -173,7 +174,7 @@ async def test_others_have_their_turn_while_one_waits_for_its_partner(
     while not node.asked:
         await asyncio.sleep(0)
     node.held = (A_HOLDS_BS, a_holding("other", ids={f"{CARD_A}-7"}, record=record))
-    await asyncio.wait_for(node.starting.check(record.device_ids), 30)
+    await asyncio.wait_for(node.starting.check(record.device_ids), PATIENCE_S)
 
     assert "nonce-other" in node.limits
     assert not waiting.done()

@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 from hami_node_agent import region_layout as layout
 
+from tests.waiting import PATIENCE_S
+
 HEADER = Path(__file__).parents[3] / "native/libvgpu/include/vgpu_region.h"
 C_NAMES = {
     layout.HeadV1: {
@@ -89,6 +91,8 @@ def offsets(folder: Path, lines: list[str]) -> list[int]:
         f'#include <stdio.h>\n#include "{HEADER}"\nint main(void) {{\n{body}\nreturn 0;\n}}\n'
     )
     program = folder / "offsets"
-    subprocess.run(["cc", "-std=c11", "-o", program, source], check=True, timeout=60)
-    printed = subprocess.run([program], check=True, capture_output=True, text=True, timeout=10)
+    subprocess.run(["cc", "-std=c11", "-o", program, source], check=True, timeout=PATIENCE_S)
+    printed = subprocess.run(
+        [program], check=True, capture_output=True, text=True, timeout=PATIENCE_S
+    )
     return [int(line) for line in printed.stdout.split()]

@@ -21,6 +21,7 @@ from hamicommon.placement.place import decide
 from hamicommon.placement.view import ClusterView
 
 from tests.unit.hamicommon.placement.clusters import card, cards, pod, view_of
+from tests.waiting import PATIENCE_S
 
 N = NodeName("n")
 WISH = pod(cards(memory_mib=9000))
@@ -74,7 +75,7 @@ def a_view() -> ClusterView:
 
 async def written(queue: DecisionQueue, log: Log) -> None:
     task = asyncio.create_task(queue.run())
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE_S):
         await log.written.wait()
     task.cancel()
     with contextlib.suppress(asyncio.CancelledError):

@@ -12,6 +12,8 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from hamicommon.bus.logins import account_id, read_question
 from hamicommon.errors import InvalidRequest
 
+from tests.waiting import PATIENCE_S
+
 BOOTSTRAP = Path(__file__).parents[4] / "k8s" / "bootstrap"
 KEYS = [Ed25519PrivateKey.from_private_bytes(bytes([number] * 32)) for number in (0, 1, 200)]
 
@@ -37,7 +39,7 @@ def test_bootstrap_names_the_account_as_the_scheduler_does(
         cwd=tmp_path,
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=PATIENCE_S,
         check=True,
     )
 

@@ -14,6 +14,8 @@ from hamictl.kubelet.mount_plan import MountMode
 from hamictl.kubelet.options import NATIVE_DIR
 from hamictl.kubelet.stopping import stop_containers
 
+from tests.waiting import PATIENCE_S
+
 pytestmark = pytest.mark.native
 
 LAUNCHER = NATIVE_DIR / "launcher" / "build" / "hami-launcher"
@@ -40,13 +42,13 @@ def launch(
 
 
 async def start(runtime: ContainerRuntime, wanted: Launch, attempt: int = 0) -> RunningContainer:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(PATIENCE_S):
         return await runtime.start("pod", "main", attempt, wanted)
 
 
 async def run(runtime: ContainerRuntime, wanted: Launch) -> tuple[int, str]:
     running = await start(runtime, wanted)
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(PATIENCE_S):
         ended = await running.wait()
     return ended.exit_code, wanted.log.read_text()
 
@@ -91,14 +93,14 @@ async def test_a_signal_shows_in_the_exit_code(runtime: ContainerRuntime) -> Non
 async def test_a_container_that_ignores_sigterm_is_killed(runtime: ContainerRuntime) -> None:
     wanted = launch(runtime, "trap '' TERM; echo ready; while :; do sleep 1; done")
     running = await start(runtime, wanted)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE_S):
         # Before the shell has set its trap, SIGTERM ends it as any other.
         while "ready" not in wanted.log.read_text():
             await asyncio.sleep(0.01)
     running.terminate()
     running.kill()
 
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE_S):
         assert (await running.wait()).exit_code == 128 + 9
 
 
@@ -190,7 +192,7 @@ async def test_a_limits_file_replaced_on_the_host_is_seen_in_the_container(
     (host / "new").write_text("replaced")
     (host / "new").rename(host / "limits")
 
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE_S):
         assert (await running.wait()).exit_code == 0
     assert runtime.log_file("pod", "main").read_text() == "replaced"
 
@@ -237,7 +239,7 @@ async def test_a_missing_mount_source_fails_the_start(runtime: ContainerRuntime)
 
 
 async def test_a_hundred_containers_start_within_five_seconds(runtime: ContainerRuntime) -> None:
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE_S):
         started = await asyncio.gather(
             *(
                 runtime.start(
@@ -248,7 +250,7 @@ async def test_a_hundred_containers_start_within_five_seconds(runtime: Container
         )
     for running in started:
         running.kill()
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE_S):
         await asyncio.gather(*(running.wait() for running in started))
 
 

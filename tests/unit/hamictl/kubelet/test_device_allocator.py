@@ -14,6 +14,7 @@ from hamictl.kubelet.devices import AdmissionError, DeviceCounts, PluginError, P
 
 from tests.unit.hamictl.kubelet.fake_plugin import FakePlugin
 from tests.unit.hamictl.kubelet.pods import Json, container, pod
+from tests.waiting import PATIENCE_S
 
 GPU = "nvidia.com/gpu"
 
@@ -34,7 +35,7 @@ class Node:
     @asynccontextmanager
     async def serving(self, plugin: FakePlugin) -> AsyncIterator[FakePlugin]:
         task = asyncio.create_task(self.allocator.serve_plugin(GPU, plugin))
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PATIENCE_S):
             await self.changed.wait()
         self.changed.clear()
         yield plugin

@@ -25,6 +25,8 @@ from hamictl.servers.controlplane import Assets, ControlPlane, control_plane
 from hamictl.servers.kube_scheduler import scheduler_config
 from hamictl.servers.processes import running
 
+from tests.waiting import PATIENCE_S
+
 pytestmark = pytest.mark.integration
 
 PODS = "/api/v1/namespaces/default/pods"
@@ -375,7 +377,7 @@ async def test_one_of_two_leads_and_the_other_follows_when_it_is_gone(
         assert not done
         holding.cancel()
         began = time.monotonic()
-        await asyncio.wait_for(waiting, 10)
+        await asyncio.wait_for(waiting, PATIENCE_S)
         assert time.monotonic() - began > 0.5
         group = "/apis/coordination.k8s.io/v1"
         lease = await api.get(f"{group}/namespaces/kube-system/leases/kube-scheduler")

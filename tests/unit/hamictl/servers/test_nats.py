@@ -10,6 +10,8 @@ from hamictl.servers.nats_config import NatsUser
 from hamictl.servers.processes import running
 from nats.aio.client import Client
 
+from tests.waiting import PATIENCE_S
+
 pytestmark = pytest.mark.integration
 
 NODE_A = NatsUser(
@@ -42,12 +44,15 @@ async def test_a_user_receives_only_what_it_may_subscribe_to(tmp_path: Path) -> 
         scheduler = await _connect(server.value.url, SCHEDULER, asyncio.Queue())
         own = await node.subscribe("hami.grants.v1.a")
         await node.subscribe("hami.grants.v1.b")
-        refusal = await asyncio.wait_for(refusals.get(), 5)
+        refusal = await asyncio.wait_for(refusals.get(), PATIENCE_S)
         assert "permissions violation" in str(refusal).lower()
         await scheduler.publish("hami.grants.v1.a", b"mine")
-        assert (await own.next_msg(timeout=5)).data == b"mine"
+        assert (await own.next_msg(timeout=PATIENCE_S)).data == b"mine"
         await node.publish("hami.grants.v1.a", b"forged")
-        assert "permissions violation" in str(await asyncio.wait_for(refusals.get(), 5)).lower()
+        assert (
+            "permissions violation"
+            in str(await asyncio.wait_for(refusals.get(), PATIENCE_S)).lower()
+        )
         await node.close()
         await scheduler.close()
 
@@ -56,7 +61,7 @@ async def test_without_credentials_nobody_enters_when_there_are_users(tmp_path: 
     with running(embedded.prepare(tmp_path, users=[SCHEDULER]), die_with_parent=True) as server:
         reader, writer = await asyncio.open_connection("127.0.0.1", server.value.port)
         writer.write(b"CONNECT {}\r\nPING\r\n")
-        answer = await asyncio.wait_for(reader.read(), 5)
+        answer = await asyncio.wait_for(reader.read(), PATIENCE_S)
         assert b"-ERR 'Authorization Violation'" in answer
         writer.close()
         await writer.wait_closed()

@@ -27,6 +27,8 @@ from hamictl.supervisor.specs import ChildSpec, Spec, StepSpec, server_child
 from hamictl.supervisor.state_file import read_state, running_supervisor, stop_running
 from hamictl.supervisor.supervisor import Supervisor, SupervisorError
 
+from tests.waiting import PATIENCE_S
+
 pytestmark = pytest.mark.integration
 
 SLEEPER = "import signal; signal.pause()"
@@ -45,7 +47,7 @@ async def running(tmp_path: Path, *specs: Spec, **options: object) -> AsyncItera
         yield supervisor
     finally:
         supervisor.stop()
-        await asyncio.wait_for(task, 30)
+        await asyncio.wait_for(task, PATIENCE_S)
 
 
 async def until(condition: Callable[[], bool], timeout_s: float = 60) -> None:
@@ -77,7 +79,7 @@ async def test_children_start_in_order_and_stop_in_reverse(tmp_path: Path) -> No
         return child(tmp_path, name, argv=argv, health=touched, after=after)
 
     async with running(tmp_path, spec("a"), spec("b", "a"), spec("c", "b")) as supervisor:
-        await asyncio.wait_for(supervisor.ready(), 20)
+        await asyncio.wait_for(supervisor.ready(), PATIENCE_S)
     assert log.read_text().split("\n")[:-1] == [
         "start a", "start b", "start c", "stop c", "stop b", "stop a",
     ]  # fmt: skip
@@ -86,7 +88,7 @@ async def test_children_start_in_order_and_stop_in_reverse(tmp_path: Path) -> No
 async def test_a_killed_server_comes_back_on_its_port(tmp_path: Path) -> None:
     plan = valkey.prepare(tmp_path / "redis")
     async with running(tmp_path, server_child(plan)) as supervisor:
-        await asyncio.wait_for(supervisor.ready(), 20)
+        await asyncio.wait_for(supervisor.ready(), PATIENCE_S)
         first = supervisor.pid("redis")
         assert first is not None
         os.kill(first, signal.SIGKILL)
@@ -101,7 +103,7 @@ async def test_health_over_http_decides_when_a_child_is_ready(tmp_path: Path) ->
     argv = (sys.executable, "-m", "http.server", "--bind", "127.0.0.1", str(port))
     health = http_health(f"http://127.0.0.1:{port}/")
     async with running(tmp_path, child(tmp_path, "web", argv=argv, health=health)) as supervisor:
-        await asyncio.wait_for(supervisor.ready(), 20)
+        await asyncio.wait_for(supervisor.ready(), PATIENCE_S)
         with socket.create_connection(("127.0.0.1", port), timeout=1):
             assert supervisor.unhealthy == {}
 
@@ -111,7 +113,7 @@ async def test_a_child_that_never_lives_is_given_up_with_its_reason(tmp_path: Pa
     broken = child(tmp_path, "broken", "import sys; sys.exit(3)", health=_never)
     async with running(tmp_path, broken, policy=policy) as supervisor:
         with pytest.raises(SupervisorError, match="broken does not run: exit status 3; given up"):
-            await asyncio.wait_for(supervisor.ready(), 20)
+            await asyncio.wait_for(supervisor.ready(), PATIENCE_S)
 
 
 async def test_a_program_that_does_not_exist_is_named(tmp_path: Path) -> None:
@@ -119,7 +121,7 @@ async def test_a_program_that_does_not_exist_is_named(tmp_path: Path) -> None:
     spec = child(tmp_path, "ghost", argv=("/no/such/program",))
     async with running(tmp_path, spec, policy=policy) as supervisor:
         with pytest.raises(SupervisorError, match=r"cannot start ghost: .*/no/such/program"):
-            await asyncio.wait_for(supervisor.ready(), 20)
+            await asyncio.wait_for(supervisor.ready(), PATIENCE_S)
 
 
 async def test_a_step_is_repeated_until_it_succeeds_and_holds_back_what_follows(
@@ -135,7 +137,7 @@ async def test_a_step_is_repeated_until_it_succeeds_and_holds_back_what_follows(
     step = StepSpec(name="migrate", run=migrate)
     after = child(tmp_path, "service", after=("migrate",))
     async with running(tmp_path, step, after) as supervisor:
-        await asyncio.wait_for(supervisor.ready(), 20)
+        await asyncio.wait_for(supervisor.ready(), PATIENCE_S)
         assert attempts == [0, 1, 2]
 
 
@@ -164,7 +166,7 @@ async def test_the_state_file_names_every_process(tmp_path: Path) -> None:
     spec = child(tmp_path, "service", urls={"scheduler_url": "http://127.0.0.1:1"})
     info = {"kubeconfig": "/k"}
     async with running(tmp_path, spec, info=info) as supervisor:
-        await asyncio.wait_for(supervisor.ready(), 20)
+        await asyncio.wait_for(supervisor.ready(), PATIENCE_S)
         await until(lambda: (read_state(supervisor.state_path) or {}).get("phase") == "ready")
         state = read_state(supervisor.state_path)
         assert state is not None
@@ -224,7 +226,7 @@ async def test_after_a_killed_supervisor_the_next_one_ends_the_children_it_left(
     os.waitpid(pid, 0)
     assert identity_of(service) is not None
     async with running(tmp_path, child(tmp_path, "service")) as supervisor:
-        await asyncio.wait_for(supervisor.ready(), 20)
+        await asyncio.wait_for(supervisor.ready(), PATIENCE_S)
         assert identity_of(service) is None
         assert supervisor.pid("service") != service
 
@@ -238,7 +240,7 @@ async def test_a_process_that_merely_has_a_noted_pid_is_left_alone(tmp_path: Pat
         entry = {"pid": real.pid, "start_ticks": real.start_ticks - 1, "boot_id": real.boot_id}
         state_path.write_text(json.dumps({"services": {"service": entry}}))
         async with running(tmp_path, child(tmp_path, "service")) as supervisor:
-            await asyncio.wait_for(supervisor.ready(), 20)
+            await asyncio.wait_for(supervisor.ready(), PATIENCE_S)
         assert stranger.poll() is None
         stranger.kill()
 
@@ -251,7 +253,7 @@ async def test_what_a_killed_supervisor_had_not_yet_noted_is_found_by_its_marker
     with subprocess.Popen([sys.executable, "-c", SLEEPER], env=environment) as orphan:
         await until(lambda: MARKER in Path(f"/proc/{orphan.pid}/environ").read_text())
         async with running(tmp_path, child(tmp_path, "service")) as supervisor:
-            await asyncio.wait_for(supervisor.ready(), 20)
+            await asyncio.wait_for(supervisor.ready(), PATIENCE_S)
             assert orphan.wait(5) == -signal.SIGTERM
 
 
