@@ -23,21 +23,19 @@ LOOK_EVERY_S = 0.02
 _OF_THIS_THREAD = Path("/proc/thread-self/schedstat")
 
 
-async def eventually(
-    look: Callable[[], T | Awaitable[T]], what: str = "", *, patience_s: float = PATIENCE_S
-) -> T:
+async def eventually(look: Callable[[], T | Awaitable[T]], what: str = "") -> T:
     """Looks until it sees something true, and returns it; `look` may be a coroutine function.
 
     Raises: AssertionError, with `what` was waited for.
     """
-    deadline_s = time.monotonic() + patience_s
+    deadline_s = time.monotonic() + PATIENCE_S
     while True:
         seen = look()
         found: T = await seen if inspect.isawaitable(seen) else seen
         if found:
             return found
         if time.monotonic() > deadline_s:
-            raise AssertionError(f"not within {patience_s:g} s: {what or _named(look)}")
+            raise AssertionError(f"not within {PATIENCE_S:g} s: {what or _named(look)}")
         await asyncio.sleep(LOOK_EVERY_S)
 
 
@@ -45,15 +43,19 @@ def wait(
     look: Callable[[], T | None],
     what: str = "",
     *,
-    patience_s: float = PATIENCE_S,
+    within_s: float | None = None,
     every_s: float = LOOK_EVERY_S,
     why: Callable[[], str] = lambda: "",
 ) -> T:
-    """The same for code that is not asynchronous; `why` adds what there is instead."""
-    deadline_s = time.monotonic() + patience_s
+    """The same for code that is not asynchronous; `why` adds what there is instead.
+
+    `within_s`: what is promised, in seconds of a quiet machine.
+    """
+    deadline_s, waited = time.monotonic() + PATIENCE_S, Unhurried()
     while not (found := look()):
-        if time.monotonic() > deadline_s:
-            missing = f"not within {patience_s:g} s: {what or _named(look)}"
+        late = time.monotonic() > deadline_s if within_s is None else waited.seconds > within_s
+        if late:
+            missing = f"not within {within_s or PATIENCE_S:g} s: {what or _named(look)}"
             raise AssertionError("; ".join(filter(None, (missing, why()))))
         time.sleep(every_s)
     return found

@@ -28,7 +28,7 @@ from hamictl.servers.plan import ServerPlan
 from hamictl.servers.ports import LOOPBACK, free_port
 from hamictl.servers.probes import http_ready
 
-from tests.waiting import PATIENCE_S
+from tests.waiting import PATIENCE_S, eventually
 
 Json = dict[str, Any]
 
@@ -300,16 +300,6 @@ def container(name: str = "main", script: str = "exec sleep 1000", *, gpus: int 
     """A container that runs a shell script."""
     limits = {"limits": {RESOURCE: str(gpus)}} if gpus else {}
     return {"name": name, "image": "none", "command": ["sh", "-c", script], "resources": limits}
-
-
-async def eventually(condition: Callable[[], Awaitable[bool]], *, within_s: float = 60.0) -> None:
-    """Waits until the condition holds; fails with its name after `within_s`."""
-    try:
-        async with asyncio.timeout(within_s):
-            while not await condition():
-                await asyncio.sleep(0.05)
-    except TimeoutError:
-        pytest.fail(f"not within {within_s:g} s: {getattr(condition, '__name__', condition)}")
 
 
 def alive(pid: int) -> bool:

@@ -1,9 +1,8 @@
 """API servers for contract tests: ours always, the real one where KUBEBUILDER_ASSETS names it."""
 
 import sys
-import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -136,14 +135,6 @@ def emulated_or_real(request: pytest.FixtureRequest, folder: Path) -> Iterator[C
         server = real(folder, request.getfixturevalue("kubernetes_assets"))
     with server as cluster:
         yield cluster
-
-
-def poll(condition: Callable[[], bool], *, what: str, deadline_s: float = 60.0) -> None:
-    """Wait until the condition is true, or fail."""
-    end = time.monotonic() + deadline_s
-    while not condition():
-        assert time.monotonic() < end, f"{what}: not within {deadline_s} s"
-        time.sleep(0.02)
 
 
 def fresh_namespace(cluster: Cluster) -> Cluster:

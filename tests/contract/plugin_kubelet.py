@@ -1,10 +1,10 @@
 """A kubelet's sockets for tests of single plugins: who registered, and calls to them."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import grpc
 from hamicommon.kubelet._generated import deviceplugin_pb2 as api
@@ -12,16 +12,6 @@ from hamicommon.kubelet._generated import deviceplugin_pb2_grpc
 from hamictl.kubelet.adapters.kubelet_sockets import serve_registration
 
 from tests.waiting import PATIENCE_S
-
-T = TypeVar("T")
-
-
-async def until(what: Callable[[], T]) -> T:
-    """Waits until `what()` is true and returns it."""
-    async with asyncio.timeout(PATIENCE_S):
-        while not (found := what()):
-            await asyncio.sleep(0.02)
-        return found
 
 
 class PluginKubelet:

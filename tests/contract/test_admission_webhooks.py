@@ -13,7 +13,8 @@ import pytest
 from hamictl.servers.pki import make_pki
 
 from tests.contract.kubernetes_bodies import pod
-from tests.contract.kubernetes_servers import Cluster, Json, emulated_or_real, fresh_namespace, poll
+from tests.contract.kubernetes_servers import Cluster, Json, emulated_or_real, fresh_namespace
+from tests.waiting import wait
 
 CONFIGURATIONS = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations"
 
@@ -131,7 +132,7 @@ def until_asked(cluster: Cluster, hook: Webhook) -> None:
         cluster.client.post(cluster.path("pods"), json=pod("probe"), params=query)
         return bool(hook.seen)
 
-    poll(asked, what="the webhook is asked")
+    wait(asked, what="the webhook is asked")
     hook.seen.clear()
 
 
@@ -245,7 +246,7 @@ def test_a_webhook_that_cannot_be_reached(
         )
         return answer.status_code == code and not _asked_now(webhook)
 
-    poll(known, what="the new address is known")
+    wait(known, what="the new address is known")
     answer = cluster.client.post(cluster.path("pods"), json=pod())
     assert answer.status_code == code
     if code == 500:
@@ -266,7 +267,7 @@ def test_a_certificate_of_another_authority_is_not_trusted(
         )
         return answer.status_code == 500 and "certificate" in answer.json()["message"]
 
-    poll(refused, what="the call fails for its certificate")
+    wait(refused, what="the call fails for its certificate")
     assert webhook.seen == []
 
 

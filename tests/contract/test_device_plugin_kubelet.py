@@ -25,9 +25,9 @@ from tests.contract.kubelet_support import (
     alive,
     container,
     emulator_plan,
-    eventually,
     open_node,
 )
+from tests.waiting import eventually
 
 pytestmark = [
     pytest.mark.integration,

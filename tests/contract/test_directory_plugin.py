@@ -13,9 +13,9 @@ import pytest
 from hamicommon.k8s.client import open_kube_api
 from hamictl.servers.processes import running
 
-from tests.contract.kubelet_support import emulator_plan, eventually, open_node
-from tests.contract.plugin_kubelet import PluginKubelet, until
-from tests.waiting import PATIENCE_S
+from tests.contract.kubelet_support import emulator_plan, open_node
+from tests.contract.plugin_kubelet import PluginKubelet
+from tests.waiting import PATIENCE_S, eventually
 
 pytestmark = pytest.mark.integration
 RESOURCE = "example.com/gopher"
@@ -82,28 +82,28 @@ async def test_files_come_and_go_as_devices(
         (folder / "gophers" / name).touch()
     (folder / "gophers" / "burrow").mkdir()
     start()
-    await until(lambda: kubelet.registered == [(RESOURCE, "example.com-gopher.sock")])
+    await eventually(lambda: kubelet.registered == [(RESOURCE, "example.com-gopher.sock")])
 
     async with kubelet.listening():
-        await until(lambda: kubelet.lists == [{"g1": "Healthy", "g2": "Healthy"}])
+        await eventually(lambda: kubelet.lists == [{"g1": "Healthy", "g2": "Healthy"}])
         (folder / "gophers/g3").touch()
-        await until(lambda: set(kubelet.lists[-1]) == {"g1", "g2", "g3"})
+        await eventually(lambda: set(kubelet.lists[-1]) == {"g1", "g2", "g3"})
         (folder / "gophers/g1").unlink()
-        await until(lambda: set(kubelet.lists[-1]) == {"g2", "g3"})
+        await eventually(lambda: set(kubelet.lists[-1]) == {"g2", "g3"})
 
 
 async def test_a_directory_that_is_away_has_no_devices_and_may_come_back(
     folder: Path, kubelet: PluginKubelet, start: Start
 ) -> None:
     start()
-    await until(lambda: kubelet.registered)
+    await eventually(lambda: kubelet.registered)
 
     async with kubelet.listening():
-        await until(lambda: kubelet.lists == [{}])
+        await eventually(lambda: kubelet.lists == [{}])
         (folder / "gophers").rmdir()
         (folder / "gophers").mkdir()
         (folder / "gophers/g1").touch()
-        await until(lambda: kubelet.lists[-1] == {"g1": "Healthy"})
+        await eventually(lambda: kubelet.lists[-1] == {"g1": "Healthy"})
 
 
 async def test_a_container_reads_the_names_of_its_files(
@@ -112,7 +112,7 @@ async def test_a_container_reads_the_names_of_its_files(
     for name in ("g1", "g2"):
         (folder / "gophers" / name).touch()
     start("--env", "Gopher={ids}", "--env", "BURROW=yes")
-    await until(lambda: kubelet.registered)
+    await eventually(lambda: kubelet.registered)
 
     answer = await kubelet.allocate("g2", "g1")
 
@@ -125,13 +125,13 @@ async def test_it_registers_with_a_restarted_kubelet_and_ends_cleanly(
     folder: Path, kubelet: PluginKubelet, start: Start
 ) -> None:
     process = start()
-    await until(lambda: len(kubelet.registered) == 1)
+    await eventually(lambda: len(kubelet.registered) == 1)
 
     await kubelet.stop()
     await kubelet.start()
-    await until(lambda: len(kubelet.registered) == 2)
+    await eventually(lambda: len(kubelet.registered) == 2)
     async with kubelet.listening():
-        await until(lambda: kubelet.lists)
+        await eventually(lambda: kubelet.lists)
         code = await asyncio.to_thread(process.stop)
         await asyncio.wait_for(kubelet.stream_ended.wait(), PATIENCE_S)
 

@@ -5,7 +5,8 @@ from collections.abc import Iterator
 import pytest
 
 from tests.contract.kubernetes_bodies import bind, config_map, pod
-from tests.contract.kubernetes_servers import Cluster, Json, emulated, fresh_namespace, poll
+from tests.contract.kubernetes_servers import Cluster, Json, emulated, fresh_namespace
+from tests.waiting import wait
 
 
 @pytest.fixture(scope="module")
@@ -21,7 +22,7 @@ def cluster(server: Cluster) -> Cluster:
 
 def gone(cluster: Cluster, plural: str, name: str) -> None:
     path = cluster.path(plural, name)
-    poll(lambda: cluster.client.get(path).status_code == 404, what=f"{plural}/{name} is gone")
+    wait(lambda: cluster.client.get(path).status_code == 404, what=f"{plural}/{name} is gone")
 
 
 def owner_in(cluster: Cluster) -> Json:
@@ -58,7 +59,7 @@ def test_a_deleted_namespace_is_emptied_and_removed(cluster: Cluster) -> None:
     assert marked["status"]["phase"] == "Terminating"
     answer = cluster.client.post(cluster.path("configmaps"), json=config_map("late"))
     assert answer.status_code in (403, 404)
-    poll(lambda: cluster.client.get(path).status_code == 404, what="the namespace is gone")
+    wait(lambda: cluster.client.get(path).status_code == 404, what="the namespace is gone")
     assert cluster.ok(cluster.client.get(cluster.path("configmaps")))["items"] == []
 
 

@@ -8,12 +8,8 @@ import uuid
 import orjson
 
 from tests.contract.kubernetes_bodies import bind, config_map, pod
-from tests.contract.kubernetes_servers import (
-    STRATEGIC_PATCH,
-    Cluster,
-    Json,
-    poll,
-)
+from tests.contract.kubernetes_servers import STRATEGIC_PATCH, Cluster, Json
+from tests.waiting import wait
 
 GPU = "nvidia.com/gpu"
 
@@ -124,7 +120,7 @@ def test_a_quota_refuses_the_pod_too_many(cluster: Cluster) -> None:
         answers.append(cluster.client.post(cluster.path("pods"), json=pod(limits={GPU: 2})))
         return answers[-1].status_code == 201
 
-    poll(allowed, what="the quota is known")
+    wait(allowed, what="the quota is known")
     body = pod("b", limits={GPU: 1})
     answer = cluster.client.post(cluster.path("pods"), json=body)
     assert answer.status_code == 403
@@ -148,7 +144,7 @@ def test_a_quota_on_limits_of_extended_resources_refuses_nothing(cluster: Cluste
         cluster.client.post(cluster.path("pods"), json=body)
         return cluster.get("resourcequotas", "q")["status"]["used"]["pods"] != "0"
 
-    poll(counted, what="the quota is known")
+    wait(counted, what="the quota is known")
     assert cluster.client.post(cluster.path("pods"), json=pod("b", limits={GPU: 2})).is_success
     assert cluster.get("resourcequotas", "q")["status"]["used"][f"limits.{GPU}"] == "0"
 
@@ -167,7 +163,7 @@ def test_a_pod_gets_the_number_of_its_priority_class(cluster: Cluster) -> None:
     def known() -> bool:
         return cluster.client.post(cluster.path("pods"), json=body).status_code in (201, 409)
 
-    poll(known, what="the class is known to admission")
+    wait(known, what="the class is known to admission")
     assert cluster.get("pods", "a")["spec"]["priority"] == 77
 
 

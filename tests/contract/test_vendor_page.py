@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 from hami_node_agent.registration import Registration
 
-from tests.contract.plugin_kubelet import PluginKubelet, until
+from tests.contract.plugin_kubelet import PluginKubelet
+from tests.waiting import eventually
 
 pytestmark = pytest.mark.integration
 PAGE = Path(__file__).parents[2] / "docs/device-plugins.md"
@@ -38,11 +39,11 @@ async def test_the_vendor_of_the_page_works_before_a_kubelet() -> None:
         )
         tasks = [asyncio.create_task(plugin.watch()), asyncio.create_task(served.run())]
         try:
-            await until(lambda: kubelet.registered == [("acme.com/card", "acme.sock")])
+            await eventually(lambda: kubelet.registered == [("acme.com/card", "acme.sock")])
             async with kubelet.listening():
-                await until(lambda: kubelet.lists == [{"acme0": "Healthy"}])
+                await eventually(lambda: kubelet.lists == [{"acme0": "Healthy"}])
                 state.write_text("broken\n")
-                await until(lambda: kubelet.lists[-1] == {"acme0": "Unhealthy"})
+                await eventually(lambda: kubelet.lists[-1] == {"acme0": "Unhealthy"})
                 answer = await kubelet.allocate("acme0")
         finally:
             for task in tasks:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,13 +14,13 @@ import httpx
 import redis
 from hamicommon.db.invariants import INVARIANTS as INVARIANTS
 
+from tests import waiting
 from tests.servers import psql
 
 Json = dict[str, Any]
 T = TypeVar("T")
 
 READY_TIMEOUT_S = 180.0
-WAIT_S = 30.0
 _POLL_S = 0.1
 MIB = 1024 * 1024
 
@@ -61,7 +60,7 @@ class System:
         answer = self.api.get(f"/api/v1/namespaces/default/pods/{name}")
         return None if answer.status_code == 404 else dict(answer.json())
 
-    def wait_for_phase(self, name: str, phase: str, *, timeout_s: float = WAIT_S) -> Json:
+    def wait_for_phase(self, name: str, phase: str, *, timeout_s: float | None = None) -> Json:
         """Waits for `status.phase`, for Running also until every container runs."""
 
         def reached() -> Json | None:
@@ -90,7 +89,7 @@ class System:
 
         return wait(reason, f"{name} to say why it waits")
 
-    def delete(self, *names: str, timeout_s: float = WAIT_S) -> None:
+    def delete(self, *names: str, timeout_s: float | None = None) -> None:
         """Deletes pods and waits until they are gone."""
         for name in names:
             self.api.request(
@@ -182,15 +181,11 @@ def wait(
     check: Callable[[], T | None],
     what: str,
     *,
-    timeout_s: float = WAIT_S,
+    timeout_s: float | None = None,
     why: Callable[[], str] = lambda: "",
 ) -> T:
-    """Polls until `check` returns something true."""
-    deadline = time.monotonic() + timeout_s
-    while not (value := check()):
-        assert time.monotonic() < deadline, f"waited {timeout_s:g} s for {what}; {why()}"
-        time.sleep(_POLL_S)
-    return value
+    """As that of `tests/waiting.py`, and looks less often: each look asks a server."""
+    return waiting.wait(check, what, within_s=timeout_s, every_s=_POLL_S, why=why)
 
 
 def hamictl(

@@ -10,6 +10,7 @@ import pytest
 from tests import measured
 from tests.e2e.conftest import running_system
 from tests.e2e.system import a_pod, slice_of, wait
+from tests.waiting import Unhurried
 
 pytestmark = pytest.mark.e2e
 
@@ -21,6 +22,7 @@ FREED = 20
 """Fewer than wait, so that at every moment somebody waits in vain beside the one who fits."""
 APART_S = 0.7
 RETRIED_S = 2.0
+"""On a quiet machine."""
 PROBE = ("vgpu-probe", "--no-launch")
 
 
@@ -34,6 +36,7 @@ def test_waiting_pods_come_again_within_two_seconds_of_each_slice(cluster_kind: 
         for number in range(WAITING):
             system.wait_for_reason(f"waiter-{number}")
 
+        freeing = Unhurried()
         for name in holders[:FREED]:
             path = f"/api/v1/namespaces/default/pods/{name}"
             answer = system.api.request("DELETE", path, json={"gracePeriodSeconds": 1})
@@ -44,6 +47,7 @@ def test_waiting_pods_come_again_within_two_seconds_of_each_slice(cluster_kind: 
             "the slices to be taken again",
             why=lambda: system.sql("SELECT pod_name, state FROM allocations"),
         )
+        promised_s = RETRIED_S * freeing.slowdown
 
         rows = system.sql(
             "WITH freed AS (SELECT ended_at, row_number() OVER (ORDER BY ended_at) AS number"
@@ -61,5 +65,5 @@ def test_waiting_pods_come_again_within_two_seconds_of_each_slice(cluster_kind: 
         assert len(retried_s) == FREED
         # Nobody is given what is not free yet; a holder's replacement came before it went.
         assert min(retried_s) >= 0
-        assert max(retried_s) < RETRIED_S
+        assert max(retried_s) < promised_s
         system.check_invariants()

@@ -29,6 +29,7 @@ from pydantic import BaseModel, SecretStr
 from tests.integration.db.test_roles import make_roles
 from tests.integration.k8s.bus import bus_server
 from tests.servers import psql
+from tests.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.integration
 

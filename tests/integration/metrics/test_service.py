@@ -25,7 +25,7 @@ from hamictl.servers import postgres, processes
 from pydantic import SecretStr
 
 from tests.servers import migrate
-from tests.waiting import PATIENCE_S
+from tests.waiting import eventually
 
 pytestmark = pytest.mark.integration
 
@@ -66,13 +66,7 @@ async def sql(dsn: str) -> AsyncIterator[Any]:
 
 
 async def until(what: str, condition: Callable[[], Awaitable[bool]]) -> None:
-    """Polls until the condition holds; fails with `what` after the deadline."""
-    try:
-        async with asyncio.timeout(PATIENCE_S):
-            while not await condition():
-                await asyncio.sleep(0.05)
-    except TimeoutError:
-        pytest.fail(f"not within {PATIENCE_S:g} s: {what}")
+    await eventually(condition, what)
 
 
 def report(sequence: int, at: datetime) -> Usage:

@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 from urllib.error import HTTPError, URLError
 from urllib.request import urlopen
 
@@ -34,21 +34,10 @@ REPOSITORY = Path(__file__).resolve().parents[3]
 FAKEGPU = REPOSITORY / "native/fakegpu/build"
 RESOURCE = "nvidia.com/gpu"
 NODE = "node-1.example"
-T = TypeVar("T")
 CARDS = (
     "GPU-aaaaaaaa-0000-0000-0000-000000000001",
     "GPU-bbbbbbbb-0000-0000-0000-000000000002",
 )
-
-
-async def until(what: Callable[[], T], *, deadline_s: float = PATIENCE_S) -> T:
-    """Waits until `what()` is true and returns it."""
-    async with asyncio.timeout(deadline_s):
-        while True:
-            found = what()
-            if found:
-                return found
-            await asyncio.sleep(0.02)
 
 
 @dataclass

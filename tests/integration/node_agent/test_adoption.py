@@ -20,9 +20,8 @@ from tests.integration.node_agent.machine import (
     Machine,
     limits_of,
     mounts_of,
-    until,
 )
-from tests.waiting import PATIENCE_S
+from tests.waiting import PATIENCE_S, eventually
 
 pytestmark = [pytest.mark.integration, pytest.mark.native]
 
@@ -106,9 +105,9 @@ async def test_an_adopted_container_restarts_and_its_end_is_reported(
     control.live.pop(uid)
     kubelet.forget(uid)
     await api_pods.delete("old")
-    [report] = await until(lambda: control.reported("gone"))
+    [report] = await eventually(lambda: control.reported("gone"))
     assert report.allocation_id == adopted.allocation_id
-    await until(lambda: not cache.exists())
+    await eventually(lambda: not cache.exists())
 
 
 async def test_what_was_adopted_is_known_again_after_the_agents_state_was_lost(
@@ -203,7 +202,7 @@ async def test_a_pod_past_the_scheduler_may_use_nothing_until_it_is_granted(
     assert (request.pod_uid, request.pod_name) == (uid, "past")
     assert request.containers == (events.TakenContainer(container="main", uuids=(CARDS[0],)),)
     assert f"device {CARDS[0]} memory_bytes {1024 * 2**20} core_percent 20" in limits_of(answer)
-    [report] = await until(lambda: control.reported("allocated"))
+    [report] = await eventually(lambda: control.reported("allocated"))
     assert report.pod_uid == uid
     await kubelet.prestart(A_0)
     assert len(scheduler.asked) == 1

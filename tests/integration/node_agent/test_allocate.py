@@ -14,9 +14,9 @@ from tests.integration.node_agent.machine import (
     Machine,
     limits_of,
     mounts_of,
-    until,
 )
 from tests.unit.node_agent.library_file import a_library
+from tests.waiting import eventually
 
 pytestmark = [pytest.mark.integration, pytest.mark.native]
 
@@ -50,7 +50,7 @@ async def test_a_granted_container_gets_its_slice_and_starts(
     assert answer.envs["CUDA_DEVICE_MEMORY_SHARED_CACHE"] == (
         f"/usr/local/vgpu/{mounts['/etc/hami'].name}.cache"
     )
-    await until(lambda: control.reported("allocated"))
+    await eventually(lambda: control.reported("allocated"))
     await kubelet.prestart(A_0)
     await kubelet.prestart(A_0)
 
@@ -94,7 +94,7 @@ async def test_a_pod_is_reported_when_all_its_containers_have_their_answer(
     assert "memory_bytes 1073741824 core_percent 10" in limits_of(prepare)
     assert "memory_bytes 2147483648 core_percent 20" in limits_of(one)
     assert f"device {CARDS[1]} memory_bytes 4294967296" in limits_of(two)
-    [report] = await until(lambda: control.reported("allocated"))
+    [report] = await eventually(lambda: control.reported("allocated"))
     assert report.allocation_id == "allocation-of-a"
     await kubelet.prestart(A_0)
     await kubelet.prestart(B_0)

@@ -13,14 +13,8 @@ import pytest
 
 from tests.integration.node_agent.conftest import ApiPods, ApiServer
 from tests.integration.node_agent.control import Control, grant
-from tests.integration.node_agent.machine import (
-    CARDS,
-    AgentProcess,
-    Kubelet,
-    Machine,
-    mounts_of,
-    until,
-)
+from tests.integration.node_agent.machine import CARDS, AgentProcess, Kubelet, Machine, mounts_of
+from tests.waiting import eventually
 
 pytestmark = [pytest.mark.integration, pytest.mark.native]
 
@@ -81,7 +75,7 @@ async def test_a_pod_gets_its_slice_from_an_agent_that_may_write_nothing_else(
 
     limits = Path(mounts_of(answer)["/etc/hami"]) / "limits"
     assert f"memory_bytes {4096 << 20}" in limits.read_text()
-    await until(lambda: {r.pod_uid for r in control.reported("allocated")} == {"a"})
+    await eventually(lambda: {r.pod_uid for r in control.reported("allocated")} == {"a"})
     words = (Path("/proc") / str(confined.pid) / "status").read_text()
     assert ("Uid:\t65534" in words) == ("65534" in " ".join(confined.command))
     assert "ERROR" not in confined.log
@@ -114,4 +108,4 @@ async def test_pods_come_and_go_on_while_the_api_server_is_away_and_leave_when_i
     await api_server.start()
     await api_pods.delete("before")
     kubelet.forget(before)
-    await until(lambda: [r.pod_uid for r in control.reported("gone")] == [before])
+    await eventually(lambda: [r.pod_uid for r in control.reported("gone")] == [before])

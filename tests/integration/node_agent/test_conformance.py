@@ -27,9 +27,8 @@ from tests.integration.node_agent.machine import (
     Kubelet,
     Machine,
     limits_of,
-    until,
 )
-from tests.waiting import PATIENCE_S
+from tests.waiting import PATIENCE_S, eventually
 
 pytestmark = [pytest.mark.integration, pytest.mark.native]
 
@@ -276,7 +275,7 @@ async def test_whoever_restarts_the_containers_that_run_may_start_again(
         await kubelet.start()
     else:
         (machine.sockets / "nvidia-gpu.sock").unlink()
-    await until(lambda: len(kubelet.registrations) == 2)
+    await eventually(lambda: len(kubelet.registrations) == 2)
     await agent.ready()
 
     await kubelet.prestart(A_0)
@@ -298,10 +297,10 @@ async def test_a_socket_that_is_removed_while_the_kubelet_is_told_is_served_agai
             socket.unlink()
 
     kubelet.while_registering = remove_once
-    await until(socket.exists)
+    await eventually(socket.exists)
     socket.unlink()
 
-    await until(lambda: len(kubelet.registrations) == 3)
+    await eventually(lambda: len(kubelet.registrations) == 3)
     await agent.ready()
     assert await kubelet.prefer(1, A_0) == []
 
@@ -311,10 +310,10 @@ async def test_a_socket_that_keeps_vanishing_ends_within_the_crash_budget_or_is_
 ) -> None:
     socket = machine.sockets / "nvidia-gpu.sock"
     for number in range(2, 6):
-        await until(socket.exists)
+        await eventually(socket.exists)
         socket.unlink()
-        await until(lambda wanted=number: len(kubelet.registrations) >= wanted)
+        await eventually(lambda wanted=number: len(kubelet.registrations) >= wanted)
 
-    await until(socket.exists)
+    await eventually(socket.exists)
     await agent.ready()
     assert await kubelet.prefer(1, A_0) == []

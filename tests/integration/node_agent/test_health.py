@@ -11,15 +11,8 @@ from hamicommon.kubelet._generated import deviceplugin_pb2 as api
 
 from tests.integration.node_agent.conftest import ApiServer
 from tests.integration.node_agent.control import Control
-from tests.integration.node_agent.machine import (
-    CARDS,
-    NODE,
-    AgentProcess,
-    Kubelet,
-    Machine,
-    until,
-)
-from tests.waiting import PATIENCE_S
+from tests.integration.node_agent.machine import CARDS, NODE, AgentProcess, Kubelet, Machine
+from tests.waiting import PATIENCE_S, eventually
 
 pytestmark = [pytest.mark.integration, pytest.mark.native]
 
@@ -34,7 +27,7 @@ def latest(control: Control) -> dict[str, str]:
 async def test_an_xid_makes_its_card_sick_and_an_applications_does_not(
     agent: AgentProcess, control: Control, machine: Machine
 ) -> None:
-    await until(lambda: latest(control) == dict.fromkeys(CARDS, ""))
+    await eventually(lambda: latest(control) == dict.fromkeys(CARDS, ""))
     # Two NVLinks, and one CPU.
     assert control.inventories[-1].pair_scores == {
         CARDS[0]: {CARDS[1]: 220},
@@ -44,9 +37,9 @@ async def test_an_xid_makes_its_card_sick_and_an_applications_does_not(
     machine.control("xid", "0", "31")
     machine.control("xid", "1", "79")
 
-    await until(lambda: latest(control) == {CARDS[0]: "", CARDS[1]: "XID 79"}, deadline_s=30)
+    await eventually(lambda: latest(control) == {CARDS[0]: "", CARDS[1]: "XID 79"})
     # Half a second of quiet and three good probes.
-    await until(lambda: latest(control) == dict.fromkeys(CARDS, ""), deadline_s=30)
+    await eventually(lambda: latest(control) == dict.fromkeys(CARDS, ""))
     text = agent.get("/metrics")[1]
     assert (
         f'hami_node_agent_xid_events_total{{counts="false",device_uuid="{CARDS[0]}",xid="31"}} 1'
@@ -69,18 +62,18 @@ async def test_cards_are_plugged_in_and_pulled_out_while_the_agent_runs(
     agent = AgentProcess(machine)
     agent.start()
     try:
-        await until(lambda: latest(control) == {CARDS[0]: ""}, deadline_s=30)
+        await eventually(lambda: latest(control) == {CARDS[0]: ""})
 
         machine.control("plug", "1")
         (taken / "0000:08:00.0").touch()
-        await until(lambda: latest(control) == dict.fromkeys(CARDS, ""), deadline_s=30)
+        await eventually(lambda: latest(control) == dict.fromkeys(CARDS, ""))
 
         machine.control("unplug", "0")
         (taken / "0000:07:00.0").unlink()
-        await until(lambda: latest(control) == {CARDS[0]: "Not Found", CARDS[1]: ""}, deadline_s=30)
+        await eventually(lambda: latest(control) == {CARDS[0]: "Not Found", CARDS[1]: ""})
 
         machine.control("xid", "1", "48")
-        await until(lambda: latest(control)[CARDS[1]] == "XID 48", deadline_s=30)
+        await eventually(lambda: latest(control)[CARDS[1]] == "XID 48")
     finally:
         agent.close()
 
@@ -130,13 +123,13 @@ async def test_health_is_told_both_ways(
         machine.control("xid", "1", "79")
         sick = {f"{CARDS[1]}-{number}" for number in range(10)}
         assert await unhealthy(stream) == sick
-        await until(
+        await eventually(
             lambda: any(i.devices[1].health_reason == "XID 79" for i in control.inventories)
         )
         assert '"health"' not in (await register_text(api_server, healthy=1)).split("},")[1]
 
         assert await unhealthy(stream) == set()
-        await until(lambda: control.inventories[-1].devices[1].healthy)
+        await eventually(lambda: control.inventories[-1].devices[1].healthy)
         await register_text(api_server, healthy=2)
 
 
@@ -161,11 +154,11 @@ async def register_text(server: ApiServer, *, healthy: int) -> str:
 async def test_a_lost_card_is_sick_until_it_is_back(
     agent: AgentProcess, kubelet: Kubelet, control: Control, machine: Machine
 ) -> None:
-    await until(lambda: control.inventories)
+    await eventually(lambda: control.inventories)
 
     machine.control("lose", "0")
-    await until(lambda: not control.inventories[-1].devices[0].healthy)
+    await eventually(lambda: not control.inventories[-1].devices[0].healthy)
     assert control.inventories[-1].devices[1].healthy
     machine.control("restore", "0")
 
-    await until(lambda: control.inventories[-1].devices[0].healthy)
+    await eventually(lambda: control.inventories[-1].devices[0].healthy)

@@ -14,15 +14,8 @@ from hamictl.kubelet.cdi import Edits, edits_of
 
 from tests.integration.node_agent.conftest import ApiPods, ApiServer
 from tests.integration.node_agent.control import Control, container, grant, share
-from tests.integration.node_agent.machine import (
-    CARDS,
-    NODE,
-    AgentProcess,
-    Kubelet,
-    Machine,
-    until,
-)
-from tests.waiting import PATIENCE_S
+from tests.integration.node_agent.machine import CARDS, NODE, AgentProcess, Kubelet, Machine
+from tests.waiting import PATIENCE_S, eventually
 
 pytestmark = [pytest.mark.integration, pytest.mark.native]
 
@@ -92,7 +85,7 @@ async def test_pods_in_another_order_get_their_own_cards_and_nothing_is_moved(
     assert f"device {CARDS[1]} memory_bytes {8192 << 20} core_percent 50" in (
         limits_of(machine, for_b)
     )
-    await until(lambda: {r.pod_uid for r in control.reported("allocated")} == {"a", "b"})
+    await eventually(lambda: {r.pod_uid for r in control.reported("allocated")} == {"a", "b"})
     assert control.reported("moved") == []
 
 
@@ -281,7 +274,7 @@ async def test_a_pod_that_left_leaves_no_file_and_the_node_says_its_way(
     await api_pods.delete("a")
     kubelet.forget(uid)
 
-    await until(lambda: list(machine.cdi.glob("*.json")) == [])
+    await eventually(lambda: list(machine.cdi.glob("*.json")) == [])
     asked = readiness_subject(NODE), ReadinessRequest(node=NODE)
     async with kubelet.plugin() as plugin:
         await plugin.ListAndWatch(api.Empty(), timeout=PATIENCE_S).read()

@@ -13,8 +13,8 @@ from tests.integration.node_agent.machine import (
     Machine,
     limits_of,
     mounts_of,
-    until,
 )
+from tests.waiting import eventually
 
 pytestmark = [pytest.mark.integration, pytest.mark.native]
 
@@ -29,7 +29,7 @@ async def test_a_pod_that_left_is_reported_and_its_files_are_removed(
     await control.announce(grant(uid).model_copy(update={"pod_name": "a"}))
     kubelet.pods[uid] = "a"
     answer = await kubelet.allocate(uid, "main", A_0)
-    await until(lambda: control.reported("allocated"))
+    await eventually(lambda: control.reported("allocated"))
     control.live.clear()
 
     await api_pods.delete("a")
@@ -39,11 +39,11 @@ async def test_a_pod_that_left_is_reported_and_its_files_are_removed(
         await asyncio.sleep(0.1)
     kubelet.forget(uid)
 
-    [report] = await until(lambda: control.reported("gone"))
+    [report] = await eventually(lambda: control.reported("gone"))
     assert report.pod_uid == uid
     mounts = mounts_of(answer)
-    await until(lambda: not mounts["/etc/hami"].exists())
-    await until(lambda: not mounts["/usr/local/vgpu"].exists())
+    await eventually(lambda: not mounts["/etc/hami"].exists())
+    await eventually(lambda: not mounts["/usr/local/vgpu"].exists())
 
 
 async def test_files_of_a_pod_that_left_stay_while_another_holds_its_answer(
@@ -54,11 +54,11 @@ async def test_files_of_a_pod_that_left_stay_while_another_holds_its_answer(
     await control.announce(grant(uid).model_copy(update={"pod_name": "a"}))
     kubelet.pods[other] = "b"
     answer = await kubelet.allocate(other, "main", A_0)
-    await until(lambda: control.reported("allocated"))
+    await eventually(lambda: control.reported("allocated"))
     control.live.clear()
 
     await api_pods.delete("a")
-    await until(lambda: control.reported("gone"))
+    await eventually(lambda: control.reported("gone"))
     await control.announce(grant(other, token=2).model_copy(update={"pod_name": "b"}))
     await kubelet.prestart(A_0)
 
@@ -74,7 +74,7 @@ async def test_a_pod_deleted_by_force_has_not_left_while_its_process_lives(
     await control.announce(grant(uid).model_copy(update={"pod_name": "a"}))
     kubelet.pods[uid] = "a"
     await kubelet.allocate(uid, "main", A_0)
-    await until(lambda: control.reported("allocated"))
+    await eventually(lambda: control.reported("allocated"))
     cgroup = machine.cgroups / "kubepods" / "burstable" / f"pod{uid}"
     cgroup.mkdir(parents=True)
     (cgroup / "cgroup.events").write_text("populated 1\n")
@@ -87,5 +87,5 @@ async def test_a_pod_deleted_by_force_has_not_left_while_its_process_lives(
         await asyncio.sleep(0.1)
     (cgroup / "cgroup.events").write_text("populated 0\n")
 
-    [report] = await until(lambda: control.reported("gone"))
+    [report] = await eventually(lambda: control.reported("gone"))
     assert report.pod_uid == uid

@@ -19,8 +19,8 @@ from tests.integration.node_agent.machine import (
     Machine,
     limits_of,
     mounts_of,
-    until,
 )
+from tests.waiting import eventually
 
 pytestmark = [pytest.mark.integration, pytest.mark.native]
 
@@ -34,7 +34,7 @@ async def test_the_agent_registers_again_with_a_restarted_kubelet(
 
     await kubelet.stop()
     await kubelet.start()
-    await until(lambda: len(kubelet.registrations) == 2)
+    await eventually(lambda: len(kubelet.registrations) == 2)
     await agent.ready()
 
     await control.announce(grant("a"))
@@ -53,7 +53,7 @@ async def test_the_agent_serves_anew_when_its_socket_is_removed(
     (machine.sockets / "nvidia-gpu.sock").unlink()
     # Streams outlive the file; a pod that is bound now would fail its admission.
     assert "socket" in await unready()
-    await until(lambda: len(kubelet.registrations) == 2)
+    await eventually(lambda: len(kubelet.registrations) == 2)
     await agent.ready()
 
     await control.announce(grant("a"))
@@ -66,7 +66,7 @@ async def test_the_agent_waits_for_a_kubelet_that_is_not_there_yet(
     agent = AgentProcess(machine)
     agent.start()
     try:
-        await until(lambda: agent.get("/healthz")[0] == 200)
+        await eventually(lambda: agent.get("/healthz")[0] == 200)
         status, body = agent.get("/readyz")
         assert (status, json.loads(body)["reason"]) == (
             503,
@@ -108,7 +108,7 @@ async def test_after_a_kill_between_two_containers_the_pod_goes_on(
     two = await kubelet.allocate("a", "two", B_0)
 
     assert f"device {CARDS[1]} " in limits_of(two)
-    [report] = await until(lambda: control.reported("allocated"))
+    [report] = await eventually(lambda: control.reported("allocated"))
     assert report.pod_uid == "a"
     await kubelet.prestart(A_0)
     await kubelet.prestart(B_0)
@@ -144,7 +144,7 @@ async def test_a_report_that_the_bus_has_not_taken_survives_a_kill(
         machine.nats_url = nats_url
         agent.start()
 
-        [report] = await until(lambda: control.reported("allocated"))
+        [report] = await eventually(lambda: control.reported("allocated"))
         assert report.pod_uid == pods.uids["a"]
     finally:
         agent.close()
@@ -158,7 +158,7 @@ async def test_a_lost_state_is_rebuilt_from_checkpoint_and_ledger(
     item = grant("a")
     await control.announce(item)
     answer = await kubelet.allocate("a", "main", A_0)
-    await until(lambda: control.reported("allocated"))
+    await eventually(lambda: control.reported("allocated"))
     control.keep(item, "allocated")
 
     agent.stop(signal.SIGKILL)

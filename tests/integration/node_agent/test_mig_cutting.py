@@ -19,9 +19,8 @@ from tests.integration.node_agent.machine import (
     Kubelet,
     Machine,
     mounts_of,
-    until,
 )
-from tests.waiting import PATIENCE_S
+from tests.waiting import PATIENCE_S, eventually
 
 pytestmark = [pytest.mark.integration, pytest.mark.native]
 
@@ -92,7 +91,7 @@ def number_at(machine: Machine, start: int) -> str:
 async def test_a_container_gets_its_instances_and_after_it_another_pod_the_whole_card(
     api_pods: ApiPods, agent: AgentProcess, kubelet: Kubelet, control: Control, machine: Machine
 ) -> None:
-    [first, _] = (await until(lambda: control.inventories))[-1].devices
+    [first, _] = (await eventually(lambda: control.inventories))[-1].devices
     assert (first.mode, first.slots, first.memory_mib, first.core_percent) == (
         "mig",
         7,
@@ -116,7 +115,7 @@ async def test_a_container_gets_its_instances_and_after_it_another_pod_the_whole
     assert sorted(made) == [0, 6]
     assert dict(answer.envs) == {"NVIDIA_VISIBLE_DEVICES": f"{made[6][0]},{made[0][0]}"}
     assert set(mounts_of(answer)) == {"/etc/hami"}
-    [report] = await until(lambda: control.reported("allocated"))
+    [report] = await eventually(lambda: control.reported("allocated"))
     assert [(i.container, i.device_index, i.uuid, i.mig_uuid) for i in report.instances] == [
         ("main", 0, CARDS[0], made[6][0]),
         ("main", 1, CARDS[0], made[0][0]),
@@ -126,17 +125,19 @@ async def test_a_container_gets_its_instances_and_after_it_another_pod_the_whole
         number_at(machine, 0),
     ]
     await kubelet.prestart(A_0, A_1)
-    metrics = await until(lambda: _with(agent, "hami_mig_device_info{", made[0][0]))
+    metrics = await eventually(lambda: _with(agent, "hami_mig_device_info{", made[0][0]))
     assert 'profile="2g.20gb"' in metrics
     of_card = f'device_uuid="{CARDS[0]}"'
-    await until(lambda: _with(agent, "hami_node_agent_mig_instances{", of_card, '"held"', "} 2.0"))
+    await eventually(
+        lambda: _with(agent, "hami_node_agent_mig_instances{", of_card, '"held"', "} 2.0")
+    )
 
     control.live.clear()
     machine.control("mig-busy", "0", number_at(machine, 6))
     await api_pods.delete("a")
     kubelet.forget(a)
-    await until(lambda: sorted(instances(machine)) == [6])
-    await until(lambda: _with(agent, "hami_node_agent_mig_changes_total", 'result="busy"'))
+    await eventually(lambda: sorted(instances(machine)) == [6])
+    await eventually(lambda: _with(agent, "hami_node_agent_mig_changes_total", 'result="busy"'))
     machine.control("mig-idle", "0", number_at(machine, 6))
     await control.announce(of_pod(b, part(SEVEN, 0), token=2, name="b"))
     kubelet.pods[b] = "b"
@@ -178,7 +179,7 @@ async def test_a_restart_keeps_what_is_held_and_leaves_alone_what_others_made(
     agent.start()
     try:
         await agent.ready()
-        devices = (await until(lambda: control.inventories))[-1].devices
+        devices = (await eventually(lambda: control.inventories))[-1].devices
         assert {p.name: p.placements for p in devices[0].mig_profiles} == {
             "1g.10gb": ((0, 1), (1, 1), (2, 1), (3, 1)),
             "2g.20gb": ((0, 2), (2, 2)),
@@ -188,7 +189,7 @@ async def test_a_restart_keeps_what_is_held_and_leaves_alone_what_others_made(
         assert [device.uuid for device in devices] == list(CARDS), "put into MIG mode by us"
         await control.announce(of_pod("a", part(ONE, 3)))
         answer = await kubelet.allocate("a", "main", A_0)
-        await until(lambda: control.reported("allocated"))
+        await eventually(lambda: control.reported("allocated"))
 
         agent.stop()
         agent.start()
@@ -200,8 +201,8 @@ async def test_a_restart_keeps_what_is_held_and_leaves_alone_what_others_made(
         machine.control("mig-clear", "0")
         with pytest.raises(grpc.aio.AioRpcError, match=r"is gone .* delete the pod"):
             await kubelet.prestart(A_0)
-        await until(lambda: control.reported("failed"))
-        await until(lambda: instances(machine) == {})
+        await eventually(lambda: control.reported("failed"))
+        await eventually(lambda: instances(machine) == {})
     finally:
         agent.close()
 
@@ -236,8 +237,8 @@ async def test_an_instance_that_cannot_be_made_is_a_clear_error_and_the_next_is_
                 await kubelet.allocate(f"pod-{number}", "main", A_0)
             await control.withdraw(made)
             await control.until_all_is_consumed()
-        await until(lambda: len(control.reported("failed")) == len(IMPOSSIBLE))
-        await until(lambda: instances(machine) == {4: [FOREIGN]})
+        await eventually(lambda: len(control.reported("failed")) == len(IMPOSSIBLE))
+        await eventually(lambda: instances(machine) == {4: [FOREIGN]})
         await control.announce(of_pod("good", part(ONE, 0), token=9))
         await kubelet.allocate("good", "main", A_0)
         assert sorted(instances(machine)) == [0, 4]

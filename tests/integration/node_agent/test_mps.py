@@ -19,9 +19,8 @@ from tests.integration.node_agent.machine import (
     Machine,
     limits_of,
     mounts_of,
-    until,
 )
-from tests.waiting import PATIENCE_S
+from tests.waiting import PATIENCE_S, eventually
 
 pytestmark = [pytest.mark.integration, pytest.mark.native]
 
@@ -96,7 +95,7 @@ async def test_a_daemon_that_died_is_started_again(daemon: Daemon, agent: AgentP
 
     os.kill(first, signal.SIGKILL)
 
-    assert await until(lambda: daemon.pid) != first
+    assert await eventually(lambda: daemon.pid) != first
 
 
 async def test_the_daemon_outlives_the_agent_and_is_taken_as_it_is(
@@ -123,7 +122,7 @@ async def test_while_the_daemon_is_away_no_pod_is_bound_here(
     daemon.tell("quit")
     daemon.command.write_text("#!/bin/sh\necho no card is there; exit 3\n")
 
-    await until(lambda: "MPS control daemon is away" in agent.get("/readyz")[1])
+    await eventually(lambda: "MPS control daemon is away" in agent.get("/readyz")[1])
     assert "exit status 3: no card is there" in await said()
     daemon.install()
     await agent.ready()

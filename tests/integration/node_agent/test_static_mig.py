@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from hamicommon.kubelet._generated import deviceplugin_pb2 as api
 
-from tests.contract.plugin_kubelet import PluginKubelet, until
+from tests.contract.plugin_kubelet import PluginKubelet
 from tests.integration.node_agent.control import Control
 from tests.integration.node_agent.machine import CARDS, AgentProcess, Machine
-from tests.waiting import PATIENCE_S
+from tests.waiting import PATIENCE_S, eventually
 
 pytestmark = [pytest.mark.integration, pytest.mark.native]
 MIG_A, MIG_B = (
@@ -86,7 +86,7 @@ async def test_with_mixed_each_profile_is_a_resource_beside_the_slices(
         assert set(await listed(sockets, "nvidia.com/gpu")) == {
             f"{CARDS[0]}-{n}" for n in range(10)
         }
-        assert [d.uuid for d in (await until(lambda: control.inventories))[-1].devices] == [
+        assert [d.uuid for d in (await eventually(lambda: control.inventories))[-1].devices] == [
             CARDS[0]
         ]
 
@@ -100,11 +100,11 @@ async def test_with_mixed_each_profile_is_a_resource_beside_the_slices(
         ]
 
         async with sockets.listening():
-            await until(lambda: sockets.lists)
+            await eventually(lambda: sockets.lists)
             machine.control("lose", "1")
-            await until(lambda: sockets.lists[-1] == {MIG_A: "Unhealthy"})
+            await eventually(lambda: sockets.lists[-1] == {MIG_A: "Unhealthy"})
             machine.control("restore", "1")
-            await until(lambda: sockets.lists[-1] == {MIG_A: "Healthy"})
+            await eventually(lambda: sockets.lists[-1] == {MIG_A: "Healthy"})
 
 
 async def test_with_single_the_count_resource_counts_instances(

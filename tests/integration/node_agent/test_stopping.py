@@ -16,9 +16,8 @@ from tests.integration.node_agent.machine import (
     Kubelet,
     Machine,
     limits_of,
-    until,
 )
-from tests.waiting import PATIENCE_S
+from tests.waiting import PATIENCE_S, eventually
 
 pytestmark = [pytest.mark.integration, pytest.mark.native]
 
@@ -42,7 +41,7 @@ async def test_a_pod_that_was_bound_before_the_stop_still_gets_its_answer(
         await control.until_all_is_consumed()
 
         stopping = asyncio.create_task(asyncio.to_thread(agent.stop, signal.SIGTERM))
-        await until(lambda: '"its agent is stopping"' in agent.get("/readyz")[1])
+        await eventually(lambda: '"its agent is stopping"' in agent.get("/readyz")[1])
         said = await readiness(control)
         answer = await kubelet.allocate("a", "main", A_0)
 
@@ -66,22 +65,22 @@ async def test_a_new_configuration_counts_after_a_hang_up_and_a_broken_one_chang
     agent.start()
     try:
         await agent.ready()
-        await until(lambda: {d.slots for d in control.inventories[-1].devices} == {10})
+        await eventually(lambda: {d.slots for d in control.inventories[-1].devices} == {10})
         await control.announce(grant("a"))
         before = await kubelet.allocate("a", "main", A_0)
 
         file.write_text("{")
         agent.send(signal.SIGHUP)
-        await until(lambda: "configuration not changed" in agent.log)
+        await eventually(lambda: "configuration not changed" in agent.log)
         assert len(kubelet.registrations) == 1
 
         entry = {"name": NODE, "devicesplitcount": 3, "filterdevices": {"index": [1]}}
         file.write_bytes(orjson.dumps({"nodeconfig": [entry]}))
         agent.send(signal.SIGHUP)
-        await until(lambda: len(kubelet.registrations) == 2)
+        await eventually(lambda: len(kubelet.registrations) == 2)
         await agent.ready()
 
-        found = await until(
+        found = await eventually(
             lambda: [
                 [(d.uuid, d.slots) for d in inventory.devices]
                 for inventory in control.inventories

@@ -8,7 +8,8 @@ import pytest
 
 from tests.integration.node_agent.conftest import ApiPods
 from tests.integration.node_agent.control import Control, grant
-from tests.integration.node_agent.machine import CARDS, AgentProcess, Kubelet, Machine, until
+from tests.integration.node_agent.machine import CARDS, AgentProcess, Kubelet, Machine
+from tests.waiting import eventually
 
 pytestmark = [pytest.mark.integration, pytest.mark.native]
 
@@ -33,7 +34,7 @@ async def test_a_stranger_reads_the_reason_in_an_event(
 async def test_inventory_is_repeated_and_says_what_the_node_offers(
     agent: AgentProcess, control: Control
 ) -> None:
-    await until(lambda: len(control.inventories) >= 2)
+    await eventually(lambda: len(control.inventories) >= 2)
 
     first, second = control.inventories[:2]
     assert (first.agent_id, first.sequence + 1) == (second.agent_id, second.sequence)
@@ -50,7 +51,7 @@ async def test_allocate_continues_the_trace_of_the_grant(
 
     await kubelet.allocate("a", "main", A_0)
 
-    [report] = await until(lambda: control.reported("allocated"))
+    [report] = await eventually(lambda: control.reported("allocated"))
     assert trace_id in report.traceparent
     agent.stop(signal.SIGTERM)
     spans = [json.loads(line) for line in (machine.root / "traces.jsonl").read_text().splitlines()]

@@ -19,11 +19,10 @@ from tests.integration.node_agent.machine import (
     Kubelet,
     Machine,
     mounts_of,
-    until,
 )
 from tests.native.machine import LIBVGPU, Client
 from tests.unit.node_agent.region_files import v1_file
-from tests.waiting import PATIENCE_S
+from tests.waiting import PATIENCE_S, eventually
 
 pytestmark = [pytest.mark.integration, pytest.mark.native]
 
@@ -62,7 +61,7 @@ async def test_a_containers_region_is_sampled_for_bus_and_prometheus(
     await kubelet.prestart(f"{CARDS[0]}-0")
     v1_file(region_of(answer))
 
-    usage = await until(
+    usage = await eventually(
         lambda: next((u for u in control.usages if u.containers and u.devices), None)
     )
 
@@ -82,9 +81,9 @@ async def test_what_does_not_change_is_told_once_and_with_its_rounds_at_the_end(
     await control.announce(grant("a"))
     answer = await kubelet.allocate("a", "main", f"{CARDS[0]}-0")
     await kubelet.prestart(f"{CARDS[0]}-0")
-    await until(lambda: control.usages)
+    await eventually(lambda: control.usages)
     v1_file(region_of(answer))
-    changed = await until(lambda: next((u for u in control.usages if u.containers), None))
+    changed = await eventually(lambda: next((u for u in control.usages if u.containers), None))
 
     assert await asyncio.to_thread(agent.stop, signal.SIGTERM) == 0
 
@@ -104,7 +103,7 @@ async def test_what_does_not_change_is_told_once_and_with_its_rounds_at_the_end(
             if series in [card.uuid for card in devices] or (not series and containers)
         ]
 
-    await until(lambda: changed.sampled_at <= max(rounds_of(CARDS[1])))
+    await eventually(lambda: changed.sampled_at <= max(rounds_of(CARDS[1])))
     assert sorted(rounds_of(CARDS[0])) == sorted(rounds_of(CARDS[1]))
     assert set(rounds_of("")) <= set(rounds_of(CARDS[1]))
     assert len(set(rounds_of(CARDS[1]))) == len(rounds_of(CARDS[1]))
@@ -176,7 +175,7 @@ async def test_a_region_full_of_rubbish_is_a_metric_and_one_line_in_the_log(
         region.write(b"rubbish!")
 
     await shows(agent, "hami_node_agent_unreadable_regions", 1)
-    await until(lambda: values(agent, "hami_node_agent_region_failures_total")[0] > 2)
+    await eventually(lambda: values(agent, "hami_node_agent_region_failures_total")[0] > 2)
     assert values(agent, "hami_vgpu_memory_used_bytes") == []
     assert agent.log.count("region not usable") == 1
 
@@ -190,6 +189,6 @@ async def test_the_feedback_loop_frees_a_lone_container_of_its_core_limit(
 
     program.alloc(MIB)
 
-    await until(lambda: switch() == 0)
+    await eventually(lambda: switch() == 0)
     limits = mounts_of(answer)["/etc/hami"] / "limits"
     assert limits.read_text().endswith("utilization_switch 0\n")

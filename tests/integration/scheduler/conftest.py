@@ -12,14 +12,13 @@ import socket
 import ssl
 import subprocess
 import sys
-import time
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import httpx
 import pytest
@@ -42,24 +41,11 @@ from hamicommon.settings import (
 from hamictl.local.credentials import ensure_credentials
 from hamictl.servers.kubeconfig import write_kubeconfig
 
-from tests.waiting import PATIENCE_S
+from tests.waiting import PATIENCE_S, eventually, wait
 
 Json = dict[str, Any]
-T = TypeVar("T")
 
 GIB = 1024
-WAIT_S = 60.0
-
-
-async def eventually(look: Callable[[], Awaitable[T]], what: str, timeout_s: float = WAIT_S) -> T:
-    """Polls until `look` returns something true."""
-    deadline = time.monotonic() + timeout_s
-    while True:
-        found = await look()
-        if found:
-            return found
-        assert time.monotonic() < deadline, f"timed out waiting for {what}"
-        await asyncio.sleep(0.02)
 
 
 @pytest.fixture(scope="module")
@@ -94,13 +80,14 @@ def kubeconfig_file(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 def _wait_until_ready(process: subprocess.Popen[bytes], url: str, ca: Path, log: Path) -> None:
     context = ssl.create_default_context(cafile=str(ca))
-    deadline = time.monotonic() + 30
-    while time.monotonic() < deadline and process.poll() is None:
+
+    def ready() -> bool:
+        assert process.poll() is None, f"the API server did not start: {log.read_text()}"
         with contextlib.suppress(httpx.HTTPError):
-            if httpx.get(f"{url}/readyz", verify=context).status_code == 200:
-                return
-        time.sleep(0.05)
-    raise AssertionError(f"the API server did not start: {log.read_text()}")
+            return httpx.get(f"{url}/readyz", verify=context).status_code == 200
+        return False
+
+    wait(ready, "the API server to be ready", why=log.read_text)
 
 
 @dataclass
@@ -280,14 +267,14 @@ class World:
         )
         return [dict(row) for row in found]
 
-    async def until(self, pod: Json, *states: str, timeout_s: float = WAIT_S) -> Json:
+    async def until(self, pod: Json, *states: str) -> Json:
         """Waits until the pod's latest allocation is in one of the states."""
 
         async def reached() -> Json | None:
             rows = await self.rows(pod)
             return rows[-1] if rows and rows[-1]["state"] in states else None
 
-        return await eventually(reached, f"{pod['metadata']['name']} to be {states}", timeout_s)
+        return await eventually(reached, f"{pod['metadata']['name']} to be {states}")
 
     async def until_labelled(self, pod: Json, node: str) -> None:
         """Waits for the label that follows the binding when there is time."""

@@ -9,7 +9,8 @@ from typing import Any
 
 from hamicommon.errors import NotFound
 
-from tests.integration.scheduler.conftest import Replica, World, eventually
+from tests.integration.scheduler.conftest import Replica, World
+from tests.waiting import eventually
 
 Json = dict[str, Any]
 LOCK = "hami.io/mutex.lock"

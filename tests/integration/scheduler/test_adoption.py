@@ -13,7 +13,8 @@ import pytest
 from hamicommon import events
 from hamicommon.bus.client import Deliver, Message, Subscription
 
-from tests.integration.scheduler.conftest import Replica, World, eventually
+from tests.integration.scheduler.conftest import Replica, World
+from tests.waiting import eventually
 
 pytestmark = pytest.mark.integration
 

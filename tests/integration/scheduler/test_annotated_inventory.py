@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from tests.integration.scheduler.conftest import World, eventually
+from tests.integration.scheduler.conftest import World
 from tests.integration.scheduler.other_nodes import (
     CHIP,
     CHIP_REGISTER,
@@ -16,6 +16,7 @@ from tests.integration.scheduler.other_nodes import (
     placed,
     with_chips,
 )
+from tests.waiting import eventually
 
 pytestmark = pytest.mark.integration
 

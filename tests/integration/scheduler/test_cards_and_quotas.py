@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.integration.scheduler.conftest import World, eventually
+from tests.integration.scheduler.conftest import World
+from tests.waiting import eventually
 
 pytestmark = pytest.mark.integration
 

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 from hami_scheduler.adapters.postgres_decisions import PostgresDecisionLog
 
-from tests.integration.scheduler.conftest import GIB, Replica, World, eventually, inventory_device
+from tests.integration.scheduler.conftest import GIB, Replica, World, inventory_device
+from tests.waiting import eventually
 
 Json = dict[str, Any]
 

@@ -7,7 +7,7 @@ import json
 import pytest
 from hamicommon import events
 
-from tests.integration.scheduler.conftest import World, eventually
+from tests.integration.scheduler.conftest import World
 from tests.integration.scheduler.other_nodes import (
     CHIP,
     LOCK,
@@ -18,6 +18,7 @@ from tests.integration.scheduler.other_nodes import (
     placed,
     with_chips,
 )
+from tests.waiting import eventually
 
 pytestmark = pytest.mark.integration
 

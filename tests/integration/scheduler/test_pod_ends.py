@@ -9,7 +9,8 @@ import pytest
 from hami_scheduler.domain.lifecycle import STILL_SEEN
 from hamicommon import events
 
-from tests.integration.scheduler.conftest import World, eventually, inventory_device
+from tests.integration.scheduler.conftest import World, inventory_device
+from tests.waiting import eventually
 
 pytestmark = pytest.mark.integration
 
@@ -137,7 +138,7 @@ async def test_capacity_that_becomes_free_wakes_a_waiting_pod(world: World) -> N
         found = (await world.read(waiter))["metadata"].get("annotations") or {}
         return "hami.io/retry-at" in found
 
-    await eventually(nudged, "the waiting pod to be nudged", timeout_s=5)
+    await eventually(nudged, "the waiting pod to be nudged")
 
 
 async def test_a_pod_that_its_kubelet_refuses_gives_its_slices_back_and_says_why(
@@ -153,7 +154,7 @@ async def test_a_pod_that_its_kubelet_refuses_gives_its_slices_back_and_says_why
 
     await world.set_status(pod, phase="Failed", reason="UnexpectedAdmissionError", message=said)
 
-    failed = await world.until(pod, "failed", timeout_s=10)
+    failed = await world.until(pod, "failed")
     assert failed["reason"] == f"pod is Failed: UnexpectedAdmissionError: {said}"
     assert await world.used(card) == (0, 0, 0)
     history = await replica.get(f"/v1/pods/{pod['metadata']['uid']}/explain")

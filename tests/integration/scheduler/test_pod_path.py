@@ -11,7 +11,8 @@ from hamicommon.domain.allocations import AllocationState
 from hamicommon.grants import load_public_key, verify
 from hamicommon.k8s.annotations import BIND_PHASE, GRANT, NVIDIA_TO_ALLOCATE
 
-from tests.integration.scheduler.conftest import World, eventually, inventory_device
+from tests.integration.scheduler.conftest import World, inventory_device
+from tests.waiting import eventually
 
 pytestmark = pytest.mark.integration
 

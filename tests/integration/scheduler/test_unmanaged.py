@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 from hamicommon import events
 
-from tests.integration.scheduler.conftest import World, eventually
+from tests.integration.scheduler.conftest import World
+from tests.waiting import eventually
 
 pytestmark = pytest.mark.integration
 

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import textwrap
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -27,7 +27,7 @@ from hamictl.supervisor.specs import ChildSpec, Spec, StepSpec, server_child
 from hamictl.supervisor.state_file import read_state, running_supervisor, stop_running
 from hamictl.supervisor.supervisor import Supervisor, SupervisorError
 
-from tests.waiting import PATIENCE_S
+from tests.waiting import PATIENCE_S, eventually
 
 pytestmark = pytest.mark.integration
 
@@ -48,12 +48,6 @@ async def running(tmp_path: Path, *specs: Spec, **options: object) -> AsyncItera
     finally:
         supervisor.stop()
         await asyncio.wait_for(task, PATIENCE_S)
-
-
-async def until(condition: Callable[[], bool], timeout_s: float = 60) -> None:
-    async with asyncio.timeout(timeout_s):
-        while not condition():
-            await asyncio.sleep(0.01)
 
 
 async def test_children_start_in_order_and_stop_in_reverse(tmp_path: Path) -> None:
@@ -92,8 +86,8 @@ async def test_a_killed_server_comes_back_on_its_port(tmp_path: Path) -> None:
         first = supervisor.pid("redis")
         assert first is not None
         os.kill(first, signal.SIGKILL)
-        await until(lambda: supervisor.pid("redis") not in (None, first))
-        await until(lambda: supervisor.states["redis"].phase is Phase.READY)
+        await eventually(lambda: supervisor.pid("redis") not in (None, first))
+        await eventually(lambda: supervisor.states["redis"].phase is Phase.READY)
         plan.probe()
         assert supervisor.states["redis"].restarts == 1
 
@@ -155,7 +149,7 @@ async def test_what_ignores_the_stop_signal_is_killed_with_its_own_children(
     inner = tmp_path / "inner"
     stubborn = child(tmp_path, "stubborn", program, stop_grace_s=0.2)
     async with running(tmp_path, stubborn) as supervisor:
-        await until(inner.exists)
+        await eventually(inner.exists)
         outer = supervisor.pid("stubborn")
     assert outer is not None
     assert identity_of(outer) is None
@@ -167,7 +161,7 @@ async def test_the_state_file_names_every_process(tmp_path: Path) -> None:
     info = {"kubeconfig": "/k"}
     async with running(tmp_path, spec, info=info) as supervisor:
         await asyncio.wait_for(supervisor.ready(), PATIENCE_S)
-        await until(lambda: (read_state(supervisor.state_path) or {}).get("phase") == "ready")
+        await eventually(lambda: (read_state(supervisor.state_path) or {}).get("phase") == "ready")
         state = read_state(supervisor.state_path)
         assert state is not None
         assert state["kubeconfig"] == "/k"
@@ -200,7 +194,7 @@ async def _detached(tmp_path: Path) -> tuple[int, int]:
         [sys.executable, str(program), str(tmp_path)], log_path=tmp_path / "supervisor.log"
     )
     state_path = tmp_path / ".hami" / "state.json"
-    await until(lambda: (read_state(state_path) or {}).get("phase") == "ready")
+    await eventually(lambda: (read_state(state_path) or {}).get("phase") == "ready")
     state = read_state(state_path)
     assert state is not None
     assert state["supervisor"]["pid"] == pid
@@ -251,7 +245,7 @@ async def test_what_a_killed_supervisor_had_not_yet_noted_is_found_by_its_marker
     folder = tmp_path / ".hami"
     environment = os.environ | {MARKER: str(folder)}
     with subprocess.Popen([sys.executable, "-c", SLEEPER], env=environment) as orphan:
-        await until(lambda: MARKER in Path(f"/proc/{orphan.pid}/environ").read_text())
+        await eventually(lambda: MARKER in Path(f"/proc/{orphan.pid}/environ").read_text())
         async with running(tmp_path, child(tmp_path, "service")) as supervisor:
             await asyncio.wait_for(supervisor.ready(), PATIENCE_S)
             assert orphan.wait(5) == -signal.SIGTERM
