@@ -48,7 +48,7 @@ class Client:
     def receive(self) -> Any:
         assert self.process.stdout
         line = self.process.stdout.readline()
-        assert line, f"the program ended with {self.process.wait(10)}"
+        assert line, f"the program ended with {self.process.wait(PATIENCE_S)}"
         return json.loads(line)
 
     def call(self, op: str, **arguments: Any) -> Any:
@@ -89,7 +89,7 @@ class Client:
         assert self.process.stdin
         assert self.process.stdout
         self.process.stdin.close()
-        status = self.process.wait(10)
+        status = self.process.wait(PATIENCE_S)
         self.process.stdout.close()
         return status
 

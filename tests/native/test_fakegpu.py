@@ -2,13 +2,13 @@
 
 import json
 import subprocess
-import time
+from contextlib import ExitStack
 from typing import Any
 
 import pytest
 
 from tests.native.machine import CARDS, FAKEGPU, MIB, Client, Machine
-from tests.waiting import PATIENCE_S
+from tests.waiting import PATIENCE_S, wait
 
 OUT_OF_MEMORY = 2
 
@@ -80,13 +80,21 @@ def load(machine: Machine, *words: str) -> subprocess.Popen[bytes]:
 
 def test_two_programs_take_turns_on_a_card(machine: Machine) -> None:
     # Kernels of 5 ms: 108 SMs hold 216 blocks, and 100 times that many take 100 waves of 50 us.
-    programs = [load(machine, "--seconds", "3", "--blocks", "21600") for _ in range(2)]
-    time.sleep(2)
-    computed = {p["pid"]: p["computed_ns"][0] for p in machine.ctl("show")["processes"]}
-    for program in programs:
-        program.communicate(timeout=PATIENCE_S)
-    one, two = (computed[program.pid] for program in programs)
-    assert 0.5 <= one / two <= 2
+    with ExitStack() as stack:
+        for _ in range(2):
+            program = stack.enter_context(load(machine, "--seconds", "1000", "--blocks", "21600"))
+            stack.callback(program.kill)
+
+        def computed_ns() -> list[int]:
+            return [p["computed_ns"][0] for p in machine.ctl("show")["processes"]]
+
+        begun = wait(lambda: (now := computed_ns()) and len(now) == 2 and all(now) and now)
+
+        def took_turns() -> bool:
+            one, two = (now - then for now, then in zip(computed_ns(), begun, strict=True))
+            return one + two >= 10**9 and one <= 2 * two and two <= 2 * one
+
+        wait(took_turns, "both to have computed about as long", why=lambda: f"{computed_ns()}")
 
 
 def test_a_program_that_is_alone_has_the_card_to_itself(machine: Machine) -> None:

@@ -3,6 +3,7 @@
 import pytest
 
 from tests.native.machine import CARDS, MIB, Client, Container, opened
+from tests.waiting import wait
 
 OUT_OF_MEMORY, POISON = 2, 0xDEAD
 
@@ -78,10 +79,7 @@ def test_a_zero_in_the_file_means_no_limit(container: Container) -> None:
 
 def wait_for_total(client: Client, total: int) -> None:
     """The file is looked at every 10 ms at most; a call is a look."""
-    for _ in range(2000):
-        if client.info()[1] == total:
-            return
-    pytest.fail(f"the limit never became {total}")
+    wait(lambda: client.info()[1] == total, f"the limit to be {total}")
 
 
 def test_new_limits_reach_a_running_program(container: Container) -> None:

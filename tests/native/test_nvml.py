@@ -1,8 +1,7 @@
 """NVML as pynvml sees it: the slice in a container, the whole card on the node, health events."""
 
-import time
-
 from tests.native.machine import CARDS, MIB, Client, Container, Machine
+from tests.waiting import PATIENCE_S, wait
 
 
 def opened(client: Client) -> Client:
@@ -93,7 +92,7 @@ def test_a_container_runtime_hides_the_other_cards(machine: Machine) -> None:
 
 def test_an_xid_reaches_a_waiting_health_check(machine: Machine) -> None:
     node = machine.start(machine.env())
-    node.send("wait_event", index=1, timeout_ms=20_000)
+    node.send("wait_event", index=1, timeout_ms=int(PATIENCE_S) * 1000)
     assert node.receive() == "registered"
     machine.ctl("xid", "0", "31")
     machine.ctl("xid", "1", "48")
@@ -120,9 +119,7 @@ def test_kernels_keep_the_card_busy(machine: Machine) -> None:
     tenant, node = opened(machine.start(machine.env())), machine.start(machine.env())
     # 108 SMs x 2048 threads are a wave of 50 us, filled by 216 blocks of 1024 threads: 3 s of work.
     tenant.send("launch", kernels=600, blocks=216 * 100)
-    deadline = time.monotonic() + 10
-    while (busy := node.nvml("nvmlDeviceGetUtilizationRates", 0)["gpu"]) < 80:
-        assert time.monotonic() < deadline, f"{busy} % busy"
+    wait(lambda: node.nvml("nvmlDeviceGetUtilizationRates", 0)["gpu"] >= 80, "the card to be busy")
     samples = node.nvml("nvmlDeviceGetProcessUtilization", 0, 0)
     assert [sample["pid"] for sample in samples] == [tenant.pid]
     assert node.nvml("nvmlDeviceGetUtilizationRates", 1)["gpu"] == 0

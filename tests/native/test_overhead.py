@@ -10,6 +10,7 @@ import pytest
 
 from tests.native.context_makers import KINDS as CONTEXTS
 from tests.native.machine import MIB, Client, Container, Machine
+from tests.waiting import wait
 
 CONTEXT, MODULE = 64 * MIB, 2 * MIB
 LIMIT = 100 * MIB
@@ -91,12 +92,14 @@ def test_each_process_pays_for_its_own_context(costly: Container) -> None:
 def test_modules_are_charged_with_the_next_allocation_at_the_latest(costly: Container) -> None:
     client = opened(costly)
     assert client.call("launch", kernels=1) == {"result": 0}
-    deadline = time.monotonic() + 30
-    while client.info()[0] != LIMIT - CONTEXT - MODULE:
-        assert time.monotonic() < deadline, client.info()
+
+    def charged() -> bool:
         result, pointer = client.alloc(512)
         assert result == 0
         assert client.free(pointer) == 0
+        return client.info()[0] == LIMIT - CONTEXT - MODULE
+
+    wait(charged, "the module to be charged", why=lambda: str(client.info()))
 
 
 def test_where_nvml_shows_other_pids_blocks_alone_are_charged(

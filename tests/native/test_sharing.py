@@ -3,11 +3,11 @@
 import os
 import random
 import struct
-import time
 
 import pytest
 
 from tests.native.machine import LIBVGPU, MIB, Client, Container, Machine
+from tests.waiting import wait
 
 OUT_OF_MEMORY = 2
 
@@ -147,11 +147,14 @@ def test_what_a_tenant_writes_into_the_region_wins_it_nothing(
     assert client.alloc(4 * MIB)[0] == OUT_OF_MEMORY
     # Once this process has looked (every 10 ms at most), the others are held to it again.
     harmless = at == 1600 or layout == "<ii"
-    deadline = time.monotonic() + 30
-    while client.info()[0] != 2 * MIB or not (
-        harmless or container.region.read_bytes()[at:].startswith(truth)
-    ):
-        assert time.monotonic() < deadline, f"the slice still shows {client.info()}"
+    wait(
+        lambda: (
+            client.info()[0] == 2 * MIB
+            and (harmless or container.region.read_bytes()[at:].startswith(truth))
+        ),
+        "the slice to show what is held",
+        why=lambda: str(client.info()),
+    )
     other = opened(container.start())
     assert other.alloc(4 * MIB)[0] == OUT_OF_MEMORY
     assert machine.used() == 8 * MIB
@@ -233,6 +236,4 @@ def test_processes_with_equal_pids_in_different_containers_are_told_apart(
     two.kill()  # unshare, and with it the container's process 1
 
     assert one.alloc(40 * MIB)[0] == 0
-    deadline = time.monotonic() + 5
-    while machine.used() != 100 * MIB:
-        assert time.monotonic() < deadline, "the memory of the killed container is not free"
+    wait(lambda: machine.used() == 100 * MIB, "the memory of the killed container to be free")

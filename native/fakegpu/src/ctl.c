@@ -1,6 +1,6 @@
 /* fakegpu-ctl: makes the simulated cards misbehave, and shows the machine's ledger.
  *
- *   fakegpu-ctl show                one JSON object: cards (total, used, peak, utilisation, lost) and processes (memory, and a counter of
+ *   fakegpu-ctl show                one JSON object: cards (total, used, peak, utilisation, clock, lost) and processes (memory, and a counter of
  *                                   computing time; it begins anywhere)
  *   fakegpu-ctl xid CARD CODE       posts an XID event (critical) on a card
  *   fakegpu-ctl ecc CARD            posts a double-bit ECC event
@@ -65,9 +65,9 @@ static void show(const struct fg_machine *machine, struct fg_state *state)
         const struct fg_card_state *card = &state->cards[i];
         const struct fg_clock *clock = fg_clock_now(state, i);
         printf("%s\n  {\"index\": %d, \"uuid\": \"%s\", \"total_bytes\": %llu, \"used_bytes\": %llu, \"peak_bytes\": %llu, "
-               "\"utilisation_percent\": %u, \"lost\": %s",
+               "\"utilisation_percent\": %u, \"now_ns\": %lld, \"lost\": %s",
                i > 0 ? "," : "", i, card->uuid, (unsigned long long)card->total_bytes, (unsigned long long)card->used_bytes,
-               (unsigned long long)card->peak_bytes, fg_utilisation(machine, clock->card_samples), card->lost ? "true" : "false");
+               (unsigned long long)card->peak_bytes, fg_utilisation(machine, clock->card_samples), (long long)clock->at_ns, card->lost ? "true" : "false");
         show_mig(&card->mig);
         printf("}");
     }

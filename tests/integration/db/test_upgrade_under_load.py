@@ -17,6 +17,7 @@ from hamicommon.db.inspection import inspect
 from tests.integration.db.conversation import HERE, read
 from tests.integration.db.test_migrations import MIGRATIONS, connect_as_service, say, settings_of
 from tests.servers import psql
+from tests.waiting import Unhurried
 
 pytestmark = pytest.mark.integration
 
@@ -24,7 +25,7 @@ OLD = "0007"
 ENDED = 20_000
 """Grants that the migrations find; `make bench-sql` does the same with a million."""
 LONGEST_S = 5.0
-"""A migration waits half a second for a lock; the rest is for a machine with other work."""
+"""A migration waits half a second for a lock; in seconds of a quiet machine."""
 HISTORY = f"""
 INSERT INTO nodes (name) VALUES ('n');
 INSERT INTO allocations (id, pod_uid, namespace, pod_name, attempt, node, state, reserved_at,
@@ -95,6 +96,7 @@ async def test_old_code_goes_on_writing_while_the_schema_is_upgraded(
     assert len(life()) == 6  # reserve, binding, bound, allocated, moved, released
     connection = await connect_as_service(empty_postgres_dsn)
     spent_s: list[float] = []
+    upgrading = Unhurried()
     writer = asyncio.create_task(write(connection, spent_s))
     try:
         upgrade = asyncio.create_task(asyncio.to_thread(schema.upgrade, settings, MIGRATIONS))
@@ -108,7 +110,7 @@ async def test_old_code_goes_on_writing_while_the_schema_is_upgraded(
 
     record_property("longest_stall_s", max(spent_s))
     sys.stdout.write(f"{len(spent_s)} statements; the longest took {max(spent_s):.3f} s\n")
-    assert max(spent_s) < LONGEST_S
+    assert max(spent_s) < LONGEST_S * upgrading.slowdown
     kept = psql(empty_postgres_dsn, "SELECT count(*) FROM allocation_periods")
     ended = psql(empty_postgres_dsn, "SELECT count(*) FROM allocations WHERE ended_at IS NOT NULL")
     assert int(kept) == int(ended) > ENDED

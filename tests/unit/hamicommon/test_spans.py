@@ -2,7 +2,6 @@
 
 import contextlib
 import json
-import time
 from pathlib import Path
 
 import pytest
@@ -14,6 +13,8 @@ from opentelemetry.sdk.trace import ReadableSpan, TracerProvider, sampling
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import Span, StatusCode
+
+from tests.waiting import wait
 
 
 def test_finished_spans_are_one_json_object_per_line(tmp_path: Path) -> None:
@@ -157,9 +158,7 @@ def test_a_file_gets_the_spans_without_being_asked(
     provider.add_span_processor(written)
     begin_trace(provider.get_tracer("t"), "one").end()
 
-    deadline_s = time.monotonic() + 60
-    while not path.read_bytes() and time.monotonic() < deadline_s:
-        pass
+    wait(path.read_bytes, "the span")
     provider.shutdown()
     assert json.loads(path.read_text())["name"] == "one"
 
