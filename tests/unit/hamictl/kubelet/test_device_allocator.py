@@ -23,7 +23,8 @@ class Node:
     """A device allocator with the pods that it takes for active."""
 
     def __init__(self, folder: Path) -> None:
-        self.active: set[str] = set()
+        self.active: set[str] | None = set()
+        """None as long as nobody knows."""
         self.changed = asyncio.Event()
         self.allocator = DeviceAllocator(
             checkpoint_file=folder / "kubelet_internal_checkpoint",
@@ -177,6 +178,23 @@ async def test_a_restarted_kubelet_knows_the_allocations(node: Node, tmp_path: P
         a.ids for a in node.allocator.book.allocations()
     ]
     assert again.allocator.book.counts()[GPU] == DeviceCounts(capacity=0, allocatable=0)
+
+
+async def test_a_restarted_kubelet_takes_nothing_back_before_it_knows_its_pods(
+    node: Node, tmp_path: Path
+) -> None:
+    """PodResources is served before the first list of pods is complete."""
+    async with node.serving(FakePlugin()):
+        await node.allocate(pod(container(gpus=1)))
+    again = Node(tmp_path)
+    again.active = None
+    again.allocator.restore()
+
+    again.allocator.collect()
+
+    assert [a.ids for a in again.allocator.book.allocations()] == [
+        a.ids for a in node.allocator.book.allocations()
+    ]
 
 
 async def test_admission_fails_with_the_kubelets_sentence(node: Node) -> None:

@@ -52,7 +52,7 @@ class DeviceAllocator:
         checkpoint_file: Path,
         chance: random.Random,
         on_counts: Callable[[], None],
-        active_pods: Callable[[], Iterable[str]],
+        active_pods: Callable[[], Iterable[str] | None],
     ) -> None:
         self.book = DeviceBook()
         self._checkpoint_file = checkpoint_file
@@ -106,8 +106,13 @@ class DeviceAllocator:
             await plugin.close()
 
     def collect(self) -> None:
-        """Takes back the ids of pods that have ended."""
-        self.book.release_all_but(self._active_pods())
+        """Takes back the ids of pods that have ended; of none until the pods are known.
+
+        As the kubelet's UpdateAllocatedDevices, which does nothing before its sources are ready.
+        """
+        active = self._active_pods()
+        if active is not None:
+            self.book.release_all_but(active)
 
     async def allocate(self, pod: Json, container: Json) -> None:
         """Gives one container its devices; nothing happens if it holds them already.

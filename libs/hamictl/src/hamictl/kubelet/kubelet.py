@@ -53,6 +53,7 @@ class Kubelet:
         self._workers: dict[str, PodWorker] = {}
         self._new: asyncio.Queue[str] = asyncio.Queue()
         self._admitting: str | None = None
+        self._synced = False
 
     # Watch events
 
@@ -78,8 +79,13 @@ class Kubelet:
 
     # What others ask
 
-    def active_pods(self) -> list[str]:
-        """Uids of pods that may hold devices: known and not ended, or still being stopped."""
+    def active_pods(self) -> list[str] | None:
+        """Uids of pods that may hold devices: known and not ended, or still being stopped.
+
+        None before the first list is complete: who asks then would take every pod for ended.
+        """
+        if not self._synced:
+            return None
         waiting = [
             uid
             for uid, pod in self._known.items()
@@ -99,6 +105,7 @@ class Kubelet:
     async def run(self, synced: asyncio.Event) -> None:
         """Admits pods for ever, after the first list is complete."""
         await synced.wait()
+        self._synced = True
         await self._stop_orphans()
         first = [self._new.get_nowait() for _ in range(self._new.qsize())]
         for uid in sorted(first, key=self._created):
