@@ -135,6 +135,13 @@ async def test_two_kubelets_that_overlap_are_both_told_of_health(
             }
 
 
+@pytest.fixture
+def long_quiet(machine: Machine) -> None:
+    """A card that flaps never has that much time, also where each of its changes takes seconds."""
+    machine.extra["HAMI_NODE_AGENT_XID_QUIET_S"] = "8"
+
+
+@pytest.mark.usefixtures("long_quiet")
 async def test_a_flapping_card_stays_sick_and_comes_back_once(
     agent: AgentProcess, kubelet: Kubelet, machine: Machine
 ) -> None:
