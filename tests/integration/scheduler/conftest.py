@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import socket
 import ssl
 import subprocess
 import sys
@@ -40,6 +39,7 @@ from hamicommon.settings import (
 )
 from hamictl.local.credentials import ensure_credentials
 from hamictl.servers.kubeconfig import write_kubeconfig
+from hamictl.servers.ports import free_port
 
 from tests.waiting import PATIENCE_S, eventually, wait
 
@@ -53,9 +53,7 @@ def kubeconfig_file(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """An emulated API server of this module."""
     folder = tmp_path_factory.mktemp("apiserver")
     made = ensure_credentials(folder / "credentials", serving=("apiserver",))
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     argv = [
         *(sys.executable, "-m", "hamictl.apiserver", "--data", str(folder / "data")),
         *("--port", str(port), "--tls-cert", str(made.certificate("apiserver"))),

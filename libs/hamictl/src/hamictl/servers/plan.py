@@ -40,7 +40,7 @@ class ServerPlan:
     probe: Callable[[], None]
     env: Mapping[str, str] = field(default_factory=dict)
     stop_signal: signal.Signals = signal.SIGTERM
-    start_timeout_s: float = 30.0
+    start_timeout_s: float = 120.0
     stop_grace_s: float = 10.0
     prefix: tuple[str, ...] = ()
     before_start: Callable[[], None] | None = None

@@ -46,7 +46,7 @@ class ChildState:
 
     name: str
     after: tuple[str, ...] = ()
-    start_timeout_s: float = 30.0
+    start_timeout_s: float = 120.0
     stop_grace_s: float = 10.0
     phase: Phase = Phase.WAITING
     since_s: float = 0.0

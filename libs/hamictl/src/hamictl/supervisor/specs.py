@@ -30,7 +30,7 @@ class ChildSpec:
     urls: Mapping[str, str] = field(default_factory=dict)
     prepare: Callable[[], None] | None = None
     stop_signal: signal.Signals = signal.SIGTERM
-    start_timeout_s: float = 30.0
+    start_timeout_s: float = 120.0
     stop_grace_s: float = 10.0
 
 
