@@ -321,8 +321,9 @@ async def world(
         reconcile_s=1.0,
         reap_s=0.1,
         bind_timeout_s=8.0,
-        postgres=PostgresSettings(dsn=postgres_dsn, connect_timeout_s=2, command_timeout_s=3),
-        redis=RedisSettings(url=redis_url, timeout_s=0.5),
+        postgres=PostgresSettings(dsn=postgres_dsn),
+        # A Redis that answers late is one that is away; only cases about that shall meet it.
+        redis=RedisSettings(url=redis_url, timeout_s=10.0),
         nats=NatsSettings(url=nats_url),
         kubernetes=KubernetesSettings(kubeconfig=kubeconfig_file),
     )
