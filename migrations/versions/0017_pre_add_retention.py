@@ -10,7 +10,7 @@ from __future__ import annotations
 from alembic import op
 
 revision = "0017"
-down_revision = "0015"
+down_revision = "0016"
 branch_labels = None
 depends_on = None
 
@@ -38,11 +38,15 @@ END $$
 # Live grants are the few that the walk in the order of reservation passes over.
 FORGET = f"""
 CREATE FUNCTION hami_forget_grants(before timestamptz, most integer) RETURNS integer
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = public, pg_temp AS $$
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, public, pg_temp AS $$
 DECLARE
     pods text[];
     summed timestamptz;
 BEGIN
+    -- Of the `post` migrations; until they are applied nothing is removed.
+    IF to_regclass('public.allocation_periods') IS NULL THEN
+        RETURN 0;
+    END IF;
     SET LOCAL lock_timeout = '200ms';
     IF NOT pg_try_advisory_xact_lock(hashtext('hami retention'), hashtext('allocations')) THEN
         RETURN 0;
@@ -71,15 +75,8 @@ BEGIN
 END $$
 """
 
+# `hamicommon/db/rights.py` gives it to the scheduler.
 NOBODY = "REVOKE ALL ON FUNCTION hami_forget_grants(timestamptz, integer) FROM PUBLIC"
-BUT_THE_SCHEDULER = """
-DO $$ BEGIN
-    IF EXISTS (SELECT FROM pg_roles WHERE rolname = 'hami_scheduler') THEN
-        GRANT EXECUTE ON FUNCTION hami_forget_grants(timestamptz, integer) TO hami_scheduler;
-    END IF;
-END $$
-"""
-
 BEFORE = """
 CREATE OR REPLACE FUNCTION hami_refuse_change() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
@@ -93,7 +90,6 @@ def upgrade() -> None:
     op.execute(GUARD)
     op.execute(FORGET)
     op.execute(NOBODY)
-    op.execute(BUT_THE_SCHEDULER)
 
 
 def downgrade() -> None:

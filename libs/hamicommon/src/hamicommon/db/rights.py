@@ -41,6 +41,9 @@ WRITES: Mapping[str, Mapping[str, tuple[str, ...]]] = {
 SEQUENCES = (SCHEDULER,)
 """Who draws numbers."""
 
+FUNCTIONS: Mapping[str, str] = {"hami_forget_grants(timestamptz, integer)": SCHEDULER}
+"""Who may call what not everybody may."""
+
 
 def grants() -> str:
     """One statement that grants what is missing; it locks no table."""
@@ -51,6 +54,7 @@ def grants() -> str:
         for privilege in privileges
     )
     readers = ", ".join(f"'{role}'" for role in (SCHEDULER, METRICS, READER))
+    calls = ", ".join(f"('public.{name}', '{role}')" for name, role in FUNCTIONS.items())
     drawing = ", ".join(f"'{role}'" for role in SEQUENCES)
     return f"""
 DO $$ DECLARE missing text; BEGIN
@@ -71,6 +75,12 @@ DO $$ DECLARE missing text; BEGIN
           FROM pg_class c, pg_roles r
          WHERE c.relnamespace = 'public'::regnamespace AND c.relkind = 'S'
            AND r.rolname IN ({drawing}) AND NOT has_sequence_privilege(r.oid, c.oid, 'USAGE')
+        UNION ALL
+        SELECT format('GRANT EXECUTE ON FUNCTION %s TO %I', called.name, r.rolname)
+          FROM (VALUES {calls}) AS called (name, role)
+          JOIN pg_roles r ON r.rolname = called.role
+         WHERE to_regprocedure(called.name) IS NOT NULL
+           AND NOT has_function_privilege(r.oid, to_regprocedure(called.name), 'EXECUTE')
         UNION ALL
         SELECT format('GRANT USAGE ON SCHEMA public TO %I', r.rolname)
           FROM pg_roles r

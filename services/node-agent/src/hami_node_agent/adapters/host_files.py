@@ -224,7 +224,9 @@ class HostFiles:
     def remove_given_up(self, budget_s: float) -> bool:
         """Works on what was given up for about that long; True when there was more to do."""
         share_s = budget_s / len(self._removals)
-        return any([removal.work(share_s) for removal in self._removals.values()])
+        # Each has its turn, whatever the one before answers.
+        more = [removal.work(share_s) for removal in self._removals.values()]
+        return any(more)
 
     @property
     def to_remove(self) -> int:

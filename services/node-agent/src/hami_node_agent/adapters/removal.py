@@ -107,7 +107,7 @@ class Removal:
         """Those whose turn was longest ago first."""
         aside = self._parent / ASIDE
         try:
-            names = os.listdir(aside)
+            names = [path.name for path in aside.iterdir()]
         except FileNotFoundError:
             names = []
         except OSError as exc:
