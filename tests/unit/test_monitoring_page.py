@@ -93,8 +93,10 @@ def test_the_page_names_every_older_metric() -> None:
         assert f"`{name}`" in page, name
 
 
-OTHER_NAMES = re.compile(r"hami_(?:reader|scheduler|metrics|webhook|node_agent|ledger)")
-"""Roles of Postgres, folders and modules."""
+OTHER_NAMES = re.compile(
+    r"hami_(?:reader|scheduler|metrics|webhook|node_agent|ledger|forget_grants)"
+)
+"""Roles and functions of Postgres, folders and modules."""
 PARTS = ("", "_bucket", "_count", "_sum")
 
 

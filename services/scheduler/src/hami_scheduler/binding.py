@@ -171,9 +171,10 @@ class Binding:
         with tracer.start_as_current_span(
             "bind",
             attributes={
-                "hami.pod.uid": args.pod_uid,
-                "hami.pod.name": f"{args.pod_namespace}/{args.pod_name}",
-                "hami.node": args.node,
+                **telemetry.pod_attributes(
+                    uid=args.pod_uid, namespace=args.pod_namespace, name=args.pod_name
+                ),
+                "k8s.node.name": args.node,
             },
         ):
             await self._pod.post_plain(

@@ -56,7 +56,7 @@ def needs_of(content: bytes) -> LibraryNeeds:
     """Raises: DamagedLibrary."""
     try:
         return _needs_of(content)
-    except (struct.error, UnicodeDecodeError, IndexError) as exc:
+    except (struct.error, UnicodeDecodeError, IndexError, OverflowError) as exc:
         raise DamagedLibrary("it is cut short or damaged") from exc
 
 
