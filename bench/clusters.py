@@ -14,7 +14,7 @@ from typing import Any
 
 from hamicommon.domain.devices import DeviceUsage
 from hamicommon.domain.ids import NodeName
-from hamicommon.placement.view import CardState, ClusterView
+from hamicommon.placement.cluster.view import CardState, ClusterView
 from hamicommon.vendors.registry import Vendors
 
 from tests.reference import inventory

@@ -21,10 +21,10 @@ from typing import Any
 import numpy as np
 from hamicommon.domain.ids import NodeName
 from hamicommon.domain.requests import PodRequest
-from hamicommon.k8s.resources import pod_request
-from hamicommon.placement.place import decide
-from hamicommon.placement.remembering import Memory
-from hamicommon.placement.view import ClusterView
+from hamicommon.placement.cluster.cache import Memory
+from hamicommon.placement.cluster.view import ClusterView
+from hamicommon.placement.engine import decide
+from hamicommon.vendors.pod_request import pod_request
 
 from bench.clusters import KINDS, PODS_PER_NODE, Cluster, cluster
 from tests.reference import model

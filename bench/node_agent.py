@@ -32,11 +32,11 @@ from pathlib import Path
 from typing import Any
 
 import grpc
-from hami_node_agent import region_layout as layout
-from hamicommon.grants import Grant, GrantedShare
-from hamicommon.kubelet._generated import deviceplugin_pb2 as api
-from hamicommon.kubelet._generated import deviceplugin_pb2_grpc
-from hamictl.kubelet.devices import AllocateAnswer, Allocation
+from hami_node_agent.usage.regions import layout as layout
+from hamicommon.grants.grant import Grant, GrantedShare
+from hamicommon.kubelet_api._generated import deviceplugin_pb2 as api
+from hamicommon.kubelet_api._generated import deviceplugin_pb2_grpc
+from kubelocal.kubelet.devices.types import AllocateAnswer, Allocation
 
 from bench.filter.figures import cpu_s, fdatasync_ms, machine, percentile, resident_mb
 from tests.integration.node_agent.conftest import ApiPods, ApiServer

@@ -10,9 +10,9 @@ import asyncio
 
 from alembic import context
 from alembic.runtime.migration import MigrationContext
-from hamicommon.db import revisions, rights
-from hamicommon.db.engine import open_engine
-from hamicommon.db.tables import metadata
+from hamicommon.ledger.engine import open_engine
+from hamicommon.ledger.migrations import revisions, rights
+from hamicommon.ledger.tables import metadata
 from hamicommon.settings import PostgresSettings
 from sqlalchemy import Connection, text
 from sqlalchemy.ext.asyncio import AsyncConnection
@@ -20,7 +20,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 # Any number; it is taken by nothing else in this database.
 TURN = 4_210_777
 # Whoever waits for a table's lock makes all later statements on it wait too, so it must be short;
-# `hamicommon.db.schema.upgrade` tries again.
+# `hamicommon.ledger.migrations.upgrade.upgrade` tries again.
 LOCK_TIMEOUT_MS = 500
 
 

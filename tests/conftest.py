@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hamictl.servers.controlplane import Assets, find_assets
+from hamilocal.servers.control_plane.assets import Assets, find_assets
 from hypothesis import HealthCheck, settings
 
 from tests import measured

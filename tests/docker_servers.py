@@ -9,7 +9,7 @@ import subprocess
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 
-from hamictl.servers.postgres import MAX_CONNECTIONS
+from hamilocal.servers.data.postgres import MAX_CONNECTIONS
 
 from tests.servers import delete_streams, flush
 

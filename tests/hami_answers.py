@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from uuid import uuid4
 
-from hamicommon.kubelet._generated import deviceplugin_pb2 as api
+from hamicommon.kubelet_api._generated import deviceplugin_pb2 as api
 
 VGPU = "/usr/local/vgpu"
 

@@ -19,11 +19,11 @@ from typing import Any, Protocol
 from urllib.parse import urlsplit, urlunsplit
 
 import redis
-from hamicommon.db import schema
+from hamicommon.ledger.migrations import upgrade
 from hamicommon.settings import PostgresSettings
-from hamictl.servers import nats, postgres, valkey
-from hamictl.servers.binaries import postgres_home
-from hamictl.servers.processes import running
+from hamilocal.servers.binaries import postgres_home
+from hamilocal.servers.data import nats, postgres, valkey
+from hamilocal.servers.processes import running
 from pydantic import SecretStr
 
 REPOSITORY = Path(__file__).resolve().parents[1]
@@ -135,7 +135,7 @@ def psql(dsn: str, statement: str) -> str:
 def migrate(dsn: str) -> None:
     """Bring a database to the newest schema, as `hamictl up` does."""
     settings = PostgresSettings(dsn=SecretStr(dsn))
-    in_thread(lambda: schema.upgrade(settings, REPOSITORY / "migrations"))
+    in_thread(lambda: upgrade.upgrade(settings, REPOSITORY / "migrations"))
 
 
 def flush(url: str) -> None:

@@ -19,8 +19,8 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
-from hamicommon.certificates import new_key, serving_certificate
-from hamictl.servers.certificates import Authority
+from hamicommon.tls import new_key, serving_certificate
+from hamilocal.servers.certificates import Authority
 
 SSL_REQUEST = (8).to_bytes(4, "big") + (80877103).to_bytes(4, "big")
 _CHUNK_BYTES = 65536

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import asyncpg
-from hamictl.apiserver.journal import Journal
-from hamictl.apiserver.objects import Key, Stored, seal
+from kubelocal.apiserver.storage.journal import Journal
+from kubelocal.apiserver.storage.objects import Key, Stored, seal
 
 from bench.filter.objects import CARDS, MEMORY_MIB, card_uuid, node_name, node_object, pod_object
 

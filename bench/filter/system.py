@@ -17,14 +17,14 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-from hamicommon.db import schema
+from hamicommon.ledger.migrations import upgrade
 from hamicommon.settings import PostgresSettings
-from hamictl.local.credentials import Credentials, ensure_credentials
-from hamictl.servers import nats, postgres, valkey
-from hamictl.servers.kubeconfig import write_kubeconfig
-from hamictl.servers.plan import ServerPlan
-from hamictl.servers.ports import free_port
-from hamictl.servers.processes import running
+from hamilocal.servers.control_plane.kubeconfig import write_kubeconfig
+from hamilocal.servers.data import nats, postgres, valkey
+from hamilocal.servers.processes import running
+from hamilocal.supervisor.plan import ServerPlan
+from hamilocal.supervisor.ports import free_port
+from hamilocal.system.credentials import Credentials, ensure_credentials
 
 from bench.filter.cluster import Fill, fill_api_server, fill_ledger, names_of, placed_pods
 from bench.filter.figures import cpu_s
@@ -63,7 +63,7 @@ def system(nodes: int, fill: Fill) -> Iterator[Bench]:
         dsn = start(postgres.prepare(folder / "postgres", durable=True)).url
         redis_url = start(valkey.prepare(folder / "redis")).url
         nats_url = start(nats.prepare(folder / "nats")).url
-        schema.upgrade(PostgresSettings(dsn=dsn), ROOT / "migrations")
+        upgrade.upgrade(PostgresSettings(dsn=dsn), ROOT / "migrations")
         made = ensure_credentials(folder / "credentials", serving=("apiserver",))
         placed = placed_pods(nodes, fill)
         asyncio.run(fill_api_server(folder / "apiserver", nodes, placed))
@@ -108,7 +108,7 @@ def api_server(folder: Path, made: Credentials) -> Iterator[Path]:
     port = free_port()
     url = f"https://127.0.0.1:{port}"
     argv = [
-        *(*CHILD, sys.executable, "-m", "hamictl.apiserver", "--data", str(folder / "apiserver")),
+        *(*CHILD, sys.executable, "-m", "kubelocal.apiserver", "--data", str(folder / "apiserver")),
         *("--port", str(port), "--tls-cert", str(made.certificate("apiserver"))),
         *("--tls-key", str(made.key("apiserver")), "--token-file", str(made.tokens)),
     ]

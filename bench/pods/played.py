@@ -18,7 +18,7 @@ from hamicommon import events
 from hamicommon.bus.client import Bus, Message
 from hamicommon.domain.ids import NodeName
 from hamicommon.errors import Conflict, HamiError, NotFound
-from hamicommon.grants import Grant
+from hamicommon.grants.grant import Grant
 from hamicommon.k8s.client import KubeApi
 from hamicommon.k8s.informer import Informer
 

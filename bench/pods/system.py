@@ -20,16 +20,16 @@ from pathlib import Path
 from typing import Any
 
 from hamicommon.bus.client import open_bus
-from hamicommon.db import schema
 from hamicommon.k8s.client import KubeApi, open_kube_api
+from hamicommon.ledger.migrations import upgrade
 from hamicommon.settings import NatsSettings, PostgresSettings
-from hamictl.local.credentials import ensure_credentials
-from hamictl.local.kubernetes import scheduler_configuration
-from hamictl.local.options import UpOptions
-from hamictl.servers import nats, postgres, valkey
-from hamictl.servers.controlplane import ControlPlane, control_plane, find_assets
-from hamictl.servers.ports import free_port
-from hamictl.servers.processes import running
+from hamilocal.servers.control_plane.assets import ControlPlane, control_plane, find_assets
+from hamilocal.servers.data import nats, postgres, valkey
+from hamilocal.servers.processes import running
+from hamilocal.supervisor.ports import free_port
+from hamilocal.system.credentials import ensure_credentials
+from hamilocal.system.kubernetes import scheduler_configuration
+from hamilocal.system.options import UpOptions
 from pydantic import SecretStr
 
 from bench.filter.system import CHILD, ROOT, stop, wait_until_ready
@@ -204,7 +204,7 @@ async def _servers(folder: Path, stack: AsyncExitStack) -> dict[str, str]:
 
     dsn = start(postgres.prepare(folder / "postgres", durable=True))
     await asyncio.to_thread(
-        schema.upgrade, PostgresSettings(dsn=SecretStr(dsn)), ROOT / "migrations"
+        upgrade.upgrade, PostgresSettings(dsn=SecretStr(dsn)), ROOT / "migrations"
     )
     return {
         "HAMI_POSTGRES_DSN": dsn,

@@ -25,14 +25,14 @@ from typing import Any, TypeVar
 import asyncpg
 from hami_metrics.adapters.namespaces import sum_up_namespaces
 from hami_metrics.adapters.postgres import PostgresUsageStore
-from hami_scheduler.adapters.postgres_decisions import PostgresDecisionLog
-from hamicommon.db import schema
-from hamicommon.db.database import open_database
-from hamicommon.db.engine import open_pool
-from hamicommon.db.invariants import INVARIANTS
+from hami_scheduler.adapters.postgres.decisions import PostgresDecisionLog
+from hamicommon.ledger.database import open_database
+from hamicommon.ledger.engine import open_pool
+from hamicommon.ledger.invariants import INVARIANTS
+from hamicommon.ledger.migrations import upgrade
 from hamicommon.settings import PostgresSettings
-from hamictl.servers import postgres
-from hamictl.servers.processes import running
+from hamilocal.servers.data import postgres
+from hamilocal.servers.processes import running
 from pydantic import SecretStr
 
 from bench.filter.figures import fdatasync_ms, machine
@@ -87,13 +87,13 @@ async def migrated(settings: PostgresSettings) -> dict[str, Row]:
     """`pre` and `post` on the full ledger, beside writers."""
 
     def to(revision: str) -> Callable[[], Awaitable[None]]:
-        return lambda: asyncio.to_thread(schema.upgrade, settings, MIGRATIONS, revision)
+        return lambda: asyncio.to_thread(upgrade.upgrade, settings, MIGRATIONS, revision)
 
-    pre = schema.before_rollout(MIGRATIONS, [FILLED_AT])
+    pre = upgrade.before_rollout(MIGRATIONS, [FILLED_AT])
     return {
         "writers alone": await beside_writers(settings, lambda: asyncio.sleep(QUIET_S)),
         "migrations, pre": await beside_writers(settings, to(pre)),
-        "migrations, post": await beside_writers(settings, to(schema.HEADS)),
+        "migrations, post": await beside_writers(settings, to(upgrade.HEADS)),
         "writers alone, after": await beside_writers(settings, lambda: asyncio.sleep(QUIET_S)),
     }
 
@@ -161,7 +161,7 @@ async def retention(settings: PostgresSettings) -> Row:
 
 async def filled(settings: PostgresSettings, allocations: int, usage: int) -> dict[str, float]:
     """An empty database at `FILLED_AT` with the history; seconds of each part."""
-    await asyncio.to_thread(schema.upgrade, settings, MIGRATIONS, FILLED_AT)
+    await asyncio.to_thread(upgrade.upgrade, settings, MIGRATIONS, FILLED_AT)
     connection = await asyncpg.connect(settings.dsn.get_secret_value(), timeout=30)
     try:
         return await fill(

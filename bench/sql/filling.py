@@ -10,7 +10,7 @@ from itertools import islice
 from typing import Any
 
 import asyncpg
-from hamicommon.db.partitions import make_days
+from hamicommon.ledger.partitions import make_days
 
 from bench.sql import made_up
 from bench.sql.bulk import NULL, copy, without_indexes

@@ -19,14 +19,14 @@ from typing import Any
 
 from hami_metrics.adapters.postgres import PostgresUsageStore
 from hami_metrics.domain.samples import Sample, Series
-from hami_scheduler.adapters.postgres_allocations import PostgresAllocationStore
-from hamicommon.db.database import open_database
-from hamicommon.db.engine import open_pool
-from hamicommon.db.ledger import Draft, Step
+from hami_scheduler.adapters.postgres.allocations import PostgresAllocationStore
 from hamicommon.domain.allocations import AllocationState as S
 from hamicommon.domain.allocations import ContainerGrant, DeviceShare, Placement
 from hamicommon.domain.ids import AllocationId, GpuUuid, NodeName, PodUid
 from hamicommon.errors import CapacityConflict, HamiError
+from hamicommon.ledger.database import open_database
+from hamicommon.ledger.engine import open_pool
+from hamicommon.ledger.model import Draft, Step
 from hamicommon.settings import PostgresSettings
 
 from bench.filter.figures import percentile

@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any
 
 import uvloop
-from hamictl.servers.certificates import Authority, write_certificate
+from hamilocal.servers.certificates import Authority, write_certificate
 
 from bench.webhook.load import Load, rotated, round_of, until_ready
 from bench.webhook.reviews import bare, replica, unseen

@@ -1,6 +1,7 @@
 """What the webhook's server does when it has nothing to decide, for `make bench-webhook`.
 
-The same server on the same event loop (`hamicommon.serving.run`), the same application with the
+The same server on the same event loop (`hamicommon.process.http_server.run`), the same application
+with the
 same kind of route, the same TLS; it reads the body of `POST /bare` to its end and answers two
 bytes. A test compares both.
 """
@@ -14,8 +15,8 @@ from pathlib import Path
 
 from fastapi import FastAPI, Request, Response
 from hami_webhook.routes import bare_app
-from hamicommon.serving import run, serving
-from hamicommon.serving_certificate import ServingCertificate
+from hamicommon.process.http_server import run, serving
+from hamicommon.process.serving_certificate import ServingCertificate
 
 
 async def bare(request: Request) -> Response:

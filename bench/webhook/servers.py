@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from hamictl.servers.ports import free_port
+from hamilocal.supervisor.ports import free_port
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,15 +12,15 @@ import sys
 from pathlib import Path
 
 import yaml
-from hamicommon import deviceconfig
+from hamicommon import device_config
 from hamicommon.admission.registration import Registration, webhook_configuration
 from hamicommon.errors import Conflict
 from hamicommon.k8s.client import open_kube_api
 from hamicommon.vendors.registry import Vendors
-from hamictl.local.credentials import ensure_credentials
-from hamictl.local.kubernetes import scheduler_configuration
-from hamictl.local.nodes import fakegpu_config, simulated_nodes
-from hamictl.servers.kubeconfig import kubeconfig
+from hamilocal.servers.control_plane.kubeconfig import kubeconfig
+from hamilocal.system.credentials import ensure_credentials
+from hamilocal.system.kubernetes import scheduler_configuration
+from hamilocal.system.nodes import fakegpu_config, simulated_nodes
 
 SHARED = Path("/shared")
 NODE = Path("/node")
@@ -54,7 +54,7 @@ def files() -> None:
 
 def served() -> Vendors:
     """The services of docker-compose.yml start with HAMi's default device configuration."""
-    return Vendors.from_config(deviceconfig.load(None))
+    return Vendors.from_config(device_config.load(None))
 
 
 async def register() -> None:

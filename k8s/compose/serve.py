@@ -10,9 +10,9 @@ import os
 import sys
 from pathlib import Path
 
-from hamictl.servers import nats, postgres, valkey
-from hamictl.servers.nats_config import NatsUser, agent_nats_user, webhook_nats_user
-from hamictl.servers.plan import ServerPlan
+from hamilocal.servers.data import nats, postgres, valkey
+from hamilocal.servers.data.nats_config import NatsUser, agent_nats_user, webhook_nats_user
+from hamilocal.supervisor.plan import ServerPlan
 
 DATA = Path("/data")
 EVERYWHERE = "0.0.0.0"

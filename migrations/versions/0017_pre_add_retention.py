@@ -75,7 +75,7 @@ BEGIN
 END $$
 """
 
-# `hamicommon/db/rights.py` gives it to the scheduler.
+# `hamicommon/ledger/migrations/rights.py` gives it to the scheduler.
 NOBODY = "REVOKE ALL ON FUNCTION hami_forget_grants(timestamptz, integer) FROM PUBLIC"
 BEFORE = """
 CREATE OR REPLACE FUNCTION hami_refuse_change() RETURNS trigger LANGUAGE plpgsql AS $$

@@ -10,11 +10,9 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
-from hami_scheduler.adapters.postgres_allocations import PostgresAllocationStore
-from hami_scheduler.adapters.postgres_inventory import PostgresInventory
+from hami_scheduler.adapters.postgres.allocations import PostgresAllocationStore
+from hami_scheduler.adapters.postgres.inventory import PostgresInventory
 from hami_scheduler.ports import AllocationStore, LedgerReader
-from hamicommon.db.database import Database, open_database
-from hamicommon.db.ledger import Draft, Step
 from hamicommon.domain.allocations import (
     AllocationState,
     ContainerGrant,
@@ -23,8 +21,10 @@ from hamicommon.domain.allocations import (
 )
 from hamicommon.domain.devices import DeviceUsage, GpuDevice, NodeInventory
 from hamicommon.domain.ids import AllocationId, GpuUuid, NodeName, PodUid
+from hamicommon.ledger.database import Database, open_database
+from hamicommon.ledger.model import Draft, Step
 from hamicommon.placement.rules import Rule
-from hamicommon.placement.vendor_rules import STANDARD_ORDER, VendorRules
+from hamicommon.placement.vendor_policy import STANDARD_ORDER, VendorRules
 from hamicommon.settings import PostgresSettings
 from hamicommon.testing.ledger import FakeLedger
 

@@ -16,17 +16,17 @@ import grpc
 import pytest
 from hamicommon.errors import NotFound
 from hamicommon.k8s.client import KubeApi
-from hamicommon.kubelet._generated import (
+from hamicommon.kubelet_api._generated import (
     deviceplugin_pb2,
     deviceplugin_pb2_grpc,
     podresources_pb2,
     podresources_pb2_grpc,
 )
-from hamictl.servers.kubeconfig import write_kubeconfig
-from hamictl.servers.pki import make_pki
-from hamictl.servers.plan import ServerPlan
-from hamictl.servers.ports import LOOPBACK, free_port
-from hamictl.servers.probes import http_ready
+from hamilocal.servers.control_plane.kubeconfig import write_kubeconfig
+from hamilocal.servers.control_plane.pki import make_pki
+from hamilocal.supervisor.plan import ServerPlan
+from hamilocal.supervisor.ports import LOOPBACK, free_port
+from hamilocal.supervisor.probes import http_ready
 
 from tests.waiting import PATIENCE_S, eventually
 
@@ -40,8 +40,8 @@ _pod_resources: Any = podresources_pb2
 
 def emulator_plan(folder: Path) -> tuple[ServerPlan, Path]:
     """The emulated API server in `folder`, and its administrator's kubeconfig."""
-    if importlib.util.find_spec("hamictl.apiserver") is None:
-        pytest.skip("hamictl.apiserver, the emulated API server, is not installed")
+    if importlib.util.find_spec("kubelocal.apiserver") is None:
+        pytest.skip("kubelocal.apiserver, the emulated API server, is not installed")
     make_pki(folder)
     port = free_port()
     url = f"https://{LOOPBACK}:{port}"
@@ -55,7 +55,7 @@ def emulator_plan(folder: Path) -> tuple[ServerPlan, Path]:
     plan = ServerPlan(
         name="apiserver",
         argv=(
-            *(sys.executable, "-m", "hamictl.apiserver"),
+            *(sys.executable, "-m", "kubelocal.apiserver"),
             *("--data", str(folder / "data"), "--port", str(port)),
             *("--tls-cert", str(folder / "server.crt"), "--tls-key", str(folder / "server.key")),
             *("--token-file", str(folder / "tokens.csv")),
@@ -178,7 +178,7 @@ class Node:
                 subprocess.Popen,
                 (
                     *("setpriv", "--pdeathsig", "SIGTERM", "--"),
-                    *(sys.executable, "-m", "hamictl.kubelet", "--node", self.name),
+                    *(sys.executable, "-m", "kubelocal.kubelet", "--node", self.name),
                     *("--kubeconfig", str(self._kubeconfig), "--root", str(self.root)),
                     *("--backoff-initial-s", "0.2", "--sync-retry-s", "0.2"),
                     "--stop-containers-on-exit",

@@ -12,14 +12,14 @@ from typing import Any
 import httpx
 import orjson
 import pytest
-from hamictl.servers.apiserver import ADMIN
-from hamictl.servers.controlplane import Assets, control_plane
-from hamictl.servers.kubeconfig import write_kubeconfig
-from hamictl.servers.pki import make_pki
-from hamictl.servers.plan import ServerPlan
-from hamictl.servers.ports import LOOPBACK, free_port
-from hamictl.servers.probes import http_ready
-from hamictl.servers.processes import running
+from hamilocal.servers.control_plane.apiserver import ADMIN
+from hamilocal.servers.control_plane.assets import Assets, control_plane
+from hamilocal.servers.control_plane.kubeconfig import write_kubeconfig
+from hamilocal.servers.control_plane.pki import make_pki
+from hamilocal.servers.processes import running
+from hamilocal.supervisor.plan import ServerPlan
+from hamilocal.supervisor.ports import LOOPBACK, free_port
+from hamilocal.supervisor.probes import http_ready
 
 from tests.waiting import PATIENCE_S
 
@@ -82,7 +82,7 @@ def emulator_plan(folder: Path, *flags: str) -> ServerPlan:
         user=ADMIN.name,
         token=TOKEN,
     )
-    argv = [sys.executable, "-m", "hamictl.apiserver", "--data", str(folder / "data")]
+    argv = [sys.executable, "-m", "kubelocal.apiserver", "--data", str(folder / "data")]
     argv += ["--port", str(port), "--token-file", str(tokens)]
     argv += ["--tls-cert", str(folder / "server.crt"), "--tls-key", str(folder / "server.key")]
     return ServerPlan(

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import orjson
 import pytest
-from hamictl.servers.pki import make_pki
+from hamilocal.servers.control_plane.pki import make_pki
 
 from tests.contract.kubernetes_bodies import pod
 from tests.contract.kubernetes_servers import Cluster, Json, emulated_or_real, fresh_namespace

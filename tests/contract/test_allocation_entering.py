@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hamicommon.db.ledger import Entry
 from hamicommon.domain.allocations import (
     ContainerGrant,
     Origin,
 )
 from hamicommon.domain.ids import PodUid
 from hamicommon.errors import CapacityConflict, Conflict
+from hamicommon.ledger.model import Entry
 
 from tests.contract.allocation_stores import (
     MEMORY,

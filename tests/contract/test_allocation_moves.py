@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from hamicommon.db.ledger import Move
 from hamicommon.domain.allocations import (
     Allocation,
 )
 from hamicommon.errors import CapacityConflict
+from hamicommon.ledger.model import Move
 
 from tests.contract.allocation_stores import (
     Harness,

@@ -6,13 +6,13 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hamicommon.db.ledger import Move
 from hamicommon.domain.allocations import (
     ContainerGrant,
     DeviceShare,
 )
 from hamicommon.domain.ids import GpuUuid
 from hamicommon.errors import CapacityConflict
+from hamicommon.ledger.model import Move
 
 from tests.contract.allocation_stores import (
     Harness,

@@ -16,8 +16,8 @@ import pytest
 import pytest_asyncio
 from hamicommon.errors import NotFound
 from hamicommon.k8s.client import open_kube_api
-from hamictl.servers.controlplane import control_plane
-from hamictl.servers.processes import running
+from hamilocal.servers.control_plane.assets import control_plane
+from hamilocal.servers.processes import running
 
 from tests.contract.kubelet_support import (
     Node,

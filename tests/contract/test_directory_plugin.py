@@ -11,7 +11,7 @@ from pathlib import Path
 import grpc
 import pytest
 from hamicommon.k8s.client import open_kube_api
-from hamictl.servers.processes import running
+from hamilocal.servers.processes import running
 
 from tests.contract.kubelet_support import emulator_plan, open_node
 from tests.contract.plugin_kubelet import PluginKubelet
@@ -46,7 +46,13 @@ class Process:
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
                 [
-                    *(sys.executable, "-m", "hami_node_agent.directory", "--resource", RESOURCE),
+                    *(
+                        sys.executable,
+                        "-m",
+                        "hami_node_agent.deviceplugin.directory",
+                        "--resource",
+                        RESOURCE,
+                    ),
                     *("--directory", str(folder / "gophers"), "--socket-dir", str(sockets)),
                     *words,
                 ],

@@ -10,7 +10,7 @@ from hamicommon.errors import Conflict, InvalidRequest, NotFound, Unavailable
 from hamicommon.k8s import informer as informers
 from hamicommon.k8s.client import KubeApi, open_kube_api
 from hamicommon.k8s.informer import Informer
-from hamictl.servers.processes import start
+from hamilocal.servers.processes import start
 
 from tests.contract.kubernetes_servers import client_for, emulated, emulator_plan
 from tests.waiting import PATIENCE_S

@@ -4,7 +4,7 @@ import threading
 from pathlib import Path
 
 import httpx
-from hamictl.servers.processes import start
+from hamilocal.servers.processes import start
 
 from tests.contract.kubernetes_servers import TOKEN, Json, client_for, emulated, emulator_plan
 from tests.waiting import PATIENCE_S
@@ -68,7 +68,7 @@ def test_wrong_flags_and_files_are_one_line_each(tmp_path: Path) -> None:
     import sys
 
     plan = emulator_plan(tmp_path)
-    module = [sys.executable, "-m", "hamictl.apiserver"]
+    module = [sys.executable, "-m", "kubelocal.apiserver"]
     done = subprocess.run(module, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
     assert done.returncode == 2
     assert "--tls-cert" in done.stderr

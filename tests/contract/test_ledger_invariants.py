@@ -7,12 +7,12 @@ from typing import Any
 
 import asyncpg
 import pytest
-from hami_scheduler.adapters.postgres_allocations import PostgresAllocationStore
-from hami_scheduler.adapters.postgres_inventory import PostgresInventory
-from hamicommon.db.database import open_database
+from hami_scheduler.adapters.postgres.allocations import PostgresAllocationStore
+from hami_scheduler.adapters.postgres.inventory import PostgresInventory
 from hamicommon.domain.allocations import AllocationState
 from hamicommon.domain.ids import PodUid
 from hamicommon.errors import CapacityConflict, Conflict
+from hamicommon.ledger.database import open_database
 from hamicommon.settings import PostgresSettings
 from hamicommon.testing.ledger import FakeLedger
 from hypothesis import HealthCheck, given, settings

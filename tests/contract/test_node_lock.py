@@ -9,13 +9,13 @@ from contextlib import asynccontextmanager
 
 import pytest
 import redis.asyncio
-from hami_scheduler.adapters.postgres_housekeeping import PostgresNodeLease
+from hami_scheduler.adapters.postgres.housekeeping import PostgresNodeLease
 from hami_scheduler.adapters.redis import OPEN_S, open_node_lock
 from hami_scheduler.ports import NodeLock
-from hamicommon.db.database import open_database
-from hamicommon.db.ledger import LockHolder
 from hamicommon.domain.ids import AllocationId, NodeName, PodUid
 from hamicommon.errors import Conflict
+from hamicommon.ledger.database import open_database
+from hamicommon.ledger.model import LockHolder
 from hamicommon.settings import PostgresSettings, RedisSettings
 from hamicommon.testing.locks import FakeNodeLock
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hami_node_agent.registration import Registration
+from hami_node_agent.deviceplugin.registration import Registration
 
 from tests.contract.plugin_kubelet import PluginKubelet
 from tests.waiting import eventually

@@ -14,10 +14,10 @@ from pathlib import Path
 import httpx
 import pytest
 import yaml
-from hamictl.local.kubernetes import scheduler_configuration
-from hamictl.local.options import UpOptions
-from hamictl.servers.controlplane import control_plane, find_assets
-from hamictl.servers.processes import running
+from hamilocal.servers.control_plane.assets import control_plane, find_assets
+from hamilocal.servers.processes import running
+from hamilocal.system.kubernetes import scheduler_configuration
+from hamilocal.system.options import UpOptions
 
 from tests import measured
 from tests.e2e.system import System, hamictl

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 import httpx
 import redis
-from hamicommon.db.invariants import INVARIANTS as INVARIANTS
+from hamicommon.ledger.invariants import INVARIANTS as INVARIANTS
 
 from tests import waiting
 from tests.servers import psql

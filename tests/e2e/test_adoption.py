@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from hamicommon.admission.registration import IGNORE_LABEL, IGNORE_VALUE
-from hamictl.local.nodes import SimulatedNode, fakegpu_config
+from hamilocal.system.nodes import SimulatedNode, fakegpu_config
 
 from tests import measured
 from tests.e2e.conftest import running_system
@@ -97,7 +97,7 @@ def node(cluster_kind: str) -> Iterator[OldNode]:
         log = stack.enter_context((folder / "kubelet.log").open("wb"))
         kubelet = subprocess.Popen(
             [
-                *(sys.executable, "-m", "hamictl.kubelet", "--node", NODE),
+                *(sys.executable, "-m", "kubelocal.kubelet", "--node", NODE),
                 *("--kubeconfig", str(system.described["kubeconfig"])),
                 *("--root", str(folder / "kubelet"), "--fakegpu-config", str(config)),
                 *("--native-dir", str(NATIVE), "--stop-containers-on-exit"),

@@ -73,7 +73,7 @@ def _kube_scheduler(system: System) -> int:
             words = (entry / "cmdline").read_bytes().decode().split("\0")
         except OSError:
             continue
-        ours = "hamictl.kubescheduler" in words or words[0].endswith("/kube-scheduler")
+        ours = "kubelocal.kubescheduler" in words or words[0].endswith("/kube-scheduler")
         if ours and any(str(system.folder.parent) in word for word in words):
             return int(entry.name)
     raise AssertionError("no kube-scheduler runs")

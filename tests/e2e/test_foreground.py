@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hamictl.supervisor.state_file import marked_processes
+from hamilocal.supervisor.state_file import marked_processes
 
 from tests.e2e.system import READY_TIMEOUT_S, hamictl
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from hami_scheduler.adapters.postgres_decisions import MOST_ROWS
+from hami_scheduler.adapters.postgres.decisions import MOST_ROWS
 
 from tests import measured
 from tests.e2e.conftest import running_system

@@ -18,9 +18,9 @@ from typing import Any, TypeVar
 
 import httpx
 import pytest
-from hamictl.local.nodes import SimulatedNode, fakegpu_config
-from hamictl.servers.apiserver import node_user
-from hamictl.servers.controlplane import Assets, ControlPlane, control_plane
+from hamilocal.servers.control_plane.apiserver import node_user
+from hamilocal.servers.control_plane.assets import Assets, ControlPlane, control_plane
+from hamilocal.system.nodes import SimulatedNode, fakegpu_config
 
 from tests import measured
 from tests.e2e.conftest import kubernetes_client
@@ -266,7 +266,7 @@ def _gpu_node(stack: ExitStack, folder: Path, plane: ControlPlane) -> Json:
     native = PROJECT / "native"
     user = node_user(NODE)
     argv = [
-        *(sys.executable, "-m", "hamictl.kubelet", "--node", NODE),
+        *(sys.executable, "-m", "kubelocal.kubelet", "--node", NODE),
         *("--kubeconfig", str(plane.server.kubeconfigs[user.name])),
         *("--root", str(folder / "kubelet"), "--fakegpu-config", str(described)),
         *("--native-dir", str(native), "--cdi-dir", str(folder / "cdi")),

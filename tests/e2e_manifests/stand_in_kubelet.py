@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-from hamictl.servers.binaries import nats_server
+from hamilocal.servers.binaries import nats_server
 
 Json = dict[str, Any]
 

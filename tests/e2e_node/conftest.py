@@ -13,14 +13,14 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from hamictl.local.kubernetes import scheduler_configuration
-from hamictl.local.nodes import SimulatedNode, fakegpu_config
-from hamictl.local.options import UpOptions
-from hamictl.servers.apiserver import node_user
-from hamictl.servers.containerd import Cdi
-from hamictl.servers.controlplane import Assets, control_plane
-from hamictl.servers.processes import running
-from hamictl.servers.real_node import real_node, workload_image
+from hamilocal.servers.control_plane.apiserver import node_user
+from hamilocal.servers.control_plane.assets import Assets, control_plane
+from hamilocal.servers.processes import running
+from hamilocal.servers.real_node.containerd import Cdi
+from hamilocal.servers.real_node.node import real_node, workload_image
+from hamilocal.system.kubernetes import scheduler_configuration
+from hamilocal.system.nodes import SimulatedNode, fakegpu_config
+from hamilocal.system.options import UpOptions
 
 from tests import measured
 from tests.e2e.conftest import kubernetes_client

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import httpx
-from hamictl.servers.ports import LOOPBACK, free_port
-from hamictl.servers.real_node import WORKLOAD_IMAGE, RealNode
+from hamilocal.servers.real_node.node import WORKLOAD_IMAGE, RealNode
+from hamilocal.supervisor.ports import LOOPBACK, free_port
 
 from tests.e2e.system import MIB, Json, System, a_pod, wait
 

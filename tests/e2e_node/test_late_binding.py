@@ -14,12 +14,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from hami_node_agent.adapters.container_runtime import ContainerRuntime
-from hami_node_agent.domain.late import way_of
+from hami_node_agent.adapters.kubelet.container_runtime import ContainerRuntime
+from hami_node_agent.allocation.late_binding_rules import way_of
 from hamicommon.errors import Unavailable
-from hamictl.servers import containerd
-from hamictl.servers.containerd import Cdi
-from hamictl.servers.processes import running
+from hamilocal.servers.processes import running
+from hamilocal.servers.real_node import containerd
+from hamilocal.servers.real_node.containerd import Cdi
 
 from tests import measured
 from tests.e2e.system import slice_of

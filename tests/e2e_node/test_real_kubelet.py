@@ -9,12 +9,12 @@ import time
 from pathlib import Path
 
 import pytest
-from hami_node_agent.adapters.kubelet import Books, read_checkpoint
-from hami_node_agent.domain.ownership import KeptAnswer
-from hami_node_agent.domain.replicas import card_of
+from hami_node_agent.adapters.kubelet.pod_resources import Books, read_checkpoint
+from hami_node_agent.devices.replica_ids import card_of
+from hami_node_agent.grants.ownership import KeptAnswer
 from hamicommon.admission.registration import IGNORE_LABEL, IGNORE_VALUE
-from hamictl.servers.controlplane import Assets
-from hamictl.servers.kubelet import DEVICE_PLUGINS, POD_RESOURCES
+from hamilocal.servers.control_plane.assets import Assets
+from hamilocal.servers.real_node.kubelet import DEVICE_PLUGINS, POD_RESOURCES
 
 from tests import measured
 from tests.e2e.system import MIB, Json, slice_of, wait

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import grpc
 import pytest
-from hami_node_agent.adapters.kubelet import read_checkpoint
-from hamicommon.kubelet._generated import deviceplugin_pb2, deviceplugin_pb2_grpc
-from hamictl.local.layout import project
+from hami_node_agent.adapters.kubelet.pod_resources import read_checkpoint
+from hamicommon.kubelet_api._generated import deviceplugin_pb2, deviceplugin_pb2_grpc
+from hamilocal.system.layout import project
 
 from tests.e2e.system import Json, System, wait
 from tests.faults.processes import programs_of, serving_pid

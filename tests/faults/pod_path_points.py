@@ -1,6 +1,6 @@
 """The failpoints of a pod's path, and what may go wrong at each: rows of docs/reliability.md.
 
-The names of the points are in `hamicommon.failpoints`; the numbers are the survey's.
+The names of the points are in `hamicommon.fault_injection`; the numbers are the survey's.
 """
 
 from __future__ import annotations

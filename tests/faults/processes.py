@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import httpx
-from hamictl.servers.ports import free_port
+from hamilocal.supervisor.ports import free_port
 
 from tests.e2e.system import Json, System, wait
 

@@ -19,10 +19,10 @@ from typing import Any
 from hamicommon.bus.client import Bus, open_bus
 from hamicommon.k8s.client import KubeApi, open_kube_api
 from hamicommon.settings import NatsSettings
-from hamictl.local.credentials import ensure_credentials
-from hamictl.servers import nats, postgres, valkey
-from hamictl.servers.ports import free_port
-from hamictl.servers.processes import running
+from hamilocal.servers.data import nats, postgres, valkey
+from hamilocal.servers.processes import running
+from hamilocal.supervisor.ports import free_port
+from hamilocal.system.credentials import ensure_credentials
 
 from bench.filter.system import api_server, stop, wait_until_ready
 from bench.pods.played import PlayedNodes

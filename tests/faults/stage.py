@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import httpx
-from hami_node_agent.adapters.kubelet import read_checkpoint
+from hami_node_agent.adapters.kubelet.pod_resources import read_checkpoint
 
 from tests import measured
 from tests.e2e.system import MIB, Json, System, a_pod, slice_of, wait

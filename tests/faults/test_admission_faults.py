@@ -8,7 +8,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
-from hamictl.servers.certificates import Authority
+from hamilocal.servers.certificates import Authority
 
 from tests.e2e.system import a_pod, slice_of, wait
 from tests.faults.processes import kill, stopped, wait_until_back

@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 
 import pytest
-from hamictl.servers.binaries import postgres_home
+from hamilocal.servers.binaries import postgres_home
 
 from tests.e2e.system import System, a_pod, slice_of, wait
 from tests.faults.processes import serving_pid, wait_until_back

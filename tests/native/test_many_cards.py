@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from hami_node_agent.region_reader import read_region
+from hami_node_agent.usage.regions.reader import read_region
 
 from tests.native.machine import MIB, Client, Container, Machine
 from tests.native.test_region_layout import BANK

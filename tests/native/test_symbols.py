@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from hami_node_agent.domain.library_needs import OLDEST_GLIBC, glibc_version, needs_of
+from hami_node_agent.cleanup.library_needs import OLDEST_GLIBC, glibc_version, needs_of
 
 from tests.native.machine import FAKEGPU, LIBVGPU, ROOT
 

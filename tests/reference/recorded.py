@@ -19,7 +19,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from hamicommon.deviceconfig import DeviceConfig
+from hamicommon.device_config import DeviceConfig
 from hamicommon.errors import InvalidRequest
 from hamicommon.k8s.quantities import parse_int
 from hamicommon.simulation.cluster import read_cluster

@@ -9,26 +9,26 @@ from typing import Any, TypeVar, cast
 from uuid import uuid4
 
 from hami_node_agent.adapters.kubernetes import NodePods
-from hami_node_agent.adopted_answers import AdoptedAnswers
-from hami_node_agent.allocating import Allocating
-from hami_node_agent.domain.container_spec import AnswerPolicy
-from hami_node_agent.domain.records import AgentState, Record
-from hami_node_agent.finding import GrantFinder
-from hami_node_agent.grants_feed import GrantsFeed
-from hami_node_agent.holdings import HoldingsService
-from hami_node_agent.inventory import InventoryTeller
-from hami_node_agent.moving import LedgerMoves
-from hami_node_agent.node_state import NodeState, Signal
+from hami_node_agent.allocation.adopted import AdoptedAnswers
+from hami_node_agent.allocation.allocate import Allocating
+from hami_node_agent.allocation.device_moves import LedgerMoves
+from hami_node_agent.allocation.grant_lookup import GrantFinder
+from hami_node_agent.allocation.prestart import PreStarting
+from hami_node_agent.allocation.response import AnswerPolicy
+from hami_node_agent.cleanup.garbage_collection import Processes, Sweeper
+from hami_node_agent.deviceplugin.readiness import ReadinessService
+from hami_node_agent.grants.feed import GrantsFeed
+from hami_node_agent.grants.holdings import HoldingsService
+from hami_node_agent.grants.records import AgentState, Record
+from hami_node_agent.grants.reports import Reports, send_reports
+from hami_node_agent.grants.state import NodeState, Signal
+from hami_node_agent.inventory.publisher import InventoryTeller
 from hami_node_agent.ports import KubeletBooks
-from hami_node_agent.prestarting import PreStarting
-from hami_node_agent.readiness import ReadinessService
-from hami_node_agent.reporting import Reports, send_reports
-from hami_node_agent.sweeping import Processes, Sweeper
 from hamicommon.bus.permissions import agent_user
 from hamicommon.domain.allocations import DeviceShare
 from hamicommon.domain.devices import GpuDevice
 from hamicommon.domain.ids import GpuUuid
-from hamicommon.grant_keys import public_key
+from hamicommon.grants.signing import public_key
 
 from tests.simulation.api_server import ApiServer, Connection
 from tests.simulation.bus import BusConnection, Hub
@@ -84,7 +84,7 @@ class Disk:
 
 
 class Cards:
-    """The node's cards, as `hami_node_agent.cards.Cards` shows them."""
+    """The node's cards, as `hami_node_agent.inventory.tracker.Cards` shows them."""
 
     def __init__(self, devices: Iterable[GpuDevice]) -> None:
         self.changed = Signal()
@@ -110,7 +110,7 @@ class _Plugin:
         self.told_at: float | None = None
 
     def listened_for_s(self) -> float | None:
-        """As `hami_node_agent.plugin.Plugin`."""
+        """As `hami_node_agent.deviceplugin.gpu_plugin.Plugin`."""
         if self.told_at is None:
             return None
         return asyncio.get_running_loop().time() - self.told_at

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
-from hami_scheduler.domain.inventory_changes import HealthChange, KnownCard, compare
+from hami_scheduler.ledger.inventory_diff import HealthChange, KnownCard, compare
 from hami_scheduler.ports import LedgerCard, PairScores, RecordedInventory
 from hamicommon.domain.devices import GpuDevice, NodeInventory
 from hamicommon.domain.ids import GpuUuid, NodeName

@@ -15,8 +15,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from hami_node_agent.domain.ownership import Holding, KeptAnswer
-from hami_node_agent.domain.replicas import replicas_of
+from hami_node_agent.devices.replica_ids import replicas_of
+from hami_node_agent.grants.ownership import Holding, KeptAnswer
 from hami_node_agent.ports import Reading
 from hamicommon.errors import HamiError, Unavailable
 

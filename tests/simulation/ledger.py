@@ -12,10 +12,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from hami_scheduler.ports import Decision
-from hamicommon.db.ledger import Change, Draft, Entry, LockHolder, Move, Step
 from hamicommon.domain.allocations import Allocation
 from hamicommon.domain.ids import GpuUuid, NodeName
 from hamicommon.events import event_subject
+from hamicommon.ledger.model import Change, Draft, Entry, LockHolder, Move, Step
 
 from tests.simulation.inventories import Inventories
 

@@ -13,9 +13,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from hamicommon.db.ledger import Change
 from hamicommon.domain.allocations import Allocation, ContainerGrant, DeviceShare
 from hamicommon.domain.devices import GpuDevice
+from hamicommon.ledger.model import Change
 
 LIVE = ("reserved", "binding", "bound", "allocated", "releasing")
 LEGAL = {

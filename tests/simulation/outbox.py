@@ -1,4 +1,4 @@
-"""The outbox and its relay, as `hamicommon.db.outbox` over the simulated database."""
+"""The outbox and its relay, as `hamicommon.ledger.outbox` over the simulated database."""
 
 from __future__ import annotations
 

@@ -11,20 +11,20 @@ import orjson
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from hami_scheduler.adapters.kubernetes import KubernetesNodeApi, KubernetesPodApi
 from hami_scheduler.adapters.nats import NatsGrantAnnouncer, NatsNodeWitness
-from hami_scheduler.aside import Aside
-from hami_scheduler.domain.lifecycle import needs_node_lock
-from hami_scheduler.extender import BindArgs, ExtenderArgs
-from hami_scheduler.outside import Outside
+from hami_scheduler.api.service import Service
+from hami_scheduler.bootstrap.outside import Outside
+from hami_scheduler.bootstrap.use_cases import build
+from hami_scheduler.deferred import Aside
+from hami_scheduler.extender.protocol import BindArgs, ExtenderArgs
+from hami_scheduler.ledger.quota import quota_amounts
+from hami_scheduler.ledger.state_machine import needs_node_lock
 from hami_scheduler.ports import PodEvent
-from hami_scheduler.quotas import quota_amounts
-from hami_scheduler.service import Service
 from hami_scheduler.settings import Settings
-from hami_scheduler.wiring.assembly import build
-from hamicommon import deviceconfig
-from hamicommon.db.ledger import LockHolder, QuotaAmounts
+from hamicommon import device_config
 from hamicommon.domain.ids import NodeName
-from hamicommon.grant_keys import public_key, sign
-from hamicommon.grants import Grant, read_signed
+from hamicommon.grants.grant import Grant, read_signed
+from hamicommon.grants.signing import public_key, sign
+from hamicommon.ledger.model import LockHolder, QuotaAmounts
 from hamicommon.settings import NatsSettings, PostgresSettings, RedisSettings
 from hamicommon.vendors.registry import Vendors
 
@@ -36,7 +36,7 @@ from tests.simulation.processes import Process, Weather
 from tests.simulation.redis_server import RedisConnection, RedisServer, SimLock
 
 KEY = Ed25519PrivateKey.from_private_bytes(bytes(range(32)))
-VENDORS = Vendors.from_config(deviceconfig.load(None))
+VENDORS = Vendors.from_config(device_config.load(None))
 SETTINGS = Settings(
     grant_key_file=Path("unused"),
     postgres=PostgresSettings(dsn="postgresql://simulated"),  # type: ignore[arg-type]

@@ -14,20 +14,20 @@ from itertools import count
 from typing import Any
 from unittest import mock
 
-import hami_scheduler.domain.lifecycle
-import hami_scheduler.reconciling
-import hami_scheduler.watching
+import hami_scheduler.ledger.state_machine
+import hami_scheduler.reconcile.reconciler
+import hami_scheduler.watch.pods
 import pytest
-from hami_node_agent.moving import LedgerMoves
-from hami_node_agent.prestarting import PreStarting
-from hami_node_agent.sweeping import Sweeper
+from hami_node_agent.allocation.device_moves import LedgerMoves
+from hami_node_agent.allocation.prestart import PreStarting
+from hami_node_agent.cleanup.garbage_collection import Sweeper
 from hami_scheduler.adapters.nats import NatsGrantAnnouncer
 from hami_scheduler.adapters.redis import RedisNodeLock
-from hami_scheduler.domain.lifecycle import POD_DELETED, Verdict
-from hami_scheduler.reports import GrantReports
-from hamicommon.db.ledger import Step
+from hami_scheduler.bus.reports import GrantReports
+from hami_scheduler.ledger.state_machine import POD_DELETED, Verdict
 from hamicommon.domain.allocations import AllocationState
-from hamicommon.grants import Grant
+from hamicommon.grants.grant import Grant
+from hamicommon.ledger.model import Step
 from hamicommon.testing.ledger import FakeLedger
 
 from tests import measured
@@ -108,7 +108,7 @@ def _answers_late(real: Callable[..., Any]) -> Callable[..., Any]:
     return granted
 
 
-_VERDICT = _deletion_is_the_end(hami_scheduler.domain.lifecycle.verdict)
+_VERDICT = _deletion_is_the_end(hami_scheduler.ledger.state_machine.verdict)
 
 MUTATIONS = {
     "a card is taken without its guard": Mutation(
@@ -123,13 +123,13 @@ MUTATIONS = {
     ),
     "a deletionTimestamp releases": Mutation(
         patches=(
-            (hami_scheduler.watching, "verdict", _VERDICT),
-            (hami_scheduler.reconciling, "verdict", _VERDICT),
+            (hami_scheduler.watch.pods, "verdict", _VERDICT),
+            (hami_scheduler.reconcile.reconciler, "verdict", _VERDICT),
         ),
         breaks=("S3",),
     ),
     "a pod that is gone is released at once": Mutation(
-        patches=((hami_scheduler.domain.lifecycle, "_gone", _gone_is_the_end),), breaks=("S3",)
+        patches=((hami_scheduler.ledger.state_machine, "_gone", _gone_is_the_end),), breaks=("S3",)
     ),
     "Allocate's order is trusted, PreStart checks nothing": Mutation(
         patches=((PreStarting, "check", _nothing),), breaks=("S2", "S3")

@@ -12,10 +12,10 @@ import hashlib
 from collections.abc import Coroutine, Sequence
 from typing import Any
 
-from hamicommon.db.ledger import Change
 from hamicommon.domain.allocations import Allocation
 from hamicommon.domain.devices import GpuDevice
 from hamicommon.domain.ids import GpuUuid
+from hamicommon.ledger.model import Change
 
 from tests.simulation import fake_time
 from tests.simulation.agent import Agent, Cards, Disk

@@ -11,25 +11,25 @@ from typing import ClassVar
 from hami_metrics.domain.cluster import ClusterSnapshot
 from hami_metrics.exposition import build_info, families
 from hami_metrics.instruments import Instruments
-from hami_node_agent.domain.late import BindingWay
-from hami_node_agent.domain.mig_cutting import Plan
-from hami_node_agent.exposition import NodeCollector
-from hami_node_agent.exposition_health import (
+from hami_node_agent.allocation.late_binding_rules import BindingWay
+from hami_node_agent.devices.mig_partition import Plan
+from hami_node_agent.metrics.collectors import NodeCollector
+from hami_node_agent.metrics.health import (
     BindingCollector,
     BulkheadCollector,
     CardCollector,
     RegionCollector,
     RemovalCollector,
 )
-from hami_node_agent.exposition_legacy import LegacyCollector
-from hami_node_agent.exposition_mig import MigCollector
-from hami_node_agent.regions import Regions
-from hami_node_agent.usage import Observation
-from hami_scheduler.instruments import Instruments as SchedulerInstruments
-from hami_webhook.instruments import Instruments as WebhookInstruments
-from hamicommon.bulkhead import Bulkhead
+from hami_node_agent.metrics.legacy import LegacyCollector
+from hami_node_agent.metrics.mig import MigCollector
+from hami_node_agent.usage.regions.directory import Regions
+from hami_node_agent.usage.sampler import Observation
+from hami_scheduler.metrics import Instruments as SchedulerInstruments
+from hami_webhook.metrics import Instruments as WebhookInstruments
 from hamicommon.domain.devices import GpuDevice
 from hamicommon.domain.ids import GpuUuid
+from hamicommon.process.bulkhead import Bulkhead
 from prometheus_client import generate_latest
 from prometheus_client.metrics_core import Metric
 

@@ -7,22 +7,22 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hami_node_agent.settings import Settings as AgentSettings
+from hami_node_agent.config.settings import Settings as AgentSettings
 from hami_scheduler.settings import Settings as SchedulerSettings
 from hamicommon.admission.mutation import mutate
 from hamicommon.admission.verdicts import AdmissionRules
-from hamicommon.deviceconfig import DeviceConfig
+from hamicommon.device_config import DeviceConfig
 from hamicommon.domain.allocations import Placement
 from hamicommon.domain.requests import Selection
-from hamicommon.k8s.resources import pod_request
-from hamicommon.placement.place import place
-from hamicommon.placement.refusal import Refusal
-from hamicommon.placement.view import CardState, ClusterView
+from hamicommon.placement.cluster.view import CardState, ClusterView
+from hamicommon.placement.engine import place
+from hamicommon.placement.unschedulable import Refusal
+from hamicommon.vendors.pod_request import pod_request
 from hamicommon.vendors.registry import Vendors
 from jsonpatch import apply_patch
 
 from tests.unit.hamicommon.placement.clusters import card, cards, pod, view_of
-from tests.unit.hamicommon.vendors.test_nvidia_mig import NVIDIA, N, mig_card
+from tests.unit.hamicommon.vendors.nvidia.test_mig import NVIDIA, N, mig_card
 
 ROOT = Path(__file__).resolve().parents[2]
 ADR = ROOT / "docs" / "adr" / "0008-hamis-traps.md"

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The launch file: what one start of one container needs, written by the simulated kubelet
- * (hamictl/kubelet/launch_files.py) as NUL-terminated fields: a tag, then its values.
+ * (kubelocal/kubelet/containers/launch_files.py) as NUL-terminated fields: a tag, then its values.
  *
  *   cwd    DIR              working directory inside the container
  *   log    FILE             receives stdout and stderr, appended

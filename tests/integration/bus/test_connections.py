@@ -18,8 +18,8 @@ from hamicommon.bus.client import (
 )
 from hamicommon.errors import Unavailable
 from hamicommon.settings import NatsSettings
-from hamictl.servers import nats as nats_server
-from hamictl.servers.processes import running, start
+from hamilocal.servers.data import nats as nats_server
+from hamilocal.servers.processes import running, start
 
 from tests.integration.bus.conftest import (
     INVENTORIES,

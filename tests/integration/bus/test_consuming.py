@@ -19,8 +19,8 @@ from hamicommon.bus.client import (
 )
 from hamicommon.errors import InvalidRequest, NotFound, Unavailable
 from hamicommon.settings import NatsSettings
-from hamictl.servers import nats as nats_server
-from hamictl.servers.processes import running
+from hamilocal.servers.data import nats as nats_server
+from hamilocal.servers.processes import running
 
 from tests.integration.bus.conftest import INVENTORIES, Inbox, inventory, outgoing
 from tests.waiting import PATIENCE_S

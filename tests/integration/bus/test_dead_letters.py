@@ -17,9 +17,9 @@ from hamicommon.bus.dead_letters import CONSUMER_HEADER, REASON_HEADER, SUBJECT_
 from hamicommon.bus.permissions import agent_user
 from hamicommon.errors import InvalidRequest
 from hamicommon.settings import NatsSettings
-from hamictl.servers import nats as nats_server
-from hamictl.servers.nats_config import NatsUser, agent_nats_user, webhook_nats_user
-from hamictl.servers.processes import running
+from hamilocal.servers.data import nats as nats_server
+from hamilocal.servers.data.nats_config import NatsUser, agent_nats_user, webhook_nats_user
+from hamilocal.servers.processes import running
 from pydantic import SecretStr
 
 from tests.integration.bus.conftest import DEADLINE_S, Inbox, inventory

@@ -15,9 +15,9 @@ from hamicommon.bus.client import (
 )
 from hamicommon.bus.permissions import agent_user
 from hamicommon.settings import NatsSettings
-from hamictl.servers import nats as nats_server
-from hamictl.servers.nats_config import NatsUser, agent_nats_user
-from hamictl.servers.processes import running
+from hamilocal.servers.data import nats as nats_server
+from hamilocal.servers.data.nats_config import NatsUser, agent_nats_user
+from hamilocal.servers.processes import running
 from pydantic import SecretStr
 
 from tests.integration.bus.conftest import Inbox, inventory

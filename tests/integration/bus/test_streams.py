@@ -13,8 +13,8 @@ from hamicommon.bus.client import (
     open_bus,
 )
 from hamicommon.settings import NatsSettings
-from hamictl.servers import nats as nats_server
-from hamictl.servers.processes import running
+from hamilocal.servers.data import nats as nats_server
+from hamilocal.servers.processes import running
 from nats.js.api import StorageType
 
 from tests.integration.bus.conftest import inventory

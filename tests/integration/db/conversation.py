@@ -24,24 +24,24 @@ from hami_metrics.adapters.ledger import PostgresLedger
 from hami_metrics.adapters.postgres import PostgresUsageStore
 from hami_metrics.domain.rollup import FINE_S, roll_up
 from hami_metrics.domain.samples import Sample, Series
-from hami_scheduler.adapters.postgres_allocations import PostgresAllocationStore
-from hami_scheduler.adapters.postgres_decisions import PostgresDecisionLog
-from hami_scheduler.adapters.postgres_housekeeping import PostgresJournal, PostgresNodeLease
-from hami_scheduler.adapters.postgres_inventory import PostgresInventory
-from hami_scheduler.adapters.postgres_queries import PostgresQueries
-from hami_scheduler.adapters.postgres_quotas import PostgresQuotas
+from hami_scheduler.adapters.postgres.allocations import PostgresAllocationStore
+from hami_scheduler.adapters.postgres.decisions import PostgresDecisionLog
+from hami_scheduler.adapters.postgres.housekeeping import PostgresJournal, PostgresNodeLease
+from hami_scheduler.adapters.postgres.inventory import PostgresInventory
+from hami_scheduler.adapters.postgres.queries import PostgresQueries
+from hami_scheduler.adapters.postgres.quotas import PostgresQuotas
 from hami_scheduler.ports import Decision
 from hamicommon.bus.publishing import Outgoing
-from hamicommon.db import database as scheduler_side
-from hamicommon.db import engine as metrics_side
-from hamicommon.db.database import Database, open_database
-from hamicommon.db.engine import open_pool
-from hamicommon.db.ledger import Draft, LockHolder, Move, Step
-from hamicommon.db.outbox import OutboxRelay
 from hamicommon.domain.allocations import AllocationState as S
 from hamicommon.domain.allocations import ContainerGrant, DeviceShare, Placement
 from hamicommon.domain.devices import GpuDevice, NodeInventory
 from hamicommon.domain.ids import AllocationId, GpuUuid, NodeName, PodUid
+from hamicommon.ledger import database as scheduler_side
+from hamicommon.ledger import engine as metrics_side
+from hamicommon.ledger.database import Database, open_database
+from hamicommon.ledger.engine import open_pool
+from hamicommon.ledger.model import Draft, LockHolder, Move, Step
+from hamicommon.ledger.outbox import OutboxRelay
 from hamicommon.settings import PostgresSettings
 from pydantic import SecretStr
 

@@ -3,10 +3,10 @@
 from collections.abc import AsyncIterator
 
 import pytest
-from hamicommon.db.constraints import MEANINGS, ConstraintViolation
-from hamicommon.db.database import Database, open_database
-from hamicommon.db.tables.names import EVENTS_GAP_FREE, ONE_GRANT_AT_A_TIME, ONE_LIVE_PER_POD
 from hamicommon.errors import CapacityConflict, Conflict, HamiError, InvalidRequest
+from hamicommon.ledger.constraints import MEANINGS, ConstraintViolation
+from hamicommon.ledger.database import Database, open_database
+from hamicommon.ledger.tables.names import EVENTS_GAP_FREE, ONE_GRANT_AT_A_TIME, ONE_LIVE_PER_POD
 from hamicommon.settings import PostgresSettings
 from pydantic import SecretStr
 

@@ -5,7 +5,7 @@ from pathlib import Path
 from urllib.parse import urlsplit, urlunsplit
 
 import pytest
-from hamicommon.db import schema
+from hamicommon.ledger.migrations import upgrade
 from hamicommon.settings import PostgresSettings
 from hamictl.__main__ import app
 from pydantic import SecretStr
@@ -55,7 +55,7 @@ def test_a_new_database_is_brought_up_and_found_well(run: Run, empty_postgres_ds
 
 
 def test_post_waits_until_the_roll_out_is_over(run: Run, empty_postgres_dsn: str) -> None:
-    schema.upgrade(settings_of(empty_postgres_dsn), MIGRATIONS, "0007")
+    upgrade.upgrade(settings_of(empty_postgres_dsn), MIGRATIONS, "0007")
 
     first = run(empty_postgres_dsn, "upgrade", "--before-rollout")
     between = run(empty_postgres_dsn, "check")
@@ -141,7 +141,7 @@ def test_parts_of_a_later_schema_are_named_and_nothing_is_changed(
     run: Run, empty_postgres_dsn: str
 ) -> None:
     """F44: a restore of the tables of 0008 over a database that says 0007."""
-    schema.upgrade(settings_of(empty_postgres_dsn), MIGRATIONS, "0007")
+    upgrade.upgrade(settings_of(empty_postgres_dsn), MIGRATIONS, "0007")
     psql(empty_postgres_dsn, "CREATE TABLE namespace_rollups ()")
 
     result = run(empty_postgres_dsn, "upgrade")
@@ -154,7 +154,7 @@ def test_parts_of_a_later_schema_are_named_and_nothing_is_changed(
 
 
 def test_a_role_that_does_not_own_the_tables_is_told_so(run: Run, empty_postgres_dsn: str) -> None:
-    schema.upgrade(settings_of(empty_postgres_dsn), MIGRATIONS, "0010")
+    upgrade.upgrade(settings_of(empty_postgres_dsn), MIGRATIONS, "0010")
     psql(
         empty_postgres_dsn,
         "DO $$ BEGIN CREATE ROLE hami_stranger LOGIN PASSWORD 'x';"

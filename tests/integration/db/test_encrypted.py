@@ -12,10 +12,10 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
-from hamicommon.db.__main__ import main as the_job
-from hamicommon.db.database import open_database
-from hamicommon.db.engine import open_pool
 from hamicommon.errors import HamiError, Unavailable
+from hamicommon.ledger.__main__ import main as the_job
+from hamicommon.ledger.database import open_database
+from hamicommon.ledger.engine import open_pool
 from hamicommon.settings import PostgresSettings
 from hamictl.__main__ import app
 from pydantic import SecretStr
@@ -29,7 +29,7 @@ PROJECT = Path(__file__).parents[3]
 MIGRATIONS = PROJECT / "migrations"
 TIMEOUT_S = 120
 COMMANDS = {
-    "the Job": [sys.executable, "-m", "hamicommon.db", str(MIGRATIONS)],
+    "the Job": [sys.executable, "-m", "hamicommon.ledger", str(MIGRATIONS)],
     "check": [sys.executable, "-m", "hamictl", "db", "check"],
     "upgrade": [sys.executable, "-m", "hamictl", "db", "upgrade"],
 }

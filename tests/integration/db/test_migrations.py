@@ -11,9 +11,9 @@ from typing import Any
 
 import asyncpg
 import pytest
-from hamicommon.db import schema
-from hamicommon.db.inspection import Fault, inspect, revisions_of
-from hamicommon.db.revisions import NEEDED
+from hamicommon.ledger.migrations import upgrade as schema
+from hamicommon.ledger.migrations.inspection import Fault, inspect, revisions_of
+from hamicommon.ledger.migrations.revisions import NEEDED
 from hamicommon.settings import PostgresSettings
 from pydantic import SecretStr
 
@@ -251,7 +251,7 @@ def test_an_index_build_that_was_cut_off_is_done_again(empty_postgres_dsn: str) 
 
 def test_two_runs_at_once_take_turns(empty_postgres_dsn: str) -> None:
     """As the Job of a roll-out that is started twice."""
-    command = [sys.executable, "-m", "hamicommon.db", str(MIGRATIONS)]
+    command = [sys.executable, "-m", "hamicommon.ledger", str(MIGRATIONS)]
     environment = {**os.environ, "HAMI_POSTGRES_DSN": empty_postgres_dsn}
 
     runs = [

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 from hamicommon.bus.client import Outgoing
-from hamicommon.db.database import Database, open_database
-from hamicommon.db.outbox import BATCH, OutboxRelay
 from hamicommon.errors import Unavailable
+from hamicommon.ledger.database import Database, open_database
+from hamicommon.ledger.outbox import BATCH, OutboxRelay
 from hamicommon.settings import PostgresSettings
 
 SUBJECT = "hami.events.v1.allocation.reserved"

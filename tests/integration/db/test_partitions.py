@@ -6,7 +6,7 @@ from datetime import UTC, date, datetime, timedelta
 
 import asyncpg
 import pytest
-from hamicommon.db.partitions import AHEAD_DAYS, days_of, keep_partitions, make_days
+from hamicommon.ledger.partitions import AHEAD_DAYS, days_of, keep_partitions, make_days
 
 from tests.waiting import Unhurried
 

@@ -9,11 +9,11 @@ from urllib.parse import urlsplit, urlunsplit
 
 import pytest
 import yaml
-from hamicommon.db import rights, schema
-from hamicommon.db.inspection import revisions_of
-from hamicommon.db.tables import metadata
+from hamicommon.ledger.migrations import rights, upgrade
+from hamicommon.ledger.migrations.inspection import revisions_of
+from hamicommon.ledger.tables import metadata
 from hamicommon.settings import PostgresSettings
-from hamictl.servers.binaries import postgres_home
+from hamilocal.servers.binaries import postgres_home
 from pydantic import SecretStr
 
 from tests.integration.db.test_migrations import MIGRATIONS, REVISIONS, settings_of
@@ -81,7 +81,7 @@ def test_a_slice_is_freed_after_an_upgrade_from_any_revision(
     empty_postgres_dsn: str, revision: str
 ) -> None:
     dsn, settings = empty_postgres_dsn, settings_of(empty_postgres_dsn)
-    schema.upgrade(settings, MIGRATIONS, revision)
+    upgrade.upgrade(settings, MIGRATIONS, revision)
     make_roles(dsn)
     psql(dsn, GRANTED_BEFORE)
     psql(dsn, A_GRANT)
@@ -90,14 +90,14 @@ def test_a_slice_is_freed_after_an_upgrade_from_any_revision(
 
     # The Jobs: before the roll-out, and after it.
     make_roles(dsn)
-    before = schema.before_rollout(MIGRATIONS, revisions_of(settings))
-    schema.upgrade(settings, MIGRATIONS, before)
-    schema.upgrade(settings, MIGRATIONS)
+    before = upgrade.before_rollout(MIGRATIONS, revisions_of(settings))
+    upgrade.upgrade(settings, MIGRATIONS, before)
+    upgrade.upgrade(settings, MIGRATIONS)
 
     scheduler = as_role(dsn, "hami_scheduler")
     assert psql(scheduler, FREED) == "released"
     assert psql(scheduler, "SELECT count(*) FROM allocation_periods") == "1"
-    assert schema.drift(settings, MIGRATIONS) == []
+    assert upgrade.drift(settings, MIGRATIONS) == []
 
 
 def test_a_slice_is_freed_at_every_step_between(empty_postgres_dsn: str) -> None:
@@ -105,7 +105,7 @@ def test_a_slice_is_freed_at_every_step_between(empty_postgres_dsn: str) -> None
     dsn, settings = empty_postgres_dsn, settings_of(empty_postgres_dsn)
     make_roles(dsn)
     for name in REVISIONS:
-        schema.upgrade(settings, MIGRATIONS, name[:4])
+        upgrade.upgrade(settings, MIGRATIONS, name[:4])
         if name > "0006":
             psql(dsn, "DELETE FROM nodes WHERE name NOT IN (SELECT node FROM allocations)")
             psql(
@@ -120,7 +120,7 @@ def test_a_slice_is_freed_at_every_step_between(empty_postgres_dsn: str) -> None
 @pytest.fixture
 def roles(postgres_dsn: str) -> str:
     make_roles(postgres_dsn)
-    schema.upgrade(settings_of(postgres_dsn), MIGRATIONS)
+    upgrade.upgrade(settings_of(postgres_dsn), MIGRATIONS)
     psql(postgres_dsn, rights.grants())
     return postgres_dsn
 
@@ -197,7 +197,7 @@ def test_an_owner_that_is_no_superuser_can_do_all_of_it(empty_postgres_dsn: str)
         dsn = urlunsplit(parts._replace(netloc=f"{owner}:x@{parts.hostname}:{parts.port}"))
         make_roles(dsn)
         settings = PostgresSettings(dsn=SecretStr(dsn))
-        schema.upgrade(settings, MIGRATIONS)
+        upgrade.upgrade(settings, MIGRATIONS)
         make_roles(dsn)
 
         scheduler = as_role(empty_postgres_dsn, "hami_scheduler")

@@ -11,8 +11,8 @@ from typing import Any
 
 import asyncpg
 import pytest
-from hamicommon.db import schema
-from hamicommon.db.inspection import inspect
+from hamicommon.ledger.migrations import upgrade as schema
+from hamicommon.ledger.migrations.inspection import inspect
 
 from tests.integration.db.conversation import HERE, read
 from tests.integration.db.test_migrations import MIGRATIONS, connect_as_service, say, settings_of

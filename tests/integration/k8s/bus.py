@@ -12,8 +12,8 @@ from urllib.parse import urlsplit
 import yaml
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from hamicommon.bus.logins import account_id
-from hamictl.servers import nats as nats_server
-from hamictl.servers.processes import running
+from hamilocal.servers.data import nats as nats_server
+from hamilocal.servers.processes import running
 
 BASE = Path(__file__).parents[3] / "k8s" / "base"
 

@@ -25,15 +25,15 @@ import yaml
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
-from hamicommon.certificates import new_key
-from hamictl.local.credentials import ensure_credentials
-from hamictl.servers.certificates import Authority, write_certificate, write_key
-from hamictl.servers.controlplane import Assets, control_plane
-from hamictl.servers.kubeconfig import write_kubeconfig
-from hamictl.servers.plan import ServerPlan
-from hamictl.servers.ports import LOOPBACK, free_port
-from hamictl.servers.probes import http_ready
-from hamictl.servers.processes import running
+from hamicommon.tls import new_key
+from hamilocal.servers.certificates import Authority, write_certificate, write_key
+from hamilocal.servers.control_plane.assets import Assets, control_plane
+from hamilocal.servers.control_plane.kubeconfig import write_kubeconfig
+from hamilocal.servers.processes import running
+from hamilocal.supervisor.plan import ServerPlan
+from hamilocal.supervisor.ports import LOOPBACK, free_port
+from hamilocal.supervisor.probes import http_ready
+from hamilocal.system.credentials import ensure_credentials
 
 from tests.contract.kubernetes_servers import TOKEN, client_for, emulator_plan
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from hamictl.servers.controlplane import Assets, control_plane, find_assets
+from hamilocal.servers.control_plane.assets import Assets, control_plane, find_assets
 
 from tests.waiting import PATIENCE_S
 

@@ -19,10 +19,10 @@ from hami_metrics.domain.samples import Sample, Series
 from hami_metrics.service import Retention, keep_days
 from hamicommon import events
 from hamicommon.bus.client import Bus, Deliver, Message, Subscription, open_bus
-from hamicommon.db import rights
-from hamicommon.db.engine import open_pool
 from hamicommon.errors import Unavailable
 from hamicommon.events import Usage
+from hamicommon.ledger.engine import open_pool
+from hamicommon.ledger.migrations import rights
 from hamicommon.settings import NatsSettings, PostgresSettings
 from pydantic import BaseModel, SecretStr
 

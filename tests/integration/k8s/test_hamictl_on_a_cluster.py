@@ -19,8 +19,8 @@ import httpx
 import pytest
 import yaml
 from hamictl.__main__ import app
-from hamictl.servers.certificates import Authority, write_certificate
-from hamictl.servers.ports import free_port
+from hamilocal.servers.certificates import Authority, write_certificate
+from hamilocal.supervisor.ports import free_port
 from typer.testing import CliRunner
 
 from tests.conftest import Databases

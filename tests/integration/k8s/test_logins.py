@@ -13,7 +13,7 @@ import nats
 import nats.errors
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from hami_scheduler.logins import Bearer, Logins
+from hami_scheduler.bus.auth import Bearer, Logins
 from hamicommon import events
 from hamicommon.bus.client import Bus, Message, Subscription, open_bus
 from hamicommon.bus.logins import ASK_SUBJECT

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 from hami_scheduler.adapters.token_reviews import KubernetesTokenReviews
-from hami_scheduler.logins import Bearer
+from hami_scheduler.bus.auth import Bearer
 from hamicommon.errors import InvalidRequest
 from hamicommon.k8s.client import KubeApi, open_kube_api
-from hamictl.servers.controlplane import control_plane, find_assets
+from hamilocal.servers.control_plane.assets import control_plane, find_assets
 
 FOLDER = os.environ.get("KUBEBUILDER_ASSETS", "")
 

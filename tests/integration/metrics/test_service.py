@@ -20,8 +20,9 @@ from hamicommon.domain.ids import GpuUuid
 from hamicommon.events import ContainerSample, DeviceSample, Usage
 from hamicommon.k8s.mig import MigReservation, MigSlice, encode_reservations
 from hamicommon.settings import NatsSettings, PostgresSettings
-from hamictl.servers import nats as nats_server
-from hamictl.servers import postgres, processes
+from hamilocal.servers import processes
+from hamilocal.servers.data import nats as nats_server
+from hamilocal.servers.data import postgres
 from pydantic import SecretStr
 
 from tests.servers import migrate

@@ -14,9 +14,9 @@ import aiohttp
 import pytest
 from hamicommon.errors import HamiError
 from hamicommon.k8s.client import KubeApi, open_kube_api
-from hamictl.local.credentials import ensure_credentials
-from hamictl.servers.kubeconfig import write_kubeconfig
-from hamictl.servers.ports import free_port
+from hamilocal.servers.control_plane.kubeconfig import write_kubeconfig
+from hamilocal.supervisor.ports import free_port
+from hamilocal.system.credentials import ensure_credentials
 
 from tests.integration.node_agent.control import Control, open_control
 from tests.integration.node_agent.machine import (
@@ -97,7 +97,7 @@ class ApiServer:
         with (self._folder / "apiserver.log").open("ab") as log:
             self._process = subprocess.Popen(
                 [
-                    *(sys.executable, "-m", "hamictl.apiserver"),
+                    *(sys.executable, "-m", "kubelocal.apiserver"),
                     *("--data", str(self._folder / "apiserver")),
                     *("--port", str(self._port)),
                     *("--tls-cert", str(self._made.certificate("apiserver"))),

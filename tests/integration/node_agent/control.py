@@ -11,7 +11,7 @@ from hamicommon import events
 from hamicommon.bus.client import Bus, Deliver, Message, Subscription, open_bus
 from hamicommon.bus.permissions import agent_user
 from hamicommon.errors import Unavailable
-from hamicommon.grants import Grant, GrantedContainer, GrantedShare
+from hamicommon.grants.grant import Grant, GrantedContainer, GrantedShare
 from hamicommon.settings import NatsSettings
 
 from tests.integration.node_agent.machine import CARDS, NODE

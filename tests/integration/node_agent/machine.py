@@ -1,7 +1,7 @@
 """One GPU node for the tests: fakegpu's cards, the kubelet's sockets and books, the real agent.
 
 The kubelet here admits when a test says so, in the order that it says; whatever an admission loop
-or a container runtime adds is not part of it (`hamictl.kubelet` has those).
+or a container runtime adds is not part of it (`kubelocal.kubelet` has those).
 """
 
 import asyncio
@@ -19,13 +19,13 @@ from urllib.error import HTTPError, URLError
 from urllib.request import urlopen
 
 import grpc
-from hamicommon.kubelet._generated import deviceplugin_pb2 as api
-from hamicommon.kubelet._generated import deviceplugin_pb2_grpc
-from hamictl.kubelet import checkpoint
-from hamictl.kubelet.adapters.kubelet_sockets import serve_pod_resources, serve_registration
-from hamictl.kubelet.devices import AllocateAnswer, Allocation
-from hamictl.kubelet.pod_resources import PodDevices
-from hamictl.servers.ports import free_port
+from hamicommon.kubelet_api._generated import deviceplugin_pb2 as api
+from hamicommon.kubelet_api._generated import deviceplugin_pb2_grpc
+from hamilocal.supervisor.ports import free_port
+from kubelocal.kubelet.adapters.kubelet_sockets import serve_pod_resources, serve_registration
+from kubelocal.kubelet.devices import checkpoint
+from kubelocal.kubelet.devices.pod_resources import PodDevices
+from kubelocal.kubelet.devices.types import AllocateAnswer, Allocation
 
 from tests.unit.node_agent.library_file import a_library
 from tests.waiting import PATIENCE_S

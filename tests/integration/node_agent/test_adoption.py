@@ -7,7 +7,7 @@ import grpc
 import pytest
 from hamicommon import events
 from hamicommon.errors import Unavailable
-from hamicommon.grants import Grant
+from hamicommon.grants.grant import Grant
 
 from tests.hami_answers import hami_answer
 from tests.integration.node_agent.conftest import ApiPods

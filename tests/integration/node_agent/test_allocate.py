@@ -3,7 +3,7 @@
 import grpc
 import pytest
 from hami_node_agent.adapters.state_file import StateFile
-from hamicommon.kubelet._generated import deviceplugin_pb2 as api
+from hamicommon.kubelet_api._generated import deviceplugin_pb2 as api
 
 from tests.integration.node_agent.conftest import ApiPods
 from tests.integration.node_agent.control import Control, container, grant, share

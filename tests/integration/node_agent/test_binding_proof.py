@@ -11,11 +11,11 @@ from typing import Any
 
 import grpc
 import pytest
-from hami_node_agent.adapters.container_runtime import ContainerRuntime
-from hami_node_agent.domain.late import RuntimeSays
+from hami_node_agent.adapters.kubelet.container_runtime import ContainerRuntime
+from hami_node_agent.allocation.late_binding_rules import RuntimeSays
 from hamicommon.errors import Unavailable
-from hamicommon.kubelet._generated import criruntime_pb2 as cri
-from hamicommon.kubelet._generated import criruntime_pb2_grpc
+from hamicommon.kubelet_api._generated import criruntime_pb2 as cri
+from hamicommon.kubelet_api._generated import criruntime_pb2_grpc
 
 from tests.integration.node_agent.conftest import ApiServer
 from tests.integration.node_agent.control import Control, grant

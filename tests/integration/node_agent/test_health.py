@@ -7,7 +7,7 @@ import sys
 from typing import Any
 
 import pytest
-from hamicommon.kubelet._generated import deviceplugin_pb2 as api
+from hamicommon.kubelet_api._generated import deviceplugin_pb2 as api
 
 from tests.integration.node_agent.conftest import ApiServer
 from tests.integration.node_agent.control import Control
@@ -80,7 +80,7 @@ async def test_cards_are_plugged_in_and_pulled_out_while_the_agent_runs(
 
 RELOADED = """
 import json, pathlib, pynvml
-from hami_node_agent.adapters.nvml_driver import NvmlDriver
+from hami_node_agent.adapters.nvml.driver import NvmlDriver
 driver = NvmlDriver(sysfs_root=pathlib.Path("/nowhere"), fallback_memory_mib=0)
 driver.start()
 driver.cards()

@@ -9,8 +9,8 @@ import grpc
 import orjson
 import pytest
 from hamicommon.events import Readiness, ReadinessRequest, readiness_subject
-from hamicommon.kubelet._generated import deviceplugin_pb2 as api
-from hamictl.kubelet.cdi import Edits, edits_of
+from hamicommon.kubelet_api._generated import deviceplugin_pb2 as api
+from kubelocal.kubelet.devices.cdi import Edits, edits_of
 
 from tests.integration.node_agent.conftest import ApiPods, ApiServer
 from tests.integration.node_agent.control import Control, container, grant, share
@@ -303,7 +303,7 @@ async def test_late_binding_that_cannot_be_ends_in_one_clear_line(
 
 def test_a_described_device_is_a_cdi_file_of_the_specification(tmp_path: Path) -> None:
     from hami_node_agent.adapters.cdi_files import CdiFiles
-    from hami_node_agent.domain.device_list import ContainerSpec, MountSpec
+    from hami_node_agent.devices.device_list import ContainerSpec, MountSpec
 
     mount = MountSpec(container_path="/c", host_path="/h", read_only=True)
     files = CdiFiles(tmp_path / "cdi")

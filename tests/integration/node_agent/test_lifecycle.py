@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from hamicommon.events import Readiness, ReadinessRequest, readiness_subject
-from hamicommon.grant_keys import load_private_key, new_key_pair, sign
+from hamicommon.grants.signing import load_private_key, new_key_pair, sign
 
 from tests.integration.node_agent.conftest import ApiPods, ApiServer
 from tests.integration.node_agent.control import Control, container, grant, share

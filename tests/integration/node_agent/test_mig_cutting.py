@@ -7,8 +7,8 @@ from typing import Any
 
 import grpc
 import pytest
-from hamicommon.grants import Grant, GrantedShare
-from hamictl.kubelet.cdi import edits_of
+from hamicommon.grants.grant import Grant, GrantedShare
+from kubelocal.kubelet.devices.cdi import edits_of
 
 from tests.integration.node_agent.conftest import ApiPods
 from tests.integration.node_agent.control import Control, container, grant

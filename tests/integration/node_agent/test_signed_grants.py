@@ -6,7 +6,7 @@ from typing import Any
 
 import grpc
 import pytest
-from hamicommon.grant_keys import load_private_key, new_key_pair, sign
+from hamicommon.grants.signing import load_private_key, new_key_pair, sign
 
 from tests.integration.node_agent.conftest import ApiPods
 from tests.integration.node_agent.control import Control, grant

@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
-from hamicommon.kubelet._generated import deviceplugin_pb2 as api
+from hamicommon.kubelet_api._generated import deviceplugin_pb2 as api
 
 from tests.contract.plugin_kubelet import PluginKubelet
 from tests.integration.node_agent.control import Control

@@ -8,8 +8,8 @@ from datetime import datetime
 from pathlib import Path
 
 import pytest
-from hami_node_agent.region_reader import read_region
-from hamicommon.kubelet._generated import deviceplugin_pb2 as api
+from hami_node_agent.usage.regions.reader import read_region
+from hamicommon.kubelet_api._generated import deviceplugin_pb2 as api
 
 from tests.integration.node_agent.control import Control, grant
 from tests.integration.node_agent.machine import (

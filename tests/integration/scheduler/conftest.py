@@ -21,25 +21,25 @@ from typing import Any
 
 import httpx
 import pytest
-from hami_scheduler.bootstrap import open_service
-from hami_scheduler.routes import create_app
-from hami_scheduler.service import Service
-from hami_scheduler.serving import running
+from hami_scheduler.api.app import create_app
+from hami_scheduler.api.service import Service
+from hami_scheduler.bootstrap.connections import open_service
+from hami_scheduler.bootstrap.server import running
 from hami_scheduler.settings import Settings
 from hamicommon import events
 from hamicommon.bus.client import Bus, open_bus
-from hamicommon.db.database import Database, open_database
 from hamicommon.errors import NotFound
 from hamicommon.k8s.client import KubeApi, open_kube_api
+from hamicommon.ledger.database import Database, open_database
 from hamicommon.settings import (
     KubernetesSettings,
     NatsSettings,
     PostgresSettings,
     RedisSettings,
 )
-from hamictl.local.credentials import ensure_credentials
-from hamictl.servers.kubeconfig import write_kubeconfig
-from hamictl.servers.ports import free_port
+from hamilocal.servers.control_plane.kubeconfig import write_kubeconfig
+from hamilocal.supervisor.ports import free_port
+from hamilocal.system.credentials import ensure_credentials
 
 from tests.waiting import PATIENCE_S, eventually, wait
 
@@ -55,7 +55,7 @@ def kubeconfig_file(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     made = ensure_credentials(folder / "credentials", serving=("apiserver",))
     port = free_port()
     argv = [
-        *(sys.executable, "-m", "hamictl.apiserver", "--data", str(folder / "data")),
+        *(sys.executable, "-m", "kubelocal.apiserver", "--data", str(folder / "data")),
         *("--port", str(port), "--tls-cert", str(made.certificate("apiserver"))),
         *("--tls-key", str(made.key("apiserver")), "--token-file", str(made.tokens)),
     ]

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from hami_scheduler.adapters.kubernetes import KubernetesPodApi
-from hami_scheduler.aside import Aside
+from hami_scheduler.deferred import Aside
 from hamicommon import events
 from hamicommon.errors import Unavailable
 

@@ -13,15 +13,15 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
-from hami_scheduler.instruments import Instruments
-from hami_scheduler.serving import _certificate, _config, _Server
+from hami_scheduler.bootstrap.server import _certificate, _config, _Server
+from hami_scheduler.metrics import Instruments
 from hami_scheduler.settings import Settings
-from hamicommon.certificates import new_key
 from hamicommon.errors import InvalidRequest
-from hamicommon.listening import listen
-from hamicommon.serving_certificate import ServingCertificate
+from hamicommon.process.listening_socket import listen
+from hamicommon.process.serving_certificate import ServingCertificate
 from hamicommon.settings import NatsSettings, PostgresSettings, RedisSettings
-from hamictl.servers.certificates import Authority
+from hamicommon.tls import new_key
+from hamilocal.servers.certificates import Authority
 from pydantic import SecretStr
 
 pytestmark = pytest.mark.integration

@@ -6,7 +6,7 @@ import uuid
 from typing import Any
 
 import pytest
-from hami_scheduler.adapters.postgres_decisions import PostgresDecisionLog
+from hami_scheduler.adapters.postgres.decisions import PostgresDecisionLog
 
 from tests.integration.scheduler.conftest import GIB, Replica, World, inventory_device
 from tests.waiting import eventually

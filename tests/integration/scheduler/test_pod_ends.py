@@ -6,7 +6,7 @@ import asyncio
 import itertools
 
 import pytest
-from hami_scheduler.domain.lifecycle import STILL_SEEN
+from hami_scheduler.ledger.state_machine import STILL_SEEN
 from hamicommon import events
 
 from tests.integration.scheduler.conftest import World, inventory_device

@@ -5,10 +5,10 @@ from __future__ import annotations
 from datetime import UTC, datetime
 
 import pytest
-from hami_scheduler.domain.lifecycle import FOUND_BOUND
+from hami_scheduler.ledger.state_machine import FOUND_BOUND
 from hamicommon import events
 from hamicommon.domain.allocations import AllocationState
-from hamicommon.grants import load_public_key, verify
+from hamicommon.grants.grant import load_public_key, verify
 from hamicommon.k8s.annotations import BIND_PHASE, GRANT, NVIDIA_TO_ALLOCATE
 
 from tests.integration.scheduler.conftest import World, inventory_device

@@ -8,7 +8,7 @@ import uuid
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from hami_scheduler.adapters.postgres_decisions import MOST_ROWS, RENEW_S, PostgresDecisionLog
+from hami_scheduler.adapters.postgres.decisions import MOST_ROWS, RENEW_S, PostgresDecisionLog
 from hami_scheduler.line_budget import MOST_LINES
 from hami_scheduler.ports import Decision
 from hamicommon.domain.ids import AllocationId, NodeName, PodUid

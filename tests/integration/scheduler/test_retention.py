@@ -7,10 +7,10 @@ from typing import Any
 
 import asyncpg
 import pytest
-from hami_scheduler.adapters.postgres_retention import PostgresRetention
-from hami_scheduler.retaining import KeepDays, Retaining
-from hamicommon.db.database import open_database
-from hamicommon.db.invariants import broken
+from hami_scheduler.adapters.postgres.retention import PostgresRetention
+from hami_scheduler.reconcile.retention import KeepDays, Retaining
+from hamicommon.ledger.database import open_database
+from hamicommon.ledger.invariants import broken
 from hamicommon.settings import PostgresSettings
 
 pytestmark = pytest.mark.integration

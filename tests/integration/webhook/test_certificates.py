@@ -16,10 +16,10 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from cryptography.x509.oid import NameOID
 from hami_webhook.bootstrap import App, open_app
-from hami_webhook.instruments import Instruments
+from hami_webhook.metrics import Instruments
 from hami_webhook.settings import Settings
 from hamicommon.errors import InvalidRequest
-from hamicommon.serving_certificate import ServingCertificate
+from hamicommon.process.serving_certificate import ServingCertificate
 
 from tests.waiting import PATIENCE_S
 

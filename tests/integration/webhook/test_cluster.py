@@ -17,11 +17,11 @@ from hamicommon import events
 from hamicommon.bus.client import Bus, Deliver, Message, Subscription, open_bus
 from hamicommon.bus.permissions import WEBHOOK_USER
 from hamicommon.settings import NatsSettings
-from hamictl.servers import nats as nats_server
-from hamictl.servers.certificates import Authority
-from hamictl.servers.nats_config import NatsUser, webhook_nats_user
-from hamictl.servers.ports import free_port
-from hamictl.servers.processes import running
+from hamilocal.servers.certificates import Authority
+from hamilocal.servers.data import nats as nats_server
+from hamilocal.servers.data.nats_config import NatsUser, webhook_nats_user
+from hamilocal.servers.processes import running
+from hamilocal.supervisor.ports import free_port
 from pydantic import SecretStr
 
 from tests.waiting import PATIENCE_S

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from cryptography import x509
 from cryptography.x509.oid import ExtendedKeyUsageOID
-from hami_webhook.issuing import AUTHORITY_LIFE, SERVING_LIFE
-from hami_webhook.renewing import renew
+from hami_webhook.certificate.plan import AUTHORITY_LIFE, SERVING_LIFE
+from hami_webhook.certificate.renew import renew
 from hami_webhook.settings import RenewalSettings
 from hamicommon.admission.registration import (
     Registration,

@@ -6,17 +6,17 @@ from typing import Any
 
 import pytest
 import yaml
-from hami_scheduler.access import GROUP, RESOURCE, Role
-from hamicommon import deviceconfig
+from hami_scheduler.ports.access import GROUP, RESOURCE, Role
+from hamicommon import device_config
 from hamicommon.admission.registration import (
     Registration,
     ServiceReference,
     webhook_configuration,
 )
 from hamicommon.bus.permissions import webhook_permissions
-from hamicommon.deviceconfig import DeviceConfig
+from hamicommon.device_config import DeviceConfig
 from hamicommon.vendors.registry import Vendors
-from hamictl.local.kubernetes import scheduler_configuration
+from hamilocal.system.kubernetes import scheduler_configuration
 
 BASE = Path(__file__).parents[3] / "k8s" / "base"
 OVERLAYS = BASE.parent / "overlays"
@@ -39,7 +39,7 @@ def config_map(path: Path, name: str) -> dict[str, str]:
 def test_the_device_configuration_is_what_the_services_take_without_one() -> None:
     written = config_map(BASE / "device-config.yaml", "hami-device-config")
 
-    assert deviceconfig.parse(yaml.safe_load(written["device-config.yaml"])) == DeviceConfig()
+    assert device_config.parse(yaml.safe_load(written["device-config.yaml"])) == DeviceConfig()
 
 
 @pytest.mark.parametrize(

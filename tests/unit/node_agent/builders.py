@@ -2,9 +2,9 @@
 
 from typing import Any
 
-from hami_node_agent.domain.grants import GrantBook, NodeGrant
-from hami_node_agent.domain.ownership import Holding, KeptAnswer
-from hami_node_agent.domain.records import Record
+from hami_node_agent.grants.book import GrantBook, NodeGrant
+from hami_node_agent.grants.ownership import Holding, KeptAnswer
+from hami_node_agent.grants.records import Record
 from hamicommon.domain.allocations import AllocationState, ContainerGrant, DeviceShare
 from hamicommon.domain.devices import GpuDevice
 from hamicommon.domain.ids import AllocationId, GpuUuid, PodUid

@@ -5,7 +5,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from hami_node_agent.domain.library_needs import machine_of
+from hami_node_agent.cleanup.library_needs import machine_of
 
 HERE = machine_of(Path(sys.executable).read_bytes()[:64])
 

@@ -6,7 +6,7 @@ import ctypes
 from dataclasses import dataclass
 from pathlib import Path
 
-from hami_node_agent import region_layout as layout
+from hami_node_agent.usage.regions import layout as layout
 
 from tests.unit.node_agent.builders import CARD_A
 

@@ -8,10 +8,10 @@ from pathlib import PurePosixPath
 from typing import Any
 
 import pytest
-from hami_node_agent.device_plugin import answer_message
-from hami_node_agent.domain.container_spec import AnswerPolicy, container_response
-from hami_node_agent.domain.device_list import DeviceListPolicy, Strategy
-from hamicommon.kubelet._generated import deviceplugin_pb2 as api
+from hami_node_agent.allocation.response import AnswerPolicy, container_response
+from hami_node_agent.deviceplugin.servicer import answer_message
+from hami_node_agent.devices.device_list import DeviceListPolicy, Strategy
+from hamicommon.kubelet_api._generated import deviceplugin_pb2 as api
 
 from tests.unit.node_agent.builders import CARD_A, CARD_B, a_container, a_grant, a_record, a_share
 

@@ -8,18 +8,18 @@ from dataclasses import fields
 from datetime import UTC, datetime
 from typing import Any
 
-from hami_scheduler.domain.lifecycle import facts_of
-from hami_scheduler.domain.node_locks import held
-from hami_scheduler.domain.told import lives, looks, told_by
-from hami_scheduler.quotas import quota_limits
-from hami_scheduler.trimming import trimmed_node, trimmed_pod
-from hami_scheduler.waiting import scheduled_verdict
-from hamicommon.deviceconfig import DeviceConfig
+from hami_scheduler.ledger.node_lock_annotation import held
+from hami_scheduler.ledger.quota import quota_limits
+from hami_scheduler.ledger.state_machine import facts_of
+from hami_scheduler.placement.waiting_pods import scheduled_verdict
+from hami_scheduler.watch.node_annotations import lives, looks, told_by
+from hami_scheduler.watch.trim import trimmed_node, trimmed_pod
+from hamicommon.device_config import DeviceConfig
 from hamicommon.domain.requests import Policy
 from hamicommon.errors import InvalidRequest
-from hamicommon.grants import verify
+from hamicommon.grants.grant import verify
 from hamicommon.k8s import annotations
-from hamicommon.k8s.resources import pod_request, wants_devices
+from hamicommon.vendors.pod_request import pod_request, wants_devices
 from hamicommon.vendors.registry import Vendors
 from hypothesis import given
 from hypothesis import strategies as st

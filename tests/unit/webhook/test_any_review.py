@@ -16,22 +16,22 @@ from typing import Any
 import httpx
 import orjson
 import pytest
-from hami_webhook.instruments import Instruments
+from hami_webhook.metrics import Instruments
 from hami_webhook.routes import create_app, probe_routes
 from hami_webhook.service import Admission
-from hamicommon.admission.knowledge import Knowledge
+from hamicommon.admission.cache import Remembering
+from hamicommon.admission.context import Knowledge
 from hamicommon.admission.quota import QuotaUse
-from hamicommon.admission.remembering import Remembering
 from hamicommon.admission.verdicts import AdmissionRules
-from hamicommon.deviceconfig import DeviceConfig, NvidiaConfig
+from hamicommon.device_config import DeviceConfig, NvidiaConfig
 from hamicommon.k8s import annotations as keys
 from hamicommon.vendors.registry import Vendors
-from hamictl.apiserver import schema
-from hamictl.apiserver.pod_defaults import default_pod_spec
-from hamictl.apiserver.validation.pods import validate_pod_spec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from jsonpatch import apply_patch
+from kubelocal.apiserver.kinds.pod_defaults import default_pod_spec
+from kubelocal.apiserver.schema import fields
+from kubelocal.apiserver.validation.pods import validate_pod_spec
 
 Json = dict[str, Any]
 POD = "V1Pod"
@@ -158,10 +158,10 @@ def review_of(pod: Any, version: str = "v1") -> Json:
 def as_stored(pod: Json) -> tuple[Json, bool]:
     """The pod as the API server reads and fills it in, and whether it would take it."""
     try:
-        read, _ = schema.clean(POD, pod)
+        read, _ = fields.clean(POD, pod)
         default_pod_spec(read["spec"])
         return read, not validate_pod_spec("spec", read["spec"])
-    except schema.Unreadable:
+    except fields.Unreadable:
         return pod, False
 
 

@@ -8,7 +8,7 @@ import httpx
 from fastapi import APIRouter, FastAPI
 from hami_webhook import __main__ as webhook_main
 from hami_webhook import bootstrap
-from hami_webhook.instruments import Instruments
+from hami_webhook.metrics import Instruments
 from hami_webhook.routes import create_app
 from hami_webhook.service import Admission
 from hamicommon.admission.verdicts import Verdict

@@ -7,10 +7,10 @@ from typing import Any
 
 import httpx
 import pytest
-from hami_webhook.instruments import Instruments
+from hami_webhook.metrics import Instruments
 from hami_webhook.routes import create_app, probe_routes
 from hami_webhook.service import Admission, Decide, FailPolicy
-from hamicommon import deviceconfig
+from hamicommon import device_config
 from hamicommon.admission.mutation import mutate
 from hamicommon.admission.verdicts import AdmissionRules, Circumstances, Verdict
 from hamicommon.vendors.registry import Vendors
@@ -18,7 +18,7 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.trace import Tracer
 
 RULES = AdmissionRules(
-    vendors=Vendors.from_config(deviceconfig.load(None)), scheduler_name="hami-scheduler"
+    vendors=Vendors.from_config(device_config.load(None)), scheduler_name="hami-scheduler"
 )
 MUTATE: Decide = lambda pod, about: mutate(pod.read(), RULES, about)  # noqa: E731
 MAX_BODY = 100_000

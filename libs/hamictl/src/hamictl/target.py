@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hamicommon.errors import InvalidRequest
+from hamilocal.supervisor.state_file import read_state, running_supervisor
 
 from hamictl.scheduler_address import PAGE, SchedulerAddress
 from hamictl.settings import Settings
-from hamictl.supervisor.state_file import read_state, running_supervisor
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,10 +12,10 @@ from importlib.metadata import version
 
 from hamicommon import events
 from hamicommon.bus.client import Bus, Message, Subscription, open_bus
-from hamicommon.cancellation import end
-from hamicommon.db.engine import open_pool
 from hamicommon.errors import Conflict, Unavailable
-from hamicommon.serving import serving
+from hamicommon.ledger.engine import open_pool
+from hamicommon.process.cancellation import end
+from hamicommon.process.http_server import serving
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 

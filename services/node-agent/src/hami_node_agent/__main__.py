@@ -11,10 +11,10 @@ from collections.abc import Sequence
 
 from hamicommon import telemetry
 from hamicommon.errors import HamiError, InvalidRequest
-from hamicommon.stopping import until_stopped
+from hamicommon.process.shutdown import until_stopped
 
-from hami_node_agent.bootstrap import open_agent
-from hami_node_agent.configuration import Configured, configured, environment
+from hami_node_agent.bootstrap.agent import open_agent
+from hami_node_agent.config.sources import Configured, configured, environment
 
 logger = logging.getLogger("hami_node_agent")
 

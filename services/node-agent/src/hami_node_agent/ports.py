@@ -12,15 +12,15 @@ from hamicommon.events import DeviceSample
 from hamicommon.k8s.mig import MigReservation, MigSlice
 from pydantic import BaseModel
 
-from hami_node_agent.domain.cards import CardFacts
-from hami_node_agent.domain.choosing import PodsSeen
-from hami_node_agent.domain.evidence import CardProcesses
-from hami_node_agent.domain.grants import NodeGrant
-from hami_node_agent.domain.health import Failure
-from hami_node_agent.domain.mig_cutting import Instance, OwnInstance, ProfileFacts
-from hami_node_agent.domain.ownership import Holding, Reassigned
-from hami_node_agent.domain.records import AgentState, Record
-from hami_node_agent.domain.topology import CardLinks
+from hami_node_agent.devices.health import Failure
+from hami_node_agent.devices.mig_partition import Instance, OwnInstance, ProfileFacts
+from hami_node_agent.devices.offer import CardFacts
+from hami_node_agent.devices.topology import CardLinks
+from hami_node_agent.grants.book import NodeGrant
+from hami_node_agent.grants.candidates import PodsSeen
+from hami_node_agent.grants.ownership import Holding, Reassigned
+from hami_node_agent.grants.records import AgentState, Record
+from hami_node_agent.usage.regions.evidence import CardProcesses
 
 
 class DeviceProbe(Protocol):

@@ -10,7 +10,7 @@ from hamicommon.errors import HamiError
 from hamicommon.settings import describe
 from pydantic import ValidationError
 
-from hami_scheduler.serving import serve
+from hami_scheduler.bootstrap.server import serve
 from hami_scheduler.settings import Settings
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 
 from hamicommon import telemetry
-from hamicommon.serving import run
+from hamicommon.process.http_server import run
 from hamicommon.settings import describe
 from pydantic import ValidationError
 

@@ -11,20 +11,20 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from hamicommon import deviceconfig
-from hamicommon.admission.knowledge import Knowledge
-from hamicommon.admission.remembering import Remembering
+from hamicommon import device_config
+from hamicommon.admission.cache import Remembering
+from hamicommon.admission.context import Knowledge
 from hamicommon.admission.verdicts import AdmissionRules
 from hamicommon.bus.client import open_bus
-from hamicommon.cancellation import end
-from hamicommon.serving import serving
-from hamicommon.serving_certificate import ServingCertificate
+from hamicommon.process.cancellation import end
+from hamicommon.process.http_server import serving
+from hamicommon.process.serving_certificate import ServingCertificate
 from hamicommon.settings import NatsSettings
 from hamicommon.vendors.registry import Vendors
 
-from hami_webhook.announcing import RefusalTeller
-from hami_webhook.following import ClusterFollower
-from hami_webhook.instruments import Instruments
+from hami_webhook.cluster_feed import ClusterFollower
+from hami_webhook.metrics import Instruments
+from hami_webhook.refusals import RefusalTeller
 from hami_webhook.routes import create_app, create_probe_app, probe_routes
 from hami_webhook.service import Admission
 from hami_webhook.settings import Settings
@@ -124,7 +124,7 @@ def _now() -> datetime:
 
 
 def _rules(settings: Settings) -> AdmissionRules:
-    config = deviceconfig.load(settings.device_config_file)
+    config = device_config.load(settings.device_config_file)
     for note in config.notes:
         logger.warning("device configuration", extra={"note": note})
     return AdmissionRules(

@@ -13,8 +13,8 @@ from fastapi import APIRouter, FastAPI, Request, Response
 from fastapi.responses import PlainTextResponse
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 
-from hami_webhook.admission import MalformedReview, refused
-from hami_webhook.quick_reading import read_quickly
+from hami_webhook.review import MalformedReview, refused
+from hami_webhook.review_decoder import read_quickly
 from hami_webhook.service import Admission
 
 Hindrances = Callable[[], list[str]]

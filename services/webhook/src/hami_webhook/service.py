@@ -15,17 +15,17 @@ from datetime import UTC, datetime
 from typing import Literal
 
 from hamicommon import telemetry
-from hamicommon.admission.knowledge import NOTHING_KNOWN, Knowledge
-from hamicommon.admission.remembering import Relevant
+from hamicommon.admission.cache import Relevant
+from hamicommon.admission.context import NOTHING_KNOWN, Knowledge
 from hamicommon.admission.verdicts import Circumstances, Verdict
 from hamicommon.events import AdmissionRefused
-from hamicommon.logs import LineLogger
+from hamicommon.telemetry.logging import LineLogger
 from opentelemetry import trace
 from opentelemetry.trace import Span, SpanContext, Tracer
 
-from hami_webhook.admission import AdmissionReview, Json, MalformedReview, allowed, refused
-from hami_webhook.instruments import Instruments
-from hami_webhook.stamps import Stamps
+from hami_webhook.metrics import Instruments
+from hami_webhook.review import AdmissionReview, Json, MalformedReview, allowed, refused
+from hami_webhook.trace_stamps import Stamps
 
 logger = logging.getLogger(__name__)
 audit = LineLogger("hami_webhook.audit")

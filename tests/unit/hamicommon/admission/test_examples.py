@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hamicommon import deviceconfig
+from hamicommon import device_config
 from hamicommon.admission.lint import Linter
 from hamicommon.admission.mutation import mutate
 from hamicommon.admission.verdicts import AdmissionRules
@@ -36,7 +36,7 @@ def examples() -> list[Path]:
 @pytest.fixture(scope="module")
 def rules() -> AdmissionRules:
     assert EXAMPLES is not None
-    config = deviceconfig.load(EXAMPLES / "device-config.yaml")
+    config = device_config.load(EXAMPLES / "device-config.yaml")
     vendors = Vendors.from_config(config, enable_ascend=True, enable_iluvatar=True)
     return AdmissionRules(vendors=vendors, scheduler_name="hami-scheduler")
 

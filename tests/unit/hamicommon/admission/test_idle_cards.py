@@ -6,14 +6,14 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from hamicommon.admission.context import Knowledge
 from hamicommon.admission.idle_cards import IdleCards
-from hamicommon.admission.knowledge import Knowledge
 from hamicommon.admission.mutation import mutate
 from hamicommon.admission.verdicts import AdmissionRules, Circumstances, NeverFits, Verdict
-from hamicommon.deviceconfig import DeviceConfig
+from hamicommon.device_config import DeviceConfig
 from hamicommon.domain.devices import GpuDevice
 from hamicommon.domain.ids import GpuUuid, NodeName
-from hamicommon.k8s.resources import pod_request
+from hamicommon.vendors.pod_request import pod_request
 from hamicommon.vendors.registry import Vendors
 
 Json = dict[str, Any]

@@ -7,7 +7,7 @@ import jsonpatch
 import pytest
 from hamicommon.admission.mutation import MOST_WARNINGS, mutate
 from hamicommon.admission.verdicts import AdmissionRules, Circumstances, Verdict
-from hamicommon.deviceconfig import DeviceConfig, NvidiaConfig, load
+from hamicommon.device_config import DeviceConfig, NvidiaConfig, load
 from hamicommon.vendors.registry import Vendors
 from hypothesis import given, settings
 from hypothesis import strategies as st

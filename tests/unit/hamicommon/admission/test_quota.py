@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hamicommon.admission.knowledge import Knowledge
+from hamicommon.admission.context import Knowledge
 from hamicommon.admission.mutation import mutate
 from hamicommon.admission.quota import QuotaUse, needs
 from hamicommon.admission.verdicts import AdmissionRules, Circumstances, Verdict
-from hamicommon.deviceconfig import DeviceConfig
+from hamicommon.device_config import DeviceConfig
 from hamicommon.domain.allocations import ContainerGrant, DeviceShare, footprints
 from hamicommon.domain.ids import GpuUuid
-from hamicommon.k8s.resources import pod_request
+from hamicommon.vendors.pod_request import pod_request
 from hamicommon.vendors.registry import Vendors
 from hypothesis import given
 from hypothesis import strategies as st

@@ -5,7 +5,7 @@ from typing import Any
 
 from hamicommon.admission.mutation import mutate
 from hamicommon.admission.verdicts import AdmissionRules
-from hamicommon.deviceconfig import DeviceConfig
+from hamicommon.device_config import DeviceConfig
 from hamicommon.k8s.quantities import canonical
 from hamicommon.vendors.registry import Vendors
 from jsonpatch import apply_patch

@@ -5,7 +5,7 @@ from typing import Any
 
 import celpy
 import pytest
-from hamicommon import deviceconfig
+from hamicommon import device_config
 from hamicommon.admission.registration import (
     Registration,
     ServiceReference,
@@ -170,7 +170,7 @@ def test_the_other_webhook_always_fails_open_and_is_left_out_on_an_old_server() 
 
 
 SERVED = Vendors.from_config(
-    deviceconfig.load(None), enable_ascend=True, enable_iluvatar=True
+    device_config.load(None), enable_ascend=True, enable_iluvatar=True
 ).resource_names
 DOMAINS = {name.partition("/")[0] for name in SERVED}
 resource = st.sampled_from(SERVED) | st.sampled_from(

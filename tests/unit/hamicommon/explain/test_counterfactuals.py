@@ -17,8 +17,8 @@ from hamicommon.explain.counterfactuals import (
     counterfactuals,
     largest,
 )
-from hamicommon.placement.place import decide
-from hamicommon.placement.view import ClusterView
+from hamicommon.placement.cluster.view import ClusterView
+from hamicommon.placement.engine import decide
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from hamicommon.domain.devices import DeviceUsage
 from hamicommon.domain.ids import GpuUuid, NodeName
 from hamicommon.explain.moment import MomentEncoder, thaw
-from hamicommon.placement.view import ClusterView
+from hamicommon.placement.cluster.view import ClusterView
 from hypothesis import given
 from hypothesis import strategies as st
 

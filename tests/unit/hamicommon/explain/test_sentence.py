@@ -10,8 +10,8 @@ from hamicommon.domain.ids import NodeName
 from hamicommon.domain.requests import PodRequest, Selection
 from hamicommon.explain.record import QuotaShort
 from hamicommon.explain.sentence import placed_sentence, quota_sentence, refusal_sentence, stock_of
+from hamicommon.placement.engine import decide
 from hamicommon.placement.node_scores import NodeScores
-from hamicommon.placement.place import decide
 
 from tests.unit.hamicommon.placement.clusters import card, cards, pod, view_of
 

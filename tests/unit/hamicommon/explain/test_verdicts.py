@@ -11,8 +11,8 @@ from hamicommon.domain.ids import NodeName
 from hamicommon.explain.counterfactuals import Circumstances
 from hamicommon.explain.record import Record
 from hamicommon.explain.verdicts import findings
-from hamicommon.placement.place import decide
-from hamicommon.placement.view import ClusterView
+from hamicommon.placement.cluster.view import ClusterView
+from hamicommon.placement.engine import decide
 
 from tests.unit.hamicommon.explain.test_counterfactuals import NAMES
 from tests.unit.hamicommon.placement.clusters import card, cards, pod, view_of

@@ -15,7 +15,7 @@ from hamicommon.domain.requests import (
     Role,
     Selection,
 )
-from hamicommon.placement.view import CardState, ClusterView
+from hamicommon.placement.cluster.view import CardState, ClusterView
 
 A100 = "NVIDIA A100-SXM4-80GB"
 

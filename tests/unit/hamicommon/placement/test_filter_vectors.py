@@ -5,9 +5,9 @@ from hamicommon.domain.allocations import Placement
 from hamicommon.domain.ids import GpuUuid, NodeName
 from hamicommon.domain.requests import Selection
 from hamicommon.errors import InvalidRequest
-from hamicommon.placement.place import decide, place, prioritize
-from hamicommon.placement.refusal import Refusal
+from hamicommon.placement.engine import decide, place, prioritize
 from hamicommon.placement.rules import Rule
+from hamicommon.placement.unschedulable import Refusal
 
 from tests.unit.hamicommon.placement.clusters import card, cards, container, pod, view_of
 

@@ -10,8 +10,8 @@ from hamicommon.domain.allocations import Placement
 from hamicommon.domain.devices import DeviceUsage
 from hamicommon.domain.ids import NodeName
 from hamicommon.domain.requests import DeviceRequest, PodRequest, Selection
-from hamicommon.placement.place import place
-from hamicommon.placement.refusal import Refusal
+from hamicommon.placement.engine import place
+from hamicommon.placement.unschedulable import Refusal
 
 from tests.unit.hamicommon.placement.clusters import card, cards, container, pod, view_of
 

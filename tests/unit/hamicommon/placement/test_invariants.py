@@ -12,8 +12,8 @@ from hamicommon.domain.requests import (
     ScoreWeights,
     Selection,
 )
-from hamicommon.placement.place import feasible, place
-from hamicommon.placement.refusal import Refusal
+from hamicommon.placement.engine import feasible, place
+from hamicommon.placement.unschedulable import Refusal
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

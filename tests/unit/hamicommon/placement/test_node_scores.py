@@ -2,8 +2,8 @@
 
 import numpy as np
 from hamicommon.domain.ids import NodeName
+from hamicommon.placement.engine import decide
 from hamicommon.placement.node_scores import NodeScores
-from hamicommon.placement.place import decide
 from hypothesis import given
 from hypothesis import strategies as st
 

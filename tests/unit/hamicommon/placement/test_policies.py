@@ -5,17 +5,17 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hamicommon.deviceconfig import DeviceConfig
+from hamicommon.device_config import DeviceConfig
 from hamicommon.domain.allocations import Placement
 from hamicommon.domain.devices import DeviceUsage
 from hamicommon.domain.ids import GpuUuid
 from hamicommon.domain.requests import PodRequest, Policy
 from hamicommon.errors import InvalidRequest
-from hamicommon.k8s.resources import pod_request
-from hamicommon.placement.place import decide, place
-from hamicommon.placement.refusal import Refusal
-from hamicommon.placement.vendor_rules import PairScores
-from hamicommon.placement.view import ClusterView
+from hamicommon.placement.cluster.view import ClusterView
+from hamicommon.placement.engine import decide, place
+from hamicommon.placement.unschedulable import Refusal
+from hamicommon.placement.vendor_policy import PairScores
+from hamicommon.vendors.pod_request import pod_request
 from hamicommon.vendors.registry import Vendors
 
 from tests.unit.hamicommon.placement.clusters import card, view_of

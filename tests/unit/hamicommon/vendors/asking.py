@@ -12,8 +12,8 @@ from typing import Any
 from hamicommon.domain.devices import DeviceUsage, GpuDevice
 from hamicommon.domain.requests import DeviceRequest, Selection
 from hamicommon.placement.rules import Rule
-from hamicommon.placement.vendor_rules import Chosen, NodeAsk, NotChosen, VendorRules
-from hamicommon.vendors.base import Vendor
+from hamicommon.placement.vendor_policy import Chosen, NodeAsk, NotChosen, VendorRules
+from hamicommon.vendors.interface.vendor import Vendor
 
 
 def container(

@@ -11,8 +11,8 @@ from hamicommon.domain.devices import DeviceUsage, GpuDevice
 from hamicommon.domain.ids import GpuUuid, NodeName
 from hamicommon.domain.requests import DeviceRequest, Selection
 from hamicommon.placement.rules import Rule
-from hamicommon.placement.vendor_rules import NodeAsk
-from hamicommon.vendors.base import Placed
+from hamicommon.placement.vendor_policy import NodeAsk
+from hamicommon.vendors.interface.vendor import Placed
 
 Json = dict[str, Any]
 

@@ -5,16 +5,16 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
-from hamicommon.deviceconfig import AmdConfig
+from hamicommon.device_config import AmdConfig
 from hamicommon.domain.allocations import ContainerGrant, DeviceShare
 from hamicommon.domain.devices import DeviceUsage, GpuDevice
 from hamicommon.domain.ids import GpuUuid, NodeName
 from hamicommon.domain.requests import DeviceRequest, Selection
 from hamicommon.errors import InvalidRequest
 from hamicommon.placement.rules import Rule
-from hamicommon.placement.vendor_rules import Need
+from hamicommon.placement.vendor_policy import Need
 from hamicommon.vendors.amd import Amd
-from hamicommon.vendors.base import Admitted, Placed
+from hamicommon.vendors.interface.vendor import Admitted, Placed
 
 from tests.unit.hamicommon.vendors.asking import container, judge
 

@@ -1,7 +1,7 @@
 """Cambricon MLU as protocol sheet 1.3 tells."""
 
 import pytest
-from hamicommon.deviceconfig import CambriconConfig
+from hamicommon.device_config import CambriconConfig
 from hamicommon.errors import InvalidRequest
 from hamicommon.vendors.cambricon import Cambricon
 

@@ -6,9 +6,9 @@ from copy import deepcopy
 from typing import Any
 
 import pytest
-from hamicommon.deviceconfig import DeviceConfig, NvidiaConfig
+from hamicommon.device_config import DeviceConfig, NvidiaConfig
 from hamicommon.errors import InvalidRequest
-from hamicommon.vendors.base import Admitted, Vendor
+from hamicommon.vendors.interface.vendor import Admitted, Vendor
 from hamicommon.vendors.registry import Vendors
 from hypothesis import given
 from hypothesis import strategies as st

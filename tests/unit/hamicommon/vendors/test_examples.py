@@ -9,8 +9,8 @@ import pytest
 import yaml
 from hamicommon.admission.mutation import mutate
 from hamicommon.admission.verdicts import AdmissionRules
-from hamicommon.deviceconfig import DeviceConfig
-from hamicommon.k8s.resources import pod_request
+from hamicommon.device_config import DeviceConfig
+from hamicommon.vendors.pod_request import pod_request
 from hamicommon.vendors.registry import Vendors
 from jsonpatch import apply_patch
 

@@ -1,7 +1,7 @@
 """Hygon DCU as protocol sheet 1.4 tells."""
 
 import pytest
-from hamicommon.deviceconfig import HygonConfig
+from hamicommon.device_config import HygonConfig
 from hamicommon.errors import InvalidRequest
 from hamicommon.vendors.hygon import Hygon
 

@@ -5,13 +5,13 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
-from hamicommon.deviceconfig import DeviceConfig, IluvatarChip
+from hamicommon.device_config import DeviceConfig, IluvatarChip
 from hamicommon.domain.allocations import ContainerGrant, DeviceShare
 from hamicommon.domain.ids import GpuUuid, NodeName
 from hamicommon.errors import InvalidRequest
-from hamicommon.placement.vendor_rules import STANDARD_ORDER, standard_need
-from hamicommon.vendors.base import Placed
+from hamicommon.placement.vendor_policy import STANDARD_ORDER, standard_need
 from hamicommon.vendors.iluvatar import Iluvatar
+from hamicommon.vendors.interface.vendor import Placed
 from hamicommon.vendors.registry import Vendors
 
 from tests.unit.hamicommon.vendors.asking import container

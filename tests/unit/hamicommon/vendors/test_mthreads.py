@@ -1,7 +1,7 @@
 """Moore Threads as protocol sheet 1.6 tells."""
 
 import pytest
-from hamicommon.deviceconfig import MthreadsConfig
+from hamicommon.device_config import MthreadsConfig
 from hamicommon.errors import InvalidRequest
 from hamicommon.vendors.mthreads import Mthreads
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hamicommon.deviceconfig import DeviceConfig
+from hamicommon.device_config import DeviceConfig
 from hamicommon.vendors.registry import Vendors
 
 VENDORS = Vendors.from_config(DeviceConfig(), enable_ascend=True, enable_iluvatar=True)

@@ -1,7 +1,7 @@
 """The vendors of an installation."""
 
 import pytest
-from hamicommon.deviceconfig import DeviceConfig, IluvatarChip, MetaxConfig, parse
+from hamicommon.device_config import DeviceConfig, IluvatarChip, MetaxConfig, parse
 from hamicommon.errors import InvalidRequest
 from hamicommon.vendors.registry import Vendors
 

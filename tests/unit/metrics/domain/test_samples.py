@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime, timedelta
 
 from hami_metrics.domain.samples import Sample, Series, samples_of
-from hami_node_agent.domain.usage_changes import Round, heartbeat_of
-from hami_node_agent.usage import UsageTeller
+from hami_node_agent.usage.changes import Round, heartbeat_of
+from hami_node_agent.usage.sampler import UsageTeller
 from hamicommon.errors import Unavailable
 from hamicommon.events import ContainerSample, DeviceSample, Usage
 from hypothesis import given

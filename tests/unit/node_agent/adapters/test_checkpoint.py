@@ -2,10 +2,10 @@ import base64
 
 import orjson
 import pytest
-from hami_node_agent.adapters.kubelet import mounted_paths, read_checkpoint
-from hami_node_agent.domain.ownership import Holding, KeptAnswer
+from hami_node_agent.adapters.kubelet.pod_resources import mounted_paths, read_checkpoint
+from hami_node_agent.grants.ownership import Holding, KeptAnswer
 from hamicommon.errors import InvalidRequest
-from hamicommon.kubelet._generated import deviceplugin_pb2 as api
+from hamicommon.kubelet_api._generated import deviceplugin_pb2 as api
 
 RESOURCE = "nvidia.com/gpu"
 ANSWER = api.ContainerAllocateResponse(

@@ -6,7 +6,7 @@ from typing import Any
 from unittest.mock import AsyncMock
 
 from hami_node_agent.adapters.kubernetes import NodePods
-from hami_node_agent.domain.choosing import PodsSeen
+from hami_node_agent.grants.candidates import PodsSeen
 from hamicommon.domain.ids import PodUid
 
 

@@ -3,8 +3,8 @@ from pathlib import Path
 
 import pytest
 from hami_node_agent.adapters.state_file import StateFile, decode, encode
-from hami_node_agent.domain.mig_cutting import OwnInstance
-from hami_node_agent.domain.records import AgentState, PendingReport
+from hami_node_agent.devices.mig_partition import OwnInstance
+from hami_node_agent.grants.records import AgentState, PendingReport
 from hamicommon.errors import InvalidRequest, Unavailable
 from hamicommon.k8s.mig import MigSlice
 

@@ -19,9 +19,9 @@ from hamicommon.domain.requests import PodRequest
 from hamicommon.explain.counterfactuals import Circumstances, counterfactuals
 from hamicommon.explain.sentence import Stock as KindsOfCards
 from hamicommon.explain.sentence import refusal_sentence, stock_of
-from hamicommon.placement.place import decide
-from hamicommon.placement.vendor_rules import PairScores
-from hamicommon.placement.view import CardState, ClusterView
+from hamicommon.placement.cluster.view import CardState, ClusterView
+from hamicommon.placement.engine import decide
+from hamicommon.placement.vendor_policy import PairScores
 from hamicommon.vendors.registry import Vendors
 
 MOST_ANSWERS = 1024

@@ -8,8 +8,8 @@ the cluster, the quotas and the trace are added. The scheduler's `/filter` sees 
 
 from __future__ import annotations
 
-from hamicommon.admission.looking import Look, look_at, relevant
 from hamicommon.admission.patches import Operation
+from hamicommon.admission.pod_review import Look, look_at, relevant
 from hamicommon.admission.quota import over_quota
 from hamicommon.admission.verdicts import (
     ANY,
@@ -23,7 +23,7 @@ from hamicommon.domain.requests import PodRequest
 from hamicommon.explain.sentence import quota_sentence
 from hamicommon.explain.wording import asked_by
 from hamicommon.k8s import annotations as keys
-from hamicommon.vendors.base import JsonObject
+from hamicommon.vendors.interface.vendor import JsonObject
 
 OVER_QUOTA = "exceeding resource quota"
 """HAMi's words; ours stand behind them."""

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
-from hamicommon.admission.knowledge import NOTHING_KNOWN, Knowledge
+from hamicommon.admission.context import NOTHING_KNOWN, Knowledge
 from hamicommon.admission.patches import Operation
 from hamicommon.clipping import clip
 from hamicommon.vendors.registry import Vendors

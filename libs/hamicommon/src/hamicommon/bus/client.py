@@ -38,8 +38,8 @@ from hamicommon.bus.dead_letters import DeadLetters
 from hamicommon.bus.permissions import inbox_prefix
 from hamicommon.bus.publishing import Outgoing, publish_all
 from hamicommon.bus.streams import StreamKeeper
-from hamicommon.cancellation import end, heeding
 from hamicommon.errors import InvalidRequest, Unavailable
+from hamicommon.process.cancellation import end, heeding
 from hamicommon.settings import NatsSettings
 
 __all__ = [

@@ -22,8 +22,8 @@ from opentelemetry import context as otel_context
 
 from hamicommon import telemetry
 from hamicommon.bus.dead_letters import bury
-from hamicommon.cancellation import heeding
 from hamicommon.errors import InvalidRequest, Unavailable
+from hamicommon.process.cancellation import heeding
 
 logger = logging.getLogger(__name__)
 

@@ -25,8 +25,8 @@ from hamicommon.bus.streams import (
     DEAD_LETTERS_SUBJECT,
     dead_letter_subject,
 )
-from hamicommon.cancellation import heeding
 from hamicommon.errors import InvalidRequest, NotFound, Unavailable
+from hamicommon.process.cancellation import heeding
 
 SUBJECT_HEADER = "Hami-Subject"
 REASON_HEADER = "Hami-Reason"

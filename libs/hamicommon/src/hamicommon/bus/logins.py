@@ -2,7 +2,7 @@
 
 The server asks on `ASK_SUBJECT` about every client whose user is not in its configuration; the
 answer is a JWT, signed by the account's key, that holds the client's permissions or says why not
-(ADR 7). `hami_scheduler.logins` decides; the forms are those of nats-io/jwt, version 2.
+(ADR 7). `hami_scheduler.bus.auth` decides; the forms are those of nats-io/jwt, version 2.
 """
 
 from __future__ import annotations

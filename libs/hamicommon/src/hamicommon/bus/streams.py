@@ -14,7 +14,7 @@ from nats.js.api import DiscardPolicy, RetentionPolicy, StorageType, StreamConfi
 from nats.js.errors import BadRequestError, NotFoundError
 
 from hamicommon import events
-from hamicommon.cancellation import end, heeding
+from hamicommon.process.cancellation import end, heeding
 
 logger = logging.getLogger(__name__)
 

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, TypeAdapter
 
 from hamicommon.events.payload import Payload
-from hamicommon.grants import Grant
+from hamicommon.grants.grant import Grant
 
 
 class GrantAnnounced(Payload):

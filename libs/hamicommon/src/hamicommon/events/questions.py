@@ -5,7 +5,7 @@ from __future__ import annotations
 from pydantic import AwareDatetime, BaseModel, ConfigDict
 
 from hamicommon.events.payload import Payload
-from hamicommon.grants import Grant
+from hamicommon.grants.grant import Grant
 
 
 class ReadinessRequest(Payload):

@@ -17,7 +17,7 @@ from hamicommon.explain.counterfactuals import Circumstances, Counterfactual
 from hamicommon.explain.record import QuotaShort, Record
 from hamicommon.explain.verdicts import NodeVerdict, findings
 from hamicommon.explain.wording import asked_by
-from hamicommon.placement.view import ClusterView
+from hamicommon.placement.cluster.view import ClusterView
 
 SCHEMA_VERSION = 1
 

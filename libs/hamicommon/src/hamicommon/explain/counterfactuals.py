@@ -18,8 +18,8 @@ from hamicommon.domain.ids import GpuUuid, NodeName
 from hamicommon.domain.requests import DeviceRequest, PodRequest, Selection
 from hamicommon.explain.moment import changed, freed
 from hamicommon.explain.wording import cards, counted, listed, selection
-from hamicommon.placement.place import decide
-from hamicommon.placement.view import ClusterView
+from hamicommon.placement.cluster.view import ClusterView
+from hamicommon.placement.engine import decide
 
 Kind = Literal[
     "memory", "cores", "count", "selection", "policy", "pods-end", "uncordon", "healthy", "quota"

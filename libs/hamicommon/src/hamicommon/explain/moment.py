@@ -20,7 +20,7 @@ from pydantic import TypeAdapter
 
 from hamicommon.domain.devices import DeviceUsage, GpuDevice
 from hamicommon.domain.ids import GpuUuid, NodeName
-from hamicommon.placement.view import CardState, ClusterView, Frozen
+from hamicommon.placement.cluster.view import CardState, ClusterView, Frozen
 
 FAST = 1
 """zlib's level: 1 takes a third of the time of 6 for a tenth more bytes."""

@@ -18,9 +18,9 @@ from pydantic import TypeAdapter
 from hamicommon.domain.ids import NodeName, PodUid
 from hamicommon.domain.requests import ContainerRequest, PodRequest, Policy, Selection
 from hamicommon.explain.moment import Moment, blob_of, thaw, unpacked
+from hamicommon.placement.cluster.view import ClusterView
 from hamicommon.placement.node_scores import NodeScores
 from hamicommon.placement.rules import NODE_UNREGISTERED
-from hamicommon.placement.view import ClusterView
 
 MOST_SCORES = 20
 """Nodes whose scores are kept: the most preferred."""

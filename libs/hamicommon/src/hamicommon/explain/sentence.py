@@ -18,8 +18,8 @@ from hamicommon.domain.requests import DeviceRequest, PodRequest
 from hamicommon.explain.record import QuotaShort
 from hamicommon.explain.wording import cards, counted, group, listed, selection
 from hamicommon.placement.node_scores import NodeScores
-from hamicommon.placement.refusal import ShortfallTable
 from hamicommon.placement.rules import REASONS, Rule
+from hamicommon.placement.unschedulable import ShortfallTable
 
 
 class Stock(NamedTuple):

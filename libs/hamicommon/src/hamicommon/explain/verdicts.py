@@ -15,10 +15,10 @@ from hamicommon.domain.requests import PodRequest
 from hamicommon.explain.counterfactuals import Circumstances, Counterfactual, counterfactuals
 from hamicommon.explain.record import QuotaShort, Record
 from hamicommon.explain.wording import UNITS, cards, group, listed, shortfall
-from hamicommon.placement.place import feasible
-from hamicommon.placement.refusal import Shortfall
+from hamicommon.placement.cluster.view import ClusterView
+from hamicommon.placement.engine import feasible
 from hamicommon.placement.rules import NODE_INSUFFICIENT
-from hamicommon.placement.view import ClusterView
+from hamicommon.placement.unschedulable import Shortfall
 
 MOST_NODES = 100
 """Nodes told card by card: the chosen one, those that fit, and those that miss the least."""

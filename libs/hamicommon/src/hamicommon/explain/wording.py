@@ -6,8 +6,8 @@ from collections.abc import Iterable, Sequence
 
 from hamicommon.domain.devices import GpuDevice
 from hamicommon.domain.requests import DeviceRequest, PodRequest, Selection
-from hamicommon.placement.refusal import Shortfall
 from hamicommon.placement.rules import Rule
+from hamicommon.placement.unschedulable import Shortfall
 
 UNITS = {
     Rule.MEMORY: "MiB",

@@ -17,7 +17,7 @@ from hamicommon.domain.allocations import ContainerGrant, DeviceShare
 from hamicommon.domain.ids import GpuUuid, NodeName
 from hamicommon.errors import InvalidRequest
 from hamicommon.k8s.mig import card_of
-from hamicommon.k8s.register import (
+from hamicommon.k8s.node_register import (
     INT32_MAX,
     decode_pair_scores,
     decode_register,
@@ -61,7 +61,7 @@ NVIDIA_ALLOCATED = "hami.io/vgpu-devices-allocated"
 
 # Pod: ours.
 GRANT = "hami.io/grant"
-"""The signed grant, see hamicommon.grants."""
+"""The signed grant, see hamicommon.grants.grant."""
 TRACEPARENT = "hami.io/traceparent"
 RETRY_AT = "hami.io/retry-at"
 

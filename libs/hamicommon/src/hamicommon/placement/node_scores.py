@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 
 from hamicommon.domain.ids import NodeName
-from hamicommon.placement.cards import Floats, Int
+from hamicommon.placement.cluster.cards import Floats, Int
 
 
 class NodeScores(Mapping[NodeName, float]):

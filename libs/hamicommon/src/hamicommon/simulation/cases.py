@@ -18,10 +18,10 @@ import orjson
 from hamicommon.domain.ids import NodeName
 from hamicommon.domain.requests import Policy
 from hamicommon.errors import InvalidRequest
-from hamicommon.k8s.resources import DEFAULT_POLICY
 from hamicommon.simulation.cluster import read_cluster
 from hamicommon.simulation.verdict import NodeVerdict, Verdict, judge
-from hamicommon.vendors.base import JsonObject
+from hamicommon.vendors.interface.vendor import JsonObject
+from hamicommon.vendors.pod_request import DEFAULT_POLICY
 from hamicommon.vendors.registry import Vendors
 
 UNFILTERED = "unfiltered"

@@ -10,10 +10,10 @@ from hamicommon.domain.ids import GpuUuid, NodeName
 from hamicommon.errors import InvalidRequest
 from hamicommon.explain.counterfactuals import Holding
 from hamicommon.k8s import annotations as keys
-from hamicommon.k8s.shapes import check_node, metadata_of
-from hamicommon.placement.view import CardState, ClusterView
+from hamicommon.k8s.validation import check_node, metadata_of
+from hamicommon.placement.cluster.view import CardState, ClusterView
 from hamicommon.simulation.holdings import Held, read_holdings
-from hamicommon.vendors.base import JsonObject, PairScores
+from hamicommon.vendors.interface.vendor import JsonObject, PairScores
 from hamicommon.vendors.registry import Vendors
 
 _NOTHING = Held()

@@ -13,8 +13,8 @@ from datetime import datetime
 from functools import partial
 
 from hamicommon.admission.idle_cards import resource_names
-from hamicommon.admission.looking import fill_in
-from hamicommon.admission.remarks import remarks
+from hamicommon.admission.pod_review import fill_in
+from hamicommon.admission.warnings import remarks
 from hamicommon.domain.allocations import ContainerGrant, footprints
 from hamicommon.domain.devices import DeviceUsage
 from hamicommon.domain.ids import NodeName
@@ -22,14 +22,14 @@ from hamicommon.domain.requests import Policy
 from hamicommon.errors import InvalidRequest
 from hamicommon.explain.counterfactuals import Circumstances, counterfactuals
 from hamicommon.explain.sentence import placed_sentence, refusal_sentence, stock_of
-from hamicommon.k8s.resources import DEFAULT_POLICY
-from hamicommon.k8s.shapes import check_pod, metadata_of
+from hamicommon.k8s.validation import check_pod, metadata_of
+from hamicommon.placement.cluster.view import CardState, ClusterView
 from hamicommon.placement.node_scores import NodeScores
-from hamicommon.placement.view import CardState, ClusterView
 from hamicommon.simulation.cases import as_json
 from hamicommon.simulation.cluster import Cluster
 from hamicommon.simulation.verdict import NodeVerdict, Verdict, judge
-from hamicommon.vendors.base import JsonObject
+from hamicommon.vendors.interface.vendor import JsonObject
+from hamicommon.vendors.pod_request import DEFAULT_POLICY
 from hamicommon.vendors.registry import Vendors
 
 

@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 from itertools import combinations, product
 from typing import Any
 
-from hamicommon.db.ledger import CardCounters, CardDemand
 from hamicommon.domain.devices import DeviceUsage, GpuDevice
 from hamicommon.domain.ids import AllocationId, NodeName
+from hamicommon.ledger.model import CardCounters, CardDemand
 
 
 @dataclass(slots=True)

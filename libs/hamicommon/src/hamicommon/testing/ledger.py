@@ -11,7 +11,16 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from types import MappingProxyType
 
-from hamicommon.db.ledger import (
+from hamicommon.domain.allocations import (
+    LIVE_STATES,
+    Allocation,
+    AllocationState,
+    ContainerGrant,
+)
+from hamicommon.domain.devices import DeviceUsage, GpuDevice
+from hamicommon.domain.ids import AllocationId, GpuUuid, NodeName
+from hamicommon.errors import CapacityConflict, Conflict, QuotaConflict
+from hamicommon.ledger.model import (
     CardCounters,
     CardDemand,
     Change,
@@ -25,15 +34,6 @@ from hamicommon.db.ledger import (
     exchanged,
     wanted_by,
 )
-from hamicommon.domain.allocations import (
-    LIVE_STATES,
-    Allocation,
-    AllocationState,
-    ContainerGrant,
-)
-from hamicommon.domain.devices import DeviceUsage, GpuDevice
-from hamicommon.domain.ids import AllocationId, GpuUuid, NodeName
-from hamicommon.errors import CapacityConflict, Conflict, QuotaConflict
 from hamicommon.testing.cards import Card
 from hamicommon.testing.ledger_rows import Clock, LedgerRows
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from hamicommon.db.ledger import LockHolder
 from hamicommon.domain.ids import NodeName
 from hamicommon.errors import Conflict
+from hamicommon.ledger.model import LockHolder
 
 
 class FakeNodeLock:

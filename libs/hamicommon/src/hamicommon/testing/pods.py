@@ -8,7 +8,7 @@ from typing import Any
 from hamicommon.domain.allocations import Allocation
 from hamicommon.domain.ids import NodeName, PodUid
 from hamicommon.errors import Conflict, HamiError, NotFound, Unavailable
-from hamicommon.grants import Grant
+from hamicommon.grants.grant import Grant
 
 Json = dict[str, Any]
 

@@ -9,15 +9,21 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from hamicommon.deviceconfig import AmdConfig
+from hamicommon.device_config import AmdConfig
 from hamicommon.domain.devices import GpuDevice
 from hamicommon.domain.requests import DeviceRequest, Selection
 from hamicommon.errors import InvalidRequest
 from hamicommon.k8s import annotations as keys
 from hamicommon.placement.rules import Rule
-from hamicommon.placement.vendor_rules import Need, VendorRules
-from hamicommon.vendors import amounts
-from hamicommon.vendors.base import (
+from hamicommon.placement.vendor_policy import Need, VendorRules
+from hamicommon.vendors.interface import amounts
+from hamicommon.vendors.interface.standard import (
+    device_annotations,
+    listed,
+    registered_cards,
+    selection,
+)
+from hamicommon.vendors.interface.vendor import (
     NO_ANNOTATIONS,
     Admitted,
     AnnotationKeys,
@@ -25,12 +31,6 @@ from hamicommon.vendors.base import (
     PairScores,
     Placed,
     ResourceNames,
-)
-from hamicommon.vendors.standard import (
-    device_annotations,
-    listed,
-    registered_cards,
-    selection,
 )
 
 WORD = "AMD"

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from hamicommon.deviceconfig import BirenConfig
+from hamicommon.device_config import BirenConfig
 from hamicommon.k8s import annotations as keys
-from hamicommon.placement.vendor_rules import VendorRules
-from hamicommon.vendors.base import AnnotationKeys, ResourceNames
-from hamicommon.vendors.slots import SLOT_ORDER, SlotVendor, no_amounts
+from hamicommon.placement.vendor_policy import VendorRules
+from hamicommon.vendors.interface.slots import SLOT_ORDER, SlotVendor, no_amounts
+from hamicommon.vendors.interface.vendor import AnnotationKeys, ResourceNames
 
 WORD = "Biren"
 

@@ -9,23 +9,23 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from hamicommon.deviceconfig import CambriconConfig
+from hamicommon.device_config import CambriconConfig
 from hamicommon.domain.devices import GpuDevice
 from hamicommon.domain.requests import DeviceRequest, Selection
-from hamicommon.vendors import amounts
-from hamicommon.vendors.base import (
-    NO_ANNOTATIONS,
-    AnnotationKeys,
-    JsonObject,
-    Placed,
-    ResourceNames,
-)
-from hamicommon.vendors.standard import (
+from hamicommon.vendors.interface import amounts
+from hamicommon.vendors.interface.standard import (
     StandardVendor,
     cards_by_capacity,
     device_annotations,
     listed,
     selection,
+)
+from hamicommon.vendors.interface.vendor import (
+    NO_ANNOTATIONS,
+    AnnotationKeys,
+    JsonObject,
+    Placed,
+    ResourceNames,
 )
 
 WORD = "MLU"

@@ -5,17 +5,22 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from hamicommon.deviceconfig import HygonConfig
+from hamicommon.device_config import HygonConfig
 from hamicommon.domain.devices import GpuDevice
 from hamicommon.domain.requests import DeviceRequest, Selection
 from hamicommon.k8s.annotations import NODE_LOCK
-from hamicommon.vendors import amounts
-from hamicommon.vendors.base import NO_ANNOTATIONS, AnnotationKeys, JsonObject, ResourceNames
-from hamicommon.vendors.standard import (
+from hamicommon.vendors.interface import amounts
+from hamicommon.vendors.interface.standard import (
     StandardVendor,
     answers_handshake,
     registered_cards,
     selection,
+)
+from hamicommon.vendors.interface.vendor import (
+    NO_ANNOTATIONS,
+    AnnotationKeys,
+    JsonObject,
+    ResourceNames,
 )
 
 WORD = "DCU"

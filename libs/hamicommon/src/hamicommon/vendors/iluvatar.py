@@ -9,13 +9,20 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 
-from hamicommon.deviceconfig import INT32_MAX, IluvatarChip
+from hamicommon.device_config import INT32_MAX, IluvatarChip
 from hamicommon.domain.devices import GpuDevice
 from hamicommon.domain.requests import DeviceRequest, Selection
 from hamicommon.k8s import annotations as keys
-from hamicommon.placement.vendor_rules import VendorRules
-from hamicommon.vendors import amounts
-from hamicommon.vendors.base import (
+from hamicommon.placement.vendor_policy import VendorRules
+from hamicommon.vendors.interface import amounts
+from hamicommon.vendors.interface.standard import (
+    answers_handshake,
+    device_annotations,
+    registered_cards,
+    selection,
+    set_env,
+)
+from hamicommon.vendors.interface.vendor import (
     NO_ANNOTATIONS,
     Admitted,
     AnnotationKeys,
@@ -23,13 +30,6 @@ from hamicommon.vendors.base import (
     PairScores,
     Placed,
     ResourceNames,
-)
-from hamicommon.vendors.standard import (
-    answers_handshake,
-    device_annotations,
-    registered_cards,
-    selection,
-    set_env,
 )
 
 UNIT_MIB = 256

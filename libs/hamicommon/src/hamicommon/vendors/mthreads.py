@@ -10,21 +10,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from hamicommon.deviceconfig import INT32_MAX, MthreadsConfig
+from hamicommon.device_config import INT32_MAX, MthreadsConfig
 from hamicommon.domain.devices import GpuDevice
 from hamicommon.domain.requests import DeviceRequest, Selection
 from hamicommon.errors import InvalidRequest
-from hamicommon.placement.vendor_rules import VendorRules
-from hamicommon.vendors import amounts
-from hamicommon.vendors.base import (
-    NO_ANNOTATIONS,
-    Admitted,
-    AnnotationKeys,
-    JsonObject,
-    Placed,
-    ResourceNames,
-)
-from hamicommon.vendors.standard import (
+from hamicommon.placement.vendor_policy import VendorRules
+from hamicommon.vendors.interface import amounts
+from hamicommon.vendors.interface.standard import (
     StandardVendor,
     cards_by_capacity,
     device_annotations,
@@ -32,6 +24,14 @@ from hamicommon.vendors.standard import (
     listed,
     selection,
     unix_ns,
+)
+from hamicommon.vendors.interface.vendor import (
+    NO_ANNOTATIONS,
+    Admitted,
+    AnnotationKeys,
+    JsonObject,
+    Placed,
+    ResourceNames,
 )
 
 WORD = "Mthreads"

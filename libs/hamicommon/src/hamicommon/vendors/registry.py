@@ -6,25 +6,25 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from hamicommon.deviceconfig import DeviceConfig
+from hamicommon.device_config import DeviceConfig
 from hamicommon.errors import InvalidRequest
-from hamicommon.placement.vendor_rules import VendorRules
+from hamicommon.placement.vendor_policy import VendorRules
 from hamicommon.vendors.amd import Amd
-from hamicommon.vendors.ascend import Ascend
-from hamicommon.vendors.awsneuron import AwsNeuron
-from hamicommon.vendors.base import JsonObject, Vendor
+from hamicommon.vendors.ascend.ascend import Ascend
+from hamicommon.vendors.awsneuron.awsneuron import AwsNeuron
 from hamicommon.vendors.biren import Biren
 from hamicommon.vendors.cambricon import Cambricon
-from hamicommon.vendors.enflame_drs import EnflameDrs
-from hamicommon.vendors.enflame_gcu import EnflameGcu
+from hamicommon.vendors.enflame.drs import EnflameDrs
+from hamicommon.vendors.enflame.gcu import EnflameGcu
 from hamicommon.vendors.hygon import Hygon
 from hamicommon.vendors.iluvatar import Iluvatar
-from hamicommon.vendors.kunlun_vxpu import KunlunVxpu
-from hamicommon.vendors.kunlun_xpu import KunlunXpu
-from hamicommon.vendors.metax_gpu import MetaxGpu
-from hamicommon.vendors.metax_sgpu import MetaxSgpu
+from hamicommon.vendors.interface.vendor import JsonObject, Vendor
+from hamicommon.vendors.kunlun.vxpu import KunlunVxpu
+from hamicommon.vendors.kunlun.xpu import KunlunXpu
+from hamicommon.vendors.metax.gpu import MetaxGpu
+from hamicommon.vendors.metax.sgpu import MetaxSgpu
 from hamicommon.vendors.mthreads import Mthreads
-from hamicommon.vendors.nvidia import Nvidia
+from hamicommon.vendors.nvidia.nvidia import Nvidia
 from hamicommon.vendors.vastai import Vastai
 
 _MOST_REMEMBERED = 1024

@@ -9,16 +9,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from hamicommon.deviceconfig import VastaiConfig
+from hamicommon.device_config import VastaiConfig
 from hamicommon.domain.allocations import DeviceShare
 from hamicommon.domain.devices import DeviceUsage, GpuDevice
 from hamicommon.domain.requests import Selection
 from hamicommon.k8s import annotations as keys
 from hamicommon.placement.rules import PARTIAL, Rule
-from hamicommon.placement.vendor_rules import Chosen, NodeAsk, NotChosen, VendorRules, tally
-from hamicommon.vendors.base import AnnotationKeys, ResourceNames
-from hamicommon.vendors.grouping import largest_share, least_groups
-from hamicommon.vendors.slots import SLOT_ORDER, SlotVendor, no_amounts
+from hamicommon.placement.vendor_policy import Chosen, NodeAsk, NotChosen, VendorRules, tally
+from hamicommon.vendors.interface.grouping import largest_share, least_groups
+from hamicommon.vendors.interface.slots import SLOT_ORDER, SlotVendor, no_amounts
+from hamicommon.vendors.interface.vendor import AnnotationKeys, ResourceNames
 
 WORD = "Vastai"
 

@@ -9,13 +9,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import typer
-from hamicommon.db import schema
-from hamicommon.db.inspection import Fault, inspect, revisions_of
+from hamicommon.ledger.migrations import upgrade as schema
+from hamicommon.ledger.migrations.inspection import Fault, inspect, revisions_of
 from hamicommon.settings import PostgresSettings
+from hamilocal.system.layout import project
 from pydantic import SecretStr
 
 from hamictl.commands.running import console, spoken_errors
-from hamictl.local.layout import project
 from hamictl.settings import Settings
 from hamictl.target import find_target
 

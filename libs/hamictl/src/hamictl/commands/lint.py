@@ -14,9 +14,9 @@ from typing import Annotated, Any
 
 import orjson
 import typer
-from hamicommon import deviceconfig
+from hamicommon import device_config as deviceconfig
+from hamicommon.admission.context import Knowledge
 from hamicommon.admission.idle_cards import IdleCards
-from hamicommon.admission.knowledge import Knowledge
 from hamicommon.admission.lint import Linter, as_json
 from hamicommon.admission.verdicts import AdmissionRules, Circumstances, NeverFits, Verdict
 from hamicommon.errors import HamiError, InvalidRequest, Unavailable

@@ -10,10 +10,9 @@ from typing import Any, TypeVar
 
 import typer
 from hamicommon.errors import HamiError
+from hamilocal.supervisor.plan import ServerError
+from hamilocal.supervisor.state_file import SupervisorError
 from rich.console import Console
-
-from hamictl.servers.plan import ServerError
-from hamictl.supervisor.state_file import SupervisorError
 
 T = TypeVar("T")
 

@@ -16,16 +16,16 @@ from typing import Annotated, Any
 import orjson
 import typer
 import yaml
-from hamicommon import deviceconfig
-from hamicommon.admission.remarks import CARD_POLICIES, NODE_POLICIES
+from hamicommon import device_config as deviceconfig
+from hamicommon.admission.warnings import CARD_POLICIES, NODE_POLICIES
 from hamicommon.domain.requests import Policy
 from hamicommon.errors import InvalidRequest
 from hamicommon.k8s import annotations as keys
-from hamicommon.k8s.resources import pod_policy
-from hamicommon.k8s.shapes import check_node
+from hamicommon.k8s.validation import check_node
 from hamicommon.simulation.cases import Simulator
 from hamicommon.simulation.cluster import Cluster, read_cluster
 from hamicommon.simulation.planning import plan
+from hamicommon.vendors.pod_request import pod_policy
 from hamicommon.vendors.registry import Vendors
 
 from hamictl.commands.objects import Namespace, Output

@@ -13,18 +13,19 @@ from typing import Annotated, Any
 import typer
 from hamicommon.errors import InvalidRequest, Unavailable
 from hamicommon.k8s.client import open_kube_api
+from hamilocal.supervisor.state_file import SupervisorError, read_state, stop_running
+from hamilocal.system import control
+from hamilocal.system.layout import Layout, project
+from hamilocal.system.options import UpOptions
 from pydantic import ValidationError
 from rich.live import Live
 
 from hamictl import cluster_state
+from hamictl.commands import demo
 from hamictl.commands.running import console, spoken_errors
-from hamictl.local import control, demo
-from hamictl.local.layout import Layout, project
-from hamictl.local.options import UpOptions
 from hamictl.scheduler_address import SchedulerAddress
 from hamictl.scheduler_client import SchedulerClient
 from hamictl.settings import Settings
-from hamictl.supervisor.state_file import SupervisorError, read_state, stop_running
 from hamictl.view.board import board
 
 _NODES_TIMEOUT_S = 60.0

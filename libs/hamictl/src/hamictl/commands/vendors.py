@@ -12,13 +12,13 @@ from typing import Annotated
 
 import typer
 import yaml
-from hamicommon import deviceconfig
+from hamicommon import device_config as deviceconfig
 from hamicommon.admission.registration import match_expression, other_conditions
-from hamicommon.vendors.base import Vendor
+from hamicommon.vendors.interface.vendor import Vendor
 from hamicommon.vendors.registry import Vendors
+from hamilocal.system.kubernetes import managed_resources
 
 from hamictl.commands.running import console, spoken_errors
-from hamictl.local.kubernetes import managed_resources
 from hamictl.view.tables import table
 
 ConfigFile = Annotated[

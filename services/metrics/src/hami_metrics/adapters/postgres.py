@@ -8,8 +8,8 @@ from datetime import date, datetime
 from typing import Any
 
 import asyncpg
-from hamicommon.db.database import translated
-from hamicommon.db.partitions import keep_partitions
+from hamicommon.ledger.database import translated
+from hamicommon.ledger.partitions import keep_partitions
 
 from hami_metrics.adapters.namespaces import sum_up_namespaces
 from hami_metrics.domain.rollup import Rollup

@@ -17,9 +17,9 @@ from typing import Any
 import orjson
 from hamicommon.errors import Unavailable
 
-from hami_node_agent.adapters.durable import replace_file
-from hami_node_agent.domain.device_list import ContainerSpec
-from hami_node_agent.domain.late import CDI_KIND, CDI_VERSION
+from hami_node_agent.adapters.host.durable import replace_file
+from hami_node_agent.allocation.late_binding_rules import CDI_KIND, CDI_VERSION
+from hami_node_agent.devices.device_list import ContainerSpec
 
 logger = logging.getLogger(__name__)
 

@@ -15,7 +15,7 @@ from uuid import uuid4
 from hamicommon.clipping import clip
 from hamicommon.domain.ids import PodUid
 from hamicommon.errors import HamiError, InvalidRequest, NotFound
-from hamicommon.grants import verify
+from hamicommon.grants.grant import verify
 from hamicommon.k8s.annotations import MIG_ALLOCATIONS
 from hamicommon.k8s.client import Json, KubeApi
 from hamicommon.k8s.event_names import event_name
@@ -24,9 +24,9 @@ from hamicommon.k8s.mig import decode_reservations
 from nacl.signing import VerifyKey
 
 from hami_node_agent.adapters.kept_pods import CONFIG_HASH, GRANT_ANNOTATION, MIRROR, kept_of
-from hami_node_agent.domain.choosing import PodsSeen
-from hami_node_agent.domain.grants import NodeGrant
-from hami_node_agent.grants_feed import node_grant
+from hami_node_agent.grants.book import NodeGrant
+from hami_node_agent.grants.candidates import PodsSeen
+from hami_node_agent.grants.feed import node_grant
 from hami_node_agent.ports import MigDevice, PodRef
 
 logger = logging.getLogger(__name__)

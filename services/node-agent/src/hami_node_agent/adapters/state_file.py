@@ -17,9 +17,9 @@ from hamicommon.domain.ids import AllocationId, GpuUuid, PodUid
 from hamicommon.errors import InvalidRequest, Unavailable
 from hamicommon.k8s.mig import MigSlice
 
-from hami_node_agent.adapters.durable import replace_file
-from hami_node_agent.domain.mig_cutting import OwnInstance
-from hami_node_agent.domain.records import AgentState, PendingReport, Record
+from hami_node_agent.adapters.host.durable import replace_file
+from hami_node_agent.devices.mig_partition import OwnInstance
+from hami_node_agent.grants.records import AgentState, PendingReport, Record
 
 logger = logging.getLogger(__name__)
 

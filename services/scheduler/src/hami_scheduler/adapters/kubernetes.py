@@ -17,7 +17,7 @@ from hamicommon.errors import Conflict, HamiError, NotFound
 from hamicommon.k8s.client import KubeApi
 from hamicommon.k8s.event_names import event_name
 
-from hami_scheduler.aside import Aside
+from hami_scheduler.deferred import Aside
 from hami_scheduler.ports import Json, PodEvent
 
 logger = logging.getLogger(__name__)

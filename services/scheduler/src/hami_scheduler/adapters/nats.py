@@ -21,7 +21,7 @@ from hamicommon.events import (
     holdings_subject,
     readiness_subject,
 )
-from hamicommon.grants import Grant
+from hamicommon.grants.grant import Grant
 
 from hami_scheduler.ports import AgentNotReady
 

@@ -21,12 +21,12 @@ from typing import Protocol, TypeVar
 import orjson
 import redis.asyncio
 import redis.exceptions
-from hamicommon.db.ledger import LockHolder
 from hamicommon.domain.ids import AllocationId, NodeName, PodUid
 from hamicommon.errors import Conflict, Unavailable
+from hamicommon.ledger.model import LockHolder
 from hamicommon.settings import RedisSettings
 
-from hami_scheduler.domain.circuit import Circuit
+from hami_scheduler.adapters.circuit_breaker import Circuit
 
 T = TypeVar("T")
 

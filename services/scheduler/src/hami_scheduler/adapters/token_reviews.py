@@ -11,8 +11,8 @@ from hamicommon.domain.ids import NodeName
 from hamicommon.errors import InvalidRequest, NotFound
 from hamicommon.k8s.client import KubeApi
 
-from hami_scheduler.access import GROUP, RESOURCE, Caller, Role, Unauthenticated
-from hami_scheduler.logins import Bearer
+from hami_scheduler.bus.auth import Bearer
+from hami_scheduler.ports.access import GROUP, RESOURCE, Caller, Role, Unauthenticated
 
 _TOKEN_REVIEWS = "/apis/authentication.k8s.io/v1/tokenreviews"
 _ACCESS_REVIEWS = "/apis/authorization.k8s.io/v1/subjectaccessreviews"

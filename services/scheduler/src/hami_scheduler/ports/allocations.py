@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Protocol
 
-from hamicommon.db.ledger import Change, Draft, Entry, Move, Step
 from hamicommon.domain.allocations import Allocation
 from hamicommon.domain.ids import AllocationId, NodeName, PodUid
+from hamicommon.ledger.model import Change, Draft, Entry, Move, Step
 
 
 class AllocationStore(Protocol):

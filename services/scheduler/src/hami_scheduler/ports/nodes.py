@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from hamicommon.db.ledger import LockHolder
 from hamicommon.domain.allocations import Allocation
 from hamicommon.domain.ids import NodeName
 from hamicommon.errors import Conflict
 from hamicommon.events import NodeHoldings
-from hamicommon.grants import Grant
+from hamicommon.grants.grant import Grant
+from hamicommon.ledger.model import LockHolder
 
 
 class NodeLock(Protocol):

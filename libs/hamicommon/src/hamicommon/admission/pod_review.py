@@ -1,0 +1,303 @@
+"""What follows from a pod alone, before the cluster, the quotas and the trace are looked at.
+
+In: the pod as raw JSON and the installation's rules; out: a `Look`. Pure. Only `relevant` parts of
+the pod are looked at, so two pods that are alike in these get the same: the replicas of a workload
+differ in their names, volumes and mounts (`remembering.py` relies on it). `mutation.py` goes on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from hamicommon.admission.patches import Operation, diff
+from hamicommon.admission.typos import misspelt
+from hamicommon.admission.verdicts import (
+    BAD_REQUEST,
+    UNPROCESSABLE,
+    AdmissionRules,
+    Verdict,
+    denied,
+)
+from hamicommon.admission.warnings import remarks
+from hamicommon.clipping import clip
+from hamicommon.domain.requests import PodRequest
+from hamicommon.errors import InvalidRequest
+from hamicommon.k8s import annotations as keys
+from hamicommon.k8s.quantities import is_zero, parse_exact
+from hamicommon.k8s.validation import NoContainers, check_pod
+from hamicommon.vendors.interface import amounts
+from hamicommon.vendors.interface.vendor import JsonObject, Vendor
+from hamicommon.vendors.pod_request import pod_request
+from hamicommon.vendors.registry import Vendors
+
+DEFAULT_SCHEDULER = "default-scheduler"
+
+_OF_METADATA = frozenset({"namespace", "annotations", "labels"})
+_NAMES = frozenset({"name", "uid"})
+"""Of metadata: they matter only where they are no texts, which is refused."""
+_LISTS = ("initContainers", "containers")
+_OF_SPEC = frozenset({"schedulerName", "nodeName", "runtimeClassName", *_LISTS})
+_OF_CONTAINER = frozenset({"name", "restartPolicy", "securityContext", "resources", "env"})
+
+Missing = Literal["metadata", "annotations", "key"]
+"""The first part of the stamp's place that is not there yet; key: the annotations are."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Look:
+    """What a pod comes to by itself."""
+
+    verdict: Verdict | None = None
+    """The whole answer, where nothing else matters."""
+    wants: bool = False
+    """It asks for a card."""
+    request: PodRequest | None = None
+    """What for; None: for nothing."""
+    chosen: tuple[str, ...] = ()
+    """The annotations that choose among cards, as the user wrote them."""
+    patch: tuple[Operation, ...] = ()
+    """All that changes but the stamp of the trace."""
+    warnings: tuple[str, ...] = ()
+    remarks: tuple[str, ...] = ()
+    """Warnings that stand behind those of the cluster."""
+    stamp_at: Missing = "key"
+    """Where `patch` leaves off."""
+    stamp: str | None = None
+    """The stamp that it brings along."""
+
+
+def relevant(pod: JsonObject) -> JsonObject:
+    """The part of a pod that its verdict depends on, whatever shape it has. Shares the rest."""
+    found: JsonObject = {}
+    metadata, spec = pod.get("metadata"), pod.get("spec")
+    if isinstance(metadata, dict):
+        found["metadata"] = {
+            key: value
+            for key, value in metadata.items()
+            if value is not None
+            and (key in _OF_METADATA or (key in _NAMES and not isinstance(value, str)))
+        }
+    elif metadata is not None:
+        found["metadata"] = metadata
+    if isinstance(spec, dict):
+        kept = {key: value for key, value in spec.items() if key in _OF_SPEC}
+        for key in _LISTS:
+            if isinstance(kept.get(key), list):
+                kept[key] = [_relevant(container) for container in kept[key]]
+        found["spec"] = kept
+    elif "spec" in pod:
+        found["spec"] = spec
+    return found
+
+
+def _relevant(container: Any) -> Any:
+    if not isinstance(container, dict):
+        return container
+    return {key: value for key, value in container.items() if key in _OF_CONTAINER}
+
+
+def look_at(seen: JsonObject, rules: AdmissionRules) -> Look:
+    """Judges what `relevant` left of a pod that is being created."""
+    try:
+        check_pod(seen)
+    except NoContainers:
+        return Look(verdict=denied("pod has no containers", "no-containers"))
+    except InvalidRequest as exc:
+        return Look(verdict=denied(str(exc), "no-pod", code=BAD_REQUEST))
+    spec = seen["spec"]
+    if _has_other_scheduler(spec.get("schedulerName") or "", rules):
+        message = "pod already has different scheduler assigned"
+        return Look(verdict=Verdict(allowed=True, reason="other-scheduler", message=message))
+    after = _editable(seen)
+    try:
+        wants, warnings = fill_in(after, rules.vendors)
+    except InvalidRequest as exc:
+        return Look(verdict=denied(str(exc), "malformed-amount", code=UNPROCESSABLE))
+    if wants:
+        refused = _never_ours(spec, rules)
+        if refused is not None:
+            return Look(verdict=refused)
+    if rules.scheduler_name and (wants or _only_we_can_schedule(spec, rules.vendors)):
+        after["spec"]["schedulerName"] = rules.scheduler_name
+    try:
+        request = pod_request(after, rules.vendors) if wants else None
+    except InvalidRequest as exc:
+        return Look(verdict=denied(str(exc), "malformed-annotation", code=UNPROCESSABLE))
+    said = (*(remarks(seen, rules.vendors) if wants else ()), *misspelt(after, rules.vendors))
+    if request is not None and not request.wants_devices:
+        request = None
+    return _filled_in(
+        seen, after, rules, wants=wants, request=request, warnings=warnings, said=said
+    )
+
+
+def _filled_in(
+    seen: JsonObject,
+    after: JsonObject,
+    rules: AdmissionRules,
+    *,
+    wants: bool,
+    request: PodRequest | None,
+    warnings: tuple[str, ...],
+    said: tuple[str, ...],
+) -> Look:
+    written = keys.annotations_of(after)
+    chosen = tuple(
+        f"{key} '{clip(value)}'"
+        for key, value in written.items()
+        if key.partition("/")[2].startswith(("use-", "nouse-", "no-use-"))
+    )
+    # What only the scheduler may write: a user can't claim a grant.
+    for key in keys.scheduler_owned(rules.vendors) & written.keys() - {keys.TRACEPARENT}:
+        del written[key]
+    return Look(
+        wants=wants,
+        request=request,
+        chosen=chosen,
+        patch=tuple(diff(seen, after)),
+        warnings=warnings,
+        remarks=said,
+        stamp_at=_missing(after.get("metadata")),
+        stamp=written.get(keys.TRACEPARENT),
+    )
+
+
+def _missing(metadata: JsonObject | None) -> Missing:
+    if metadata is None:
+        return "metadata"
+    return "key" if "annotations" in metadata else "annotations"
+
+
+def _only_we_can_schedule(spec: JsonObject, vendors: Vendors) -> bool:
+    """True for a pod that asks for no card, but names amounts that no node lists.
+
+    Other schedulers look for them on the nodes; the one in front of us is told to pass them over.
+    Memory or cores without any count are no such pod: that a card is missing must be seen.
+    """
+    if spec.get("nodeName"):
+        return False
+    return any(
+        amounts.asks(container, name)
+        for container in _containers(spec)
+        for vendor in vendors.concerned_by(container)
+        if _counts_none(container, vendor) or amounts.asks(container, vendor.resources.priority)
+        for name in vendor.resources.all()
+    )
+
+
+def _counts_none(container: JsonObject, vendor: Vendor) -> bool:
+    return is_zero(amounts.find(container, vendor.resources.count))
+
+
+def _never_ours(spec: JsonObject, rules: AdmissionRules) -> Verdict | None:
+    """A denial of what a pod that asks for a card may not be."""
+    privileged = next(_privileged(spec), None)
+    if privileged is not None:
+        return denied(f"container {privileged} is privileged", "privileged")
+    if rules.scheduler_name and spec.get("nodeName"):
+        return denied("pod has node assigned", "node-assigned")
+    return None
+
+
+def _editable(pod: JsonObject) -> JsonObject:
+    """A copy of what vendors may edit; the rest is shared with the given pod.
+
+    They edit annotations, the runtime class, and of containers resources and environment (entries
+    of which they exchange, and don't edit).
+    """
+    metadata = dict(pod.get("metadata") or {})
+    if isinstance(metadata.get("annotations"), dict):
+        metadata["annotations"] = dict(metadata["annotations"])
+    spec = dict(pod["spec"])
+    for part in ("initContainers", "containers"):
+        if spec.get(part):
+            spec[part] = [_editable_container(container) for container in spec[part]]
+    return {**pod, **({"metadata": metadata} if "metadata" in pod else {}), "spec": spec}
+
+
+def _editable_container(container: JsonObject) -> JsonObject:
+    copied = dict(container)
+    if copied.get("resources"):
+        parts = copied["resources"].items()
+        copied["resources"] = {k: dict(v) if isinstance(v, dict) else v for k, v in parts}
+    if copied.get("env"):
+        copied["env"] = list(copied["env"])
+    return copied
+
+
+def _has_other_scheduler(name: str, rules: AdmissionRules) -> bool:
+    """True for a pod that names a scheduler which is neither ours nor one that we replace."""
+    if not name or (name == DEFAULT_SCHEDULER and rules.force_overwrite_default_scheduler):
+        return False
+    return not rules.scheduler_name or name != rules.scheduler_name
+
+
+def fill_in(pod: JsonObject, vendors: Vendors) -> tuple[bool, tuple[str, ...]]:
+    """Lets every vendor edit every container; True when one of them asks for a card.
+
+    The strings are warnings for the user.
+
+    Raises: InvalidRequest when a container asks for something that can never be given.
+    """
+    wants, warnings = False, list[str]()
+    for container in _containers(pod["spec"]):
+        given = _amounts(container)
+        for vendor in vendors.concerned_by(container):
+            found = vendor.mutate(container, pod)
+            wants = wants or found.wants
+            warnings.extend(found.warnings)
+        _keep_spelling(container, given)
+        _keep_equal(container, given)
+    return wants, tuple(warnings)
+
+
+def _amounts(container: JsonObject) -> dict[str, JsonObject]:
+    """A copy of the container's limits and requests."""
+    resources = container.get("resources") or {}
+    return {part: dict(resources.get(part) or {}) for part in ("limits", "requests")}
+
+
+def _keep_spelling(container: JsonObject, given: Mapping[str, JsonObject]) -> None:
+    """An amount that was written anew with the same value stays as it was.
+
+    The API server stores 100000 as 100k; a second look must not change it back.
+    """
+    resources = container.get("resources") or {}
+    for part, written in given.items():
+        for name, now in (resources.get(part) or {}).items():
+            before = written.get(name, now)
+            if before is not now and before != now and _same(before, now):
+                resources[part][name] = before
+
+
+def _same(one: object, other: object) -> bool:
+    try:
+        return parse_exact(one) == parse_exact(other)
+    except InvalidRequest:
+        return False
+
+
+def _keep_equal(container: JsonObject, given: Mapping[str, JsonObject]) -> None:
+    """Requests follow the limits that were changed: where both are given they must be equal.
+
+    The API server fills requests in from limits before it asks us, and refuses the pod otherwise
+    (HAMi's patch of Ascend910C's count is refused so).
+    """
+    resources = container.get("resources") or {}
+    limits, requests = resources.get("limits") or {}, resources.get("requests") or {}
+    for name, amount in limits.items():
+        if name in requests and "/" in name and given["limits"].get(name, amount) != amount:
+            requests[name] = amount
+
+
+def _containers(spec: JsonObject) -> Iterator[JsonObject]:
+    yield from spec.get("initContainers") or ()
+    yield from spec["containers"]
+
+
+def _privileged(spec: JsonObject) -> Iterator[str]:
+    for container in _containers(spec):
+        if (container.get("securityContext") or {}).get("privileged"):
+            yield container.get("name", "")

@@ -1,0 +1,196 @@
+"""Names of a pod that look like ours and are not, and amounts in a place where nobody reads them.
+
+HAMi gives the card whole, or none, in silence (HAMi#2862: `nvidia.com/gpumem` as an annotation).
+We can't know what was meant, so the pod is admitted with a warning.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+from functools import lru_cache
+from typing import TypeVar, overload
+
+from hamicommon.clipping import clip
+from hamicommon.errors import InvalidRequest
+from hamicommon.k8s import annotations as keys
+from hamicommon.vendors.interface import amounts
+from hamicommon.vendors.interface.vendor import JsonObject, Vendor
+from hamicommon.vendors.pod_request import containers_of
+from hamicommon.vendors.registry import Vendors
+
+T = TypeVar("T")
+
+_LIKE_DOMAIN = 0.85
+"""How alike domains must be (difflib's ratio): `nvdia.com`, not `intel.com`."""
+_LIKE_RESOURCE = 0.65
+"""The same behind the domain: `gpumemory` for `gpumem`, not `mig-1g.5gb`."""
+_LIKE_ANNOTATION = 0.8
+"""Longer names: `gpu-schedule-policy` for `gpu-scheduler-policy`."""
+_SELECTING = ("use-", "nouse-", "no-use-")
+"""How annotations that choose cards begin, whoever reads them."""
+
+
+def misspelt(pod: JsonObject, vendors: Vendors) -> tuple[str, ...]:
+    """One sentence each, in a fixed order; `pod` as admission has filled it in."""
+    return (
+        *_resources(pod, vendors),
+        *_amounts_without_a_card(pod, vendors),
+        *_amounts_elsewhere(pod, vendors),
+        *_annotations(pod, vendors),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Names:
+    """What is known of an installation's names."""
+
+    resources: frozenset[str]
+    resources_by_domain: Mapping[str, list[str]]
+    read: Mapping[str, list[str]]
+    """Annotations that users may write, by domain."""
+    annotations: frozenset[str]
+    """All of ours, and resource names: what is said of those as annotations is said elsewhere."""
+
+
+def _names_of(vendors: Vendors) -> _Names:
+    """Worked out once: every pod is compared with them."""
+    names: _Names | None = vendors.memory.get(_Names)
+    if names is None:
+        read, resources = _read_by(vendors), vendors.resource_names
+        names = vendors.memory[_Names] = _Names(
+            resources=frozenset(resources),
+            resources_by_domain=_by_domain(resources),
+            read=_by_domain(read),
+            annotations=read | keys.scheduler_owned(vendors) | {*resources},
+        )
+    return names
+
+
+def _resources(pod: JsonObject, vendors: Vendors) -> Iterator[str]:
+    ours = _names_of(vendors)
+    known, names = ours.resources, ours.resources_by_domain
+    for container, resource, amount in _asked(pod):
+        if resource not in known and (meant := _meant(resource, names, _LIKE_RESOURCE)):
+            yield (
+                f"container {container!r} asks for {resource} {amount}, which is no resource that "
+                f"is served here: was {meant} meant?"
+            )
+
+
+def _asked(pod: JsonObject) -> Iterator[tuple[str, str, object]]:
+    """Container, resource and amount; only resources with a domain, each once per container."""
+    for _, container in containers_of(pod):
+        resources = container.get("resources") or {}
+        named = {**(resources.get("requests") or {}), **(resources.get("limits") or {})}
+        for resource, amount in named.items():
+            if "/" in resource:
+                yield str(container.get("name", "")), resource, amount
+
+
+def _amounts_without_a_card(pod: JsonObject, vendors: Vendors) -> Iterator[str]:
+    annotations = keys.annotations_of(pod)
+    for _, container in containers_of(pod):
+        for vendor in vendors.concerned_by(container):
+            names = vendor.resources
+            if _given(container, names.count):
+                continue
+            found = [
+                f"{name} {_given(container, name)}"
+                for name in (names.memory, names.memory_percent, names.core)
+                if _given(container, name)
+            ]
+            if found and not _asks(vendor, container, annotations):
+                yield (
+                    f"container {container.get('name', '')!r} asks for {' and '.join(found)} but "
+                    f"for no {names.count}: it is given no card"
+                )
+
+
+def _given(container: JsonObject, resource: str) -> str:
+    """The amount as written; empty for none and for 0."""
+    written = str(amounts.find(container, resource) or "")
+    return "" if written == "0" else written
+
+
+def _asks(vendor: Vendor, container: JsonObject, annotations: Mapping[str, str]) -> bool:
+    try:
+        return vendor.parse_request(container, annotations) is not None
+    except InvalidRequest:
+        return True
+
+
+def _amounts_elsewhere(pod: JsonObject, vendors: Vendors) -> Iterator[str]:
+    known = _names_of(vendors).resources
+    metadata = pod.get("metadata") or {}
+    for what in ("annotation", "label"):
+        for key, value in (metadata.get(f"{what}s") or {}).items():
+            if key in known:
+                yield (
+                    f"{what} {key} '{clip(str(value))}' is without effect: amounts are asked for "
+                    "under resources.limits of a container"
+                )
+
+
+def _annotations(pod: JsonObject, vendors: Vendors) -> Iterator[str]:
+    ours = _names_of(vendors)
+    names, known = ours.read, ours.annotations
+    for key in keys.annotations_of(pod):
+        if key in known:
+            continue
+        domain, _, local = key.partition("/")
+        meant = _meant(key, names, _LIKE_ANNOTATION)
+        if meant or (domain in names and local.startswith(_SELECTING)):
+            hint = f": was {meant} meant?" if meant else ""
+            yield f"annotation {key} is read by nobody here{hint}"
+
+
+class _Recording(dict[str, str]):
+    """No annotations at all, but it remembers which were asked for."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked: set[str] = set()
+
+    @overload
+    def get(self, key: str, default: None = None, /) -> str | None: ...
+    @overload
+    def get(self, key: str, default: str, /) -> str: ...
+    @overload
+    def get(self, key: str, default: T, /) -> str | T: ...
+    def get(self, key: str, default: object = None, /) -> object:
+        self.asked.add(key)
+        return default
+
+
+def _read_by(vendors: Vendors) -> frozenset[str]:
+    """The annotations that users may write: those of every pod, and those that vendors read."""
+    recording = _Recording()
+    for vendor in vendors:
+        vendor.select(recording)
+    own = {keys.NODE_POLICY, keys.GPU_POLICY, keys.SCORING_WEIGHTS}
+    return frozenset(recording.asked | own)
+
+
+def _by_domain(names: Iterable[str]) -> dict[str, list[str]]:
+    """What stands behind each domain."""
+    found: dict[str, list[str]] = {}
+    for domain, _, local in sorted(name.partition("/") for name in names):
+        found.setdefault(domain, []).append(local)
+    return found
+
+
+def _meant(name: str, names: Mapping[str, list[str]], cutoff: float) -> str:
+    """The known name that is most alike; empty when none is like it."""
+    domain, _, local = name.partition("/")
+    if domain not in names:
+        domain = _near_domain(domain, tuple(names))
+    found = get_close_matches(local, names.get(domain, ()), n=1, cutoff=cutoff)
+    return f"{domain}/{found[0]}" if found else ""
+
+
+@lru_cache(maxsize=1024)
+def _near_domain(domain: str, known: tuple[str, ...]) -> str:
+    """The known one that is most alike, or empty. Pods name the same few foreign ones for ever."""
+    return next(iter(get_close_matches(domain, known, n=1, cutoff=_LIKE_DOMAIN)), "")

@@ -1,0 +1,65 @@
+"""Pods about which nothing was decided: why not, read from the pod itself."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from hamicommon.errors import InvalidRequest
+from hamicommon.vendors.pod_request import pod_request
+from hamicommon.vendors.registry import Vendors
+
+WEBHOOK_IGNORE = ("hami.io/webhook", "ignore")
+"""Label of pods (and namespaces) that the webhook leaves alone."""
+
+_DEFAULT_SCHEDULER = "default-scheduler"
+
+
+def why_undecided(pod: Mapping[str, Any], vendors: Vendors, scheduler_name: str) -> str:
+    """One plain sentence about a pod that never came to /filter."""
+    spec, metadata = pod.get("spec") or {}, pod.get("metadata") or {}
+    resources = ", ".join(vendor.resources.count for vendor in vendors)
+    try:
+        wants = pod_request(dict(pod), vendors).wants_devices
+    except InvalidRequest as exc:
+        return f"the pod asks for a card in a way that can't be read: {exc}"
+    if not wants:
+        return (
+            "the pod asks for no card: no container names one of the resources "
+            f"{resources} with an amount in its limits"
+        )
+    name = spec.get("schedulerName") or _DEFAULT_SCHEDULER
+    if spec.get("nodeName") and name != scheduler_name:
+        return (
+            f"the pod was put on node {spec['nodeName']} by {name}, not by {scheduler_name}, and "
+            f"has no slice of a card; leave spec.schedulerName and spec.nodeName empty"
+        )
+    if name != scheduler_name:
+        ignored = (metadata.get("labels") or {}).get(WEBHOOK_IGNORE[0]) == WEBHOOK_IGNORE[1]
+        why = f" (its label {WEBHOOK_IGNORE[0]} keeps the webhook away)" if ignored else ""
+        return (
+            f"the pod waits for scheduler {name}, and only {scheduler_name} gives out cards{why}; "
+            f"make it again with spec.schedulerName {scheduler_name}, or without one"
+        )
+    gates = [gate.get("name", "?") for gate in spec.get("schedulingGates") or ()]
+    if gates:
+        return (
+            f"the pod is held back by its scheduling gates ({', '.join(gates)}); it comes to the "
+            "scheduler when whoever set them takes them away"
+        )
+    if (pod.get("status") or {}).get("phase") in ("Succeeded", "Failed"):
+        return "the pod has ended, and no decision about it is recorded any more"
+    said = _scheduler_says(pod)
+    if said:
+        return f"kube-scheduler refused every node before it asked for cards; it says: {said}"
+    return (
+        f"no decision is recorded yet: kube-scheduler ({scheduler_name}) has not asked about the "
+        "pod; if that lasts, see whether it runs and has our extender in its configuration"
+    )
+
+
+def _scheduler_says(pod: Mapping[str, Any]) -> str:
+    for condition in (pod.get("status") or {}).get("conditions") or ():
+        if condition.get("type") == "PodScheduled" and condition.get("status") == "False":
+            return str(condition.get("message") or condition.get("reason") or "")
+    return ""

@@ -1,0 +1,1 @@
+"""What a grant is, and how the scheduler signs one."""

@@ -1,0 +1,108 @@
+"""Whether JSON has the shape of a Node or a Pod, as the API server would have checked it.
+
+Only the fields that admission and the simulator read. In reviews, cases and dumps that anybody may
+send anything may stand anywhere; after these checks the rest can rely on types.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from hamicommon.errors import InvalidRequest
+from hamicommon.vendors.interface.vendor import JsonObject
+
+_TEXTS = "an object of texts"
+_OBJECT = "an object"
+_LIST = "a list of objects"
+
+
+class NoContainers(InvalidRequest):
+    """A pod without a container."""
+
+
+def check_node(node: JsonObject, where: str = "a Node") -> None:
+    """Raises InvalidRequest naming the field, when the node has no name or is misshapen."""
+    _metadata(node, where)
+    name = (node.get("metadata") or {}).get("name")
+    if not isinstance(name, str) or not name:
+        raise InvalidRequest(f"{where} without metadata.name: every node needs one")
+    status = _object(node, "status", f"node {name}")
+    for part in ("capacity", "allocatable"):
+        _object(status, part, f"node {name}: status")
+
+
+def check_placed(pod: JsonObject, where: str = "a placed pod") -> None:
+    """Raises InvalidRequest naming the field, when what is read of a placed pod is misshapen."""
+    _metadata(pod, where)
+    spec, status = _object(pod, "spec", where), _object(pod, "status", where)
+    _text(status, "phase", f"{where}: status")
+    _list(spec, "initContainers", f"{where}: spec")
+    for each in _list(status, "initContainerStatuses", f"{where}: status"):
+        state = _object(each, "state", f"{where}: status of an init container")
+        _object(state, "terminated", f"{where}: status of an init container")
+
+
+def check_pod(pod: JsonObject, where: str = "the pod") -> None:
+    """Raises InvalidRequest naming the field, when the pod is misshapen or has no container."""
+    _metadata(pod, where)
+    spec = _object(pod, "spec", where)
+    for field in ("schedulerName", "nodeName", "runtimeClassName"):
+        _text(spec, field, f"{where}: spec")
+    if not spec.get("containers"):
+        raise NoContainers(f"{where} has no containers: spec.containers wants at least one")
+    for container, place in _containers(spec, where):
+        for field in ("name", "restartPolicy"):
+            _text(container, field, place)
+        _object(container, "securityContext", place)
+        resources = _object(container, "resources", place)
+        for part in ("limits", "requests"):
+            _object(resources, part, f"{place}: resources")
+        _list(container, "env", place)
+
+
+def metadata_of(given: JsonObject) -> JsonObject:
+    """The object's metadata; empty when it has none, or none that is an object."""
+    metadata = given.get("metadata")
+    return metadata if isinstance(metadata, dict) else {}
+
+
+def _containers(spec: JsonObject, where: str) -> Iterator[tuple[JsonObject, str]]:
+    for key in ("initContainers", "containers"):
+        for number, container in enumerate(_list(spec, key, f"{where}: spec")):
+            yield container, f"{where}: spec.{key}[{number}]"
+
+
+def _metadata(given: JsonObject, where: str) -> None:
+    metadata = _object(given, "metadata", where)
+    for field in ("name", "namespace", "uid"):
+        _text(metadata, field, f"{where}: metadata")
+    for part in ("annotations", "labels"):
+        for key, value in _object(metadata, part, f"{where}: metadata").items():
+            if not isinstance(value, str):
+                raise InvalidRequest(
+                    f"{where}: metadata.{part}[{key!r}] is {value!r:.60}: {_TEXTS} is wanted"
+                )
+
+
+def _object(given: JsonObject, field: str, where: str) -> JsonObject:
+    value = given.get(field)
+    if value is None:
+        return {}
+    if not isinstance(value, dict):
+        raise InvalidRequest(f"{where}: {field} is {value!r:.60}: {_OBJECT} is wanted")
+    return value
+
+
+def _text(given: JsonObject, field: str, where: str) -> None:
+    value = given.get(field)
+    if value is not None and not isinstance(value, str):
+        raise InvalidRequest(f"{where}: {field} is {value!r:.60}: a text is wanted")
+
+
+def _list(given: JsonObject, field: str, where: str) -> list[JsonObject]:
+    value = given.get(field)
+    if value is None:
+        return []
+    if not isinstance(value, list) or not all(isinstance(item, dict) for item in value):
+        raise InvalidRequest(f"{where}: {field} is {value!r:.60}: {_LIST} is wanted")
+    return value

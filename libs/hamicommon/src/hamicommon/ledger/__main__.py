@@ -1,0 +1,65 @@
+"""`python -m hamicommon.ledger MIGRATIONS`: the migrations around a roll-out, for the Jobs of
+`k8s/`.
+
+The images of the services have no hamictl; this does `hamictl db upgrade --before-rollout`, from
+HAMI_POSTGRES_DSN. With `--after-rollout-of=DEPLOYMENT,... --pod=NAMESPACE/NAME` it waits until
+those Deployments are of the version of that pod, its own, and applies the rest.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import logging
+import sys
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from hamicommon.errors import HamiError, InvalidRequest
+from hamicommon.k8s.client import open_kube_api
+from hamicommon.k8s.rollout import until_over
+from hamicommon.ledger.migrations import upgrade
+from hamicommon.ledger.migrations.inspection import revisions_of
+from hamicommon.settings import KubernetesSettings, PostgresSettings, describe
+
+logger = logging.getLogger("hamicommon.ledger")
+
+
+def main(arguments: list[str]) -> int:
+    """Returns the exit status."""
+    parser = argparse.ArgumentParser(prog="python -m hamicommon.ledger")
+    parser.add_argument("migrations", type=Path)
+    parser.add_argument("--after-rollout-of", default="")
+    parser.add_argument("--pod", default="")
+    asked = parser.parse_args(arguments)
+    after = [name for name in asked.after_rollout_of.split(",") if name]
+    try:
+        settings = PostgresSettings()  # type: ignore[call-arg]  # required fields come from variables
+        current = revisions_of(settings)
+        if after and upgrade.pending(asked.migrations, current):
+            asyncio.run(_wait(after, asked.pod))
+        target = upgrade.HEADS if after else upgrade.before_rollout(asked.migrations, current)
+        upgrade.upgrade(settings, asked.migrations, target)
+        left = upgrade.pending(asked.migrations, revisions_of(settings))
+    except ValidationError as exc:
+        logger.error("%s", describe(exc, PostgresSettings))
+        return 1
+    except HamiError as exc:
+        logger.error("%s", exc)
+        return 1
+    logger.info("the schema is ready; after the roll-out: %s", ", ".join(left) or "nothing")
+    return 0
+
+
+async def _wait(deployments: list[str], own: str) -> None:
+    namespace, _, pod = own.partition("/")
+    if not namespace or not pod:
+        raise InvalidRequest(f"--pod={own}: NAMESPACE/NAME of the pod that this runs in is wanted")
+    async with open_kube_api(KubernetesSettings().kubeconfig) as api:
+        await until_over(api, namespace, deployments, pod)
+
+
+if __name__ == "__main__":
+    logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stdout)
+    sys.exit(main(sys.argv[1:]))

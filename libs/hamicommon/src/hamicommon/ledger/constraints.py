@@ -1,0 +1,115 @@
+"""What each named constraint of the ledger means, as an error of the domain.
+
+The database is the last to judge: a guarded statement that lost its race, or a mistake of ours,
+ends here. A constraint without an entry is refused by a test, so none is ever answered with a bare
+driver error.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from hamicommon.errors import CapacityConflict, Conflict, HamiError, InvalidRequest
+from hamicommon.ledger.tables.names import (
+    CORES_WITHIN_CEILING,
+    EVENTS_GAP_FREE,
+    MEMORY_WITHIN_CEILING,
+    ONE_GRANT_AT_A_TIME,
+    ONE_LIVE_PER_POD,
+    PLACEMENTS_DISJOINT,
+    SLOTS_WITHIN_CEILING,
+)
+
+
+class ConstraintViolation(Conflict):
+    """Another row forbids this one; `constraint` is its name in
+    `hamicommon.ledger.tables.names`."""
+
+    def __init__(self, constraint: str, message: str) -> None:
+        super().__init__(message)
+        self.constraint = constraint
+
+
+@dataclass(frozen=True, slots=True)
+class Meaning:
+    """What a violation says: the class of error, and the sentence."""
+
+    error: type[HamiError]
+    sentence: str
+
+
+def _taken(sentence: str) -> Meaning:
+    return Meaning(ConstraintViolation, sentence)
+
+
+def _full(sentence: str) -> Meaning:
+    return Meaning(CapacityConflict, sentence)
+
+
+def _wrong(sentence: str) -> Meaning:
+    return Meaning(InvalidRequest, sentence)
+
+
+MEANINGS: dict[str, Meaning] = {
+    # S1: a card never gives more than it has.
+    SLOTS_WITHIN_CEILING: _full("the card's slots can't hold it"),
+    MEMORY_WITHIN_CEILING: _full("the card's memory can't hold it"),
+    CORES_WITHIN_CEILING: _full("the card's cores can't hold it"),
+    PLACEMENTS_DISJOINT: _full("another slice has that part of the card"),
+    "ck_devices_ceiling_slots_cover": _wrong("a card's ceiling_slots is at least its slots"),
+    "ck_devices_ceiling_memory_cover": _wrong(
+        "a card's ceiling_memory_mib is at least its memory_mib"
+    ),
+    "ck_devices_ceiling_cores_cover": _wrong(
+        "a card's ceiling_core_percent is at least its core_percent"
+    ),
+    # One grant per pod, now and in all history.
+    ONE_LIVE_PER_POD: _taken("the pod has a live grant already"),
+    ONE_GRANT_AT_A_TIME: _taken("the pod held another grant at that time"),
+    "uq_allocations_pod_uid_attempt": _taken("another writer made this attempt of the pod"),
+    # S6: the history is complete and in order.
+    "uq_allocation_events_pod_uid_sequence": _taken("another writer wrote the pod's next event"),
+    EVENTS_GAP_FREE: _taken("the event does not follow the pod's last one"),
+    # Words and amounts that only a mistake of ours can bring.
+    "ck_nodes_source_known": _wrong("nodes.source must be agent or annotation"),
+    "ck_allocations_state_known": _wrong("allocations.state must be a state of architecture 4"),
+    "ck_allocations_origin_known": _wrong(
+        "allocations.origin must be scheduled, adopted or unmanaged"
+    ),
+    "ck_allocations_ended_when_not_live": _wrong("ended_at is set in states that are not live"),
+    "ck_allocation_devices_slots_positive": _wrong("a slice's slots must be at least 1"),
+    "ck_allocation_devices_role_known": _wrong("a slice's role must be init or app"),
+    "ck_decisions_outcome_known": _wrong("decisions.outcome must be placed, refused or error"),
+    "ck_decision_snapshots_kind_known": _wrong("a snapshot's kind is inventory or counters"),
+    "ck_quotas_used_not_negative": _wrong("a quota's used_amount can't fall below 0"),
+    "ck_usage_rollups_not_empty": _wrong("a rollup has a length and at least one sample"),
+    "ck_namespace_rollups_hour_or_day": _wrong("a namespace's rollup is of an hour or a day"),
+    # The row that is pointed at is not there (yet): look again and retry.
+    "fk_devices_node_nodes": _taken("the card's node is not known yet"),
+    "fk_allocations_node_nodes": _taken("the allocation's node is not known yet"),
+    "fk_allocation_devices_allocation_id_allocations": _taken("the allocation does not exist"),
+    "fk_allocation_devices_device_uuid_devices": _taken("the card is not known yet"),
+    "fk_allocation_containers_allocation_id_allocations": _taken("the allocation does not exist"),
+    "fk_allocation_events_allocation_id_allocations": _taken("the allocation does not exist"),
+    "fk_device_health_events_device_uuid_devices": _taken("the card is not known yet"),
+}
+"""By constraint name; primary keys all mean that the row is there already."""
+
+_FIRST_VALUE = re.compile(r"\(([^,)]*)")
+
+
+def error_of(constraint: str, *, detail: str = "", said: str = "") -> HamiError:
+    """The error that a violation of `constraint` is.
+
+    `detail` is PostgreSQL's "Failing row contains (...)": of a card it begins with the uuid. `said`
+    is the driver's own sentence.
+    """
+    meaning = MEANINGS.get(constraint) or _taken("the row is there already")
+    message = f"ledger: {meaning.sentence} ({said or constraint})"
+    if meaning.error is CapacityConflict:
+        found = _FIRST_VALUE.search(detail)
+        return CapacityConflict(found[1] if found else "", message)
+    if meaning.error is ConstraintViolation:
+        return ConstraintViolation(constraint, message)
+    return meaning.error(message)

@@ -1,0 +1,110 @@
+"""What the promises S1, S2 and S6 mean in the ledger, as queries that must return nothing.
+
+Each row of an answer is one sentence about one card or pod. `hamictl db check` asks them of any
+installation, the tests after every fault.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from hamicommon.ledger.database import Connection
+
+SHOWN = 5
+"""Sentences per promise; one is enough to know, a million help nobody."""
+
+# A card holds, of each allocation, the greater of its init containers (they run one at a time) and
+# its app containers (they run together): see hamicommon.domain.allocations.footprints.
+_HELD = """
+WITH slices AS (
+    SELECT x.allocation_id, x.device_uuid,
+           max(x.slots) FILTER (WHERE x.role = 'init') AS init_slots,
+           max(x.memory_mib) FILTER (WHERE x.role = 'init') AS init_memory,
+           max(x.core_percent) FILTER (WHERE x.role = 'init') AS init_cores,
+           sum(x.slots) FILTER (WHERE x.role = 'app') AS app_slots,
+           sum(x.memory_mib) FILTER (WHERE x.role = 'app') AS app_memory,
+           sum(x.core_percent) FILTER (WHERE x.role = 'app') AS app_cores
+      FROM allocation_devices x JOIN allocations a ON a.id = x.allocation_id
+     WHERE a.state IN ('reserved', 'binding', 'bound', 'allocated', 'releasing')
+     GROUP BY x.allocation_id, x.device_uuid
+), held AS (
+    SELECT device_uuid, sum(greatest(init_slots, app_slots)) AS slots,
+           sum(greatest(init_memory, app_memory)) AS memory_mib,
+           sum(greatest(init_cores, app_cores)) AS core_percent
+      FROM slices GROUP BY device_uuid
+)
+"""
+
+INVARIANTS: Mapping[str, str] = {
+    "S1: a card gives at most what it has": """
+SELECT format('card %s on %s gave %s of %s slots, %s of %s memory, %s of %s cores', uuid, node,
+              used_slots, slots, used_memory_mib, memory_mib, used_core_percent, core_percent)
+  FROM devices
+ WHERE (used_slots > slots AND used_slots > ceiling_slots)
+    OR (used_memory_mib > memory_mib AND used_memory_mib > ceiling_memory_mib)
+    OR (used_core_percent > core_percent AND used_core_percent > ceiling_core_percent)
+    OR least(used_slots, used_memory_mib, used_core_percent) < 0
+ ORDER BY uuid
+""",
+    "S1: a card's counters are the sum of its live grants": f"""
+{_HELD}
+SELECT format('card %s on %s counts %s slots, %s memory, %s cores; its live grants are %s, %s, %s',
+              d.uuid, d.node, d.used_slots, d.used_memory_mib, d.used_core_percent,
+              coalesce(h.slots, 0), coalesce(h.memory_mib, 0), coalesce(h.core_percent, 0))
+  FROM devices d LEFT JOIN held h ON h.device_uuid = d.uuid
+ WHERE (d.used_slots, d.used_memory_mib, d.used_core_percent) IS DISTINCT FROM
+       (coalesce(h.slots, 0), coalesce(h.memory_mib, 0), coalesce(h.core_percent, 0))
+ ORDER BY d.uuid
+""",
+    "S1: a card's slices with a place on it belong to live grants": """
+SELECT format('card %s on %s holds a slice for %s, which is no live grant', d.uuid, d.node, h.id)
+  FROM devices d CROSS JOIN LATERAL jsonb_object_keys(d.holdings) AS h (id)
+ WHERE NOT EXISTS (SELECT FROM allocations a WHERE a.id::text = h.id AND a.ended_at IS NULL)
+ ORDER BY d.uuid
+""",
+    "S2: a pod has one live grant": """
+SELECT format('pod %s has %s live grants', pod_uid, count(*)) FROM allocations
+ WHERE state IN ('reserved', 'binding', 'bound', 'allocated', 'releasing')
+ GROUP BY pod_uid HAVING count(*) > 1 ORDER BY pod_uid
+""",
+    "S2: the period of every grant that ended is kept, and so apart from the pod's others": """
+SELECT format('allocation %s of pod %s held %s, but %s is kept', a.id, a.pod_uid,
+              hami_held(a.reserved_at, a.ended_at), coalesce(p.held::text, 'nothing'))
+  FROM allocations a LEFT JOIN allocation_periods p ON p.allocation_id = a.id
+ WHERE a.ended_at IS NOT NULL AND p.held IS DISTINCT FROM hami_held(a.reserved_at, a.ended_at)
+ ORDER BY a.pod_uid
+""",
+    "S6: the events of a pod are numbered without a gap": """
+SELECT format('pod %s has %s events, numbered %s to %s', pod_uid, count(*), min(sequence),
+              max(sequence))
+  FROM allocation_events GROUP BY pod_uid
+HAVING count(*) <> max(sequence) OR min(sequence) <> 1 ORDER BY pod_uid
+""",
+    "S6: every event goes on from the one before": """
+SELECT format('event %s of pod %s goes from %s, but the one before ended in %s', sequence, pod_uid,
+              coalesce(previous_state, 'nothing'), coalesce(before, 'nothing'))
+  FROM (SELECT pod_uid, sequence, previous_state,
+               lag(state) OVER (PARTITION BY allocation_id ORDER BY sequence) AS before
+          FROM allocation_events) e
+ WHERE previous_state IS DISTINCT FROM before ORDER BY pod_uid, sequence
+""",
+    "S6: the last event of a grant says its state": """
+SELECT format('allocation %s of pod %s is %s, but its last event says %s', a.id, a.pod_uid, a.state,
+              coalesce(e.state, 'nothing'))
+  FROM allocations a
+  LEFT JOIN (SELECT DISTINCT ON (allocation_id) allocation_id, state FROM allocation_events
+              ORDER BY allocation_id, sequence DESC) e ON e.allocation_id = a.id
+ WHERE e.state IS DISTINCT FROM a.state ORDER BY a.pod_uid
+""",
+}
+"""What is promised -> the query for what breaks it. A card that shrank may hold more than it has
+now, up to its ceiling (architecture 2.1)."""
+
+
+async def broken(connection: Connection) -> list[str]:
+    """Sentences about what breaks a promise, the first `SHOWN` of each; empty when all hold."""
+    found = []
+    for promise, query in INVARIANTS.items():
+        rows = await connection.fetch(f"{query} LIMIT {SHOWN}")
+        found += [f"{promise}; but {row[0]}" for row in rows]
+    return found

@@ -1,0 +1,212 @@
+"""Whether a database is fit to serve this version: revision, tables, guards, partitions, promises.
+
+`inspect` reads only, takes no lock that a writer meets, and says everything that it finds, not the
+first. What to do about a finding is in docs/operations.md, by the `Fault` that it carries.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+import asyncpg
+from sqlalchemy import CheckConstraint
+from sqlalchemy.dialects.postgresql import ExcludeConstraint
+
+from hamicommon.errors import InvalidRequest, Unavailable
+from hamicommon.ledger.connection import connect, place_of
+from hamicommon.ledger.database import SCHEMA_ERRORS, Connection
+from hamicommon.ledger.invariants import broken
+from hamicommon.ledger.migrations import upgrade
+from hamicommon.ledger.migrations.revisions import of_both_branches
+from hamicommon.ledger.partitions import days_of
+from hamicommon.ledger.tables import metadata
+from hamicommon.settings import PostgresSettings
+
+# S6 reads all of the history: some ten seconds per million allocations.
+STATEMENT_TIMEOUT_S = 300.0
+PARTITIONED = ("decisions", "usage_samples")
+GUARDS = {
+    "append_only": "allocation_events",
+    "append_only_truncate": "allocation_events",
+    "gap_free": "allocation_events",
+    "period_begun": "allocations",
+    "period_ended": "allocations",
+}
+"""Triggers without which a promise about history is empty, and their tables."""
+VIEWS = (
+    "v_allocation_history",
+    "v_device_occupancy",
+    "v_namespace_gpu_hours",
+    "v_pending_reasons",
+    "v_pods_on_sick_cards",
+    "v_sick_cards",
+)
+
+
+class Fault(StrEnum):
+    """Kinds of findings, the gravest first."""
+
+    NEWER = "newer"
+    """The database is of a later version than this code."""
+    BEHIND = "behind"
+    """Migrations are missing."""
+    DRIFT = "drift"
+    """The schema is not what its revision says: half a restore, or a hand."""
+    BROKEN = "broken"
+    """A promise does not hold."""
+    PARTITIONS = "partitions"
+    """Nobody makes the partitions of the days to come."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """One thing that is not as it should be."""
+
+    fault: Fault
+    sentence: str
+
+
+_REVISION = """
+SELECT CASE WHEN to_regclass('alembic_version') IS NOT NULL THEN true END AS known,
+       to_regclass('allocations') IS NOT NULL AS tables,
+       to_regclass('allocation_periods') IS NOT NULL AS periods
+"""
+_CONSTRAINTS = """
+SELECT conrelid::regclass::text AS on_table, conname AS name, convalidated AS valid
+  FROM pg_constraint WHERE contype IN ('c', 'x') AND conrelid = ANY($1::text[]::regclass[])
+"""
+_TRIGGERS = """
+SELECT tgname AS name, tgrelid::regclass::text AS on_table FROM pg_trigger
+ WHERE NOT tgisinternal AND tgenabled IN ('O', 'A')
+"""
+_VIEWS = "SELECT viewname AS name FROM pg_views WHERE schemaname = 'public'"
+_HALF_BUILT = "SELECT indexrelid::regclass::text AS name FROM pg_index WHERE NOT indisvalid"
+
+
+def inspect(settings: PostgresSettings, migrations: Path) -> list[Finding]:
+    """Everything that is wrong; blocking.
+
+    Raises: Unavailable when the database can't be asked, InvalidRequest for a wrong address or a
+    folder without migrations.
+    """
+    current = revisions_of(settings)
+    try:
+        missing = upgrade.pending(migrations, current)
+    except InvalidRequest as exc:
+        if not current:
+            raise
+        return [Finding(fault=Fault.NEWER, sentence=str(exc))]
+    if missing:
+        return [Finding(fault=Fault.BEHIND, sentence=_waiting(current, missing))]
+    drifted = upgrade.drift(settings, migrations)
+    found = [Finding(fault=Fault.DRIFT, sentence=sentence) for sentence in drifted]
+    return found + asyncio.run(_inspect_head(settings))
+
+
+def revisions_of(settings: PostgresSettings) -> tuple[str, ...]:
+    """The revisions that the database says it is at, one of each branch; empty for an empty one.
+
+    Blocking. Raises: Unavailable, InvalidRequest when it has our tables and no revision.
+    """
+    return asyncio.run(_revisions_of(settings))
+
+
+async def _revisions_of(settings: PostgresSettings) -> tuple[str, ...]:
+    async with connected(settings) as connection:
+        row = await connection.fetchrow(_REVISION)
+        found = (
+            await connection.fetch("SELECT version_num::text FROM alembic_version")
+            if row["known"]
+            else []
+        )
+    if row["tables"] and not found:
+        raise InvalidRequest(
+            "the database has tables of HAMi and no revision in alembic_version: it is half "
+            "restored; restore a whole backup into an empty database"
+        )
+    return of_both_branches([each[0] for each in found], has_periods=row["periods"])
+
+
+async def _inspect_head(settings: PostgresSettings) -> list[Finding]:
+    async with connected(settings) as connection:
+        found = [Finding(fault=Fault.DRIFT, sentence=it) for it in await _guards(connection)]
+        try:
+            found += [Finding(fault=Fault.BROKEN, sentence=it) for it in await broken(connection)]
+        except SCHEMA_ERRORS as exc:
+            sentence = f"whether the promises hold can't be asked: {exc}"
+            found.append(Finding(fault=Fault.DRIFT, sentence=sentence))
+        found += [Finding(fault=Fault.PARTITIONS, sentence=it) for it in await _days(connection)]
+    return found
+
+
+async def _guards(connection: Connection) -> list[str]:
+    """What Alembic does not compare."""
+    wanted = {
+        str(constraint.name): table.name
+        for table in metadata.tables.values()
+        for constraint in table.constraints
+        if isinstance(constraint, CheckConstraint | ExcludeConstraint)
+    }
+    rows = await connection.fetch(_CONSTRAINTS, list(metadata.tables))
+    there = {row["name"]: row for row in rows}
+    found = [f"{table} lacks constraint {name}" for name, table in wanted.items() - _names(there)]
+    found += [
+        f"{row['on_table']} has constraint {name}, which this version does not know"
+        for name, row in there.items()
+        if name not in wanted
+    ]
+    found += [f"constraint {name} is not validated" for name in there if not there[name]["valid"]]
+    triggers = {(row["name"], row["on_table"]) for row in await connection.fetch(_TRIGGERS)}
+    found += [
+        f"trigger {name} of {table} is missing or disabled"
+        for name, table in GUARDS.items()
+        if (name, table) not in triggers
+    ]
+    views = {row["name"] for row in await connection.fetch(_VIEWS)}
+    found += [f"view {name} is missing" for name in VIEWS if name not in views]
+    half = await connection.fetch(_HALF_BUILT)
+    return sorted(found) + [f"index {row['name']} is half built" for row in half]
+
+
+def _names(there: dict[str, Any]) -> set[tuple[str, str]]:
+    return {(name, row["on_table"]) for name, row in there.items()}
+
+
+async def _days(connection: Connection) -> list[str]:
+    """Today and tomorrow (UTC, by the database's clock) must be there."""
+    now: datetime = await connection.fetchval("SELECT now()")
+    today = now.astimezone(UTC).date()
+    found = []
+    for table in PARTITIONED:
+        days = set(await days_of(connection, table))
+        found += [
+            f"{table} has no partition for {day}; is its keeper running?"
+            for day in (today, today + timedelta(days=1))
+            if day not in days
+        ]
+    return found
+
+
+def _waiting(current: tuple[str, ...], missing: list[str]) -> str:
+    where = f"at revision {' and '.join(current)}" if current else "empty"
+    return f"the database is {where} and lacks {', '.join(missing)}: run `hamictl db upgrade`"
+
+
+@asynccontextmanager
+async def connected(settings: PostgresSettings) -> AsyncIterator[Connection]:
+    """One connection. Raises: see `hamicommon.ledger.connection.connect`."""
+    connection: Connection = await connect(settings, command_timeout_s=STATEMENT_TIMEOUT_S)
+    try:
+        yield connection
+    except (asyncpg.InterfaceError, OSError, TimeoutError) as exc:
+        place = place_of(settings.dsn.get_secret_value())
+        raise Unavailable(f"Postgres at {place} went away: {exc or 'no answer'}") from exc
+    finally:
+        connection.terminate()

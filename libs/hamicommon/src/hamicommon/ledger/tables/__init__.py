@@ -1,0 +1,13 @@
+"""Every table of the ledger, defined once; the migrations build exactly these (a test says so).
+
+Who writes what: scheduler replicas write nodes, devices, allocations and what hangs on them; the
+metrics service writes usage. Memory is MiB and cores are percent unless a name says otherwise.
+Constraint names are part of the contract (`names.py`).
+"""
+
+from __future__ import annotations
+
+from hamicommon.ledger.tables import cards, grants, records, usage
+from hamicommon.ledger.tables.columns import metadata
+
+__all__ = ["cards", "grants", "metadata", "records", "usage"]

@@ -1,0 +1,124 @@
+"""Nodes and their cards: what there is, what is granted of it, what namespaces may take."""
+
+from __future__ import annotations
+
+from sqlalchemy import (
+    BigInteger,
+    Boolean,
+    CheckConstraint,
+    Column,
+    ForeignKey,
+    Identity,
+    Index,
+    Integer,
+    PrimaryKeyConstraint,
+    Table,
+    Text,
+    text,
+)
+from sqlalchemy.dialects.postgresql import JSONB, UUID
+
+from hamicommon.ledger.tables.columns import at, count, metadata, objects, words
+
+nodes = Table(
+    "nodes",
+    metadata,
+    Column("name", Text, primary_key=True),
+    Column("source", Text, nullable=False, server_default=text("'agent'")),
+    words("agent_id"),
+    Column("agent_sequence", BigInteger, nullable=False, server_default=text("0")),
+    at("inventory_at", nullable=True),
+    Column("pair_scores", JSONB, nullable=False, server_default=text("'{}'::jsonb")),
+    at("first_seen_at", default=True),
+    at("gone_at", nullable=True),
+    CheckConstraint("source IN ('agent', 'annotation')", name="source_known"),
+)
+"""One row per node that ever reported cards; `gone_at` is set when the Node object is deleted."""
+
+devices = Table(
+    "devices",
+    metadata,
+    Column("uuid", Text, primary_key=True),
+    Column("node", Text, ForeignKey("nodes.name"), nullable=False),
+    Column("vendor", Text, nullable=False),
+    Column("index", Integer, nullable=False),
+    Column("type", Text, nullable=False),
+    Column("slots", Integer, nullable=False),
+    Column("memory_mib", Integer, nullable=False),
+    Column("core_percent", Integer, nullable=False),
+    count("used_slots"),
+    count("used_memory_mib"),
+    count("used_core_percent"),
+    Column("ceiling_slots", Integer, nullable=False),
+    Column("ceiling_memory_mib", Integer, nullable=False),
+    Column("ceiling_core_percent", Integer, nullable=False),
+    count("numa"),
+    Column("mode", Text, nullable=False, server_default=text("'hami-core'")),
+    Column("healthy", Boolean, nullable=False),
+    words("health_reason"),
+    Column("cordoned", Boolean, nullable=False, server_default=text("false")),
+    Column("present", Boolean, nullable=False, server_default=text("true")),
+    Column("mig_profiles", JSONB, nullable=False, server_default=text("'[]'::jsonb")),
+    Column("version", BigInteger, nullable=False, server_default=text("1")),
+    at("updated_at", default=True),
+    objects("info"),
+    objects("holdings"),
+    CheckConstraint("used_slots BETWEEN 0 AND ceiling_slots", name="slots_within_ceiling"),
+    CheckConstraint(
+        "used_memory_mib BETWEEN 0 AND ceiling_memory_mib", name="memory_within_ceiling"
+    ),
+    CheckConstraint(
+        "used_core_percent BETWEEN 0 AND ceiling_core_percent", name="cores_within_ceiling"
+    ),
+    CheckConstraint("ceiling_slots >= slots", name="ceiling_slots_cover"),
+    CheckConstraint("ceiling_memory_mib >= memory_mib", name="ceiling_memory_cover"),
+    CheckConstraint("ceiling_core_percent >= core_percent", name="ceiling_cores_cover"),
+    CheckConstraint(
+        "holdings = '{}'::jsonb OR hami_placements_disjoint(holdings)", name="placements_disjoint"
+    ),
+    Index(None, "node"),
+)
+"""Cards: capacity, what is granted, and the ceiling that capacity last allowed.
+
+The ceiling is greatest(capacity, used at the moment capacity shrank), so an inventory can always be
+written down; grants are guarded by capacity, the CHECKs by the ceiling. `version` grows with every
+change of the row. `holdings` are the details of live slices: {allocation id: [{role, detail}]}; two
+with a `placement` never overlap (migration 0006).
+"""
+
+device_health_events = Table(
+    "device_health_events",
+    metadata,
+    Column("id", BigInteger, Identity(always=True), primary_key=True),
+    Column("node", Text, nullable=False),
+    Column("device_uuid", Text, ForeignKey("devices.uuid"), nullable=False),
+    Column("healthy", Boolean, nullable=False),
+    words("reason"),
+    at("at", default=True),
+    Index(None, "device_uuid", "at"),
+)
+"""Each time a card became healthy or sick, or came or went."""
+
+quotas = Table(
+    "quotas",
+    metadata,
+    Column("namespace", Text, nullable=False),
+    Column("resource", Text, nullable=False),
+    Column("limit_amount", BigInteger),
+    Column("used_amount", BigInteger, nullable=False, server_default=text("0")),
+    at("updated_at", default=True),
+    PrimaryKeyConstraint("namespace", "resource"),
+    CheckConstraint("used_amount >= 0", name="used_not_negative"),
+)
+"""`limits.<resource>` of namespaces; a limit of NULL is none. Units are the resource's own."""
+
+node_leases = Table(
+    "node_leases",
+    metadata,
+    Column("node", Text, primary_key=True),
+    Column("token", BigInteger, nullable=False),
+    Column("pod_uid", Text, nullable=False),
+    Column("allocation_id", UUID(as_uuid=False), nullable=False),
+    at("expires_at"),
+)
+"""The node lock while Redis is away."""

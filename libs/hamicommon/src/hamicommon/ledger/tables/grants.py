@@ -1,0 +1,157 @@
+"""Allocations: attempts, the cards and containers of each, and every change of state."""
+
+from __future__ import annotations
+
+from sqlalchemy import (
+    BigInteger,
+    CheckConstraint,
+    Column,
+    Float,
+    ForeignKey,
+    Identity,
+    Index,
+    Integer,
+    PrimaryKeyConstraint,
+    Sequence,
+    SmallInteger,
+    Table,
+    Text,
+    UniqueConstraint,
+    text,
+)
+from sqlalchemy.dialects.postgresql import JSONB, TSTZRANGE, UUID, ExcludeConstraint
+
+from hamicommon.ledger.tables.columns import HELD, LIVE, at, metadata, objects, words
+from hamicommon.ledger.tables.names import ONE_GRANT_AT_A_TIME, ONE_LIVE_PER_POD
+
+allocation_tokens = Sequence("allocation_tokens", metadata=metadata)
+"""Fencing tokens, handed out at reserved -> binding."""
+
+allocations = Table(
+    "allocations",
+    metadata,
+    Column("id", UUID(as_uuid=False), primary_key=True),
+    Column("pod_uid", Text, nullable=False),
+    Column("namespace", Text, nullable=False),
+    Column("pod_name", Text, nullable=False),
+    Column("attempt", Integer, nullable=False),
+    Column("node", Text, ForeignKey("nodes.name"), nullable=False),
+    Column("state", Text, nullable=False),
+    Column("token", BigInteger),
+    Column("policy", JSONB, nullable=False, server_default=text("'{}'::jsonb")),
+    Column("score", Float, nullable=False, server_default=text("0")),
+    words("traceparent"),
+    words("reason"),
+    at("reserved_at", default=True),
+    at("binding_at", nullable=True),
+    at("bound_at", nullable=True),
+    at("allocated_at", nullable=True),
+    at("ended_at", nullable=True),
+    at("deadline", nullable=True),
+    at("lock_deadline", nullable=True),
+    objects("annotations"),
+    Column("origin", Text, nullable=False, server_default=text("'scheduled'")),
+    UniqueConstraint("pod_uid", "attempt"),
+    CheckConstraint("origin IN ('scheduled', 'adopted', 'unmanaged')", name="origin_known"),
+    CheckConstraint(
+        "state IN ('reserved', 'binding', 'bound', 'allocated', 'releasing', 'released', "
+        "'expired', 'failed', 'released_unconfirmed')",
+        name="state_known",
+    ),
+    CheckConstraint(f"({LIVE}) = (ended_at IS NULL)", name="ended_when_not_live"),
+    Index(ONE_LIVE_PER_POD, "pod_uid", unique=True, postgresql_where=text(LIVE)),
+    Index("ix_allocations_live_node", "node", postgresql_where=text(LIVE)),
+    Index("ix_allocations_deadline", "deadline", postgresql_where=text("deadline IS NOT NULL")),
+    Index(None, "namespace", "pod_name"),
+    Index("ix_allocations_reserved_pod", "reserved_at", postgresql_include=["pod_uid"]),
+    Index(
+        "ix_allocations_held",
+        text(HELD),
+        text("hami_text_span(node, node, '[]')"),
+        postgresql_using="gist",
+        postgresql_where=text("ended_at IS NOT NULL"),
+    ),
+)
+"""One row per attempt to give a pod its slices; at most one live row per pod."""
+
+allocation_periods = Table(
+    "allocation_periods",
+    metadata,
+    Column("allocation_id", UUID(as_uuid=False), primary_key=True),
+    Column("pod_uid", Text, nullable=False),
+    Column("held", TSTZRANGE, nullable=False),
+    ExcludeConstraint(
+        (text("hami_point(pod_uid, 0)"), "&&"),
+        (text("hami_point(pod_uid, 1)"), "&&"),
+        ("held", "&&"),
+        name=ONE_GRANT_AT_A_TIME,
+        using="gist",
+    ),
+)
+"""The period of each grant that ended; a pod's never overlap. Triggers of 0012 write it.
+
+It points at `allocations` by no foreign key, which would lock a row of them for each of its own.
+"""
+
+allocation_devices = Table(
+    "allocation_devices",
+    metadata,
+    Column(
+        "allocation_id",
+        UUID(as_uuid=False),
+        ForeignKey("allocations.id", ondelete="CASCADE"),
+        nullable=False,
+    ),
+    Column("container_index", SmallInteger, nullable=False),
+    Column("position", SmallInteger, nullable=False),
+    Column("container_name", Text, nullable=False),
+    Column("role", Text, nullable=False),
+    Column("device_uuid", Text, ForeignKey("devices.uuid"), nullable=False),
+    Column("vendor", Text, nullable=False),
+    Column("memory_mib", Integer, nullable=False),
+    Column("core_percent", Integer, nullable=False),
+    Column("slots", Integer, nullable=False, server_default=text("1")),
+    words("type"),
+    objects("detail"),
+    PrimaryKeyConstraint("allocation_id", "container_index", "position"),
+    CheckConstraint("slots > 0", name="slots_positive"),
+    CheckConstraint("role IN ('init', 'app')", name="role_known"),
+    Index(None, "device_uuid"),
+)
+"""Container x card; the device's counters hold max(init, app) per card and allocation."""
+
+allocation_containers = Table(
+    "allocation_containers",
+    metadata,
+    Column(
+        "allocation_id",
+        UUID(as_uuid=False),
+        ForeignKey("allocations.id", ondelete="CASCADE"),
+        nullable=False,
+    ),
+    Column("container_index", SmallInteger, nullable=False),
+    Column("name", Text, nullable=False),
+    Column("role", Text, nullable=False),
+    PrimaryKeyConstraint("allocation_id", "container_index"),
+)
+"""All containers of the pod in spec order, also those without a card (annotations need them)."""
+
+allocation_events = Table(
+    "allocation_events",
+    metadata,
+    Column("id", BigInteger, Identity(always=True), primary_key=True),
+    Column("pod_uid", Text, nullable=False),
+    Column("sequence", Integer, nullable=False),
+    Column("allocation_id", UUID(as_uuid=False), ForeignKey("allocations.id"), nullable=False),
+    Column("previous_state", Text),
+    Column("state", Text, nullable=False),
+    words("reason"),
+    words("actor"),
+    Column("detail", JSONB, nullable=False, server_default=text("'{}'::jsonb")),
+    at("at", default=True),
+    UniqueConstraint("pod_uid", "sequence"),
+    Index(None, "allocation_id"),
+    # Rows come in the order of time, so a summary of each run of pages is enough.
+    Index("ix_allocation_events_at_brin", "at", postgresql_using="brin"),
+)
+"""Append-only; `sequence` counts from 1 per pod without a gap."""

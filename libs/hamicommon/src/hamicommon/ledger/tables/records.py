@@ -1,0 +1,103 @@
+"""What was decided and announced, and what was found different."""
+
+from __future__ import annotations
+
+from sqlalchemy import (
+    BigInteger,
+    Boolean,
+    CheckConstraint,
+    Column,
+    Identity,
+    Index,
+    Integer,
+    LargeBinary,
+    PrimaryKeyConstraint,
+    Table,
+    Text,
+    text,
+)
+from sqlalchemy.dialects.postgresql import JSONB, UUID
+
+from hamicommon.ledger.tables.columns import at, metadata, words
+
+decisions = Table(
+    "decisions",
+    metadata,
+    Column("id", BigInteger, Identity(always=True), nullable=False),
+    at("at", default=True),
+    at("last_at", default=True),
+    Column("pod_uid", Text, nullable=False),
+    Column("namespace", Text, nullable=False),
+    Column("pod_name", Text, nullable=False),
+    Column("outcome", Text, nullable=False),
+    Column("node", Text),
+    Column("allocation_id", UUID(as_uuid=False)),
+    Column("candidates", Integer, nullable=False, server_default=text("0")),
+    Column("request", JSONB, nullable=False, server_default=text("'{}'::jsonb")),
+    Column("policy", JSONB, nullable=False, server_default=text("'{}'::jsonb")),
+    Column("reason_counts", JSONB, nullable=False, server_default=text("'{}'::jsonb")),
+    words("message"),
+    words("summary"),
+    Column("shortfalls", LargeBinary),
+    Column("inventory", Text),
+    Column("counters", Text),
+    at("detail_at", default=True),
+    Column("view_version", BigInteger, nullable=False, server_default=text("0")),
+    Column("phase_ms", JSONB, nullable=False, server_default=text("'{}'::jsonb")),
+    words("trace_id"),
+    Column("repeat_count", Integer, nullable=False, server_default=text("1")),
+    PrimaryKeyConstraint("at", "id"),
+    CheckConstraint("outcome IN ('placed', 'refused', 'error')", name="outcome_known"),
+    Index(None, "pod_uid", "at"),
+    Index(None, "counters", postgresql_where=text("counters IS NOT NULL")),
+    Index(
+        "ix_decisions_waited",
+        "at",
+        postgresql_include=["pod_uid", "namespace"],
+        postgresql_where=text("outcome <> 'placed'"),
+    ),
+    postgresql_partition_by="RANGE (at)",
+)
+"""What was decided and from what; an identical repeated refusal raises `repeat_count`.
+
+`shortfalls` is compressed JSON (hamicommon.explain.record): reasons, scores, quota. `inventory` and
+`counters` name the `decision_snapshots` of the cards it was decided on, at `detail_at`.
+"""
+
+decision_snapshots = Table(
+    "decision_snapshots",
+    metadata,
+    Column("id", Text, primary_key=True),
+    Column("kind", Text, nullable=False),
+    Column("content", LargeBinary, nullable=False),
+    at("used_at", default=True),
+    CheckConstraint("kind IN ('inventory', 'counters')", name="kind_known"),
+    Index(None, "kind", "used_at"),
+)
+"""Cards as decisions saw them, shared by all that saw the same; named by digests of the content."""
+
+outbox = Table(
+    "outbox",
+    metadata,
+    Column("id", BigInteger, Identity(always=True), primary_key=True),
+    Column("subject", Text, nullable=False),
+    Column("payload", JSONB, nullable=False),
+    words("traceparent"),
+    at("created_at", default=True),
+    at("published_at", nullable=True),
+    Index("ix_outbox_unpublished", "id", postgresql_where=text("published_at IS NULL")),
+)
+"""Facts written in the transaction that made them, until the relay has announced them."""
+
+drift_journal = Table(
+    "drift_journal",
+    metadata,
+    Column("id", BigInteger, Identity(always=True), primary_key=True),
+    at("at", default=True),
+    Column("class", Text, nullable=False),
+    Column("subject", Text, nullable=False),
+    words("detail"),
+    Column("repaired", Boolean, nullable=False),
+    Index(None, "at"),
+)
+"""What the reconciler found different between ledger, pods and nodes, and whether it mended it."""

@@ -1,0 +1,1 @@
+"""Which slices of a node's cards a request gets, by our rules or by the vendor's chooser."""

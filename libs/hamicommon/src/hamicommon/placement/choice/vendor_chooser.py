@@ -1,0 +1,157 @@
+"""Puts a request to a vendor's chooser, node by node, where its choice is wanted.
+
+What the pod's earlier containers took of a node's cards (`spent`) is on them when the chooser meets
+them, as the container will. What it says is kept in `asked.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from hamicommon.domain.devices import DeviceUsage
+from hamicommon.domain.requests import Policy, Selection
+from hamicommon.placement.choice import ordering
+from hamicommon.placement.choice.picks import Picks, Shares
+from hamicommon.placement.cluster.cache import Answers
+from hamicommon.placement.cluster.cards import Bools, Cards, Int
+from hamicommon.placement.cluster.view import ClusterView
+from hamicommon.placement.predicates import Ask, typed_as
+from hamicommon.placement.rules import RULES, Rule
+from hamicommon.placement.vendor_policy import Chosen, NodeAsk, NotChosen
+
+_NO_CARD = int(Rule.NO_CARD)
+"""A plain number: comparing with the enumeration took most of the time on a large cluster."""
+
+
+class Question(NamedTuple):
+    """What a chooser is asked of one node."""
+
+    ask: NodeAsk
+    places: tuple[int, ...]
+    """Of `ask.cards`."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Asking:
+    """One request, ready to be put to the nodes of the walk."""
+
+    ask: Ask
+    selection: Selection
+    policy: Policy
+    view: ClusterView
+    rows: Int
+    cards: Cards
+    prior: Int | None
+    """(rows, places): the order in which the container before left the cards."""
+    spent: Sequence[Picks]
+    """By the pod's earlier containers, on the same cards."""
+
+    def order(self, positions: Int | slice) -> Int:
+        """(positions, places): places from the least to the most preferred."""
+        cards, request = self.cards.take(positions), self.ask.request
+        counted = typed_as(self.view.models, request.vendor)
+        scores = ordering.card_scores(cards, self.policy.weights, request, counted)
+        prior = None if self.prior is None else self.prior[positions]
+        numa_first = self.policy.numa_first or self.selection.numa_bind
+        return ordering.order(cards, scores, self.policy, numa_first, prior)
+
+    def rows_that_need_it(self) -> Bools:
+        """(rows,): where the vendor wants the chooser asked."""
+        rules, view = self.ask.rules, self.view
+        if rules.chooser is None:
+            return np.zeros(len(self.rows), np.bool_)
+        makeups = view.makeups(self.rows)
+        applies = np.zeros(int(makeups.max(initial=0)) + 1, np.bool_)
+        for makeup in np.flatnonzero(np.bincount(makeups)).tolist():
+            mine = [m for m in view.models_of(makeup) if m.vendor == self.ask.request.vendor]
+            applies[makeup] = bool(mine) and rules.applies(self.ask.request, self.selection, mine)
+        needed: Bools = applies[makeups]
+        return needed
+
+    def answers(self) -> Answers:
+        """Where answers are kept: what earlier containers took makes the question unlike others."""
+        if self.spent:
+            return Answers(self.view.room)
+        # Whatever the pod's policy about nodes is.
+        shape: Hashable = (self.ask.request, self.selection, replace(self.policy, node=""))
+        return self.view.memory.answers(shape, self.view.room)
+
+    def has_cards_left_out(self, positions: Int) -> Bools:
+        """(positions,): where the caller left cards out, so that the answer holds for now only."""
+        if self.ask.taken is None:
+            return np.zeros(len(positions), np.bool_)
+        return np.asarray(self.ask.taken[positions].any(axis=1))
+
+    def questions(self, positions: Int, order: Int | None) -> list[Question]:
+        """One for each row at `positions`; `order` as from `order`, if it is known."""
+        if not len(positions):
+            return []
+        walks = self.order(positions) if order is None else order
+        codes = self.ask.take(positions).judge(self.cards.take(positions))
+        return [
+            self._question(position, walk, rules)
+            for position, walk, rules in zip(
+                positions.tolist(), walks[:, ::-1].tolist(), codes.tolist(), strict=True
+            )
+        ]
+
+    def _question(self, position: int, walk: list[int], codes: list[int]) -> Question:
+        row = int(self.rows[position])
+        usages, vendor = self.view.usages(row), self.ask.request.vendor
+        places = tuple([place for place in walk if codes[place] != _NO_CARD])
+        earlier = tuple(
+            [
+                share
+                for picks in self.spent
+                if picks.vendor == vendor
+                for share in picks.shares(position, usages, self.view)
+            ]
+        )
+        asked = NodeAsk(
+            request=self.ask.request,
+            selection=self.selection,
+            policies=self.policy.gpu,
+            cards=tuple([_met(usages[place], earlier) for place in places]),
+            rules=tuple([RULES[codes[place]] for place in places]),
+            earlier=earlier,
+            pairs=self.view.pairs(row),
+        )
+        return Question(asked, places)
+
+    def answer(self, question: NodeAsk) -> Chosen | NotChosen:
+        """What the chooser says.
+
+        Raises: ValueError when it gives another number of slices than was asked for.
+        """
+        rules, count, cards = self.ask.rules, self.ask.request.count, len(question.cards)
+        if count > cards and not rules.reuses_card:
+            return NotChosen(reasons={}, total=cards)
+        assert rules.chooser is not None
+        answer = rules.chooser(question)
+        if isinstance(answer, Chosen) and len(answer.shares) != count:
+            raise ValueError(
+                f"the chooser of {question.request.vendor} gave {len(answer.shares)} slices, "
+                f"{count} were asked for"
+            )
+        return answer
+
+
+def _met(usage: DeviceUsage, earlier: Shares) -> DeviceUsage:
+    """The card with the slices that earlier containers took of it."""
+    if not earlier:
+        return usage
+    mine = [share for share in earlier if share.uuid == usage.device.uuid]
+    if not mine:
+        return usage
+    details: list[Mapping[str, Any]] = [share.detail for share in mine if share.detail]
+    return replace(
+        usage,
+        used_slots=usage.used_slots + sum(share.slots for share in mine),
+        used_memory_mib=usage.used_memory_mib + sum(share.memory_mib for share in mine),
+        used_core_percent=usage.used_core_percent + sum(share.core_percent for share in mine),
+        holdings=(*usage.holdings, *details),
+    )

@@ -1,0 +1,1 @@
+"""The cluster as arrays: one row per node, one column per attribute of its cards."""

@@ -1,0 +1,111 @@
+"""What nodes answered before, kept for as long as they stay as they were.
+
+Choosers and scorers of vendors are asked in Python, node by node. Between two decisions a commit
+changes a node or two, and pods come in few shapes: so the answers to a shape are kept by row of the
+view, each with the number of the row's last change (`rows.Rows.changed`), and only rows that have
+changed since are asked again. `asked.py` keeps answers here, `scoring.py` scores.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Hashable
+
+import numpy as np
+import numpy.typing as npt
+
+from hamicommon.placement.cluster.cards import Bools, Floats, Int
+from hamicommon.placement.vendor_policy import NotChosen
+
+_SHAPES = 64
+"""Shapes kept of each kind, the latest; on 5000 nodes one takes about 100 kB."""
+
+UNKNOWN = -1
+
+
+class ByRow:
+    """Since which change of its row an answer holds."""
+
+    def __init__(self, rows: int) -> None:
+        self._seen = np.zeros(rows, np.int64)
+        """(rows,): the row's number of change when it answered; 0: it never did."""
+
+    def stale(self, rows: Int, changed: Int) -> Bools:
+        """Which of the rows have to be asked; `changed` are their numbers of change now."""
+        answer: Bools = self._seen[rows] != changed
+        return answer
+
+    def forget(self, rows: Int) -> None:
+        """Takes it that the rows never answered."""
+        self._seen[rows] = 0
+
+
+class Answers(ByRow):
+    """Whether nodes take a request, by row."""
+
+    def __init__(self, rows: int) -> None:
+        super().__init__(rows)
+        self.fits = np.zeros(rows, np.bool_)
+        self.refusals: npt.NDArray[np.object_] = np.full(rows, None, np.object_)
+        """`NotChosen` where the node does not take it."""
+        self.idle = np.full(rows, UNKNOWN, np.int8)
+        """Whether it would take it with nothing on its cards: 0, 1 or UNKNOWN."""
+
+    def put(self, rows: Int, changed: Int, said: list[NotChosen | None]) -> None:
+        """What the rows say now; None: they take it."""
+        self._seen[rows] = changed
+        self.fits[rows] = [answer is None for answer in said]
+        self.idle[rows] = UNKNOWN
+        for row, answer in zip(rows.tolist(), said, strict=True):
+            self.refusals[row] = answer
+
+
+class OwnScores(ByRow):
+    """What vendors add to nodes' scores for a pod, by row."""
+
+    def __init__(self, rows: int) -> None:
+        super().__init__(rows)
+        self.scores: Floats = np.zeros(rows, np.float32)
+
+    def put(self, rows: Int, changed: Int, scores: Floats) -> None:
+        """What they add now."""
+        self._seen[rows] = changed
+        self.scores[rows] = scores
+
+
+class Memory:
+    """The answers and scores of the shapes asked for last."""
+
+    def __init__(self) -> None:
+        self._answers: OrderedDict[Hashable, Answers] = OrderedDict()
+        self._scores: OrderedDict[Hashable, OwnScores] = OrderedDict()
+        self._rows = 0
+
+    def answers(self, shape: Hashable, rows: int) -> Answers:
+        """Those of a request of this shape, for a view that has room for `rows` rows."""
+        self._make_room(rows)
+        found = self._answers.get(shape)
+        if found is None:
+            found = self._answers[shape] = Answers(rows)
+            if len(self._answers) > _SHAPES:
+                self._answers.popitem(last=False)
+        self._answers.move_to_end(shape)
+        return found
+
+    def scores(self, shape: Hashable, rows: int) -> OwnScores:
+        """Those of a pod of this shape."""
+        self._make_room(rows)
+        found = self._scores.get(shape)
+        if found is None:
+            found = self._scores[shape] = OwnScores(rows)
+            if len(self._scores) > _SHAPES:
+                self._scores.popitem(last=False)
+        self._scores.move_to_end(shape)
+        return found
+
+    def _make_room(self, rows: int) -> None:
+        """Forgets everything when the view has grown: that is when nodes are first met."""
+        if rows != self._rows:
+            self._answers.clear()
+            self._scores.clear()
+            self._rows = rows

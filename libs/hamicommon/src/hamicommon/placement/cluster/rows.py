@@ -1,0 +1,201 @@
+"""The store behind the view: a row of cards per node, and what is summed up of it.
+
+Rows 0..len(names)-1 are in use and dense; a node that goes leaves its row to the last one. Written
+by `view.ClusterView` alone, which knows what the rows mean to the engine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from hamicommon.domain.devices import DeviceUsage, GpuDevice
+from hamicommon.domain.ids import GpuUuid, NodeName
+from hamicommon.placement.cluster.card_kinds import Kinds
+from hamicommon.placement.cluster.cards import Cards, Int, model_of
+from hamicommon.placement.rules import Rule
+from hamicommon.placement.vendor_policy import PairScores
+
+NO_PAIRS: PairScores = {}
+
+
+class CardState(NamedTuple):
+    """A card with what is granted on it, and the version of that count in the ledger."""
+
+    usage: DeviceUsage
+    version: int
+
+
+class Rows:
+    """The rows; `status_of` says whether a card is open: FITS, NOT_HEALTHY or CORDONED."""
+
+    def __init__(self, status_of: Callable[[DeviceUsage], Rule]) -> None:
+        self._status_of = status_of
+        self.models: Kinds[GpuDevice] = Kinds()
+        self.makeups: Kinds[tuple[int, ...]] = Kinds()
+        self.table = Cards.empty(0, 1)
+        self.totals = np.zeros((0, 3), np.int64)
+        """(rows, 3): slots, cores and MiB of a node's cards."""
+        self.used = np.zeros((0, 3), np.int64)
+        """The same, of what is granted."""
+        self.makeup = np.zeros(0, np.int64)
+        """(rows,): number of the sequence of models, in `makeups`."""
+        self.changed = np.zeros(0, np.int64)
+        """(rows,): grows with every change of a row; no two changes have the same number."""
+        self.names: list[NodeName] = []
+        self.usages: list[tuple[DeviceUsage, ...]] = []
+        self.versions: list[list[int]] = []
+        self.uuids: list[tuple[GpuUuid, ...]] = []
+        self.pairs: list[PairScores] = []
+        self.of_node: dict[NodeName, int] = {}
+        self.places: dict[GpuUuid, tuple[int, int]] = {}
+        """Row and place of every card."""
+        self.not_unique: set[GpuUuid] = set()
+        """Uuids that several nodes had at one time: only in dumps and cases that people write."""
+        self._changes = 0
+
+    def append(self, node: NodeName) -> int:
+        """A row for a node that has none; it is to be written next."""
+        row = len(self.names)
+        self.of_node[node] = row
+        self.names.append(node)
+        self.usages.append(())
+        self.versions.append([])
+        self.uuids.append(())
+        self.pairs.append(NO_PAIRS)
+        return row
+
+    def write(self, row: int, states: Sequence[CardState], pairs: PairScores) -> None:
+        """Puts these cards in place of what the row held, which must be forgotten before."""
+        self._make_room(len(self.names), len(states))
+        usages = [state.usage for state in states]
+        models = tuple(self.models.hold(model_of(usage.device)) for usage in usages)
+        columns = {
+            "model": models,
+            "status": [self._status_of(usage) for usage in usages],
+            "slots": [usage.device.slots for usage in usages],
+            "memory": [usage.device.memory_mib for usage in usages],
+            "core": [usage.device.core_percent for usage in usages],
+            "free_slots": [usage.device.slots - usage.used_slots for usage in usages],
+            "free_memory": [usage.free_memory_mib for usage in usages],
+            "free_core": [usage.free_core_percent for usage in usages],
+            "numa": [usage.device.numa for usage in usages],
+            "index": [usage.device.index for usage in usages],
+        }
+        for name, values in columns.items():
+            column = getattr(self.table, name)
+            column[row] = 0
+            column[row, : len(usages)] = values
+        self.totals[row] = [sum(columns[name]) for name in ("slots", "core", "memory")]
+        free = [sum(columns["free_" + name]) for name in ("slots", "core", "memory")]
+        self.used[row] = self.totals[row] - free
+        self.makeup[row] = self.makeups.hold(models)
+        self.usages[row] = tuple(usages)
+        self.versions[row] = [state.version for state in states]
+        self.uuids[row] = tuple(usage.device.uuid for usage in usages)
+        self.pairs[row] = pairs
+        for place, uuid in enumerate(self.uuids[row]):
+            if self.places.get(uuid, (row, 0))[0] != row:
+                self.not_unique.add(uuid)
+            self.places[uuid] = (row, place)
+        self._touch(row)
+
+    def count(
+        self,
+        row: int,
+        place: int,
+        *,
+        slots: int,
+        memory_mib: int,
+        core_percent: int,
+        holdings: Sequence[Mapping[str, Any]] | None,
+        version: int,
+    ) -> bool:
+        """Sets one card's counters; True when its holdings changed (None leaves them)."""
+        table, usage = self.table, self.usages[row][place]
+        table.free_slots[row, place] = usage.device.slots - slots
+        table.free_memory[row, place] = usage.device.memory_mib - memory_mib
+        table.free_core[row, place] = usage.device.core_percent - core_percent
+        self.used[row] += (
+            slots - usage.used_slots,
+            core_percent - usage.used_core_percent,
+            memory_mib - usage.used_memory_mib,
+        )
+        changed = replace(
+            usage,
+            used_slots=slots,
+            used_memory_mib=memory_mib,
+            used_core_percent=core_percent,
+            holdings=usage.holdings if holdings is None else tuple(holdings),
+        )
+        cards = self.usages[row]
+        self.usages[row] = (*cards[:place], changed, *cards[place + 1 :])
+        self.versions[row][place] = version
+        table.status[row, place] = self._status_of(changed)
+        self._touch(row)
+        return changed.holdings != usage.holdings
+
+    def forget(self, row: int) -> None:
+        """Lets go of what the row's cards hold; the row itself is written or dropped next."""
+        makeup = int(self.makeup[row])
+        for model in self.makeups.by_number[makeup] or ():
+            self.models.release(model)
+        self.makeups.release(makeup)
+        for uuid in self.uuids[row]:
+            # A card that was moved to another node is known there already.
+            if self.places.get(uuid, (-1, -1))[0] == row:
+                del self.places[uuid]
+
+    def drop(self, row: int) -> None:
+        """Takes a forgotten row out; the last one moves into the gap."""
+        del self.of_node[self.names[row]]
+        last = len(self.names) - 1
+        if row != last:
+            self._move(last, row)
+        for cells in self._lists():
+            cells.pop()
+        for column in self._columns():
+            column[last] = 0
+
+    def _move(self, source: int, target: int) -> None:
+        for cells in self._lists():
+            cells[target] = cells[source]
+        for column in self._columns():
+            column[target] = column[source]
+        self.of_node[self.names[target]] = target
+        for place, uuid in enumerate(self.uuids[target]):
+            if self.places.get(uuid) == (source, place):
+                self.places[uuid] = (target, place)
+        self._touch(target)
+
+    def _lists(self) -> tuple[list[Any], ...]:
+        return self.names, self.usages, self.versions, self.uuids, self.pairs
+
+    def _columns(self) -> list[Any]:
+        of_cards = [getattr(self.table, name) for name in Cards.__slots__]
+        return [*of_cards, self.totals, self.used, self.makeup, self.changed]
+
+    def _touch(self, row: int) -> None:
+        self._changes += 1
+        self.changed[row] = self._changes
+
+    def _make_room(self, rows: int, places: int) -> None:
+        height, width = self.table.model.shape
+        if rows <= height and places <= width:
+            return
+        # Doubling the rows keeps the cost of adding n nodes linear.
+        old, height = height, (max(2 * height, rows) if rows > height else height)
+        self.table = self.table.resized(height, max(width, places))
+        self.totals = _grown(self.totals, old, height)
+        self.used = _grown(self.used, old, height)
+        self.makeup = _grown(self.makeup, old, height)
+        self.changed = _grown(self.changed, old, height)
+
+
+def _grown(column: Int, rows: int, height: int) -> Int:
+    grown = np.zeros((height, *column.shape[1:]), np.int64)
+    grown[:rows] = column
+    return grown

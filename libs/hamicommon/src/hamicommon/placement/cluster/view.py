@@ -1,0 +1,310 @@
+"""The whole cluster's cards as arrays, kept up to date incrementally.
+
+The scheduler builds one from the ledger, applies every counter change that the bus brings
+(`apply`, only a higher version counts), and hands it to `place.place`. Not thread safe: one event
+loop owns it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
+from itertools import repeat
+from typing import Any
+
+import numpy as np
+
+from hamicommon.domain.devices import DeviceUsage, GpuDevice
+from hamicommon.domain.ids import GpuUuid, NodeName
+from hamicommon.placement.cluster.cache import Memory
+from hamicommon.placement.cluster.cards import NO_MODEL, Bools, Cards, Floats, Int
+from hamicommon.placement.cluster.rows import NO_PAIRS, CardState, Rows
+from hamicommon.placement.cluster.snapshot import Frozen, used_of
+from hamicommon.placement.rules import Rule
+from hamicommon.placement.vendor_policy import PairScores, VendorRules
+
+__all__ = ["CardState", "ClusterView", "Frozen"]
+
+_SCORE_WEIGHT = np.float32(10)
+"""HAMi's factor of each share in a node's score."""
+
+_STANDARD = VendorRules()
+
+
+class ClusterView:
+    """All cards of the cluster, grouped by node; rows 0..len(nodes)-1 are in use.
+
+    `rules` says by vendor word how its cards are judged; an absent word has the standard rules.
+    """
+
+    def __init__(self, rules: Mapping[str, VendorRules] | None = None) -> None:
+        self.version = 0
+        """Grows with every change."""
+        self.inventory_version = 0
+        """Grows with every change but of counters."""
+        self._asked: tuple[tuple[tuple[NodeName, ...], int], tuple[Int, tuple[NodeName, ...]]] = (
+            ((), -1),
+            (np.zeros(0, np.int64), ()),
+        )
+        self.memory = Memory()
+        """What nodes answered before; of use while they stay as they were."""
+        self._rules = dict(rules or {})
+        self._rows = Rows(self._status)
+        self._ranks: Int | None = None
+        self._known: tuple[tuple[NodeName, ...], tuple[tuple[DeviceUsage, ...], ...]] | None = None
+        """Names and usages as tuples, made once per inventory version."""
+
+    @property
+    def nodes(self) -> Collection[NodeName]:
+        """Names of all known nodes, in no particular order."""
+        return self._rows.of_node.keys()
+
+    @property
+    def models(self) -> Sequence[GpuDevice | None]:
+        """Distinct kinds of cards by number (`Cards.model`); index 0 stands for an empty place."""
+        return self._rows.models.by_number
+
+    def rules(self, vendor: str) -> VendorRules:
+        """How the vendor's cards are judged."""
+        return self._rules.get(vendor, _STANDARD)
+
+    def set_node(
+        self,
+        node: NodeName,
+        cards: Sequence[CardState],
+        *,
+        pair_scores: PairScores | None = None,
+    ) -> None:
+        """Puts a node's cards in place of what was known of it.
+
+        A card's counters and holdings are kept where a higher version was already applied.
+        """
+        known = {state.usage.device.uuid: state for state in self.cards(node)}
+        newest = [_newest(state, known.get(state.usage.device.uuid)) for state in cards]
+        row = self._rows.of_node.get(node)
+        if row is None:
+            row = self._rows.append(node)
+            self._ranks = None
+        else:
+            self._rows.forget(row)
+        self._rows.write(row, newest, pair_scores or NO_PAIRS)
+        self.version += 1
+        self._inventory_changed()
+
+    def remove_node(self, node: NodeName) -> None:
+        """Forgets a node and its cards, if it is known."""
+        row = self._rows.of_node.get(node)
+        if row is None:
+            return
+        self._rows.forget(row)
+        self._rows.drop(row)
+        self._ranks = None
+        self.version += 1
+        self._inventory_changed()
+
+    def apply(
+        self,
+        uuid: GpuUuid,
+        *,
+        slots: int,
+        memory_mib: int,
+        core_percent: int,
+        version: int,
+        holdings: Sequence[Mapping[str, Any]] | None = None,
+    ) -> bool:
+        """Sets a card's absolute counters; False when they are not newer or the card is unknown.
+
+        `holdings` replace the card's whole list of them; None leaves it as it is.
+        """
+        where = self._rows.places.get(uuid)
+        if where is None:
+            return False
+        row, place = where
+        if version <= self._rows.versions[row][place]:
+            return False
+        holdings_changed = self._rows.count(
+            row,
+            place,
+            slots=slots,
+            memory_mib=memory_mib,
+            core_percent=core_percent,
+            holdings=holdings,
+            version=version,
+        )
+        self.version += 1
+        if holdings_changed:
+            self._inventory_changed()
+        return True
+
+    def cards(self, node: NodeName) -> tuple[CardState, ...]:
+        """The node's cards in their order; empty when it is not known."""
+        row = self._rows.of_node.get(node)
+        if row is None:
+            return ()
+        return tuple(map(CardState, self._rows.usages[row], self._rows.versions[row]))
+
+    def frozen(self, nodes: Collection[NodeName] | None = None) -> Frozen:
+        """What it knows now, for the record of a decision: all cards, counters of some nodes.
+
+        Copies counters only; `nodes` None means all, and unknown ones are left out.
+        """
+        names, usages = self._as_tuples()
+        if nodes is None:
+            rows: Sequence[int] = range(len(names))
+        else:
+            rows = [self._rows.of_node[node] for node in nodes if node in self._rows.of_node]
+        where = slice(0, len(names)) if nodes is None else np.array(rows, np.int64)
+        return Frozen(
+            version=self.version,
+            inventory_version=self.inventory_version,
+            names=names,
+            usages=usages,
+            rows=tuple(rows),
+            used=used_of(self._rows.table.take(where)),
+        )
+
+    def _as_tuples(self) -> tuple[tuple[NodeName, ...], tuple[tuple[DeviceUsage, ...], ...]]:
+        if self._known is None:
+            self._known = (tuple(self._rows.names), tuple(self._rows.usages))
+        return self._known
+
+    def names_by_row(self) -> tuple[NodeName, ...]:
+        """All nodes, by row; stays as it is when the view changes."""
+        return self._as_tuples()[0]
+
+    def rows_of(self, nodes: Collection[NodeName] | None) -> tuple[Int, tuple[NodeName, ...]]:
+        """Rows of the given nodes (None: all), and those that are unknown or have no card.
+
+        The answer for a tuple is remembered: a caller that offers the same nodes again, as
+        kube-scheduler does pod after pod, hands in the same tuple.
+        """
+        if not isinstance(nodes, tuple):
+            return self._find_rows(nodes)
+        key, answer = self._asked
+        if key[0] is not nodes or key[1] != self.inventory_version:
+            answer = self._find_rows(nodes)
+            answer[0].flags.writeable = False
+            self._asked = (nodes, self.inventory_version), answer
+        return answer
+
+    def _find_rows(self, nodes: Collection[NodeName] | None) -> tuple[Int, tuple[NodeName, ...]]:
+        if nodes is None:
+            nodes = self._rows.names
+        wanted = dict.fromkeys(nodes)
+        rows = np.fromiter(map(self._rows.of_node.get, wanted, repeat(-1)), np.int64, len(wanted))
+        known = rows >= 0
+        # A node's cards are written from place 0 on.
+        known[known] = self._rows.table.model[rows[known], 0] != NO_MODEL
+        if known.all():
+            return rows, ()
+        return rows[known], tuple(name for name, yes in zip(wanted, known, strict=True) if not yes)
+
+    def table(self, rows: Int) -> Cards:
+        """The cards of the given rows; shares memory with the view when `rows` are all rows."""
+        count = len(self._rows.names)
+        if len(rows) == count and np.array_equal(rows, np.arange(count)):
+            return self._rows.table.take(slice(0, count))
+        return self._rows.table.take(rows)
+
+    def name(self, row: int) -> NodeName:
+        """The node of a row."""
+        return self._rows.names[row]
+
+    def names(self, rows: Int) -> tuple[NodeName, ...]:
+        """The nodes of the given rows."""
+        return tuple(map(self._rows.names.__getitem__, rows.tolist()))
+
+    def uuids(self, row: int) -> tuple[GpuUuid, ...]:
+        """The cards of a row, by place."""
+        return self._rows.uuids[row]
+
+    def usages(self, row: int) -> Sequence[DeviceUsage]:
+        """The cards of a row with what is granted on them, by place."""
+        return self._rows.usages[row]
+
+    def pairs(self, row: int) -> PairScores:
+        """How well the row's cards are connected; empty when the node told none."""
+        return self._rows.pairs[row]
+
+    def pair_matrix(self, row: int) -> Int | None:
+        """The same by place, (places, places); None when the node told none."""
+        scores, uuids = self._rows.pairs[row], self._rows.uuids[row]
+        if not scores:
+            return None
+        return np.array([[scores.get(a, {}).get(b, 0) for b in uuids] for a in uuids], np.int64)
+
+    @property
+    def room(self) -> int:
+        """How many rows there are, those not in use included."""
+        return len(self._rows.changed)
+
+    def changed(self, rows: Int) -> Int:
+        """A number per row that is another after every change of the row."""
+        return self._rows.changed[rows]
+
+    def makeups(self, rows: Int) -> Int:
+        """A number per row: rows of one number have the same models at the same places."""
+        return self._rows.makeup[rows]
+
+    def models_of(self, makeup: int) -> tuple[GpuDevice, ...]:
+        """The models of a node of that make-up, by place."""
+        models = map(
+            self._rows.models.by_number.__getitem__, self._rows.makeups.by_number[makeup] or ()
+        )
+        return tuple(model for model in models if model is not None)
+
+    def marks(self, uuids: Iterable[str], rows: Int) -> Bools:
+        """(rows, places): True where the card is one of `uuids`."""
+        marked = np.zeros(self._rows.table.model.shape, np.bool_, order="F")
+        for uuid in map(GpuUuid, uuids):
+            place = self._rows.places.get(uuid)
+            if place is not None:
+                marked[place] = True
+            if uuid in self._rows.not_unique:
+                for row, cards in enumerate(self._rows.uuids):
+                    marked[row, : len(cards)] |= [card == uuid for card in cards]
+        return marked[rows]
+
+    def ranks(self, rows: Int) -> Int:
+        """Position of the rows' nodes in the order of names: the key that breaks ties."""
+        if self._ranks is None:
+            order = sorted(range(len(self._rows.names)), key=self._rows.names.__getitem__)
+            self._ranks = np.empty(len(order), np.int64)
+            self._ranks[order] = np.arange(len(order))
+        return self._ranks[rows]
+
+    def scores(self, rows: Int) -> Floats:
+        """Usage of the rows' nodes, 0 (idle) to 30 (full), as HAMi computes it (sheet 4.6).
+
+        All cards of all vendors count; a node where one of the capacities is 0 scores 0.
+        """
+        totals = self._rows.totals[rows].astype(np.float32)
+        used = self._rows.used[rows].astype(np.float32)
+        shares = np.divide(used, totals, out=np.zeros_like(used), where=totals != 0)
+        scores: Floats = _SCORE_WEIGHT * (shares[:, 0] + shares[:, 1] + shares[:, 2])
+        scores[(totals == 0).any(axis=1)] = 0
+        return scores
+
+    def _inventory_changed(self) -> None:
+        self.inventory_version += 1
+        self._known = None
+
+    def _status(self, usage: DeviceUsage) -> Rule:
+        sound = self.rules(usage.device.vendor).sound
+        if not usage.device.healthy or (sound is not None and not sound(usage)):
+            return Rule.NOT_HEALTHY
+        return Rule.CORDONED if usage.cordoned else Rule.FITS
+
+
+def _newest(given: CardState, known: CardState | None) -> CardState:
+    """`given`, with the counters and holdings that are known when those are of a higher version."""
+    if known is None or known.version <= given.version:
+        return given
+    usage = replace(
+        given.usage,
+        used_slots=known.usage.used_slots,
+        used_memory_mib=known.usage.used_memory_mib,
+        used_core_percent=known.usage.used_core_percent,
+        holdings=known.usage.holdings,
+    )
+    return CardState(usage, known.version)

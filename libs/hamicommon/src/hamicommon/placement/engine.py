@@ -1,0 +1,158 @@
+"""Which node and which cards a pod gets: the engine's public face.
+
+In: a `PodRequest` and the `ClusterView`; out: a `Placement`, or a `Refusal` with the reason for
+every candidate. Pure and deterministic: the same request and view give the same answer. Nodes are
+chosen by their usage before the placement (binpack: fullest, spread: emptiest); of equal nodes the
+first by name. `fitting.py` does the walk over the containers. The scheduler then reserves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from hamicommon.domain.allocations import Placement
+from hamicommon.domain.ids import GpuUuid, NodeName
+from hamicommon.domain.requests import PodRequest
+from hamicommon.errors import InvalidRequest
+from hamicommon.placement.cluster.cards import Floats, Int
+from hamicommon.placement.cluster.view import ClusterView
+from hamicommon.placement.filter import fit, fit_with_picks
+from hamicommon.placement.node_scores import NodeScores
+from hamicommon.placement.score import own_scores, vendor_scores, wants_scores
+from hamicommon.placement.unschedulable import Refusal, refusal_of
+
+TOP_PRIORITY = 10
+"""kube-scheduler's MaxExtenderPriority."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decision:
+    """The whole answer: `placement` or `refusal`, and the score of every node that fits."""
+
+    placement: Placement | None
+    refusal: Refusal | None
+    scores: NodeScores
+    """Nodes that fit, from the least to the most preferred, with their usage score."""
+    view_version: int
+
+
+class Feasible(NamedTuple):
+    """Every node that fits with its placement, and why the others do not."""
+
+    placements: dict[NodeName, Placement]
+    """From the least to the most preferred node."""
+    refusal: Refusal
+
+
+def place(
+    request: PodRequest,
+    view: ClusterView,
+    *,
+    candidates: Collection[NodeName] | None = None,
+    without_cards: Collection[GpuUuid] = (),
+) -> Placement | Refusal:
+    """The best placement on one of the candidates (None: all nodes), or why there is none.
+
+    `without_cards` are left out of consideration: cards that were just lost to another pod.
+
+    Raises: InvalidRequest when the pod asks for no card.
+    """
+    decision = decide(request, view, candidates=candidates, without_cards=without_cards)
+    answer = decision.placement or decision.refusal
+    assert answer is not None
+    return answer
+
+
+def decide(
+    request: PodRequest,
+    view: ClusterView,
+    *,
+    candidates: Collection[NodeName] | None = None,
+    without_cards: Collection[GpuUuid] = (),
+) -> Decision:
+    """As `place`, with the scores of all nodes that fit (for the event and the record)."""
+    _check(request)
+    rows, unknown = view.rows_of(candidates)
+    survivors, steps = fit(request, view, rows, without_cards)
+    if not len(survivors):
+        return Decision(
+            placement=None,
+            refusal=refusal_of(view, steps, unknown),
+            scores=NodeScores.of({}),
+            view_version=view.version,
+        )
+    scores = view.scores(survivors)
+    if wants_scores(request, view):
+        scores = scores + own_scores(request, view, survivors, without_cards)
+    ranked = _ranked(view, survivors, scores, request.policy.node)
+    best = survivors[ranked[-1:]]
+    containers = fit_with_picks(request, view, best, without_cards).grants[0]
+    return Decision(
+        placement=Placement(
+            node=view.name(int(best[0])),
+            containers=containers,
+            score=float(scores[ranked[-1]]),
+        ),
+        refusal=None,
+        scores=NodeScores(view.names_by_row(), survivors[ranked], scores[ranked]),
+        view_version=view.version,
+    )
+
+
+def feasible(
+    request: PodRequest, view: ClusterView, candidates: Collection[NodeName] | None = None
+) -> Feasible:
+    """Every candidate that fits with its placement, and the reasons of the others.
+
+    Raises: InvalidRequest when the pod asks for no card.
+    """
+    _check(request)
+    rows, unknown = view.rows_of(candidates)
+    found = fit_with_picks(request, view, rows, ())
+    scores = view.scores(found.survivors)
+    if wants_scores(request, view):
+        scores = scores + vendor_scores(request, view, found.survivors, found.grants)
+    placements = {}
+    for position in _ranked(view, found.survivors, scores, request.policy.node).tolist():
+        name = view.name(int(found.survivors[position]))
+        placements[name] = Placement(
+            node=name, containers=found.grants[position], score=float(scores[position])
+        )
+    return Feasible(placements, refusal_of(view, found.steps, unknown))
+
+
+def prioritize(
+    request: PodRequest, view: ClusterView, candidates: Collection[NodeName] | None = None
+) -> dict[NodeName, int]:
+    """0..10 per candidate, 10 the most preferred by the node policy; unknown nodes get 0.
+
+    Scaled from the least to the most used of the candidates, because neighbours on HAMi's absolute
+    scale (one slice more on one of eight cards) would mostly round to the same number.
+    """
+    rows, unknown = view.rows_of(candidates)
+    result = dict.fromkeys(unknown, 0)
+    if not len(rows):
+        return result
+    scores = view.scores(rows)
+    low, high = float(scores.min()), float(scores.max())
+    for row, score in zip(rows.tolist(), scores.tolist(), strict=True):
+        share = (score - low) / (high - low) if high > low else 1.0
+        if request.policy.node == "spread" and high > low:
+            share = 1.0 - share
+        result[view.name(row)] = round(TOP_PRIORITY * share)
+    return result
+
+
+def _ranked(view: ClusterView, rows: Int, scores: Floats, policy: str) -> Int:
+    """Positions in `rows` from the least to the most preferred; names decide between equals."""
+    keys = (-view.ranks(rows), -scores if policy == "spread" else scores)
+    return np.lexsort(keys)
+
+
+def _check(request: PodRequest) -> None:
+    if not request.wants_devices:
+        raise InvalidRequest(f"pod {request.namespace}/{request.name} asks for no card")

@@ -1,0 +1,202 @@
+"""Walks a pod's containers over the candidates: who can take all of them, and on which cards.
+
+All candidates are walked at once (arrays of nodes x places); a node that can't take a request drops
+out with its reasons. Each init container meets the node as it is now, app containers add up
+(protocol sheet 4.6). Rules are in `judging.py`, what a request finds and takes in `choosing.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import NamedTuple
+
+import numpy as np
+
+from hamicommon.domain.allocations import ContainerGrant
+from hamicommon.domain.ids import GpuUuid
+from hamicommon.domain.requests import ContainerRequest, DeviceRequest, PodRequest, Selection
+from hamicommon.placement.choice.picks import Picks, Shares
+from hamicommon.placement.choice.slices import Choice, Stock
+from hamicommon.placement.choice.vendor_chooser import Asking
+from hamicommon.placement.cluster.cards import Bools, Int
+from hamicommon.placement.cluster.view import ClusterView
+from hamicommon.placement.predicates import Ask, needs, type_codes, typed_as
+from hamicommon.placement.unschedulable import Step
+
+ANY_CARD = Selection()
+
+
+class Fitted(NamedTuple):
+    """Survivors with what each of their containers gets."""
+
+    survivors: Int
+    """Rows of the view."""
+    grants: list[tuple[ContainerGrant, ...]]
+    """One per survivor, containers in spec order."""
+    steps: list[Step]
+    """Where the others dropped out."""
+
+
+def fit(
+    request: PodRequest, view: ClusterView, rows: Int, without_cards: Collection[GpuUuid]
+) -> tuple[Int, list[Step]]:
+    """The rows that can take the whole pod, and the steps at which the others dropped out."""
+    walk = _Walk(request, view, rows, without_cards)
+    walk.run(pick_last=False)
+    return walk.rows, walk.steps
+
+
+def fit_with_picks(
+    request: PodRequest, view: ClusterView, rows: Int, without_cards: Collection[GpuUuid]
+) -> Fitted:
+    """As `fit`, with the cards that every survivor would give."""
+    walk = _Walk(request, view, rows, without_cards)
+    walk.run(pick_last=True)
+    return Fitted(walk.rows, walk.grants(), walk.steps)
+
+
+class _Walk:
+    """State of one walk: the rows that are still in, their cards, and what they gave so far."""
+
+    def __init__(
+        self, request: PodRequest, view: ClusterView, rows: Int, without: Collection[GpuUuid]
+    ) -> None:
+        self.request = request
+        self.view = view
+        self.rows = rows
+        self.without = without
+        self.steps: list[Step] = []
+        self._picks: list[Picks] = []
+        self._now = Stock(view.table(rows))
+        """The cards as they are; never spent from."""
+        self._app: Stock | None = None
+        """What the app containers so far have left."""
+
+    def run(self, *, pick_last: bool) -> None:
+        """Asks request after request; `pick_last` False leaves open which cards the last takes."""
+        asking = [
+            (index, container)
+            for index, container in enumerate(self.request.containers)
+            if container.requests
+        ]
+        for index, container in asking:
+            stock = self._stock_for(container)
+            for number, wanted in enumerate(container.requests, start=1):
+                last = index == asking[-1][0] and number == len(container.requests)
+                self._ask(stock, index, wanted, pick=pick_last or not last)
+                if not len(self.rows):
+                    return
+
+    def _stock_for(self, container: ContainerRequest) -> Stock:
+        if container.role == "init":
+            return Stock(self._now.cards.fresh())
+        if self._app is None:
+            self._app = Stock(self._now.cards.fresh())
+        return self._app
+
+    def _ask(self, stock: Stock, container: int, wanted: DeviceRequest, *, pick: bool) -> None:
+        """Asks one request of all rows; those that can't take it drop out."""
+        selection = self.request.selections.get(wanted.vendor, ANY_CARD)
+        ask = self._prepared(stock, wanted, selection)
+        asking = Asking(
+            ask=ask,
+            selection=selection,
+            policy=self.request.policy,
+            view=self.view,
+            rows=self.rows,
+            cards=stock.cards,
+            prior=stock.order,
+            spent=tuple(stock.spent),
+        )
+        choice = Choice(asking, pick=pick)
+        kept = np.flatnonzero(choice.fits)
+        if len(kept) < len(self.rows):
+            self.steps.append(
+                Step(
+                    container=self.request.containers[container].name,
+                    ask=ask,
+                    rows=self.rows,
+                    cards=stock.cards,
+                    refused=np.flatnonzero(~choice.fits),
+                    partial=choice.found,
+                    dropped=choice.dropped,
+                    asked=choice.asked,
+                )
+            )
+        if not pick or not len(kept):
+            self.rows = self.rows[kept]
+            return
+        picks = choice.picks(kept, container)
+        stock.order = choice.order
+        self._narrow(stock, kept)
+        self._picks.append(picks)
+        stock.spent.append(picks)
+        picks.spend(stock.cards)
+
+    def _prepared(self, stock: Stock, wanted: DeviceRequest, selection: Selection) -> Ask:
+        view, rules = self.view, self.view.rules(wanted.vendor)
+        barred = None
+        if selection.use_uuids:
+            barred = ~view.marks(selection.use_uuids, self.rows)
+        if selection.avoid_uuids:
+            avoided = view.marks(selection.avoid_uuids, self.rows)
+            barred = avoided if barred is None else barred | avoided
+        return Ask(
+            request=wanted,
+            rules=rules,
+            type_codes=type_codes(view.models, wanted.vendor, selection),
+            need=needs(view.models, wanted, selection, rules),
+            mutex="mutex" in self.request.policy.gpu,
+            barred=barred,
+            taken=view.marks(self.without, self.rows) if self.without else None,
+            elsewhere=self._elsewhere(stock, wanted.vendor) if rules.same_card else None,
+        )
+
+    def _elsewhere(self, stock: Stock, vendor: str) -> Bools | None:
+        """Cards other than the one that the vendor's earlier containers are all on.
+
+        HAMi looks the earlier cards up under the card's type, so the rule holds only for cards
+        whose type is the vendor's word (sheet 1.6 and 8.3, 25).
+        """
+        earlier = [picks.places for picks in stock.spent if picks.vendor == vendor]
+        if not earlier:
+            return None
+        places = np.concatenate(earlier, axis=1)
+        first = places[:, :1]
+        other: Bools = np.arange(stock.cards.model.shape[1]) != first
+        other |= (places != first).any(axis=1, keepdims=True)
+        other &= typed_as(self.view.models, vendor)[stock.cards.model]
+        return other
+
+    def _narrow(self, stock: Stock, kept: Int) -> None:
+        """Leaves only the rows `kept`, here and in everything remembered of earlier requests."""
+        if len(kept) == len(self.rows):
+            return
+        self.rows = self.rows[kept]
+        for picks in self._picks:
+            picks.narrow(kept)
+        for known in {id(s): s for s in (stock, self._now, self._app) if s is not None}.values():
+            known.narrow(kept)
+
+    def grants(self) -> list[tuple[ContainerGrant, ...]]:
+        """Per surviving row, what every container gets."""
+        return [
+            tuple(
+                ContainerGrant(
+                    index=index,
+                    name=container.name,
+                    role=container.role,
+                    shares=self._shares(position, row, index),
+                )
+                for index, container in enumerate(self.request.containers)
+            )
+            for position, row in enumerate(self.rows.tolist())
+        ]
+
+    def _shares(self, position: int, row: int, container: int) -> Shares:
+        return tuple(
+            share
+            for picks in self._picks
+            if picks.container == container
+            for share in picks.shares(position, self.view.usages(row), self.view)
+        )

@@ -1,0 +1,245 @@
+"""The fit rules: which card can take one slice of a request, and the reason when it can't.
+
+`Ask` puts one request to a table of cards, of the whole cluster or of one node. The rules and their
+order are the vendor's (`VendorRules`; sheet 1.0.4 for most); the first that fails is the card's
+reason. `fitting.py` walks the containers of a pod over it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+
+from hamicommon.domain.devices import GpuDevice
+from hamicommon.domain.requests import DeviceRequest, Selection
+from hamicommon.placement.cluster.cards import Bools, Cards, Codes, Int
+from hamicommon.placement.rules import Rule
+from hamicommon.placement.vendor_policy import Need, VendorRules
+
+_PLAIN = frozenset({Rule.NOT_HEALTHY, Rule.CORDONED, Rule.SLOTS, Rule.MEMORY, Rule.CORES})
+"""Rules that nearly every vendor has: what fits is then found without asking rule by rule."""
+
+_OF_USE = (
+    Rule.SLOTS,
+    Rule.IN_USE,
+    Rule.MUTEX,
+    Rule.MEMORY,
+    Rule.CORES,
+    Rule.EXCLUSIVE,
+    Rule.CORES_EXHAUSTED,
+    Rule.CARD_OF_POD,
+)
+"""Rules about what is granted on a card; before the first of them NOT_OFFERED is asked."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Ask:
+    """One request, ready to be put to a table of cards."""
+
+    request: DeviceRequest
+    rules: VendorRules
+    type_codes: Codes
+    """By model: FITS, TYPE or NO_CARD."""
+    need: Needs
+    mutex: bool
+    barred: Bools | None = None
+    """(nodes, places): cards that the uuid annotations rule out."""
+    taken: Bools | None = None
+    """(nodes, places): cards that the caller left out."""
+    elsewhere: Bools | None = None
+    """(nodes, places): cards other than the one that the pod's earlier containers are on."""
+
+    def take(self, rows: Int) -> Ask:
+        """The same for some of the table's rows."""
+        return Ask(
+            request=self.request,
+            rules=self.rules,
+            type_codes=self.type_codes,
+            need=self.need,
+            mutex=self.mutex,
+            barred=None if self.barred is None else self.barred[rows],
+            taken=None if self.taken is None else self.taken[rows],
+            elsewhere=None if self.elsewhere is None else self.elsewhere[rows],
+        )
+
+    def fits(self, cards: Cards) -> Bools:
+        """(nodes, places): the cards that fail no rule."""
+        asked = frozenset(self._order)
+        if not asked >= _PLAIN:
+            fitting: Bools = self.judge(cards) == Rule.FITS
+            return fitting
+        fits = cards.free_memory >= self.need.memory_on(cards)
+        fits &= self.need.free_core_of(cards) >= self.need.core_on(cards)
+        fits &= cards.free_slots >= self.need.slots_on(cards)
+        fits &= cards.status == 0
+        if self.type_codes[1:].any():
+            fits &= self.type_codes[cards.model] == Rule.FITS
+        for rule in asked - _PLAIN - {Rule.TYPE}:
+            failing = self._fails(rule, cards)
+            if failing is not None:
+                fits &= ~failing
+        return fits
+
+    def judge(self, cards: Cards) -> Codes:
+        """(nodes, places): the Rule that each card fails first, or 0."""
+        codes = np.zeros(cards.model.shape, np.uint8)
+        # From the last rule to the first, so that an earlier rule overwrites a later one.
+        for rule in reversed(self._order):
+            failing = self._fails(rule, cards)
+            if failing is not None:
+                np.copyto(codes, rule.value, where=failing)
+        np.copyto(codes, Rule.NO_CARD.value, where=self.type_codes[cards.model] == Rule.NO_CARD)
+        return codes
+
+    @property
+    def _order(self) -> tuple[Rule, ...]:
+        return _order_of(self.rules.order, self.rules.same_card)
+
+    def _fails(self, rule: Rule, cards: Cards) -> Bools | None:
+        """(nodes, places): where the rule refuses a card; None when it can't refuse any."""
+        match rule:
+            case Rule.NOT_HEALTHY | Rule.CORDONED:
+                closed: Bools = cards.status == rule
+                return closed
+            case Rule.TYPE:
+                other: Bools = self.type_codes[cards.model] == Rule.TYPE
+                return other
+            case Rule.UUID:
+                return self.barred
+            case Rule.NOT_OFFERED:
+                return self.taken
+            case Rule.SLOTS:
+                return cards.free_slots < self.need.slots_on(cards)
+            case Rule.IN_USE:
+                return cards.free_slots < cards.slots
+            case Rule.MUTEX:
+                return cards.free_slots < cards.slots if self.mutex else None
+            case Rule.MEMORY:
+                return cards.free_memory < self.need.memory_on(cards)
+            case Rule.CORES:
+                return self.need.free_core_of(cards) < self.need.core_on(cards)
+            case Rule.EXCLUSIVE:
+                whole = self.need.core_is(100, cards)
+                if whole is not None:
+                    whole &= self.need.whole_core_of(cards) == 100
+                    whole &= cards.free_slots < cards.slots
+                return whole
+            case Rule.CORES_EXHAUSTED:
+                none = self.need.core_is(0, cards)
+                if none is not None:
+                    none &= self.need.whole_core_of(cards) != 0
+                    none &= self.need.free_core_of(cards) == 0
+                return none
+            case Rule.CARD_OF_POD:
+                return self.elsewhere
+            case _:
+                raise ValueError(f"{rule!r} is no rule about a card's kind or use")
+
+
+class Needs:
+    """What one slice takes of a card, by model; plain numbers where all models agree."""
+
+    def __init__(self, by_model: Sequence[Need | None]) -> None:
+        self._memory = _amounts(None if need is None else need.memory_mib for need in by_model)
+        self._core = _amounts(None if need is None else need.core for need in by_model)
+        self._slots = _amounts(None if need is None else need.slots for need in by_model)
+        self._whole_core: Int | None = None
+        if any(need is not None and need.of_core is not None for need in by_model):
+            totals = (None if need is None else need.of_core for need in by_model)
+            self._whole_core = np.array([-1 if t is None else t for t in totals], np.int64)
+
+    def memory_on(self, cards: Cards) -> Int | int:
+        """MiB on each card."""
+        return self._memory if isinstance(self._memory, int) else self._memory[cards.model]
+
+    def core_on(self, cards: Cards) -> Int | int:
+        """Cores of each card, in the card's unit."""
+        return self._core if isinstance(self._core, int) else self._core[cards.model]
+
+    def slots_on(self, cards: Cards) -> Int | int:
+        """Slots of each card."""
+        return self._slots if isinstance(self._slots, int) else self._slots[cards.model]
+
+    def whole_core_of(self, cards: Cards) -> Int:
+        """Cores of each card as the request counts them (`Need.of_core`)."""
+        if self._whole_core is None:
+            return cards.core
+        counted = self._whole_core[cards.model]
+        return np.where(counted < 0, cards.core, counted)
+
+    def free_core_of(self, cards: Cards) -> Int:
+        """What is free of them."""
+        if self._whole_core is None:
+            return cards.free_core
+        return self.whole_core_of(cards) - (cards.core - cards.free_core)
+
+    def core_is(self, amount: int, cards: Cards) -> Bools | None:
+        """Where exactly `amount` of cores is taken; None: on no card."""
+        if isinstance(self._core, int):
+            return np.ones(cards.model.shape, np.bool_) if self._core == amount else None
+        equal: Bools = self._core[cards.model] == amount
+        return equal
+
+
+def _amounts(by_model: Iterable[int | None]) -> Int | int:
+    amounts = tuple(by_model)
+    distinct = {amount for amount in amounts if amount is not None}
+    if len(distinct) <= 1:
+        return next(iter(distinct), 0)
+    return np.array([amount or 0 for amount in amounts], np.int64)
+
+
+def needs(
+    models: Sequence[GpuDevice | None],
+    request: DeviceRequest,
+    selection: Selection,
+    rules: VendorRules,
+) -> Needs:
+    """What the vendor's `need` says of every model that is its own."""
+    return Needs(
+        [
+            rules.need(request, selection, model)
+            if model is not None and model.vendor == request.vendor
+            else None
+            for model in models
+        ]
+    )
+
+
+def type_codes(models: Sequence[GpuDevice | None], vendor: str, selection: Selection) -> Codes:
+    """By model: what the vendor and type rules say of a card."""
+    return np.array([_type_code(model, vendor, selection) for model in models], np.uint8)
+
+
+def typed_as(models: Sequence[GpuDevice | None], word: str) -> Bools:
+    """By model: whether the card's type is just the vendor's word."""
+    return np.array([model is not None and model.type == word for model in models], np.bool_)
+
+
+def _type_code(model: GpuDevice | None, vendor: str, selection: Selection) -> Rule:
+    if model is None or model.vendor != vendor:
+        return Rule.NO_CARD
+    name = model.type.upper()
+    if selection.use_types and not _matches(name, selection.use_types):
+        return Rule.TYPE
+    if _matches(name, selection.avoid_types):
+        return Rule.TYPE
+    if selection.mode and model.mode not in selection.mode:
+        return Rule.TYPE
+    return Rule.FITS
+
+
+def _matches(name: str, entries: Sequence[str]) -> bool:
+    return any(entry.upper() in name for entry in entries if entry)
+
+
+@lru_cache(maxsize=64)
+def _order_of(order: tuple[Rule, ...], same_card: bool) -> tuple[Rule, ...]:
+    """The vendor's order with CARD_OF_POD at the end, and NOT_OFFERED before the rules of use."""
+    if same_card:
+        order = (*order, Rule.CARD_OF_POD)
+    at = next((number for number, rule in enumerate(order) if rule in _OF_USE), len(order))
+    return (*order[:at], Rule.NOT_OFFERED, *order[at:])

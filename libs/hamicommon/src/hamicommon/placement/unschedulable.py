@@ -1,0 +1,282 @@
+"""Why nothing fits: HAMi's reason per node, and typed data per card.
+
+`place.py` hands over one `Step` for every request at which nodes dropped out; `Refusal` is what the
+scheduler answers, records (`decisions`) and explains.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import compress, repeat
+
+import numpy as np
+import numpy.typing as npt
+
+from hamicommon.domain.ids import GpuUuid, NodeName
+from hamicommon.placement.choice.chooser_answers import Asked
+from hamicommon.placement.cluster.cards import Bools, Cards, Codes, Int
+from hamicommon.placement.cluster.view import ClusterView
+from hamicommon.placement.predicates import Ask
+from hamicommon.placement.rules import (
+    NODE_INSUFFICIENT,
+    NODE_UNREGISTERED,
+    NUMA_NOT_FIT,
+    PARTIAL,
+    REASONS,
+    Rule,
+    text_of,
+)
+
+_WORDS = (*dict.fromkeys(REASONS.values()), NUMA_NOT_FIT, PARTIAL)
+_COLUMN = {word: column for column, word in enumerate(_WORDS, start=1)}
+"""Where a word is counted; column 0 counts the node's cards."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shortfall:
+    """Why one card can't take a slice: the first rule that it fails."""
+
+    uuid: GpuUuid
+    rule: Rule
+    requested: int
+    """In the rule's unit: MiB, percent or slots; 0 where the rule compares no amounts."""
+    available: int
+    """What is free in the same unit; may be negative on a card that shrank."""
+
+    @property
+    def reason(self) -> str:
+        """HAMi's word for the rule."""
+        return REASONS[self.rule]
+
+
+@dataclass(slots=True, kw_only=True)
+class Step:
+    """The nodes that dropped out at one request of one container.
+
+    Why they did is worked out when it is asked for (`detail`): mostly some node fits, and then
+    nobody asks.
+    """
+
+    container: str
+    ask: Ask
+    rows: Int
+    """Rows of the view that were asked; what follows has one entry for each."""
+    cards: Cards
+    """As they were at this step."""
+    refused: Int
+    """Positions in `rows` of those that dropped out."""
+    partial: Int
+    """Cards that fitted, in the last NUMA group when grouped."""
+    dropped: Int | None
+    """Picks dropped by NUMA grouping; None: it was not asked for."""
+    asked: Asked
+    """What the vendor's chooser said, where it decided."""
+
+    def detail(self) -> Refused:
+        """The refused nodes alone, with the reason of each of their cards."""
+        refused = self.refused
+        ask, cards = self.ask, self.cards
+        if len(refused) < len(self.rows):
+            ask, cards = ask.take(refused), cards.take(refused)
+        return Refused(
+            container=self.container,
+            ask=ask,
+            rows=self.rows[refused],
+            cards=cards,
+            codes=ask.judge(cards),
+            partial=self.partial[refused],
+            dropped=None if self.dropped is None else self.dropped[refused],
+            asked=self.asked,
+            positions=refused,
+        )
+
+
+@dataclass(slots=True, kw_only=True)
+class Refused:
+    """Nodes that dropped out at one request; arrays have one row per node."""
+
+    container: str
+    ask: Ask
+    rows: Int
+    """Rows of the view."""
+    cards: Cards
+    codes: Codes
+    partial: Int
+    dropped: Int | None
+    asked: Asked
+    positions: Int
+    """By which `asked` knows the nodes."""
+
+    def reasons(self) -> list[str]:
+        """HAMi's reason for every row: `2/4 CardInsufficientMemory, 1/4 CardNotHealth` sorted."""
+        counts = np.zeros((len(self.rows), 1 + len(_WORDS)), np.uint16)
+        counts[:, 0] = (self.codes != Rule.NO_CARD).sum(axis=1)
+        for rule in np.flatnonzero(np.bincount(self.codes.ravel(), minlength=256)).tolist():
+            if rule in REASONS:
+                counts[:, _COLUMN[REASONS[Rule(rule)]]] += (self.codes == rule).sum(
+                    axis=1, dtype=np.uint16
+                )
+        if self.dropped is not None:
+            counts[:, _COLUMN[NUMA_NOT_FIT]] = self.dropped
+        counts[:, _COLUMN[PARTIAL]] = self.partial
+        # Few distinct rows exist in a cluster, so each text is made once, found by the row's bytes.
+        texts: dict[bytes, str] = {}
+        found, data, width = [], counts.tobytes(), counts.itemsize * counts.shape[1]
+        for row, start in enumerate(range(0, len(data), width)):
+            key = data[start : start + width]
+            text = texts.get(key)
+            if text is None:
+                text = texts[key] = _text(counts[row].tolist(), self.ask.request.count)
+            found.append(text)
+        if self.asked.refusals:
+            self._overrule(found, counts[:, 0])
+        return found
+
+    def _overrule(self, texts: list[str], totals: npt.NDArray[np.uint16]) -> None:
+        """Puts in what the vendor's chooser said of its nodes."""
+        count, reuses = self.ask.request.count, self.ask.rules.reuses_card
+        for number, position in enumerate(self.positions.tolist()):
+            answer = self.asked.refusals.get(position)
+            total = int(totals[number])
+            if answer is not None and (reuses or count <= total):
+                counted = total if answer.total is None else answer.total
+                texts[number] = answer.plain or text_of(answer.reasons, counted)
+
+    def unresolvable(self) -> Bools:
+        """(nodes,): True where the node would refuse even with nothing running on its cards."""
+        codes = self.ask.judge(self.cards.idle())
+        possible = np.isin(codes, _CURABLE).sum(axis=1)
+        none: Bools = possible < self.ask.request.count
+        decided = np.flatnonzero(self.asked.decided(self.positions))
+        if len(decided):
+            fit = self.asked.fit_when_idle(self.positions[decided], codes[decided])
+            none[decided] = np.logical_not(fit)
+        return none
+
+    def amounts(self) -> tuple[Int, Int]:
+        """(nodes, places) each: what was asked of the refused card, and what it had free."""
+        cards, codes, need = self.cards, self.codes, self.ask.need
+        requested, available = np.zeros(codes.shape, np.int64), np.zeros(codes.shape, np.int64)
+        wanted: tuple[tuple[tuple[Rule, ...], Int | int, Int], ...] = (
+            ((Rule.MEMORY,), need.memory_on(cards), cards.free_memory),
+            ((Rule.CORES, Rule.EXCLUSIVE), need.core_on(cards), need.free_core_of(cards)),
+            (
+                (Rule.SLOTS, Rule.MUTEX, Rule.IN_USE),
+                need.slots_on(cards),
+                cards.free_slots,
+            ),
+        )
+        for rules, asked, free in wanted:
+            here = np.isin(codes, rules)
+            np.copyto(requested, asked, where=here)
+            np.copyto(available, free, where=here)
+        return requested, available
+
+
+_CURABLE = (Rule.FITS, Rule.NOT_OFFERED, Rule.CARD_OF_POD)
+"""An idle card's code where another time, or another card for the containers before, may do."""
+
+
+def _text(counts: Sequence[int], wanted: int) -> str:
+    """`counts`: the node's cards, then how many of them per word."""
+    total, *per_word = counts
+    if total < wanted:
+        return NODE_INSUFFICIENT
+    return text_of(dict(zip(_WORDS, per_word, strict=True)), total)
+
+
+class Shortfalls(Mapping[NodeName, tuple[Shortfall, ...]]):
+    """Per node, the refused cards; made on demand from arrays that hold the whole refusal.
+
+    A node that is unregistered has no entry.
+    """
+
+    def __init__(
+        self, places: Mapping[NodeName, tuple[int, int]], tables: Sequence[ShortfallTable]
+    ) -> None:
+        self._places = places
+        self.tables = tables
+        """The same as arrays, for the decision record."""
+
+    def __getitem__(self, node: NodeName) -> tuple[Shortfall, ...]:
+        table, row = self._places[node]
+        return self.tables[table].row(row)
+
+    def __iter__(self) -> Iterator[NodeName]:
+        return iter(self._places)
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShortfallTable:
+    """The nodes refused at one request; arrays are (nodes, places)."""
+
+    container: str
+    vendor: str
+    nodes: tuple[NodeName, ...]
+    uuids: tuple[tuple[GpuUuid, ...], ...]
+    codes: Codes
+    """A Rule per card; FITS where the card fits but the node has too few."""
+    requested: Int
+    available: Int
+
+    def row(self, row: int) -> tuple[Shortfall, ...]:
+        """The refused cards of one node."""
+        return tuple(
+            Shortfall(
+                uuid=uuid,
+                rule=Rule(self.codes[row, place]),
+                requested=int(self.requested[row, place]),
+                available=int(self.available[row, place]),
+            )
+            for place, uuid in enumerate(self.uuids[row])
+            if self.codes[row, place] not in (Rule.FITS, Rule.NO_CARD)
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refusal:
+    """No candidate fits."""
+
+    reasons: Mapping[NodeName, str]
+    """HAMi's reason for every candidate."""
+    unresolvable: frozenset[NodeName]
+    """Candidates that no eviction can help: they would refuse even when idle, or are unknown."""
+    shortfalls: Shortfalls
+
+
+def refusal_of(view: ClusterView, steps: Sequence[Step], unknown: Sequence[NodeName]) -> Refusal:
+    """Puts together what the steps and the unknown candidates tell.
+
+    Must be called before the view changes; the result holds no reference to it.
+    """
+    reasons: dict[NodeName, str] = dict.fromkeys(unknown, NODE_UNREGISTERED)
+    unresolvable = set(unknown)
+    places: dict[NodeName, tuple[int, int]] = {}
+    tables = []
+    for number, step in enumerate(steps):
+        refused = step.detail()
+        nodes = view.names(refused.rows)
+        reasons.update(zip(nodes, refused.reasons(), strict=True))
+        unresolvable.update(compress(nodes, refused.unresolvable().tolist()))
+        places.update(zip(nodes, zip(repeat(number), range(len(nodes))), strict=True))
+        requested, available = refused.amounts()
+        tables.append(
+            ShortfallTable(
+                container=step.container,
+                vendor=step.ask.request.vendor,
+                nodes=nodes,
+                uuids=tuple(map(view.uuids, refused.rows.tolist())),
+                codes=refused.codes,
+                requested=requested,
+                available=available,
+            )
+        )
+    return Refusal(
+        reasons=reasons,
+        unresolvable=frozenset(unresolvable),
+        shortfalls=Shortfalls(places, tables),
+    )

@@ -1,0 +1,1 @@
+"""What every process of ours does: serve HTTP, listen, stop in order."""

@@ -1,0 +1,112 @@
+"""Serving HTTP inside a service's own event loop: sockets first, then uvicorn, then a clean end.
+
+The socket is bound before anything else is started, so an address in use is one clear sentence and
+port 0 is known at once. `bootstrap.py` of each service opens what it needs and wraps it in
+`serving`; `__main__` hands it to `run`, which waits in `until_stopped`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ssl
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
+from typing import TYPE_CHECKING
+
+import uvicorn
+
+from hamicommon.errors import HamiError
+from hamicommon.process.listening_socket import listen
+from hamicommon.process.shutdown import until_stopped
+
+if TYPE_CHECKING:
+    from starlette.types import ASGIApp
+
+# Requests in flight at the end get this long; kube-scheduler's bind is the longest, see its 30 s.
+GRACE_S = 10
+# kube-scheduler and the API server keep connections for 90 s: we must not close them first.
+KEEP_ALIVE_S = 120
+
+
+class _Server(uvicorn.Server):
+    """uvicorn without its signal handlers: signals are the process's business, not a server's.
+
+    It is told to end, where uvicorn's own looks ten times a second whether it should.
+    """
+
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self._told = asyncio.Event()
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+    async def main_loop(self) -> None:
+        # A tick by that number renews the Date header, whose unit is the second.
+        while not await self.on_tick(0):
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(1.0):
+                    await self._told.wait()
+
+    def end(self) -> None:
+        """Ends it once running requests are answered."""
+        self.should_exit = True
+        self._told.set()
+
+
+@asynccontextmanager
+async def serving(
+    app: ASGIApp, bind: str, *, ssl_context: ssl.SSLContext | None = None
+) -> AsyncIterator[int]:
+    """Serves `app` while the block runs; yields the port. A server that dies ends the block."""
+    sock = listen(bind)
+    config = uvicorn.Config(
+        app,
+        log_config=None,
+        access_log=False,
+        lifespan="off",
+        server_header=False,
+        ws="none",
+        proxy_headers=False,
+        timeout_keep_alive=KEEP_ALIVE_S,
+        timeout_graceful_shutdown=GRACE_S,
+        ssl_context_factory=None if ssl_context is None else (lambda _config, _make: ssl_context),
+    )
+    server = _Server(config)
+    async with contextlib.AsyncExitStack() as stack, asyncio.TaskGroup() as group:
+        stack.callback(sock.close)
+        group.create_task(server.serve(sockets=[sock]), name=f"serve-{bind}")
+        try:
+            yield int(sock.getsockname()[1])
+        finally:
+            server.end()
+
+
+def run(name: str, app: AbstractAsyncContextManager[object]) -> None:
+    """Runs a whole service: opens it, waits for a signal, closes it.
+
+    Raises: SystemExit with one sentence when it ends by an error of ours; anything else comes
+    through as it is, with its traceback.
+    """
+
+    async def main() -> None:
+        async with app:
+            await until_stopped()
+
+    try:
+        asyncio.run(main())
+    except (HamiError, ExceptionGroup) as exc:
+        ours = _first(exc)
+        if ours is None:
+            raise
+        raise SystemExit(f"{name}: {ours}") from None
+
+
+def _first(exc: Exception) -> HamiError | None:
+    """The first error of ours in a tree of groups (task groups nest), if all of them are ours."""
+    if isinstance(exc, ExceptionGroup):
+        found = [_first(child) for child in exc.exceptions]
+        return found[0] if all(found) else None
+    return exc if isinstance(exc, HamiError) else None

@@ -1,0 +1,119 @@
+"""Logs, traces and their context, set up once per process by `setup`.
+
+Logs are JSON lines on standard output with trace id and whatever `log_context` holds (`logs.py`).
+Spans go to a file, to an OTLP endpoint, to both or nowhere (`spans.py`); they are exported from a
+bounded background queue, so a collector that is down costs spans, never time. The context travels
+in W3C form over HTTP headers, NATS headers and the pod annotation `hami.io/traceparent` (`inject`
+and `extract`).
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Mapping, MutableMapping
+from typing import Any
+
+from opentelemetry import propagate, trace
+from opentelemetry.context import Context
+from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter
+from opentelemetry.trace import Link, Span, SpanContext
+
+from hamicommon.settings import TelemetrySettings
+from hamicommon.telemetry.logging import JsonFormatter, TurnHandler, log_context
+from hamicommon.telemetry.spans import FileSpans, begin_trace, leaf_span, pod_attributes
+
+__all__ = [
+    "begin_trace",
+    "extract",
+    "inject",
+    "is_probe",
+    "leaf_span",
+    "link_to",
+    "log_context",
+    "pod_attributes",
+    "setup",
+    "shutdown",
+    "traceparent",
+    "traceparent_of",
+]
+
+
+def is_probe(scope: Mapping[str, Any]) -> bool:
+    """Whether an ASGI request is a health check or a scrape: their traces tell nobody anything."""
+    return scope.get("path") in ("/healthz", "/readyz", "/livez", "/metrics")
+
+
+def setup(service_name: str, settings: TelemetrySettings) -> None:
+    """Configures logging and tracing for this process; call it once, before anything else."""
+    # What no line of ours shows need not be found out for each (the logging HOWTO, Optimization).
+    logging._srcfile = None
+    logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False
+    handler = TurnHandler(sys.stdout)
+    handler.setFormatter(JsonFormatter(service_name))
+    root = logging.getLogger()
+    root.handlers[:] = [handler]
+    root.setLevel(settings.log_level)
+    for noisy in ("uvicorn.access", "nats", "httpx", "asyncio", "watchfiles"):
+        logging.getLogger(noisy).setLevel(logging.WARNING)
+    provider = TracerProvider(resource=Resource.create({"service.name": service_name}))
+    if settings.traces_file is not None:
+        provider.add_span_processor(FileSpans(settings.traces_file))
+    if settings.otlp_endpoint:
+        # Here: a process that sends to nobody need not have an HTTP client and its messages.
+        from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+
+        endpoint = settings.otlp_endpoint.rstrip("/") + "/v1/traces"
+        _export(provider, OTLPSpanExporter(endpoint=endpoint, timeout=5))
+    trace.set_tracer_provider(provider)
+
+
+def _export(provider: TracerProvider, exporter: SpanExporter) -> None:
+    # 500 ms: a trace shall be readable soon after the pod ran; 8192 spans is minutes of decisions.
+    provider.add_span_processor(
+        BatchSpanProcessor(exporter, max_queue_size=8192, schedule_delay_millis=500)
+    )
+
+
+def shutdown() -> None:
+    """Flushes spans that are still queued."""
+    provider = trace.get_tracer_provider()
+    if isinstance(provider, TracerProvider):
+        provider.shutdown()
+
+
+def inject(headers: MutableMapping[str, str] | None = None) -> dict[str, str]:
+    """Returns `headers` with the current trace context added as `traceparent`."""
+    carrier = dict(headers or {})
+    propagate.inject(carrier)
+    return carrier
+
+
+def extract(headers: Mapping[str, str] | None) -> Context:
+    """Reads a trace context out of headers; without one the context is empty."""
+    return propagate.extract(dict(headers or {}))
+
+
+def traceparent() -> str:
+    """The current span in W3C form, or the empty string outside a span."""
+    return traceparent_of(trace.get_current_span())
+
+
+def traceparent_of(begun: Span) -> str:
+    """A span in W3C form; the empty string where nothing is traced."""
+    span = begun.get_span_context()
+    if not span.is_valid:
+        return ""
+    return f"00-{span.trace_id:032x}-{span.span_id:016x}-{span.trace_flags:02x}"
+
+
+def link_to(traceparent_value: str) -> list[Link]:
+    """A link to the span named by a `traceparent`, for a trace that follows from another one."""
+    if not traceparent_value:
+        return []
+    context: SpanContext = trace.get_current_span(
+        extract({"traceparent": traceparent_value})
+    ).get_span_context()
+    return [Link(context)] if context.is_valid else []

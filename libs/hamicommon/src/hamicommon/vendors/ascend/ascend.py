@@ -1,0 +1,189 @@
+"""Ascend NPUs: every chip of the configuration is a vendor of its own.
+
+Facts: protocol sheet 1.16. A share of a chip is one of its templates (memory with AI cores), chosen
+by memory at admission; or, on nodes that can, any memory and percent of cores, asked for by the
+pod's annotation `huawei.com/vnpu-mode: hami-core`. `ascend_fit.py` chooses chips.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cache
+
+from hamicommon.device_config import INT32_MAX, VnpuChip, VnpusConfig
+from hamicommon.domain.allocations import DeviceShare
+from hamicommon.domain.devices import GpuDevice
+from hamicommon.domain.requests import DeviceRequest, Selection
+from hamicommon.k8s import annotations as keys
+from hamicommon.placement.vendor_policy import VendorRules
+from hamicommon.vendors.ascend.admission import admit, template_for
+from hamicommon.vendors.ascend.fit import HAMI_CORE, MODE, SOFT_SLICES, rules_for
+from hamicommon.vendors.interface import amounts
+from hamicommon.vendors.interface.standard import (
+    answers_handshake,
+    device_annotations,
+    registered_cards,
+    selection,
+)
+from hamicommon.vendors.interface.vendor import (
+    NO_ANNOTATIONS,
+    Admitted,
+    AnnotationKeys,
+    JsonObject,
+    PairScores,
+    Placed,
+    ResourceNames,
+)
+
+MODE_ANNOTATION = "huawei.com/vnpu-mode"
+SOFT_SLICES_ANNOTATION = "hami-vnpu-core"
+"""On a node: `true` when its chips can be cut in software; else the configuration says."""
+
+_TIME = "predicate-time"
+
+
+@cache
+def _keys(word: str) -> AnnotationKeys:
+    return AnnotationKeys(
+        register=f"hami.io/node-register-{word}",
+        handshake=f"hami.io/node-handshake-{word}",
+        to_allocate=f"hami.io/{word}-devices-to-allocate",
+        allocated=f"hami.io/{word}-devices-allocated",
+        extra=(_TIME, _runtime_key(word)),
+        lock=keys.NODE_LOCK,
+    )
+
+
+def _runtime_key(word: str) -> str:
+    """On the pod: the templates, for the Ascend runtime."""
+    return f"huawei.com/{word}"
+
+
+@dataclass(frozen=True, slots=True)
+class Ascend:
+    """One chip, such as `Ascend910B3` (see vendors.base.Vendor)."""
+
+    chip: VnpuChip
+    config: VnpusConfig
+    """The block that the chip is of."""
+
+    @property
+    def word(self) -> str:
+        """The chip's common word."""
+        return self.chip.common_word
+
+    @property
+    def resources(self) -> ResourceNames:
+        """Names of its extended resources."""
+        return ResourceNames(
+            count=self.chip.resource_name,
+            memory=self.chip.resource_memory_name,
+            core=self.chip.resource_core_name,
+            memory_factor=max(self.chip.memory_factor, 1),
+        )
+
+    @property
+    def keys(self) -> AnnotationKeys:
+        """Names of its annotations."""
+        return _keys(self.word)
+
+    @property
+    def rules(self) -> VendorRules:
+        """The standard loop, with chips of one network or one module taken together."""
+        return rules_for(self.word, pairs=self.chip.super_pod)
+
+    def parse_request(
+        self, container: JsonObject, annotations: Mapping[str, str] = NO_ANNOTATIONS
+    ) -> DeviceRequest | None:
+        """What the container asks for, as admission left it; None when it asks for no chip.
+
+        Raises: InvalidRequest naming container, resource, value and what would be right.
+        """
+        count = amounts.count(container, self.chip.resource_name)
+        if not count:
+            return None
+        memory = amounts.memory(
+            container, self.chip.resource_memory_name, factor=self.chip.memory_factor
+        )
+        cores = amounts.whole(
+            container,
+            self.chip.resource_core_name,
+            top=INT32_MAX,
+            wanted="a whole number from 0 to 100, the share of a chip's cores,",
+        )
+        return DeviceRequest(
+            vendor=self.word,
+            count=count,
+            memory_mib=memory,
+            memory_percent=None if memory else 100,
+            core_percent=cores or 0,
+        )
+
+    def select(self, annotations: Mapping[str, str]) -> Selection:
+        """Which chips the pod's annotations allow, and whether it wants soft slices."""
+        chosen = selection(
+            annotations,
+            use_uuids=f"hami.io/use-{self.word}-uuid",
+            avoid_uuids=f"hami.io/no-use-{self.word}-uuid",
+        )
+        mode = annotations.get(MODE_ANNOTATION, "")
+        return replace(chosen, traits={MODE: HAMI_CORE}) if mode == HAMI_CORE else chosen
+
+    def node_devices(self, node: JsonObject) -> tuple[GpuDevice, ...]:
+        """The chips in the node's register annotation, each told whether it can be cut in software.
+
+        Raises: InvalidRequest when the annotation is malformed.
+        """
+        said = keys.annotations_of(node).get(SOFT_SLICES_ANNOTATION)
+        soft = self.config.hami_vnpu_core if said is None else said == "true"
+        return tuple(
+            replace(card, info={**card.info, SOFT_SLICES: soft})
+            for card in registered_cards(node, self.keys.register, self.word)
+        )
+
+    def node_pair_scores(self, node: JsonObject) -> PairScores:
+        """None are known: chips tell their network (`NetworkID`)."""
+        return {}
+
+    def pod_annotations(self, placed: Placed) -> dict[str, str]:
+        """The slices, twice; the time; and the templates for the runtime."""
+        written = device_annotations(placed, self.word, self.keys)
+        if not written:
+            return {}
+        soft = placed.selections.get(self.word, Selection()).traits.get(MODE) == HAMI_CORE
+        runtime = [
+            self._runtime_entry(share, soft=soft)
+            for container in placed.containers
+            for share in container.shares
+            if share.vendor == self.word
+        ]
+        return written | {
+            _TIME: str(int(placed.now.timestamp())),
+            _runtime_key(self.word): json.dumps(runtime, separators=(",", ":"), ensure_ascii=False),
+        }
+
+    def _runtime_entry(self, share: DeviceShare, *, soft: bool) -> dict[str, str | int]:
+        """One slice, in the order of fields that HAMi writes; zero and empty ones are left out."""
+        template = None if soft else template_for(self.chip, share.memory_mib)
+        fields: dict[str, str | int] = {
+            "UUID": share.uuid,
+            "temp": template.name if template else "",
+            "memory": share.memory_mib,
+            "core": share.core_percent,
+        }
+        return {name: value for name, value in fields.items() if value}
+
+    def plugin_alive(self, node: JsonObject) -> bool:
+        """See `answers_handshake`."""
+        return answers_handshake(node, self.keys.handshake, self.chip.resource_name)
+
+    def mutate(self, container: JsonObject, pod: JsonObject) -> Admitted:
+        """Pairs of chips, memory of a template, the runtime class (see `ascend_admission`).
+
+        Raises: InvalidRequest when the container asks for something that can never be given.
+        """
+        request = self.parse_request(container)
+        soft = keys.annotations_of(pod).get(MODE_ANNOTATION) == HAMI_CORE
+        return admit(container, pod, request, chip=self.chip, config=self.config, soft=soft)

@@ -1,0 +1,1 @@
+"""Enflame: whole GCUs and DRS slices."""

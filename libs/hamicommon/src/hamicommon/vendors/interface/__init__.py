@@ -1,0 +1,1 @@
+"""What a vendor is to the engine, and the parts that most vendors share."""

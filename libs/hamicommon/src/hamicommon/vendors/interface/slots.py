@@ -1,0 +1,79 @@
+"""Vendors whose cards are handed out in slots, without amounts of memory or cores (Biren, Vastai).
+
+Facts: protocol sheet 1.14 and 1.15.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import ClassVar, Protocol
+
+from hamicommon.domain.devices import GpuDevice
+from hamicommon.domain.requests import DeviceRequest, Selection
+from hamicommon.placement.rules import Rule
+from hamicommon.placement.vendor_policy import Need
+from hamicommon.vendors.interface import amounts
+from hamicommon.vendors.interface.standard import (
+    StandardVendor,
+    answers_handshake,
+    registered_cards,
+    selection,
+)
+from hamicommon.vendors.interface.vendor import NO_ANNOTATIONS, Admitted, JsonObject
+
+SLOT_ORDER = (Rule.NOT_HEALTHY, Rule.CORDONED, Rule.UUID, Rule.SLOTS, Rule.MUTEX)
+"""What is asked of a card: there is nothing else to run out of, and no annotation of types."""
+
+_NOTHING = Need(0, 0)
+
+
+def no_amounts(request: DeviceRequest, selection: Selection, card: GpuDevice) -> Need:
+    """A slot takes neither memory nor cores; annotations say 0 of both."""
+    return _NOTHING
+
+
+class SlotVendor(StandardVendor, Protocol):
+    """A vendor of slots; its module says its names, and how cards are chosen together."""
+
+    uuid_prefix: ClassVar[str]
+    """Of the annotations that name uuids, such as `birentech.com`."""
+
+    def parse_request(
+        self, container: JsonObject, annotations: Mapping[str, str] = NO_ANNOTATIONS
+    ) -> DeviceRequest | None:
+        """The count alone; the percentage is what HAMi's card scores count with.
+
+        Raises: InvalidRequest naming container, resource, value and what would be right.
+        """
+        count = amounts.count(container, self.resources.count)
+        return DeviceRequest(vendor=self.word, count=count, memory_percent=100) if count else None
+
+    def select(self, annotations: Mapping[str, str]) -> Selection:
+        """Which cards the pod's annotations allow."""
+        return selection(
+            annotations,
+            use_uuids=f"{self.uuid_prefix}/use-gpuuuid",
+            avoid_uuids=f"{self.uuid_prefix}/nouse-gpuuuid",
+        )
+
+    def node_devices(self, node: JsonObject) -> tuple[GpuDevice, ...]:
+        """The registered cards; 100 cores each, whatever is registered, as HAMi's scores count.
+
+        Raises: InvalidRequest when the annotation is malformed.
+        """
+        cards = registered_cards(node, self.keys.register, self.word)
+        return tuple(replace(card, core_percent=100) for card in cards)
+
+    def plugin_alive(self, node: JsonObject) -> bool:
+        """See `answers_handshake`."""
+        return answers_handshake(node, self.keys.handshake, self.resources.count)
+
+    def mutate(self, container: JsonObject, pod: JsonObject) -> Admitted:
+        """Changes nothing; requests are looked at even where limits name nothing.
+
+        Raises: InvalidRequest when the amount is malformed.
+        """
+        self.parse_request(container)
+        wants = amounts.asks(container, self.resources.count, limits_only=True)
+        return Admitted(wants=wants)

@@ -1,0 +1,190 @@
+"""What most vendors do alike.
+
+Annotations of a placed pod, selection by annotation keys, what a Node tells, env of a container.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+from typing import Protocol
+
+from hamicommon.domain.devices import GpuDevice
+from hamicommon.domain.ids import GpuUuid
+from hamicommon.domain.requests import Selection
+from hamicommon.errors import InvalidRequest
+from hamicommon.k8s import annotations as keys
+from hamicommon.k8s.quantities import parse_int
+from hamicommon.placement.vendor_policy import VendorRules
+from hamicommon.vendors.interface import amounts
+from hamicommon.vendors.interface.vendor import (
+    Admitted,
+    AnnotationKeys,
+    JsonObject,
+    PairScores,
+    Placed,
+    Vendor,
+)
+
+STANDARD_RULES = VendorRules()
+_EPOCH = datetime.fromtimestamp(0, UTC)
+MOST_CARDS = 1024
+"""Of one vendor on a node that tells only how many; the largest servers have some dozens."""
+
+
+class StandardVendor(Vendor, Protocol):
+    """What a vendor does that does nothing special; its module says the rest and what differs."""
+
+    @property
+    def rules(self) -> VendorRules:
+        """The standard loop."""
+        return STANDARD_RULES
+
+    def select(self, annotations: Mapping[str, str]) -> Selection:
+        """No annotation restricts the cards."""
+        return Selection()
+
+    def node_pair_scores(self, node: JsonObject) -> PairScores:
+        """Nothing is known of how the cards are connected."""
+        return {}
+
+    def pod_annotations(self, placed: Placed) -> dict[str, str]:
+        """The slices, under the keys that the vendor has."""
+        return device_annotations(placed, self.word, self.keys)
+
+    def plugin_alive(self, node: JsonObject) -> bool:
+        """Always: nothing on the Node tells (sheet 1, CheckHealth answers true)."""
+        return True
+
+    def mutate(self, container: JsonObject, pod: JsonObject) -> Admitted:
+        """Nothing is filled in; the container asks for a card when its limits name a
+        count that is not 0.
+
+        Raises: InvalidRequest when what it asks for can never be given.
+        """
+        wants = amounts.asks(container, self.resources.count, limits_only=True)
+        if wants:
+            self.parse_request(container, keys.annotations_of(pod))
+        return Admitted(wants=wants)
+
+
+def device_annotations(placed: Placed, word: str, written: AnnotationKeys) -> dict[str, str]:
+    """The slices under the vendor's to-allocate and allocated keys, where it has them.
+
+    Empty when no container has a card of the vendor.
+    """
+    if not any(share.vendor == word for c in placed.containers for share in c.shares):
+        return {}
+    devices = keys.encode_pod_devices(placed.containers, word)
+    return {key: devices for key in (written.to_allocate, written.allocated) if key}
+
+
+def selection(
+    annotations: Mapping[str, str],
+    *,
+    use_types: str = "",
+    avoid_types: str = "",
+    use_uuids: str = "",
+    avoid_uuids: str = "",
+) -> Selection:
+    """Reads comma lists under these annotation keys; an empty key is one the vendor has not."""
+
+    def entries(key: str) -> tuple[str, ...]:
+        return keys.split_list(annotations.get(key, "")) if key else ()
+
+    return Selection(
+        use_types=entries(use_types),
+        avoid_types=entries(avoid_types),
+        use_uuids=entries(use_uuids),
+        avoid_uuids=entries(avoid_uuids),
+    )
+
+
+def registered_cards(node: JsonObject, key: str, word: str) -> tuple[GpuDevice, ...]:
+    """The cards in the node's annotation `key`, JSON or CSV; empty when it has none.
+
+    Raises: InvalidRequest when the annotation is malformed.
+    """
+    text = keys.annotations_of(node).get(key, "")
+    return keys.decode_register(text, vendor=word) if text else ()
+
+
+def listed(node: JsonObject, part: str, resource: str) -> int:
+    """How much of `resource` the Node's status lists under `part`; 0 when it lists none.
+
+    Args: part: `capacity` or `allocatable`.
+    Raises: InvalidRequest when what it lists is no whole number.
+    """
+    amount = ((node.get("status") or {}).get(part) or {}).get(resource, 0)
+    value = parse_int(amount)
+    if value is None or value < 0:
+        name = (node.get("metadata") or {}).get("name", "")
+        raise InvalidRequest(
+            f"node {name}: {part} of {resource} is {amount}: a whole number is wanted"
+        )
+    return value
+
+
+def answers_handshake(node: JsonObject, key: str, resource: str) -> bool:
+    """Whether a plugin with a handshake lives (sheet 2.4).
+
+    Any text but `Requesting_<time>` is its answer. HAMi gives an unanswered question 60 s, and
+    then believes the kubelet; the kubelet alone decides here, because a pod could not start anyway
+    where it lists none of the resource.
+    """
+    if "Requesting" not in keys.annotations_of(node).get(key, ""):
+        return True
+    try:
+        return listed(node, "allocatable", resource) > 0
+    except InvalidRequest:
+        return False
+
+
+def set_env(container: JsonObject, name: str, value: str) -> None:
+    """Sets one env entry, in place of an entry of that name if there is one."""
+    env = container["env"] = container.get("env") or []
+    wanted = {"name": name, "value": value}
+    for place, entry in enumerate(env):
+        if entry.get("name") == name:
+            env[place] = wanted
+            return
+    env.append(wanted)
+
+
+def cards_by_capacity(
+    node: JsonObject, *, word: str, name: str, count: int, memory_mib: int, core: int, slots: int
+) -> tuple[GpuDevice, ...]:
+    """`count` equal cards `<node>-<name>-<i>`, for vendors whose nodes only list how many.
+
+    Raises: InvalidRequest when there are absurdly many.
+    """
+    host = str((node.get("metadata") or {}).get("name", ""))
+    if count > MOST_CARDS:
+        raise InvalidRequest(
+            f"node {host}: its capacity comes to {count} {word} cards: at most {MOST_CARDS} are "
+            "wanted"
+        )
+    return tuple(
+        GpuDevice(
+            uuid=GpuUuid(f"{host}-{name}-{index}"),
+            index=index,
+            vendor=word,
+            type=word,
+            slots=slots,
+            memory_mib=memory_mib,
+            core_percent=core,
+            mode="",
+        )
+        for index in range(count)
+    )
+
+
+def indexes(placed: Placed, word: str) -> str:
+    """Indexes of the cards of the last container that has some: HAMi overwrites the earlier."""
+    last = [c.shares for c in placed.containers if any(s.vendor == word for s in c.shares)][-1]
+    return ",".join(str(placed.cards[s.uuid].index) for s in last if s.vendor == word)
+
+
+def unix_ns(now: datetime) -> str:
+    """Nanoseconds since 1970, exact to the microsecond, as Go writes them."""
+    return str((now - _EPOCH) // timedelta(microseconds=1) * 1000)

@@ -1,0 +1,166 @@
+"""What a vendor must tell: its names, how a container asks for its cards, and its nodes' cards.
+
+A vendor module translates between Kubernetes objects (raw JSON) and the domain; it holds no state
+and does no I/O. `registry.py` lists the vendors; `k8s/resources.py` (requests), `admission`
+(mutation) and the inventory of nodes without our agent call them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from types import MappingProxyType
+from typing import Any, Protocol, runtime_checkable
+
+from hamicommon.domain.allocations import ContainerGrant, DeviceShare
+from hamicommon.domain.devices import GpuDevice
+from hamicommon.domain.ids import GpuUuid, NodeName
+from hamicommon.domain.requests import DeviceRequest, Selection
+from hamicommon.placement.vendor_policy import VendorRules
+
+JsonObject = dict[str, Any]
+"""A Kubernetes object, or a part of one, as JSON."""
+
+PairScores = Mapping[GpuUuid, Mapping[GpuUuid, int]]
+"""How well two cards are connected; higher is better."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResourceNames:
+    """Extended resources of a vendor; empty where it has none of the kind."""
+
+    count: str
+    memory: str = ""
+    memory_percent: str = ""
+    core: str = ""
+    priority: str = ""
+    memory_factor: int = 1
+    """MiB per unit of `memory` (and of a namespace's quota on it)."""
+    alone: tuple[str, ...] = ()
+    """Those of the above, besides `count`, that ask for a card without it (AWS cores)."""
+
+    def all(self) -> tuple[str, ...]:
+        """Every name that is set."""
+        names = (self.count, self.memory, self.memory_percent, self.core, self.priority)
+        return tuple(name for name in names if name)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnnotationKeys:
+    """Where the vendor's state is written; empty where it has none of the kind."""
+
+    register: str = ""
+    """On the node: its cards."""
+    handshake: str = ""
+    """On the node: sign of life of a device plugin."""
+    to_allocate: str = ""
+    """On the pod: slices that the node still has to hand out."""
+    allocated: str = ""
+    """On the pod: its slices, for good."""
+    extra: tuple[str, ...] = ()
+    """On the pod: what else the vendor writes there."""
+    pair_scores: str = ""
+    """On the node: how well its cards are connected."""
+    lock: str = ""
+    """On the node: the lock that the vendor's device plugin expects at Allocate and removes after
+    it (sheet 1.0.6); empty for a vendor that never locks."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Admitted:
+    """What `Vendor.mutate` found in one container."""
+
+    wants: bool
+    """True when the container asks for a card of this vendor."""
+    warnings: tuple[str, ...] = ()
+
+
+NO_ANNOTATIONS: Mapping[str, str] = MappingProxyType({})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Placed:
+    """A pod that has its cards, as the writers of annotations see it."""
+
+    node: NodeName
+    containers: Sequence[ContainerGrant]
+    """In spec order, also those without a card."""
+    cards: Mapping[GpuUuid, GpuDevice]
+    """At least the cards in `containers`."""
+    selections: Mapping[str, Selection]
+    """By vendor word."""
+    now: datetime
+
+
+class Vendor(Protocol):
+    """One vendor of cards."""
+
+    @property
+    def word(self) -> str:
+        """HAMi's common word, such as `NVIDIA`; the key of the vendor everywhere."""
+
+    @property
+    def resources(self) -> ResourceNames:
+        """Names of its extended resources."""
+
+    @property
+    def keys(self) -> AnnotationKeys:
+        """Names of its annotations."""
+
+    @property
+    def rules(self) -> VendorRules:
+        """How the engine judges and chooses its cards."""
+
+    def parse_request(
+        self, container: JsonObject, annotations: Mapping[str, str] = NO_ANNOTATIONS
+    ) -> DeviceRequest | None:
+        """What the container asks for; None when it asks for no card of this vendor.
+
+        `annotations` are the pod's.
+
+        Raises: InvalidRequest naming container, resource, value and what would be right.
+        """
+
+    def select(self, annotations: Mapping[str, str]) -> Selection:
+        """Which cards the pod's annotations allow."""
+
+    def node_devices(self, node: JsonObject) -> tuple[GpuDevice, ...]:
+        """The cards that a Node object tells of; empty when it tells of none.
+
+        Raises: InvalidRequest when what it tells is malformed.
+        """
+
+    def node_pair_scores(self, node: JsonObject) -> PairScores:
+        """How the node's cards are connected; empty when unknown.
+
+        Raises: InvalidRequest when what it tells is malformed.
+        """
+
+    def pod_annotations(self, placed: Placed) -> dict[str, str]:
+        """What this vendor writes on a placed pod, HAMi's keys and values to the byte.
+
+        Empty when none of the containers has a card of this vendor.
+        """
+
+    def plugin_alive(self, node: JsonObject) -> bool:
+        """Whether the node's device plugin of this vendor can take pods, as far as the Node tells.
+
+        Asked only of nodes where our agent does not run (sheet 1.x "CheckHealth").
+        """
+
+    def mutate(self, container: JsonObject, pod: JsonObject) -> Admitted:
+        """Fills in defaults at admission, editing the given objects (the caller's own copy).
+
+        Doing it twice changes nothing more.
+
+        Raises: InvalidRequest when the container asks for something that can never be given.
+        """
+
+
+@runtime_checkable
+class RestoresDetails(Protocol):
+    """A vendor whose slices have details that can be read from a placed pod."""
+
+    def detail_of(self, share: DeviceShare, annotations: Mapping[str, str]) -> Mapping[str, Any]:
+        """`DeviceShare.detail` of a slice that was read from the pod's annotations."""

@@ -1,0 +1,1 @@
+"""Kunlunxin: whole XPUs and vXPUs."""

@@ -1,0 +1,166 @@
+"""Kunlun cards given whole, the vendor `kunlun`. Facts: protocol sheet 1.9.
+
+Which cards go together is in `kunlun_topology.py`. Slices of Kunlun cards are a vendor of their
+own, `kunlun_vxpu.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from hamicommon.device_config import KunlunConfig
+from hamicommon.domain.allocations import DeviceShare
+from hamicommon.domain.devices import DeviceUsage, GpuDevice
+from hamicommon.domain.requests import DeviceRequest, Selection
+from hamicommon.k8s.annotations import split_list
+from hamicommon.placement.rules import REASONS, Rule
+from hamicommon.placement.vendor_policy import Chosen, NodeAsk, NotChosen, VendorRules
+from hamicommon.vendors.interface import amounts
+from hamicommon.vendors.interface.standard import (
+    StandardVendor,
+    cards_by_capacity,
+    device_annotations,
+    indexes,
+    listed,
+)
+from hamicommon.vendors.interface.vendor import (
+    NO_ANNOTATIONS,
+    AnnotationKeys,
+    JsonObject,
+    Placed,
+    ResourceNames,
+)
+from hamicommon.vendors.kunlun.topology import bubbles, choose
+
+WORD = "kunlun"
+MEMORY_MIB = 98304
+"""Of every card: the node does not tell."""
+INDEX = "BAIDU_COM_DEVICE_IDX"
+
+KEYS = AnnotationKeys(allocated="hami.io/kunlun-allocated", extra=(INDEX,))
+
+USE_UUIDS = ("hami.io/use-xpu-uuid", "baidu.com/use-gpuuuid")
+AVOID_UUIDS = ("hami.io/no-use-xpu-uuid", "baidu.com/nouse-gpuuuid")
+NOWHERE = ""
+"""No card's uuid: what two lists without a common entry allow."""
+
+_SCORES = {-1: 3000.0, 0: 2000.0, 1: 1000.0, 2: 0.0}
+"""By what a placement adds to the bubbles of the node."""
+
+
+def kunlun_selection(annotations: Mapping[str, str]) -> Selection:
+    """By uuid; a card must pass both pairs of annotations, for `kunlun` and `XPU` alike."""
+    lists = [split_list(annotations.get(key, "")) for key in USE_UUIDS]
+    given = [entries for entries in lists if entries]
+    use = given[0] if given else ()
+    for entries in given[1:]:
+        use = tuple(uuid for uuid in use if uuid in entries) or (NOWHERE,)
+    avoid = tuple(uuid for key in AVOID_UUIDS for uuid in split_list(annotations.get(key, "")))
+    return Selection(use_uuids=use, avoid_uuids=avoid)
+
+
+def choose_by_graph(ask: NodeAsk, fits: Sequence[bool]) -> tuple[DeviceUsage, ...]:
+    """The cards to take of those that fit, empty when they don't go together.
+
+    `fits` is by position in `ask.cards`; the list that HAMi's graph is laid over starts with the
+    card that the standard loop would look at last.
+    """
+    cards = tuple(reversed(ask.cards))
+    numbers = [usage.device.index for usage in cards]
+    positions = choose(numbers, tuple(reversed(fits)), ask.request.count)
+    return tuple(cards[position] for position in positions)
+
+
+def choose_cards(ask: NodeAsk) -> Chosen | NotChosen:
+    """Cards nobody uses that go together, each with all it has."""
+    picked = choose_by_graph(ask, [rule == Rule.FITS for rule in ask.rules])
+    if picked:
+        return Chosen(
+            shares=tuple(
+                DeviceShare(
+                    uuid=usage.device.uuid,
+                    vendor=WORD,
+                    memory_mib=usage.device.memory_mib,
+                    core_percent=usage.device.core_percent,
+                )
+                for usage in picked
+            )
+        )
+    barred = sum(rule == Rule.UUID for rule in ask.rules)
+    return NotChosen(reasons={REASONS[Rule.UUID]: barred} if barred else {"NumaNotFit": 1})
+
+
+def bubble_score(
+    before: Sequence[DeviceUsage],
+    containers: Sequence[Sequence[DeviceShare]],
+    selection: Selection,
+    node_policy: str,
+) -> float:
+    """Higher where the placement leaves wings that later requests can use.
+
+    As in HAMi, the cards chosen are judged alone, without those in use before.
+    """
+    index_of = {usage.device.uuid: usage.device.index for usage in before}
+    chosen = {index_of[share.uuid] for shares in containers for share in shares}
+    used = {usage.device.index for usage in before if usage.used_slots > 0}
+    return _SCORES.get(bubbles(chosen) - bubbles(used), 1000.0)
+
+
+RULES = VendorRules(
+    order=(Rule.UUID, Rule.NOT_HEALTHY, Rule.CORDONED, Rule.IN_USE),
+    chooser=choose_cards,
+    chooser_decides=True,
+    scorer=bubble_score,
+    scores_alone=True,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class KunlunXpu(StandardVendor):
+    """The vendor `kunlun` (see vendors.base.Vendor)."""
+
+    config: KunlunConfig
+
+    word = WORD
+    keys = KEYS
+    rules = RULES
+
+    @property
+    def resources(self) -> ResourceNames:
+        """The count is all that can be asked for."""
+        return ResourceNames(count=self.config.resource_count_name)
+
+    def parse_request(
+        self, container: JsonObject, annotations: Mapping[str, str] = NO_ANNOTATIONS
+    ) -> DeviceRequest | None:
+        """Whole cards; 1, 2, 4 or 8 of them go together.
+
+        Raises: InvalidRequest naming container, resource, value and what would be right.
+        """
+        count = amounts.count(container, self.resources.count)
+        if not count:
+            return None
+        return DeviceRequest(vendor=WORD, count=count, memory_percent=100)
+
+    def select(self, annotations: Mapping[str, str]) -> Selection:
+        """By uuid, see `kunlun_selection`."""
+        return kunlun_selection(annotations)
+
+    def node_devices(self, node: JsonObject) -> tuple[GpuDevice, ...]:
+        """As many cards as the kubelet lists, the first half of them on NUMA node 0.
+
+        Raises: InvalidRequest when the capacity is no whole number.
+        """
+        count = listed(node, "capacity", self.resources.count)
+        cards = cards_by_capacity(
+            node, word=WORD, name="kunlun", count=count, memory_mib=MEMORY_MIB, core=100, slots=100
+        )
+        return tuple(replace(card, numa=int(card.index >= count // 2)) for card in cards)
+
+    def pod_annotations(self, placed: Placed) -> dict[str, str]:
+        """The slices, and the indexes of the cards for the plugin."""
+        written = device_annotations(placed, WORD, KEYS)
+        if written:
+            written[INDEX] = indexes(placed, WORD)
+        return written

@@ -1,0 +1,1 @@
+"""MetaX: whole GPUs and sGPUs."""

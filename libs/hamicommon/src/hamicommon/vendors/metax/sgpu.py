@@ -1,0 +1,279 @@
+"""Slices of MetaX cards, the vendor `Metax-SGPU`. Facts: protocol sheet 1.8.
+
+A pod may belong to a class: `online` pods are recorded without cores and may share a card only with
+other pods of a class, `offline` ones keep away from cards with an online pod. Pods without a class
+and offline ones have a QoS policy, which all slices of a card share. The rules about both and the
+choice of cards are in `metax_sgpu_fit.py`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from hamicommon.clipping import clip
+from hamicommon.device_config import INT32_MAX, MetaxConfig
+from hamicommon.domain.allocations import DeviceShare
+from hamicommon.domain.devices import GpuDevice
+from hamicommon.domain.ids import GpuUuid
+from hamicommon.domain.requests import DeviceRequest, Selection
+from hamicommon.errors import InvalidRequest
+from hamicommon.k8s.annotations import NODE_LOCK, annotations_of
+from hamicommon.k8s.quantities import canonical, parse_int
+from hamicommon.vendors.interface import amounts
+from hamicommon.vendors.interface.standard import (
+    StandardVendor,
+    device_annotations,
+    selection,
+    unix_ns,
+)
+from hamicommon.vendors.interface.vendor import (
+    NO_ANNOTATIONS,
+    Admitted,
+    AnnotationKeys,
+    JsonObject,
+    Placed,
+    ResourceNames,
+)
+from hamicommon.vendors.metax.sgpu_fit import (
+    CLASS,
+    OFFLINE,
+    ONLINE,
+    QOS,
+    RULES,
+    TOPOLOGY,
+    WORD,
+    detail_of,
+)
+
+CLASS_KEY = "metax-tech.com/sgpu-app-class"
+QOS_KEY = "metax-tech.com/sgpu-qos-policy"
+TOPOLOGY_KEY = "metax-tech.com/sgpu-topology-aware"
+DEVICES = "metax-tech.com/gpu-devices-allocated"
+TIME = "metax-tech.com/predicate-time"
+
+CLASSES = (ONLINE, OFFLINE)
+POLICIES = ("best-effort", "fixed-share", "burst-share")
+DEFAULT_POLICY = "best-effort"
+
+KEYS = AnnotationKeys(
+    register="metax-tech.com/node-gpu-devices",
+    to_allocate="hami.io/metax-sgpu-devices-to-allocate",
+    allocated="hami.io/metax-sgpu-devices-allocated",
+    extra=(DEVICES, TIME),
+    lock=NODE_LOCK,
+)
+
+_TRUE = frozenset({"1", "t", "T", "TRUE", "true", "True"})
+_FALSE = frozenset({"0", "f", "F", "FALSE", "false", "False"})
+
+
+@dataclass(frozen=True, slots=True)
+class MetaxSgpu(StandardVendor):
+    """The vendor `Metax-SGPU` (see vendors.base.Vendor)."""
+
+    config: MetaxConfig
+
+    word = WORD
+    keys = KEYS
+    rules = RULES
+
+    @property
+    def resources(self) -> ResourceNames:
+        """Names of its extended resources."""
+        return ResourceNames(
+            count=self.config.resource_v_count_name,
+            memory=self.config.resource_v_memory_name,
+            core=self.config.resource_v_core_name,
+        )
+
+    def parse_request(
+        self, container: JsonObject, annotations: Mapping[str, str] = NO_ANNOTATIONS
+    ) -> DeviceRequest | None:
+        """From limits only; without memory the whole card's, without cores all of them.
+
+        Raises: InvalidRequest naming container, resource, value and what would be right.
+        """
+        count = amounts.count(container, self.resources.count, limits_only=True)
+        if not count:
+            return None
+        _check_annotations(annotations)
+        memory = self._memory_mib(container)
+        return DeviceRequest(
+            vendor=WORD,
+            count=count,
+            memory_mib=memory,
+            memory_percent=None if memory else 100,
+            core_percent=amounts.cores(
+                container, self.resources.core, default=100, limits_only=True
+            ),
+        )
+
+    def _memory_mib(self, container: JsonObject) -> int:
+        """A bare number is GiB, one with a unit is bytes, as in HAMi; 0 when none is given.
+
+        Kubernetes stores a bare 1000 as `1k`, which then counts as bytes: such an amount is
+        refused, because it is less than a MiB.
+        """
+        amount = amounts.find(container, self.resources.memory, limits_only=True)
+        if amount is None:
+            return 0
+        where = f"container {container.get('name', '')!r}: {self.resources.memory} is {amount}"
+        try:
+            text = canonical(str(amount))
+            value = parse_int(text)
+        except InvalidRequest as exc:
+            raise InvalidRequest(f"{where}, which is no quantity: write 4 or 4Gi") from exc
+        if value == 0:
+            return 0
+        mib = None
+        if value is not None:
+            has_unit = any(character.isalpha() for character in text)
+            mib = value // 2**20 if has_unit else value * 1024
+        if mib is None or not 0 < mib <= INT32_MAX:
+            raise InvalidRequest(
+                f"{where}: a whole number of GiB, such as 4, or an amount with a unit of at least "
+                "a MiB, such as 2048Mi, is wanted"
+            )
+        return mib
+
+    def select(self, annotations: Mapping[str, str]) -> Selection:
+        """By uuid; class, policy and whether link zones count are traits."""
+        pod_class = annotations.get(CLASS_KEY, "")
+        by_default = str(self.config.sgpu_topology_aware).lower()
+        aware = annotations.get(TOPOLOGY_KEY, by_default) in _TRUE
+        policy = annotations.get(QOS_KEY, "")
+        traits = {
+            CLASS: pod_class,
+            QOS: "" if pod_class == ONLINE else policy,
+            TOPOLOGY: str(aware).lower(),
+        }
+        by_uuid = selection(
+            annotations,
+            use_uuids="metax-tech.com/use-gpuuuid",
+            avoid_uuids="metax-tech.com/nouse-gpuuuid",
+        )
+        return replace(by_uuid, traits=traits)
+
+    def detail_of(self, share: DeviceShare, annotations: Mapping[str, str]) -> Mapping[str, Any]:
+        """What a slice of a placed pod remembers (see vendors.base.RestoresDetails)."""
+        return detail_of(self.select(annotations), share.core_percent)
+
+    def node_devices(self, node: JsonObject) -> tuple[GpuDevice, ...]:
+        """The cards in the node's annotation; empty when it has none.
+
+        Raises: InvalidRequest when the annotation is malformed.
+        """
+        text = annotations_of(node).get(KEYS.register, "")
+        return _cards(text) if text else ()
+
+    def plugin_alive(self, node: JsonObject) -> bool:
+        """While the node tells at least one card."""
+        try:
+            return bool(self.node_devices(node))
+        except InvalidRequest:
+            return False
+
+    def pod_annotations(self, placed: Placed) -> dict[str, str]:
+        """The slices twice over, the second time as JSON for the vendor's plugin."""
+        written = device_annotations(placed, WORD, KEYS)
+        if written:
+            slices = [
+                [
+                    _without_zeros(
+                        uuid=share.uuid, compute=share.core_percent, vRam=share.memory_mib
+                    )
+                    for share in container.shares
+                    if share.vendor == WORD
+                ]
+                for container in placed.containers
+            ]
+            written[DEVICES] = json.dumps(slices, separators=(",", ":"))
+            written[TIME] = unix_ns(placed.now)
+        return written
+
+    def mutate(self, container: JsonObject, pod: JsonObject) -> Admitted:
+        """Writes the default QoS policy on pods that are not online.
+
+        Raises: InvalidRequest when the container or the pod's annotations ask for what cannot be.
+        """
+        if not amounts.asks(container, self.resources.count, limits_only=True):
+            return Admitted(wants=False)
+        written = annotations_of(pod)
+        request = self.parse_request(container, written)
+        pod_class = written.get(CLASS_KEY)
+        if pod_class is not None and (request is None or request.count != 1):
+            raise InvalidRequest(
+                f"app-class pod must request single device: {self.resources.count} is "
+                f"{request.count if request else 0} with {CLASS_KEY} {clip(pod_class)}"
+            )
+        if written.get(CLASS_KEY) != ONLINE and QOS_KEY not in written:
+            pod.setdefault("metadata", {})["annotations"] = written | {QOS_KEY: DEFAULT_POLICY}
+        return Admitted(wants=True)
+
+
+def _check_annotations(annotations: Mapping[str, str]) -> None:
+    """Raises InvalidRequest when the pod's class, policy or flag is none that there is."""
+    pod_class = annotations.get(CLASS_KEY)
+    if pod_class is not None and pod_class not in CLASSES:
+        raise InvalidRequest(
+            f"{CLASS_KEY} must be set one of [{', '.join(CLASSES)}], not '{clip(pod_class)}'"
+        )
+    policy = annotations.get(QOS_KEY)
+    if pod_class != ONLINE and policy is not None and policy not in POLICIES:
+        raise InvalidRequest(
+            f"{QOS_KEY} must be set one of [{', '.join(POLICIES)}], not '{clip(policy)}'"
+        )
+    topology = annotations.get(TOPOLOGY_KEY)
+    if topology is not None and topology not in _TRUE | _FALSE:
+        raise InvalidRequest(f"{TOPOLOGY_KEY} must be true or false, not '{clip(topology)}'")
+
+
+def _without_zeros(**fields: str | int) -> dict[str, str | int]:
+    return {name: value for name, value in fields.items() if value}
+
+
+def _cards(text: str) -> tuple[GpuDevice, ...]:
+    try:
+        entries: Any = json.loads(text)
+    except (ValueError, RecursionError) as exc:
+        raise InvalidRequest(f"{KEYS.register} is not JSON: {exc}") from exc
+    if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
+        raise InvalidRequest(f"{KEYS.register} is no JSON list of objects")
+    return tuple(_card(entry, index) for index, entry in enumerate(entries))
+
+
+def _card(entry: Mapping[str, Any], index: int) -> GpuDevice:
+    uuid = _field(entry, "uuid", "", index)
+    if not uuid:
+        raise InvalidRequest(f"{KEYS.register}[{index}] has no uuid")
+    return GpuDevice(
+        uuid=GpuUuid(uuid),
+        index=index,
+        vendor=WORD,
+        type=WORD,
+        slots=_field(entry, "totalDevCount", 0, index),
+        memory_mib=_field(entry, "totalVRam", 0, index),
+        core_percent=_field(entry, "totalCompute", 0, index),
+        numa=_field(entry, "numa", 0, index),
+        mode="",
+        healthy=_field(entry, "healthy", False, index),
+        info={
+            "QosPolicy": _field(entry, "qosPolicy", "", index),
+            "Model": _field(entry, "model", "", index),
+            "LinkZone": _field(entry, "linkZone", 0, index),
+        },
+    )
+
+
+def _field(entry: Mapping[str, Any], name: str, absent: Any, index: int) -> Any:
+    """The field, of the type of `absent`, which stands for one that is not there."""
+    value = entry.get(name)
+    value = absent if value is None else value
+    if type(value) is not type(absent) or (type(value) is int and not -1 <= value <= INT32_MAX):
+        raise InvalidRequest(
+            f"{name} of {KEYS.register}[{index}] is {value!r}: a value such as {absent!r} is wanted"
+        )
+    return value

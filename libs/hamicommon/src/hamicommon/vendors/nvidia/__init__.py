@@ -1,0 +1,1 @@
+"""NVIDIA: slices of a card, and MIG."""

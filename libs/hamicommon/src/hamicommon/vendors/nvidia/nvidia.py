@@ -1,0 +1,253 @@
+"""NVIDIA cards: requests, selection, the cards that a Node tells of, and admission.
+
+Facts: protocol sheet 1.1. Where HAMi drops a malformed request in silence (and lets the pod through
+unfiltered), we refuse it with the reason.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from hamicommon.device_config import INT32_MAX, NvidiaConfig
+from hamicommon.domain.allocations import ContainerGrant
+from hamicommon.domain.devices import GpuDevice
+from hamicommon.domain.requests import DeviceRequest, Selection
+from hamicommon.k8s import annotations as keys
+from hamicommon.k8s import mig
+from hamicommon.k8s.quantities import INT64_MAX, parse_int
+from hamicommon.placement.vendor_policy import VendorRules
+from hamicommon.vendors.interface import amounts
+from hamicommon.vendors.interface.standard import answers_handshake, device_annotations, set_env
+from hamicommon.vendors.interface.vendor import (
+    NO_ANNOTATIONS,
+    Admitted,
+    AnnotationKeys,
+    JsonObject,
+    PairScores,
+    Placed,
+    ResourceNames,
+)
+from hamicommon.vendors.nvidia.mig import RULES
+
+WORD = "NVIDIA"
+
+PRIORITY_ENV = "CUDA_TASK_PRIORITY"
+CORE_POLICY_ENV = "GPU_CORE_UTILIZATION_POLICY"
+VISIBLE_ENV = "NVIDIA_VISIBLE_DEVICES"
+
+
+@dataclass(frozen=True, slots=True)
+class Nvidia:
+    """The vendor `NVIDIA` (see vendors.base.Vendor)."""
+
+    config: NvidiaConfig
+
+    @property
+    def word(self) -> str:
+        """`NVIDIA`."""
+        return WORD
+
+    @property
+    def resources(self) -> ResourceNames:
+        """Names of its extended resources."""
+        return ResourceNames(
+            count=self.config.resource_count_name,
+            memory=self.config.resource_memory_name,
+            memory_percent=self.config.resource_memory_percentage_name,
+            core=self.config.resource_core_name,
+            priority=self.config.resource_priority_name,
+            memory_factor=max(self.config.memory_factor, 1),
+        )
+
+    @property
+    def keys(self) -> AnnotationKeys:
+        """Names of its annotations."""
+        return AnnotationKeys(
+            register=keys.NVIDIA_REGISTER,
+            handshake=keys.NVIDIA_HANDSHAKE,
+            to_allocate=keys.NVIDIA_TO_ALLOCATE,
+            allocated=keys.NVIDIA_ALLOCATED,
+            pair_scores=keys.NVIDIA_PAIR_SCORES,
+            lock=keys.NODE_LOCK,
+        )
+
+    @property
+    def rules(self) -> VendorRules:
+        """The standard loop, and slices of cards in MIG mode."""
+        return RULES
+
+    def parse_request(
+        self, container: JsonObject, annotations: Mapping[str, str] = NO_ANNOTATIONS
+    ) -> DeviceRequest | None:
+        """What the container asks for; None when it asks for no card.
+
+        Raises: InvalidRequest naming container, resource, value and what would be right.
+        """
+        count = amounts.count(container, self.config.resource_count_name)
+        if not count:
+            return None
+        factor = max(self.config.memory_factor, 1)
+        memory = amounts.memory(container, self.config.resource_memory_name, factor=factor)
+        percent = self._lenient_percent(container)
+        cores = self._cores(container)
+        if not memory and percent is None:
+            memory = self.config.default_memory
+            percent = None if memory else 100
+        return DeviceRequest(
+            vendor=WORD,
+            count=count,
+            memory_mib=memory,
+            memory_percent=percent,
+            core_percent=self.config.default_cores if cores is None else cores,
+        )
+
+    def select(self, annotations: Mapping[str, str]) -> Selection:
+        """Which cards the pod's annotations allow."""
+        return Selection(
+            use_types=keys.split_list(annotations.get(keys.NVIDIA_USE_TYPE, "")),
+            avoid_types=keys.split_list(annotations.get(keys.NVIDIA_AVOID_TYPE, "")),
+            use_uuids=keys.split_list(annotations.get(keys.NVIDIA_USE_UUID, "")),
+            avoid_uuids=keys.split_list(annotations.get(keys.NVIDIA_AVOID_UUID, "")),
+            mode=annotations.get(keys.NVIDIA_MODE, ""),
+            numa_bind=keys.is_true(annotations.get(keys.NVIDIA_NUMA_BIND, "")),
+        )
+
+    def node_devices(self, node: JsonObject) -> tuple[GpuDevice, ...]:
+        """The cards in the node's register annotation; empty when it has none.
+
+        Raises: InvalidRequest when the annotation is malformed.
+        """
+        text = keys.annotations_of(node).get(keys.NVIDIA_REGISTER, "")
+        return keys.decode_register(text, vendor=WORD) if text else ()
+
+    def node_pair_scores(self, node: JsonObject) -> PairScores:
+        """The node's pair scores; empty when it has none.
+
+        Raises: InvalidRequest when the annotation is malformed.
+        """
+        text = keys.annotations_of(node).get(keys.NVIDIA_PAIR_SCORES, "")
+        return keys.decode_pair_scores(text) if text else {}
+
+    def pod_annotations(self, placed: Placed) -> dict[str, str]:
+        """The slices, twice, and the reservations of those on MIG cards."""
+        wire = replace(
+            placed, containers=[_with_profiles_cores(c, placed) for c in placed.containers]
+        )
+        written = device_annotations(wire, WORD, self.keys)
+        reservations = mig.reservations_of(placed.containers, WORD)
+        if reservations:
+            written[keys.MIG_ALLOCATIONS] = mig.encode_reservations(reservations)
+        return written
+
+    def plugin_alive(self, node: JsonObject) -> bool:
+        """While the kubelet lists some of the resource; by the handshake where it never did."""
+        allocatable = (node.get("status") or {}).get("allocatable") or {}
+        if self.resources.count not in allocatable:
+            return answers_handshake(node, keys.NVIDIA_HANDSHAKE, self.resources.count)
+        return bool(parse_int(allocatable[self.resources.count]))
+
+    def mutate(self, container: JsonObject, pod: JsonObject) -> Admitted:
+        """Fills in defaults at admission, editing the given objects (sheet 1.1, Admission).
+
+        Raises: InvalidRequest when the container asks for something that can never be given.
+        """
+        percent = self._percent(container)
+        priority = amounts.find(container, self.config.resource_priority_name, limits_only=True)
+        if priority is not None:
+            set_env(container, PRIORITY_ENV, str(priority))
+        if self.config.gpu_core_policy not in ("", "default"):
+            set_env(container, CORE_POLICY_ENV, self.config.gpu_core_policy)
+        wants = self._default_count(container)
+        wants = self._default_exclusive(container, percent) or wants
+        if wants:
+            self.parse_request(container)
+            if self.config.runtime_class_name and not pod["spec"].get("runtimeClassName"):
+                pod["spec"]["runtimeClassName"] = self.config.runtime_class_name
+        elif self.config.overwrite_env:
+            set_env(container, VISIBLE_ENV, "none")
+        return Admitted(wants=wants, warnings=self._warnings(container, percent) if wants else ())
+
+    def _default_count(self, container: JsonObject) -> bool:
+        """True when the container asks for cards by limits, if need be by the default number."""
+        config = self.config
+        if amounts.find(container, config.resource_count_name, limits_only=True) is not None:
+            # HAMi takes a pod over for a count of 0, too, and asks for all cores of no card.
+            return amounts.asks(container, config.resource_count_name, limits_only=True)
+        others = (
+            config.resource_core_name,
+            config.resource_memory_name,
+            config.resource_memory_percentage_name,
+        )
+        asked = any(amounts.find(container, x, limits_only=True) is not None for x in others)
+        if not asked or config.default_gpu_num <= 0:
+            return False
+        container["resources"]["limits"][config.resource_count_name] = str(config.default_gpu_num)
+        return True
+
+    def _default_exclusive(self, container: JsonObject, percent: int | None) -> bool:
+        """True when a whole card is asked for and nothing is said of cores: then all of them."""
+        config = self.config
+        if not amounts.asks(container, config.resource_count_name):
+            return False
+        if amounts.find(container, config.resource_core_name) is not None:
+            return False
+        if percent is not None:
+            exclusive = percent == 100
+        else:
+            exclusive = amounts.find(container, config.resource_memory_name) is None
+        if exclusive:
+            resources = container["resources"]
+            resources["limits"] = (resources.get("limits") or {}) | {
+                config.resource_core_name: "100"
+            }
+        return exclusive
+
+    def _warnings(self, container: JsonObject, percent: int | None) -> tuple[str, ...]:
+        config = self.config
+        where = f"container {container.get('name', '')!r}: "
+        found = []
+        if percent == 0:
+            name = config.resource_memory_percentage_name
+            found.append(
+                f"{where}{name} 0 means not given; without {config.resource_memory_name} "
+                "the default memory is granted"
+            )
+        cores = self._cores(container)
+        if cores is not None and cores > 100:
+            found.append(
+                f"{where}{config.resource_core_name} {cores} is more than one card has "
+                "and is taken as 100"
+            )
+        return tuple(found)
+
+    def _percent(self, container: JsonObject, *, low: int = 0, top: int = 100) -> int | None:
+        wanted = "a whole number from 1 to 100, the share of a card's memory,"
+        name = self.config.resource_memory_percentage_name
+        return amounts.whole(container, name, low=low, top=top, wanted=wanted)
+
+    def _lenient_percent(self, container: JsonObject) -> int | None:
+        """As HAMi's scheduler takes it from a pod that the webhook did not see (sheet 1.1):
+        more than 100 is all of the card, and nothing or less is none given."""
+        percent = self._percent(container, low=-INT64_MAX, top=INT64_MAX)
+        return min(percent, 100) if percent and percent > 0 else None
+
+    def _cores(self, container: JsonObject) -> int | None:
+        wanted = "a whole number from 0 to 100, the share of a card's cores,"
+        name = self.config.resource_core_name
+        return amounts.whole(container, name, top=INT32_MAX, wanted=wanted)
+
+
+def _with_profiles_cores(container: ContainerGrant, placed: Placed) -> ContainerGrant:
+    """With the cores of the whole profile on MIG slices, as HAMi writes them.
+
+    The ledger may hold less for the last slice of a card (see nvidia_mig).
+    """
+    shares = []
+    for share in container.shares:
+        part, card = mig.MigSlice.from_detail(share.detail), placed.cards.get(share.uuid)
+        profiles = {p.name: p for p in card.mig_profiles} if card else {}
+        if part is not None and part.profile in profiles:
+            share = replace(share, core_percent=profiles[part.profile].core_percent)
+        shares.append(share)
+    return replace(container, shares=tuple(shares))

@@ -1,0 +1,133 @@
+"""A pod as raw JSON -> `PodRequest`: what the placement engine decides on.
+
+The scheduler calls `pod_request` once per filter; the pod watch and the unmanaged-pod check call
+`wants_devices`. Each vendor reads its own resources (`vendors/`); this module orders the
+containers and reads what belongs to the pod as a whole.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+
+from hamicommon.clipping import clip
+from hamicommon.domain.ids import PodUid
+from hamicommon.domain.requests import (
+    ContainerRequest,
+    DeviceRequest,
+    PodRequest,
+    Policy,
+    Role,
+    ScoreWeights,
+)
+from hamicommon.errors import InvalidRequest
+from hamicommon.k8s import annotations as keys
+from hamicommon.vendors.interface import amounts
+from hamicommon.vendors.interface.vendor import JsonObject
+from hamicommon.vendors.registry import Vendors
+
+_COUNT = re.compile(r"[0-9]{1,10}")
+
+DEFAULT_POLICY = Policy()
+"""HAMi's defaults: nodes binpack, cards spread."""
+
+
+def pod_request(pod: JsonObject, vendors: Vendors, defaults: Policy = DEFAULT_POLICY) -> PodRequest:
+    """What the pod asks for: init containers first, then app containers, as in the spec.
+
+    A native sidecar (init container with restartPolicy Always) keeps its place but has role `app`,
+    because it runs beside the app containers.
+
+    Raises: InvalidRequest naming container, resource or annotation, value and what would be right.
+    """
+    metadata = pod.get("metadata") or {}
+    written = keys.bounded(keys.annotations_of(pod))
+    containers = tuple(
+        ContainerRequest(
+            name=str(container.get("name", "")),
+            role=role,
+            requests=_device_requests(container, vendors, written),
+        )
+        for role, container in containers_of(pod)
+    )
+    wanted = {request.vendor for container in containers for request in container.requests}
+    # HAMi lets a pod without a card pass before it looks at policies (sheet 4.5, 1).
+    policy = pod_policy(written, defaults) if wanted else defaults
+    return PodRequest(
+        uid=PodUid(str(metadata.get("uid", ""))),
+        namespace=str(metadata.get("namespace") or "default"),
+        name=str(metadata.get("name") or metadata.get("generateName") or ""),
+        containers=containers,
+        selections={v.word: v.select(written) for v in vendors if v.word in wanted},
+        policy=policy,
+    )
+
+
+def wants_devices(pod: JsonObject, vendors: Vendors) -> bool:
+    """True when a container asks for a card; also when it does so in a malformed way."""
+    return any(
+        amounts.asks(container, resource)
+        for vendor in vendors
+        for resource in (vendor.resources.count, *vendor.resources.alone)
+        for _, container in containers_of(pod)
+    )
+
+
+def containers_of(pod: JsonObject) -> Iterator[tuple[Role, JsonObject]]:
+    """Init containers, then app containers, each with its role."""
+    spec = pod.get("spec") or {}
+    for container in spec.get("initContainers") or ():
+        yield ("app" if container.get("restartPolicy") == "Always" else "init"), container
+    for container in spec.get("containers") or ():
+        yield "app", container
+
+
+def _device_requests(
+    container: JsonObject, vendors: Vendors, annotations: Mapping[str, str]
+) -> tuple[DeviceRequest, ...]:
+    concerned = vendors.concerned_by(container)
+    requests = (vendor.parse_request(container, annotations) for vendor in concerned)
+    return tuple(request for request in requests if request is not None)
+
+
+def pod_policy(annotations: Mapping[str, str], defaults: Policy = DEFAULT_POLICY) -> Policy:
+    """The policies and weights that the pod's annotations ask for.
+
+    Any node policy but `spread` is binpack, as in HAMi; unknown gpu policies are kept and behave as
+    spread.
+
+    Raises: InvalidRequest when the weights are malformed.
+    """
+    node = annotations.get(keys.NODE_POLICY, "").strip()
+    # Empty entries stay: `binpack,` is a list and so ordered as one (sheet 4.6).
+    gpu = keys.split_list(annotations.get(keys.GPU_POLICY, ""))
+    weights = annotations.get(keys.SCORING_WEIGHTS)
+    return Policy(
+        node=("spread" if node == "spread" else "binpack") if node else defaults.node,
+        gpu=gpu or defaults.gpu,
+        weights=defaults.weights if weights is None else parse_weights(weights),
+        numa_first=keys.is_true(annotations.get(keys.NVIDIA_NUMA_BIND, "")),
+    )
+
+
+def parse_weights(text: str) -> ScoreWeights:
+    """Reads `slot=a,core=b,memory=c`: all three, in any order, whole numbers, not all zero.
+
+    Raises: InvalidRequest with the value and what would be right.
+    """
+    found: dict[str, int] = {}
+    for entry in text.split(","):
+        name, _, value = (part.strip() for part in entry.partition("="))
+        if name not in ("slot", "core", "memory") or name in found or not _COUNT.fullmatch(value):
+            raise _bad_weights(text)
+        found[name] = int(value)
+    if len(found) != 3 or not any(found.values()) or max(found.values()) > 2**31 - 1:
+        raise _bad_weights(text)
+    return ScoreWeights(**found)
+
+
+def _bad_weights(text: str) -> InvalidRequest:
+    return InvalidRequest(
+        f"annotation {keys.SCORING_WEIGHTS} is '{clip(text)}': each of slot, core and memory once, "
+        "with a whole number, not all 0, is wanted, for example slot=1,core=1,memory=1"
+    )

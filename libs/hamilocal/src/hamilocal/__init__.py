@@ -1,0 +1,1 @@
+"""The local system: servers, services and simulated nodes under one supervisor."""

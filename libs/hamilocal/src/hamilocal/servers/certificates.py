@@ -1,0 +1,89 @@
+"""An authority of our own and the serving certificates that it signs, for servers on loopback.
+
+Nothing outside of the data folder that they are kept in trusts them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TypedDict
+
+from cryptography import x509
+from cryptography.hazmat.primitives.asymmetric import ec, rsa
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+    load_pem_private_key,
+)
+from hamicommon.tls import authority_certificate, new_key, serving_certificate
+
+_LIFETIME = timedelta(days=3650)  # a data folder is kept for long; nobody would renew them
+_BACKDATED = timedelta(minutes=5)  # a container's clock may be a little behind
+_PRIVATE = 0o600
+
+
+@dataclass(frozen=True, slots=True)
+class Authority:
+    """What signs serving certificates."""
+
+    certificate: x509.Certificate
+    key: ec.EllipticCurvePrivateKey
+
+    @classmethod
+    def new(cls, name: str) -> Authority:
+        """One that nobody knows yet."""
+        key = new_key()
+        certificate = authority_certificate(name, key, **_from_now_on())
+        return cls(certificate, key)
+
+    @classmethod
+    def load(cls, certificate_file: Path, key_file: Path) -> Authority:
+        """The one that was kept."""
+        key = load_pem_private_key(key_file.read_bytes(), password=None)
+        assert isinstance(key, ec.EllipticCurvePrivateKey)
+        return cls(x509.load_pem_x509_certificate(certificate_file.read_bytes()), key)
+
+    def make_serving(self, name: str, *, certificate_file: Path, key_file: Path) -> None:
+        """Writes a new key and its certificate for `name`, localhost and 127.0.0.1."""
+        key = new_key()
+        certificate = serving_certificate(
+            (name, "localhost"),
+            key.public_key(),
+            issuer=self.certificate,
+            issuer_key=self.key,
+            **_from_now_on(),
+        )
+        write_key(key_file, key)
+        write_certificate(certificate_file, certificate)
+
+
+def write_certificate(path: Path, certificate: x509.Certificate) -> None:
+    """As PEM, for everybody."""
+    write_file(path, certificate.public_bytes(Encoding.PEM), private=False)
+
+
+def write_key(path: Path, key: ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey) -> None:
+    """As PEM, for its owner alone."""
+    pem = key.private_bytes(Encoding.PEM, PrivateFormat.TraditionalOpenSSL, NoEncryption())
+    write_file(path, pem, private=True)
+
+
+def write_file(path: Path, data: bytes, *, private: bool) -> None:
+    """All of it or nothing; a private file is its owner's alone from the first byte on."""
+    partial = path.with_name(path.name + ".partial")
+    partial.touch(mode=_PRIVATE if private else 0o644)
+    partial.write_bytes(data)
+    partial.replace(path)
+
+
+class _Life(TypedDict):
+    not_before: datetime
+    not_after: datetime
+
+
+def _from_now_on() -> _Life:
+    now = datetime.now(UTC)
+    return {"not_before": now - _BACKDATED, "not_after": now + _LIFETIME}

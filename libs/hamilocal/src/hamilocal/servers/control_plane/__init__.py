@@ -1,0 +1,1 @@
+"""A real or emulated control plane on loopback."""

@@ -1,0 +1,1 @@
+"""PostgreSQL, NATS and Valkey on loopback."""

@@ -1,0 +1,97 @@
+"""The configuration file of the NATS server, with its users and their permissions. Pure.
+
+The server reads JSON as one form of its own format, so nothing has to be quoted by hand.
+"""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from hamicommon.bus.permissions import (
+    WEBHOOK_USER,
+    Permissions,
+    agent_permissions,
+    agent_user,
+    webhook_permissions,
+)
+
+from hamilocal.supervisor.ports import LOOPBACK
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NatsUser:
+    """One user of the bus: either a name with a password, or the public half of an nkey ("U...").
+
+    `publish` and `subscribe` are the subjects (with wildcards) it may use; None means every
+    subject, an empty tuple none. `allow_responses` lets it answer requests it has received,
+    whatever their reply subject.
+    """
+
+    name: str = ""
+    password: str = ""
+    nkey: str = ""
+    publish: tuple[str, ...] | None = None
+    subscribe: tuple[str, ...] | None = None
+    allow_responses: bool = False
+
+    def __post_init__(self) -> None:
+        if bool(self.nkey) == bool(self.name and self.password):
+            raise ValueError(
+                f"NATS user {self.name or self.nkey!r}: give either name and password, or an nkey"
+            )
+
+
+def agent_nats_user(node: str, password: str) -> NatsUser:
+    """The user of a node's agent, with the rights of `hamicommon.bus.permissions`."""
+    return _limited(agent_user(node), password, agent_permissions(node))
+
+
+def webhook_nats_user(password: str) -> NatsUser:
+    """The user of the webhook."""
+    return _limited(WEBHOOK_USER, password, webhook_permissions())
+
+
+def _limited(name: str, password: str, allowed: Permissions) -> NatsUser:
+    return NatsUser(
+        name=name,
+        password=password,
+        publish=allowed.publish,
+        subscribe=allowed.subscribe,
+        allow_responses=allowed.answers,
+    )
+
+
+def render_nats_config(
+    *, port: int, store_dir: str, server_name: str, users: Sequence[NatsUser] = ()
+) -> str:
+    """The text of the configuration file. Without users, everybody may do everything."""
+    config: dict[str, object] = {
+        "server_name": server_name,
+        "host": LOOPBACK,  # the server's own default is every interface
+        "port": port,
+        "jetstream": {"store_dir": store_dir},
+    }
+    if users:
+        config["authorization"] = {"users": [_user(user) for user in users]}
+    return json.dumps(config, indent=2) + "\n"
+
+
+def _user(user: NatsUser) -> dict[str, object]:
+    entry: dict[str, object] = (
+        {"nkey": user.nkey} if user.nkey else {"user": user.name, "password": user.password}
+    )
+    permissions: dict[str, object] = {}
+    if user.publish is not None:
+        permissions["publish"] = _allowed(user.publish)
+    if user.subscribe is not None:
+        permissions["subscribe"] = _allowed(user.subscribe)
+    if user.allow_responses:
+        permissions["allow_responses"] = True
+    if permissions:
+        entry["permissions"] = permissions
+    return entry
+
+
+def _allowed(subjects: tuple[str, ...]) -> dict[str, list[str]]:
+    # An empty allow list would mean "everything" to the server.
+    return {"allow": list(subjects)} if subjects else {"deny": [">"]}

@@ -1,0 +1,48 @@
+"""Valkey (Redis' protocol) on a loopback port."""
+
+from functools import partial
+from pathlib import Path
+
+from hamilocal.servers.binaries import valkey_server
+from hamilocal.supervisor.plan import ServerPlan
+from hamilocal.supervisor.ports import LOOPBACK, free_port
+from hamilocal.supervisor.probes import redis_ready
+
+
+def prepare(
+    folder: Path,
+    *,
+    port: int | None = None,
+    append_only: bool = False,
+    password: str | None = None,
+    name: str = "redis",
+) -> ServerPlan:
+    """Say how to run the server. Keys outlive the process only with `append_only`.
+
+    Locks need no persistence: the ledger knows who holds a node.
+    """
+    folder = folder.absolute()
+    folder.mkdir(parents=True, exist_ok=True)
+    port = port or free_port()
+    settings = {
+        "bind": LOOPBACK,
+        "port": str(port),
+        "dir": str(folder),
+        "save": "",
+        "appendonly": "yes" if append_only else "no",
+        "daemonize": "no",
+        "logfile": "",
+    }
+    if password is not None:
+        settings["requirepass"] = password
+    options = [part for key, value in settings.items() for part in (f"--{key}", value)]
+    secret = "" if password is None else f":{password}@"
+    return ServerPlan(
+        name=name,
+        argv=(str(valkey_server()), *options),
+        cwd=folder,
+        log_path=folder / f"{name}.log",
+        url=f"redis://{secret}{LOOPBACK}:{port}/0",
+        port=port,
+        probe=partial(redis_ready, port, folder=str(folder), password=password),
+    )

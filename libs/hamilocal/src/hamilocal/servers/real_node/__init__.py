@@ -1,0 +1,1 @@
+"""A real kubelet and containerd on this machine."""

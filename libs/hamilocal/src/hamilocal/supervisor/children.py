@@ -1,0 +1,116 @@
+"""One child process: made in a session of its own, its end awaited, its whole group killed.
+
+The end is seen through a pidfd and the process is reaped last, so its pid stays ours until its
+group has been cleared: no signal of ours can reach a process that merely got the same number.
+"""
+
+import asyncio
+import os
+import signal
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+
+from hamilocal.supervisor.identity import ProcessIdentity, identity_of
+from hamilocal.supervisor.plan import ServerError
+from hamilocal.supervisor.specs import ChildSpec
+
+MARKER = "HAMI_LOCAL_SYSTEM"
+"""Environment variable of every process of a local system: the path of its folder."""
+
+_LOG_LIMIT_BYTES = 5 * 1024 * 1024  # a day of a busy service; one older file is kept beside it
+
+
+class Child:
+    """A running process."""
+
+    def __init__(self, spec: ChildSpec, popen: subprocess.Popen[bytes]) -> None:
+        self.spec = spec
+        self.pid = popen.pid
+        # None only if it has ended already; then nothing needs to find it again.
+        self.identity: ProcessIdentity | None = identity_of(popen.pid)
+        self._popen = popen
+        self._pidfd = os.pidfd_open(popen.pid)
+
+    async def wait(self) -> str:
+        """Wait for its end, kill what is left of its process group, and say how it ended."""
+        loop = asyncio.get_running_loop()
+        over = asyncio.Event()
+        loop.add_reader(self._pidfd, over.set)
+        try:
+            await over.wait()
+        finally:
+            loop.remove_reader(self._pidfd)
+        self._signal_group(signal.SIGKILL)
+        code = self._popen.wait()
+        os.close(self._pidfd)
+        return f"exit status {code}" if code >= 0 else f"killed by {signal.Signals(-code).name}"
+
+    def terminate(self) -> None:
+        """Ask the process for a clean stop."""
+        self._popen.send_signal(self.spec.stop_signal)
+
+    def kill(self) -> None:
+        """End the process and everything in its group at once."""
+        self._signal_group(signal.SIGKILL)
+
+    def _signal_group(self, number: signal.Signals) -> None:
+        if self._popen.returncode is None:
+            try:
+                os.killpg(self.pid, number)
+            except (ProcessLookupError, PermissionError):
+                # The group consists of the dead leader alone.
+                return
+
+
+def spawn(spec: ChildSpec, *, log_path: Path, system: Path) -> Child:
+    """Make the process; its output goes to `log_path`, which is rotated first if it has grown.
+
+    Raises:
+        ServerError: the program cannot be executed.
+    """
+    rotate(log_path)
+    with log_path.open("ab") as log:
+        try:
+            popen = subprocess.Popen(
+                spec.argv,
+                cwd=spec.cwd,
+                env=os.environ | dict(spec.env) | {MARKER: str(system)},
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+        except OSError as exc:
+            raise ServerError(f"cannot start {spec.name}: {exc}") from exc
+    return Child(spec, popen)
+
+
+def rotate(log_path: Path) -> None:
+    """Move a log that has grown too long aside, replacing the one moved before."""
+    log_path.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        if log_path.stat().st_size > _LOG_LIMIT_BYTES:
+            log_path.replace(log_path.with_name(log_path.name + ".1"))
+    except FileNotFoundError:
+        return
+
+
+def detach(argv: Sequence[str], *, log_path: Path) -> int:
+    """Start a command that outlives us and our terminal (for `--detach`); returns its pid.
+
+    Its output goes to `log_path`. It is up to the command to run a `Supervisor`.
+    """
+    log_path.parent.mkdir(parents=True, exist_ok=True)
+    with log_path.open("ab") as log:
+        return os.posix_spawn(
+            argv[0],
+            list(argv),
+            dict(os.environ),
+            file_actions=[
+                (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
+                (os.POSIX_SPAWN_DUP2, log.fileno(), 1),
+                (os.POSIX_SPAWN_DUP2, log.fileno(), 2),
+            ],
+            setsid=True,
+        )

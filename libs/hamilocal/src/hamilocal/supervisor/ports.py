@@ -1,0 +1,45 @@
+"""Free loopback ports.
+
+Ports are taken below the kernel's ephemeral range, so that no outgoing connection of this machine
+can take one between our choice and the server's bind, nor while a server is restarted.
+"""
+
+import random
+import socket
+import threading
+
+from hamilocal.supervisor.plan import ServerError
+
+LOOPBACK = "127.0.0.1"
+_FIRST, _LAST = 20000, 32000  # Linux hands out 32768-60999 by default
+_ATTEMPTS = 200
+
+_given: set[int] = set()
+_lock = threading.Lock()
+
+
+def free_port() -> int:
+    """A TCP port of 127.0.0.1 that is free and that this process has not been given before.
+
+    Raises:
+        ServerError: 200 random ports of 20000-32000 were all taken.
+    """
+    choose = random.SystemRandom()
+    with _lock:
+        for _ in range(_ATTEMPTS):
+            port = choose.randint(_FIRST, _LAST)
+            if port not in _given and is_free(port):
+                _given.add(port)
+                return port
+    raise ServerError(f"no free TCP port between {_FIRST} and {_LAST} on {LOOPBACK}")
+
+
+def is_free(port: int) -> bool:
+    """Whether nobody listens on this TCP port of 127.0.0.1."""
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((LOOPBACK, port))
+        except OSError:
+            return False
+    return True

@@ -1,0 +1,47 @@
+"""How kube-scheduler is told of our scheduler, its extender."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from hamilocal.servers.control_plane.kube_scheduler import CURRENT, scheduler_config
+
+EXTENDER_TIMEOUT_S = 30
+
+
+def scheduler_configuration(
+    *, kubeconfig_path: str, extender_url: str, scheduler_name: str, resources: Iterable[str]
+) -> dict[str, Any]:
+    """KubeSchedulerConfiguration with our extender, as a kube-scheduler of today reads it.
+
+    `resources`: every extended resource that the extender decides (`Vendors.resource_names`).
+    """
+    return scheduler_config(
+        version=CURRENT,
+        kubeconfig=Path(kubeconfig_path),
+        extenders=[_extender(extender_url, resources)],
+        # Pods that ask for no card keep the default name; somebody has to place them too.
+        profiles=("default-scheduler", scheduler_name),
+    )
+
+
+def _extender(url: str, resources: Iterable[str]) -> dict[str, Any]:
+    return {
+        "urlPrefix": url,
+        "filterVerb": "filter",
+        "prioritizeVerb": "prioritize",
+        "bindVerb": "bind",
+        "weight": 1,
+        "enableHTTPS": url.startswith("https"),
+        "nodeCacheCapable": True,
+        "httpTimeout": f"{EXTENDER_TIMEOUT_S}s",
+        "ignorable": False,
+        "managedResources": managed_resources(resources),
+    }
+
+
+def managed_resources(names: Iterable[str]) -> list[dict[str, Any]]:
+    """As an extender's configuration has them: kube-scheduler does not count them itself."""
+    return [{"name": name, "ignoredByScheduler": True} for name in names]

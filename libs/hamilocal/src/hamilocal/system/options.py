@@ -1,0 +1,61 @@
+"""What `hamictl up` was asked for; written for the supervisor, which is a process of its own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from hamicommon import device_config as deviceconfig
+from hamicommon.vendors.registry import Vendors
+from pydantic import BaseModel, ConfigDict, Field
+
+from hamilocal.system.nodes import SimulatedNode, simulated_nodes
+
+
+class UpOptions(BaseModel):
+    """The flags of `hamictl up` that shape the system."""
+
+    model_config = ConfigDict(frozen=True)
+
+    nodes: int = Field(default=3, ge=0, le=200, description="simulated nodes")
+    gpus: int = Field(default=4, ge=0, le=64, description="cards per node")
+    model: str = "NVIDIA A100-SXM4-80GB"
+    memory_mib: int = Field(default=81920, ge=1, description="memory per card")
+    external_nodes: tuple[str, ...] = Field(
+        default=(), description="nodes whose kubelet and node-agent somebody else runs"
+    )
+    kubeconfig: Path | None = Field(default=None, description="existing API server, else emulated")
+    node_policy: str = Field(default="binpack", pattern="^(binpack|spread)$")
+    gpu_policy: str = "spread"
+    device_config: Path | None = Field(
+        default=None, description="HAMi's device-config.yaml, for every service"
+    )
+    binding: str = Field(
+        default="lock",
+        pattern="^(lock|late)$",
+        description="how containers get their slices: at Allocate, or by CDI at their start",
+    )
+    kubelet_flags: tuple[str, ...] = Field(
+        default=(), description="more words on the simulated kubelets' command line, for tests"
+    )
+    enable_ascend: bool = False
+    enable_iluvatar: bool = False
+    most_ends: int = Field(
+        default=20, ge=1, description="a process that ended so often in ten minutes is given up"
+    )
+
+    def simulated(self) -> tuple[SimulatedNode, ...]:
+        """The nodes as values."""
+        return simulated_nodes(
+            count=self.nodes, gpus=self.gpus, model=self.model, memory_mib=self.memory_mib
+        )
+
+    def vendors(self) -> Vendors:
+        """What the services serve with these flags.
+
+        Raises: InvalidRequest when the device configuration cannot be read.
+        """
+        return Vendors.from_config(
+            deviceconfig.load(self.device_config),
+            enable_ascend=self.enable_ascend,
+            enable_iluvatar=self.enable_iluvatar,
+        )

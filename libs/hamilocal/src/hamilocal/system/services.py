@@ -1,0 +1,255 @@
+"""Our services, the emulated Kubernetes and the simulated nodes, as children of the supervisor."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import orjson
+from hamicommon.bus.permissions import agent_user
+
+from hamilocal.supervisor.health import http_health
+from hamilocal.supervisor.ports import LOOPBACK
+from hamilocal.supervisor.specs import ChildSpec
+from hamilocal.system.credentials import Credentials
+from hamilocal.system.layout import Layout, Project
+from hamilocal.system.nodes import SimulatedNode, fakegpu_config
+from hamilocal.system.options import UpOptions
+from hamilocal.system.servers import DataServers
+
+SCHEDULER_NAME = "hami-scheduler"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Context:
+    """What every spec below is made from."""
+
+    layout: Layout
+    project: Project
+    options: UpOptions
+    credentials: Credentials
+    servers: DataServers
+    ports: Mapping[str, int]
+    kubeconfig: Path
+
+    def url(self, name: str, scheme: str = "http") -> str:
+        """The address of one of our processes."""
+        return f"{scheme}://{LOOPBACK}:{self.ports[name]}"
+
+    def bind(self, name: str) -> str:
+        """host:port for a service's `..._BIND` setting."""
+        return f"{LOOPBACK}:{self.ports[name]}"
+
+    def service_env(self, service: str, nats_user: str) -> dict[str, str]:
+        """What all services share: the bus, Kubernetes, traces."""
+        return {
+            "KUBECONFIG": str(self.kubeconfig),
+            "HAMI_NATS_URL": self.servers.nats.url,
+            "HAMI_NATS_USER": nats_user,
+            "HAMI_NATS_PASSWORD": self.credentials.secret(f"nats-{nats_user}"),
+            "HAMI_TELEMETRY_TRACES_FILE": str(self.layout.traces / f"{service}.jsonl"),
+        }
+
+    def ledger_env(self) -> dict[str, str]:
+        """For the services that may reach the database."""
+        return {"HAMI_POSTGRES_DSN": self.servers.postgres.url}
+
+    def redis_env(self) -> dict[str, str]:
+        """For the scheduler alone."""
+        return {"HAMI_REDIS_URL": self.servers.redis.url}
+
+    def vendors_env(self, prefix: str, *, families: bool = True) -> dict[str, str]:
+        """Which vendors a service serves: the same for all of them."""
+        options = self.options
+        env: dict[str, str] = {}
+        if options.device_config is not None:
+            env[f"{prefix}_DEVICE_CONFIG_FILE"] = str(options.device_config)
+        if families:
+            env[f"{prefix}_ENABLE_ASCEND"] = str(options.enable_ascend).lower()
+            env[f"{prefix}_ENABLE_ILUVATAR"] = str(options.enable_iluvatar).lower()
+        return env
+
+
+def script(name: str) -> str:
+    """A console script of the environment that runs us."""
+    return str(Path(sys.executable).parent / name)
+
+
+def api_server(context: Context) -> ChildSpec:
+    """The emulated Kubernetes API."""
+    credentials, folder = context.credentials, context.layout.folder / "apiserver"
+    url = context.url("apiserver", "https")
+    return ChildSpec(
+        name="apiserver",
+        argv=(
+            *(sys.executable, "-m", "kubelocal.apiserver", "--data", str(folder)),
+            *("--port", str(context.ports["apiserver"])),
+            *("--tls-cert", str(credentials.certificate("apiserver"))),
+            *("--tls-key", str(credentials.key("apiserver"))),
+            *("--token-file", str(credentials.tokens)),
+        ),
+        cwd=context.layout.folder,
+        health=http_health(f"{url}/readyz", verify=str(credentials.ca)),
+        urls={"apiserver": url},
+    )
+
+
+def kube_scheduler(context: Context, configuration: Path) -> ChildSpec:
+    """The loop that does kube-scheduler's work beside the emulated API."""
+    return ChildSpec(
+        name="kube-scheduler",
+        argv=(
+            *(sys.executable, "-m", "kubelocal.kubescheduler"),
+            *("--kubeconfig", str(context.kubeconfig), "--config", str(configuration)),
+        ),
+        cwd=context.layout.folder,
+        after=("apiserver", "scheduler"),
+    )
+
+
+def workloads(context: Context) -> ChildSpec:
+    """What makes the pods of Deployments and Jobs, beside the emulated API."""
+    return ChildSpec(
+        name="workloads",
+        argv=(
+            *(sys.executable, "-m", "kubelocal.controllers"),
+            *("--kubeconfig", str(context.kubeconfig)),
+        ),
+        cwd=context.layout.folder,
+        after=("apiserver",),
+    )
+
+
+def scheduler(context: Context, after: tuple[str, ...]) -> ChildSpec:
+    """hami-scheduler."""
+    url = context.url("scheduler")
+    return ChildSpec(
+        name="scheduler",
+        argv=(script("hami-scheduler"),),
+        cwd=context.layout.folder,
+        env={
+            **context.service_env("scheduler", "hami-scheduler"),
+            **context.ledger_env(),
+            **context.redis_env(),
+            **context.vendors_env("HAMI_SCHEDULER"),
+            "HAMI_SCHEDULER_HTTP_BIND": context.bind("scheduler"),
+            "HAMI_SCHEDULER_SCHEDULER_NAME": SCHEDULER_NAME,
+            "HAMI_SCHEDULER_NODE_SCHEDULER_POLICY": context.options.node_policy,
+            "HAMI_SCHEDULER_GPU_SCHEDULER_POLICY": context.options.gpu_policy,
+            "HAMI_SCHEDULER_GRANT_KEY_FILE": str(context.credentials.grant_key),
+        },
+        health=http_health(f"{url}/readyz"),
+        after=after,
+        urls={"scheduler": url},
+    )
+
+
+def webhook(context: Context, after: tuple[str, ...]) -> ChildSpec:
+    """hami-webhook."""
+    url = context.url("webhook", "https")
+    credentials = context.credentials
+    return ChildSpec(
+        name="webhook",
+        argv=(script("hami-webhook"),),
+        cwd=context.layout.folder,
+        env={
+            **context.service_env("webhook", "hami-webhook"),
+            **context.vendors_env("HAMI_WEBHOOK"),
+            "HAMI_WEBHOOK_HTTP_BIND": context.bind("webhook"),
+            "HAMI_WEBHOOK_SCHEDULER_NAME": SCHEDULER_NAME,
+            "HAMI_WEBHOOK_TLS_CERT_FILE": str(credentials.certificate("webhook")),
+            "HAMI_WEBHOOK_TLS_KEY_FILE": str(credentials.key("webhook")),
+        },
+        health=http_health(f"{url}/readyz", verify=str(credentials.ca)),
+        after=after,
+        urls={"webhook": url},
+    )
+
+
+def metrics(context: Context, after: tuple[str, ...]) -> ChildSpec:
+    """hami-metrics."""
+    url = context.url("metrics")
+    return ChildSpec(
+        name="metrics",
+        argv=(script("hami-metrics"),),
+        cwd=context.layout.folder,
+        env={
+            **context.service_env("metrics", "hami-metrics"),
+            **context.ledger_env(),
+            "HAMI_METRICS_HTTP_BIND": context.bind("metrics"),
+        },
+        health=http_health(f"{url}/readyz"),
+        after=after,
+        urls={"metrics": url},
+    )
+
+
+def kubelet(context: Context, node: SimulatedNode, after: tuple[str, ...]) -> ChildSpec:
+    """A simulated kubelet with the stand-in driver of its node."""
+    home = context.layout.node(node.name)
+    home.mkdir(parents=True, exist_ok=True)
+    described = fakegpu_config(
+        node, system=str(context.layout.folder), state=str(home / "fakegpu.state")
+    )
+    (home / "fakegpu.json").write_bytes(orjson.dumps(described, option=orjson.OPT_INDENT_2))
+    return ChildSpec(
+        name=f"kubelet-{node.name}",
+        argv=(
+            *(sys.executable, "-m", "kubelocal.kubelet", "--node", node.name),
+            *("--kubeconfig", str(context.kubeconfig), "--root", str(home / "kubelet")),
+            *("--fakegpu-config", str(home / "fakegpu.json")),
+            *("--native-dir", str(context.project.root / "native")),
+            *("--cdi-dir", str(home / "cdi")),
+            "--stop-containers-on-exit",
+            *context.options.kubelet_flags,
+        ),
+        cwd=context.layout.folder,
+        after=after,
+    )
+
+
+def node_agent(context: Context, node: SimulatedNode) -> ChildSpec:
+    """hami-node-agent of one simulated node: the real one, over the stand-in driver."""
+    home = context.layout.node(node.name)
+    kubelet_home = home / "kubelet"
+    name = f"node-agent-{node.name}"
+    url = context.url(name)
+    return ChildSpec(
+        name=name,
+        argv=(script("hami-node-agent"),),
+        cwd=context.layout.folder,
+        env={
+            **agent_env(context, node.name),
+            "LD_LIBRARY_PATH": str(context.project.fakegpu),
+            "FAKEGPU_CONFIG": str(home / "fakegpu.json"),
+            "HAMI_NODE_AGENT_KUBELET_SOCKET_DIR": str(kubelet_home / "device-plugins"),
+            "HAMI_NODE_AGENT_POD_RESOURCES_SOCKET": str(
+                kubelet_home / "pod-resources" / "kubelet.sock"
+            ),
+            "HAMI_NODE_AGENT_HOOK_PATH": str(home / "hook"),
+            "HAMI_NODE_AGENT_LOCK_DIR": str(home / "vgpulock"),
+            "HAMI_NODE_AGENT_STATE_DIR": str(home / "agent"),
+            "HAMI_NODE_AGENT_CDI_DIR": str(home / "cdi"),
+            "HAMI_NODE_AGENT_BINDING": context.options.binding,
+            "HAMI_NODE_AGENT_METRICS_BIND": context.bind(name),
+            # Containers are processes of this machine.
+            "HAMI_NODE_AGENT_PROC_ROOT": "/proc",
+            "HAMI_NODE_AGENT_SAMPLE_INTERVAL_S": "1",
+        },
+        health=http_health(f"{url}/readyz"),
+        after=(f"kubelet-{node.name}",),
+        urls={name: url},
+    )
+
+
+def agent_env(context: Context, node: str) -> dict[str, str]:
+    """What any node-agent of this system must be told, also one that somebody else runs."""
+    return {
+        **context.service_env(f"node-agent-{node}", agent_user(node)),
+        **context.vendors_env("HAMI_NODE_AGENT", families=False),
+        "HAMI_NODE_AGENT_NODE_NAME": node,
+        "HAMI_NODE_AGENT_LIBRARY_PATH": str(context.project.libvgpu),
+        "HAMI_NODE_AGENT_GRANT_PUBLIC_KEY_FILE": str(context.credentials.grant_public_key),
+    }

@@ -1,0 +1,125 @@
+"""The whole local system: prepares files and servers, then names every child in order.
+
+Run as `python -m hamilocal.system FOLDER` it is the supervisor process that `hamictl up` starts; it
+ends when it is told to stop, with everything it started.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+import yaml
+from hamicommon.ledger.migrations import upgrade
+from hamicommon.settings import PostgresSettings
+from pydantic import SecretStr
+
+from hamilocal.servers.control_plane.kubeconfig import write_kubeconfig
+from hamilocal.supervisor.specs import Spec, StepSpec
+from hamilocal.system import kubernetes, services
+from hamilocal.system.credentials import ensure_credentials
+from hamilocal.system.layout import Layout, project
+from hamilocal.system.options import UpOptions
+from hamilocal.system.ports import stable_ports
+from hamilocal.system.registration import register_webhook
+from hamilocal.system.servers import data_servers
+
+_PORTS = ("postgres", "redis", "nats", "apiserver", "scheduler", "webhook", "metrics")
+_SERVING = ("apiserver", "webhook")
+
+
+def prepare(layout: Layout, options: UpOptions) -> services.Context:
+    """Credentials, ports, kubeconfig and the servers' folders; blocking, seconds the first time."""
+    checkout = project()
+    checkout.require_native()
+    layout.traces.mkdir(parents=True, exist_ok=True)
+    nodes = tuple(node.name for node in options.simulated())
+    names = (*_PORTS, *(f"node-agent-{node}" for node in nodes))
+    ports = stable_ports(names, layout.folder / "ports.json")
+    credentials = ensure_credentials(layout.credentials, serving=_SERVING)
+    context = services.Context(
+        layout=layout,
+        project=checkout,
+        options=options,
+        credentials=credentials,
+        servers=data_servers(layout, credentials, (*nodes, *options.external_nodes), ports),
+        ports=ports,
+        kubeconfig=options.kubeconfig or layout.kubeconfig,
+    )
+    if options.kubeconfig is None:
+        write_kubeconfig(
+            layout.kubeconfig,
+            server=context.url("apiserver", "https"),
+            authority=credentials.ca.read_bytes(),
+            token=credentials.secret("kubernetes-admin"),
+        )
+    return context
+
+
+def specs(context: services.Context) -> Sequence[Spec]:
+    """Every process and step, each after what it needs."""
+    emulated = context.options.kubeconfig is None
+    kubernetes_ready = ("apiserver",) if emulated else ()
+    found: list[Spec] = [*context.servers.children()]
+    found.append(_migrations(context))
+    if emulated:
+        found.append(services.api_server(context))
+    found.append(services.webhook(context, ("nats",)))
+    found.append(
+        StepSpec(
+            name="webhook-registration",
+            run=lambda: register_webhook(context),
+            after=("webhook", *kubernetes_ready),
+        )
+    )
+    found.append(services.scheduler(context, ("migrations", "redis", "nats", *kubernetes_ready)))
+    found.append(services.metrics(context, ("migrations", "nats")))
+    if emulated:
+        configuration = context.layout.folder / "kube-scheduler.yaml"
+        described = kubernetes.scheduler_configuration(
+            kubeconfig_path=str(context.kubeconfig),
+            extender_url=context.url("scheduler"),
+            scheduler_name=services.SCHEDULER_NAME,
+            resources=context.options.vendors().resource_names,
+        )
+        configuration.write_text(yaml.safe_dump(described, sort_keys=False))
+        found.append(services.kube_scheduler(context, configuration))
+        found.append(services.workloads(context))
+    for node in context.options.simulated():
+        found.append(services.kubelet(context, node, kubernetes_ready))
+        found.append(services.node_agent(context, node))
+    return found
+
+
+def info(context: services.Context) -> dict[str, object]:
+    """What `hamictl up --json` prints beside the pids."""
+    return {
+        "kubeconfig": str(context.kubeconfig),
+        "scheduler_url": context.url("scheduler"),
+        "webhook_url": context.url("webhook", "https") + "/webhook",
+        "metrics_url": context.url("metrics") + "/metrics",
+        "postgres_dsn": context.servers.postgres.url,
+        "redis_url": context.servers.redis.url,
+        "nats_url": context.servers.nats_admin_url,
+        "traces": str(context.layout.traces),
+        "node_agents": [
+            {
+                "node": node.name,
+                "metrics_url": context.url(f"node-agent-{node.name}") + "/metrics",
+            }
+            for node in context.options.simulated()
+        ],
+        "external_nodes": [
+            {"node": node, "node_agent_env": services.agent_env(context, node)}
+            for node in context.options.external_nodes
+        ],
+    }
+
+
+def _migrations(context: services.Context) -> StepSpec:
+    settings = PostgresSettings(dsn=SecretStr(context.servers.postgres.url))
+    return StepSpec(
+        name="migrations",
+        run=lambda: asyncio.to_thread(upgrade.upgrade, settings, context.project.migrations),
+        after=("postgres",),
+    )

@@ -1,0 +1,1 @@
+"""An emulated Kubernetes: API server, scheduling loop, kubelet, controllers. Knows no HAMi."""

@@ -1,0 +1,1 @@
+"""Between a well-formed write and the store: built-in plugins, then webhooks."""

@@ -1,0 +1,1 @@
+"""Who may do what: RBAC, and the reviews that ask for it."""

@@ -1,0 +1,257 @@
+"""The cells that `kubectl get` shows of each kind; pure functions of a stored body.
+
+Source: kubernetes `pkg/printers/internalversion`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from kubelocal.apiserver.errors import Json
+
+_NONE = "<none>"
+_UNKNOWN = "<unknown>"
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """`wide` columns are shown by `-o wide` only."""
+
+    name: str
+    cell: Callable[[Json], Any]
+    kind: str = "string"
+    wide: bool = False
+
+    def definition(self) -> Json:
+        """The column as a Table describes it."""
+        return {
+            "name": self.name,
+            "type": self.kind,
+            "format": "name" if self.name == "Name" else "",
+            "description": f"{self.name} of the object",
+            "priority": int(self.wide),
+        }
+
+
+def age(timestamp: str | None) -> str:
+    """`5m`, `3h`, `2d`: two digits of time, as kubectl says it."""
+    if not timestamp:
+        return _UNKNOWN
+    seconds = int((datetime.now(UTC) - datetime.fromisoformat(timestamp)).total_seconds())
+    if seconds < 0:
+        return "0s"
+    if seconds < 120:
+        return f"{seconds}s"
+    minutes, hours, days = seconds // 60, seconds // 3600, seconds // 86400
+    if minutes < 10:
+        return f"{minutes}m{seconds % 60}s" if seconds % 60 else f"{minutes}m"
+    if minutes < 180:
+        return f"{minutes}m"
+    if hours < 8:
+        return f"{hours}h{minutes % 60}m" if minutes % 60 else f"{hours}h"
+    return f"{hours}h" if hours < 48 else f"{days}d"
+
+
+def dig(*path: str, absent: Any = _NONE) -> Callable[[Json], Any]:
+    """The value at a path of names, or `absent`."""
+
+    def cell(body: Json) -> Any:
+        value: Any = body
+        for part in path:
+            value = value.get(part) if isinstance(value, dict) else None
+        return absent if value in (None, "") else value
+
+    return cell
+
+
+def _ready(pod: Json) -> str:
+    statuses = pod.get("status", {}).get("containerStatuses", [])
+    ready = sum(bool(each.get("ready")) for each in statuses)
+    return f"{ready}/{len(pod.get('spec', {}).get('containers', []))}"
+
+
+def pod_status(pod: Json) -> str:
+    """What the pod is doing, in one word: the reason that says most."""
+    status = pod.get("status", {})
+    reason: str = status.get("reason") or status.get("phase", "")
+    if any(gate for gate in pod.get("spec", {}).get("schedulingGates", [])):
+        reason = "SchedulingGated"
+    running = False
+    for each in status.get("containerStatuses", []):
+        state = each.get("state", {})
+        if waiting := state.get("waiting", {}).get("reason"):
+            reason = waiting
+        elif ended := state.get("terminated"):
+            reason = ended.get("reason") or f"ExitCode:{ended.get('exitCode', 0)}"
+        elif "running" in state and each.get("ready"):
+            running = True
+    if reason == "Completed" and running:
+        reason = "Running"
+    if "deletionTimestamp" in pod["metadata"]:
+        return "Unknown" if status.get("reason") == "NodeLost" else "Terminating"
+    return reason
+
+
+def _restarts(pod: Json) -> int:
+    statuses = pod.get("status", {}).get("containerStatuses", [])
+    return sum(int(each.get("restartCount", 0)) for each in statuses)
+
+
+def _node_status(node: Json) -> str:
+    conditions = node.get("status", {}).get("conditions", [])
+    ready = next((c for c in conditions if c.get("type") == "Ready"), None)
+    words = ["Unknown" if ready is None else "Ready" if ready["status"] == "True" else "NotReady"]
+    if node.get("spec", {}).get("unschedulable"):
+        words.append("SchedulingDisabled")
+    return ",".join(words)
+
+
+def _roles(node: Json) -> str:
+    prefix = "node-role.kubernetes.io/"
+    labels = node["metadata"].get("labels", {})
+    return ",".join(sorted(k[len(prefix) :] for k in labels if k.startswith(prefix))) or _NONE
+
+
+def _address(kind: str) -> Callable[[Json], str]:
+    def cell(node: Json) -> str:
+        addresses = node.get("status", {}).get("addresses", [])
+        return next((a["address"] for a in addresses if a.get("type") == kind), _NONE)
+
+    return cell
+
+
+def _last_seen(event: Json) -> str:
+    series = event.get("series") or {}
+    return age(
+        event.get("lastTimestamp") or series.get("lastObservedTime") or event.get("eventTime")
+    )
+
+
+def _first_seen(event: Json) -> str:
+    return age(event.get("firstTimestamp") or event.get("eventTime"))
+
+
+def _involved(event: Json) -> str:
+    about = event.get("involvedObject", {})
+    return f"{about.get('kind', '').lower()}/{about.get('name', '')}"
+
+
+def _source(event: Json) -> str:
+    source = event.get("source", {})
+    parts = (source.get("component") or event.get("reportingComponent", ""), source.get("host"))
+    return ", ".join(part for part in parts if part)
+
+
+def _amounts(prefixes: tuple[str, ...], inverse: bool) -> Callable[[Json], str]:
+    def cell(quota: Json) -> str:
+        hard = quota.get("status", {}).get("hard", {})
+        used = quota.get("status", {}).get("used", {})
+        return ", ".join(
+            f"{name}: {used.get(name, '0')}/{hard[name]}"
+            for name in sorted(hard)
+            if name.startswith(prefixes) != inverse
+        )
+
+    return cell
+
+
+def _count(name: str) -> Callable[[Json], int]:
+    return lambda body: len(body.get(name, {}))
+
+
+def _of(have: tuple[str, ...], want: tuple[str, ...]) -> Callable[[Json], str]:
+    return lambda body: f"{dig(*have, absent=0)(body)}/{dig(*want, absent=0)(body)}"
+
+
+def _ports(service: Json) -> str:
+    ports = service.get("spec", {}).get("ports", [])
+    return ",".join(f"{p.get('port')}/{p.get('protocol', 'TCP')}" for p in ports) or _NONE
+
+
+NAME = Column("Name", dig("metadata", "name"))
+AGE = Column("Age", lambda body: age(body["metadata"].get("creationTimestamp")))
+_STATUS, _SPEC = "status", "spec"
+
+COLUMNS: dict[str, tuple[Column, ...]] = {
+    "Pod": (
+        NAME,
+        Column("Ready", _ready),
+        Column("Status", pod_status),
+        Column("Restarts", _restarts, "integer"),
+        AGE,
+        Column("IP", dig(_STATUS, "podIP"), wide=True),
+        Column("Node", dig(_SPEC, "nodeName"), wide=True),
+        Column("Nominated Node", dig(_STATUS, "nominatedNodeName"), wide=True),
+        Column("Readiness Gates", lambda body: _NONE, wide=True),
+    ),
+    "Node": (
+        NAME,
+        Column("Status", _node_status),
+        Column("Roles", _roles),
+        AGE,
+        Column("Version", dig(_STATUS, "nodeInfo", "kubeletVersion", absent="")),
+        Column("Internal-IP", _address("InternalIP"), wide=True),
+        Column("External-IP", _address("ExternalIP"), wide=True),
+        Column("OS-Image", dig(_STATUS, "nodeInfo", "osImage", absent=_UNKNOWN), wide=True),
+        Column("Kernel-Version", dig(_STATUS, "nodeInfo", "kernelVersion"), wide=True),
+        Column("Container-Runtime", dig(_STATUS, "nodeInfo", "containerRuntimeVersion"), wide=True),
+    ),
+    "Event": (
+        Column("Last Seen", _last_seen),
+        Column("Type", dig("type", absent="")),
+        Column("Reason", dig("reason", absent="")),
+        Column("Object", _involved),
+        Column("Subobject", dig("involvedObject", "fieldPath", absent=""), wide=True),
+        Column("Source", _source, wide=True),
+        Column("Message", dig("message", absent="")),
+        Column("First Seen", _first_seen, wide=True),
+        Column("Count", dig("count", absent=1), "integer", wide=True),
+        Column("Name", dig("metadata", "name"), wide=True),
+    ),
+    "Namespace": (NAME, Column("Status", dig(_STATUS, "phase", absent="")), AGE),
+    "ConfigMap": (NAME, Column("Data", _count("data"), "integer"), AGE),
+    "Secret": (
+        NAME,
+        Column("Type", dig("type", absent="")),
+        Column("Data", _count("data"), "integer"),
+        AGE,
+    ),
+    "Lease": (NAME, Column("Holder", dig(_SPEC, "holderIdentity", absent="")), AGE),
+    "ResourceQuota": (
+        NAME,
+        AGE,
+        Column("Request", _amounts(("limits.",), inverse=True)),
+        Column("Limit", _amounts(("limits.",), inverse=False)),
+    ),
+    "Service": (
+        NAME,
+        Column("Type", dig(_SPEC, "type")),
+        Column("Cluster-IP", dig(_SPEC, "clusterIP")),
+        Column("External-IP", lambda body: _NONE),
+        Column("Port(s)", _ports),
+        AGE,
+    ),
+    "Deployment": (
+        NAME,
+        Column("Ready", _of((_STATUS, "readyReplicas"), (_SPEC, "replicas"))),
+        Column("Up-to-date", dig(_STATUS, "updatedReplicas", absent=0), "integer"),
+        Column("Available", dig(_STATUS, "availableReplicas", absent=0), "integer"),
+        AGE,
+    ),
+    "Job": (NAME, Column("Completions", _of((_STATUS, "succeeded"), (_SPEC, "completions"))), AGE),
+    "PriorityClass": (
+        NAME,
+        Column("Value", dig("value", absent=0), "integer"),
+        Column("Global-Default", dig("globalDefault", absent=False), "boolean"),
+        AGE,
+    ),
+    "MutatingWebhookConfiguration": (NAME, Column("Webhooks", _count("webhooks"), "integer"), AGE),
+    "ValidatingWebhookConfiguration": (
+        NAME,
+        Column("Webhooks", _count("webhooks"), "integer"),
+        AGE,
+    ),
+}

@@ -1,0 +1,1 @@
+"""Which resources are served and what their objects may hold."""

@@ -1,0 +1,1 @@
+"""The objects, their versions and their recent changes."""

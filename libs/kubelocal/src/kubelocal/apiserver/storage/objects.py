@@ -1,0 +1,109 @@
+"""One stored version of one object: its bytes, and the few facts that lists and watches select by.
+
+A `Stored` never changes; `load()` decodes a fresh copy each time, so nobody shares a mutable body.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+
+from kubelocal.apiserver.errors import Json
+from kubelocal.apiserver.schema.resources import BY_KIND, STORED, Resource
+
+Key = tuple[str, str, str]  # (collection, namespace or "", name)
+# Stands for an owner of a kind that is not served: nobody can tell whether it exists.
+UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """`raw` is the JSON without `kind` and `apiVersion`: each face of the API writes its own."""
+
+    key: Key
+    version: int
+    uid: str
+    raw: bytes
+    labels: Mapping[str, str]
+    fields: Mapping[str, str]
+    owners: tuple[str, ...]  # uids of the objects that this one goes with
+
+    def load(self) -> Json:
+        """A fresh decoded copy."""
+        body: Json = orjson.loads(self.raw)
+        return body
+
+    @property
+    def namespace(self) -> str:
+        return self.key[1]
+
+    @property
+    def name(self) -> str:
+        return self.key[2]
+
+
+def seal(collection: str, body: Json, version: int) -> Stored:
+    """Give `body` its resourceVersion and freeze it; `body` must not be used as a copy after."""
+    meta = body["metadata"]
+    meta["resourceVersion"] = str(version)
+    body.pop("kind", None)
+    body.pop("apiVersion", None)
+    key = (collection, meta.get("namespace", ""), meta["name"])
+    return Stored(
+        key,
+        version,
+        meta["uid"],
+        orjson.dumps(body),
+        meta.get("labels") or {},
+        selectable_fields(STORED[collection], body),
+        _owners(meta),
+    )
+
+
+def unseal(key: Key, version: int, raw: bytes) -> Stored:
+    """A stored version as it was read back from disk."""
+    body = orjson.loads(raw)
+    meta = body["metadata"]
+    fields = selectable_fields(STORED[key[0]], body)
+    return Stored(key, version, meta["uid"], raw, meta.get("labels") or {}, fields, _owners(meta))
+
+
+def selectable_fields(resource: Resource, body: Json) -> dict[str, str]:
+    """The values behind the resource's field-selector labels."""
+    meta = body["metadata"]
+    fields = {"metadata.name": meta["name"]}
+    if resource.namespaced:
+        fields["metadata.namespace"] = meta.get("namespace", "")
+    for label, absent in resource.fields.items():
+        fields[label] = _text(_dig(body, label), absent)
+    if resource.store_key == "events":
+        source = (body.get("source") or {}).get("component", "")
+        fields["source"] = source or body.get("reportingComponent", "")
+    return fields
+
+
+def _owners(meta: Json) -> tuple[str, ...]:
+    return tuple(
+        owner.get("uid", "") if (owner.get("apiVersion"), owner.get("kind")) in BY_KIND else UNKNOWN
+        for owner in meta.get("ownerReferences") or ()
+    )
+
+
+def _dig(body: Json, path: str) -> Any:
+    value: Any = body
+    for part in path.split("."):
+        if not isinstance(value, dict):
+            return None
+        value = value.get(part)
+    return value
+
+
+def _text(value: Any, absent: str) -> str:
+    if value is None or value == "":
+        return absent
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return str(value) if not isinstance(value, dict) else absent

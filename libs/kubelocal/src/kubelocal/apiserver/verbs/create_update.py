@@ -1,0 +1,273 @@
+"""Create and update: the rules of a write, in the order of the real server.
+
+Read the body -> defaults -> admission -> validation -> one transaction. Where no webhook has a say
+in an update, all of it happens inside the transaction, so it cannot lose a race; else the
+transaction checks that the object is still the one that was admitted.
+"""
+
+from __future__ import annotations
+
+import random
+import uuid
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any
+
+import orjson
+
+from kubelocal.apiserver.admission import quota
+from kubelocal.apiserver.admission.chain import Admission
+from kubelocal.apiserver.admission.review import Write
+from kubelocal.apiserver.calls import Caller, Target
+from kubelocal.apiserver.errors import (
+    ApiError,
+    Cause,
+    Json,
+    already_exists,
+    bad_request,
+    conflict,
+    invalid,
+    stale,
+)
+from kubelocal.apiserver.kinds import patch as patching
+from kubelocal.apiserver.kinds import strategies
+from kubelocal.apiserver.storage.objects import Stored
+from kubelocal.apiserver.storage.store import Store, Transaction
+from kubelocal.apiserver.validation.causes import invalid as invalid_value
+from kubelocal.apiserver.validation.objects import validate_create, validate_update
+from kubelocal.apiserver.wire import bodies
+
+Change = Callable[[Json], Json]
+# Letters of generated names: no vowels, so no words (apimachinery `util/rand`).
+_ALPHABET = "bcdfghjklmnpqrstvwxz2456789"
+_ADMISSION_TRIES = 5
+
+
+class _DryRun(Exception):
+    def __init__(self, stored: Stored) -> None:
+        self.stored = stored
+
+
+class _Moved(Exception):
+    pass
+
+
+def now_text() -> str:
+    """The present second, as the API writes times."""
+    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+async def commit(store: Store, caller: Caller, work: Callable[[Transaction], Stored]) -> Stored:
+    """Run `work` in a transaction; of a dry run only the result stays."""
+    if not caller.dry_run:
+        return await store.transact(work)
+
+    def and_forget(transaction: Transaction) -> Stored:
+        raise _DryRun(work(transaction))
+
+    try:
+        return await store.transact(and_forget)
+    except _DryRun as done:
+        return done.stored
+
+
+class Writing:
+    """Creates and changes objects in a store, through an admission chain."""
+
+    def __init__(self, store: Store, admission: Admission) -> None:
+        self._store = store
+        self._admission = admission
+
+    async def create(self, target: Target, caller: Caller, sent: Json) -> Stored:
+        """Store a new object. Raises: ApiError."""
+        body = bodies.read_object(target, caller, sent)
+        meta = body["metadata"]
+        if meta.pop("resourceVersion", ""):
+            raise ApiError(500, "", "resourceVersion should not be set on objects to be created")
+        if not meta.get("name") and meta.get("generateName"):
+            suffix = "".join(random.choices(_ALPHABET, k=5))
+            meta["name"] = meta["generateName"] + suffix
+        target = Target(
+            resource=target.resource, namespace=target.namespace, name=meta.get("name", "")
+        )
+        meta["uid"] = str(uuid.uuid4())
+        meta["creationTimestamp"] = now_text()
+        meta.pop("generation", None)
+        meta.pop("selfLink", None)
+        strategies.apply_defaults(target.resource, body)
+        strategies.prepare_create(target.resource, body)
+        self._admission.check_namespace(target)
+        body = await self._admit_new(target, caller, body)
+        if causes := validate_create(target.resource, body):
+            raise invalid(target.resource.kind, target.resource.group, target.name, causes)
+        return await commit(self._store, caller, lambda tx: self._insert(tx, target, body))
+
+    async def replace(self, target: Target, caller: Caller, sent: Json) -> tuple[Stored, bool]:
+        """PUT: the stored object, and whether it was created. Raises: ApiError."""
+        body = bodies.read_object(target, caller, sent)
+        _check_name(target, body["metadata"])
+        exists = self._store.get(target.collection, target.namespace, target.name) is not None
+        if not exists and target.resource.create_on_update and not target.subresource:
+            body["metadata"].setdefault("name", target.name)
+            return await self.create(target, caller, body), True
+        frozen = orjson.dumps(body)  # the change may run twice; each run needs its own copy
+        change: Change = lambda old: orjson.loads(frozen)  # noqa: E731
+        return await self.update(target, caller, change, replaces=True), False
+
+    async def patch(self, target: Target, caller: Caller, media: str, patch: Any) -> Stored:
+        """PATCH of one of the three types. Raises: ApiError."""
+        resource = target.resource
+
+        def change(old: Json) -> Json:
+            shown = bodies.for_webhook(resource, old)
+            patched = patching.apply_patch(media, resource.schema, shown, patch)
+            bodies.check_kind(resource, patched)
+            return bodies.clean(resource, caller, patched, is_patched=True)
+
+        return await self.update(target, caller, change, replaces=False)
+
+    async def update(
+        self,
+        target: Target,
+        caller: Caller,
+        change: Change,
+        *,
+        replaces: bool,
+    ) -> Stored:
+        """Write `change(current)`; `replaces`: the client sent a whole object (PUT).
+
+        `change` gets the current stored body and may run more than once. Raises: ApiError.
+        """
+        if not self._admission.hooks_for(target, "UPDATE"):
+
+            def work(transaction: Transaction) -> Stored:
+                old = self._current(transaction, target)
+                new = change(old.load())
+                self._prepare(target, old, new, replaces)
+                return self._revise(transaction, target, old, new)
+
+            return await commit(self._store, caller, work)
+        for _ in range(_ADMISSION_TRIES):
+            try:
+                return await self._update_admitted(target, caller, change, replaces)
+            except _Moved:
+                continue
+        raise stale(target.resource.plural, target.resource.group, target.name)
+
+    async def _update_admitted(
+        self, target: Target, caller: Caller, change: Change, replaces: bool
+    ) -> Stored:
+        old = self._store.get(target.collection, target.namespace, target.name)
+        if old is None:
+            raise target.not_found()
+        new = change(old.load())
+        self._prepare(target, old, new, replaces)
+        admitted = await self._admit(target, caller, "UPDATE", new, old.load())
+
+        def work(transaction: Transaction) -> Stored:
+            current = self._current(transaction, target)
+            if current.version != old.version:
+                raise _Moved
+            return self._revise(transaction, target, current, admitted)
+
+        return await commit(self._store, caller, work)
+
+    async def _admit_new(self, target: Target, caller: Caller, body: Json) -> Json:
+        if target.resource.kind == "Pod":
+            self._admission.default_pod(target, body)
+        if not self._admission.hooks_for(target, "CREATE"):
+            return body
+        return await self._admit(target, caller, "CREATE", body, None)
+
+    async def _admit(
+        self, target: Target, caller: Caller, operation: str, new: Json, old: Json | None
+    ) -> Json:
+        resource = target.resource
+        write = Write(
+            target=target,
+            caller=caller,
+            operation=operation,
+            new=bodies.for_webhook(resource, new),
+            old=bodies.for_webhook(resource, old) if old is not None else None,
+        )
+        admitted = await self._admission.admit(
+            write, lambda body: bodies.finish(target, caller, body)
+        )
+        return bodies.from_webhook(resource, admitted or {})
+
+    def _insert(self, transaction: Transaction, target: Target, body: Json) -> Stored:
+        resource = target.resource
+        if transaction.get(target.collection, target.namespace, target.name) is not None:
+            raise already_exists(resource.plural, resource.group, target.name)
+        if resource.namespaced:
+            self._admission.check_namespace(target)
+        if resource.kind == "Pod":
+            quota.charge(transaction, target, body)
+        stored = transaction.put(target.collection, body)
+        if resource.kind == "ResourceQuota":
+            quota.settle(transaction, target.namespace)
+            return self._current(transaction, target)
+        return stored
+
+    def _current(self, transaction: Transaction, target: Target) -> Stored:
+        stored = transaction.get(target.collection, target.namespace, target.name)
+        if stored is None:
+            raise target.not_found()
+        return stored
+
+    def _prepare(self, target: Target, old: Stored, new: Json, replaces: bool) -> None:
+        """Preconditions in the new metadata, then what this path may not change."""
+        resource = target.resource
+        meta = new.setdefault("metadata", {})
+        names = (resource.plural, resource.group, target.name)
+        _check_name(target, meta)
+        uid = meta.get("uid") or old.uid
+        if uid != old.uid and replaces:
+            why = f"Precondition failed: UID in precondition: {uid}, UID in object meta: {old.uid}"
+            raise conflict(*names, why)
+        if uid != old.uid:
+            cause = invalid_value("metadata.uid", uid, "field is immutable")
+            raise invalid(resource.kind, resource.group, target.name, [cause])
+        version = meta.get("resourceVersion", "")
+        if version in ("", "0"):
+            if replaces and not resource.unconditional_update:
+                text = "Invalid value: 0x0: must be specified for an update"
+                cause = Cause(
+                    field="metadata.resourceVersion", reason="FieldValueInvalid", message=text
+                )
+                raise invalid(resource.plural, resource.group, target.name, [cause])
+        elif version != str(old.version):
+            raise stale(*names)
+        strategies.apply_defaults(resource, new)
+        strategies.prepare_update(resource, target.subresource, old.load(), new)
+
+    def _revise(self, transaction: Transaction, target: Target, old: Stored, new: Json) -> Stored:
+        resource = target.resource
+        before = old.load()
+        new["metadata"]["resourceVersion"] = before["metadata"]["resourceVersion"]
+        if new == before:
+            return old
+        if causes := validate_update(resource, target.subresource, before, new):
+            raise invalid(resource.kind, resource.group, target.name, causes)
+        meta = new["metadata"]
+        released = "deletionTimestamp" in meta and not meta.get("finalizers")
+        if released and not meta.get("deletionGracePeriodSeconds"):
+            last = transaction.delete(target.collection, new)
+            if resource.kind == "Pod":
+                quota.settle(transaction, target.namespace)
+            return last
+        stored = transaction.put(target.collection, new)
+        ended = resource.kind == "Pod" and quota.has_ended(new) and not quota.has_ended(before)
+        limits_changed = resource.kind == "ResourceQuota" and new["spec"] != before.get("spec")
+        if ended or limits_changed:
+            quota.settle(transaction, target.namespace)
+            return self._current(transaction, target)
+        return stored
+
+
+def _check_name(target: Target, meta: Json) -> None:
+    if meta.get("name", target.name) != target.name:
+        raise bad_request(
+            f"the name of the object ({meta['name']}) does not match the name on the URL "
+            f"({target.name})"
+        )

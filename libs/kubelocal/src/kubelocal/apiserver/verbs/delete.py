@@ -1,0 +1,171 @@
+"""Deletion: preconditions, the grace of pods, finalizers, namespaces, and what the client is told.
+
+A pod on a node is only marked; it goes when the kubelet deletes it with grace 0. Objects that the
+gone one owned are collected by `controllers`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+from kubelocal.apiserver.admission import quota
+from kubelocal.apiserver.admission.chain import Admission
+from kubelocal.apiserver.admission.review import Write
+from kubelocal.apiserver.calls import Caller, Target
+from kubelocal.apiserver.errors import Json, bad_request, conflict
+from kubelocal.apiserver.schema.resources import RESOURCES
+from kubelocal.apiserver.storage.objects import Stored
+from kubelocal.apiserver.storage.store import Store, Transaction
+from kubelocal.apiserver.verbs.create_update import commit
+from kubelocal.apiserver.wire import bodies
+
+_KEPT_NAMESPACES = ("default", "kube-system", "kube-public")
+_POLICIES = ("Background", "Foreground", "Orphan")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """A DeleteOptions object. `grace_s` None: as long as the pod says."""
+
+    grace_s: int | None = None
+    uid: str = ""
+    version: str = ""
+    policy: str = "Background"
+
+
+def read_options(sent: Json, query_grace: str | None, query_policy: str | None) -> Options:
+    """Options from the body, else from the query. Raises: ApiError 400."""
+    grace = sent.get("gracePeriodSeconds")
+    if grace is None and query_grace is not None:
+        if not query_grace.lstrip("-").isdigit():
+            raise bad_request(f"gracePeriodSeconds: {query_grace!r} is not a whole number")
+        grace = int(query_grace)
+    policy = sent.get("propagationPolicy") or query_policy or "Background"
+    if sent.get("orphanDependents"):
+        policy = "Orphan"
+    if policy not in _POLICIES:
+        raise bad_request(f"propagationPolicy: {policy!r}; expected one of {', '.join(_POLICIES)}")
+    conditions = sent.get("preconditions") or {}
+    return Options(
+        grace_s=grace,
+        uid=conditions.get("uid") or "",
+        version=conditions.get("resourceVersion") or "",
+        policy=policy,
+    )
+
+
+class Deleting:
+    """Deletes objects of a store."""
+
+    def __init__(self, store: Store, admission: Admission) -> None:
+        self._store = store
+        self._admission = admission
+
+    async def delete(self, target: Target, caller: Caller, options: Options) -> tuple[Stored, bool]:
+        """The last (or marked) state, and whether the object is gone. Raises: ApiError."""
+        if self._admission.hooks_for(target, "DELETE"):
+            await self._ask_webhooks(target, caller)
+        gone = False
+
+        def work(transaction: Transaction) -> Stored:
+            nonlocal gone
+            stored = transaction.get(target.collection, target.namespace, target.name)
+            if stored is None:
+                raise target.not_found()
+            _check(target, stored, options)
+            if options.policy == "Orphan":
+                _let_go_of_dependents(transaction, stored.uid)
+            last = _delete_one(transaction, target, stored, options)
+            gone = transaction.get(*stored.key) is None
+            return last
+
+        return await commit(self._store, caller, work), gone
+
+    async def _ask_webhooks(self, target: Target, caller: Caller) -> None:
+        stored = self._store.get(target.collection, target.namespace, target.name)
+        if stored is None:
+            raise target.not_found()
+        old = bodies.for_webhook(target.resource, stored.load())
+        write = Write(target=target, caller=caller, operation="DELETE", new=None, old=old)
+        await self._admission.admit(write, lambda body: body)
+
+
+def _check(target: Target, stored: Stored, options: Options) -> None:
+    resource = target.resource
+    names = (resource.kind, "", target.name)
+    if options.uid and options.uid != stored.uid:
+        raise conflict(
+            *names,
+            f"the UID in the precondition ({options.uid}) does not match the UID in record "
+            f"({stored.uid}). The object might have been deleted and then recreated",
+        )
+    if options.version and options.version != str(stored.version):
+        raise conflict(
+            *names,
+            f"the ResourceVersion in the precondition ({options.version}) does not match the "
+            f"ResourceVersion in record ({stored.version}). The object might have been modified",
+        )
+    if resource.kind == "Namespace" and target.name in _KEPT_NAMESPACES:
+        raise target.forbidden("this namespace may not be deleted")
+
+
+def _delete_one(
+    transaction: Transaction, target: Target, stored: Stored, options: Options
+) -> Stored:
+    body = stored.load()
+    meta = body["metadata"]
+    if target.resource.kind == "Namespace":
+        return _end_namespace(transaction, stored, body)
+    grace_s = _grace_s(body, options) if target.resource.kind == "Pod" else 0
+    if "deletionTimestamp" in meta and grace_s >= meta.get("deletionGracePeriodSeconds", 0) > 0:
+        return stored  # a second delete may only shorten the first
+    if meta.get("deletionGracePeriodSeconds") == grace_s == 0 and meta.get("finalizers"):
+        return stored  # marked already; it waits for its finalizers
+    meta["deletionTimestamp"] = _seconds_from_now(grace_s)
+    meta["deletionGracePeriodSeconds"] = grace_s
+    if grace_s > 0 or meta.get("finalizers"):
+        return transaction.put(target.collection, body)
+    if target.resource.kind != "Pod":
+        return transaction.delete(target.collection, body)
+    # The real server marks a pod before it removes it, and answers with the marked one.
+    marked = transaction.put("pods", body)
+    transaction.delete("pods", body)
+    quota.settle(transaction, target.namespace)
+    return marked
+
+
+def _grace_s(pod: Json, options: Options) -> int:
+    """Seconds until the kubelet has to be done; 0 where no kubelet is concerned."""
+    spec, phase = pod.get("spec", {}), pod.get("status", {}).get("phase")
+    if not spec.get("nodeName") or phase in ("Succeeded", "Failed"):
+        return 0
+    asked = options.grace_s
+    grace_s: int = spec.get("terminationGracePeriodSeconds", 30) if asked is None else asked
+    return max(grace_s, 1) if grace_s < 0 else grace_s
+
+
+def _end_namespace(transaction: Transaction, stored: Stored, body: Json) -> Stored:
+    """Mark it; `controllers` empties it, takes the finalizer off and removes it."""
+    if "deletionTimestamp" in body["metadata"]:
+        return stored
+    body["metadata"]["deletionTimestamp"] = _seconds_from_now(0)
+    body["status"] = body.get("status", {}) | {"phase": "Terminating"}
+    return transaction.put("namespaces", body)
+
+
+def _let_go_of_dependents(transaction: Transaction, uid: str) -> None:
+    collections = {resource.store_key for resource in RESOURCES if resource.stored}
+    for collection in sorted(collections):
+        for dependent in transaction.items(collection):
+            if uid in dependent.owners:
+                body = dependent.load()
+                meta = body["metadata"]
+                left = [each for each in meta.pop("ownerReferences") if each.get("uid") != uid]
+                if left:
+                    meta["ownerReferences"] = left
+                transaction.put(collection, body)
+
+
+def _seconds_from_now(seconds: int) -> str:
+    return (datetime.now(UTC) + timedelta(seconds=seconds)).strftime("%Y-%m-%dT%H:%M:%SZ")

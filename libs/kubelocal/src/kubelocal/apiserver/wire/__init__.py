@@ -1,0 +1,1 @@
+"""Bodies of requests: JSON, YAML, protobuf."""

@@ -1,0 +1,140 @@
+"""Bodies of requests: bytes -> an object of the resource, in stored shape.
+
+JSON, YAML and protobuf are read; what the schema does not know is dropped, with a warning or an
+error as the `fieldValidation` parameter says.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import orjson
+import yaml
+
+from kubelocal.apiserver.calls import Caller, Target
+from kubelocal.apiserver.errors import ApiError, Json, bad_request, unsupported_media_type
+from kubelocal.apiserver.kinds.patch import not_an_object
+from kubelocal.apiserver.kinds.strategies import apply_defaults
+from kubelocal.apiserver.output import forms
+from kubelocal.apiserver.schema import fields
+from kubelocal.apiserver.schema.resources import Resource
+from kubelocal.apiserver.wire import protobuf
+
+_JSON = "application/json"
+_YAML = "application/yaml"
+ACCEPTED = [_JSON, _YAML, protobuf.MEDIA_TYPE]
+
+
+def decode(content_type: str, body: bytes, kind: str) -> Json:
+    """The JSON or YAML object in a body. Raises: ApiError 400 or 415."""
+    media = content_type.partition(";")[0].strip() or _JSON
+    if media not in ACCEPTED:
+        raise unsupported_media_type(ACCEPTED)
+    if media == protobuf.MEDIA_TYPE:
+        try:
+            return protobuf.decode(body)
+        except (protobuf.Malformed, UnicodeDecodeError) as error:
+            raise bad_request(f"the object provided is unrecognized: {error}") from error
+    try:
+        value: Any = orjson.loads(body) if media == _JSON else yaml.safe_load(body)
+    except (orjson.JSONDecodeError, yaml.YAMLError) as error:
+        shown = body[:100].decode(errors="replace") or "<empty>"
+        raise bad_request(
+            f"the object provided is unrecognized (must be of type {kind}): couldn't get "
+            f"version/kind; json parse error: {error} ({shown})"
+        ) from error
+    if not isinstance(value, dict):
+        raise bad_request(
+            f"the object provided is unrecognized (must be of type {kind}): expected an object"
+        )
+    return value
+
+
+def read_object(target: Target, caller: Caller, body: Json) -> Json:
+    """A whole object for this path, in stored shape, cleaned but not defaulted.
+
+    Raises: ApiError 400 where it is of another kind, namespace or name, or has wrong types.
+    """
+    resource = target.resource
+    check_kind(resource, body)
+    cleaned = clean(resource, caller, body)
+    meta = cleaned.setdefault("metadata", {})
+    if resource.namespaced:
+        if meta.setdefault("namespace", target.namespace) != target.namespace:
+            raise bad_request(
+                "the namespace of the provided object does not match the namespace sent on the "
+                "request"
+            )
+    elif meta.pop("namespace", ""):
+        raise bad_request("namespace may not be set on a cluster-scoped object")
+    return cleaned
+
+
+def check_kind(resource: Resource, body: Json) -> None:
+    """Raises: ApiError 400 where the body says that it is something else."""
+    kind = body.get("kind") or resource.kind
+    version = body.get("apiVersion") or resource.api_version
+    if version != resource.api_version:
+        raise bad_request(
+            f"the API version in the data ({version}) does not match the expected API version "
+            f"({resource.api_version})"
+        )
+    if kind != resource.kind:
+        raise bad_request(
+            f'{kind} in version "{resource.version}" cannot be handled as a {resource.kind}: '
+            f"converting (v1.{kind}) to (core.{resource.kind}): unknown conversion"
+        )
+
+
+def clean(resource: Resource, caller: Caller, body: Json, *, is_patched: bool = False) -> Json:
+    """The known part of a body, in stored shape. Raises: ApiError 400, of a patch 422."""
+    cannot = f'{resource.kind} in version "{resource.version}" cannot be handled as a '
+    try:
+        cleaned, unknown = fields.clean(resource.schema, body)
+    except fields.Unreadable as error:
+        if is_patched:
+            raise not_an_object(str(error)) from error
+        raise bad_request(f"{cannot}{resource.kind}: {error}") from error
+    if unknown and caller.field_validation == "Strict":
+        listed = ", ".join(f'unknown field "{path}"' for path in unknown)
+        raise bad_request(f"{cannot}{resource.kind}: strict decoding error: {listed}")
+    if unknown and caller.field_validation == "Warn":
+        caller.warnings.extend(f'unknown field "{path}"' for path in unknown)
+    cleaned.pop("kind", None)
+    cleaned.pop("apiVersion", None)
+    return forms.to_storage(resource, cleaned)
+
+
+def finish(target: Target, caller: Caller, body: Json) -> Json:
+    """After a webhook changed an object: clean and default it again; keep its kind for the next."""
+    resource = target.resource
+    quiet = Caller(user=caller.user, dry_run=caller.dry_run, field_validation="Ignore")
+    stored = clean(resource, quiet, body)
+    apply_defaults(resource, stored)
+    return for_webhook(resource, stored)
+
+
+def for_webhook(resource: Resource, stored: Json) -> Json:
+    """A stored body as webhooks get it."""
+    head = {"kind": resource.kind, "apiVersion": resource.api_version}
+    return head | forms.from_storage(resource, stored)
+
+
+def from_webhook(resource: Resource, body: Json) -> Json:
+    """The stored shape of a body that has been through the webhooks."""
+    bare = {name: value for name, value in body.items() if name not in ("kind", "apiVersion")}
+    return forms.to_storage(resource, bare)
+
+
+def check_dry_run(values: list[str], kind: str) -> bool:
+    """Whether `dryRun` parameters ask for one. Raises: ApiError 422 for another value than All."""
+    if wrong := [value for value in values if value != "All"]:
+        listed = ", ".join(f'"{value}"' for value in wrong)
+        raise ApiError(
+            422,
+            "Invalid",
+            f'{kind}.meta.k8s.io "" is invalid: dryRun: Unsupported value: []string{{{listed}}}: '
+            'supported values: "All"',
+            {"group": "meta.k8s.io", "kind": kind},
+        )
+    return bool(values)

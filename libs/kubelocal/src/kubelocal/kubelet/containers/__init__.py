@@ -1,0 +1,1 @@
+"""Containers as local processes: what they get, how they start, when again."""

@@ -1,0 +1,246 @@
+"""The container runtime: starts containers through the launcher, finds them again, signals them.
+
+A launcher outlives this process and writes down how its container ended, so that nothing is lost
+when the kubelet is killed: `recover()` reads the files of the last attempt.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import signal
+import subprocess
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from hamicommon.errors import Unavailable
+
+from kubelocal.kubelet.containers import launch_files
+from kubelocal.kubelet.containers.launch_files import AttemptFiles, Ended, Launch
+from kubelocal.kubelet.containers.mounts import MountMode
+
+# What a container runtime reports when it can't say how a container ended.
+UNKNOWN_EXIT_CODE = 137
+# The launcher answers within milliseconds; a machine this slow is broken.
+START_TIMEOUT_S = 30.0
+
+
+class StartFailed(Exception):
+    """The container's program could not be started; the text says why."""
+
+    def __init__(self, ended: Ended) -> None:
+        super().__init__(ended.message)
+        self.ended = ended
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recovered:
+    """The last attempt of a container that an earlier kubelet started."""
+
+    attempt: int
+    started_at: datetime
+    running: RunningContainer | None
+    ended: Ended | None
+    previous: Ended | None
+    """How the attempt before ended; None for the first."""
+
+
+class RunningContainer:
+    """A live container, held by its launcher's pidfd, which names no other process ever."""
+
+    def __init__(
+        self,
+        pidfd: int,
+        files: AttemptFiles,
+        *,
+        process: subprocess.Popen[bytes] | None,
+        started_at: datetime,
+    ) -> None:
+        self._pidfd = pidfd
+        self._files = files
+        self._process = process
+        self.started_at = started_at
+        self._ended: asyncio.Future[Ended] = asyncio.get_running_loop().create_future()
+        asyncio.get_running_loop().add_reader(pidfd, self._on_end)
+
+    async def wait(self) -> Ended:
+        """How the container ended, once it has."""
+        return await asyncio.shield(self._ended)
+
+    def terminate(self) -> None:
+        """Asks the container's first process to stop (SIGTERM)."""
+        self._signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """Kills the container."""
+        self._signal(signal.SIGUSR1)
+
+    def release(self) -> None:
+        """Lets go of a container that runs on without us."""
+        if not self._ended.done():
+            asyncio.get_running_loop().remove_reader(self._pidfd)
+            os.close(self._pidfd)
+            self._ended.cancel()
+
+    def _signal(self, number: signal.Signals) -> None:
+        if not self._ended.done():
+            with suppress(ProcessLookupError):
+                signal.pidfd_send_signal(self._pidfd, number)
+
+    def _on_end(self) -> None:
+        asyncio.get_running_loop().remove_reader(self._pidfd)
+        os.close(self._pidfd)
+        if self._process is not None:
+            self._process.wait()
+        self._ended.set_result(_read_exit(self._files))
+
+
+class ContainerRuntime:
+    """Containers below `pods_dir`, started by the program `launcher`."""
+
+    def __init__(self, launcher: Path, pods_dir: Path) -> None:
+        self._launcher = launcher
+        self._pods_dir = pods_dir
+
+    async def detect_mount_mode(self, scratch: Path) -> tuple[MountMode, str]:
+        """Whether this machine lets us make mount namespaces, tried on the empty directory
+        `scratch`; if not, the reason."""
+        process = await asyncio.create_subprocess_exec(
+            self._launcher, "probe", scratch, stdout=asyncio.subprocess.PIPE
+        )
+        async with asyncio.timeout(START_TIMEOUT_S):
+            output, _ = await process.communicate()
+        word, _, reason = output.decode().strip().partition(" ")
+        return MountMode(word), reason
+
+    def pod_dir(self, pod_uid: str) -> Path:
+        """Where a pod's logs, volumes and launch files lie."""
+        return self._pods_dir / pod_uid
+
+    def log_file(self, pod_uid: str, container: str) -> Path:
+        """The container's output of all attempts."""
+        return self.pod_dir(pod_uid) / f"{container}.log"
+
+    def rootfs(self, pod_uid: str, container: str) -> Path:
+        """An empty directory on which the container's root is built."""
+        return self._container_dir(pod_uid, container) / "rootfs"
+
+    def _container_dir(self, pod_uid: str, container: str) -> Path:
+        return self.pod_dir(pod_uid) / "containers" / container
+
+    async def start(
+        self, pod_uid: str, container: str, attempt: int, launch: Launch
+    ) -> RunningContainer:
+        """Starts a container and waits until its program runs.
+
+        Raises: StartFailed when it can't be started.
+        """
+        files = AttemptFiles.of(self._container_dir(pod_uid, container), attempt)
+        process, line = await asyncio.to_thread(self._spawn, files, launch)
+        if line.startswith("started "):
+            return RunningContainer(
+                os.pidfd_open(process.pid),
+                files,
+                process=process,
+                started_at=datetime.now(UTC),
+            )
+        await asyncio.to_thread(process.wait, START_TIMEOUT_S)
+        raise StartFailed(_read_exit(files))
+
+    def _spawn(self, files: AttemptFiles, launch: Launch) -> tuple[subprocess.Popen[bytes], str]:
+        files.launch.parent.mkdir(parents=True, exist_ok=True)
+        if launch.rootfs is not None:
+            launch.rootfs.mkdir(exist_ok=True)
+        files.launch.write_bytes(launch_files.encode(launch))
+        command: list[str | Path] = [self._launcher, "run", files.launch, files.pid, files.exit]
+        try:
+            process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                start_new_session=True,
+                env={},
+            )
+        except OSError as exc:
+            raise Unavailable(f"the launcher {self._launcher} can't be run: {exc}") from exc
+        assert process.stdout is not None
+        with process.stdout as answer:
+            return process, answer.readline().decode(errors="replace")
+
+    def recover(self, pod_uid: str, container: str) -> Recovered | None:
+        """The last attempt that an earlier kubelet made, or None."""
+        directory = self._container_dir(pod_uid, container)
+        attempts = sorted(int(file.stem) for file in directory.glob("*.pid"))
+        if not attempts:
+            return None
+        files = AttemptFiles.of(directory, attempts[-1])
+        started_at = datetime.fromtimestamp(files.pid.stat().st_mtime, UTC)
+        pidfd = None if files.exit.exists() else _open_launcher(files)
+        running = (
+            None
+            if pidfd is None
+            else RunningContainer(pidfd, files, process=None, started_at=started_at)
+        )
+        return Recovered(
+            attempt=attempts[-1],
+            started_at=started_at,
+            running=running,
+            ended=_read_exit(files) if running is None else None,
+            previous=_read_exit(AttemptFiles.of(directory, attempts[-2])) if attempts[1:] else None,
+        )
+
+    def known_pods(self) -> list[str]:
+        """Uids of pods that have a directory here."""
+        return sorted(entry.name for entry in self._pods_dir.glob("*") if entry.is_dir())
+
+    def running_of(self, pod_uid: str) -> Iterator[RunningContainer]:
+        """Live containers of a pod that nobody holds: left by an earlier kubelet."""
+        for directory in sorted((self.pod_dir(pod_uid) / "containers").glob("*")):
+            recovered = self.recover(pod_uid, directory.name)
+            if recovered is not None and recovered.running is not None:
+                yield recovered.running
+
+    async def forget(self, pod_uid: str) -> None:
+        """Removes the pod's directory."""
+        await asyncio.to_thread(shutil.rmtree, self.pod_dir(pod_uid), ignore_errors=True)
+
+
+def _open_launcher(files: AttemptFiles) -> int | None:
+    """A pidfd of the launcher, if the pid still names the same process."""
+    if files.pid.stat().st_mtime < _boot_time_s():
+        return None  # start ticks of different boots can't be compared
+    pids = launch_files.parse_pids(files.pid.read_text())
+    try:
+        pidfd = os.pidfd_open(pids.launcher)
+    except ProcessLookupError:
+        return None
+    # Looked at after opening: the pid can't pass to another process while we hold it.
+    try:
+        stat = Path(f"/proc/{pids.launcher}/stat").read_text()
+        state, start = (stat.rpartition(")")[2].split()[i] for i in (0, 19))
+    except (OSError, IndexError):
+        state, start = "", ""
+    if start == str(pids.launcher_start) and state != "Z":
+        return pidfd
+    os.close(pidfd)
+    return None
+
+
+def _boot_time_s() -> float:
+    lines = Path("/proc/stat").read_text().splitlines()
+    return next(float(line.split()[1]) for line in lines if line.startswith("btime "))
+
+
+def _read_exit(files: AttemptFiles) -> Ended:
+    try:
+        return launch_files.parse_exit(files.exit.read_text())
+    except (OSError, ValueError):
+        return Ended(
+            exit_code=UNKNOWN_EXIT_CODE,
+            finished_at=datetime.now(UTC),
+            message="The container could not be located when the pod was terminated",
+        )

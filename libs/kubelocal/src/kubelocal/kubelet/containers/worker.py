@@ -1,0 +1,242 @@
+"""One container of a pod: announce, start, wait, back off, start again.
+
+`pod_worker.py` decides when this begins and ends; the state shown here becomes the pod's status.
+Nothing of it is lost when the kubelet is killed: `run` goes on from what the launcher wrote.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+from hamicommon.errors import HamiError
+
+from kubelocal.kubelet import pod_spec
+from kubelocal.kubelet.containers import backoff as restarting
+from kubelocal.kubelet.containers import environment
+from kubelocal.kubelet.containers import mounts as mount_plan
+from kubelocal.kubelet.containers.backoff import Backoff, BackoffRule
+from kubelocal.kubelet.containers.environment import Driver
+from kubelocal.kubelet.containers.launch_files import Ended, Launch
+from kubelocal.kubelet.containers.mounts import MountMode
+from kubelocal.kubelet.containers.runtime import ContainerRuntime, RunningContainer, StartFailed
+from kubelocal.kubelet.devices import cdi
+from kubelocal.kubelet.devices.allocator import DeviceAllocator
+from kubelocal.kubelet.devices.types import AdmissionError, AllocateAnswer, PluginError
+from kubelocal.kubelet.pod_events import EventRecorder, EventType
+from kubelocal.kubelet.pod_spec import Json
+from kubelocal.kubelet.pod_status import ContainerState, Running, Terminated, Waiting
+
+logger = logging.getLogger(__name__)
+
+# What the launcher writes for a container that could not be started.
+START_ERROR = 128
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Machine:
+    """What every container of the node needs; made once by `bootstrap.py`."""
+
+    node: str
+    allocator: DeviceAllocator
+    runtime: ContainerRuntime
+    recorder: EventRecorder
+    driver: Driver
+    mode: MountMode
+    pathmap_library: Path
+    backoff: BackoffRule
+    cdi_dir: Path | None
+    """Where CDI files are; None: CDI is unknown here."""
+    sync_retry_s: float
+    """Pause after a start that could not even be tried; the kubelet's is 10 to 15 s."""
+
+
+class ContainerWorker:
+    """`state` is what users see; `running` is the live process, if there is one."""
+
+    def __init__(
+        self, machine: Machine, pod: Json, spec: Json, *, on_change: Callable[[], None]
+    ) -> None:
+        self._machine = machine
+        self._pod = pod
+        self._spec = spec
+        self._name: str = spec["name"]
+        self._uid = pod_spec.uid(pod)
+        self._init = pod_spec.is_ordinary_init(pod, spec)
+        self._sidecar = pod_spec.is_sidecar(pod, spec)
+        self._on_change = on_change
+        self._backoff = Backoff()
+        self._attempt = 0
+        waits_for_init = bool(pod_spec.init_containers(pod)) and not (self._init or self._sidecar)
+        self.state = ContainerState(
+            state=Waiting(reason="PodInitializing" if waits_for_init else "ContainerCreating")
+        )
+        self.running: RunningContainer | None = None
+        self.started = asyncio.Event()
+
+    @property
+    def name(self) -> str:
+        """The container's name."""
+        return self._name
+
+    async def run(self) -> int:
+        """Keeps the container going as the restart policy says; returns its last exit code."""
+        ended = self._recover()
+        while True:
+            if ended is None and self.running is None:
+                ended = await self._start()
+            if self.running is not None:
+                ended = await self.running.wait()
+            assert ended is not None
+            self.note_end(ended)
+            policy = pod_spec.restart_policy(self._pod)
+            if not restarting.restarts(
+                policy, exit_code=ended.exit_code, sidecar=self._sidecar, init=self._init
+            ):
+                return ended.exit_code
+            await self._back_off()
+            self._attempt += 1
+            ended = None
+
+    def _recover(self) -> Ended | None:
+        recovered = self._machine.runtime.recover(self._uid, self._name)
+        if recovered is None:
+            return None
+        self._attempt = recovered.attempt
+        if recovered.previous is not None:
+            last = _terminated(recovered.previous, None)
+            self.state = replace(self.state, last=last)
+        self._begin(recovered.running, recovered.started_at)
+        return recovered.ended
+
+    def _begin(self, running: RunningContainer | None, started_at: datetime) -> None:
+        self.running = running
+        self.state = ContainerState(
+            state=Running(started_at=started_at),
+            last=self.state.last,
+            restart_count=self._attempt,
+            container_id=f"hami://{self._uid}/{self._name}/{self._attempt}",
+        )
+        self.started.set()
+        self._on_change()
+
+    def note_end(self, ended: Ended) -> None:
+        """The container has ended: shows it, and counts it for the back-off."""
+        self.running = None
+        began = self.state.state
+        started_at = began.started_at if isinstance(began, Running) else None
+        ran_s = (ended.finished_at - started_at).total_seconds() if started_at else 0.0
+        self._backoff = self._backoff.after_end(
+            self._machine.backoff, ran_s=ran_s, ended_at_s=time.monotonic()
+        )
+        self.state = replace(
+            self.state, state=_terminated(ended, started_at), restart_count=self._attempt
+        )
+        self._on_change()
+
+    async def _back_off(self) -> None:
+        assert isinstance(self.state.state, Terminated)
+        self.state = replace(self.state, last=self.state.state)
+        wait_s = self._backoff.restart_at_s() - time.monotonic()
+        if wait_s <= 0:
+            return
+        message = (
+            f"back-off {self._backoff.wait_s:g}s restarting failed container={self._name} "
+            f"pod={pod_spec.name(self._pod)}_{pod_spec.namespace(self._pod)}({self._uid})"
+        )
+        self._wait("CrashLoopBackOff", message)
+        self._event("Warning", "BackOff", "Back-off restarting failed container")
+        await asyncio.sleep(wait_s)
+
+    def _wait(self, reason: str, message: str) -> None:
+        self.state = replace(self.state, state=Waiting(reason=reason, message=message))
+        self._on_change()
+
+    def _event(self, kind: EventType, reason: str, message: str) -> None:
+        self._machine.recorder.record(self._pod, kind, reason, message, container=self._name)
+
+    async def _start(self) -> Ended | None:
+        """Starts the container; an Ended instead when its program could not be run."""
+        while True:
+            try:
+                answer = await self._machine.allocator.pre_start(self._pod, self._spec)
+                launch = await asyncio.to_thread(self._launch, answer)
+                break
+            except (PluginError, AdmissionError, HamiError, OSError) as exc:
+                self._wait("CreateContainerConfigError", str(exc))
+                self._event("Warning", "Failed", f"Error: {exc}")
+                await asyncio.sleep(self._machine.sync_retry_s)
+        # Once begun, a start is seen through: a process that nobody holds must not come about.
+        starting = asyncio.ensure_future(
+            self._machine.runtime.start(self._uid, self._name, self._attempt, launch)
+        )
+        try:
+            running = await asyncio.shield(starting)
+        except asyncio.CancelledError:
+            await asyncio.wait([starting])
+            if starting.exception() is None:
+                self._begin(starting.result(), starting.result().started_at)
+            raise
+        except StartFailed as failure:
+            self._event("Warning", "Failed", f"Error: {failure}")
+            return failure.ended
+        self._begin(running, running.started_at)
+        self._event("Normal", "Started", self._started_message())
+        return None
+
+    def _started_message(self) -> str:
+        if self._spec.get("command"):
+            return f"Started container {self._name}"
+        return (
+            f"Started container {self._name}: it has no command, and images are not run here, "
+            "so it sleeps until it is stopped"
+        )
+
+    def _launch(self, answer: AllocateAnswer) -> Launch:
+        machine, pod_uid = self._machine, self._uid
+        edits = cdi.edits_of(cdi.names_of(answer), machine.cdi_dir)
+        answer = replace(
+            answer, mounts=answer.mounts + edits.mounts, nodes=answer.nodes + edits.nodes
+        )
+        env = environment.environment(
+            self._pod, self._spec, answer, node=machine.node, driver=machine.driver, edits=edits
+        )
+        volumes = mount_plan.volumes(
+            self._pod, self._spec, volumes_dir=machine.runtime.pod_dir(pod_uid) / "volumes"
+        )
+        for directory in volumes.directories:
+            directory.mkdir(parents=True, exist_ok=True)
+        mounts = mount_plan.ordered(answer, volumes.mounts)
+        argv = environment.command_line(self._spec, env)
+        namespace = machine.mode is MountMode.NAMESPACE
+        if not namespace:
+            env |= mount_plan.pathmap_env(
+                env, mounts, pathmap_library=machine.pathmap_library, read_text=Path.read_text
+            )
+        return Launch(
+            argv=argv,
+            env=env,
+            cwd=self._spec.get("workingDir") or "/",
+            log=machine.runtime.log_file(pod_uid, self._name),
+            mounts=mounts,
+            rootfs=machine.runtime.rootfs(pod_uid, self._name) if namespace else None,
+        )
+
+
+def _terminated(ended: Ended, started_at: datetime | None) -> Terminated:
+    if ended.exit_code == START_ERROR and ended.message:
+        reason = "StartError"
+    else:
+        reason = "Completed" if ended.exit_code == 0 else "Error"
+    return Terminated(
+        exit_code=ended.exit_code,
+        reason=reason,
+        message=ended.message,
+        started_at=started_at or (None if ended.message else datetime.now(UTC)),
+        finished_at=ended.finished_at,
+    )

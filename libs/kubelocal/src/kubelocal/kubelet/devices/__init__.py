@@ -1,0 +1,1 @@
+"""The device manager: plugins, allocations, checkpoint, CDI, PodResources."""

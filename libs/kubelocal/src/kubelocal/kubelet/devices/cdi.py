@@ -1,0 +1,102 @@
+"""CDI devices of a container: the files that describe them, and what they change in it.
+
+As containerd does it from 1.7 on: a name is looked up in the files of the directory at the
+container's creation, one that no file has is an error, and what a file sets wins over what the
+container says itself (Container Device Interface specification, containerEdits).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import orjson
+from hamicommon.errors import InvalidRequest
+
+from kubelocal.kubelet.devices.types import AllocateAnswer, DeviceNode, Mount
+
+ANNOTATION_PREFIX = "cdi.k8s.io/"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Edits:
+    """What CDI devices add to a container."""
+
+    envs: tuple[tuple[str, str], ...] = ()
+    mounts: tuple[Mount, ...] = ()
+    nodes: tuple[DeviceNode, ...] = ()
+
+
+def names_of(answer: AllocateAnswer) -> tuple[str, ...]:
+    """The CDI devices that a container is to get: of the field, then those of its annotations.
+
+    One that is named in both ways is one device (containerd 1.7 and 2).
+    """
+    annotated = (
+        name
+        for key, value in sorted(answer.annotations.items())
+        if key.startswith(ANNOTATION_PREFIX)
+        for name in value.split(",")
+    )
+    return tuple(dict.fromkeys([*answer.cdi_devices, *annotated]))
+
+
+def edits_of(names: Sequence[str], directory: Path | None) -> Edits:
+    """The edits of these devices, read now (blocking).
+
+    Without a directory this is a runtime that knows nothing of CDI: names mean nothing to it, and
+    it says so to nobody (containerd 1.6).
+
+    Raises: InvalidRequest when a name is in no file.
+    """
+    if directory is None or not names:
+        return Edits()
+    described = dict(_devices(directory))
+    missing = [name for name in names if name not in described]
+    if missing:
+        raise InvalidRequest(
+            f"CDI device injection failed: unresolvable CDI devices {', '.join(missing)}"
+        )
+    return _merged(edit for name in names for edit in described[name])
+
+
+def _devices(directory: Path) -> Iterator[tuple[str, list[dict[str, Any]]]]:
+    """Qualified name -> its own edits and those of its file."""
+    for path in sorted(directory.glob("*.json")):
+        try:
+            spec = orjson.loads(path.read_bytes())
+            shared = spec.get("containerEdits") or {}
+            for device in spec["devices"]:
+                yield f"{spec['kind']}={device['name']}", [device["containerEdits"], shared]
+        except (OSError, orjson.JSONDecodeError, KeyError, TypeError, AttributeError):
+            # A file that can't be read hides its devices, and no others.
+            continue
+
+
+def _merged(edits: Iterable[dict[str, Any]]) -> Edits:
+    envs: list[tuple[str, str]] = []
+    mounts: list[Mount] = []
+    nodes: list[DeviceNode] = []
+    for edit in edits:
+        for text in edit.get("env") or []:
+            name, _, value = text.partition("=")
+            envs.append((name, value))
+        for mount in edit.get("mounts") or []:
+            mounts.append(
+                Mount(
+                    container_path=mount["containerPath"],
+                    host_path=mount["hostPath"],
+                    read_only="ro" in (mount.get("options") or []),
+                )
+            )
+        for node in edit.get("deviceNodes") or []:
+            nodes.append(
+                DeviceNode(
+                    container_path=node["path"],
+                    host_path=node.get("hostPath") or node["path"],
+                    permissions=node.get("permissions") or "rwm",
+                )
+            )
+    return Edits(envs=tuple(envs), mounts=tuple(mounts), nodes=tuple(nodes))

@@ -1,0 +1,69 @@
+"""The kubelet's device checkpoint (`kubelet_internal_checkpoint`), in its JSON form.
+
+In: the book's allocations. Out: bytes that readers of a real node's checkpoint understand:
+`{"Data": {"PodDeviceEntries": [{PodUID, ContainerName, ResourceName, DeviceIDs: {numa: [ids]},
+AllocResp: base64}], "RegisteredDevices": {resource: [ids]}}, "Checksum": n}`.
+Entries are base64 of ContainerAllocateResponse; `allocate_answers.py` decodes them.
+"""
+
+from __future__ import annotations
+
+import base64
+import zlib
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import orjson
+from hamicommon.errors import InvalidRequest
+
+from kubelocal.kubelet.devices.types import AllocateAnswer, Allocation
+
+FILE_NAME = "kubelet_internal_checkpoint"
+
+
+def encode(allocations: Iterable[Allocation], healthy_ids: Mapping[str, list[str]]) -> bytes:
+    """The checkpoint file's content."""
+    entries = [
+        {
+            "PodUID": allocation.pod_uid,
+            "ContainerName": allocation.container,
+            "ResourceName": allocation.resource,
+            "DeviceIDs": {str(n): list(ids) for n, ids in sorted(allocation.ids_by_numa.items())},
+            "AllocResp": base64.b64encode(allocation.answer.raw).decode(),
+        }
+        for allocation in allocations
+    ]
+    data = {"PodDeviceEntries": entries or None, "RegisteredDevices": dict(healthy_ids)}
+    return orjson.dumps({"Data": data, "Checksum": _checksum(data)})
+
+
+def decode(
+    content: bytes, decode_answer: Callable[[bytes], AllocateAnswer]
+) -> tuple[list[Allocation], list[str]]:
+    """Allocations and registered resources of a checkpoint written by `encode`.
+
+    Raises: InvalidRequest when the file is damaged.
+    """
+    try:
+        document = orjson.loads(content)
+        data = document["Data"]
+        if document["Checksum"] != _checksum(data):
+            raise InvalidRequest(f"{FILE_NAME}: the checksum does not match the data")
+        allocations = [
+            Allocation(
+                pod_uid=entry["PodUID"],
+                container=entry["ContainerName"],
+                resource=entry["ResourceName"],
+                ids_by_numa={int(n): tuple(ids) for n, ids in entry["DeviceIDs"].items()},
+                answer=decode_answer(base64.b64decode(entry["AllocResp"])),
+            )
+            for entry in data["PodDeviceEntries"] or []
+        ]
+        return allocations, list(data["RegisteredDevices"])
+    except (orjson.JSONDecodeError, KeyError, TypeError, ValueError, AttributeError) as exc:
+        raise InvalidRequest(f"{FILE_NAME}: not a device checkpoint: {exc}") from exc
+
+
+def _checksum(data: Mapping[str, Any]) -> int:
+    """CRC-32 of the canonical JSON. The real one hashes a Go value's text, which only Go makes."""
+    return zlib.crc32(orjson.dumps(data, option=orjson.OPT_SORT_KEYS))

@@ -1,0 +1,158 @@
+"""Keeps the Node object and the Lease up to date.
+
+The status is sent when it changes (a device plugin's list, above all) and every few minutes; in
+between the Lease is the heartbeat, because every needless Node update wakes waiting pods.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+
+from hamicommon.errors import Conflict, HamiError, NotFound
+from hamicommon.k8s.client import KubeApi, PatchType
+
+from kubelocal.kubelet.devices.types import DeviceCounts
+from kubelocal.kubelet.node import spec
+from kubelocal.kubelet.node.spec import NodeIdentity
+from kubelocal.kubelet.pod_spec import Json
+
+logger = logging.getLogger(__name__)
+
+LEASES = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases"
+# The kubelet renews its Lease each quarter of its duration, and repeats an unchanged status
+# (nodeStatusReportFrequency) after five minutes.
+RENEW_S = 10.0
+REPEAT_STATUS_S = 300.0
+# Device lists come in bursts; one report covers them.
+SETTLE_S = 0.05
+RETRY_S = 1.0
+
+
+class NodeReporter:
+    """Registers one Node and reports for it. `changed()` asks for a report now."""
+
+    def __init__(
+        self,
+        api: KubeApi,
+        identity: NodeIdentity,
+        devices: Callable[[], Mapping[str, DeviceCounts]],
+    ) -> None:
+        self._api = api
+        self._identity = identity
+        self._devices = devices
+        self._path = f"/api/v1/nodes/{identity.name}"
+        self._wake = asyncio.Event()
+        self._started_at = datetime.now(UTC)
+        self._sent: Json = {}
+        self._sent_at = self._started_at
+        self._uid = ""
+        self.labels: dict[str, str] = spec.labels(identity)
+        self.registered = asyncio.Event()
+
+    def changed(self) -> None:
+        """Devices may have changed."""
+        self._wake.set()
+
+    async def run(self) -> None:
+        """Reports until cancelled; an API server that is away is tried again."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._report_forever())
+            tasks.create_task(self._renew_forever())
+
+    async def _report_forever(self) -> None:
+        while True:
+            try:
+                if not self._uid:
+                    await self._register()
+                await self._report()
+                self.registered.set()
+                timeout_s = RENEW_S
+            except HamiError as exc:
+                # A Node that somebody deleted stays deleted until this kubelet starts again.
+                logger.warning("node status not reported", extra={"error": str(exc)})
+                timeout_s = RENEW_S if isinstance(exc, NotFound) else RETRY_S
+            await self._pause(timeout_s)
+
+    async def _pause(self, timeout_s: float) -> None:
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._wake.wait()
+            await asyncio.sleep(SETTLE_S)
+        except TimeoutError:
+            pass
+        self._wake.clear()
+
+    async def _register(self) -> None:
+        metadata = spec.metadata(self._identity)
+        try:
+            node = await self._api.create(
+                "/api/v1/nodes", {"apiVersion": "v1", "kind": "Node", "metadata": metadata}
+            )
+            logger.info("node registered", extra={"node": self._identity.name})
+        except Conflict:
+            ours = {"labels": metadata["labels"], "annotations": metadata["annotations"]}
+            node = await self._api.patch(self._path, {"metadata": ours})
+        self._uid = node["metadata"]["uid"]
+        self.labels = dict(node["metadata"].get("labels") or {})
+
+    async def _report(self) -> None:
+        now = datetime.now(UTC)
+        state = spec.status(self._identity, self._devices(), ready_since=self._started_at)
+        if state == self._sent and (now - self._sent_at).total_seconds() < REPEAT_STATUS_S:
+            return
+        node = await self._api.patch(
+            f"{self._path}/status",
+            {"status": spec.with_heartbeat(state, now)},
+            PatchType.STRATEGIC,
+        )
+        self._sent, self._sent_at = state, now
+        self.labels = dict(node["metadata"].get("labels") or {})
+        await self._untaint(node)
+
+    async def _untaint(self, node: Json) -> None:
+        """A new Node is tainted as not ready by admission; where no node controller runs (a bare
+        API server) nobody else would lift it."""
+        taints = node["spec"].get("taints") or []
+        others = [taint for taint in taints if taint["key"] != spec.NOT_READY_TAINT]
+        if len(others) == len(taints):
+            return
+        version = node["metadata"]["resourceVersion"]
+        try:
+            await self._api.patch(
+                self._path,
+                {"metadata": {"resourceVersion": version}, "spec": {"taints": others or None}},
+            )
+        except Conflict:
+            self._sent = {}
+            self._wake.set()
+
+    async def _renew_forever(self) -> None:
+        await self.registered.wait()
+        while True:
+            try:
+                await self._renew()
+            except HamiError as exc:
+                logger.warning("lease not renewed", extra={"error": str(exc)})
+            await asyncio.sleep(RENEW_S)
+
+    async def _renew(self) -> None:
+        body = spec.lease(self._identity, self._uid, datetime.now(UTC))
+        try:
+            await self._api.patch(f"{LEASES}/{self._identity.name}", {"spec": body["spec"]})
+        except NotFound:
+            await self._create_lease(body)
+
+    async def _create_lease(self, body: Json) -> None:
+        try:
+            await self._api.create(LEASES, body)
+        except NotFound:
+            namespace = {
+                "apiVersion": "v1",
+                "kind": "Namespace",
+                "metadata": {"name": "kube-node-lease"},
+            }
+            await self._api.create("/api/v1/namespaces", namespace)
+            await self._api.create(LEASES, body)

@@ -1,0 +1,1 @@
+"""Pods of this node, from admission to removal."""

@@ -1,0 +1,1 @@
+"""The node's file system, processes and cgroups."""

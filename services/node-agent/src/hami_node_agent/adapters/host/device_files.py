@@ -1,0 +1,87 @@
+"""The driver's files under /dev, answered when PASS_DEVICE_SPECS is on (protocol sheet 5.7.1)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from hamicommon.errors import Unavailable
+
+from hami_node_agent.devices.mig_layout import MigInstance
+from hami_node_agent.devices.offer import CardFacts
+
+CONTROL_FILES = ("nvidiactl", "nvidia-uvm", "nvidia-uvm-tools", "nvidia-modeset")
+
+
+def control_files(dev_root: Path) -> dict[str, str]:
+    """Container path -> host path of those control files that exist."""
+    return {
+        f"/dev/{name}": str(dev_root / name) for name in CONTROL_FILES if (dev_root / name).exists()
+    }
+
+
+def card_files(cards: Iterable[CardFacts], dev_root: Path) -> dict[str, list[tuple[str, str]]]:
+    """Card uuid -> (container path, host path) of its files."""
+    return {
+        card.uuid: [(f"/dev/nvidia{card.minor}", str(dev_root / f"nvidia{card.minor}"))]
+        for card in cards
+        if card.minor is not None
+    }
+
+
+class CardNames:
+    """What cards are called on this node besides their uuid: it follows cards that are plugged in.
+
+    The mappings stay the same objects, so whoever has one sees the cards that come.
+    """
+
+    def __init__(self, dev_root: Path) -> None:
+        self._dev_root = dev_root
+        self.index_of: dict[str, int] = {}
+        """NVML index by uuid."""
+        self.card_files: dict[str, list[tuple[str, str]]] = {}
+        """See the function."""
+        self.control_files: dict[str, str] = {}
+        """See the function; a driver that is reloaded may make more."""
+
+    def learn(self, cards: Iterable[CardFacts]) -> None:
+        """Adds these cards; one that is gone keeps its name, in case it comes back."""
+        found = tuple(cards)
+        self.index_of.update((card.uuid, card.index) for card in found)
+        self.card_files.update(card_files(found, self._dev_root))
+        self.control_files.update(control_files(self._dev_root))
+
+
+def mig_files(
+    instances: Iterable[MigInstance], dev_root: Path, proc_root: Path
+) -> dict[str, list[tuple[str, str]]]:
+    """Instance uuid -> (container path, host path) of its card's file and its capabilities' files.
+
+    The minor numbers of those are in the driver's capabilities under /proc.
+    """
+    found = {}
+    for each in instances:
+        names = [f"nvidia{each.minor}"]
+        gpu = proc_root / f"driver/nvidia/capabilities/gpu{each.minor}/mig/gi{each.gpu_instance}"
+        for access in (gpu / "access", gpu / f"ci{each.compute_instance}" / "access"):
+            minor = _capability_minor(access)
+            if minor is not None:
+                names.append(f"nvidia-caps/nvidia-cap{minor}")
+        found[each.uuid] = [(f"/dev/{name}", str(dev_root / name)) for name in names]
+    return found
+
+
+def _capability_minor(access: Path) -> int | None:
+    try:
+        words = access.read_text().split()
+        return int(words[words.index("DeviceFileMinor:") + 1])
+    except (OSError, ValueError, IndexError):
+        return None
+
+
+def require_imex(channels: Iterable[int], dev_root: Path) -> None:
+    """Raises: Unavailable when a channel has no file on this node."""
+    for channel in channels:
+        path = dev_root / "nvidia-caps-imex-channels" / f"channel{channel}"
+        if not path.exists():
+            raise Unavailable(f"imex_channel_ids: channel {channel} is wanted and {path} is absent")

@@ -1,0 +1,261 @@
+"""The files that containers see: the library, the preload list, limits and cache directories.
+
+    <hook_path>/vgpu/libvgpu.so.<version>                 ro in containers as .../libvgpu.so
+    <hook_path>/vgpu/ld.so.preload                        ro as /etc/ld.so.preload
+    <hook_path>/vgpu/containers/<podUID>_<container>/     rw, holds the shared region
+    <state_dir>/limits/<nonce>/limits                     ro as /etc/hami/limits
+    <state_dir>/limits/<nonce>/pids                       ro as /etc/hami/pids
+
+All calls block; callers use a thread. Every call may run twice. Limits are written again before
+every start of a container, from the record, so nobody waits for the disk to have them.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Container, Iterable, Mapping
+from pathlib import Path, PurePosixPath
+
+from hamicommon.clipping import clip
+from hamicommon.errors import InvalidRequest, Unavailable
+
+from hami_node_agent.adapters.cdi_files import CdiFiles
+from hami_node_agent.adapters.host.durable import replace_file
+from hami_node_agent.adapters.host.removal import ASIDE, Removal
+from hami_node_agent.allocation.response import region_path
+from hami_node_agent.cleanup.library_needs import machine_of, why_not_loadable
+from hami_node_agent.grants.limits_file import CoreFeedback, limits_text, pids_text, with_feedback
+from hami_node_agent.grants.records import Record
+
+logger = logging.getLogger(__name__)
+
+LIMITS_FILE = "limits"
+PIDS_FILE = "pids"
+# HAMi's own, which may lie beside ours, have a v before the number.
+_OUR_LIBRARY = re.compile(r"libvgpu\.so\.\d[\w.+-]*")
+
+
+class HostFiles:
+    """The host's directories of one node."""
+
+    def __init__(
+        self,
+        *,
+        base: Path,
+        state_dir: Path,
+        lock_dir: Path,
+        oversubscribe: bool,
+        container_base: PurePosixPath,
+        cdi: CdiFiles | None = None,
+    ) -> None:
+        """`container_base`: where containers see their cache directory. `cdi`: files of
+        late-bound containers, which go with their pods' directories."""
+        self.base = base
+        self._cdi = cdi
+        self._limits = state_dir / "limits"
+        self._containers = base / "containers"
+        self._removals = {parent: Removal(parent) for parent in (self._limits, self._containers)}
+        self._lock_dir = lock_dir
+        self._oversubscribe = oversubscribe
+        self._container_base = container_base
+        self._library = Path()
+        # Limits are written by Allocate, PreStartContainer and the feedback loop, each in a thread.
+        self._writing = threading.Lock()
+        self._feedback: dict[str, CoreFeedback] = {}
+        self._pids: dict[str, str] = {}
+
+    def install(self, library: Path, *, version: str, preload_path: str) -> Path:
+        """Puts the library and the preload list in place; returns the library's host path.
+
+        A mapped library is never written to: a new one replaces the name only (HAMi#727).
+        Raises: InvalidRequest when `library` can't be read or containers couldn't load it,
+        Unavailable when the host can't be written.
+        """
+        try:
+            content = library.read_bytes()
+        except OSError as exc:
+            raise InvalidRequest(f"library_path {library}: libvgpu.so is wanted: {exc}") from exc
+        if reason := why_not_loadable(content, machine=_own_machine()):
+            raise InvalidRequest(f"library_path {library}: containers can't load it: {reason}")
+        target = self.base / f"libvgpu.so.{version}"
+        try:
+            for directory in (self._containers, self._limits):
+                directory.mkdir(parents=True, exist_ok=True)
+            self._lock_dir.mkdir(parents=True, exist_ok=True)
+            # Whoever made it for all may be another user.
+            if self._lock_dir.stat().st_mode & 0o777 != 0o777:
+                self._lock_dir.chmod(0o777)
+            _update(target, content, mode=0o755, durable=True)
+            _update(self.base / "ld.so.preload", f"{preload_path}\n".encode(), durable=True)
+        except OSError as exc:
+            raise Unavailable(f"{self.base} can't be prepared: {exc}") from exc
+        self._library = target
+        return target
+
+    def old_libraries(self) -> frozenset[Path]:
+        """Libraries that earlier versions of this agent installed."""
+        found = self.base.iterdir() if self.base.is_dir() else iter(())
+        return frozenset(
+            path for path in found if _OUR_LIBRARY.fullmatch(path.name) and path != self._library
+        )
+
+    def remove_library(self, path: Path) -> None:
+        """Removes a library; failures are logged."""
+        try:
+            path.unlink(missing_ok=True)
+        except OSError as exc:
+            logger.warning("library not removed", extra={"path": str(path), "error": str(exc)})
+        else:
+            logger.info("library of an earlier version removed", extra={"path": str(path)})
+
+    def limits_dir(self, nonce: str) -> Path:
+        """The directory that a container sees at /etc/hami."""
+        return self._limits / nonce
+
+    def write_limits(self, record: Record) -> None:
+        """Makes the container's limits those of the record. Raises: Unavailable.
+
+        Nothing for an answer of HAMi's: no container sees a limits directory there.
+        """
+        if record.foreign:
+            return
+        directory = self.limits_dir(record.nonce)
+        with self._writing:
+            text = limits_text(
+                () if record.provisional else record.shares,
+                policy=record.policy,
+                oversubscribe=self._oversubscribe,
+                region=region_path(self._container_base, record.nonce),
+                feedback=self._feedback.get(record.nonce, CoreFeedback()),
+            ).encode()
+            try:
+                directory.mkdir(mode=0o755, parents=True, exist_ok=True)
+                _update(directory / LIMITS_FILE, text)
+            except OSError as exc:
+                raise Unavailable(f"{directory} can't be written: {exc}") from exc
+
+    def write_feedback(self, nonce: str, feedback: CoreFeedback) -> None:
+        """Changes what the limits file says of waiting and relaxed limits, and nothing else in it.
+
+        Nothing where there is no such file. Raises: Unavailable.
+        """
+        if self._feedback.get(nonce) == feedback:
+            return
+        path = self.limits_dir(nonce) / LIMITS_FILE
+        with self._writing:
+            try:
+                text = with_feedback(path.read_text(), feedback)
+                _update(path, text.encode())
+            except FileNotFoundError:
+                return
+            except OSError as exc:
+                raise Unavailable(f"{path} can't be written: {exc}") from exc
+            self._feedback[nonce] = feedback
+
+    def write_pids(self, nonce: str, pids: Iterable[tuple[int, int]]) -> None:
+        """Says which host pids the container's processes have. Raises: Unavailable."""
+        text = pids_text(pids)
+        directory = self.limits_dir(nonce)
+        if self._pids.get(nonce, "") == text or not directory.is_dir():
+            return
+        try:
+            _update(directory / PIDS_FILE, text.encode())
+        except OSError as exc:
+            raise Unavailable(f"{directory} can't be written: {exc}") from exc
+        self._pids[nonce] = text
+
+    def make_cache_dir(self, name: str) -> None:
+        """An empty directory that any user in the container can write. Raises: Unavailable."""
+        try:
+            # What is in it now is removed when nobody waits.
+            self._removals[self._containers].set_aside(name)
+        except OSError as exc:
+            directory = self._containers / name
+            raise Unavailable(f"{directory} can't be emptied: {clip(str(exc))}") from exc
+        self.keep_cache_dir(name)
+
+    def keep_cache_dir(self, name: str) -> None:
+        """Makes the directory if it is gone, and leaves what is in it. Raises: Unavailable."""
+        directory = self._containers / name
+        try:
+            if not directory.is_dir():
+                directory.mkdir(parents=True)
+                directory.chmod(0o777)
+        except OSError as exc:
+            raise Unavailable(f"{directory} can't be made: {exc}") from exc
+
+    def remove_pod(self, cache_dirs: Iterable[str], nonces: Iterable[str]) -> None:
+        """Gives up what was made for a pod, after its containers are gone; never raises OSError."""
+        gone = list(nonces)
+        if self._cdi is not None:
+            self._cdi.remove(gone)
+        for nonce in gone:
+            self._feedback.pop(nonce, None)
+            self._pids.pop(nonce, None)
+            self._removals[self._limits].give_up(nonce)
+        for name in cache_dirs:
+            # An empty name would be the parent of all.
+            if name:
+                self._removals[self._containers].give_up(name)
+
+    def remove_strays(
+        self, *, nonces: Container[str], cache_dirs: Container[str], older_than_s: float
+    ) -> None:
+        """Gives up directories that nobody knows any more, if nothing changed in them lately.
+
+        Raises: Unavailable when the directories can't be listed.
+        """
+        if self._cdi is not None:
+            self._cdi.remove_strays(nonces=nonces, older_than_s=older_than_s)
+        for parent, known in ((self._limits, nonces), (self._containers, cache_dirs)):
+            try:
+                names = [path.name for path in parent.iterdir()] if parent.is_dir() else []
+            except OSError as exc:
+                raise Unavailable(f"{parent} can't be listed: {exc}") from exc
+            for name in names:
+                if name != ASIDE and name not in known and _age_s(parent / name) > older_than_s:
+                    self._removals[parent].give_up(name)
+
+    def remove_given_up(self, budget_s: float) -> bool:
+        """Works on what was given up for about that long; True when there was more to do."""
+        share_s = budget_s / len(self._removals)
+        # Each has its turn, whatever the one before answers.
+        more = [removal.work(share_s) for removal in self._removals.values()]
+        return any(more)
+
+    @property
+    def to_remove(self) -> int:
+        """Directories that were given up and are not removed yet."""
+        return sum(removal.waiting for removal in self._removals.values())
+
+    @property
+    def removal_failures(self) -> Mapping[str, int]:
+        """How often one could not be removed since the start, by the system's error."""
+        failures: Counter[str] = Counter()
+        for removal in self._removals.values():
+            failures.update(removal.failures)
+        return failures
+
+
+def _own_machine() -> int:
+    """e_machine of this node: that of the Python that runs us."""
+    with Path(sys.executable).open("rb") as file:
+        return machine_of(file.read(64))
+
+
+def _update(path: Path, content: bytes, *, mode: int = 0o644, durable: bool = False) -> None:
+    if not path.is_file() or path.read_bytes() != content:
+        replace_file(path, content, mode=mode, durable=durable)
+
+
+def _age_s(path: Path) -> float:
+    """Since it or its list of names changed; a tenant may set any time of modification."""
+    try:
+        return time.time() - path.lstat().st_ctime
+    except OSError:
+        return 0.0

@@ -1,0 +1,171 @@
+"""Directories on their way out: first without their names, then, bit by bit, without themselves.
+
+A directory that a tenant filled may take minutes to remove. `set_aside` moves it into
+`<parent>/.removing` at once, so its name is free and no mistake of a tenant holds anybody up;
+`work` removes what lies there (`tree_removal.py`), for so long a turn, oldest turn first. What a
+kill interrupted lies there still and is removed by the next agent. All calls block.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from secrets import token_hex
+
+from hamicommon.clipping import clip
+
+from hami_node_agent.adapters.host.tree_removal import OutOfTime, remove_tree
+
+logger = logging.getLogger(__name__)
+
+ASIDE = ".removing"
+TURN_S = 1.0
+"""Of one directory in a round: one that is filled as fast as it is emptied holds up nobody."""
+RETRY_FIRST_S = 30.0
+RETRY_LAST_S = 3600.0
+_NAME_BYTES = 200
+"""Of a directory's old name in its new one, for who looks; a name may have 255."""
+_DISK_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
+
+
+@dataclass(slots=True)
+class _Trouble:
+    failures: int
+    retry_at_s: float
+
+
+class Removal:
+    """What is to be removed of one parent directory; `work` is for one thread at a time."""
+
+    def __init__(self, parent: Path, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._parent = parent
+        self._clock = clock
+        self._known = threading.Lock()
+        """Of the next three, which rounds and those who give up directories change."""
+        self._in_place: set[str] = set()
+        """Names that could not be set aside because the disk is full."""
+        self._troubles: dict[str, _Trouble] = {}
+        self._worked_at: dict[str, float] = {}
+        self._failures: Counter[str] = Counter()
+        self.waiting = 0
+        """Directories that the last round left."""
+
+    @property
+    def failures(self) -> Mapping[str, int]:
+        """How often something could not be removed since the start, by the system's error."""
+        return dict(self._failures)
+
+    def set_aside(self, name: str) -> None:
+        """Takes what has that name away from it. Nothing when there is nothing. Raises: OSError."""
+        if name in ("", os.curdir, os.pardir, ASIDE) or "/" in name:
+            raise OSError(errno.EINVAL, "no name of a directory of ours", clip(name))
+        kept = os.fsdecode(os.fsencode(name)[:_NAME_BYTES])
+        try:
+            (self._parent / ASIDE).mkdir(mode=0o700, exist_ok=True)
+            (self._parent / name).rename(self._parent / ASIDE / f"{kept}.{token_hex(8)}")
+        except FileNotFoundError:
+            return
+
+    def give_up(self, name: str) -> None:
+        """Removes what has that name, now or in a later round; failures are logged and counted."""
+        with self._known:
+            trouble = self._troubles.get(name)
+        if trouble is not None and self._clock() < trouble.retry_at_s:
+            return
+        try:
+            self.set_aside(name)
+        except OSError as exc:
+            # On a full disk it is the removal that makes room.
+            if exc.errno not in _DISK_FULL:
+                self._failed(name, exc)
+                return
+            with self._known:
+                self._in_place.add(name)
+
+    def work(self, budget_s: float) -> bool:
+        """One round of about that long; True when there was more to do. Never raises OSError."""
+        ends_s = self._clock() + budget_s
+        due = self._due()
+        left = len(due)
+        for place, name in due:
+            if self._clock() >= ends_s:
+                return True
+            with self._known:
+                self._worked_at[name] = self._clock()
+            if self._is_removed(place, name):
+                left -= 1
+        return left > 0
+
+    def _due(self) -> list[tuple[Path, str]]:
+        """Those whose turn was longest ago first."""
+        aside = self._parent / ASIDE
+        try:
+            names = [path.name for path in aside.iterdir()]
+        except FileNotFoundError:
+            names = []
+        except OSError as exc:
+            self._failed(ASIDE, exc)
+            names = []
+        now = self._clock()
+        with self._known:
+            found = [*((aside, n) for n in names), *((self._parent, n) for n in self._in_place)]
+            self.waiting = len(found)
+            here = {name for _, name in found}
+            self._worked_at = {n: at for n, at in self._worked_at.items() if n in here}
+            self._troubles = {
+                name: trouble
+                for name, trouble in self._troubles.items()
+                # One that could not be set aside is given up again before long, or is gone.
+                if name in here or now < trouble.retry_at_s + RETRY_LAST_S
+            }
+            due = [
+                (self._worked_at.get(name, float("-inf")), place, name)
+                for place, name in found
+                if name not in self._troubles or now >= self._troubles[name].retry_at_s
+            ]
+        return [(place, name) for _, place, name in sorted(due)]
+
+    def _is_removed(self, place: Path, name: str) -> bool:
+        """True also when it failed: its next turn is another round's."""
+        try:
+            parent = os.open(place, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            try:
+                remove_tree(parent, name, deadline_s=time.monotonic() + TURN_S)
+            finally:
+                os.close(parent)
+        except OutOfTime:
+            logger.info("directory takes long to remove", extra={"directory": clip(name)})
+            return False
+        except OSError as exc:
+            self._failed(name, exc)
+            return True
+        with self._known:
+            self._in_place.discard(name)
+            self._troubles.pop(name, None)
+            self.waiting -= 1
+        return True
+
+    def _failed(self, name: str, exc: OSError) -> None:
+        """The pause doubles with every failure; it is never given up, because it holds space."""
+        with self._known:
+            failures = self._troubles[name].failures + 1 if name in self._troubles else 1
+            pause_s = min(RETRY_FIRST_S * 2.0 ** min(failures - 1, 16), RETRY_LAST_S)
+            self._troubles[name] = _Trouble(failures, self._clock() + pause_s)
+            self._failures[errno.errorcode.get(exc.errno or 0, "other")] += 1
+        logger.warning(
+            "directory not removed",
+            extra={
+                "directory": clip(name),
+                "parent": str(self._parent),
+                "error": clip(str(exc)),
+                "failures": failures,
+                "retry_s": pause_s,
+            },
+        )

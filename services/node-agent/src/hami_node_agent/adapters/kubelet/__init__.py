@@ -1,0 +1,1 @@
+"""What the kubelet and the container runtime report."""

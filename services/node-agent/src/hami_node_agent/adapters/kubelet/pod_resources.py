@@ -1,0 +1,192 @@
+"""The kubelet's own books: its device checkpoint and its PodResources API.
+
+The checkpoint knows pod uids, init containers and the answers we gave; PodResources is public API
+but has neither. Each is enough by itself where the other can't be read.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import grpc
+import orjson
+from hamicommon.domain.ids import GpuUuid
+from hamicommon.errors import InvalidRequest, Unavailable
+from hamicommon.kubelet_api._generated import podresources_pb2, podresources_pb2_grpc
+
+from hami_node_agent.adapters.kubelet.checkpoint import decoded, kept_answer
+from hami_node_agent.grants.ownership import ForeignAnswer, Holding, KeptAnswer
+from hami_node_agent.ports import Reading
+
+logger = logging.getLogger(__name__)
+
+POD_RESOURCES_TIMEOUT_S = 2.0
+
+
+class Books:
+    """Reads both, merged by pod uid and container."""
+
+    def __init__(
+        self,
+        *,
+        checkpoint: Path,
+        pod_resources: Path,
+        resource: str,
+        uid_of: Callable[[str, str], str],
+        api_uid: Callable[[str], str] = str,
+        card_at: Callable[[str], GpuUuid | None] = lambda _: None,
+    ) -> None:
+        """`card_at`: the card with an NVML index, for answers that name cards by it."""
+        self._checkpoint = checkpoint
+        self._pod_resources = pod_resources
+        self._resource = resource
+        self._uid_of = uid_of
+        self._api_uid = api_uid
+        self._card_at = card_at
+
+    async def holdings(self) -> tuple[Holding, ...]:
+        """See the port."""
+        reading = await self.read()
+        if not reading.readable:
+            raise Unavailable(f"the kubelet's books can't be read: {'; '.join(reading.problems)}")
+        return reading.holdings
+
+    async def checkpointed(self) -> tuple[Holding, ...]:
+        """See the port."""
+        try:
+            content = await asyncio.to_thread(self._checkpoint.read_bytes)
+            return tuple(map(self._known, read_checkpoint(content, self._resource)))
+        except (OSError, InvalidRequest) as exc:
+            raise Unavailable(f"{self._checkpoint}: {exc}") from exc
+
+    async def read(self) -> Reading:
+        """See the port."""
+        problems: list[str] = []
+        kept: tuple[Holding, ...] = ()
+        listed: tuple[Holding, ...] = ()
+        try:
+            kept = await self.checkpointed()
+        except Unavailable as exc:
+            problems.append(str(exc))
+        try:
+            listed = self._holdings_of((await self._list()).pod_resources)
+        except Unavailable as exc:
+            problems.append(str(exc))
+        known = {(holding.pod_uid, holding.container) for holding in kept}
+        more = tuple(h for h in listed if (h.pod_uid, h.container) not in known)
+        return Reading(holdings=kept + more, problems=tuple(problems), readable=len(problems) < 2)
+
+    def _known(self, holding: Holding) -> Holding:
+        """The holding under the API server's uid of the pod, with the cards of our answer by uuid
+        (id strategy `index` has numbers)."""
+        uid = self._api_uid(holding.pod_uid)
+        if uid != holding.pod_uid:
+            holding = replace(holding, pod_uid=uid)
+        if holding.answer is None:
+            return holding
+        cards = tuple(self._card_at(card) or card for card in holding.answer.cards)
+        if cards == holding.answer.cards:
+            return holding
+        return replace(holding, answer=replace(holding.answer, cards=cards))
+
+    async def mounted_paths(self) -> frozenset[str]:
+        """Host paths that answers of any resource mount. Raises: Unavailable.
+
+        Answers of other plugins count: HAMi's, before us, mounts a library beside ours.
+        """
+        try:
+            return mounted_paths(await asyncio.to_thread(self._checkpoint.read_bytes))
+        except (OSError, InvalidRequest) as exc:
+            raise Unavailable(f"{self._checkpoint}: {exc}") from exc
+
+    async def pods(self) -> frozenset[tuple[str, str]]:
+        """(namespace, name) of all pods the kubelet still has. Raises: Unavailable."""
+        answer = await self._list()
+        return frozenset((pod.namespace, pod.name) for pod in answer.pod_resources)
+
+    async def _list(self) -> podresources_pb2.ListPodResourcesResponse:
+        if not self._pod_resources.exists():
+            raise Unavailable(f"{self._pod_resources}: no such socket")
+        # A channel per call: a kept one would sit in its back-off after the kubelet came back.
+        async with grpc.aio.insecure_channel(f"unix:{self._pod_resources}") as channel:
+            stub = podresources_pb2_grpc.PodResourcesListerStub(channel)  # type: ignore[no-untyped-call]
+            try:
+                answer: podresources_pb2.ListPodResourcesResponse = await stub.List(
+                    podresources_pb2.ListPodResourcesRequest(), timeout=POD_RESOURCES_TIMEOUT_S
+                )
+            except grpc.aio.AioRpcError as exc:
+                raise Unavailable(f"{self._pod_resources}: {exc.details()}") from exc
+            return answer
+
+    def _holdings_of(self, pods: Iterable[podresources_pb2.PodResources]) -> tuple[Holding, ...]:
+        found = []
+        for pod in pods:
+            for container in pod.containers:
+                ids = frozenset(
+                    device_id
+                    for devices in container.devices
+                    if devices.resource_name == self._resource
+                    for device_id in devices.device_ids
+                )
+                uid = self._uid_of(pod.namespace, pod.name) if ids else ""
+                if uid:
+                    found.append(
+                        Holding(
+                            pod_uid=uid,
+                            container=container.name,
+                            device_ids=ids,
+                            namespace=pod.namespace,
+                            pod_name=pod.name,
+                        )
+                    )
+        return tuple(found)
+
+
+def read_checkpoint(content: bytes, resource: str) -> tuple[Holding, ...]:
+    """The checkpoint's entries for one resource.
+
+    Its checksum is over Go's print of a Go value and is not checked. DeviceIDs is a list, or since
+    Kubernetes 1.20 a map of lists by NUMA node.
+
+    Raises: InvalidRequest when the file is damaged.
+    """
+    try:
+        entries = _entries(content)
+        return tuple(_holding(entry) for entry in entries if entry["ResourceName"] == resource)
+    except _DAMAGE as exc:
+        raise InvalidRequest(f"not a device checkpoint: {type(exc).__name__}: {exc}") from exc
+
+
+def mounted_paths(content: bytes) -> frozenset[str]:
+    """Host paths of all mounts in the checkpoint. Raises: InvalidRequest when it is damaged."""
+    try:
+        answers = [decoded(entry.get("AllocResp") or "") for entry in _entries(content)]
+    except _DAMAGE as exc:
+        raise InvalidRequest(f"not a device checkpoint: {type(exc).__name__}: {exc}") from exc
+    return frozenset(mount.host_path for answer in answers for mount in answer.mounts)
+
+
+_DAMAGE = (orjson.JSONDecodeError, KeyError, TypeError, ValueError, AttributeError)
+
+
+def _entries(content: bytes) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = orjson.loads(content)["Data"]["PodDeviceEntries"] or []
+    return found
+
+
+def _holding(entry: dict[str, Any]) -> Holding:
+    ids = entry["DeviceIDs"]
+    lists = ids.values() if isinstance(ids, dict) else [ids]
+    answer = kept_answer(entry.get("AllocResp") or "")
+    return Holding(
+        pod_uid=entry["PodUID"],
+        container=entry["ContainerName"],
+        device_ids=frozenset(device_id for part in lists for device_id in part),
+        answer=answer if isinstance(answer, KeptAnswer) else None,
+        foreign=answer if isinstance(answer, ForeignAnswer) else None,
+    )

@@ -1,0 +1,237 @@
+"""The driver's cards through NVML, blocking; `nvml.py` calls it in a thread.
+
+In: NVML as the loader finds it (a real driver's, or fakegpu's through LD_LIBRARY_PATH). Out:
+`CardFacts`, failures, XID events, samples. Cards are asked for by uuid: an index moves when a card
+before it goes.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+import time
+from pathlib import Path
+from typing import Any
+
+import pynvml
+from hamicommon.domain.ids import GpuUuid
+from hamicommon.events import DeviceSample
+
+from hami_node_agent.adapters.nvml.links import read_links
+from hami_node_agent.adapters.nvml.samples import (
+    MIB,
+    card_processes,
+    device_sample,
+    optional,
+    text,
+)
+from hami_node_agent.devices.health import Failure
+from hami_node_agent.devices.offer import CardFacts
+from hami_node_agent.devices.topology import CardLinks
+from hami_node_agent.usage.regions.evidence import CardProcesses
+
+logger = logging.getLogger(__name__)
+
+# One wait for events; short, so that stopping is prompt and the thread is never away for long.
+EVENT_WAIT_MS = 1000
+LONGEST_LOOK_BACK_US = 5_000_000
+_WANTED_EVENTS = (
+    pynvml.nvmlEventTypeXidCriticalError
+    | pynvml.nvmlEventTypeDoubleBitEccError
+    | pynvml.nvmlEventTypeSingleBitEccError
+)
+_UNSUPPORTED = (pynvml.NVML_ERROR_NOT_SUPPORTED, pynvml.NVML_ERROR_FUNCTION_NOT_FOUND)
+# What the driver says of a card that is surely not usable.
+_CERTAIN = (
+    pynvml.NVML_ERROR_GPU_IS_LOST,
+    pynvml.NVML_ERROR_NOT_FOUND,
+    pynvml.NVML_ERROR_RESET_REQUIRED,
+    pynvml.NVML_ERROR_IRQ_ISSUE,
+    pynvml.NVML_ERROR_INSUFFICIENT_POWER,
+)
+# What it says when it was unloaded, or loaded anew, under this process.
+_RELOADED = (
+    pynvml.NVML_ERROR_UNINITIALIZED,
+    pynvml.NVML_ERROR_DRIVER_NOT_LOADED,
+    pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH,
+)
+
+
+class NvmlDriver:
+    """NVML. All methods block and may raise NVMLError."""
+
+    def __init__(self, *, sysfs_root: Path, fallback_memory_mib: int) -> None:
+        self._sysfs_root = sysfs_root
+        self._fallback_memory_mib = fallback_memory_mib
+        self._event_set: Any = None
+        self._unwatched: dict[GpuUuid, str] = {}
+        self._known: dict[GpuUuid, CardFacts] = {}
+        self._by_handle: dict[int | None, GpuUuid] = {}
+        self._looked_at_us = 0
+        self._attached = self._attached_cards()
+
+    def start(self) -> None:
+        """Loads the driver."""
+        self._attached = self._attached_cards()
+        pynvml.nvmlInit()
+
+    def stop(self) -> None:
+        """Lets go of the driver."""
+        pynvml.nvmlShutdown()
+
+    def outdated(self) -> bool:
+        """True when the driver was reloaded, or cards came or went: then NVML must begin anew."""
+        if self._attached_cards() != self._attached:
+            return True
+        try:
+            pynvml.nvmlDeviceGetCount()
+        except pynvml.NVMLError as exc:
+            return exc.value in _RELOADED
+        return False
+
+    def reload(self) -> None:
+        """Begins anew; cards that went stay known, so that they count as sick."""
+        try:
+            pynvml.nvmlShutdown()
+        except pynvml.NVMLError as exc:
+            logger.debug("driver not let go of", extra={"error": str(exc)})
+        self.start()
+        self._by_handle.clear()
+        self.cards()
+        self.register_events()
+        logger.warning("driver asked anew", extra={"cards": len(self._by_handle)})
+
+    def cards(self) -> tuple[CardFacts, ...]:
+        """All cards, by index."""
+        found = []
+        for index in range(pynvml.nvmlDeviceGetCount()):
+            try:
+                handle = pynvml.nvmlDeviceGetHandleByIndex(index)
+                facts = self._facts(index, handle)
+            except pynvml.NVMLError as exc:
+                logger.error("card left out", extra={"index": index, "error": str(exc)})
+                continue
+            if facts is not None:
+                found.append(facts)
+                self._known[facts.uuid] = facts
+                self._by_handle[_address(handle)] = facts.uuid
+        return tuple(found)
+
+    def links(self) -> tuple[CardLinks, ...]:
+        """How the cards are linked, by index."""
+        ordered = sorted(self._by_handle.values(), key=lambda uuid: self._known[uuid].index)
+        return read_links({uuid: _handle(uuid) for uuid in ordered})
+
+    def _facts(self, index: int, handle: Any) -> CardFacts | None:
+        memory = optional(pynvml.nvmlDeviceGetMemoryInfo, handle)
+        # Cards that share the host's memory report none.
+        memory_mib = self._fallback_memory_mib if memory is None else int(memory.total) // MIB
+        if not memory_mib:
+            logger.warning("card without readable memory size left out", extra={"index": index})
+            return None
+        return CardFacts(
+            uuid=GpuUuid(text(pynvml.nvmlDeviceGetUUID(handle))),
+            index=index,
+            name=text(pynvml.nvmlDeviceGetName(handle)),
+            memory_mib=memory_mib,
+            numa=self._numa(handle),
+            minor=optional(pynvml.nvmlDeviceGetMinorNumber, handle),
+        )
+
+    def _numa(self, handle: Any) -> int:
+        pci = optional(pynvml.nvmlDeviceGetPciInfo, handle)
+        if pci is None:
+            return 0
+        # NVML writes the domain with eight digits, sysfs with four.
+        bus_id = text(pci.busId).lower().removeprefix("0000")
+        path = self._sysfs_root / "bus/pci/devices" / bus_id / "numa_node"
+        try:
+            return max(0, int(path.read_text().strip()))
+        except (OSError, ValueError):
+            return 0
+
+    def _attached_cards(self) -> frozenset[str]:
+        """Bus ids that the driver has taken, without asking NVML, which knows those of its start.
+
+        Nothing where sysfs has no such folder.
+        """
+        folder = self._sysfs_root / "bus/pci/drivers/nvidia"
+        try:
+            return frozenset(entry.name for entry in folder.iterdir() if ":" in entry.name)
+        except OSError:
+            return frozenset()
+
+    def probe(self) -> dict[GpuUuid, Failure]:
+        """Cards that do not answer, or whose events can't be watched."""
+        failing = {
+            uuid: Failure(reason=reason, certain=True) for uuid, reason in self._unwatched.items()
+        }
+        for uuid in self._known:
+            try:
+                pynvml.nvmlDeviceGetMemoryInfo(_handle(uuid))
+            except pynvml.NVMLError as exc:
+                if exc.value not in _UNSUPPORTED:
+                    failing[uuid] = Failure(reason=str(exc), certain=exc.value in _CERTAIN)
+        return failing
+
+    def register_events(self) -> None:
+        """Registers every card for its events; the earlier set is given back."""
+        self._unwatched.clear()
+        if self._event_set is not None:
+            optional(pynvml.nvmlEventSetFree, self._event_set)
+        self._event_set = pynvml.nvmlEventSetCreate()
+        for uuid in self._by_handle.values():
+            try:
+                handle = _handle(uuid)
+                supported = pynvml.nvmlDeviceGetSupportedEventTypes(handle)
+                pynvml.nvmlDeviceRegisterEvents(handle, _WANTED_EVENTS & supported, self._event_set)
+            except pynvml.NVMLError as exc:
+                if exc.value in _UNSUPPORTED:
+                    logger.warning("card has no health events", extra={"uuid": uuid})
+                else:
+                    self._unwatched[uuid] = f"health events can't be watched: {exc}"
+
+    def wait_for_event(self) -> tuple[GpuUuid | None, int] | None:
+        """The next XID event, None after `EVENT_WAIT_MS`; a None uuid may mean any card."""
+        try:
+            event = pynvml.nvmlEventSetWait_v2(self._event_set, EVENT_WAIT_MS)
+        except pynvml.NVMLError as exc:
+            if exc.value == pynvml.NVML_ERROR_TIMEOUT:
+                return None
+            raise
+        if event.eventType != pynvml.nvmlEventTypeXidCriticalError:
+            return None
+        # By its handle: a card that fell off the bus can't be asked for its name any more.
+        return self._by_handle.get(_address(event.device)), int(event.eventData)
+
+    def samples(self) -> tuple[DeviceSample, ...]:
+        """What each card is doing now; one that can't be asked is left out."""
+        found = []
+        for uuid, facts in self._known.items():
+            try:
+                found.append(device_sample(facts, _handle(uuid)))
+            except pynvml.NVMLError as exc:
+                logger.debug("card not sampled", extra={"uuid": uuid, "error": str(exc)})
+        return tuple(found)
+
+    def processes(self) -> dict[str, CardProcesses]:
+        """Who has a context on each card, and computed since the last call."""
+        now_us = time.time_ns() // 1000
+        # After a pause what was long ago does not count as the present.
+        since_us = max(self._looked_at_us, now_us - LONGEST_LOOK_BACK_US)
+        found: dict[str, CardProcesses] = {}
+        for uuid in self._known:
+            try:
+                found[uuid] = card_processes(_handle(uuid), since_us)
+            except pynvml.NVMLError as exc:
+                logger.debug("processes not read", extra={"uuid": uuid, "error": str(exc)})
+        self._looked_at_us = now_us
+        return found
+
+
+def _handle(uuid: GpuUuid) -> Any:
+    return pynvml.nvmlDeviceGetHandleByUUID(uuid)
+
+
+def _address(handle: Any) -> int | None:
+    return ctypes.cast(handle, ctypes.c_void_p).value

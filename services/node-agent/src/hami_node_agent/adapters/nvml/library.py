@@ -1,0 +1,139 @@
+"""NVML behind a thread and a time-out: which cards, how they are, what they do.
+
+In: `nvml_driver.py`, which blocks. Out: the port `DeviceProbe`. One round at a time; while one
+hangs, no second thread is spent on the driver.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pynvml
+from hamicommon.domain.ids import GpuUuid
+from hamicommon.errors import Unavailable
+from hamicommon.events import DeviceSample
+
+from hami_node_agent.adapters.nvml.driver import EVENT_WAIT_MS, NvmlDriver
+from hami_node_agent.devices.health import Failure
+from hami_node_agent.devices.offer import CardFacts
+from hami_node_agent.devices.topology import CardLinks
+from hami_node_agent.usage.regions.evidence import CardProcesses
+
+T = TypeVar("T")
+
+
+class NvmlProbe:
+    """The node's cards through NVML."""
+
+    def __init__(self, driver: NvmlDriver, *, timeout_s: float) -> None:
+        self._driver = driver
+        self._timeout_s = timeout_s
+        self._turn = asyncio.Lock()
+        self._busy: asyncio.Future[Any] | None = None
+        self._event: asyncio.Future[tuple[GpuUuid | None, int] | None] | None = None
+        # The driver is not loaded anew under a thread that waits for its events.
+        self._waiting = threading.Lock()
+
+    async def start(self) -> None:
+        """Loads the driver. Raises: Unavailable when there is none."""
+        await self._call("start", self._driver.start)
+
+    async def stop(self) -> None:
+        """Lets go of the driver."""
+        await self._call("stop", self._driver.stop)
+
+    async def watch_events(self) -> None:
+        """Registers for XID events, after `cards`; must precede `next_xid`. Raises: Unavailable."""
+        await self._call("event registration", self._driver.register_events)
+
+    async def cards(self) -> tuple[CardFacts, ...]:
+        """All cards, by index. Raises: Unavailable."""
+        return await self._call("discovery", self._driver.cards)
+
+    async def links(self) -> tuple[CardLinks, ...]:
+        """How the cards are linked, by index. Raises: Unavailable."""
+        return await self._call("links", self._driver.links)
+
+    async def reload(self) -> bool:
+        """Begins anew where the driver was reloaded or cards came or went; True if it did.
+
+        Raises: Unavailable while the driver is away.
+        """
+        if not await self._call("look for changes", self._driver.outdated):
+            return False
+        await self._call("reload", self._reload)
+        return True
+
+    async def failing(self) -> Mapping[GpuUuid, Failure]:
+        """Cards that do not answer, or whose events can't be watched, with the reason."""
+        return await self._call("probe", self._driver.probe)
+
+    async def samples(self) -> tuple[DeviceSample, ...]:
+        """What each card is doing now. Raises: Unavailable."""
+        return await self._call("sample", self._driver.samples)
+
+    async def processes(self) -> Mapping[str, CardProcesses]:
+        """Who has a context on each card, and computed since the last call. Raises: Unavailable."""
+        return await self._call("processes", self._driver.processes)
+
+    async def next_xid(self) -> tuple[GpuUuid | None, int] | None:
+        """Waits about a second for an XID event.
+
+        Raises: Unavailable when waiting itself fails: then no card's health is known.
+        """
+        if self._event is None or self._event.done():
+            self._event = asyncio.ensure_future(asyncio.to_thread(self._wait_for_event))
+        try:
+            async with asyncio.timeout(self._timeout_s + EVENT_WAIT_MS / 1000):
+                # One that outlives its caller is waited for again, not joined by a second.
+                return await asyncio.shield(self._event)
+        except (pynvml.NVMLError, TimeoutError) as exc:
+            raise Unavailable(f"NVML: waiting for events: {exc or 'no answer'}") from exc
+
+    async def ask(self, what: str, function: Callable[[], T]) -> T:
+        """A round of another module with the driver, in its turn.
+
+        Raises: Unavailable, and of its own what `function` raises.
+        """
+        return await self._call(what, function)
+
+    def _wait_for_event(self) -> tuple[GpuUuid | None, int] | None:
+        with self._waiting:
+            return self._driver.wait_for_event()
+
+    def _reload(self) -> None:
+        with self._waiting:
+            self._driver.reload()
+
+    async def _call(self, what: str, function: Callable[[], T]) -> T:
+        try:
+            async with asyncio.timeout(self._timeout_s), self._turn:
+                if self._busy is not None:
+                    # The last round outlived its caller.
+                    await asyncio.wait([self._busy])
+                self._busy = asyncio.ensure_future(asyncio.to_thread(function))
+                found: T = await asyncio.shield(self._busy)
+        except TimeoutError as exc:
+            raise Unavailable(f"NVML: {what}: no answer within {self._timeout_s:g} s") from exc
+        except pynvml.NVMLError as exc:
+            raise Unavailable(f"NVML: {what}: {exc}") from exc
+        return found
+
+
+@asynccontextmanager
+async def open_nvml(
+    *, timeout_s: float, sysfs_root: Path, fallback_memory_mib: int
+) -> AsyncIterator[NvmlProbe]:
+    """NVML while the block runs. Raises: Unavailable when there is no driver."""
+    driver = NvmlDriver(sysfs_root=sysfs_root, fallback_memory_mib=fallback_memory_mib)
+    probe = NvmlProbe(driver, timeout_s=timeout_s)
+    await probe.start()
+    try:
+        yield probe
+    finally:
+        await probe.stop()

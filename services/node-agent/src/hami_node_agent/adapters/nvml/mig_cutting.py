@@ -1,0 +1,205 @@
+"""Cuts cards through NVML, blocking: what a card can be cut into, instances made and destroyed.
+
+`adapters/nvml.py` calls it in a thread, one round at a time, with the driver loaded. A call that
+outlives its caller goes on: what it makes is found again at the next look (`mig_cutting.plan`).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from ctypes import byref, c_uint
+from typing import Any
+
+import pynvml
+from hamicommon.domain.ids import GpuUuid
+from hamicommon.errors import Conflict
+from hamicommon.k8s.mig import MigSlice
+
+from hami_node_agent.adapters.nvml.library import NvmlProbe
+from hami_node_agent.adapters.nvml.profiles import (
+    ABSENT,
+    UNSUPPORTED,
+    instances,
+    mig_devices,
+    profiles,
+)
+from hami_node_agent.devices.mig_partition import Instance, OwnInstance, ProfileFacts, profile_of
+
+logger = logging.getLogger(__name__)
+
+_MOST_COMPUTE_INSTANCES = 8
+_SHARED_ENGINES = 0
+
+
+class NvmlCutting:
+    """The port `MigDriver` over the probe's driver."""
+
+    def __init__(self, nvml: NvmlProbe) -> None:
+        self._nvml = nvml
+
+    async def profiles(self, card: GpuUuid) -> tuple[ProfileFacts, ...]:
+        """What the card can be cut into; it is put into MIG mode where nobody uses it.
+
+        Raises: Conflict when that can't be done now, with the reason; Unavailable.
+        """
+        return await self._nvml.ask("MIG profiles", lambda: _profiles_of(card))
+
+    async def instances(self, cards: Sequence[GpuUuid]) -> tuple[Instance, ...]:
+        """All GPU instances of these cards. Raises: Unavailable."""
+        return await self._nvml.ask("MIG instances", lambda: tuple(instances(cards)))
+
+    async def make(self, card: GpuUuid, part: MigSlice) -> OwnInstance:
+        """Makes GPU and compute instance of that profile at that place.
+
+        Raises: Conflict when there is no such profile or no room there; Unavailable.
+        """
+        return await self._nvml.ask("MIG instance made", lambda: _make(card, part))
+
+    async def destroy(self, instance: Instance) -> None:
+        """Destroys a GPU instance and what is in it; gone already is as good.
+
+        Raises: Conflict while a process uses it; Unavailable.
+        """
+        await self._nvml.ask("MIG instance destroyed", lambda: _destroy(instance))
+
+
+def _card(uuid: GpuUuid) -> Any:
+    return pynvml.nvmlDeviceGetHandleByUUID(uuid)
+
+
+def _profiles_of(card: GpuUuid) -> tuple[ProfileFacts, ...]:
+    handle = _card(card)
+    _require_mode(card, handle)
+    return tuple(profiles(handle))
+
+
+def _require_mode(card: GpuUuid, handle: Any) -> None:
+    try:
+        current, pending = pynvml.nvmlDeviceGetMigMode(handle)
+    except pynvml.NVMLError as exc:
+        if exc.value in UNSUPPORTED:
+            raise Conflict(f"card {card} knows no MIG mode") from exc
+        raise
+    if current:
+        return
+    if pending:
+        raise Conflict(f"card {card} changes to MIG mode with its next reset, and not before")
+    users = pynvml.nvmlDeviceGetComputeRunningProcesses(handle)
+    if users:
+        pids = ", ".join(str(user.pid) for user in users)
+        raise Conflict(f"card {card} is not in MIG mode and is used by processes {pids}")
+    activation = pynvml.nvmlDeviceSetMigMode(handle, pynvml.NVML_DEVICE_MIG_ENABLE)
+    if activation != pynvml.NVML_SUCCESS:
+        reason = pynvml.NVMLError(activation)
+        raise Conflict(f"card {card} wants a reset to change to MIG mode: {reason}")
+    logger.warning("card put into MIG mode", extra={"uuid": card})
+
+
+def _make(card: GpuUuid, part: MigSlice) -> OwnInstance:
+    handle = _card(card)
+    known = tuple(profiles(handle))
+    profile = profile_of(part.profile, known)
+    where = f"MIG {part.profile} at {part.start}+{part.size} of card {card}"
+    if profile is None:
+        names = ", ".join(each.name for each in known)
+        raise Conflict(f"{where}: the card has no such profile; it has {names}")
+    if (part.start, part.size) not in profile.placements:
+        places = ", ".join(f"{start}+{size}" for start, size in profile.placements)
+        raise Conflict(f"{where}: the profile can't lie there; it can at {places}")
+    place = pynvml.c_nvmlGpuInstancePlacement_t(start=part.start, size=part.size)
+    try:
+        gpu = pynvml.nvmlDeviceCreateGpuInstanceWithPlacement(
+            handle, profile.profile_id, byref(place)
+        )
+    except pynvml.NVMLError as exc:
+        if exc.value == pynvml.NVML_ERROR_INSUFFICIENT_RESOURCES:
+            raise Conflict(f"{where}: there is no room for it on the card") from exc
+        raise
+    try:
+        return _filled(handle, gpu, profile, OwnInstance(card=card, part=part))
+    except BaseException:
+        _undo(gpu)
+        raise
+
+
+def _filled(handle: Any, gpu: Any, profile: ProfileFacts, wanted: OwnInstance) -> OwnInstance:
+    """The GPU instance with one compute instance of all its slices."""
+    info = pynvml.nvmlGpuInstanceGetComputeInstanceProfileInfo(
+        gpu, _compute_number(profile), _SHARED_ENGINES, version=1
+    )
+    compute = pynvml.nvmlGpuInstanceCreateComputeInstance(gpu, info.id)
+    gpu_id = int(pynvml.nvmlGpuInstanceGetInfo(gpu).id)
+    compute_id = int(pynvml.nvmlComputeInstanceGetInfo_v2(compute).id)
+    for found_gpu, found_compute, uuid in mig_devices(handle):
+        if (found_gpu, found_compute) == (gpu_id, compute_id):
+            return OwnInstance(
+                card=wanted.card,
+                part=wanted.part,
+                uuid=uuid,
+                gpu_instance=gpu_id,
+                compute_instance=compute_id,
+            )
+    raise Conflict(
+        f"GPU instance {gpu_id} of card {wanted.card} was made and the driver shows no MIG device "
+        "of it"
+    )
+
+
+_COMPUTE_NUMBERS = {
+    1: pynvml.NVML_COMPUTE_INSTANCE_PROFILE_1_SLICE,
+    2: pynvml.NVML_COMPUTE_INSTANCE_PROFILE_2_SLICE,
+    3: pynvml.NVML_COMPUTE_INSTANCE_PROFILE_3_SLICE,
+    4: pynvml.NVML_COMPUTE_INSTANCE_PROFILE_4_SLICE,
+    6: pynvml.NVML_COMPUTE_INSTANCE_PROFILE_6_SLICE,
+    7: pynvml.NVML_COMPUTE_INSTANCE_PROFILE_7_SLICE,
+    8: pynvml.NVML_COMPUTE_INSTANCE_PROFILE_8_SLICE,
+}
+
+
+def _compute_number(profile: ProfileFacts) -> int:
+    number = _COMPUTE_NUMBERS.get(profile.slices)
+    if number is None:
+        raise Conflict(f"profile {profile.name} has {profile.slices} slices, which is not known")
+    return int(number)
+
+
+def _undo(gpu: Any) -> None:
+    """A half-made instance; what can't be undone now is at the next look (`mig_cutting.plan`)."""
+    try:
+        _empty(gpu)
+        pynvml.nvmlGpuInstanceDestroy(gpu)
+    except pynvml.NVMLError as exc:
+        logger.warning("half-made MIG instance stays for now", extra={"error": str(exc)})
+
+
+def _destroy(instance: Instance) -> None:
+    try:
+        gpu = pynvml.nvmlDeviceGetGpuInstanceById(_card(instance.card), instance.gpu_instance)
+        _empty(gpu)
+        pynvml.nvmlGpuInstanceDestroy(gpu)
+    except pynvml.NVMLError as exc:
+        if exc.value == pynvml.NVML_ERROR_NOT_FOUND:
+            return
+        if exc.value == pynvml.NVML_ERROR_IN_USE:
+            raise Conflict(
+                f"GPU instance {instance.gpu_instance} of card {instance.card} is used by a process"
+            ) from exc
+        raise
+
+
+def _empty(gpu: Any) -> None:
+    for number in range(pynvml.NVML_COMPUTE_INSTANCE_PROFILE_COUNT):
+        try:
+            info = pynvml.nvmlGpuInstanceGetComputeInstanceProfileInfo(
+                gpu, number, _SHARED_ENGINES, version=1
+            )
+        except pynvml.NVMLError as exc:
+            if exc.value in ABSENT:
+                continue
+            raise
+        count = c_uint(_MOST_COMPUTE_INSTANCES)
+        room = (pynvml.c_nvmlComputeInstance_t * _MOST_COMPUTE_INSTANCES)()
+        pynvml.nvmlGpuInstanceGetComputeInstances(gpu, info.id, room, byref(count))
+        for compute in room[: count.value]:
+            pynvml.nvmlComputeInstanceDestroy(compute)

@@ -1,0 +1,1 @@
+"""Allocate and PreStartContainer: which grant a container gets, and its response."""

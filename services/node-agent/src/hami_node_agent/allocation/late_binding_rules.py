@@ -1,0 +1,143 @@
+"""Late binding: Allocate answers one nonce, and PreStartContainer says what it stands for.
+
+Where it may be used, and what the answer looks like. A runtime that knows nothing of CDI starts the
+container without limits and without a word (containerd 1.6), so that it honours CDI must
+be proven.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from enum import Flag, auto
+from pathlib import PurePosixPath
+
+from hami_node_agent.devices.device_list import ContainerSpec
+
+CDI_KIND = "hami.io/slice"
+CDI_VERSION = "0.5.0"
+"""The first with which a name may contain a dot; runtimes read older ones."""
+CDI_ANNOTATION = "cdi.k8s.io/hami-slice"
+"""Any key with this prefix says CDI names to a runtime."""
+_KUBELET = (1, 29)
+"""From then on the kubelet hands CDI names of device plugins to the runtime without a gate."""
+_ANNOTATING = (1, 20)
+"""Kubelets before hand on the annotations of a plugin's answer; from here on that was tried."""
+_RUNTIMES = {"containerd": (1, 7), "cri-o": (1, 28)}
+"""From then on they know CDI names of the kubelet's."""
+_SWITCHED = frozenset({"containerd"})
+"""Those that can be told to know nothing of CDI (`enable_cdi`)."""
+_READ_ANNOTATIONS = frozenset({"containerd"})
+"""Those that were tried with names in annotations."""
+_ALWAYS_ON = (2, 0)
+"""From then on a containerd that does not speak of `enable_cdi` has it on."""
+
+
+class NamedBy(Flag):
+    """How the kubelet is given a name for the runtime; who is given it twice takes it once."""
+
+    FIELD = auto()
+    """`cdi_devices` of the device plugin API."""
+    ANNOTATION = auto()
+    """An annotation of the container, for kubelets that do not know that field."""
+
+
+def named_by(kubelet_version: str) -> NamedBy:
+    """How this kubelet hands a name on; both ways where its version is not known."""
+    if not kubelet_version:
+        return NamedBy.FIELD | NamedBy.ANNOTATION
+    return NamedBy.FIELD if _version(kubelet_version) >= _KUBELET else NamedBy.ANNOTATION
+
+
+def late_answer(nonce: str, by: NamedBy = NamedBy.FIELD) -> ContainerSpec:
+    """Nothing but a name."""
+    name = f"{CDI_KIND}={nonce}"
+    return ContainerSpec(
+        envs={},
+        mounts=(),
+        annotations={CDI_ANNOTATION: name} if NamedBy.ANNOTATION in by else {},
+        cdi_devices=(name,) if NamedBy.FIELD in by else (),
+    )
+
+
+def nonce_of(name: str) -> str | None:
+    """The nonce in a qualified CDI name; None if it is none of ours."""
+    kind, equals, nonce = name.partition("=")
+    return nonce if equals and kind == CDI_KIND else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RuntimeSays:
+    """What the container runtime says of itself."""
+
+    name: str
+    version: str
+    cdi_enabled: bool | None = None
+    """Of its running configuration; None where that does not say so."""
+    cdi_dirs: tuple[str, ...] | None = None
+    """Where it reads CDI files; None where it does not say so."""
+
+    def __str__(self) -> str:
+        return f"{self.name} {self.version}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BindingWay:
+    """How containers of this node get their slices."""
+
+    late: bool
+    reason: str
+    named_by: NamedBy = NamedBy.FIELD
+
+    def __str__(self) -> str:
+        return f"{'late' if self.late else 'lock'}: {self.reason}"
+
+
+def way_of(kubelet_version: str, runtime: RuntimeSays, *, cdi_dir: str) -> BindingWay:
+    """What `auto` means where kubelet and runtime say this of themselves.
+
+    Late only where it is proven: containerd has a switch, and says in its running configuration
+    how it stands; CRI-O has none.
+    """
+    said = f"kubelet {kubelet_version}, {runtime}"
+    hindrance = _hindrance(kubelet_version, runtime, cdi_dir)
+    if hindrance:
+        return BindingWay(late=False, reason=f"{said}: {hindrance}")
+    by = named_by(kubelet_version)
+    how = "it honours CDI" if by is NamedBy.FIELD else "it honours CDI, by annotation"
+    return BindingWay(late=True, reason=f"{said}: {how}", named_by=by)
+
+
+def _hindrance(kubelet_version: str, runtime: RuntimeSays, cdi_dir: str) -> str:
+    if _version(kubelet_version) < _ANNOTATING:
+        return "the kubelet is older than 1.20"
+    since = _RUNTIMES.get(runtime.name)
+    if since is None:
+        return "whether it honours CDI is not known"
+    if _version(runtime.version) < since:
+        return f"CDI is unknown there before {'.'.join(map(str, since))}"
+    by_field = _version(kubelet_version) >= _KUBELET
+    if not by_field and runtime.name not in _READ_ANNOTATIONS:
+        return "the kubelet is older than 1.29, and names in annotations were not tried there"
+    if runtime.name not in _SWITCHED:
+        return ""
+    if runtime.cdi_enabled is False:
+        return "enable_cdi is false in its configuration"
+    if runtime.cdi_dirs is None:
+        return "it was not asked for its configuration, or does not tell it: set cri_socket"
+    if runtime.cdi_enabled is None and _version(runtime.version) < _ALWAYS_ON:
+        return "its configuration does not say enable_cdi"
+    if _plain(cdi_dir) not in {_plain(directory) for directory in runtime.cdi_dirs}:
+        return f"it reads CDI files in {', '.join(runtime.cdi_dirs)}, and cdi_dir is {cdi_dir}"
+    return ""
+
+
+def _plain(directory: str) -> str:
+    """/var/run is /run."""
+    path = PurePosixPath(directory)
+    return str(PurePosixPath("/", *path.parts[2:]) if path.parts[1:3] == ("var", "run") else path)
+
+
+def _version(text: str) -> tuple[int, int]:
+    found = re.match(r"v?(\d+)\.(\d+)", text)
+    return (int(found[1]), int(found[2])) if found else (0, 0)

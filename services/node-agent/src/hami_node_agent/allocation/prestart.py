@@ -1,0 +1,311 @@
+"""PreStartContainer: before every start, the limits in the answer must be the owner's own.
+
+In: the ids of the container about to start. The kubelet's books say who that is, `ownership.py`
+decides, and this carries it out: nothing, limits rewritten, or an error that keeps the container
+from starting (HAMi#3096). Where the kubelet gave other cards than granted, the ledger is asked
+first (`moving.py`): what starts is counted where it runs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Protocol
+
+from hamicommon.errors import Conflict, InvalidRequest, Unavailable
+
+from hami_node_agent.allocation.adopted import AdoptedAnswers
+from hami_node_agent.allocation.unmanaged import UnmanagedPods
+from hami_node_agent.grants.ownership import (
+    TRY_AGAIN,
+    Confirmed,
+    Holding,
+    Reassigned,
+    Refused,
+    Verdict,
+    partners_of,
+    record_of,
+    verdict,
+)
+from hami_node_agent.grants.records import AgentState, Record, is_complete
+from hami_node_agent.grants.reports import Reports
+from hami_node_agent.grants.signed import refresh_book
+from hami_node_agent.grants.state import NodeState
+from hami_node_agent.inventory.mig_instances import MigInstances
+from hami_node_agent.ports import (
+    CardMoves,
+    ContainerFiles,
+    GrantSource,
+    KubeletBooks,
+    PodApi,
+    PodRef,
+)
+
+logger = logging.getLogger(__name__)
+
+# The kubelet writes its books before it starts containers; this covers a slow disk. It gives a
+# plugin 30 s for the call.
+BOOKS_WAIT_S = 3.0
+_BOOKS_POLL_S = 0.1
+# Two pods that got each other's answers are admitted one after the other, within a moment. Until
+# the books show both, the first finds the second's card full.
+PARTNER_WAIT_S = 2.0
+
+
+_OTHER_DEVICES = (
+    "the kubelet gave it the answer of another container, whose MIG devices are not those that it "
+    f"was granted; {TRY_AGAIN}"
+)
+
+
+class LateStarts(Protocol):
+    """Starts of containers that were bound late."""
+
+    async def check(self, ids: frozenset[str]) -> bool:
+        """Returns when the container may start; False: it was not bound late. Raises: HamiError."""
+
+
+class PreStarting:
+    """The PreStartContainer use case; one call at a time."""
+
+    def __init__(
+        self,
+        state: NodeState,
+        *,
+        books: KubeletBooks,
+        source: GrantSource,
+        pods: PodApi,
+        files: ContainerFiles,
+        reports: Reports,
+        moves: CardMoves,
+        adopted: AdoptedAnswers,
+        unmanaged: UnmanagedPods | None,
+        mig: MigInstances | None = None,
+        late: LateStarts | None = None,
+    ) -> None:
+        """`late`: checks starts of containers that were answered before late binding was switched
+        off."""
+        self._late = late
+        self._state = state
+        self._books = books
+        self._source = source
+        self._pods = pods
+        self._files = files
+        self._reports = reports
+        self._moves = moves
+        self._adopted = adopted
+        self._unmanaged = unmanaged
+        self._mig = mig
+        self._turn = asyncio.Lock()
+
+    async def check(self, ids: frozenset[str]) -> None:
+        """Returns when the container with these ids may start.
+
+        Raises: Conflict when it must not, Unavailable when that can't be known now.
+        """
+        deadline = time.monotonic() + PARTNER_WAIT_S
+        while True:
+            last = time.monotonic() >= deadline
+            async with self._turn:
+                owners, holdings = await self._owners(ids)
+                if await self._bound_late(ids, owners):
+                    return
+                refusals = [await self._settle(owner, holdings) for owner in owners]
+                refused = next((one for one in refusals if one is not None), None)
+                if refused is None:
+                    return
+                if last:
+                    await self._refuse(refused)
+            await self._books_changed(holdings, deadline)
+
+    async def _bound_late(self, ids: frozenset[str], owners: Sequence[Holding]) -> bool:
+        """True when the container's answer was but a name, and it may start.
+
+        Raises: Conflict when it must not, Unavailable when that can't be known now.
+        """
+        if self._late is None or all(one.answer is None or one.answer.cards for one in owners):
+            return False
+        return await self._late.check(ids)
+
+    async def _books_changed(self, seen: Sequence[Holding], deadline: float) -> None:
+        """Waits, with others having their turn, until the kubelet has admitted somebody else."""
+        while time.monotonic() < deadline:
+            await asyncio.sleep(_BOOKS_POLL_S)
+            with contextlib.suppress(Unavailable):
+                if set(await self._books.holdings()) != set(seen):
+                    return
+
+    async def _owners(self, ids: frozenset[str]) -> tuple[list[Holding], tuple[Holding, ...]]:
+        """Who holds exactly these ids: one container, or several of one pod that follow on."""
+        deadline = time.monotonic() + BOOKS_WAIT_S
+        while True:
+            problem = "no container with these devices is in the kubelet's books"
+            try:
+                # The kubelet writes its checkpoint before it calls us. The rest of its books takes
+                # as long to read again, and says more where the checkpoint is damaged or behind.
+                with contextlib.suppress(Unavailable):
+                    holdings = await self._books.checkpointed()
+                    if owners := self._with_ids(ids, holdings):
+                        return owners, holdings
+                holdings = await self._books.holdings()
+                if owners := self._with_ids(ids, holdings):
+                    return owners, holdings
+            except Unavailable as exc:
+                problem = str(exc)
+            if time.monotonic() > deadline:
+                raise Unavailable(f"the container waits: {problem}")
+            await asyncio.sleep(_BOOKS_POLL_S)
+
+    def _with_ids(self, ids: frozenset[str], holdings: Sequence[Holding]) -> list[Holding]:
+        # A dead pod's entry stays in the checkpoint until the kubelet next allocates.
+        ended = self._pods.seen().ended
+        return [h for h in holdings if h.device_ids == ids and h.pod_uid not in ended]
+
+    async def _settle(self, owner: Holding, holdings: Sequence[Holding]) -> Refused | None:
+        """A refusal of the ledger, which a partner that is still to come may change; else None.
+
+        Raises: Conflict, Unavailable.
+        """
+        found = self._decide(owner)
+        if not isinstance(found, Confirmed) or self._state.book.of(owner.pod_uid) is None:
+            # What is about to be changed or refused rests on the ledger's newest word, and so does
+            # a start of which the book knows nothing (our own start, or an attempt that failed).
+            await refresh_book(self._state, self._source, self._pods)
+            await self._adopted.take_up()
+            found = self._decide(owner)
+        if isinstance(found, Refused) and found.grant is None and self._unmanaged is not None:
+            found = await self._asked(self._unmanaged, owner, holdings, found)
+        if not isinstance(found, Refused) and self._mig is not None:
+            found = await self._with_devices(self._mig, owner, found)
+        if isinstance(found, Refused):
+            await self._refuse(found)
+        elif isinstance(found, Confirmed):
+            await asyncio.to_thread(self._write, found.record)
+        else:
+            reason = await self._not_counted(found, holdings)
+            if reason:
+                return Refused(holding=owner, grant=found.grant, reason=reason)
+            await self._reassign(found)
+        return None
+
+    async def _with_devices(
+        self, mig: MigInstances, owner: Holding, found: Confirmed | Reassigned
+    ) -> Verdict:
+        """A refusal where the answer's MIG devices are gone or not what was granted.
+
+        The answer names them, and they are of one size: limits can be rewritten, devices can't.
+        Raises: Unavailable.
+        """
+        grant = self._state.book.of(owner.pod_uid)
+        if isinstance(found, Confirmed):
+            reason = await mig.missing(found.record)
+        else:
+            answered = record_of(owner, self._state.saved.records.values())
+            same = answered is not None and answered.shares == found.after.shares
+            reason = await mig.missing(found.after) if same else _OTHER_DEVICES
+        return Refused(holding=owner, grant=grant, reason=reason) if reason else found
+
+    async def _not_counted(self, change: Reassigned, holdings: Sequence[Holding]) -> str:
+        """Why the ledger does not count the container on its cards; empty when it does.
+
+        Raises: Unavailable.
+        """
+        if not change.moved:
+            return ""
+        ended = self._pods.seen().ended
+        partners = partners_of(
+            change,
+            records=tuple(self._state.saved.records.values()),
+            holdings=[holding for holding in holdings if holding.pod_uid not in ended],
+            book=self._state.book,
+        )
+        cards = ", ".join(change.after.cards)
+        try:
+            refused = await self._moves.ask(change, partners)
+        except Unavailable as exc:
+            raise Unavailable(
+                f"the container waits: the kubelet gave it {cards}, other than granted, and the "
+                f"ledger can't be asked whether that has room: {exc}"
+            ) from exc
+        if not refused:
+            return ""
+        return f"the kubelet gave it {cards}, other than granted: {refused}; {TRY_AGAIN}"
+
+    async def _asked(
+        self,
+        unmanaged: UnmanagedPods,
+        owner: Holding,
+        holdings: Sequence[Holding],
+        refused: Refused,
+    ) -> Verdict:
+        """The verdict after the scheduler was asked for a grant of what the pod was given."""
+        if record_of(owner, self._state.saved.records.values()) is None:
+            return refused
+        try:
+            reason = await unmanaged.ask(owner, holdings)
+        except InvalidRequest as exc:
+            raise Unavailable(str(exc)) from exc
+        if reason:
+            return replace(refused, reason=f"the scheduler gives it no grant: {reason}")
+        # All at once: what has no answer of its own would wait for an Allocate that won't come.
+        for holding in holdings:
+            if holding.pod_uid == owner.pod_uid and holding.container != owner.container:
+                other = self._decide(holding)
+                if isinstance(other, Reassigned) and not other.moved:
+                    await self._reassign(other)
+        return self._decide(owner)
+
+    def _decide(self, owner: Holding) -> Verdict:
+        records = tuple(self._state.saved.records.values())
+        return verdict(owner, records=records, book=self._state.book)
+
+    async def _reassign(self, change: Reassigned) -> None:
+        """Limits first: a kill in between leaves the old record, and the check is made again."""
+        logger.warning(
+            "answer belongs to another container, limits rewritten",
+            extra={
+                "pod_uid": change.after.pod_uid,
+                "container": change.after.container,
+                "cards": list(change.after.cards),
+                "moved": change.moved,
+            },
+        )
+        await asyncio.to_thread(self._write, change.after)
+
+        def edit(saved: AgentState) -> AgentState:
+            after = saved.with_records([change.after])
+            if is_complete(change.grant, after.records.values()):
+                after = after.with_report(self._reports.allocated(change.grant, after))
+            return after
+
+        await self._state.change(edit)
+
+    def _write(self, record: Record) -> None:
+        self._files.write_limits(record)
+        # The pod that the answer was meant for may have left meanwhile, and its directories too.
+        if record.cache_dir:
+            self._files.keep_cache_dir(record.cache_dir)
+
+    async def _refuse(self, refused: Refused) -> None:
+        holding, grant = refused.holding, refused.grant
+        logger.error(
+            "container refused",
+            extra={
+                "pod_uid": holding.pod_uid,
+                "container": holding.container,
+                "reason": refused.reason,
+            },
+        )
+        if grant is not None:
+            report = self._reports.failed(grant, refused.reason)
+            await self._state.change(lambda saved: saved.with_report(report))
+        pod = self._pods.name_of(holding.pod_uid)
+        if pod is None and holding.pod_name:
+            pod = PodRef(uid=holding.pod_uid, namespace=holding.namespace, name=holding.pod_name)
+        if pod is not None:
+            await self._pods.warn(pod, refused.reason)
+        raise Conflict(f"container {holding.container} must not start: {refused.reason}")

@@ -1,0 +1,139 @@
+"""The Allocate answer of one container: env, mounts and devices (protocol sheet 5.7.1).
+
+HAMi's to the byte in hami-core mode, and one read-only mount more: the container's limits directory
+at `/etc/hami`. How the runtime learns of the cards is in `device_list.py`. The kubelet keeps this
+for the pod's whole life, so whatever may change later is in that directory and not here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import PurePosixPath
+
+from hami_node_agent.devices.device_list import (
+    ContainerSpec,
+    DeviceListPolicy,
+    MountSpec,
+    device_list,
+)
+from hami_node_agent.devices.mps_client import MpsPolicy, mps_envs, mps_mounts
+from hami_node_agent.grants.records import Record
+
+LIMITS_MOUNT = "/etc/hami"
+LOCK_DIR = "/tmp/vgpulock"
+_TRUE = frozenset({"1", "t", "T", "true", "TRUE", "True"})
+_POLICIES = frozenset({"force", "disable"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnswerPolicy:
+    """What the node's settings add to every answer, and where things lie."""
+
+    container_base: PurePosixPath
+    """`/usr/local/vgpu`: as the container sees it."""
+    host_base: PurePosixPath
+    """`$HOOK_PATH/vgpu` on the host."""
+    library: PurePosixPath
+    """libvgpu.so on the host, versioned."""
+    lock_dir: PurePosixPath
+    """The host's directory behind /tmp/vgpulock."""
+    enforced: bool = True
+    """False where containers have whole cards or MIG instances: nothing of HAMi's is answered, as
+    from NVIDIA's plugin. The limits directory is: by it we know our answer again."""
+    mps: MpsPolicy | None = None
+    """In mode `mps`: HAMi's answer, and what a client of the daemon needs."""
+    oversubscribe: bool = False
+    log_level: str = "1"
+    disable_core_limit: bool = False
+    licensed: bool = False
+    """`$HOOK_PATH/vgpu/license` exists on the host."""
+    devices: DeviceListPolicy = field(default_factory=DeviceListPolicy)
+    """How the runtime is told of the cards."""
+
+    @property
+    def cores_unlimited(self) -> bool:
+        """Whether libvgpu leaves cores alone: switched off, or MPS gives threads already."""
+        return self.disable_core_limit or self.mps is not None
+
+
+def region_path(container_base: PurePosixPath, nonce: str) -> str:
+    """Where a container's processes keep their accounts together, as it sees it: the answer's
+    environment and its limits file name the same."""
+    return str(container_base / f"{nonce}.cache")
+
+
+def cache_dir_name(pod_uid: str, container: str) -> str:
+    """Name of a container's directory under `$HOOK_PATH/vgpu/containers`."""
+    return f"{pod_uid}_{container}"
+
+
+def core_policy(container_env: Mapping[str, str], *, disable_core_limit: bool) -> str:
+    """The limits file's policy: the node's switch, else what the webhook or the pod asked for."""
+    if disable_core_limit:
+        return "disable"
+    asked = container_env.get("GPU_CORE_UTILIZATION_POLICY", "").lower()
+    return asked if asked in _POLICIES else "default"
+
+
+def container_response(
+    record: Record,
+    *,
+    limits_dir: str,
+    container_env: Mapping[str, str],
+    policy: AnswerPolicy,
+) -> ContainerSpec:
+    """The answer for the container that `record` is about."""
+    listed = device_list(
+        record.mig_uuids or record.cards, response_id=record.nonce, policy=policy.devices
+    )
+    if not policy.enforced:
+        limits = _mount(LIMITS_MOUNT, limits_dir, read_only=True)
+        return replace(listed, mounts=(*listed.mounts, limits))
+    envs = {**listed.envs, **_envs(record, policy)}
+    mounts = listed.mounts + _mounts(record, limits_dir, container_env, policy)
+    if policy.mps is not None:
+        mounts += mps_mounts(policy.mps)
+        if not record.provisional:
+            envs |= mps_envs(record.shares)
+    return replace(listed, envs=envs, mounts=mounts)
+
+
+def _envs(record: Record, policy: AnswerPolicy) -> dict[str, str]:
+    envs = {}
+    # What a provisional answer will allow is not known yet; it comes in the limits file.
+    if not record.provisional:
+        for position, share in enumerate(record.shares):
+            envs[f"CUDA_DEVICE_MEMORY_LIMIT_{position}"] = f"{share.memory_mib}m"
+        envs["CUDA_DEVICE_SM_LIMIT"] = str(record.shares[0].core_percent)
+    envs["CUDA_DEVICE_MEMORY_SHARED_CACHE"] = region_path(policy.container_base, record.nonce)
+    if policy.oversubscribe:
+        envs["CUDA_OVERSUBSCRIBE"] = "true"
+    if policy.log_level:
+        envs["LIBCUDA_LOG_LEVEL"] = policy.log_level
+    if policy.disable_core_limit:
+        envs["GPU_CORE_UTILIZATION_POLICY"] = "disable"
+    return envs
+
+
+def _mounts(
+    record: Record, limits_dir: str, container_env: Mapping[str, str], policy: AnswerPolicy
+) -> tuple[MountSpec, ...]:
+    inside, host = policy.container_base, policy.host_base
+    caches = str(host / "containers" / record.cache_dir)
+    mounts = [
+        _mount(str(inside / "libvgpu.so"), str(policy.library), read_only=True),
+        _mount(str(inside), caches, read_only=False),
+        _mount(LOCK_DIR, str(policy.lock_dir), read_only=False),
+        _mount(LIMITS_MOUNT, limits_dir, read_only=True),
+    ]
+    if container_env.get("CUDA_DISABLE_CONTROL") not in _TRUE:
+        mounts.append(_mount("/etc/ld.so.preload", str(host / "ld.so.preload"), read_only=True))
+    if policy.licensed:
+        mounts.append(_mount("/tmp/license", str(host / "license"), read_only=True))
+        mounts.append(_mount("/usr/bin/vgpuvalidator", str(host / "vgpuvalidator"), read_only=True))
+    return tuple(mounts)
+
+
+def _mount(container_path: str, host_path: str, *, read_only: bool) -> MountSpec:
+    return MountSpec(container_path=container_path, host_path=host_path, read_only=read_only)

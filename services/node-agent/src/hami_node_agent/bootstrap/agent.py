@@ -1,0 +1,262 @@
+"""Composition root: from settings to a running agent, closed in reverse; pods are left alone."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from importlib.metadata import version
+
+from hamicommon.process.bulkhead import Bulkhead
+from hamicommon.process.cancellation import end
+
+from hami_node_agent.adapters.host.cgroups import PodCgroups
+from hami_node_agent.adapters.kubernetes import NodeObject
+from hami_node_agent.adapters.mps_control import MpsControl
+from hami_node_agent.allocation.adopted import AdoptedAnswers
+from hami_node_agent.bootstrap.connections import DISTRIBUTION, Outside, open_outside
+from hami_node_agent.bootstrap.gpu_plugin import plugin_of
+from hami_node_agent.bootstrap.late_binding import binding_way, keep_proven
+from hami_node_agent.bootstrap.mig import mig_instances, require_possible
+from hami_node_agent.bootstrap.usage import Monitoring, monitoring
+from hami_node_agent.cleanup.directories import remove_leftovers
+from hami_node_agent.cleanup.garbage_collection import Sweeper
+from hami_node_agent.cleanup.libraries import OldLibraries
+from hami_node_agent.config.settings import Settings
+from hami_node_agent.deviceplugin.drain import Draining
+from hami_node_agent.deviceplugin.readiness import ReadinessService
+from hami_node_agent.deviceplugin.registration import Registration
+from hami_node_agent.deviceplugin.servicer import DevicePlugin
+from hami_node_agent.devices.health import xid_policy
+from hami_node_agent.devices.offer import Offer
+from hami_node_agent.grants.feed import GrantsFeed
+from hami_node_agent.grants.holdings import HoldingsService
+from hami_node_agent.grants.reports import Reports, send_reports
+from hami_node_agent.grants.state import NodeState
+from hami_node_agent.inventory.link_warnings import warn_of_links
+from hami_node_agent.inventory.mig_instances import MigInstances
+from hami_node_agent.inventory.mps_daemon import Mps
+from hami_node_agent.inventory.publisher import BINDING_ANNOTATION, InventoryTeller, keep_annotation
+from hami_node_agent.inventory.tracker import Cards
+from hami_node_agent.metrics.collectors import registry_of
+from hami_node_agent.metrics.health import BindingCollector, BulkheadCollector, RemovalCollector
+from hami_node_agent.metrics.http_server import serving
+from hami_node_agent.metrics.mig import MigCollector
+from hami_node_agent.metrics.routes import make_routes
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Agent:
+    """The running agent."""
+
+    port: int
+    """Of /metrics, /healthz and /readyz."""
+    state: NodeState
+    cards: Cards
+    registration: Registration
+
+
+@asynccontextmanager
+async def open_agent(settings: Settings) -> AsyncIterator[Agent]:
+    """Runs while the block runs; a background task that dies ends the block.
+
+    NATS, the API server and the kubelet may be away. Raises: Unavailable when there is no driver,
+    the host can't be written or the metrics address is taken; InvalidRequest for bad settings.
+    """
+    require_possible(settings)
+    async with asyncio.TaskGroup() as group, AsyncExitStack() as stack:
+        outside = await open_outside(settings, stack)
+        mig = mig_instances(settings, outside)
+        if mig is not None:
+            # What an earlier run of ours left is gone before anything is offered in its place.
+            await mig.settle()
+        cards = _cards(settings, outside)
+        await cards.discover()
+        reports = Reports(settings.node_name)
+        feed = GrantsFeed(
+            outside.bus,
+            outside.state,
+            reports=reports,
+            node=settings.node_name,
+            snapshot_interval_s=settings.snapshot_interval_s,
+        )
+        node = NodeObject(outside.api, settings.node_name)
+        way = await binding_way(settings, node)
+        slices = plugin_of(settings, outside, cards, feed, reports, way, mig)
+        # With the MIG strategy `single` the count resource is the instances'.
+        plugins = {settings.resource_name: slices, **outside.driver.mig_plugins}
+        registrations = _registrations(settings, plugins)
+        registration = registrations[settings.resource_name]
+        mps = _mps(settings)
+        draining = Draining(outside.state, outside.pods, drain_s=settings.drain_s)
+        bulkhead = Bulkhead()
+        watched = _monitoring(settings, outside, cards, mig, bulkhead)
+        app = make_routes(
+            registry_of(
+                *watched.collectors,
+                BindingCollector(way),
+                RemovalCollector(outside.files),
+                BulkheadCollector(bulkhead),
+                *([] if mig is None else [MigCollector(mig)]),
+            ),
+            lambda: _not_ready(registrations, draining, mps),
+        )
+        port = await stack.enter_async_context(serving(app, settings.metrics_bind))
+        loops = {
+            "pods": outside.pods.run(),
+            "cards": cards.run(),
+            "grants": feed.run(),
+            **{f"registration of {name}": each.run() for name, each in registrations.items()},
+            "adopted": AdoptedAnswers(outside.state, books=outside.books).run(),
+            "holdings": HoldingsService(
+                outside.bus,
+                outside.state,
+                books=outside.books,
+                pods=outside.pods,
+                node=settings.node_name,
+            ).run(),
+            "readiness": ReadinessService(
+                outside.bus,
+                plugins[settings.resource_name],
+                node=settings.node_name,
+                reachable=registration.reachable,
+                hindrance=lambda: _hindrance(draining, mps),
+                on_ready=draining.expect_grant,
+                late=way.late,
+            ).run(),
+            "inventory": _inventory(settings, outside, cards).run(),
+            "annotation": keep_annotation(cards, node, more={BINDING_ANNOTATION: str(way)}),
+            "binding": keep_proven(settings, node, way),
+            "links": warn_of_links(cards, node),
+            "reports": send_reports(outside.state, outside.bus, node=settings.node_name),
+            "sweep": _sweeper(settings, outside, reports, bulkhead).run(),
+            "leftovers": remove_leftovers(outside.files.remove_given_up),
+            "libraries": OldLibraries(
+                outside.files, outside.books, described=outside.cdi.mounted_paths
+            ).run(),
+            **watched.loops,
+        }
+        if mps is not None:
+            loops["MPS"] = mps.run()
+        if mig is not None:
+            loops["MIG instances"] = mig.run()
+        if outside.driver.mig is not None:
+            loops["MIG cards"] = outside.driver.mig.run()
+        tasks = [group.create_task(loop, name=name) for name, loop in loops.items()]
+        logger.info("agent runs", extra={"node": settings.node_name, "port": port})
+        try:
+            yield Agent(port=port, state=outside.state, cards=cards, registration=registration)
+            await draining.drain()
+        finally:
+            # Inside: the loops use our connections until they are done.
+            await end(tasks)
+        await watched.usage.tell_rest()
+
+
+def _registrations(
+    settings: Settings, plugins: Mapping[str, DevicePlugin]
+) -> dict[str, Registration]:
+    return {
+        resource: Registration(
+            plugin,
+            socket_dir=settings.kubelet_socket_dir,
+            socket_name=f"nvidia-{resource.partition('/')[2]}.sock",
+            resource_name=resource,
+            tells_kubelet=settings.register_with_kubelet,
+        )
+        for resource, plugin in plugins.items()
+    }
+
+
+def _mps(settings: Settings) -> Mps | None:
+    if settings.operating_mode != "mps":
+        return None
+    return Mps(
+        MpsControl(
+            settings.mps_control,
+            pipe_dir=settings.mps_dir / "pipe",
+            log_dir=settings.mps_dir / "log",
+        )
+    )
+
+
+def _hindrance(draining: Draining, mps: Mps | None) -> str:
+    if draining.begun:
+        return "its agent is stopping"
+    return "" if mps is None else mps.problem
+
+
+def _not_ready(
+    registrations: Mapping[str, Registration], draining: Draining, mps: Mps | None
+) -> str:
+    waiting = [name for name, each in registrations.items() if not each.registered]
+    missing = f"not registered with the kubelet: {', '.join(waiting)}" if waiting else ""
+    return _hindrance(draining, mps) or missing
+
+
+def _cards(settings: Settings, outside: Outside) -> Cards:
+    return Cards(
+        outside.driver.probe,
+        outside.state,
+        offer=Offer(
+            split_count=settings.device_split_count,
+            memory_scaling=settings.device_memory_scaling,
+            core_scaling=settings.device_core_scaling,
+            mode=settings.operating_mode,
+        ),
+        xids=xid_policy(settings.disable_health_checks, settings.enable_health_checks),
+        probe_interval_s=settings.probe_interval_s,
+        xid_quiet_s=settings.xid_quiet_s,
+        on_found=outside.driver.names.learn,
+    )
+
+
+def _inventory(settings: Settings, outside: Outside, cards: Cards) -> InventoryTeller:
+    return InventoryTeller(
+        cards,
+        outside.bus,
+        node=settings.node_name,
+        agent_id=outside.agent_id,
+        heartbeat_s=settings.heartbeat_s,
+    )
+
+
+def _monitoring(
+    settings: Settings,
+    outside: Outside,
+    cards: Cards,
+    mig: MigInstances | None,
+    bulkhead: Bulkhead,
+) -> Monitoring:
+    return monitoring(
+        settings,
+        probe=outside.driver.probe,
+        cards=cards,
+        state=outside.state,
+        pods=outside.pods,
+        # Of pods that a HAMi before us made them for, the annotation tells.
+        mig_devices=outside.pods.mig_devices if mig is None else mig.devices,
+        bus=outside.bus,
+        files=outside.files,
+        containers_dir=outside.files.base / "containers",
+        agent_id=outside.agent_id,
+        version=version(DISTRIBUTION),
+        bulkhead=bulkhead,
+    )
+
+
+def _sweeper(settings: Settings, outside: Outside, reports: Reports, bulkhead: Bulkhead) -> Sweeper:
+    return Sweeper(
+        outside.state,
+        pods=outside.pods,
+        books=outside.books,
+        processes=PodCgroups(settings.cgroup_root),
+        files=outside.files,
+        reports=reports,
+        interval_s=settings.sweep_interval_s,
+        bulkhead=bulkhead,
+    )

@@ -1,0 +1,106 @@
+"""What the agent talks to and writes: connections, the driver, the host's files, its own state."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path, PurePosixPath
+from uuid import uuid4
+
+from hamicommon.bus.client import Bus, open_bus
+from hamicommon.bus.permissions import agent_user
+from hamicommon.fault_injection import Faults, around, faults_of
+from hamicommon.grants.grant import load_public_key
+from hamicommon.k8s.client import KubeApi, open_kube_api
+
+from hami_node_agent.adapters.cdi_files import CdiFiles
+from hami_node_agent.adapters.host.files import HostFiles
+from hami_node_agent.adapters.kubelet.pod_resources import Books
+from hami_node_agent.adapters.kubernetes import NodePods
+from hami_node_agent.adapters.state_file import StateFile
+from hami_node_agent.allocation.device_moves import LedgerMoves
+from hami_node_agent.bootstrap.driver import Driver, open_driver
+from hami_node_agent.config.settings import Settings
+from hami_node_agent.grants.state import NodeState
+from hami_node_agent.ports import CardMoves, MigDriver
+
+DISTRIBUTION = "hami-node-agent"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outside:
+    """Connections and files."""
+
+    api: KubeApi
+    bus: Bus
+    driver: Driver
+    cdi: CdiFiles
+    files: HostFiles
+    library: Path
+    pods: NodePods
+    books: Books
+    moves: CardMoves
+    state: NodeState
+    agent_id: str
+    faults: Faults | None = None
+
+    def mig_driver(self, driver: MigDriver) -> MigDriver:
+        """The driver that cuts cards, with the faults of tests around it."""
+        return around(driver, "node_mig", self.faults)
+
+
+async def open_outside(settings: Settings, stack: AsyncExitStack) -> Outside:
+    """Opens all; the bus and the API server may be away. Raises: Unavailable, InvalidRequest."""
+    faults = faults_of(settings.failpoints.file)
+    cdi = CdiFiles(settings.cdi_dir)
+    files = HostFiles(
+        base=settings.hook_path / "vgpu",
+        state_dir=settings.state_dir,
+        lock_dir=settings.lock_dir,
+        oversubscribe=settings.device_memory_scaling > 1,
+        container_base=PurePosixPath(settings.container_hook_path / "vgpu"),
+        cdi=cdi,
+    )
+    library = await asyncio.to_thread(
+        files.install,
+        settings.library_path,
+        version=version(DISTRIBUTION),
+        preload_path=str(settings.container_hook_path / "vgpu" / "libvgpu.so"),
+    )
+    key_file = settings.grant_public_key_file
+    key = None if key_file is None else await asyncio.to_thread(load_public_key, key_file)
+    store = StateFile(settings.state_dir / "state.json")
+    saved = await asyncio.to_thread(store.load)
+    driver = await open_driver(settings, stack)
+    api = await stack.enter_async_context(open_kube_api(settings.kubernetes.kubeconfig))
+    bus = around(
+        await stack.enter_async_context(open_bus(settings.nats, agent_user(settings.node_name))),
+        "node_bus",
+        faults,
+    )
+    pods = NodePods(api, node=settings.node_name, resource=settings.resource_name, key=key)
+    state = NodeState(around(store, "node_state", faults, blocking=True), saved)
+    books = Books(
+        checkpoint=settings.checkpoint_path,
+        pod_resources=settings.pod_resources_socket,
+        resource=settings.resource_name,
+        uid_of=pods.uid_of,
+        api_uid=pods.api_uid,
+        card_at=state.card_at,
+    )
+    return Outside(
+        api=api,
+        bus=bus,
+        driver=driver,
+        cdi=cdi,
+        files=around(files, "node_files", faults, blocking=True),
+        library=library,
+        pods=around(pods, "node_pods", faults),
+        books=around(books, "node_books", faults),
+        moves=around(LedgerMoves(bus, node=settings.node_name), "node_moves", faults),
+        state=state,
+        agent_id=str(uuid4()),
+        faults=faults,
+    )

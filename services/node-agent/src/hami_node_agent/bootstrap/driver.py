@@ -1,0 +1,172 @@
+"""Opens the driver: which cards are offered as slices, and which as the MIG instances they have.
+
+Part of the composition root, like `bootstrap.py`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from hamicommon.domain.ids import GpuUuid
+from hamicommon.errors import Unavailable
+
+from hami_node_agent.adapters.host.device_files import CardNames, mig_files, require_imex
+from hami_node_agent.adapters.nvml.library import NvmlProbe, open_nvml
+from hami_node_agent.adapters.nvml.mig import read_layout
+from hami_node_agent.adapters.nvml.mig_cutting import NvmlCutting
+from hami_node_agent.config.settings import Settings
+from hami_node_agent.deviceplugin.mig_plugin import MigCards, MigPlugin
+from hami_node_agent.devices.device_list import DeviceListPolicy
+from hami_node_agent.devices.health import xid_policy
+from hami_node_agent.devices.mig_layout import MigInstance, MigLayout, mig_resources
+from hami_node_agent.devices.mig_partition import MIG
+from hami_node_agent.inventory.hidden import FilteredProbe, Hidden
+from hami_node_agent.inventory.mig_probe import MigProbe
+from hami_node_agent.ports import DeviceProbe, MigDriver
+
+logger = logging.getLogger(__name__)
+
+# With fail_on_init_error off; HAMi's plugin waits as long after a failed start.
+DRIVER_RETRY_S = 30.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cutting:
+    """Cards that are cut on demand."""
+
+    driver: MigDriver
+    probe: MigProbe
+    minors: Mapping[GpuUuid, int | None]
+    """All cards, with the number of each one's file."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Driver:
+    """What the driver offers."""
+
+    probe: DeviceProbe
+    """Shows the cards that are offered as slices."""
+    devices: DeviceListPolicy
+    names: CardNames
+    """Behind `devices`; it is to hear of cards that are plugged in."""
+    mig: MigCards | None = None
+    mig_plugins: Mapping[str, MigPlugin]
+    """By resource name."""
+    cutting: Cutting | None = None
+    """In operating mode `mig`."""
+
+
+async def open_driver(settings: Settings, stack: AsyncExitStack) -> Driver:
+    """Raises: Unavailable when there is no driver; InvalidRequest when MIG is not as wanted."""
+    hidden = Hidden(
+        uuids=frozenset(settings.hidden_uuids), indexes=frozenset(settings.hidden_indexes)
+    )
+    nvml = await _open(settings, stack)
+    shown = FilteredProbe(nvml, hidden)
+    names = CardNames(settings.dev_root)
+    names.learn(await shown.cards())
+    policy = await _device_list(settings, names)
+    if settings.operating_mode == MIG:
+        return await _cut(settings, nvml, shown, names, policy)
+    layout = await _layout(settings, shown)
+    resources = mig_resources(layout, settings.mig_strategy, settings.resource_name)
+    if not layout.mig_cards:
+        return Driver(probe=shown, devices=policy, names=names, mig_plugins={})
+    mig = MigCards(
+        shown,
+        layout.mig_cards,
+        xids=xid_policy(settings.disable_health_checks, settings.enable_health_checks),
+        probe_interval_s=settings.probe_interval_s,
+        xid_quiet_s=settings.xid_quiet_s,
+    )
+    in_mig_mode = Hidden(uuids=frozenset(layout.mig_cards))
+    return Driver(
+        probe=FilteredProbe(shown, in_mig_mode, on_hidden_xid=mig.on_xid),
+        devices=policy,
+        names=names,
+        mig=mig,
+        mig_plugins={
+            resource: MigPlugin(
+                instances,
+                mig,
+                policy=_of_instances(policy, instances, settings),
+                numa_topology=settings.enable_numa_topology,
+            )
+            for resource, instances in resources.items()
+        },
+    )
+
+
+async def _cut(
+    settings: Settings,
+    nvml: NvmlProbe,
+    shown: FilteredProbe,
+    names: CardNames,
+    policy: DeviceListPolicy,
+) -> Driver:
+    driver = NvmlCutting(nvml)
+    probe = MigProbe(shown, driver, allowlist=settings.mig_profile_allowlist)
+    probe.minors |= {card.uuid: card.minor for card in await shown.cards()}
+    return Driver(
+        probe=probe,
+        devices=policy,
+        names=names,
+        mig_plugins={},
+        cutting=Cutting(driver=driver, probe=probe, minors=probe.minors),
+    )
+
+
+async def _open(settings: Settings, stack: AsyncExitStack) -> NvmlProbe:
+    while True:
+        nvml = open_nvml(
+            timeout_s=settings.nvml_timeout_s,
+            sysfs_root=settings.sysfs_root,
+            fallback_memory_mib=settings.preconfigured_device_memory_mib,
+        )
+        try:
+            return await stack.enter_async_context(nvml)
+        except Unavailable as exc:
+            if settings.fail_on_init_error:
+                raise
+            logger.warning("waiting for a driver", extra={"error": str(exc)})
+            await asyncio.sleep(DRIVER_RETRY_S)
+
+
+async def _layout(settings: Settings, probe: DeviceProbe) -> MigLayout:
+    if settings.mig_strategy == "none":
+        return MigLayout()
+    return await read_layout(await probe.cards(), timeout_s=settings.nvml_timeout_s)
+
+
+async def _device_list(settings: Settings, names: CardNames) -> DeviceListPolicy:
+    passed = settings.pass_device_specs
+    if settings.imex_required:
+        await asyncio.to_thread(require_imex, settings.imex_channel_ids, settings.dev_root)
+    return DeviceListPolicy(
+        strategies=frozenset(settings.device_list_strategy),
+        id_strategy=settings.device_id_strategy,
+        index_of=names.index_of,
+        imex_channels=settings.imex_channel_ids,
+        gdrcopy=settings.gdrcopy_enabled,
+        gds=settings.gds_enabled,
+        mofed=settings.mofed_enabled,
+        cdi_annotation_prefix=settings.cdi_annotation_prefix,
+        device_files=names.control_files if passed else None,
+        card_files=names.card_files if passed else None,
+    )
+
+
+def _of_instances(
+    policy: DeviceListPolicy, instances: tuple[MigInstance, ...], settings: Settings
+) -> DeviceListPolicy:
+    # The runtime knows instances by uuid, or by "<card>:<instance>", which NVML does not tell.
+    policy = replace(policy, id_strategy="uuid")
+    if not settings.pass_device_specs:
+        return policy
+    proc_root = settings.proc_root or Path("/proc")
+    return replace(policy, card_files=mig_files(instances, settings.dev_root, proc_root))

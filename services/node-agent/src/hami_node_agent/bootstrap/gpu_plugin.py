@@ -1,0 +1,120 @@
+"""The device plugin of slices, put together: who finds grants, answers, and checks the start."""
+
+from __future__ import annotations
+
+from pathlib import PurePosixPath
+
+from hami_node_agent.allocation.adopted import AdoptedAnswers
+from hami_node_agent.allocation.allocate import Allocating
+from hami_node_agent.allocation.grant_lookup import GrantFinder
+from hami_node_agent.allocation.late_binding import LateBinding
+from hami_node_agent.allocation.late_binding_rules import BindingWay
+from hami_node_agent.allocation.prestart import PreStarting
+from hami_node_agent.allocation.response import AnswerPolicy
+from hami_node_agent.allocation.unmanaged import UnmanagedPods
+from hami_node_agent.bootstrap.connections import Outside
+from hami_node_agent.bootstrap.mig import with_instances
+from hami_node_agent.config.settings import Settings
+from hami_node_agent.deviceplugin.gpu_plugin import Plugin
+from hami_node_agent.devices.mig_partition import MIG
+from hami_node_agent.devices.mps_client import MpsPolicy
+from hami_node_agent.devices.offer import WHOLE
+from hami_node_agent.grants.feed import GrantsFeed
+from hami_node_agent.grants.reports import Reports
+from hami_node_agent.inventory.mig_instances import MigInstances
+from hami_node_agent.inventory.tracker import Cards
+
+
+def plugin_of(
+    settings: Settings,
+    outside: Outside,
+    cards: Cards,
+    feed: GrantsFeed,
+    reports: Reports,
+    way: BindingWay,
+    mig: MigInstances | None = None,
+) -> Plugin:
+    """`way`: whether containers are bound by CDI at their start, see `late_binding.py`; `mig`:
+    their cards are cut for them."""
+    finder = GrantFinder(
+        outside.state,
+        source=feed,
+        pods=outside.pods,
+        books=outside.books,
+        node=settings.node_name,
+        wait_s=settings.grant_wait_s,
+    )
+    adopts = settings.unmanaged_pods == "adopt"
+    answers = with_instances(_answers(settings, outside), settings, outside)
+    late_binding = LateBinding(
+        outside.state,
+        books=outside.books,
+        source=feed,
+        pods=outside.pods,
+        files=outside.files,
+        devices=outside.cdi,
+        reports=reports,
+        answers=answers,
+        named_by=way.named_by,
+        unproven="" if way.late or settings.binding == "lock" else way.reason,
+        mig=mig,
+    )
+    allocating = Allocating(
+        outside.state,
+        finder=finder,
+        pods=outside.pods,
+        files=outside.files,
+        reports=reports,
+        answers=answers,
+        adopts_unmanaged=adopts,
+        mig=mig,
+    )
+    prestarting = PreStarting(
+        outside.state,
+        books=outside.books,
+        source=feed,
+        pods=outside.pods,
+        files=outside.files,
+        reports=reports,
+        adopted=AdoptedAnswers(outside.state, books=outside.books),
+        moves=outside.moves,
+        unmanaged=UnmanagedPods(
+            outside.bus, outside.state, pods=outside.pods, node=settings.node_name
+        )
+        if adopts
+        else None,
+        mig=mig,
+        late=late_binding,
+    )
+    return Plugin(
+        cards=cards,
+        allocating=allocating,
+        prestarting=prestarting,
+        numa_topology=settings.enable_numa_topology,
+        preferred_allocation=settings.preferred_allocation and not way.late,
+        late=late_binding,
+        answers_late=way.late,
+    )
+
+
+def _answers(settings: Settings, outside: Outside) -> AnswerPolicy:
+    return AnswerPolicy(
+        container_base=PurePosixPath(settings.container_hook_path / "vgpu"),
+        host_base=PurePosixPath(outside.files.base),
+        library=PurePosixPath(outside.library),
+        lock_dir=PurePosixPath(settings.lock_dir),
+        enforced=settings.operating_mode not in (WHOLE, MIG),
+        mps=_mps_policy(settings),
+        oversubscribe=settings.device_memory_scaling > 1,
+        log_level=settings.libcuda_log_level,
+        disable_core_limit=settings.disable_core_limit,
+        licensed=(outside.files.base / "license").exists(),
+        devices=outside.driver.devices,
+    )
+
+
+def _mps_policy(settings: Settings) -> MpsPolicy | None:
+    if settings.operating_mode != "mps":
+        return None
+    shm_dir = "" if settings.mps_shm_dir is None else str(settings.mps_shm_dir)
+    return MpsPolicy(pipe_dir=str(settings.mps_dir / "pipe"), shm_dir=shm_dir)

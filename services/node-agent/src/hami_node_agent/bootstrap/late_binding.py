@@ -1,0 +1,109 @@
+"""Which way containers of this node get their slices: settled at the start, and looked after.
+
+Part of the composition root, like `bootstrap.py`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Protocol
+
+from hamicommon.errors import HamiError, InvalidRequest, Unavailable
+
+from hami_node_agent.adapters.kubelet.container_runtime import ContainerRuntime
+from hami_node_agent.allocation.late_binding_rules import BindingWay, RuntimeSays, named_by, way_of
+from hami_node_agent.config.settings import Settings
+from hami_node_agent.devices.device_list import Strategy
+
+logger = logging.getLogger(__name__)
+
+# The Node is wanted once; without it the lock way is always right.
+NODE_WAIT_S = 10.0
+# A runtime that was restarted without CDI starts late-bound containers without limits.
+PROOF_INTERVAL_S = 30.0
+
+
+class NodeVersions(Protocol):
+    """What our Node says of itself."""
+
+    async def versions(self) -> tuple[str, str]:
+        """Of the kubelet and of the container runtime. Raises: HamiError."""
+
+
+async def binding_way(settings: Settings, node: NodeVersions) -> BindingWay:
+    """Raises: InvalidRequest when late binding is wanted with what it can't do."""
+    way = await _binding_way(settings, node)
+    logger.info("binding", extra={"way": str(way)})
+    return way
+
+
+async def _binding_way(settings: Settings, node: NodeVersions) -> BindingWay:
+    if settings.binding == "lock":
+        return BindingWay(late=False, reason="binding is set to lock")
+    hindrance = _hindrance(settings)
+    if settings.binding == "late":
+        if hindrance:
+            raise InvalidRequest(f"binding late: {hindrance}; set binding to lock")
+        by = named_by(await _kubelet(node))
+        return BindingWay(late=True, reason="binding is set to late", named_by=by)
+    if hindrance:
+        return BindingWay(late=False, reason=hindrance)
+    return await _proven(settings, node)
+
+
+async def _kubelet(node: NodeVersions) -> str:
+    """The kubelet's version; empty where the API server does not tell."""
+    try:
+        async with asyncio.timeout(NODE_WAIT_S):
+            return (await node.versions())[0]
+    except (HamiError, TimeoutError) as exc:
+        logger.warning("kubelet's version not read", extra={"error": str(exc)})
+        return ""
+
+
+async def _proven(settings: Settings, node: NodeVersions) -> BindingWay:
+    try:
+        async with asyncio.timeout(NODE_WAIT_S):
+            kubelet, told = await node.versions()
+            runtime = await _runtime(settings, told)
+    except (HamiError, TimeoutError) as exc:
+        logger.warning("no proof of CDI", extra={"error": str(exc)})
+        reason = str(exc) or f"the Node did not answer within {NODE_WAIT_S:g} s"
+        return BindingWay(late=False, reason=f"nothing is proven at the agent's start: {reason}")
+    return way_of(kubelet, runtime, cdi_dir=str(settings.cdi_dir))
+
+
+async def _runtime(settings: Settings, told: str) -> RuntimeSays:
+    """The runtime's own word, else the Node's (`containerd://2.1.9`). Raises: Unavailable."""
+    if settings.cri_socket is not None:
+        return await ContainerRuntime(settings.cri_socket).says()
+    name, _, version = told.partition("://")
+    return RuntimeSays(name=name, version=version)
+
+
+async def keep_proven(settings: Settings, node: NodeVersions, way: BindingWay) -> None:
+    """Returns never while what was proven holds; a runtime that is away says nothing.
+
+    Raises: Unavailable when the runtime now runs without CDI: the agent ends, and the next one
+    takes the lock way.
+    """
+    while way.late and settings.binding == "auto":
+        await asyncio.sleep(PROOF_INTERVAL_S)
+        try:
+            kubelet, told = await node.versions()
+            now = way_of(kubelet, await _runtime(settings, told), cdi_dir=str(settings.cdi_dir))
+        except HamiError as exc:
+            logger.warning("proof of CDI not renewed", extra={"error": str(exc)})
+            continue
+        if not now.late:
+            raise Unavailable(f"binding was late and can't be any more: {now.reason}")
+    await asyncio.Event().wait()
+
+
+def _hindrance(settings: Settings) -> str:
+    if set(settings.device_list_strategy) & {Strategy.CDI_ANNOTATIONS, Strategy.CDI_CRI}:
+        return "device_list_strategy names cards by CDI, which a CDI file can't do"
+    if settings.unmanaged_pods == "adopt":
+        return "unmanaged_pods adopt needs an answer at Allocate"
+    return ""

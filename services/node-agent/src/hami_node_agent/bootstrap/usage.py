@@ -1,0 +1,92 @@
+"""Puts the monitor together: regions, samples, feedback loop and what /metrics says of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from hamicommon.process.bulkhead import Bulkhead
+from prometheus_client.registry import Collector
+
+from hami_node_agent.adapters.host.processes import HostProcesses
+from hami_node_agent.adapters.kubernetes import NodePods
+from hami_node_agent.config.settings import Settings
+from hami_node_agent.grants.state import NodeState
+from hami_node_agent.inventory.tracker import Cards
+from hami_node_agent.metrics.collectors import NodeCollector
+from hami_node_agent.metrics.health import CardCollector, RegionCollector
+from hami_node_agent.metrics.legacy import LegacyCollector
+from hami_node_agent.ports import DeviceProbe, MigDevice, Publisher
+from hami_node_agent.usage.feedback import Feedback
+from hami_node_agent.usage.limits_writer import Telling, ToldFiles
+from hami_node_agent.usage.monitor import Monitor
+from hami_node_agent.usage.owners import Owners
+from hami_node_agent.usage.regions.directory import Regions
+from hami_node_agent.usage.sampler import Observation, Sampler, UsageTeller
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Monitoring:
+    """Its parts that others run and show."""
+
+    loops: Mapping[str, Coroutine[object, object, None]]
+    collectors: tuple[Collector, ...]
+    usage: UsageTeller
+
+
+def monitoring(
+    settings: Settings,
+    *,
+    probe: DeviceProbe,
+    cards: Cards,
+    state: NodeState,
+    pods: NodePods,
+    mig_devices: Callable[[], Sequence[MigDevice]],
+    bus: Publisher,
+    files: ToldFiles,
+    containers_dir: Path,
+    agent_id: str,
+    version: str,
+    bulkhead: Bulkhead,
+) -> Monitoring:
+    """The monitor of one node; nothing runs yet."""
+    regions = Regions(containers_dir, bulkhead=bulkhead)
+    proc = settings.proc_root
+    monitor = Monitor(
+        probe,
+        regions,
+        Owners(state, pods),
+        processes=None if proc is None else HostProcesses(proc),
+        bulkhead=bulkhead,
+    )
+    telling = Telling(files, bulkhead=bulkhead)
+    usage = UsageTeller(bus, node=settings.node_name, agent_id=agent_id)
+    sampler = Sampler(
+        probe,
+        monitor,
+        usage,
+        telling=telling,
+        interval_s=settings.sample_interval_s,
+        bulkhead=bulkhead,
+    )
+
+    def latest() -> Observation:
+        return sampler.latest
+
+    node, slices = settings.node_name, mig_devices
+    collectors: list[Collector] = [
+        NodeCollector(latest, slices, node=node, version=version),
+        RegionCollector(regions),
+        CardCollector(cards),
+    ]
+    if settings.legacy_metrics:
+        collectors.append(LegacyCollector(latest, slices, node=node))
+    return Monitoring(
+        loops={
+            "usage": sampler.run(),
+            "feedback": Feedback(monitor, pods, telling, bulkhead=bulkhead).run(),
+        },
+        collectors=tuple(collectors),
+        usage=usage,
+    )

@@ -1,0 +1,1 @@
+"""What nobody needs any more: directories of pods that left, older libraries."""

@@ -1,0 +1,290 @@
+"""Notices pods that left: tells the scheduler, drops the records, removes their directories.
+
+A pod has left when its object is gone from the API server, the kubelet has it no more and its
+cgroup holds no process. Where one of the first two can't be asked, nothing is said: unknown is not
+gone. One that has not left though its grant has ended (given up while this node was silent, say) is
+told as well: its cards may be somebody else's by now.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from operator import methodcaller
+from typing import Protocol
+
+from hamicommon.clipping import clip
+from hamicommon.domain.allocations import AllocationState
+from hamicommon.errors import HamiError, Unavailable
+from hamicommon.process.bulkhead import Bulkhead
+
+from hami_node_agent.grants.book import NodeGrant
+from hami_node_agent.grants.ownership import Holding
+from hami_node_agent.grants.records import AgentState, Record
+from hami_node_agent.grants.reports import Reports
+from hami_node_agent.grants.state import NodeState
+from hami_node_agent.ports import KubeletBooks
+
+logger = logging.getLogger(__name__)
+
+# A grant that is still being bound has no pod on this node yet.
+_BOUND = frozenset({AllocationState.BOUND, AllocationState.ALLOCATED, AllocationState.RELEASING})
+# HAMi's resync interval: directories that nobody knows are kept as long.
+STRAY_AGE_S = 300.0
+STRAY_INTERVAL_S = 60.0
+
+
+class PodLookup(Protocol):
+    """What is known of pods."""
+
+    @property
+    def live(self) -> bool:
+        """True while the watch follows the API server."""
+
+    def knows(self, pod_uid: str) -> bool:
+        """True while the watch has the pod."""
+
+    def uid_of(self, namespace: str, name: str) -> str:
+        """The uid of the pod of this node that has this name now."""
+
+    async def still_there(self, *, namespace: str, name: str, pod_uid: str) -> bool:
+        """Asks the API server itself. Raises: HamiError."""
+
+
+class Processes(Protocol):
+    """What still runs on the host."""
+
+    def populated(self, pod_uid: str) -> bool:
+        """True when processes of the pod are seen (blocking)."""
+
+
+class StrayFiles(Protocol):
+    """The host's directories."""
+
+    def remove_pod(self, cache_dirs: Iterable[str], nonces: Iterable[str]) -> None:
+        """Removes directories of a pod that left (blocking)."""
+
+    def remove_strays(
+        self, *, nonces: frozenset[str], cache_dirs: frozenset[str], older_than_s: float
+    ) -> None:
+        """Removes directories that nobody knows (blocking)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Suspect:
+    pod_uid: str
+    namespace: str
+    name: str
+    allocation_id: str
+    token: int
+
+
+class Sweeper:
+    """Looks for pods that left."""
+
+    def __init__(
+        self,
+        state: NodeState,
+        *,
+        pods: PodLookup,
+        books: KubeletBooks,
+        processes: Processes,
+        files: StrayFiles,
+        reports: Reports,
+        interval_s: float,
+        bulkhead: Bulkhead | None = None,
+    ) -> None:
+        self._bulkhead = bulkhead or Bulkhead()
+        self._state = state
+        self._pods = pods
+        self._books = books
+        self._processes = processes
+        self._files = files
+        self._reports = reports
+        self._interval_s = interval_s
+        self._strays_at = time.monotonic()
+        self._unheld: frozenset[str] = frozenset()
+        self._told_to_stay: set[str] = set()
+        """Allocations whose pods were said to run on, by this process."""
+
+    async def run(self) -> None:
+        """Sweeps until cancelled."""
+        while True:
+            try:
+                await self.sweep()
+            except HamiError as exc:
+                logger.warning("sweep not finished", extra={"error": str(exc)})
+            await asyncio.sleep(self._interval_s)
+
+    async def sweep(self) -> None:
+        """One round. Raises: Unavailable when somebody can't be asked."""
+        if not self._pods.live:
+            return
+        suspects = self._suspects()
+        if suspects:
+            kept = await self._books.pods()
+            for suspect in suspects:
+                try:
+                    with self._bulkhead.item("sweep", suspect.pod_uid):
+                        await self._look_at(suspect, kept)
+                except HamiError as exc:
+                    # It is looked at again; the others need not wait for it.
+                    logger.warning(
+                        "pod not looked at",
+                        extra={"pod_uid": suspect.pod_uid, "error": clip(str(exc))},
+                    )
+        if time.monotonic() - self._strays_at > STRAY_INTERVAL_S:
+            await self._remove_strays()
+            self._strays_at = time.monotonic()
+
+    async def _look_at(self, suspect: _Suspect, kept: frozenset[tuple[str, str]]) -> None:
+        """Raises: HamiError."""
+        if await self._left(suspect, kept):
+            await self._forget(suspect)
+        elif await self._outlives_its_grant(suspect):
+            await self._tell_that_it_stays(suspect)
+
+    def _suspects(self) -> list[_Suspect]:
+        """Pods with records, and bound pods that never came to Allocate, that the watch has not.
+
+        Of what is known of a pod the latest attempt counts. A record of nobody's (an answer that
+        the kubelet gave to another pod than was meant) says only that the pod was here.
+        """
+        # Nobody's yet: PreStartContainer finds out whose, or `_remove_strays` that nobody is.
+        records = [record for record in self._state.saved.records.values() if record.pod_uid]
+        here = {record.pod_uid for record in records}
+        bound = (
+            grant
+            for grant in self._state.book.grants.values()
+            if grant.state in _BOUND or grant.pod_uid in here
+        )
+        found: dict[str, _Suspect] = {}
+        everything: list[NodeGrant | Record] = [*bound, *records]
+        latest = [known for known in everything if not self._pods.knows(known.pod_uid)]
+        latest.sort(key=lambda known: (bool(known.allocation_id), known.token))
+        for known in latest:
+            found[known.pod_uid] = _Suspect(
+                pod_uid=known.pod_uid,
+                namespace=known.namespace,
+                name=known.pod_name,
+                allocation_id=known.allocation_id,
+                token=known.token,
+            )
+        return list(found.values())
+
+    async def _left(self, suspect: _Suspect, kept: frozenset[tuple[str, str]]) -> bool:
+        """Raises: Unavailable when somebody can't be asked."""
+        if not suspect.name:
+            # Of a pod that took another's answer before our watch knew it there is only its uid.
+            holdings = await self._books.holdings()
+            there = any(holding.pod_uid == suspect.pod_uid for holding in holdings)
+        else:
+            there = self._has(kept, suspect) or await self._pods.still_there(
+                namespace=suspect.namespace, name=suspect.name, pod_uid=suspect.pod_uid
+            )
+        return not there and not await asyncio.to_thread(self._processes.populated, suspect.pod_uid)
+
+    async def _outlives_its_grant(self, suspect: _Suspect) -> bool:
+        """Of one that has not left. Raises: Unavailable when the API server can't be asked.
+
+        A kubelet keeps pods that are over for a while: only processes run on.
+        """
+        ended = self._state.book.whole and self._state.book.of(suspect.pod_uid) is None
+        if not (ended and suspect.name and suspect.allocation_id):
+            return False
+        if suspect.allocation_id in self._told_to_stay:
+            return False
+        if not await asyncio.to_thread(self._processes.populated, suspect.pod_uid):
+            return False
+        return not await self._pods.still_there(
+            namespace=suspect.namespace, name=suspect.name, pod_uid=suspect.pod_uid
+        )
+
+    async def _tell_that_it_stays(self, suspect: _Suspect) -> None:
+        logger.warning("pod runs on without a grant", extra={"pod_uid": suspect.pod_uid})
+        report = self._reports.stays(
+            allocation_id=suspect.allocation_id, pod_uid=suspect.pod_uid, token=suspect.token
+        )
+        await self._state.change(methodcaller("with_report", report))
+        self._told_to_stay.add(suspect.allocation_id)
+
+    def _has(self, kept: frozenset[tuple[str, str]], suspect: _Suspect) -> bool:
+        """Whether the kubelet still has the pod; PodResources names pods without their uid."""
+        if (suspect.namespace, suspect.name) not in kept:
+            return False
+        # The name may be a successor's. The kubelet admits that one only after it is done with
+        # its predecessor, because both can't be in its books under one name.
+        return self._pods.uid_of(suspect.namespace, suspect.name) in ("", suspect.pod_uid)
+
+    async def _forget(self, suspect: _Suspect) -> None:
+        logger.info("pod left", extra={"pod_uid": suspect.pod_uid, "pod": suspect.name})
+        held = await self._held_by_others(suspect)
+        records = [r for r in self._state.saved.of_pod(suspect.pod_uid) if r.nonce not in held]
+        report = self._reports.gone(
+            allocation_id=suspect.allocation_id, pod_uid=suspect.pod_uid, token=suspect.token
+        )
+
+        def edit(saved: AgentState) -> AgentState:
+            after = saved.without_pod(suspect.pod_uid)
+            # A stranger's leftovers have no allocation to speak of.
+            return after.with_report(report) if suspect.allocation_id else after
+
+        await self._state.change(edit)
+        grant = self._state.book.of(suspect.pod_uid)
+        if grant is not None:
+            self._state.book = self._state.book.without(
+                grant.allocation_id, grant.pod_uid, grant.token, heard_at=time.monotonic()
+            )
+        await asyncio.to_thread(
+            self._files.remove_pod,
+            [record.cache_dir for record in records],
+            [record.nonce for record in records],
+        )
+
+    async def _drop_nobodys(self, holdings: Sequence[Holding]) -> None:
+        """Answers without a pod that the kubelet's books have not had for two rounds."""
+        nonces = {h.answer.nonce for h in holdings if h.answer is not None}
+        ids = {h.device_ids for h in holdings if h.answer is None}
+        unheld = frozenset(
+            record.nonce
+            for record in self._state.saved.records.values()
+            if not record.pod_uid and record.nonce not in nonces and record.device_ids not in ids
+        )
+        gone = unheld & self._unheld
+        self._unheld = unheld - gone
+        if gone:
+            await self._state.change(lambda saved: saved.without_records(gone))
+
+    async def _held_by_others(self, suspect: _Suspect) -> frozenset[str]:
+        """Nonces of answers in the kubelet's books of other pods: they may have taken this pod's.
+
+        Such a container has the directories mounted, or will have. Raises: Unavailable.
+        """
+        return frozenset(
+            holding.answer.nonce
+            for holding in await self._books.holdings()
+            if holding.answer is not None and holding.pod_uid != suspect.pod_uid
+        )
+
+    async def _remove_strays(self) -> None:
+        """Leftovers of kills between writing and recording, and of pods before our time."""
+        try:
+            holdings = await self._books.holdings()
+        except Unavailable:
+            return
+        answers = [holding.answer for holding in holdings if holding.answer is not None]
+        await self._drop_nobodys(holdings)
+        records = self._state.saved.records.values()
+        known_dirs = {record.cache_dir for record in records}
+        known_dirs |= {answer.cache_dir for answer in answers}
+        known_dirs |= {h.foreign.cache_dir for h in holdings if h.foreign is not None}
+        known_dirs |= {f"{holding.pod_uid}_{holding.container}" for holding in holdings}
+        await asyncio.to_thread(
+            self._files.remove_strays,
+            nonces=frozenset(r.nonce for r in records) | {answer.nonce for answer in answers},
+            cache_dirs=frozenset(known_dirs),
+            older_than_s=STRAY_AGE_S,
+        )

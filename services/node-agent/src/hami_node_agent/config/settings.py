@@ -1,0 +1,226 @@
+"""What an operator may set; the variables are the fields in capitals behind HAMI_NODE_AGENT_."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+from hamicommon.device_config import DEFAULT_MIG_ALLOWLIST, MigAllowance
+from hamicommon.settings import (
+    FailpointSettings,
+    KubernetesSettings,
+    NatsSettings,
+    TelemetrySettings,
+)
+from pydantic import Field, field_validator
+from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
+
+from hami_node_agent.config import hami_node_config
+from hami_node_agent.devices.device_list import DEFAULT_CDI_PREFIX, Strategy
+from hami_node_agent.devices.mig_layout import MigStrategy
+
+
+class Settings(BaseSettings):
+    """One node's agent."""
+
+    model_config = SettingsConfigDict(env_prefix="HAMI_NODE_AGENT_", populate_by_name=True)
+
+    nats: NatsSettings = Field(
+        default_factory=lambda: NatsSettings()  # type: ignore[call-arg]
+    )
+    kubernetes: KubernetesSettings = Field(default_factory=KubernetesSettings)
+    telemetry: TelemetrySettings = Field(default_factory=TelemetrySettings)
+    failpoints: FailpointSettings = Field(default_factory=FailpointSettings)
+
+    node_name: str = Field(min_length=1, description="metadata.name of the Node we run on")
+    resource_name: str = Field(
+        default="nvidia.com/gpu", pattern="^[^/]+/[^/]+$", description="what the kubelet counts"
+    )
+
+    register_with_kubelet: bool = Field(
+        default=True, description="false: the plugin is served and the kubelet is not told"
+    )
+    kubelet_socket_dir: Path = Field(default=Path("/var/lib/kubelet/device-plugins"))
+    pod_resources_socket: Path = Field(
+        default=Path("/var/lib/kubelet/pod-resources/kubelet.sock"),
+        description="the kubelet's PodResources API: who holds which ids",
+    )
+    kubelet_checkpoint: Path | None = Field(
+        default=None,
+        description="the kubelet's device checkpoint; "
+        "absent: kubelet_internal_checkpoint in the socket directory",
+    )
+
+    hook_path: Path = Field(
+        default=Path("/usr/local"), description="host base: files go to <hook_path>/vgpu"
+    )
+    container_hook_path: Path = Field(
+        default=Path("/usr/local"), description="the same base as containers see it"
+    )
+    lock_dir: Path = Field(
+        default=Path("/tmp/vgpulock"), description="host directory behind /tmp/vgpulock"
+    )
+    library_path: Path = Field(
+        default=Path("/opt/hami/libvgpu.so"), description="where libvgpu.so is installed from"
+    )
+    state_dir: Path = Field(
+        default=Path("/var/lib/hami/node-agent"),
+        description="state and limits files; must survive a reboot, so not a tmpfs",
+    )
+
+    device_config_file: Path | None = Field(
+        default=None,
+        description="HAMi's device-config.yaml; what no variable here says is taken from it",
+    )
+    node_config_file: Path = Field(
+        default=hami_node_config.DEFAULT_PATH,
+        description="HAMi's config.json: what single nodes say otherwise; it need not be there",
+    )
+    operating_mode: Literal["hami-core", "mig", "mps", "whole"] = Field(
+        default="hami-core",
+        description="hami-core: slices, held by libvgpu; mps: these, as clients of the MPS daemon; "
+        "mig: instances, made when a container is granted one; whole: a card has one container, "
+        "and nothing is preloaded",
+    )
+    mps_control: str = Field(
+        default="nvidia-cuda-mps-control", description="command of the MPS control daemon"
+    )
+    mps_dir: Path = Field(
+        default=Path("/run/nvidia/mps"), description="host folder of the daemon's pipes and logs"
+    )
+    mps_shm_dir: Path | None = Field(
+        default=None,
+        description="host folder that is the daemon's /dev/shm, and becomes that of containers; "
+        "absent: they have the host's (hostIPC)",
+    )
+    mig_strategy: MigStrategy = Field(
+        default="none",
+        description="MIG instances that are there: none: not offered; single: they are what "
+        "resource_name counts; mixed: a resource for each profile, nvidia.com/mig-1g.10gb",
+    )
+    mig_profile_allowlist: tuple[MigAllowance, ...] = Field(
+        default=DEFAULT_MIG_ALLOWLIST,
+        description="in operating mode mig: which profiles cards are cut into, by part of their "
+        "product name; the first entry that fits counts",
+    )
+    hidden_uuids: Annotated[tuple[str, ...], NoDecode] = Field(
+        default=(), description="cards that are not offered, by uuid"
+    )
+    hidden_indexes: Annotated[tuple[int, ...], NoDecode] = Field(
+        default=(), description="cards that are not offered, by NVML index"
+    )
+    preferred_allocation: bool = Field(
+        default=True, description="ask the kubelet to ask us which ids a container should get"
+    )
+    fail_on_init_error: bool = Field(
+        default=True,
+        description="false: wait for a driver, in place of ending, while there is none",
+    )
+    device_split_count: int = Field(default=10, ge=1, description="containers per card")
+    device_memory_scaling: float = Field(default=1.0, gt=0, description="> 1: oversubscription")
+    device_core_scaling: float = Field(default=1.0, gt=0)
+    preconfigured_device_memory_mib: int = Field(
+        default=0, ge=0, description="for cards whose memory NVML can't tell; 0: left out"
+    )
+    disable_core_limit: bool = Field(default=False)
+    enable_numa_topology: bool = Field(default=False, description="tell the kubelet NUMA nodes")
+    pass_device_specs: bool = Field(default=False, description="answer /dev/nvidia* files too")
+    device_list_strategy: Annotated[tuple[Strategy, ...], NoDecode] = Field(
+        default=(Strategy.ENVVAR,),
+        min_length=1,
+        description="how the container runtime is told of the cards: a comma list of envvar, "
+        "volume-mounts, cdi-annotations, cdi-cri",
+    )
+    device_id_strategy: Literal["uuid", "index"] = Field(
+        default="uuid", description="cards named there by uuid or by NVML index"
+    )
+    cdi_annotation_prefix: str = Field(default=DEFAULT_CDI_PREFIX)
+    gdrcopy_enabled: bool = Field(default=False, description="NVIDIA_GDRCOPY=enabled in answers")
+    gds_enabled: bool = Field(default=False, description="NVIDIA_GDS=enabled in answers")
+    mofed_enabled: bool = Field(default=False, description="NVIDIA_MOFED=enabled in answers")
+    imex_channel_ids: Annotated[tuple[int, ...], NoDecode] = Field(
+        default=(), description="comma list of IMEX channels that every container gets"
+    )
+    imex_required: bool = Field(
+        default=False, description="end when a channel of imex_channel_ids has no file"
+    )
+    dev_root: Path = Field(default=Path("/dev"), description="where /dev/nvidia* are looked for")
+    sysfs_root: Path = Field(default=Path("/sys"), description="where NUMA nodes are read")
+    cgroup_root: Path = Field(
+        default=Path("/sys/fs/cgroup"),
+        description="the host's cgroups: a pod whose cgroup has processes has not left",
+    )
+    proc_root: Path | None = Field(
+        default=None,
+        description="the host's /proc: tells which processes of containers live and what they "
+        "compute; absent: their own word counts",
+    )
+    libcuda_log_level: str = Field(default="1", description="0 error, 1 warn, 3 info, 4 debug")
+
+    grant_public_key_file: Path | None = Field(
+        default=None,
+        description="Ed25519 public key (PEM) of the scheduler; "
+        "absent: grants come from the bus alone",
+    )
+    grant_wait_s: float = Field(default=2.0, ge=0, le=10, description="Allocate waits for a grant")
+    binding: Literal["lock", "late", "auto"] = Field(
+        default="lock",
+        description="lock: slices are told at Allocate, one pod at a time; late: by CDI when a "
+        "container starts, which its runtime must honour; auto: late where that is proven, by "
+        "the runtime's own word (cri_socket) or by having no switch for it",
+    )
+    cri_socket: Path | None = Field(
+        default=None,
+        description="the container runtime's CRI socket, asked for its configuration alone; "
+        "absent: only what the Node says of its runtime is known",
+    )
+    cdi_dir: Path = Field(
+        default=Path("/var/run/cdi"), description="where the container runtime reads CDI files"
+    )
+    drain_s: float = Field(
+        default=15.0, ge=0, description="a stop waits as long for pods that are on their way"
+    )
+    unmanaged_pods: Literal["refuse", "adopt"] = Field(
+        default="refuse",
+        description="pods that take devices past our scheduler: refuse: they fail; "
+        "adopt: the scheduler is asked for a grant of what the kubelet gave them, if it has room",
+    )
+
+    disable_health_checks: str = Field(default="", validation_alias="DP_DISABLE_HEALTHCHECKS")
+    enable_health_checks: str = Field(default="", validation_alias="DP_ENABLE_HEALTHCHECKS")
+    probe_interval_s: float = Field(default=5.0, gt=0, description="between NVML health probes")
+    xid_quiet_s: float = Field(
+        default=300.0, ge=0, description="a card is well again this long after its last XID"
+    )
+    nvml_timeout_s: float = Field(default=10.0, gt=0, description="one NVML round at most")
+
+    heartbeat_s: float = Field(default=10.0, gt=0, description="inventory repeated this often")
+    sample_interval_s: float = Field(default=5.0, gt=0, description="usage sampled this often")
+    snapshot_interval_s: float = Field(
+        default=15.0, gt=0, description="grants compared with the ledger this often"
+    )
+    sweep_interval_s: float = Field(
+        default=2.0, gt=0, description="pods that left are looked for this often"
+    )
+    legacy_metrics: bool = Field(
+        default=False, description="also HAMi's metric names of before 2.6 (--legacy-metrics)"
+    )
+    metrics_bind: str = Field(
+        default=":9394", pattern=r"^.*:\d+$", description="/metrics, /healthz, /readyz"
+    )
+
+    @field_validator(
+        "device_list_strategy", "imex_channel_ids", "hidden_uuids", "hidden_indexes", mode="before"
+    )
+    @classmethod
+    def _comma_list(cls, value: object) -> object:
+        if not isinstance(value, str):
+            return value
+        return tuple(part.strip() for part in value.split(",") if part.strip())
+
+    @property
+    def checkpoint_path(self) -> Path:
+        """Where the kubelet's device checkpoint is."""
+        if self.kubelet_checkpoint is not None:
+            return self.kubelet_checkpoint
+        return self.kubelet_socket_dir / "kubelet_internal_checkpoint"

@@ -1,0 +1,84 @@
+"""From command line, variables and files to one node's settings.
+
+What is said counts in this order: a flag of HAMi's, our variable, HAMi's variable, the node's
+entry in `config.json`, the device configuration, what HAMi's plugin reads without using it, our
+default. `hami_flags.py`, `node_file.py` and hamicommon's `deviceconfig` read them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from hamicommon import device_config
+from hamicommon.errors import InvalidRequest
+from hamicommon.settings import describe
+from pydantic import ValidationError
+from pydantic_settings import EnvSettingsSource
+
+from hami_node_agent.config import hami_node_config
+from hami_node_agent.config.hami_flags import told_by
+from hami_node_agent.config.settings import Settings
+
+_FROM_DEVICE_CONFIG = {
+    "resource_name": "resource_count_name",
+    "device_split_count": "device_split_count",
+    "device_memory_scaling": "device_memory_scaling",
+    "device_core_scaling": "device_core_scaling",
+    "preconfigured_device_memory_mib": "pre_configured_device_memory",
+    "disable_core_limit": "disable_core_limit",
+    "enable_numa_topology": "enable_numa_topology",
+    "libcuda_log_level": "lib_cuda_log_level",
+    "mig_profile_allowlist": "mig_profile_allowlist",
+}
+"""Setting -> key of the block `nvidia`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Configured:
+    """Settings, and one sentence for each word that was read and means nothing."""
+
+    settings: Settings
+    notes: tuple[str, ...] = ()
+
+
+def environment() -> Mapping[str, str]:
+    """This process's variables."""
+    source = EnvSettingsSource(Settings, case_sensitive=True)
+    return {name: value for name, value in source.env_vars.items() if value is not None}
+
+
+def configured(arguments: Sequence[str], variables: Mapping[str, str]) -> Configured:
+    """Reads everything anew.
+
+    Raises: InvalidRequest that names the flag, the variable or the file and its key.
+    """
+    told = told_by(arguments, variables)
+    operators = _settings(told.settings)
+    notes = list(told.notes)
+    files = dict(told.weak)
+    if operators.device_config_file is not None:
+        files |= _of_device_config(operators, notes)
+    entry = hami_node_config.load(operators.node_config_file, operators.node_name)
+    files |= entry.settings
+    notes += (f"{operators.node_config_file}: {note}" for note in entry.notes)
+    added = {k: v for k, v in files.items() if k not in operators.model_fields_set}
+    return Configured(settings=_settings({**told.settings, **added}), notes=tuple(notes))
+
+
+def _settings(told: Mapping[str, object]) -> Settings:
+    try:
+        return Settings(**told)  # type: ignore[arg-type]  # pydantic checks what they are
+    except ValidationError as exc:
+        raise describe(exc, Settings) from exc
+
+
+def _of_device_config(settings: Settings, notes: list[str]) -> dict[str, object]:
+    path = settings.device_config_file
+    config = device_config.load(path)
+    notes += (f"{path}: {note}" for note in config.notes)
+    if config.nvidia is None:
+        raise InvalidRequest(f"{path}: it has no block nvidia")
+    if config.nvidia.device_split_count == 0:
+        raise InvalidRequest(f"{path}: nvidia.deviceSplitCount is 0: at least 1 is wanted")
+    return {name: getattr(config.nvidia, key) for name, key in _FROM_DEVICE_CONFIG.items()}

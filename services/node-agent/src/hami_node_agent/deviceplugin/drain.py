@@ -1,0 +1,66 @@
+"""A stop that no pod notices: the scheduler binds no more here, and who is on the way gets through.
+
+On SIGTERM and SIGHUP. In: the grants in flight. Readiness says no from the first moment, then the
+agent serves on until every pod that was bound before has its answers, or `drain_s` is over; running
+calls finish after that (`registration.py`). Pods that run are left alone. The scheduler asks for
+readiness before it sends the grant, so a yes given just before is waited for as well.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+
+from hamicommon.domain.allocations import AllocationState
+
+from hami_node_agent.grants.candidates import next_container
+from hami_node_agent.grants.state import NodeState
+from hami_node_agent.ports import PodApi
+
+logger = logging.getLogger(__name__)
+
+_COMING = frozenset({AllocationState.BINDING, AllocationState.BOUND})
+# A record is looked for again this often: answers do not wake anybody.
+_LOOK_S = 0.05
+# From our yes to the grant: the answer's way and the grant's, each at most a second (the waits of
+# the scheduler's adapters/nats.py).
+GRANT_FOLLOWS_S = 2.5
+
+
+class Draining:
+    """Whether we are stopping, and the wait for who is on the way."""
+
+    def __init__(self, state: NodeState, pods: PodApi, *, drain_s: float) -> None:
+        self._state = state
+        self._pods = pods
+        self._drain_s = drain_s
+        self.begun = False
+        self._follows_until = 0.0
+
+    def coming(self) -> list[str]:
+        """Uids of pods that were granted cards and have not asked for all of them."""
+        records = tuple(self._state.saved.records.values())
+        ended = self._pods.seen().ended
+        return [
+            grant.pod_uid
+            for grant in self._state.book.grants.values()
+            if grant.state in _COMING
+            and not grant.answered
+            and grant.pod_uid not in ended
+            and next_container(grant, records) is not None
+        ]
+
+    def expect_grant(self) -> None:
+        """The scheduler was told that a pod may come; its grant is on the way."""
+        self._follows_until = time.monotonic() + GRANT_FOLLOWS_S
+
+    async def drain(self) -> None:
+        """Returns when nobody is on the way, or the time is over."""
+        self.begun = True
+        deadline = time.monotonic() + self._drain_s
+        while self.coming() or time.monotonic() < self._follows_until:
+            seen = self._state.book_changed.version
+            if time.monotonic() > deadline:
+                logger.warning("stopped before pods came", extra={"pod_uids": self.coming()})
+                return
+            await self._state.book_changed.wait(seen, _LOOK_S)

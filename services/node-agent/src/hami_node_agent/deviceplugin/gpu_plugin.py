@@ -1,0 +1,72 @@
+"""The count resource of NVIDIA cards (`nvidia.com/gpu`): slices, as many per card as it has slots.
+
+ListAndWatch follows `cards.py`; Allocate and GetPreferredAllocation go to `allocating.py`,
+PreStartContainer to `prestarting.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from hami_node_agent.allocation.allocate import Allocating
+from hami_node_agent.allocation.late_binding import LateBinding
+from hami_node_agent.allocation.prestart import PreStarting
+from hami_node_agent.deviceplugin.servicer import Advertised, DevicePlugin
+from hami_node_agent.devices.device_list import ContainerSpec
+from hami_node_agent.devices.replica_ids import card_of, replicas_of
+from hami_node_agent.inventory.tracker import Cards
+
+
+class Plugin(DevicePlugin):
+    """Slots of all cards."""
+
+    def __init__(
+        self,
+        *,
+        cards: Cards,
+        allocating: Allocating,
+        prestarting: PreStarting,
+        numa_topology: bool,
+        preferred_allocation: bool,
+        late: LateBinding,
+        answers_late: bool,
+    ) -> None:
+        """`answers_late`: containers are told at their start which slices they have, not at
+        Allocate."""
+        super().__init__(cards.changed, prefers=preferred_allocation, checks_starts=True)
+        self._late = late
+        self._answers_late = answers_late
+        self._cards = cards
+        self._allocating = allocating
+        self._prestarting = prestarting
+        self._numa_topology = numa_topology
+
+    def devices(self) -> Iterator[Advertised]:
+        """`<GPU-uuid>-<replica>` for each slot."""
+        for card in self._cards.devices():
+            numa = card.numa if self._numa_topology else None
+            for replica in replicas_of(card.uuid, card.slots):
+                yield Advertised(device_id=str(replica), healthy=card.healthy, numa=numa)
+
+    def knows(self, device_id: str) -> bool:
+        """By its card: which slot, and how many there are by now, does not matter."""
+        return card_of(device_id) in {card.uuid for card in self._cards.devices()}
+
+    async def answers(self, requests: Sequence[frozenset[str]]) -> Sequence[ContainerSpec]:
+        """The slices of the grants in flight, or names for slices that are known at the start."""
+        if self._answers_late:
+            return self._late.allocate(requests)
+        return await self._allocating.allocate(requests)
+
+    def prefer(
+        self, *, available: Sequence[str], must_include: Sequence[str], size: int
+    ) -> tuple[str, ...]:
+        """Slots on the granted cards first."""
+        return self._allocating.prefer(available=available, must_include=must_include, size=size)
+
+    async def check(self, ids: frozenset[str]) -> None:
+        """The container with these ids must have its own limits."""
+        # An answer from before late binding was switched on is checked as it was given.
+        if self._answers_late and await self._late.check(ids):
+            return
+        await self._prestarting.check(ids)

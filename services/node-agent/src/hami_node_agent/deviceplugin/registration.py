@@ -1,0 +1,178 @@
+"""Serving the plugin and registering it, again and again: the kubelet forgets plugins when it
+restarts, and removes all sockets in its directory.
+
+One cycle: listen on our socket, tell the kubelet, then look until kubelet.sock is another file than
+the one we registered with, or our own socket is gone. Leaving closes the server and leaves pods
+alone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import deque
+from pathlib import Path
+
+import grpc
+from hamicommon.errors import HamiError, InvalidRequest, Unavailable
+from hamicommon.kubelet_api._generated import deviceplugin_pb2, deviceplugin_pb2_grpc
+
+from hami_node_agent.deviceplugin.servicer import VERSION, DevicePlugin
+
+logger = logging.getLogger(__name__)
+
+KUBELET_SOCKET = "kubelet.sock"
+REGISTER_TIMEOUT_S = 5.0
+# Calls that run when the server ends may finish: an Allocate waits for its grant.
+STOP_GRACE_S = 10.0
+# HAMi's budget: a server that fails more often than this within an hour is not going to work.
+MAX_CRASHES = 5
+CRASH_WINDOW_S = 3600.0
+RETRY_FIRST_S = 0.2
+RETRY_LAST_S = 5.0
+# Two stats a look. A watch by inotify woke fifty times a second, because the library behind it
+# looks for signals: 0.16 % of a core in its thread alone.
+LOOK_S = 0.2
+# sun_path, with its closing zero (Linux unix(7)).
+MAX_SOCKET_PATH = 107
+
+Identity = tuple[int, int, int]
+
+
+class CrashBudget:
+    """Counts crashes of the server; the one too many within an hour is fatal."""
+
+    def __init__(self) -> None:
+        self._at: deque[float] = deque()
+
+    def spend(self, now: float, error: Exception) -> None:
+        """Notes a crash. Raises: Unavailable when the budget is used up."""
+        self._at.append(now)
+        while now - self._at[0] > CRASH_WINDOW_S:
+            self._at.popleft()
+        if len(self._at) > MAX_CRASHES:
+            raise Unavailable(
+                f"the device plugin's server failed {len(self._at)} times within an hour, "
+                f"last with: {error}"
+            ) from error
+
+
+class Registration:
+    """Keeps the plugin served and known to the kubelet."""
+
+    def __init__(
+        self,
+        plugin: DevicePlugin,
+        *,
+        socket_dir: Path,
+        socket_name: str,
+        resource_name: str,
+        tells_kubelet: bool = True,
+    ) -> None:
+        """Without `tells_kubelet` the plugin is served, and who wants it may come."""
+        self._plugin = plugin
+        self._dir = socket_dir
+        self._socket = socket_dir / socket_name
+        self._kubelet = socket_dir / KUBELET_SOCKET
+        self._resource_name = resource_name
+        self._tells_kubelet = tells_kubelet
+        self.registered = False
+        self._own: Identity | None = None
+        if len(str(self._socket)) > MAX_SOCKET_PATH:
+            raise InvalidRequest(
+                f"kubelet_socket_dir: {self._socket} is longer than {MAX_SOCKET_PATH} bytes, "
+                "more than a Unix socket's path may have"
+            )
+
+    def reachable(self) -> bool:
+        """Whether we are registered and our socket is still where the kubelet calls it."""
+        return self.registered and self._own is not None and _identity(self._socket) == self._own
+
+    async def run(self) -> None:
+        """Cycles until cancelled. Raises: Unavailable when serving fails too often."""
+        budget = CrashBudget()
+        while True:
+            try:
+                await self._cycle()
+            except (OSError, RuntimeError, grpc.RpcError) as exc:
+                logger.exception("device plugin server failed")
+                budget.spend(time.monotonic(), exc)
+                await asyncio.sleep(RETRY_FIRST_S)
+
+    async def _cycle(self) -> None:
+        await asyncio.to_thread(self._clear_socket)
+        server = grpc.aio.server()
+        deviceplugin_pb2_grpc.add_DevicePluginServicer_to_server(self._plugin, server)  # type: ignore[no-untyped-call]
+        server.add_insecure_port(f"unix:{self._socket}")
+        await server.start()
+        try:
+            # Before the kubelet is told: else one that is removed meanwhile would never be missed.
+            self._own = _identity(self._socket)
+            kubelet = await self._register()
+            self.registered = True
+            if self._tells_kubelet:
+                logger.info("registered with the kubelet", extra={"resource": self._resource_name})
+            await self._until_changed(kubelet)
+        finally:
+            self.registered = False
+            self._plugin.end_streams()
+            await server.stop(grace=STOP_GRACE_S)
+
+    def _clear_socket(self) -> None:
+        self._dir.mkdir(parents=True, exist_ok=True)
+        self._socket.unlink(missing_ok=True)
+
+    async def _register(self) -> Identity | None:
+        """Tells the kubelet; while it is away, waits for it. Returns the socket's identity."""
+        if not self._tells_kubelet:
+            return _identity(self._kubelet)
+        pause_s = RETRY_FIRST_S
+        while True:
+            before = _identity(self._kubelet)
+            if before is not None:
+                try:
+                    await self._tell_kubelet()
+                except HamiError as exc:
+                    logger.warning("not registered", extra={"error": str(exc)})
+                else:
+                    return before
+            if _identity(self._socket) is None:
+                raise OSError(f"{self._socket} was removed before the kubelet was told of it")
+            await asyncio.sleep(pause_s)
+            pause_s = min(pause_s * 2, RETRY_LAST_S)
+
+    async def _tell_kubelet(self) -> None:
+        request = deviceplugin_pb2.RegisterRequest(
+            version=VERSION,
+            endpoint=self._socket.name,
+            resource_name=self._resource_name,
+            options=self._plugin.options,
+        )
+        async with grpc.aio.insecure_channel(f"unix:{self._kubelet}") as channel:
+            stub = deviceplugin_pb2_grpc.RegistrationStub(channel)  # type: ignore[no-untyped-call]
+            try:
+                await stub.Register(request, timeout=REGISTER_TIMEOUT_S)
+            except grpc.aio.AioRpcError as exc:
+                raise Unavailable(f"kubelet: Register: {exc.details()}") from exc
+
+    async def _until_changed(self, kubelet: Identity | None) -> None:
+        while True:
+            await asyncio.sleep(LOOK_S)
+            if _identity(self._socket) != self._own:
+                logger.info("our socket was removed, serving anew")
+                return
+            now = _identity(self._kubelet)
+            # A kubelet that is merely away has not forgotten us yet; a new socket has.
+            if now is not None and now != kubelet:
+                logger.info("the kubelet has restarted, registering again")
+                return
+
+
+def _identity(path: Path) -> Identity | None:
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    # The inode number alone may be used again at once.
+    return found.st_dev, found.st_ino, found.st_ctime_ns

@@ -1,0 +1,213 @@
+"""The kubelet's device plugin API, v1beta1, without any vendor: what each plugin here is made of.
+
+A vendor says which devices there are and what a container gets that was given some of them
+(`devices`, `answers`); `registration.py` serves it. Errors of ours become gRPC codes in one table;
+the kubelet puts their text into the pod's status. `docs/device-plugins.md` shows a vendor.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+import grpc
+from hamicommon.errors import Conflict, HamiError, InvalidRequest, NotFound, Unavailable
+from hamicommon.kubelet_api._generated import deviceplugin_pb2 as api
+from hamicommon.kubelet_api._generated import deviceplugin_pb2_grpc
+
+from hami_node_agent.devices.device_list import ContainerSpec
+from hami_node_agent.grants.state import Signal
+
+logger = logging.getLogger(__name__)
+
+Context = grpc.aio.ServicerContext[Any, Any]
+
+VERSION = "v1beta1"
+
+_CODES: tuple[tuple[type[HamiError], grpc.StatusCode], ...] = (
+    (InvalidRequest, grpc.StatusCode.INVALID_ARGUMENT),
+    (NotFound, grpc.StatusCode.NOT_FOUND),
+    (Conflict, grpc.StatusCode.FAILED_PRECONDITION),
+    (Unavailable, grpc.StatusCode.UNAVAILABLE),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Advertised:
+    """One device as the kubelet counts it."""
+
+    device_id: str
+    healthy: bool = True
+    numa: int | None = None
+    """NUMA node, if the kubelet is to be told."""
+
+
+class DevicePlugin(ABC, deviceplugin_pb2_grpc.DevicePluginServicer):
+    """One resource; one instance serves across restarts of the server."""
+
+    def __init__(
+        self, changed: Signal, *, prefers: bool = False, checks_starts: bool = False
+    ) -> None:
+        """`changed`: wakes when `devices` says something new; `prefers` and `checks_starts`:
+        whether the kubelet is to call `prefer` and `check`."""
+        self._changed = changed
+        self._told_at_s: dict[object, float] = {}
+        self._streams_end = asyncio.Event()
+        self.options = api.DevicePluginOptions(
+            pre_start_required=checks_starts, get_preferred_allocation_available=prefers
+        )
+
+    @abstractmethod
+    def devices(self) -> Iterable[Advertised]:
+        """All devices now."""
+
+    @abstractmethod
+    async def answers(self, requests: Sequence[frozenset[str]]) -> Sequence[ContainerSpec]:
+        """What the containers get that were given these ids. Raises: HamiError."""
+
+    def knows(self, device_id: str) -> bool:
+        """Whether the id may be asked for; a sick device may."""
+        return any(device.device_id == device_id for device in self.devices())
+
+    def prefer(
+        self, *, available: Sequence[str], must_include: Sequence[str], size: int
+    ) -> tuple[str, ...]:
+        """Ids that a container should rather get; none: the kubelet chooses."""
+        del available, must_include, size
+        return ()
+
+    async def check(self, ids: frozenset[str]) -> None:
+        """Returns when the container with these ids may start. Raises: HamiError."""
+
+    def listened_for_s(self) -> float | None:
+        """How long a kubelet has had our devices, in seconds; None while it is away."""
+        if not self._told_at_s:
+            return None
+        return time.monotonic() - min(self._told_at_s.values())
+
+    def end_streams(self) -> None:
+        """Ends the streams that are open: the kubelet then has nothing to hand out."""
+        self._streams_end.set()
+        self._streams_end = asyncio.Event()
+
+    async def GetDevicePluginOptions(  # noqa: N802 - the API's name
+        self, request: api.Empty, context: Context
+    ) -> api.DevicePluginOptions:
+        """What we told the kubelet at registration."""
+        return self.options
+
+    async def ListAndWatch(  # noqa: N802 - the API's name
+        self, request: api.Empty, context: Context
+    ) -> AsyncIterator[api.ListAndWatchResponse]:
+        """All devices, at once and after every change."""
+        end = asyncio.ensure_future(self._streams_end.wait())
+        seen = self._changed.version
+        yield self._listed()
+        stream = object()
+        self._told_at_s[stream] = time.monotonic()
+        try:
+            while not end.done():
+                change = asyncio.ensure_future(self._changed.wait(seen))
+                try:
+                    await asyncio.wait([change, end], return_when=asyncio.FIRST_COMPLETED)
+                finally:
+                    change.cancel()
+                if not end.done():
+                    seen = self._changed.version
+                    yield self._listed()
+        finally:
+            end.cancel()
+            del self._told_at_s[stream]
+
+    def _listed(self) -> api.ListAndWatchResponse:
+        answer = api.ListAndWatchResponse()
+        for device in self.devices():
+            added = answer.devices.add(
+                ID=device.device_id, health="Healthy" if device.healthy else "Unhealthy"
+            )
+            if device.numa is not None:
+                added.topology.nodes.add(ID=device.numa)
+        return answer
+
+    async def GetPreferredAllocation(  # noqa: N802 - the API's name
+        self, request: api.PreferredAllocationRequest, context: Context
+    ) -> api.PreferredAllocationResponse:
+        """A container for which nothing is preferred is left out."""
+        answer = api.PreferredAllocationResponse()
+        for wanted in request.container_requests:
+            ids = self.prefer(
+                available=wanted.available_deviceIDs,
+                must_include=wanted.must_include_deviceIDs,
+                size=wanted.allocation_size,
+            )
+            if ids:
+                answer.container_responses.add(deviceIDs=ids)
+        return answer
+
+    async def Allocate(  # noqa: N802 - the API's name
+        self, request: api.AllocateRequest, context: Context
+    ) -> api.AllocateResponse:
+        """Env, mounts and devices of each container; all or none."""
+        try:
+            wanted = [self._known(c.devices_ids) for c in request.container_requests]
+            specs = await self.answers(wanted)
+        except HamiError as exc:
+            await _abort(context, exc)
+        return api.AllocateResponse(container_responses=[answer_message(spec) for spec in specs])
+
+    async def PreStartContainer(  # noqa: N802 - the API's name
+        self, request: api.PreStartContainerRequest, context: Context
+    ) -> api.PreStartContainerResponse:
+        """An error keeps the container from starting."""
+        try:
+            await self.check(_distinct(request.devices_ids))
+        except HamiError as exc:
+            await _abort(context, exc)
+        return api.PreStartContainerResponse()
+
+    def _known(self, listed: Iterable[str]) -> frozenset[str]:
+        ids = _distinct(listed)
+        strange = sorted(device_id for device_id in ids if not self.knows(device_id))
+        if strange:
+            raise InvalidRequest(f"devices_ids: {', '.join(strange)}: no device of this resource")
+        return ids
+
+
+def _distinct(listed: Iterable[str]) -> frozenset[str]:
+    ids = list(listed)
+    unique = frozenset(ids)
+    if not unique or len(unique) != len(ids):
+        raise InvalidRequest(f"devices_ids: distinct device ids are wanted, got {ids}")
+    return unique
+
+
+def answer_message(spec: ContainerSpec) -> api.ContainerAllocateResponse:
+    """The answer on the wire."""
+    return api.ContainerAllocateResponse(
+        envs=dict(spec.envs),
+        mounts=[
+            api.Mount(
+                container_path=mount.container_path,
+                host_path=mount.host_path,
+                read_only=mount.read_only,
+            )
+            for mount in spec.mounts
+        ],
+        devices=[
+            api.DeviceSpec(container_path=inside, host_path=outside, permissions="rw")
+            for inside, outside in spec.device_files
+        ],
+        annotations=dict(spec.annotations),
+        cdi_devices=[api.CDIDevice(name=name) for name in spec.cdi_devices],
+    )
+
+
+async def _abort(context: Context, error: HamiError) -> NoReturn:
+    code = next((c for kind, c in _CODES if isinstance(error, kind)), grpc.StatusCode.INTERNAL)
+    await context.abort(code, str(error))
+    raise AssertionError("abort raises")

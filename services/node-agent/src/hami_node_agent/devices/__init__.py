@@ -1,0 +1,1 @@
+"""Facts of hardware: offers, health, topology, MIG layouts. Pure."""

@@ -1,0 +1,71 @@
+"""Cards as the driver shows them, turned into what the node offers (protocol sheet 5.6)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from hamicommon.domain.devices import GpuDevice
+from hamicommon.domain.ids import GpuUuid
+
+from hami_node_agent.devices.health import Health
+from hami_node_agent.devices.mig_partition import MIG, MigOffer
+
+VENDOR = "NVIDIA"
+WHOLE = "whole"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CardFacts:
+    """One card, as NVML and sysfs say."""
+
+    uuid: GpuUuid
+    index: int
+    name: str
+    memory_mib: int
+    numa: int = 0
+    minor: int | None = None
+    """The card's file is /dev/nvidia<minor>."""
+    mig: MigOffer | None = None
+    """What it can be cut into, in operating mode `mig`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Offer:
+    """How a card is offered."""
+
+    split_count: int = 10
+    memory_scaling: float = 1.0
+    core_scaling: float = 1.0
+    mode: str = "hami-core"
+    """Operating mode: `hami-core`, `whole` for one container per card, `mig` for instances."""
+
+
+def product_type(name: str) -> str:
+    """The type in inventory and annotations: always begins with NVIDIA."""
+    return name if name.startswith("NVIDIA") else f"NVIDIA-{name}"
+
+
+def offered(facts: CardFacts, offer: Offer) -> GpuDevice:
+    """The card as it is registered; scaled amounts are truncated, as HAMi does."""
+    if offer.mode == WHOLE:
+        offer = Offer(split_count=1, mode=WHOLE)
+    if facts.mig is not None:
+        # Instances have what the driver gives them: nothing is scaled.
+        offer = Offer(split_count=facts.mig.slots, mode=MIG)
+    return GpuDevice(
+        uuid=facts.uuid,
+        index=facts.index,
+        vendor=VENDOR,
+        type=product_type(facts.name),
+        slots=offer.split_count,
+        memory_mib=int(facts.memory_mib * offer.memory_scaling),
+        core_percent=int(offer.core_scaling * 100),
+        numa=facts.numa,
+        mode=offer.mode,
+        mig_profiles=() if facts.mig is None else facts.mig.profiles,
+    )
+
+
+def with_health(device: GpuDevice, health: Health) -> GpuDevice:
+    """The card with its health filled in."""
+    return replace(device, healthy=health.healthy, health_reason=health.reason)

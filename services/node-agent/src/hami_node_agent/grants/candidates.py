@@ -1,0 +1,120 @@
+"""Which grant an Allocate call means: it brings a number of ids and nothing else.
+
+The node lock lets one pod at a time between bind and Allocate, so there is mostly one candidate.
+Where there are more, the order below is the likeliest; PreStartContainer finds out (`ownership`).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Container, Iterable, Mapping
+from dataclasses import dataclass
+
+from hamicommon.domain.allocations import AllocationState, ContainerGrant, footprints
+from hamicommon.domain.devices import GpuDevice
+from hamicommon.domain.ids import GpuUuid, PodUid
+
+from hami_node_agent.grants.book import GrantBook, NodeGrant
+from hami_node_agent.grants.records import Record
+
+_EXPECTED = {
+    AllocationState.BINDING: 0,
+    AllocationState.BOUND: 0,
+    # Only after a loss of our state or the kubelet's: it asks again for what it had.
+    AllocationState.ALLOCATED: 1,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Candidate:
+    """A container whose Allocate may be the one that came."""
+
+    grant: NodeGrant
+    container: ContainerGrant
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PodsSeen:
+    """What the pod watch says of this node's pods; it may lag behind the kubelet."""
+
+    bound: frozenset[PodUid] = frozenset()
+    """Pods of this node that are not over."""
+    ended: frozenset[PodUid] = frozenset()
+    """Pods whose phase is terminal, or that were seen and are gone."""
+
+
+def roomiest(cards: Mapping[GpuUuid, GpuDevice], book: GrantBook, count: int) -> list[GpuUuid]:
+    """The healthy cards with the most memory not granted, at most `count`; ties by uuid.
+
+    For a container whose pod is not known yet: it is granted what the kubelet gives it, if that has
+    room.
+    """
+    granted_mib: Counter[GpuUuid] = Counter()
+    for grant in book.grants.values():
+        for taken in footprints(grant.containers):
+            granted_mib[taken.uuid] += taken.memory_mib
+    healthy = [card for card in cards.values() if card.healthy]
+    healthy.sort(key=lambda card: (granted_mib[card.uuid] - card.memory_mib, card.uuid))
+    return [card.uuid for card in healthy[:count]]
+
+
+def next_container(grant: NodeGrant, records: Iterable[Record]) -> ContainerGrant | None:
+    """The first container of the grant, in Allocate order, that has no answer yet."""
+    return _unanswered(
+        grant, {record.container for record in records if record.pod_uid == grant.pod_uid}
+    )
+
+
+def _unanswered(grant: NodeGrant, answered: Container[str]) -> ContainerGrant | None:
+    waiting = [c for c in grant.containers if c.shares and c.name not in answered]
+    return min(waiting, key=lambda container: container.index, default=None)
+
+
+def candidates(
+    book: GrantBook, records: Iterable[Record], count: int, pods: PodsSeen
+) -> list[Candidate]:
+    """Containers that wait for exactly `count` ids, the likeliest first.
+
+    A pod that has some of its answers comes first (the kubelet admits one pod at a time), then pods
+    that are seen to be bound here, then the lower token (handed out in the order of binding).
+    """
+    answered: dict[PodUid, set[str]] = {}
+    for record in records:
+        answered.setdefault(record.pod_uid, set()).add(record.container)
+    found = []
+    for grant in book.grants.values():
+        if grant.answered or grant.pod_uid in pods.ended or grant.state not in _EXPECTED:
+            continue
+        container = _unanswered(grant, answered.get(grant.pod_uid, ()))
+        if container is None or len(container.shares) != count:
+            continue
+        found.append(Candidate(grant=grant, container=container))
+    return sorted(
+        found,
+        key=lambda candidate: (
+            _EXPECTED[candidate.grant.state],
+            candidate.grant.pod_uid not in answered,
+            candidate.grant.pod_uid not in pods.bound,
+            candidate.grant.token,
+            candidate.grant.pod_uid,
+        ),
+    )
+
+
+def repeated(
+    records: Iterable[Record], device_ids: frozenset[str], candidate: Candidate | None
+) -> Record | None:
+    """The earlier answer, if this call can only be the same one again.
+
+    Two app containers of a pod never share an id, so ids that an app container of the candidate's
+    own pod holds already are a repetition. An init container's ids go on to its pod's next
+    container, and a dead pod's ids to the next pod: those are new calls.
+    """
+    if candidate is None:
+        return None
+    for record in records:
+        same_pod = record.pod_uid == candidate.grant.pod_uid
+        both_app = record.role == "app" and candidate.container.role == "app"
+        if same_pod and both_app and record.device_ids == device_ids:
+            return record
+    return None

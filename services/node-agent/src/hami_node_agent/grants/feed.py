@@ -1,0 +1,186 @@
+"""How grants come in: announcements from the bus, the snapshot on start, on reconnect and on doubt.
+
+In: `hami.grants.v1.<node>` and the reply of `hami.grants.snapshot.<node>`. Out: `NodeState.book`,
+where `allocating.py` waits for it. A consumer that was away starts with what is new; the snapshot
+brings the rest.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from operator import methodcaller
+from typing import Protocol
+
+from hamicommon import events
+from hamicommon.bus.client import Deliver, Handler, Message, Subscription
+from hamicommon.bus.permissions import agent_user
+from hamicommon.bus.reading import read, read_any
+from hamicommon.domain.allocations import AllocationState
+from hamicommon.domain.ids import AllocationId, PodUid
+from hamicommon.errors import InvalidRequest, Unavailable
+from hamicommon.grants.grant import Grant
+from pydantic import BaseModel
+
+from hami_node_agent.grants.book import NodeGrant
+from hami_node_agent.grants.records import is_complete
+from hami_node_agent.grants.reports import Reports
+from hami_node_agent.grants.state import NodeState
+
+logger = logging.getLogger(__name__)
+
+SNAPSHOT_TIMEOUT_S = 2.0
+# How often a lost connection is noticed to be back.
+CONNECTION_CHECK_S = 0.5
+
+
+_UNANSWERED = frozenset({AllocationState.BINDING, AllocationState.BOUND})
+
+
+class IncomingBus(Protocol):
+    """The half of the bus that this module uses."""
+
+    @property
+    def connected(self) -> bool:
+        """True while the connection is healthy."""
+
+    async def request(
+        self, subject: str, payload: BaseModel, *, timeout_s: float = SNAPSHOT_TIMEOUT_S
+    ) -> bytes:
+        """Asks and returns the reply's body. Raises: Unavailable."""
+
+    async def consume(self, what: Subscription, handle: Handler) -> None:
+        """Calls `handle` for every message until cancelled."""
+
+
+def node_grant(
+    grant: Grant, *, state: str = AllocationState.BINDING, heard_at: float | None = None
+) -> NodeGrant:
+    """The grant as a domain value."""
+    return NodeGrant(
+        allocation_id=AllocationId(grant.allocation_id),
+        pod_uid=PodUid(grant.pod_uid),
+        namespace=grant.namespace,
+        pod_name=grant.pod_name,
+        token=grant.token,
+        containers=grant.domain_containers(),
+        state=AllocationState(state),
+        traceparent=grant.traceparent,
+        answered=grant.answered,
+        heard_at=time.monotonic() if heard_at is None else heard_at,
+    )
+
+
+class GrantsFeed:
+    """Keeps the book of one node up to date."""
+
+    def __init__(
+        self,
+        bus: IncomingBus,
+        state: NodeState,
+        *,
+        reports: Reports,
+        node: str,
+        snapshot_interval_s: float,
+    ) -> None:
+        self._bus = bus
+        self._state = state
+        self._reports = reports
+        self._lagging: frozenset[AllocationId] = frozenset()
+        self._node = node
+        self._interval_s = snapshot_interval_s
+
+    @property
+    def connected(self) -> bool:
+        """True while announcements can arrive."""
+        return self._bus.connected
+
+    async def run(self) -> None:
+        """Consumes and compares until cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._consume(), name="grants")
+            tasks.create_task(self._compare(), name="grant-snapshots")
+
+    async def _consume(self) -> None:
+        subscription = Subscription(
+            stream=events.GRANTS_STREAM,
+            subject=events.grants_subject(self._node),
+            consumer=agent_user(self._node),
+            deliver=Deliver.NEW,
+            ephemeral=True,
+        )
+        await self._bus.consume(subscription, self._on_message)
+
+    async def _on_message(self, message: Message) -> None:
+        fact = read_any(events.GRANT_MESSAGE, message.data, "grant message")
+        if isinstance(fact, events.GrantAnnounced):
+            if fact.grant.node != self._node:
+                raise InvalidRequest(f"grant for node {fact.grant.node} on {self._node}'s subject")
+            grant = node_grant(fact.grant)
+            self._state.book = self._state.book.announced(grant)
+            await self._state.heard([grant])
+        else:
+            uid = PodUid(fact.pod_uid)
+            self._state.book = self._state.book.without(
+                AllocationId(fact.allocation_id), uid, fact.token, heard_at=time.monotonic()
+            )
+            await self._state.withdrawn(uid, fact.token)
+
+    async def _compare(self) -> None:
+        """Asks for the snapshot when the connection is (back) there, and every interval."""
+        asked_at: float | None = None
+        while True:
+            if not self._bus.connected:
+                asked_at = None
+            elif asked_at is None or time.monotonic() - asked_at >= self._interval_s:
+                try:
+                    await self.refresh()
+                    await self._remind()
+                    asked_at = time.monotonic()
+                except (Unavailable, InvalidRequest) as exc:
+                    logger.warning("no grant snapshot", extra={"error": str(exc)})
+                    await asyncio.sleep(min(self._interval_s, 2.0))
+                    continue
+            await asyncio.sleep(min(CONNECTION_CHECK_S, self._interval_s))
+
+    async def refresh(self) -> bool:
+        """Asks the scheduler for all live grants of this node; True when it told them all.
+
+        Raises: Unavailable when nobody answers, InvalidRequest when the answer can't be read.
+        """
+        asked_at = time.monotonic()
+        reply = await self._bus.request(
+            events.snapshot_subject(self._node),
+            events.GrantSnapshotRequest(node=self._node),
+            timeout_s=SNAPSHOT_TIMEOUT_S,
+        )
+        snapshot = read(events.GrantSnapshot, reply, "grant snapshot")
+        try:
+            grants = [
+                node_grant(item.grant, state=item.state, heard_at=asked_at)
+                for item in snapshot.grants
+            ]
+        except ValueError as exc:
+            raise InvalidRequest(f"not a grant snapshot: {exc}") from exc
+        if snapshot.node != self._node:
+            raise InvalidRequest(f"grant snapshot of node {snapshot.node}, asked for {self._node}")
+        self._state.book = self._state.book.reset_to(
+            grants, complete=snapshot.complete, asked_at=asked_at
+        )
+        await self._state.heard(grants)
+        return snapshot.complete
+
+    async def _remind(self) -> None:
+        """Reports again what the ledger has not taken in two comparisons in a row."""
+        records = self._state.saved.records.values()
+        answered = {
+            grant.allocation_id: grant
+            for grant in self._state.book.grants.values()
+            if grant.state in _UNANSWERED and is_complete(grant, records)
+        }
+        for allocation_id in answered.keys() & self._lagging:
+            grant, saved = answered[allocation_id], self._state.saved
+            report = self._reports.allocated(grant, saved)
+            await self._state.change(methodcaller("with_report", report))
+        self._lagging = frozenset(answered)

@@ -1,0 +1,79 @@
+"""Answers the scheduler's question who holds devices here: the evidence of adoptions.
+
+In: the kubelet's books. Out: the reply on `hami.agents.holdings.<node>`; the scheduler's
+`adopting.py` judges with it. Nothing is decided here, and nothing here comes from a field that a
+user can write.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+
+from hamicommon.bus.client import Bus
+from hamicommon.domain.ids import PodUid
+from hamicommon.events import HeldContainer, NodeHoldings, holdings_subject
+
+from hami_node_agent.devices.replica_ids import card_of
+from hami_node_agent.grants.ownership import Holding
+from hami_node_agent.grants.state import NodeState
+from hami_node_agent.ports import KubeletBooks, PodApi
+
+
+class HoldingsService:
+    """Serves `hami.agents.holdings.<node>`."""
+
+    def __init__(
+        self, bus: Bus, state: NodeState, *, books: KubeletBooks, pods: PodApi, node: str
+    ) -> None:
+        self._bus = bus
+        self._state = state
+        self._books = books
+        self._pods = pods
+        self._node = node
+
+    async def run(self) -> None:
+        """Runs until cancelled."""
+        await self._bus.serve(holdings_subject(self._node), "", self.answer)
+
+    async def answer(self, _subject: str, _data: bytes) -> NodeHoldings:
+        """What the books say now."""
+        reading = await self._books.read()
+        ended = self._pods.seen().ended
+        return NodeHoldings(
+            node=self._node,
+            read_at=datetime.now(UTC),
+            containers=tuple(self._held(holding, ended) for holding in reading.holdings),
+            problems=reading.problems,
+            readable=reading.readable,
+        )
+
+    def _held(self, holding: Holding, ended: frozenset[PodUid]) -> HeldContainer:
+        pod = self._pods.name_of(holding.pod_uid)
+        foreign = holding.foreign
+        by_index = {str(card.index): str(card.uuid) for card in self._state.cards.values()}
+        return HeldContainer(
+            pod_uid=holding.pod_uid,
+            namespace=holding.namespace if pod is None else pod.namespace,
+            pod_name=holding.pod_name if pod is None else pod.name,
+            container=holding.container,
+            device_ids=tuple(sorted(holding.device_ids)),
+            cards_of_ids=tuple(sorted(str(card_of(each)) for each in holding.device_ids)),
+            ended=holding.pod_uid in ended,
+            ours=holding.answer is not None or self._recorded(holding),
+            visible=None if foreign is None else _uuids(foreign.visible, by_index),
+            memory_mib=() if foreign is None else foreign.memory_mib,
+            core_percent=None if foreign is None else foreign.core_percent,
+        )
+
+    def _recorded(self, holding: Holding) -> bool:
+        """Answered by us, where the checkpoint can't say so."""
+        return any(
+            record.belongs_to(holding.pod_uid, holding.container) and not record.foreign
+            for record in self._state.saved.records.values()
+        )
+
+
+def _uuids(visible: tuple[str, ...], by_index: Mapping[str, str]) -> tuple[str, ...]:
+    """Cards that were named by their index (strategy `index`) by uuid; unknown ones as named."""
+    return tuple(by_index.get(card, card) for card in visible)

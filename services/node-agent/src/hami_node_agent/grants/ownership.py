@@ -1,0 +1,315 @@
+"""Who really got an answer: the decision at PreStartContainer.
+
+The kubelet's Allocate does not say for whom it asks, so `choosing.py` may have taken one pod for
+another. Before every start the kubelet's own books tell who holds the ids. In: those holdings, our
+records and the grants. Out: a `Verdict` as data; `prestarting.py` carries it out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from uuid import UUID, uuid5
+
+from hamicommon.domain.allocations import ContainerGrant, DeviceShare
+from hamicommon.domain.ids import AllocationId, GpuUuid, PodUid
+
+from hami_node_agent.devices.replica_ids import card_of
+from hami_node_agent.grants.book import GrantBook, NodeGrant
+from hami_node_agent.grants.records import Record
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeptAnswer:
+    """What our answer says, as the kubelet keeps it in its checkpoint."""
+
+    nonce: str
+    cards: tuple[GpuUuid, ...]
+    cache_dir: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ForeignAnswer:
+    """What another device plugin's answer says (HAMi's, before us), as the kubelet keeps it."""
+
+    visible: tuple[str, ...]
+    """Cards that the container sees, as the plugin names them: uuids, indexes or MIG uuids."""
+    memory_mib: tuple[int, ...]
+    """HAMi's limit for each visible card, by position; empty: the answer is none of HAMi's."""
+    core_percent: int | None
+    cache_dir: str
+    """Name of the directory with its shared region, under `$HOOK_PATH/vgpu/containers`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Holding:
+    """What the kubelet says of one container: which ids it holds, and our answer's nonce."""
+
+    pod_uid: str
+    container: str
+    device_ids: frozenset[str]
+    namespace: str = ""
+    pod_name: str = ""
+    answer: KeptAnswer | None = None
+    """Ours. None where only PodResources is there: it does not show answers."""
+    foreign: ForeignAnswer | None = None
+    """Another plugin's."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Confirmed:
+    """The limits in the answer are the owner's own."""
+
+    record: Record
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reassigned:
+    """The answer went to another container, which has a grant: its limits go into it.
+
+    Whether its cards can hold that is the ledger's to say (`moving.py`).
+    """
+
+    after: Record
+    grant: NodeGrant
+
+    @property
+    def granted(self) -> ContainerGrant:
+        """What the owner was granted."""
+        found = self.grant.container(self.after.container)
+        assert found is not None
+        return found
+
+    @property
+    def granted_cards(self) -> frozenset[GpuUuid]:
+        """Where the ledger counts the owner."""
+        return frozenset(share.uuid for share in self.granted.shares)
+
+    @property
+    def moved(self) -> bool:
+        """True when the container would run on other cards than the ledger thinks."""
+        return sorted(share.uuid for share in self.granted.shares) != sorted(self.after.cards)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refused:
+    """The container must not start."""
+
+    holding: Holding
+    reason: str
+    grant: NodeGrant | None = None
+
+
+Verdict = Confirmed | Reassigned | Refused
+
+
+def record_of(holding: Holding, records: Iterable[Record]) -> Record | None:
+    """The answer that the container holds: by nonce, else by ids (its own before another's).
+
+    One that is only in the kubelet's checkpoint (our state was lost) comes back as nobody's.
+    """
+    answered = tuple(records)
+    if holding.answer is not None:
+        nonce = holding.answer.nonce
+        known = next((r for r in answered if r.nonce == nonce), None)
+        return known or _nobodys(holding, holding.answer)
+    same_ids = [r for r in answered if r.device_ids == holding.device_ids]
+    own = [r for r in same_ids if r.belongs_to(holding.pod_uid, holding.container)]
+    if holding.foreign is not None:
+        # Not ours: an earlier owner's answer of ours is not the one that this container holds.
+        return next((r for r in own if r.foreign), None)
+    # An init container and the app containers after it may share ids; without the checkpoint only
+    # app containers are seen, so an app container's answer is the one meant.
+    app = [r for r in same_ids if r.role == "app"]
+    return next(iter(own or app or same_ids), None)
+
+
+def _nobodys(holding: Holding, answer: KeptAnswer) -> Record:
+    return Record(
+        nonce=answer.nonce,
+        device_ids=holding.device_ids,
+        allocation_id=AllocationId(""),
+        pod_uid=PodUid(""),
+        namespace="",
+        pod_name="",
+        container="",
+        role="app",
+        token=0,
+        shares=tuple(
+            DeviceShare(uuid=card, vendor="NVIDIA", memory_mib=0, core_percent=0)
+            for card in answer.cards
+        ),
+        cache_dir=answer.cache_dir,
+    )
+
+
+def verdict(
+    holding: Holding,
+    *,
+    records: Sequence[Record],
+    book: GrantBook,
+) -> Verdict:
+    """Decides whether the container that holds these ids may start, and with which limits."""
+    record = record_of(holding, records)
+    grant = book.of(holding.pod_uid)
+    if record is None:
+        reason = _UNKNOWN_ANSWER if holding.foreign is None else _FOREIGN_ANSWER
+        return Refused(holding=holding, grant=grant, reason=reason)
+    # An answer of an attempt that failed, because the bus was late with the next one, is not its
+    # pod's own any more.
+    current = grant is None or grant.allocation_id == record.allocation_id
+    if current and record.belongs_to(holding.pod_uid, holding.container):
+        return Confirmed(record=record)
+    if grant is None:
+        return Refused(holding=holding, reason=_NO_GRANT)
+    granted = grant.container(holding.container)
+    if granted is None or len(granted.shares) != len(record.shares):
+        wanted = 0 if granted is None else len(granted.shares)
+        reason = (
+            f"the kubelet gave container {holding.container} {len(record.shares)} cards and its "
+            f"grant has {wanted}; {TRY_AGAIN}"
+        )
+        return Refused(holding=holding, grant=grant, reason=reason)
+    return Reassigned(after=reassigned(record, grant, granted), grant=grant)
+
+
+TRY_AGAIN = "delete the pod, its controller makes a new one"
+_UNKNOWN_ANSWER = (
+    "the agent does not know the answer that this container holds (its state was lost, or another "
+    "plugin gave it); delete the pod, its controller makes a new one"
+)
+_FOREIGN_ANSWER = (
+    "another device plugin gave this container its devices and the ledger has no grant of them; "
+    "`hamictl adopt` says why and, with --apply, takes HAMi's pods over, after which the container "
+    "starts by itself; otherwise delete the pod, its controller makes a new one"
+)
+_NO_GRANT = (
+    "the pod took devices without a grant of HAMi's scheduler; remove spec.nodeName or set "
+    "spec.schedulerName to HAMi's scheduler, and make the pod again"
+)
+
+
+def reassigned(record: Record, grant: NodeGrant, granted: ContainerGrant) -> Record:
+    """The record with the owner's slices written for the cards that are in the answer."""
+    return replace(
+        record,
+        allocation_id=grant.allocation_id,
+        pod_uid=grant.pod_uid,
+        namespace=grant.namespace,
+        pod_name=grant.pod_name,
+        container=granted.name,
+        role=granted.role,
+        token=grant.token,
+        shares=_onto(record.cards, granted.shares),
+        provisional=False,
+    )
+
+
+def cards_for(shares: Sequence[DeviceShare], cards: Sequence[GpuUuid]) -> tuple[GpuUuid, ...]:
+    """For each slice its card: its own where that is in the answer, else one of those left over.
+
+    As many cards as slices; a card may be there several times.
+    """
+    left = list(cards)
+    own: list[GpuUuid | None] = []
+    for share in shares:
+        kept = share.uuid if share.uuid in left else None
+        own.append(kept)
+        if kept is not None:
+            left.remove(kept)
+    return tuple(left.pop(0) if card is None else card for card in own)
+
+
+def _onto(cards: Sequence[GpuUuid], shares: Sequence[DeviceShare]) -> tuple[DeviceShare, ...]:
+    """The slices as `cards_for` places them, in the order of the answer."""
+    placed = [
+        replace(share, uuid=card)
+        for share, card in zip(shares, cards_for(shares, cards), strict=True)
+    ]
+    ordered = []
+    for card in cards:
+        found = next(index for index, share in enumerate(placed) if share.uuid == card)
+        ordered.append(placed.pop(found))
+    return tuple(ordered)
+
+
+def partners_of(
+    owner: Reassigned,
+    *,
+    records: Sequence[Record],
+    holdings: Iterable[Holding],
+    book: GrantBook,
+) -> tuple[Reassigned, ...]:
+    """Containers that are to leave the cards that the owner needs, as far as the books show them.
+
+    They too hold an answer that was meant for somebody else, so none of them has started. Whoever
+    is granted a card that one of them needs in turn comes along.
+    """
+    left = [
+        change
+        for holding in holdings
+        if isinstance(change := verdict(holding, records=records, book=book), Reassigned)
+        and change.moved
+        and not _same_container(change, owner)
+    ]
+    found: list[Reassigned] = []
+    needed = set(owner.after.cards)
+    while leaving := [change for change in left if needed & change.granted_cards]:
+        found += leaving
+        left = [change for change in left if change not in leaving]
+        needed |= {card for change in leaving for card in change.after.cards}
+    return tuple(found)
+
+
+def _same_container(one: Reassigned, other: Reassigned) -> bool:
+    return one.after.belongs_to(other.after.pod_uid, other.after.container)
+
+
+def foreign_records(
+    book: GrantBook, holdings: Iterable[Holding], records: Iterable[Record]
+) -> list[Record]:
+    """Records for answers of HAMi's that the ledger adopted and that we have not recorded yet.
+
+    An answer that shows other cards than were adopted gets none: its container may not start.
+    """
+    known = {(record.pod_uid, record.container) for record in records if record.allocation_id}
+    found = []
+    for holding in holdings:
+        grant = book.of(holding.pod_uid)
+        granted = grant.container(holding.container) if grant and grant.answered else None
+        if grant is None or granted is None or holding.answer is not None:
+            continue
+        if (holding.pod_uid, holding.container) not in known and _shows(holding, granted):
+            found.append(_foreign(holding, grant, granted))
+    return found
+
+
+def _shows(holding: Holding, granted: ContainerGrant) -> bool:
+    if holding.foreign is not None:
+        shown = set(holding.foreign.visible)
+    else:
+        # Only PodResources could be read: adopted then were the cards of the ids.
+        shown = {str(card_of(device_id)) for device_id in holding.device_ids}
+    return shown == {str(share.uuid) for share in granted.shares}
+
+
+def _foreign(holding: Holding, grant: NodeGrant, granted: ContainerGrant) -> Record:
+    name = f"{holding.pod_uid}_{holding.container}"
+    return Record(
+        nonce=str(uuid5(_FOREIGN, name)),
+        device_ids=holding.device_ids,
+        allocation_id=grant.allocation_id,
+        pod_uid=grant.pod_uid,
+        namespace=grant.namespace,
+        pod_name=grant.pod_name,
+        container=granted.name,
+        role=granted.role,
+        token=grant.token,
+        shares=granted.shares,
+        foreign=True,
+        cache_dir=name if holding.foreign is None else holding.foreign.cache_dir,
+    )
+
+
+_FOREIGN = UUID("c5d9a1de-5b0e-4c0f-9a53-5b8c8f0f9d11")
+"""Namespace of nonces of answers that have none; any constant will do."""

@@ -1,0 +1,147 @@
+"""What the agent has answered to Allocate, and what it still has to report: its state on disk.
+
+A record is one answer for one container. The kubelet keeps that answer for the pod's life, so the
+record says which limits directory (its nonce) and which cards are in it, and for whom the limits
+inside are written at present; `ownership.py` may turn out another owner.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+
+from hamicommon.domain.allocations import DeviceShare
+from hamicommon.domain.ids import AllocationId, GpuUuid, PodUid
+from hamicommon.domain.requests import Role
+
+from hami_node_agent.devices.mig_partition import OwnInstance
+from hami_node_agent.grants.book import NodeGrant
+
+# A signed grant is accepted for ten minutes; a node takes far fewer pods in that time.
+MOST_TOKENS = 1000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Record:
+    """One Allocate answer."""
+
+    nonce: str
+    device_ids: frozenset[str]
+    allocation_id: AllocationId
+    pod_uid: PodUid
+    namespace: str
+    pod_name: str
+    container: str
+    role: Role
+    token: int
+    shares: tuple[DeviceShare, ...]
+    """The cards in the answer, in order, with the limits written for them."""
+    policy: str = "default"
+    foreign: bool = False
+    """HAMi's plugin gave the answer, and we adopted it: it has its limits in its environment, and
+    no limits directory."""
+    provisional: bool = False
+    """Given to a container of nobody knows which pod, without limits, so that it may use no card
+    until PreStartContainer has found a grant for its pod."""
+    cache_dir: str = ""
+    """Name of the directory under `$HOOK_PATH/vgpu/containers`, as it was at Allocate."""
+    mig_uuids: tuple[str, ...] = ()
+    """On cards in MIG mode: the MIG devices in the answer, one for each share."""
+
+    @property
+    def cards(self) -> tuple[GpuUuid, ...]:
+        """Cards that the container sees."""
+        return tuple(share.uuid for share in self.shares)
+
+    def belongs_to(self, pod_uid: str, container: str) -> bool:
+        """True if the limits are written for this container, under a grant."""
+        return bool(self.allocation_id) and self.pod_uid == pod_uid and self.container == container
+
+    def lost_to(self, pod_uid: str, container: str, *, namespace: str, pod_name: str) -> Record:
+        """The kubelet gave this answer to somebody else: it counts for nobody until PreStart."""
+        return replace(
+            self,
+            pod_uid=PodUid(pod_uid),
+            namespace=namespace,
+            pod_name=pod_name,
+            container=container,
+            allocation_id=AllocationId(""),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PendingReport:
+    """A report that is not yet known to be stored by the bus; `body` is its JSON."""
+
+    report_id: str
+    body: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentState:
+    """Everything that must survive a kill: records by nonce, and reports in order."""
+
+    records: Mapping[str, Record] = field(default_factory=lambda: MappingProxyType({}))
+    reports: tuple[PendingReport, ...] = ()
+    least_tokens: Mapping[PodUid, int] = field(default_factory=lambda: MappingProxyType({}))
+    """By pod: a signed grant under a lower token is of an attempt that is over."""
+    instances: tuple[OwnInstance, ...] = ()
+    """MIG instances that we made or are about to make."""
+
+    def with_least_tokens(self, tokens: Mapping[PodUid, int]) -> AgentState:
+        """Raises them; of very many the highest are kept, which are the latest to be handed out."""
+        merged = dict(self.least_tokens)
+        for uid, token in tokens.items():
+            merged[uid] = max(token, merged.get(uid, token))
+        latest = sorted(merged.items(), key=lambda known: known[1])[-MOST_TOKENS:]
+        return replace(self, least_tokens=MappingProxyType(dict(latest)))
+
+    def with_records(self, records: Iterable[Record]) -> AgentState:
+        """Adds or replaces records."""
+        merged = {**self.records, **{record.nonce: record for record in records}}
+        return replace(self, records=MappingProxyType(merged))
+
+    def without_pod(self, pod_uid: str) -> AgentState:
+        """Drops all records of a pod."""
+        kept = {n: r for n, r in self.records.items() if r.pod_uid != pod_uid}
+        return replace(self, records=MappingProxyType(kept))
+
+    def without_records(self, nonces: Iterable[str]) -> AgentState:
+        """Drops records."""
+        dropped = frozenset(nonces)
+        kept = {n: r for n, r in self.records.items() if n not in dropped}
+        return replace(self, records=MappingProxyType(kept))
+
+    def with_instance(self, made: OwnInstance) -> AgentState:
+        """Adds an instance, in place of what was written down for its place."""
+        others = self.without_instances([made]).instances
+        return replace(self, instances=(*others, made))
+
+    def without_instances(self, gone: Iterable[OwnInstance]) -> AgentState:
+        """Drops what is written down for these places."""
+        places = {(each.card, each.part.start) for each in gone}
+        kept = (each for each in self.instances if (each.card, each.part.start) not in places)
+        return replace(self, instances=tuple(kept))
+
+    def with_report(self, report: PendingReport) -> AgentState:
+        """Queues a report; one that waits already under the same id is not queued twice."""
+        if any(waiting.report_id == report.report_id for waiting in self.reports):
+            return self
+        return replace(self, reports=(*self.reports, report))
+
+    def without_report(self, report_id: str) -> AgentState:
+        """Drops a report that was stored."""
+        return replace(
+            self, reports=tuple(report for report in self.reports if report.report_id != report_id)
+        )
+
+    def of_pod(self, pod_uid: str) -> tuple[Record, ...]:
+        """The records of one pod."""
+        return tuple(record for record in self.records.values() if record.pod_uid == pod_uid)
+
+
+def is_complete(grant: NodeGrant, records: Iterable[Record]) -> bool:
+    """True when every container of the grant that wants cards has its answer."""
+    answered = {record.container for record in records if record.pod_uid == grant.pod_uid}
+    return all(container.name in answered for container in grant.device_containers)

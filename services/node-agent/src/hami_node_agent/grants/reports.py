@@ -1,0 +1,146 @@
+"""What the node tells the scheduler of its grants, kept on disk until the bus has stored it.
+
+In: `queue` of a report in the same write as the records it follows from. Out:
+`hami.reports.v1.<node>`, consumed by the scheduler, idempotent by `report_id`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from typing import Any
+from uuid import uuid4
+
+from hamicommon import events, telemetry
+from hamicommon.clipping import clip
+from hamicommon.errors import Unavailable
+from pydantic import ValidationError
+
+from hami_node_agent.grants.book import NodeGrant
+from hami_node_agent.grants.records import AgentState, PendingReport
+from hami_node_agent.grants.state import NodeState
+from hami_node_agent.ports import Publisher
+
+logger = logging.getLogger(__name__)
+
+# Pause after a failed publish; the queue is short and the bus is told nothing meanwhile.
+RETRY_S = 1.0
+REASON_LIMIT = 1024
+"""Characters; a report beyond the bus's largest message would hold up all that follow."""
+
+
+class Reports:
+    """Makes reports of one node."""
+
+    def __init__(self, node: str) -> None:
+        self._node = node
+
+    def allocated(self, grant: NodeGrant, saved: AgentState) -> PendingReport:
+        """Every container of the pod has its answer, with these MIG instances if it has some."""
+        instances = tuple(_instances(saved, grant))
+        what = "allocated"
+        if instances:
+            # Others, as after a reset of the card, are another fact.
+            names = ",".join(one.mig_uuid for one in instances)
+            what += f":{hashlib.sha256(names.encode()).hexdigest()[:16]}"
+        return _pending(events.Allocated(**self._base(grant, what), instances=instances))
+
+    def failed(self, grant: NodeGrant, reason: str) -> PendingReport:
+        """Allocate or PreStartContainer was refused."""
+        return _pending(
+            events.AllocateFailed(**self._base(grant, "failed"), reason=clip(reason, 1024))
+        )
+
+    def gone(self, *, allocation_id: str, pod_uid: str, token: int) -> PendingReport:
+        """No container of the pod is seen any more."""
+        # Found again only where the ledger has the grant again, so no repetition to be dropped.
+        return _pending(
+            events.PodGone(
+                report_id=f"{allocation_id}:{token}:gone:{uuid4()}",
+                node=self._node,
+                allocation_id=allocation_id,
+                pod_uid=pod_uid,
+                token=token,
+                at=datetime.now(UTC),
+            )
+        )
+
+    def stays(self, *, allocation_id: str, pod_uid: str, token: int) -> PendingReport:
+        """The grant has ended and the pod's processes have not."""
+        return _pending(
+            events.PodStays(
+                report_id=f"{allocation_id}:{token}:stays",
+                node=self._node,
+                allocation_id=allocation_id,
+                pod_uid=pod_uid,
+                token=token,
+                at=datetime.now(UTC),
+            )
+        )
+
+    def _base(self, grant: NodeGrant, what: str) -> dict[str, Any]:
+        return {
+            # The same fact has the same id, however often it is found: the bus drops repetitions.
+            "report_id": f"{grant.allocation_id}:{grant.token}:{what}",
+            "node": self._node,
+            "allocation_id": grant.allocation_id,
+            "pod_uid": grant.pod_uid,
+            "token": grant.token,
+            "at": datetime.now(UTC),
+            "traceparent": telemetry.traceparent() or grant.traceparent,
+        }
+
+
+def _instances(saved: AgentState, grant: NodeGrant) -> Iterator[events.MadeInstance]:
+    known = {own.uuid: own for own in saved.instances if own.uuid}
+    records = sorted(saved.of_pod(grant.pod_uid), key=lambda record: record.container)
+    for record in records:
+        for position, uuid in enumerate(record.mig_uuids):
+            if uuid in known:
+                yield events.MadeInstance(
+                    container=record.container,
+                    device_index=position,
+                    uuid=known[uuid].card,
+                    mig_uuid=uuid,
+                    gpu_instance_id=known[uuid].gpu_instance,
+                    compute_instance_id=known[uuid].compute_instance,
+                )
+
+
+def _pending(report: events.ReportBase) -> PendingReport:
+    return PendingReport(report_id=report.report_id, body=report.model_dump_json())
+
+
+async def send_reports(state: NodeState, bus: Publisher, *, node: str) -> None:
+    """Publishes queued reports in order until cancelled; one stays queued until it is stored."""
+    subject = events.reports_subject(node)
+    while True:
+        seen = state.reports_changed.version
+        for waiting in state.saved.reports:
+            try:
+                report = events.REPORT.validate_json(waiting.body)
+                await bus.publish(subject, report, message_id=waiting.report_id)
+            except Unavailable as exc:
+                logger.warning("report waits", extra={"error": str(exc)})
+                break
+            except ValidationError as exc:
+                logger.error(
+                    "report dropped, it can't be read",
+                    extra={"body": waiting.body, "error": str(exc)},
+                )
+            await _drop(state, waiting.report_id)
+        if state.saved.reports:
+            await asyncio.sleep(RETRY_S)
+        else:
+            await state.reports_changed.wait(seen)
+
+
+async def _drop(state: NodeState, report_id: str) -> None:
+    try:
+        # Sent twice after a power cut, at worst: the scheduler knows the id.
+        await state.change(lambda saved: saved.without_report(report_id))
+    except Unavailable as exc:
+        logger.warning("state not saved", extra={"error": str(exc)})

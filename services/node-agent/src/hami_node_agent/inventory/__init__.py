@@ -1,0 +1,1 @@
+"""Cards over time, published to the cluster."""

@@ -1,0 +1,49 @@
+"""Tells the operator of cards whose NVLinks contradict each other: a Warning event on the Node.
+
+In: `Cards.contradictions`, found whenever cards come. Such a pair counts nothing for placement
+(`domain/topology.py`), which nobody would see otherwise.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Protocol
+
+from hamicommon.errors import HamiError
+
+from hami_node_agent.inventory.tracker import Cards
+
+logger = logging.getLogger(__name__)
+
+REASON = "NvlinksContradict"
+RETRY_S = 30.0
+
+
+class NodeEvents(Protocol):
+    """Events on our Node."""
+
+    async def warn(self, reason: str, message: str) -> None:
+        """A Warning event. Raises: HamiError."""
+
+
+async def warn_of_links(cards: Cards, node: NodeEvents) -> None:
+    """One event for each pair, until cancelled; one that could not be written is tried again."""
+    told: set[tuple[str, str]] = set()
+    while True:
+        seen, wait_s = cards.changed.version, None
+        for pair in cards.contradictions:
+            if pair in told:
+                continue
+            message = (
+                f"cards {pair[0]} and {pair[1]} do not see the same number of NVLinks from both "
+                "ends; they count as not linked for placement: look at nvidia-smi nvlink --status"
+            )
+            logger.warning("NVLinks contradict", extra={"cards": list(pair)})
+            try:
+                await node.warn(REASON, message)
+            except HamiError as exc:
+                logger.warning("event not written", extra={"error": str(exc)})
+                wait_s = RETRY_S
+                break
+            told.add(pair)
+        await cards.changed.wait(seen, wait_s)

@@ -1,0 +1,351 @@
+"""MIG instances on demand: made for a grant, destroyed when nobody holds them.
+
+In: grants with a profile and a place on the card, chosen by the scheduler. What is about to be made
+is written down first, then made, then the record names it, then the kubelet is answered: a kill
+between any two leaves an instance that is ours and that nobody holds, and the next look destroys
+it. `domain/mig_cutting.py` decides; instances that we have not made are left alone and told of.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import replace
+
+from hamicommon.domain.ids import GpuUuid
+from hamicommon.errors import Conflict, HamiError
+from hamicommon.k8s.mig import MigReservation, MigSlice
+
+from hami_node_agent.devices.mig_partition import (
+    Instance,
+    OwnInstance,
+    Plan,
+    in_the_way,
+    joined,
+    plan,
+)
+from hami_node_agent.grants.ownership import TRY_AGAIN
+from hami_node_agent.grants.records import Record
+from hami_node_agent.grants.state import NodeState, Signal
+from hami_node_agent.ports import MigDevice, MigDriver, PodApi, PodRef
+
+logger = logging.getLogger(__name__)
+
+# Programs of the pod before may take a moment to end; the node's lock is held for 30 s.
+BUSY_WAIT_S = 5.0
+# The driver tells nobody when an instance is free.
+_BUSY_POLL_S = 0.1
+
+
+class MigInstances:
+    """The instances of this node's cards."""
+
+    def __init__(
+        self,
+        state: NodeState,
+        driver: MigDriver,
+        *,
+        pods: PodApi,
+        cards: Collection[GpuUuid],
+        on_foreign: Callable[[Sequence[Instance]], None],
+        interval_s: float,
+    ) -> None:
+        """`cards` may grow; `on_foreign` is told what others have made at every look."""
+        self._state = state
+        self._driver = driver
+        self._pods = pods
+        self._cards = cards
+        self._on_foreign = on_foreign
+        self._interval_s = interval_s
+        self._turn = asyncio.Lock()
+        self._look = Signal()
+        self._told: frozenset[object] = frozenset()
+        self._plan: Plan | None = None
+        self._asked: tuple[GpuUuid, ...] = ()
+        self._done: Counter[tuple[str, str]] = Counter()
+
+    @property
+    def cards(self) -> tuple[GpuUuid, ...]:
+        """The cards that could be asked at the last look."""
+        return self._asked
+
+    @property
+    def latest(self) -> Plan | None:
+        """What the last look found; None before the first, and when it failed."""
+        return self._plan
+
+    @property
+    def done(self) -> Mapping[tuple[str, str], int]:
+        """How often what was done (`make`, `destroy`) and how it ended."""
+        return self._done
+
+    def devices(self) -> list[MigDevice]:
+        """The instances that containers hold."""
+        known = {each.uuid: each for each in self._state.saved.instances if each.uuid}
+        found = []
+        for record in self._state.saved.records.values():
+            for position, uuid in enumerate(record.mig_uuids):
+                if uuid in known and self._is_live(record):
+                    found.append(_device(record, position, known[uuid]))
+        return found
+
+    async def run(self) -> None:
+        """Looks every few seconds, and after each failure to make one, until cancelled."""
+        while True:
+            seen = self._look.version
+            await self.settle()
+            await self._look.wait(seen, self._interval_s)
+
+    async def settle(self) -> None:
+        """Destroys what is ours and nobody holds; never raises for what the driver says.
+
+        Card by card: one that can't be asked keeps its instances, and is no hindrance to others.
+        """
+        async with self._turn:
+            plans: dict[GpuUuid, Plan] = {}
+            for card in tuple(self._cards):
+                try:
+                    plans[card] = await self._settle(card)
+                except HamiError as exc:
+                    logger.warning(
+                        "MIG instances not looked at", extra={"card": card, "error": str(exc)}
+                    )
+            self._asked = tuple(plans)
+            self._plan = joined(plans.values()) if plans else None
+            if self._plan is not None:
+                self._tell(self._plan)
+
+    @asynccontextmanager
+    async def cutting(self, record: Record) -> AsyncIterator[Record]:
+        """The record with MIG devices for its slices, made where they are not there.
+
+        The caller saves it inside the block; what was made for a record that is not is destroyed.
+        Raises: Conflict when an instance can't be made, with the reason; Unavailable.
+        """
+        async with self._turn:
+            try:
+                found = await self._found(record)
+                own = [
+                    self._standing(record, card, part, found)
+                    or await self._make(record, card, part)
+                    for card, part in _parts(record)
+                ]
+                yield replace(record, mig_uuids=tuple(each.uuid for each in own))
+            except BaseException:
+                self._look.notify()
+                raise
+
+    async def missing(self, record: Record) -> str:
+        """Why the container of this answer must not start; empty when its devices are there.
+
+        One that is gone is made anew; it counts if the driver gives it the same name.
+        Raises: Unavailable.
+        """
+        if record.foreign:
+            return ""
+        async with self._turn:
+            found = await self._found(record)
+            try:
+                parts = _parts(record)
+                if len(record.mig_uuids) != len(parts):
+                    return f"its answer was given before the cards were in MIG mode; {TRY_AGAIN}"
+                for uuid, (card, part) in zip(record.mig_uuids, parts, strict=True):
+                    if self._standing(record, card, part, found) is not None:
+                        continue
+                    if (await self._make(record, card, part)).uuid != uuid:
+                        self._look.notify()
+                        return _gone(uuid)
+            except Conflict as exc:
+                return f"{exc}; {TRY_AGAIN}"
+        return ""
+
+    async def _found(self, record: Record) -> tuple[Instance, ...]:
+        """What is on the record's cards. Raises: Unavailable."""
+        return await self._driver.instances(tuple(dict.fromkeys(record.cards)))
+
+    def _standing(
+        self, record: Record, card: GpuUuid, part: MigSlice, found: Iterable[Instance]
+    ) -> OwnInstance | None:
+        """The instance at that place that the record's pod has, if it is there.
+
+        Init containers may share it with those that run after them.
+        """
+        of_pod = self._state.saved.of_pod(record.pod_uid)
+        uuids = {uuid for each in (record, *of_pod) for uuid in each.mig_uuids}
+        for own in self._state.saved.instances:
+            if (own.card, own.part) == (card, part) and own.uuid in uuids:
+                return own if any(own.is_at(each) for each in found) else None
+        return None
+
+    async def _make(self, record: Record, card: GpuUuid, part: MigSlice) -> OwnInstance:
+        started = time.monotonic()
+        try:
+            await self._clear(record, card, part)
+            intent = OwnInstance(card=card, part=part)
+            await self._state.change(lambda saved: saved.with_instance(intent))
+            made = await self._driver.make(card, part)
+            await self._state.change(lambda saved: saved.with_instance(made))
+        except HamiError:
+            self._done["make", "failed"] += 1
+            raise
+        self._done["make", "done"] += 1
+        logger.info(
+            "MIG instance made",
+            extra={
+                "card": card,
+                "profile": part.profile,
+                "start": part.start,
+                "uuid": made.uuid,
+                "took_s": round(time.monotonic() - started, 3),
+            },
+        )
+        return made
+
+    async def _clear(self, record: Record, card: GpuUuid, part: MigSlice) -> None:
+        """Destroys what is left of earlier pods at that place, and waits for who still runs there.
+
+        Raises: Conflict, Unavailable.
+        """
+        deadline = time.monotonic() + BUSY_WAIT_S
+        while True:
+            found = await self._driver.instances([card])
+            others = in_the_way(part, card, found)
+            if not others:
+                return
+            now = plan(self._of(card), found, self._held())
+            where = f"MIG {part.profile} at {part.start}+{part.size} of card {card}"
+            for other in others:
+                if not any(other == instance for _, instance in now.destroy):
+                    whose = self._whose(other, record, foreign=other in now.foreign)
+                    raise Conflict(
+                        f"{where}: GPU instance {other.gpu_instance} at {other.start}+{other.size},"
+                        f" which {whose}"
+                    )
+            try:
+                for other in others:
+                    await self._driver.destroy(other)
+                    self._done["destroy", "done"] += 1
+            except Conflict as exc:
+                if time.monotonic() > deadline:
+                    raise Conflict(f"{where}: {exc}, {BUSY_WAIT_S:g} s after its release") from exc
+                await asyncio.sleep(_BUSY_POLL_S)
+
+    def _whose(self, other: Instance, wanting: Record, *, foreign: bool) -> str:
+        """What is said of an instance that lies where `wanting` was to have one."""
+        if foreign:
+            return "somebody else made, is in the way"
+        for record in self._state.saved.of_pod(wanting.pod_uid):
+            if other.uuids & set(record.mig_uuids):
+                return (
+                    f"container {record.container} of the same pod holds, is in the way: the "
+                    "kubelet asks for the devices of init and app containers at once, so both "
+                    "instances would have to be there together; let these containers ask for equal "
+                    "amounts"
+                )
+        return "another container holds, is in the way"
+
+    def _of(self, card: GpuUuid) -> tuple[OwnInstance, ...]:
+        return tuple(each for each in self._state.saved.instances if each.card == card)
+
+    async def _settle(self, card: GpuUuid) -> Plan:
+        """What is left to do on the card. Raises: Unavailable."""
+        found = await self._driver.instances([card])
+        now = plan(self._of(card), found, self._held())
+        gone = list(now.forget)
+        for own, instance in now.destroy:
+            try:
+                await self._driver.destroy(instance)
+            except HamiError as exc:
+                # In use, mostly: the next look tries again.
+                result = "busy" if isinstance(exc, Conflict) else "failed"
+                self._done["destroy", result] += 1
+                logger.warning("MIG instance not destroyed", extra={"error": str(exc)})
+                continue
+            gone.append(own)
+            self._done["destroy", "done"] += 1
+            logger.info(
+                "MIG instance destroyed",
+                extra={"card": own.card, "profile": own.part.profile, "uuid": own.uuid},
+            )
+        if gone:
+            await self._state.change(lambda saved: saved.without_instances(gone))
+        left = tuple(pair for pair in now.destroy if pair[0] not in gone)
+        return replace(now, destroy=left, forget=())
+
+    def _tell(self, now: Plan) -> None:
+        """Says once what is not as it should be."""
+        news = frozenset({*now.foreign, *now.lost})
+        for instance in now.foreign:
+            if instance not in self._told:
+                logger.warning(
+                    "MIG instance that we have not made: left alone, its place is not offered",
+                    extra={
+                        "card": instance.card,
+                        "gpu_instance": instance.gpu_instance,
+                        "start": instance.start,
+                        "size": instance.size,
+                    },
+                )
+        for own in now.lost:
+            if own not in self._told:
+                logger.error(
+                    "MIG instance of a container is gone",
+                    extra={"card": own.card, "uuid": own.uuid},
+                )
+        self._told = news
+        self._on_foreign(now.foreign)
+
+    def _held(self) -> frozenset[str]:
+        """What containers were told of whose pod is not over."""
+        return frozenset(
+            uuid
+            for record in self._state.saved.records.values()
+            if self._is_live(record)
+            for uuid in record.mig_uuids
+        )
+
+    def _is_live(self, record: Record) -> bool:
+        # A pod whose object is gone may run on: that it left is the sweep's to find out.
+        over = record.pod_uid in self._pods.seen().ended
+        return not over or self._pods.name_of(record.pod_uid) is None
+
+
+def _parts(record: Record) -> list[tuple[GpuUuid, MigSlice]]:
+    """Raises: Conflict when the grant names no place."""
+    found = []
+    for share in record.shares:
+        part = MigSlice.from_detail(share.detail)
+        if part is None:
+            raise Conflict(
+                f"the grant of container {record.container} has no MIG profile and place on card "
+                f"{share.uuid}, which is in MIG mode: it was made before the scheduler knew that"
+            )
+        found.append((share.uuid, part))
+    return found
+
+
+def _gone(uuid: str) -> str:
+    return (
+        f"its MIG device {uuid} is gone (the card was reset, the node started anew, or somebody "
+        f"destroyed it), and one made anew has another name; {TRY_AGAIN}"
+    )
+
+
+def _device(record: Record, position: int, own: OwnInstance) -> MigDevice:
+    return MigDevice(
+        pod=PodRef(uid=record.pod_uid, namespace=record.namespace, name=record.pod_name),
+        container=record.container,
+        reservation=MigReservation(
+            container_index=0,
+            device_index=position,
+            card=own.card,
+            slice=own.part,
+            mig_uuid=own.uuid,
+            gpu_instance_id=own.gpu_instance,
+            compute_instance_id=own.compute_instance,
+        ),
+    )

@@ -1,0 +1,142 @@
+"""Tells the cluster what this node has: inventory on the bus, HAMi's annotation on the Node.
+
+The bus gets it on every change and as heartbeat. The annotation `hami.io/node-nvidia-register` is
+written only when its text differs from what the Node has, and tried again when that failed.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Protocol
+
+from hamicommon import events
+from hamicommon.domain.devices import GpuDevice
+from hamicommon.errors import HamiError, Unavailable
+from hamicommon.k8s.annotations import AGENT, NVIDIA_PAIR_SCORES
+from hamicommon.k8s.node_register import encode_pair_scores, encode_register
+
+from hami_node_agent.inventory.tracker import Cards
+from hami_node_agent.ports import Publisher
+
+logger = logging.getLogger(__name__)
+
+REGISTER_ANNOTATION = "hami.io/node-nvidia-register"
+AGENT_NAME = "hami-node-agent"
+RETRY_S = 2.0
+# A Node that somebody else has rewritten is put right within this time.
+RECHECK_S = 30.0
+
+
+class NodeAnnotations(Protocol):
+    """The annotations of our Node."""
+
+    async def annotations(self) -> Mapping[str, str]:
+        """As they are now. Raises: HamiError."""
+
+    async def annotate(self, annotations: Mapping[str, str]) -> None:
+        """Merges. Raises: HamiError."""
+
+
+class InventoryTeller:
+    """Publishes one node's inventory."""
+
+    def __init__(
+        self, cards: Cards, bus: Publisher, *, node: str, agent_id: str, heartbeat_s: float
+    ) -> None:
+        self._cards = cards
+        self._bus = bus
+        self._node = node
+        self._agent_id = agent_id
+        self._heartbeat_s = heartbeat_s
+        self._sequence = 0
+        self.told = False
+
+    async def run(self) -> None:
+        """Publishes until cancelled; a failure is followed by another try, not by silence."""
+        while True:
+            seen = self._cards.changed.version
+            self.told = await self._tell()
+            await self._cards.changed.wait(seen, self._heartbeat_s if self.told else RETRY_S)
+
+    async def _tell(self) -> bool:
+        self._sequence += 1
+        inventory = events.Inventory(
+            node=self._node,
+            agent_id=self._agent_id,
+            sequence=self._sequence,
+            observed_at=datetime.now(UTC),
+            devices=tuple(inventory_device(device) for device in self._cards.devices()),
+            pair_scores={
+                str(uuid): {str(peer): score for peer, score in row.items()}
+                for uuid, row in self._cards.pair_scores.items()
+            },
+        )
+        try:
+            await self._bus.publish(
+                events.inventory_subject(self._node),
+                inventory,
+                message_id=f"{self._agent_id}:{self._sequence}",
+            )
+        except Unavailable as exc:
+            logger.warning("inventory not published", extra={"error": str(exc)})
+            return False
+        return True
+
+
+def inventory_device(device: GpuDevice) -> events.InventoryDevice:
+    """A card as it travels."""
+    return events.InventoryDevice(
+        uuid=device.uuid,
+        index=device.index,
+        vendor=device.vendor,
+        type=device.type,
+        slots=device.slots,
+        memory_mib=device.memory_mib,
+        core_percent=device.core_percent,
+        numa=device.numa,
+        mode=device.mode,
+        healthy=device.healthy,
+        health_reason=device.health_reason,
+        mig_profiles=tuple(
+            events.MigProfileItem(
+                name=profile.name,
+                memory_mib=profile.memory_mib,
+                core_percent=profile.core_percent,
+                slice_count=profile.slice_count,
+                placements=profile.placements,
+            )
+            for profile in device.mig_profiles
+        ),
+        info=dict(device.info),
+    )
+
+
+BINDING_ANNOTATION = "hami.io/binding"
+"""How containers of the node get their slices, and why so: `late: ...` or `lock: ...`."""
+
+
+async def keep_annotation(
+    cards: Cards, node: NodeAnnotations, *, more: Mapping[str, str] | None = None
+) -> None:
+    """Keeps the Node's register annotation and pair scores equal to the cards until cancelled.
+
+    Beside it stands that an agent reports them, so that the scheduler waits for the bus, and
+    `more`, which does not change.
+    """
+    while True:
+        seen = cards.changed.version
+        text = encode_register(cards.devices())
+        wait_s = RECHECK_S
+        try:
+            wanted = {AGENT: AGENT_NAME, REGISTER_ANNOTATION: text, **(more or {})}
+            if len(cards.pair_scores) > 1:
+                wanted[NVIDIA_PAIR_SCORES] = encode_pair_scores(cards.pair_scores)
+            if not wanted.items() <= (await node.annotations()).items():
+                await node.annotate(wanted)
+                logger.info("node annotation written", extra={"key": REGISTER_ANNOTATION})
+        except HamiError as exc:
+            logger.warning("node annotation not written", extra={"error": str(exc)})
+            wait_s = RETRY_S
+        await cards.changed.wait(seen, wait_s)

@@ -1,0 +1,169 @@
+"""The node's cards and their health, followed by ListAndWatch, inventory and the node annotation.
+
+In: NVML through the `DeviceProbe` port. Out: `Cards.devices()` and a signal on every change.
+Health changes both ways; what can't be known counts as sick. A card that comes is offered, one that
+goes is sick, also across a reload of the driver.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+
+from hamicommon.domain.devices import GpuDevice
+from hamicommon.domain.ids import GpuUuid
+from hamicommon.errors import Unavailable
+
+from hami_node_agent.devices.health import (
+    Failure,
+    Health,
+    XidPolicy,
+    after_bad_probe,
+    after_good_probe,
+    after_xid,
+)
+from hami_node_agent.devices.offer import CardFacts, Offer, offered, with_health
+from hami_node_agent.devices.topology import contradictions, pair_scores
+from hami_node_agent.grants.state import NodeState, Signal
+from hami_node_agent.ports import DeviceProbe
+
+logger = logging.getLogger(__name__)
+
+
+class Cards:
+    """What this node offers now."""
+
+    def __init__(
+        self,
+        probe: DeviceProbe,
+        state: NodeState,
+        *,
+        offer: Offer,
+        xids: XidPolicy,
+        probe_interval_s: float,
+        xid_quiet_s: float,
+        on_found: Callable[[Iterable[CardFacts]], None] = lambda _facts: None,
+    ) -> None:
+        """`on_found`: hears which cards the driver has, whenever they were looked for."""
+        self._probe = probe
+        self._state = state
+        self._offer = offer
+        self._xids = xids
+        self._interval_s = probe_interval_s
+        self._quiet_s = xid_quiet_s
+        self._on_found = on_found
+        self._devices: dict[GpuUuid, GpuDevice] = {}
+        self._health: dict[GpuUuid, Health] = {}
+        self._pair_scores: dict[GpuUuid, dict[GpuUuid, int]] = {}
+        self.contradictions: tuple[tuple[GpuUuid, GpuUuid], ...] = ()
+        """Pairs of cards that do not see the same NVLinks from both ends."""
+        self._xids_seen: Counter[tuple[str, int, bool]] = Counter()
+        self.changed = Signal()
+
+    @property
+    def xids_seen(self) -> Mapping[tuple[str, int, bool], int]:
+        """XID events since the start by card (empty: unknown), code, and whether they counted."""
+        return self._xids_seen
+
+    @property
+    def pair_scores(self) -> Mapping[GpuUuid, Mapping[GpuUuid, int]]:
+        """How near the cards are to each other, by index; empty where the driver can't say."""
+        return self._pair_scores
+
+    async def discover(self) -> None:
+        """Reads the cards; they are healthy until told otherwise. Raises: Unavailable."""
+        await self._take_in()
+        await self._probe.watch_events()
+
+    def devices(self) -> tuple[GpuDevice, ...]:
+        """All cards by index, with their health."""
+        filled = (with_health(d, self._health[uuid]) for uuid, d in self._devices.items())
+        return tuple(sorted(filled, key=lambda device: (device.index, device.uuid)))
+
+    async def run(self) -> None:
+        """Probes and listens for XID events until cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._probe_all(), name="probe")
+            if self._xids.any_matters:
+                tasks.create_task(self._listen(), name="xids")
+
+    async def _take_in(self) -> None:
+        """Offers what the driver has now; cards that it has no more stay, and fail their probes."""
+        before = dict(self._devices)
+        found = await self._probe.cards()
+        self._on_found(found)
+        for facts in found:
+            self._devices[facts.uuid] = offered(facts, self._offer)
+            self._health.setdefault(facts.uuid, Health())
+        if self._devices != before:
+            try:
+                links = await self._probe.links()
+                self._pair_scores = pair_scores(links)
+                self.contradictions = contradictions(links)
+            except Unavailable as exc:
+                logger.warning("links of cards not read", extra={"error": str(exc)})
+            self._publish()
+
+    async def _probe_all(self) -> None:
+        while True:
+            await self.probe()
+            await asyncio.sleep(self._interval_s)
+
+    async def probe(self) -> None:
+        """One round: looks for other cards, then asks every card how it is."""
+        failing: Mapping[GpuUuid, Failure]
+        try:
+            if await self._probe.reload():
+                await self._take_in()
+            failing = await self._probe.failing()
+        except Unavailable as exc:
+            failing = dict.fromkeys(self._devices, Failure(reason=str(exc), certain=False))
+        now = time.monotonic()
+        for uuid, health in list(self._health.items()):
+            if uuid in failing:
+                self._set(uuid, after_bad_probe(health, failing[uuid]))
+            else:
+                self._set(uuid, after_good_probe(health, now=now))
+
+    async def _listen(self) -> None:
+        while True:
+            try:
+                event = await self._probe.next_xid()
+            except Unavailable as exc:
+                logger.error("health events lost", extra={"error": str(exc)})
+                # Certain, though the cards may answer: nobody would hear of their errors.
+                lost = Failure(reason=str(exc), certain=True)
+                for uuid, health in list(self._health.items()):
+                    self._set(uuid, after_bad_probe(health, lost))
+                await asyncio.sleep(self._interval_s)
+                continue
+            if event is not None:
+                self.on_xid(*event)
+
+    def on_xid(self, uuid: GpuUuid | None, xid: int) -> None:
+        """The driver reported an error; one that names no card of ours may be any card's."""
+        matters = self._xids.matters(xid)
+        self._xids_seen[uuid or "", xid, matters] += 1
+        logger.warning("XID event", extra={"uuid": uuid, "xid": xid, "counts": matters})
+        if not matters:
+            return
+        now = time.monotonic()
+        for one in [uuid] if uuid in self._health else list(self._health):
+            self._set(one, after_xid(self._health[one], xid, now=now, quiet_s=self._quiet_s))
+
+    def _set(self, uuid: GpuUuid, health: Health) -> None:
+        before = self._health[uuid]
+        self._health[uuid] = health
+        if (before.healthy, before.reason) != (health.healthy, health.reason):
+            logger.warning(
+                "card is well again" if health.healthy else "card is sick",
+                extra={"uuid": uuid, "reason": health.reason or before.reason},
+            )
+            self._publish()
+
+    def _publish(self) -> None:
+        self._state.cards = {device.uuid: device for device in self.devices()}
+        self.changed.notify()

@@ -1,0 +1,145 @@
+"""What the agent tells of its own sight: how cards are, and which regions it could not read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Protocol
+
+from hamicommon.domain.devices import GpuDevice
+from hamicommon.process.bulkhead import Bulkhead
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector
+
+from hami_node_agent.allocation.late_binding_rules import BindingWay
+from hami_node_agent.usage.regions.directory import Regions
+
+
+class RegionCollector(Collector):
+    """What could not be read or written of the containers' regions."""
+
+    def __init__(self, regions: Regions) -> None:
+        self._regions = regions
+
+    def collect(self) -> Iterator[Metric]:
+        """Failures since the start, and how many there are now."""
+        failures = CounterMetricFamily(
+            "hami_node_agent_region_failures",
+            "Tries to read or write a container's region that failed, by kind",
+            labels=["kind"],
+        )
+        for kind, count in sorted(self._regions.failures.items()):
+            failures.add_metric([kind], count)
+        yield failures
+        yield GaugeMetricFamily(
+            "hami_node_agent_unreadable_regions",
+            "Containers whose region could not be read in the last round",
+            value=self._regions.unreadable,
+        )
+
+
+class LeftoversNow(Protocol):
+    """Directories of pods that are gone, as `HostFiles` has them."""
+
+    @property
+    def to_remove(self) -> int:
+        """Those that are not removed yet."""
+
+    @property
+    def removal_failures(self) -> Mapping[str, int]:
+        """Tries that failed since the start, by the system's error."""
+
+
+class RemovalCollector(Collector):
+    """What pods left behind."""
+
+    def __init__(self, leftovers: LeftoversNow) -> None:
+        self._leftovers = leftovers
+
+    def collect(self) -> Iterator[Metric]:
+        """How many wait, and what failed."""
+        yield GaugeMetricFamily(
+            "hami_node_agent_directories_to_remove",
+            "Directories of containers that are gone, not removed yet",
+            value=self._leftovers.to_remove,
+        )
+        failures = CounterMetricFamily(
+            "hami_node_agent_removal_failures",
+            "Tries to remove such a directory that failed, by error",
+            labels=["error"],
+        )
+        for error, count in sorted(self._leftovers.removal_failures.items()):
+            failures.add_metric([error], count)
+        yield failures
+
+
+class BulkheadCollector(Collector):
+    """What single pods, cards and directories went wrong with."""
+
+    def __init__(self, bulkhead: Bulkhead) -> None:
+        self._bulkhead = bulkhead
+
+    def collect(self) -> Iterator[Metric]:
+        """By loop, since the start."""
+        failures = CounterMetricFamily(
+            "hami_node_agent_item_failures",
+            "Unexpected failures of one pod, container or directory in a loop over many",
+            labels=["loop"],
+        )
+        for loop, count in sorted(self._bulkhead.failures.items()):
+            failures.add_metric([loop], count)
+        yield failures
+
+
+class BindingCollector(Collector):
+    """How containers of the node get their slices, and why so."""
+
+    def __init__(self, way: BindingWay) -> None:
+        self._way = way
+
+    def collect(self) -> Iterator[Metric]:
+        """Always 1, with the way and the reason as labels."""
+        binding = GaugeMetricFamily(
+            "hami_node_agent_binding",
+            "1: containers get their slices in this way, `late` or `lock`, for this reason",
+            labels=["way", "reason"],
+        )
+        binding.add_metric(["late" if self._way.late else "lock", self._way.reason], 1)
+        yield binding
+
+
+class CardsNow(Protocol):
+    """The node's cards, as `cards.Cards` has them."""
+
+    @property
+    def xids_seen(self) -> Mapping[tuple[str, int, bool], int]:
+        """XID events since the start by card, code, and whether they counted."""
+
+    def devices(self) -> tuple[GpuDevice, ...]:
+        """All cards with their health."""
+
+
+class CardCollector(Collector):
+    """How the cards are, and what errors they reported."""
+
+    def __init__(self, cards: CardsNow) -> None:
+        self._cards = cards
+
+    def collect(self) -> Iterator[Metric]:
+        """Health now, XID events since the start."""
+        health = GaugeMetricFamily(
+            "hami_node_agent_card_healthy",
+            "1 while the card is healthy; else 0, with the reason",
+            labels=["device_index", "device_uuid", "reason"],
+        )
+        for card in self._cards.devices():
+            health.add_metric([str(card.index), card.uuid, card.health_reason], card.healthy)
+        yield health
+        xids = CounterMetricFamily(
+            "hami_node_agent_xid_events",
+            "XID events by card (empty: unknown); those that count made it sick",
+            labels=["device_uuid", "xid", "counts"],
+        )
+        for (uuid, xid, counts), count in sorted(self._cards.xids_seen.items()):
+            xids.add_metric([uuid, str(xid), str(counts).lower()], count)
+        yield xids

@@ -1,0 +1,1 @@
+"""Measuring what containers use, and the feedback to their limits."""

@@ -1,0 +1,101 @@
+"""Runs the feedback loop every five seconds: reads all regions, decides, writes what changed.
+
+The sampler looks as often, so the two share one reading where that comes in time.
+
+Two words go into the region, for HAMi's library and other readers; libvgpu heeds the limits file.
+
+What is decided, and why, is in `domain/feedback.py`. The region belongs to the tenant, so neither
+its priority nor its cards are believed: the priority is the pod's (`CUDA_TASK_PRIORITY` in its
+spec, which HAMi's webhook sets), the cards are those granted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Protocol
+
+from hamicommon.process.bulkhead import Bulkhead
+
+from hami_node_agent.usage.feedback_rules import INTERVAL_S, Shared, decide, decided
+from hami_node_agent.usage.limits_writer import Telling, nonce_of
+from hami_node_agent.usage.monitor import Container, Monitor
+
+# As `hamicommon.vendors.nvidia.nvidia` has it, which would bring numpy along, 11 MB on every node.
+PRIORITY_ENV = "CUDA_TASK_PRIORITY"
+DEFAULT_PRIORITY = 1
+# A pod's author may write thousands, which int() refuses by raising; HAMi's is a C int.
+MOST_DIGITS = 9
+# A round may be so much early or late, to go with a look of the sampler.
+SLACK_S = 0.25
+
+
+class PodSpecs(Protocol):
+    """What pods say of their containers."""
+
+    def literal_env(self, pod_uid: str, container: str) -> dict[str, str] | None:
+        """Literal env entries of a container; None when the pod is not known."""
+
+
+class Feedback:
+    """The loop."""
+
+    def __init__(
+        self,
+        monitor: Monitor,
+        pods: PodSpecs,
+        telling: Telling,
+        *,
+        bulkhead: Bulkhead | None = None,
+    ) -> None:
+        self._bulkhead = bulkhead or Bulkhead()
+        self._monitor = monitor
+        self._pods = pods
+        self._telling = telling
+
+    async def run(self) -> None:
+        """Runs until cancelled."""
+        containers = await self._monitor.containers()
+        while True:
+            await self.round(containers)
+            await asyncio.sleep(INTERVAL_S - SLACK_S)
+            containers = await self._monitor.containers_soon(2 * SLACK_S)
+
+    async def round(self, containers: Sequence[Container]) -> None:
+        """One round, on what was just read."""
+        shared: list[Shared] = []
+        nonces: list[str] = []
+        for container in containers:
+            with self._bulkhead.item("feedback", container.directory):
+                shared.append(self._shared(container))
+                nonces.append(nonce_of(container))
+        changed = {words.name: words for words in decide(shared)}
+        await self._telling.feedback(
+            {
+                nonce: decided(one, changed.get(one.name))
+                for nonce, one in zip(nonces, shared, strict=True)
+                if nonce
+            }
+        )
+        for words in changed.values():
+            with self._bulkhead.item("feedback", words.name):
+                await self._monitor.write(
+                    words.name,
+                    recent_kernel=words.recent_kernel,
+                    utilization_switch=words.utilization_switch,
+                )
+
+    def _shared(self, one: Container) -> Shared:
+        return Shared(
+            name=one.directory,
+            cards=frozenset(card.uuid for card in one.region.cards if one.owns(card.uuid)),
+            priority=self._priority(one.owner.pod.uid, one.owner.container),
+            recent_kernel=one.region.recent_kernel,
+            utilization_switch=one.region.utilization_switch,
+        )
+
+    def _priority(self, pod_uid: str, container: str) -> int:
+        env = self._pods.literal_env(pod_uid, container)
+        text = "" if env is None else env.get(PRIORITY_ENV, "")
+        known = text.isascii() and text.isdigit() and len(text) <= MOST_DIGITS
+        return int(text) if known else DEFAULT_PRIORITY

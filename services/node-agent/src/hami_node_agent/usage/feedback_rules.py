@@ -1,0 +1,87 @@
+"""The feedback loop: who must wait for whom, and whose core limit holds (protocol sheet 6.4).
+
+In: the two words and the priority of every container that shares cards here. Out: the words to
+write. Lower numbers come first. A container that launched a kernel within two rounds is active on
+all its cards. One with an active container before it on a card of its own waits (recent_kernel -1);
+a core limit holds while somebody before it, or another of its own priority, is active there, and
+is relaxed for who is alone.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from hami_node_agent.grants.limits_file import CoreFeedback
+
+INTERVAL_S = 5.0
+WAITING = -1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shared:
+    """One container as the loop sees it."""
+
+    name: str
+    """Of its directory."""
+    cards: frozenset[str]
+    priority: int
+    recent_kernel: int
+    """Set to 2 by launches and counted down here; below 0: it waits."""
+    utilization_switch: int
+    """0: its core limit is relaxed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Words:
+    """What to write into one container's region; None: as it is."""
+
+    name: str
+    recent_kernel: int | None = None
+    utilization_switch: int | None = None
+
+
+def decide(containers: Iterable[Shared]) -> list[Words]:
+    """The changes of one round, by name."""
+    ordered = sorted(containers, key=lambda one: one.name)
+    counted = {one.name: _counted(one.recent_kernel) for one in ordered}
+    active: dict[str, Counter[int]] = {}
+    for one in ordered:
+        # A negative priority takes part in nothing but its own waiting, as in HAMi.
+        if counted[one.name] > 0 and one.priority >= 0:
+            for card in one.cards:
+                active.setdefault(card, Counter())[one.priority] += 1
+    changes = (_words(one, counted[one.name], active) for one in ordered)
+    return [words for words in changes if words is not None]
+
+
+def decided(one: Shared, words: Words | None) -> CoreFeedback:
+    """What holds for a container after a round: its words as they were, or as they are changed."""
+    recent, switch = one.recent_kernel, one.utilization_switch
+    if words is not None:
+        recent = recent if words.recent_kernel is None else words.recent_kernel
+        switch = switch if words.utilization_switch is None else words.utilization_switch
+    return CoreFeedback(relaxed=switch == 0, waits=recent < 0)
+
+
+def _counted(recent_kernel: int) -> int:
+    return recent_kernel - 1 if recent_kernel > 0 else recent_kernel
+
+
+def _words(one: Shared, recent: int, active: dict[str, Counter[int]]) -> Words | None:
+    here = [active[card] for card in one.cards if card in active]
+    must_wait = any(priority < one.priority for counts in here for priority in counts)
+    among_equals = any(counts[one.priority] > 1 for counts in here)
+    if must_wait and recent >= 0:
+        recent = WAITING
+    elif not must_wait and recent < 0:
+        recent = 0
+    switch = int(must_wait or among_equals)
+    if (recent, switch) == (one.recent_kernel, one.utilization_switch):
+        return None
+    return Words(
+        name=one.name,
+        recent_kernel=None if recent == one.recent_kernel else recent,
+        utilization_switch=None if switch == one.utilization_switch else switch,
+    )

@@ -1,0 +1,186 @@
+"""What the node's containers hold and do now: regions joined with owners, processes and the driver.
+
+Two ask: `usage.py` for samples, `feedback.py` for the feedback loop. Each look reads the regions
+anew; the evidence of who lives and computes is gathered with it, where the host's /proc is there to
+ask (`proc_root`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from hamicommon.errors import Unavailable
+from hamicommon.process.bulkhead import Bulkhead
+
+from hami_node_agent.grants.state import Signal
+from hami_node_agent.ports import DeviceProbe
+from hami_node_agent.usage.owners import Owner, Owners
+from hami_node_agent.usage.regions.accounting import CardUse, Region, used
+from hami_node_agent.usage.regions.directory import Regions
+from hami_node_agent.usage.regions.evidence import (
+    CardProcesses,
+    Evidence,
+    Found,
+    HostProcess,
+    find,
+    percent_of,
+    proves,
+)
+
+logger = logging.getLogger(__name__)
+
+_Key = tuple[str, int, int]
+"""Directory, pid and start time of a region's process."""
+
+
+class LivingProcesses(Protocol):
+    """The host's processes."""
+
+    def living(self, pids: Iterable[int]) -> Mapping[int, HostProcess]:
+        """Those of the pids that live (blocking)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Container:
+    """One container's region at one moment."""
+
+    directory: str
+    owner: Owner
+    region: Region
+
+    def owns(self, uuid: str) -> bool:
+        """Whether it may use that card: a tenant may name any in its region."""
+        return self.owner.cards is None or uuid in self.owner.cards
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seen:
+    """What a container does on each card of its region."""
+
+    container: Container
+    uses: tuple[CardUse, ...]
+    host_pids: tuple[tuple[int, int], ...] = ()
+    """(pid in the container, pid on the host) of processes that the host's /proc shows so."""
+
+
+class Monitor:
+    """Looks at the node's containers."""
+
+    def __init__(
+        self,
+        probe: DeviceProbe,
+        regions: Regions,
+        owners: Owners,
+        *,
+        processes: LivingProcesses | None,
+        bulkhead: Bulkhead | None = None,
+    ) -> None:
+        """`processes`: None where the host's can't be seen."""
+        self._bulkhead = bulkhead or Bulkhead()
+        self._probe = probe
+        self._regions = regions
+        self._owners = owners
+        self._processes = processes
+        self._turn = asyncio.Lock()
+        self._looked = Signal()
+        self._latest: list[Container] = []
+        self._host_pids: dict[_Key, int] = {}
+
+    async def containers(self) -> list[Container]:
+        """Every container that has a region and an owner."""
+        async with self._turn:
+            found = await asyncio.to_thread(self._regions.read, now_ns=time.time_ns())
+        return [
+            Container(directory=name, owner=owner, region=found[name])
+            for name, owner in self._owners.of(found).items()
+        ]
+
+    async def containers_soon(self, within_s: float) -> list[Container]:
+        """They as the next look reads them; where none comes within that time, read now.
+
+        Two that look every few seconds then read the regions once.
+        """
+        seen = self._looked.version
+        if await self._looked.wait(seen, within_s) != seen:
+            return self._latest
+        return await self.containers()
+
+    async def look(self) -> list[Seen]:
+        """What each of them does now."""
+        cards = await self._cards()
+        containers = self._latest = await self.containers()
+        self._looked.notify()
+        evidence = await self._evidence(containers, cards)
+        known, self._host_pids = self._host_pids, {}
+        seen: list[Seen] = []
+        for container in containers:
+            with self._bulkhead.item("monitor", container.directory):
+                seen.append(self._seen(container, evidence, known))
+        return seen
+
+    async def write(
+        self, directory: str, *, recent_kernel: int | None, utilization_switch: int | None
+    ) -> None:
+        """Writes the feedback loop's words into a container's region."""
+        async with self._turn:
+            await asyncio.to_thread(
+                self._regions.write,
+                directory,
+                recent_kernel=recent_kernel,
+                utilization_switch=utilization_switch,
+            )
+
+    async def _cards(self) -> Mapping[str, CardProcesses]:
+        if self._processes is None:
+            return {}
+        try:
+            return await self._probe.processes()
+        except Unavailable as exc:
+            logger.warning("processes of cards not read", extra={"error": str(exc)})
+            return {}
+
+    async def _evidence(
+        self, containers: Iterable[Container], cards: Mapping[str, CardProcesses]
+    ) -> Evidence | None:
+        if self._processes is None:
+            return None
+        pids = {pid for card in cards.values() for pid in card.pids} | set(self._host_pids.values())
+        for container in containers:
+            pids |= {process.host_pid for process in container.region.processes}
+        living = await asyncio.to_thread(self._processes.living, pids - {0})
+        return Evidence(living=living, cards=cards)
+
+    def _seen(
+        self, container: Container, evidence: Evidence | None, known: Mapping[_Key, int]
+    ) -> Seen:
+        region = container.region
+        cards = [card.uuid for card in region.cards if container.owns(card.uuid)]
+        who: list[Found] = []
+        for process in region.processes:
+            key = (container.directory, process.pid, process.started_ticks)
+            one = find(
+                process,
+                pod_uid=container.owner.pod.uid,
+                cards=cards,
+                evidence=evidence,
+                known_host_pid=known.get(key, 0),
+            )
+            if one.host_pid:
+                self._host_pids[key] = one.host_pid
+            who.append(one)
+        uses = used(
+            region,
+            living=[number for number, one in enumerate(who) if not one.gone],
+            measured_percent=lambda number, uuid: percent_of(who[number], uuid, evidence),
+        )
+        proven = (
+            (process.pid, one.host_pid)
+            for process, one in zip(region.processes, who, strict=True)
+            if proves(one, process, pod_uid=container.owner.pod.uid, evidence=evidence)
+        )
+        return Seen(container=container, uses=uses, host_pids=tuple(proven))

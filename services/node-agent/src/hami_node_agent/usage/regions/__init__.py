@@ -1,0 +1,1 @@
+"""libvgpu's shared regions: layout, reader, accounting."""

@@ -1,0 +1,250 @@
+"""Reads one shared region, the file in which a container's processes account for their cards.
+
+In: `$HOOK_PATH/vgpu/containers/<dir>/*.cache`. Out: `Region` values, kept and compared by
+`regions.py`. The directory belongs to the tenant, who may put anything in it: links and odd files
+are not opened, counts are clamped, and a file that is no region is no region.
+
+Only the head, the tail and the slots in use are read, a few kilobytes of two megabytes. They are
+read and not mapped: whoever touches a mapped page of a file that its owner has cut short is killed
+(SIGBUS), and this owner is the tenant.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import struct
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from hami_node_agent.usage.regions import layout as layout
+from hami_node_agent.usage.regions.accounting import Held, Region, RegionCard, RegionProcess
+
+# Bytes of the uuid that are shown, as HAMi's monitor does: `GPU-` and 36 characters.
+UUID_SHOWN = 40
+# A slot that is being written is read again; after this many times the last reading must do.
+MAX_READS = 3
+_MOST_HEAD = max(layout.V0.slots_at, layout.V1.slots_at)
+_COUNTERS = struct.Struct("<QQQQQ")
+_WORDS = struct.Struct(f"<{layout.MAX_DEVICES}Q")
+_TAIL = struct.Struct("<iiii")
+_PIDS = struct.Struct("<ii")
+_U64 = struct.Struct("<Q")
+_I32 = struct.Struct("<i")
+
+
+class NotARegion(Exception):
+    """The file is none; `kind` says in a word why."""
+
+    def __init__(self, kind: str, detail: str) -> None:
+        super().__init__(f"{kind}: {detail}")
+        self.kind = kind
+
+
+@dataclass(frozen=True, slots=True)
+class _Bank:
+    """Sixteen cards: what is said of them, and what the processes hold of them."""
+
+    head: bytes
+    slots: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """A region with the hash of the bytes that it was made of: while that is the same, so is it.
+
+    Keyed by the interpreter with a secret of its own, so no tenant can make two that collide.
+    """
+
+    mark: int
+    region: Region
+
+
+def read_region(path: Path | str, last: Reading | None = None) -> Reading | None:
+    """Reads a region; None when it is not ready yet.
+
+    `last` is returned again if nothing has changed. Raises: NotARegion, OSError.
+    """
+    with opened(path, os.O_RDONLY) as descriptor:
+        # Of 200 containers every few seconds: each file costs as few system calls as can be.
+        size = _size(descriptor)
+        head = os.pread(descriptor, _MOST_HEAD, 0)
+        form = _form(head, size)
+        if form is None:
+            return None
+        head = _whole(head[: form.slots_at], form.slots_at, 0)
+        tail = _read(descriptor, form.tail_size, form.tail_at)
+        count = max(0, min(_I32.unpack_from(tail)[0], layout.MAX_SLOTS))
+        slots = _read(descriptor, count * form.slot_size, form.slots_at) if count else b""
+        banks = [_Bank(head, slots), *_further_banks(descriptor, form, count, size)]
+        head = b"".join(bank.head for bank in banks)
+        slots = b"".join(bank.slots for bank in banks)
+        mark = hash((head, slots, tail))
+        if last is not None and last.mark == mark:
+            return last
+        cards = tuple(card for at, bank in enumerate(banks) for card in _cards(bank.head, form, at))
+        used = tuple(_processes(descriptor, banks, form, cards))
+    _, switch, recent, priority = _TAIL.unpack_from(tail)
+    kernel_at = form.last_kernel_at
+    region = Region(
+        cards=cards,
+        processes=used,
+        last_kernel_epoch_s=0 if kernel_at is None else _U64.unpack_from(tail, kernel_at)[0],
+        priority=priority,
+        recent_kernel=recent,
+        utilization_switch=switch,
+    )
+    return Reading(mark, region)
+
+
+def write_feedback(
+    path: Path | str, *, recent_kernel: int | None, utilization_switch: int | None
+) -> None:
+    """Writes the monitor's two words, where one is given. Raises: NotARegion, OSError.
+
+    Each is one aligned write of four bytes into the page that the container has mapped.
+    """
+    with opened(path, os.O_RDWR) as descriptor:
+        form = _form(os.pread(descriptor, 8, 0), _size(descriptor))
+        if form is None:
+            return
+        for field, value in (
+            (layout.TailV1.utilization_switch, utilization_switch),
+            (layout.TailV1.recent_kernel, recent_kernel),
+        ):
+            if value is not None:
+                os.pwrite(descriptor, _I32.pack(value), form.tail_at + field.offset)
+
+
+@contextmanager
+def opened(path: Path | str, mode: int) -> Iterator[int]:
+    """A file that is no link. Raises: OSError."""
+    descriptor = os.open(path, mode | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def _size(descriptor: int) -> int:
+    found = os.fstat(descriptor)
+    if not stat.S_ISREG(found.st_mode):
+        raise NotARegion("odd_file", f"mode {found.st_mode:o}")
+    return found.st_size
+
+
+def _form(head: bytes, size: int) -> layout.Form | None:
+    """By its first eight bytes and its size."""
+    words = head[:8]
+    # The library makes the file, sets its size and writes the magic last.
+    if not any(words[:4]):
+        return None
+    if len(words) < 8 or int.from_bytes(words[:4], "little") != layout.MAGIC:
+        raise NotARegion("not_a_region", f"it begins with {words.hex()}")
+    if layout.SIZE_V0 <= size < layout.SIZE_V1:
+        return layout.V0
+    major = int.from_bytes(words[4:], "little")
+    if major == 1 and size >= layout.SIZE_V1:
+        return layout.V1
+    raise NotARegion("unknown_layout", f"{size} bytes of major version {major}")
+
+
+def _read(descriptor: int, size: int, offset: int) -> bytes:
+    return _whole(os.pread(descriptor, size, offset), size, offset)
+
+
+def _whole(data: bytes, size: int, offset: int) -> bytes:
+    if len(data) < size:
+        raise NotARegion("truncated", f"it ends at {offset + len(data)}")
+    return data
+
+
+def _further_banks(
+    descriptor: int, form: layout.Form, slot_count: int, size: int
+) -> Iterator[_Bank]:
+    """Of containers with more than sixteen cards."""
+    if form is not layout.V1:
+        return
+    for at in range(layout.BANK_BYTES, layout.BANKS * layout.BANK_BYTES, layout.BANK_BYTES):
+        if size < at + layout.SIZE_V1:
+            return
+        head = _read(descriptor, form.slots_at, at)
+        if not _U64.unpack_from(head, layout.HeadV1.device_count.offset)[0]:
+            return
+        slots = _read(descriptor, slot_count * form.slot_size, at + form.slots_at)
+        yield _Bank(head, slots)
+
+
+def _cards(head: bytes, form: layout.Form, bank: int) -> Iterator[RegionCard]:
+    limits = _WORDS.unpack_from(head, form.limits_at)
+    sm_limits = _WORDS.unpack_from(head, form.sm_limits_at)
+    for index in range(layout.MAX_DEVICES):
+        at = form.uuids_at + index * layout.UUID_BYTES
+        uuid = _uuid(head[at : at + UUID_SHOWN])
+        if uuid:
+            yield RegionCard(
+                index=bank * layout.MAX_DEVICES + index,
+                uuid=uuid,
+                limit_bytes=limits[index],
+                core_limit_percent=sm_limits[index],
+            )
+
+
+def _uuid(raw: bytes) -> str:
+    try:
+        text = raw.split(b"\0")[0].decode()
+    except UnicodeDecodeError:
+        return ""
+    return text if text.isprintable() else ""
+
+
+def _processes(
+    descriptor: int, banks: list[_Bank], form: layout.Form, cards: tuple[RegionCard, ...]
+) -> Iterator[RegionProcess]:
+    slots = banks[0].slots
+    for at in range(0, len(slots), form.slot_size):
+        # Either says that the slot is free.
+        if not (_I32.unpack_from(slots, at)[0] and _I32.unpack_from(slots, at + form.status_at)[0]):
+            continue
+        parts = [bank.slots[at : at + form.slot_size] for bank in banks]
+        if form.sequence_at is not None and _U64.unpack_from(slots, at + form.sequence_at)[0]:
+            parts[0] = _settled(descriptor, parts[0], form, at)
+        yield _process(parts, form, cards)
+
+
+def _process(parts: list[bytes], form: layout.Form, cards: tuple[RegionCard, ...]) -> RegionProcess:
+    """`parts`: its slot in each bank."""
+    slot = parts[0]
+    pid, host_pid = _PIDS.unpack_from(slot)
+    held = []
+    for card in cards:
+        bank, place = divmod(card.index, layout.MAX_DEVICES)
+        memory_at = form.memory_at + place * form.memory_size
+        context, module, buffer, _, total = _COUNTERS.unpack_from(parts[bank], memory_at)
+        sm_at = form.utilization_at + place * form.utilization_size + form.sm_at
+        held.append(
+            Held(
+                total_bytes=total,
+                context_bytes=context,
+                module_bytes=module,
+                buffer_bytes=buffer,
+                core_percent=_U64.unpack_from(parts[bank], sm_at)[0],
+            )
+        )
+    ticks = 0 if form.started_at is None else _U64.unpack_from(slot, form.started_at)[0]
+    return RegionProcess(pid=pid, host_pid=host_pid, started_ticks=ticks, held=tuple(held))
+
+
+def _settled(descriptor: int, slot: bytes, form: layout.Form, at: int) -> bytes:
+    """The slot read again until its sequence, HAMi-core's count of writes, is even and stays."""
+    assert form.sequence_at is not None
+    before = _U64.unpack_from(slot, form.sequence_at)[0]
+    for _ in range(MAX_READS - 1):
+        slot = _read(descriptor, form.slot_size, form.slots_at + at)
+        after = _U64.unpack_from(slot, form.sequence_at)[0]
+        if before == after and after % 2 == 0:
+            break
+        before = after
+    return slot

@@ -1,0 +1,190 @@
+"""Samples of cards and containers, every few seconds, for the bus and for our /metrics.
+
+In: NVML, the shared regions (`monitor.py`) and the grants. Out: `hami.usage.v1.<node>` (consumed
+by the metrics service; only what changed, see `domain/usage_changes.py`), `Sampler.latest`, and the
+host pids that libvgpu is told. A round that can't be published is dropped: the next one comes soon.
+What is unknown is absent.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from hamicommon import events
+from hamicommon.errors import Unavailable
+from hamicommon.events import ContainerSample, DeviceSample
+from hamicommon.process.bulkhead import Bulkhead
+
+from hami_node_agent.ports import DeviceProbe, Publisher
+from hami_node_agent.usage.changes import Round, Told, changes
+from hami_node_agent.usage.limits_writer import Telling
+from hami_node_agent.usage.monitor import Monitor, Seen
+from hami_node_agent.usage.owners import Owner
+from hami_node_agent.usage.regions.accounting import MAX_BYTES, MAX_PERCENT, CardUse
+
+logger = logging.getLogger(__name__)
+
+MIB = 1024 * 1024
+# A clock may be wrong by some seconds; a tenant may write any time.
+CLOCK_ERROR_S = 60.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Observation:
+    """Everything sampled in one round."""
+
+    devices: tuple[DeviceSample, ...] = ()
+    containers: tuple[ContainerSample, ...] = ()
+    taken_at: float = 0.0
+    """Monotonic seconds."""
+
+
+class UsageTeller:
+    """Tells the bus what changed from round to round."""
+
+    def __init__(self, bus: Publisher, *, node: str, agent_id: str) -> None:
+        self._bus = bus
+        self._node = node
+        self._agent_id = agent_id
+        self._sequence = 0
+        self._told = Told()
+
+    async def tell_rest(self) -> None:
+        """Tells what is still owed of the rounds so far: the last that is told before an end."""
+        await self.tell(Round(sampled_at=datetime.now(UTC), devices=(), containers=()))
+
+    async def tell(self, now: Round) -> None:
+        """Tells what the round adds to what was told; a round that can't be told is dropped."""
+        new = changes(self._node, self._told, now)
+        if not new:
+            self._told = new.told
+            return
+        self._sequence += 1
+        usage = events.Usage(
+            node=self._node,
+            agent_id=self._agent_id,
+            sequence=self._sequence,
+            sampled_at=now.sampled_at,
+            devices=new.devices,
+            containers=new.containers,
+            unchanged=new.unchanged,
+            earlier_rounds=new.earlier_rounds,
+        )
+        try:
+            await self._bus.publish(
+                events.usage_subject(self._node),
+                usage,
+                message_id=f"{self._agent_id}:usage:{self._sequence}",
+            )
+        except Unavailable as exc:
+            # Should it have arrived after all: what it owed is told again to the letter, and stored
+            # once.
+            logger.debug("usage not published", extra={"error": str(exc)})
+        else:
+            self._told = new.told
+
+
+class Sampler:
+    """Takes samples."""
+
+    def __init__(
+        self,
+        probe: DeviceProbe,
+        monitor: Monitor,
+        teller: UsageTeller,
+        *,
+        telling: Telling,
+        interval_s: float,
+        bulkhead: Bulkhead | None = None,
+    ) -> None:
+        self._bulkhead = bulkhead or Bulkhead()
+        self._probe = probe
+        self._monitor = monitor
+        self._teller = teller
+        self._telling = telling
+        self._interval_s = interval_s
+        self._latest = Observation()
+
+    @property
+    def latest(self) -> Observation:
+        """The last round; empty when it is too old to be true."""
+        age_s = time.monotonic() - self._latest.taken_at
+        return self._latest if age_s <= 3 * self._interval_s else Observation()
+
+    async def run(self) -> None:
+        """Samples until cancelled."""
+        while True:
+            await self.sample()
+            await asyncio.sleep(self._interval_s)
+
+    async def sample(self) -> None:
+        """One round."""
+        try:
+            devices = await self._probe.samples()
+        except Unavailable as exc:
+            logger.warning("cards not sampled", extra={"error": str(exc)})
+            devices = ()
+        seen = await self._monitor.look()
+        await self._telling.processes(seen)
+        now = datetime.now(UTC)
+        containers = tuple(sample for one in seen for sample in self._samples(one, now))
+        self._latest = Observation(
+            devices=devices, containers=containers, taken_at=time.monotonic()
+        )
+        await self._teller.tell(Round(sampled_at=now, devices=devices, containers=containers))
+
+    def _samples(self, seen: Seen, now: datetime) -> list[ContainerSample]:
+        with self._bulkhead.item("usage", seen.container.directory):
+            return container_samples(seen, now=now)
+        return []
+
+
+def container_samples(seen: Seen, *, now: datetime) -> list[ContainerSample]:
+    """One container's use of each of its cards."""
+    container = seen.container
+    epoch_s = container.region.last_kernel_epoch_s
+    known = 0 < epoch_s <= now.timestamp() + CLOCK_ERROR_S
+    last_kernel_at = datetime.fromtimestamp(epoch_s, UTC) if known else None
+    return [
+        _sample(use, container.owner, last_kernel_at)
+        for use in seen.uses
+        if container.owns(use.card.uuid)
+    ]
+
+
+def _sample(use: CardUse, owner: Owner, last_kernel_at: datetime | None) -> ContainerSample:
+    memory_limit, core_limit = _limits(use, owner)
+    return ContainerSample(
+        pod_uid=owner.pod.uid,
+        namespace=owner.pod.namespace,
+        pod=owner.pod.name,
+        container=owner.container,
+        vdevice_index=use.card.index,
+        uuid=use.card.uuid,
+        memory_used_bytes=use.total_bytes,
+        memory_limit_bytes=memory_limit,
+        context_bytes=use.context_bytes,
+        module_bytes=use.module_bytes,
+        buffer_bytes=use.buffer_bytes,
+        core_percent=use.core_percent,
+        core_limit_percent=core_limit,
+        processes=use.processes,
+        last_kernel_at=last_kernel_at,
+    )
+
+
+def _limits(use: CardUse, owner: Owner) -> tuple[int | None, int | None]:
+    """Memory in bytes and cores in percent: as granted; of HAMi's containers, as they say."""
+    record = owner.record
+    if record is not None and not record.foreign:
+        shares = [share for share in record.shares if share.uuid == use.card.uuid]
+        return sum(s.memory_mib for s in shares) * MIB, sum(s.core_percent for s in shares)
+    memory, core = use.card.limit_bytes, use.card.core_limit_percent
+    return (
+        memory if memory <= MAX_BYTES else None,
+        core if core <= MAX_PERCENT else None,
+    )

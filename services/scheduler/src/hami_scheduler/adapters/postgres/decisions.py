@@ -1,0 +1,238 @@
+"""Decisions in Postgres, written in batches after the replies.
+
+The cards that decisions were made on are kept once per content (`decision_snapshots`); a refusal
+that is repeated takes over newer cards at most once per `RENEW_S`, so that a cluster in motion does
+not write one snapshot per attempt. A pod has at most `MOST_ROWS` different refusals and errors in
+an hour; what comes beyond them is counted by the newest row, which takes over the latest of them
+once per `RENEW_S`: its author may change each second what is wrong with a pod.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+from hamicommon.ledger.database import Connection, Database
+from hamicommon.ledger.partitions import keep_partitions
+
+from hami_scheduler.ports import Decision
+
+# How old the cards may be that explain shows of a pod that is refused again and again.
+RENEW_S = 60.0
+# A snapshot that was used so lately may be referred to by a transaction that has not ended.
+SPARE_S = 600.0
+
+MOST_ROWS = 60
+"""Of a pod in an hour, beside its placements."""
+
+# Only the newest partitions are looked at for an identical decision.
+_REPEAT = """
+UPDATE decisions SET repeat_count = repeat_count + 1, last_at = $6
+ WHERE (at, id) = (SELECT at, id FROM decisions
+                    WHERE pod_uid = $1 AND at > $6::timestamptz - interval '1 hour'
+                    ORDER BY at DESC, id DESC LIMIT 1)
+   AND outcome = $7 AND reason_counts = $2 AND message = $3 AND candidates = $4
+   AND request = $5 AND allocation_id IS NOT DISTINCT FROM $8
+RETURNING at, id, detail_at
+"""
+_ROWS = """
+SELECT count(*) FROM decisions
+ WHERE pod_uid = $1 AND at > $2::timestamptz - interval '1 hour' AND outcome <> 'placed'
+"""
+_COUNT_ON = """
+UPDATE decisions SET repeat_count = repeat_count + 1, last_at = $2
+ WHERE (at, id) = (SELECT at, id FROM decisions
+                    WHERE pod_uid = $1 AND at > $2::timestamptz - interval '1 hour'
+                      AND outcome <> 'placed'
+                    ORDER BY at DESC, id DESC LIMIT 1)
+RETURNING at, id, detail_at
+"""
+_REPLACE = """
+UPDATE decisions SET outcome = $10, candidates = $11, request = $12, policy = $13,
+       reason_counts = $14, message = $15, phase_ms = $16,
+       detail_at = $3, shortfalls = $4, inventory = $5, counters = $6, summary = $7,
+       view_version = $8, trace_id = $9
+ WHERE at = $1 AND id = $2
+"""
+_RENEW = """
+UPDATE decisions SET detail_at = $3, shortfalls = $4, inventory = $5, counters = $6, summary = $7,
+       view_version = $8, trace_id = $9
+ WHERE at = $1 AND id = $2
+"""
+_INSERT = """
+INSERT INTO decisions (at, last_at, detail_at, pod_uid, namespace, pod_name, outcome, node,
+                       allocation_id, candidates, request, policy, reason_counts, message,
+                       shortfalls, view_version, phase_ms, trace_id, summary, inventory, counters)
+VALUES ($1, $1, $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18,
+        $19)
+"""
+# The time of use is written seldom: it only has to be younger than SPARE_S.
+_KEEP = """
+INSERT INTO decision_snapshots (id, kind, content) VALUES ($1, $2, $3)
+ON CONFLICT (id) DO UPDATE SET used_at = now()
+ WHERE decision_snapshots.used_at < now() - interval '5 minutes'
+"""
+_FORGET_COUNTERS = """
+DELETE FROM decision_snapshots s
+ WHERE kind = 'counters' AND used_at < now() - $1::interval
+   AND NOT EXISTS (SELECT FROM decisions d WHERE d.counters = s.id)
+RETURNING id
+"""
+_FORGET_INVENTORIES = """
+DELETE FROM decision_snapshots WHERE kind = 'inventory' AND used_at < now() - $1::interval
+RETURNING id
+"""
+
+
+class PostgresDecisionLog:
+    """Port DecisionLog."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def record(self, decisions: Sequence[Decision]) -> None:
+        """See the port."""
+        async with self._database.transaction() as connection:
+            fresh: list[Decision] = []
+            found: list[tuple[_Row, Decision]] = []
+            for decision in decisions:
+                if decision.outcome == "placed" and not decision.kept:
+                    fresh.append(decision)
+                    continue
+                if any(other.pod_uid == decision.pod_uid for other in fresh):
+                    # What is repeated within the batch must find its first row.
+                    await _insert(connection, fresh)
+                    fresh = []
+                row = await _counted(connection, decision)
+                if row is None:
+                    fresh.append(decision)
+                elif decision.decided_at - row.detail_at >= timedelta(seconds=RENEW_S):
+                    found.append((row, decision))
+            await _insert(connection, fresh)
+            await _keep(connection, [decision for _, decision in found])
+            same = [(row.at, row.id, *_renewal(one)) for row, one in found if row.same]
+            other = [
+                (row.at, row.id, *_renewal(one), *_replacement(one))
+                for row, one in found
+                if not row.same
+            ]
+            await connection.executemany(_RENEW, same)
+            await connection.executemany(_REPLACE, other)
+
+    async def tidy(self, *, keep_days: int) -> int:
+        """See the port."""
+        async with self._database.connection() as connection:
+            now = await connection.fetchval("SELECT now()")
+            await keep_partitions(
+                connection,
+                "decisions",
+                "at",
+                today=now.astimezone(UTC).date(),
+                keep_days=keep_days,
+            )
+            gone = await connection.fetch(_FORGET_COUNTERS, timedelta(seconds=SPARE_S))
+            gone += await connection.fetch(_FORGET_INVENTORIES, timedelta(days=keep_days + 1))
+        return len(gone)
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    """A row that counted a decision."""
+
+    at: datetime
+    id: int
+    detail_at: datetime
+    same: bool
+    """The decision is the one that the row has; else there were too many different ones."""
+
+
+async def _counted(connection: Connection, decision: Decision) -> _Row | None:
+    """The row that counts the decision from now on; None: it wants one of its own."""
+    row = await connection.fetchrow(
+        _REPEAT,
+        decision.pod_uid,
+        dict(decision.reason_counts),
+        decision.message,
+        decision.candidates,
+        dict(decision.request),
+        decision.decided_at,
+        decision.outcome,
+        decision.allocation_id,
+    )
+    if row is not None:
+        return _Row(row["at"], row["id"], row["detail_at"], same=True)
+    if decision.outcome == "placed":
+        return None
+    about = (decision.pod_uid, decision.decided_at)
+    if await connection.fetchval(_ROWS, *about) < MOST_ROWS:
+        return None
+    row = await connection.fetchrow(_COUNT_ON, *about)
+    if row is None:
+        return None
+    return _Row(row["at"], row["id"], row["detail_at"], same=False)
+
+
+async def _insert(connection: Connection, decisions: Sequence[Decision]) -> None:
+    if decisions:
+        await _keep(connection, decisions)
+        await connection.executemany(_INSERT, [_columns(decision) for decision in decisions])
+
+
+async def _keep(connection: Connection, decisions: Sequence[Decision]) -> None:
+    blobs = {
+        blob.id: (blob.id, kind, blob.content)
+        for decision in decisions
+        for kind, blob in (("inventory", decision.inventory), ("counters", decision.counters))
+        if blob is not None
+    }
+    # In one order, so that two replicas never wait for each other.
+    await connection.executemany(_KEEP, [blobs[name] for name in sorted(blobs)])
+
+
+def _renewal(decision: Decision) -> tuple[object, ...]:
+    return (
+        decision.decided_at,
+        decision.detail,
+        None if decision.inventory is None else decision.inventory.id,
+        None if decision.counters is None else decision.counters.id,
+        decision.summary,
+        decision.view_version,
+        decision.trace_id,
+    )
+
+
+def _replacement(decision: Decision) -> tuple[object, ...]:
+    return (
+        decision.outcome,
+        decision.candidates,
+        dict(decision.request),
+        dict(decision.policy),
+        dict(decision.reason_counts),
+        decision.message,
+        dict(decision.phase_ms),
+    )
+
+
+def _columns(decision: Decision) -> tuple[object, ...]:
+    return (
+        decision.decided_at,
+        decision.pod_uid,
+        decision.namespace,
+        decision.pod_name,
+        decision.outcome,
+        decision.node,
+        decision.allocation_id,
+        decision.candidates,
+        dict(decision.request),
+        dict(decision.policy),
+        dict(decision.reason_counts),
+        decision.message,
+        decision.detail,
+        decision.view_version,
+        dict(decision.phase_ms),
+        decision.trace_id,
+        decision.summary,
+        None if decision.inventory is None else decision.inventory.id,
+        None if decision.counters is None else decision.counters.id,
+    )

@@ -1,0 +1,152 @@
+"""What goes into the statements of an allocation, and what their rows mean."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from hamicommon.domain.allocations import Allocation, AllocationState, ContainerGrant
+from hamicommon.events import event_subject
+from hamicommon.ledger.model import CardCounters, Change, Draft
+
+
+def reserved_change(draft: Draft, row: Any, counters: tuple[CardCounters, ...]) -> Change:
+    """The change that a statement of `reserve` made."""
+    allocation = Allocation(
+        id=draft.allocation_id,
+        pod_uid=draft.pod_uid,
+        namespace=draft.namespace,
+        pod_name=draft.pod_name,
+        attempt=row["attempt"],
+        node=draft.placement.node,
+        state=AllocationState.RESERVED,
+        containers=draft.placement.containers,
+        reserved_at=row["reserved_at"],
+        deadline=row["deadline"],
+        traceparent=draft.traceparent,
+        annotations=draft.annotations,
+        has_agent=row["has_agent"],
+    )
+    return Change(allocation=allocation, sequence=row["sequence"], counters=counters)
+
+
+def reserve_arguments(
+    draft: Draft,
+    taken: Sequence[CardCounters],
+    *,
+    state: AllocationState = AllocationState.RESERVED,
+    reason: str = "",
+) -> list[Any]:
+    """Parameters $1 to $27 of RESERVE, RESERVE_ONE and ENTER."""
+    containers = draft.placement.containers
+    payload = {
+        "version": 1,
+        "allocation_id": draft.allocation_id,
+        "pod_uid": draft.pod_uid,
+        "namespace": draft.namespace,
+        "pod_name": draft.pod_name,
+        "node": draft.placement.node,
+        "state": state.value,
+        "reason": reason,
+        "counters": [counters_json(card) for card in taken],
+    }
+    return [
+        draft.allocation_id,
+        draft.pod_uid,
+        draft.namespace,
+        draft.pod_name,
+        draft.placement.node,
+        dict(draft.policy),
+        draft.placement.score,
+        draft.traceparent,
+        draft.lease_s,
+        [container.index for container in containers],
+        [container.name for container in containers],
+        [container.role for container in containers],
+        *share_columns(containers),
+        draft.actor,
+        event_subject("allocation", state.value),
+        payload,
+        dict(draft.annotations),
+    ]
+
+
+def share_columns(containers: Sequence[ContainerGrant]) -> list[list[Any]]:
+    """Parameters of INSERT_SHARES: one array per column."""
+    rows = [
+        (
+            container.index,
+            position,
+            container.name,
+            container.role,
+            share.uuid,
+            share.vendor,
+            share.memory_mib,
+            share.core_percent,
+            share.slots,
+            share.type,
+            dict(share.detail),
+        )
+        for container in containers
+        for position, share in enumerate(container.shares)
+    ]
+    return [list(column) for column in zip(*rows, strict=True)] if rows else [[]] * 11
+
+
+def event_payload(
+    old: Allocation, state: AllocationState, reason: str, counters: Sequence[CardCounters]
+) -> dict[str, Any]:
+    """The announcement of a change, short of its event id, number and time (SQL adds them)."""
+    return {
+        "version": 1,
+        "allocation_id": old.id,
+        "pod_uid": old.pod_uid,
+        "namespace": old.namespace,
+        "pod_name": old.pod_name,
+        "node": old.node,
+        "state": state.value,
+        "reason": reason,
+        "counters": [counters_json(card) for card in counters],
+    }
+
+
+def counters_json(card: CardCounters) -> dict[str, Any]:
+    """See events.DeviceCounters."""
+    counters = {
+        "node": card.node,
+        "uuid": card.uuid,
+        "used_slots": card.used_slots,
+        "used_memory_mib": card.used_memory_mib,
+        "used_core_percent": card.used_core_percent,
+        "device_version": card.version,
+    }
+    return counters | {"holdings": list(card.holdings)} if card.holdings else counters
+
+
+def parts_of(old: Allocation) -> dict[str, Any]:
+    """What a change of state leaves of `old`, in the shape of a row."""
+    return {
+        "annotations": old.annotations,
+        "origin": old.origin,
+        "has_agent": old.has_agent,
+        "containers": [(c.index, c.name, c.role) for c in old.containers],
+        "shares": [
+            (c.index, s.uuid, s.vendor, s.memory_mib, s.core_percent, s.slots, s.type, s.detail)
+            for c in old.containers
+            for s in c.shares
+        ],
+    }
+
+
+def card_names(containers: Sequence[ContainerGrant]) -> dict[str, list[str]]:
+    """Container name -> uuids."""
+    return {c.name: [share.uuid for share in c.shares] for c in containers if c.shares}
+
+
+def latest_counters(counters: Sequence[CardCounters]) -> tuple[CardCounters, ...]:
+    """The newest state of each card, when one transaction changed it twice."""
+    newest: dict[str, CardCounters] = {}
+    for card in counters:
+        if card.uuid not in newest or newest[card.uuid].version < card.version:
+            newest[card.uuid] = card
+    return tuple(newest.values())

@@ -1,0 +1,90 @@
+"""Grants of pods that are on their nodes already, inside a transaction of `postgres_allocations`.
+
+A pod that came past us is granted only what its cards have room for. A pod that HAMi started holds
+its slices whether we write them down or not: there the ceilings rise to what is held, and such a
+card gets no new grants until it is under its capacity again (architecture section 2.1).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from hamicommon.domain.ids import AllocationId, NodeName
+from hamicommon.errors import CapacityConflict
+from hamicommon.ledger.database import Connection
+from hamicommon.ledger.model import CardCounters, CardDemand, Change, Entry, Rules, wanted_by
+
+from hami_scheduler.adapters.postgres.cards import RETURNING, take_cards, take_quota
+from hami_scheduler.adapters.postgres.encoding import reserve_arguments, reserved_change
+from hami_scheduler.adapters.postgres.rows import counters_of
+from hami_scheduler.adapters.postgres.statements import ENTER
+
+_COUNT = f"""
+UPDATE devices SET used_slots = used_slots + $3, used_memory_mib = used_memory_mib + $4,
+       used_core_percent = used_core_percent + $5, holdings = holdings || $6::jsonb,
+       ceiling_slots = greatest(ceiling_slots, used_slots + $3),
+       ceiling_memory_mib = greatest(ceiling_memory_mib, used_memory_mib + $4),
+       ceiling_core_percent = greatest(ceiling_core_percent, used_core_percent + $5),
+       version = version + 1, updated_at = now()
+ WHERE uuid = $1 AND node = $2 AND present
+{RETURNING}
+"""
+
+
+async def enter(connection: Connection, entry: Entry, rules: Rules) -> Change:
+    """Writes the grant. Raises: CapacityConflict, QuotaConflict."""
+    draft = entry.draft
+    wanted = wanted_by(draft, rules)
+    await take_quota(connection, draft.namespace, draft.quota, guarded=entry.guarded)
+    if entry.guarded:
+        taken = await take_cards(
+            connection, draft.allocation_id, draft.placement.node, wanted, mutex=draft.mutex
+        )
+    else:
+        taken = await _count_cards(connection, draft.allocation_id, draft.placement.node, wanted)
+    row = await connection.fetchrow(
+        ENTER,
+        *reserve_arguments(draft, taken, state=entry.state, reason=entry.reason),
+        entry.state,
+        entry.origin,
+        entry.reason,
+        dict(entry.evidence),
+    )
+    change = reserved_change(draft, row, taken)
+    allocation = replace(
+        change.allocation,
+        state=entry.state,
+        origin=entry.origin,
+        reason=entry.reason,
+        token=row["token"],
+    )
+    return replace(change, allocation=allocation)
+
+
+async def _count_cards(
+    connection: Connection,
+    allocation_id: AllocationId,
+    node: NodeName,
+    held: Sequence[CardDemand],
+) -> tuple[CardCounters, ...]:
+    """Counts what is held; `held` is in uuid order."""
+    rows = await connection.fetchmany(
+        _COUNT,
+        [
+            (
+                card.uuid,
+                node,
+                card.slots,
+                card.memory_mib,
+                card.core_percent,
+                {allocation_id: list(card.details)} if card.details else {},
+            )
+            for card in held
+        ],
+    )
+    counted = {row["uuid"] for row in rows}
+    for card in held:
+        if card.uuid not in counted:
+            raise CapacityConflict(card.uuid, f"card {card.uuid} is not on node {node}")
+    return tuple(counters_of(row) for row in rows)

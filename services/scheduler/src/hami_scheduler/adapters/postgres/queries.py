@@ -1,0 +1,148 @@
+"""Read-only answers about nodes, cards, allocations and decisions, as plain JSON values."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any
+
+from hamicommon.ledger.database import Database
+
+Row = dict[str, Any]
+
+_ALLOCATIONS = """
+SELECT a.id::text AS id, a.pod_uid, a.namespace, a.pod_name, a.attempt, a.node, a.state, a.token,
+       a.reason, a.reserved_at, a.binding_at, a.bound_at, a.allocated_at, a.ended_at, a.deadline,
+       a.lock_deadline, a.traceparent,
+       coalesce((SELECT jsonb_agg(jsonb_build_object(
+                     'container', d.container_name, 'container_index', d.container_index,
+                     'role', d.role, 'device_uuid', d.device_uuid, 'vendor', d.vendor,
+                     'memory_mib', d.memory_mib, 'core_percent', d.core_percent)
+                     ORDER BY d.container_index, d.position)
+                   FROM allocation_devices d WHERE d.allocation_id = a.id), '[]') AS devices
+  FROM allocations a
+ WHERE ($1::text IS NULL OR a.node = $1) AND ($2::text IS NULL OR a.namespace = $2)
+   AND ($3::text IS NULL OR a.state = $3) AND ($4::text IS NULL OR a.pod_uid = $4)
+   AND ($5::boolean IS NULL OR (a.ended_at IS NULL) = $5)
+   AND ($6::text IS NULL OR a.pod_name = $6)
+ ORDER BY a.reserved_at DESC, a.id LIMIT $7
+"""
+_NODES = """
+SELECT n.name, n.source, n.agent_id, n.inventory_at, n.first_seen_at, n.gone_at,
+       count(d.uuid) FILTER (WHERE d.present) AS cards,
+       count(d.uuid) FILTER (WHERE d.present AND d.healthy) AS healthy_cards,
+       coalesce(sum(d.slots) FILTER (WHERE d.present), 0) AS slots,
+       coalesce(sum(d.used_slots), 0) AS used_slots,
+       coalesce(sum(d.memory_mib) FILTER (WHERE d.present), 0) AS memory_mib,
+       coalesce(sum(d.used_memory_mib), 0) AS used_memory_mib,
+       coalesce(sum(d.core_percent) FILTER (WHERE d.present), 0) AS core_percent,
+       coalesce(sum(d.used_core_percent), 0) AS used_core_percent
+  FROM nodes n LEFT JOIN devices d ON d.node = n.name
+ GROUP BY n.name ORDER BY n.name
+"""
+_DEVICES = """
+SELECT uuid, node, vendor, index, type, slots, memory_mib, core_percent, used_slots,
+       used_memory_mib, used_core_percent, ceiling_slots, ceiling_memory_mib, ceiling_core_percent,
+       numa, mode, healthy, health_reason, cordoned, present, version, updated_at
+  FROM devices WHERE ($1::text IS NULL OR node = $1) ORDER BY node, index, uuid
+"""
+_HISTORY = """
+SELECT e.sequence, e.at, e.previous_state, e.state, e.reason, e.actor, e.detail,
+       e.allocation_id::text AS allocation_id, a.attempt, a.node
+  FROM allocation_events e JOIN allocations a ON a.id = e.allocation_id
+ WHERE e.pod_uid = $1 ORDER BY e.sequence
+"""
+_DECISIONS = """
+SELECT at, last_at, detail_at, pod_uid, namespace, pod_name, outcome, node, candidates, request,
+       policy, message, summary, shortfalls, inventory, counters, view_version, trace_id,
+       repeat_count
+  FROM decisions WHERE pod_uid = $1 ORDER BY at DESC, id DESC LIMIT 20
+"""
+_DRIFT = """
+SELECT at, "class", subject, detail, repaired FROM drift_journal
+ WHERE $1::text IS NULL OR "class" = $1 ORDER BY at DESC, id DESC LIMIT $2
+"""
+_SNAPSHOTS = "SELECT id, content FROM decision_snapshots WHERE id = ANY($1::text[])"
+# The same as the function allocations_at, narrowed before the join.
+_HELD = """
+SELECT a.namespace, a.pod_name, a.node, d.container_index, d.container_name, d.role, d.vendor,
+       d.device_uuid, d.memory_mib, d.core_percent, d.slots, d.detail
+  FROM allocations a JOIN allocation_devices d ON d.allocation_id = a.id
+ WHERE a.reserved_at <= $1 AND (a.ended_at IS NULL OR a.ended_at > $1)
+   AND (a.node = ANY($2::text[]) OR a.namespace = $3)
+ ORDER BY a.namespace, a.pod_name, d.container_index, d.position
+"""
+_UNHEALTHY_SINCE = """
+SELECT DISTINCT ON (device_uuid) device_uuid, at, healthy
+  FROM device_health_events WHERE device_uuid = ANY($1::text[]) AND at <= $2
+ ORDER BY device_uuid, at DESC, id DESC
+"""
+_UNPUBLISHED = """
+SELECT count(*) AS rows, coalesce(extract(epoch FROM now() - min(created_at)), 0)::float AS age_s
+  FROM outbox WHERE published_at IS NULL
+"""
+
+
+class PostgresQueries:
+    """What people and hamictl ask; every answer is read from the ledger at that moment."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def allocations(
+        self,
+        *,
+        node: str | None = None,
+        namespace: str | None = None,
+        state: str | None = None,
+        pod_uid: str | None = None,
+        live: bool | None = None,
+        pod_name: str | None = None,
+        limit: int = 1000,
+    ) -> list[Row]:
+        """Allocations, newest first. Raises: Unavailable."""
+        return await self._rows(
+            _ALLOCATIONS, node, namespace, state, pod_uid, live, pod_name, limit
+        )
+
+    async def nodes(self) -> list[Row]:
+        """Nodes with the sums of their cards. Raises: Unavailable."""
+        return await self._rows(_NODES)
+
+    async def devices(self, *, node: str | None = None) -> list[Row]:
+        """Cards with capacity and what is granted. Raises: Unavailable."""
+        return await self._rows(_DEVICES, node)
+
+    async def history(self, pod_uid: str) -> list[Row]:
+        """Every state change of the pod's allocations, in order. Raises: Unavailable."""
+        return await self._rows(_HISTORY, pod_uid)
+
+    async def decisions(self, pod_uid: str) -> list[Row]:
+        """The pod's latest decisions, newest first, as they are stored. Raises: Unavailable."""
+        return await self._rows(_DECISIONS, pod_uid)
+
+    async def drift(self, *, kind: str | None = None, limit: int = 100) -> list[Row]:
+        """Differences that the reconciler found, newest first. Raises: Unavailable."""
+        return await self._rows(_DRIFT, kind, limit)
+
+    async def snapshots(self, ids: Sequence[str]) -> dict[str, bytes]:
+        """Cards that decisions saw, by name. Raises: Unavailable."""
+        rows = await self._rows(_SNAPSHOTS, list(ids))
+        return {row["id"]: row["content"] for row in rows}
+
+    async def held_at(self, at: datetime, nodes: Sequence[str], namespace: str) -> list[Row]:
+        """Slices that pods on these nodes or of this namespace held then. Raises: Unavailable."""
+        return await self._rows(_HELD, at, list(nodes), namespace)
+
+    async def unhealthy_since(self, uuids: Sequence[str], at: datetime) -> dict[str, datetime]:
+        """Of cards that were unhealthy then, since when. Raises: Unavailable."""
+        rows = await self._rows(_UNHEALTHY_SINCE, list(uuids), at)
+        return {row["device_uuid"]: row["at"] for row in rows if not row["healthy"]}
+
+    async def outbox_lag(self) -> tuple[float, float]:
+        """(rows not yet announced, age of the oldest in seconds). Raises: Unavailable."""
+        row = await self._database.fetchrow(_UNPUBLISHED)
+        return row["rows"], row["age_s"]
+
+    async def _rows(self, query: str, *args: object) -> list[Row]:
+        return [dict(row) for row in await self._database.fetch(query, *args)]

@@ -1,0 +1,67 @@
+"""Quotas of namespaces in Postgres: limits as the API server has them, use as the ledger has it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+
+from hamicommon.domain.allocations import ContainerGrant
+from hamicommon.ledger.database import Database
+from hamicommon.ledger.model import QuotaAmounts
+
+from hami_scheduler.adapters.postgres.rows import LIVE_SQL, SELECT_ALLOCATION, allocation_of
+
+_LIMIT = """
+INSERT INTO quotas (namespace, resource, limit_amount) VALUES ($1, $2, $3)
+ON CONFLICT (namespace, resource) DO UPDATE SET limit_amount = excluded.limit_amount,
+       updated_at = now()
+ WHERE quotas.limit_amount IS DISTINCT FROM excluded.limit_amount
+"""
+_UNLIMIT = """
+UPDATE quotas SET limit_amount = NULL, updated_at = now()
+ WHERE namespace = $1 AND resource <> ALL($2::text[]) AND limit_amount IS NOT NULL
+"""
+_LOCK = "SELECT resource FROM quotas WHERE namespace = $1 ORDER BY resource FOR UPDATE"
+_COUNT = """
+UPDATE quotas SET used_amount = $3, updated_at = now()
+ WHERE namespace = $1 AND resource = $2 AND used_amount <> $3
+"""
+
+
+class PostgresQuotas:
+    """Port QuotaStore."""
+
+    def __init__(
+        self,
+        database: Database,
+        *,
+        quota_of: Callable[[Sequence[ContainerGrant]], QuotaAmounts],
+    ) -> None:
+        self._database = database
+        self._quota_of = quota_of
+
+    async def limited(self) -> frozenset[str]:
+        """See the port."""
+        rows = await self._database.fetch(
+            "SELECT DISTINCT namespace FROM quotas WHERE limit_amount IS NOT NULL"
+        )
+        return frozenset(row["namespace"] for row in rows)
+
+    async def set_limits(self, namespace: str, limits: Mapping[str, int]) -> None:
+        """See the port."""
+        async with self._database.transaction() as connection:
+            await connection.execute(_UNLIMIT, namespace, sorted(limits))
+            await connection.executemany(
+                _LIMIT, [(namespace, name, limits[name]) for name in sorted(limits)]
+            )
+            # From here on reservations of the namespace wait, so the sum is the truth.
+            rows = await connection.fetch(_LOCK, namespace)
+            live = await connection.fetch(
+                f"{SELECT_ALLOCATION} WHERE a.namespace = $1 AND {LIVE_SQL}", namespace
+            )
+            used: Counter[str] = Counter()
+            for row in live:
+                used.update(self._quota_of(allocation_of(row).containers))
+            await connection.executemany(
+                _COUNT, [(namespace, row["resource"], used[row["resource"]]) for row in rows]
+            )

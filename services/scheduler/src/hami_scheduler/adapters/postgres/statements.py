@@ -1,0 +1,251 @@
+"""The statements that write an allocation with its event and announcement, each one round trip.
+
+`allocation_events.sequence` is the pod's highest plus one; two writers of one pod are kept apart by
+the row lock of its allocation and by the unique key, so the numbers have no gap.
+"""
+
+from __future__ import annotations
+
+from hami_scheduler.adapters.postgres.rows import COLUMNS, HOLDINGS
+
+_NEXT_SEQUENCE = """
+(SELECT coalesce(max(e.sequence), 0) + 1 FROM allocation_events e WHERE e.pod_uid = {pod_uid})
+"""
+
+INSERT_SHARES = """
+INSERT INTO allocation_devices (allocation_id, container_index, position, container_name, role,
+                                device_uuid, vendor, memory_mib, core_percent, slots, type, detail)
+SELECT $1, s.* FROM unnest($2::smallint[], $3::smallint[], $4::text[], $5::text[], $6::text[],
+                           $7::text[], $8::int[], $9::int[], $10::int[], $11::text[],
+                           $12::jsonb[]) AS s
+"""
+DELETE_SHARES = "DELETE FROM allocation_devices WHERE allocation_id = $1"
+
+_ALLOCATION_COLUMNS = """
+id, pod_uid, namespace, pod_name, attempt, node, state, policy, score, traceparent, deadline,
+annotations, reserved_at
+"""
+# A server whose clock is behind the one before it starts no period within the pod's last one.
+_ALLOCATION_VALUES = """
+$1, $2, $3, $4, (SELECT coalesce(max(p.attempt), 0) + 1 FROM allocations p WHERE p.pod_uid = $2),
+$5, 'reserved', $6, $7, $8, now() + make_interval(secs => $9), $27,
+greatest(now(), (SELECT max(p.ended_at) FROM allocations p WHERE p.pod_uid = $2))
+"""
+_CONTAINERS = "unnest($10::smallint[], $11::text[], $12::text[]) AS c"
+_SHARES = """
+unnest($13::smallint[], $14::smallint[], $15::text[], $16::text[], $17::text[], $18::text[],
+       $19::int[], $20::int[], $21::int[], $22::text[], $23::jsonb[]) AS s
+"""
+_SHARE_COLUMNS = """
+allocation_id, container_index, position, container_name, role, device_uuid, vendor, memory_mib,
+core_percent, slots, type, detail
+"""
+_RESERVED = """
+allocation.attempt, allocation.reserved_at, allocation.deadline, event.sequence,
+(SELECT source = 'agent' FROM nodes WHERE name = $5) AS has_agent
+"""
+
+RESERVE = f"""
+WITH allocation AS (
+  INSERT INTO allocations ({_ALLOCATION_COLUMNS}) VALUES ({_ALLOCATION_VALUES})
+  RETURNING attempt, reserved_at, deadline
+), containers AS (
+  INSERT INTO allocation_containers (allocation_id, container_index, name, role)
+  SELECT $1, c.* FROM {_CONTAINERS}
+), shares AS (
+  INSERT INTO allocation_devices ({_SHARE_COLUMNS}) SELECT $1, s.* FROM {_SHARES}
+), event AS (
+  INSERT INTO allocation_events (pod_uid, sequence, allocation_id, state, actor)
+  VALUES ($2, {_NEXT_SEQUENCE.format(pod_uid="$2")}, $1, 'reserved', $24)
+  RETURNING id, sequence, at
+), announced AS (
+  INSERT INTO outbox (subject, payload, traceparent)
+  SELECT $25, $26::jsonb
+              || jsonb_build_object('event_id', event.id, 'sequence', event.sequence,
+                                    'at', event.at),
+         $8
+    FROM event
+)
+SELECT {_RESERVED} FROM allocation, event
+"""
+
+# As RESERVE, for a pod that is on its node already: with its token, and what the grant rests on.
+ENTER = f"""
+WITH allocation AS (
+  INSERT INTO allocations (id, pod_uid, namespace, pod_name, attempt, node, state, policy, score,
+                           traceparent, deadline, annotations, origin, reason, token, bound_at,
+                           allocated_at)
+  VALUES ($1, $2, $3, $4,
+          (SELECT coalesce(max(p.attempt), 0) + 1 FROM allocations p WHERE p.pod_uid = $2),
+          $5, $28, $6, $7, $8, CASE WHEN $9 > 0 THEN now() + make_interval(secs => $9) END, $27,
+          $29, $30, nextval('allocation_tokens'), now(),
+          CASE WHEN $28 = 'allocated' THEN now() END)
+  RETURNING attempt, reserved_at, deadline, token
+), containers AS (
+  INSERT INTO allocation_containers (allocation_id, container_index, name, role)
+  SELECT $1, c.* FROM {_CONTAINERS}
+), shares AS (
+  INSERT INTO allocation_devices ({_SHARE_COLUMNS}) SELECT $1, s.* FROM {_SHARES}
+), event AS (
+  INSERT INTO allocation_events (pod_uid, sequence, allocation_id, state, reason, actor, detail)
+  VALUES ($2, {_NEXT_SEQUENCE.format(pod_uid="$2")}, $1, $28, $30, $24, $31)
+  RETURNING id, sequence, at
+), announced AS (
+  INSERT INTO outbox (subject, payload, traceparent)
+  SELECT $25, $26::jsonb
+              || jsonb_build_object('event_id', event.id, 'sequence', event.sequence,
+                                    'at', event.at),
+         $8
+    FROM event
+)
+SELECT {_RESERVED}, allocation.token FROM allocation, event
+"""
+
+# The whole reservation in one statement, for the common case of one card and a namespace without
+# quota: one round trip, committed by itself. No row comes back when the card refuses or when the
+# namespace has a quota; then the long way says which.
+RESERVE_ONE = f"""
+WITH taken AS (
+  UPDATE devices SET used_slots = used_slots + $30, used_memory_mib = used_memory_mib + $31,
+         used_core_percent = used_core_percent + $32, holdings = holdings || $38::jsonb,
+         ceiling_core_percent = greatest(ceiling_core_percent, $39),
+         version = version + 1, updated_at = now()
+   WHERE uuid = $29 AND node = $5 AND healthy AND present AND NOT ($36 AND cordoned)
+     AND used_slots + $30 <= slots
+     AND used_memory_mib + $31 <= memory_mib
+     AND used_core_percent + $32 <= coalesce($39, core_percent)
+     AND NOT ($33 AND used_slots > 0)
+     AND NOT ($34 AND coalesce($39, core_percent) = 100 AND used_slots > 0)
+     AND NOT ($35 AND coalesce($39, core_percent) <> 0
+              AND used_core_percent = coalesce($39, core_percent))
+     AND ($37::bigint IS NULL OR version = $37)
+     AND ($38::jsonb = '{{}}' OR hami_placements_disjoint(holdings || $38::jsonb))
+     AND NOT EXISTS (SELECT 1 FROM quotas q WHERE q.namespace = $3 AND q.resource = ANY($28))
+  RETURNING node, uuid, used_slots, used_memory_mib, used_core_percent, version,
+            {HOLDINGS} AS holdings
+), allocation AS (
+  INSERT INTO allocations ({_ALLOCATION_COLUMNS}) SELECT {_ALLOCATION_VALUES} FROM taken
+  RETURNING attempt, reserved_at, deadline
+), containers AS (
+  INSERT INTO allocation_containers (allocation_id, container_index, name, role)
+  SELECT $1, c.* FROM taken, {_CONTAINERS}
+), shares AS (
+  INSERT INTO allocation_devices ({_SHARE_COLUMNS}) SELECT $1, s.* FROM taken, {_SHARES}
+), event AS (
+  INSERT INTO allocation_events (pod_uid, sequence, allocation_id, state, actor)
+  SELECT $2, {_NEXT_SEQUENCE.format(pod_uid="$2")}, $1, 'reserved', $24 FROM taken
+  RETURNING id, sequence, at
+), announced AS (
+  INSERT INTO outbox (subject, payload, traceparent)
+  SELECT $25, $26::jsonb
+              || jsonb_build_object('event_id', event.id, 'sequence', event.sequence,
+                                    'at', event.at, 'counters', jsonb_build_array(
+                     jsonb_build_object('node', taken.node, 'uuid', taken.uuid,
+                                        'used_slots', taken.used_slots,
+                                        'used_memory_mib', taken.used_memory_mib,
+                                        'used_core_percent', taken.used_core_percent,
+                                        'device_version', taken.version)
+                     || CASE WHEN taken.holdings = '[]' THEN '{{}}'::jsonb
+                             ELSE jsonb_build_object('holdings', taken.holdings) END)),
+         $8
+    FROM event, taken
+)
+SELECT {_RESERVED}, taken.* FROM allocation, event, taken
+"""
+
+ADVANCE = f"""
+WITH allocation AS (
+  UPDATE allocations a
+     SET state = $3, reason = $4,
+         token = CASE WHEN $5 THEN nextval('allocation_tokens') ELSE a.token END,
+         deadline = now() + make_interval(secs => $6),
+         ended_at = CASE WHEN $7 THEN NULL ELSE now() END,
+         binding_at = CASE WHEN $3 = 'binding' THEN now() ELSE a.binding_at END,
+         bound_at = CASE WHEN $3 = 'bound' THEN coalesce(a.bound_at, now()) ELSE a.bound_at END,
+         lock_deadline = CASE WHEN $3 = 'bound' AND a.bound_at IS NULL
+                              THEN now() + interval '30 seconds'
+                              ELSE a.lock_deadline END,
+         allocated_at = CASE WHEN $3 = 'allocated' THEN coalesce(a.allocated_at, now())
+                             ELSE a.allocated_at END
+   WHERE a.id = $1 AND a.state = $2
+  RETURNING a.*
+), event AS (
+  INSERT INTO allocation_events
+         (pod_uid, sequence, allocation_id, previous_state, state, reason, actor)
+  SELECT a.pod_uid, {_NEXT_SEQUENCE.format(pod_uid="a.pod_uid")}, a.id, $2, $3, $4, $8
+    FROM allocation a
+  RETURNING id, sequence, at
+), announced AS (
+  INSERT INTO outbox (subject, payload, traceparent)
+  SELECT $9, $10::jsonb
+              || jsonb_build_object('event_id', event.id, 'sequence', event.sequence,
+                                    'at', event.at),
+         allocation.traceparent
+    FROM event, allocation
+)
+SELECT a.id::text AS id, a.pod_uid, a.namespace, a.pod_name, a.attempt, a.node, a.state, a.token,
+       a.reserved_at, a.deadline, a.traceparent, a.reason, event.sequence
+  FROM allocation a, event
+"""
+
+RECORD_MOVE = f"""
+WITH allocation AS (
+  SELECT pod_uid, traceparent FROM allocations WHERE id = $1
+), event AS (
+  INSERT INTO allocation_events
+         (pod_uid, sequence, allocation_id, previous_state, state, reason, actor, detail)
+  SELECT a.pod_uid, {_NEXT_SEQUENCE.format(pod_uid="a.pod_uid")}, $1, $2, $2, $3, $4, $5
+    FROM allocation a
+  RETURNING id, sequence, at
+), announced AS (
+  INSERT INTO outbox (subject, payload, traceparent)
+  SELECT $6, $7::jsonb
+              || jsonb_build_object('event_id', event.id, 'sequence', event.sequence,
+                                    'at', event.at),
+         allocation.traceparent
+    FROM event, allocation
+)
+SELECT sequence FROM event
+"""
+
+# ADVANCE between two live states, where no card is given back: the row is guarded, written and read
+# by one statement, committed by itself. No row comes back when it is not as the step wants it.
+ADVANCE_LIVE = f"""
+WITH allocation AS (
+  UPDATE allocations a
+     SET state = $3, reason = $4,
+         token = CASE WHEN $5 THEN nextval('allocation_tokens') ELSE a.token END,
+         deadline = now() + make_interval(secs => $6),
+         binding_at = CASE WHEN $3 = 'binding' THEN now() ELSE a.binding_at END,
+         bound_at = CASE WHEN $3 = 'bound' THEN coalesce(a.bound_at, now()) ELSE a.bound_at END,
+         lock_deadline = CASE WHEN $3 = 'bound' AND a.bound_at IS NULL
+                              THEN now() + interval '30 seconds'
+                              ELSE a.lock_deadline END,
+         allocated_at = CASE WHEN $3 = 'allocated' THEN coalesce(a.allocated_at, now())
+                             ELSE a.allocated_at END
+   WHERE a.id = $1 AND a.state = $2 AND ($7::bigint IS NULL OR a.token = $7)
+  RETURNING a.*
+), event AS (
+  INSERT INTO allocation_events
+         (pod_uid, sequence, allocation_id, previous_state, state, reason, actor)
+  SELECT a.pod_uid, {_NEXT_SEQUENCE.format(pod_uid="a.pod_uid")}, a.id, $2, $3, $4, $8
+    FROM allocation a
+  RETURNING id, sequence, at
+), announced AS (
+  INSERT INTO outbox (subject, payload, traceparent)
+  SELECT $9, jsonb_build_object('version', 1, 'allocation_id', a.id::text, 'pod_uid', a.pod_uid,
+                                'namespace', a.namespace, 'pod_name', a.pod_name, 'node', a.node,
+                                'state', a.state, 'reason', a.reason, 'counters', '[]'::jsonb,
+                                'event_id', event.id, 'sequence', event.sequence, 'at', event.at),
+         a.traceparent
+    FROM event, allocation a
+)
+SELECT {COLUMNS}, event.sequence
+  FROM event, allocation a JOIN nodes n ON n.name = a.node
+"""
+
+ANNOTATE = """
+UPDATE allocations a SET annotations = a.annotations || $3::jsonb
+ WHERE a.id = $1 AND a.token = $2 AND a.ended_at IS NULL
+RETURNING a.id
+"""

@@ -1,0 +1,1 @@
+"""Pods that we did not place: adopted from HAMi, or met unmanaged."""

@@ -1,0 +1,290 @@
+"""`POST /v1/adopt`: pods of a running HAMi into the ledger, with their nodes as witnesses.
+
+In: the pods that the watch knows, the books of their kubelets (through our agents), the ledger's
+cards. `domain/adoption.py` judges each pod; with `apply` what fits is written, each in one
+transaction with its evidence, and told to its node, whose agent goes on in `adopted_answers.py`.
+Without `apply` nothing is written anywhere. Both may be repeated at any time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import uuid
+from collections import defaultdict
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from hamicommon.domain.allocations import (
+    Allocation,
+    AllocationState,
+    Origin,
+    Placement,
+    footprints,
+)
+from hamicommon.domain.devices import DeviceUsage
+from hamicommon.domain.ids import AllocationId, GpuUuid, NodeName, PodUid
+from hamicommon.domain.requests import PodRequest
+from hamicommon.errors import CapacityConflict, Conflict, InvalidRequest, NotFound, Unavailable
+from hamicommon.events import HeldContainer, NodeHoldings
+from hamicommon.grants.grant import grant_of
+from hamicommon.ledger.model import Draft, Entry
+from hamicommon.vendors.registry import Vendors
+
+from hami_scheduler.adoption.claims import Claim, claim_of
+from hami_scheduler.adoption.rules import Observed, Verdict, Why, held_twice, judge
+from hami_scheduler.adoption.schema import NodeCase, Wanted, overfull, pod_row, unaccounted
+from hami_scheduler.ledger.quota import quota_amounts
+from hami_scheduler.ledger.state_machine import TERMINAL_PHASES, facts_of
+from hami_scheduler.ledger.view import LedgerView
+from hami_scheduler.metrics import Instruments
+from hami_scheduler.pod_events import ADOPTED, Announcer
+from hami_scheduler.ports import AllocationStore, GrantAnnouncer, LedgerReader, NodeWitness, PodApi
+
+logger = logging.getLogger(__name__)
+
+Json = Mapping[str, Any]
+ACTOR = "adopt"
+REASON = "given by HAMi, adopted"
+NODES_AT_ONCE = 16
+# The grant is only told, never signed: its expiry says nothing.
+_TOLD_S = 600.0
+
+
+class Adopting:
+    """The use case of /v1/adopt."""
+
+    def __init__(
+        self,
+        *,
+        store: AllocationStore,
+        ledger: LedgerReader,
+        pods: PodApi,
+        witness: NodeWitness,
+        grants: GrantAnnouncer,
+        view: LedgerView,
+        announcer: Announcer,
+        instruments: Instruments,
+        vendors: Vendors,
+        known_pods: Mapping[PodUid, Json],
+        synced: Callable[[], bool],
+        request_of: Callable[[Json], PodRequest],
+    ) -> None:
+        self._store = store
+        self._ledger = ledger
+        self._pods = pods
+        self._witness = witness
+        self._grants = grants
+        self._view = view
+        self._announcer = announcer
+        self._instruments = instruments
+        self._vendors = vendors
+        self._known_pods = known_pods
+        self._synced = synced
+        self._request_of = request_of
+
+    async def answer(self, body: object) -> dict[str, Any]:
+        """Adopts or says what would be adopted.
+
+        Raises: InvalidRequest when the body is malformed or a node is unknown, Unavailable.
+        """
+        wanted = Wanted.parse(body)
+        if not self._synced():
+            raise Unavailable("the API server has not been listed yet; try again")
+        await self._view.refresh()
+        cases = self._cases(wanted)
+        turns = asyncio.Semaphore(NODES_AT_ONCE)
+
+        async def work(case: NodeCase) -> None:
+            async with turns:
+                await self._node(case, wanted)
+
+        async with asyncio.TaskGroup() as tasks:
+            for case in cases:
+                tasks.create_task(work(case))
+        return {
+            "applied": wanted.apply,
+            "pods": [row for case in cases for row in case.rows],
+            "overfull": [row for case in cases for row in overfull(case, self._cards(case.node))],
+            "unaccounted": [row for case in cases for row in unaccounted(case)],
+            "problems": [f"node {case.node}: {text}" for case in cases for text in case.problems],
+        }
+
+    def _cases(self, wanted: Wanted) -> list[NodeCase]:
+        """Nodes with cards in the ledger, and nodes of pods with claims."""
+        claims: dict[NodeName, list[Claim]] = defaultdict(list)
+        for pod in list(self._known_pods.values()):
+            claim = None if _over(pod) else claim_of(pod, self._vendors)
+            if claim is not None:
+                claims[claim.node].append(claim)
+        known = set(self._view.cluster.nodes) | claims.keys()
+        for name in sorted(wanted.nodes - known):
+            raise InvalidRequest(f"node {name} has no cards in the ledger and no pods of HAMi")
+        return [
+            NodeCase(node=name, claims=sorted(claims[name], key=lambda c: c.full_name))
+            for name in sorted(wanted.nodes or known)
+        ]
+
+    async def _node(self, case: NodeCase, wanted: Wanted) -> None:
+        try:
+            said = await self._witness.holdings(case.node)
+        except NotFound as exc:
+            case.silence = (
+                f"{exc}, so nothing there can testify; put our node-agent in the place of HAMi's "
+                "device plugin and try again"
+            )
+        except Unavailable as exc:
+            case.silence = f"its node's agent did not answer ({exc}); try again"
+        else:
+            self._note(case, said)
+        live = {a.pod_uid: a for a in await self._ledger.live(case.node)}
+        twice = held_twice(
+            {uid: [i for h in held for i in set(h.device_ids)] for uid, held in case.held.items()},
+            frozenset(case.held),
+        )
+        for claim in case.claims:
+            await self._pod(case, claim, live.get(claim.uid), twice, wanted)
+        self._strangers(case, live)
+
+    def _note(self, case: NodeCase, said: NodeHoldings) -> None:
+        case.problems = said.problems
+        case.silence = (
+            "its kubelet's books do not have it: no container of it holds a device"
+            if said.readable
+            else f"its kubelet's books can't be read: {'; '.join(said.problems)}"
+        )
+        for one in said.containers:
+            pod = self._known_pods.get(PodUid(one.pod_uid))
+            if not one.ended and (pod is None or not _over(pod)) and one.pod_name:
+                case.held.setdefault(PodUid(one.pod_uid), []).append(one)
+
+    async def _pod(
+        self,
+        case: NodeCase,
+        claim: Claim,
+        live: Allocation | None,
+        twice: Mapping[str, frozenset[PodUid]],
+        wanted: Wanted,
+    ) -> None:
+        if live is not None:
+            case.rows.append(
+                pod_row(claim, "held", live.containers, f"{live.origin}: {live.state}")
+            )
+            return
+        verdict = judge(
+            claim,
+            [_observed(one) for one in case.held.get(claim.uid, ())],
+            silence=case.silence,
+            cards=self._cards(case.node),
+            asked=self._asked(claim),
+            held_twice=twice,
+            believe_node=wanted.believe_node,
+        )
+        if verdict.refused is None and wanted.apply:
+            try:
+                await self._write(claim, verdict)
+            except NotFound as exc:
+                verdict = Verdict(refused=Why.GONE, sentence=str(exc))
+            except CapacityConflict as exc:
+                verdict = Verdict(refused=Why.UNKNOWN_CARD, sentence=f"{exc} any more")
+            except Conflict as exc:
+                verdict = Verdict(refused=Why.GONE, sentence=f"{exc}; try again")
+        if verdict.refused is not None:
+            case.rows.append(pod_row(claim, "refused", (), verdict.sentence, why=verdict.refused))
+            return
+        outcome = "adopted" if wanted.apply else "would adopt"
+        case.rows.append(pod_row(claim, outcome, verdict.containers, verdict.sentence))
+        if not wanted.apply:
+            case.taken += footprints(verdict.containers)
+
+    async def _write(self, claim: Claim, verdict: Verdict) -> None:
+        """Raises: NotFound (the pod went meanwhile), Conflict, CapacityConflict, Unavailable."""
+        pod = await self._pods.get(claim.namespace, claim.name)
+        facts = facts_of(pod)
+        if facts.uid != claim.uid or facts.node != claim.node or _over(pod):
+            raise NotFound("it is over or another by now")
+        change = await self._store.enter(self._entry(claim, verdict))
+        allocation = change.allocation
+        self._view.apply(change.counters)
+        self._instruments.transitions.labels(AllocationState.ALLOCATED.value).inc()
+        self._announcer.say(
+            ADOPTED,
+            f"what HAMi gave this pod on {claim.node} is in the ledger now; nothing was restarted",
+            namespace=claim.namespace,
+            name=claim.name,
+            uid=claim.uid,
+            warning=False,
+        )
+        expires_at = datetime.now(UTC) + timedelta(seconds=_TOLD_S)
+        try:
+            await self._grants.granted(grant_of(allocation, expires_at=expires_at))
+        except Unavailable as exc:
+            # The next snapshot tells the node.
+            logger.warning("adoption not told to its node", extra={"error": str(exc)})
+
+    def _entry(self, claim: Claim, verdict: Verdict) -> Entry:
+        draft = Draft(
+            allocation_id=AllocationId(str(uuid.uuid4())),
+            pod_uid=claim.uid,
+            namespace=claim.namespace,
+            pod_name=claim.name,
+            placement=Placement(node=claim.node, containers=verdict.containers),
+            lease_s=0.0,
+            quota=quota_amounts(verdict.containers, self._vendors),
+            actor=ACTOR,
+        )
+        reason = f"{REASON}; {verdict.sentence}" if verdict.sentence else REASON
+        return Entry(
+            draft=draft,
+            state=AllocationState.ALLOCATED,
+            origin=Origin.ADOPTED,
+            reason=reason,
+            evidence=verdict.evidence,
+        )
+
+    def _strangers(self, case: NodeCase, live: Mapping[PodUid, Allocation]) -> None:
+        """Pods that hold devices and that no annotation speaks of."""
+        claimed = {claim.uid for claim in case.claims}
+        for uid, held in case.held.items():
+            if uid in claimed or uid in live or any(one.ours for one in held):
+                continue
+            stranger = Claim(
+                uid=uid,
+                namespace=held[0].namespace,
+                name=held[0].pod_name,
+                node=case.node,
+                said_node="",
+                containers=(),
+            )
+            sentence = (
+                "it holds devices, and HAMi's scheduler wrote nothing on it; delete it, its "
+                "controller makes a new one"
+            )
+            case.rows.append(pod_row(stranger, "refused", (), sentence, why=Why.NOT_HAMI))
+
+    def _asked(self, claim: Claim) -> PodRequest | None:
+        pod = self._known_pods.get(claim.uid)
+        try:
+            return None if pod is None else self._request_of(pod)
+        except InvalidRequest:
+            return None
+
+    def _cards(self, node: NodeName) -> dict[GpuUuid, DeviceUsage]:
+        return {s.usage.device.uuid: s.usage for s in self._view.cluster.cards(node)}
+
+
+def _over(pod: Json) -> bool:
+    return (pod.get("status") or {}).get("phase") in TERMINAL_PHASES
+
+
+def _observed(one: HeldContainer) -> Observed:
+    return Observed(
+        container=one.container,
+        device_ids=one.device_ids,
+        cards_of_ids=tuple(GpuUuid(card) for card in one.cards_of_ids),
+        ours=one.ours,
+        visible=one.visible,
+        memory_mib=one.memory_mib,
+        core_percent=one.core_percent,
+    )

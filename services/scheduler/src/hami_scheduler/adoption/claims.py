@@ -1,0 +1,88 @@
+"""What a pod's annotations say that HAMi gave it: a claim, which alone proves nothing.
+
+Pure. `adoption.py` compares claims with what the node says. Any user may have written a claim; it
+is read for what HAMi meant, not for what is true.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from hamicommon.domain.allocations import DeviceShare
+from hamicommon.domain.ids import NodeName, PodUid
+from hamicommon.domain.requests import Role
+from hamicommon.errors import InvalidRequest
+from hamicommon.k8s.annotations import (
+    ASSIGNED_NODE,
+    MIG_ALLOCATIONS,
+    annotations_of,
+    decode_pod_devices,
+)
+from hamicommon.vendors.pod_request import containers_of
+from hamicommon.vendors.registry import Vendors
+
+OUR_WORD = "NVIDIA"
+"""The vendor whose devices our node-agent serves, and so can testify to."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claim:
+    """A pod that is bound to a node, and what its annotations say it holds there."""
+
+    uid: PodUid
+    namespace: str
+    name: str
+    node: NodeName
+    """spec.nodeName."""
+    said_node: str
+    """The node that HAMi wrote down."""
+    containers: tuple[tuple[str, Role], ...]
+    """All containers in the order of the spec."""
+    written: tuple[tuple[DeviceShare, ...], ...] = ()
+    """The entries that name a card, in order. HAMi loses empty ones, so that their position does
+    not tell the container (protocol sheet, trap S1)."""
+    problem: str = ""
+    """Why the annotation can't be read."""
+    mig: bool = False
+    others: tuple[str, ...] = ()
+    """Words of other vendors that gave the pod something, too."""
+
+    @property
+    def full_name(self) -> str:
+        """As people write it."""
+        return f"{self.namespace}/{self.name}"
+
+
+def claim_of(pod: Mapping[str, Any], vendors: Vendors) -> Claim | None:
+    """The pod's claim; None when it is on no node, or its annotations name no vendor's devices."""
+    written = annotations_of(pod)
+    node = (pod.get("spec") or {}).get("nodeName")
+    words = [v.word for v in vendors if v.keys.allocated and written.get(v.keys.allocated)]
+    if not node or not words:
+        return None
+    metadata = pod["metadata"]
+    claim = Claim(
+        uid=PodUid(metadata["uid"]),
+        namespace=str(metadata.get("namespace") or "default"),
+        name=str(metadata.get("name") or ""),
+        node=NodeName(node),
+        said_node=written.get(ASSIGNED_NODE, ""),
+        containers=tuple((str(c.get("name", "")), role) for role, c in containers_of(dict(pod))),
+        mig=bool(written.get(MIG_ALLOCATIONS)),
+        others=tuple(word for word in words if word != OUR_WORD),
+    )
+    if OUR_WORD not in words:
+        return claim
+    [vendor] = [v for v in vendors if v.word == OUR_WORD]
+    try:
+        entries = decode_pod_devices(written[vendor.keys.allocated])
+    except InvalidRequest as exc:
+        return replace(claim, problem=str(exc))
+    return replace(claim, written=tuple(tuple(map(_ours, entry)) for entry in entries if entry))
+
+
+def _ours(share: DeviceShare) -> DeviceShare:
+    kind = "" if share.vendor == OUR_WORD else share.vendor
+    return replace(share, vendor=OUR_WORD, type=kind)

@@ -1,0 +1,274 @@
+"""Whether a pod that HAMi started may be written into the ledger, and with which slices.
+
+Pure: `judge(claim, said, ...)`. The annotation is a claim, the node's word is the evidence:
+what the kubelet's books say, with the limits in the answer that HAMi's device plugin gave. Both
+must say the same; where they differ nothing is guessed, unless the operator said to believe the
+node. `adopting.py` gathers both and carries the verdicts out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+from hamicommon.domain.allocations import ContainerGrant, DeviceShare
+from hamicommon.domain.devices import DeviceUsage
+from hamicommon.domain.ids import GpuUuid, PodUid
+from hamicommon.domain.requests import PodRequest
+
+from hami_scheduler.adoption.claims import OUR_WORD, Claim
+
+_MIG = "MIG-"
+
+
+class Why(StrEnum):
+    """Why a pod is not adopted."""
+
+    NO_EVIDENCE = "no-evidence"
+    DISAGREE = "disagree"
+    UNKNOWN_CARD = "unknown-card"
+    WRONG_NODE = "wrong-node"
+    MALFORMED = "malformed"
+    NOT_HAMI = "not-hami"
+    MIG = "mig"
+    OTHER_VENDOR = "other-vendor"
+    HELD_TWICE = "held-twice"
+    GONE = "gone"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Observed:
+    """What the node says of one container."""
+
+    container: str
+    device_ids: tuple[str, ...]
+    cards_of_ids: tuple[GpuUuid, ...]
+    """The cards that the kubelet counts the ids on; not always those that the container sees."""
+    ours: bool = False
+    visible: tuple[str, ...] | None = None
+    """Cards that the container sees; None: the answer could not be read."""
+    memory_mib: tuple[int, ...] = ()
+    core_percent: int | None = None
+
+    @property
+    def shares(self) -> tuple[DeviceShare, ...]:
+        """The slices in the answer; empty when it is none of HAMi's."""
+        if self.visible is None or not self.memory_mib or self.core_percent is None:
+            return ()
+        if len(self.visible) != len(self.memory_mib):
+            return ()
+        return tuple(
+            DeviceShare(
+                uuid=GpuUuid(uuid),
+                vendor=OUR_WORD,
+                memory_mib=memory_mib,
+                core_percent=self.core_percent,
+            )
+            for uuid, memory_mib in zip(self.visible, self.memory_mib, strict=True)
+        )
+
+    def as_json(self) -> dict[str, Any]:
+        """For the history: what the adoption rests on."""
+        return {
+            "container": self.container,
+            "device_ids": list(self.device_ids),
+            "cards": list(self.visible if self.visible is not None else self.cards_of_ids),
+            "memory_mib": list(self.memory_mib),
+            "core_percent": self.core_percent,
+            "answer": self.visible is not None,
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """What is to become of a pod: adopted with `containers`, or not, with the reason."""
+
+    containers: tuple[ContainerGrant, ...] = ()
+    refused: Why | None = None
+    sentence: str = ""
+    """Why it is refused and what to do, or what the node's word replaced."""
+    evidence: Mapping[str, Any] = field(default_factory=dict)
+
+
+def judge(
+    claim: Claim,
+    said: Sequence[Observed],
+    *,
+    silence: str,
+    cards: Mapping[GpuUuid, DeviceUsage],
+    asked: PodRequest | None,
+    held_twice: Mapping[str, frozenset[PodUid]],
+    believe_node: bool,
+) -> Verdict:
+    """The verdict on one pod.
+
+    `said` is what its node says of this pod, `silence` why it says nothing; `cards` are the
+    ledger's of that node; `asked` is what the pod's spec asks for, None when it can't be read;
+    `held_twice` has the device ids that the books give to several live pods.
+    """
+    if claim.said_node != claim.node:
+        return _refused(
+            Why.WRONG_NODE,
+            f"its annotations say node {claim.said_node or 'nothing'}, and it is on {claim.node}; "
+            "delete it, its controller makes a new one",
+        )
+    if claim.problem:
+        return _refused(Why.MALFORMED, f"its annotation can't be read: {claim.problem}")
+    if claim.others:
+        words = ", ".join(claim.others)
+        return _refused(
+            Why.OTHER_VENDOR,
+            f"it holds devices of {words}, to which no agent of ours can testify; "
+            f"drain the node's {words} pods before you hand them to us",
+        )
+    if not said:
+        return _refused(Why.NO_EVIDENCE, silence)
+    return _compare(claim, said, cards, asked, held_twice, believe_node)
+
+
+def _compare(
+    claim: Claim,
+    said: Sequence[Observed],
+    cards: Mapping[GpuUuid, DeviceUsage],
+    asked: PodRequest | None,
+    held_twice: Mapping[str, frozenset[PodUid]],
+    believe_node: bool,
+) -> Verdict:
+    by_name = {one.container: one for one in said}
+    holding = [by_name[name] for name, _ in claim.containers if name in by_name]
+    if claim.mig or any(card.startswith(_MIG) for one in said for card in one.visible or ()):
+        return _refused(
+            Why.MIG, "its slices are MIG instances, which are not adopted; drain it from this node"
+        )
+    shared = [id_ for one in said for id_ in one.device_ids if id_ in held_twice]
+    if shared:
+        others = ", ".join(sorted(held_twice[shared[0]] - {claim.uid}))
+        return _refused(
+            Why.HELD_TWICE,
+            f"the kubelet's books give device {shared[0]} also to pod {others}; restart the "
+            "kubelet, which mends its books, and try again",
+        )
+    if any(one.ours or (one.visible is not None and not one.shares) for one in holding):
+        return _refused(
+            Why.NOT_HAMI,
+            "the answer that its container holds is not one of HAMi's device plugin; "
+            "delete the pod, its controller makes a new one",
+        )
+    found = _shares(claim, holding, cards, asked)
+    difference = _difference(claim, holding, found)
+    if difference and not (believe_node and all(one.shares for one in holding)):
+        return _refused(
+            Why.DISAGREE,
+            f"{difference}; look who changed it, then delete the pod, or adopt what the node says "
+            "with --believe-node",
+        )
+    granted = {one.container: shares for one, shares in zip(holding, found, strict=True)}
+    unknown = sorted({s.uuid for shares in found for s in shares} - cards.keys())
+    if unknown:
+        return _refused(
+            Why.UNKNOWN_CARD,
+            f"card {unknown[0]} is not among the cards that {claim.node}'s agent reports",
+        )
+    return Verdict(
+        containers=tuple(
+            ContainerGrant(index=index, name=name, role=role, shares=granted.get(name, ()))
+            for index, (name, role) in enumerate(claim.containers)
+        ),
+        sentence=f"the node is believed: {difference}" if difference else "",
+        evidence={
+            "containers": [one.as_json() for one in holding],
+            "annotation": [[_entry(share) for share in entry] for entry in claim.written],
+        },
+    )
+
+
+def _shares(
+    claim: Claim,
+    holding: Sequence[Observed],
+    cards: Mapping[GpuUuid, DeviceUsage],
+    asked: PodRequest | None,
+) -> list[tuple[DeviceShare, ...]]:
+    """Per container the slices that the node proves; where its answer can't be read, the
+    annotation's amounts on the cards of its ids, if they are what the pod's spec asks for."""
+    found = []
+    for position, one in enumerate(holding):
+        shares = one.shares
+        if one.visible is None and position < len(claim.written):
+            written = claim.written[position]
+            if _as_asked(one.container, written, cards, asked):
+                shares = tuple(s for s in written if s.uuid in one.cards_of_ids)
+        found.append(shares)
+    return found
+
+
+def _as_asked(
+    container: str,
+    written: Sequence[DeviceShare],
+    cards: Mapping[GpuUuid, DeviceUsage],
+    asked: PodRequest | None,
+) -> bool:
+    requests = [
+        request
+        for one in (asked.containers if asked else ())
+        for request in one.requests
+        if one.name == container and request.vendor == OUR_WORD
+    ]
+    if len(requests) != 1 or requests[0].count != len(written):
+        return False
+    [request] = requests
+    return all(
+        share.uuid in cards
+        and share.memory_mib == request.memory_mib_on(cards[share.uuid].device.memory_mib)
+        and share.core_percent == min(request.core_percent, 100)
+        for share in written
+    )
+
+
+def _difference(
+    claim: Claim, holding: Sequence[Observed], found: Sequence[tuple[DeviceShare, ...]]
+) -> str:
+    """What the annotation and the node say differently; empty when they agree."""
+    if len(claim.written) != len(holding):
+        return (
+            f"its annotation names {len(claim.written)} containers with cards, its node "
+            f"{len(holding)}"
+        )
+    for written, one, shares in zip(claim.written, holding, found, strict=True):
+        if {_key(s) for s in written} != {_key(s) for s in shares}:
+            said = ", ".join(map(_entry, shares)) or (
+                f"cards {', '.join(sorted(set(one.cards_of_ids)))}, and can't read the limits"
+            )
+            claimed = ", ".join(map(_entry, written))
+            return f"container {one.container}: its annotation says {claimed}, its node {said}"
+        if len(written) != len(one.device_ids):
+            return (
+                f"container {one.container}: its annotation names {len(written)} cards, and the "
+                f"kubelet gave it {len(one.device_ids)} device ids"
+            )
+    return ""
+
+
+def _key(share: DeviceShare) -> tuple[str, int, int]:
+    return (share.uuid, share.memory_mib, share.core_percent)
+
+
+def _entry(share: DeviceShare) -> str:
+    return f"{share.uuid} {share.memory_mib} MiB {share.core_percent} %"
+
+
+def _refused(why: Why, sentence: str) -> Verdict:
+    return Verdict(refused=why, sentence=sentence)
+
+
+def held_twice(
+    ids_of: Mapping[PodUid, Sequence[str]], live: frozenset[PodUid]
+) -> dict[str, frozenset[PodUid]]:
+    """Device ids that the books give to more than one live pod."""
+    owners: dict[str, set[PodUid]] = {}
+    for uid, ids in ids_of.items():
+        if uid in live:
+            for device_id in ids:
+                owners.setdefault(device_id, set()).add(uid)
+    return {id_: frozenset(uids) for id_, uids in owners.items() if len(uids) > 1}

@@ -1,0 +1,1 @@
+"""The operator's HTTP API: queries, explain, simulate, adopt, dead letters."""

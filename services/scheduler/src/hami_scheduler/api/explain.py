@@ -1,0 +1,254 @@
+"""`GET /v1/pods/{uid}/explain`: why a pod is where it is, or waits.
+
+Gathers what the ledger and the API server know, and hands it to the pure `hamicommon.explain`: the
+stored decision with its cards, who held what at that moment, and the pod itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
+from itertools import groupby
+from typing import Any
+
+from hamicommon.admission.typos import misspelt
+from hamicommon.admission.warnings import remarks
+from hamicommon.domain.allocations import ContainerGrant, DeviceShare, footprints
+from hamicommon.domain.ids import GpuUuid, NodeName, PodUid
+from hamicommon.errors import NotFound
+from hamicommon.explain.answer import Explanation, Known, QuotaUser, explain
+from hamicommon.explain.counterfactuals import Circumstances, Holding
+from hamicommon.explain.record import Record, record_of
+from hamicommon.explain.unscheduled import why_undecided
+from hamicommon.k8s.annotations import RETRY_AT, annotations_of
+from hamicommon.placement.cluster.view import ClusterView
+from hamicommon.vendors.registry import Vendors
+
+from hami_scheduler.ledger.quota import quota_amounts
+from hami_scheduler.placement.decision_log import DecisionQueue
+from hami_scheduler.ports import PodApi
+from hami_scheduler.ports.queries import Queries, Row
+
+Json = dict[str, Any]
+
+# kube-scheduler moves pods out of its unschedulable queue then, whatever happened.
+RETRIED_AFTER = "5 minutes"
+
+
+class Explaining:
+    """The use case of explain."""
+
+    def __init__(
+        self,
+        *,
+        queries: Queries,
+        pods: PodApi,
+        vendors: Vendors,
+        scheduler_name: str,
+        recorder: DecisionQueue,
+        new_view: Callable[[], ClusterView],
+    ) -> None:
+        self._queries = queries
+        self._pods = pods
+        self._vendors = vendors
+        self._scheduler_name = scheduler_name
+        self._recorder = recorder
+        self._new_view = new_view
+
+    async def explain(self, uid: PodUid, namespace: str = "", name: str = "") -> Explanation:
+        """The answer; namespace and name help with pods that no decision was made about.
+
+        Raises: NotFound when nothing knows the pod, Unavailable.
+        """
+        rows = await self._queries.decisions(uid)
+        attempts = await self._queries.allocations(pod_uid=uid)
+        if rows or attempts:
+            told = (rows or attempts)[0]
+            namespace, name = told["namespace"], told["pod_name"]
+        pod = await self._pod(uid, namespace, name)
+        if not rows:
+            if pod is None and not attempts:
+                raise NotFound(f"nothing was decided about a pod with uid {uid}")
+            return self._undecided(uid, namespace, name, pod, attempts)
+        blobs = await self._queries.snapshots(
+            [rows[0][column] for column in ("inventory", "counters") if rows[0][column]]
+        )
+        # Thousands of cards are read, judged and judged again: beside the event loop.
+        record = await asyncio.to_thread(self._record, rows[0], blobs)
+        held = await self._held(record, namespace)
+        known = Known(
+            about=Circumstances(
+                holdings=held,
+                unhealthy_since=await self._unhealthy_since(record),
+                names=self._resource_names(),
+            ),
+            quota_users=await self._quota_users(record),
+            attempts=attempts,
+            earlier=[_in_short(row) for row in rows[1:]],
+            notes=[*self._remarks(pod), *self._losses()],
+            retry=_retry(record, pod),
+        )
+        return await asyncio.to_thread(explain, uid, namespace, name, record, known, self._new_view)
+
+    def _remarks(self, pod: Json | None) -> tuple[str, ...]:
+        if pod is None:
+            return ()
+        return remarks(pod, self._vendors) + misspelt(pod, self._vendors)
+
+    def _undecided(
+        self, uid: PodUid, namespace: str, name: str, pod: Json | None, attempts: Sequence[Row]
+    ) -> Explanation:
+        if attempts:
+            summary = f"it has an allocation ({attempts[0]['state']}), but no decision is recorded"
+        else:
+            assert pod is not None
+            summary = why_undecided(pod, self._vendors, self._scheduler_name)
+        return Explanation(
+            pod_uid=uid,
+            namespace=namespace,
+            pod_name=name,
+            outcome="undecided",
+            summary=summary,
+            notes=self._losses(),
+            attempts=attempts,
+        )
+
+    async def _pod(self, uid: PodUid, namespace: str, name: str) -> Json | None:
+        if not name:
+            return None
+        try:
+            pod = await self._pods.get(namespace, name)
+        except NotFound:
+            return None
+        return pod if pod["metadata"]["uid"] == uid else None
+
+    def _record(self, row: Row, blobs: Mapping[str, bytes]) -> Record:
+        return record_of(
+            row,
+            inventory=blobs.get(row["inventory"] or ""),
+            counters=blobs.get(row["counters"] or ""),
+            new_view=self._new_view,
+        )
+
+    async def _held(self, record: Record, namespace: str) -> list[Holding]:
+        if record.outcome != "refused" or record.view is None or record.quota is not None:
+            return []
+        rows = await self._queries.held_at(record.detail_at, sorted(record.view.nodes), namespace)
+        return [
+            Holding(
+                pod=pod,
+                node=NodeName(node),
+                uuid=one.uuid,
+                slots=one.slots,
+                memory_mib=one.memory_mib,
+                core_percent=one.core_percent,
+                details=tuple(
+                    share["detail"]
+                    for share in shares
+                    if share["detail"] and share["device_uuid"] == one.uuid
+                ),
+            )
+            for (pod, node), slices in groupby(rows, key=_owner)
+            for shares in (list(slices),)
+            for one in footprints(_grants(shares))
+        ]
+
+    async def _quota_users(self, record: Record) -> list[QuotaUser]:
+        if record.quota is None:
+            return []
+        rows = await self._queries.held_at(record.detail_at, [], record.quota.namespace)
+        amounts: Counter[str] = Counter()
+        for (pod, _), slices in groupby(rows, key=_owner):
+            taken = quota_amounts(_grants(list(slices)), self._vendors)
+            amounts[pod] += taken.get(record.quota.resource, 0)
+        return [QuotaUser(pod=pod, amount=n) for pod, n in amounts.most_common() if n]
+
+    async def _unhealthy_since(self, record: Record) -> dict[GpuUuid, datetime]:
+        if record.view is None or record.outcome != "refused":
+            return {}
+        sick = [
+            usage.device.uuid
+            for node in record.view.nodes
+            for usage, _ in record.view.cards(node)
+            if not usage.device.healthy
+        ]
+        if not sick:
+            return {}
+        since = await self._queries.unhealthy_since(sick, record.detail_at)
+        return {GpuUuid(uuid): at for uuid, at in since.items()}
+
+    def _resource_names(self) -> dict[str, dict[str, str]]:
+        return {
+            vendor.word: {
+                "count": vendor.resources.count,
+                "memory": vendor.resources.memory or "memory",
+                "percent": vendor.resources.memory_percent or "memory percentage",
+                "core": vendor.resources.core or "cores",
+            }
+            for vendor in self._vendors
+        }
+
+    def _losses(self) -> list[str]:
+        """What this replica could not record, so that nobody takes the record for complete."""
+        notes = []
+        if self._recorder.dropped:
+            notes.append(
+                f"{self._recorder.dropped} decisions of this replica are not recorded: its queue "
+                "was full"
+            )
+        if self._recorder.waiting:
+            notes.append(f"{self._recorder.waiting} decisions of this replica wait to be written")
+        return notes
+
+
+def _owner(row: Row) -> tuple[str, str]:
+    return f"{row['namespace']}/{row['pod_name']}", row["node"]
+
+
+def _grants(rows: Sequence[Row]) -> list[ContainerGrant]:
+    return [
+        ContainerGrant(
+            index=row["container_index"],
+            name=row["container_name"],
+            role=row["role"],
+            shares=(
+                DeviceShare(
+                    uuid=GpuUuid(row["device_uuid"]),
+                    vendor=row["vendor"],
+                    memory_mib=row["memory_mib"],
+                    core_percent=row["core_percent"],
+                    slots=row["slots"],
+                ),
+            ),
+        )
+        for row in rows
+    ]
+
+
+def _in_short(row: Row) -> Json:
+    return {
+        "at": row["at"],
+        "last_at": row["last_at"],
+        "outcome": row["outcome"],
+        "node": row["node"],
+        "summary": row["summary"] or row["message"],
+        "repeat_count": row["repeat_count"],
+        "trace_id": row["trace_id"],
+    }
+
+
+def _retry(record: Record, pod: Json | None) -> str:
+    if record.outcome == "placed":
+        return ""
+    if pod is None:
+        return "the pod is gone; it is not tried again"
+    if (pod.get("spec") or {}).get("nodeName"):
+        return ""
+    woken = annotations_of(pod).get(RETRY_AT, "")
+    return (
+        "kube-scheduler tries it again as soon as capacity that it could use is freed, and "
+        f"{RETRIED_AFTER} after the last attempt at the latest"
+        + (f"; last woken at {woken}" if woken else "")
+    )

@@ -1,0 +1,1 @@
+"""Wiring: the only importer of the adapters."""

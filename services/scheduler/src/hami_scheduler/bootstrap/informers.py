@@ -1,0 +1,125 @@
+"""What is watched at the API server, and who is told."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from hamicommon.k8s.annotations import DEVICE_CORDON, annotations_of, decode_cordon
+from hamicommon.k8s.informer import Informer, Trim
+
+from hami_scheduler.bootstrap.outside import Outside
+from hami_scheduler.bootstrap.shared import Core
+from hami_scheduler.bus.reports import InventoryReports
+from hami_scheduler.ledger.quota import quota_limits
+from hami_scheduler.watch.annotated_nodes import AnnotatedNodes
+from hami_scheduler.watch.node_annotations import lives
+from hami_scheduler.watch.nodes import NodeKeeping
+from hami_scheduler.watch.pods import NodeWatch, PodWatch
+from hami_scheduler.watch.quotas import QuotaKeeping
+from hami_scheduler.watch.trim import trimmed_node, trimmed_pod
+
+Json = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Watches:
+    """The informers and their handlers."""
+
+    pods: PodWatch
+    nodes: NodeWatch
+    annotated: AnnotatedNodes
+    keeping: NodeKeeping
+    quotas: QuotaKeeping
+    pod_informer: Informer
+    node_informer: Informer
+    quota_informer: Informer
+
+    def missing(self) -> dict[str, str]:
+        """Informers that have not listed yet."""
+        informers = {"pods": self.pod_informer, "nodes": self.node_informer}
+        return {
+            name: "the API server has not been listed yet"
+            for name, informer in informers.items()
+            if not informer.synced.is_set()
+        }
+
+
+def watches_of(core: Core, outside: Outside, inventories: InventoryReports) -> Watches:
+    """Pods, nodes and quotas; each handler takes objects as the informer sees them."""
+    pods = PodWatch(
+        store=outside.store,
+        releasing=core.releasing,
+        waiting=core.waiting,
+        request_of=core.request_of,
+        scheduler_name=core.settings.scheduler_name,
+    )
+    keeping = NodeKeeping(
+        store=outside.inventory,
+        view=core.view,
+        forget=inventories.forget,
+        on_freed=core.nudger.capacity_freed,
+    )
+    nodes = NodeWatch(cordon_of=_cordon_of, on_cordon=keeping.cordon, on_gone=keeping.gone)
+    annotated = AnnotatedNodes(
+        store=outside.inventory,
+        view=core.view,
+        nodes=outside.nodes,
+        locks=core.mirrored,
+        vendors=core.vendors,
+        refused=core.refused,
+        journal=outside.journal,
+        instruments=core.instruments,
+        on_written=keeping.again,
+        on_freed=core.nudger.capacity_freed,
+    )
+    quotas = QuotaKeeping(
+        store=outside.quotas,
+        limits_of=lambda quota: quota_limits(quota, core.vendors),
+        synced=lambda: quota_informer.synced.is_set(),
+        on_freed=core.nudger.capacity_freed,
+    )
+
+    def node_seen(new: dict[str, Any], old: dict[str, Any] | None) -> None:
+        nodes.on_upsert(new, old)
+        annotated.on_upsert(new, old)
+        core.hearing.node_seen(new["metadata"]["name"], lives(new, core.vendors))
+
+    def node_gone(node: dict[str, Any]) -> None:
+        nodes.on_delete(node)
+        annotated.on_delete(node)
+        core.hearing.node_gone(node["metadata"]["name"])
+
+    def informer(
+        path: str, handlers: PodWatch | QuotaKeeping, trim: Trim | None = None
+    ) -> Informer:
+        return Informer(
+            outside.api,
+            path,
+            on_upsert=handlers.on_upsert,
+            on_delete=handlers.on_delete,
+            trim=trim,
+        )
+
+    quota_informer = informer("/api/v1/resourcequotas", quotas)
+    return Watches(
+        pods=pods,
+        nodes=nodes,
+        annotated=annotated,
+        keeping=keeping,
+        quotas=quotas,
+        pod_informer=informer("/api/v1/pods", pods, trimmed_pod),
+        node_informer=Informer(
+            outside.api,
+            "/api/v1/nodes",
+            on_upsert=node_seen,
+            on_delete=node_gone,
+            trim=trimmed_node,
+        ),
+        quota_informer=quota_informer,
+    )
+
+
+def _cordon_of(node: Json) -> frozenset[str]:
+    return frozenset(decode_cordon(annotations_of(node).get(DEVICE_CORDON, "")))

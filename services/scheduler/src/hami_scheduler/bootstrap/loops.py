@@ -1,0 +1,170 @@
+"""The background loops: what writes, what watches, what listens on the bus."""
+
+from __future__ import annotations
+
+import secrets
+
+from hamicommon.bus.client import Deliver, Subscription
+from hamicommon.bus.logins import ASK_SUBJECT
+from hamicommon.events import INVENTORY_STREAM, REPORTS_STREAM
+
+from hami_scheduler.adoption.unmanaged import SUBJECT as UNMANAGED_SUBJECT
+from hami_scheduler.adoption.unmanaged import UnmanagedPods
+from hami_scheduler.api.service import Loop
+from hami_scheduler.bootstrap.informers import Watches
+from hami_scheduler.bootstrap.outside import Outside
+from hami_scheduler.bootstrap.shared import Core
+from hami_scheduler.bus.device_moves import SUBJECT as MOVES_SUBJECT
+from hami_scheduler.bus.device_moves import GrantMoves
+from hami_scheduler.bus.grant_snapshots import QUEUE, GrantSnapshots
+from hami_scheduler.bus.grant_snapshots import SUBJECT as SNAPSHOT_SUBJECT
+from hami_scheduler.bus.heartbeats import LOOK_EVERY_S
+from hami_scheduler.bus.ledger_stats import NumbersTeller
+from hami_scheduler.bus.mig_instances import MadeInstances
+from hami_scheduler.bus.orphans import Outliving
+from hami_scheduler.bus.reports import GrantReports, InventoryReports
+from hami_scheduler.ledger.quota import quota_amounts
+from hami_scheduler.ledger.view_feed import SUBJECT as EVENTS_SUBJECT
+from hami_scheduler.ledger.view_feed import LedgerFollower
+from hami_scheduler.reconcile.reconciler import Reaper, Reconciler
+from hami_scheduler.reconcile.restore import Restoring
+from hami_scheduler.reconcile.retention import KeepDays, Retaining
+from hami_scheduler.reconcile.stuck_pods import LateWatch
+
+
+def writing_loops(core: Core, outside: Outside) -> tuple[tuple[str, Loop], ...]:
+    """What writes to the ledger, the bus and the API server by its own clock."""
+    reaper = Reaper(
+        ledger=outside.store,
+        pods=outside.pods,
+        releasing=core.releasing,
+        agent_speaks=core.hearing.speaks,
+        bulkhead=core.instruments.bulkhead,
+    )
+    late = LateWatch(
+        ledger=outside.store,
+        store=outside.store,
+        pods=outside.pods,
+        silent=lambda: core.hearing.silent,
+        announcer=core.announcer,
+        instruments=core.instruments,
+        late_s=core.settings.bound_late_s,
+    )
+    settings = core.settings
+    retaining = Retaining(
+        outside.retention,
+        KeepDays(
+            grants=settings.grant_days,
+            drift=settings.drift_days,
+            health=settings.health_days,
+            cards=settings.card_days,
+        ),
+    )
+    return (
+        ("outbox", outside.relay.run),
+        ("view", lambda: core.view.run(core.settings.reconcile_s)),
+        ("decisions", core.recorder.run),
+        ("old-decisions", lambda: core.recorder.tidy(keep_days=core.settings.decision_days)),
+        ("old-history", retaining.run),
+        ("pod-events", outside.events.run),
+        ("aside", outside.aside.run),
+        ("lock-releases", outside.lock.listen),
+        ("nudges", core.nudger.run),
+        ("reap", lambda: reaper.run(core.settings.reap_s)),
+        ("late", lambda: late.run(core.settings.reconcile_s)),
+        ("agents", lambda: core.hearing.run(min(LOOK_EVERY_S, core.settings.reconcile_s))),
+    )
+
+
+def watching_loops(core: Core, outside: Outside, watches: Watches) -> tuple[tuple[str, Loop], ...]:
+    """What follows the API server, and compares it with the ledger."""
+    reconciler = Reconciler(
+        store=outside.store,
+        ledger=outside.store,
+        pods=outside.pods,
+        releasing=core.releasing,
+        mirrors=core.mirrors,
+        journal=outside.journal,
+        announcer=core.announcer,
+        instruments=core.instruments,
+        known_pods=watches.pods.by_uid,
+        known_nodes=watches.nodes.names,
+        synced=lambda: not watches.missing(),
+        wants_devices=core.wants_devices,
+        scheduler_name=core.settings.scheduler_name,
+        on_compared=core.nudger.capacity_freed,
+        restoring=Restoring(
+            store=outside.store,
+            apply=core.view.apply,
+            read_signed=outside.read_signed,
+            quota_of=lambda containers: quota_amounts(containers, core.vendors),
+            witness=outside.witness,
+        ),
+    )
+    every_s = core.settings.reconcile_s
+    return (
+        ("pods", watches.pod_informer.run),
+        ("nodes", watches.node_informer.run),
+        ("quotas", watches.quota_informer.run),
+        ("pod-changes", watches.pods.run),
+        ("node-changes", watches.keeping.run),
+        ("annotated-nodes", watches.annotated.run),
+        ("quota-changes", lambda: watches.quotas.run(every_s)),
+        ("reconcile", lambda: reconciler.run(every_s)),
+    )
+
+
+def bus_loops(
+    core: Core, outside: Outside, inventories: InventoryReports, watches: Watches
+) -> tuple[tuple[str, Loop], ...]:
+    """What the agents and other replicas tell and ask."""
+    reports = GrantReports(
+        store=outside.store,
+        releasing=core.releasing,
+        outliving=Outliving(
+            journal=outside.journal, announcer=core.announcer, instruments=core.instruments
+        ),
+        instances=MadeInstances(
+            store=outside.store, pods=outside.pods, doubt_mirror=core.mirrors.doubt
+        ),
+        pods=outside.pods,
+        known_pods=watches.pods.by_uid,
+    )
+    moves = GrantMoves(store=outside.store, view=core.view, doubt_mirror=core.mirrors.doubt)
+    unmanaged = UnmanagedPods(
+        store=outside.store,
+        pods=outside.pods,
+        view=core.view,
+        vendors=core.vendors,
+        request_of=core.request_of,
+        announcer=core.announcer,
+        instruments=core.instruments,
+    )
+    follower, snapshots = LedgerFollower(core.view), GrantSnapshots(outside.store)
+    outside.relay.listener = follower.relayed
+    # The first two share their work among replicas; each replica follows the ledger for itself.
+    inventory_source = Subscription(
+        stream=INVENTORY_STREAM,
+        subject="hami.inventory.v1.*",
+        consumer="scheduler-inventory",
+        deliver=Deliver.LAST_PER_SUBJECT,
+    )
+    reports_source = Subscription(
+        stream=REPORTS_STREAM, subject="hami.reports.v1.*", consumer="scheduler-reports"
+    )
+    bus = outside.bus
+    loops: list[tuple[str, Loop]] = [
+        ("inventory", lambda: bus.consume(inventory_source, inventories.handle)),
+        ("reports", lambda: bus.consume(reports_source, reports.handle)),
+        ("ledger-events", lambda: bus.follow(EVENTS_SUBJECT, follower.handle)),
+        ("snapshots", lambda: bus.serve(SNAPSHOT_SUBJECT, QUEUE, snapshots.respond)),
+        ("moves", lambda: bus.serve(MOVES_SUBJECT, QUEUE, moves.respond)),
+        ("unmanaged", lambda: bus.serve(UNMANAGED_SUBJECT, QUEUE, unmanaged.respond)),
+    ]
+    if outside.numbers is not None:
+        teller = NumbersTeller(outside.numbers, bus, replica=secrets.token_hex(4))
+        loops.append(("ledger-numbers", teller.run))
+    if outside.logins is not None:
+        respond = outside.logins.respond
+        loops.append(("logins", lambda: bus.serve(ASK_SUBJECT, QUEUE, respond)))
+    return tuple(loops)

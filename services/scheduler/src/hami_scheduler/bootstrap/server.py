@@ -1,0 +1,184 @@
+"""Runs the HTTP server and the background loops together: when one of them dies, all end."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import logging
+import signal
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+
+import uvicorn
+from hamicommon.process import http_server
+from hamicommon.process.cancellation import end
+from hamicommon.process.serving_certificate import ServingCertificate
+
+from hami_scheduler.api.app import create_app, create_operator_app, create_probe_app
+from hami_scheduler.api.service import Loop, Service
+from hami_scheduler.bootstrap.connections import open_service
+from hami_scheduler.metrics import Instruments
+from hami_scheduler.settings import Settings
+
+logger = logging.getLogger(__name__)
+
+# kube-scheduler keeps connections to the extender open; ours shall not be the side that closes
+# one while a request is on its way.
+KEEP_ALIVE_S = 120
+# Binds that wait for a node lock end by their own time-out; more is not waited for.
+SHUTDOWN_S = 10
+
+
+class _Server(uvicorn.Server):
+    """uvicorn without its signal handling: it would kill the process before we have closed."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Signals are handled in `serve`."""
+        yield
+
+
+# A replica holds every pod of the cluster as JSON: a full collection walks some 10^6 objects that
+# are all still needed. Ours have hardly any cycles, so it is enough to look a hundred times less
+# often than CPython's defaults (700, 10, 10) do.
+GC_THRESHOLDS = (20_000, 50, 100)
+
+
+async def serve(settings: Settings) -> None:
+    """Serves until SIGTERM or SIGINT, or until a background loop dies (then it raises)."""
+    gc.set_threshold(*GC_THRESHOLDS)
+    async with open_service(settings) as service:
+        certificate = _certificate(settings, service.instruments)
+        server = _Server(_config(settings, create_app(service), certificate))
+        loop = asyncio.get_running_loop()
+
+        def stop() -> None:
+            server.should_exit = True
+
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, stop)
+        operators = None if service.access is None else operator_certificate(settings)
+        watched = [each for each in (certificate, operators) if each is not None]
+        loops = [("watch-certificate", each.watch) for each in watched]
+        async with running(service, loops), other_ports(settings, service, operators):
+            freezing = asyncio.create_task(_freeze_when_ready(service))
+            try:
+                await server.serve()
+            finally:
+                await end([freezing])
+    logger.info("stopped")
+
+
+@asynccontextmanager
+async def other_ports(
+    settings: Settings, service: Service, certificate: ServingCertificate | None
+) -> AsyncIterator[dict[str, int]]:
+    """Serves operators and probes during the block, where the settings name their addresses.
+
+    `certificate`: the operators'; whoever gives it watches its files.
+
+    Yields the ports, by `operator` and `probe`. Raises: Unavailable when an address is taken,
+    InvalidRequest when it is none.
+    """
+    ports: dict[str, int] = {}
+    async with AsyncExitStack() as stack:
+        if service.access is not None:
+            app = create_operator_app(service, service.access)
+            assert certificate is not None  # the settings check that there is one
+            ports["operator"] = await stack.enter_async_context(
+                http_server.serving(app, settings.operator_bind, ssl_context=certificate.context)
+            )
+        if settings.probe_bind:
+            ports["probe"] = await stack.enter_async_context(
+                http_server.serving(create_probe_app(service), settings.probe_bind)
+            )
+        yield ports
+
+
+async def _freeze_when_ready(service: Service) -> None:
+    """Takes what was loaded at the start out of the collector's sight, once all of it is there."""
+    while True:
+        if not await service.readiness():
+            gc.freeze()
+            return
+        await asyncio.sleep(1.0)
+
+
+@asynccontextmanager
+async def running(service: Service, more: Sequence[tuple[str, Loop]] = ()) -> AsyncIterator[None]:
+    """Runs the background loops, and `more`, during the block; one that dies cancels the block.
+
+    Raises: what the loop died of.
+    """
+    outside = asyncio.current_task()
+    assert outside is not None
+    died: list[asyncio.Task[None]] = []
+    stopping = False
+
+    def on_done(task: asyncio.Task[None]) -> None:
+        if not stopping and not task.cancelled() and not died:
+            died.append(task)
+            outside.cancel()
+
+    tasks = [asyncio.create_task(_named(run), name=name) for name, run in (*service.loops, *more)]
+    for task in tasks:
+        task.add_done_callback(on_done)
+    try:
+        yield
+    except asyncio.CancelledError:
+        if not died:
+            raise
+        outside.uncancel()
+        logger.error("background loop died", extra={"loop": died[0].get_name()})
+        raise died[0].exception() or RuntimeError(f"{died[0].get_name()} ended") from None
+    finally:
+        stopping = True
+        await end(tasks)
+
+
+async def _named(run: Loop) -> None:
+    await run()
+
+
+def _certificate(settings: Settings, instruments: Instruments) -> ServingCertificate | None:
+    """Raises: InvalidRequest when the files are not usable."""
+    if settings.tls_cert_file is None or settings.tls_key_file is None:
+        return None
+    return ServingCertificate(
+        settings.tls_cert_file,
+        settings.tls_key_file,
+        client_ca_file=settings.tls_client_ca_file,
+        on_reload=lambda result: instruments.certificate_reloads.labels(result).inc(),
+        on_expiry=lambda end: instruments.certificate_not_after.set(end.timestamp()),
+    )
+
+
+def operator_certificate(settings: Settings) -> ServingCertificate | None:
+    """The same pair for the operators' port, which asks for no certificate of clients.
+
+    Raises: InvalidRequest when the files are not usable.
+    """
+    if settings.tls_cert_file is None or settings.tls_key_file is None:
+        return None
+    return ServingCertificate(settings.tls_cert_file, settings.tls_key_file)
+
+
+def _config(
+    settings: Settings, app: object, certificate: ServingCertificate | None
+) -> uvicorn.Config:
+    host, port = settings.address
+    return uvicorn.Config(
+        app,  # type: ignore[arg-type]
+        host=host,
+        port=port,
+        log_config=None,
+        access_log=False,
+        proxy_headers=False,
+        lifespan="off",
+        timeout_keep_alive=KEEP_ALIVE_S,
+        timeout_graceful_shutdown=SHUTDOWN_S,
+        ssl_context_factory=(
+            None if certificate is None else (lambda _config, _make: certificate.context)
+        ),
+    )

@@ -1,0 +1,112 @@
+"""What the use cases share: policies, the view, the waiting pods, what gives cards back."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from hamicommon.domain.requests import PodRequest, Policy
+from hamicommon.vendors.pod_request import pod_request, wants_devices
+from hamicommon.vendors.registry import Vendors
+
+from hami_scheduler.bootstrap.outside import Outside
+from hami_scheduler.bus.heartbeats import AgentHearing
+from hami_scheduler.bus.refused_cards import RefusedCards
+from hami_scheduler.ledger.annotation_lock import MirroredLocks
+from hami_scheduler.ledger.transitions import Releasing
+from hami_scheduler.ledger.view import LedgerView
+from hami_scheduler.line_budget import LineBudget
+from hami_scheduler.metrics import Instruments
+from hami_scheduler.placement.decision_log import DecisionQueue
+from hami_scheduler.placement.requeue import Nudger
+from hami_scheduler.placement.waiting_pods import WaitingPods
+from hami_scheduler.pod_events import Announcer
+from hami_scheduler.reconcile.pod_annotations import Mirrors
+from hami_scheduler.settings import Settings
+
+Json = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Core:
+    """What the use cases share."""
+
+    settings: Settings
+    vendors: Vendors
+    defaults: Policy
+    instruments: Instruments
+    waiting: WaitingPods
+    view: LedgerView
+    announcer: Announcer
+    recorder: DecisionQueue
+    nudger: Nudger
+    mirrored: MirroredLocks
+    releasing: Releasing
+    hearing: AgentHearing
+    mirrors: Mirrors
+    refused: RefusedCards
+    lines: LineBudget
+
+    def request_of(self, pod: Json) -> PodRequest:
+        """What the pod asks for. Raises: InvalidRequest."""
+        return pod_request(dict(pod), self.vendors, self.defaults)
+
+    def wants_devices(self, pod: Json) -> bool:
+        """Whether the pod asks for a card of a vendor that is served."""
+        return wants_devices(dict(pod), self.vendors)
+
+
+def core_of(settings: Settings, vendors: Vendors, outside: Outside) -> Core:
+    """From the settings, and the outside world that was opened."""
+    instruments, waiting = Instruments(), WaitingPods()
+    announcer = Announcer(outside.events)
+    view = LedgerView(outside.inventory, vendors.rules)
+    mirrored = MirroredLocks(
+        nodes=outside.nodes,
+        pods=outside.pods,
+        lock=outside.lock,
+        store=outside.store,
+        vendors=vendors,
+    )
+    nudger = Nudger(view=view, waiting=waiting, pods=outside.pods, instruments=instruments)
+    gpu = tuple(part.strip() for part in settings.gpu_scheduler_policy.split(","))
+    return Core(
+        settings=settings,
+        vendors=vendors,
+        defaults=Policy(node=settings.node_scheduler_policy, gpu=gpu),
+        instruments=instruments,
+        waiting=waiting,
+        view=view,
+        announcer=announcer,
+        recorder=DecisionQueue(outside.decisions, announcer),
+        nudger=nudger,
+        mirrored=mirrored,
+        releasing=Releasing(
+            store=outside.store,
+            lock=outside.lock,
+            mirrored=mirrored,
+            announcer=announcer,
+            grants=outside.grants,
+            view=view,
+            instruments=instruments,
+            release_unconfirmed_s=settings.release_unconfirmed_s,
+            on_freed=nudger.capacity_freed,
+        ),
+        hearing=AgentHearing(
+            reader=outside.inventory,
+            bus_connected_for_s=lambda: outside.bus.connected_for_s,
+            on_heard_again=nudger.capacity_freed,
+            silent_s=settings.agent_silent_s,
+        ),
+        mirrors=Mirrors(
+            store=outside.store,
+            pods=outside.pods,
+            vendors=vendors,
+            journal=outside.journal,
+            instruments=instruments,
+            lines=LineBudget(),
+        ),
+        refused=RefusedCards(journal=outside.journal, instruments=instruments),
+        lines=LineBudget(),
+    )

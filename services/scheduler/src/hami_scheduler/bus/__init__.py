@@ -1,0 +1,1 @@
+"""What node-agents report and ask over NATS."""

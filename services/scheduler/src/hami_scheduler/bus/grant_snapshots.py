@@ -1,0 +1,55 @@
+"""Answers an agent that asks for all live grants of its node (start, or doubt about the bus)."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+from hamicommon.bus.reading import read
+from hamicommon.domain.allocations import AllocationState
+from hamicommon.domain.ids import NodeName
+from hamicommon.errors import InvalidRequest, Unavailable
+from hamicommon.events import (
+    GrantSnapshot,
+    GrantSnapshotRequest,
+    GrantState,
+    snapshot_subject,
+)
+from hamicommon.grants.grant import grant_of
+
+from hami_scheduler.ports import LedgerReader
+
+SUBJECT = "hami.grants.snapshot.*"
+QUEUE = "scheduler"
+# As the signed form's: an agent may keep the grants this long without asking again.
+_LIFETIME_S = 600.0
+
+
+class GrantSnapshots:
+    """Responder of `hami.grants.snapshot.*`."""
+
+    def __init__(self, ledger: LedgerReader) -> None:
+        self._ledger = ledger
+
+    async def respond(self, subject: str, body: bytes) -> GrantSnapshot:
+        """The grants of the node whose subject was asked. Raises: InvalidRequest."""
+        request = read(GrantSnapshotRequest, body, "snapshot request")
+        if subject != snapshot_subject(request.node):
+            raise InvalidRequest(f"grants of {request.node} were asked for on {subject}")
+        now = datetime.now(UTC)
+        try:
+            live = await self._ledger.live(NodeName(request.node))
+        except Unavailable:
+            return GrantSnapshot(node=request.node, complete=False, taken_at=now)
+        expires_at = now + timedelta(seconds=_LIFETIME_S)
+        return GrantSnapshot(
+            node=request.node,
+            complete=True,
+            taken_at=now,
+            grants=tuple(
+                GrantState(
+                    grant=grant_of(allocation, expires_at=expires_at), state=allocation.state
+                )
+                for allocation in live
+                if allocation.token is not None and allocation.state is not AllocationState.RESERVED
+            ),
+        )

@@ -1,0 +1,61 @@
+"""Containers that run on after their grant ended: told, because nobody can end them from here.
+
+In: an agent's word that processes of a pod live whose object is gone and whose grant has ended, as
+after `released_unconfirmed`: the node was silent for too long, its slices were given back, and it
+comes back with them in use. Their cards may be over-held until they end, and only the node can end
+them. Counted, journalled, and said in an event; containers that came since keep their own limits.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from hamicommon.domain.allocations import Allocation
+
+from hami_scheduler.metrics import Instruments
+from hami_scheduler.pod_events import RUNS_ON, Announcer
+from hami_scheduler.ports import DriftJournal
+
+logger = logging.getLogger(__name__)
+
+CLASS = "runs-without-grant"
+
+
+class Outliving:
+    """Tells of them."""
+
+    def __init__(
+        self, *, journal: DriftJournal, announcer: Announcer, instruments: Instruments
+    ) -> None:
+        self._journal = journal
+        self._announcer = announcer
+        self._instruments = instruments
+
+    async def tell(self, allocation: Allocation) -> None:
+        """Of an allocation that is no longer live. Raises: Unavailable."""
+        text = sentence(allocation)
+        subject = f"{allocation.namespace}/{allocation.pod_name} ({allocation.pod_uid})"
+        # First what may fail: the report comes again then.
+        await self._journal.drift(CLASS, subject, text, repaired=False)
+        self._instruments.drift.labels(CLASS).inc()
+        logger.warning(
+            "runs on without a grant",
+            extra={"pod_uid": allocation.pod_uid, "node": allocation.node},
+        )
+        self._announcer.say(
+            RUNS_ON,
+            text,
+            namespace=allocation.namespace,
+            name=allocation.pod_name,
+            uid=allocation.pod_uid,
+        )
+
+
+def sentence(allocation: Allocation) -> str:
+    """What is so, since when, and what would be right."""
+    cards = sorted({share.uuid for each in allocation.containers for share in each.shares})
+    return (
+        f"its processes still run on {allocation.node} though its grant is {allocation.state} "
+        f"({allocation.reason}): {', '.join(cards)} may be held twice until they end; end them on "
+        "the node"
+    )

@@ -1,0 +1,62 @@
+"""Cards that nodes report and the ledger does not take: logged, journalled and counted, once each.
+
+In: per report, what was refused and why (`domain/inventory_changes.py` decides). The node's other
+cards are served; `hamictl drift` has a line for each refused one.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+
+from hamicommon.domain.ids import NodeName
+
+from hami_scheduler.metrics import Instruments
+from hami_scheduler.ports import DriftJournal
+
+logger = logging.getLogger(__name__)
+
+CLASS = "card-refused"
+MOST_LINES = 16
+"""Of one report: a node can't fill the journal; the rest is one line with their number."""
+
+
+class RefusedCards:
+    """What of each node is refused at present."""
+
+    def __init__(self, *, journal: DriftJournal, instruments: Instruments) -> None:
+        self._journal = journal
+        self._instruments = instruments
+        self._refused: dict[NodeName, Mapping[str, str]] = {}
+
+    async def note(self, node: NodeName, refused: Mapping[str, str]) -> None:
+        """Takes note of one report; what was refused before as well is not reported again.
+
+        `refused`: the reason, by uuid or by whatever names the card. Raises: Unavailable.
+        """
+        before = self._refused.get(node, {})
+        if not refused and not before:
+            return
+        new = {card: why for card, why in refused.items() if before.get(card) != why}
+        for card, why in list(new.items())[:MOST_LINES]:
+            await self._report(node, card, why)
+        if len(new) > MOST_LINES:
+            await self._report(node, f"{len(new) - MOST_LINES} more", "refused in the same report")
+        if refused:
+            self._refused[node] = dict(refused)
+        else:
+            del self._refused[node]
+        self._count()
+
+    def forget(self, node: NodeName) -> None:
+        """The node is gone."""
+        self._refused.pop(node, None)
+        self._count()
+
+    async def _report(self, node: NodeName, card: str, why: str) -> None:
+        logger.warning("card refused", extra={"node": node, "card": card, "error": why})
+        self._instruments.drift.labels(CLASS).inc()
+        await self._journal.drift(CLASS, f"{node}/{card}", why, repaired=False)
+
+    def _count(self) -> None:
+        self._instruments.refused_cards.set(sum(map(len, self._refused.values())))

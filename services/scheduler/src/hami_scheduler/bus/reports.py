@@ -1,0 +1,239 @@
+"""What nodes say on the bus: inventories, and what became of grants.
+
+Messages are read here, checked against the subject they came on (a node's credentials reach its own
+subjects only), and applied; both are idempotent. `releasing.py` changes states.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from hamicommon.bus.client import Message
+from hamicommon.bus.inventories import inventory_of
+from hamicommon.bus.reading import read, read_any
+from hamicommon.domain.allocations import Allocation, AllocationState
+from hamicommon.domain.ids import AllocationId, NodeName, PodUid
+from hamicommon.errors import Conflict, InvalidRequest, NotFound, Unavailable
+from hamicommon.events import (
+    REPORT,
+    Allocated,
+    AllocateFailed,
+    Inventory,
+    InventoryDevice,
+    PodGone,
+    PodStays,
+    inventory_subject,
+    reports_subject,
+)
+
+from hami_scheduler.bus.mig_instances import MadeInstances
+from hami_scheduler.bus.orphans import Outliving
+from hami_scheduler.bus.refused_cards import RefusedCards
+from hami_scheduler.ledger.state_machine import (
+    NODE_HAS_IT,
+    PodFacts,
+    Verdict,
+    facts_of,
+    gone_on_node,
+)
+from hami_scheduler.ledger.transitions import Releasing
+from hami_scheduler.ledger.view import LedgerView
+from hami_scheduler.metrics import Instruments
+from hami_scheduler.ports import AllocationStore, InventoryStore, PodApi
+
+logger = logging.getLogger(__name__)
+
+ACTOR = "node-agent"
+# A heartbeat that says nothing new is written down at most this often.
+HEARTBEAT_WRITE_S = 30.0
+MOST_LOOKS = 5
+CLOCK_SKEW_S = 5.0
+"""A clock that is off by less is no news: reports travel for a second or two."""
+
+
+@dataclass(frozen=True, slots=True)
+class _LastInventory:
+    agent_id: str
+    devices: tuple[InventoryDevice, ...]
+    written_at: float
+
+
+class InventoryReports:
+    """Consumer of `hami.inventory.v1.*`."""
+
+    def __init__(
+        self,
+        *,
+        store: InventoryStore,
+        view: LedgerView,
+        refused: RefusedCards,
+        instruments: Instruments,
+        on_heard: Callable[[NodeName], None],
+        on_freed: Callable[[], None],
+    ) -> None:
+        self._store = store
+        self._view = view
+        self._refused = refused
+        self._instruments = instruments
+        self._on_heard = on_heard
+        self._on_freed = on_freed
+        self._last: dict[str, _LastInventory] = {}
+        self._skewed: set[str] = set()
+
+    async def handle(self, message: Message) -> None:
+        """Writes an inventory down. Raises: InvalidRequest, Conflict, Unavailable."""
+        report = read(Inventory, message.data, "inventory")
+        if message.subject != inventory_subject(report.node):
+            raise InvalidRequest(f"inventory of {report.node} came on {message.subject}")
+        self._note_clock(report, message)
+        now = time.monotonic()
+        last = self._last.get(report.node)
+        if (
+            last is not None
+            and (last.agent_id, last.devices) == (report.agent_id, report.devices)
+            and now - last.written_at < HEARTBEAT_WRITE_S
+        ):
+            self._on_heard(NodeName(report.node))
+            return
+        recorded = await self._store.record(
+            inventory_of(report, received_at=message.received_at),
+            agent_id=report.agent_id,
+            sequence=report.sequence,
+        )
+        if recorded is None:
+            self._instruments.inventories_ignored.inc()
+            logger.info(
+                "inventory ignored, a later one is known",
+                extra={"node": report.node, "agent_id": report.agent_id},
+            )
+            return
+        malformed = dict.fromkeys(report.malformed, "malformed")
+        await self._refused.note(NodeName(report.node), {**malformed, **recorded.refused})
+        self._on_heard(NodeName(report.node))
+        self._last[report.node] = _LastInventory(report.agent_id, report.devices, now)
+        if last is None or last.devices != report.devices:
+            await self._view.refresh_node(NodeName(report.node))
+            self._on_freed()
+
+    def forget(self, node: str) -> None:
+        """The node was deleted; its next inventory is written whatever it says."""
+        self._last.pop(node, None)
+        self._refused.forget(NodeName(node))
+        self._forget_clock(node)
+
+    def _note_clock(self, report: Inventory, message: Message) -> None:
+        ahead_s = (report.observed_at - message.received_at).total_seconds()
+        if abs(ahead_s) > CLOCK_SKEW_S:
+            self._instruments.clock_skew.labels(report.node).set(ahead_s)
+            self._skewed.add(report.node)
+        else:
+            self._forget_clock(report.node)
+
+    def _forget_clock(self, node: str) -> None:
+        if node in self._skewed:
+            self._skewed.discard(node)
+            self._instruments.clock_skew.remove(node)
+
+
+class GrantReports:
+    """Consumer of `hami.reports.v1.*`."""
+
+    def __init__(
+        self,
+        *,
+        store: AllocationStore,
+        releasing: Releasing,
+        outliving: Outliving,
+        instances: MadeInstances,
+        pods: PodApi,
+        known_pods: Mapping[PodUid, Mapping[str, Any]],
+    ) -> None:
+        self._store = store
+        self._instances = instances
+        self._releasing = releasing
+        self._outliving = outliving
+        self._pods = pods
+        self._known_pods = known_pods
+
+    async def handle(self, message: Message) -> None:
+        """Applies one report. Raises: InvalidRequest, Conflict, Unavailable."""
+        report = read_any(REPORT, message.data, "report")
+        if message.subject != reports_subject(report.node):
+            raise InvalidRequest(f"report of {report.node} came on {message.subject}")
+        # Each step is guarded by the row as it was read; who was overtaken looks again.
+        for _ in range(MOST_LOOKS):
+            allocation = await self._store.get(AllocationId(report.allocation_id))
+            if allocation is None or allocation.node != report.node:
+                raise InvalidRequest(
+                    f"{report.node} reports on unknown grant {report.allocation_id}"
+                )
+            if isinstance(report, PodStays):
+                if not allocation.live:
+                    await self._outliving.tell(allocation)
+                return
+            if not allocation.live or await self._apply(allocation, report):
+                return
+        raise Conflict(f"grant {report.allocation_id} changed {MOST_LOOKS} times meanwhile")
+
+    async def _apply(
+        self, allocation: Allocation, report: Allocated | AllocateFailed | PodGone
+    ) -> bool:
+        """False when the row changed meanwhile, or another step is due."""
+        if isinstance(report, PodGone):
+            return await self._gone(allocation)
+        if allocation.token != report.token:
+            logger.info("report under an old token", extra={"allocation_id": allocation.id})
+        elif isinstance(report, Allocated):
+            if not await self._allocated(allocation):
+                return False
+            if report.instances:
+                await self._instances.note(allocation, report.instances)
+        else:
+            await self._releasing.note_failure(allocation, report.reason, actor=ACTOR)
+        return True
+
+    async def _allocated(self, allocation: Allocation) -> bool:
+        if allocation.state is AllocationState.BINDING:
+            if not await self._is_bound(allocation):
+                # A pod that bypassed us took the answer. The binding goes on, and the agent finds
+                # out at PreStartContainer; until the pod is here, it is not allocated.
+                raise Unavailable(f"pod {allocation.pod_uid} is not bound to {allocation.node} yet")
+            # The next pod of the node need not wait for what is written down now.
+            await self._releasing.free_lock(allocation)
+            # The kubelet was faster than the answer to our binding.
+            verdict = Verdict(target=AllocationState.BOUND, reason=NODE_HAS_IT)
+            await self._releasing.carry_out(allocation, verdict, actor=ACTOR)
+            return False
+        if allocation.state is AllocationState.BOUND:
+            await self._releasing.free_lock(allocation)
+            verdict = Verdict(target=AllocationState.ALLOCATED, reason="")
+            return await self._releasing.carry_out(allocation, verdict, actor=ACTOR) is not None
+        await self._releasing.free_lock(allocation)
+        return True
+
+    async def _is_bound(self, allocation: Allocation) -> bool:
+        """The watch mostly has seen it already; what it has not, the API server is asked."""
+        seen = self._known_pods.get(allocation.pod_uid)
+        if seen is not None and facts_of(seen).node == allocation.node:
+            return True
+        return (await pod_facts(self._pods, allocation)).node == allocation.node
+
+    async def _gone(self, allocation: Allocation) -> bool:
+        verdict = gone_on_node(allocation, await pod_facts(self._pods, allocation))
+        if verdict is None:
+            return True
+        return await self._releasing.carry_out(allocation, verdict, actor=ACTOR) is not None
+
+
+async def pod_facts(pods: PodApi, allocation: Allocation) -> PodFacts:
+    """Asks the API server about the allocation's pod. Raises: Unavailable."""
+    gone = PodFacts(uid=PodUid(allocation.pod_uid), exists=False)
+    try:
+        pod = await pods.get(allocation.namespace, allocation.pod_name)
+    except NotFound:
+        return gone
+    return facts_of(pod) if pod["metadata"]["uid"] == allocation.pod_uid else gone

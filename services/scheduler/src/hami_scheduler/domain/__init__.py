@@ -1,1 +1,0 @@
-"""Rules of this service that are pure functions of what was seen."""

@@ -1,0 +1,110 @@
+"""The three extender verbs as a bare ASGI application, in front of everything else.
+
+kube-scheduler calls them once or more per pod and waits; a web framework's middleware would cost as
+much as the decision's SQL. All other paths go on to the application of `routes.py`. An extender
+always answers 200, with what went wrong inside the result, as kube-scheduler expects.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Awaitable, Callable
+
+from hamicommon import telemetry
+from hamicommon.errors import HamiError, InvalidRequest
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from hami_scheduler.api.service import Service
+from hami_scheduler.extender.protocol import (
+    FilterResult,
+    HostPriorities,
+    NamesReader,
+    bind_result,
+    parse_bind_args,
+    parse_extender_args,
+)
+
+logger = logging.getLogger(__name__)
+
+INTERNAL = "internal error of hami-scheduler; its log has the details"
+# 5000 whole Node objects of a dry run are some 50 MiB; HAMi cuts at 1 MiB and fails there.
+MAX_BODY_BYTES = 64 * 1024 * 1024
+
+Answer = Callable[[bytes], Awaitable[bytes]]
+Refusal = Callable[[str], bytes]
+
+
+class ExtenderApp:
+    """Answers POST /filter, /prioritize and /bind; hands everything else to `rest`."""
+
+    def __init__(self, service: Service, rest: ASGIApp) -> None:
+        self._service = service
+        self._rest = rest
+        self._reader = NamesReader()
+        self._verbs: dict[str, tuple[Answer, Refusal]] = {
+            "/filter": (self._filter, lambda text: FilterResult(error=text).to_json()),
+            "/prioritize": (self._prioritize, lambda text: HostPriorities().to_json()),
+            "/bind": (self._bind, bind_result),
+        }
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """ASGI."""
+        verb = self._verbs.get(scope.get("path", ""))
+        if scope["type"] != "http" or scope["method"] != "POST" or verb is None:
+            await self._rest(scope, receive, send)
+            return
+        body = await self._answered(scope["path"], receive, *verb)
+        headers = [
+            (b"content-type", b"application/json"),
+            (b"content-length", str(len(body)).encode()),
+        ]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        await send({"type": "http.response.body", "body": body})
+
+    async def _answered(
+        self, path: str, receive: Receive, answer: Answer, refusal: Refusal
+    ) -> bytes:
+        """The outermost frame of a call: whatever happens, a body in the right shape."""
+        try:
+            asked = await _read(receive)
+            with self._service.aside.deciding():
+                return await answer(asked)
+        except HamiError as exc:
+            logger.warning("extender call refused", extra={"path": path, "error": str(exc)})
+            return refusal(str(exc))
+        except Exception:  # the outermost frame
+            logger.exception("extender call failed", extra={"path": path})
+            return refusal(INTERNAL)
+
+    async def _filter(self, body: bytes) -> bytes:
+        received = time.perf_counter()
+        args = self._reader.parse(body)
+        with telemetry.log_context(pod_uid=str((args.pod.get("metadata") or {}).get("uid"))):
+            return await self._service.filtering.filter(args, received=received)
+
+    async def _prioritize(self, body: bytes) -> bytes:
+        scores = await self._service.filtering.prioritize(parse_extender_args(body))
+        return HostPriorities(scores=scores).to_json()
+
+    async def _bind(self, body: bytes) -> bytes:
+        args = parse_bind_args(body)
+        with telemetry.log_context(pod_uid=args.pod_uid, node=args.node):
+            return bind_result(await self._service.binding.bind(args))
+
+
+async def _read(receive: Receive) -> bytes:
+    """The whole body. Raises: InvalidRequest when it is too long or the caller has gone."""
+    parts: list[bytes] = []
+    length = 0
+    while True:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise InvalidRequest("the caller closed the connection before the body was complete")
+        part = message.get("body", b"")
+        length += len(part)
+        if length > MAX_BODY_BYTES:
+            raise InvalidRequest(f"the body is longer than {MAX_BODY_BYTES} bytes")
+        parts.append(part)
+        if not message.get("more_body", False):
+            return b"".join(parts)

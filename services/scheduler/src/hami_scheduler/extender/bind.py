@@ -1,0 +1,332 @@
+"""/bind: from a reservation to a pod that is bound, with its grant told to the node first.
+
+Order: token (ledger), node lock, the agent's readiness, grant on the bus, the row once more,
+`pods/binding` with the annotations and the signed grant in it, `bound`. Everything is read from the
+ledger, so any replica may do it, and again. The node-agent goes on with the grant; what it reports
+comes to `reports.py`. `pod_binding.py` has what is done to the pod at the API server.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from functools import partial
+
+from hamicommon import telemetry
+from hamicommon.clipping import clip
+from hamicommon.domain.allocations import Allocation, AllocationState
+from hamicommon.domain.ids import NodeName, PodUid
+from hamicommon.errors import Conflict, HamiError, NotFound, Unavailable
+from hamicommon.grants.grant import Grant, grant_of
+from hamicommon.ledger.model import LockHolder, Step
+from opentelemetry import trace
+
+from hami_scheduler.deferred import Aside
+from hami_scheduler.extender.pod_binding import AnswerUnknown, PodBinding
+from hami_scheduler.extender.protocol import BindArgs
+from hami_scheduler.ledger.annotation_lock import MirroredLocks
+from hami_scheduler.ledger.state_machine import Verdict
+from hami_scheduler.ledger.transitions import Releasing
+from hami_scheduler.line_budget import LineBudget
+from hami_scheduler.metrics import Instruments
+from hami_scheduler.pod_events import BINDING_FAILED, BINDING_SUCCEED, Announcer
+from hami_scheduler.ports import (
+    AgentNotReady,
+    AllocationStore,
+    GrantAnnouncer,
+    NodeLock,
+)
+
+logger = logging.getLogger(__name__)
+tracer = trace.get_tracer(__name__)
+
+ACTOR = "scheduler"
+# kube-scheduler gives a call up at its time-out; we answer this much earlier.
+ANSWER_MARGIN_S = 5.0
+# After the lock's longest wait: patch, binding and reading back, each at most 10 s.
+BINDING_EXTRA_S = 30.0
+# The signed form is for nodes that can't reach the bus, soon after the binding.
+SIGNED_GRANT_S = 600.0
+_CLAIMS = 3
+# As much as an event shows; whom we quote (the API server) may quote much.
+MOST_OF_AN_ERROR = 1024
+_BOUND = frozenset({AllocationState.BOUND, AllocationState.ALLOCATED})
+
+
+PlaceOnNode = Callable[
+    [str, str, PodUid, NodeName, Allocation | None], Awaitable[Allocation | None]
+]
+"""(namespace, name, uid, node, reservation to replace) -> a reservation on exactly that node; None
+for a pod that asks for no card."""
+
+
+class _NoCards(Exception):
+    """The pod asks for no card."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BindRules:
+    """What the settings say about binding."""
+
+    timeout_s: float
+
+
+class Binding:
+    """The use case of /bind."""
+
+    def __init__(
+        self,
+        *,
+        store: AllocationStore,
+        lock: NodeLock,
+        mirrored: MirroredLocks,
+        pod: PodBinding,
+        grants: GrantAnnouncer,
+        releasing: Releasing,
+        placing: PlaceOnNode,
+        announcer: Announcer,
+        aside: Aside,
+        instruments: Instruments,
+        on_unanswered: Callable[[NodeName], None],
+        rules: BindRules,
+        lines: LineBudget,
+    ) -> None:
+        """`on_unanswered` is told of nodes whose agent can take no pod."""
+        self._store = store
+        self._lock = lock
+        self._mirrored = mirrored
+        self._pod = pod
+        self._grants = grants
+        self._releasing = releasing
+        self._placing = placing
+        self._announcer = announcer
+        self._aside = aside
+        self._instruments = instruments
+        self._on_unanswered = on_unanswered
+        self._rules = rules
+        self._lines = lines
+
+    async def bind(self, args: BindArgs) -> str:
+        """Answers /bind: the empty string, or what went wrong."""
+        started = time.perf_counter()
+        error = ""
+        try:
+            await self._bind(args, deadline=started + self._rules.timeout_s - ANSWER_MARGIN_S)
+        except HamiError as exc:
+            error = clip(str(exc), MOST_OF_AN_ERROR)
+            self._say(args, BINDING_FAILED, error, warning=True)
+            left_out = self._lines.spend(PodUid(args.pod_uid), error)
+            if left_out is not None:
+                logger.warning(
+                    "binding failed",
+                    extra={
+                        "pod_uid": args.pod_uid,
+                        "node": args.node,
+                        "error": error,
+                        "left_out": left_out,
+                    },
+                )
+        outcome = "failed" if error else "bound"
+        self._instruments.bind_seconds.labels(outcome).observe(time.perf_counter() - started)
+        return error
+
+    async def _bind(self, args: BindArgs, *, deadline: float) -> None:
+        try:
+            allocation = await self._claim(args)
+        except _NoCards:
+            await self._bind_plainly(args)
+            return
+        if allocation is None:
+            return
+        with tracer.start_as_current_span(
+            "bind",
+            context=telemetry.extract({"traceparent": allocation.traceparent}),
+            attributes={
+                **telemetry.pod_attributes(
+                    uid=allocation.pod_uid,
+                    namespace=allocation.namespace,
+                    name=allocation.pod_name,
+                ),
+                "k8s.node.name": allocation.node,
+            },
+        ):
+            try:
+                await self._bind_claimed(allocation, deadline)
+            except AnswerUnknown:
+                raise
+            except HamiError as exc:
+                if not await self._bound_after_all(allocation):
+                    await self._give_up(allocation, str(exc))
+                    raise
+        self._say_bound(args)
+
+    async def _bind_plainly(self, args: BindArgs) -> None:
+        """Binds a pod that names resources of ours and asks for none of them.
+
+        kube-scheduler sends it here for the names alone (`managedResources`).
+        """
+        with tracer.start_as_current_span(
+            "bind",
+            attributes={
+                **telemetry.pod_attributes(
+                    uid=args.pod_uid, namespace=args.pod_namespace, name=args.pod_name
+                ),
+                "k8s.node.name": args.node,
+            },
+        ):
+            await self._pod.post_plain(
+                args.pod_namespace,
+                args.pod_name,
+                uid=PodUid(args.pod_uid),
+                node=NodeName(args.node),
+            )
+        self._say_bound(args)
+
+    async def _claim(self, args: BindArgs) -> Allocation | None:
+        """The allocation in state `binding` with a new token; None when it is bound already.
+
+        Raises: _NoCards when there is nothing to claim.
+        """
+        uid, node = PodUid(args.pod_uid), NodeName(args.node)
+        for _ in range(_CLAIMS):
+            live = await self._store.live_of(uid)
+            if live is not None and live.node == node and live.state in _BOUND:
+                # The row says that the pod is bound; if it is, this is a success.
+                if not await self._pod.is_bound(live):
+                    await self._pod.post(live, _grant(live))
+                return None
+            if live is not None and live.state is not AllocationState.RESERVED:
+                if live.node != node or live.state is not AllocationState.BINDING:
+                    raise Conflict(f"the pod is {live.state} on node {live.node}, not on {node}")
+            elif live is None or live.node != node:
+                live = await self._placing(args.pod_namespace, args.pod_name, uid, node, live)
+                if live is None:
+                    raise _NoCards
+            change = await self._store.advance(
+                Step(
+                    allocation_id=live.id,
+                    sources=frozenset({live.state}),
+                    target=AllocationState.BINDING,
+                    actor=ACTOR,
+                    token=live.token,
+                    new_token=True,
+                    lease_s=self._rules.timeout_s + BINDING_EXTRA_S,
+                )
+            )
+            if change is not None:
+                self._instruments.transitions.labels(AllocationState.BINDING.value).inc()
+                return change.allocation
+        raise Conflict(f"the reservation of pod {uid} changed {_CLAIMS} times while it was bound")
+
+    async def _bind_claimed(self, allocation: Allocation, deadline: float) -> None:
+        grant = _grant(allocation)
+        await self._acquire_lock(allocation, deadline)
+        late = allocation.has_agent and await self._tell_agent(allocation, grant)
+        await self._check_still_ours(allocation)
+        with tracer.start_as_current_span("mirror"):
+            await self._pod.post(allocation, grant)
+        await self._mark_bound(allocation)
+        if late:
+            # Elsewhere the node's report frees it.
+            await self._releasing.free_lock(allocation)
+        self._aside.put(partial(self._pod.label, allocation))
+
+    async def _tell_agent(self, allocation: Allocation, grant: Grant) -> bool:
+        """True when the node binds late: the lock then ends with the binding."""
+        # A pod that is bound to a node whose agent or kubelet is away fails there for good.
+        try:
+            late = await self._grants.expect_ready(allocation.node)
+        except AgentNotReady:
+            self._on_unanswered(allocation.node)
+            raise
+        try:
+            await self._grants.granted(grant)
+        except Unavailable as exc:
+            self._instruments.grants_unannounced.inc()
+            logger.warning("grant not on the bus, only signed", extra={"error": str(exc)})
+        return late
+
+    async def _acquire_lock(self, allocation: Allocation, deadline: float) -> None:
+        assert allocation.token is not None
+        holder = LockHolder(
+            pod_uid=allocation.pod_uid, allocation_id=allocation.id, token=allocation.token
+        )
+        started = time.perf_counter()
+        with tracer.start_as_current_span("lock"):
+            wait_s = max(0.1, deadline - started)
+            await self._lock.acquire(allocation.node, holder, wait_s=wait_s)
+            if not allocation.has_agent:
+                wait_s = max(0.1, deadline - time.perf_counter())
+                await self._mirrored.acquire(allocation, wait_s=wait_s)
+        self._instruments.lock_wait_seconds.observe(time.perf_counter() - started)
+
+    async def _check_still_ours(self, allocation: Allocation) -> None:
+        row = await self._store.get(allocation.id)
+        if row is None or row.state is not AllocationState.BINDING or row.token != allocation.token:
+            # Also when it is bound by now: `_bound_after_all` looks at the pod itself.
+            now = "gone" if row is None else f"{row.state} with token {row.token}"
+            raise Conflict(
+                f"the grant of pod {allocation.pod_uid} was taken over while it was bound: {now}"
+            )
+
+    async def _mark_bound(self, allocation: Allocation) -> None:
+        verdict = Verdict(target=AllocationState.BOUND, reason="")
+        change = await self._releasing.carry_out(
+            allocation, verdict, actor=ACTOR, token=allocation.token
+        )
+        if change is None:
+            row = await self._store.get(allocation.id)
+            if row is None or row.state not in _BOUND:
+                # The pod is bound all the same; the reconciler finds pods without a grant.
+                logger.error("bound without a row", extra={"pod_uid": allocation.pod_uid})
+
+    async def _bound_after_all(self, allocation: Allocation) -> bool:
+        """True when the pod is on the node all the same, through a binder that we took over from.
+
+        Raises: AnswerUnknown when nobody can say; the grant then stays until its deadline.
+        """
+        try:
+            bound = await self._pod.is_bound(allocation)
+        except NotFound:
+            return False
+        except Unavailable as exc:
+            raise AnswerUnknown(f"the pod can't be read, so its grant stays: {exc}") from exc
+        if bound:
+            await self._mark_bound(allocation)
+        return bound
+
+    async def _give_up(self, allocation: Allocation, reason: str) -> None:
+        verdict = Verdict(target=AllocationState.FAILED, reason=reason)
+        try:
+            await self._releasing.carry_out(
+                allocation, verdict, actor=ACTOR, token=allocation.token
+            )
+        except HamiError as exc:
+            # The deadline of `binding` ends it.
+            logger.warning("failed binding not written down", extra={"error": str(exc)})
+            await self._releasing.free_lock(allocation)
+
+    def _say_bound(self, args: BindArgs) -> None:
+        self._say(
+            args,
+            BINDING_SUCCEED,
+            f"Successfully binding node [{args.node}] to {args.pod_namespace}/{args.pod_name}",
+            warning=False,
+        )
+
+    def _say(self, args: BindArgs, reason: str, message: str, *, warning: bool) -> None:
+        self._announcer.say(
+            reason,
+            message,
+            namespace=args.pod_namespace,
+            name=args.pod_name,
+            uid=PodUid(args.pod_uid),
+            warning=warning,
+        )
+
+
+def _grant(allocation: Allocation) -> Grant:
+    return grant_of(allocation, expires_at=datetime.now(UTC) + timedelta(seconds=SIGNED_GRANT_S))

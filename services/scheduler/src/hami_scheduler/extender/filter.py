@@ -1,0 +1,270 @@
+"""/filter and /prioritize: which node a pod goes to, and the answer in kube-scheduler's words.
+
+In: the extender's arguments. `reserving.py` chooses and takes; here the pod is read, and the
+answer, the events and the record are made. The story goes on in `binding.py`.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Sequence
+
+from hamicommon import telemetry
+from hamicommon.clipping import clip
+from hamicommon.domain.devices import DeviceUsage
+from hamicommon.domain.ids import NodeName
+from hamicommon.domain.requests import PodRequest, Policy
+from hamicommon.errors import HamiError, InvalidRequest
+from hamicommon.k8s.annotations import TRACEPARENT, annotations_of
+from hamicommon.placement.cluster.view import CardState, ClusterView
+from hamicommon.placement.engine import decide, feasible, prioritize
+from hamicommon.placement.node_scores import NodeScores
+from hamicommon.placement.unschedulable import Refusal
+from hamicommon.vendors.pod_request import pod_request
+from hamicommon.vendors.registry import Vendors
+from opentelemetry import trace
+
+from hami_scheduler.bus.heartbeats import SILENT
+from hami_scheduler.extender.protocol import ExtenderArgs, FilterResult
+from hami_scheduler.ledger.quota import quota_reasons
+from hami_scheduler.ledger.view import LedgerView
+from hami_scheduler.line_budget import LineBudget
+from hami_scheduler.metrics import Instruments
+from hami_scheduler.placement.decision import Course
+from hami_scheduler.placement.decision_log import DecisionQueue
+from hami_scheduler.placement.reserve import OverQuota, Reserved, Reserving
+from hami_scheduler.placement.waiting_pods import WaitingPods
+from hami_scheduler.pod_events import (
+    FILTERING_FAILED,
+    FILTERING_SUCCEED,
+    Announcer,
+    found_message,
+    refusal_messages,
+)
+from hami_scheduler.ports import Json
+
+logger = logging.getLogger(__name__)
+
+MOST_OF_AN_ERROR = 1024
+"""Characters: as much as an event shows. What users wrote is clipped far shorter where it is
+quoted; this bounds what others quote."""
+tracer = trace.get_tracer(__name__)
+
+
+class Filtering:
+    """The use cases of /filter and /prioritize.
+
+    Without `reserve`, /filter answers every node that fits and the grant is made at /bind.
+    """
+
+    def __init__(
+        self,
+        *,
+        view: LedgerView,
+        reserving: Reserving,
+        reserve: bool,
+        vendors: Vendors,
+        defaults: Policy,
+        announcer: Announcer,
+        recorder: DecisionQueue,
+        waiting: WaitingPods,
+        instruments: Instruments,
+        silent: Callable[[], frozenset[NodeName]],
+        lines: LineBudget,
+    ) -> None:
+        """`silent`: nodes whose agents have stopped talking (`hearing.py`)."""
+        self._view = view
+        self._reserving = reserving
+        self._reserve = reserve
+        self._vendors = vendors
+        self._defaults = defaults
+        self._announcer = announcer
+        self._recorder = recorder
+        self._waiting = waiting
+        self._instruments = instruments
+        self._silent = silent
+        self._lines = lines
+
+    async def filter(self, args: ExtenderArgs, *, received: float) -> bytes:
+        """Answers /filter with the body; what went wrong is in it.
+
+        `received`: `time.perf_counter` when the call came, for the record and the histogram.
+        """
+        course = Course(pod=args.pod, started=received)
+        admission = annotations_of(args.pod).get(TRACEPARENT, "")
+        with tracer.start_as_current_span("filter", links=telemetry.link_to(admission)) as span:
+            try:
+                result = await self._filter(args, course)
+            except HamiError as exc:
+                result = self._failed(course, exc)
+            body = result.to_json()
+            course.lap("answer")
+            span.set_attributes(course.attributes())
+            self._recorder.add(course)
+        outcome = course.outcome or "unmanaged"
+        spent_s = time.perf_counter() - course.started
+        self._instruments.filter_seconds.labels(outcome).observe(spent_s)
+        return body
+
+    async def prioritize(self, args: ExtenderArgs) -> dict[NodeName, int]:
+        """Answers /prioritize: 0..10 per node. Raises: InvalidRequest."""
+        request = pod_request(args.pod, self._vendors, self._defaults)
+        names = args.node_names or ()
+        if not request.wants_devices:
+            return dict.fromkeys(names, 0)
+        return prioritize(request, self._view.cluster, names)
+
+    async def _filter(self, args: ExtenderArgs, course: Course) -> FilterResult:
+        request = pod_request(args.pod, self._vendors, self._defaults)
+        course.lap("parse")
+        if not request.wants_devices:
+            return FilterResult(node_names=args.node_names, nodes=args.nodes)
+        if args.nodes is not None:
+            return self._simulate(request, args.nodes)
+        if not request.uid:
+            raise InvalidRequest("the pod has no metadata.uid")
+        names = args.node_names or ()
+        course.request, course.candidates = request, len(names)
+        self._waiting.saw(args.pod, request)
+        if not self._view.loaded:
+            await self._view.refresh()
+        silent = self._silent()
+        offered: Sequence[NodeName] = names
+        if silent:
+            course.silent = tuple(name for name in names if name in silent)
+            offered = [name for name in names if name not in silent]
+        if not self._reserve:
+            return await self._answer_feasible(request, offered, course)
+        try:
+            found = await self._reserving.best(request, offered, course)
+        except OverQuota as exc:
+            return self._over_quota(names, exc, course)
+        if isinstance(found, Reserved):
+            return self._placed(found, course)
+        assert found.refusal is not None
+        return self._refused(found.refusal, course)
+
+    def _placed(self, found: Reserved, course: Course) -> FilterResult:
+        allocation = course.allocation = found.allocation
+        course.outcome = "placed"
+        if found.decision is None:
+            course.kept = True
+            course.message = f"kept what attempt {allocation.attempt} holds ({allocation.state})"
+        else:
+            message = found_message(allocation.node, found.decision.scores, course.candidates)
+            self._say(course, FILTERING_SUCCEED, message, warning=False)
+        return FilterResult(node_names=[allocation.node])
+
+    def _refused(self, refusal: Refusal, course: Course) -> FilterResult:
+        course.refuse(
+            {**refusal.reasons, **dict.fromkeys(course.silent, SILENT)}, refusal.shortfalls
+        )
+        for series, message in refusal_messages(course.reasons, course.candidates).items():
+            self._say(course, FILTERING_FAILED, message, series=series)
+        return _refusal_result(refusal, course.silent)
+
+    def _over_quota(
+        self, names: Sequence[NodeName], error: OverQuota, course: Course
+    ) -> FilterResult:
+        assert course.request is not None
+        reasons = quota_reasons(
+            course.request, self._view.cluster, names, error.quota.resource, self._vendors
+        )
+        course.refuse(reasons, None)
+        course.message, course.quota = str(error), error.quota
+        for series, message in refusal_messages(reasons, len(names)).items():
+            self._say(course, FILTERING_FAILED, message, series=series)
+        return FilterResult(failed={}, unresolvable=reasons)
+
+    async def _answer_feasible(
+        self, request: PodRequest, names: Sequence[NodeName], course: Course
+    ) -> FilterResult:
+        """`allocate_at=bind`: every node that fits; kube-scheduler and /prioritize choose."""
+        found = feasible(request, self._view.cluster, names)
+        if not found.placements:
+            await self._view.refresh()
+            found = feasible(request, self._view.cluster, names)
+        course.view_version = self._view.cluster.version
+        scores = {node: one.score for node, one in found.placements.items()}
+        course.scores = NodeScores.of(dict(sorted(scores.items(), key=lambda item: item[1])))
+        course.frozen = self._recorder.frozen(self._view.cluster, course.scores)
+        if not found.placements:
+            return self._refused(found.refusal, course)
+        course.outcome = "placed"
+        course.message = f"{len(found.placements)} of {course.candidates} nodes fit"
+        return _refusal_result(found.refusal, course.silent, node_names=list(found.placements))
+
+    def _simulate(self, request: PodRequest, nodes: Sequence[Json]) -> FilterResult:
+        """A dry run over Node objects with nothing granted on them (Cluster Autoscaler)."""
+        view = ClusterView(self._vendors.rules)
+        objects = {NodeName(node["metadata"]["name"]): node for node in nodes}
+        for name, node in objects.items():
+            if cards := _cards_told_by(node, self._vendors):
+                view.set_node(name, cards)
+        decision = decide(request, view, candidates=list(objects))
+        if decision.placement is not None:
+            return FilterResult(nodes=[objects[decision.placement.node]])
+        assert decision.refusal is not None
+        return FilterResult(failed=decision.refusal.reasons)
+
+    def _failed(self, course: Course, error: HamiError) -> FilterResult:
+        why = clip(str(error), MOST_OF_AN_ERROR)
+        course.outcome, course.message = "error", why
+        text = why
+        if isinstance(error, InvalidRequest):
+            text = f"calcScore failed {why} for pod {clip(course.name)}"
+        # One event, whose text is the latest: the author may change what is wrong at each try.
+        self._say(course, FILTERING_FAILED, text, series="error")
+        left_out = self._lines.spend(course.uid, why)
+        if left_out is not None:
+            extra = {"pod_uid": course.uid, "error": why, "left_out": left_out}
+            logger.warning("filter failed", extra=extra)
+        return FilterResult(error=why)
+
+    def _say(
+        self,
+        course: Course,
+        reason: str,
+        message: str,
+        *,
+        warning: bool = True,
+        series: str = "",
+    ) -> None:
+        if course.uid:
+            self._announcer.say(
+                reason,
+                message,
+                namespace=course.namespace,
+                name=course.name,
+                uid=course.uid,
+                warning=warning,
+                series=series,
+            )
+
+
+def _refusal_result(
+    refusal: Refusal, silent: Sequence[NodeName], *, node_names: Sequence[str] | None = None
+) -> FilterResult:
+    final = refusal.unresolvable
+    return FilterResult(
+        node_names=node_names,
+        failed={n: why for n, why in refusal.reasons.items() if n not in final},
+        # Evicting pods makes no agent speak.
+        unresolvable={
+            **{n: why for n, why in refusal.reasons.items() if n in final},
+            **dict.fromkeys(silent, SILENT),
+        },
+    )
+
+
+def _cards_told_by(node: Json, vendors: Vendors) -> list[CardState]:
+    cards: list[CardState] = []
+    for vendor in vendors:
+        try:
+            devices = vendor.node_devices(node)
+        except InvalidRequest as exc:
+            logger.info("node annotation not readable", extra={"error": str(exc)})
+            continue
+        cards.extend(CardState(DeviceUsage(device=device), 1) for device in devices)
+    return cards

@@ -1,0 +1,129 @@
+"""What a binding does to the pod at the API server: `pods/binding`, reading it back, the label.
+
+`binding.py` decides when. A lost answer is no answer: the pod itself says what became of it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from datetime import UTC, datetime
+
+from hamicommon.domain.allocations import Allocation
+from hamicommon.domain.ids import NodeName, PodUid
+from hamicommon.errors import Conflict, HamiError, NotFound, Unavailable
+from hamicommon.grants.grant import Grant
+from hamicommon.k8s.annotations import GRANT, annotations_of, binding_annotations, node_label
+
+from hami_scheduler.ledger.state_machine import facts_of
+from hami_scheduler.ports import Json, PodApi
+
+logger = logging.getLogger(__name__)
+
+
+class AnswerUnknown(Unavailable):
+    """The binding was sent and nobody can say what became of it; the reaper will find out."""
+
+
+class PodBinding:
+    """The pod of an allocation, at the API server."""
+
+    def __init__(self, pods: PodApi, *, sign: Callable[[Grant], str]) -> None:
+        self._pods = pods
+        self._sign = sign
+
+    async def post(self, allocation: Allocation, grant: Grant) -> None:
+        """Binds the pod, with its annotations and the signed grant; a success if it is bound so.
+
+        Raises: NotFound, Conflict (bound elsewhere), Unavailable (it is not bound), AnswerUnknown.
+        """
+        annotations = self._annotations(allocation, grant)
+        try:
+            await self._pods.bind(
+                allocation.namespace,
+                allocation.pod_name,
+                uid=allocation.pod_uid,
+                node=allocation.node,
+                annotations=annotations,
+            )
+        except (Conflict, Unavailable) as exc:
+            # Conflict: bound already, perhaps by an attempt of ours whose answer was lost.
+            pod = await self._read_back(
+                allocation.namespace,
+                allocation.pod_name,
+                allocation.pod_uid,
+                allocation.node,
+                exc,
+            )
+            if annotations_of(pod).get(GRANT) != annotations[GRANT]:
+                # By an attempt before this one: its token counts no more.
+                await self._pods.annotate(
+                    allocation.namespace,
+                    allocation.pod_name,
+                    uid=allocation.pod_uid,
+                    annotations=annotations,
+                    labels={},
+                )
+
+    async def post_plain(self, namespace: str, name: str, *, uid: PodUid, node: NodeName) -> None:
+        """Binds a pod without a grant; a success if it is on the node by now.
+
+        Raises: NotFound, Conflict (bound elsewhere), Unavailable (it is not bound), AnswerUnknown.
+        """
+        try:
+            await self._pods.bind(namespace, name, uid=uid, node=node, annotations={})
+        except (Conflict, Unavailable) as exc:
+            await self._read_back(namespace, name, uid, node, exc)
+
+    async def is_bound(self, allocation: Allocation) -> bool:
+        """Whether this very pod is on the node. Raises: NotFound, Unavailable."""
+        pod = await self._pods.get(allocation.namespace, allocation.pod_name)
+        return _is_there(pod, allocation.pod_uid, allocation.node)
+
+    async def label(self, allocation: Allocation) -> None:
+        """The label that people select by, after the binding, when nobody waits for a decision.
+
+        kube-scheduler takes a changed label of a pod that it has assumed for a reason to schedule
+        it again, which fails with a warning on the pod (`skipPodUpdate` passes annotations over).
+        """
+        labels = node_label(allocation.node)
+        if not labels:
+            return
+        try:
+            await self._pods.annotate(
+                allocation.namespace,
+                allocation.pod_name,
+                uid=allocation.pod_uid,
+                annotations={},
+                labels=labels,
+            )
+        except HamiError as exc:
+            logger.info("pod not labelled", extra={"error": str(exc)})
+
+    def _annotations(self, allocation: Allocation, grant: Grant) -> dict[str, str]:
+        """HAMi's keys and ours; they come with the binding, so no pod has them without its node."""
+        common = binding_annotations(
+            allocation.node, filtered_at=allocation.reserved_at, bound_at=datetime.now(UTC)
+        )
+        return {**allocation.annotations, **common, GRANT: self._sign(grant)}
+
+    async def _read_back(
+        self, namespace: str, name: str, uid: PodUid, node: NodeName, error: HamiError
+    ) -> Json:
+        """The pod, which is where it should be."""
+        try:
+            pod = await self._pods.get(namespace, name)
+        except NotFound:
+            raise NotFound(f"pod {namespace}/{name} is gone") from error
+        except Unavailable as exc:
+            raise AnswerUnknown(
+                f"the answer to the binding was lost, and so is the API server: {exc}"
+            ) from error
+        if not _is_there(pod, uid, node):
+            raise error
+        return pod
+
+
+def _is_there(pod: Json, uid: PodUid, node: NodeName) -> bool:
+    facts = facts_of(pod)
+    return facts.uid == uid and facts.node == node

@@ -1,0 +1,168 @@
+"""Node locks as annotations, on nodes without our agent (architecture 2.5, sheet 2.5).
+
+Our own lock (port NodeLock) is taken first and keeps our replicas apart; the annotation tells the
+device plugin whose Allocate is next, and keeps a scheduler of HAMi apart from us. The plugin
+removes it after Allocate, which frees our lock too (`removed`, from the node watch).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+from hamicommon.domain.allocations import Allocation
+from hamicommon.domain.ids import NodeName
+from hamicommon.errors import Conflict, HamiError, InvalidRequest, NotFound
+from hamicommon.k8s.annotations import annotations_of
+from hamicommon.vendors.registry import Vendors
+
+from hami_scheduler.ledger.node_lock_annotation import Held, held, lock_keys, owned, value_of
+from hami_scheduler.ports import AllocationStore, NodeApi, NodeLock, PodApi
+
+logger = logging.getLogger(__name__)
+
+Json = Mapping[str, Any]
+Clock = Callable[[], datetime]
+# One reader per node and replica at most, and only while another pod's Allocate is awaited.
+POLL_S = 0.2
+# Somebody else writes to the Node all the time (its kubelet); a guarded patch is tried again.
+RELEASE_TRIES = 5
+
+
+class MirroredLocks:
+    """Takes, frees and watches the annotations."""
+
+    def __init__(
+        self,
+        *,
+        nodes: NodeApi,
+        pods: PodApi,
+        lock: NodeLock,
+        store: AllocationStore,
+        vendors: Vendors,
+        clock: Clock = lambda: datetime.now(UTC),
+    ) -> None:
+        self._nodes = nodes
+        self._pods = pods
+        self._lock = lock
+        self._store = store
+        self._vendors = vendors
+        self._clock = clock
+
+    async def acquire(self, allocation: Allocation, *, wait_s: float) -> None:
+        """Sets every lock that the pod's plugins expect; the caller holds the node's own lock.
+
+        Raises: Conflict when another pod has one until the end, NotFound, Unavailable.
+        """
+        deadline = time.monotonic() + wait_s
+        for key in lock_keys(allocation, self._vendors):
+            while (holder := await self._attempt(key, allocation)) is not None:
+                if time.monotonic() + POLL_S > deadline:
+                    raise Conflict(_contention(key, allocation.node, holder))
+                await asyncio.sleep(POLL_S)
+
+    async def _attempt(self, key: str, allocation: Allocation) -> Held | None:
+        """None when the allocation has the lock now, else who has it."""
+        now = self._clock()
+        node = await self._nodes.get(allocation.node)
+        value = annotations_of(node).get(key, "")
+        try:
+            holder = held(key, value, now)
+        except InvalidRequest as exc:
+            raise Conflict(f"node {allocation.node} can't be locked: {exc}") from exc
+        if holder is not None:
+            if owned(key, value, allocation):
+                return None
+            if not await self._abandoned(holder):
+                return holder
+        try:
+            await self._nodes.annotate(
+                allocation.node,
+                {key: value_of(key, allocation, now)},
+                resource_version=node["metadata"]["resourceVersion"],
+            )
+        except Conflict:
+            return await self._attempt(key, allocation)
+        return None
+
+    async def _abandoned(self, holder: Held) -> bool:
+        """True when the pod that has the lock is gone (sheet 2.5: anybody may take it then)."""
+        if not holder.pod_name:
+            return False
+        try:
+            await self._pods.get(holder.namespace, holder.pod_name)
+        except NotFound:
+            return True
+        return False
+
+    async def release(self, allocation: Allocation) -> None:
+        """Removes the allocation's locks if they are still there; they end by themselves anyway.
+
+        A lock that names nobody is removed only while the allocation has the node's own lock.
+        """
+        if allocation.has_agent:
+            return
+        for key in lock_keys(allocation, self._vendors):
+            try:
+                await self._release(key, allocation)
+            except HamiError as exc:
+                logger.warning(
+                    "node lock annotation not removed", extra={"key": key, "error": str(exc)}
+                )
+
+    async def _release(self, key: str, allocation: Allocation) -> None:
+        for _ in range(RELEASE_TRIES):
+            try:
+                node = await self._nodes.get(allocation.node)
+            except NotFound:
+                return
+            value = annotations_of(node).get(key, "")
+            mine = bool(value) and owned(key, value, allocation)
+            if mine is None:
+                mine = await self._holds(allocation)
+            if not mine:
+                return
+            try:
+                await self._nodes.annotate(
+                    allocation.node,
+                    {key: None},
+                    resource_version=node["metadata"]["resourceVersion"],
+                )
+            except Conflict:
+                continue
+            return
+        raise Conflict(f"node {allocation.node} changed {RELEASE_TRIES} times meanwhile")
+
+    async def _holds(self, allocation: Allocation) -> bool:
+        holder = await self._lock.holder(allocation.node)
+        return holder is not None and holder.token == allocation.token
+
+    async def removed(self, node: NodeName, key: str, value: str) -> None:
+        """A lock that was `value` is gone from the node: its pod was answered.
+
+        Raises: Unavailable.
+        """
+        holder = await self._lock.holder(node)
+        if holder is None:
+            return
+        allocation = await self._store.get(holder.allocation_id)
+        if allocation is None or allocation.has_agent:
+            return
+        mine = owned(key, value, allocation)
+        if mine is None:
+            # It names nobody: only a node that is free of the lock now was freed by the holder.
+            mine = key not in annotations_of(await self._nodes.get(node))
+        if mine:
+            await self._lock.release(node, holder.token)
+
+
+def _contention(key: str, node: str, holder: Held) -> str:
+    who = f" for pod {holder.namespace}/{holder.pod_name}" if holder.pod_name else ""
+    return (
+        f"node {node} is locked by its annotation {key}{who} until "
+        f"{holder.until.astimezone(UTC):%H:%M:%S} UTC: node lock contention"
+    )

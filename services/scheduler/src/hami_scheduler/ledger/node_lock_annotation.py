@@ -1,0 +1,74 @@
+"""The node locks that other vendors' device plugins expect, as values of Node annotations.
+
+Pure. HAMi's `hami.io/mutex.lock` names its pod and ends after five minutes; a lock of a vendor's
+own is a bare time without an owner and ends after two (sheet 2.5, 1.3). `mirrored_locks.py` writes
+them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+from hamicommon.domain.allocations import Allocation
+from hamicommon.errors import InvalidRequest
+from hamicommon.k8s.annotations import NODE_LOCK, decode_node_lock, encode_node_lock
+from hamicommon.vendors.interface.vendor import Vendor
+
+HAMI_LIFETIME = timedelta(minutes=5)
+OWNERLESS_LIFETIME = timedelta(minutes=2)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Held:
+    """Somebody has the lock."""
+
+    namespace: str = ""
+    pod_name: str = ""
+    """Empty: nobody is named."""
+    until: datetime
+
+
+def lock_keys(allocation: Allocation, vendors: Iterable[Vendor]) -> tuple[str, ...]:
+    """The annotations that the plugins of the allocation's cards look at, in a fixed order.
+
+    HAMi takes no lock for a pod whose only card is an init container's, and its plugin then guesses
+    whose Allocate it answers; we take one (sheet 8.2, 10).
+    """
+    used = {share.vendor for container in allocation.containers for share in container.shares}
+    return tuple(sorted({v.keys.lock for v in vendors if v.word in used and v.keys.lock}))
+
+
+def value_of(key: str, allocation: Allocation, now: datetime) -> str:
+    """What the lock of this allocation looks like."""
+    if key == NODE_LOCK:
+        return encode_node_lock(
+            at=now, namespace=allocation.namespace, pod_name=allocation.pod_name
+        )
+    return f"{now.astimezone(UTC):%Y-%m-%dT%H:%M:%SZ}"
+
+
+def held(key: str, value: str, now: datetime) -> Held | None:
+    """Who has the lock; None when it is free or past its end.
+
+    Raises: InvalidRequest when the value is no lock.
+    """
+    if not value:
+        return None
+    found = decode_node_lock(value)
+    until = found.at + (HAMI_LIFETIME if key == NODE_LOCK else OWNERLESS_LIFETIME)
+    if now > until:
+        return None
+    return Held(namespace=found.namespace, pod_name=found.pod_name, until=until)
+
+
+def owned(key: str, value: str, allocation: Allocation) -> bool | None:
+    """Whether the value is this allocation's; None when it names nobody."""
+    try:
+        found = decode_node_lock(value)
+    except InvalidRequest:
+        return False
+    if key != NODE_LOCK or not found.names_pod:
+        return None
+    return (found.namespace, found.pod_name) == (allocation.namespace, allocation.pod_name)

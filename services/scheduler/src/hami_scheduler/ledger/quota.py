@@ -1,0 +1,161 @@
+"""What slices count in a namespace's ResourceQuota (`limits.<memory or core resource>`).
+
+Pure. The amounts are the effective footprint per card (max of init and app), summed over cards, in
+MiB and cores, as HAMi counts them (protocol sheet 3, "Quota manager rules"). A request by percent
+counts what it takes of the card that was chosen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from hamicommon.domain.allocations import ContainerGrant, footprints
+from hamicommon.domain.ids import GpuUuid, NodeName
+from hamicommon.domain.requests import PodRequest
+from hamicommon.errors import InvalidRequest, QuotaConflict
+from hamicommon.explain.record import QuotaShort
+from hamicommon.k8s.quantities import parse_int
+from hamicommon.placement.cluster.view import ClusterView
+from hamicommon.placement.engine import decide
+from hamicommon.placement.rules import REASONS, Rule
+from hamicommon.vendors.registry import Vendors
+
+QUOTA_REASON = "ResourceQuotaNotFit"
+_PREFIX = "limits."
+# More than any card has, and far from the end of int32.
+_HOPELESS_MIB = 2**30
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QuotaLimits:
+    """What one ResourceQuota object says of our resources."""
+
+    limits: Mapping[str, int]
+    """Resource name -> MiB of memory, or cores; 0 lets nothing in."""
+    skipped: tuple[str, ...] = ()
+    """One sentence for each limit that is no whole number, and so is none (as HAMi)."""
+
+
+def quota_amounts(containers: Sequence[ContainerGrant], vendors: Vendors) -> dict[str, int]:
+    """Resource name -> amount; resources of which nothing is taken are left out.
+
+    A vendor that is no longer configured has no resource: its slices can still be given back.
+    """
+    names_of = {vendor.word: vendor.resources for vendor in vendors}
+    vendor_of = {share.uuid: share.vendor for c in containers for share in c.shares}
+    amounts: dict[str, int] = {}
+    for card in footprints(containers):
+        names = names_of.get(vendor_of[card.uuid])
+        if names is None:
+            continue
+        for name, amount in ((names.memory, card.memory_mib), (names.core, card.core_percent)):
+            if name and amount:
+                amounts[name] = amounts.get(name, 0) + amount
+    return amounts
+
+
+def quota_limits(quota: Mapping[str, Any], vendors: Vendors) -> QuotaLimits:
+    """The limits of one ResourceQuota object, whatever the vendor."""
+    hard = (quota.get("spec") or {}).get("hard") or {}
+    limits: dict[str, int] = {}
+    skipped: list[str] = []
+    for name, factor in _counted(vendors):
+        text = hard.get(f"{_PREFIX}{name}")
+        if text is None:
+            continue
+        try:
+            amount = parse_int(text)
+        except InvalidRequest:
+            amount = None
+        if amount is None or amount < 0:
+            wanted = "a whole number is wanted, so it limits nothing"
+            skipped.append(f"{_PREFIX}{name} is {text}: {wanted}")
+        else:
+            limits[name] = amount * factor
+    return QuotaLimits(limits=limits, skipped=tuple(skipped))
+
+
+def _counted(vendors: Vendors) -> Iterator[tuple[str, int]]:
+    """Resources that quotas may name, each with what one unit of it counts."""
+    for vendor in vendors:
+        names = vendor.resources
+        if names.memory:
+            yield names.memory, max(names.memory_factor, 1)
+        if names.core:
+            yield names.core, 1
+
+
+def quota_reasons(
+    request: PodRequest,
+    view: ClusterView,
+    names: Sequence[NodeName],
+    resource: str,
+    vendors: Vendors,
+) -> dict[NodeName, str]:
+    """Why each node refuses a pod for which a quota on `resource` has no room.
+
+    HAMi asks the quota card by card, right before the memory (sheet 1.0.4, 10): a card that an
+    earlier rule refuses keeps that reason. So the engine is asked for more memory than there is.
+    """
+    words = {v.word for v in vendors if resource in (v.resources.memory, v.resources.core)}
+    containers = tuple(
+        replace(
+            container,
+            requests=tuple(
+                replace(asked, memory_mib=_HOPELESS_MIB, memory_percent=None)
+                if asked.vendor in words
+                else asked
+                for asked in container.requests
+            ),
+        )
+        for container in request.containers
+    )
+    refusal = decide(replace(request, containers=containers), view, candidates=names).refusal
+    assert refusal is not None
+    return {node: _by_quota(reason) for node, reason in refusal.reasons.items()}
+
+
+def _by_quota(reason: str) -> str:
+    pieces = reason.replace(REASONS[Rule.MEMORY], QUOTA_REASON).split(", ")
+    return ", ".join(sorted(pieces))
+
+
+def cards_beyond(
+    request: PodRequest, view: ClusterView, conflict: QuotaConflict, vendors: Vendors
+) -> frozenset[GpuUuid]:
+    """Cards of which the percentage that is asked for is more than the quota has left."""
+    words = {v.word for v in vendors if v.resources.memory == conflict.resource}
+    by_percent = [
+        asked
+        for container in request.containers
+        for asked in container.requests
+        if asked.vendor in words and not asked.memory_mib
+    ]
+    left = conflict.limit - conflict.used
+    if not by_percent:
+        return frozenset()
+    return frozenset(
+        usage.device.uuid
+        for cards in view.frozen().usages
+        for usage in cards
+        if any(
+            asked.vendor == usage.device.vendor
+            and asked.memory_mib_on(usage.device.memory_mib) > left
+            for asked in by_percent
+        )
+    )
+
+
+def quota_short(conflict: QuotaConflict, vendors: Vendors) -> QuotaShort:
+    """The refusal for people and for the record."""
+    memory = {v.resources.memory: max(v.resources.memory_factor, 1) for v in vendors}
+    return QuotaShort(
+        namespace=conflict.namespace,
+        resource=conflict.resource,
+        limit=conflict.limit,
+        used=conflict.used,
+        wanted=conflict.wanted,
+        unit_mib=memory.get(conflict.resource, 0),
+    )

@@ -1,0 +1,159 @@
+"""How an allocation goes on after the binding, and how it ends: the steps that verdicts demand.
+
+`carry_out` is the one place that turns a `Verdict` into a guarded change of state with all that
+hangs on it: the view, the node's lock, the word to the node, and the nudge to pods that wait.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+from hamicommon import telemetry
+from hamicommon.domain.allocations import LIVE_STATES, Allocation, AllocationState
+from hamicommon.errors import Unavailable
+from hamicommon.ledger.model import Change, Step
+from opentelemetry import trace
+
+from hami_scheduler.ledger.annotation_lock import MirroredLocks
+from hami_scheduler.ledger.state_machine import Verdict
+from hami_scheduler.ledger.view import LedgerView
+from hami_scheduler.metrics import Instruments
+from hami_scheduler.pod_events import ALLOCATE_FAILED, Announcer
+from hami_scheduler.ports import AllocationStore, GrantAnnouncer, NodeLock
+
+logger = logging.getLogger(__name__)
+tracer = trace.get_tracer(__name__)
+
+_KEEPS_SLICES = frozenset({AllocationState.BOUND, AllocationState.ALLOCATED})
+_LOCK_ENDS_AT = frozenset({AllocationState.ALLOCATED, AllocationState.RELEASING})
+
+
+class Releasing:
+    """Changes states after the binding."""
+
+    def __init__(
+        self,
+        *,
+        store: AllocationStore,
+        lock: NodeLock,
+        mirrored: MirroredLocks,
+        announcer: Announcer,
+        grants: GrantAnnouncer,
+        view: LedgerView,
+        instruments: Instruments,
+        release_unconfirmed_s: float,
+        on_freed: Callable[[], None],
+    ) -> None:
+        self._store = store
+        self._lock = lock
+        self._mirrored = mirrored
+        self._announcer = announcer
+        self._grants = grants
+        self._view = view
+        self._instruments = instruments
+        self._release_unconfirmed_s = release_unconfirmed_s
+        self._on_freed = on_freed
+
+    async def carry_out(
+        self, allocation: Allocation, verdict: Verdict, *, actor: str, token: int | None = None
+    ) -> Change | None:
+        """Does the step if the row is still as `allocation` says; None when it is not.
+
+        Raises: Conflict, Unavailable.
+        """
+        releasing = verdict.target is AllocationState.RELEASING
+        step = Step(
+            allocation_id=allocation.id,
+            sources=frozenset({allocation.state}),
+            target=verdict.target,
+            reason=verdict.reason,
+            actor=actor,
+            token=token,
+            lease_s=self._release_unconfirmed_s if releasing else None,
+        )
+        if verdict.target in LIVE_STATES:
+            change = await self._store.advance(step)
+        else:
+            with tracer.start_as_current_span(
+                "release",
+                context=telemetry.extract({"traceparent": allocation.traceparent}),
+                attributes={
+                    **telemetry.pod_attributes(
+                        uid=allocation.pod_uid,
+                        namespace=allocation.namespace,
+                        name=allocation.pod_name,
+                    ),
+                    "hami.reason": verdict.reason,
+                },
+            ):
+                change = await self._store.advance(step)
+        if change is None:
+            return None
+        logger.info(
+            "allocation changed",
+            extra={
+                "pod_uid": allocation.pod_uid,
+                "pod": f"{allocation.namespace}/{allocation.pod_name}",
+                "node": allocation.node,
+                "from": allocation.state,
+                "to": verdict.target,
+                "reason": verdict.reason,
+            },
+        )
+        await self._after(allocation, change, verdict)
+        return change
+
+    async def _after(self, allocation: Allocation, change: Change, verdict: Verdict) -> None:
+        self._view.apply(change.counters)
+        self._instruments.transitions.labels(verdict.target.value).inc()
+        ended = verdict.target not in LIVE_STATES
+        if allocation.token is not None and (ended or verdict.target in _LOCK_ENDS_AT):
+            await self.free_lock(allocation)
+            # A node keeps a releasing grant in its book: it is the one to say that the pod left.
+            if ended and allocation.has_agent:
+                await self._withdraw(allocation, verdict.reason)
+        if ended:
+            self._on_freed()
+
+    async def free_lock(self, allocation: Allocation) -> None:
+        """Frees the node's lock if this allocation holds it; it ends by itself anyway."""
+        if allocation.token is None:
+            return
+        await self._mirrored.release(allocation)
+        try:
+            await self._lock.release(allocation.node, allocation.token)
+        except Unavailable as exc:
+            logger.warning("node lock not freed", extra={"error": str(exc)})
+
+    async def note_failure(self, allocation: Allocation, reason: str, *, actor: str) -> None:
+        """The node could not give the pod its cards: shown, kept with the row, the lock freed.
+
+        The slices stay until the pod is over: another container of it may be running.
+        Raises: Conflict, Unavailable.
+        """
+        if allocation.reason != reason:
+            self._announcer.say(
+                ALLOCATE_FAILED,
+                reason,
+                namespace=allocation.namespace,
+                name=allocation.pod_name,
+                uid=allocation.pod_uid,
+            )
+            await self._store.advance(
+                Step(
+                    allocation_id=allocation.id,
+                    sources=_KEEPS_SLICES & {allocation.state},
+                    target=allocation.state,
+                    reason=reason,
+                    actor=actor,
+                    token=allocation.token,
+                )
+            )
+        await self.free_lock(allocation)
+
+    async def _withdraw(self, allocation: Allocation, reason: str) -> None:
+        try:
+            await self._grants.withdrawn(allocation, reason)
+        except Unavailable as exc:
+            logger.warning("grant not withdrawn on the bus", extra={"error": str(exc)})

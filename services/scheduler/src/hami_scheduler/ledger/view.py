@@ -1,0 +1,153 @@
+"""The ledger's cards in memory, as the placement engine wants them.
+
+`LedgerView` feeds a `ClusterView`: whole nodes from the ledger (`refresh`), counters from our own
+commits and from the events of other replicas (`apply`). It is a cache: a grant is guarded by the
+ledger, and a refusal is checked against it (`refresh`) before it is answered.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Iterable, Mapping
+
+from hamicommon.domain.ids import GpuUuid, NodeName
+from hamicommon.errors import Unavailable
+from hamicommon.ledger.model import CardCounters
+from hamicommon.placement.cluster.view import CardState, ClusterView
+from hamicommon.placement.vendor_policy import VendorRules
+
+from hami_scheduler.ports import CardReader, LedgerCard, PairScores
+
+logger = logging.getLogger(__name__)
+
+
+class LedgerView:
+    """Keeps `cluster` equal to the ledger, at most `refresh` apart."""
+
+    def __init__(self, cards: CardReader, rules: Mapping[str, VendorRules] | None = None) -> None:
+        self._reader = cards
+        self.cluster = ClusterView(rules)
+        self._versions: dict[GpuUuid, int] = {}
+        self._sum = 0
+        self._nodes: dict[NodeName, frozenset[GpuUuid]] = {}
+        # Counters came with a gap in the versions: something else about the card may have changed.
+        self._doubtful: set[NodeName] = set()
+        self._refreshing = asyncio.Lock()
+        self._refreshed_at: float | None = None
+
+    @property
+    def loaded(self) -> bool:
+        """True once the ledger has been read."""
+        return self._refreshed_at is not None
+
+    @property
+    def age_s(self) -> float:
+        """Seconds since it was last found equal to the ledger; infinite before the first time."""
+        if self._refreshed_at is None:
+            return float("inf")
+        return time.monotonic() - self._refreshed_at
+
+    def apply(self, counters: Iterable[CardCounters]) -> None:
+        """Takes over absolute counters; older ones than known change nothing."""
+        for card in counters:
+            known = self._versions.get(card.uuid)
+            if known is None or card.version <= known:
+                continue
+            if card.version != known + 1:
+                self._doubtful.add(NodeName(card.node))
+            self._set_version(card.uuid, card.version)
+            self.cluster.apply(
+                card.uuid,
+                slots=card.used_slots,
+                memory_mib=card.used_memory_mib,
+                core_percent=card.used_core_percent,
+                version=card.version,
+                holdings=card.holdings,
+            )
+
+    async def refresh(self) -> bool:
+        """Reads what differs from the ledger; True when something did. Raises: Unavailable."""
+        async with self._refreshing:
+            started = time.monotonic()
+            if self.loaded and not self._doubtful and await self._reader.tally() == self._tally():
+                self._refreshed_at = started
+                return False
+            ledger = await self._reader.versions()
+            doubtful, self._doubtful = self._doubtful, set()
+            try:
+                await self._reload(stale := self._stale_nodes(ledger) | doubtful)
+            except BaseException:
+                # Their versions look right: nothing else would have them read again.
+                self._doubtful |= doubtful
+                raise
+            self._refreshed_at = started
+            return bool(stale)
+
+    async def refresh_node(self, node: NodeName) -> None:
+        """Reads one node again, whatever is known of it. Raises: Unavailable."""
+        async with self._refreshing:
+            await self._reload({node})
+
+    def doubt(self, node: NodeName) -> None:
+        """Says that the node's cards may differ from what is known; the next refresh reads it."""
+        self._doubtful.add(node)
+
+    async def _reload(self, nodes: set[NodeName]) -> None:
+        if nodes:
+            names = sorted(nodes)
+            cards = await self._reader.cards(names)
+            self._replace(nodes, cards, await self._reader.pair_scores(names))
+
+    async def run(self, every_s: float) -> None:
+        """Refreshes until cancelled."""
+        while True:
+            try:
+                await self.refresh()
+            except Unavailable as exc:
+                logger.warning("view not refreshed", extra={"error": str(exc)})
+            await asyncio.sleep(every_s if self.loaded else 1.0)
+
+    def _tally(self) -> tuple[int, int]:
+        return len(self._versions), self._sum
+
+    def _stale_nodes(self, ledger: dict[str, tuple[NodeName, int]]) -> set[NodeName]:
+        stale = {
+            node
+            for uuid, (node, version) in ledger.items()
+            if self._versions.get(GpuUuid(uuid)) != version
+        }
+        for node, uuids in self._nodes.items():
+            if any(uuid not in ledger or ledger[uuid][0] != node for uuid in uuids):
+                stale.add(node)
+        return stale
+
+    def _replace(
+        self,
+        nodes: set[NodeName],
+        cards: list[LedgerCard],
+        pair_scores: dict[NodeName, PairScores],
+    ) -> None:
+        grouped: dict[NodeName, list[LedgerCard]] = {node: [] for node in nodes}
+        for card in cards:
+            grouped.setdefault(card.node, []).append(card)
+        for node, mine in grouped.items():
+            for uuid in self._nodes.pop(node, frozenset()):
+                self._sum -= self._versions.pop(uuid, 0)
+            if not mine:
+                self.cluster.remove_node(node)
+                continue
+            self.cluster.set_node(
+                node,
+                [CardState(card.usage, card.version) for card in mine],
+                pair_scores=pair_scores.get(node),
+            )
+            self._nodes[node] = frozenset(card.usage.device.uuid for card in mine)
+            # The engine keeps newer counters that came meanwhile, and so does the tally.
+            for state in self.cluster.cards(node):
+                self._set_version(state.usage.device.uuid, state.version)
+
+    def _set_version(self, uuid: GpuUuid, version: int) -> None:
+        self._sum += version - self._versions.get(uuid, 0)
+        self._versions[uuid] = version

@@ -1,0 +1,64 @@
+"""Follows the ledger's events, so that this replica's view knows what others did.
+
+They come from the bus (`handle`), and from this replica's own relay (`relayed`), which announces
+others' changes too. One that is missed is found by the view's own comparison with the ledger.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from hamicommon.bus.client import Message
+from hamicommon.bus.reading import read
+from hamicommon.domain.ids import GpuUuid, NodeName
+from hamicommon.errors import Unavailable
+from hamicommon.events import AllocationEvent, DeviceHealthEvent
+from hamicommon.ledger.model import CardCounters
+
+from hami_scheduler.ledger.view import LedgerView
+
+SUBJECT = "hami.events.v1.>"
+_ALLOCATION = "hami.events.v1.allocation."
+_DEVICE = "hami.events.v1.device."
+
+
+class LedgerFollower:
+    """Follower of `hami.events.v1.>`; each replica has its own."""
+
+    def __init__(self, view: LedgerView) -> None:
+        self._view = view
+
+    async def handle(self, message: Message) -> None:
+        """Applies one event of another replica. Raises: InvalidRequest, Unavailable."""
+        if message.subject.startswith(_ALLOCATION):
+            self._apply(read(AllocationEvent, message.data, "event"))
+        elif message.subject.startswith(_DEVICE):
+            health = read(DeviceHealthEvent, message.data, "event")
+            await self._view.refresh_node(NodeName(health.node))
+
+    async def relayed(self, subject: str, payload: Mapping[str, Any]) -> None:
+        """Applies one event that this replica announced, whoever wrote it; never raises."""
+        if subject.startswith(_ALLOCATION):
+            if payload["counters"]:
+                self._apply(AllocationEvent.model_validate(payload))
+        elif subject.startswith(_DEVICE):
+            node = NodeName(payload["node"])
+            try:
+                await self._view.refresh_node(node)
+            except Unavailable:
+                self._view.doubt(node)
+
+    def _apply(self, event: AllocationEvent) -> None:
+        self._view.apply(
+            CardCounters(
+                node=card.node,
+                uuid=GpuUuid(card.uuid),
+                used_slots=card.used_slots,
+                used_memory_mib=card.used_memory_mib,
+                used_core_percent=card.used_core_percent,
+                version=card.device_version,
+                holdings=card.holdings,
+            )
+            for card in event.counters
+        )

@@ -1,0 +1,132 @@
+"""What this service counts and times, for Prometheus."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from hamicommon.process.bulkhead import Bulkhead
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client.metrics_core import CounterMetricFamily
+from prometheus_client.registry import Collector
+
+# Decisions take milliseconds; binds wait for locks, up to kube-scheduler's time-out.
+_FAST_S = (0.001, 0.002, 0.003, 0.005, 0.0075, 0.01, 0.02, 0.05, 0.1, 0.25, 1.0, 5.0)
+_SLOW_S = (0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
+
+
+class Total(Collector):
+    """A counter of what is counted elsewhere in this process, from the process's start."""
+
+    def __init__(self, name: str, text: str) -> None:
+        self._name, self._text, self._total = name, text, 0.0
+
+    def set(self, total: float) -> None:
+        """What the count is now; it never falls."""
+        self._total = max(self._total, float(total))
+
+    def collect(self) -> Iterator[CounterMetricFamily]:
+        """For the registry."""
+        yield CounterMetricFamily(self._name, self._text, value=self._total)
+
+
+class Instruments:
+    """All of them, on one registry of their own, so that two may live in one test process."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        self.filter_seconds = Histogram(
+            "hami_scheduler_filter_seconds",
+            "Time to answer /filter",
+            ["outcome"],
+            registry=self.registry,
+            buckets=_FAST_S,
+        )
+        self.bind_seconds = Histogram(
+            "hami_scheduler_bind_seconds",
+            "Time to answer /bind",
+            ["outcome"],
+            registry=self.registry,
+            buckets=_SLOW_S,
+        )
+        self.lock_wait_seconds = Histogram(
+            "hami_scheduler_lock_wait_seconds",
+            "Time a bind waited for its node's lock",
+            registry=self.registry,
+            buckets=_SLOW_S,
+        )
+        self.replans = self._counter("replans", "Placements planned again after losing a card")
+        self.transitions = self._counter("transitions", "State changes of allocations", ["state"])
+        self.drift = self._counter("drift", "Differences found by the reconciler", ["class"])
+        self.nudges = self._counter("nudges", "Waiting pods asked to be tried again")
+        self.grants_unannounced = self._counter(
+            "grants_unannounced", "Binds that went on without the bus"
+        )
+        self.lock_fallbacks = self._total(
+            "lock_fallbacks", "Lock operations done in Postgres because Redis was away"
+        )
+        self.decisions_dropped = self._total(
+            "decisions_dropped", "Decision records that did not fit into the queue"
+        )
+        self.decisions_without_cards = self._total(
+            "decisions_without_cards", "Decision records whose cards there was no room to keep"
+        )
+        self.decisions_waiting = self._gauge(
+            "decisions_waiting", "Decision records not yet written"
+        )
+        self.events_dropped = self._total("events_dropped", "Pod events that could not be shown")
+        self.view_age = self._gauge(
+            "view_age_seconds", "Since the view was last found equal to the ledger"
+        )
+        self.certificate_not_after = self._gauge(
+            "certificate_not_after_timestamp_seconds",
+            "When the serving certificate expires (Unix time); 0 without TLS",
+        )
+        self.certificate_reloads = self._counter(
+            "certificate_reloads", "Changes of certificate files, by result", ["result"]
+        )
+        self.outbox_published = self._total("outbox_published", "Facts announced by this replica")
+        self.outbox_rows = self._gauge("outbox_waiting_rows", "Facts not yet announced")
+        self.outbox_age = self._gauge("outbox_waiting_seconds", "Age of the oldest of them")
+        self.malformed_inventories = self._gauge(
+            "malformed_inventories", "Vendors of nodes without agent whose cards can't be read"
+        )
+        self.dead_letters = self._total("dead_letters", "Messages that could not be handled")
+        self.refused_cards = self._gauge(
+            "refused_cards", "Cards that nodes report and the ledger does not take (hamictl drift)"
+        )
+        self.inventories_ignored = self._counter(
+            "inventories_ignored", "Reports of nodes that were older than what is known"
+        )
+        self.clock_skew = Gauge(
+            "hami_scheduler_node_clock_skew_seconds",
+            "By how much a node's clock is ahead of the bus; nodes within 5 s are left out",
+            ["node"],
+            registry=self.registry,
+        )
+        self.dead_letters_kept = self._gauge(
+            "dead_letters_kept", "Messages that no service could handle, on the bus (hamictl)"
+        )
+        self.stream_problems = self._gauge(
+            "stream_problems", "Streams of the bus that are not as they should be"
+        )
+        self.bound_late = self._gauge(
+            "bound_late", "Pods that are bound for long and have not got their cards"
+        )
+        self.silent_agents = self._gauge(
+            "silent_agents", "Nodes that get no pods because their agents are silent"
+        )
+        self.loop_errors = self._counter(
+            "loop_errors", "Unexpected errors of one item in a background loop", ["loop"]
+        )
+        self.bulkhead = Bulkhead(lambda loop: self.loop_errors.labels(loop).inc())
+
+    def _counter(self, name: str, text: str, labels: list[str] | None = None) -> Counter:
+        return Counter(f"hami_scheduler_{name}", text, labels or [], registry=self.registry)
+
+    def _gauge(self, name: str, text: str) -> Gauge:
+        return Gauge(f"hami_scheduler_{name}", text, registry=self.registry)
+
+    def _total(self, name: str, text: str) -> Total:
+        total = Total(f"hami_scheduler_{name}", text)
+        self.registry.register(total)
+        return total

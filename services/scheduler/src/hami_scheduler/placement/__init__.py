@@ -1,0 +1,1 @@
+"""Choose a node, reserve its cards, record the decision, requeue who waits."""

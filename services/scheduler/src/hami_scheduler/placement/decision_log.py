@@ -1,0 +1,168 @@
+"""The queue that writes decisions down after the reply.
+
+`filtering.py` fills a `Course` as it goes; `DecisionQueue` turns it into a `Decision`
+(`decisions.py`), says in one plain sentence what is short (the pod's event), and writes in batches.
+What is recorded is what was used to decide: explain (`explaining.py`) answers from it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import Counter
+
+from hamicommon.errors import Conflict, Unavailable
+from hamicommon.explain.moment import MomentEncoder
+from hamicommon.explain.sentence import stock_of
+from hamicommon.placement.cluster.view import ClusterView, Frozen
+from hamicommon.placement.node_scores import NodeScores
+from opentelemetry import trace
+
+from hami_scheduler.placement.decision import Course
+from hami_scheduler.placement.decision_queue import decision_of
+from hami_scheduler.pod_events import FILTERING_FAILED, WHY, Announcer
+from hami_scheduler.ports import Decision, DecisionLog
+
+logger = logging.getLogger(__name__)
+
+# A minute of decisions at the budgeted 200 per second; beyond it records are dropped and counted.
+QUEUE_SIZE = 12_000
+BATCH = 64
+# One transaction per batch instead of one per decision; explain may be this much behind.
+GATHER_S = 0.05
+RETRY_S = 1.0
+RETRY_MAX_S = 5.0
+# A placement keeps the cards of the nodes that were nearest to being chosen.
+NODES_OF_A_PLACEMENT = 16
+# Whole clusters that may wait to be written: 100 KB each at 1000 nodes. While the ledger is away
+# nothing is granted, so the view hardly changes and many decisions share one.
+MOST_MOMENTS = 256
+TIDY_EVERY_S = 600.0
+
+
+class DecisionQueue:
+    """A bounded queue in front of the decision log."""
+
+    def __init__(self, log: DecisionLog, announcer: Announcer) -> None:
+        self._log = log
+        self._announcer = announcer
+        self._queue: asyncio.Queue[Course] = asyncio.Queue(QUEUE_SIZE)
+        self._encoder = MomentEncoder()
+        self._stock = (-1, stock_of(()))
+        """Of the inventory version."""
+        self._whole: Frozen | None = None
+        self._moments: Counter[int] = Counter()
+        """By id: whole clusters that wait in the queue, and how many courses share each."""
+        self.dropped = 0
+        """Decisions that found the queue full."""
+        self.dropped_moments = 0
+        """Decisions that were recorded without their cards, because too many of those waited."""
+
+    @property
+    def waiting(self) -> int:
+        """Decisions not yet written."""
+        return self._queue.qsize()
+
+    def frozen(self, view: ClusterView, scores: NodeScores) -> Frozen:
+        """The cards as they are, for the record: of the best nodes, or of all when none fits."""
+        if scores:
+            return view.frozen([node for node, _ in scores.best(NODES_OF_A_PLACEMENT)])
+        if self._whole is None or self._whole.version != view.version:
+            self._whole = view.frozen()
+        return self._whole
+
+    def add(self, course: Course) -> None:
+        """Queues the record of a pod of ours; never waits, never raises."""
+        if not course.outcome or not course.uid:
+            return
+        course.phase_ms["total"] = round((time.perf_counter() - course.started) * 1000, 3)
+        span = trace.get_current_span().get_span_context()
+        course.trace_id = f"{span.trace_id:032x}" if span.is_valid else ""
+        if self._queue.full():
+            self.dropped += 1
+            return
+        self._hold(course)
+        self._queue.put_nowait(course)
+
+    def _hold(self, course: Course) -> None:
+        if course.frozen is None or len(course.frozen.rows) <= NODES_OF_A_PLACEMENT:
+            return
+        if id(course.frozen) not in self._moments and len(self._moments) >= MOST_MOMENTS:
+            course.frozen = None
+            self.dropped_moments += 1
+            return
+        self._moments[id(course.frozen)] += 1
+
+    def _let_go(self, course: Course) -> None:
+        key = id(course.frozen)
+        if key in self._moments:
+            self._moments[key] -= 1
+            self._moments += Counter()
+
+    async def run(self) -> None:
+        """Writes until cancelled; what is queued then is written once more, if the ledger lets."""
+        batch: list[Decision] = []
+        try:
+            while True:
+                first = await self._queue.get()
+                await asyncio.sleep(GATHER_S)
+                batch = await self._decisions([first, *self._more(BATCH - 1)])
+                await self._write_until_done(batch)
+                batch = []
+        finally:
+            batch += [self._decision(course) for course in self._more(BATCH)]
+            if batch:
+                await self._write(batch)
+
+    async def tidy(self, *, keep_days: int) -> None:
+        """Drops what is old and what nothing refers to, every so often, until cancelled."""
+        while True:
+            try:
+                await self._log.tidy(keep_days=keep_days)
+            except (Unavailable, Conflict) as exc:
+                logger.warning("old decisions stay", extra={"error": str(exc)})
+            await asyncio.sleep(TIDY_EVERY_S)
+
+    def _more(self, most: int) -> list[Course]:
+        courses: list[Course] = []
+        while len(courses) < most and not self._queue.empty():
+            courses.append(self._queue.get_nowait())
+        return courses
+
+    async def _decisions(self, courses: list[Course]) -> list[Decision]:
+        """Encoded beside the event loop, with the plain sentence said on each refused pod."""
+        decisions = await asyncio.to_thread(lambda: [self._decision(course) for course in courses])
+        for course, decision in zip(courses, decisions, strict=True):
+            self._let_go(course)
+            if course.outcome == "refused" and decision.summary:
+                self._announcer.say(
+                    FILTERING_FAILED,
+                    decision.summary,
+                    namespace=course.namespace,
+                    name=course.name,
+                    uid=course.uid,
+                    series=WHY,
+                )
+        return decisions
+
+    def _decision(self, course: Course) -> Decision:
+        frozen = course.frozen
+        if frozen is not None and self._stock[0] != frozen.inventory_version:
+            cards = (usage.device for usages in frozen.usages for usage in usages)
+            self._stock = (frozen.inventory_version, stock_of(cards))
+        return decision_of(course, self._encoder, self._stock[1])
+
+    async def _write_until_done(self, batch: list[Decision]) -> None:
+        pause_s = RETRY_S
+        while not await self._write(batch):
+            await asyncio.sleep(pause_s)
+            pause_s = min(2 * pause_s, RETRY_MAX_S)
+
+    async def _write(self, batch: list[Decision]) -> bool:
+        try:
+            await self._log.record(batch)
+        except (Unavailable, Conflict) as exc:
+            logger.warning("decisions wait", extra={"count": len(batch), "error": str(exc)})
+            return False
+        return True

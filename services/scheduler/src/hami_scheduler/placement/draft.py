@@ -1,0 +1,91 @@
+"""From a placement to the draft of a reservation: what the ledger must know beside the slices.
+
+Pure: the vendors' annotations of the placed pod, what counts against quotas, and, where a vendor's
+choice can't be guarded by counters alone, what the choice was made of. `reserving.py` calls it
+between the choice and the transaction.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping
+from datetime import datetime
+
+from hamicommon import telemetry
+from hamicommon.domain.allocations import Allocation, Placement
+from hamicommon.domain.ids import AllocationId, GpuUuid
+from hamicommon.domain.requests import PodRequest, Selection
+from hamicommon.ledger.model import Draft
+from hamicommon.placement.cluster.view import CardState
+from hamicommon.placement.vendor_policy import standard_need
+from hamicommon.vendors.interface.vendor import Placed
+from hamicommon.vendors.registry import Vendors
+
+from hami_scheduler.ledger.quota import quota_amounts
+
+ACTOR = "scheduler"
+_ANY = Selection()
+
+
+def draft_of(
+    request: PodRequest,
+    placement: Placement,
+    cards: Mapping[GpuUuid, CardState],
+    vendors: Vendors,
+    *,
+    now: datetime,
+    lease_s: float,
+    replaces: Allocation | None,
+) -> Draft:
+    """The reservation of `placement`; `cards` are the node's as the choice saw them."""
+    used = {share.vendor for container in placement.containers for share in container.shares}
+    placed = Placed(
+        node=placement.node,
+        containers=placement.containers,
+        cards={name: state.usage.device for name, state in cards.items()},
+        selections=request.selections,
+        now=now,
+    )
+    annotations: dict[str, str] = {}
+    for vendor in vendors:
+        if vendor.word in used:
+            annotations |= vendor.pod_annotations(placed)
+    exact = any(vendor.rules.exact for vendor in vendors if vendor.word in used)
+    return Draft(
+        allocation_id=AllocationId(str(uuid.uuid4())),
+        pod_uid=request.uid,
+        namespace=request.namespace,
+        pod_name=request.name,
+        placement=placement,
+        lease_s=lease_s,
+        mutex="mutex" in request.policy.gpu,
+        quota=quota_amounts(placement.containers, vendors),
+        policy={"node": request.policy.node, "gpu": list(request.policy.gpu)},
+        annotations=annotations,
+        seen={name: state.version for name, state in cards.items()} if exact else {},
+        core_totals=_core_totals(request, placement, cards, vendors),
+        traceparent=telemetry.traceparent(),
+        replaces=None if replaces is None else replaces.id,
+        actor=ACTOR,
+    )
+
+
+def _core_totals(
+    request: PodRequest,
+    placement: Placement,
+    cards: Mapping[GpuUuid, CardState],
+    vendors: Vendors,
+) -> dict[GpuUuid, int]:
+    """Where a request counts a card's cores otherwise than the card registers them."""
+    own = {v.word: v.rules.need for v in vendors if v.rules.need is not standard_need}
+    totals: dict[GpuUuid, int] = {}
+    for asked, given in zip(request.containers, placement.containers, strict=True):
+        wanted = {item.vendor: item for item in asked.requests}
+        for share in given.shares:
+            if share.vendor in own:
+                selection = request.selections.get(share.vendor, _ANY)
+                device = cards[share.uuid].usage.device
+                need = own[share.vendor](wanted[share.vendor], selection, device)
+                if need.of_core is not None:
+                    totals[share.uuid] = need.of_core
+    return totals

@@ -1,0 +1,94 @@
+"""Wakes pods that wait, when capacity became free: one patch of `hami.io/retry-at` each.
+
+kube-scheduler tries a refused pod again within milliseconds of a change of its annotations (and of
+the end of its back-off), and otherwise may wait for minutes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from datetime import UTC, datetime
+
+from hamicommon.domain.requests import PodRequest
+from hamicommon.errors import HamiError
+from hamicommon.k8s.annotations import RETRY_AT
+from hamicommon.placement.engine import decide
+
+from hami_scheduler.ledger.view import LedgerView
+from hami_scheduler.metrics import Instruments
+from hami_scheduler.placement.waiting_pods import WaitingPod, WaitingPods
+from hami_scheduler.ports import PodApi
+
+logger = logging.getLogger(__name__)
+
+# More at once would only meet each other at the same few slices (architecture 3.7).
+MOST_NUDGES = 10
+# Each look costs about a millisecond of the event loop.
+MOST_LOOKS = 100
+# Lets the events of one freeing (a job of many pods) come together.
+SETTLE_S = 0.02
+
+
+class Nudger:
+    """Looks for waiting pods that fit now, each time capacity was freed."""
+
+    def __init__(
+        self, *, view: LedgerView, waiting: WaitingPods, pods: PodApi, instruments: Instruments
+    ) -> None:
+        self._view = view
+        self._waiting = waiting
+        self._pods = pods
+        self._instruments = instruments
+        self._freed = asyncio.Event()
+
+    def capacity_freed(self) -> None:
+        """Says that something became free."""
+        self._freed.set()
+
+    async def run(self) -> None:
+        """Nudges until cancelled."""
+        while True:
+            await self._freed.wait()
+            await asyncio.sleep(SETTLE_S)
+            self._freed.clear()
+            for pod in await self.fitting():
+                await self._nudge(pod)
+
+    async def fitting(self) -> list[WaitingPod]:
+        """The first waiting pods that fit into the view, in the order of the queue."""
+        found: list[WaitingPod] = []
+        refused: set[int] = set()
+        looks = 0
+        for pod in self._waiting.in_order():
+            shape = _shape(pod.request)
+            if shape in refused:
+                continue
+            refused.add(shape)  # until it is known to fit
+            with self._instruments.bulkhead.item("nudges", pod.uid):
+                if decide(pod.request, self._view.cluster).placement is not None:
+                    refused.discard(shape)
+                    found.append(pod)
+            looks += 1
+            if len(found) == MOST_NUDGES or looks == MOST_LOOKS:
+                break
+            await asyncio.sleep(0)
+        return found
+
+    async def _nudge(self, pod: WaitingPod) -> None:
+        try:
+            await self._pods.annotate(
+                pod.namespace,
+                pod.name,
+                uid=pod.uid,
+                annotations={RETRY_AT: datetime.now(UTC).isoformat(timespec="milliseconds")},
+                labels={},
+            )
+            self._instruments.nudges.inc()
+        except HamiError as exc:
+            logger.info("pod not nudged", extra={"pod_uid": pod.uid, "error": str(exc)})
+
+
+def _shape(request: PodRequest) -> int:
+    """Pods of one shape fit, or don't, together."""
+    return hash((request.containers, repr(request.selections), request.policy))

@@ -1,0 +1,263 @@
+"""Choosing cards and taking them: the loop of one pure choice and one transaction.
+
+`decide` over the view chooses, `AllocationStore.reserve` takes; a card that was lost meanwhile is
+left out and the choice made again, at most `MAX_REPLANS` times. A refusal counts only after the
+view was found equal to the ledger. /filter (`filtering.py`) offers many nodes, /bind exactly one.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from hamicommon import telemetry
+from hamicommon.domain.allocations import Allocation, AllocationState, Placement
+from hamicommon.domain.ids import GpuUuid, NodeName, PodUid
+from hamicommon.domain.requests import PodRequest, Policy
+from hamicommon.errors import (
+    CapacityConflict,
+    Conflict,
+    HamiError,
+    NotFound,
+    QuotaConflict,
+    Unavailable,
+    Unschedulable,
+)
+from hamicommon.explain.sentence import quota_sentence
+from hamicommon.placement.engine import Decision, decide
+from hamicommon.vendors.pod_request import pod_request
+from hamicommon.vendors.registry import Vendors
+from opentelemetry import trace
+
+from hami_scheduler.ledger.quota import cards_beyond, quota_short
+from hami_scheduler.ledger.view import LedgerView
+from hami_scheduler.metrics import Instruments
+from hami_scheduler.placement.decision import Course
+from hami_scheduler.placement.decision_log import DecisionQueue
+from hami_scheduler.placement.draft import draft_of
+from hami_scheduler.ports import AllocationStore, PodApi
+
+tracer = trace.get_tracer(__name__)
+
+MAX_REPLANS = 3
+# kube-scheduler waits 30 s for /filter; each step of a plan may wait 5 s for a connection.
+MOST_S = 8.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reserved:
+    """The pod has an allocation on one of the nodes."""
+
+    allocation: Allocation
+    decision: Decision | None
+    """None: it had it before, and keeps it."""
+
+
+class OverQuota(HamiError):
+    """The namespace's quota refuses, whatever the node."""
+
+    def __init__(self, conflict: QuotaConflict, vendors: Vendors) -> None:
+        self.quota = quota_short(conflict, vendors)
+        super().__init__(quota_sentence(self.quota))
+
+
+class Reserving:
+    """Reserves slices for pods."""
+
+    def __init__(
+        self,
+        *,
+        view: LedgerView,
+        store: AllocationStore,
+        pods: PodApi,
+        vendors: Vendors,
+        defaults: Policy,
+        reservation_s: float,
+        recorder: DecisionQueue,
+        instruments: Instruments,
+    ) -> None:
+        self._view = view
+        self._store = store
+        self._pods = pods
+        self._vendors = vendors
+        self._defaults = defaults
+        self._reservation_s = reservation_s
+        self._recorder = recorder
+        self._instruments = instruments
+        self._taking: Counter[GpuUuid] = Counter()
+        """Cards that reservations of this replica are taking at this moment."""
+
+    async def best(
+        self,
+        request: PodRequest,
+        names: Sequence[NodeName],
+        course: Course,
+        *,
+        replaces: Allocation | None = None,
+    ) -> Reserved | Decision:
+        """Reserves on the best of the nodes; the Decision of a refusal when none fits.
+
+        A reservation that the pod holds already is kept if its node is offered, else replaced.
+        Raises: OverQuota, Conflict, Unavailable.
+        """
+        lost: set[GpuUuid] = set()
+        beyond: frozenset[GpuUuid] = frozenset()
+        refused: QuotaConflict | None = None
+        checked = False
+        for _ in range(MAX_REPLANS + 2):
+            _check_in_time(course)
+            # Who lost a race keeps away from cards that others are taking at this moment: many pods
+            # that want the same last slot part at once, instead of losing to each other in turn.
+            busy = set(self._taking) if lost else set()
+            decision = self._decide(request, names, lost | busy | beyond, course)
+            if decision.placement is None:
+                if refused is not None:
+                    raise OverQuota(refused, self._vendors)
+                if lost or not checked:
+                    checked = True
+                    if await self._outdated(decision, lost):
+                        continue
+                live = await self._store.live_of(request.uid)
+                return _kept(live, names) or decision
+            try:
+                allocation = await self._take(request, decision.placement, replaces, course)
+            except QuotaConflict as exc:
+                self._instruments.replans.inc()
+                # A percentage of a smaller card may still be within the quota.
+                larger = cards_beyond(request, self._view.cluster, exc, self._vendors)
+                if larger <= beyond:
+                    raise OverQuota(exc, self._vendors) from exc
+                beyond, refused = beyond | larger, exc
+            except CapacityConflict as exc:
+                self._instruments.replans.inc()
+                lost.add(GpuUuid(exc.subject))
+                self._view.doubt(decision.placement.node)
+            except Conflict:
+                replaces = await self._store.live_of(request.uid)
+                if kept := _kept(replaces, names):
+                    return kept
+                _check_replaceable(replaces)
+            else:
+                return Reserved(allocation=allocation, decision=decision)
+        raise Conflict(
+            f"other pods took the chosen cards {MAX_REPLANS} times in a row; the pod is tried again"
+        )
+
+    async def on_node(
+        self,
+        namespace: str,
+        name: str,
+        uid: PodUid,
+        node: NodeName,
+        replaces: Allocation | None,
+    ) -> Allocation | None:
+        """Reserves on exactly that node, for a pod that comes to /bind without a reservation.
+
+        None: it asks for no card, so there is nothing to reserve.
+
+        Raises: NotFound, InvalidRequest, Unschedulable with the reason, Conflict, Unavailable.
+        """
+        pod = await self._pods.get(namespace, name)
+        if pod["metadata"]["uid"] != uid:
+            raise NotFound(f"pod {namespace}/{name} with uid {uid} is gone")
+        course = Course(pod=pod, started=time.perf_counter(), candidates=1)
+        request = course.request = pod_request(pod, self._vendors, self._defaults)
+        if not request.wants_devices:
+            return None
+        if not self._view.loaded:
+            await self._view.refresh()
+        with tracer.start_as_current_span("filter"):
+            found = await self.best(request, [node], course, replaces=replaces)
+            if isinstance(found, Decision):
+                assert found.refusal is not None
+                course.refuse(found.refusal.reasons, found.refusal.shortfalls)
+                self._recorder.add(course)
+                raise NoRoom(node, found.refusal.reasons[node])
+            course.outcome, course.allocation = "placed", found.allocation
+            course.message = "placed at /bind"
+            self._recorder.add(course)
+        return found.allocation
+
+    def _decide(
+        self,
+        request: PodRequest,
+        names: Sequence[NodeName],
+        lost: set[GpuUuid],
+        course: Course,
+    ) -> Decision:
+        with telemetry.leaf_span(tracer, "place"), course.phase("place"):
+            decision = decide(request, self._view.cluster, candidates=names, without_cards=lost)
+        course.view_version, course.scores = decision.view_version, decision.scores
+        course.frozen = self._recorder.frozen(self._view.cluster, decision.scores)
+        return decision
+
+    async def _outdated(self, refusal: Decision, lost: set[GpuUuid]) -> bool:
+        """True when the refusal was decided on another view than the ledger's, and does not count.
+
+        It does not matter who refreshed the view since, only that it is another one now.
+        """
+        await self._view.refresh()
+        again = bool(lost) or self._view.cluster.version != refusal.view_version
+        lost.clear()
+        return again
+
+    async def _take(
+        self,
+        request: PodRequest,
+        placement: Placement,
+        replaces: Allocation | None,
+        course: Course,
+    ) -> Allocation:
+        cards = self._view.cluster.cards(placement.node)
+        draft = draft_of(
+            request,
+            placement,
+            {state.usage.device.uuid: state for state in cards},
+            self._vendors,
+            now=datetime.now(UTC),
+            lease_s=self._reservation_s,
+            replaces=replaces,
+        )
+        uuids = [share.uuid for container in placement.containers for share in container.shares]
+        self._taking.update(uuids)
+        try:
+            with telemetry.leaf_span(tracer, "reserve"), course.phase("reserve"):
+                change = await self._store.reserve(draft)
+        finally:
+            self._taking -= Counter(uuids)
+        self._view.apply(change.counters)
+        self._instruments.transitions.labels(AllocationState.RESERVED.value).inc()
+        return change.allocation
+
+
+def _check_in_time(course: Course) -> None:
+    spent_s = time.perf_counter() - course.started
+    if spent_s > MOST_S:
+        raise Unavailable(
+            f"the ledger was slow: {spent_s:.0f} s went by, no plan is begun after {MOST_S:g} s; "
+            "the pod is tried again"
+        )
+
+
+class NoRoom(Unschedulable):
+    """The one node that was asked for can't hold the pod."""
+
+    def __init__(self, node: NodeName, reason: str) -> None:
+        super().__init__({node: reason})
+        self.args = (f"node {node} can't hold the pod: {reason}",)
+
+
+def _kept(live: Allocation | None, names: Sequence[NodeName]) -> Reserved | None:
+    if live is None or live.node not in names:
+        return None
+    return Reserved(allocation=live, decision=None)
+
+
+def _check_replaceable(live: Allocation | None) -> None:
+    if live is not None and live.state is not AllocationState.RESERVED:
+        raise Conflict(
+            f"the pod is {live.state} on node {live.node}, which is not among the nodes offered"
+        )

@@ -1,0 +1,1 @@
+"""Level-triggered: ledger, pods and annotations compared again and again."""

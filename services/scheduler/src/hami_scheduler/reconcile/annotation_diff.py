@@ -1,0 +1,82 @@
+"""What a pod's annotations must say of its slices, from its row in the ledger: a pure comparison.
+
+Only what stays is compared: the vendors' `allocated` keys, and the reservations of MIG slices once
+our agent has told what it made for them (HAMi's plugin writes that into the pod by itself). Device
+plugins take `to-allocate` values apart and answer in `bind-phase`, as HAMi's protocol has it (sheet
+2.7).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from itertools import zip_longest
+
+from hamicommon.domain.allocations import Allocation, ContainerGrant
+from hamicommon.errors import InvalidRequest
+from hamicommon.k8s.annotations import MIG_ALLOCATIONS, decode_pod_devices
+from hamicommon.k8s.mig import MigReservation, decode_reservations
+from hamicommon.vendors.interface.vendor import Vendor
+
+
+def differing(
+    allocation: Allocation, annotations: Mapping[str, str], vendors: Iterable[Vendor]
+) -> dict[str, str]:
+    """Key -> value that the pod should have, for keys where it has another or none."""
+    expected = {
+        vendor.keys.allocated: _on_its_cards(
+            allocation.annotations[vendor.keys.allocated], allocation.containers, vendor.word
+        )
+        for vendor in vendors
+        if vendor.keys.allocated in allocation.annotations
+    }
+    different = {
+        key: value for key, value in expected.items() if not _same(annotations.get(key, ""), value)
+    }
+    reserved = allocation.annotations.get(MIG_ALLOCATIONS, "")
+    made = decode_reservations(reserved)
+    if any(one.mig_uuid for one in made) and made != _reserved(annotations):
+        different[MIG_ALLOCATIONS] = reserved
+    return different
+
+
+def _reserved(annotations: Mapping[str, str]) -> tuple[MigReservation, ...]:
+    """What the pod says; nothing where that can't be read."""
+    try:
+        return decode_reservations(annotations.get(MIG_ALLOCATIONS, ""))
+    except InvalidRequest:
+        return ()
+
+
+def _on_its_cards(text: str, containers: Iterable[ContainerGrant], vendor: str) -> str:
+    """The value as written at the reservation, with the cards that the pod was moved to since.
+
+    A value of another form (JSON of some vendors) has no cards that move, and stays.
+    """
+    pieces = text.split(";")
+    written = [[one for one in piece.split(":") if one] for piece in pieces]
+    held = [[s for s in one.shares if s.vendor == vendor] for one in containers]
+    if [len(entries) for entries in written if entries] != [len(some) for some in held if some]:
+        return text
+    shares = iter([share for some in held for share in some])
+    moved = []
+    for entries in written:
+        parts = []
+        for entry in entries:
+            uuid, comma, rest = entry.partition(",")
+            if not comma:
+                return text
+            now = next(shares).uuid
+            parts.append(f"{uuid if uuid.startswith(now) else now},{rest}:")
+        moved.append("".join(parts))
+    return ";".join(moved)
+
+
+def _same(said: str, wanted: str) -> bool:
+    if said == wanted:
+        return True
+    try:
+        pairs = zip_longest(decode_pod_devices(said), decode_pod_devices(wanted), fillvalue=())
+    except InvalidRequest:
+        return False
+    # HAMi's plugins add empty containers at the end.
+    return bool(said) and all(one == other for one, other in pairs)

@@ -1,0 +1,184 @@
+"""Keeps the pods' annotations what the ledger says (architecture 2.4: they are a mirror).
+
+The reconciler asks here about every pod that has its cards and whose object changed since it was
+last found right; the API server is asked before anything is called different, because the watch may
+lag. What differs is written anew, counted and journalled. The label that follows the binding is
+written by its binder when there is time (`aside.py`); one that is missing at two comparisons was
+lost with its binder, and is written here. What the API server refuses (a policy, an object that is
+invalid by now) is journalled, and tried again when the pod changes or after five minutes: the
+ledger holds without it.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+from hamicommon.clipping import clip
+from hamicommon.domain.allocations import Allocation, AllocationState, Origin
+from hamicommon.domain.ids import PodUid
+from hamicommon.errors import Forbidden, InvalidRequest, NotFound
+from hamicommon.k8s.annotations import annotations_of, node_label
+from hamicommon.vendors.interface.vendor import Vendor
+
+from hami_scheduler.line_budget import LineBudget
+from hami_scheduler.metrics import Instruments
+from hami_scheduler.ports import AllocationStore, DriftJournal, PodApi
+from hami_scheduler.reconcile.annotation_diff import differing
+
+logger = logging.getLogger(__name__)
+
+Json = Mapping[str, Any]
+# A row is read in a millisecond. After a start all pods must be looked at: not all in one go.
+MOST_LOOKS = 2000
+CLASS = "annotations-differ"
+REFUSED = "annotations-refused"
+MOST_OF_A_REFUSAL = 1024
+"""Characters of what the API server says."""
+REFUSED_AGAIN_S = 300.0
+_MIRRORED = frozenset({AllocationState.BOUND, AllocationState.ALLOCATED})
+
+
+@dataclass(frozen=True, slots=True)
+class _Refusal:
+    """The API server would not have the change of a pod."""
+
+    version: str
+    """The pod's, when it was refused."""
+    why: str
+    again_at: float
+
+
+class Mirrors:
+    """Compares pods with their rows."""
+
+    def __init__(
+        self,
+        *,
+        store: AllocationStore,
+        pods: PodApi,
+        vendors: Iterable[Vendor],
+        journal: DriftJournal,
+        instruments: Instruments,
+        lines: LineBudget,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`lines`: how often a pod is journalled whose author changes it again and again."""
+        self._store = store
+        self._pods = pods
+        self._vendors = tuple(vendors)
+        self._journal = journal
+        self._instruments = instruments
+        self._lines = lines
+        self._clock = clock
+        self._refused: dict[PodUid, _Refusal] = {}
+        self._right: dict[PodUid, str] = {}
+        """Version of the pod's object that was found right."""
+        self._unlabelled: set[PodUid] = set()
+        """Pods that lacked their label at the last look."""
+        self._looks = 0
+
+    async def check(self, allocation: Allocation, pod: Json) -> int:
+        """1 when the pod's annotations differed and were mended, else 0.
+
+        `allocation` may lack its containers. Raises: Conflict, Unavailable.
+        """
+        version = str(pod["metadata"].get("resourceVersion", ""))
+        on_its_node = (pod.get("spec") or {}).get("nodeName") == allocation.node
+        if not on_its_node or allocation.state not in _MIRRORED:
+            return 0
+        if self._right.get(allocation.pod_uid) == version or self._looks >= MOST_LOOKS:
+            return 0
+        refused = self._refused.get(allocation.pod_uid)
+        if refused and refused.version == version and self._clock() < refused.again_at:
+            return 0
+        self._looks += 1
+        mended = 0
+        row = await self._store.get(allocation.id)
+        try:
+            if row is not None and differing(row, annotations_of(pod), self._vendors):
+                mended = await self.mend(row)
+            if row is None or await self._labelled(row, pod):
+                self._right[allocation.pod_uid] = version
+            self._refused.pop(allocation.pod_uid, None)
+        except (InvalidRequest, Forbidden) as exc:
+            await self._note_refusal(allocation, version, str(exc))
+        return mended
+
+    async def _note_refusal(self, allocation: Allocation, version: str, why: str) -> None:
+        before = self._refused.get(allocation.pod_uid)
+        again_at = self._clock() + REFUSED_AGAIN_S
+        self._refused[allocation.pod_uid] = _Refusal(version, why, again_at)
+        if before is not None and before.why == why:
+            return
+        why = clip(why, MOST_OF_A_REFUSAL)
+        if self._lines.spend(allocation.pod_uid, why) is None:
+            return
+        self._instruments.drift.labels(REFUSED).inc()
+        logger.warning("annotations refused", extra={"pod_uid": allocation.pod_uid, "error": why})
+        subject = f"{allocation.namespace}/{allocation.pod_name} ({allocation.pod_uid})"
+        await self._journal.drift(REFUSED, subject, why, repaired=False)
+
+    async def _labelled(self, allocation: Allocation, pod: Json) -> bool:
+        """False when the label is not there yet. Raises: Conflict, Unavailable."""
+        # Pods that HAMi placed are labelled as its version did.
+        ours = allocation.origin is not Origin.ADOPTED
+        wanted = node_label(allocation.node) if ours else {}
+        if wanted.items() <= (pod["metadata"].get("labels") or {}).items():
+            self._unlabelled.discard(allocation.pod_uid)
+            return True
+        if allocation.pod_uid not in self._unlabelled:
+            self._unlabelled.add(allocation.pod_uid)
+            return False
+        with suppress(NotFound):
+            await self._pods.annotate(
+                allocation.namespace,
+                allocation.pod_name,
+                uid=allocation.pod_uid,
+                annotations={},
+                labels=wanted,
+            )
+        return True
+
+    async def mend(self, row: Allocation) -> int:
+        """Writes what the pod's object at the API server has otherwise; 1 when it did.
+
+        Raises: Conflict, Unavailable.
+        """
+        try:
+            pod = await self._pods.get(row.namespace, row.pod_name)
+            wrong = differing(row, annotations_of(pod), self._vendors)
+            if pod["metadata"]["uid"] != row.pod_uid or not wrong:
+                return 0
+            await self._pods.annotate(
+                row.namespace, row.pod_name, uid=row.pod_uid, annotations=wrong, labels={}
+            )
+        except NotFound:
+            return 0
+        self._instruments.drift.labels(CLASS).inc()
+        subject = f"{row.namespace}/{row.pod_name} ({row.pod_uid})"
+        said = annotations_of(pod)
+        detail = "; ".join(
+            f"{key} was '{clip(said.get(key, 'missing'))}', the ledger has '{clip(value)}'"
+            for key, value in wrong.items()
+        )
+        if self._lines.spend(row.pod_uid, detail) is not None:
+            logger.warning("annotations differ", extra={"pod_uid": row.pod_uid, "detail": detail})
+            await self._journal.drift(CLASS, subject, detail, repaired=True)
+        return 1
+
+    def doubt(self, uid: PodUid) -> None:
+        """The pod's row changed: it is looked at again, though its object is the same."""
+        self._right.pop(uid, None)
+        self._refused.pop(uid, None)
+
+    def keep(self, uids: Collection[PodUid]) -> None:
+        """Forgets all pods but these; a comparison of all of them is over."""
+        self._looks = 0
+        self._right = {uid: seen for uid, seen in self._right.items() if uid in uids}
+        self._refused = {uid: said for uid, said in self._refused.items() if uid in uids}
+        self._unlabelled &= set(uids)

@@ -1,0 +1,235 @@
+"""Comparing ledger, pods and nodes, and reaping deadlines: what makes missed messages harmless.
+
+`Reconciler.once` looks at every live allocation with the facts of its pod and does what the verdict
+says, as the pod watch would have, and where nothing is due compares the pod's annotations
+(`mirrors.py`); each difference is counted and journalled. `Reaper.once` ends
+what is past its deadline. All replicas may do both at once: every step is guarded by the row.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from hamicommon.domain.allocations import Allocation
+from hamicommon.domain.ids import NodeName, PodUid
+from hamicommon.errors import HamiError, Unavailable
+from hamicommon.process.bulkhead import Bulkhead
+
+from hami_scheduler.bus.reports import pod_facts
+from hami_scheduler.ledger.state_machine import (
+    TERMINAL_PHASES,
+    PodFacts,
+    Verdict,
+    facts_of,
+    overdue,
+    verdict,
+)
+from hami_scheduler.ledger.transitions import Releasing
+from hami_scheduler.metrics import Instruments
+from hami_scheduler.pod_events import UNMANAGED, Announcer
+from hami_scheduler.ports import AllocationStore, DriftJournal, LedgerReader, PodApi
+from hami_scheduler.reconcile.pod_annotations import Mirrors
+from hami_scheduler.reconcile.restore import REASON, Outcome, Restoring
+
+logger = logging.getLogger(__name__)
+
+Json = Mapping[str, Any]
+UNMANAGED_TEXT = (
+    "this pod was bound to node {node} past the scheduler {scheduler} and has no grant: its "
+    "containers don't start, unless its node's agent asks for one (unmanaged_pods=adopt); remove "
+    "spec.nodeName and set spec.schedulerName: {scheduler}; a pod that HAMi started is taken over "
+    "by `hamictl adopt`"
+)
+
+
+class Reconciler:
+    """Finds and mends differences."""
+
+    def __init__(
+        self,
+        *,
+        store: AllocationStore,
+        ledger: LedgerReader,
+        pods: PodApi,
+        releasing: Releasing,
+        mirrors: Mirrors,
+        journal: DriftJournal,
+        announcer: Announcer,
+        instruments: Instruments,
+        known_pods: Mapping[PodUid, Json],
+        known_nodes: set[str],
+        synced: Callable[[], bool],
+        wants_devices: Callable[[Json], bool],
+        scheduler_name: str,
+        on_compared: Callable[[], None],
+        restoring: Restoring,
+    ) -> None:
+        self._store = store
+        self._ledger = ledger
+        self._pods = pods
+        self._releasing = releasing
+        self._mirrors = mirrors
+        self._journal = journal
+        self._announcer = announcer
+        self._instruments = instruments
+        self._known_pods = known_pods
+        self._known_nodes = known_nodes
+        self._synced = synced
+        self._wants_devices = wants_devices
+        self._scheduler_name = scheduler_name
+        self._on_compared = on_compared
+        self._restoring = restoring
+        self._told: set[PodUid] = set()
+
+    async def run(self, every_s: float) -> None:
+        """Reconciles until cancelled."""
+        while True:
+            if self._synced():
+                try:
+                    await self.once()
+                    self._on_compared()
+                except HamiError as exc:
+                    logger.warning("reconciling waits", extra={"error": str(exc)})
+            await asyncio.sleep(every_s if self._synced() else 0.5)
+
+    async def once(self) -> int:
+        """One comparison; returns how many differences were found. Raises: Unavailable."""
+        found = 0
+        held: set[PodUid] = set()
+        async for some in self._ledger.standing():
+            for allocation in some:
+                held.add(allocation.pod_uid)
+                try:
+                    with self._instruments.bulkhead.item("reconcile", allocation.pod_uid):
+                        found += await self._compare(allocation)
+                except Unavailable:
+                    raise
+                except HamiError as exc:
+                    # It is looked at again; the others need not wait for it.
+                    logger.info(
+                        "not compared now", extra={"pod_uid": allocation.pod_uid, "error": str(exc)}
+                    )
+        self._mirrors.keep(held)
+        for uid, pod in list(self._known_pods.items()):
+            if uid not in held:
+                with self._instruments.bulkhead.item("reconcile", uid):
+                    found += await self._check_unmanaged(uid, pod)
+        return found
+
+    async def _compare(self, allocation: Allocation) -> int:
+        facts = await self._facts(allocation)
+        step = verdict(allocation, facts)
+        if step is None:
+            pod = self._known_pods.get(allocation.pod_uid)
+            return 0 if pod is None else await self._mirrors.check(allocation, pod)
+        whole = await self._store.get(allocation.id)
+        if whole is None or whole.state is not allocation.state:
+            return 0
+        change = await self._releasing.carry_out(whole, step, actor="reconciler")
+        if change is None:
+            return 0
+        await self._drift(_class_of(allocation, facts), allocation, step)
+        return 1
+
+    async def _facts(self, allocation: Allocation) -> PodFacts:
+        pod = self._known_pods.get(allocation.pod_uid)
+        # The watch may lag: that a pod is gone is asked for, never concluded.
+        facts = facts_of(pod) if pod is not None else await pod_facts(self._pods, allocation)
+        return replace(facts, node_exists=allocation.node in self._known_nodes)
+
+    async def _drift(self, kind: str, allocation: Allocation, step: Verdict) -> None:
+        self._instruments.drift.labels(kind).inc()
+        subject = f"{allocation.namespace}/{allocation.pod_name} ({allocation.pod_uid})"
+        detail = f"{allocation.state} -> {step.target} on {allocation.node}: {step.reason}"
+        await self._journal.drift(kind, subject, detail, repaired=True)
+
+    async def _check_unmanaged(self, uid: PodUid, pod: Json) -> int:
+        """A pod with a node and without a grant: the ledger lost it, or it was bound past us."""
+        facts = facts_of(pod)
+        if (
+            facts.node is None
+            or facts.deleting
+            or facts.phase in TERMINAL_PHASES
+            or uid in self._told
+            or not self._wants_devices(pod)
+            or await self._store.live_of(uid) is not None
+        ):
+            return 0
+        metadata = pod["metadata"]
+        subject = f"{metadata['namespace']}/{metadata['name']} ({uid})"
+        lost = await self._restoring.restore(pod)
+        if lost is not Outcome.NONE:
+            if lost is Outcome.RESTORED:
+                self._instruments.drift.labels("grant-lost").inc()
+                await self._journal.drift("grant-lost", subject, REASON, repaired=True)
+            return 1
+        self._told.add(uid)
+        text = UNMANAGED_TEXT.format(node=facts.node, scheduler=self._scheduler_name)
+        self._announcer.say(
+            UNMANAGED, text, namespace=metadata["namespace"], name=metadata["name"], uid=uid
+        )
+        self._instruments.drift.labels("pod-without-grant").inc()
+        await self._journal.drift("pod-without-grant", subject, text, repaired=False)
+        return 1
+
+
+class Reaper:
+    """Ends what is past its deadline."""
+
+    def __init__(
+        self,
+        *,
+        ledger: LedgerReader,
+        pods: PodApi,
+        releasing: Releasing,
+        agent_speaks: Callable[[NodeName], bool],
+        bulkhead: Bulkhead | None = None,
+    ) -> None:
+        self._bulkhead = bulkhead or Bulkhead()
+        self._ledger = ledger
+        self._pods = pods
+        self._releasing = releasing
+        self._agent_speaks = agent_speaks
+
+    async def run(self, every_s: float) -> None:
+        """Reaps until cancelled."""
+        while True:
+            try:
+                await self.once()
+            except HamiError as exc:
+                logger.warning("reaping waits", extra={"error": str(exc)})
+            await asyncio.sleep(every_s)
+
+    async def once(self) -> int:
+        """One look; returns how many allocations went on. Raises: Unavailable."""
+        done = 0
+        for allocation in await self._ledger.overdue():
+            try:
+                with self._bulkhead.item("reap", allocation.pod_uid):
+                    done += await self._reap(allocation)
+            except HamiError as exc:
+                # What holds one up is no reason to let the others hold their cards.
+                logger.warning(
+                    "not reaped now", extra={"pod_uid": allocation.pod_uid, "error": str(exc)}
+                )
+        return done
+
+    async def _reap(self, allocation: Allocation) -> bool:
+        facts = await pod_facts(self._pods, allocation)
+        facts = replace(facts, agent_speaks=self._agent_speaks(allocation.node))
+        step = overdue(allocation, facts)
+        if step is None:
+            return False
+        return await self._releasing.carry_out(allocation, step, actor="reaper") is not None
+
+
+def _class_of(allocation: Allocation, facts: PodFacts) -> str:
+    if not facts.exists:
+        return f"{allocation.state}-pod-gone"
+    if facts.phase in TERMINAL_PHASES:
+        return f"{allocation.state}-pod-over"
+    return f"{allocation.state}-lags-pod"

@@ -1,0 +1,202 @@
+"""Grants that the ledger lost, as after the restore of an older backup (F45).
+
+In: a pod that runs on its node and has no grant, met by the reconciler. Its `hami.io/grant` was
+signed by our own scheduler for this very pod and node, so it was granted; if the ledger has never
+heard of that grant, the ledger is the older of the two, and the grant is entered again, with its
+own id and with the signed text as evidence. On which of the node's cards it is now, the kubelet's
+books say: the pod may have been moved since it was signed (`moving.py`). A node that does not
+answer is asked again for a while, then the signed cards count. A grant that the ledger knows has
+ended there, and stays ended. Nothing that a user can write makes a grant: the signature is over
+pod, node and cards, and the books are the node's.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from enum import StrEnum
+from typing import Any
+
+from hamicommon.domain.allocations import (
+    AllocationState,
+    ContainerGrant,
+    DeviceShare,
+    Origin,
+    Placement,
+)
+from hamicommon.domain.ids import AllocationId, GpuUuid, NodeName, PodUid
+from hamicommon.errors import CapacityConflict, Conflict, InvalidRequest, NotFound, Unavailable
+from hamicommon.events import HeldContainer, NodeHoldings
+from hamicommon.grants.grant import Grant
+from hamicommon.k8s.annotations import GRANT, annotations_of
+from hamicommon.ledger.model import CardCounters, Draft, Entry, QuotaAmounts
+
+from hami_scheduler.ledger.state_machine import PodFacts, facts_of
+from hami_scheduler.ports import AllocationStore, NodeWitness
+
+logger = logging.getLogger(__name__)
+
+Json = Mapping[str, Any]
+ACTOR = "reconciler"
+REASON = "the ledger had lost it; restored from the grant that we signed"
+MOVED = "on the cards that its kubelet's books have"
+UNCONFIRMED = "its node did not say whether it is still on these cards"
+# An agent that lives answers within seconds. Without its word the cards are counted soon all the
+# same: what is not counted may be granted again.
+PATIENCE_S = 30.0
+# One answer of a node serves all its pods of one comparison.
+ANSWER_KEPT_S = 5.0
+
+
+class Outcome(StrEnum):
+    """What came of it."""
+
+    NONE = "none"
+    """It carries no grant of ours that the ledger could have lost."""
+    RESTORED = "restored"
+    LATER = "later"
+    """Its card is not known yet, its node has not answered, or somebody else was quicker: to be
+    looked at again."""
+
+
+class Restoring:
+    """Enters lost grants again."""
+
+    def __init__(
+        self,
+        *,
+        store: AllocationStore,
+        apply: Callable[[Iterable[CardCounters]], None],
+        read_signed: Callable[[str], Grant],
+        quota_of: Callable[[Sequence[ContainerGrant]], QuotaAmounts],
+        witness: NodeWitness,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._store = store
+        self._witness = witness
+        self._clock = clock
+        self._silent_since: dict[NodeName, float] = {}
+        self._answers: dict[NodeName, tuple[float, NodeHoldings | None]] = {}
+        self._apply = apply
+        self._read_signed = read_signed
+        self._quota_of = quota_of
+
+    async def restore(self, pod: Json) -> Outcome:
+        """Enters the pod's grant if the ledger lost it. Raises: Unavailable."""
+        facts = facts_of(pod)
+        grant = self._signed_for(pod, facts)
+        if grant is None or await self._store.get(AllocationId(grant.allocation_id)) is not None:
+            return Outcome.NONE
+        said = await self._said_by(NodeName(grant.node))
+        if said is None and self._patient(NodeName(grant.node)):
+            return Outcome.LATER
+        try:
+            change = await self._store.enter(self._entry(pod, grant, facts, said))
+        except (CapacityConflict, Conflict) as exc:
+            logger.warning("lost grant not restored", extra={"error": str(exc)})
+            return Outcome.LATER
+        self._apply(change.counters)
+        logger.info("lost grant restored", extra={"pod_uid": facts.uid, "node": grant.node})
+        return Outcome.RESTORED
+
+    def _signed_for(self, pod: Json, facts: PodFacts) -> Grant | None:
+        text = annotations_of(pod).get(GRANT, "")
+        if not text:
+            return None
+        try:
+            grant = self._read_signed(text)
+        except InvalidRequest as exc:
+            logger.warning("a grant that we did not sign", extra={"error": str(exc)})
+            return None
+        if (grant.pod_uid, grant.node) != (facts.uid, facts.node):
+            return None
+        return grant
+
+    async def _said_by(self, node: NodeName) -> NodeHoldings | None:
+        """Who holds what there; None when nobody says."""
+        at, kept = self._answers.get(node, (float("-inf"), None))
+        if self._clock() - at < ANSWER_KEPT_S:
+            return kept
+        try:
+            said = await self._witness.holdings(node)
+        except (NotFound, Unavailable) as exc:
+            logger.warning("node can't say who holds what", extra={"error": str(exc)})
+            found = None
+        else:
+            found = said if said.readable else None
+        if found is not None:
+            self._silent_since.pop(node, None)
+        self._answers[node] = (self._clock(), found)
+        return found
+
+    def _patient(self, node: NodeName) -> bool:
+        since = self._silent_since.setdefault(node, self._clock())
+        return self._clock() - since < PATIENCE_S
+
+    def _entry(self, pod: Json, grant: Grant, facts: PodFacts, said: NodeHoldings | None) -> Entry:
+        signed = grant.domain_containers()
+        containers = signed if said is None else as_held(signed, facts.uid, said.containers)
+        more = UNCONFIRMED if said is None else MOVED if containers != signed else ""
+        draft = Draft(
+            allocation_id=AllocationId(grant.allocation_id),
+            pod_uid=PodUid(grant.pod_uid),
+            namespace=grant.namespace,
+            pod_name=grant.pod_name,
+            placement=Placement(node=NodeName(grant.node), containers=containers),
+            lease_s=0.0,
+            quota=self._quota_of(containers),
+            traceparent=grant.traceparent,
+            actor=ACTOR,
+        )
+        return Entry(
+            draft=draft,
+            state=AllocationState.ALLOCATED if facts.started else AllocationState.BOUND,
+            # Its slices are held, whether the cards have room for them in the ledger or not.
+            origin=Origin.ADOPTED,
+            reason=f"{REASON}; {more}" if more else REASON,
+            evidence={
+                "grant": annotations_of(pod)[GRANT],
+                "token": grant.token,
+                "books": None if said is None else _books_of(facts.uid, said.containers),
+            },
+        )
+
+
+def as_held(
+    signed: Sequence[ContainerGrant], uid: PodUid, held: Iterable[HeldContainer]
+) -> tuple[ContainerGrant, ...]:
+    """The containers on the cards that the kubelet counts their ids on.
+
+    A container that the books don't have, or with another number of cards, stays as it was signed.
+    """
+    books = _books_of(uid, held)
+    return tuple(
+        replace(container, shares=_on_cards(container.shares, books.get(container.name, ())))
+        for container in signed
+    )
+
+
+def _books_of(uid: PodUid, held: Iterable[HeldContainer]) -> dict[str, list[str]]:
+    """The cards of each container to which our agent gave its answer."""
+    return {
+        one.container: list(one.cards_of_ids) for one in held if one.pod_uid == uid and one.ours
+    }
+
+
+def _on_cards(shares: tuple[DeviceShare, ...], cards: Sequence[str]) -> tuple[DeviceShare, ...]:
+    """The slices whose card is held stay; the others go to the held cards that are left."""
+    if len(cards) != len(shares):
+        return shares
+    left = Counter(cards)
+    stays = []
+    for share in shares:
+        stays.append(left[share.uuid] > 0)
+        left[share.uuid] -= int(stays[-1])
+    others = iter(sorted(left.elements()))
+    return tuple(
+        share if stay else replace(share, uuid=GpuUuid(next(others)))
+        for share, stay in zip(shares, stays, strict=True)
+    )

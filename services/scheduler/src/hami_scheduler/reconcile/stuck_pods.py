@@ -1,0 +1,152 @@
+"""Pods that are bound and have no cards yet: shown with the reason (architecture section 4).
+
+A bound pod can't be unbound, so its slices stay; but nobody should have to guess what it waits for.
+After a minute the reason is kept with the allocation (and so in its history), told in an event on
+the pod, and counted. Another reason later is told too, but an image that can't be pulled must not
+fill the history with the phases of its back-off.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from hamicommon.clipping import clip
+from hamicommon.domain.allocations import Allocation, AllocationState
+from hamicommon.domain.ids import AllocationId, NodeName
+from hamicommon.errors import HamiError, NotFound
+from hamicommon.ledger.model import Step
+
+from hami_scheduler.ledger.state_machine import HOW_BOUND
+from hami_scheduler.metrics import Instruments
+from hami_scheduler.pod_events import ALLOCATE_LATE, Announcer
+from hami_scheduler.ports import AllocationStore, LedgerReader, PodApi
+
+logger = logging.getLogger(__name__)
+
+Json = Mapping[str, Any]
+ACTOR = "late-watch"
+TELL_AGAIN_S = 300.0
+PREFIX = "bound and without its cards: "
+
+
+class LateWatch:
+    """Looks for bound pods that have waited too long."""
+
+    def __init__(
+        self,
+        *,
+        ledger: LedgerReader,
+        store: AllocationStore,
+        pods: PodApi,
+        silent: Callable[[], frozenset[NodeName]],
+        announcer: Announcer,
+        instruments: Instruments,
+        late_s: float,
+    ) -> None:
+        self._ledger = ledger
+        self._store = store
+        self._pods = pods
+        self._silent = silent
+        self._announcer = announcer
+        self._instruments = instruments
+        self._late_s = late_s
+        self._told_at: dict[AllocationId, float] = {}
+
+    async def run(self, every_s: float) -> None:
+        """Looks until cancelled."""
+        while True:
+            try:
+                await self.once()
+            except HamiError as exc:
+                logger.warning("late pods not looked for", extra={"error": str(exc)})
+            await asyncio.sleep(every_s)
+
+    async def once(self) -> int:
+        """One look; returns how many are late. Raises: Unavailable."""
+        late = await self._ledger.late(self._late_s)
+        self._instruments.bound_late.set(len(late))
+        now = time.monotonic()
+        self._told_at = {one.id: self._told_at[one.id] for one in late if one.id in self._told_at}
+        for allocation in late:
+            # Why the node could not do it is already there, in its own words.
+            ours = allocation.reason in HOW_BOUND or allocation.reason.startswith(PREFIX)
+            due = now - self._told_at.get(allocation.id, -TELL_AGAIN_S) >= TELL_AGAIN_S
+            if not (ours and due):
+                continue
+            try:
+                with self._instruments.bulkhead.item("late", allocation.pod_uid):
+                    if await self._tell(allocation):
+                        self._told_at[allocation.id] = now
+            except HamiError as exc:
+                # It is looked at again; the others need not wait for it.
+                logger.warning(
+                    "late pod not told of",
+                    extra={"pod_uid": allocation.pod_uid, "error": clip(str(exc))},
+                )
+        return len(late)
+
+    async def _tell(self, allocation: Allocation) -> bool:
+        """False when the row changed meanwhile: the next look tells what it waits for then."""
+        try:
+            pod = await self._pods.get(allocation.namespace, allocation.pod_name)
+        except NotFound:
+            return False
+        silent = allocation.node in self._silent()
+        reason = PREFIX + why_late(pod, allocation, agent_silent=silent)
+        if pod["metadata"]["uid"] != allocation.pod_uid:
+            return False
+        if reason == allocation.reason:
+            return True
+        step = Step(
+            allocation_id=allocation.id,
+            sources=frozenset({AllocationState.BOUND}),
+            target=AllocationState.BOUND,
+            reason=reason,
+            actor=ACTOR,
+            token=allocation.token,
+        )
+        # Of many replicas that found it, the one whose row was still the same says so.
+        latest = await self._store.get(allocation.id)
+        if latest != allocation or await self._store.advance(step) is None:
+            return False
+        logger.warning(
+            "bound and late",
+            extra={"pod_uid": allocation.pod_uid, "node": allocation.node, "reason": reason},
+        )
+        self._announcer.say(
+            ALLOCATE_LATE,
+            reason,
+            namespace=allocation.namespace,
+            name=allocation.pod_name,
+            uid=allocation.pod_uid,
+            series="late",
+        )
+        return True
+
+
+def why_late(pod: Json, allocation: Allocation, *, agent_silent: bool) -> str:
+    """What the pod waits for, as far as its object and its node tell."""
+    node, status = allocation.node, pod.get("status") or {}
+    if agent_silent:
+        return f"the node-agent of {node} is silent"
+    statuses = [
+        *(status.get("initContainerStatuses") or ()),
+        *(status.get("containerStatuses") or ()),
+    ]
+    waiting = [
+        f"{one['name']} {one['state']['waiting'].get('reason') or 'waits'}"
+        for one in statuses
+        if (one.get("state") or {}).get("waiting")
+    ]
+    if waiting and allocation.has_agent:
+        return (
+            f"the kubelet of {node} has taken the pod up ({', '.join(waiting)}), and its "
+            "node-agent has not said that every container has its cards"
+        )
+    if waiting:
+        return f"its containers have not started on {node}: {', '.join(waiting)}"
+    return f"the kubelet of {node} has not taken the pod up"

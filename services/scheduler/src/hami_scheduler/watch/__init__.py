@@ -1,0 +1,1 @@
+"""Edge-triggered: what the API server reports, into the ledger."""

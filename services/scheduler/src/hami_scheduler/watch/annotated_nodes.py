@@ -1,0 +1,201 @@
+"""Keeps the ledger's nodes without our agent equal to what their Node objects tell.
+
+Handlers of the node informer note which nodes look otherwise; one worker asks the vendors
+(`domain/told.py`), writes the ledger, and puts the question of the handshake to the device plugins.
+A node that our agent reports is never written here: the store refuses it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+from hamicommon.domain.devices import NodeInventory
+from hamicommon.domain.ids import NodeName
+from hamicommon.errors import Conflict, HamiError, NotFound
+from hamicommon.k8s.annotations import annotations_of
+from hamicommon.vendors.registry import Vendors
+
+from hami_scheduler.bus.refused_cards import RefusedCards
+from hami_scheduler.ledger.annotation_lock import MirroredLocks
+from hami_scheduler.ledger.view import LedgerView
+from hami_scheduler.metrics import Instruments
+from hami_scheduler.ports import DriftJournal, InventoryStore, NodeApi
+from hami_scheduler.watch.node_annotations import Told, looks, told_by
+
+logger = logging.getLogger(__name__)
+
+Json = Mapping[str, Any]
+RETRY_S = 1.0
+# As HAMi's register loop: a question that ran out shows at most this much later.
+LOOK_AGAIN_S = 15.0
+
+
+class AnnotatedNodes:
+    """Handlers of the node informer, and the worker behind them."""
+
+    def __init__(
+        self,
+        *,
+        store: InventoryStore,
+        view: LedgerView,
+        nodes: NodeApi,
+        locks: MirroredLocks,
+        vendors: Vendors,
+        refused: RefusedCards,
+        journal: DriftJournal,
+        instruments: Instruments,
+        on_written: Callable[[str], None],
+        on_freed: Callable[[], None],
+        clock: Callable[[], datetime] = lambda: datetime.now(UTC),
+    ) -> None:
+        self._store = store
+        self._view = view
+        self._nodes = nodes
+        self._locks = locks
+        self._vendors = vendors
+        self._refused = refused
+        self._journal = journal
+        self._instruments = instruments
+        self._on_written = on_written
+        self._on_freed = on_freed
+        self._clock = clock
+        self._lock_keys = sorted({v.keys.lock for v in vendors if v.keys.lock})
+        self._objects: dict[str, Json] = {}
+        self._changed: dict[str, None] = {}
+        self._asked: set[str] = set()
+        self._told: dict[str, Told] = {}
+        self._unlocked: list[tuple[NodeName, str, str]] = []
+        self._woken = asyncio.Event()
+
+    def on_upsert(self, new: Json, old: Json | None) -> None:
+        """A node appeared or changed."""
+        name = new["metadata"]["name"]
+        self._objects[name] = new
+        if old is None or looks(new) != looks(old):
+            self._changed[name] = None
+            self._woken.set()
+        if old is not None:
+            self._note_unlocked(NodeName(name), annotations_of(new), annotations_of(old))
+
+    def on_delete(self, node: Json) -> None:
+        """A node went; its cards are marked by the keeper of nodes."""
+        name = node["metadata"]["name"]
+        for known in (self._objects, self._changed, self._told):
+            known.pop(name, None)
+        self._asked.discard(name)
+        self._refused.forget(NodeName(name))
+        self._count_malformed()
+
+    def _note_unlocked(
+        self, name: NodeName, new: Mapping[str, str], old: Mapping[str, str]
+    ) -> None:
+        for key in self._lock_keys:
+            value = old.get(key, "")
+            if value and new.get(key) != value:
+                self._unlocked.append((name, key, value))
+                self._woken.set()
+
+    async def run(self) -> None:
+        """Works until cancelled."""
+        while True:
+            try:
+                async with asyncio.timeout(LOOK_AGAIN_S):
+                    await self._woken.wait()
+            except TimeoutError:
+                self._changed |= dict.fromkeys(self._asked)
+            self._woken.clear()
+            try:
+                await self._work()
+            except HamiError as exc:
+                logger.warning("node without agent waits", extra={"error": str(exc)})
+                await asyncio.sleep(RETRY_S)
+                self._woken.set()
+
+    async def _work(self) -> None:
+        while self._unlocked:
+            unlocked, key, value = self._unlocked[0]
+            try:
+                await self._locks.removed(unlocked, key, value)
+            except NotFound:
+                logger.info("unlocked node is gone", extra={"node": unlocked})
+            self._unlocked.pop(0)
+        while self._changed:
+            name = next(iter(self._changed))
+            node = self._objects.get(name)
+            if node is not None:
+                await self.look(node)
+            # A change that came meanwhile has put another object there.
+            if self._objects.get(name) is node:
+                self._changed.pop(name, None)
+
+    async def look(self, node: Json) -> None:
+        """Takes over what the node tells. Raises: Conflict, Unavailable."""
+        name = NodeName(node["metadata"]["name"])
+        if not self._view.loaded:
+            await self._view.refresh()
+        told = told_by(node, self._vendors, self._clock())
+        before = self._told.get(name)
+        if not told.empty or before is not None or self._view.cluster.cards(name):
+            if not await self._write(name, node, told, before):
+                return
+            self._told[name] = told
+            await self._report(name, before, told)
+        self._asked.discard(name)
+        if told.asked or told.questions:
+            self._asked.add(name)
+        if told.questions:
+            await self._ask(name, node, told)
+
+    async def _write(self, name: NodeName, node: Json, told: Told, before: Told | None) -> bool:
+        """False when the node's cards are not ours to write."""
+        metadata = node["metadata"]
+        inventory = NodeInventory(
+            node=name,
+            devices=told.devices,
+            observed_at=self._clock(),
+            pair_scores={a: dict(scores) for a, scores in told.pair_scores.items()},
+        )
+        recorded = await self._store.record_told(
+            inventory,
+            keep=frozenset(told.malformed),
+            node_uid=metadata["uid"],
+            sequence=int(metadata["resourceVersion"]),
+        )
+        if recorded is None:
+            return False
+        await self._refused.note(name, recorded.refused)
+        if recorded.changed or before is None or before.pair_scores != told.pair_scores:
+            await self._view.refresh_node(name)
+            self._on_written(name)
+            self._on_freed()
+        return True
+
+    async def _report(self, name: NodeName, before: Told | None, told: Told) -> None:
+        known = {} if before is None else before.malformed
+        for word, why in told.malformed.items():
+            if known.get(word) != why:
+                text = f"{word}: {why}; its last good cards stay"
+                logger.warning("node tells its cards wrongly", extra={"node": name, "error": text})
+                await self._journal.drift("inventory-malformed", name, text, repaired=False)
+        if known.keys() != told.malformed.keys():
+            self._count_malformed()
+
+    def _count_malformed(self) -> None:
+        self._instruments.malformed_inventories.set(
+            sum(len(told.malformed) for told in self._told.values())
+        )
+
+    async def _ask(self, name: NodeName, node: Json, told: Told) -> None:
+        try:
+            await self._nodes.annotate(
+                name, told.questions, resource_version=node["metadata"]["resourceVersion"]
+            )
+        except Conflict:
+            # The node is another by now: its next state is on the way here.
+            logger.debug("handshake not asked", extra={"node": name})
+        except HamiError as exc:
+            logger.warning("handshake not asked", extra={"node": name, "error": str(exc)})

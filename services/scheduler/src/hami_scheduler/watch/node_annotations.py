@@ -1,0 +1,137 @@
+"""What a Node object tells of its cards, where no agent of ours reports them (architecture 2.5).
+
+Pure: every vendor reads its own part (annotation or capacity). A part that is malformed is named,
+and leaves what was known of that vendor's cards as it was; a vendor whose device plugin does not
+live has no cards there. `annotated_nodes.py` carries the answer into the ledger.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from hamicommon.domain.devices import GpuDevice
+from hamicommon.domain.ids import GpuUuid
+from hamicommon.errors import InvalidRequest
+from hamicommon.k8s.annotations import AGENT, annotations_of
+from hamicommon.k8s.quantities import parse_int
+from hamicommon.vendors.interface.vendor import Vendor
+
+Json = Mapping[str, Any]
+
+ANSWER_S = 60
+"""How long a device plugin may take to answer `Requesting_<time>` (sheet 2.4)."""
+_ASKING = "Requesting"
+_TIME = "%Y-%m-%d %H:%M:%S"
+"""HAMi writes it in its own time zone and names none; ours is UTC."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Told:
+    """One node's answer."""
+
+    devices: tuple[GpuDevice, ...] = ()
+    pair_scores: Mapping[GpuUuid, Mapping[GpuUuid, int]] = field(default_factory=dict)
+    malformed: Mapping[str, str] = field(default_factory=dict)
+    """Vendor word -> what is wrong; the last good cards of these vendors stay."""
+    questions: Mapping[str, str] = field(default_factory=dict)
+    """Handshake annotations that are to be set on the node."""
+    asked: bool = False
+    """A question of less than `ANSWER_S` is open: the answer may change without a change."""
+
+    @property
+    def empty(self) -> bool:
+        """True when it tells of no card, and of none in a wrong way."""
+        return not (self.devices or self.malformed)
+
+
+def has_agent(node: Json) -> bool:
+    """True when an agent of ours says that it reports this node's cards."""
+    return AGENT in annotations_of(node)
+
+
+def lives(node: Json, vendors: Iterable[Vendor]) -> bool | None:
+    """What the node's conditions and the kubelet's count of cards say; None: they say nothing.
+
+    The kubelet sets `allocatable` to 0 when a device plugin of its has ended.
+    """
+    status = node.get("status") or {}
+    ready = [c.get("status") for c in status.get("conditions") or () if c.get("type") == "Ready"]
+    if not ready:
+        return None
+    capacity, allocatable = status.get("capacity") or {}, status.get("allocatable") or {}
+    lost = any(
+        parse_int(capacity.get(name, 0)) and not parse_int(allocatable.get(name, 0))
+        for name in {vendor.resources.count for vendor in vendors}
+    )
+    return ready == ["True"] and not lost
+
+
+def told_by(node: Json, vendors: Iterable[Vendor], now: datetime) -> Told:
+    """Asks every vendor; of a node with our agent nothing is believed."""
+    if has_agent(node):
+        return Told()
+    devices: list[GpuDevice] = []
+    pair_scores: dict[GpuUuid, Mapping[GpuUuid, int]] = {}
+    malformed: dict[str, str] = {}
+    questions: dict[str, str] = {}
+    asked = False
+    annotations = annotations_of(node)
+    for vendor in vendors:
+        try:
+            cards = vendor.node_devices(dict(node))
+            scores = vendor.node_pair_scores(dict(node)) if cards else {}
+        except InvalidRequest as exc:
+            malformed[vendor.word] = str(exc)
+            continue
+        if not cards:
+            continue
+        waiting = False
+        # Only where the vendor's plugin wrote its cards: HAMi stamps every node (trap S11).
+        if vendor.keys.handshake and vendor.keys.register in annotations:
+            value = annotations.get(vendor.keys.handshake, "")
+            waiting = _unanswered(value, now)
+            asked |= waiting
+            if _ASKING not in value:
+                questions[vendor.keys.handshake] = question(now)
+        if waiting or vendor.plugin_alive(dict(node)):
+            devices.extend(cards)
+            pair_scores.update(scores)
+    return Told(
+        devices=tuple(devices),
+        pair_scores=pair_scores,
+        malformed=malformed,
+        questions=questions,
+        asked=asked,
+    )
+
+
+def question(now: datetime) -> str:
+    """What is written under the handshake key; the plugin answers by writing anything else."""
+    return f"{_ASKING}_{now.astimezone(UTC).strftime(_TIME)}"
+
+
+def _unanswered(value: str, now: datetime) -> bool:
+    """True for a question that the plugin may still answer, or whose time nobody can read."""
+    if _ASKING not in value:
+        return False
+    _, _, text = value.partition("_")
+    try:
+        asked_at = datetime.strptime(text, _TIME).replace(tzinfo=UTC)
+    except ValueError:
+        return True
+    return now < asked_at + timedelta(seconds=ANSWER_S)
+
+
+def looks(node: Json) -> tuple[object, ...]:
+    """All of a Node that the answer depends on, but for the time."""
+    status = node.get("status") or {}
+    metadata = node["metadata"]
+    return (
+        metadata.get("annotations") or {},
+        metadata.get("labels") or {},
+        status.get("capacity") or {},
+        status.get("allocatable") or {},
+    )

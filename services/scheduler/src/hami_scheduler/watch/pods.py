@@ -1,0 +1,183 @@
+"""The pod, node and quota watches: what the API server says is turned into steps.
+
+Handlers of the informers only note what changed; one worker carries it out, with the ledger's row
+read afresh. A pod is looked at when a fact changed that allocations care about
+(`lifecycle.facts_of`); all other updates cost a comparison.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from hamicommon.domain.ids import PodUid
+from hamicommon.domain.requests import PodRequest
+from hamicommon.errors import HamiError, InvalidRequest
+from hamicommon.k8s.annotations import ASSIGNED_NODE, annotations_of
+
+from hami_scheduler.ledger.state_machine import (
+    TERMINAL_PHASES,
+    PodFacts,
+    facts_of,
+    plugin_failed,
+    verdict,
+)
+from hami_scheduler.ledger.transitions import Releasing
+from hami_scheduler.placement.waiting_pods import WaitingPod, WaitingPods, scheduled_verdict
+from hami_scheduler.ports import AllocationStore
+
+logger = logging.getLogger(__name__)
+
+Json = Mapping[str, Any]
+ACTOR = "pod-watch"
+PLUGIN_FAILED = "the device plugin of its node could not allocate its cards (bind-phase failed)"
+RETRY_S = 1.0
+
+
+class PodWatch:
+    """Handlers of the pod informer, and the worker behind them."""
+
+    def __init__(
+        self,
+        *,
+        store: AllocationStore,
+        releasing: Releasing,
+        waiting: WaitingPods,
+        request_of: Callable[[Json], PodRequest],
+        scheduler_name: str,
+    ) -> None:
+        self._store = store
+        self._releasing = releasing
+        self._waiting = waiting
+        self._request_of = request_of
+        self._scheduler_name = scheduler_name
+        self._changed: dict[PodUid, PodFacts] = {}
+        self._woken = asyncio.Event()
+        self.by_uid: dict[PodUid, Json] = {}
+        """Every pod of ours that the API server has."""
+
+    def on_upsert(self, new: Json, old: Json | None) -> None:
+        """The informer saw a pod for the first time, or changed."""
+        uid = PodUid(new["metadata"]["uid"])
+        if not self._ours(new):
+            return
+        self.by_uid[uid] = new
+        facts = facts_of(new)
+        self._keep_waiting(new, facts)
+        if self._waiting.given_up_since(new):
+            facts = replace(facts, given_up=True)
+        before = None if old is None else facts_of(old)
+        if facts != before and (before is not None or _matters(facts)):
+            self._note(facts)
+
+    def on_delete(self, pod: Json) -> None:
+        """The informer saw the pod go."""
+        uid = PodUid(pod["metadata"]["uid"])
+        self._waiting.remove(uid)
+        if self.by_uid.pop(uid, None) is not None:
+            self._note(PodFacts(uid=uid, exists=False))
+
+    def _ours(self, pod: Json) -> bool:
+        name = (pod.get("spec") or {}).get("schedulerName")
+        return name == self._scheduler_name or ASSIGNED_NODE in annotations_of(pod)
+
+    def _keep_waiting(self, pod: Json, facts: PodFacts) -> None:
+        refused = scheduled_verdict(pod)[:1] == ("False",)
+        if facts.node or facts.deleting or facts.phase in TERMINAL_PHASES:
+            self._waiting.remove(facts.uid)
+        elif refused:
+            try:
+                request = self._request_of(pod)
+            except InvalidRequest:
+                return
+            if request.wants_devices:
+                self._waiting.add(
+                    WaitingPod(
+                        uid=facts.uid,
+                        namespace=request.namespace,
+                        name=request.name,
+                        created_at=str(pod["metadata"].get("creationTimestamp", "")),
+                        priority=int((pod.get("spec") or {}).get("priority") or 0),
+                        request=request,
+                    )
+                )
+
+    def _note(self, facts: PodFacts) -> None:
+        self._changed[facts.uid] = facts
+        self._woken.set()
+
+    async def run(self) -> None:
+        """Carries out what the handlers noted, until cancelled."""
+        while True:
+            await self._woken.wait()
+            self._woken.clear()
+            while self._changed:
+                uid, facts = next(iter(self._changed.items()))
+                del self._changed[uid]
+                try:
+                    await self.look(facts)
+                except HamiError as exc:
+                    logger.warning("pod change waits", extra={"pod_uid": uid, "error": str(exc)})
+                    self._changed.setdefault(uid, facts)
+                    await asyncio.sleep(RETRY_S)
+
+    async def look(self, facts: PodFacts) -> bool:
+        """Does what the facts demand; True when something had to be done.
+
+        Raises: Conflict, Unavailable.
+        """
+        done = False
+        # A step may make another one due (binding -> bound -> allocated).
+        for _ in range(3):
+            allocation = await self._store.live_of(facts.uid)
+            if allocation is None:
+                break
+            step = verdict(allocation, facts)
+            if step is None:
+                if plugin_failed(allocation, facts):
+                    await self._releasing.note_failure(allocation, PLUGIN_FAILED, actor=ACTOR)
+                elif facts.started:
+                    await self._releasing.free_lock(allocation)
+                break
+            await self._releasing.carry_out(allocation, step, actor=ACTOR)
+            done = True
+        return done
+
+
+def _matters(facts: PodFacts) -> bool:
+    """False for a fresh pod about which the ledger can't have anything yet."""
+    return bool(facts.node) or facts.phase in TERMINAL_PHASES
+
+
+class NodeWatch:
+    """Handlers of the node informer: cordoned cards, and nodes that go."""
+
+    def __init__(
+        self,
+        *,
+        cordon_of: Callable[[Json], frozenset[str]],
+        on_cordon: Callable[[str, frozenset[str]], None],
+        on_gone: Callable[[str], None],
+    ) -> None:
+        self._cordon_of = cordon_of
+        self._on_cordon = on_cordon
+        self._on_gone = on_gone
+        self.names: set[str] = set()
+
+    def on_upsert(self, new: Json, old: Json | None) -> None:
+        """A node appeared or changed."""
+        name = new["metadata"]["name"]
+        self.names.add(name)
+        wanted = self._cordon_of(new)
+        before = frozenset() if old is None else self._cordon_of(old)
+        if wanted != before or old is None:
+            self._on_cordon(name, wanted)
+
+    def on_delete(self, node: Json) -> None:
+        """A node went."""
+        name = node["metadata"]["name"]
+        self.names.discard(name)
+        self._on_gone(name)

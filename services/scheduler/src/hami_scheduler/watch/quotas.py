@@ -1,0 +1,109 @@
+"""Keeps the ledger's quotas equal to the ResourceQuota objects of the API server.
+
+The watch notes which namespaces changed; the worker writes limits and counts again what is used.
+The count is repeated now and then: a reservation that was under way while a quota came into being
+could not know of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from hamicommon.errors import Conflict, Unavailable
+
+from hami_scheduler.ledger.quota import QuotaLimits
+from hami_scheduler.ports import QuotaStore
+
+logger = logging.getLogger(__name__)
+
+Json = Mapping[str, Any]
+RETRY_S = 1.0
+
+
+class QuotaKeeping:
+    """Handlers of the quota informer, and the worker behind them."""
+
+    def __init__(
+        self,
+        *,
+        store: QuotaStore,
+        limits_of: Callable[[Json], QuotaLimits],
+        synced: Callable[[], bool],
+        on_freed: Callable[[], None],
+    ) -> None:
+        self._store = store
+        self._synced = synced
+        self._on_freed = on_freed
+        self._limits_of = limits_of
+        self._quotas: dict[str, dict[str, Mapping[str, int]]] = {}
+        self._changed: set[str] = set()
+        self._woken = asyncio.Event()
+
+    def on_upsert(self, new: Json, old: Json | None) -> None:
+        """A ResourceQuota appeared or changed."""
+        metadata = new["metadata"]
+        found = self._limits_of(new)
+        limits = found.limits
+        if old is None or self._limits_of(old).skipped != found.skipped:
+            where = f"{metadata['namespace']}/{metadata['name']}"
+            for why in found.skipped:
+                logger.warning("quota limit skipped", extra={"quota": where, "error": why})
+        known = self._quotas.setdefault(metadata["namespace"], {})
+        if limits or metadata["name"] in known:
+            if known.get(metadata["name"]) != limits:
+                self._note(metadata["namespace"])
+            known[metadata["name"]] = limits
+
+    def on_delete(self, quota: Json) -> None:
+        """A ResourceQuota went."""
+        metadata = quota["metadata"]
+        if self._quotas.get(metadata["namespace"], {}).pop(metadata["name"], None):
+            self._note(metadata["namespace"])
+
+    def limits(self, namespace: str) -> dict[str, int]:
+        """The strictest limit per resource."""
+        strictest: dict[str, int] = {}
+        for limits in self._quotas.get(namespace, {}).values():
+            for name, limit in limits.items():
+                strictest[name] = min(limit, strictest.get(name, limit))
+        return strictest
+
+    def _note(self, namespace: str) -> None:
+        self._changed.add(namespace)
+        self._woken.set()
+
+    async def _ended(self) -> frozenset[str]:
+        """Namespaces with limits in the ledger whose quotas went while nobody watched."""
+        if not self._synced():
+            return frozenset()
+        try:
+            return await self._store.limited() - self._quotas.keys()
+        except (Unavailable, Conflict) as exc:
+            logger.warning("quotas not compared", extra={"error": str(exc)})
+            return frozenset()
+
+    async def run(self, every_s: float) -> None:
+        """Writes what changed, and everything again every so often, until cancelled."""
+        while True:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(every_s):
+                    await self._woken.wait()
+            self._woken.clear()
+            changed = bool(self._changed)
+            due, self._changed = self._changed, set()
+            if not due:
+                due = {name for name in self._quotas if self.limits(name)} | await self._ended()
+            for namespace in sorted(due):
+                try:
+                    await self._store.set_limits(namespace, self.limits(namespace))
+                except (Unavailable, Conflict) as exc:
+                    logger.warning("quota waits", extra={"namespace": namespace, "error": str(exc)})
+                    self._note(namespace)
+            if self._changed:
+                await asyncio.sleep(RETRY_S)
+            elif changed:
+                self._on_freed()

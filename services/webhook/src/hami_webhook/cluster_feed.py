@@ -1,0 +1,127 @@
+"""What the bus tells of the cluster: inventories of nodes, and the ledger's numbers.
+
+In: `hami.inventory.v1.*` and `hami.ledger.v1.>`, each from its last message per subject; out:
+`Knowledge` for each review. What is stale or not complete yet counts as unknown, and what is
+unknown hinders no pod (docs/admission.md). Reviews wait for nothing of this.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Callable, Iterator
+from datetime import datetime, timedelta
+
+from hamicommon import events
+from hamicommon.admission.context import Knowledge
+from hamicommon.admission.idle_cards import IdleCards
+from hamicommon.admission.quota import NamespaceQuotas, QuotaUse
+from hamicommon.bus.client import Bus, Deliver, Message, Subscription
+from hamicommon.bus.inventories import inventory_of
+from hamicommon.bus.reading import read
+from hamicommon.domain.ids import NodeName
+from hamicommon.errors import InvalidRequest
+from hamicommon.vendors.registry import Vendors
+
+logger = logging.getLogger(__name__)
+
+STALE_AFTER = timedelta(seconds=60)
+"""The scheduler says every few seconds what it knows; later than this nothing is believed."""
+_QUOTA_PREFIX = events.ledger_quota_subject("")
+
+
+class ClusterFollower:
+    """Keeps the newest of what was told. One event loop owns it."""
+
+    def __init__(self, vendors: Vendors, now: Callable[[], datetime]) -> None:
+        self._now = now
+        self._cards = IdleCards(vendors)
+        self._sequences: dict[str, tuple[str, int]] = {}
+        self._quotas: dict[str, tuple[datetime, NamespaceQuotas]] = {}
+        self._limits: dict[str, NamespaceQuotas] = {}
+        self._cluster: events.ClusterNumbers | None = None
+
+    async def follow_inventories(self, bus: Bus, name: str) -> None:
+        """Until cancelled; `name` is this replica's own."""
+        what = _newest(events.INVENTORY_STREAM, "hami.inventory.v1.*", f"{name}-inventory")
+        await bus.consume(what, self.take_inventory)
+
+    async def follow_numbers(self, bus: Bus, name: str) -> None:
+        """Until cancelled."""
+        what = _newest(events.LEDGER_STREAM, "hami.ledger.v1.>", f"{name}-ledger")
+        await bus.consume(what, self.take_numbers)
+
+    async def take_inventory(self, message: Message) -> None:
+        """One node's cards; what can't be read is the scheduler's to complain of."""
+        with _passing_over(message):
+            self._take_inventory(message)
+
+    async def take_numbers(self, message: Message) -> None:
+        """Numbers of the ledger; older ones than known are passed over."""
+        with _passing_over(message):
+            self._take_numbers(message)
+
+    def _take_inventory(self, message: Message) -> None:
+        report = read(events.Inventory, message.data, "inventory")
+        if message.subject != events.inventory_subject(report.node):
+            raise InvalidRequest(f"inventory of {report.node} came on {message.subject}")
+        agent, sequence = self._sequences.get(report.node, ("", -1))
+        if agent == report.agent_id and report.sequence <= sequence:
+            return
+        self._sequences[report.node] = (report.agent_id, report.sequence)
+        told = inventory_of(report, received_at=message.received_at)
+        self._cards.set_node(NodeName(report.node), told.devices, told.pair_scores)
+
+    def _take_numbers(self, message: Message) -> None:
+        if message.subject.startswith(_QUOTA_PREFIX):
+            self._take_quotas(read(events.NamespaceNumbers, message.data, "quota numbers"))
+        elif message.subject == events.LEDGER_CLUSTER_SUBJECT:
+            told = read(events.ClusterNumbers, message.data, "cluster numbers")
+            if self._cluster is None or told.taken_at > self._cluster.taken_at:
+                self._cluster = told
+
+    def _take_quotas(self, told: events.NamespaceNumbers) -> None:
+        known = self._quotas.get(told.namespace)
+        if known is not None and known[0] >= told.taken_at:
+            return
+        limits = {item.resource: QuotaUse(limit=item.limit, used=item.used) for item in told.quotas}
+        self._quotas[told.namespace] = (told.taken_at, limits)
+        self._limits[told.namespace] = limits
+
+    def knowledge(self) -> Knowledge:
+        """What counts now."""
+        cluster = self._cluster
+        if cluster is None:
+            unknown = "the scheduler has not told its numbers"
+            return Knowledge(cards_unknown=unknown, quotas_unknown=unknown)
+        age = self._now() - cluster.taken_at
+        if age > STALE_AFTER:
+            unknown = f"the scheduler's numbers are {age.total_seconds():.0f} s old"
+            return Knowledge(cards_unknown=unknown, quotas_unknown=unknown)
+        told, wanted = self._cards.nodes, cluster.agent_nodes
+        return Knowledge(
+            cards=self._cards if told >= wanted else None,
+            cards_unknown=f"{told} of {wanted} nodes have told their cards",
+            foreign_vendors=frozenset(cluster.foreign_vendors),
+            quotas=self._limits,
+        )
+
+
+def _newest(stream: str, subject: str, consumer: str) -> Subscription:
+    """The last message of every subject, then what comes; forgotten with the connection."""
+    return Subscription(
+        stream=stream,
+        subject=subject,
+        consumer=consumer,
+        deliver=Deliver.LAST_PER_SUBJECT,
+        ephemeral=True,
+    )
+
+
+@contextlib.contextmanager
+def _passing_over(message: Message) -> Iterator[None]:
+    try:
+        yield
+    except InvalidRequest as exc:
+        extra = {"subject": message.subject, "error": str(exc)}
+        logger.warning("message passed over", extra=extra)

@@ -1,0 +1,46 @@
+"""Refusals told on the bus, beside the answers: a bounded queue, and what does not fit is counted.
+
+A refused pod is no object, so no Kubernetes event can belong to it; whoever made it (a ReplicaSet)
+gets the API server's own. `hami.events.v1.admission.refused` is for everybody else.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+from hamicommon.bus.client import Bus
+from hamicommon.errors import Unavailable
+from hamicommon.events import ADMISSION_REFUSED_SUBJECT, AdmissionRefused
+
+from hami_webhook.metrics import Instruments
+
+logger = logging.getLogger(__name__)
+
+MOST_WAITING = 256
+"""A controller that makes a refused pod again and again must not fill our memory."""
+
+
+class RefusalTeller:
+    """Takes refusals at once and publishes them in order."""
+
+    def __init__(self, instruments: Instruments) -> None:
+        self._instruments = instruments
+        self._waiting: asyncio.Queue[AdmissionRefused] = asyncio.Queue(MOST_WAITING)
+
+    def take(self, refusal: AdmissionRefused) -> None:
+        """Notes one; never waits."""
+        try:
+            self._waiting.put_nowait(refusal)
+        except asyncio.QueueFull:
+            self._instruments.events_dropped.inc()
+
+    async def run(self, bus: Bus) -> None:
+        """Publishes until cancelled; what the bus does not take is dropped and counted."""
+        while True:
+            refusal = await self._waiting.get()
+            try:
+                await bus.publish(ADMISSION_REFUSED_SUBJECT, refusal, message_id=refusal.review_uid)
+            except Unavailable as exc:
+                self._instruments.events_dropped.inc()
+                logger.debug("refusal not told", extra={"error": str(exc)})

@@ -1,0 +1,139 @@
+"""What was remembered of another pod is what `mutate` would say of this one."""
+
+from __future__ import annotations
+
+from copy import deepcopy
+from typing import Any
+
+import pytest
+from hamicommon.admission import cache, pod_review
+from hamicommon.admission.cache import OfObject, Remembering
+from hamicommon.admission.context import Knowledge
+from hamicommon.admission.mutation import mutate
+from hamicommon.admission.quota import QuotaUse
+from hamicommon.admission.verdicts import AdmissionRules, Circumstances
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.unit.hamicommon.admission.test_mutation import GPU, MEM, container, pod, rules
+from tests.unit.webhook.test_any_review import KNOWLEDGE, RULES, pods
+
+STAMPED = Circumstances(namespace="ns", traceparent="00-a-b-01", knowledge=KNOWLEDGE)
+ONE = Remembering(RULES)
+"""One for all cases: what it remembers of one must not show in another."""
+
+
+@settings(max_examples=300, deadline=None)
+@given(pods, st.sampled_from((STAMPED, Circumstances(), Circumstances(stamped=True))))
+def test_it_says_what_mutate_says(given_: dict[str, Any], about: Circumstances) -> None:
+    before = deepcopy(given_)
+    wanted = mutate(given_, RULES, about)
+
+    assert ONE(OfObject(given_), about) == wanted
+    assert ONE(OfObject(deepcopy(given_)), about) == wanted
+    assert given_ == before
+
+
+@pytest.fixture
+def looks(monkeypatch: pytest.MonkeyPatch) -> list[object]:
+    """Every look that is taken."""
+    taken: list[object] = []
+
+    def counted(seen: dict[str, Any], installed: AdmissionRules) -> pod_review.Look:
+        taken.append(seen)
+        return pod_review.look_at(seen, installed)
+
+    monkeypatch.setattr(cache, "look_at", counted)
+    return taken
+
+
+def replica(number: int) -> dict[str, Any]:
+    name = f"kube-api-access-{number}"
+    asking = container({GPU: 1, MEM: 500}, volumeMounts=[{"name": name, "mountPath": "/x"}])
+    given_ = pod(asking, volumes=[{"name": name, "projected": {}}])
+    given_["metadata"] |= {"name": f"p-{number}", "uid": str(number)}
+    return given_
+
+
+def test_replicas_are_looked_at_once(looks: list[object]) -> None:
+    judge = Remembering(rules())
+    for number in range(5):
+        assert judge(OfObject(replica(number))) == mutate(replica(number), rules())
+
+    assert len(looks) == 1
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"resources": {"limits": {GPU: 2, MEM: 500}}},
+        {"resources": {"limits": {GPU: 1, MEM: 500}, "requests": {GPU: 1}}},
+        {"env": [{"name": "CUDA_TASK_PRIORITY", "value": "1"}]},
+        {"securityContext": {"privileged": True}},
+        {"name": "other"},
+        {"restartPolicy": "Always"},
+    ],
+    ids=lambda change: next(iter(change)),
+)
+def test_a_pod_that_differs_where_it_matters_is_looked_at(
+    change: dict[str, Any], looks: list[object]
+) -> None:
+    judge = Remembering(rules())
+    other = replica(1)
+    other["spec"]["containers"][0] |= change
+    judge(OfObject(replica(0)))
+
+    assert judge(OfObject(other)) == mutate(other, rules())
+    assert len(looks) == 2
+
+
+def test_a_name_that_is_no_text_is_refused_beside_replicas_with_names() -> None:
+    judge = Remembering(rules())
+    judge(OfObject(replica(0)))
+    odd = replica(1)
+    odd["metadata"]["name"] = 5
+
+    assert not judge(OfObject(odd)).allowed
+
+
+def test_quotas_and_the_trace_are_asked_each_time() -> None:
+    judge = Remembering(rules())
+    quotas = {"ns": {MEM: QuotaUse(limit=800, used=0)}}
+    roomy = Circumstances(namespace="ns", traceparent="t1", knowledge=Knowledge(quotas=quotas))
+    full = Circumstances(
+        namespace="ns",
+        traceparent="t2",
+        knowledge=Knowledge(quotas={"ns": {MEM: QuotaUse(limit=800, used=700)}}),
+    )
+
+    first, second = judge(OfObject(replica(0)), roomy), judge(OfObject(replica(1)), full)
+    assert first.patch[-1]["value"] == {"hami.io/traceparent": "t1"}
+    assert (second.allowed, second.reason) == (False, "over-quota")
+    assert judge(OfObject(replica(2)), roomy) == first
+
+
+def test_a_verdict_that_somebody_changes_changes_no_other() -> None:
+    judge = Remembering(rules())
+    once = judge(OfObject(replica(0)))
+    once.patch.clear()
+
+    assert judge(OfObject(replica(1))).patch == mutate(replica(1), rules()).patch
+
+
+def test_only_so_many_kinds_are_remembered(
+    monkeypatch: pytest.MonkeyPatch, looks: list[object]
+) -> None:
+    monkeypatch.setattr(cache, "MOST_LOOKS", 2)
+    judge = Remembering(rules())
+    for amount in (1, 2, 3, 1):
+        judge(OfObject(pod(container({GPU: amount}))))
+
+    assert len(looks) == 4
+
+
+def test_a_number_of_more_than_64_bits_is_judged_each_time(looks: list[object]) -> None:
+    judge = Remembering(rules())
+    for _ in range(2):
+        assert not judge(OfObject(pod(container({GPU: 2**80})))).allowed
+
+    assert len(looks) == 2

@@ -1,0 +1,100 @@
+"""What is odd about a request is said, with what is done about it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hamicommon import device_config
+from hamicommon.admission.mutation import mutate
+from hamicommon.admission.verdicts import AdmissionRules
+from hamicommon.admission.warnings import remarks
+from hamicommon.vendors.registry import Vendors
+
+VENDORS = Vendors.from_config(device_config.load(None))
+
+
+def a_pod(annotations: dict[str, str], **limits: str) -> dict[str, Any]:
+    wanted = {"nvidia.com/gpu": "1"} | {f"nvidia.com/{k}": v for k, v in limits.items()}
+    return {
+        "metadata": {"annotations": annotations},
+        "spec": {"containers": [{"name": "c", "resources": {"limits": wanted}}]},
+    }
+
+
+@pytest.mark.parametrize(
+    ("annotations", "words"),
+    [
+        pytest.param(
+            {"hami.io/node-scheduler-policy": "best"},
+            ["'best': binpack or spread is wanted; it is taken as binpack"],
+            id="node policy",
+        ),
+        pytest.param(
+            {"hami.io/gpu-scheduler-policy": "spread,fast"}, ["has 'fast'"], id="card policy"
+        ),
+        pytest.param(
+            {"nvidia.com/use-gpuuuid": "a,b", "nvidia.com/nouse-gpuuuid": "b"},
+            ["card uuid b is both wanted and unwanted"],
+            id="uuid wanted and not",
+        ),
+        pytest.param(
+            {"nvidia.com/use-gputype": "A100", "nvidia.com/nouse-gputype": "A100"},
+            ["card type A100 is both wanted and unwanted"],
+            id="type wanted and not",
+        ),
+        pytest.param(
+            {"nvidia.com/use-gputype": "A100-SXM4", "nvidia.com/nouse-gputype": "a100"},
+            ["card type A100-SXM4 is both wanted and unwanted"],
+            id="type that is part of the wanted one",
+        ),
+        pytest.param(
+            {"nvidia.com/use-gputype": "A100", "nvidia.com/nouse-gputype": "A100-SXM4"},
+            [],
+            id="some of the wanted type unwanted",
+        ),
+        pytest.param(
+            {"nvidia.com/numa-bind": "yes"},
+            ["numa-bind is 'yes': true or false is wanted; it is taken as false"],
+            id="numa-bind",
+        ),
+        pytest.param({"nvidia.com/numa-bind": "T"}, [], id="numa-bind as Go writes it"),
+        pytest.param(
+            {"nvidia.com/vgpu-mode": "hamicore"},
+            ["vgpu-mode is 'hamicore': hami-core, mig, mps or a list of them is wanted"],
+            id="mode",
+        ),
+        pytest.param({"nvidia.com/vgpu-mode": "mig, mps"}, [], id="list of modes"),
+        pytest.param(
+            {"huawei.com/vnpu-mode": "soft"},
+            ["vnpu-mode is 'soft': hami-core is wanted; it is left out"],
+            id="mode of Ascend chips",
+        ),
+        pytest.param({"hami.io/node-scheduler-policy": "spread"}, [], id="nothing odd"),
+    ],
+)
+def test_an_odd_annotation_is_named_with_its_value(
+    annotations: dict[str, str], words: list[str]
+) -> None:
+    said = remarks(a_pod(annotations), VENDORS)
+
+    assert len(said) == len(words)
+    assert all(word in remark for word, remark in zip(words, said, strict=True))
+
+
+def test_memory_asked_for_twice_is_said_with_the_one_that_wins() -> None:
+    twice = a_pod({}, gpumem="100", **{"gpumem-percentage": "50"})
+
+    [said] = remarks(twice, VENDORS)
+
+    assert "nvidia.com/gpumem 100 and nvidia.com/gpumem-percentage 50" in said
+    assert said.endswith("nvidia.com/gpumem wins")
+
+
+def test_the_webhook_warns_of_what_is_odd_and_admits_the_pod() -> None:
+    rules = AdmissionRules(vendors=VENDORS, scheduler_name="hami-scheduler")
+
+    verdict = mutate(a_pod({"hami.io/node-scheduler-policy": "best"}), rules)
+
+    assert verdict.allowed
+    assert any("taken as binpack" in warning for warning in verdict.warnings)

@@ -1,0 +1,111 @@
+"""The graph of eight Kunlun cards, as protocol sheet 1.9 tells."""
+
+import pytest
+from hamicommon.vendors.kunlun.topology import PAIRS, QUADS, bubbles, choose
+from hypothesis import given
+from hypothesis import strategies as st
+
+
+def taken(free: set[int], count: int) -> tuple[int, ...]:
+    return choose(range(8), [index in free for index in range(8)], count)
+
+
+@pytest.mark.parametrize(
+    ("free", "count", "expected"),
+    [
+        ({0, 1, 2, 3, 4, 5, 6, 7}, 8, (0, 1, 2, 3, 4, 5, 6, 7)),
+        ({0, 1, 2, 3, 4, 5, 6}, 8, ()),
+        ({0, 1, 2, 3, 4, 5, 6, 7}, 1, (0,)),
+        ({1, 2, 3, 4, 5, 6, 7}, 1, (1,)),
+        ({2, 4, 5, 6, 7}, 1, (2,)),
+        ({0, 1, 2, 3, 6}, 1, (6,)),
+        ({0, 1, 2, 3, 6, 7}, 1, (6,)),
+        ({0, 1, 4, 5, 6, 7}, 1, (0,)),
+        ({0, 1, 5, 6, 7}, 1, (5,)),
+        (set(), 1, ()),
+        ({0, 1, 2, 3, 4, 5, 6, 7}, 2, (0, 1)),
+        ({0, 1, 2, 3, 5, 7}, 2, (5, 7)),
+        ({1, 2, 3, 4, 5, 6, 7}, 2, (1, 2)),
+        ({1, 5}, 2, (1, 5)),
+        ({1, 4}, 2, ()),
+        ({0, 1, 2, 3, 4, 5, 6}, 4, (0, 1, 2, 3)),
+        ({0, 4, 5, 6, 7}, 4, (4, 5, 6, 7)),
+        ({0, 1, 4, 5}, 4, (0, 1, 4, 5)),
+        ({1, 2, 5, 6, 7}, 4, (1, 2, 5, 6)),
+        ({0, 1, 2, 4, 5, 6}, 4, (0, 1, 4, 5)),
+        ({0, 1, 2, 4, 5, 7}, 4, (0, 1, 4, 5)),
+        ({0, 1, 2, 5, 6, 7}, 4, (1, 2, 5, 6)),
+        ({0, 1, 4, 6}, 4, ()),
+        ({0, 1, 2, 3, 4, 5, 6, 7}, 3, ()),
+        ({0, 1, 2, 3, 4, 5, 6, 7}, 5, ()),
+    ],
+    ids=[
+        "8: all",
+        "8: one is in use",
+        "1: four are free left",
+        "1: three are better than four",
+        "1: a wing with one is best",
+        "1: a wing with one, right",
+        "1: two are better than four",
+        "1: two left before four right",
+        "1: three are better than two",
+        "1: none is free",
+        "2: left of four",
+        "2: a wing with two is best",
+        "2: three are better than four",
+        "2: a linked pair across",
+        "2: no link across",
+        "4: left wing",
+        "4: right wing",
+        "4: four free make a quad",
+        "4: five free, the first whole quad",
+        "4: six free, the rest is linked",
+        "4: six free, the first quad leaves 2 and 7 apart: no other",
+        "4: six free, one quad fits",
+        "4: no quad",
+        "3 never fits",
+        "5 never fits",
+    ],
+)
+def test_cards_that_go_together_are_taken(free, count, expected) -> None:
+    assert taken(free, count) == expected
+
+
+def test_wings_are_positions_and_links_across_are_indexes() -> None:
+    indexes = (5, 0, 1, 2, 3, 4, 6, 7)
+
+    assert choose(indexes, [False] + [True] * 7, 1) == (1,)
+    assert choose(indexes, [False, True, False, False, False, True, False, False], 2) == (1, 5)
+
+
+def test_cards_behind_the_eighth_belong_to_the_right_wing() -> None:
+    assert choose(range(10), [False] * 8 + [True, True], 2) == (8, 9)
+    assert choose(range(10), [False] * 8 + [True, True], 8) == ()
+
+
+@given(st.sets(st.integers(0, 7)), st.sampled_from([1, 2, 4, 8]))
+def test_what_is_taken_is_free_and_as_many_as_wanted(free, count) -> None:
+    found = taken(free, count)
+
+    assert len(found) in (0, count)
+    assert set(found) <= free
+    assert len(set(found)) == len(found)
+    if {position // 4 for position in found} == {0, 1} and count < 8:
+        assert tuple(found) in (*PAIRS, *QUADS)
+
+
+@pytest.mark.parametrize(
+    ("used", "expected"),
+    [
+        (set(), 1),
+        ({0}, 3),
+        ({0, 1}, 2),
+        ({0, 4}, 4),
+        ({0, 1, 2, 3}, 1),
+        ({0, 1, 2, 3, 4}, 2),
+        (set(range(8)), 0),
+    ],
+    ids=str,
+)
+def test_bubbles_of_both_wings_add_up(used, expected) -> None:
+    assert bubbles(used) == expected

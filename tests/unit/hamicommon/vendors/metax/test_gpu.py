@@ -1,0 +1,99 @@
+"""MetaX whole cards as protocol sheet 1.7 tells."""
+
+import pytest
+from hamicommon.device_config import MetaxConfig
+from hamicommon.domain.devices import DeviceUsage
+from hamicommon.domain.requests import Selection
+from hamicommon.errors import InvalidRequest
+from hamicommon.vendors.metax.gpu import MetaxGpu
+
+from tests.unit.hamicommon.vendors.standing import container, node, placed, pod, share
+
+METAX = MetaxGpu(MetaxConfig())
+COUNT = "metax-tech.com/gpu"
+LOSSES = "metax-tech.com/gpu.topology.losses"
+SCORES = "metax-tech.com/gpu.topology.scores"
+
+
+def test_a_request_is_for_whole_cards() -> None:
+    found = METAX.parse_request(container(None, {COUNT: 2}))
+
+    assert found is not None
+    assert (found.count, found.memory_mib, found.memory_percent, found.core_percent) == (
+        (2, 0, 100, 100)
+    )
+    assert METAX.parse_request(container({COUNT: 0})) is None
+    with pytest.raises(InvalidRequest, match=f"container 'c': {COUNT} is 0.5: a whole number"):
+        METAX.parse_request(container({COUNT: "0.5"}))
+
+
+def test_a_node_has_as_many_cards_as_the_kubelet_lists() -> None:
+    cards = METAX.node_devices(node({COUNT: "2"}))
+
+    assert [card.uuid for card in cards] == ["n-metax-0", "n-metax-1"]
+    assert {(c.slots, c.memory_mib, c.core_percent, c.type) for c in cards} == {
+        (1, 65536, 100, "Metax-GPU")
+    }
+
+
+@pytest.mark.parametrize(
+    ("capacity", "alive"), [({COUNT: "2"}, True), ({COUNT: "0"}, False), ({}, False)]
+)
+def test_the_plugin_is_alive_while_the_kubelet_lists_cards(capacity, alive) -> None:
+    assert METAX.plugin_alive(node(capacity)) is alive
+
+
+@pytest.mark.parametrize(
+    ("annotations", "policy", "expected"),
+    [
+        ({LOSSES: '{"1": 100, "2": 50}'}, "binpack", 1950.0),
+        ({LOSSES: '{"1": 100}'}, "binpack", 2000.0),
+        ({LOSSES: "junk"}, "binpack", 2000.0),
+        ({LOSSES: '["1"]'}, "binpack", 2000.0),
+        ({LOSSES: '{"2": "x"}'}, "binpack", 2000.0),
+        ({LOSSES: '{"2": 50}'}, "spread", 0.0),
+        ({SCORES: '{"2": 300}'}, "spread", 1700.0),
+        ({SCORES: '{"2": 300}'}, "binpack", 0.0),
+        ({}, "binpack", 0.0),
+    ],
+    ids=[
+        "loss of two cards",
+        "number not told",
+        "no JSON",
+        "no object",
+        "no number",
+        "losses are not for spread",
+        "score of two cards",
+        "scores are not for binpack",
+        "nothing told",
+    ],
+)
+def test_the_nodes_score_is_2000_less_its_topology_value(annotations, policy, expected) -> None:
+    cards = METAX.node_devices(node({COUNT: "3"}, annotations))
+    before = [DeviceUsage(device=card) for card in cards]
+    containers = [[share(cards[0])], [], [share(cards[2])]]
+
+    assert METAX.rules.scorer is not None
+    assert METAX.rules.scorer(before, containers, Selection(), policy) == expected
+
+
+def test_a_placed_pod_carries_its_slices_twice() -> None:
+    cards = METAX.node_devices(node({COUNT: "2"}))
+
+    assert METAX.pod_annotations(placed(cards, (share(cards[1]), share(cards[0])))) == {
+        f"hami.io/metax-gpu-devices-{key}": (
+            "n-metax-1,Metax-GPU,65536,100:n-metax-0,Metax-GPU,65536,100:;"
+        )
+        for key in ("to-allocate", "allocated")
+    }
+
+
+def test_a_pod_stays_on_one_card_and_nothing_selects_or_locks() -> None:
+    assert METAX.rules.same_card
+    assert METAX.select({"metax-tech.com/use-gpuuuid": "x"}) == Selection()
+    assert METAX.keys.lock == ""
+
+
+def test_admission_takes_containers_whose_limits_name_the_count() -> None:
+    assert METAX.mutate(container({COUNT: 1}), pod({})).wants
+    assert not METAX.mutate(container(None, {COUNT: 1}), pod({})).wants

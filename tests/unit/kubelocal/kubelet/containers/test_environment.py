@@ -1,0 +1,116 @@
+"""Environment and command line of a container."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hamicommon.errors import InvalidRequest
+from kubelocal.kubelet.containers import environment as container_env
+from kubelocal.kubelet.containers.environment import Driver
+from kubelocal.kubelet.devices.types import AllocateAnswer, Mount
+
+from tests.unit.kubelocal.kubelet.pod_builders import container, pod
+
+DRIVER = Driver(library_dir=Path("/driver"), config=Path("/fakegpu.json"))
+ANSWER = AllocateAnswer(envs={"NVIDIA_VISIBLE_DEVICES": "GPU-1", "CUDA_DEVICE_SM_LIMIT": "30"})
+
+
+def environment(answer: AllocateAnswer = ANSWER, **fields: Any) -> dict[str, str]:
+    spec = container(**fields)
+    return container_env.environment(pod(spec), spec, answer, node="node-1", driver=DRIVER)
+
+
+def test_a_container_gets_the_plugins_variables_and_sees_its_card() -> None:
+    env = environment()
+
+    assert env["CUDA_DEVICE_SM_LIMIT"] == "30"
+    assert env["FAKEGPU_VISIBLE_DEVICES"] == "GPU-1"
+    assert env["FAKEGPU_CONFIG"] == "/fakegpu.json"
+    assert env["LD_LIBRARY_PATH"] == "/driver"
+    assert env["PATH"].endswith(":/driver")
+    assert env["HOSTNAME"] == "pod-uid-1"
+
+
+def test_the_containers_own_variable_wins_over_the_plugins() -> None:
+    env = environment(env=[{"name": "CUDA_DEVICE_SM_LIMIT", "value": "90"}])
+
+    assert env["CUDA_DEVICE_SM_LIMIT"] == "90"
+
+
+def test_no_container_can_change_what_the_runtime_mounts() -> None:
+    env = environment(
+        env=[
+            {"name": "FAKEGPU_CONFIG", "value": "/mine.json"},
+            {"name": "LD_LIBRARY_PATH", "value": "/mine"},
+        ]
+    )
+
+    assert env["FAKEGPU_CONFIG"] == "/fakegpu.json"
+    assert env["LD_LIBRARY_PATH"] == "/driver:/mine"
+
+
+def test_values_refer_to_variables_before_them() -> None:
+    env = environment(
+        env=[
+            {"name": "A", "value": "1"},
+            {"name": "B", "value": "$(A)-$(NONE)-$$(A)"},
+            {"name": "NODE", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}},
+            {"name": "LABEL", "valueFrom": {"fieldRef": {"fieldPath": "metadata.labels['a']"}}},
+        ]
+    )
+
+    assert env["B"] == "1-$(NONE)-$(A)"
+    assert (env["NODE"], env["LABEL"]) == ("node-1", "b")
+
+
+def test_a_source_that_is_not_simulated_is_named() -> None:
+    source = {"configMapKeyRef": {"name": "config", "key": "k"}}
+
+    with pytest.raises(InvalidRequest, match="env A: only values and fieldRef are simulated"):
+        environment(env=[{"name": "A", "valueFrom": source}])
+
+
+def test_an_optional_source_is_left_out() -> None:
+    source = {"configMapKeyRef": {"name": "config", "key": "k", "optional": True}}
+
+    assert "A" not in environment(env=[{"name": "A", "valueFrom": source}])
+
+
+@pytest.mark.parametrize(
+    ("asked", "visible"),
+    [
+        (None, "none"),
+        ("", "none"),
+        ("void", "none"),
+        ("none", "none"),
+        ("all", "all"),
+        ("GPU-1,GPU-2", "GPU-1,GPU-2"),
+        ("0,1", "0,1"),
+    ],
+)
+def test_visible_devices_are_read_as_a_container_runtime_does(
+    asked: str | None, visible: str
+) -> None:
+    env = {} if asked is None else {"NVIDIA_VISIBLE_DEVICES": asked}
+
+    assert container_env.visible_devices(env, []) == visible
+
+
+def test_devices_may_be_given_as_mounts() -> None:
+    mounts = [
+        Mount(container_path=f"/var/run/nvidia-container-devices/{gpu}", host_path="/dev/null")
+        for gpu in ("GPU-1", "GPU-2")
+    ] + [Mount(container_path="/etc/hami", host_path="/x")]
+    env = {"NVIDIA_VISIBLE_DEVICES": "/var/run/nvidia-container-devices"}
+
+    assert container_env.visible_devices(env, mounts) == "GPU-1,GPU-2"
+
+
+def test_command_and_arguments_are_expanded() -> None:
+    spec = container(command=["echo", "$(A)"], args=["$(A)$$"])
+
+    assert container_env.command_line(spec, {"A": "1"}) == ["echo", "1", "1$"]
+
+
+def test_a_container_without_a_command_sleeps() -> None:
+    assert container_env.command_line(container(args=["x"]), {}) == container_env.PAUSE

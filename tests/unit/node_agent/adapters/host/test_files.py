@@ -1,0 +1,181 @@
+import os
+from pathlib import Path, PurePosixPath
+
+import pytest
+from hami_node_agent.adapters.host.files import HostFiles
+from hami_node_agent.grants.limits_file import CoreFeedback
+from hamicommon.errors import InvalidRequest
+
+from tests.unit.node_agent.builders import CARD_A, a_container, a_grant, a_record, a_share
+from tests.unit.node_agent.library_file import HERE, a_library
+
+FIRST, SECOND = a_library(behind=b"first build"), a_library(behind=b"second build")
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> HostFiles:
+    return HostFiles(
+        base=tmp_path / "hook" / "vgpu",
+        state_dir=tmp_path / "state",
+        lock_dir=tmp_path / "lock",
+        oversubscribe=False,
+        container_base=PurePosixPath("/usr/local/vgpu"),
+    )
+
+
+@pytest.fixture
+def library(tmp_path: Path) -> Path:
+    path = tmp_path / "libvgpu.so"
+    path.write_bytes(FIRST)
+    return path
+
+
+def install(files: HostFiles, library: Path) -> Path:
+    return files.install(library, version="1.2", preload_path="/usr/local/vgpu/libvgpu.so")
+
+
+def test_installing_puts_library_and_preload_list_in_place(
+    files: HostFiles, library: Path, tmp_path: Path
+) -> None:
+    target = install(files, library)
+
+    assert target == tmp_path / "hook/vgpu/libvgpu.so.1.2"
+    assert target.read_bytes() == FIRST
+    assert (target.parent / "ld.so.preload").read_text() == "/usr/local/vgpu/libvgpu.so\n"
+    assert (tmp_path / "lock").stat().st_mode & 0o777 == 0o777
+
+
+def test_a_mapped_library_is_never_written_to(files: HostFiles, library: Path) -> None:
+    target = install(files, library)
+    with target.open("rb") as mapped:
+        library.write_bytes(SECOND)
+
+        install(files, library)
+
+        assert mapped.read() == FIRST
+    assert target.read_bytes() == SECOND
+
+
+def test_the_same_library_is_left_alone(files: HostFiles, library: Path) -> None:
+    before = install(files, library).stat().st_ino
+
+    assert install(files, library).stat().st_ino == before
+
+
+def test_a_missing_library_is_named(files: HostFiles, tmp_path: Path) -> None:
+    with pytest.raises(InvalidRequest, match=r"library_path .*libvgpu\.so is wanted"):
+        install(files, tmp_path / "nothing")
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (a_library(versions=["GLIBC_2.34"]), r"needs GLIBC_2\.34, above GLIBC_2\.17"),
+        (a_library(machine=HERE ^ 1), "it is for machine"),
+        (FIRST[:80], "cut short"),
+        (b"first build", "no ELF file"),
+    ],
+)
+def test_a_library_that_containers_cannot_load_is_refused_and_the_installed_one_stays(
+    files: HostFiles, library: Path, content: bytes, reason: str
+) -> None:
+    target = install(files, library)
+    library.write_bytes(content)
+
+    with pytest.raises(InvalidRequest, match=rf"library_path .*containers can't load it.*{reason}"):
+        install(files, library)
+
+    assert target.read_bytes() == FIRST
+    assert {path.name for path in target.parent.iterdir()} == {
+        "containers",
+        "ld.so.preload",
+        target.name,
+    }
+
+
+def test_limits_are_replaced_inside_the_same_directory(files: HostFiles) -> None:
+    record = a_record(a_grant(), ids={"x"}, nonce="n")
+    files.write_limits(record)
+    directory = files.limits_dir("n").stat().st_ino
+    changed = a_record(a_grant(a_container(a_share(CARD_A, 1, 2))), ids={"x"}, nonce="n")
+
+    files.write_limits(changed)
+
+    assert files.limits_dir("n").stat().st_ino == directory
+    assert f"device {CARD_A} memory_bytes 1048576 core_percent 2" in (
+        (files.limits_dir("n") / "limits").read_text()
+    )
+    assert [path.name for path in files.limits_dir("n").iterdir()] == ["limits"]
+
+
+def test_a_cache_directory_is_empty_and_open_to_all(files: HostFiles, tmp_path: Path) -> None:
+    directory = tmp_path / "hook/vgpu/containers/uid_main"
+    files.make_cache_dir("uid_main")
+    (directory / "old.cache").write_bytes(b"x")
+
+    files.make_cache_dir("uid_main")
+
+    assert list(directory.iterdir()) == []
+    assert directory.stat().st_mode & 0o777 == 0o777
+
+
+def test_removing_a_pod_follows_no_link_of_the_tenant(files: HostFiles, tmp_path: Path) -> None:
+    precious = tmp_path / "precious"
+    precious.mkdir()
+    (precious / "file").touch()
+    files.make_cache_dir("uid_main")
+    containers = tmp_path / "hook/vgpu/containers"
+    (containers / "uid_main" / "link").symlink_to(precious)
+    files.write_limits(a_record(a_grant(), ids={"x"}, nonce="n"))
+
+    files.remove_pod(["uid_main", ""], ["n"])
+
+    assert (precious / "file").exists()
+    assert containers.is_dir()
+    assert not (containers / "uid_main").exists()
+    assert not files.limits_dir("n").exists()
+
+
+def test_strays_go_when_they_are_old_and_nobody_knows_them(files: HostFiles) -> None:
+    for nonce in ("known", "old", "young"):
+        files.write_limits(a_record(a_grant(), ids={"x"}, nonce=nonce))
+        # A tenant may date its own directory into the future: that keeps nothing.
+        os.utime(files.limits_dir(nonce), (2**33, 2**33))
+
+    files.remove_strays(nonces={"known"}, cache_dirs=set(), older_than_s=300)
+    assert files.limits_dir("old").exists()
+    files.remove_strays(nonces={"known", "young"}, cache_dirs=set(), older_than_s=-1)
+
+    assert files.limits_dir("known").exists()
+    assert files.limits_dir("young").exists()
+    assert not files.limits_dir("old").exists()
+    assert not files.remove_given_up(5.0)
+    assert files.to_remove == 0
+
+
+def test_feedback_changes_two_words_and_outlives_a_move_of_the_cards(files: HostFiles) -> None:
+    record = a_record(a_grant(), ids={"x"}, nonce="n1")
+    limits = files.limits_dir("n1") / "limits"
+    files.write_limits(record)
+    before = limits.read_text()
+
+    files.write_feedback("n1", CoreFeedback(relaxed=True))
+    assert limits.read_text() == before + "utilization_switch 0\n"
+
+    files.write_limits(record)
+    assert limits.read_text() == before + "utilization_switch 0\n"
+
+    files.write_feedback("n1", CoreFeedback())
+    assert limits.read_text() == before
+
+
+def test_feedback_and_pids_of_a_container_without_a_directory_make_none(files: HostFiles) -> None:
+    files.write_feedback("n1", CoreFeedback(waits=True))
+    files.write_pids("n1", [(1, 4711)])
+    assert not files.limits_dir("n1").exists()
+
+    files.write_limits(a_record(a_grant(), ids={"x"}, nonce="n1"))
+    files.write_feedback("n1", CoreFeedback(waits=True))
+    files.write_pids("n1", [(1, 4711)])
+    assert "priority_block 1" in (files.limits_dir("n1") / "limits").read_text()
+    assert (files.limits_dir("n1") / "pids").read_text() == "1 4711\n"

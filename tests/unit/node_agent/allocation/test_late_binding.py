@@ -1,0 +1,94 @@
+"""Which grants a late start is made under while the ledger can't be asked."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path, PurePosixPath
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import AsyncMock
+
+import pytest
+from hami_node_agent.adapters.state_file import decode, encode
+from hami_node_agent.allocation.late_binding import LateBinding
+from hami_node_agent.allocation.response import AnswerPolicy
+from hami_node_agent.grants.book import NodeGrant
+from hami_node_agent.grants.ownership import Holding, KeptAnswer
+from hami_node_agent.grants.records import AgentState
+from hami_node_agent.grants.state import NodeState
+from hamicommon.domain.ids import AllocationId, PodUid
+from hamicommon.errors import Conflict, Unavailable
+
+from tests.unit.node_agent.builders import a_grant
+
+IDS = frozenset({"GPU-a-0"})
+ANSWERS = AnswerPolicy(
+    container_base=PurePosixPath("/usr/local/vgpu"),
+    host_base=PurePosixPath("/host/vgpu"),
+    library=PurePosixPath("/host/vgpu/libvgpu.so"),
+    lock_dir=PurePosixPath("/tmp/vgpulock"),
+)
+OLD = a_grant(pod="p", token=5)
+NEW = replace(OLD, allocation_id=AllocationId("second attempt"), token=9)
+
+
+async def start(state: NodeState, *signed: NodeGrant) -> bool:
+    """One PreStartContainer of the pod, with these grants signed on pods and the ledger away."""
+    answer = KeptAnswer(nonce="n", cards=(), cache_dir="")
+    holding = Holding(
+        pod_uid=PodUid("p"), container="main", device_ids=IDS, pod_name="pod", answer=answer
+    )
+    pods: Any = SimpleNamespace(
+        seen=lambda: SimpleNamespace(ended=frozenset()),
+        signed_grants=AsyncMock(return_value=signed),
+        container_env=AsyncMock(return_value={}),
+        name_of=lambda uid: None,
+        warn=AsyncMock(),
+    )
+    files: Any = SimpleNamespace(
+        make_cache_dir=lambda name: None,
+        keep_cache_dir=lambda name: None,
+        write_limits=lambda record: None,
+        limits_dir=lambda nonce: Path("/limits"),
+    )
+    books: Any = SimpleNamespace(holdings=AsyncMock(return_value=[holding]))
+    source: Any = SimpleNamespace(refresh=AsyncMock(side_effect=Unavailable("the bus is away")))
+    devices: Any = SimpleNamespace(write=lambda nonce, spec: None)
+    reports: Any = SimpleNamespace(allocated=lambda grant, state: None)
+    late = LateBinding(
+        state,
+        books=books,
+        source=source,
+        pods=pods,
+        files=files,
+        devices=devices,
+        reports=reports,
+        answers=ANSWERS,
+    )
+    return await late.check(IDS)
+
+
+def a_state(saved: AgentState | None = None) -> NodeState:
+    store: Any = SimpleNamespace(save=lambda state: None)
+    return NodeState(store, saved or AgentState())
+
+
+def restarted(state: NodeState) -> NodeState:
+    return a_state(decode(encode(state.saved)))
+
+
+async def test_a_signed_grant_of_an_older_attempt_starts_nothing_after_a_restart() -> None:
+    before = a_state()
+    await before.heard([NEW])
+
+    with pytest.raises(Conflict, match="without a grant"):
+        await start(restarted(before), OLD)
+
+
+async def test_the_signed_grant_of_the_latest_attempt_starts_its_container() -> None:
+    before = a_state()
+    await before.heard([NEW])
+
+    state = restarted(before)
+    assert await start(state, NEW)
+    assert state.saved.records["n"].allocation_id == NEW.allocation_id

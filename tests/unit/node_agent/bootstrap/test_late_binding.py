@@ -1,0 +1,73 @@
+"""How a node comes to its way of binding, and what ends it."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from hami_node_agent.allocation.late_binding_rules import BindingWay
+from hami_node_agent.bootstrap import late_binding
+from hami_node_agent.bootstrap.late_binding import binding_way, keep_proven
+from hami_node_agent.config.settings import Settings
+from hamicommon.errors import InvalidRequest, Unavailable
+
+LATE = BindingWay(late=True, reason="proven")
+
+
+class Node:
+    """Says one thing after the other; the last for ever."""
+
+    def __init__(self, *says: tuple[str, str] | None) -> None:
+        self.says = list(says)
+
+    async def versions(self) -> tuple[str, str]:
+        said = self.says.pop(0) if len(self.says) > 1 else self.says[0]
+        if said is None:
+            raise Unavailable("the API server is away")
+        return said
+
+
+CRI_O = ("v1.31.0", "cri-o://1.31.1")
+
+
+def settings(**more: object) -> Settings:
+    told = {"node_name": "n", "nats": {"url": "nats://nobody"}, "binding": "auto", **more}
+    return Settings.model_validate(told)
+
+
+@pytest.mark.parametrize(
+    ("more", "node", "way"),
+    [
+        ({"binding": "lock"}, Node(None), "lock: binding is set to lock"),
+        ({"binding": "late"}, Node(None), "late: binding is set to late"),
+        ({}, Node(CRI_O), "late: kubelet v1.31.0, cri-o 1.31.1: it honours CDI"),
+        ({}, Node(None), "lock: nothing is proven at the agent's start: the API server is away"),
+        ({}, Node(("v1.31.0", "containerd://2.1.9")), "lock: .*set cri_socket"),
+        ({"cri_socket": Path("/nowhere")}, Node(CRI_O), "lock: .*/nowhere: no such socket"),
+        ({"unmanaged_pods": "adopt"}, Node(CRI_O), "lock: unmanaged_pods adopt needs"),
+    ],
+)
+async def test_the_way_is_told_with_its_reason(
+    more: dict[str, object], node: Node, way: str
+) -> None:
+    found = str(await binding_way(settings(**more), node))
+
+    assert re.match(way, found), found
+
+
+async def test_late_with_what_it_cannot_do_is_refused() -> None:
+    with pytest.raises(InvalidRequest, match="binding late: unmanaged_pods adopt"):
+        await binding_way(settings(binding="late", unmanaged_pods="adopt"), Node(CRI_O))
+
+
+async def test_a_proof_that_is_gone_ends_the_agent_and_one_that_cannot_be_had_does_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(late_binding, "PROOF_INTERVAL_S", 0.001)
+    node = Node(CRI_O, None, None, ("v1.31.0", "cri-o://1.27.0"))
+
+    with pytest.raises(Unavailable, match=r"can't be any more: .*cri-o 1\.27\.0"):
+        await keep_proven(settings(), node, LATE)
+
+    assert len(node.says) == 1

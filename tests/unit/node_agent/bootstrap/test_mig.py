@@ -1,0 +1,36 @@
+"""What can't go with cards that are cut on demand."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hami_node_agent.bootstrap.mig import require_possible
+from hami_node_agent.config.settings import Settings
+from hamicommon.errors import InvalidRequest
+
+
+def settings(**more: Any) -> Settings:
+    told = {"node_name": "n", "nats": {"url": "nats://nobody"}, "operating_mode": "mig", **more}
+    return Settings.model_validate(told)
+
+
+@pytest.mark.parametrize(
+    ("more", "says"),
+    [
+        ({"mig_strategy": "mixed"}, "mig_strategy mixed offers MIG instances that are there"),
+        ({"unmanaged_pods": "adopt"}, "a MIG instance is of one size"),
+        (
+            {"device_list_strategy": "envvar,cdi-cri,cdi-annotations"},
+            "device_list_strategy cdi-annotations, cdi-cri names devices that a CDI file describes",
+        ),
+    ],
+)
+def test_what_makes_no_sense_together_is_refused(more: dict[str, Any], says: str) -> None:
+    with pytest.raises(InvalidRequest, match=says):
+        require_possible(settings(**more))
+
+
+def test_the_rest_is_possible_and_so_is_everything_in_other_modes() -> None:
+    require_possible(settings(device_list_strategy="envvar,volume-mounts"))
+    require_possible(settings(operating_mode="hami-core", device_list_strategy="cdi-cri"))

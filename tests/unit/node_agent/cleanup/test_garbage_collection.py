@@ -1,0 +1,159 @@
+"""Which grant is meant when the agent says that a pod left."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import orjson
+import pytest
+from hami_node_agent.cleanup.garbage_collection import Sweeper
+from hami_node_agent.grants.book import NodeGrant
+from hami_node_agent.grants.ownership import Holding
+from hami_node_agent.grants.records import AgentState, Record
+from hami_node_agent.grants.reports import Reports
+from hami_node_agent.grants.state import NodeState
+from hamicommon.domain.allocations import AllocationState
+from hamicommon.domain.ids import AllocationId
+
+from tests.unit.node_agent.builders import CARD_A, a_book, a_grant, a_holding, a_record
+
+IDS = {f"{CARD_A}-0"}
+OTHER = a_grant(pod="other", token=5)
+GONE = a_grant(pod="gone", token=9)
+SECOND = replace(GONE, allocation_id=AllocationId("second attempt"), token=12)
+
+
+@dataclass
+class Node:
+    """A node on which no pod is left."""
+
+    held: tuple[Holding, ...] = ()
+    kept: frozenset[tuple[str, str]] = frozenset()
+    """Pods that the kubelet has, by namespace and name."""
+    live: bool = True
+    runs: bool = False
+    """Processes of every pod are seen."""
+    object_there: bool | None = None
+    """The API server has every pod; None: those without a name."""
+
+    def save(self, state: AgentState) -> None:
+        """Always succeeds."""
+
+    def knows(self, pod_uid: str) -> bool:
+        del pod_uid
+        return False
+
+    def uid_of(self, namespace: str, name: str) -> str:
+        del namespace, name
+        return ""
+
+    async def still_there(self, *, namespace: str, name: str, pod_uid: str) -> bool:
+        del namespace, pod_uid
+        return not name if self.object_there is None else self.object_there
+
+    async def pods(self) -> frozenset[tuple[str, str]]:
+        return self.kept
+
+    async def holdings(self) -> tuple[Holding, ...]:
+        return self.held
+
+    def populated(self, pod_uid: str) -> bool:
+        del pod_uid
+        return self.runs
+
+    def remove_pod(self, cache_dirs: Iterable[str], nonces: Iterable[str]) -> None:
+        """Gone."""
+
+
+async def swept(
+    node: Node, *records: Record, grants: tuple[NodeGrant, ...], whole: bool = True, times: int = 1
+) -> NodeState:
+    state = NodeState(node, AgentState().with_records(records))
+    state.book = replace(a_book(*grants), whole=whole)
+    port: Any = node
+    sweeper = Sweeper(
+        state,
+        pods=port,
+        books=port,
+        processes=port,
+        files=port,
+        reports=Reports("n"),
+        interval_s=1.0,
+    )
+    for _ in range(times):
+        await sweeper.sweep()
+    return state
+
+
+def told(state: NodeState) -> list[str]:
+    return [orjson.loads(report.body)["allocation_id"] for report in state.saved.reports]
+
+
+LOST = a_record(OTHER, ids=IDS).lost_to("gone", "main", namespace="default", pod_name="gone")
+
+
+@pytest.mark.parametrize("state", [AllocationState.BINDING, AllocationState.RELEASING])
+async def test_a_pod_that_only_took_anothers_answer_leaves_under_its_own_grant(
+    state: AllocationState,
+) -> None:
+    after = await swept(Node(), LOST, grants=(replace(GONE, state=state),))
+
+    assert told(after) == [GONE.allocation_id]
+    assert not after.saved.records
+
+
+@pytest.mark.parametrize("latest", ["record", "grant"])
+async def test_of_two_attempts_of_a_pod_the_latest_is_meant(latest: str) -> None:
+    record, grant = (SECOND, GONE) if latest == "record" else (GONE, SECOND)
+
+    after = await swept(Node(), a_record(record, ids=IDS), grants=(grant,))
+
+    assert told(after) == [SECOND.allocation_id]
+
+
+async def test_a_pod_of_which_only_the_uid_is_known_stays_while_the_kubelet_has_it() -> None:
+    nameless = replace(LOST, namespace="", pod_name="")
+
+    after = await swept(Node(held=(a_holding("gone", ids=IDS),)), nameless, grants=())
+    assert after.saved.records
+
+    after = await swept(Node(), nameless, grants=())
+    assert not after.saved.records
+    assert not told(after)
+
+
+async def test_a_pod_that_runs_on_after_its_grant_ended_is_told_of_once() -> None:
+    """Given up while this node was silent: its cards may be somebody else's by now."""
+    after = await swept(Node(runs=True), a_record(GONE, ids=IDS), grants=(), times=2)
+
+    [report] = [orjson.loads(report.body) for report in after.saved.reports]
+    assert (report["kind"], report["allocation_id"]) == ("stays", GONE.allocation_id)
+    assert after.saved.records
+
+
+async def test_a_pod_that_is_over_and_that_its_kubelet_still_has_runs_nothing() -> None:
+    """Kubelets keep pods for a while, and the ledger ends a grant when its pod has succeeded."""
+    node = Node(kept=frozenset({(GONE.namespace, GONE.pod_name)}), object_there=False)
+
+    after = await swept(node, a_record(GONE, ids=IDS), grants=())
+
+    assert not after.saved.reports
+    assert after.saved.records
+
+
+@pytest.mark.parametrize(
+    ("grants", "whole", "object_there"),
+    [((GONE,), True, False), ((), False, False), ((), True, True)],
+    ids=["its grant lives", "the ledger was not asked yet", "the watch lags"],
+)
+async def test_a_pod_of_which_it_is_not_known_that_its_grant_ended_is_nothing_to_tell(
+    grants: tuple[NodeGrant, ...], whole: bool, object_there: bool
+) -> None:
+    node = Node(runs=True, object_there=object_there)
+
+    after = await swept(node, a_record(GONE, ids=IDS), grants=grants, whole=whole)
+
+    assert not after.saved.reports
+    assert after.saved.records

@@ -1,0 +1,88 @@
+"""Cards whose NVLinks contradict each other are told to the operator, once."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from hami_node_agent.devices.health import XidPolicy
+from hami_node_agent.devices.offer import Offer
+from hami_node_agent.devices.topology import CardLinks
+from hami_node_agent.grants.records import AgentState
+from hami_node_agent.grants.state import NodeState
+from hami_node_agent.inventory import link_warnings
+from hami_node_agent.inventory.link_warnings import REASON, warn_of_links
+from hami_node_agent.inventory.tracker import Cards
+from hamicommon.errors import Unavailable
+from hamicommon.process.cancellation import end
+
+from tests.unit.node_agent.inventory.test_tracker import A, B, Driver, Store
+from tests.waiting import PATIENCE_S
+
+
+class OneSided(Driver):
+    """B does not see the links that A has to it."""
+
+    async def links(self) -> tuple[CardLinks, ...]:
+        return (
+            CardLinks(uuid=A, meetings={}, nvlinks={B: 4}),
+            CardLinks(uuid=B, meetings={}, nvlinks={}),
+        )
+
+
+class Node:
+    """Takes events, after some refusals."""
+
+    def __init__(self, refusals: int = 0) -> None:
+        self.refusals = refusals
+        self.told: list[tuple[str, str]] = []
+        self.heard = asyncio.Event()
+
+    async def warn(self, reason: str, message: str) -> None:
+        if self.refusals:
+            self.refusals -= 1
+            raise Unavailable("the API server is away")
+        self.told.append((reason, message))
+        self.heard.set()
+
+
+async def cards_of(driver: Driver) -> Cards:
+    made = Cards(
+        driver,
+        NodeState(Store(), AgentState()),
+        offer=Offer(),
+        xids=XidPolicy(),
+        probe_interval_s=60,
+        xid_quiet_s=0,
+    )
+    await made.discover()
+    return made
+
+
+@pytest.mark.parametrize("refusals", [0, 2], ids=["at once", "after the API server was away"])
+async def test_a_one_sided_link_is_one_event_on_the_node(
+    refusals: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(link_warnings, "RETRY_S", 0.01)
+    node, cards = Node(refusals), await cards_of(OneSided())
+    telling = asyncio.ensure_future(warn_of_links(cards, node))
+
+    async with asyncio.timeout(PATIENCE_S):
+        await node.heard.wait()
+    cards.changed.notify()
+    await asyncio.sleep(0)
+    await end([telling])
+
+    [(reason, message)] = node.told
+    assert reason == REASON
+    assert A in message
+    assert B in message
+
+
+async def test_cards_that_agree_are_no_news() -> None:
+    node, cards = Node(), await cards_of(Driver())
+    telling = asyncio.ensure_future(warn_of_links(cards, node))
+    await asyncio.sleep(0)
+    await end([telling])
+
+    assert node.told == []

@@ -1,0 +1,243 @@
+"""What the node tells of its cards, on the bus and on the Node."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from hami_node_agent.devices.health import Failure, XidPolicy
+from hami_node_agent.devices.offer import CardFacts, Offer
+from hami_node_agent.devices.topology import CardLinks, Meeting
+from hami_node_agent.grants.records import AgentState
+from hami_node_agent.grants.state import NodeState
+from hami_node_agent.inventory import publisher
+from hami_node_agent.inventory.publisher import (
+    REGISTER_ANNOTATION,
+    InventoryTeller,
+    inventory_device,
+    keep_annotation,
+)
+from hami_node_agent.inventory.tracker import Cards
+from hamicommon import events
+from hamicommon.bus.inventories import inventory_of
+from hamicommon.domain.devices import MigProfile
+from hamicommon.domain.ids import GpuUuid
+from hamicommon.errors import Unavailable
+from hamicommon.k8s.annotations import AGENT
+from hamicommon.k8s.node_register import decode_register
+from pydantic import BaseModel
+
+from tests.unit.node_agent.builders import a_card
+from tests.waiting import PATIENCE_S
+
+SLICED = replace(
+    a_card(),
+    mode="mig",
+    mig_profiles=(
+        MigProfile(
+            name="1g.5gb",
+            memory_mib=4864,
+            core_percent=15,
+            slice_count=1,
+            placements=((0, 1), (1, 1)),
+        ),
+    ),
+    info={"NetworkID": 3, "zone": ["a", 1]},
+    healthy=False,
+    health_reason="XID 79",
+)
+
+
+def test_everything_that_the_engine_judges_a_card_by_reaches_the_scheduler() -> None:
+    """MIG profiles and the vendor's own facts too."""
+    told = events.Inventory(
+        node="n",
+        agent_id="a",
+        sequence=1,
+        observed_at=datetime(2026, 5, 1, tzinfo=UTC),
+        devices=(inventory_device(SLICED), inventory_device(a_card("GPU-b"))),
+    )
+
+    read = events.Inventory.model_validate_json(told.model_dump_json())
+    heard = inventory_of(read, received_at=told.observed_at)
+
+    assert heard.devices == (SLICED, a_card("GPU-b"))
+
+
+UUIDS = [GpuUuid(f"GPU-{index}") for index in range(3)]
+LINKS = tuple(
+    CardLinks(
+        uuid=one,
+        meetings={other: Meeting.SAME_CPU for other in UUIDS if other != one},
+        nvlinks={other: 2 for other in UUIDS[:2] if other != one and one != UUIDS[2]},
+    )
+    for one in UUIDS
+)
+
+
+class Probe:
+    """A driver that lists its cards from the last to the first."""
+
+    async def cards(self) -> tuple[CardFacts, ...]:
+        return tuple(
+            CardFacts(uuid=GpuUuid(f"GPU-{index}"), index=index, name="A10", memory_mib=1000)
+            for index in (2, 0, 1)
+        )
+
+    async def links(self) -> tuple[CardLinks, ...]:
+        return LINKS
+
+    async def reload(self) -> bool:
+        return False
+
+    async def failing(self) -> Mapping[GpuUuid, Failure]:
+        return {}
+
+    async def watch_events(self) -> None:
+        return None
+
+    async def next_xid(self) -> None:
+        return None
+
+    async def samples(self) -> tuple[Any, ...]:
+        return ()
+
+    async def processes(self) -> Mapping[str, Any]:
+        return {}
+
+
+class Store:
+    def save(self, state: AgentState) -> None:
+        raise AssertionError
+
+
+class Bus:
+    """Keeps what is published."""
+
+    connected = True
+
+    def __init__(self) -> None:
+        self.inventories: list[events.Inventory] = []
+        self.told = asyncio.Event()
+
+    async def publish(self, subject: str, payload: BaseModel, *, message_id: str) -> None:
+        del subject, message_id
+        assert isinstance(payload, events.Inventory)
+        self.inventories.append(payload)
+        self.told.set()
+
+
+class Node:
+    """A Node whose patches fail `failures` times."""
+
+    def __init__(self, failures: int) -> None:
+        self.written: dict[str, str] = {}
+        self.asked = 0
+        self.patches = 0
+        self._failures = failures
+        self.done = asyncio.Event()
+
+    async def annotations(self) -> Mapping[str, str]:
+        self.asked += 1
+        return self.written
+
+    async def annotate(self, annotations: Mapping[str, str]) -> None:
+        self.patches += 1
+        if self.patches <= self._failures:
+            raise Unavailable("the API server is away")
+        self.written |= annotations
+        self.done.set()
+
+
+async def discovered() -> Cards:
+    cards = Cards(
+        Probe(),
+        NodeState(Store(), AgentState()),
+        offer=Offer(),
+        xids=XidPolicy(),
+        probe_interval_s=60,
+        xid_quiet_s=60,
+    )
+    await cards.discover()
+    return cards
+
+
+async def written_by(failures: int) -> dict[str, str]:
+    node, cards = Node(failures), await discovered()
+    keeping = asyncio.create_task(keep_annotation(cards, node))
+    async with asyncio.timeout(PATIENCE_S):
+        await node.done.wait()
+    keeping.cancel()
+    return node.written
+
+
+async def test_cards_are_registered_in_the_order_of_their_index() -> None:
+    """Trap S5: HAMi's order changes with every round, and with it the Node."""
+    written = await written_by(failures=0)
+
+    assert [card.uuid for card in decode_register(written[REGISTER_ANNOTATION])] == [
+        "GPU-0",
+        "GPU-1",
+        "GPU-2",
+    ]
+    assert written[AGENT] == "hami-node-agent"
+
+
+async def test_a_register_annotation_that_was_not_written_is_tried_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Trap S6: HAMi takes it for written before it is."""
+    monkeypatch.setattr(publisher, "RETRY_S", 0.001)
+
+    assert REGISTER_ANNOTATION in await written_by(failures=2)
+
+
+async def test_pair_scores_are_on_the_node_in_the_order_of_the_cards() -> None:
+    written = await written_by(failures=0)
+
+    assert written["hami.io/node-nvidia-score"] == (
+        '[{"uuid":"GPU-0","score":{"GPU-1":220,"GPU-2":20}},'
+        '{"uuid":"GPU-1","score":{"GPU-0":220,"GPU-2":20}},'
+        '{"uuid":"GPU-2","score":{"GPU-0":20,"GPU-1":20}}]'
+    )
+
+
+async def test_the_inventory_carries_the_pair_scores() -> None:
+    bus = Bus()
+    telling = asyncio.create_task(
+        InventoryTeller(await discovered(), bus, node="n", agent_id="a", heartbeat_s=60).run()
+    )
+    async with asyncio.timeout(PATIENCE_S):
+        await bus.told.wait()
+    telling.cancel()
+
+    [publisher] = bus.inventories
+    assert inventory_of(publisher, received_at=publisher.observed_at).pair_scores[UUIDS[0]] == {
+        UUIDS[1]: 220,
+        UUIDS[2]: 20,
+    }
+
+
+async def test_an_annotation_that_somebody_broke_is_mended_and_nothing_is_written_twice(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(publisher, "RECHECK_S", 0.001)
+    node, cards = Node(0), await discovered()
+    keeping = asyncio.create_task(keep_annotation(cards, node))
+    async with asyncio.timeout(PATIENCE_S):
+        await node.done.wait()
+        first = dict(node.written)
+        node.written[REGISTER_ANNOTATION] = "broken"
+        node.done.clear()
+        await node.done.wait()
+        asked = node.asked
+        while node.asked < asked + 3:
+            await asyncio.sleep(0)
+    keeping.cancel()
+
+    assert node.written == first
+    assert node.patches == 2

@@ -1,0 +1,182 @@
+"""Which cards a node offers, and how they are, while they come, go and fail."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+from hami_node_agent.devices.health import GOOD_PROBES, Failure, XidPolicy
+from hami_node_agent.devices.offer import CardFacts, Offer
+from hami_node_agent.devices.topology import CardLinks
+from hami_node_agent.grants.records import AgentState
+from hami_node_agent.grants.state import NodeState
+from hami_node_agent.inventory.tracker import Cards
+from hamicommon.domain.ids import GpuUuid
+from hamicommon.errors import Unavailable
+
+A, B = GpuUuid("GPU-a"), GpuUuid("GPU-b")
+LINKS: tuple[CardLinks, ...] = ()
+LOST = Failure(reason="GPU is lost", certain=True)
+
+
+def facts(uuid: GpuUuid, index: int) -> CardFacts:
+    return CardFacts(uuid=uuid, index=index, name="A10", memory_mib=1000)
+
+
+class Driver:
+    """A driver whose cards a test changes."""
+
+    def __init__(self) -> None:
+        self.listed = (facts(A, 0), facts(B, 1))
+        self.broken: dict[GpuUuid, Failure] = {}
+        self.changed = False
+        self.away = False
+
+    async def cards(self) -> tuple[CardFacts, ...]:
+        return self.listed
+
+    async def links(self) -> tuple[CardLinks, ...]:
+        return LINKS
+
+    async def reload(self) -> bool:
+        if self.away:
+            raise Unavailable("NVML: reload: Driver Not Loaded")
+        changed, self.changed = self.changed, False
+        return changed
+
+    async def failing(self) -> Mapping[GpuUuid, Failure]:
+        return self.broken
+
+    async def watch_events(self) -> None:
+        return None
+
+    async def next_xid(self) -> None:
+        return None
+
+    async def samples(self) -> tuple[Any, ...]:
+        return ()
+
+    async def processes(self) -> Mapping[str, Any]:
+        return {}
+
+
+class Store:
+    def save(self, state: AgentState) -> None:
+        raise AssertionError
+
+
+@pytest.fixture
+def driver() -> Driver:
+    return Driver()
+
+
+@pytest.fixture
+async def cards(driver: Driver) -> Cards:
+    made = Cards(
+        driver,
+        NodeState(Store(), AgentState()),
+        offer=Offer(),
+        xids=XidPolicy(),
+        probe_interval_s=60,
+        xid_quiet_s=0,
+    )
+    await made.discover()
+    return made
+
+
+def told(cards: Cards) -> dict[str, str]:
+    return {device.uuid: device.health_reason for device in cards.devices()}
+
+
+async def probe(cards: Cards, rounds: int = 1) -> None:
+    for _ in range(rounds):
+        await cards.probe()
+
+
+async def test_a_lost_card_is_sick_at_once_and_alone(driver: Driver, cards: Cards) -> None:
+    driver.broken = {A: LOST}
+
+    await probe(cards)
+
+    assert told(cards) == {A: "GPU is lost", B: ""}
+
+
+async def test_a_driver_that_is_away_once_takes_no_card_off(driver: Driver, cards: Cards) -> None:
+    seen = cards.changed.version
+    driver.away = True
+    await probe(cards)
+    driver.away = False
+    await probe(cards)
+    assert cards.changed.version == seen
+
+    driver.away = True
+    await probe(cards, 2)
+    assert told(cards) == dict.fromkeys((A, B), "NVML: reload: Driver Not Loaded")
+
+    driver.away = False
+    await probe(cards, GOOD_PROBES)
+    assert told(cards) == {A: "", B: ""}
+
+
+async def test_a_card_that_is_plugged_in_is_offered(driver: Driver, cards: Cards) -> None:
+    seen = cards.changed.version
+    new = GpuUuid("GPU-new")
+    driver.listed, driver.changed = (facts(new, 0), facts(A, 1), facts(B, 2)), True
+
+    await probe(cards)
+
+    assert [(device.uuid, device.index) for device in cards.devices()] == [
+        (new, 0),
+        (A, 1),
+        (B, 2),
+    ]
+    assert cards.changed.version == seen + 1
+
+
+async def test_a_card_that_is_pulled_out_stays_as_sick(driver: Driver, cards: Cards) -> None:
+    """Its grants live on; that nothing new comes on it is what its health says."""
+    driver.listed, driver.changed = (facts(B, 0),), True
+    driver.broken = {A: Failure(reason="Not Found", certain=True)}
+
+    await probe(cards)
+
+    assert told(cards) == {A: "Not Found", B: ""}
+
+
+async def test_xids_are_counted_and_only_the_cards_own_make_it_sick(cards: Cards) -> None:
+    cards.on_xid(A, 31)
+    assert told(cards) == {A: "", B: ""}
+
+    cards.on_xid(A, 79)
+    cards.on_xid(A, 79)
+    assert told(cards) == {A: "XID 79", B: ""}
+    assert cards.xids_seen == {(A, 31, False): 1, (A, 79, True): 2}
+
+    await probe(cards)
+    assert told(cards) == {A: "", B: ""}
+
+
+async def test_an_xid_of_no_known_card_may_be_any_cards(cards: Cards) -> None:
+    cards.on_xid(None, 48)
+
+    assert told(cards) == {A: "XID 48", B: "XID 48"}
+
+
+async def test_who_names_cards_hears_of_those_that_are_plugged_in(driver: Driver) -> None:
+    heard: list[set[str]] = []
+    cards = Cards(
+        driver,
+        NodeState(Store(), AgentState()),
+        offer=Offer(),
+        xids=XidPolicy(),
+        probe_interval_s=60,
+        xid_quiet_s=0,
+        on_found=lambda found: heard.append({card.uuid for card in found}),
+    )
+    await cards.discover()
+    driver.listed, driver.changed = (*driver.listed, facts(GpuUuid("c"), 2)), True
+
+    await probe(cards)
+
+    assert heard == [{A, B}, {A, B, "c"}]

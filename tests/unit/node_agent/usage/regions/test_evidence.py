@@ -1,0 +1,100 @@
+"""Who of a region's processes lives, and who it is on the host."""
+
+from dataclasses import replace
+
+from hami_node_agent.usage.regions.accounting import Held, RegionProcess
+from hami_node_agent.usage.regions.evidence import (
+    CardProcesses,
+    Evidence,
+    Found,
+    HostProcess,
+    find,
+    percent_of,
+    proves,
+)
+
+POD = "11111111-1111-1111-1111-111111111111"
+OURS = RegionProcess(pid=1, host_pid=0, started_ticks=500, held=(Held(),))
+HAMIS = replace(OURS, started_ticks=0)
+LIVING = HostProcess(host_pid=4711, inner_pid=1, started_ticks=500, pod_uid=POD)
+CARDS = {"GPU-a": CardProcesses(pids=frozenset({4711, 4712}), busy_percent={4711: 40.0})}
+SEEN = Evidence(living={4711: LIVING}, cards=CARDS)
+
+
+def found(
+    process: RegionProcess,
+    evidence: Evidence | None = SEEN,
+    *,
+    known: int = 0,
+    cards: tuple[str, ...] = ("GPU-a",),
+) -> Found:
+    return find(process, pod_uid=POD, cards=cards, evidence=evidence, known_host_pid=known)
+
+
+def living(*processes: HostProcess) -> Evidence:
+    return Evidence(living={one.host_pid: one for one in processes}, cards=CARDS)
+
+
+def test_a_process_is_found_by_its_pid_and_start_among_those_on_its_cards() -> None:
+    assert found(OURS) == Found(host_pid=4711)
+
+
+def test_a_process_of_another_start_pod_or_card_is_another() -> None:
+    assert found(replace(OURS, started_ticks=501)) == Found()
+    assert found(replace(OURS, pid=2)) == Found()
+    assert found(OURS, cards=("GPU-b",)) == Found()
+    assert found(OURS, living(replace(LIVING, pod_uid="another"))) == Found()
+
+
+def test_where_cgroups_say_nothing_pid_and_start_are_enough() -> None:
+    assert found(OURS, living(replace(LIVING, pod_uid=""))) == Found(host_pid=4711)
+
+
+def test_of_two_that_may_be_meant_neither_is() -> None:
+    twin = replace(LIVING, host_pid=4712)
+
+    assert found(OURS, living(LIVING, twin)) == Found()
+
+
+def test_a_process_that_was_found_and_ended_is_gone() -> None:
+    assert found(OURS, known=4711) == Found(host_pid=4711)
+    assert found(OURS, living(), known=4711).gone
+    assert found(OURS, living(replace(LIVING, started_ticks=900)), known=4711).gone
+
+
+def test_a_library_that_knows_its_host_pid_is_believed_if_the_start_agrees() -> None:
+    told = replace(OURS, host_pid=4711)
+
+    assert found(told) == Found(host_pid=4711)
+    assert found(replace(told, started_ticks=501)).gone
+
+
+def test_a_process_that_was_never_found_is_not_gone() -> None:
+    assert found(OURS, living()) == Found()
+    assert found(OURS, None) == Found()
+
+
+def test_hamis_host_pid_is_never_enough_for_a_death() -> None:
+    assert found(replace(HAMIS, host_pid=4711)) == Found(host_pid=4711)
+    assert found(replace(HAMIS, host_pid=99)) == Found(host_pid=4711)
+    assert found(replace(HAMIS, host_pid=99), living()) == Found()
+
+
+def test_the_driver_says_who_computes() -> None:
+    assert percent_of(Found(host_pid=4711), "GPU-a", SEEN) == 40.0
+    assert percent_of(Found(host_pid=4712), "GPU-a", SEEN) == 0.0
+    assert percent_of(Found(), "GPU-a", SEEN) is None
+    assert percent_of(Found(host_pid=4711), "GPU-b", SEEN) is None
+    assert percent_of(Found(host_pid=4711), "GPU-a", None) is None
+    silent = Evidence(cards={"GPU-a": CardProcesses()})
+    assert percent_of(Found(host_pid=4711), "GPU-a", silent) is None
+
+
+def test_a_host_pid_is_proven_by_the_host_alone() -> None:
+    """The tenant wrote the pair; the host must show that process as one of this pod."""
+    pair = Found(host_pid=4711)
+    assert proves(pair, OURS, pod_uid=POD, evidence=SEEN)
+    assert not proves(pair, replace(OURS, pid=2), pod_uid=POD, evidence=SEEN)
+    assert not proves(pair, OURS, pod_uid=POD.replace("1", "2"), evidence=SEEN)
+    assert not proves(Found(), OURS, pod_uid=POD, evidence=SEEN)
+    assert not proves(pair, OURS, pod_uid=POD, evidence=None)

@@ -1,0 +1,206 @@
+"""Adopting while the cluster goes on: what the watch showed may be over when it is written."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from hami_scheduler.adoption.adopt import Adopting
+from hami_scheduler.ledger.view import LedgerView
+from hami_scheduler.metrics import Instruments
+from hami_scheduler.pod_events import Announcer
+from hami_scheduler.ports import LedgerCard, PairScores
+from hamicommon import device_config
+from hamicommon.domain.devices import GpuDevice
+from hamicommon.domain.ids import GpuUuid, NodeName, PodUid
+from hamicommon.errors import NotFound, Unavailable
+from hamicommon.events import HeldContainer, NodeHoldings
+from hamicommon.testing.ledger import FakeLedger
+from hamicommon.testing.pods import FakeGrantAnnouncer, FakePodApi, FakePodEvents
+from hamicommon.vendors.pod_request import pod_request
+from hamicommon.vendors.registry import Vendors
+
+VENDORS = Vendors.from_config(device_config.load(None))
+NODE, CARD = NodeName("n1"), GpuUuid("GPU-0")
+Json = dict[str, Any]
+
+
+class Ledger(FakeLedger):
+    """The fake ledger, whose cards can be read for the view."""
+
+    async def tally(self) -> tuple[int, int]:
+        return 1, self.version(CARD)
+
+    async def versions(self) -> dict[str, tuple[NodeName, int]]:
+        return {CARD: (NODE, self.version(CARD))}
+
+    async def cards(self, nodes: Sequence[NodeName] | None = None) -> list[LedgerCard]:
+        return [LedgerCard(node=NODE, usage=self.usage(CARD), version=self.version(CARD))]
+
+    async def pair_scores(self, nodes: Sequence[NodeName]) -> dict[NodeName, PairScores]:
+        return {}
+
+
+class World:
+    """One node of HAMi's with one pod, as the watch, the API server and the agent have it."""
+
+    def __init__(self) -> None:
+        self.ledger = Ledger()
+        self.ledger.add_card(
+            NODE,
+            GpuDevice(
+                uuid=CARD,
+                index=0,
+                vendor="NVIDIA",
+                type="A100",
+                slots=10,
+                memory_mib=8192,
+                core_percent=100,
+            ),
+        )
+        self.pods, self.grants, self.events = FakePodApi(), FakeGrantAnnouncer(), FakePodEvents()
+        self.watched: dict[PodUid, Json] = {}
+        self.held: list[HeldContainer] = []
+        self.silent: Unavailable | NotFound | None = None
+
+    async def holdings(self, node: NodeName) -> NodeHoldings:
+        if self.silent is not None:
+            raise self.silent
+        return NodeHoldings(node=node, read_at=datetime.now(UTC), containers=tuple(self.held))
+
+    def run(self, name: str) -> Json:
+        limits = {"nvidia.com/gpu": "1", "nvidia.com/gpumem": "4096"}
+        pod = self.pods.put(
+            {
+                "metadata": {
+                    "name": name,
+                    "uid": f"uid-{name}",
+                    "annotations": {
+                        "hami.io/vgpu-node": NODE,
+                        "hami.io/vgpu-devices-allocated": f"{CARD},NVIDIA,4096,0:;",
+                    },
+                },
+                "spec": {
+                    "nodeName": NODE,
+                    "containers": [{"name": "main", "resources": {"limits": limits}}],
+                },
+                "status": {"phase": "Running"},
+            }
+        )
+        uid = pod["metadata"]["uid"]
+        self.watched[uid] = pod
+        self.held.append(
+            HeldContainer(
+                pod_uid=uid,
+                namespace="default",
+                pod_name=name,
+                container="main",
+                device_ids=(f"{CARD}-{len(self.held)}",),
+                cards_of_ids=(CARD,),
+                visible=(CARD,),
+                memory_mib=(4096,),
+                core_percent=0,
+            )
+        )
+        return pod
+
+    async def adopt(self, **wanted: Any) -> Json:
+        adopting = Adopting(
+            store=self.ledger,
+            ledger=self.ledger,
+            pods=self.pods,
+            witness=self,
+            grants=self.grants,
+            view=LedgerView(self.ledger, VENDORS.rules),
+            announcer=Announcer(self.events),
+            instruments=Instruments(),
+            vendors=VENDORS,
+            known_pods=self.watched,
+            synced=lambda: True,
+            request_of=lambda pod: pod_request(dict(pod), VENDORS),
+        )
+        return await adopting.answer({"apply": True, **wanted})
+
+
+def whys(answer: Json) -> list[str]:
+    return [row["why"] or row["outcome"] for row in answer["pods"]]
+
+
+async def test_a_pod_that_went_meanwhile_is_not_adopted() -> None:
+    world = World()
+    world.run("gone")
+    world.pods.remove("default", "gone")
+
+    assert whys(await world.adopt()) == ["gone"]
+    assert world.ledger.usage(CARD).used_slots == 0
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        pytest.param({"status": {"phase": "Succeeded"}}, id="it is over"),
+        pytest.param(
+            {"metadata": {"name": "old", "uid": "another"}}, id="another one has its name"
+        ),
+        pytest.param({"spec": {"nodeName": "n2", "containers": []}}, id="it is on another node"),
+    ],
+)
+async def test_a_pod_that_is_another_by_now_is_not_adopted(change: Json) -> None:
+    world = World()
+    pod = world.run("old")
+    world.pods.put({**pod, **change})
+
+    assert whys(await world.adopt()) == ["gone"]
+    assert world.ledger.usage(CARD).used_slots == 0
+
+
+async def test_adoptions_are_told_to_the_node_and_on_the_pod() -> None:
+    world = World()
+    world.run("old")
+
+    assert whys(await world.adopt()) == ["adopted"]
+
+    [grant] = world.grants.granted_ones
+    assert (grant.pod_uid, grant.answered, grant.version) == ("uid-old", True, 2)
+    assert [event.reason for event in world.events.shown] == ["Adopted"]
+
+
+async def test_without_the_bus_an_adoption_stands_all_the_same() -> None:
+    world = World()
+    world.run("old")
+    world.grants.away = True
+
+    assert whys(await world.adopt()) == ["adopted"]
+    assert whys(await world.adopt()) == ["held"]
+
+
+@pytest.mark.parametrize(
+    ("silence", "said"),
+    [
+        (NotFound("no node-agent of ours runs on n1"), "put our node-agent in the place"),
+        (Unavailable("no answer within 5 s"), "did not answer (no answer within 5 s); try again"),
+    ],
+)
+async def test_a_silent_node_proves_nothing(silence: NotFound | Unavailable, said: str) -> None:
+    world = World()
+    world.run("old")
+    world.silent = silence
+
+    answer = await world.adopt()
+
+    assert whys(answer) == ["no-evidence"]
+    assert said in answer["pods"][0]["sentence"]
+
+
+async def test_what_a_dry_run_would_overfill_is_told_before_it_is_written() -> None:
+    world = World()
+    for name in ("a", "b", "c"):
+        world.run(name)
+
+    dry, done = await world.adopt(apply=False), await world.adopt()
+
+    assert dry["overfull"] == done["overfull"]
+    assert dry["overfull"][0]["used"]["memory_mib"] == 3 * 4096
+    assert world.ledger.usage(CARD).used_memory_mib == 3 * 4096

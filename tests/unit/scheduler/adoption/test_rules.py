@@ -1,0 +1,257 @@
+"""Which pods of HAMi are adopted: the annotation claims, the node proves, and both must agree."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hami_scheduler.adoption.claims import Claim, claim_of
+from hami_scheduler.adoption.rules import Observed, Verdict, Why, held_twice, judge
+from hamicommon import device_config
+from hamicommon.domain.devices import DeviceUsage, GpuDevice
+from hamicommon.domain.ids import GpuUuid, NodeName, PodUid
+from hamicommon.vendors.pod_request import pod_request
+from hamicommon.vendors.registry import Vendors
+
+VENDORS = Vendors.from_config(device_config.load(None))
+ALLOCATED = "hami.io/vgpu-devices-allocated"
+A, B = (f"GPU-{letter * 8}-1111-2222-3333-444444444444" for letter in "ab")
+
+
+def card(uuid: str) -> DeviceUsage:
+    return DeviceUsage(
+        device=GpuDevice(
+            uuid=GpuUuid(uuid),
+            index=0,
+            vendor="NVIDIA",
+            type="NVIDIA A100",
+            slots=10,
+            memory_mib=81920,
+            core_percent=100,
+        )
+    )
+
+
+CARDS = {GpuUuid(uuid): card(uuid) for uuid in (A, B)}
+
+
+def a_pod(
+    written: str | None, *, names: tuple[str, ...] = ("main",), init: tuple[str, ...] = ()
+) -> dict[str, Any]:
+    """A pod of HAMi's: every container asks for one slice of 4096 MiB and 30 % of the cores."""
+    limits = {"nvidia.com/gpu": "1", "nvidia.com/gpumem": "4096", "nvidia.com/gpucores": "30"}
+    annotations = {"hami.io/vgpu-node": "n1"}
+    if written is not None:
+        annotations[ALLOCATED] = written
+    return {
+        "metadata": {
+            "uid": "uid-1",
+            "namespace": "team",
+            "name": "train",
+            "annotations": annotations,
+        },
+        "spec": {
+            "nodeName": "n1",
+            "initContainers": [{"name": n, "resources": {"limits": limits}} for n in init],
+            "containers": [{"name": n, "resources": {"limits": limits}} for n in names],
+        },
+    }
+
+
+def said(container: str = "main", **changes: Any) -> Observed:
+    testimony = Observed(
+        container=container,
+        device_ids=(f"{A}-3",),
+        cards_of_ids=(GpuUuid(A),),
+        visible=(A,),
+        memory_mib=(4096,),
+        core_percent=30,
+    )
+    return replace(testimony, **changes)
+
+
+def verdict(
+    pod: dict[str, Any],
+    *testimonies: Observed,
+    believe_node: bool = False,
+    twice: dict[str, frozenset[PodUid]] | None = None,
+) -> Verdict:
+    claim = claim_of(pod, VENDORS)
+    assert claim is not None
+    return judge(
+        claim,
+        testimonies,
+        silence="nobody saw it",
+        cards=CARDS,
+        asked=pod_request(pod, VENDORS),
+        held_twice=twice or {},
+        believe_node=believe_node,
+    )
+
+
+def test_a_pod_whose_annotation_and_node_agree_is_adopted_with_its_evidence() -> None:
+    found = verdict(a_pod(f"{A},NVIDIA,4096,30:;"), said())
+
+    assert found.refused is None
+    [container] = found.containers
+    [share] = container.shares
+    assert (container.name, container.role) == ("main", "app")
+    assert (share.uuid, share.memory_mib, share.core_percent, share.type) == (A, 4096, 30, "")
+    [evidence] = found.evidence["containers"]
+    assert evidence["device_ids"] == [f"{A}-3"]
+    assert evidence["answer"]
+
+
+def test_the_card_that_the_container_sees_counts_not_the_one_of_its_ids() -> None:
+    # HAMi shows the annotated card whatever ids the kubelet took, unless it prefers ids.
+    ids = {"device_ids": (f"{B}-0",), "cards_of_ids": (GpuUuid(B),)}
+
+    found = verdict(a_pod(f"{A},NVIDIA,4096,30:;"), said(**ids))
+
+    assert found.containers[0].shares[0].uuid == A
+
+
+@pytest.mark.parametrize(
+    "written",
+    [
+        pytest.param(f";{A},NVIDIA,4096,30:;", id="by position"),
+        pytest.param(f"{A},NVIDIA,4096,30:;", id="HAMi lost the empty entry (trap S1)"),
+        pytest.param(f";{A},NVIDIA,4096,30:;;;", id="with the entries that its plugin adds"),
+    ],
+)
+def test_the_node_tells_which_container_an_entry_is_for(written: str) -> None:
+    pod = a_pod(written, names=("sidecar", "cuda"))
+
+    found = verdict(pod, said("cuda"))
+
+    assert [(c.name, len(c.shares)) for c in found.containers] == [("sidecar", 0), ("cuda", 1)]
+
+
+def test_init_containers_are_adopted_with_their_own_slices() -> None:
+    pod = a_pod(f"{A},NVIDIA,8192,10:;{A},NVIDIA,4096,30:;", init=("prepare",))
+
+    found = verdict(pod, said(), said("prepare", memory_mib=(8192,), core_percent=10))
+
+    assert [(c.name, c.role, c.shares[0].memory_mib) for c in found.containers] == [
+        ("prepare", "init", 8192),
+        ("main", "app", 4096),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("pod", "testimony", "why"),
+    [
+        pytest.param(a_pod(f"{A},NVIDIA,4096,30:;"), (), Why.NO_EVIDENCE, id="no evidence"),
+        pytest.param(
+            a_pod(f"{A},NVIDIA,1,0:;"), (said(),), Why.DISAGREE, id="annotation says less"
+        ),
+        pytest.param(a_pod(f"{B},NVIDIA,4096,30:;"), (said(),), Why.DISAGREE, id="another card"),
+        pytest.param(
+            a_pod(f"{A},NVIDIA,4096,30:;", names=("x", "y")),
+            (said("x"), said("y")),
+            Why.DISAGREE,
+            id="fewer containers than the node",
+        ),
+        pytest.param(
+            a_pod(f"{A},NVIDIA,4096,30:;"),
+            (said(device_ids=(f"{A}-0", f"{B}-1")),),
+            Why.DISAGREE,
+            id="more ids than cards",
+        ),
+        pytest.param(
+            a_pod("GPU-x,NVIDIA,4096,30:;"),
+            (said(visible=("GPU-x",)),),
+            Why.UNKNOWN_CARD,
+            id="a card nobody reports",
+        ),
+        pytest.param(a_pod("GPU-x,NVIDIA:;"), (said(),), Why.MALFORMED, id="fields missing"),
+        pytest.param(a_pod(f"{A},NVIDIA,much,30:;"), (said(),), Why.MALFORMED, id="no number"),
+        pytest.param(
+            a_pod(f"{A},NVIDIA,4096,30:;"), (said(ours=True),), Why.NOT_HAMI, id="our own answer"
+        ),
+        pytest.param(
+            a_pod(f"{A},NVIDIA,4096,30:;"),
+            (said(memory_mib=()),),
+            Why.NOT_HAMI,
+            id="an answer without HAMi's limits",
+        ),
+        pytest.param(
+            a_pod(f"{A},NVIDIA,4096,30:;"), (said(visible=("MIG-1",)),), Why.MIG, id="MIG"
+        ),
+    ],
+)
+def test_what_is_not_proven_is_refused(
+    pod: dict[str, Any], testimony: tuple[Observed, ...], why: Why
+) -> None:
+    found = verdict(pod, *testimony)
+
+    assert (found.refused, found.containers) == (why, ())
+    assert found.sentence
+
+
+def test_an_annotation_of_another_node_is_refused() -> None:
+    pod = a_pod(f"{A},NVIDIA,4096,30:;")
+    pod["spec"]["nodeName"] = "n2"
+
+    assert verdict(pod, said()).refused is Why.WRONG_NODE
+
+
+def test_a_pod_with_devices_of_another_vendor_is_refused() -> None:
+    pod = a_pod(f"{A},NVIDIA,4096,30:;")
+    pod["metadata"]["annotations"]["hami.io/dcu-devices-allocated"] = "DCU-0,DCU,1024,10:;"
+
+    assert verdict(pod, said()).refused is Why.OTHER_VENDOR
+
+
+def test_the_node_is_believed_where_the_operator_says_so() -> None:
+    found = verdict(a_pod(f"{A},NVIDIA,1,0:;"), said(), believe_node=True)
+
+    assert found.containers[0].shares[0].memory_mib == 4096
+    assert "its annotation says" in found.sentence
+
+
+def test_a_node_that_cannot_read_the_limits_is_not_believed() -> None:
+    found = verdict(a_pod(f"{A},NVIDIA,1,0:;"), said(visible=None), believe_node=True)
+
+    assert found.refused is Why.DISAGREE
+
+
+@pytest.mark.parametrize(
+    ("written", "refused"),
+    [
+        pytest.param(f"{A},NVIDIA,4096,30:;", None, id="as the spec asks"),
+        pytest.param(f"{A},NVIDIA,4095,30:;", Why.DISAGREE, id="other memory"),
+        pytest.param(f"{A},NVIDIA,4096,0:;", Why.DISAGREE, id="other cores"),
+        pytest.param(f"{B},NVIDIA,4096,30:;", Why.DISAGREE, id="other card"),
+    ],
+)
+def test_without_the_answer_the_amounts_must_be_what_the_spec_asks_for(
+    written: str, refused: Why | None
+) -> None:
+    blind = said(visible=None, memory_mib=(), core_percent=None)
+
+    assert verdict(a_pod(written), blind).refused is refused
+
+
+def test_a_device_that_two_live_pods_claim_is_given_to_neither() -> None:
+    live = frozenset({PodUid("uid-1"), PodUid("uid-2")})
+    ids = {PodUid(f"uid-{n}"): (f"{A}-3",) for n in (1, 2, 3)}
+    twice = held_twice(ids, live)
+
+    found = verdict(a_pod(f"{A},NVIDIA,4096,30:;"), said(), twice=twice)
+
+    assert twice == {f"{A}-3": live}
+    assert found.refused is Why.HELD_TWICE
+    assert "uid-2" in found.sentence
+
+
+def test_a_pod_on_no_node_or_without_devices_claims_nothing() -> None:
+    unbound = a_pod(f"{A},NVIDIA,4096,30:;")
+    del unbound["spec"]["nodeName"]
+
+    assert claim_of(unbound, VENDORS) is None
+    assert claim_of(a_pod(None), VENDORS) is None
+    claim = claim_of(a_pod(f"{A},NVIDIA,4096,30:;"), VENDORS)
+    assert isinstance(claim, Claim)
+    assert claim.node == NodeName("n1")

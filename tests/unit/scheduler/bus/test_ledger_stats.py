@@ -1,0 +1,96 @@
+"""The ledger's numbers are told when they change, and all of them now and then."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+import pytest
+from hami_scheduler.bus import ledger_stats
+from hami_scheduler.bus.ledger_stats import LedgerNumbers, NumbersTeller
+from hamicommon.errors import Unavailable
+from hamicommon.events import QuotaNumbers
+from pydantic import BaseModel
+
+NOW = datetime(2026, 11, 20, tzinfo=UTC)
+CLUSTER = "hami.ledger.v1.cluster"
+TEAM = "hami.ledger.v1.quota.team"
+
+
+class Heard:
+    """A bus that notes what it is given, or is away."""
+
+    def __init__(self) -> None:
+        self.subjects: list[str] = []
+        self.ids: set[str] = set()
+        self.away = False
+
+    async def publish(self, subject: str, payload: BaseModel, *, message_id: str) -> None:
+        if self.away:
+            raise Unavailable("NATS is not connected")
+        self.subjects.append(subject)
+        self.ids.add(message_id)
+
+    def taken(self) -> list[str]:
+        found, self.subjects = self.subjects, []
+        return found
+
+
+class NoReader:
+    async def numbers(self) -> LedgerNumbers:
+        raise AssertionError("not asked here")
+
+
+def found(used: int, at: datetime = NOW) -> LedgerNumbers:
+    quota = QuotaNumbers(resource="nvidia.com/gpumem", limit=100, used=used)
+    return LedgerNumbers(taken_at=at, quotas={"team": (quota,)}, agent_nodes=1, foreign_vendors=())
+
+
+@pytest.fixture
+def heard() -> Heard:
+    return Heard()
+
+
+@pytest.fixture
+def teller(heard: Heard) -> NumbersTeller:
+    return NumbersTeller(NoReader(), heard, replica="r")
+
+
+async def test_a_namespace_is_told_when_its_numbers_change(
+    teller: NumbersTeller, heard: Heard
+) -> None:
+    await teller.tell(found(1))
+    assert heard.taken() == [TEAM, CLUSTER]
+
+    await teller.tell(found(1))
+    assert heard.taken() == [CLUSTER]
+
+    await teller.tell(found(2))
+    assert heard.taken() == [TEAM, CLUSTER]
+
+
+async def test_everything_is_told_again_now_and_then(
+    teller: NumbersTeller, heard: Heard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ledger_stats, "SAY_ALL_EVERY_S", 0.0)
+    for _ in range(2):
+        await teller.tell(found(1))
+        assert heard.taken() == [TEAM, CLUSTER]
+
+
+async def test_what_the_bus_did_not_take_is_told_at_the_next_reading(
+    teller: NumbersTeller, heard: Heard
+) -> None:
+    heard.away = True
+    with pytest.raises(Unavailable):
+        await teller.tell(found(1))
+
+    heard.away = False
+    await teller.tell(found(1))
+    assert heard.taken() == [TEAM, CLUSTER]
+
+
+async def test_every_message_has_an_id_of_its_own(teller: NumbersTeller, heard: Heard) -> None:
+    await teller.tell(found(1))
+    await teller.tell(found(2, NOW.replace(second=2)))
+
+    assert len(heard.ids) == 4

@@ -1,0 +1,247 @@
+"""The view of the ledger's cards."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import pytest
+from hami_scheduler.ledger.view import LedgerView
+from hami_scheduler.ports import LedgerCard, PairScores
+from hamicommon.domain.devices import DeviceUsage, GpuDevice
+from hamicommon.domain.ids import GpuUuid, NodeName
+from hamicommon.errors import Unavailable
+from hamicommon.ledger.model import CardCounters
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+
+@dataclass
+class Reader:
+    """A ledger's cards, and how often they were read."""
+
+    rows: dict[str, LedgerCard] = field(default_factory=dict)
+    full_reads: int = 0
+
+    async def tally(self) -> tuple[int, int]:
+        return len(self.rows), sum(card.version for card in self.rows.values())
+
+    async def versions(self) -> dict[str, tuple[NodeName, int]]:
+        self.full_reads += 1
+        return {uuid: (card.node, card.version) for uuid, card in self.rows.items()}
+
+    async def cards(self, nodes: Sequence[NodeName] | None = None) -> list[LedgerCard]:
+        return [card for card in self.rows.values() if nodes is None or card.node in nodes]
+
+    async def pair_scores(self, nodes: Sequence[NodeName]) -> dict[NodeName, PairScores]:
+        return {}
+
+    entered: int = 0
+
+    def next_version(self) -> int:
+        """Of a card that enters: higher than any before it, as the ledger gives them."""
+        self.entered += 1
+        return self.entered * 1_000
+
+    def put(self, name: str, *, node: str = "n", version: int = 1, memory_mib: int = 1000) -> None:
+        device = GpuDevice(
+            uuid=GpuUuid(name),
+            index=0,
+            vendor="NVIDIA",
+            type="A100",
+            slots=10,
+            memory_mib=memory_mib,
+            core_percent=100,
+        )
+        self.rows[name] = LedgerCard(
+            node=NodeName(node), usage=DeviceUsage(device=device), version=version
+        )
+
+    def use(self, name: str, memory_mib: int) -> CardCounters:
+        card = self.rows[name]
+        usage = replace(card.usage, used_memory_mib=memory_mib, used_slots=1)
+        self.rows[name] = replace(card, usage=usage, version=card.version + 1)
+        return counters(name, version=card.version + 1, memory_mib=memory_mib)
+
+
+def counters(name: str, *, version: int, memory_mib: int) -> CardCounters:
+    return CardCounters(
+        node="n",
+        uuid=GpuUuid(name),
+        used_slots=1,
+        used_memory_mib=memory_mib,
+        used_core_percent=0,
+        version=version,
+    )
+
+
+def used(view: LedgerView, node: str = "n") -> list[int]:
+    return [state.usage.used_memory_mib for state in view.cluster.cards(NodeName(node))]
+
+
+async def test_counters_of_our_own_commit_need_no_reading() -> None:
+    reader = Reader()
+    reader.put("GPU-0")
+    view = LedgerView(reader)
+    await view.refresh()
+
+    view.apply([reader.use("GPU-0", 400)])
+
+    assert used(view) == [400]
+    assert not await view.refresh()
+    assert reader.full_reads == 1
+
+
+async def test_an_older_count_changes_nothing() -> None:
+    reader = Reader()
+    reader.put("GPU-0", version=5)
+    view = LedgerView(reader)
+    await view.refresh()
+
+    view.apply([counters("GPU-0", version=5, memory_mib=999)])
+
+    assert used(view) == [0]
+
+
+async def test_what_others_did_is_found_by_the_tally() -> None:
+    reader = Reader()
+    reader.put("GPU-0")
+    view = LedgerView(reader)
+    await view.refresh()
+    reader.use("GPU-0", 400)
+
+    assert await view.refresh()
+    assert used(view) == [400]
+
+
+async def test_a_gap_in_the_versions_makes_the_node_be_read_again() -> None:
+    reader = Reader()
+    reader.put("GPU-0")
+    view = LedgerView(reader)
+    await view.refresh()
+    reader.put("GPU-0", version=2, memory_mib=500)
+
+    view.apply([reader.use("GPU-0", 400)])
+    await view.refresh()
+
+    [state] = view.cluster.cards(NodeName("n"))
+    assert state.usage.device.memory_mib == 500
+    assert state.usage.used_memory_mib == 400
+
+
+async def test_a_node_that_could_not_be_read_again_stays_in_doubt(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    reader = Reader()
+    reader.put("GPU-0")
+    view = LedgerView(reader)
+    await view.refresh()
+    reader.put("GPU-0", version=2, memory_mib=500)
+    view.apply([reader.use("GPU-0", 400)])
+
+    async def away(_nodes: object) -> list[LedgerCard]:
+        raise Unavailable("Postgres")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(reader, "cards", away)
+        with pytest.raises(Unavailable):
+            await view.refresh()
+    await view.refresh()
+
+    [card] = view.cluster.cards(NodeName("n"))
+    assert card.usage.device.memory_mib == 500
+
+
+async def test_a_card_that_went_leaves_the_view() -> None:
+    reader = Reader()
+    reader.put("GPU-0")
+    reader.put("GPU-1", node="m")
+    view = LedgerView(reader)
+    await view.refresh()
+    del reader.rows["GPU-0"]
+
+    await view.refresh()
+
+    assert list(view.cluster.nodes) == ["m"]
+
+
+async def test_a_card_that_moved_is_on_its_new_node_only() -> None:
+    reader = Reader()
+    reader.put("GPU-0")
+    view = LedgerView(reader)
+    await view.refresh()
+    reader.put("GPU-0", node="m", version=2)
+
+    await view.refresh()
+
+    assert view.cluster.cards(NodeName("n")) == ()
+    assert len(view.cluster.cards(NodeName("m"))) == 1
+
+
+CARDS = ("a", "b", "c")
+change = st.one_of(
+    st.tuples(st.just("use"), st.sampled_from(CARDS), st.integers(0, 1000)),
+    st.tuples(st.just("capacity"), st.sampled_from(CARDS), st.integers(1, 2000)),
+    st.tuples(st.just("move"), st.sampled_from(CARDS), st.sampled_from(["n", "m"])),
+    st.tuples(st.just("swap"), st.sampled_from(CARDS), st.none()),
+    st.tuples(st.just("refresh"), st.none(), st.none()),
+    st.tuples(st.just("deliver"), st.integers(0, 30), st.none()),
+)
+
+
+@settings(max_examples=50)
+@given(script=st.lists(change, max_size=30))
+def test_a_view_that_lived_through_it_all_is_the_one_that_is_built_anew(
+    script: list[tuple[str, Any, Any]],
+) -> None:
+    """Events are lost, come late, twice and in any order; the ledger is compared now and then."""
+
+    async def run() -> None:
+        reader, sent = Reader(), []
+        for name in CARDS:
+            reader.put(name)
+        live = LedgerView(reader)
+        await live.refresh()
+        names = dict(zip(CARDS, CARDS, strict=True))
+        for step, what, value in script:
+            if step == "refresh":
+                await live.refresh()
+            elif step == "deliver":
+                live.apply(sent[what : what + 1])
+            elif step == "use":
+                sent.append(reader.use(names[what], value))
+            elif step == "swap":
+                # Another card in its place.
+                old = reader.rows.pop(names[what])
+                names[what] += "'"
+                reader.put(names[what], node=old.node, version=reader.next_version())
+            else:
+                card = reader.rows[names[what]]
+                device, node = card.usage.device, card.node
+                if step == "capacity":
+                    device = replace(device, memory_mib=value)
+                else:
+                    node = NodeName(value)
+                usage = replace(card.usage, device=device)
+                reader.rows[names[what]] = LedgerCard(
+                    node=node, usage=usage, version=card.version + 1
+                )
+        await live.refresh()
+        anew = LedgerView(reader)
+        await anew.refresh()
+        for node in ("n", "m"):
+            assert known(live, node) == known(anew, node)
+
+    asyncio.run(run())
+
+
+def known(view: LedgerView, node: str) -> list[tuple[DeviceUsage, int]]:
+    """All that a view says of a node's cards."""
+    if NodeName(node) not in view.cluster.nodes:
+        return []
+    cards = view.cluster.cards(NodeName(node))
+    return sorted(
+        ((state.usage, state.version) for state in cards), key=lambda one: one[0].device.uuid
+    )

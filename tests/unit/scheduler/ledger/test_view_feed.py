@@ -1,0 +1,108 @@
+"""What the view takes over from the ledger's events."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import orjson
+import pytest
+from hami_scheduler.ledger.view import LedgerView
+from hami_scheduler.ledger.view_feed import LedgerFollower
+from hamicommon.bus.client import Message
+from hamicommon.domain.ids import NodeName
+from hamicommon.errors import InvalidRequest, Unavailable
+
+from tests.unit.scheduler.ledger.test_view import Reader
+
+AT = "2026-01-01T00:00:00+00:00"
+
+
+def allocation_event(version: int, memory_mib: int) -> dict[str, Any]:
+    card = {
+        "node": "n",
+        "uuid": "a",
+        "used_slots": 1,
+        "used_memory_mib": memory_mib,
+        "used_core_percent": 0,
+        "device_version": version,
+    }
+    ids = {"event_id": 1, "sequence": 1, "allocation_id": "1", "pod_uid": "u"}
+    names = {"namespace": "default", "pod_name": "p", "node": "n", "state": "reserved"}
+    return {"version": 1, **ids, **names, "at": AT, "counters": [card]}
+
+
+def message(verb: str, payload: dict[str, Any]) -> Message:
+    return Message(
+        subject=f"hami.events.v1.{verb}",
+        data=orjson.dumps(payload),
+        stream_sequence=0,
+        deliveries=1,
+    )
+
+
+async def loaded() -> tuple[Reader, LedgerView, LedgerFollower]:
+    reader = Reader()
+    reader.put("a")
+    view = LedgerView(reader)
+    await view.refresh()
+    return reader, view, LedgerFollower(view)
+
+
+def used_mib(view: LedgerView) -> int:
+    [card] = view.cluster.cards(NodeName("n"))
+    return card.usage.used_memory_mib
+
+
+async def test_counters_of_another_replica_are_taken_over() -> None:
+    _, view, follower = await loaded()
+
+    await follower.handle(message("allocation.reserved", allocation_event(2, 300)))
+
+    assert used_mib(view) == 300
+
+
+async def test_counters_that_this_replica_announced_are_taken_over_once() -> None:
+    _, view, follower = await loaded()
+
+    await follower.relayed("hami.events.v1.allocation.reserved", allocation_event(3, 500))
+    await follower.relayed("hami.events.v1.allocation.reserved", allocation_event(2, 300))
+
+    assert used_mib(view) == 500
+
+
+@pytest.mark.parametrize("by_bus", [True, False], ids=["from the bus", "announced here"])
+async def test_a_cards_health_makes_its_node_be_read_again(by_bus: bool) -> None:
+    reader, view, follower = await loaded()
+    reader.use("a", 700)
+    names = {"event_id": 1, "node": "n", "uuid": "a", "reason": "XID 79", "at": AT}
+    health = {"version": 1, "healthy": False, **names}
+
+    if by_bus:
+        await follower.handle(message("device.health", health))
+    else:
+        await follower.relayed("hami.events.v1.device.health", health)
+
+    assert used_mib(view) == 700
+
+
+async def test_health_that_cannot_be_read_now_is_read_with_the_next_refresh() -> None:
+    reader, view, follower = await loaded()
+
+    class Away(Reader):
+        async def cards(self, nodes: object = None) -> list[Any]:
+            raise Unavailable("Postgres is away")
+
+    view._reader = Away()
+    await follower.relayed("hami.events.v1.device.health", {"node": "n"})
+    view._reader = reader
+    reader.use("a", 900)
+
+    assert await view.refresh()
+    assert used_mib(view) == 900
+
+
+async def test_a_malformed_event_names_what_is_wrong() -> None:
+    _, _, follower = await loaded()
+
+    with pytest.raises(InvalidRequest, match="allocation_id"):
+        await follower.handle(message("allocation.reserved", {"version": 1}))

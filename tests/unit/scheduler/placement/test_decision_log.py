@@ -1,0 +1,184 @@
+"""The queue in front of the decision log: bounded, counted, and said in one sentence."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Sequence
+
+import pytest
+from hami_scheduler.placement import decision_log
+from hami_scheduler.placement.decision import Course
+from hami_scheduler.placement.decision_log import DecisionQueue
+from hami_scheduler.placement.decision_queue import reason_counts
+from hami_scheduler.pod_events import Announcer
+from hami_scheduler.ports import Decision, PodEvent
+from hamicommon.domain.ids import GpuUuid, NodeName
+from hamicommon.errors import Unavailable
+from hamicommon.explain.record import record_of
+from hamicommon.placement.cluster.view import ClusterView
+from hamicommon.placement.engine import decide
+
+from tests.unit.hamicommon.placement.clusters import card, cards, pod, view_of
+from tests.waiting import PATIENCE_S
+
+N = NodeName("n")
+WISH = pod(cards(memory_mib=9000))
+
+
+class Log:
+    """Keeps decisions; away as often as it is told."""
+
+    def __init__(self, away: int = 0) -> None:
+        self.away = away
+        self.kept: list[Decision] = []
+        self.written = asyncio.Event()
+
+    async def record(self, decisions: Sequence[Decision]) -> None:
+        if self.away:
+            self.away -= 1
+            raise Unavailable("Postgres is away")
+        self.kept += decisions
+        self.written.set()
+
+    async def tidy(self, *, keep_days: int) -> int:
+        del keep_days
+        return 0
+
+
+class Events:
+    def __init__(self) -> None:
+        self.emitted: list[PodEvent] = []
+
+    def emit(self, event: PodEvent) -> None:
+        self.emitted.append(event)
+
+
+def refused(queue: DecisionQueue, view: ClusterView, uid: str = "u") -> Course:
+    decision = decide(WISH, view, candidates=[N])
+    assert decision.refusal is not None
+    course = Course(
+        pod={"metadata": {"uid": uid, "name": "p"}},
+        started=time.perf_counter(),
+        request=WISH,
+        candidates=1,
+    )
+    course.frozen = queue.frozen(view, decision.scores)
+    course.refuse(decision.refusal.reasons, decision.refusal.shortfalls)
+    return course
+
+
+def a_view() -> ClusterView:
+    return view_of({"n": [card("g")]})
+
+
+async def written(queue: DecisionQueue, log: Log) -> None:
+    task = asyncio.create_task(queue.run())
+    async with asyncio.timeout(PATIENCE_S):
+        await log.written.wait()
+    task.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await task
+
+
+async def test_a_refusal_is_written_with_its_cards_and_said_on_the_pod() -> None:
+    log, events, view = Log(), Events(), a_view()
+    queue = DecisionQueue(log, Announcer(events))
+    queue.add(refused(queue, view))
+
+    await written(queue, log)
+
+    [kept] = log.kept
+    assert kept.reason_counts == {"CardInsufficientMemory": 1}
+    assert kept.counters is not None
+    assert kept.inventory is not None
+    [event] = events.emitted
+    assert event.message == kept.summary
+    assert event.message == (
+        "no card of 1 on 1 node has 9000 MiB: the largest has 8000 MiB; ask for less"
+    )
+    record = record_of(
+        {
+            "shortfalls": kept.detail,
+            "request": kept.request,
+            "policy": kept.policy,
+            "at": kept.decided_at,
+            "detail_at": kept.decided_at,
+            "last_at": kept.decided_at,
+            "repeat_count": 1,
+            **{
+                name: getattr(kept, name)
+                for name in (
+                    *("pod_uid", "namespace", "pod_name", "outcome", "node", "message"),
+                    *("summary", "candidates", "view_version", "trace_id"),
+                )
+            },
+        },
+        inventory=kept.inventory.content,
+        counters=kept.counters.content,
+        new_view=ClusterView,
+    )
+    assert record.reasons == {N: "1/1 CardInsufficientMemory"}
+    assert record.request is not None
+    assert record.request.containers == WISH.containers
+    assert record.view is not None
+    assert record.view.cards(N) == view.cards(N)
+
+
+async def test_while_the_ledger_is_away_nothing_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(decision_log, "RETRY_S", 0.01)
+    log = Log(away=3)
+    queue = DecisionQueue(log, Announcer(Events()))
+    for number in range(5):
+        queue.add(refused(queue, a_view(), uid=f"u{number}"))
+
+    await written(queue, log)
+
+    assert [kept.pod_uid for kept in log.kept] == [f"u{number}" for number in range(5)]
+    assert queue.dropped == 0
+
+
+async def test_a_full_queue_drops_and_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(decision_log, "QUEUE_SIZE", 2)
+    queue, view = DecisionQueue(Log(), Announcer(Events())), a_view()
+
+    for _ in range(5):
+        queue.add(refused(queue, view))
+
+    assert (queue.waiting, queue.dropped) == (2, 3)
+
+
+async def test_too_many_different_clusters_are_not_kept_in_memory_and_counted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(decision_log, "MOST_MOMENTS", 2)
+    monkeypatch.setattr(decision_log, "NODES_OF_A_PLACEMENT", 0)
+    log = Log()
+    queue, view = DecisionQueue(log, Announcer(Events())), a_view()
+    for version in range(2, 6):
+        queue.add(refused(queue, view, uid=f"u{version}"))
+        view.apply(GpuUuid("g"), slots=1, memory_mib=1, core_percent=1, version=version)
+
+    await written(queue, log)
+
+    assert queue.dropped_moments == 2
+    assert [kept.counters is None for kept in log.kept] == [False, False, True, True]
+    # Room is made again by what was written.
+    view.apply(GpuUuid("g"), slots=1, memory_mib=2, core_percent=1, version=9)
+    queue.add(refused(queue, view))
+    assert queue.dropped_moments == 2
+
+
+def test_refusals_of_one_moment_share_the_cards() -> None:
+    queue, view = DecisionQueue(Log(), Announcer(Events())), a_view()
+
+    one, other = refused(queue, view), refused(queue, view)
+
+    assert one.frozen is other.frozen
+
+
+def test_reasons_are_counted_by_node() -> None:
+    reasons = {N: "2/4 CardNotHealth, 2/4 CardCordoned", NodeName("m"): "4/4 CardNotHealth"}
+
+    assert reason_counts(reasons) == {"CardNotHealth": 2, "CardCordoned": 1}

@@ -1,0 +1,81 @@
+"""Who is woken when capacity became free."""
+
+from __future__ import annotations
+
+import pytest
+from hami_scheduler.ledger.view import LedgerView
+from hami_scheduler.metrics import Instruments
+from hami_scheduler.placement.requeue import MOST_NUDGES, Nudger
+from hami_scheduler.placement.waiting_pods import WaitingPod, WaitingPods
+from hami_scheduler.ports import CardReader
+from hamicommon import device_config
+from hamicommon.domain.devices import DeviceUsage, GpuDevice
+from hamicommon.domain.ids import GpuUuid, NodeName, PodUid
+from hamicommon.placement.cluster.view import CardState
+from hamicommon.testing.pods import FakePodApi
+from hamicommon.vendors.pod_request import pod_request
+from hamicommon.vendors.registry import Vendors
+
+VENDORS = Vendors.from_config(device_config.load(None))
+
+
+class NeverAsked(CardReader):
+    """The view is filled by hand."""
+
+
+@pytest.fixture
+def view() -> LedgerView:
+    """One card with room for a hundred small pods."""
+    made = LedgerView(NeverAsked(), VENDORS.rules)
+    device = GpuDevice(
+        uuid=GpuUuid("GPU-0"),
+        index=0,
+        vendor="NVIDIA",
+        type="A100",
+        slots=100,
+        memory_mib=10_000,
+        core_percent=100,
+    )
+    made.cluster.set_node(NodeName("n"), [CardState(DeviceUsage(device=device), 1)])
+    return made
+
+
+def pod(number: int, *, memory_mib: int = 100, priority: int = 0) -> WaitingPod:
+    limits = {"nvidia.com/gpu": "1", "nvidia.com/gpumem": str(memory_mib)}
+    name, uid = f"p{number}", f"u{number:03d}"
+    body = {
+        "metadata": {"name": name, "namespace": "default", "uid": uid},
+        "spec": {"containers": [{"name": "main", "resources": {"limits": limits}}]},
+    }
+    return WaitingPod(
+        uid=PodUid(uid),
+        namespace="default",
+        name=name,
+        created_at=f"2026-01-01T00:00:{number:02d}Z",
+        priority=priority,
+        request=pod_request(body, VENDORS),
+    )
+
+
+async def woken(view: LedgerView, *pods: WaitingPod) -> list[str]:
+    waiting = WaitingPods()
+    for one in pods:
+        waiting.add(one)
+    nudger = Nudger(view=view, waiting=waiting, pods=FakePodApi(), instruments=Instruments())
+    return [one.name for one in await nudger.fitting()]
+
+
+async def test_at_most_ten_are_woken_at_once_the_oldest_first(view: LedgerView) -> None:
+    found = await woken(view, *(pod(number) for number in reversed(range(30))))
+
+    assert found == [f"p{number}" for number in range(MOST_NUDGES)]
+
+
+async def test_a_higher_priority_goes_first(view: LedgerView) -> None:
+    assert await woken(view, pod(1), pod(2, priority=5)) == ["p2", "p1"]
+
+
+async def test_who_does_not_fit_sleeps_on_and_hides_nobody(view: LedgerView) -> None:
+    large = [pod(number, memory_mib=20_000) for number in range(20)]
+
+    assert await woken(view, *large, pod(50)) == ["p50"]

@@ -1,0 +1,144 @@
+"""Many pods that are placed at the same moment by one replica."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from hami_scheduler.ledger.view import LedgerView
+from hami_scheduler.metrics import Instruments
+from hami_scheduler.placement.decision import Course
+from hami_scheduler.placement.decision_log import DecisionQueue
+from hami_scheduler.placement.reserve import MOST_S, Reserved, Reserving
+from hami_scheduler.pod_events import Announcer
+from hami_scheduler.ports import Decision, LedgerCard, PairScores, PodEvent
+from hamicommon import device_config
+from hamicommon.domain.devices import GpuDevice
+from hamicommon.domain.ids import GpuUuid, NodeName
+from hamicommon.domain.requests import Policy
+from hamicommon.errors import Unavailable
+from hamicommon.ledger.model import Change, Draft
+from hamicommon.testing.ledger import FakeLedger
+from hamicommon.testing.pods import FakePodApi
+from hamicommon.vendors.pod_request import pod_request
+from hamicommon.vendors.registry import Vendors
+
+VENDORS = Vendors.from_config(device_config.load(None))
+NODE = NodeName("n")
+PODS = 8
+
+
+class SlowLedger(FakeLedger):
+    """Others run while a reservation is on its way; reads back its cards for the view."""
+
+    def __init__(self, cards: int, slots: int) -> None:
+        super().__init__()
+        self.uuids = [GpuUuid(f"GPU-{number}") for number in range(cards)]
+        for index, uuid in enumerate(self.uuids):
+            device = GpuDevice(
+                uuid=uuid,
+                index=index,
+                vendor="NVIDIA",
+                type="A100",
+                slots=slots,
+                memory_mib=1000,
+                core_percent=100,
+            )
+            self.add_card(NODE, device)
+
+    async def reserve(self, draft: Draft) -> Change:
+        await asyncio.sleep(0)
+        return await super().reserve(draft)
+
+    async def tally(self) -> tuple[int, int]:
+        return len(self.uuids), sum(self.version(uuid) for uuid in self.uuids)
+
+    async def versions(self) -> dict[str, tuple[NodeName, int]]:
+        return {uuid: (NODE, self.version(uuid)) for uuid in self.uuids}
+
+    async def cards(self, nodes: Sequence[NodeName] | None = None) -> list[LedgerCard]:
+        return [
+            LedgerCard(node=NODE, usage=self.usage(uuid), version=self.version(uuid))
+            for uuid in self.uuids
+        ]
+
+    async def pair_scores(self, nodes: Sequence[NodeName]) -> dict[NodeName, PairScores]:
+        return {}
+
+
+class Nowhere:
+    """A log and an event sink that keep nothing."""
+
+    async def record(self, decisions: Sequence[Decision]) -> None:
+        del decisions
+
+    def emit(self, event: PodEvent) -> None:
+        del event
+
+
+def pod(number: int) -> dict[str, Any]:
+    limits = {"nvidia.com/gpu": "1", "nvidia.com/gpumem": "100"}
+    return {
+        "metadata": {"name": f"p{number}", "namespace": "default", "uid": f"u{number}"},
+        "spec": {"containers": [{"name": "main", "resources": {"limits": limits}}]},
+    }
+
+
+async def placed_at_once(
+    ledger: SlowLedger, *, spent_s: float = 0.0
+) -> tuple[list[Any], Instruments]:
+    view = LedgerView(ledger, VENDORS.rules)
+    await view.refresh()
+    instruments = Instruments()
+    reserving = Reserving(
+        view=view,
+        store=ledger,
+        pods=FakePodApi(),
+        vendors=VENDORS,
+        defaults=Policy(),
+        reservation_s=60,
+        recorder=DecisionQueue(Nowhere(), Announcer(Nowhere())),
+        instruments=instruments,
+    )
+
+    async def one(number: int) -> Any:
+        body = pod(number)
+        course = Course(pod=body, started=time.perf_counter() - spent_s, candidates=1)
+        return await reserving.best(pod_request(body, VENDORS), [NODE], course)
+
+    return await asyncio.gather(*map(one, range(PODS))), instruments
+
+
+async def test_pods_that_want_the_same_last_slot_part_after_one_lost_race() -> None:
+    found, instruments = await placed_at_once(SlowLedger(cards=PODS, slots=1))
+
+    assert all(isinstance(one, Reserved) for one in found)
+    taken = {share.uuid for one in found for c in one.allocation.containers for share in c.shares}
+    assert len(taken) == PODS
+    assert instruments.replans._value.get() <= PODS
+
+
+async def test_pods_share_the_chosen_card_as_long_as_it_has_room() -> None:
+    found, instruments = await placed_at_once(SlowLedger(cards=2, slots=PODS))
+
+    assert all(isinstance(one, Reserved) for one in found)
+    assert instruments.replans._value.get() == 0
+
+
+async def test_what_does_not_fit_after_a_lost_race_is_refused_and_not_a_conflict() -> None:
+    found, _ = await placed_at_once(SlowLedger(cards=PODS - 3, slots=1))
+
+    assert sum(isinstance(one, Reserved) for one in found) == PODS - 3
+    assert sum(getattr(one, "refusal", None) is not None for one in found) == 3
+
+
+async def test_a_plan_that_would_come_after_kube_scheduler_gave_up_is_not_begun() -> None:
+    ledger = SlowLedger(cards=1, slots=PODS)
+
+    with pytest.raises(Unavailable, match="no plan is begun after 8 s; the pod is tried again"):
+        await placed_at_once(ledger, spent_s=MOST_S + 1)
+
+    assert await ledger.live() == []

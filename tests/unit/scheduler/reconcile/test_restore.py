@@ -1,0 +1,319 @@
+"""A grant that the ledger lost comes back from what we signed, and from nothing else."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from hami_scheduler.reconcile.restore import ANSWER_KEPT_S, PATIENCE_S, Outcome, Restoring, as_held
+from hamicommon.domain.allocations import (
+    AllocationState,
+    ContainerGrant,
+    DeviceShare,
+    Placement,
+)
+from hamicommon.domain.devices import GpuDevice
+from hamicommon.domain.ids import AllocationId, GpuUuid, NodeName, PodUid
+from hamicommon.errors import HamiError, NotFound, Unavailable
+from hamicommon.events import HeldContainer, NodeHoldings
+from hamicommon.grants.grant import Grant, grant_of, read_signed
+from hamicommon.grants.signing import public_key, sign
+from hamicommon.k8s.annotations import GRANT
+from hamicommon.ledger.model import Draft, Step
+from hamicommon.testing.ledger import FakeLedger
+
+S = AllocationState
+NODE = NodeName("node-a")
+KEY = Ed25519PrivateKey.generate()
+SHARE = DeviceShare(uuid=GpuUuid("GPU-0"), vendor="NVIDIA", memory_mib=600, core_percent=10)
+DRAFT = Draft(
+    allocation_id=AllocationId("00000000-0000-4000-8000-000000000001"),
+    pod_uid=PodUid("uid-1"),
+    namespace="team",
+    pod_name="train",
+    placement=Placement(
+        node=NODE,
+        containers=(ContainerGrant(index=0, name="main", role="app", shares=(SHARE,)),),
+    ),
+    lease_s=60.0,
+)
+
+
+def ledger(*cards: str) -> FakeLedger:
+    """One card with room for one such slice, and `cards` beside it."""
+    fake = FakeLedger(quota_of=lambda _: {})
+    for index, uuid in enumerate(("GPU-0", *cards)):
+        fake.add_card(NODE, card(uuid, index))
+    return fake
+
+
+def card(uuid: str, index: int) -> GpuDevice:
+    return GpuDevice(
+        uuid=GpuUuid(uuid),
+        index=index,
+        vendor="NVIDIA",
+        type="NVIDIA A100",
+        slots=4,
+        memory_mib=1000,
+        core_percent=100,
+    )
+
+
+async def granted(fake: FakeLedger) -> Grant:
+    """As the scheduler grants: reserved, then binding with a token."""
+    await fake.reserve(DRAFT)
+    change = await fake.advance(
+        Step(
+            allocation_id=DRAFT.allocation_id,
+            sources=frozenset({S.RESERVED}),
+            target=S.BINDING,
+            new_token=True,
+        )
+    )
+    assert change is not None
+    # Long ago: the signature's expiry is for agents that can't ask the ledger.
+    return grant_of(change.allocation, expires_at=datetime.now(UTC) - timedelta(days=1))
+
+
+def pod_with(text: str, **changes: Any) -> dict[str, Any]:
+    status: dict[str, Any] = {"phase": "Running", "containerStatuses": [{"containerID": "c"}]}
+    return {
+        "metadata": {
+            "uid": changes.get("uid", "uid-1"),
+            "namespace": "team",
+            "name": "train",
+            "annotations": {GRANT: text} if text else {},
+        },
+        "spec": {"nodeName": changes.get("node", NODE)},
+        "status": changes.get("status", status),
+    }
+
+
+@dataclass
+class Node:
+    """What the node's agent says of the kubelet's books; an error: why it does not."""
+
+    held: dict[str, tuple[str, ...]] = field(default_factory=lambda: {"main": ("GPU-0",)})
+    error: HamiError | None = None
+    readable: bool = True
+    ours: bool = True
+    now_s: float = 0.0
+
+    async def holdings(self, node: NodeName) -> NodeHoldings:
+        if self.error is not None:
+            raise self.error
+        return NodeHoldings(
+            node=node,
+            read_at=datetime.now(UTC),
+            readable=self.readable,
+            containers=tuple(
+                HeldContainer(
+                    pod_uid="uid-1",
+                    container=container,
+                    device_ids=tuple(f"{card}-7" for card in cards),
+                    cards_of_ids=cards,
+                    ours=self.ours,
+                )
+                for container, cards in self.held.items()
+            ),
+        )
+
+
+def restoring(fake: FakeLedger, node: Node | None = None) -> Restoring:
+    witness = node or Node()
+    return Restoring(
+        store=fake,
+        witness=witness,
+        clock=lambda: witness.now_s,
+        apply=lambda counters: None,
+        read_signed=lambda text: read_signed(text, public_key(KEY)),
+        quota_of=lambda _: {},
+    )
+
+
+async def signed() -> str:
+    """What the pod carries, from a ledger that is no more."""
+    return sign(await granted(ledger()), KEY)
+
+
+@pytest.mark.parametrize(
+    ("statuses", "state"),
+    [([{"containerID": "c"}], S.ALLOCATED), ([], S.BOUND)],
+    ids=["runs", "has not started"],
+)
+async def test_a_grant_that_the_ledger_never_heard_of_is_entered_under_its_own_id(
+    statuses: list[dict[str, str]], state: S
+) -> None:
+    fake = ledger()
+    pod = pod_with(await signed(), status={"phase": "Running", "containerStatuses": statuses})
+
+    assert await restoring(fake).restore(pod) is Outcome.RESTORED
+
+    back = await fake.get(DRAFT.allocation_id)
+    assert back is not None
+    assert (back.state, back.pod_uid, back.node) == (state, "uid-1", NODE)
+    assert back.containers == DRAFT.placement.containers
+    assert fake.usage(GpuUuid("GPU-0")).used_memory_mib == 600
+
+
+async def test_it_happens_once() -> None:
+    fake = ledger()
+    pod = pod_with(await signed())
+
+    assert await restoring(fake).restore(pod) is Outcome.RESTORED
+    assert await restoring(fake).restore(pod) is Outcome.NONE
+
+    assert fake.usage(GpuUuid("GPU-0")).used_memory_mib == 600
+
+
+async def test_it_is_counted_where_there_is_no_room_left() -> None:
+    """It runs there, whatever was granted since."""
+    fake = ledger()
+    text = await signed()
+    other = AllocationId("00000000-0000-4000-8000-000000000002")
+    await fake.reserve(replace(DRAFT, allocation_id=other, pod_uid=PodUid("uid-2")))
+
+    assert await restoring(fake).restore(pod_with(text)) is Outcome.RESTORED
+
+    assert fake.usage(GpuUuid("GPU-0")).used_memory_mib == 1200
+
+
+async def test_a_grant_that_ended_stays_ended() -> None:
+    fake = ledger()
+    text = sign(await granted(fake), KEY)
+    await fake.advance(
+        Step(allocation_id=DRAFT.allocation_id, sources=frozenset({S.BINDING}), target=S.RELEASED)
+    )
+
+    assert await restoring(fake).restore(pod_with(text)) is Outcome.NONE
+
+    assert fake.usage(GpuUuid("GPU-0")).used_memory_mib == 0
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"uid": "uid-2"}, {"node": "node-b"}],
+    ids=["of another pod", "of another node"],
+)
+async def test_a_grant_copied_from_elsewhere_makes_none(changes: dict[str, str]) -> None:
+    fake = ledger()
+
+    assert await restoring(fake).restore(pod_with(await signed(), **changes)) is Outcome.NONE
+
+
+async def test_what_a_user_writes_makes_none() -> None:
+    fake = ledger()
+    grant = await granted(ledger())
+    forged = [
+        "",
+        "no grant",
+        sign(grant, Ed25519PrivateKey.generate()),
+        sign(grant, KEY)[:-8] + "AAAAAAAA",
+    ]
+
+    for text in forged:
+        assert await restoring(fake).restore(pod_with(text)) is Outcome.NONE
+
+    assert await fake.live() == []
+
+
+async def test_a_card_that_is_not_there_is_left_to_the_next_round() -> None:
+    empty = FakeLedger(quota_of=lambda _: {})
+
+    assert await restoring(empty).restore(pod_with(await signed())) is Outcome.LATER
+
+
+async def test_a_pod_that_was_moved_since_is_entered_where_its_kubelet_has_it() -> None:
+    fake = ledger("GPU-1")
+    node = Node(held={"main": ("GPU-1",)})
+
+    assert await restoring(fake, node).restore(pod_with(await signed())) is Outcome.RESTORED
+
+    back = await fake.get(DRAFT.allocation_id)
+    assert back is not None
+    [share] = back.containers[0].shares
+    assert share == replace(SHARE, uuid=GpuUuid("GPU-1"))
+    assert fake.usage(GpuUuid("GPU-0")).used_memory_mib == 0
+    assert fake.usage(GpuUuid("GPU-1")).used_memory_mib == 600
+    assert "on the cards that its kubelet's books have" in back.reason
+
+
+@pytest.mark.parametrize(
+    "node",
+    [
+        Node(error=NotFound("no node-agent of ours runs on node-a")),
+        Node(error=Unavailable("the bus is away")),
+        Node(readable=False),
+    ],
+    ids=["no agent", "no answer", "no books"],
+)
+async def test_a_node_that_says_nothing_is_asked_again_before_the_signed_cards_count(
+    node: Node,
+) -> None:
+    fake = ledger()
+    asking = restoring(fake, node)
+    pod = pod_with(await signed())
+
+    assert await asking.restore(pod) is Outcome.LATER
+    node.now_s = PATIENCE_S - 1
+    assert await asking.restore(pod) is Outcome.LATER
+    node.now_s = PATIENCE_S
+    assert await asking.restore(pod) is Outcome.RESTORED
+
+    back = await fake.get(DRAFT.allocation_id)
+    assert back is not None
+    assert back.containers == DRAFT.placement.containers
+    assert "its node did not say whether it is still on these cards" in back.reason
+
+
+async def test_a_node_that_answers_late_is_believed() -> None:
+    fake = ledger("GPU-1")
+    node = Node(held={"main": ("GPU-1",)}, error=Unavailable("the bus is away"))
+    asking = restoring(fake, node)
+    pod = pod_with(await signed())
+    assert await asking.restore(pod) is Outcome.LATER
+
+    node.error = None
+    node.now_s = ANSWER_KEPT_S
+    assert await asking.restore(pod) is Outcome.RESTORED
+
+    assert fake.usage(GpuUuid("GPU-1")).used_memory_mib == 600
+
+
+@pytest.mark.parametrize(
+    "node",
+    [Node(held={}), Node(held={"main": ("GPU-1",)}, ours=False), Node(held={"main": ("a", "b")})],
+    ids=["not in the books", "another plugin's answer", "another number of cards"],
+)
+async def test_books_that_say_nothing_of_our_answer_leave_the_signed_cards(node: Node) -> None:
+    fake = ledger()
+
+    assert await restoring(fake, node).restore(pod_with(await signed())) is Outcome.RESTORED
+
+    assert fake.usage(GpuUuid("GPU-0")).used_memory_mib == 600
+
+
+def test_slices_whose_card_is_held_stay_there() -> None:
+    shares = tuple(
+        replace(SHARE, uuid=GpuUuid(uuid), memory_mib=size)
+        for uuid, size in (("GPU-0", 100), ("GPU-1", 200), ("GPU-2", 300))
+    )
+    signed_for = ContainerGrant(index=0, name="main", role="app", shares=shares)
+    held = HeldContainer(
+        pod_uid="uid-1",
+        container="main",
+        device_ids=("a", "b", "c"),
+        cards_of_ids=("GPU-0", "GPU-2", "GPU-9"),
+        ours=True,
+    )
+
+    [found] = as_held([signed_for], PodUid("uid-1"), [held])
+
+    assert [(share.uuid, share.memory_mib) for share in found.shares] == [
+        ("GPU-0", 100),
+        ("GPU-9", 200),
+        ("GPU-2", 300),
+    ]

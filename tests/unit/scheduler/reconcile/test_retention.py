@@ -1,0 +1,66 @@
+"""What is old leaves batch by batch, and what can't be removed now stays for the next round."""
+
+from __future__ import annotations
+
+import pytest
+from hami_scheduler.reconcile.retention import KeepDays, Retaining
+from hami_scheduler.settings import KeptDays
+from hamicommon.errors import Unavailable
+from pydantic import TypeAdapter, ValidationError
+
+
+class Ledger:
+    def __init__(self) -> None:
+        self.left = {"grants": 12, "drift": 3, "health": 0, "cards": 1}
+        self.away = ""
+
+    async def _forget(self, kind: str, keep_days: int) -> int:
+        assert keep_days == 40
+        if kind == self.away:
+            raise Unavailable("Postgres is away")
+        removed = min(5, self.left[kind])
+        self.left[kind] -= removed
+        return removed
+
+    async def forget_grants(self, *, keep_days: int) -> int:
+        return await self._forget("grants", keep_days)
+
+    async def forget_drift(self, *, keep_days: int) -> int:
+        return await self._forget("drift", keep_days)
+
+    async def forget_health(self, *, keep_days: int) -> int:
+        return await self._forget("health", keep_days)
+
+    async def forget_cards(self, *, keep_days: int) -> int:
+        return await self._forget("cards", keep_days)
+
+
+ALL = KeepDays(grants=40, drift=40, health=40, cards=40)
+
+
+async def at_once(_: float) -> None: ...
+
+
+async def test_batches_go_on_until_nothing_is_old() -> None:
+    ledger = Ledger()
+
+    gone = await Retaining(ledger, ALL, sleep=at_once).round()
+
+    assert gone == {"grants": 12, "drift": 3, "health": 0, "cards": 1}
+    assert not any(ledger.left.values())
+
+
+async def test_what_fails_stays_and_the_others_go() -> None:
+    ledger = Ledger()
+    ledger.away = "grants"
+    retaining = Retaining(ledger, ALL, sleep=at_once)
+
+    assert await retaining.round() == {"drift": 3, "health": 0, "cards": 1}
+    ledger.away = ""
+    assert (await retaining.round())["grants"] == 12
+
+
+@pytest.mark.parametrize("days", [-1, 1, 29])
+def test_days_that_the_ledger_would_not_honour_are_refused(days: int) -> None:
+    with pytest.raises(ValidationError, match=r"0 \(for ever\)|greater than or equal to 0"):
+        TypeAdapter(KeptDays).validate_python(days)

@@ -1,0 +1,126 @@
+"""What a bound pod waits for, from its object and its node."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from hami_scheduler.metrics import Instruments
+from hami_scheduler.reconcile.stuck_pods import PREFIX, LateWatch, why_late
+from hamicommon.domain.allocations import Allocation, AllocationState
+from hamicommon.domain.ids import AllocationId, NodeName, PodUid
+
+
+def allocation(*, has_agent: bool) -> Allocation:
+    return Allocation(
+        id=AllocationId("id"),
+        pod_uid=PodUid("uid"),
+        namespace="default",
+        pod_name="p",
+        attempt=1,
+        node=NodeName("n1"),
+        state=AllocationState.BOUND,
+        containers=(),
+        token=1,
+        reserved_at=datetime(2026, 1, 1, tzinfo=UTC),
+        has_agent=has_agent,
+    )
+
+
+PULLING = {
+    "containerStatuses": [
+        {"name": "main", "state": {"waiting": {"reason": "ContainerCreating"}}},
+        {"name": "side", "state": {"running": {}}},
+    ]
+}
+
+
+@pytest.mark.parametrize(
+    ("status", "has_agent", "silent", "reason"),
+    [
+        ({}, True, False, "the kubelet of n1 has not taken the pod up"),
+        (PULLING, True, True, "the node-agent of n1 is silent"),
+        (
+            PULLING,
+            True,
+            False,
+            "the kubelet of n1 has taken the pod up (main ContainerCreating), and its node-agent "
+            "has not said that every container has its cards",
+        ),
+        (PULLING, False, False, "its containers have not started on n1: main ContainerCreating"),
+    ],
+    ids=["not-admitted", "silent-agent", "report-missing", "other-plugin"],
+)
+def test_the_reason_is_what_is_known(
+    status: dict[str, Any], has_agent: bool, silent: bool, reason: str
+) -> None:
+    said = why_late({"status": status}, allocation(has_agent=has_agent), agent_silent=silent)
+
+    assert said == reason
+
+
+class Ledger:
+    """One late row, which somebody else changes while the first look is at it."""
+
+    def __init__(self) -> None:
+        self.row = allocation(has_agent=True)
+        self.overtaken = True
+        self.said: list[str] = []
+
+    async def late(self, late_s: float) -> list[Allocation]:
+        return [self.row]
+
+    async def get(self, name: str, pod: str = "") -> Any:
+        if pod:
+            return {"metadata": {"uid": self.row.pod_uid}}
+        if self.overtaken:
+            self.overtaken = False
+            self.row = replace(self.row, reason="")
+            return replace(self.row, token=2)
+        return self.row
+
+    async def advance(self, step: Any) -> object:
+        return object()
+
+    def say(self, reason: str, message: str, **about: Any) -> None:
+        self.said.append(message)
+
+
+def watch_of(ledger: Any) -> LateWatch:
+    return LateWatch(
+        ledger=ledger,
+        store=ledger,
+        pods=ledger,
+        silent=frozenset,
+        announcer=ledger,
+        instruments=Instruments(),
+        late_s=60.0,
+    )
+
+
+async def test_a_row_that_changed_under_the_first_look_is_told_of_at_the_next() -> None:
+    ledger = Ledger()
+    watch = watch_of(ledger)
+
+    assert [await watch.once(), await watch.once(), await watch.once()] == [1, 1, 1]
+
+    assert ledger.said == [PREFIX + "the kubelet of n1 has not taken the pod up"]
+
+
+@pytest.mark.parametrize(
+    ("reason", "told"),
+    [("", 1), ("found bound", 1), ("its node has it", 1), ("no such device", 0)],
+    ids=["bound by /bind", "found by a comparison", "said by its node", "the node's own words"],
+)
+async def test_a_late_pod_is_told_of_however_it_was_bound_unless_its_node_said_why(
+    reason: str, told: int
+) -> None:
+    ledger = Ledger()
+    ledger.overtaken = False
+    ledger.row = replace(ledger.row, reason=reason)
+
+    await watch_of(ledger).once()
+
+    assert len(ledger.said) == told

@@ -1,0 +1,121 @@
+"""What a Node without our agent tells of its cards."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from hami_scheduler.watch.node_annotations import Told, looks, question, told_by
+from hamicommon.device_config import DeviceConfig
+from hamicommon.vendors.registry import Vendors
+
+NOW = datetime(2026, 5, 1, 12, 0, 0, tzinfo=UTC)
+VENDORS = Vendors.from_config(DeviceConfig(), enable_ascend=True)
+REGISTER, HANDSHAKE = "hami.io/node-register-Ascend910B3", "hami.io/node-handshake-Ascend910B3"
+COUNT = "huawei.com/Ascend910B3"
+CHIP = {"id": "npu-0", "count": 4, "devmem": 65536, "devcore": 20, "type": "Ascend910B3"}
+GPU = {"id": "GPU-0", "count": 10, "devmem": 40960, "devcore": 100, "type": "NVIDIA A100"}
+
+
+def node(annotations: dict[str, Any], **allocatable: str) -> dict[str, Any]:
+    texts = {k: v if isinstance(v, str) else json.dumps(v) for k, v in annotations.items()}
+    return {
+        "metadata": {"name": "n", "annotations": texts},
+        "status": {"allocatable": allocatable, "capacity": allocatable},
+    }
+
+
+def chips(handshake: str | None, **allocatable: str) -> Told:
+    written: dict[str, Any] = {REGISTER: [CHIP | {"health": True}]}
+    if handshake is not None:
+        written[HANDSHAKE] = handshake
+    return told_by(node(written, **allocatable), VENDORS, NOW)
+
+
+def asked(seconds_ago: float) -> str:
+    return question(NOW - timedelta(seconds=seconds_ago))
+
+
+@pytest.mark.parametrize(
+    ("handshake", "listed", "alive", "asks", "open_"),
+    [
+        pytest.param(None, "0", True, True, False, id="never-asked"),
+        pytest.param("Reported_2026-05-01 11:59:59", "0", True, True, False, id="answered"),
+        pytest.param("Deleted_2026-05-01 11:59:59", "0", True, True, False, id="older-version"),
+        pytest.param(asked(59), "0", True, False, True, id="asked-just-now"),
+        pytest.param(asked(61), "4", True, False, False, id="silent-but-listed"),
+        pytest.param(asked(61), "0", False, False, False, id="silent"),
+        pytest.param("Requesting", "0", True, False, True, id="no-time"),
+        pytest.param("Requesting_soon", "0", True, False, True, id="no-readable-time"),
+    ],
+)
+def test_a_plugin_lives_while_its_handshake_or_the_kubelet_says_so(
+    handshake: str | None, listed: str, alive: bool, asks: bool, open_: bool
+) -> None:
+    told = chips(handshake, **{COUNT: listed})
+
+    assert [d.uuid for d in told.devices] == (["npu-0"] if alive else [])
+    assert told.questions == ({HANDSHAKE: "Requesting_2026-05-01 12:00:00"} if asks else {})
+    assert told.asked is open_
+
+
+def test_a_node_that_never_had_such_cards_is_asked_nothing() -> None:
+    """Trap S11: HAMi stamps every node with every vendor's handshake."""
+    assert told_by(node({}), VENDORS, NOW) == Told()
+
+
+def test_of_a_dead_plugin_nothing_is_deleted_its_handshake_stays() -> None:
+    """Trap S19: HAMi deletes the handshake, and for AMD the register annotation itself."""
+    card = {"id": "amd-0", "count": 4, "devmem": 1000, "devcore": 304, "type": "MI300X"}
+    written = {
+        REGISTER: [CHIP | {"health": True}],
+        HANDSHAKE: asked(seconds_ago=61),
+        "hami.io/node-amd-register": [card],
+    }
+
+    told = told_by(node(written, **{COUNT: "0", "amd.com/gpu": "0"}), VENDORS, NOW)
+
+    assert told.devices == ()
+    assert told.questions == {}
+
+
+def test_what_is_malformed_is_named_and_the_rest_is_told() -> None:
+    told = told_by(
+        node({REGISTER: "[{", "hami.io/node-nvidia-register": [GPU]}, **{"nvidia.com/gpu": "10"}),
+        VENDORS,
+        NOW,
+    )
+
+    assert [d.uuid for d in told.devices] == ["GPU-0"]
+    assert list(told.malformed) == ["Ascend910B3"]
+    assert not told.empty
+
+
+def test_bad_pair_scores_are_a_malformed_node() -> None:
+    told = told_by(
+        node(
+            {"hami.io/node-nvidia-register": [GPU], "hami.io/node-nvidia-score": "x"},
+            **{"nvidia.com/gpu": "10"},
+        ),
+        VENDORS,
+        NOW,
+    )
+
+    assert told.devices == ()
+    assert list(told.malformed) == ["NVIDIA"]
+
+
+def test_of_a_node_with_our_agent_nothing_is_believed() -> None:
+    written = {"hami.io/node-agent": "hami-node-agent", "hami.io/node-nvidia-register": [GPU]}
+
+    assert told_by(node(written, **{"nvidia.com/gpu": "10"}), VENDORS, NOW).empty
+
+
+def test_a_heartbeat_of_the_kubelet_looks_like_nothing_new() -> None:
+    old, new = node({"a": "b"}), node({"a": "b"})
+    new["status"]["conditions"] = [{"type": "Ready", "lastHeartbeatTime": "now"}]
+
+    assert looks(new) == looks(old)
+    assert looks(node({"a": "c"})) != looks(old)

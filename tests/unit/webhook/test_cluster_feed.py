@@ -1,0 +1,151 @@
+"""What the webhook believes of what the bus tells, and when it does not."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from hami_webhook.cluster_feed import STALE_AFTER, ClusterFollower
+from hamicommon import events
+from hamicommon.admission.quota import QuotaUse
+from hamicommon.bus.client import Message
+from hamicommon.device_config import DeviceConfig
+from hamicommon.vendors.registry import Vendors
+from pydantic import BaseModel
+
+NOW = datetime(2026, 11, 20, 12, 0, tzinfo=UTC)
+MEM = "nvidia.com/gpumem"
+
+
+class Clock:
+    """A clock that stands until it is moved."""
+
+    def __init__(self) -> None:
+        self.now = NOW
+
+    def __call__(self) -> datetime:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def follower(clock: Clock) -> ClusterFollower:
+    return ClusterFollower(Vendors.from_config(DeviceConfig()), clock)
+
+
+def message(subject: str, payload: BaseModel | bytes) -> Message:
+    data = payload if isinstance(payload, bytes) else payload.model_dump_json().encode()
+    return Message(subject=subject, data=data, stream_sequence=1, deliveries=1)
+
+
+def cluster(nodes: int = 0, *, at: datetime = NOW, foreign: tuple[str, ...] = ()) -> Message:
+    told = events.ClusterNumbers(taken_at=at, agent_nodes=nodes, foreign_vendors=foreign)
+    return message(events.LEDGER_CLUSTER_SUBJECT, told)
+
+
+def quotas(used: int | None, *, at: datetime = NOW) -> Message:
+    items = () if used is None else (events.QuotaNumbers(resource=MEM, limit=100, used=used),)
+    told = events.NamespaceNumbers(namespace="team", taken_at=at, quotas=items)
+    return message(events.ledger_quota_subject("team"), told)
+
+
+def inventory(node: str, *, sequence: int = 1, cards: int = 1) -> Message:
+    devices = tuple(
+        events.InventoryDevice(
+            uuid=f"GPU-{node}-{index}",
+            index=index,
+            vendor="NVIDIA",
+            type="NVIDIA A100",
+            slots=10,
+            memory_mib=81920,
+            core_percent=100,
+        )
+        for index in range(cards)
+    )
+    told = events.Inventory(
+        node=node, agent_id="a", sequence=sequence, observed_at=NOW, devices=devices
+    )
+    return message(events.inventory_subject(node), told)
+
+
+async def test_nothing_is_known_before_the_scheduler_spoke(follower: ClusterFollower) -> None:
+    await follower.take_inventory(inventory("a"))
+    await follower.take_numbers(quotas(5))
+
+    known = follower.knowledge()
+
+    assert (known.cards, known.quotas) == (None, None)
+    assert known.cards_unknown == "the scheduler has not told its numbers"
+
+
+async def test_cards_are_known_once_every_node_with_an_agent_has_told(
+    follower: ClusterFollower,
+) -> None:
+    await follower.take_numbers(cluster(2))
+    await follower.take_inventory(inventory("a"))
+    assert follower.knowledge().cards is None
+    assert follower.knowledge().cards_unknown == "1 of 2 nodes have told their cards"
+
+    await follower.take_inventory(inventory("b"))
+    assert follower.knowledge().cards is not None
+
+
+async def test_what_is_stale_counts_as_unknown(follower: ClusterFollower, clock: Clock) -> None:
+    await follower.take_numbers(cluster())
+    clock.now += STALE_AFTER
+    assert follower.knowledge().quotas is not None
+
+    clock.now += timedelta(seconds=1)
+    known = follower.knowledge()
+    assert (known.cards, known.quotas) == (None, None)
+    assert known.quotas_unknown == "the scheduler's numbers are 61 s old"
+
+
+async def test_the_newest_numbers_of_a_namespace_count_in_whatever_order_they_come(
+    follower: ClusterFollower,
+) -> None:
+    await follower.take_numbers(cluster())
+    await follower.take_numbers(quotas(7, at=NOW + timedelta(seconds=2)))
+    await follower.take_numbers(quotas(5, at=NOW))
+
+    assert follower.knowledge().quotas_of("team") == {MEM: QuotaUse(limit=100, used=7)}
+    await follower.take_numbers(quotas(None, at=NOW + timedelta(seconds=3)))
+    assert follower.knowledge().quotas_of("team") == {}
+
+
+async def test_an_older_inventory_changes_nothing(follower: ClusterFollower) -> None:
+    await follower.take_numbers(cluster(1))
+    await follower.take_inventory(inventory("a", sequence=2, cards=4))
+    await follower.take_inventory(inventory("a", sequence=1, cards=1))
+
+    cards = follower.knowledge().cards
+    assert cards is not None
+    assert (cards.nodes, cards.cards) == (1, 4)
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        message(events.inventory_subject("a"), b"{"),
+        message(events.inventory_subject("b"), inventory("a").data),
+    ],
+    ids=["no inventory", "another node's"],
+)
+async def test_what_can_not_be_believed_is_passed_over(
+    follower: ClusterFollower, bad: Message, caplog: pytest.LogCaptureFixture
+) -> None:
+    await follower.take_numbers(cluster(1))
+    await follower.take_inventory(bad)
+
+    assert follower.knowledge().cards is None
+    assert "message passed over" in caplog.text
+
+
+async def test_vendors_on_nodes_without_our_agent_are_told(follower: ClusterFollower) -> None:
+    await follower.take_numbers(cluster(foreign=("DCU",)))
+
+    assert follower.knowledge().foreign_vendors == {"DCU"}
