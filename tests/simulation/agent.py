@@ -19,11 +19,11 @@ from hami_node_agent.cleanup.garbage_collection import Processes, Sweeper
 from hami_node_agent.deviceplugin.readiness import ReadinessService
 from hami_node_agent.grants.feed import GrantsFeed
 from hami_node_agent.grants.holdings import HoldingsService
+from hami_node_agent.grants.ports import KubeletBooks
 from hami_node_agent.grants.records import AgentState, Record
 from hami_node_agent.grants.reports import Reports, send_reports
 from hami_node_agent.grants.state import NodeState, Signal
 from hami_node_agent.inventory.publisher import InventoryTeller
-from hami_node_agent.ports import KubeletBooks
 from hamicommon.bus.permissions import agent_user
 from hamicommon.domain.allocations import DeviceShare
 from hamicommon.domain.devices import GpuDevice

@@ -17,7 +17,7 @@ from typing import Any
 
 from hami_node_agent.devices.replica_ids import replicas_of
 from hami_node_agent.grants.ownership import Holding, KeptAnswer
-from hami_node_agent.ports import Reading
+from hami_node_agent.grants.ports import Reading
 from hamicommon.errors import HamiError, Unavailable
 
 from tests.simulation.agent import RESOURCE, Agent, Cards, Disk

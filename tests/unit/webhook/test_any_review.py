@@ -25,6 +25,7 @@ from hamicommon.admission.quota import QuotaUse
 from hamicommon.admission.verdicts import AdmissionRules
 from hamicommon.device_config import DeviceConfig, NvidiaConfig
 from hamicommon.k8s import annotations as keys
+from hamicommon.vendors.owned_keys import scheduler_owned
 from hamicommon.vendors.registry import Vendors
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -89,7 +90,7 @@ containers = st.fixed_dictionaries(
 annotations = st.dictionaries(
     st.sampled_from(
         (
-            *sorted(keys.scheduler_owned(VENDORS)),
+            *sorted(scheduler_owned(VENDORS)),
             *(keys.NODE_POLICY, keys.GPU_POLICY, keys.SCORING_WEIGHTS, keys.NVIDIA_USE_TYPE),
             *("huawei.com/vnpu-mode", "metax-tech.com/sgpu-app-class", "hami.io/other"),
         )

@@ -8,6 +8,7 @@ from hamicommon.domain.allocations import ContainerGrant, DeviceShare
 from hamicommon.domain.ids import GpuUuid, NodeName
 from hamicommon.errors import InvalidRequest
 from hamicommon.k8s import annotations as keys
+from hamicommon.vendors.owned_keys import scheduler_owned
 from hamicommon.vendors.registry import Vendors
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -94,7 +95,7 @@ def test_a_binding_is_written_with_node_phase_and_both_times() -> None:
 
 
 def test_device_keys_of_every_vendor_are_the_schedulers() -> None:
-    assert {v.keys.allocated for v in VENDORS} <= keys.scheduler_owned(VENDORS)
+    assert {v.keys.allocated for v in VENDORS} <= scheduler_owned(VENDORS)
 
 
 def test_a_node_lock_names_its_time_and_pod() -> None:

@@ -9,9 +9,9 @@ from hami_node_agent.allocation.grant_lookup import GrantFinder
 from hami_node_agent.grants.book import GrantBook, NodeGrant
 from hami_node_agent.grants.candidates import Candidate, PodsSeen
 from hami_node_agent.grants.ownership import Holding
+from hami_node_agent.grants.ports import PodRef
 from hami_node_agent.grants.records import AgentState, Record
 from hami_node_agent.grants.state import NodeState
-from hami_node_agent.ports import PodRef
 from hamicommon.domain.ids import AllocationId
 
 from tests.unit.node_agent.builders import (

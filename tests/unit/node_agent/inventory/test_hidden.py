@@ -2,9 +2,9 @@ from collections.abc import Mapping
 
 from hami_node_agent.devices.health import Failure
 from hami_node_agent.devices.offer import CardFacts
+from hami_node_agent.devices.processes import CardProcesses
 from hami_node_agent.devices.topology import CardLinks
 from hami_node_agent.inventory.hidden import FilteredProbe, Hidden
-from hami_node_agent.usage.regions.evidence import CardProcesses
 from hamicommon.domain.ids import GpuUuid
 from hamicommon.events import DeviceSample
 

@@ -4,10 +4,10 @@ from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+from hami_node_agent.grants.ports import MigDevice, PodRef
 from hami_node_agent.metrics.collectors import NodeCollector, registry_of
 from hami_node_agent.metrics.health import RegionCollector
 from hami_node_agent.metrics.legacy import LegacyCollector
-from hami_node_agent.ports import MigDevice, PodRef
 from hami_node_agent.usage.regions.directory import Regions
 from hami_node_agent.usage.sampler import Observation
 from hamicommon.events import ContainerSample, DeviceSample

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hami_node_agent.ports import PodRef
+from hami_node_agent.grants.ports import PodRef
 from hami_node_agent.usage.feedback import Feedback
 from hami_node_agent.usage.monitor import Container
 from hami_node_agent.usage.owners import Owner

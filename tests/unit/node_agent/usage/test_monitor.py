@@ -10,17 +10,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hami_node_agent.devices.processes import CardProcesses, HostProcess
 from hami_node_agent.grants.candidates import PodsSeen
 from hami_node_agent.grants.limits_file import CoreFeedback
+from hami_node_agent.grants.ports import PodRef
 from hami_node_agent.grants.records import AgentState, Record
 from hami_node_agent.grants.state import NodeState
-from hami_node_agent.ports import PodRef
 from hami_node_agent.usage.feedback import PRIORITY_ENV, Feedback
 from hami_node_agent.usage.limits_writer import Telling
 from hami_node_agent.usage.monitor import Monitor
 from hami_node_agent.usage.owners import Owners
 from hami_node_agent.usage.regions.directory import Regions
-from hami_node_agent.usage.regions.evidence import CardProcesses, HostProcess
 from hami_node_agent.usage.regions.reader import read_region
 from hami_node_agent.usage.sampler import container_samples
 from hamicommon.domain.ids import PodUid

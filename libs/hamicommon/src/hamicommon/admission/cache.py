@@ -15,7 +15,7 @@ import orjson
 from hamicommon.admission.mutation import judge
 from hamicommon.admission.pod_review import Look, look_at, relevant
 from hamicommon.admission.verdicts import ANY, AdmissionRules, Circumstances, Verdict
-from hamicommon.vendors.interface.vendor import JsonObject
+from hamicommon.k8s.types import JsonObject
 
 MOST_LOOKS = 1024
 """Kinds of pods that are remembered; one takes some kB."""

@@ -15,7 +15,7 @@ import orjson
 from hamicommon.admission.mutation import mutate
 from hamicommon.admission.verdicts import ANY, AdmissionRules, Circumstances, Verdict
 from hamicommon.errors import InvalidRequest
-from hamicommon.vendors.interface.vendor import JsonObject
+from hamicommon.k8s.types import JsonObject
 
 _WANTED = 'a line is wanted like {"name": ..., "pod": {...}}'
 

@@ -23,7 +23,7 @@ from hamicommon.domain.requests import PodRequest
 from hamicommon.explain.sentence import quota_sentence
 from hamicommon.explain.wording import asked_by
 from hamicommon.k8s import annotations as keys
-from hamicommon.vendors.interface.vendor import JsonObject
+from hamicommon.k8s.types import JsonObject
 
 OVER_QUOTA = "exceeding resource quota"
 """HAMi's words; ours stand behind them."""

@@ -26,9 +26,11 @@ from hamicommon.domain.requests import PodRequest
 from hamicommon.errors import InvalidRequest
 from hamicommon.k8s import annotations as keys
 from hamicommon.k8s.quantities import is_zero, parse_exact
+from hamicommon.k8s.types import JsonObject
 from hamicommon.k8s.validation import NoContainers, check_pod
 from hamicommon.vendors.interface import amounts
-from hamicommon.vendors.interface.vendor import JsonObject, Vendor
+from hamicommon.vendors.interface.vendor import Vendor
+from hamicommon.vendors.owned_keys import scheduler_owned
 from hamicommon.vendors.pod_request import pod_request
 from hamicommon.vendors.registry import Vendors
 
@@ -150,7 +152,7 @@ def _filled_in(
         if key.partition("/")[2].startswith(("use-", "nouse-", "no-use-"))
     )
     # What only the scheduler may write: a user can't claim a grant.
-    for key in keys.scheduler_owned(rules.vendors) & written.keys() - {keys.TRACEPARENT}:
+    for key in scheduler_owned(rules.vendors) & written.keys() - {keys.TRACEPARENT}:
         del written[key]
     return Look(
         wants=wants,

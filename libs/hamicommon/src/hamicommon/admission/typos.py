@@ -15,8 +15,10 @@ from typing import TypeVar, overload
 from hamicommon.clipping import clip
 from hamicommon.errors import InvalidRequest
 from hamicommon.k8s import annotations as keys
+from hamicommon.k8s.types import JsonObject
 from hamicommon.vendors.interface import amounts
-from hamicommon.vendors.interface.vendor import JsonObject, Vendor
+from hamicommon.vendors.interface.vendor import Vendor
+from hamicommon.vendors.owned_keys import scheduler_owned
 from hamicommon.vendors.pod_request import containers_of
 from hamicommon.vendors.registry import Vendors
 
@@ -63,7 +65,7 @@ def _names_of(vendors: Vendors) -> _Names:
             resources=frozenset(resources),
             resources_by_domain=_by_domain(resources),
             read=_by_domain(read),
-            annotations=read | keys.scheduler_owned(vendors) | {*resources},
+            annotations=read | scheduler_owned(vendors) | {*resources},
         )
     return names
 

@@ -10,9 +10,9 @@ from collections.abc import Iterator
 
 from hamicommon.clipping import clip
 from hamicommon.k8s import annotations as keys
+from hamicommon.k8s.types import JsonObject
 from hamicommon.vendors.ascend.ascend import MODE_ANNOTATION as VNPU_MODE
 from hamicommon.vendors.ascend.fit import HAMI_CORE as VNPU_SOFT
-from hamicommon.vendors.interface.vendor import JsonObject
 from hamicommon.vendors.pod_request import containers_of
 from hamicommon.vendors.registry import Vendors
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from hamicommon.clipping import clip
 from hamicommon.domain.allocations import ContainerGrant, DeviceShare
@@ -24,9 +24,6 @@ from hamicommon.k8s.node_register import (
     encode_pair_scores,
     encode_register,
 )
-
-if TYPE_CHECKING:
-    from hamicommon.vendors.registry import Vendors
 
 __all__ = [
     "NodeLockValue",
@@ -43,7 +40,6 @@ __all__ = [
     "encode_pod_devices",
     "encode_register",
     "is_true",
-    "scheduler_owned",
     "split_list",
 ]
 
@@ -112,16 +108,6 @@ SCHEDULER_OWNED = frozenset(
     }
 )
 """Keys that only the scheduler (and the webhook) may set: dropped from a pod when it is created."""
-
-
-def scheduler_owned(vendors: Vendors) -> frozenset[str]:
-    """SCHEDULER_OWNED with what every vendor writes on a placed pod; worked out once."""
-    known: frozenset[str] | None = vendors.memory.get(scheduler_owned)
-    if known is None:
-        written = [(v.keys.to_allocate, v.keys.allocated, *v.keys.extra) for v in vendors]
-        known = SCHEDULER_OWNED.union(key for each in written for key in each if key)
-        vendors.memory[scheduler_owned] = known
-    return known
 
 
 def annotations_of(obj: Mapping[str, Any]) -> dict[str, str]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from hamicommon.errors import InvalidRequest
-from hamicommon.vendors.interface.vendor import JsonObject
+from hamicommon.k8s.types import JsonObject
 
 _TEXTS = "an object of texts"
 _OBJECT = "an object"

@@ -18,9 +18,9 @@ import orjson
 from hamicommon.domain.ids import NodeName
 from hamicommon.domain.requests import Policy
 from hamicommon.errors import InvalidRequest
+from hamicommon.k8s.types import JsonObject
 from hamicommon.simulation.cluster import read_cluster
 from hamicommon.simulation.verdict import NodeVerdict, Verdict, judge
-from hamicommon.vendors.interface.vendor import JsonObject
 from hamicommon.vendors.pod_request import DEFAULT_POLICY
 from hamicommon.vendors.registry import Vendors
 

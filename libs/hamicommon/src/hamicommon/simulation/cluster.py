@@ -10,10 +10,11 @@ from hamicommon.domain.ids import GpuUuid, NodeName
 from hamicommon.errors import InvalidRequest
 from hamicommon.explain.counterfactuals import Holding
 from hamicommon.k8s import annotations as keys
+from hamicommon.k8s.types import JsonObject
 from hamicommon.k8s.validation import check_node, metadata_of
 from hamicommon.placement.cluster.view import CardState, ClusterView
 from hamicommon.simulation.holdings import Held, read_holdings
-from hamicommon.vendors.interface.vendor import JsonObject, PairScores
+from hamicommon.vendors.interface.vendor import PairScores
 from hamicommon.vendors.registry import Vendors
 
 _NOTHING = Held()

@@ -17,8 +17,9 @@ from hamicommon.errors import InvalidRequest
 from hamicommon.explain.counterfactuals import Holding
 from hamicommon.k8s import annotations as keys
 from hamicommon.k8s.mig import decode_reservations
+from hamicommon.k8s.types import JsonObject
 from hamicommon.k8s.validation import check_placed
-from hamicommon.vendors.interface.vendor import JsonObject, RestoresDetails, Vendor
+from hamicommon.vendors.interface.vendor import RestoresDetails, Vendor
 from hamicommon.vendors.registry import Vendors
 
 _TERMINAL = frozenset({"Succeeded", "Failed"})

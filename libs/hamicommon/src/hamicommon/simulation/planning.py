@@ -22,13 +22,13 @@ from hamicommon.domain.requests import Policy
 from hamicommon.errors import InvalidRequest
 from hamicommon.explain.counterfactuals import Circumstances, counterfactuals
 from hamicommon.explain.sentence import placed_sentence, refusal_sentence, stock_of
+from hamicommon.k8s.types import JsonObject
 from hamicommon.k8s.validation import check_pod, metadata_of
 from hamicommon.placement.cluster.view import CardState, ClusterView
 from hamicommon.placement.node_scores import NodeScores
 from hamicommon.simulation.cases import as_json
 from hamicommon.simulation.cluster import Cluster
 from hamicommon.simulation.verdict import NodeVerdict, Verdict, judge
-from hamicommon.vendors.interface.vendor import JsonObject
 from hamicommon.vendors.pod_request import DEFAULT_POLICY
 from hamicommon.vendors.registry import Vendors
 

@@ -11,12 +11,13 @@ from hamicommon.domain.devices import GpuDevice
 from hamicommon.domain.ids import GpuUuid, NodeName
 from hamicommon.domain.requests import PodRequest, Policy
 from hamicommon.errors import InvalidRequest
+from hamicommon.k8s.types import JsonObject
 from hamicommon.k8s.validation import check_pod
 from hamicommon.placement.cluster.view import ClusterView
 from hamicommon.placement.engine import feasible
 from hamicommon.placement.unschedulable import Refusal
 from hamicommon.simulation.cluster import Cluster
-from hamicommon.vendors.interface.vendor import JsonObject, Placed
+from hamicommon.vendors.interface.vendor import Placed
 from hamicommon.vendors.pod_request import DEFAULT_POLICY, pod_request
 from hamicommon.vendors.registry import Vendors
 

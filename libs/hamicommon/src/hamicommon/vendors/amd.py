@@ -14,6 +14,7 @@ from hamicommon.domain.devices import GpuDevice
 from hamicommon.domain.requests import DeviceRequest, Selection
 from hamicommon.errors import InvalidRequest
 from hamicommon.k8s import annotations as keys
+from hamicommon.k8s.types import JsonObject
 from hamicommon.placement.rules import Rule
 from hamicommon.placement.vendor_policy import Need, VendorRules
 from hamicommon.vendors.interface import amounts
@@ -27,7 +28,6 @@ from hamicommon.vendors.interface.vendor import (
     NO_ANNOTATIONS,
     Admitted,
     AnnotationKeys,
-    JsonObject,
     PairScores,
     Placed,
     ResourceNames,

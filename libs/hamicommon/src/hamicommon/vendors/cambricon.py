@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from hamicommon.device_config import CambriconConfig
 from hamicommon.domain.devices import GpuDevice
 from hamicommon.domain.requests import DeviceRequest, Selection
+from hamicommon.k8s.types import JsonObject
 from hamicommon.vendors.interface import amounts
 from hamicommon.vendors.interface.standard import (
     StandardVendor,
@@ -23,7 +24,6 @@ from hamicommon.vendors.interface.standard import (
 from hamicommon.vendors.interface.vendor import (
     NO_ANNOTATIONS,
     AnnotationKeys,
-    JsonObject,
     Placed,
     ResourceNames,
 )

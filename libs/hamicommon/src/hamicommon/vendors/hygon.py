@@ -9,6 +9,7 @@ from hamicommon.device_config import HygonConfig
 from hamicommon.domain.devices import GpuDevice
 from hamicommon.domain.requests import DeviceRequest, Selection
 from hamicommon.k8s.annotations import NODE_LOCK
+from hamicommon.k8s.types import JsonObject
 from hamicommon.vendors.interface import amounts
 from hamicommon.vendors.interface.standard import (
     StandardVendor,
@@ -16,12 +17,7 @@ from hamicommon.vendors.interface.standard import (
     registered_cards,
     selection,
 )
-from hamicommon.vendors.interface.vendor import (
-    NO_ANNOTATIONS,
-    AnnotationKeys,
-    JsonObject,
-    ResourceNames,
-)
+from hamicommon.vendors.interface.vendor import NO_ANNOTATIONS, AnnotationKeys, ResourceNames
 
 WORD = "DCU"
 

@@ -13,6 +13,7 @@ from hamicommon.device_config import INT32_MAX, IluvatarChip
 from hamicommon.domain.devices import GpuDevice
 from hamicommon.domain.requests import DeviceRequest, Selection
 from hamicommon.k8s import annotations as keys
+from hamicommon.k8s.types import JsonObject
 from hamicommon.placement.vendor_policy import VendorRules
 from hamicommon.vendors.interface import amounts
 from hamicommon.vendors.interface.standard import (
@@ -26,7 +27,6 @@ from hamicommon.vendors.interface.vendor import (
     NO_ANNOTATIONS,
     Admitted,
     AnnotationKeys,
-    JsonObject,
     PairScores,
     Placed,
     ResourceNames,

@@ -14,6 +14,7 @@ from hamicommon.device_config import INT32_MAX, MthreadsConfig
 from hamicommon.domain.devices import GpuDevice
 from hamicommon.domain.requests import DeviceRequest, Selection
 from hamicommon.errors import InvalidRequest
+from hamicommon.k8s.types import JsonObject
 from hamicommon.placement.vendor_policy import VendorRules
 from hamicommon.vendors.interface import amounts
 from hamicommon.vendors.interface.standard import (
@@ -29,7 +30,6 @@ from hamicommon.vendors.interface.vendor import (
     NO_ANNOTATIONS,
     Admitted,
     AnnotationKeys,
-    JsonObject,
     Placed,
     ResourceNames,
 )

@@ -22,8 +22,8 @@ from hamicommon.domain.requests import (
 )
 from hamicommon.errors import InvalidRequest
 from hamicommon.k8s import annotations as keys
+from hamicommon.k8s.types import JsonObject
 from hamicommon.vendors.interface import amounts
-from hamicommon.vendors.interface.vendor import JsonObject
 from hamicommon.vendors.registry import Vendors
 
 _COUNT = re.compile(r"[0-9]{1,10}")

@@ -8,6 +8,7 @@ from typing import Any
 
 from hamicommon.device_config import DeviceConfig
 from hamicommon.errors import InvalidRequest
+from hamicommon.k8s.types import JsonObject
 from hamicommon.placement.vendor_policy import VendorRules
 from hamicommon.vendors.amd import Amd
 from hamicommon.vendors.ascend.ascend import Ascend
@@ -18,7 +19,7 @@ from hamicommon.vendors.enflame.drs import EnflameDrs
 from hamicommon.vendors.enflame.gcu import EnflameGcu
 from hamicommon.vendors.hygon import Hygon
 from hamicommon.vendors.iluvatar import Iluvatar
-from hamicommon.vendors.interface.vendor import JsonObject, Vendor
+from hamicommon.vendors.interface.vendor import Vendor
 from hamicommon.vendors.kunlun.vxpu import KunlunVxpu
 from hamicommon.vendors.kunlun.xpu import KunlunXpu
 from hamicommon.vendors.metax.gpu import MetaxGpu

@@ -27,7 +27,7 @@ from hami_node_agent.adapters.kept_pods import CONFIG_HASH, GRANT_ANNOTATION, MI
 from hami_node_agent.grants.book import NodeGrant
 from hami_node_agent.grants.candidates import PodsSeen
 from hami_node_agent.grants.feed import node_grant
-from hami_node_agent.ports import MigDevice, PodRef
+from hami_node_agent.grants.ports import MigDevice, PodRef
 
 logger = logging.getLogger(__name__)
 

@@ -12,9 +12,9 @@ import logging
 from hamicommon.errors import HamiError
 
 from hami_node_agent.grants.ownership import foreign_records
+from hami_node_agent.grants.ports import KubeletBooks
 from hami_node_agent.grants.records import is_complete
 from hami_node_agent.grants.state import NodeState
-from hami_node_agent.ports import KubeletBooks
 
 logger = logging.getLogger(__name__)
 

@@ -31,11 +31,11 @@ from hami_node_agent.devices.device_list import ContainerSpec
 from hami_node_agent.devices.replica_ids import card_of, preferred_ids
 from hami_node_agent.grants.book import NodeGrant
 from hami_node_agent.grants.candidates import Candidate, roomiest
+from hami_node_agent.grants.ports import ContainerFiles, PodApi
 from hami_node_agent.grants.records import AgentState, Record, is_complete
 from hami_node_agent.grants.reports import Reports
 from hami_node_agent.grants.state import NodeState
 from hami_node_agent.inventory.mig_instances import MigInstances
-from hami_node_agent.ports import ContainerFiles, PodApi
 
 logger = logging.getLogger(__name__)
 tracer = trace.get_tracer(__name__)

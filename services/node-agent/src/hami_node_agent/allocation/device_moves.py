@@ -14,7 +14,7 @@ from hamicommon.errors import InvalidRequest, Unavailable
 from hamicommon.events import MoveReply, MoveRequest, WantedMove, moves_subject
 
 from hami_node_agent.grants.ownership import Reassigned, cards_for
-from hami_node_agent.ports import AskingBus
+from hami_node_agent.grants.ports import AskingBus
 
 # Two short transactions there; the kubelet gives the whole call 30 s.
 ASK_TIMEOUT_S = 5.0

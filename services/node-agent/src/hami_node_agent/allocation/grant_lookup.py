@@ -16,10 +16,10 @@ from hamicommon.errors import NotFound, Unavailable
 
 from hami_node_agent.grants.candidates import Candidate, candidates, repeated
 from hami_node_agent.grants.ownership import Holding, record_of
+from hami_node_agent.grants.ports import GrantSource, KubeletBooks, PodApi, PodRef
 from hami_node_agent.grants.records import Record
 from hami_node_agent.grants.signed import read_signed, refresh_book
 from hami_node_agent.grants.state import NodeState
-from hami_node_agent.ports import GrantSource, KubeletBooks, PodApi, PodRef
 
 logger = logging.getLogger(__name__)
 

@@ -30,12 +30,12 @@ from hami_node_agent.allocation.response import (
 from hami_node_agent.devices.device_list import ContainerSpec
 from hami_node_agent.grants.book import NodeGrant
 from hami_node_agent.grants.ownership import Holding
+from hami_node_agent.grants.ports import ContainerFiles, GrantSource, KubeletBooks, PodApi, PodRef
 from hami_node_agent.grants.records import AgentState, Record, is_complete
 from hami_node_agent.grants.reports import Reports
 from hami_node_agent.grants.signed import refresh_book
 from hami_node_agent.grants.state import NodeState
 from hami_node_agent.inventory.mig_instances import MigInstances
-from hami_node_agent.ports import ContainerFiles, GrantSource, KubeletBooks, PodApi, PodRef
 
 logger = logging.getLogger(__name__)
 

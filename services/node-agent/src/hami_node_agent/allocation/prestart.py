@@ -31,12 +31,7 @@ from hami_node_agent.grants.ownership import (
     record_of,
     verdict,
 )
-from hami_node_agent.grants.records import AgentState, Record, is_complete
-from hami_node_agent.grants.reports import Reports
-from hami_node_agent.grants.signed import refresh_book
-from hami_node_agent.grants.state import NodeState
-from hami_node_agent.inventory.mig_instances import MigInstances
-from hami_node_agent.ports import (
+from hami_node_agent.grants.ports import (
     CardMoves,
     ContainerFiles,
     GrantSource,
@@ -44,6 +39,11 @@ from hami_node_agent.ports import (
     PodApi,
     PodRef,
 )
+from hami_node_agent.grants.records import AgentState, Record, is_complete
+from hami_node_agent.grants.reports import Reports
+from hami_node_agent.grants.signed import refresh_book
+from hami_node_agent.grants.state import NodeState
+from hami_node_agent.inventory.mig_instances import MigInstances
 
 logger = logging.getLogger(__name__)
 

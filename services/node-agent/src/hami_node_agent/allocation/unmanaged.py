@@ -20,8 +20,8 @@ from pydantic import ValidationError
 
 from hami_node_agent.grants.feed import node_grant
 from hami_node_agent.grants.ownership import Holding, record_of
+from hami_node_agent.grants.ports import AskingBus, PodApi
 from hami_node_agent.grants.state import NodeState
-from hami_node_agent.ports import AskingBus, PodApi
 
 # One read of the pod, one transaction and one patch there; the kubelet gives us 30 s.
 ASK_TIMEOUT_S = 10.0

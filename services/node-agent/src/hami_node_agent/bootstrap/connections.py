@@ -23,8 +23,9 @@ from hami_node_agent.adapters.state_file import StateFile
 from hami_node_agent.allocation.device_moves import LedgerMoves
 from hami_node_agent.bootstrap.driver import Driver, open_driver
 from hami_node_agent.config.settings import Settings
+from hami_node_agent.devices.ports import MigDriver
+from hami_node_agent.grants.ports import CardMoves
 from hami_node_agent.grants.state import NodeState
-from hami_node_agent.ports import CardMoves, MigDriver
 
 DISTRIBUTION = "hami-node-agent"
 

@@ -25,9 +25,9 @@ from hami_node_agent.devices.device_list import DeviceListPolicy
 from hami_node_agent.devices.health import xid_policy
 from hami_node_agent.devices.mig_layout import MigInstance, MigLayout, mig_resources
 from hami_node_agent.devices.mig_partition import MIG
+from hami_node_agent.devices.ports import DeviceProbe, MigDriver
 from hami_node_agent.inventory.hidden import FilteredProbe, Hidden
 from hami_node_agent.inventory.mig_probe import MigProbe
-from hami_node_agent.ports import DeviceProbe, MigDriver
 
 logger = logging.getLogger(__name__)
 

@@ -12,12 +12,13 @@ from prometheus_client.registry import Collector
 from hami_node_agent.adapters.host.processes import HostProcesses
 from hami_node_agent.adapters.kubernetes import NodePods
 from hami_node_agent.config.settings import Settings
+from hami_node_agent.devices.ports import DeviceProbe
+from hami_node_agent.grants.ports import MigDevice, Publisher
 from hami_node_agent.grants.state import NodeState
 from hami_node_agent.inventory.tracker import Cards
 from hami_node_agent.metrics.collectors import NodeCollector
 from hami_node_agent.metrics.health import CardCollector, RegionCollector
 from hami_node_agent.metrics.legacy import LegacyCollector
-from hami_node_agent.ports import DeviceProbe, MigDevice, Publisher
 from hami_node_agent.usage.feedback import Feedback
 from hami_node_agent.usage.limits_writer import Telling, ToldFiles
 from hami_node_agent.usage.monitor import Monitor

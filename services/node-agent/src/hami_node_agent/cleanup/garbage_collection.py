@@ -23,10 +23,10 @@ from hamicommon.process.bulkhead import Bulkhead
 
 from hami_node_agent.grants.book import NodeGrant
 from hami_node_agent.grants.ownership import Holding
+from hami_node_agent.grants.ports import KubeletBooks
 from hami_node_agent.grants.records import AgentState, Record
 from hami_node_agent.grants.reports import Reports
 from hami_node_agent.grants.state import NodeState
-from hami_node_agent.ports import KubeletBooks
 
 logger = logging.getLogger(__name__)
 

@@ -14,8 +14,8 @@ import time
 from hamicommon.domain.allocations import AllocationState
 
 from hami_node_agent.grants.candidates import next_container
+from hami_node_agent.grants.ports import PodApi
 from hami_node_agent.grants.state import NodeState
-from hami_node_agent.ports import PodApi
 
 logger = logging.getLogger(__name__)
 

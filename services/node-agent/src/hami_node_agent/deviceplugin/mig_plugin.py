@@ -25,8 +25,8 @@ from hami_node_agent.devices.health import (
     after_xid,
 )
 from hami_node_agent.devices.mig_layout import MigInstance
+from hami_node_agent.devices.ports import DeviceProbe
 from hami_node_agent.grants.state import Signal
-from hami_node_agent.ports import DeviceProbe
 
 
 class MigCards:

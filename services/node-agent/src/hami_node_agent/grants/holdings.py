@@ -16,8 +16,8 @@ from hamicommon.events import HeldContainer, NodeHoldings, holdings_subject
 
 from hami_node_agent.devices.replica_ids import card_of
 from hami_node_agent.grants.ownership import Holding
+from hami_node_agent.grants.ports import KubeletBooks, PodApi
 from hami_node_agent.grants.state import NodeState
-from hami_node_agent.ports import KubeletBooks, PodApi
 
 
 class HoldingsService:

@@ -20,9 +20,9 @@ from hamicommon.errors import Unavailable
 from pydantic import ValidationError
 
 from hami_node_agent.grants.book import NodeGrant
+from hami_node_agent.grants.ports import Publisher
 from hami_node_agent.grants.records import AgentState, PendingReport
 from hami_node_agent.grants.state import NodeState
-from hami_node_agent.ports import Publisher
 
 logger = logging.getLogger(__name__)
 

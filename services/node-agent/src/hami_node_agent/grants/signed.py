@@ -14,8 +14,8 @@ import logging
 
 from hamicommon.errors import HamiError, InvalidRequest, Unavailable
 
+from hami_node_agent.grants.ports import GrantSource, PodApi
 from hami_node_agent.grants.state import NodeState
-from hami_node_agent.ports import GrantSource, PodApi
 
 logger = logging.getLogger(__name__)
 

@@ -16,8 +16,8 @@ from hamicommon.domain.ids import GpuUuid, PodUid
 from hamicommon.errors import Unavailable
 
 from hami_node_agent.grants.book import GrantBook, NodeGrant
+from hami_node_agent.grants.ports import StateStore
 from hami_node_agent.grants.records import AgentState
-from hami_node_agent.ports import StateStore
 
 logger = logging.getLogger(__name__)
 

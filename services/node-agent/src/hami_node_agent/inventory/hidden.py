@@ -13,9 +13,9 @@ from hamicommon.events import DeviceSample
 
 from hami_node_agent.devices.health import Failure
 from hami_node_agent.devices.offer import CardFacts
+from hami_node_agent.devices.ports import DeviceProbe
+from hami_node_agent.devices.processes import CardProcesses
 from hami_node_agent.devices.topology import CardLinks
-from hami_node_agent.ports import DeviceProbe
-from hami_node_agent.usage.regions.evidence import CardProcesses
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

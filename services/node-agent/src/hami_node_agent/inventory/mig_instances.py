@@ -28,10 +28,11 @@ from hami_node_agent.devices.mig_partition import (
     joined,
     plan,
 )
+from hami_node_agent.devices.ports import MigDriver
 from hami_node_agent.grants.ownership import TRY_AGAIN
+from hami_node_agent.grants.ports import MigDevice, PodApi, PodRef
 from hami_node_agent.grants.records import Record
 from hami_node_agent.grants.state import NodeState, Signal
-from hami_node_agent.ports import MigDevice, MigDriver, PodApi, PodRef
 
 logger = logging.getLogger(__name__)
 

@@ -16,8 +16,8 @@ from hamicommon.errors import Conflict, Unavailable
 
 from hami_node_agent.devices.mig_partition import Instance, MigOffer, offer_of, without_places
 from hami_node_agent.devices.offer import CardFacts, product_type
+from hami_node_agent.devices.ports import DeviceProbe, MigDriver
 from hami_node_agent.inventory.hidden import FilteredProbe, Hidden
-from hami_node_agent.ports import DeviceProbe, MigDriver
 
 logger = logging.getLogger(__name__)
 

@@ -17,8 +17,8 @@ from hamicommon.errors import HamiError, Unavailable
 from hamicommon.k8s.annotations import AGENT, NVIDIA_PAIR_SCORES
 from hamicommon.k8s.node_register import encode_pair_scores, encode_register
 
+from hami_node_agent.grants.ports import Publisher
 from hami_node_agent.inventory.tracker import Cards
-from hami_node_agent.ports import Publisher
 
 logger = logging.getLogger(__name__)
 

@@ -26,9 +26,9 @@ from hami_node_agent.devices.health import (
     after_xid,
 )
 from hami_node_agent.devices.offer import CardFacts, Offer, offered, with_health
+from hami_node_agent.devices.ports import DeviceProbe
 from hami_node_agent.devices.topology import contradictions, pair_scores
 from hami_node_agent.grants.state import NodeState, Signal
-from hami_node_agent.ports import DeviceProbe
 
 logger = logging.getLogger(__name__)
 

@@ -18,7 +18,7 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
-from hami_node_agent.ports import MigDevice
+from hami_node_agent.grants.ports import MigDevice
 from hami_node_agent.usage.sampler import Observation
 
 ZONE = ("zone", "vGPU")

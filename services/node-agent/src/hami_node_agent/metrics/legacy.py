@@ -11,6 +11,7 @@ from hamicommon.events import ContainerSample, DeviceSample
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
+from hami_node_agent.grants.ports import MigDevice
 from hami_node_agent.metrics.collectors import (
     Told,
     always_prefixed,
@@ -19,7 +20,6 @@ from hami_node_agent.metrics.collectors import (
     families,
     mig_values,
 )
-from hami_node_agent.ports import MigDevice
 from hami_node_agent.usage.sampler import Observation
 
 _CARD = ("nodeid", "deviceidx", "deviceuuid", "devicetype")

@@ -17,20 +17,13 @@ from typing import Protocol
 from hamicommon.errors import Unavailable
 from hamicommon.process.bulkhead import Bulkhead
 
+from hami_node_agent.devices.ports import DeviceProbe
+from hami_node_agent.devices.processes import CardProcesses, HostProcess
 from hami_node_agent.grants.state import Signal
-from hami_node_agent.ports import DeviceProbe
 from hami_node_agent.usage.owners import Owner, Owners
 from hami_node_agent.usage.regions.accounting import CardUse, Region, used
 from hami_node_agent.usage.regions.directory import Regions
-from hami_node_agent.usage.regions.evidence import (
-    CardProcesses,
-    Evidence,
-    Found,
-    HostProcess,
-    find,
-    percent_of,
-    proves,
-)
+from hami_node_agent.usage.regions.evidence import Evidence, Found, find, percent_of, proves
 
 logger = logging.getLogger(__name__)
 

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 
 from hamicommon.domain.ids import PodUid
 
+from hami_node_agent.grants.ports import PodApi, PodRef
 from hami_node_agent.grants.records import Record
 from hami_node_agent.grants.state import NodeState
-from hami_node_agent.ports import PodApi, PodRef
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

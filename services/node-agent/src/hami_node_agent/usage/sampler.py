@@ -19,7 +19,8 @@ from hamicommon.errors import Unavailable
 from hamicommon.events import ContainerSample, DeviceSample
 from hamicommon.process.bulkhead import Bulkhead
 
-from hami_node_agent.ports import DeviceProbe, Publisher
+from hami_node_agent.devices.ports import DeviceProbe
+from hami_node_agent.grants.ports import Publisher
 from hami_node_agent.usage.changes import Round, Told, changes
 from hami_node_agent.usage.limits_writer import Telling
 from hami_node_agent.usage.monitor import Monitor, Seen

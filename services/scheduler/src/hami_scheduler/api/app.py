@@ -27,7 +27,9 @@ def create_app(service: Service) -> ASGIApp:
     app = _bare_app()
     app.include_router(_probes(service))
     app.include_router(_operator_api(service))
-    return ExtenderApp(service, app)
+    return ExtenderApp(
+        filtering=service.filtering, binding=service.binding, deferred=service.aside, rest=app
+    )
 
 
 def create_operator_app(service: Service, access: Access) -> ASGIApp:

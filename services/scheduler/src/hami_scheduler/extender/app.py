@@ -15,7 +15,9 @@ from hamicommon import telemetry
 from hamicommon.errors import HamiError, InvalidRequest
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from hami_scheduler.api.service import Service
+from hami_scheduler.deferred import Aside
+from hami_scheduler.extender.bind import Binding
+from hami_scheduler.extender.filter import Filtering
 from hami_scheduler.extender.protocol import (
     FilterResult,
     HostPriorities,
@@ -38,8 +40,12 @@ Refusal = Callable[[str], bytes]
 class ExtenderApp:
     """Answers POST /filter, /prioritize and /bind; hands everything else to `rest`."""
 
-    def __init__(self, service: Service, rest: ASGIApp) -> None:
-        self._service = service
+    def __init__(
+        self, *, filtering: Filtering, binding: Binding, deferred: Aside, rest: ASGIApp
+    ) -> None:
+        self._filtering = filtering
+        self._binding = binding
+        self._deferred = deferred
         self._rest = rest
         self._reader = NamesReader()
         self._verbs: dict[str, tuple[Answer, Refusal]] = {
@@ -68,7 +74,7 @@ class ExtenderApp:
         """The outermost frame of a call: whatever happens, a body in the right shape."""
         try:
             asked = await _read(receive)
-            with self._service.aside.deciding():
+            with self._deferred.deciding():
                 return await answer(asked)
         except HamiError as exc:
             logger.warning("extender call refused", extra={"path": path, "error": str(exc)})
@@ -81,16 +87,16 @@ class ExtenderApp:
         received = time.perf_counter()
         args = self._reader.parse(body)
         with telemetry.log_context(pod_uid=str((args.pod.get("metadata") or {}).get("uid"))):
-            return await self._service.filtering.filter(args, received=received)
+            return await self._filtering.filter(args, received=received)
 
     async def _prioritize(self, body: bytes) -> bytes:
-        scores = await self._service.filtering.prioritize(parse_extender_args(body))
+        scores = await self._filtering.prioritize(parse_extender_args(body))
         return HostPriorities(scores=scores).to_json()
 
     async def _bind(self, body: bytes) -> bytes:
         args = parse_bind_args(body)
         with telemetry.log_context(pod_uid=args.pod_uid, node=args.node):
-            return bind_result(await self._service.binding.bind(args))
+            return bind_result(await self._binding.bind(args))
 
 
 async def _read(receive: Receive) -> bytes:

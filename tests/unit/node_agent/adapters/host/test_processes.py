@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from hami_node_agent.adapters.host.processes import HostProcesses
-from hami_node_agent.usage.regions.evidence import HostProcess
+from hami_node_agent.devices.processes import HostProcess
 
 POD = "6a3f1b7e-0c5d-4e2a-9b8f-1234567890ab"
 STAT = (

@@ -2,16 +2,9 @@
 
 from dataclasses import replace
 
+from hami_node_agent.devices.processes import CardProcesses, HostProcess
 from hami_node_agent.usage.regions.accounting import Held, RegionProcess
-from hami_node_agent.usage.regions.evidence import (
-    CardProcesses,
-    Evidence,
-    Found,
-    HostProcess,
-    find,
-    percent_of,
-    proves,
-)
+from hami_node_agent.usage.regions.evidence import Evidence, Found, find, percent_of, proves
 
 POD = "11111111-1111-1111-1111-111111111111"
 OURS = RegionProcess(pid=1, host_pid=0, started_ticks=500, held=(Held(),))

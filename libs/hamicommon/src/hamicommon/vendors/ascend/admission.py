@@ -9,9 +9,10 @@ from __future__ import annotations
 from hamicommon.device_config import VnpuChip, VnpusConfig, VnpuTemplate
 from hamicommon.domain.requests import DeviceRequest
 from hamicommon.errors import InvalidRequest
+from hamicommon.k8s.types import JsonObject
 from hamicommon.vendors.interface import amounts
 from hamicommon.vendors.interface.standard import set_env
-from hamicommon.vendors.interface.vendor import Admitted, JsonObject
+from hamicommon.vendors.interface.vendor import Admitted
 
 VISIBLE_ENV = "ASCEND_VISIBLE_DEVICES"
 

@@ -17,6 +17,7 @@ from hamicommon.domain.allocations import DeviceShare
 from hamicommon.domain.devices import GpuDevice
 from hamicommon.domain.requests import DeviceRequest, Selection
 from hamicommon.k8s import annotations as keys
+from hamicommon.k8s.types import JsonObject
 from hamicommon.placement.vendor_policy import VendorRules
 from hamicommon.vendors.ascend.admission import admit, template_for
 from hamicommon.vendors.ascend.fit import HAMI_CORE, MODE, SOFT_SLICES, rules_for
@@ -31,7 +32,6 @@ from hamicommon.vendors.interface.vendor import (
     NO_ANNOTATIONS,
     Admitted,
     AnnotationKeys,
-    JsonObject,
     PairScores,
     Placed,
     ResourceNames,

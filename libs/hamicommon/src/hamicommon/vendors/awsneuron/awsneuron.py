@@ -17,6 +17,7 @@ from hamicommon.domain.devices import GpuDevice
 from hamicommon.domain.ids import GpuUuid
 from hamicommon.domain.requests import DeviceRequest, Selection
 from hamicommon.errors import InvalidRequest
+from hamicommon.k8s.types import JsonObject
 from hamicommon.placement.vendor_policy import VendorRules
 from hamicommon.vendors.awsneuron.fit import (
     BY_CORE,
@@ -32,7 +33,6 @@ from hamicommon.vendors.interface.vendor import (
     NO_ANNOTATIONS,
     Admitted,
     AnnotationKeys,
-    JsonObject,
     PairScores,
     Placed,
     ResourceNames,

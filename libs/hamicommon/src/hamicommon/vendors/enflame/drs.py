@@ -20,6 +20,7 @@ from hamicommon.domain.ids import GpuUuid
 from hamicommon.domain.requests import DeviceRequest, Selection
 from hamicommon.errors import InvalidRequest
 from hamicommon.k8s.annotations import annotations_of
+from hamicommon.k8s.types import JsonObject
 from hamicommon.placement.rules import Rule
 from hamicommon.placement.vendor_policy import (
     Chosen,
@@ -40,7 +41,6 @@ from hamicommon.vendors.interface.vendor import (
     NO_ANNOTATIONS,
     Admitted,
     AnnotationKeys,
-    JsonObject,
     Placed,
     ResourceNames,
 )

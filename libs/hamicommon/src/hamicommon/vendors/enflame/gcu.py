@@ -12,16 +12,12 @@ from hamicommon.device_config import EnflameConfig
 from hamicommon.domain.devices import GpuDevice
 from hamicommon.domain.requests import DeviceRequest
 from hamicommon.errors import InvalidRequest
+from hamicommon.k8s.types import JsonObject
 from hamicommon.placement.rules import Rule
 from hamicommon.placement.vendor_policy import VendorRules
 from hamicommon.vendors.interface import amounts
 from hamicommon.vendors.interface.standard import StandardVendor, cards_by_capacity, listed
-from hamicommon.vendors.interface.vendor import (
-    NO_ANNOTATIONS,
-    AnnotationKeys,
-    JsonObject,
-    ResourceNames,
-)
+from hamicommon.vendors.interface.vendor import NO_ANNOTATIONS, AnnotationKeys, ResourceNames
 
 WORD = "GCU"
 WHOLE = 100

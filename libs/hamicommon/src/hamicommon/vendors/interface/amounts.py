@@ -8,7 +8,7 @@ from hamicommon.clipping import clip
 from hamicommon.device_config import INT32_MAX
 from hamicommon.errors import InvalidRequest
 from hamicommon.k8s.quantities import is_zero, parse_ceil, parse_int
-from hamicommon.vendors.interface.vendor import JsonObject
+from hamicommon.k8s.types import JsonObject
 
 _SHOWN = 100
 """Characters of an amount, as many as a quantity may have."""

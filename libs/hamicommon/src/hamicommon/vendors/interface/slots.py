@@ -11,6 +11,7 @@ from typing import ClassVar, Protocol
 
 from hamicommon.domain.devices import GpuDevice
 from hamicommon.domain.requests import DeviceRequest, Selection
+from hamicommon.k8s.types import JsonObject
 from hamicommon.placement.rules import Rule
 from hamicommon.placement.vendor_policy import Need
 from hamicommon.vendors.interface import amounts
@@ -20,7 +21,7 @@ from hamicommon.vendors.interface.standard import (
     registered_cards,
     selection,
 )
-from hamicommon.vendors.interface.vendor import NO_ANNOTATIONS, Admitted, JsonObject
+from hamicommon.vendors.interface.vendor import NO_ANNOTATIONS, Admitted
 
 SLOT_ORDER = (Rule.NOT_HEALTHY, Rule.CORDONED, Rule.UUID, Rule.SLOTS, Rule.MUTEX)
 """What is asked of a card: there is nothing else to run out of, and no annotation of types."""

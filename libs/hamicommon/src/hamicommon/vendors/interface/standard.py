@@ -15,16 +15,10 @@ from hamicommon.domain.requests import Selection
 from hamicommon.errors import InvalidRequest
 from hamicommon.k8s import annotations as keys
 from hamicommon.k8s.quantities import parse_int
+from hamicommon.k8s.types import JsonObject
 from hamicommon.placement.vendor_policy import VendorRules
 from hamicommon.vendors.interface import amounts
-from hamicommon.vendors.interface.vendor import (
-    Admitted,
-    AnnotationKeys,
-    JsonObject,
-    PairScores,
-    Placed,
-    Vendor,
-)
+from hamicommon.vendors.interface.vendor import Admitted, AnnotationKeys, PairScores, Placed, Vendor
 
 STANDARD_RULES = VendorRules()
 _EPOCH = datetime.fromtimestamp(0, UTC)

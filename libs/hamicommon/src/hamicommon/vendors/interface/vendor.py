@@ -17,10 +17,8 @@ from hamicommon.domain.allocations import ContainerGrant, DeviceShare
 from hamicommon.domain.devices import GpuDevice
 from hamicommon.domain.ids import GpuUuid, NodeName
 from hamicommon.domain.requests import DeviceRequest, Selection
+from hamicommon.k8s.types import JsonObject
 from hamicommon.placement.vendor_policy import VendorRules
-
-JsonObject = dict[str, Any]
-"""A Kubernetes object, or a part of one, as JSON."""
 
 PairScores = Mapping[GpuUuid, Mapping[GpuUuid, int]]
 """How well two cards are connected; higher is better."""

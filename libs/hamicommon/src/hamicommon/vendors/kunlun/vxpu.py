@@ -13,6 +13,7 @@ from hamicommon.domain.allocations import DeviceShare
 from hamicommon.domain.devices import DeviceUsage, GpuDevice
 from hamicommon.domain.requests import DeviceRequest, Selection
 from hamicommon.k8s.annotations import NODE_LOCK, annotations_of
+from hamicommon.k8s.types import JsonObject
 from hamicommon.placement.rules import REASONS, Rule
 from hamicommon.placement.vendor_policy import Chosen, NodeAsk, NotChosen, VendorRules
 from hamicommon.vendors.interface import amounts
@@ -25,7 +26,6 @@ from hamicommon.vendors.interface.vendor import (
     NO_ANNOTATIONS,
     Admitted,
     AnnotationKeys,
-    JsonObject,
     ResourceNames,
 )
 from hamicommon.vendors.kunlun.xpu import choose_by_graph, kunlun_selection

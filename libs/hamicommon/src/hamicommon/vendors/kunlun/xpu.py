@@ -14,6 +14,7 @@ from hamicommon.domain.allocations import DeviceShare
 from hamicommon.domain.devices import DeviceUsage, GpuDevice
 from hamicommon.domain.requests import DeviceRequest, Selection
 from hamicommon.k8s.annotations import split_list
+from hamicommon.k8s.types import JsonObject
 from hamicommon.placement.rules import REASONS, Rule
 from hamicommon.placement.vendor_policy import Chosen, NodeAsk, NotChosen, VendorRules
 from hamicommon.vendors.interface import amounts
@@ -27,7 +28,6 @@ from hamicommon.vendors.interface.standard import (
 from hamicommon.vendors.interface.vendor import (
     NO_ANNOTATIONS,
     AnnotationKeys,
-    JsonObject,
     Placed,
     ResourceNames,
 )

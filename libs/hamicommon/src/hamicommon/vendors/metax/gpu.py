@@ -18,15 +18,11 @@ from hamicommon.domain.devices import DeviceUsage, GpuDevice
 from hamicommon.domain.requests import DeviceRequest, Selection
 from hamicommon.errors import InvalidRequest
 from hamicommon.k8s.annotations import annotations_of
+from hamicommon.k8s.types import JsonObject
 from hamicommon.placement.vendor_policy import VendorRules
 from hamicommon.vendors.interface import amounts
 from hamicommon.vendors.interface.standard import StandardVendor, cards_by_capacity, listed
-from hamicommon.vendors.interface.vendor import (
-    NO_ANNOTATIONS,
-    AnnotationKeys,
-    JsonObject,
-    ResourceNames,
-)
+from hamicommon.vendors.interface.vendor import NO_ANNOTATIONS, AnnotationKeys, ResourceNames
 
 WORD = "Metax-GPU"
 MEMORY_MIB = 65536

@@ -22,6 +22,7 @@ from hamicommon.domain.requests import DeviceRequest, Selection
 from hamicommon.errors import InvalidRequest
 from hamicommon.k8s.annotations import NODE_LOCK, annotations_of
 from hamicommon.k8s.quantities import canonical, parse_int
+from hamicommon.k8s.types import JsonObject
 from hamicommon.vendors.interface import amounts
 from hamicommon.vendors.interface.standard import (
     StandardVendor,
@@ -33,7 +34,6 @@ from hamicommon.vendors.interface.vendor import (
     NO_ANNOTATIONS,
     Admitted,
     AnnotationKeys,
-    JsonObject,
     Placed,
     ResourceNames,
 )

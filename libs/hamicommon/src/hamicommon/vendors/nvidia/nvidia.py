@@ -16,6 +16,7 @@ from hamicommon.domain.requests import DeviceRequest, Selection
 from hamicommon.k8s import annotations as keys
 from hamicommon.k8s import mig
 from hamicommon.k8s.quantities import INT64_MAX, parse_int
+from hamicommon.k8s.types import JsonObject
 from hamicommon.placement.vendor_policy import VendorRules
 from hamicommon.vendors.interface import amounts
 from hamicommon.vendors.interface.standard import answers_handshake, device_annotations, set_env
@@ -23,7 +24,6 @@ from hamicommon.vendors.interface.vendor import (
     NO_ANNOTATIONS,
     Admitted,
     AnnotationKeys,
-    JsonObject,
     PairScores,
     Placed,
     ResourceNames,

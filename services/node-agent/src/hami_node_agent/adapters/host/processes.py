@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable
 from pathlib import Path
 
-from hami_node_agent.usage.regions.evidence import HostProcess
+from hami_node_agent.devices.processes import HostProcess
 
 # kubepods-burstable-pod<uid>.slice (systemd writes the uid with underscores) or kubepods/pod<uid>;
 # a static pod's is a hash, by which the API server does not know it.

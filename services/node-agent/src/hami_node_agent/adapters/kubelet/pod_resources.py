@@ -21,7 +21,7 @@ from hamicommon.kubelet_api._generated import podresources_pb2, podresources_pb2
 
 from hami_node_agent.adapters.kubelet.checkpoint import decoded, kept_answer
 from hami_node_agent.grants.ownership import ForeignAnswer, Holding, KeptAnswer
-from hami_node_agent.ports import Reading
+from hami_node_agent.grants.ports import Reading
 
 logger = logging.getLogger(__name__)
 

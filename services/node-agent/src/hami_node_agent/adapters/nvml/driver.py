@@ -27,8 +27,8 @@ from hami_node_agent.adapters.nvml.samples import (
 )
 from hami_node_agent.devices.health import Failure
 from hami_node_agent.devices.offer import CardFacts
+from hami_node_agent.devices.processes import CardProcesses
 from hami_node_agent.devices.topology import CardLinks
-from hami_node_agent.usage.regions.evidence import CardProcesses
 
 logger = logging.getLogger(__name__)
 

@@ -21,8 +21,8 @@ from hamicommon.events import DeviceSample
 from hami_node_agent.adapters.nvml.driver import EVENT_WAIT_MS, NvmlDriver
 from hami_node_agent.devices.health import Failure
 from hami_node_agent.devices.offer import CardFacts
+from hami_node_agent.devices.processes import CardProcesses
 from hami_node_agent.devices.topology import CardLinks
-from hami_node_agent.usage.regions.evidence import CardProcesses
 
 T = TypeVar("T")
 

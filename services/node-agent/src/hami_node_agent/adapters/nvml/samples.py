@@ -9,7 +9,7 @@ import pynvml
 from hamicommon.events import DeviceSample
 
 from hami_node_agent.devices.offer import CardFacts, product_type
-from hami_node_agent.usage.regions.evidence import CardProcesses
+from hami_node_agent.devices.processes import CardProcesses
 
 MIB = 1024 * 1024
 

@@ -10,28 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
+from hami_node_agent.devices.processes import CardProcesses, HostProcess
 from hami_node_agent.usage.regions.accounting import RegionProcess
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HostProcess:
-    """A living process, as the host's /proc shows it."""
-
-    host_pid: int
-    inner_pid: int
-    """In its innermost namespace."""
-    started_ticks: int
-    pod_uid: str
-    """From its cgroup; empty where that says nothing."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CardProcesses:
-    """The processes that have a context on one card, by host pid."""
-
-    pids: frozenset[int] = frozenset()
-    busy_percent: Mapping[int, float] | None = None
-    """Who computed since the last look; None where the card can't say, absent is 0."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

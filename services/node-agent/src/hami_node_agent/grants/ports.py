@@ -1,82 +1,19 @@
-"""What the agent needs from outside, in its own words; `adapters/` has one module for each."""
+"""Needs of the node, the API server and the bus; `adapters/` has one module for each."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from hamicommon.domain.ids import GpuUuid
-from hamicommon.events import DeviceSample
-from hamicommon.k8s.mig import MigReservation, MigSlice
+from hamicommon.k8s.mig import MigReservation
 from pydantic import BaseModel
 
-from hami_node_agent.devices.health import Failure
-from hami_node_agent.devices.mig_partition import Instance, OwnInstance, ProfileFacts
-from hami_node_agent.devices.offer import CardFacts
-from hami_node_agent.devices.topology import CardLinks
 from hami_node_agent.grants.book import NodeGrant
 from hami_node_agent.grants.candidates import PodsSeen
 from hami_node_agent.grants.ownership import Holding, Reassigned
 from hami_node_agent.grants.records import AgentState, Record
-from hami_node_agent.usage.regions.evidence import CardProcesses
-
-
-class DeviceProbe(Protocol):
-    """The node's cards; every call ends within its time-out or raises Unavailable."""
-
-    async def cards(self) -> tuple[CardFacts, ...]:
-        """All cards, by index."""
-
-    async def links(self) -> tuple[CardLinks, ...]:
-        """How the cards are linked, by index. Raises: Unavailable."""
-
-    async def reload(self) -> bool:
-        """Begins anew where the driver was reloaded or cards came or went; True if it did.
-
-        Raises: Unavailable while the driver is away.
-        """
-
-    async def failing(self) -> Mapping[GpuUuid, Failure]:
-        """Cards that do not answer, with the reason."""
-
-    async def watch_events(self) -> None:
-        """Registers for XID events, after `cards`; must precede `next_xid`."""
-
-    async def next_xid(self) -> tuple[GpuUuid | None, int] | None:
-        """Waits about a second for an XID event; a None uuid means that any card may be meant."""
-
-    async def samples(self) -> tuple[DeviceSample, ...]:
-        """What each card is doing now. Raises: Unavailable."""
-
-    async def processes(self) -> Mapping[str, CardProcesses]:
-        """Who has a context on each card, and computed since the last call. Raises: Unavailable."""
-
-
-class MigDriver(Protocol):
-    """Cuts cards; every call ends within its time-out or raises Unavailable."""
-
-    async def profiles(self, card: GpuUuid) -> tuple[ProfileFacts, ...]:
-        """What the card can be cut into; it is put into MIG mode where nobody uses it.
-
-        Raises: Conflict when that can't be done now, with the reason; Unavailable.
-        """
-
-    async def instances(self, cards: Sequence[GpuUuid]) -> tuple[Instance, ...]:
-        """All GPU instances of these cards. Raises: Unavailable."""
-
-    async def make(self, card: GpuUuid, part: MigSlice) -> OwnInstance:
-        """Makes GPU and compute instance of that profile at that place.
-
-        Raises: Conflict when there is no such profile or no room there; Unavailable.
-        """
-
-    async def destroy(self, instance: Instance) -> None:
-        """Destroys a GPU instance and what is in it; gone already is as good.
-
-        Raises: Conflict while a process uses it; Unavailable.
-        """
 
 
 class StateStore(Protocol):
