@@ -36,7 +36,7 @@ from hami_node_agent.usage.regions import layout as layout
 from hamicommon.grants.grant import Grant, GrantedShare
 from hamicommon.kubelet_api._generated import deviceplugin_pb2 as api
 from hamicommon.kubelet_api._generated import deviceplugin_pb2_grpc
-from kubelocal.kubelet.devices.types import AllocateAnswer, Allocation
+from kubelocal.kubelet.devices.types import AllocateAnswer, DeviceAllocation
 
 from bench.filter.figures import cpu_s, fdatasync_ms, machine, percentile, resident_mb
 from tests.integration.node_agent.conftest import ApiPods, ApiServer
@@ -163,7 +163,7 @@ class Run:
     def _remember(self, granted: Grant, device: str, answer: Any) -> None:
         uid = granted.pod_uid
         self._kubelet.pods[uid] = granted.pod_name
-        self._kubelet.allocations[uid, "main"] = Allocation(
+        self._kubelet.allocations[uid, "main"] = DeviceAllocation(
             pod_uid=uid,
             container="main",
             resource=RESOURCE,

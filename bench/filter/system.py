@@ -24,7 +24,7 @@ from hamilocal.servers.data import nats, postgres, valkey
 from hamilocal.servers.processes import running
 from hamilocal.supervisor.plan import ServerPlan
 from hamilocal.supervisor.ports import free_port
-from hamilocal.system.credentials import Credentials, ensure_credentials
+from hamilocal.system.credentials import LocalCredentials, ensure_credentials
 
 from bench.filter.cluster import Fill, fill_api_server, fill_ledger, names_of, placed_pods
 from bench.filter.figures import cpu_s
@@ -103,7 +103,7 @@ def system(nodes: int, fill: Fill) -> Iterator[Bench]:
 
 
 @contextmanager
-def api_server(folder: Path, made: Credentials) -> Iterator[Path]:
+def api_server(folder: Path, made: LocalCredentials) -> Iterator[Path]:
     """The emulated API server; yields a kubeconfig."""
     port = free_port()
     url = f"https://127.0.0.1:{port}"

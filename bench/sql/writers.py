@@ -26,7 +26,7 @@ from hamicommon.domain.ids import AllocationId, GpuUuid, NodeName, PodUid
 from hamicommon.errors import CapacityConflict, HamiError
 from hamicommon.ledger.database import open_database
 from hamicommon.ledger.engine import open_pool
-from hamicommon.ledger.model import Draft, Step
+from hamicommon.ledger.model import Draft, StateStep
 from hamicommon.settings import PostgresSettings
 
 from bench.filter.figures import percentile
@@ -103,7 +103,7 @@ async def _grant(store: PostgresAllocationStore, times: Times) -> None:
         try:
             await _timed(times.grant_ms, store.reserve(draft))
             for source, target, token in STEPS:
-                step = Step(
+                step = StateStep(
                     allocation_id=draft.allocation_id,
                     sources=frozenset({source}),
                     target=target,

@@ -22,7 +22,7 @@ from hamicommon.domain.allocations import (
 from hamicommon.domain.devices import DeviceUsage, GpuDevice, NodeInventory
 from hamicommon.domain.ids import AllocationId, GpuUuid, NodeName, PodUid
 from hamicommon.ledger.database import Database, open_database
-from hamicommon.ledger.model import Draft, Step
+from hamicommon.ledger.model import Draft, StateStep
 from hamicommon.placement.rules import Rule
 from hamicommon.placement.vendor_policy import STANDARD_ORDER, VendorRules
 from hamicommon.settings import PostgresSettings
@@ -172,7 +172,7 @@ class Harness:
     async def advance(self, pod: str, target: S, *sources: S, **changes: Any) -> Any:
         live = await self.store.live_of(PodUid(pod))
         assert live is not None
-        step = Step(
+        step = StateStep(
             allocation_id=live.id, sources=frozenset(sources or {live.state}), target=target
         )
         return await self.store.advance(replace(step, **changes))

@@ -9,7 +9,7 @@ import pytest
 from hami_scheduler.adapters.postgres import allocations
 from hamicommon.domain.ids import PodUid
 from hamicommon.errors import CapacityConflict, Conflict
-from hamicommon.ledger.model import Step
+from hamicommon.ledger.model import StateStep
 
 from tests.contract.allocation_stores import (
     MEMORY,
@@ -216,7 +216,7 @@ async def test_every_end_gives_everything_back_once(harness: Harness, end: S) ->
 
     change = await harness.advance("p", end)
     again = await harness.store.advance(
-        Step(allocation_id=allocation.id, sources=frozenset({S.RESERVED}), target=end)
+        StateStep(allocation_id=allocation.id, sources=frozenset({S.RESERVED}), target=end)
     )
 
     assert again is None

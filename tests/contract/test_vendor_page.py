@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hami_node_agent.deviceplugin.registration import Registration
+from hami_node_agent.deviceplugin.registration import KubeletRegistration
 
 from tests.contract.plugin_kubelet import PluginKubelet
 from tests.waiting import eventually
@@ -31,7 +31,7 @@ async def test_the_vendor_of_the_page_works_before_a_kubelet() -> None:
         kubelet = PluginKubelet(folder / "sockets")
         await kubelet.start()
         plugin = vendor["AcmePlugin"]()
-        served = Registration(
+        served = KubeletRegistration(
             plugin,
             socket_dir=kubelet.sockets,
             socket_name="acme.sock",

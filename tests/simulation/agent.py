@@ -10,20 +10,20 @@ from uuid import uuid4
 
 from hami_node_agent.adapters.kubernetes import NodePods
 from hami_node_agent.allocation.adopted import AdoptedAnswers
-from hami_node_agent.allocation.allocate import Allocating
+from hami_node_agent.allocation.allocate import Allocate
 from hami_node_agent.allocation.device_moves import LedgerMoves
 from hami_node_agent.allocation.grant_lookup import GrantFinder
-from hami_node_agent.allocation.prestart import PreStarting
+from hami_node_agent.allocation.prestart import PreStart
 from hami_node_agent.allocation.response import AnswerPolicy
 from hami_node_agent.cleanup.garbage_collection import Processes, Sweeper
 from hami_node_agent.deviceplugin.readiness import ReadinessService
 from hami_node_agent.grants.feed import GrantsFeed
 from hami_node_agent.grants.holdings import HoldingsService
-from hami_node_agent.grants.ports import KubeletBooks
+from hami_node_agent.grants.ports import KubeletState
 from hami_node_agent.grants.records import AgentState, Record
 from hami_node_agent.grants.reports import Reports, send_reports
 from hami_node_agent.grants.state import NodeState, Signal
-from hami_node_agent.inventory.publisher import InventoryTeller
+from hami_node_agent.inventory.publisher import InventoryPublisher
 from hamicommon.bus.permissions import agent_user
 from hamicommon.domain.allocations import DeviceShare
 from hamicommon.domain.devices import GpuDevice
@@ -84,7 +84,7 @@ class Disk:
 
 
 class Cards:
-    """The node's cards, as `hami_node_agent.inventory.tracker.Cards` shows them."""
+    """The node's cards, as `hami_node_agent.inventory.tracker.CardTracker` shows them."""
 
     def __init__(self, devices: Iterable[GpuDevice]) -> None:
         self.changed = Signal()
@@ -128,7 +128,7 @@ class Agent:
         weather: Weather,
         hub: Hub,
         api: ApiServer,
-        books: KubeletBooks,
+        books: KubeletState,
         processes: Processes,
         disk: Disk,
         cards: Cards,
@@ -145,11 +145,11 @@ class Agent:
         feed = GrantsFeed(bus, state, reports=reports, node=node, snapshot_interval_s=15.0)
         self.plugin = _Plugin()
         finder = GrantFinder(state, source=feed, pods=pods, books=wired, node=node, wait_s=2.0)
-        self._allocating = Allocating(
+        self._allocating = Allocate(
             state, finder=finder, pods=pods, files=disk, reports=reports, answers=ANSWERS
         )
         adopted = AdoptedAnswers(state, books=wired)
-        self._prestarting = PreStarting(
+        self._prestarting = PreStart(
             state,
             books=wired,
             source=feed,
@@ -169,7 +169,7 @@ class Agent:
             reports=reports,
             interval_s=2.0,
         )
-        teller = InventoryTeller(
+        teller = InventoryPublisher(
             cast(Any, cards), bus, node=node, agent_id=str(uuid4()), heartbeat_s=10.0
         )
         readiness = ReadinessService(

@@ -17,7 +17,7 @@ from typing import Any
 
 from hami_node_agent.devices.replica_ids import replicas_of
 from hami_node_agent.grants.ownership import Holding, KeptAnswer
-from hami_node_agent.grants.ports import Reading
+from hami_node_agent.grants.ports import KubeletReading
 from hamicommon.errors import HamiError, Unavailable
 
 from tests.simulation.agent import RESOURCE, Agent, Cards, Disk
@@ -112,9 +112,9 @@ class Kubelet:
             for entry in self._entries
         )
 
-    async def read(self) -> Reading:
+    async def read(self) -> KubeletReading:
         """See the port KubeletBooks."""
-        return Reading(holdings=await self.holdings())
+        return KubeletReading(holdings=await self.holdings())
 
     async def pods(self) -> frozenset[tuple[str, str]]:
         """See the port KubeletBooks."""

@@ -11,11 +11,11 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from hami_scheduler.ports import Decision
+from hami_scheduler.ports import DecisionRow
 from hamicommon.domain.allocations import Allocation
 from hamicommon.domain.ids import GpuUuid, NodeName
 from hamicommon.events import event_subject
-from hamicommon.ledger.model import Change, Draft, Entry, LockHolder, Move, Step
+from hamicommon.ledger.model import Change, Draft, Entry, LockHolder, Move, StateStep
 
 from tests.simulation.inventories import Inventories
 
@@ -45,7 +45,7 @@ class SimLedger(Inventories):
         self._announce(*changes)
         return change
 
-    async def advance(self, step: Step) -> Change | None:
+    async def advance(self, step: StateStep) -> Change | None:
         """As FakeLedger, with the announcement."""
         old = await self.get(step.allocation_id)
         change = await super().advance(step)
@@ -160,7 +160,7 @@ class Everlasting:
 class Decisions:
     """Port DecisionLog: nobody asks in here why a pod was refused."""
 
-    async def record(self, decisions: Sequence[Decision]) -> None:
+    async def record(self, decisions: Sequence[DecisionRow]) -> None:
         """Forgets them."""
 
     async def tidy(self, *, keep_days: int) -> int:

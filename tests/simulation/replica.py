@@ -12,9 +12,9 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from hami_scheduler.adapters.kubernetes import KubernetesNodeApi, KubernetesPodApi
 from hami_scheduler.adapters.nats import NatsGrantAnnouncer, NatsNodeWitness
 from hami_scheduler.api.service import Service
-from hami_scheduler.bootstrap.outside import Outside
+from hami_scheduler.bootstrap.outside import Connections
 from hami_scheduler.bootstrap.use_cases import build
-from hami_scheduler.deferred import Aside
+from hami_scheduler.deferred import DeferredWrites
 from hami_scheduler.extender.protocol import BindArgs, ExtenderArgs
 from hami_scheduler.ledger.quota import quota_amounts
 from hami_scheduler.ledger.state_machine import needs_node_lock
@@ -125,7 +125,7 @@ class Replica:
             "pods": KubernetesPodApi(cast(Any, connection)),
             "nodes": KubernetesNodeApi(cast(Any, connection)),
             "events": _Events(),
-            "aside": Aside(),
+            "aside": DeferredWrites(),
             "grants": NatsGrantAnnouncer(cast(Any, bus)),
             "witness": NatsNodeWitness(cast(Any, bus)),
             "sign": signed,
@@ -133,7 +133,7 @@ class Replica:
             "bus": bus,
             "api": connection,
         }
-        return build(SETTINGS, VENDORS, Outside(**outside))
+        return build(SETTINGS, VENDORS, Connections(**outside))
 
     async def kill(self) -> None:
         """SIGKILL, wherever it is."""

@@ -19,15 +19,15 @@ import hami_scheduler.reconcile.reconciler
 import hami_scheduler.watch.pods
 import pytest
 from hami_node_agent.allocation.device_moves import LedgerMoves
-from hami_node_agent.allocation.prestart import PreStarting
+from hami_node_agent.allocation.prestart import PreStart
 from hami_node_agent.cleanup.garbage_collection import Sweeper
 from hami_scheduler.adapters.nats import NatsGrantAnnouncer
 from hami_scheduler.adapters.redis import RedisNodeLock
 from hami_scheduler.bus.reports import GrantReports
-from hami_scheduler.ledger.state_machine import POD_DELETED, Verdict
+from hami_scheduler.ledger.state_machine import POD_DELETED, Transition
 from hamicommon.domain.allocations import AllocationState
 from hamicommon.grants.grant import Grant
-from hamicommon.ledger.model import Step
+from hamicommon.ledger.model import StateStep
 from hamicommon.testing.ledger import FakeLedger
 
 from tests import measured
@@ -62,25 +62,25 @@ def _anything(*_args: Any, **_kwargs: Any) -> None:
 
 
 def _forgets_the_token(real: Callable[..., Any]) -> Callable[..., Any]:
-    async def advance(self: FakeLedger, step: Step) -> Any:
+    async def advance(self: FakeLedger, step: StateStep) -> Any:
         return await real(self, replace(step, token=None))
 
     return advance
 
 
 def _deletion_is_the_end(real: Callable[..., Any]) -> Callable[..., Any]:
-    def verdict(allocation: Any, facts: Any) -> Verdict | None:
+    def verdict(allocation: Any, facts: Any) -> Transition | None:
         if allocation.live and facts.deleting:
-            return Verdict(target=AllocationState.RELEASED, reason=POD_DELETED)
-        found: Verdict | None = real(allocation, facts)
+            return Transition(target=AllocationState.RELEASED, reason=POD_DELETED)
+        found: Transition | None = real(allocation, facts)
         return found
 
     return verdict
 
 
-def _gone_is_the_end(allocation: Any, _facts: Any) -> Verdict:
+def _gone_is_the_end(allocation: Any, _facts: Any) -> Transition:
     del allocation
-    return Verdict(target=AllocationState.RELEASED, reason=POD_DELETED)
+    return Transition(target=AllocationState.RELEASED, reason=POD_DELETED)
 
 
 async def _no_objection(*_args: Any) -> str:
@@ -132,7 +132,7 @@ MUTATIONS = {
         patches=((hami_scheduler.ledger.state_machine, "_gone", _gone_is_the_end),), breaks=("S3",)
     ),
     "Allocate's order is trusted, PreStart checks nothing": Mutation(
-        patches=((PreStarting, "check", _nothing),), breaks=("S2", "S3")
+        patches=((PreStart, "check", _nothing),), breaks=("S2", "S3")
     ),
     "a swapped container starts before the ledger has it there": Mutation(
         patches=((LedgerMoves, "ask", _no_objection),), breaks=("S2", "S3")

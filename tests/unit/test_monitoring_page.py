@@ -10,9 +10,9 @@ from typing import ClassVar
 
 from hami_metrics.domain.cluster import ClusterSnapshot
 from hami_metrics.exposition import build_info, families
-from hami_metrics.instruments import Instruments
+from hami_metrics.instruments import MetricsInstruments
 from hami_node_agent.allocation.late_binding_rules import BindingWay
-from hami_node_agent.devices.mig_partition import Plan
+from hami_node_agent.devices.mig_partition import PartitionPlan
 from hami_node_agent.metrics.collectors import NodeCollector
 from hami_node_agent.metrics.health import (
     BindingCollector,
@@ -25,8 +25,8 @@ from hami_node_agent.metrics.legacy import LegacyCollector
 from hami_node_agent.metrics.mig import MigCollector
 from hami_node_agent.usage.regions.directory import Regions
 from hami_node_agent.usage.sampler import Observation
-from hami_scheduler.metrics import Instruments as SchedulerInstruments
-from hami_webhook.metrics import Instruments as WebhookInstruments
+from hami_scheduler.metrics import MetricsInstruments as SchedulerInstruments
+from hami_webhook.metrics import MetricsInstruments as WebhookInstruments
 from hamicommon.domain.devices import GpuDevice
 from hamicommon.domain.ids import GpuUuid
 from hamicommon.process.bulkhead import Bulkhead
@@ -62,7 +62,7 @@ class NoLeftovers:
 
 class NoInstances:
     cards: tuple[GpuUuid, ...] = ()
-    latest: Plan | None = Plan()
+    latest: PartitionPlan | None = PartitionPlan()
     done: ClassVar[dict[tuple[str, str], int]] = {}
 
 
@@ -79,7 +79,7 @@ def test_the_page_has_a_line_for_every_metric_and_no_other(tmp_path: Path) -> No
     exposed |= names(RemovalCollector(NoLeftovers()).collect())
     exposed |= names(MigCollector(NoInstances()).collect())
     exposed |= names(families(EMPTY, now=EMPTY.taken_at))
-    exposed |= names([build_info("1", "unknown")]) | names(Instruments().registry.collect())
+    exposed |= names([build_info("1", "unknown")]) | names(MetricsInstruments().registry.collect())
 
     told = re.findall(r"^\| `(hami_\w+)` \|", PAGE.read_text(), re.MULTILINE)
 

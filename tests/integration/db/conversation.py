@@ -30,7 +30,7 @@ from hami_scheduler.adapters.postgres.housekeeping import PostgresJournal, Postg
 from hami_scheduler.adapters.postgres.inventory import PostgresInventory
 from hami_scheduler.adapters.postgres.queries import PostgresQueries
 from hami_scheduler.adapters.postgres.quotas import PostgresQuotas
-from hami_scheduler.ports import Decision
+from hami_scheduler.ports import DecisionRow
 from hamicommon.bus.publishing import Outgoing
 from hamicommon.domain.allocations import AllocationState as S
 from hamicommon.domain.allocations import ContainerGrant, DeviceShare, Placement
@@ -40,7 +40,7 @@ from hamicommon.ledger import database as scheduler_side
 from hamicommon.ledger import engine as metrics_side
 from hamicommon.ledger.database import Database, open_database
 from hamicommon.ledger.engine import open_pool
-from hamicommon.ledger.model import Draft, LockHolder, Move, Step
+from hamicommon.ledger.model import Draft, LockHolder, Move, StateStep
 from hamicommon.ledger.outbox import OutboxRelay
 from hamicommon.settings import PostgresSettings
 from pydantic import SecretStr
@@ -133,7 +133,7 @@ async def _grants(database: Database) -> None:
     await store.reserve(_draft(whole, "pod-1", "GPU-0"))
     bound = None
     for source, target in ((S.RESERVED, S.BINDING), (S.BINDING, S.BOUND), (S.BOUND, S.ALLOCATED)):
-        step = Step(
+        step = StateStep(
             allocation_id=whole,
             sources=frozenset({source}),
             target=target,
@@ -153,7 +153,7 @@ async def _grants(database: Database) -> None:
     for allocation, end in ((whole, S.RELEASED), (second, S.EXPIRED)):
         row = await store.get(allocation)
         assert row is not None
-        step = Step(allocation_id=row.id, sources=frozenset({row.state}), target=end)
+        step = StateStep(allocation_id=row.id, sources=frozenset({row.state}), target=end)
         await store.advance(step)
     await store.reserve(_draft(next(ids), "pod-2", "GPU-1", quota={}))
     await store.reserve(_draft(next(ids), "pod-3", "GPU-1", quota={}))
@@ -172,8 +172,8 @@ async def _decisions(database: Database) -> None:
     await log.tidy(keep_days=14)
 
 
-def _decision(outcome: str) -> Decision:
-    return Decision(
+def _decision(outcome: str) -> DecisionRow:
+    return DecisionRow(
         pod_uid=PodUid("pod-9"),
         namespace="team",
         pod_name="pod-9",

@@ -12,7 +12,7 @@ from typing import Any
 import asyncpg
 import pytest
 from hamicommon.ledger.migrations import upgrade as schema
-from hamicommon.ledger.migrations.inspection import Fault, inspect, revisions_of
+from hamicommon.ledger.migrations.inspection import SchemaFault, inspect, revisions_of
 from hamicommon.ledger.migrations.revisions import NEEDED
 from hamicommon.settings import PostgresSettings
 from pydantic import SecretStr
@@ -139,7 +139,7 @@ async def test_new_code_works_before_post(empty_postgres_dsn: str) -> None:
     for revision in ("0007", schema.before_rollout(MIGRATIONS, ["0007"])):
         await asyncio.to_thread(schema.upgrade, settings, MIGRATIONS, revision)
     assert [f.fault for f in await asyncio.to_thread(inspect, settings, MIGRATIONS)] == [
-        Fault.BEHIND
+        SchemaFault.BEHIND
     ]
 
     await speak(empty_postgres_dsn)

@@ -12,7 +12,7 @@ from typing import Any
 import asyncpg
 import httpx
 import pytest
-from hami_metrics.bootstrap import App, open_app
+from hami_metrics.bootstrap import MetricsApp, open_app
 from hami_metrics.settings import Settings
 from hamicommon import events
 from hamicommon.bus.client import Bus, open_bus
@@ -43,7 +43,9 @@ def settings(postgres_dsn: str, nats_url: str) -> Settings:
 
 
 @asynccontextmanager
-async def running(postgres_dsn: str, nats_url: str) -> AsyncIterator[tuple[App, httpx.AsyncClient]]:
+async def running(
+    postgres_dsn: str, nats_url: str
+) -> AsyncIterator[tuple[MetricsApp, httpx.AsyncClient]]:
     async with (
         open_app(settings(postgres_dsn, nats_url)) as app,
         httpx.AsyncClient(base_url=f"http://127.0.0.1:{app.port}") as http,

@@ -25,7 +25,7 @@ from hamilocal.supervisor.ports import free_port
 from kubelocal.kubelet.adapters.kubelet_sockets import serve_pod_resources, serve_registration
 from kubelocal.kubelet.devices import checkpoint
 from kubelocal.kubelet.devices.pod_resources import PodDevices
-from kubelocal.kubelet.devices.types import AllocateAnswer, Allocation
+from kubelocal.kubelet.devices.types import AllocateAnswer, DeviceAllocation
 
 from tests.unit.node_agent.library_file import a_library
 from tests.waiting import PATIENCE_S
@@ -231,7 +231,7 @@ class Kubelet:
         self.machine = machine
         self.registrations: list[str] = []
         self.while_registering: Callable[[], None] = lambda: None
-        self.allocations: dict[tuple[str, str], Allocation] = {}
+        self.allocations: dict[tuple[str, str], DeviceAllocation] = {}
         self.pods: dict[str, str] = {}
         """uid -> name of the pods it has, all in namespace default."""
         self.has_checkpoint = True
@@ -276,7 +276,7 @@ class Kubelet:
                 await plugin.Allocate(request, timeout=PATIENCE_S)
             ).container_responses[0]
         self.pods.setdefault(pod, f"name-of-{pod}")
-        self.allocations[pod, container] = Allocation(
+        self.allocations[pod, container] = DeviceAllocation(
             pod_uid=pod,
             container=container,
             resource=RESOURCE,
@@ -291,7 +291,7 @@ class Kubelet:
     ) -> None:
         """A container that holds ids by the answer of an earlier device plugin."""
         self.pods[pod] = name
-        self.allocations[pod, container] = Allocation(
+        self.allocations[pod, container] = DeviceAllocation(
             pod_uid=pod,
             container=container,
             resource=RESOURCE,

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from hami_scheduler.adapters.kubernetes import KubernetesPodApi
-from hami_scheduler.deferred import Aside
+from hami_scheduler.deferred import DeferredWrites
 from hamicommon import events
 from hamicommon.errors import Unavailable
 
@@ -141,7 +141,7 @@ async def test_an_assumed_pod_gets_no_label_before_it_is_bound(
 async def test_a_label_that_its_binder_took_along_is_written_by_the_next_comparisons(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Aside, "put", lambda aside, work: False)
+    monkeypatch.setattr(DeferredWrites, "put", lambda aside, work: False)
     replica, pod = await reserved(world, reconcile_s=0.2)
     assert await replica.bind(pod, "n1") == ""
 

@@ -14,7 +14,7 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from hami_scheduler.bootstrap.server import _certificate, _config, _Server
-from hami_scheduler.metrics import Instruments
+from hami_scheduler.metrics import SchedulerInstruments
 from hami_scheduler.settings import Settings
 from hamicommon.errors import InvalidRequest
 from hamicommon.process.listening_socket import listen
@@ -73,7 +73,7 @@ class Served:
     """The scheduler's own server around an application that answers 200."""
 
     def __init__(self, folder: Path) -> None:
-        self.instruments = Instruments()
+        self.instruments = SchedulerInstruments()
         found = _certificate(settings(folder), self.instruments)
         assert found is not None
         self.certificate: ServingCertificate = found

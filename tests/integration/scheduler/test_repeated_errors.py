@@ -10,7 +10,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from hami_scheduler.adapters.postgres.decisions import MOST_ROWS, RENEW_S, PostgresDecisionLog
 from hami_scheduler.line_budget import MOST_LINES
-from hami_scheduler.ports import Decision
+from hami_scheduler.ports import DecisionRow
 from hamicommon.domain.ids import AllocationId, NodeName, PodUid
 
 from tests.integration.scheduler.conftest import Json, World, eventually
@@ -21,7 +21,7 @@ WEIGHTS = "hami.io/device-scoring-weights"
 NOW = datetime(2026, 5, 1, 12, tzinfo=UTC)
 
 
-def an_error(uid: str, at: datetime, message: str = "no", **changed: object) -> Decision:
+def an_error(uid: str, at: datetime, message: str = "no", **changed: object) -> DecisionRow:
     values: dict[str, object] = {
         "pod_uid": PodUid(uid),
         "namespace": "default",
@@ -44,7 +44,7 @@ def an_error(uid: str, at: datetime, message: str = "no", **changed: object) -> 
         "decided_at": at,
         **changed,
     }
-    return Decision(**values)  # type: ignore[arg-type]
+    return DecisionRow(**values)  # type: ignore[arg-type]
 
 
 async def rows_of(world: World, uid: str) -> list[Json]:
@@ -100,7 +100,7 @@ async def test_a_placement_is_a_row_of_its_own_and_one_that_is_kept_is_counted(
             at += timedelta(seconds=1)
             said = "kept" if again else "placed"
             one = an_error(uid, at, said, outcome="placed", node=node, allocation_id=placed)
-            await log.record([Decision(**{**_fields(one), "kept": bool(again)})])
+            await log.record([DecisionRow(**{**_fields(one), "kept": bool(again)})])
 
     rows = await rows_of(world, uid)
     assert [(row["message"], row["repeat_count"]) for row in rows] == [
@@ -109,8 +109,8 @@ async def test_a_placement_is_a_row_of_its_own_and_one_that_is_kept_is_counted(
     ] * 3
 
 
-def _fields(decision: Decision) -> Json:
-    return {name: getattr(decision, name) for name in Decision.__dataclass_fields__}
+def _fields(decision: DecisionRow) -> Json:
+    return {name: getattr(decision, name) for name in DecisionRow.__dataclass_fields__}
 
 
 @pytest.mark.parametrize("changing", [False, True], ids=["one text", "another each time"])

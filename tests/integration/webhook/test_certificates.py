@@ -15,8 +15,8 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from cryptography.x509.oid import NameOID
-from hami_webhook.bootstrap import App, open_app
-from hami_webhook.metrics import Instruments
+from hami_webhook.bootstrap import WebhookApp, open_app
+from hami_webhook.metrics import WebhookInstruments
 from hami_webhook.settings import Settings
 from hamicommon.errors import InvalidRequest
 from hamicommon.process.serving_certificate import ServingCertificate
@@ -86,7 +86,7 @@ def write(folder: Path, content: tuple[bytes, bytes]) -> tuple[Path, Path]:
 
 
 @asynccontextmanager
-async def running(folder: Path) -> AsyncIterator[App]:
+async def running(folder: Path) -> AsyncIterator[WebhookApp]:
     cert_file, key_file = folder / "tls.crt", folder / "tls.key"
     settings = Settings(
         http_bind="127.0.0.1:0",
@@ -175,7 +175,7 @@ async def test_a_key_that_comes_later_than_its_certificate_does_no_harm(tmp_path
 
 def test_a_pair_that_does_not_fit_is_counted_and_the_old_one_stays(tmp_path: Path) -> None:
     files = write(tmp_path, pair(1))
-    instruments = Instruments()
+    instruments = WebhookInstruments()
     serving = ServingCertificate(*files, on_reload=instruments.count_reload)
     not_after = serving.not_after
     write(tmp_path, (pair(2)[0], pair(3)[1]))

@@ -11,7 +11,7 @@ from typing import Any
 
 import httpx
 import pytest
-from hami_webhook.bootstrap import App, open_app
+from hami_webhook.bootstrap import WebhookApp, open_app
 from hami_webhook.settings import OptionalNats, Settings
 from hamicommon import events
 from hamicommon.bus.client import Bus, Deliver, Message, Subscription, open_bus
@@ -66,7 +66,7 @@ async def webhook(certificate: Path, nats: OptionalNats) -> AsyncIterator[httpx.
         yield http
 
 
-def _client(app: App) -> httpx.AsyncClient:
+def _client(app: WebhookApp) -> httpx.AsyncClient:
     return httpx.AsyncClient(
         base_url=f"https://127.0.0.1:{app.port}", verify=False, timeout=PATIENCE_S
     )

@@ -14,8 +14,8 @@ from hami_webhook.certificate.plan import AUTHORITY_LIFE, SERVING_LIFE
 from hami_webhook.certificate.renew import renew
 from hami_webhook.settings import RenewalSettings
 from hamicommon.admission.registration import (
-    Registration,
     ServiceReference,
+    WebhookRegistration,
     webhook_configuration,
 )
 from hamicommon.errors import NotFound
@@ -45,7 +45,7 @@ def settings() -> RenewalSettings:
 
 
 async def register(api: KubeApi) -> None:
-    registration = Registration(target=ServiceReference(), resources=("nvidia.com/gpu",))
+    registration = WebhookRegistration(target=ServiceReference(), resources=("nvidia.com/gpu",))
     await api.create(CONFIGURATIONS, webhook_configuration(registration))
 
 

@@ -9,8 +9,8 @@ import yaml
 from hami_scheduler.ports.access import GROUP, RESOURCE, Role
 from hamicommon import device_config
 from hamicommon.admission.registration import (
-    Registration,
     ServiceReference,
+    WebhookRegistration,
     webhook_configuration,
 )
 from hamicommon.bus.permissions import webhook_permissions
@@ -68,7 +68,9 @@ def test_every_service_reads_the_device_configuration_from_one_place(
 def test_the_registration_is_the_rendered_one() -> None:
     (written,) = objects(BASE / "webhook-registration.yaml")
 
-    rendered = webhook_configuration(Registration(target=ServiceReference(), resources=RESOURCES))
+    rendered = webhook_configuration(
+        WebhookRegistration(target=ServiceReference(), resources=RESOURCES)
+    )
 
     assert written == rendered
 

@@ -3,7 +3,13 @@
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from hami_metrics.domain.cluster import Card, ClusterSnapshot, MadeInstance, PodSlice, Quota
+from hami_metrics.domain.cluster import (
+    ClusterCard,
+    ClusterMigInstance,
+    ClusterSnapshot,
+    PodSlice,
+    Quota,
+)
 from hami_metrics.exposition import LedgerCollector, build_info, families
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.metrics_core import Metric
@@ -11,7 +17,7 @@ from prometheus_client.metrics_core import Metric
 NOW = datetime(2026, 11, 20, 12, 0, tzinfo=UTC)
 MIB = 1024 * 1024
 
-CARD = Card(
+CARD = ClusterCard(
     node="n1",
     uuid="GPU-1",
     index=3,
@@ -37,7 +43,7 @@ SNAPSHOT = ClusterSnapshot(
         ),
     ),
     instances=(
-        MadeInstance(
+        ClusterMigInstance(
             node="n1",
             device_uuid="GPU-1",
             device_index=3,

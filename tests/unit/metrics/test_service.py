@@ -10,8 +10,8 @@ import pytest
 from hami_metrics.domain.cluster import ClusterSnapshot
 from hami_metrics.domain.rollup import COARSE_S, FINE_S, Rollup
 from hami_metrics.domain.samples import Sample
-from hami_metrics.instruments import Instruments
-from hami_metrics.service import LedgerView, Retention, UsageHistory, keep_days
+from hami_metrics.instruments import MetricsInstruments
+from hami_metrics.service import LedgerFigures, Retention, UsageHistory, keep_days
 from hamicommon.errors import InvalidRequest, Unavailable
 from hamicommon.events import ContainerSample, DeviceSample, Usage
 
@@ -138,16 +138,16 @@ def clock() -> Clock:
 
 
 @pytest.fixture
-def instruments() -> Instruments:
-    return Instruments()
+def instruments() -> MetricsInstruments:
+    return MetricsInstruments()
 
 
 @pytest.fixture
-def history(store: FakeStore, clock: Clock, instruments: Instruments) -> UsageHistory:
+def history(store: FakeStore, clock: Clock, instruments: MetricsInstruments) -> UsageHistory:
     return UsageHistory(store, instruments, clock, grace_s=GRACE_S)
 
 
-def value(instruments: Instruments, name: str, **labels: str) -> float:
+def value(instruments: MetricsInstruments, name: str, **labels: str) -> float:
     return instruments.registry.get_sample_value(name, labels) or 0.0
 
 
@@ -166,7 +166,7 @@ async def test_a_limit_of_zero_is_no_limit(history: UsageHistory, store: FakeSto
 
 
 async def test_a_repeated_report_stores_nothing_new(
-    history: UsageHistory, instruments: Instruments
+    history: UsageHistory, instruments: MetricsInstruments
 ) -> None:
     await history.ingest(usage(1, START))
     await history.ingest(usage(1, START))
@@ -228,7 +228,7 @@ async def test_a_late_sample_is_summed_up_again(
 
 
 async def test_while_postgres_is_away_nothing_is_lost_and_it_is_counted(
-    history: UsageHistory, store: FakeStore, clock: Clock, instruments: Instruments
+    history: UsageHistory, store: FakeStore, clock: Clock, instruments: MetricsInstruments
 ) -> None:
     store.away = True
     with pytest.raises(Unavailable):
@@ -247,7 +247,7 @@ async def test_while_postgres_is_away_nothing_is_lost_and_it_is_counted(
 
 
 async def test_a_report_that_never_comes_is_counted_as_lost(
-    history: UsageHistory, clock: Clock, instruments: Instruments
+    history: UsageHistory, clock: Clock, instruments: MetricsInstruments
 ) -> None:
     await history.ingest(usage(1, START))
     await history.ingest(usage(3, START + timedelta(seconds=10)))
@@ -305,7 +305,7 @@ class FakeLedger:
 
 async def test_a_stale_reading_of_the_ledger_is_unknown(clock: Clock) -> None:
     ledger = FakeLedger()
-    view = LedgerView(ledger, clock, stale_s=30)
+    view = LedgerFigures(ledger, clock, stale_s=30)
     assert view.newest() is None
     assert math.isnan(view.age_s)
     assert view.hindrances() == ["the ledger was not read yet"]

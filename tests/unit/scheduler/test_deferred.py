@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from hami_scheduler.deferred import MOST_HELD_S, MOST_WAITING, QUIET_S, Aside
+from hami_scheduler.deferred import MOST_HELD_S, MOST_WAITING, QUIET_S, DeferredWrites
 from hamicommon.errors import Unavailable
 
 
@@ -25,7 +25,7 @@ class Desk:
 
     def __init__(self) -> None:
         self.time = Time()
-        self.aside = Aside(clock=lambda: self.time.now_s, sleep=self.time.sleep)
+        self.aside = DeferredWrites(clock=lambda: self.time.now_s, sleep=self.time.sleep)
         self.done: dict[str, float] = {}
         self._more = asyncio.Event()
 

@@ -16,10 +16,10 @@ from typing import Any
 import httpx
 import orjson
 import pytest
-from hami_webhook.metrics import Instruments
+from hami_webhook.metrics import WebhookInstruments
 from hami_webhook.routes import create_app, probe_routes
-from hami_webhook.service import Admission
-from hamicommon.admission.cache import Remembering
+from hami_webhook.service import ReviewService
+from hamicommon.admission.cache import AdmissionCache
 from hamicommon.admission.context import Knowledge
 from hamicommon.admission.quota import QuotaUse
 from hamicommon.admission.verdicts import AdmissionRules
@@ -197,9 +197,9 @@ def _break(draw: st.DrawFn, review: Json) -> None:
 
 
 def client() -> httpx.AsyncClient:
-    instruments = Instruments()
-    admission = Admission(
-        Remembering(RULES),
+    instruments = WebhookInstruments()
+    admission = ReviewService(
+        AdmissionCache(RULES),
         instruments,
         "closed",
         knowledge=lambda: KNOWLEDGE,

@@ -8,10 +8,10 @@ import httpx
 from fastapi import APIRouter, FastAPI
 from hami_webhook import __main__ as webhook_main
 from hami_webhook import bootstrap
-from hami_webhook.metrics import Instruments
+from hami_webhook.metrics import WebhookInstruments
 from hami_webhook.routes import create_app
-from hami_webhook.service import Admission
-from hamicommon.admission.verdicts import Verdict
+from hami_webhook.service import ReviewService
+from hamicommon.admission.verdicts import AdmissionResult
 
 BENCH = Path(__file__).parents[3] / "bench" / "webhook"
 
@@ -35,7 +35,9 @@ def layers(app: FastAPI) -> list[str]:
 
 
 def test_both_applications_are_made_alike() -> None:
-    admission = Admission(lambda pod, about: Verdict(allowed=True), Instruments(), "closed")
+    admission = ReviewService(
+        lambda pod, about: AdmissionResult(allowed=True), WebhookInstruments(), "closed"
+    )
     webhook = create_app(admission, APIRouter(), max_body_bytes=100)
     bare = bench("bare_endpoint").create_app()
 

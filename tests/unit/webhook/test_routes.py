@@ -7,12 +7,12 @@ from typing import Any
 
 import httpx
 import pytest
-from hami_webhook.metrics import Instruments
+from hami_webhook.metrics import WebhookInstruments
 from hami_webhook.routes import create_app, probe_routes
-from hami_webhook.service import Admission, Decide, FailPolicy
+from hami_webhook.service import Decide, FailPolicy, ReviewService
 from hamicommon import device_config
 from hamicommon.admission.mutation import mutate
-from hamicommon.admission.verdicts import AdmissionRules, Circumstances, Verdict
+from hamicommon.admission.verdicts import AdmissionCircumstances, AdmissionResult, AdmissionRules
 from hamicommon.vendors.registry import Vendors
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.trace import Tracer
@@ -25,14 +25,14 @@ MAX_BODY = 100_000
 
 
 def client(
-    instruments: Instruments,
+    instruments: WebhookInstruments,
     *,
     decide: Decide = MUTATE,
     fail_policy: FailPolicy = "closed",
     hindrances: tuple[str, ...] = (),
     tracer: Tracer | None = None,
 ) -> httpx.AsyncClient:
-    admission = Admission(decide, instruments, fail_policy, tracer=tracer)
+    admission = ReviewService(decide, instruments, fail_policy, tracer=tracer)
     probes = probe_routes(instruments.registry, lambda: list(hindrances))
     app = create_app(admission, probes, max_body_bytes=MAX_BODY)
     return httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://webhook")
@@ -58,11 +58,11 @@ def pod(**limits: str) -> dict[str, Any]:
 
 
 @pytest.fixture
-def instruments() -> Instruments:
-    return Instruments()
+def instruments() -> WebhookInstruments:
+    return WebhookInstruments()
 
 
-def count(instruments: Instruments, verdict: str) -> float:
+def count(instruments: WebhookInstruments, verdict: str) -> float:
     return sum(
         sample.value
         for metric in instruments.registry.collect()
@@ -71,12 +71,12 @@ def count(instruments: Instruments, verdict: str) -> float:
     )
 
 
-def broken(_pod: Any, _about: Circumstances) -> Verdict:
+def broken(_pod: Any, _about: AdmissionCircumstances) -> AdmissionResult:
     raise ZeroDivisionError("secret detail")
 
 
 async def test_a_pod_that_asks_for_a_card_is_sent_to_our_scheduler(
-    instruments: Instruments, caplog: pytest.LogCaptureFixture
+    instruments: WebhookInstruments, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
     async with client(instruments) as http:
@@ -91,7 +91,7 @@ async def test_a_pod_that_asks_for_a_card_is_sent_to_our_scheduler(
     assert (said["namespace"], said["pod"]) == ("ns", "p")
 
 
-async def test_a_pod_without_a_card_is_left_as_it_is(instruments: Instruments) -> None:
+async def test_a_pod_without_a_card_is_left_as_it_is(instruments: WebhookInstruments) -> None:
     async with client(instruments) as http:
         body = (await http.post("/webhook", json=review(pod(cpu="1")))).json()
 
@@ -100,7 +100,7 @@ async def test_a_pod_without_a_card_is_left_as_it_is(instruments: Instruments) -
     assert count(instruments, "untouched") == 1
 
 
-async def test_the_pods_trace_begins_here(instruments: Instruments) -> None:
+async def test_the_pods_trace_begins_here(instruments: WebhookInstruments) -> None:
     provider = TracerProvider()
     async with client(instruments, tracer=provider.get_tracer("t")) as http:
         body = (await http.post("/webhook", json=review(pod(**{"nvidia.com/gpu": "1"})))).json()
@@ -111,7 +111,9 @@ async def test_the_pods_trace_begins_here(instruments: Instruments) -> None:
     provider.shutdown()
 
 
-async def test_what_can_never_work_is_refused_with_the_reason(instruments: Instruments) -> None:
+async def test_what_can_never_work_is_refused_with_the_reason(
+    instruments: WebhookInstruments,
+) -> None:
     asking = pod(**{"nvidia.com/gpu": "1", "nvidia.com/gpumem-percentage": "150"})
     async with client(instruments) as http:
         body = (await http.post("/webhook", json=review(asking))).json()
@@ -121,7 +123,9 @@ async def test_what_can_never_work_is_refused_with_the_reason(instruments: Instr
     assert count(instruments, "denied") == 1
 
 
-async def test_a_body_that_is_no_review_gets_400_and_a_sentence(instruments: Instruments) -> None:
+async def test_a_body_that_is_no_review_gets_400_and_a_sentence(
+    instruments: WebhookInstruments,
+) -> None:
     async with client(instruments) as http:
         answer = await http.post("/webhook", content=b"nonsense")
 
@@ -131,7 +135,7 @@ async def test_a_body_that_is_no_review_gets_400_and_a_sentence(instruments: Ins
 
 
 async def test_a_malformed_review_with_a_uid_gets_a_review_as_answer(
-    instruments: Instruments,
+    instruments: WebhookInstruments,
 ) -> None:
     async with client(instruments) as http:
         answer = await http.post("/webhook", json=review({"kind": "Pod", "spec": 3}))
@@ -141,7 +145,9 @@ async def test_a_malformed_review_with_a_uid_gets_a_review_as_answer(
     assert (response["uid"], response["allowed"], response["status"]["code"]) == ("r1", False, 400)
 
 
-async def test_a_body_that_is_too_long_is_not_read_to_its_end(instruments: Instruments) -> None:
+async def test_a_body_that_is_too_long_is_not_read_to_its_end(
+    instruments: WebhookInstruments,
+) -> None:
     async with client(instruments) as http:
         answer = await http.post("/webhook", content=b"x" * (MAX_BODY + 1))
 
@@ -149,7 +155,7 @@ async def test_a_body_that_is_too_long_is_not_read_to_its_end(instruments: Instr
 
 
 async def test_our_own_failure_refuses_the_pod_without_a_traceback(
-    instruments: Instruments,
+    instruments: WebhookInstruments,
 ) -> None:
     async with client(instruments, decide=broken) as http:
         response = (await http.post("/webhook", json=review(pod()))).json()["response"]
@@ -161,7 +167,7 @@ async def test_our_own_failure_refuses_the_pod_without_a_traceback(
 
 
 async def test_our_own_failure_lets_the_pod_pass_with_a_warning_when_open(
-    instruments: Instruments,
+    instruments: WebhookInstruments,
 ) -> None:
     async with client(instruments, decide=broken, fail_policy="open") as http:
         response = (await http.post("/webhook", json=review(pod()))).json()["response"]
@@ -171,7 +177,7 @@ async def test_our_own_failure_lets_the_pod_pass_with_a_warning_when_open(
     assert "without a slice" in response["warnings"][0]
 
 
-async def test_the_probes_say_why_it_is_not_ready(instruments: Instruments) -> None:
+async def test_the_probes_say_why_it_is_not_ready(instruments: WebhookInstruments) -> None:
     async with client(instruments, hindrances=("the certificate expired", "stopping")) as http:
         assert (await http.get("/healthz")).text == "ok"
         ready = await http.get("/readyz")

@@ -10,7 +10,7 @@ import httpx
 import jsonpatch
 import pytest
 from hami_webhook import trace_stamps
-from hami_webhook.metrics import Instruments
+from hami_webhook.metrics import WebhookInstruments
 from hami_webhook.trace_stamps import KEEP_S, Stamps
 from opentelemetry.sdk.trace import TracerProvider
 
@@ -47,7 +47,7 @@ async def patched(http: httpx.AsyncClient, given: Json) -> tuple[Json, list[Json
 
 async def test_the_same_pod_twice_is_no_second_patch() -> None:
     provider = TracerProvider()
-    async with client(Instruments(), tracer=provider.get_tracer("t")) as http:
+    async with client(WebhookInstruments(), tracer=provider.get_tracer("t")) as http:
         once, _ = await patched(http, pod(**{"nvidia.com/gpu": "1"}))
         assert (await patched(http, once))[1] == []
 

@@ -17,7 +17,7 @@ from hamictl.settings import Settings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Target:
+class Installation:
     """Addresses; an empty one is unknown."""
 
     kubeconfig: Path | None
@@ -52,18 +52,18 @@ class Target:
         return self.postgres_dsn
 
 
-def find_target(settings: Settings) -> Target:
+def find_target(settings: Settings) -> Installation:
     """The local system in `settings.folder` if it runs, else the environment's addresses."""
     path = settings.folder.absolute() / "state.json"
     state = read_state(path) if running_supervisor(path) else None
     if state is not None and "kubeconfig" in state:
-        return Target(
+        return Installation(
             kubeconfig=Path(state["kubeconfig"]),
             scheduler=SchedulerAddress(url=state["scheduler_url"]),
             postgres_dsn=state["postgres_dsn"],
             local=True,
         )
-    return Target(
+    return Installation(
         kubeconfig=settings.kubeconfig,
         scheduler=SchedulerAddress(
             url=settings.scheduler_url.rstrip("/"),

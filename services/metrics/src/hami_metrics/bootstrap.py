@@ -22,10 +22,10 @@ from prometheus_client.registry import Collector
 from hami_metrics.adapters.ledger import PostgresLedger
 from hami_metrics.adapters.postgres import PostgresUsageStore
 from hami_metrics.exposition import LedgerCollector, build_info
-from hami_metrics.instruments import Instruments
+from hami_metrics.instruments import MetricsInstruments
 from hami_metrics.ports import UsageStore
 from hami_metrics.routes import create_app
-from hami_metrics.service import LedgerView, Retention, UsageHistory, keep_days
+from hami_metrics.service import LedgerFigures, Retention, UsageHistory, keep_days
 from hami_metrics.settings import Settings
 
 logger = logging.getLogger(__name__)
@@ -41,24 +41,24 @@ RETRY_S = 5.0
 
 
 @dataclass(slots=True, kw_only=True)
-class App:
+class MetricsApp:
     """The running service."""
 
     port: int
-    view: LedgerView
+    view: LedgerFigures
     history: UsageHistory
-    instruments: Instruments
+    instruments: MetricsInstruments
     draining: bool = False
 
 
 @asynccontextmanager
-async def open_app(settings: Settings) -> AsyncIterator[App]:
+async def open_app(settings: Settings) -> AsyncIterator[MetricsApp]:
     """Runs while the block runs; a background task that dies ends the block.
 
     Postgres and NATS may be away at the start and at any time. Raises: Unavailable when the
     address to listen on is taken.
     """
-    instruments = Instruments()
+    instruments = MetricsInstruments()
     # No connection is kept ready, so that none is needed to start.
     postgres = settings.postgres.model_copy(update={"pool_min": 0})
     async with (
@@ -69,9 +69,9 @@ async def open_app(settings: Settings) -> AsyncIterator[App]:
         AsyncExitStack() as stack,
     ):
         store = PostgresUsageStore(pool)
-        view = LedgerView(PostgresLedger(pool), _now, stale_s=settings.snapshot_stale_s)
+        view = LedgerFigures(PostgresLedger(pool), _now, stale_s=settings.snapshot_stale_s)
         history = UsageHistory(store, instruments, _now, grace_s=settings.rollup_grace_s)
-        app = App(port=0, view=view, history=history, instruments=instruments)
+        app = MetricsApp(port=0, view=view, history=history, instruments=instruments)
         instruments.watch_state(lambda: view.age_s, lambda: bus.connected)
         instruments.registry.register(LedgerCollector(view.newest, _now))
         instruments.registry.register(_BuildInfo())
@@ -90,7 +90,7 @@ async def open_app(settings: Settings) -> AsyncIterator[App]:
 
 
 def _loops(
-    settings: Settings, store: UsageStore, view: LedgerView, history: UsageHistory, bus: Bus
+    settings: Settings, store: UsageStore, view: LedgerFigures, history: UsageHistory, bus: Bus
 ) -> list[Coroutine[object, object, None]]:
     """Everything that goes on beside the requests."""
     retention = Retention(

@@ -16,7 +16,13 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
-from hami_metrics.domain.cluster import Card, ClusterSnapshot, MadeInstance, PodSlice, Quota
+from hami_metrics.domain.cluster import (
+    ClusterCard,
+    ClusterMigInstance,
+    ClusterSnapshot,
+    PodSlice,
+    Quota,
+)
 
 ZONE = "vGPU"
 _MIB = 1024 * 1024
@@ -76,8 +82,8 @@ def build_info(version: str, revision: str) -> Metric:
     return family
 
 
-def _cards(cards: Sequence[Card]) -> Iterator[Metric]:
-    def each(value: Callable[[Card], float]) -> Samples:
+def _cards(cards: Sequence[ClusterCard]) -> Iterator[Metric]:
+    def each(value: Callable[[ClusterCard], float]) -> Samples:
         return [(_card_labels(card), value(card)) for card in cards]
 
     with_cores = ("node", "device_uuid", "device_index", "device_cores", "device_type")
@@ -128,7 +134,7 @@ def _cards(cards: Sequence[Card]) -> Iterator[Metric]:
     )
 
 
-def _overview(cards: Sequence[Card]) -> Metric:
+def _overview(cards: Sequence[ClusterCard]) -> Metric:
     return _hami(
         "hami_node_gpu_overview",
         "Memory granted on the card, with its capacities as labels",
@@ -143,7 +149,7 @@ def _overview(cards: Sequence[Card]) -> Metric:
     )
 
 
-def _instances(instances: Sequence[MadeInstance]) -> Metric:
+def _instances(instances: Sequence[ClusterMigInstance]) -> Metric:
     return _hami(
         "hami_node_gpu_mig_instance_info",
         "A MIG instance that was made for a pod that holds it",
@@ -237,7 +243,7 @@ def _ours(snapshot: ClusterSnapshot, now: datetime) -> Iterator[Metric]:
     )
 
 
-def _card_labels(card: Card) -> tuple[str, str, str, str]:
+def _card_labels(card: ClusterCard) -> tuple[str, str, str, str]:
     return (card.node, card.uuid, str(card.index), card.type)
 
 

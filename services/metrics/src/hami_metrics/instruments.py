@@ -7,7 +7,7 @@ from collections.abc import Callable
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
 
-class Instruments:
+class MetricsInstruments:
     """One registry per process, so that tests can have several."""
 
     def __init__(self) -> None:

@@ -20,7 +20,7 @@ from hami_metrics.domain.cluster import ClusterSnapshot
 from hami_metrics.domain.rollup import COARSE_S, DAY_S, FINE_S, bucket_of, merge, roll_up
 from hami_metrics.domain.samples import samples_of
 from hami_metrics.domain.sequences import SequenceBook
-from hami_metrics.instruments import Instruments
+from hami_metrics.instruments import MetricsInstruments
 from hami_metrics.ports import Ledger, UsageStore
 
 logger = logging.getLogger(__name__)
@@ -35,7 +35,7 @@ class UsageHistory:
     """Usage reports to samples to sums."""
 
     def __init__(
-        self, store: UsageStore, instruments: Instruments, clock: Clock, *, grace_s: float
+        self, store: UsageStore, instruments: MetricsInstruments, clock: Clock, *, grace_s: float
     ) -> None:
         self._store = store
         self._instruments = instruments
@@ -138,7 +138,7 @@ async def keep_days(store: UsageStore, retention: Retention, *, now: datetime) -
     return dropped
 
 
-class LedgerView:
+class LedgerFigures:
     """The newest reading of the ledger, as long as it is fresh enough to be said."""
 
     def __init__(self, ledger: Ledger, clock: Clock, *, stale_s: float) -> None:

@@ -28,7 +28,7 @@ MOST_HELD_S = 10.0
 MOST_WAITING = 3000
 
 
-class Aside:
+class DeferredWrites:
     """Keeps it, and does it in order."""
 
     def __init__(

@@ -29,7 +29,7 @@ class Total(Collector):
         yield CounterMetricFamily(self._name, self._text, value=self._total)
 
 
-class Instruments:
+class SchedulerInstruments:
     """All of them, on one registry of their own, so that two may live in one test process."""
 
     def __init__(self) -> None:

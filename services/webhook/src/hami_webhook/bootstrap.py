@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from hamicommon import device_config
-from hamicommon.admission.cache import Remembering
+from hamicommon.admission.cache import AdmissionCache
 from hamicommon.admission.context import Knowledge
 from hamicommon.admission.verdicts import AdmissionRules
 from hamicommon.bus.client import open_bus
@@ -23,10 +23,10 @@ from hamicommon.settings import NatsSettings
 from hamicommon.vendors.registry import Vendors
 
 from hami_webhook.cluster_feed import ClusterFollower
-from hami_webhook.metrics import Instruments
-from hami_webhook.refusals import RefusalTeller
+from hami_webhook.metrics import WebhookInstruments
+from hami_webhook.refusals import RefusalPublisher
 from hami_webhook.routes import create_app, create_probe_app, probe_routes
-from hami_webhook.service import Admission
+from hami_webhook.service import ReviewService
 from hami_webhook.settings import Settings
 
 logger = logging.getLogger(__name__)
@@ -38,7 +38,7 @@ _NOT_FOLLOWED = Knowledge(cards_unknown=_UNTOLD, quotas_unknown=_UNTOLD)
 
 
 @dataclass(slots=True, kw_only=True)
-class App:
+class WebhookApp:
     """The running webhook."""
 
     port: int
@@ -47,12 +47,12 @@ class App:
 
 
 @asynccontextmanager
-async def open_app(settings: Settings) -> AsyncIterator[App]:
+async def open_app(settings: Settings) -> AsyncIterator[WebhookApp]:
     """Serves while the block runs; a background task that dies ends the block.
 
     Raises: InvalidRequest (device configuration, certificate), Unavailable (address taken).
     """
-    instruments = Instruments()
+    instruments = WebhookInstruments()
     certificate = ServingCertificate(
         settings.tls_cert_file,
         settings.tls_key_file,
@@ -61,16 +61,16 @@ async def open_app(settings: Settings) -> AsyncIterator[App]:
     )
     rules = _rules(settings)
     follower = ClusterFollower(rules.vendors, _now)
-    teller = RefusalTeller(instruments)
+    teller = RefusalPublisher(instruments)
     bus_wanted = bool(settings.nats.url)
-    admission = Admission(
-        Remembering(rules),
+    admission = ReviewService(
+        AdmissionCache(rules),
         instruments,
         settings.fail_policy,
         knowledge=follower.knowledge if bus_wanted else lambda: _NOT_FOLLOWED,
         announce=teller.take if bus_wanted else lambda refusal: None,
     )
-    app = App(port=0, probe_port=None)
+    app = WebhookApp(port=0, probe_port=None)
 
     def hindrances() -> list[str]:
         reasons = ["stopping"] if app.draining else []
@@ -102,7 +102,9 @@ async def open_app(settings: Settings) -> AsyncIterator[App]:
         await asyncio.sleep(settings.drain_s)
 
 
-async def _talk(settings: NatsSettings, follower: ClusterFollower, teller: RefusalTeller) -> None:
+async def _talk(
+    settings: NatsSettings, follower: ClusterFollower, teller: RefusalPublisher
+) -> None:
     """All that goes over the bus, until cancelled. Reviews wait for none of it."""
     name = f"{NAME}-{secrets.token_hex(4)}"
     async with open_bus(settings, NAME) as bus:

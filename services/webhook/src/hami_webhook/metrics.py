@@ -10,7 +10,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 _BUCKETS_S = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5, 1.0, 5.0)
 
 
-class Instruments:
+class WebhookInstruments:
     """One registry per process, so that tests can have several."""
 
     def __init__(self) -> None:

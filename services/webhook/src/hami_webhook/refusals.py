@@ -13,7 +13,7 @@ from hamicommon.bus.client import Bus
 from hamicommon.errors import Unavailable
 from hamicommon.events import ADMISSION_REFUSED_SUBJECT, AdmissionRefused
 
-from hami_webhook.metrics import Instruments
+from hami_webhook.metrics import WebhookInstruments
 
 logger = logging.getLogger(__name__)
 
@@ -21,10 +21,10 @@ MOST_WAITING = 256
 """A controller that makes a refused pod again and again must not fill our memory."""
 
 
-class RefusalTeller:
+class RefusalPublisher:
     """Takes refusals at once and publishes them in order."""
 
-    def __init__(self, instruments: Instruments) -> None:
+    def __init__(self, instruments: WebhookInstruments) -> None:
         self._instruments = instruments
         self._waiting: asyncio.Queue[AdmissionRefused] = asyncio.Queue(MOST_WAITING)
 

@@ -15,13 +15,13 @@ from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_l
 
 from hami_webhook.review import MalformedReview, refused
 from hami_webhook.review_decoder import read_quickly
-from hami_webhook.service import Admission
+from hami_webhook.service import ReviewService
 
 Hindrances = Callable[[], list[str]]
 """Why the service is not ready, one sentence each; empty: it is."""
 
 
-def create_app(admission: Admission, probes: APIRouter, *, max_body_bytes: int) -> FastAPI:
+def create_app(admission: ReviewService, probes: APIRouter, *, max_body_bytes: int) -> FastAPI:
     """The application behind TLS."""
     app = bare_app()
 

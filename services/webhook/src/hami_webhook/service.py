@@ -17,13 +17,13 @@ from typing import Literal
 from hamicommon import telemetry
 from hamicommon.admission.cache import Relevant
 from hamicommon.admission.context import NOTHING_KNOWN, Knowledge
-from hamicommon.admission.verdicts import Circumstances, Verdict
+from hamicommon.admission.verdicts import AdmissionCircumstances, AdmissionResult
 from hamicommon.events import AdmissionRefused
 from hamicommon.telemetry.logging import LineLogger
 from opentelemetry import trace
 from opentelemetry.trace import Span, SpanContext, Tracer
 
-from hami_webhook.metrics import Instruments
+from hami_webhook.metrics import WebhookInstruments
 from hami_webhook.review import AdmissionReview, Json, MalformedReview, allowed, refused
 from hami_webhook.trace_stamps import Stamps
 
@@ -33,7 +33,7 @@ audit = LineLogger("hami_webhook.audit")
 FailPolicy = Literal["closed", "open"]
 VerdictName = Literal["mutated", "untouched", "denied", "failed"]
 
-Decide = Callable[[Relevant, Circumstances], Verdict]
+Decide = Callable[[Relevant, AdmissionCircumstances], AdmissionResult]
 """`mutate` with this installation's rules."""
 FAILED = "own-failure"
 """The reason of a verdict that is none: this service failed on the pod."""
@@ -49,13 +49,13 @@ class _Outcome:
     warnings: Sequence[str] = ()
 
 
-class Admission:
+class ReviewService:
     """Answers reviews."""
 
     def __init__(
         self,
         decide: Decide,
-        instruments: Instruments,
+        instruments: WebhookInstruments,
         fail_policy: FailPolicy,
         *,
         knowledge: Callable[[], Knowledge] = lambda: NOTHING_KNOWN,
@@ -143,9 +143,9 @@ class Admission:
             warnings=verdict.warnings,
         )
 
-    def _judge(self, review: AdmissionReview, name: str, stamp: str, span: Span) -> Verdict:
+    def _judge(self, review: AdmissionReview, name: str, stamp: str, span: Span) -> AdmissionResult:
         pod, now_s = f"{review.namespace}/{name}", time.monotonic()
-        about = Circumstances(
+        about = AdmissionCircumstances(
             namespace=review.namespace,
             traceparent=telemetry.traceparent_of(span),
             stamped=bool(stamp) and self._stamps.has(stamp, pod, now_s=now_s),

@@ -7,25 +7,27 @@ from typing import Any
 
 import pytest
 from hamicommon.admission import cache, pod_review
-from hamicommon.admission.cache import OfObject, Remembering
+from hamicommon.admission.cache import AdmissionCache, OfObject
 from hamicommon.admission.context import Knowledge
 from hamicommon.admission.mutation import mutate
 from hamicommon.admission.quota import QuotaUse
-from hamicommon.admission.verdicts import AdmissionRules, Circumstances
+from hamicommon.admission.verdicts import AdmissionCircumstances, AdmissionRules
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.unit.hamicommon.admission.test_mutation import GPU, MEM, container, pod, rules
 from tests.unit.webhook.test_any_review import KNOWLEDGE, RULES, pods
 
-STAMPED = Circumstances(namespace="ns", traceparent="00-a-b-01", knowledge=KNOWLEDGE)
-ONE = Remembering(RULES)
+STAMPED = AdmissionCircumstances(namespace="ns", traceparent="00-a-b-01", knowledge=KNOWLEDGE)
+ONE = AdmissionCache(RULES)
 """One for all cases: what it remembers of one must not show in another."""
 
 
 @settings(max_examples=300, deadline=None)
-@given(pods, st.sampled_from((STAMPED, Circumstances(), Circumstances(stamped=True))))
-def test_it_says_what_mutate_says(given_: dict[str, Any], about: Circumstances) -> None:
+@given(
+    pods, st.sampled_from((STAMPED, AdmissionCircumstances(), AdmissionCircumstances(stamped=True)))
+)
+def test_it_says_what_mutate_says(given_: dict[str, Any], about: AdmissionCircumstances) -> None:
     before = deepcopy(given_)
     wanted = mutate(given_, RULES, about)
 
@@ -56,7 +58,7 @@ def replica(number: int) -> dict[str, Any]:
 
 
 def test_replicas_are_looked_at_once(looks: list[object]) -> None:
-    judge = Remembering(rules())
+    judge = AdmissionCache(rules())
     for number in range(5):
         assert judge(OfObject(replica(number))) == mutate(replica(number), rules())
 
@@ -78,7 +80,7 @@ def test_replicas_are_looked_at_once(looks: list[object]) -> None:
 def test_a_pod_that_differs_where_it_matters_is_looked_at(
     change: dict[str, Any], looks: list[object]
 ) -> None:
-    judge = Remembering(rules())
+    judge = AdmissionCache(rules())
     other = replica(1)
     other["spec"]["containers"][0] |= change
     judge(OfObject(replica(0)))
@@ -88,7 +90,7 @@ def test_a_pod_that_differs_where_it_matters_is_looked_at(
 
 
 def test_a_name_that_is_no_text_is_refused_beside_replicas_with_names() -> None:
-    judge = Remembering(rules())
+    judge = AdmissionCache(rules())
     judge(OfObject(replica(0)))
     odd = replica(1)
     odd["metadata"]["name"] = 5
@@ -97,10 +99,12 @@ def test_a_name_that_is_no_text_is_refused_beside_replicas_with_names() -> None:
 
 
 def test_quotas_and_the_trace_are_asked_each_time() -> None:
-    judge = Remembering(rules())
+    judge = AdmissionCache(rules())
     quotas = {"ns": {MEM: QuotaUse(limit=800, used=0)}}
-    roomy = Circumstances(namespace="ns", traceparent="t1", knowledge=Knowledge(quotas=quotas))
-    full = Circumstances(
+    roomy = AdmissionCircumstances(
+        namespace="ns", traceparent="t1", knowledge=Knowledge(quotas=quotas)
+    )
+    full = AdmissionCircumstances(
         namespace="ns",
         traceparent="t2",
         knowledge=Knowledge(quotas={"ns": {MEM: QuotaUse(limit=800, used=700)}}),
@@ -113,7 +117,7 @@ def test_quotas_and_the_trace_are_asked_each_time() -> None:
 
 
 def test_a_verdict_that_somebody_changes_changes_no_other() -> None:
-    judge = Remembering(rules())
+    judge = AdmissionCache(rules())
     once = judge(OfObject(replica(0)))
     once.patch.clear()
 
@@ -124,7 +128,7 @@ def test_only_so_many_kinds_are_remembered(
     monkeypatch: pytest.MonkeyPatch, looks: list[object]
 ) -> None:
     monkeypatch.setattr(cache, "MOST_LOOKS", 2)
-    judge = Remembering(rules())
+    judge = AdmissionCache(rules())
     for amount in (1, 2, 3, 1):
         judge(OfObject(pod(container({GPU: amount}))))
 
@@ -132,7 +136,7 @@ def test_only_so_many_kinds_are_remembered(
 
 
 def test_a_number_of_more_than_64_bits_is_judged_each_time(looks: list[object]) -> None:
-    judge = Remembering(rules())
+    judge = AdmissionCache(rules())
     for _ in range(2):
         assert not judge(OfObject(pod(container({GPU: 2**80})))).allowed
 

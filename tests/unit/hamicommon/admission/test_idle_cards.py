@@ -9,7 +9,12 @@ import pytest
 from hamicommon.admission.context import Knowledge
 from hamicommon.admission.idle_cards import IdleCards
 from hamicommon.admission.mutation import mutate
-from hamicommon.admission.verdicts import AdmissionRules, Circumstances, NeverFits, Verdict
+from hamicommon.admission.verdicts import (
+    AdmissionCircumstances,
+    AdmissionResult,
+    AdmissionRules,
+    NeverFits,
+)
 from hamicommon.device_config import DeviceConfig
 from hamicommon.domain.devices import GpuDevice
 from hamicommon.domain.ids import GpuUuid, NodeName
@@ -51,9 +56,11 @@ def pod(limits: Json, annotations: Json | None = None) -> Json:
     }
 
 
-def judged(given: Json, cards: IdleCards, never_fits: NeverFits = "deny", **known: Any) -> Verdict:
+def judged(
+    given: Json, cards: IdleCards, never_fits: NeverFits = "deny", **known: Any
+) -> AdmissionResult:
     rules = AdmissionRules(vendors=VENDORS, scheduler_name="hami-scheduler", never_fits=never_fits)
-    return mutate(given, rules, Circumstances(knowledge=Knowledge(cards=cards, **known)))
+    return mutate(given, rules, AdmissionCircumstances(knowledge=Knowledge(cards=cards, **known)))
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from typing import Any
 import jsonpatch
 import pytest
 from hamicommon.admission.mutation import MOST_WARNINGS, mutate
-from hamicommon.admission.verdicts import AdmissionRules, Circumstances, Verdict
+from hamicommon.admission.verdicts import AdmissionCircumstances, AdmissionResult, AdmissionRules
 from hamicommon.device_config import DeviceConfig, NvidiaConfig, load
 from hamicommon.vendors.registry import Vendors
 from hypothesis import given, settings
@@ -37,7 +37,7 @@ def pod(*containers: dict[str, Any], **spec: Any) -> dict[str, Any]:
     return {"metadata": metadata, "spec": {"containers": list(containers), **spec}}
 
 
-def patched(given_: dict[str, Any], verdict: Verdict) -> dict[str, Any]:
+def patched(given_: dict[str, Any], verdict: AdmissionResult) -> dict[str, Any]:
     assert verdict.allowed, verdict.message
     return jsonpatch.apply_patch(deepcopy(given_), verdict.patch)
 
@@ -81,7 +81,7 @@ def test_the_given_pod_is_left_as_it_is() -> None:
 
 
 def test_a_pod_without_cards_is_left_alone() -> None:
-    assert mutate(pod(container()), rules()) == Verdict(allowed=True, reason="no-cards")
+    assert mutate(pod(container()), rules()) == AdmissionResult(allowed=True, reason="no-cards")
 
 
 def test_memory_alone_is_not_ours_when_there_is_no_default_number() -> None:
@@ -296,12 +296,17 @@ def test_annotations_of_the_scheduler_are_dropped_and_the_users_are_kept() -> No
 
 def test_the_trace_is_stamped_over_a_users_value_and_only_on_pods_with_cards() -> None:
     given_ = pod(container({GPU: 1}))
-    after = patched(given_, mutate(given_, rules(), Circumstances(traceparent="00-a-b-01")))
+    after = patched(
+        given_, mutate(given_, rules(), AdmissionCircumstances(traceparent="00-a-b-01"))
+    )
     assert after["metadata"]["annotations"] == {"hami.io/traceparent": "00-a-b-01"}
 
-    again = patched(after, mutate(after, rules(), Circumstances(traceparent="00-c-d-01")))
+    again = patched(after, mutate(after, rules(), AdmissionCircumstances(traceparent="00-c-d-01")))
     assert again["metadata"]["annotations"] == {"hami.io/traceparent": "00-c-d-01"}
-    assert mutate(pod(container()), rules(), Circumstances(traceparent="00-a-b-01")).patch == []
+    assert (
+        mutate(pod(container()), rules(), AdmissionCircumstances(traceparent="00-a-b-01")).patch
+        == []
+    )
 
 
 amounts = st.sampled_from((0, 1, "2", 50, 100, "1k", "0.5", -1))
@@ -316,10 +321,10 @@ def test_admission_twice_changes_nothing_more(limits, odd_config) -> None:
     config = {"overwrite_env": True, "gpu_core_policy": "force", "runtime_class_name": "r"}
     installed = rules(**config) if odd_config else rules()
     given_ = pod(*(container(dict(each)) for each in limits))
-    verdict = mutate(given_, installed, Circumstances(traceparent="t"))
+    verdict = mutate(given_, installed, AdmissionCircumstances(traceparent="t"))
     if verdict.allowed:
         after = patched(given_, verdict)
-        assert mutate(after, installed, Circumstances(traceparent="t")).patch == []
+        assert mutate(after, installed, AdmissionCircumstances(traceparent="t")).patch == []
 
 
 def canonical(given_: dict[str, Any]) -> dict[str, Any]:

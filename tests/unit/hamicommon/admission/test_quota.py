@@ -8,7 +8,7 @@ import pytest
 from hamicommon.admission.context import Knowledge
 from hamicommon.admission.mutation import mutate
 from hamicommon.admission.quota import QuotaUse, needs
-from hamicommon.admission.verdicts import AdmissionRules, Circumstances, Verdict
+from hamicommon.admission.verdicts import AdmissionCircumstances, AdmissionResult, AdmissionRules
 from hamicommon.device_config import DeviceConfig
 from hamicommon.domain.allocations import ContainerGrant, DeviceShare, footprints
 from hamicommon.domain.ids import GpuUuid
@@ -33,11 +33,11 @@ def pod(*containers: Json, init: tuple[Json, ...] = ()) -> Json:
     return {"metadata": {"name": "p", "namespace": "default"}, "spec": spec}
 
 
-def judged(given_: Json, namespace: str = "team", **quotas: QuotaUse) -> Verdict:
+def judged(given_: Json, namespace: str = "team", **quotas: QuotaUse) -> AdmissionResult:
     names = {"memory": MEM, "cores": CORES}
     limits = {names[key]: quota for key, quota in quotas.items()}
     knowledge = Knowledge(quotas={"team": limits})
-    return mutate(given_, RULES, Circumstances(namespace=namespace, knowledge=knowledge))
+    return mutate(given_, RULES, AdmissionCircumstances(namespace=namespace, knowledge=knowledge))
 
 
 @pytest.mark.parametrize(
@@ -118,14 +118,14 @@ def test_every_vendor_with_memory_has_a_quota(vendor: Any) -> None:
     limits = {names.count: 1, names.memory: 4}
     given_ = pod({"name": "c", "resources": {"limits": limits}})
     knowledge = Knowledge(quotas={"team": {names.memory: QuotaUse(limit=0, used=0)}})
-    verdict = mutate(given_, RULES, Circumstances(namespace="team", knowledge=knowledge))
+    verdict = mutate(given_, RULES, AdmissionCircumstances(namespace="team", knowledge=knowledge))
 
     assert verdict.reason == "over-quota", verdict
     assert names.memory in verdict.message
 
 
 def test_what_is_unknown_admits_and_the_audit_says_so() -> None:
-    verdict = mutate(pod(container(1, 10**6)), RULES, Circumstances(namespace="team"))
+    verdict = mutate(pod(container(1, 10**6)), RULES, AdmissionCircumstances(namespace="team"))
 
     assert verdict.allowed
     assert verdict.audit["quotas"] == "unknown: the ledger's quota numbers are not known"

@@ -7,8 +7,8 @@ import celpy
 import pytest
 from hamicommon import device_config
 from hamicommon.admission.registration import (
-    Registration,
     ServiceReference,
+    WebhookRegistration,
     match_expression,
     other_conditions,
     webhook_configuration,
@@ -22,7 +22,7 @@ RESOURCES = ("nvidia.com/gpu", "nvidia.com/gpumem")
 
 def webhook(**changes: Any) -> Any:
     values: dict[str, Any] = {"target": ServiceReference(), "resources": RESOURCES} | changes
-    return webhook_configuration(Registration(**values))["webhooks"][0]
+    return webhook_configuration(WebhookRegistration(**values))["webhooks"][0]
 
 
 def pod(
@@ -160,12 +160,12 @@ def test_pods_that_ask_for_something_like_ours_come_to_the_webhook_that_fails_op
 
 def test_the_other_webhook_always_fails_open_and_is_left_out_on_an_old_server() -> None:
     values: dict[str, Any] = {"target": ServiceReference(), "resources": RESOURCES}
-    first, other = webhook_configuration(Registration(**values))["webhooks"]
+    first, other = webhook_configuration(WebhookRegistration(**values))["webhooks"]
 
     assert (first["failurePolicy"], other["failurePolicy"]) == ("Fail", "Ignore")
     assert first["name"] != other["name"]
     assert first["rules"] == other["rules"]
-    old = Registration(**values, match_conditions=False, failure_policy="Ignore")
+    old = WebhookRegistration(**values, match_conditions=False, failure_policy="Ignore")
     assert len(webhook_configuration(old)["webhooks"]) == 1
 
 
@@ -200,9 +200,9 @@ PROGRAMS = [
         celpy.Environment().program(celpy.Environment().compile(each["expression"]))
         for each in hook["matchConditions"]
     ]
-    for hook in webhook_configuration(Registration(target=ServiceReference(), resources=SERVED))[
-        "webhooks"
-    ]
+    for hook in webhook_configuration(
+        WebhookRegistration(target=ServiceReference(), resources=SERVED)
+    )["webhooks"]
 ]
 
 

@@ -13,7 +13,7 @@ from hamicommon.domain.requests import PodRequest, Selection
 from hamicommon.explain.counterfactuals import (
     Circumstances,
     Counterfactual,
-    Holding,
+    PodHolding,
     counterfactuals,
     largest,
 )
@@ -35,7 +35,7 @@ NAMES = {
 
 
 def changes(
-    request: PodRequest, view: ClusterView, holdings: Sequence[Holding] = ()
+    request: PodRequest, view: ClusterView, holdings: Sequence[PodHolding] = ()
 ) -> list[Counterfactual]:
     about = Circumstances(holdings=holdings, names=NAMES)
     return list(counterfactuals(request, view, sorted(view.nodes), about, ClusterView))
@@ -45,8 +45,8 @@ def texts(request: PodRequest, *usages: DeviceUsage) -> list[str]:
     return [change.text for change in changes(request, view_of({"n": usages}))]
 
 
-def holding(pod_name: str, uuid: str, memory_mib: int, core_percent: int = 0) -> Holding:
-    return Holding(
+def holding(pod_name: str, uuid: str, memory_mib: int, core_percent: int = 0) -> PodHolding:
+    return PodHolding(
         pod=f"ns/{pod_name}",
         node=NodeName("n"),
         uuid=GpuUuid(uuid),

@@ -9,7 +9,7 @@ import pytest
 from hamicommon.domain.devices import DeviceUsage
 from hamicommon.domain.ids import NodeName
 from hamicommon.explain.counterfactuals import Circumstances
-from hamicommon.explain.record import Record
+from hamicommon.explain.record import DecisionRecord
 from hamicommon.explain.verdicts import findings
 from hamicommon.placement.cluster.view import ClusterView
 from hamicommon.placement.engine import decide
@@ -44,7 +44,7 @@ def test_a_node_says_what_it_lacks_of_the_vendor_that_is_asked_for(
     assert refusal is not None
 
     found = findings(
-        Record(
+        DecisionRecord(
             request=request,
             outcome="refused",
             view=view,

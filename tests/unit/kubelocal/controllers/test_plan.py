@@ -2,9 +2,9 @@
 
 from typing import Any
 
-from kubelocal.controllers.plan import KINDS, Kind, owner_uid, plan
+from kubelocal.controllers.plan import KINDS, WorkloadKind, owner_uid, plan
 
-BY_NAME: dict[str, Kind] = {kind.name: kind for kind in KINDS}
+BY_NAME: dict[str, WorkloadKind] = {kind.name: kind for kind in KINDS}
 
 
 def workload(name: str, **spec: Any) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 from kubelocal.kubelet import pod_status
-from kubelocal.kubelet.pod_status import ContainerState, Running, State, Terminated, Waiting
+from kubelocal.kubelet.pod_status import ContainerState, Running, State, Terminated, WaitingState
 
 from tests.unit.kubelocal.kubelet.pod_builders import container, pod
 
@@ -13,7 +13,7 @@ NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 RUNNING = Running(started_at=NOW)
 DONE = Terminated(exit_code=0, reason="Completed", started_at=NOW, finished_at=NOW)
 FAILED = Terminated(exit_code=1, reason="Error", started_at=NOW, finished_at=NOW)
-WAITING = Waiting()
+WAITING = WaitingState()
 
 
 def state(state: State, last: Terminated | None = None) -> ContainerState:
@@ -80,7 +80,7 @@ def test_a_running_pod_is_ready() -> None:
 
 
 def test_a_waiting_container_is_named_in_the_ready_condition() -> None:
-    waiting = Waiting(reason="CreateContainerConfigError", message="not granted")
+    waiting = WaitingState(reason="CreateContainerConfigError", message="not granted")
 
     shown = status(pod(container()), {"main": state(waiting)})
 

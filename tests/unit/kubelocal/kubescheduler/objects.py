@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from kubelocal.kubescheduler.cluster import Cluster, Json, Node
+from kubelocal.kubescheduler.cluster import ClusterState, Json, Node
 
 
 def a_node(name: str = "n1", **fields: Any) -> Json:
@@ -25,6 +25,6 @@ def a_pod(name: str = "p1", **spec: Any) -> Json:
 
 def seen(item: Json) -> Node:
     """The node as the cluster keeps it."""
-    cluster = Cluster()
+    cluster = ClusterState()
     cluster.set_node(item)
     return cluster.nodes()[0]

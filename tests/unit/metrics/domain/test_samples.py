@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 
 from hami_metrics.domain.samples import Sample, Series, samples_of
 from hami_node_agent.usage.changes import Round, heartbeat_of
-from hami_node_agent.usage.sampler import UsageTeller
+from hami_node_agent.usage.sampler import UsagePublisher
 from hamicommon.errors import Unavailable
 from hamicommon.events import ContainerSample, DeviceSample, Usage
 from hypothesis import given
@@ -80,7 +80,7 @@ def kept(reports: Iterable[Usage]) -> dict[tuple[datetime, Series], Sample]:
 def told(history: History) -> tuple[Bus, list[Round], list[Round]]:
     """The bus afterwards, all rounds, and those of which nothing went wrong."""
     bus, at, every, well = Bus(), START, [], []
-    teller = UsageTeller(bus, node="n", agent_id="a")
+    teller = UsagePublisher(bus, node="n", agent_id="a")
 
     async def go() -> None:
         nonlocal at

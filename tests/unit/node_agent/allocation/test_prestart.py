@@ -9,7 +9,7 @@ from unittest.mock import AsyncMock
 
 import pytest
 from hami_node_agent.allocation import prestart
-from hami_node_agent.allocation.prestart import PreStarting
+from hami_node_agent.allocation.prestart import PreStart
 from hami_node_agent.grants.candidates import PodsSeen
 from hami_node_agent.grants.ownership import Holding, Reassigned
 from hami_node_agent.grants.records import AgentState, Record
@@ -53,7 +53,7 @@ class Node:
         self.state = NodeState(self, AgentState().with_records((MEANT_FOR_A, MEANT_FOR_B)))
         self.state.book = a_book(POD_A, POD_B)
         port: Any = self
-        self.starting = PreStarting(
+        self.starting = PreStart(
             self.state,
             books=port,
             source=port,

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hami_node_agent.config.hami_flags import FLAGS, Told, told_by
+from hami_node_agent.config.hami_flags import FLAGS, HamiOptions, told_by
 from hami_node_agent.config.settings import Settings
 from hamicommon.errors import InvalidRequest
 
@@ -19,7 +19,7 @@ def test_a_flag_counts_before_its_variable_and_ours_before_hamis() -> None:
 
     told = told_by(["--mig-strategy=none", "--kubelet-socket", "/k/kubelet.sock"], variables)
 
-    assert told == Told(
+    assert told == HamiOptions(
         settings={
             "mig_strategy": "none",
             "device_id_strategy": "index",

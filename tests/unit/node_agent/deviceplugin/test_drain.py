@@ -2,7 +2,7 @@ import asyncio
 from dataclasses import replace
 
 import pytest
-from hami_node_agent.deviceplugin.drain import GRANT_FOLLOWS_S, Draining
+from hami_node_agent.deviceplugin.drain import GRANT_FOLLOWS_S, Drain
 from hami_node_agent.grants.book import NodeGrant
 from hami_node_agent.grants.candidates import PodsSeen
 from hami_node_agent.grants.records import AgentState
@@ -37,7 +37,7 @@ def node(*grants: NodeGrant) -> NodeState:
 
 async def test_a_stop_waits_for_a_pod_that_was_bound() -> None:
     state = node(BOUND)
-    draining = Draining(state, Pods(), drain_s=30.0)  # type: ignore[arg-type]
+    draining = Drain(state, Pods(), drain_s=30.0)  # type: ignore[arg-type]
     waiting = asyncio.create_task(draining.drain())
     await asyncio.sleep(0)
     assert draining.begun
@@ -59,12 +59,12 @@ async def test_a_stop_waits_for_a_pod_that_was_bound() -> None:
     ids=["allocated", "releasing", "adopted"],
 )
 async def test_a_stop_waits_for_nobody_who_does_not_come(grant: NodeGrant) -> None:
-    assert Draining(node(grant), Pods(), drain_s=30.0).coming() == []  # type: ignore[arg-type]
+    assert Drain(node(grant), Pods(), drain_s=30.0).coming() == []  # type: ignore[arg-type]
 
 
 async def test_a_pod_that_ended_is_not_waited_for_and_time_has_an_end() -> None:
     pods = Pods()
-    draining = Draining(node(BOUND), pods, drain_s=0.0)  # type: ignore[arg-type]
+    draining = Drain(node(BOUND), pods, drain_s=0.0)  # type: ignore[arg-type]
     assert draining.coming() == ["bound"]
 
     await asyncio.wait_for(draining.drain(), PATIENCE_S)
@@ -75,7 +75,7 @@ async def test_a_pod_that_ended_is_not_waited_for_and_time_has_an_end() -> None:
 
 async def test_a_stop_waits_for_the_grant_of_a_pod_that_was_just_said_yes_to() -> None:
     state = node()
-    draining = Draining(state, Pods(), drain_s=30.0)  # type: ignore[arg-type]
+    draining = Drain(state, Pods(), drain_s=30.0)  # type: ignore[arg-type]
     draining.expect_grant()
     waiting = asyncio.create_task(draining.drain())
     await asyncio.sleep(0)

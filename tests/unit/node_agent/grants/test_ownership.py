@@ -8,7 +8,7 @@ from hami_node_agent.grants.ownership import (
     ForeignAnswer,
     Holding,
     Reassigned,
-    Refused,
+    RefusedHolding,
     Verdict,
     cards_for,
     foreign_records,
@@ -91,7 +91,7 @@ def test_a_swap_on_one_card_moves_nothing() -> None:
 def test_a_pod_without_a_grant_does_not_start() -> None:
     found = decide(a_holding("stranger", ids=IDS_A), MEANT_FOR_A)
 
-    assert isinstance(found, Refused)
+    assert isinstance(found, RefusedHolding)
     assert found.grant is None
     assert "without a grant" in found.reason
 
@@ -101,7 +101,7 @@ def test_a_grant_for_another_number_of_cards_is_not_squeezed_in() -> None:
 
     found = decide(a_holding("b", ids=IDS_A), MEANT_FOR_A, book=a_book(POD_A, pod_b))
 
-    assert isinstance(found, Refused)
+    assert isinstance(found, RefusedHolding)
     assert found.grant == pod_b
     assert "gave container main 1 cards and its grant has 2" in found.reason
 
@@ -189,7 +189,7 @@ def test_an_answer_that_the_state_lost_is_rebuilt_from_the_checkpoint() -> None:
 def test_an_answer_that_nobody_knows_is_not_started_upon() -> None:
     found = decide(a_holding("a", ids=IDS_A))
 
-    assert isinstance(found, Refused)
+    assert isinstance(found, RefusedHolding)
     assert "does not know the answer" in found.reason
 
 
@@ -197,7 +197,7 @@ def test_an_answer_that_a_stranger_took_is_nobodys_until_he_has_a_grant() -> Non
     lost = MEANT_FOR_A.lost_to("b", "main", namespace="default", pod_name="pod-b")
 
     assert lost.allocation_id == AllocationId("")
-    assert isinstance(decide(a_holding("b", ids=IDS_A), lost, book=a_book(POD_A)), Refused)
+    assert isinstance(decide(a_holding("b", ids=IDS_A), lost, book=a_book(POD_A)), RefusedHolding)
     assert isinstance(decide(a_holding("b", ids=IDS_A), lost), Reassigned)
 
 
@@ -280,5 +280,5 @@ def test_hamis_answer_is_never_taken_for_an_old_one_of_ours_with_the_same_ids() 
 
     assert record_of(hamis(), [ours]) is None
     found = verdict(hamis(), records=[ours], book=GrantBook())
-    assert isinstance(found, Refused)
+    assert isinstance(found, RefusedHolding)
     assert "hamictl adopt" in found.reason

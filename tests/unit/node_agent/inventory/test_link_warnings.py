@@ -12,7 +12,7 @@ from hami_node_agent.grants.records import AgentState
 from hami_node_agent.grants.state import NodeState
 from hami_node_agent.inventory import link_warnings
 from hami_node_agent.inventory.link_warnings import REASON, warn_of_links
-from hami_node_agent.inventory.tracker import Cards
+from hami_node_agent.inventory.tracker import CardTracker
 from hamicommon.errors import Unavailable
 from hamicommon.process.cancellation import end
 
@@ -46,8 +46,8 @@ class Node:
         self.heard.set()
 
 
-async def cards_of(driver: Driver) -> Cards:
-    made = Cards(
+async def cards_of(driver: Driver) -> CardTracker:
+    made = CardTracker(
         driver,
         NodeState(Store(), AgentState()),
         offer=Offer(),

@@ -17,11 +17,11 @@ from hami_node_agent.grants.state import NodeState
 from hami_node_agent.inventory import publisher
 from hami_node_agent.inventory.publisher import (
     REGISTER_ANNOTATION,
-    InventoryTeller,
+    InventoryPublisher,
     inventory_device,
     keep_annotation,
 )
-from hami_node_agent.inventory.tracker import Cards
+from hami_node_agent.inventory.tracker import CardTracker
 from hamicommon import events
 from hamicommon.bus.inventories import inventory_of
 from hamicommon.domain.devices import MigProfile
@@ -153,8 +153,8 @@ class Node:
         self.done.set()
 
 
-async def discovered() -> Cards:
-    cards = Cards(
+async def discovered() -> CardTracker:
+    cards = CardTracker(
         Probe(),
         NodeState(Store(), AgentState()),
         offer=Offer(),
@@ -209,7 +209,7 @@ async def test_pair_scores_are_on_the_node_in_the_order_of_the_cards() -> None:
 async def test_the_inventory_carries_the_pair_scores() -> None:
     bus = Bus()
     telling = asyncio.create_task(
-        InventoryTeller(await discovered(), bus, node="n", agent_id="a", heartbeat_s=60).run()
+        InventoryPublisher(await discovered(), bus, node="n", agent_id="a", heartbeat_s=60).run()
     )
     async with asyncio.timeout(PATIENCE_S):
         await bus.told.wait()

@@ -11,7 +11,7 @@ from hami_node_agent.devices.offer import CardFacts, Offer
 from hami_node_agent.devices.topology import CardLinks
 from hami_node_agent.grants.records import AgentState
 from hami_node_agent.grants.state import NodeState
-from hami_node_agent.inventory.tracker import Cards
+from hami_node_agent.inventory.tracker import CardTracker
 from hamicommon.domain.ids import GpuUuid
 from hamicommon.errors import Unavailable
 
@@ -72,8 +72,8 @@ def driver() -> Driver:
 
 
 @pytest.fixture
-async def cards(driver: Driver) -> Cards:
-    made = Cards(
+async def cards(driver: Driver) -> CardTracker:
+    made = CardTracker(
         driver,
         NodeState(Store(), AgentState()),
         offer=Offer(),
@@ -85,16 +85,16 @@ async def cards(driver: Driver) -> Cards:
     return made
 
 
-def told(cards: Cards) -> dict[str, str]:
+def told(cards: CardTracker) -> dict[str, str]:
     return {device.uuid: device.health_reason for device in cards.devices()}
 
 
-async def probe(cards: Cards, rounds: int = 1) -> None:
+async def probe(cards: CardTracker, rounds: int = 1) -> None:
     for _ in range(rounds):
         await cards.probe()
 
 
-async def test_a_lost_card_is_sick_at_once_and_alone(driver: Driver, cards: Cards) -> None:
+async def test_a_lost_card_is_sick_at_once_and_alone(driver: Driver, cards: CardTracker) -> None:
     driver.broken = {A: LOST}
 
     await probe(cards)
@@ -102,7 +102,9 @@ async def test_a_lost_card_is_sick_at_once_and_alone(driver: Driver, cards: Card
     assert told(cards) == {A: "GPU is lost", B: ""}
 
 
-async def test_a_driver_that_is_away_once_takes_no_card_off(driver: Driver, cards: Cards) -> None:
+async def test_a_driver_that_is_away_once_takes_no_card_off(
+    driver: Driver, cards: CardTracker
+) -> None:
     seen = cards.changed.version
     driver.away = True
     await probe(cards)
@@ -119,7 +121,7 @@ async def test_a_driver_that_is_away_once_takes_no_card_off(driver: Driver, card
     assert told(cards) == {A: "", B: ""}
 
 
-async def test_a_card_that_is_plugged_in_is_offered(driver: Driver, cards: Cards) -> None:
+async def test_a_card_that_is_plugged_in_is_offered(driver: Driver, cards: CardTracker) -> None:
     seen = cards.changed.version
     new = GpuUuid("GPU-new")
     driver.listed, driver.changed = (facts(new, 0), facts(A, 1), facts(B, 2)), True
@@ -134,7 +136,7 @@ async def test_a_card_that_is_plugged_in_is_offered(driver: Driver, cards: Cards
     assert cards.changed.version == seen + 1
 
 
-async def test_a_card_that_is_pulled_out_stays_as_sick(driver: Driver, cards: Cards) -> None:
+async def test_a_card_that_is_pulled_out_stays_as_sick(driver: Driver, cards: CardTracker) -> None:
     """Its grants live on; that nothing new comes on it is what its health says."""
     driver.listed, driver.changed = (facts(B, 0),), True
     driver.broken = {A: Failure(reason="Not Found", certain=True)}
@@ -144,7 +146,7 @@ async def test_a_card_that_is_pulled_out_stays_as_sick(driver: Driver, cards: Ca
     assert told(cards) == {A: "Not Found", B: ""}
 
 
-async def test_xids_are_counted_and_only_the_cards_own_make_it_sick(cards: Cards) -> None:
+async def test_xids_are_counted_and_only_the_cards_own_make_it_sick(cards: CardTracker) -> None:
     cards.on_xid(A, 31)
     assert told(cards) == {A: "", B: ""}
 
@@ -157,7 +159,7 @@ async def test_xids_are_counted_and_only_the_cards_own_make_it_sick(cards: Cards
     assert told(cards) == {A: "", B: ""}
 
 
-async def test_an_xid_of_no_known_card_may_be_any_cards(cards: Cards) -> None:
+async def test_an_xid_of_no_known_card_may_be_any_cards(cards: CardTracker) -> None:
     cards.on_xid(None, 48)
 
     assert told(cards) == {A: "XID 48", B: "XID 48"}
@@ -165,7 +167,7 @@ async def test_an_xid_of_no_known_card_may_be_any_cards(cards: Cards) -> None:
 
 async def test_who_names_cards_hears_of_those_that_are_plugged_in(driver: Driver) -> None:
     heard: list[set[str]] = []
-    cards = Cards(
+    cards = CardTracker(
         driver,
         NodeState(Store(), AgentState()),
         offer=Offer(),

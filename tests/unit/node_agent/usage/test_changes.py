@@ -3,7 +3,7 @@
 from collections import Counter
 from datetime import UTC, datetime, timedelta
 
-from hami_node_agent.usage.changes import Changes, Round, Told, changes, heartbeat_of
+from hami_node_agent.usage.changes import Changes, PublishedState, Round, changes, heartbeat_of
 from hamicommon.events import (
     USAGE_HEARTBEAT_S,
     USAGE_MOST_ROUNDS,
@@ -50,9 +50,9 @@ def moments(*seconds: float) -> tuple[datetime, ...]:
     return tuple(START + timedelta(seconds=second) for second in seconds)
 
 
-def after(*rounds: Round) -> Told:
+def after(*rounds: Round) -> PublishedState:
     """What is known when these were told."""
-    told = Told()
+    told = PublishedState()
     for one in rounds:
         told = changes(NODE, told, one).told
     return told
@@ -65,7 +65,7 @@ def parts(
 
 
 def test_the_first_round_is_told_whole() -> None:
-    assert parts(changes(NODE, Told(), a_round(0, slice_of("a")))) == (
+    assert parts(changes(NODE, PublishedState(), a_round(0, slice_of("a")))) == (
         (CARD,),
         (slice_of("a"),),
         (),

@@ -17,7 +17,7 @@ from hami_node_agent.grants.ports import PodRef
 from hami_node_agent.grants.records import AgentState, Record
 from hami_node_agent.grants.state import NodeState
 from hami_node_agent.usage.feedback import PRIORITY_ENV, Feedback
-from hami_node_agent.usage.limits_writer import Telling
+from hami_node_agent.usage.limits_writer import LimitsWriter
 from hami_node_agent.usage.monitor import Monitor
 from hami_node_agent.usage.owners import Owners
 from hami_node_agent.usage.regions.directory import Regions
@@ -218,7 +218,7 @@ async def test_the_first_pod_makes_the_second_wait_and_lets_it_go(node: Node) ->
     first, second = node.region("pod-1_main"), node.region("pod-2_main")
     port: Any = node
     monitor = node.monitor()
-    feedback = Feedback(monitor, port, Telling(port))
+    feedback = Feedback(monitor, port, LimitsWriter(port))
 
     def words(file: Path) -> tuple[int, int]:
         reading = read_region(file)
@@ -249,7 +249,7 @@ async def test_a_tenant_does_not_get_first_by_writing_so(node: Node) -> None:
     port: Any = node
 
     monitor = node.monitor()
-    await Feedback(monitor, port, Telling(port)).round(await monitor.containers())
+    await Feedback(monitor, port, LimitsWriter(port)).round(await monitor.containers())
 
     reading = read_region(other)
     assert reading is not None

@@ -7,9 +7,9 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
-from hami_scheduler.adoption.adopt import Adopting
-from hami_scheduler.ledger.view import LedgerView
-from hami_scheduler.metrics import Instruments
+from hami_scheduler.adoption.adopt import Adopter
+from hami_scheduler.ledger.view import LedgerSnapshotCache
+from hami_scheduler.metrics import SchedulerInstruments
 from hami_scheduler.pod_events import Announcer
 from hami_scheduler.ports import LedgerCard, PairScores
 from hamicommon import device_config
@@ -107,15 +107,15 @@ class World:
         return pod
 
     async def adopt(self, **wanted: Any) -> Json:
-        adopting = Adopting(
+        adopting = Adopter(
             store=self.ledger,
             ledger=self.ledger,
             pods=self.pods,
             witness=self,
             grants=self.grants,
-            view=LedgerView(self.ledger, VENDORS.rules),
+            view=LedgerSnapshotCache(self.ledger, VENDORS.rules),
             announcer=Announcer(self.events),
-            instruments=Instruments(),
+            instruments=SchedulerInstruments(),
             vendors=VENDORS,
             known_pods=self.watched,
             synced=lambda: True,

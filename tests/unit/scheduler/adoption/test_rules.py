@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from hami_scheduler.adoption.claims import Claim, claim_of
-from hami_scheduler.adoption.rules import Observed, Verdict, Why, held_twice, judge
+from hami_scheduler.adoption.rules import AdoptionResult, Observed, Why, held_twice, judge
 from hamicommon import device_config
 from hamicommon.domain.devices import DeviceUsage, GpuDevice
 from hamicommon.domain.ids import GpuUuid, NodeName, PodUid
@@ -76,7 +76,7 @@ def verdict(
     *testimonies: Observed,
     believe_node: bool = False,
     twice: dict[str, frozenset[PodUid]] | None = None,
-) -> Verdict:
+) -> AdoptionResult:
     claim = claim_of(pod, VENDORS)
     assert claim is not None
     return judge(

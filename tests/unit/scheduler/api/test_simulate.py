@@ -6,8 +6,8 @@ import httpx
 import pytest
 from fastapi import FastAPI
 from hami_scheduler.api import queries
-from hami_scheduler.api.simulate import Simulating
-from hami_scheduler.ledger.view import LedgerView
+from hami_scheduler.api.simulate import Simulator
+from hami_scheduler.ledger.view import LedgerSnapshotCache
 from hamicommon.domain.requests import Policy
 
 from tests.unit.hamicommon.simulation.objects import asking, every_vendor, gpus, node, placed
@@ -24,7 +24,9 @@ class NoQueries:
 
 
 async def ask(reader: Reader, body: object) -> tuple[int, Any]:
-    simulating = Simulating(view=LedgerView(reader), vendors=every_vendor(), defaults=Policy())
+    simulating = Simulator(
+        view=LedgerSnapshotCache(reader), vendors=every_vendor(), defaults=Policy()
+    )
     app = FastAPI()
     app.include_router(queries.router(NoQueries(), simulating))
     transport = httpx.ASGITransport(app=app)

@@ -18,7 +18,7 @@ from hamicommon.domain.devices import GpuDevice
 from hamicommon.domain.ids import AllocationId, GpuUuid, NodeName, PodUid
 from hamicommon.errors import Conflict, InvalidRequest, Unavailable
 from hamicommon.events import MoveReply, MoveRequest, WantedMove, moves_subject
-from hamicommon.ledger.model import Draft, Step
+from hamicommon.ledger.model import Draft, StateStep
 from hamicommon.testing.ledger import FakeLedger
 
 NODE = NodeName("n")
@@ -62,7 +62,7 @@ class Ledger(FakeLedger):
         live = await self.live_of(PodUid(pod))
         assert live is not None
         sources = frozenset({live.state})
-        step = Step(allocation_id=live.id, sources=sources, target=target, **more)
+        step = StateStep(allocation_id=live.id, sources=sources, target=target, **more)
         change = await self.advance(step)
         assert change is not None
         return change.allocation

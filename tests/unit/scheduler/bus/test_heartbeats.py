@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import pytest
-from hami_scheduler.bus.heartbeats import AgentHearing, Mark
+from hami_scheduler.bus.heartbeats import AgentLiveness, Mark
 from hamicommon.domain.ids import NodeName
 from hamicommon.errors import Unavailable
 
@@ -22,7 +22,7 @@ class Cluster:
         self.ledger_away = False
         self.sequences = {A: 1, B: 1}
         self.heard_again = 0
-        self.hearing = AgentHearing(
+        self.hearing = AgentLiveness(
             reader=self,
             bus_connected_for_s=self.bus_connected_for_s,
             on_heard_again=self.count,

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 import pytest
 from hami_scheduler.bus import ledger_stats
-from hami_scheduler.bus.ledger_stats import LedgerNumbers, NumbersTeller
+from hami_scheduler.bus.ledger_stats import LedgerNumbers, LedgerStatsPublisher
 from hamicommon.errors import Unavailable
 from hamicommon.events import QuotaNumbers
 from pydantic import BaseModel
@@ -51,12 +51,12 @@ def heard() -> Heard:
 
 
 @pytest.fixture
-def teller(heard: Heard) -> NumbersTeller:
-    return NumbersTeller(NoReader(), heard, replica="r")
+def teller(heard: Heard) -> LedgerStatsPublisher:
+    return LedgerStatsPublisher(NoReader(), heard, replica="r")
 
 
 async def test_a_namespace_is_told_when_its_numbers_change(
-    teller: NumbersTeller, heard: Heard
+    teller: LedgerStatsPublisher, heard: Heard
 ) -> None:
     await teller.tell(found(1))
     assert heard.taken() == [TEAM, CLUSTER]
@@ -69,7 +69,7 @@ async def test_a_namespace_is_told_when_its_numbers_change(
 
 
 async def test_everything_is_told_again_now_and_then(
-    teller: NumbersTeller, heard: Heard, monkeypatch: pytest.MonkeyPatch
+    teller: LedgerStatsPublisher, heard: Heard, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(ledger_stats, "SAY_ALL_EVERY_S", 0.0)
     for _ in range(2):
@@ -78,7 +78,7 @@ async def test_everything_is_told_again_now_and_then(
 
 
 async def test_what_the_bus_did_not_take_is_told_at_the_next_reading(
-    teller: NumbersTeller, heard: Heard
+    teller: LedgerStatsPublisher, heard: Heard
 ) -> None:
     heard.away = True
     with pytest.raises(Unavailable):
@@ -89,7 +89,9 @@ async def test_what_the_bus_did_not_take_is_told_at_the_next_reading(
     assert heard.taken() == [TEAM, CLUSTER]
 
 
-async def test_every_message_has_an_id_of_its_own(teller: NumbersTeller, heard: Heard) -> None:
+async def test_every_message_has_an_id_of_its_own(
+    teller: LedgerStatsPublisher, heard: Heard
+) -> None:
     await teller.tell(found(1))
     await teller.tell(found(2, NOW.replace(second=2)))
 

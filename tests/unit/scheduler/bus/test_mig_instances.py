@@ -26,7 +26,7 @@ from hamicommon.k8s.mig import (
     encode_reservations,
     reservations_of,
 )
-from hamicommon.ledger.model import Draft, Step
+from hamicommon.ledger.model import Draft, StateStep
 from hamicommon.testing.ledger import FakeLedger
 
 NODE = NodeName("n")
@@ -74,7 +74,7 @@ async def allocated(ledger: FakeLedger) -> Allocation:
         lease_s=60,
     )
     live = (await ledger.reserve(draft)).allocation
-    step = Step(
+    step = StateStep(
         allocation_id=live.id,
         sources=frozenset({live.state}),
         target=AllocationState.ALLOCATED,
@@ -173,7 +173,7 @@ async def test_an_api_server_that_does_not_take_it_loses_nothing(
 async def test_a_grant_that_is_over_is_left_as_it_was() -> None:
     ledger = FakeLedger()
     allocation = await allocated(ledger)
-    step = Step(
+    step = StateStep(
         allocation_id=allocation.id,
         sources=frozenset({allocation.state}),
         target=AllocationState.RELEASED,

@@ -21,7 +21,7 @@ from hamicommon.domain.devices import GpuDevice
 from hamicommon.domain.ids import AllocationId, GpuUuid, NodeName, PodUid
 from hamicommon.errors import Unavailable
 from hamicommon.events import Allocated, reports_subject
-from hamicommon.ledger.model import Change, Draft, Step
+from hamicommon.ledger.model import Change, Draft, StateStep
 from hamicommon.testing.ledger import FakeLedger
 
 NODE = NodeName("n")
@@ -46,7 +46,9 @@ class Releasing:
     async def carry_out(self, allocation: Allocation, verdict: Any, *, actor: str) -> Change | None:
         sources = frozenset({allocation.state})
         return await self._ledger.advance(
-            Step(allocation_id=allocation.id, sources=sources, target=verdict.target, actor=actor)
+            StateStep(
+                allocation_id=allocation.id, sources=sources, target=verdict.target, actor=actor
+            )
         )
 
 
@@ -63,7 +65,7 @@ async def binding(ledger: FakeLedger) -> Allocation:
         lease_s=60,
     )
     reserved = (await ledger.reserve(draft)).allocation
-    step = Step(
+    step = StateStep(
         allocation_id=reserved.id,
         sources=frozenset({reserved.state}),
         target=AllocationState.BINDING,

@@ -13,7 +13,7 @@ from hami_scheduler.ledger.quota import (
     quota_reasons,
     quota_short,
 )
-from hami_scheduler.watch.quotas import QuotaKeeping
+from hami_scheduler.watch.quotas import QuotaSync
 from hamicommon.device_config import DeviceConfig, NvidiaConfig
 from hamicommon.domain.allocations import ContainerGrant, DeviceShare
 from hamicommon.domain.devices import DeviceUsage, GpuDevice
@@ -117,7 +117,7 @@ class _Nothing:
 
 def test_several_quotas_of_a_namespace_hold_all_at_once() -> None:
     """HAMi keeps the last one written only (sheet 8.3, 18)."""
-    keeping = QuotaKeeping(
+    keeping = QuotaSync(
         store=_Nothing(),
         limits_of=lambda item: quota_limits(item, VENDORS),
         synced=lambda: True,

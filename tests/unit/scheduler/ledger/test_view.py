@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
-from hami_scheduler.ledger.view import LedgerView
+from hami_scheduler.ledger.view import LedgerSnapshotCache
 from hami_scheduler.ports import LedgerCard, PairScores
 from hamicommon.domain.devices import DeviceUsage, GpuDevice
 from hamicommon.domain.ids import GpuUuid, NodeName
@@ -77,14 +77,14 @@ def counters(name: str, *, version: int, memory_mib: int) -> CardCounters:
     )
 
 
-def used(view: LedgerView, node: str = "n") -> list[int]:
+def used(view: LedgerSnapshotCache, node: str = "n") -> list[int]:
     return [state.usage.used_memory_mib for state in view.cluster.cards(NodeName(node))]
 
 
 async def test_counters_of_our_own_commit_need_no_reading() -> None:
     reader = Reader()
     reader.put("GPU-0")
-    view = LedgerView(reader)
+    view = LedgerSnapshotCache(reader)
     await view.refresh()
 
     view.apply([reader.use("GPU-0", 400)])
@@ -97,7 +97,7 @@ async def test_counters_of_our_own_commit_need_no_reading() -> None:
 async def test_an_older_count_changes_nothing() -> None:
     reader = Reader()
     reader.put("GPU-0", version=5)
-    view = LedgerView(reader)
+    view = LedgerSnapshotCache(reader)
     await view.refresh()
 
     view.apply([counters("GPU-0", version=5, memory_mib=999)])
@@ -108,7 +108,7 @@ async def test_an_older_count_changes_nothing() -> None:
 async def test_what_others_did_is_found_by_the_tally() -> None:
     reader = Reader()
     reader.put("GPU-0")
-    view = LedgerView(reader)
+    view = LedgerSnapshotCache(reader)
     await view.refresh()
     reader.use("GPU-0", 400)
 
@@ -119,7 +119,7 @@ async def test_what_others_did_is_found_by_the_tally() -> None:
 async def test_a_gap_in_the_versions_makes_the_node_be_read_again() -> None:
     reader = Reader()
     reader.put("GPU-0")
-    view = LedgerView(reader)
+    view = LedgerSnapshotCache(reader)
     await view.refresh()
     reader.put("GPU-0", version=2, memory_mib=500)
 
@@ -136,7 +136,7 @@ async def test_a_node_that_could_not_be_read_again_stays_in_doubt(
 ) -> None:
     reader = Reader()
     reader.put("GPU-0")
-    view = LedgerView(reader)
+    view = LedgerSnapshotCache(reader)
     await view.refresh()
     reader.put("GPU-0", version=2, memory_mib=500)
     view.apply([reader.use("GPU-0", 400)])
@@ -158,7 +158,7 @@ async def test_a_card_that_went_leaves_the_view() -> None:
     reader = Reader()
     reader.put("GPU-0")
     reader.put("GPU-1", node="m")
-    view = LedgerView(reader)
+    view = LedgerSnapshotCache(reader)
     await view.refresh()
     del reader.rows["GPU-0"]
 
@@ -170,7 +170,7 @@ async def test_a_card_that_went_leaves_the_view() -> None:
 async def test_a_card_that_moved_is_on_its_new_node_only() -> None:
     reader = Reader()
     reader.put("GPU-0")
-    view = LedgerView(reader)
+    view = LedgerSnapshotCache(reader)
     await view.refresh()
     reader.put("GPU-0", node="m", version=2)
 
@@ -202,7 +202,7 @@ def test_a_view_that_lived_through_it_all_is_the_one_that_is_built_anew(
         reader, sent = Reader(), []
         for name in CARDS:
             reader.put(name)
-        live = LedgerView(reader)
+        live = LedgerSnapshotCache(reader)
         await live.refresh()
         names = dict(zip(CARDS, CARDS, strict=True))
         for step, what, value in script:
@@ -229,7 +229,7 @@ def test_a_view_that_lived_through_it_all_is_the_one_that_is_built_anew(
                     node=node, usage=usage, version=card.version + 1
                 )
         await live.refresh()
-        anew = LedgerView(reader)
+        anew = LedgerSnapshotCache(reader)
         await anew.refresh()
         for node in ("n", "m"):
             assert known(live, node) == known(anew, node)
@@ -237,7 +237,7 @@ def test_a_view_that_lived_through_it_all_is_the_one_that_is_built_anew(
     asyncio.run(run())
 
 
-def known(view: LedgerView, node: str) -> list[tuple[DeviceUsage, int]]:
+def known(view: LedgerSnapshotCache, node: str) -> list[tuple[DeviceUsage, int]]:
     """All that a view says of a node's cards."""
     if NodeName(node) not in view.cluster.nodes:
         return []

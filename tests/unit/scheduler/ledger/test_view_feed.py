@@ -6,7 +6,7 @@ from typing import Any
 
 import orjson
 import pytest
-from hami_scheduler.ledger.view import LedgerView
+from hami_scheduler.ledger.view import LedgerSnapshotCache
 from hami_scheduler.ledger.view_feed import LedgerFollower
 from hamicommon.bus.client import Message
 from hamicommon.domain.ids import NodeName
@@ -40,15 +40,15 @@ def message(verb: str, payload: dict[str, Any]) -> Message:
     )
 
 
-async def loaded() -> tuple[Reader, LedgerView, LedgerFollower]:
+async def loaded() -> tuple[Reader, LedgerSnapshotCache, LedgerFollower]:
     reader = Reader()
     reader.put("a")
-    view = LedgerView(reader)
+    view = LedgerSnapshotCache(reader)
     await view.refresh()
     return reader, view, LedgerFollower(view)
 
 
-def used_mib(view: LedgerView) -> int:
+def used_mib(view: LedgerSnapshotCache) -> int:
     [card] = view.cluster.cards(NodeName("n"))
     return card.usage.used_memory_mib
 

@@ -9,11 +9,11 @@ from collections.abc import Sequence
 
 import pytest
 from hami_scheduler.placement import decision_log
-from hami_scheduler.placement.decision import Course
+from hami_scheduler.placement.decision import DecisionTrace
 from hami_scheduler.placement.decision_log import DecisionQueue
 from hami_scheduler.placement.decision_queue import reason_counts
 from hami_scheduler.pod_events import Announcer
-from hami_scheduler.ports import Decision, PodEvent
+from hami_scheduler.ports import DecisionRow, PodEvent
 from hamicommon.domain.ids import GpuUuid, NodeName
 from hamicommon.errors import Unavailable
 from hamicommon.explain.record import record_of
@@ -32,10 +32,10 @@ class Log:
 
     def __init__(self, away: int = 0) -> None:
         self.away = away
-        self.kept: list[Decision] = []
+        self.kept: list[DecisionRow] = []
         self.written = asyncio.Event()
 
-    async def record(self, decisions: Sequence[Decision]) -> None:
+    async def record(self, decisions: Sequence[DecisionRow]) -> None:
         if self.away:
             self.away -= 1
             raise Unavailable("Postgres is away")
@@ -55,10 +55,10 @@ class Events:
         self.emitted.append(event)
 
 
-def refused(queue: DecisionQueue, view: ClusterView, uid: str = "u") -> Course:
+def refused(queue: DecisionQueue, view: ClusterView, uid: str = "u") -> DecisionTrace:
     decision = decide(WISH, view, candidates=[N])
     assert decision.refusal is not None
-    course = Course(
+    course = DecisionTrace(
         pod={"metadata": {"uid": uid, "name": "p"}},
         started=time.perf_counter(),
         request=WISH,

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from hami_scheduler.ledger.view import LedgerView
-from hami_scheduler.metrics import Instruments
-from hami_scheduler.placement.requeue import MOST_NUDGES, Nudger
+from hami_scheduler.ledger.view import LedgerSnapshotCache
+from hami_scheduler.metrics import SchedulerInstruments
+from hami_scheduler.placement.requeue import MOST_NUDGES, Requeuer
 from hami_scheduler.placement.waiting_pods import WaitingPod, WaitingPods
 from hami_scheduler.ports import CardReader
 from hamicommon import device_config
@@ -24,9 +24,9 @@ class NeverAsked(CardReader):
 
 
 @pytest.fixture
-def view() -> LedgerView:
+def view() -> LedgerSnapshotCache:
     """One card with room for a hundred small pods."""
-    made = LedgerView(NeverAsked(), VENDORS.rules)
+    made = LedgerSnapshotCache(NeverAsked(), VENDORS.rules)
     device = GpuDevice(
         uuid=GpuUuid("GPU-0"),
         index=0,
@@ -57,25 +57,27 @@ def pod(number: int, *, memory_mib: int = 100, priority: int = 0) -> WaitingPod:
     )
 
 
-async def woken(view: LedgerView, *pods: WaitingPod) -> list[str]:
+async def woken(view: LedgerSnapshotCache, *pods: WaitingPod) -> list[str]:
     waiting = WaitingPods()
     for one in pods:
         waiting.add(one)
-    nudger = Nudger(view=view, waiting=waiting, pods=FakePodApi(), instruments=Instruments())
+    nudger = Requeuer(
+        view=view, waiting=waiting, pods=FakePodApi(), instruments=SchedulerInstruments()
+    )
     return [one.name for one in await nudger.fitting()]
 
 
-async def test_at_most_ten_are_woken_at_once_the_oldest_first(view: LedgerView) -> None:
+async def test_at_most_ten_are_woken_at_once_the_oldest_first(view: LedgerSnapshotCache) -> None:
     found = await woken(view, *(pod(number) for number in reversed(range(30))))
 
     assert found == [f"p{number}" for number in range(MOST_NUDGES)]
 
 
-async def test_a_higher_priority_goes_first(view: LedgerView) -> None:
+async def test_a_higher_priority_goes_first(view: LedgerSnapshotCache) -> None:
     assert await woken(view, pod(1), pod(2, priority=5)) == ["p2", "p1"]
 
 
-async def test_who_does_not_fit_sleeps_on_and_hides_nobody(view: LedgerView) -> None:
+async def test_who_does_not_fit_sleeps_on_and_hides_nobody(view: LedgerSnapshotCache) -> None:
     large = [pod(number, memory_mib=20_000) for number in range(20)]
 
     assert await woken(view, *large, pod(50)) == ["p50"]

@@ -8,13 +8,13 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from hami_scheduler.ledger.view import LedgerView
-from hami_scheduler.metrics import Instruments
-from hami_scheduler.placement.decision import Course
+from hami_scheduler.ledger.view import LedgerSnapshotCache
+from hami_scheduler.metrics import SchedulerInstruments
+from hami_scheduler.placement.decision import DecisionTrace
 from hami_scheduler.placement.decision_log import DecisionQueue
-from hami_scheduler.placement.reserve import MOST_S, Reserved, Reserving
+from hami_scheduler.placement.reserve import MOST_S, Reservations, Reserved
 from hami_scheduler.pod_events import Announcer
-from hami_scheduler.ports import Decision, LedgerCard, PairScores, PodEvent
+from hami_scheduler.ports import DecisionRow, LedgerCard, PairScores, PodEvent
 from hamicommon import device_config
 from hamicommon.domain.devices import GpuDevice
 from hamicommon.domain.ids import GpuUuid, NodeName
@@ -72,7 +72,7 @@ class SlowLedger(FakeLedger):
 class Nowhere:
     """A log and an event sink that keep nothing."""
 
-    async def record(self, decisions: Sequence[Decision]) -> None:
+    async def record(self, decisions: Sequence[DecisionRow]) -> None:
         del decisions
 
     def emit(self, event: PodEvent) -> None:
@@ -89,11 +89,11 @@ def pod(number: int) -> dict[str, Any]:
 
 async def placed_at_once(
     ledger: SlowLedger, *, spent_s: float = 0.0
-) -> tuple[list[Any], Instruments]:
-    view = LedgerView(ledger, VENDORS.rules)
+) -> tuple[list[Any], SchedulerInstruments]:
+    view = LedgerSnapshotCache(ledger, VENDORS.rules)
     await view.refresh()
-    instruments = Instruments()
-    reserving = Reserving(
+    instruments = SchedulerInstruments()
+    reserving = Reservations(
         view=view,
         store=ledger,
         pods=FakePodApi(),
@@ -106,7 +106,7 @@ async def placed_at_once(
 
     async def one(number: int) -> Any:
         body = pod(number)
-        course = Course(pod=body, started=time.perf_counter() - spent_s, candidates=1)
+        course = DecisionTrace(pod=body, started=time.perf_counter() - spent_s, candidates=1)
         return await reserving.best(pod_request(body, VENDORS), [NODE], course)
 
     return await asyncio.gather(*map(one, range(PODS))), instruments

@@ -8,7 +8,13 @@ from typing import Any
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from hami_scheduler.reconcile.restore import ANSWER_KEPT_S, PATIENCE_S, Outcome, Restoring, as_held
+from hami_scheduler.reconcile.restore import (
+    ANSWER_KEPT_S,
+    PATIENCE_S,
+    GrantRestorer,
+    Outcome,
+    as_held,
+)
 from hamicommon.domain.allocations import (
     AllocationState,
     ContainerGrant,
@@ -22,7 +28,7 @@ from hamicommon.events import HeldContainer, NodeHoldings
 from hamicommon.grants.grant import Grant, grant_of, read_signed
 from hamicommon.grants.signing import public_key, sign
 from hamicommon.k8s.annotations import GRANT
-from hamicommon.ledger.model import Draft, Step
+from hamicommon.ledger.model import Draft, StateStep
 from hamicommon.testing.ledger import FakeLedger
 
 S = AllocationState
@@ -66,7 +72,7 @@ async def granted(fake: FakeLedger) -> Grant:
     """As the scheduler grants: reserved, then binding with a token."""
     await fake.reserve(DRAFT)
     change = await fake.advance(
-        Step(
+        StateStep(
             allocation_id=DRAFT.allocation_id,
             sources=frozenset({S.RESERVED}),
             target=S.BINDING,
@@ -122,9 +128,9 @@ class Node:
         )
 
 
-def restoring(fake: FakeLedger, node: Node | None = None) -> Restoring:
+def restoring(fake: FakeLedger, node: Node | None = None) -> GrantRestorer:
     witness = node or Node()
-    return Restoring(
+    return GrantRestorer(
         store=fake,
         witness=witness,
         clock=lambda: witness.now_s,
@@ -185,7 +191,9 @@ async def test_a_grant_that_ended_stays_ended() -> None:
     fake = ledger()
     text = sign(await granted(fake), KEY)
     await fake.advance(
-        Step(allocation_id=DRAFT.allocation_id, sources=frozenset({S.BINDING}), target=S.RELEASED)
+        StateStep(
+            allocation_id=DRAFT.allocation_id, sources=frozenset({S.BINDING}), target=S.RELEASED
+        )
     )
 
     assert await restoring(fake).restore(pod_with(text)) is Outcome.NONE

@@ -7,8 +7,8 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
-from hami_scheduler.metrics import Instruments
-from hami_scheduler.reconcile.stuck_pods import PREFIX, LateWatch, why_late
+from hami_scheduler.metrics import SchedulerInstruments
+from hami_scheduler.reconcile.stuck_pods import PREFIX, StuckPodReporter, why_late
 from hamicommon.domain.allocations import Allocation, AllocationState
 from hamicommon.domain.ids import AllocationId, NodeName, PodUid
 
@@ -88,14 +88,14 @@ class Ledger:
         self.said.append(message)
 
 
-def watch_of(ledger: Any) -> LateWatch:
-    return LateWatch(
+def watch_of(ledger: Any) -> StuckPodReporter:
+    return StuckPodReporter(
         ledger=ledger,
         store=ledger,
         pods=ledger,
         silent=frozenset,
         announcer=ledger,
-        instruments=Instruments(),
+        instruments=SchedulerInstruments(),
         late_s=60.0,
     )
 

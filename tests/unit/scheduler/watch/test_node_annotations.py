@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from hami_scheduler.watch.node_annotations import Told, looks, question, told_by
+from hami_scheduler.watch.node_annotations import NodeAnnotations, looks, question, told_by
 from hamicommon.device_config import DeviceConfig
 from hamicommon.vendors.registry import Vendors
 
@@ -27,7 +27,7 @@ def node(annotations: dict[str, Any], **allocatable: str) -> dict[str, Any]:
     }
 
 
-def chips(handshake: str | None, **allocatable: str) -> Told:
+def chips(handshake: str | None, **allocatable: str) -> NodeAnnotations:
     written: dict[str, Any] = {REGISTER: [CHIP | {"health": True}]}
     if handshake is not None:
         written[HANDSHAKE] = handshake
@@ -63,7 +63,7 @@ def test_a_plugin_lives_while_its_handshake_or_the_kubelet_says_so(
 
 def test_a_node_that_never_had_such_cards_is_asked_nothing() -> None:
     """Trap S11: HAMi stamps every node with every vendor's handshake."""
-    assert told_by(node({}), VENDORS, NOW) == Told()
+    assert told_by(node({}), VENDORS, NOW) == NodeAnnotations()
 
 
 def test_of_a_dead_plugin_nothing_is_deleted_its_handshake_stays() -> None:

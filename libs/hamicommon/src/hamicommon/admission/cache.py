@@ -14,7 +14,12 @@ import orjson
 
 from hamicommon.admission.mutation import judge
 from hamicommon.admission.pod_review import Look, look_at, relevant
-from hamicommon.admission.verdicts import ANY, AdmissionRules, Circumstances, Verdict
+from hamicommon.admission.verdicts import (
+    ANY,
+    AdmissionCircumstances,
+    AdmissionResult,
+    AdmissionRules,
+)
 from hamicommon.k8s.types import JsonObject
 
 MOST_LOOKS = 1024
@@ -57,14 +62,14 @@ def digest(relevant_bytes: bytes) -> bytes:
     return blake2b(relevant_bytes, digest_size=_DIGEST_BYTES).digest()
 
 
-class Remembering:
+class AdmissionCache:
     """Judges pods by one installation's rules. One event loop owns it."""
 
     def __init__(self, rules: AdmissionRules) -> None:
         self._rules = rules
         self._looks: dict[bytes, Look] = {}
 
-    def __call__(self, pod: Relevant, about: Circumstances = ANY) -> Verdict:
+    def __call__(self, pod: Relevant, about: AdmissionCircumstances = ANY) -> AdmissionResult:
         """What `mutate` answers. Raises what `pod.read` raises."""
         return judge(self._look(pod), self._rules, about)
 

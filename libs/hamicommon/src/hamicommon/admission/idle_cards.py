@@ -17,7 +17,7 @@ from hamicommon.domain.devices import DeviceUsage, GpuDevice
 from hamicommon.domain.ids import GpuUuid, NodeName
 from hamicommon.domain.requests import PodRequest
 from hamicommon.explain.counterfactuals import Circumstances, counterfactuals
-from hamicommon.explain.sentence import Stock as KindsOfCards
+from hamicommon.explain.sentence import CardStock as KindsOfCards
 from hamicommon.explain.sentence import refusal_sentence, stock_of
 from hamicommon.placement.cluster.view import CardState, ClusterView
 from hamicommon.placement.engine import decide

@@ -13,7 +13,12 @@ from typing import Any
 import orjson
 
 from hamicommon.admission.mutation import mutate
-from hamicommon.admission.verdicts import ANY, AdmissionRules, Circumstances, Verdict
+from hamicommon.admission.verdicts import (
+    ANY,
+    AdmissionCircumstances,
+    AdmissionResult,
+    AdmissionRules,
+)
 from hamicommon.errors import InvalidRequest
 from hamicommon.k8s.types import JsonObject
 
@@ -25,9 +30,9 @@ class Linter:
     """Judges pods by one installation's rules; holds nothing between them."""
 
     rules: AdmissionRules
-    about: Circumstances = ANY
+    about: AdmissionCircumstances = ANY
 
-    def verdict(self, pod: JsonObject) -> Verdict:
+    def verdict(self, pod: JsonObject) -> AdmissionResult:
         """What the webhook would answer."""
         return mutate(pod, self.rules, self.about)
 
@@ -47,11 +52,11 @@ class Linter:
                 raise InvalidRequest(f"pod is {found}: {_WANTED}")
         except InvalidRequest as exc:
             message = f"line {number}: {exc}"
-            return as_json(name, Verdict(allowed=False, reason="no-pod", message=message))
+            return as_json(name, AdmissionResult(allowed=False, reason="no-pod", message=message))
         return self.answer(name, pod)
 
 
-def as_json(name: str, verdict: Verdict) -> JsonObject:
+def as_json(name: str, verdict: AdmissionResult) -> JsonObject:
     """One verdict as programs read it."""
     return {
         "name": name,

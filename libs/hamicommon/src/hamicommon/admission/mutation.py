@@ -1,6 +1,7 @@
 """What the webhook answers when a pod is created: defaults filled in, or a denial with the reason.
 
-In: the pod as raw JSON, the installation's rules, what is known of the cluster; out: a `Verdict`
+In: the pod as raw JSON, the installation's rules, what is known of the cluster; out: a
+`AdmissionResult`
 with a minimal JSON patch. Pure. The decisions and their order are HAMi's (protocol sheet 3, steps 2
 to 9); what differs is said at each place. `looking.py` has what follows from the pod alone, here
 the cluster, the quotas and the trace are added. The scheduler's `/filter` sees the pod next.
@@ -13,9 +14,9 @@ from hamicommon.admission.pod_review import Look, look_at, relevant
 from hamicommon.admission.quota import over_quota
 from hamicommon.admission.verdicts import (
     ANY,
+    AdmissionCircumstances,
+    AdmissionResult,
     AdmissionRules,
-    Circumstances,
-    Verdict,
     denied,
 )
 from hamicommon.clipping import clip
@@ -36,7 +37,9 @@ MOST_OF_A_WARNING = 1024
 _STAMP_PATH = "/metadata/annotations/" + keys.TRACEPARENT.replace("/", "~1")
 
 
-def mutate(pod: JsonObject, rules: AdmissionRules, about: Circumstances = ANY) -> Verdict:
+def mutate(
+    pod: JsonObject, rules: AdmissionRules, about: AdmissionCircumstances = ANY
+) -> AdmissionResult:
     """Judges a pod that is being created.
 
     Doing it again on the patched pod changes nothing more.
@@ -44,7 +47,7 @@ def mutate(pod: JsonObject, rules: AdmissionRules, about: Circumstances = ANY) -
     return judge(look_at(relevant(pod), rules), rules, about)
 
 
-def judge(look: Look, rules: AdmissionRules, about: Circumstances) -> Verdict:
+def judge(look: Look, rules: AdmissionRules, about: AdmissionCircumstances) -> AdmissionResult:
     """The verdict on a pod that was looked at."""
     if look.verdict is not None:
         return look.verdict
@@ -54,7 +57,7 @@ def judge(look: Look, rules: AdmissionRules, about: Circumstances) -> Verdict:
         refused, more = _room(look, look.request, rules, about, audit)
         if refused is not None:
             return refused
-    return Verdict(
+    return AdmissionResult(
         allowed=True,
         reason="asks-for-cards" if look.wants else "no-cards",
         patch=[*look.patch, *_stamp(look, about)],
@@ -74,9 +77,9 @@ def _room(
     look: Look,
     request: PodRequest,
     rules: AdmissionRules,
-    about: Circumstances,
+    about: AdmissionCircumstances,
     audit: dict[str, str],
-) -> tuple[Verdict | None, tuple[str, ...]]:
+) -> tuple[AdmissionResult | None, tuple[str, ...]]:
     """A denial, or warnings: what quotas have left, and what no card of the cluster can take.
 
     `audit` is told what was known.
@@ -106,7 +109,7 @@ def _asked(look: Look, amounts: list[str]) -> str:
     return f"{asked} (annotation {', '.join(look.chosen)})" if look.chosen else asked
 
 
-def _stamp(look: Look, about: Circumstances) -> tuple[Operation, ...]:
+def _stamp(look: Look, about: AdmissionCircumstances) -> tuple[Operation, ...]:
     """The trace's stamp, on pods that ask for cards and on no other."""
     value = about.traceparent if look.wants else ""
     if look.stamp is not None:

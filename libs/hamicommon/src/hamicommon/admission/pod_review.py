@@ -16,8 +16,8 @@ from hamicommon.admission.typos import misspelt
 from hamicommon.admission.verdicts import (
     BAD_REQUEST,
     UNPROCESSABLE,
+    AdmissionResult,
     AdmissionRules,
-    Verdict,
     denied,
 )
 from hamicommon.admission.warnings import remarks
@@ -51,7 +51,7 @@ Missing = Literal["metadata", "annotations", "key"]
 class Look:
     """What a pod comes to by itself."""
 
-    verdict: Verdict | None = None
+    verdict: AdmissionResult | None = None
     """The whole answer, where nothing else matters."""
     wants: bool = False
     """It asks for a card."""
@@ -111,7 +111,9 @@ def look_at(seen: JsonObject, rules: AdmissionRules) -> Look:
     spec = seen["spec"]
     if _has_other_scheduler(spec.get("schedulerName") or "", rules):
         message = "pod already has different scheduler assigned"
-        return Look(verdict=Verdict(allowed=True, reason="other-scheduler", message=message))
+        return Look(
+            verdict=AdmissionResult(allowed=True, reason="other-scheduler", message=message)
+        )
     after = _editable(seen)
     try:
         wants, warnings = fill_in(after, rules.vendors)
@@ -193,7 +195,7 @@ def _counts_none(container: JsonObject, vendor: Vendor) -> bool:
     return is_zero(amounts.find(container, vendor.resources.count))
 
 
-def _never_ours(spec: JsonObject, rules: AdmissionRules) -> Verdict | None:
+def _never_ours(spec: JsonObject, rules: AdmissionRules) -> AdmissionResult | None:
     """A denial of what a pod that asks for a card may not be."""
     privileged = next(_privileged(spec), None)
     if privileged is not None:

@@ -49,7 +49,7 @@ class ServiceReference:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Registration:
+class WebhookRegistration:
     """What the API server has to know to call us."""
 
     target: ServiceReference | str
@@ -77,7 +77,7 @@ class Registration:
             )
 
 
-def webhook_configuration(registration: Registration) -> Json:
+def webhook_configuration(registration: WebhookRegistration) -> Json:
     """The MutatingWebhookConfiguration (admissionregistration.k8s.io/v1) of our webhook."""
     concerned = match_expression(registration.resources)
     webhooks = [_webhook(registration, WEBHOOK_NAME, registration.failure_policy)]
@@ -103,7 +103,7 @@ def webhook_configuration(registration: Registration) -> Json:
     }
 
 
-def _webhook(registration: Registration, name: str, failure_policy: FailurePolicy) -> Json:
+def _webhook(registration: WebhookRegistration, name: str, failure_policy: FailurePolicy) -> Json:
     return {
         "name": name,
         "admissionReviewVersions": ["v1", "v1beta1"],
@@ -195,7 +195,7 @@ def _not_in(key: str, values: Iterable[str]) -> Json:
     return {"key": key, "operator": "NotIn", "values": list(values)}
 
 
-def _client_config(registration: Registration) -> Json:
+def _client_config(registration: WebhookRegistration) -> Json:
     config: Json
     if isinstance(registration.target, str):
         config = {"url": registration.target}

@@ -1,6 +1,6 @@
 """The values of admission: an installation's rules, what belongs to one review, and the answer.
 
-`mutation.mutate` makes a `Verdict` of them; the webhook and `hamictl lint` say it.
+`mutation.mutate` makes a `AdmissionResult` of them; the webhook and `hamictl lint` say it.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class AdmissionRules:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
+class AdmissionResult:
     """The answer: fields of an AdmissionResponse."""
 
     allowed: bool
@@ -70,7 +70,7 @@ class Verdict:
     """Audit annotations: whether cards and quotas were known."""
 
 
-class Circumstances(NamedTuple):
+class AdmissionCircumstances(NamedTuple):
     """What belongs to one review and not to the pod."""
 
     namespace: str = ""
@@ -82,7 +82,7 @@ class Circumstances(NamedTuple):
     knowledge: Knowledge = NOTHING_KNOWN
 
 
-ANY = Circumstances()
+ANY = AdmissionCircumstances()
 
 
 def denied(
@@ -91,7 +91,9 @@ def denied(
     *,
     code: int = FORBIDDEN,
     audit: Mapping[str, str] | None = None,
-) -> Verdict:
+) -> AdmissionResult:
     """A refusal, with what was known for the audit."""
     shown = clip(message, _MOST)
-    return Verdict(allowed=False, reason=reason, code=code, message=shown, audit=audit or {})
+    return AdmissionResult(
+        allowed=False, reason=reason, code=code, message=shown, audit=audit or {}
+    )

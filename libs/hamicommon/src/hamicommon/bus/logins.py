@@ -32,7 +32,7 @@ _RESPONSE_TTL_NS = 120 * 10**9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Question:
+class LoginRequest:
     """What the server asks about one client."""
 
     server_id: str
@@ -50,7 +50,7 @@ def account_id(key: Ed25519PublicKey) -> str:
     return base64.b32encode(checked).rstrip(b"=").decode()
 
 
-def read_question(data: bytes) -> Question:
+def read_question(data: bytes) -> LoginRequest:
     """The server's question. Its signature is not checked: only the server may publish there.
 
     Raises: InvalidRequest when it is none.
@@ -59,7 +59,7 @@ def read_question(data: bytes) -> Question:
         claims = orjson.loads(_decode(data.decode().split(".")[1]))
         asked = claims["nats"]
         options = asked.get("connect_opts") or {}
-        return Question(
+        return LoginRequest(
             server_id=asked["server_id"]["id"],
             user_nkey=asked["user_nkey"],
             client_name=str(options.get("name") or ""),
@@ -70,7 +70,7 @@ def read_question(data: bytes) -> Question:
 
 
 def granted(
-    question: Question,
+    question: LoginRequest,
     *,
     name: str,
     permissions: Permissions,
@@ -101,12 +101,12 @@ def granted(
     return _answer(question, key, now_s, jwt=_signed(user, key))
 
 
-def refused(question: Question, reason: str, *, key: Ed25519PrivateKey, now_s: int) -> bytes:
+def refused(question: LoginRequest, reason: str, *, key: Ed25519PrivateKey, now_s: int) -> bytes:
     """The answer: no, and why (for the server's log; the client sees an authorization error)."""
     return _answer(question, key, now_s, error=reason)
 
 
-def _answer(question: Question, key: Ed25519PrivateKey, now_s: int, **said: str) -> bytes:
+def _answer(question: LoginRequest, key: Ed25519PrivateKey, now_s: int, **said: str) -> bytes:
     claims = {
         "sub": question.user_nkey,
         "aud": question.server_id,

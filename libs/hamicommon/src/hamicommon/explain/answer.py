@@ -1,6 +1,7 @@
 """The whole explanation of a pod: the answer of `GET /v1/pods/{uid}/explain`.
 
-In: the latest `Record`, the `Circumstances`, and what the ledger knows besides; out: `Explanation`,
+In: the latest `DecisionRecord`, the `Circumstances`, and what the ledger knows besides; out:
+`Explanation`,
 plain values. Its fields are a promise to people's tools (docs/explain.md): fields may be added, and
 `schema_version` grows when one changes its meaning.
 """
@@ -14,7 +15,7 @@ from typing import Any
 
 from hamicommon.domain.ids import NodeName, PodUid
 from hamicommon.explain.counterfactuals import Circumstances, Counterfactual
-from hamicommon.explain.record import QuotaShort, Record
+from hamicommon.explain.record import DecisionRecord, QuotaShort
 from hamicommon.explain.verdicts import NodeVerdict, findings
 from hamicommon.explain.wording import asked_by
 from hamicommon.placement.cluster.view import ClusterView
@@ -87,7 +88,7 @@ def explain(
     uid: PodUid,
     namespace: str,
     pod_name: str,
-    record: Record,
+    record: DecisionRecord,
     known: Known,
     new_view: Callable[[], ClusterView],
 ) -> Explanation:

@@ -48,7 +48,7 @@ class Counterfactual:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Holding:
+class PodHolding:
     """What one pod held of one card when it was decided; the effective footprint."""
 
     pod: str
@@ -66,7 +66,7 @@ class Holding:
 class Circumstances:
     """What the ledger's history adds to a record."""
 
-    holdings: Sequence[Holding] = ()
+    holdings: Sequence[PodHolding] = ()
     unhealthy_since: Mapping[GpuUuid, datetime] = field(default_factory=dict)
     names: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     """Vendor word -> `memory`, `percent`, `core`, `count` -> resource name."""
@@ -248,11 +248,11 @@ def _ends(
     request: PodRequest,
     view: ClusterView,
     nodes: Sequence[NodeName],
-    holdings: Sequence[Holding],
+    holdings: Sequence[PodHolding],
     new_view: Callable[[], ClusterView],
 ) -> Iterator[Counterfactual]:
     """Single pods whose end suffices; if there are none, the fewest on one node."""
-    by_node: dict[NodeName, dict[str, list[Holding]]] = {}
+    by_node: dict[NodeName, dict[str, list[PodHolding]]] = {}
     for one in holdings:
         by_node.setdefault(one.node, {}).setdefault(one.pod, []).append(one)
     own = f"{request.namespace}/{request.name}"
@@ -283,7 +283,7 @@ def _few(
     request: PodRequest,
     view: ClusterView,
     node: NodeName,
-    pods: Mapping[str, Sequence[Holding]],
+    pods: Mapping[str, Sequence[PodHolding]],
     order: Sequence[str],
     new_view: Callable[[], ClusterView],
 ) -> list[str]:
@@ -300,12 +300,12 @@ def _without(
     request: PodRequest,
     view: ClusterView,
     node: NodeName,
-    pods: Mapping[str, Sequence[Holding]],
+    pods: Mapping[str, Sequence[PodHolding]],
     ended: Sequence[str],
     new_view: Callable[[], ClusterView],
 ) -> bool:
     """True when the pod fits on the node after these have ended."""
-    given: dict[GpuUuid, list[Holding]] = {}
+    given: dict[GpuUuid, list[PodHolding]] = {}
     for pod in ended:
         for one in pods[pod]:
             given.setdefault(one.uuid, []).append(one)
@@ -323,14 +323,14 @@ def _without(
     return _fits(request, view=alone, candidates=[node])
 
 
-def _weight(held: Sequence[Holding]) -> tuple[int, int]:
+def _weight(held: Sequence[PodHolding]) -> tuple[int, int]:
     return sum(one.memory_mib for one in held), sum(one.core_percent for one in held)
 
 
 def _end_of(
     node: NodeName,
     ended: Sequence[str],
-    pods: Mapping[str, Sequence[Holding]],
+    pods: Mapping[str, Sequence[PodHolding]],
     view: ClusterView,
 ) -> Counterfactual:
     index = {usage.device.uuid: usage.device.index for usage, _ in view.cards(node)}

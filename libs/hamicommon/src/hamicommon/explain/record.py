@@ -1,6 +1,7 @@
 """What is stored with one decision beside the moment's blobs, as compressed JSON and back.
 
-In: what /filter answered; out: bytes for `decisions.shortfalls`, and `Record`, which `answer.py`
+In: what /filter answered; out: bytes for `decisions.shortfalls`, and `DecisionRecord`, which
+`answer.py`
 explains. A reason is written once, with the number of the nodes that gave it: of thousands of nodes
 few say something of their own.
 """
@@ -78,7 +79,7 @@ class QuotaShort:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Record:
+class DecisionRecord:
     """One decision as it was stored."""
 
     request: PodRequest | None
@@ -143,7 +144,7 @@ def record_of(
     inventory: bytes | None,
     counters: bytes | None,
     new_view: Callable[[], ClusterView],
-) -> Record:
+) -> DecisionRecord:
     """A row of `decisions` with its blobs."""
     detail = unpacked(row["shortfalls"]) if row["shortfalls"] else {}
     view = None
@@ -158,7 +159,7 @@ def record_of(
                 reasons[names[row_number]] = texts[text]
     reasons |= {NodeName(node): texts[text] for node, text in detail.get("rest", {}).items()}
     quota = detail.get("quota")
-    return Record(
+    return DecisionRecord(
         request=_request_of(row),
         outcome=row["outcome"],
         node=row["node"],

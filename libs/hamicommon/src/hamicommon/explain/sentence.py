@@ -22,7 +22,7 @@ from hamicommon.placement.rules import REASONS, Rule
 from hamicommon.placement.unschedulable import ShortfallTable
 
 
-class Stock(NamedTuple):
+class CardStock(NamedTuple):
     """What cards a cluster has, by vendor; changes only when nodes come and go."""
 
     largest_mib: Mapping[str, int]
@@ -30,14 +30,14 @@ class Stock(NamedTuple):
     """Sorted product names."""
 
 
-def stock_of(devices: Iterable[GpuDevice]) -> Stock:
+def stock_of(devices: Iterable[GpuDevice]) -> CardStock:
     """Of all cards of all nodes."""
     largest: dict[str, int] = {}
     types: dict[str, set[str]] = {}
     for device in devices:
         largest[device.vendor] = max(device.memory_mib, largest.get(device.vendor, 0))
         types.setdefault(device.vendor, set()).add(device.type)
-    return Stock(largest, {vendor: sorted(names) for vendor, names in types.items()})
+    return CardStock(largest, {vendor: sorted(names) for vendor, names in types.items()})
 
 
 def quota_sentence(quota: QuotaShort) -> str:
@@ -53,7 +53,7 @@ def quota_sentence(quota: QuotaShort) -> str:
 def refusal_sentence(
     request: PodRequest,
     tables: Sequence[ShortfallTable],
-    stock: Stock,
+    stock: CardStock,
     *,
     candidates: int,
 ) -> str:
@@ -110,7 +110,7 @@ def _of_rule(
     rule: Rule,
     table: ShortfallTable,
     request: PodRequest,
-    stock: Stock,
+    stock: CardStock,
     none: str,
 ) -> str:
     here = table.codes == rule

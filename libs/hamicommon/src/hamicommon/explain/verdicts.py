@@ -1,6 +1,6 @@
 """The verdict on every node and card: the engine is asked again on the cards of the record.
 
-In: a `Record`; out: `Findings`, which `answer.py` puts into the whole explanation.
+In: a `DecisionRecord`; out: `Findings`, which `answer.py` puts into the whole explanation.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from hamicommon.domain.devices import DeviceUsage
 from hamicommon.domain.ids import GpuUuid, NodeName
 from hamicommon.domain.requests import PodRequest
 from hamicommon.explain.counterfactuals import Circumstances, Counterfactual, counterfactuals
-from hamicommon.explain.record import QuotaShort, Record
+from hamicommon.explain.record import DecisionRecord, QuotaShort
 from hamicommon.explain.wording import UNITS, cards, group, listed, shortfall
 from hamicommon.placement.cluster.view import ClusterView
 from hamicommon.placement.engine import feasible
@@ -66,7 +66,9 @@ class Findings:
     notes: Sequence[str] = ()
 
 
-def findings(record: Record, about: Circumstances, new_view: Callable[[], ClusterView]) -> Findings:
+def findings(
+    record: DecisionRecord, about: Circumstances, new_view: Callable[[], ClusterView]
+) -> Findings:
     """Per node and card, and what would have helped."""
     if record.request is None:
         return Findings()
@@ -97,7 +99,7 @@ def findings(record: Record, about: Circumstances, new_view: Callable[[], Cluste
 
 
 def _verdicts(
-    record: Record,
+    record: DecisionRecord,
     request: PodRequest,
     view: ClusterView,
     candidates: Sequence[NodeName],
@@ -146,7 +148,7 @@ def _verdicts(
     return verdicts, notes
 
 
-def _differs(record: Record, reasons: Mapping[NodeName, str]) -> bool:
+def _differs(record: DecisionRecord, reasons: Mapping[NodeName, str]) -> bool:
     return any(reasons.get(node) != reason for node, reason in record.reasons.items())
 
 

@@ -32,26 +32,26 @@ class ConstraintViolation(Conflict):
 
 
 @dataclass(frozen=True, slots=True)
-class Meaning:
+class ConstraintError:
     """What a violation says: the class of error, and the sentence."""
 
     error: type[HamiError]
     sentence: str
 
 
-def _taken(sentence: str) -> Meaning:
-    return Meaning(ConstraintViolation, sentence)
+def _taken(sentence: str) -> ConstraintError:
+    return ConstraintError(ConstraintViolation, sentence)
 
 
-def _full(sentence: str) -> Meaning:
-    return Meaning(CapacityConflict, sentence)
+def _full(sentence: str) -> ConstraintError:
+    return ConstraintError(CapacityConflict, sentence)
 
 
-def _wrong(sentence: str) -> Meaning:
-    return Meaning(InvalidRequest, sentence)
+def _wrong(sentence: str) -> ConstraintError:
+    return ConstraintError(InvalidRequest, sentence)
 
 
-MEANINGS: dict[str, Meaning] = {
+MEANINGS: dict[str, ConstraintError] = {
     # S1: a card never gives more than it has.
     SLOTS_WITHIN_CEILING: _full("the card's slots can't hold it"),
     MEMORY_WITHIN_CEILING: _full("the card's memory can't hold it"),

@@ -82,7 +82,7 @@ class Entry:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Step:
+class StateStep:
     """One guarded change of an allocation's state."""
 
     allocation_id: AllocationId

@@ -46,7 +46,7 @@ DELETE FROM outbox WHERE published_at < now() - interval '{KEEP_PUBLISHED_S} sec
 """
 
 
-class Publisher(Protocol):
+class OutboxPublisher(Protocol):
     """What the relay needs of the bus."""
 
     @property
@@ -70,7 +70,7 @@ class OutboxRelay:
     connection does not hear its own messages.
     """
 
-    def __init__(self, database: Database, bus: Publisher) -> None:
+    def __init__(self, database: Database, bus: OutboxPublisher) -> None:
         self._database = database
         self._bus = bus
         self.listener: Listener | None = None

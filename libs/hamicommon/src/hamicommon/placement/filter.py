@@ -17,7 +17,7 @@ from hamicommon.domain.ids import GpuUuid
 from hamicommon.domain.requests import ContainerRequest, DeviceRequest, PodRequest, Selection
 from hamicommon.placement.choice.picks import Picks, Shares
 from hamicommon.placement.choice.slices import Choice, Stock
-from hamicommon.placement.choice.vendor_chooser import Asking
+from hamicommon.placement.choice.vendor_chooser import VendorChoosers
 from hamicommon.placement.cluster.cards import Bools, Int
 from hamicommon.placement.cluster.view import ClusterView
 from hamicommon.placement.predicates import Ask, needs, type_codes, typed_as
@@ -98,7 +98,7 @@ class _Walk:
         """Asks one request of all rows; those that can't take it drop out."""
         selection = self.request.selections.get(wanted.vendor, ANY_CARD)
         ask = self._prepared(stock, wanted, selection)
-        asking = Asking(
+        asking = VendorChoosers(
             ask=ask,
             selection=selection,
             policy=self.request.policy,

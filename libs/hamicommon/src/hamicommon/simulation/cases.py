@@ -20,7 +20,7 @@ from hamicommon.domain.requests import Policy
 from hamicommon.errors import InvalidRequest
 from hamicommon.k8s.types import JsonObject
 from hamicommon.simulation.cluster import read_cluster
-from hamicommon.simulation.verdict import NodeVerdict, Verdict, judge
+from hamicommon.simulation.verdict import SimulatedNode, SimulationResult, judge
 from hamicommon.vendors.pod_request import DEFAULT_POLICY
 from hamicommon.vendors.registry import Vendors
 
@@ -97,7 +97,7 @@ Writer = Callable[[NodeName, Mapping[str, str]], Mapping[str, str]]
 
 
 def as_json(
-    verdict: Verdict, written: Writer = lambda node, annotations: annotations
+    verdict: SimulationResult, written: Writer = lambda node, annotations: annotations
 ) -> JsonObject:
     """A verdict as answers write it: `nodes`, `chosen` and `error`.
 
@@ -114,7 +114,7 @@ def as_json(
 
 
 def _node_json(
-    name: NodeName, answer: NodeVerdict, verdict: Verdict, written: Writer
+    name: NodeName, answer: SimulatedNode, verdict: SimulationResult, written: Writer
 ) -> JsonObject:
     if verdict.unfiltered:
         return {"fits": True, "unfiltered": True}

@@ -8,16 +8,16 @@ from dataclasses import dataclass, field, replace
 from hamicommon.domain.devices import DeviceUsage, GpuDevice
 from hamicommon.domain.ids import GpuUuid, NodeName
 from hamicommon.errors import InvalidRequest
-from hamicommon.explain.counterfactuals import Holding
+from hamicommon.explain.counterfactuals import PodHolding
 from hamicommon.k8s import annotations as keys
 from hamicommon.k8s.types import JsonObject
 from hamicommon.k8s.validation import check_node, metadata_of
 from hamicommon.placement.cluster.view import CardState, ClusterView
-from hamicommon.simulation.holdings import Held, read_holdings
+from hamicommon.simulation.holdings import HeldSlices, read_holdings
 from hamicommon.vendors.interface.vendor import PairScores
 from hamicommon.vendors.registry import Vendors
 
-_NOTHING = Held()
+_NOTHING = HeldSlices()
 MIG = "mig"
 """Mode of cards that are cut in hardware; only NVIDIA has such."""
 
@@ -32,7 +32,7 @@ class Cluster:
     problems: tuple[str, ...] = ()
     """What could not be read and is therefore left out, one sentence each."""
     pair_scores: Mapping[NodeName, PairScores] = field(default_factory=dict)
-    by_pod: tuple[Holding, ...] = ()
+    by_pod: tuple[PodHolding, ...] = ()
     """What every placed pod holds."""
 
 
@@ -74,7 +74,7 @@ def read_cluster(
 
 
 def _cards_of(
-    node: JsonObject, held: Mapping[GpuUuid, Held], vendors: Vendors, problems: list[str]
+    node: JsonObject, held: Mapping[GpuUuid, HeldSlices], vendors: Vendors, problems: list[str]
 ) -> tuple[list[DeviceUsage], PairScores]:
     cordoned = keys.decode_cordon(keys.annotations_of(node).get(keys.DEVICE_CORDON, ""))
     cards: list[DeviceUsage] = []
@@ -96,12 +96,12 @@ def _cards_of(
     return cards, pairs
 
 
-def _reserved(held: Mapping[GpuUuid, Held]) -> set[GpuUuid]:
+def _reserved(held: Mapping[GpuUuid, HeldSlices]) -> set[GpuUuid]:
     return {uuid for uuid, taken in held.items() if taken.reserved}
 
 
 def _usage(
-    card: GpuDevice, held: Mapping[GpuUuid, Held], cordoned: frozenset[GpuUuid], *, lost: bool
+    card: GpuDevice, held: Mapping[GpuUuid, HeldSlices], cordoned: frozenset[GpuUuid], *, lost: bool
 ) -> DeviceUsage:
     taken = held.get(card.uuid, _NOTHING)
     # Fail closed, as HAMi: what is taken of the card is not known (sheet 4.4).

@@ -14,7 +14,7 @@ from typing import Any
 from hamicommon.domain.allocations import ContainerGrant, footprints
 from hamicommon.domain.ids import GpuUuid, NodeName
 from hamicommon.errors import InvalidRequest
-from hamicommon.explain.counterfactuals import Holding
+from hamicommon.explain.counterfactuals import PodHolding
 from hamicommon.k8s import annotations as keys
 from hamicommon.k8s.mig import decode_reservations
 from hamicommon.k8s.types import JsonObject
@@ -26,7 +26,7 @@ _TERMINAL = frozenset({"Succeeded", "Failed"})
 
 
 @dataclass(slots=True)
-class Held:
+class HeldSlices:
     """What all pods together hold of one card."""
 
     slots: int = 0
@@ -44,8 +44,8 @@ class Held:
 class Holdings:
     """What pods hold, by node and card."""
 
-    cards: dict[NodeName, dict[GpuUuid, Held]] = field(default_factory=dict)
-    by_pod: list[Holding] = field(default_factory=list)
+    cards: dict[NodeName, dict[GpuUuid, HeldSlices]] = field(default_factory=dict)
+    by_pod: list[PodHolding] = field(default_factory=list)
     """The same pod by pod, to say whose end would help."""
     problems: list[str] = field(default_factory=list)
     """Pods that could not be read, one sentence each; they hold nothing here, as in HAMi."""
@@ -80,7 +80,7 @@ def read_holdings(
         except InvalidRequest as exc:
             found.problems.append(f"pod {name} is not counted: {exc}")
             continue
-        cards = found.cards.setdefault(NodeName(node), defaultdict(Held))
+        cards = found.cards.setdefault(NodeName(node), defaultdict(HeldSlices))
         for grant in grants:
             _add(cards, grant, places.keys())
             found.by_pod += _of_pod(name, NodeName(node), grant, places)
@@ -91,7 +91,7 @@ def read_holdings(
 
 
 def _add(
-    cards: dict[GpuUuid, Held], containers: Sequence[ContainerGrant], placed: Collection[str]
+    cards: dict[GpuUuid, HeldSlices], containers: Sequence[ContainerGrant], placed: Collection[str]
 ) -> None:
     for taken in footprints(containers):
         held = cards[taken.uuid]
@@ -110,10 +110,10 @@ def _of_pod(
     node: NodeName,
     containers: Sequence[ContainerGrant],
     places: Mapping[GpuUuid, list[Mapping[str, Any]]],
-) -> list[Holding]:
+) -> list[PodHolding]:
     shares = [share for container in containers for share in container.shares]
     return [
-        Holding(
+        PodHolding(
             pod=name,
             node=node,
             uuid=taken.uuid,

@@ -28,7 +28,7 @@ from hamicommon.placement.cluster.view import CardState, ClusterView
 from hamicommon.placement.node_scores import NodeScores
 from hamicommon.simulation.cases import as_json
 from hamicommon.simulation.cluster import Cluster
-from hamicommon.simulation.verdict import NodeVerdict, Verdict, judge
+from hamicommon.simulation.verdict import SimulatedNode, SimulationResult, judge
 from hamicommon.vendors.pod_request import DEFAULT_POLICY
 from hamicommon.vendors.registry import Vendors
 
@@ -39,7 +39,7 @@ class Planned:
 
     name: str
     namespace: str
-    verdict: Verdict
+    verdict: SimulationResult
     warnings: tuple[str, ...] = ()
     """What the webhook would say to the user."""
     summary: str = ""
@@ -94,11 +94,11 @@ def planned(
         if wants:
             warnings += remarks(admitted, vendors)
     except InvalidRequest as exc:
-        denied = {node: NodeVerdict(fits=False) for node in cluster.nodes}
+        denied = {node: SimulatedNode(fits=False) for node in cluster.nodes}
         return Planned(
             name=name,
             namespace=namespace,
-            verdict=Verdict(nodes=denied, error=f"denied at admission: {exc}"),
+            verdict=SimulationResult(nodes=denied, error=f"denied at admission: {exc}"),
         )
     verdict = judge(admitted, cluster, vendors, now=now, defaults=defaults)
     return Planned(
@@ -111,7 +111,7 @@ def planned(
     )
 
 
-def summary_of(verdict: Verdict, cluster: Cluster) -> str:
+def summary_of(verdict: SimulationResult, cluster: Cluster) -> str:
     """The sentence of the pod's event, as the scheduler would write it; empty for a mistake."""
     if verdict.unfiltered:
         return "it asks for no card, so kube-scheduler alone decides"
@@ -132,7 +132,7 @@ def summary_of(verdict: Verdict, cluster: Cluster) -> str:
     return refusal_sentence(verdict.request, tables, stock, candidates=len(verdict.nodes))
 
 
-def _changes(verdict: Verdict, cluster: Cluster, vendors: Vendors) -> Iterator[str]:
+def _changes(verdict: SimulationResult, cluster: Cluster, vendors: Vendors) -> Iterator[str]:
     if verdict.request is None or verdict.unfiltered or verdict.chosen is not None:
         return
     about = Circumstances(holdings=cluster.by_pod, names=resource_names(vendors))

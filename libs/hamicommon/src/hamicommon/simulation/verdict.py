@@ -23,7 +23,7 @@ from hamicommon.vendors.registry import Vendors
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NodeVerdict:
+class SimulatedNode:
     """One node's answer."""
 
     fits: bool
@@ -37,10 +37,10 @@ class NodeVerdict:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
+class SimulationResult:
     """The answer to one pod."""
 
-    nodes: Mapping[NodeName, NodeVerdict]
+    nodes: Mapping[NodeName, SimulatedNode]
     chosen: NodeName | None = None
     unfiltered: bool = False
     """The pod asks for no card: kube-scheduler alone decides, every node is let through."""
@@ -59,35 +59,35 @@ def judge(
     *,
     now: datetime,
     defaults: Policy = DEFAULT_POLICY,
-) -> Verdict:
+) -> SimulationResult:
     """What the scheduler would answer if the pod came now; nothing is reserved.
 
-    A mistake of the pod is `Verdict.error`.
+    A mistake of the pod is `SimulationResult.error`.
     """
     try:
         check_pod(pod)
         request = pod_request(pod, vendors, defaults)
     except InvalidRequest as exc:
-        failed = {name: NodeVerdict(fits=False) for name in cluster.nodes}
-        return Verdict(nodes=failed, error=str(exc))
+        failed = {name: SimulatedNode(fits=False) for name in cluster.nodes}
+        return SimulationResult(nodes=failed, error=str(exc))
     if not request.wants_devices:
-        passed = {name: NodeVerdict(fits=True) for name in cluster.nodes}
-        return Verdict(nodes=passed, unfiltered=True)
+        passed = {name: SimulatedNode(fits=True) for name in cluster.nodes}
+        return SimulationResult(nodes=passed, unfiltered=True)
     found = feasible(request, cluster.view, cluster.nodes)
-    nodes: dict[NodeName, NodeVerdict] = {}
+    nodes: dict[NodeName, SimulatedNode] = {}
     for name in cluster.nodes:
         placement = found.placements.get(name)
         if placement is None:
-            nodes[name] = NodeVerdict(fits=False, reason=found.refusal.reasons[name])
+            nodes[name] = SimulatedNode(fits=False, reason=found.refusal.reasons[name])
         else:
             nodes[name] = _fitting(placement, request, cluster.view, vendors, now)
     chosen = next(reversed(found.placements), None)
-    return Verdict(nodes=nodes, chosen=chosen, request=request, refusal=found.refusal)
+    return SimulationResult(nodes=nodes, chosen=chosen, request=request, refusal=found.refusal)
 
 
 def _fitting(
     placement: Placement, request: PodRequest, view: ClusterView, vendors: Vendors, now: datetime
-) -> NodeVerdict:
+) -> SimulatedNode:
     cards: dict[GpuUuid, GpuDevice] = {
         state.usage.device.uuid: state.usage.device for state in view.cards(placement.node)
     }
@@ -101,7 +101,7 @@ def _fitting(
     annotations: dict[str, str] = {}
     for vendor in vendors:
         annotations |= vendor.pod_annotations(placed)
-    return NodeVerdict(
+    return SimulatedNode(
         fits=True,
         containers=placement.containers,
         annotations=annotations,

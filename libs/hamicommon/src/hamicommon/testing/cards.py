@@ -16,7 +16,7 @@ from hamicommon.ledger.model import CardCounters, CardDemand
 
 
 @dataclass(slots=True)
-class Card:
+class CardBuilder:
     """A card with what is granted on it, as its row has it."""
 
     node: NodeName
@@ -72,7 +72,7 @@ class Card:
             self.holdings[owner] = demand.details
 
 
-def _room(card: Card, mine: CardDemand | None, want: CardDemand, *, mutex: bool) -> bool:
+def _room(card: CardBuilder, mine: CardDemand | None, want: CardDemand, *, mutex: bool) -> bool:
     slots = card.used_slots - (mine.slots if mine else 0)
     memory = card.used_memory_mib - (mine.memory_mib if mine else 0)
     core = card.used_core_percent - (mine.core_percent if mine else 0)
@@ -91,7 +91,7 @@ def _room(card: Card, mine: CardDemand | None, want: CardDemand, *, mutex: bool)
     )
 
 
-def _disjoint(card: Card, gives: AllocationId | None, want: CardDemand) -> bool:
+def _disjoint(card: CardBuilder, gives: AllocationId | None, want: CardDemand) -> bool:
     """Migration 0006: placements of live slices never overlap, but for init containers' own."""
     others = [
         place

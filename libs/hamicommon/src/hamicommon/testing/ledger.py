@@ -29,12 +29,12 @@ from hamicommon.ledger.model import (
     Move,
     QuotaAmounts,
     Rules,
-    Step,
+    StateStep,
     demands,
     exchanged,
     wanted_by,
 )
-from hamicommon.testing.cards import Card
+from hamicommon.testing.cards import CardBuilder
 from hamicommon.testing.ledger_rows import Clock, LedgerRows
 
 
@@ -56,7 +56,7 @@ class FakeLedger(LedgerRows):
         super().__init__(clock)
         self._quota_of = quota_of
         self._rules = rules
-        self._cards: dict[GpuUuid, Card] = {}
+        self._cards: dict[GpuUuid, CardBuilder] = {}
         self._quotas: dict[tuple[str, str], list[int]] = {}
         self._token = 0
 
@@ -64,7 +64,7 @@ class FakeLedger(LedgerRows):
         """Puts a card there, or changes what it is."""
         old = self._cards.get(device.uuid)
         if old is None:
-            self._cards[device.uuid] = Card(node, device, cordoned=cordoned)
+            self._cards[device.uuid] = CardBuilder(node, device, cordoned=cordoned)
         else:
             old.device, old.cordoned, old.version = device, cordoned, old.version + 1
 
@@ -97,7 +97,7 @@ class FakeLedger(LedgerRows):
         if live is not None and live.id != draft.replaces:
             raise Conflict(f"pod {draft.pod_uid} was reserved by somebody else")
         if old is not None:
-            step = Step(
+            step = StateStep(
                 allocation_id=old.id,
                 sources=frozenset({AllocationState.RESERVED}),
                 target=AllocationState.RELEASED,
@@ -168,7 +168,7 @@ class FakeLedger(LedgerRows):
         touched = [card.uuid for card in wanted]
         return Change(allocation=allocation, sequence=sequence, counters=self._counters(touched))
 
-    async def advance(self, step: Step) -> Change | None:
+    async def advance(self, step: StateStep) -> Change | None:
         """See the port."""
         old = self._allocations.get(step.allocation_id)
         if (
@@ -179,7 +179,7 @@ class FakeLedger(LedgerRows):
             return None
         return self._apply(old, step)
 
-    def _apply(self, old: Allocation, step: Step) -> Change:
+    def _apply(self, old: Allocation, step: StateStep) -> Change:
         counters: tuple[CardCounters, ...] = ()
         if step.target not in LIVE_STATES:
             self._count_quota(old.namespace, self._quota_of(old.containers), -1)

@@ -16,7 +16,7 @@ from hamictl.commands.objects import Namespace, Output
 from hamictl.commands.running import console, run
 from hamictl.scheduler_client import SchedulerClient
 from hamictl.settings import Settings
-from hamictl.target import Target, find_target
+from hamictl.target import Installation, find_target
 from hamictl.view.explanation import explanation
 from hamictl.view.tables import of, table
 
@@ -28,7 +28,7 @@ _ASKS_ONLY = ("explain", "show")
 """Statements that are no query, and that can't do anything else either."""
 
 
-async def pod_uid(target: Target, namespace: str, name: str) -> str:
+async def pod_uid(target: Installation, namespace: str, name: str) -> str:
     """The uid of a pod that exists, or of the latest one by that name in the ledger.
 
     Raises: NotFound when neither knows it.
@@ -48,7 +48,7 @@ async def pod_uid(target: Target, namespace: str, name: str) -> str:
     return str(rows[0]["pod_uid"])
 
 
-async def _why_unknown(target: Target, namespace: str, name: str) -> str:
+async def _why_unknown(target: Installation, namespace: str, name: str) -> str:
     """A pod that admission refused is an event of whoever tried to make it."""
     said = f"pod {namespace}/{name}: neither the cluster nor the ledger knows it"
     if target.kubeconfig is None:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import typer
 from hamicommon.ledger.migrations import upgrade as schema
-from hamicommon.ledger.migrations.inspection import Fault, inspect, revisions_of
+from hamicommon.ledger.migrations.inspection import SchemaFault, inspect, revisions_of
 from hamicommon.settings import PostgresSettings
 from hamilocal.system.layout import project
 from pydantic import SecretStr
@@ -20,11 +20,11 @@ from hamictl.settings import Settings
 from hamictl.target import find_target
 
 STATUS = {
-    Fault.BEHIND: 3,
-    Fault.NEWER: 4,
-    Fault.DRIFT: 5,
-    Fault.BROKEN: 6,
-    Fault.PARTITIONS: 7,
+    SchemaFault.BEHIND: 3,
+    SchemaFault.NEWER: 4,
+    SchemaFault.DRIFT: 5,
+    SchemaFault.BROKEN: 6,
+    SchemaFault.PARTITIONS: 7,
 }
 """2 is a wrong option, as everywhere."""
 
@@ -71,6 +71,6 @@ def check() -> None:
     for finding in found:
         console.print(f"{finding.fault}: {finding.sentence}", highlight=False, markup=False)
     if found:
-        gravest = min(found, key=lambda finding: list(Fault).index(finding.fault))
+        gravest = min(found, key=lambda finding: list(SchemaFault).index(finding.fault))
         raise typer.Exit(STATUS[gravest.fault])
     console.print("the schema is current, and every promise holds")

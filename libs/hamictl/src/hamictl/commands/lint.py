@@ -18,7 +18,12 @@ from hamicommon import device_config as deviceconfig
 from hamicommon.admission.context import Knowledge
 from hamicommon.admission.idle_cards import IdleCards
 from hamicommon.admission.lint import Linter, as_json
-from hamicommon.admission.verdicts import AdmissionRules, Circumstances, NeverFits, Verdict
+from hamicommon.admission.verdicts import (
+    AdmissionCircumstances,
+    AdmissionResult,
+    AdmissionRules,
+    NeverFits,
+)
 from hamicommon.errors import HamiError, InvalidRequest, Unavailable
 from hamicommon.k8s.client import Expired, KubeApi, open_kube_api
 from hamicommon.simulation.cluster import read_cluster
@@ -85,7 +90,9 @@ def lint(
             force_overwrite_default_scheduler=force,
             never_fits=never_fits,
         )
-        about = Circumstances(knowledge=_knowledge(cluster, vendors) if cluster else Knowledge())
+        about = AdmissionCircumstances(
+            knowledge=_knowledge(cluster, vendors) if cluster else Knowledge()
+        )
         linter = Linter(rules=rules, about=about)
         if jsonl:
             _batch(linter, live)
@@ -129,13 +136,13 @@ def _batch(linter: Linter, live: bool) -> None:
         out.flush()
 
 
-async def _live(linter: Linter, pods: list[Json]) -> list[Verdict]:
+async def _live(linter: Linter, pods: list[Json]) -> list[AdmissionResult]:
     """The running system's answers; the patch is what this command would make of the pod."""
     async with open_kube_api(find_target(Settings()).need_kubeconfig()) as api:
         return [await _asked(api, pod, linter.verdict(pod)) for pod in pods]
 
 
-async def _asked(api: KubeApi, pod: Json, here: Verdict) -> Verdict:
+async def _asked(api: KubeApi, pod: Json, here: AdmissionResult) -> AdmissionResult:
     metadata = pod.get("metadata") or {}
     namespace = metadata.get("namespace") or "default"
     warnings: list[str] = []
@@ -145,7 +152,7 @@ async def _asked(api: KubeApi, pod: Json, here: Verdict) -> Verdict:
     except (Unavailable, Expired):
         raise
     except HamiError as exc:
-        return Verdict(
+        return AdmissionResult(
             allowed=False, reason=here.reason, message=str(exc), warnings=tuple(warnings)
         )
     return replace(
@@ -159,7 +166,7 @@ def _name(pod: Json) -> str:
     return f"{metadata.get('namespace', 'default')}/{name}"
 
 
-def _show(names: list[str], verdicts: list[Verdict], output: Output) -> None:
+def _show(names: list[str], verdicts: list[AdmissionResult], output: Output) -> None:
     if output is Output.JSON:
         items = [as_json(name, said) for name, said in zip(names, verdicts, strict=True)]
         console.print_json(data={"items": items})
@@ -169,7 +176,7 @@ def _show(names: list[str], verdicts: list[Verdict], output: Output) -> None:
             console.print(line, highlight=False, markup=False, soft_wrap=True)
 
 
-def _in_words(name: str, verdict: Verdict) -> list[str]:
+def _in_words(name: str, verdict: AdmissionResult) -> list[str]:
     if not verdict.allowed:
         head = f"{name} would be refused: {verdict.message}"
     elif verdict.reason == "no-cards":

@@ -19,13 +19,13 @@ from hamictl.pods import apply_pod
 from hamictl.reading import read_text
 from hamictl.scheduler_client import SchedulerClient
 from hamictl.settings import Settings
-from hamictl.target import Target, find_target
+from hamictl.target import Installation, find_target
 from hamictl.view import tables
 
 Namespace = Annotated[str, typer.Option("--namespace", "-n", help="for objects that name none")]
 
 
-class Kind(StrEnum):
+class ObjectKind(StrEnum):
     """What `get` can show."""
 
     PODS = "pods"
@@ -103,23 +103,23 @@ def _sources(files: list[str]) -> list[tuple[str, str]]:
 
 
 def get(
-    kind: Annotated[Kind, typer.Argument(help="pods, nodes, devices or allocations")],
+    kind: Annotated[ObjectKind, typer.Argument(help="pods, nodes, devices or allocations")],
     output: Annotated[Output, typer.Option("--output", "-o")] = Output.TABLE,
 ) -> None:
     """Show pods, nodes, cards, or who holds which slice."""
     run(_get(kind, output, find_target(Settings())))
 
 
-async def _get(kind: Kind, output: Output, target: Target) -> None:
-    if kind in (Kind.DEVICES, Kind.ALLOCATIONS):
-        query = {"live": "true"} if kind is Kind.ALLOCATIONS else {}
+async def _get(kind: ObjectKind, output: Output, target: Installation) -> None:
+    if kind in (ObjectKind.DEVICES, ObjectKind.ALLOCATIONS):
+        query = {"live": "true"} if kind is ObjectKind.ALLOCATIONS else {}
         rows = await SchedulerClient(target.need_scheduler()).rows(f"/v1/{kind}", **query)
-        render = tables.devices_table if kind is Kind.DEVICES else tables.allocations_table
+        render = tables.devices_table if kind is ObjectKind.DEVICES else tables.allocations_table
         _show(rows, render(rows), output)
         return
     async with open_kube_api(target.need_kubeconfig()) as api:
         state = await cluster_state.look(api, SchedulerClient(target.need_scheduler()))
-    if kind is Kind.PODS:
+    if kind is ObjectKind.PODS:
         _show(list(state.pods), tables.pods_table(cluster_state.pod_rows(state)), output)
     else:
         _show(list(state.nodes), tables.nodes_table(cluster_state.node_rows(state)), output)

@@ -30,7 +30,7 @@ Iluvatar = Annotated[
 ]
 
 
-class Form(StrEnum):
+class OutputForm(StrEnum):
     """What to print."""
 
     TABLE = "table"
@@ -43,13 +43,13 @@ def vendors(
     enable_ascend: Ascend = False,
     enable_iluvatar: Iluvatar = False,
     output: Annotated[
-        Form,
+        OutputForm,
         typer.Option(
             "--output",
             "-o",
             help="kube-scheduler: the extender's managedResources; webhook: its matchConditions",
         ),
-    ] = Form.TABLE,
+    ] = OutputForm.TABLE,
 ) -> None:
     """Say which resources of which vendors are served."""
     with spoken_errors():
@@ -59,12 +59,12 @@ def vendors(
             enable_iluvatar=enable_iluvatar,
         )
     match output:
-        case Form.TABLE:
+        case OutputForm.TABLE:
             _show(served)
-        case Form.KUBE_SCHEDULER:
+        case OutputForm.KUBE_SCHEDULER:
             managed = managed_resources(served.resource_names)
             _print({"managedResources": managed})
-        case Form.WEBHOOK:
+        case OutputForm.WEBHOOK:
             expression = match_expression(served.resource_names)
             others = other_conditions(served.resource_names, every_pod=served.change_every_pod)
             _print(

@@ -12,7 +12,7 @@ from hamilocal.servers.certificates import Authority, write_certificate, write_f
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Credentials:
+class LocalCredentials:
     """Paths of what was made; the passwords are read from theirs."""
 
     folder: Path
@@ -53,11 +53,11 @@ class Credentials:
         return path.read_text()
 
 
-def ensure_credentials(folder: Path, *, serving: tuple[str, ...]) -> Credentials:
+def ensure_credentials(folder: Path, *, serving: tuple[str, ...]) -> LocalCredentials:
     """Makes what is missing: authority, a serving certificate per name, grant keys, tokens."""
     folder.mkdir(parents=True, exist_ok=True)
     folder.chmod(0o700)
-    made = Credentials(folder=folder)
+    made = LocalCredentials(folder=folder)
     authority = _authority(made)
     for name in serving:
         if not made.certificate(name).exists():
@@ -74,7 +74,7 @@ def ensure_credentials(folder: Path, *, serving: tuple[str, ...]) -> Credentials
     return made
 
 
-def _authority(made: Credentials) -> Authority:
+def _authority(made: LocalCredentials) -> Authority:
     key_file = made.key("ca")
     if made.ca.exists():
         return Authority.load(made.ca, key_file)

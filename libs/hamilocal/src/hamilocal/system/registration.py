@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from hamicommon.admission.registration import Registration, webhook_configuration
+from hamicommon.admission.registration import WebhookRegistration, webhook_configuration
 from hamicommon.errors import Conflict
 from hamicommon.k8s.client import Json, KubeApi, open_kube_api
 
@@ -29,7 +29,7 @@ async def register_webhook(context: Context) -> None:
         vendors = context.options.vendors()
         modern = knows_match_conditions(await api.get("/version"))
         body = webhook_configuration(
-            Registration(
+            WebhookRegistration(
                 target=context.url("webhook", "https") + "/webhook",
                 resources=vendors.resource_names,
                 every_pod=vendors.change_every_pod,

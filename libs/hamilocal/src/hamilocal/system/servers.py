@@ -11,7 +11,7 @@ from hamilocal.servers.data import nats, postgres, valkey
 from hamilocal.servers.data.nats_config import NatsUser, agent_nats_user, webhook_nats_user
 from hamilocal.supervisor.plan import ServerPlan
 from hamilocal.supervisor.specs import ChildSpec, server_child
-from hamilocal.system.credentials import Credentials
+from hamilocal.system.credentials import LocalCredentials
 from hamilocal.system.layout import Layout
 
 SERVICE_USERS = ("hami-scheduler", "hami-metrics")
@@ -33,7 +33,7 @@ class DataServers:
 
 
 def data_servers(
-    layout: Layout, credentials: Credentials, nodes: tuple[str, ...], ports: dict[str, int]
+    layout: Layout, credentials: LocalCredentials, nodes: tuple[str, ...], ports: dict[str, int]
 ) -> DataServers:
     """Prepares their folders; blocking (the first time Postgres makes its data folder)."""
     users = [_all_powerful(name, credentials) for name in (ADMIN_USER, *SERVICE_USERS)]
@@ -62,5 +62,5 @@ def with_user(url: str, user: str, password: str) -> str:
     return urlunsplit(parts._replace(netloc=f"{user}:{quote(password, safe='')}@{parts.netloc}"))
 
 
-def _all_powerful(name: str, credentials: Credentials) -> NatsUser:
+def _all_powerful(name: str, credentials: LocalCredentials) -> NatsUser:
     return NatsUser(name=name, password=credentials.secret(f"nats-{name}"))

@@ -13,7 +13,7 @@ from hamicommon.bus.permissions import agent_user
 from hamilocal.supervisor.health import http_health
 from hamilocal.supervisor.ports import LOOPBACK
 from hamilocal.supervisor.specs import ChildSpec
-from hamilocal.system.credentials import Credentials
+from hamilocal.system.credentials import LocalCredentials
 from hamilocal.system.layout import Layout, Project
 from hamilocal.system.nodes import SimulatedNode, fakegpu_config
 from hamilocal.system.options import UpOptions
@@ -29,7 +29,7 @@ class Context:
     layout: Layout
     project: Project
     options: UpOptions
-    credentials: Credentials
+    credentials: LocalCredentials
     servers: DataServers
     ports: Mapping[str, int]
     kubeconfig: Path

@@ -12,14 +12,14 @@ from hamicommon.process.cancellation import end
 from kubelocal.apiserver import registry as registries
 from kubelocal.apiserver.admission.chain import priority_class_bodies
 from kubelocal.apiserver.admission.webhook_client import WebhookClient
-from kubelocal.apiserver.calls import Caller, Target
+from kubelocal.apiserver.calls import ApiTarget, Caller
 from kubelocal.apiserver.controllers import Controllers, Pace
 from kubelocal.apiserver.errors import ApiError
 from kubelocal.apiserver.registry import Registry
 from kubelocal.apiserver.schema.resources import NAMESPACES, PRIORITY_CLASSES
 from kubelocal.apiserver.settings import Settings
 from kubelocal.apiserver.storage.journal import Journal
-from kubelocal.apiserver.storage.store import Store
+from kubelocal.apiserver.storage.store import ObjectStore
 from kubelocal.apiserver.users import CONTROLLER, read_tokens
 
 _NAMESPACES = ("default", "kube-system", "kube-public", "kube-node-lease")
@@ -29,7 +29,7 @@ _NAMESPACES = ("default", "kube-system", "kube-public", "kube-node-lease")
 async def open_registry(settings: Settings) -> AsyncIterator[Registry]:
     """A running server without its HTTP side."""
     journal = Journal(settings.data)
-    store = Store(journal, compact_every=settings.compact_every)
+    store = ObjectStore(journal, compact_every=settings.compact_every)
     client = WebhookClient(_service_map(settings.service_map))
     tokens = read_tokens(settings.token_file)
     await store.open()
@@ -56,7 +56,7 @@ async def _make_first_objects(registry: Registry) -> None:
     wanted += [(PRIORITY_CLASSES, body) for body in priority_class_bodies()]
     for resource, body in wanted:
         try:
-            await registry.writing.create(Target(resource=resource), caller, body)
+            await registry.writing.create(ApiTarget(resource=resource), caller, body)
         except ApiError as error:
             if error.code != 409:
                 raise

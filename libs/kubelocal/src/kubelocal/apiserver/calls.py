@@ -10,7 +10,7 @@ from kubelocal.apiserver.users import User
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Target:
+class ApiTarget:
     """What a path names; empty strings for the parts that it does not have."""
 
     resource: Resource

@@ -12,13 +12,13 @@ import time
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
-from kubelocal.apiserver.calls import Caller, Target
+from kubelocal.apiserver.calls import ApiTarget, Caller
 from kubelocal.apiserver.errors import ApiError
 from kubelocal.apiserver.schema.resources import STORED
 from kubelocal.apiserver.storage.objects import UNKNOWN, Stored
-from kubelocal.apiserver.storage.store import Store, Transaction
+from kubelocal.apiserver.storage.store import ObjectStore, Transaction
 from kubelocal.apiserver.users import CONTROLLER
-from kubelocal.apiserver.verbs.delete import Deleting, Options
+from kubelocal.apiserver.verbs.delete import Delete, Options
 
 logger = logging.getLogger(__name__)
 _CALLER = Caller(user=CONTROLLER)
@@ -39,7 +39,7 @@ class Pace:
 class Controllers:
     """Runs the duties over a store until cancelled."""
 
-    def __init__(self, store: Store, deleting: Deleting, pace: Pace) -> None:
+    def __init__(self, store: ObjectStore, deleting: Delete, pace: Pace) -> None:
         self._store = store
         self._deleting = deleting
         self._pace = pace
@@ -133,7 +133,7 @@ class Controllers:
 
     async def _delete(self, stored: Stored, options: Options) -> None:
         collection, namespace, name = stored.key
-        target = Target(resource=STORED[collection], namespace=namespace, name=name)
+        target = ApiTarget(resource=STORED[collection], namespace=namespace, name=name)
         options = Options(grace_s=options.grace_s, uid=stored.uid)
         try:
             await self._deleting.delete(target, _CALLER, options)

@@ -5,23 +5,23 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass, field
 
-from kubelocal.apiserver.admission.chain import Admission
+from kubelocal.apiserver.admission.chain import AdmissionChain
 from kubelocal.apiserver.admission.webhook_client import WebhookClient
-from kubelocal.apiserver.storage.store import Store
+from kubelocal.apiserver.storage.store import ObjectStore
 from kubelocal.apiserver.users import User
-from kubelocal.apiserver.verbs.binding import Binding
-from kubelocal.apiserver.verbs.create_update import Writing
-from kubelocal.apiserver.verbs.delete import Deleting
+from kubelocal.apiserver.verbs.binding import Bindings
+from kubelocal.apiserver.verbs.create_update import CreateUpdate
+from kubelocal.apiserver.verbs.delete import Delete
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Registry:
     """Verbs over one store. `address` is what discovery tells clients (`host:port`)."""
 
-    store: Store
-    writing: Writing
-    deleting: Deleting
-    binding: Binding
+    store: ObjectStore
+    writing: CreateUpdate
+    deleting: Delete
+    binding: Bindings
     tokens: dict[str, User]
     address: str
     stopping: asyncio.Event = field(default_factory=asyncio.Event)
@@ -33,14 +33,16 @@ class Registry:
             history.wake()
 
 
-def build(store: Store, client: WebhookClient, tokens: dict[str, User], address: str) -> Registry:
+def build(
+    store: ObjectStore, client: WebhookClient, tokens: dict[str, User], address: str
+) -> Registry:
     """Put the verbs together over an open store."""
-    admission = Admission(store, client)
+    admission = AdmissionChain(store, client)
     return Registry(
         store=store,
-        writing=Writing(store, admission),
-        deleting=Deleting(store, admission),
-        binding=Binding(store, admission),
+        writing=CreateUpdate(store, admission),
+        deleting=Delete(store, admission),
+        binding=Bindings(store, admission),
         tokens=tokens,
         address=address,
     )

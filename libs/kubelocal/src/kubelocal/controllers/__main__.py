@@ -13,7 +13,7 @@ from hamicommon.k8s.client import Json, KubeApi, open_kube_api
 from hamicommon.k8s.informer import Informer
 from hamicommon.settings import TelemetrySettings
 
-from kubelocal.controllers.plan import KINDS, Kind, Plan, owner_uid, plan
+from kubelocal.controllers.plan import KINDS, WorkloadKind, WorkloadPlan, owner_uid, plan
 
 logger = logging.getLogger(__name__)
 
@@ -64,7 +64,7 @@ class Controller:
                 uid = workload["metadata"]["uid"]
                 await self._carry_out(kind, workload, plan(kind, workload, owned.get(uid, [])))
 
-    async def _carry_out(self, kind: Kind, workload: Json, wanted: Plan) -> None:
+    async def _carry_out(self, kind: WorkloadKind, workload: Json, wanted: WorkloadPlan) -> None:
         namespace, name = workload["metadata"]["namespace"], workload["metadata"]["name"]
         pods = f"/api/v1/namespaces/{namespace}/pods"
         try:

@@ -14,7 +14,7 @@ Json = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Kind:
+class WorkloadKind:
     """One workload kind."""
 
     name: str
@@ -28,15 +28,15 @@ class Kind:
 
 
 KINDS = (
-    Kind(name="Deployment", api_version="apps/v1", plural="deployments"),
-    Kind(name="ReplicaSet", api_version="apps/v1", plural="replicasets"),
-    Kind(name="StatefulSet", api_version="apps/v1", plural="statefulsets"),
-    Kind(name="Job", api_version="batch/v1", plural="jobs"),
+    WorkloadKind(name="Deployment", api_version="apps/v1", plural="deployments"),
+    WorkloadKind(name="ReplicaSet", api_version="apps/v1", plural="replicasets"),
+    WorkloadKind(name="StatefulSet", api_version="apps/v1", plural="statefulsets"),
+    WorkloadKind(name="Job", api_version="batch/v1", plural="jobs"),
 )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class WorkloadPlan:
     """The difference between what is and what is wanted."""
 
     create: tuple[Json, ...] = ()
@@ -45,10 +45,10 @@ class Plan:
     """What the workload's status should say, when it says something else."""
 
 
-def plan(kind: Kind, workload: Json, owned: Sequence[Json]) -> Plan:
+def plan(kind: WorkloadKind, workload: Json, owned: Sequence[Json]) -> WorkloadPlan:
     """Compares a workload with the pods that name it as their controller."""
     if workload["metadata"].get("deletionTimestamp"):
-        return Plan()
+        return WorkloadPlan()
     alive = [pod for pod in owned if _is_alive(pod)]
     succeeded = sum(_phase(pod) == "Succeeded" for pod in owned)
     failed = sum(_phase(pod) == "Failed" for pod in owned)
@@ -66,7 +66,7 @@ def plan(kind: Kind, workload: Json, owned: Sequence[Json]) -> Plan:
             status["availableReplicas"] = ready
     surplus = sorted(alive, key=lambda pod: (_is_ready(pod), pod["metadata"]["name"]))
     existing = {pod["metadata"]["name"] for pod in owned}
-    return Plan(
+    return WorkloadPlan(
         create=tuple(_missing(kind, workload, existing, wanted - len(alive))),
         delete=tuple(pod["metadata"]["name"] for pod in surplus[: max(0, len(alive) - wanted)]),
         status=None if _says(workload, status) else status,
@@ -81,7 +81,7 @@ def owner_uid(pod: Json) -> str | None:
     return None
 
 
-def _missing(kind: Kind, workload: Json, existing: set[str], count: int) -> list[Json]:
+def _missing(kind: WorkloadKind, workload: Json, existing: set[str], count: int) -> list[Json]:
     made: list[Json] = []
     number = 0
     while len(made) < count:
@@ -92,7 +92,7 @@ def _missing(kind: Kind, workload: Json, existing: set[str], count: int) -> list
     return made
 
 
-def _pod_name(kind: Kind, workload: Json, number: int) -> str:
+def _pod_name(kind: WorkloadKind, workload: Json, number: int) -> str:
     name = workload["metadata"]["name"]
     if kind.name == "StatefulSet":
         return f"{name}-{number}"
@@ -100,7 +100,7 @@ def _pod_name(kind: Kind, workload: Json, number: int) -> str:
     return f"{name}-{hashlib.sha256(seed).hexdigest()[:5]}"
 
 
-def _pod(kind: Kind, workload: Json, name: str) -> Json:
+def _pod(kind: WorkloadKind, workload: Json, name: str) -> Json:
     template = copy.deepcopy(workload["spec"]["template"])
     metadata = template.get("metadata") or {}
     spec = template["spec"]

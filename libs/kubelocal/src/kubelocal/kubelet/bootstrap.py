@@ -21,9 +21,9 @@ from hamicommon.k8s.informer import Informer
 from kubelocal.kubelet.adapters import kubelet_sockets
 from kubelocal.kubelet.adapters.plugin_client import PluginClient
 from kubelocal.kubelet.containers.backoff import BackoffRule
-from kubelocal.kubelet.containers.environment import Driver
+from kubelocal.kubelet.containers.environment import StandInDriver
 from kubelocal.kubelet.containers.mounts import MountMode
-from kubelocal.kubelet.containers.runtime import ContainerRuntime
+from kubelocal.kubelet.containers.runtime import ProcessRuntime
 from kubelocal.kubelet.containers.stop import stop_containers
 from kubelocal.kubelet.containers.worker import Machine
 from kubelocal.kubelet.devices import checkpoint, pod_resources
@@ -34,13 +34,13 @@ from kubelocal.kubelet.node.spec import NodeIdentity
 from kubelocal.kubelet.node.status_updates import NodeReporter
 from kubelocal.kubelet.options import KubeletOptions
 from kubelocal.kubelet.pod_events import EventRecorder
-from kubelocal.kubelet.pods.admission import Admission
+from kubelocal.kubelet.pods.admission import PodAdmission
 
 logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Layout:
+class KubeletLayout:
     """Directories below the kubelet's root, named as below /var/lib/kubelet."""
 
     device_plugins: Path
@@ -49,12 +49,12 @@ class Layout:
     scratch: Path
 
 
-def lay_out(root: Path) -> Layout:
+def lay_out(root: Path) -> KubeletLayout:
     """Makes the directories; sockets of an earlier run go, the checkpoint stays.
 
     The kubelet removes them too: a plugin sees its socket vanish and registers again.
     """
-    layout = Layout(
+    layout = KubeletLayout(
         device_plugins=root / "device-plugins",
         pod_resources=root / "pod-resources",
         pods=root / "pods",
@@ -99,11 +99,13 @@ async def run(options: KubeletOptions) -> None:
                 await stop_containers(options.root)
 
 
-async def _runtime(options: KubeletOptions, layout: Layout) -> tuple[ContainerRuntime, MountMode]:
+async def _runtime(
+    options: KubeletOptions, layout: KubeletLayout
+) -> tuple[ProcessRuntime, MountMode]:
     launcher = options.native_dir / "launcher" / "build" / "hami-launcher"
     if not launcher.exists():
         raise InvalidRequest(f"{launcher} is missing: run `make native`")
-    runtime = ContainerRuntime(launcher, layout.pods)
+    runtime = ProcessRuntime(launcher, layout.pods)
     if options.mounts != "auto":
         return runtime, MountMode(options.mounts)
     mode, reason = await runtime.detect_mount_mode(layout.scratch)
@@ -114,8 +116,8 @@ async def _runtime(options: KubeletOptions, layout: Layout) -> tuple[ContainerRu
 
 async def _serve(
     options: KubeletOptions,
-    layout: Layout,
-    runtime: ContainerRuntime,
+    layout: KubeletLayout,
+    runtime: ProcessRuntime,
     mode: MountMode,
     api: KubeApi,
 ) -> None:
@@ -148,8 +150,8 @@ class _Parts:
     def __init__(
         self,
         options: KubeletOptions,
-        layout: Layout,
-        runtime: ContainerRuntime,
+        layout: KubeletLayout,
+        runtime: ProcessRuntime,
         mode: MountMode,
         api: KubeApi,
     ) -> None:
@@ -164,7 +166,7 @@ class _Parts:
         book = self.allocator.book
         self.reporter = NodeReporter(api, identity, book.counts)
         self.recorder = EventRecorder(api, options.node)
-        self.admission = Admission(
+        self.admission = PodAdmission(
             self.allocator,
             allocatable=lambda: spec.allocatable(identity, book.counts()),
             labels=lambda: self.reporter.labels,
@@ -186,7 +188,7 @@ def _identity(options: KubeletOptions, mode: MountMode) -> NodeIdentity:
 
 def _machine(
     options: KubeletOptions,
-    runtime: ContainerRuntime,
+    runtime: ProcessRuntime,
     mode: MountMode,
     allocator: DeviceAllocator,
     recorder: EventRecorder,
@@ -197,7 +199,7 @@ def _machine(
         allocator=allocator,
         runtime=runtime,
         recorder=recorder,
-        driver=Driver(library_dir=driver_dir, config=options.fakegpu_config),
+        driver=StandInDriver(library_dir=driver_dir, config=options.fakegpu_config),
         mode=mode,
         pathmap_library=driver_dir / "libpathmap.so",
         backoff=BackoffRule(initial_s=options.backoff_initial_s, longest_s=options.backoff_max_s),
@@ -208,7 +210,7 @@ def _machine(
 
 @asynccontextmanager
 async def _sockets(
-    options: KubeletOptions, layout: Layout, parts: _Parts, tasks: asyncio.TaskGroup
+    options: KubeletOptions, layout: KubeletLayout, parts: _Parts, tasks: asyncio.TaskGroup
 ) -> AsyncIterator[None]:
     def on_register(resource: str, endpoint: str) -> None:
         plugin = PluginClient(

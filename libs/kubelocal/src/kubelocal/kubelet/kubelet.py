@@ -16,7 +16,7 @@ from hamicommon.k8s.client import KubeApi
 from kubelocal.kubelet import pod_spec
 from kubelocal.kubelet.containers.worker import Machine
 from kubelocal.kubelet.pod_spec import Json
-from kubelocal.kubelet.pods.admission import Admission
+from kubelocal.kubelet.pods.admission import PodAdmission
 from kubelocal.kubelet.pods.worker import PodWorker
 from kubelocal.pod_resources import Amounts, pod_requests
 
@@ -38,7 +38,7 @@ class Kubelet:
         self,
         machine: Machine,
         api: KubeApi,
-        admission: Admission,
+        admission: PodAdmission,
         tasks: asyncio.TaskGroup,
         *,
         shuffle: Shuffle | None = None,

@@ -17,7 +17,7 @@ HOST_IP = "127.0.0.1"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Waiting:
+class WaitingState:
     """Not running (yet); reason and message as users see them."""
 
     reason: str = "ContainerCreating"
@@ -42,14 +42,14 @@ class Terminated:
     message: str = ""
 
 
-State = Waiting | Running | Terminated
+State = WaitingState | Running | Terminated
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContainerState:
     """Everything that a container status tells of one container."""
 
-    state: State = Waiting()
+    state: State = WaitingState()
     last: Terminated | None = None
     restart_count: int = 0
     container_id: str = ""
@@ -68,7 +68,7 @@ def phase(pod: Json, states: Mapping[str, ContainerState]) -> str:
     if any(_exit_code(i) is None or isinstance(i.state, Running) for i in inits):
         return "Pending"
     apps = [states[c["name"]] for c in pod_spec.app_containers(pod)]
-    if any(isinstance(a.state, Waiting) and a.last is None for a in apps):
+    if any(isinstance(a.state, WaitingState) and a.last is None for a in apps):
         return "Pending"
     if any(isinstance(a.state, Running) for a in apps) or policy == "Always":
         return "Running"
@@ -82,7 +82,7 @@ def _exit_code(container: ContainerState) -> int | None:
     """Of the last end: None when the container never ended."""
     if isinstance(container.state, Terminated):
         return container.state.exit_code
-    if isinstance(container.state, Waiting) and container.last is not None:
+    if isinstance(container.state, WaitingState) and container.last is not None:
         return container.last.exit_code
     return None
 
@@ -189,7 +189,7 @@ def _condition(kind: str, what: Json, before: Json | None, now: datetime) -> Jso
 
 def _initialized(container: ContainerState, *, sidecar: bool) -> bool:
     if sidecar:
-        return not (isinstance(container.state, Waiting) and container.last is None)
+        return not (isinstance(container.state, WaitingState) and container.last is None)
     return isinstance(container.state, Terminated) and container.state.exit_code == 0
 
 
@@ -216,7 +216,7 @@ def _container_status(spec: Json, container: ContainerState, *, init: bool) -> J
 def _state(state: State, container_id: str) -> Json:
     if isinstance(state, Running):
         return {"running": {"startedAt": stamp(state.started_at)}}
-    if isinstance(state, Waiting):
+    if isinstance(state, WaitingState):
         waiting = {"reason": state.reason}
         return {"waiting": waiting | ({"message": state.message} if state.message else {})}
     terminated: Json = {

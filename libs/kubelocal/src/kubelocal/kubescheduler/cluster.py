@@ -41,7 +41,7 @@ class Node:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Placed:
+class PlacedPod:
     """A pod's place and what it takes there."""
 
     node: str
@@ -49,12 +49,12 @@ class Placed:
     for_score: Mapping[str, int]
 
 
-class Cluster:
+class ClusterState:
     """The live picture; nodes keep the order in which they were first seen."""
 
     def __init__(self) -> None:
         self._nodes: dict[str, Node] = {}
-        self._placed: dict[str, Placed] = {}
+        self._placed: dict[str, PlacedPod] = {}
         self._assumed: set[str] = set()
 
     def nodes(self) -> list[Node]:
@@ -102,7 +102,7 @@ class Cluster:
     def _place(self, pod: Json, node: str) -> None:
         uid = pod["metadata"]["uid"]
         requests = pod_resources.pod_requests(pod["spec"])
-        placed = Placed(node=node, requests=requests, for_score=score_requests(pod["spec"]))
+        placed = PlacedPod(node=node, requests=requests, for_score=score_requests(pod["spec"]))
         if self._placed.get(uid) == placed:
             return
         assumed = uid in self._assumed
@@ -124,7 +124,7 @@ def score_requests(spec: Mapping[str, Any]) -> dict[str, int]:
     return total
 
 
-def _count(node: Node, placed: Placed, sign: int) -> None:
+def _count(node: Node, placed: PlacedPod, sign: int) -> None:
     node.taken = pod_resources.add(node.taken, placed.requests, sign)
     node.taken_for_score = pod_resources.add(node.taken_for_score, placed.for_score, sign)
     node.pods += sign

@@ -75,7 +75,7 @@ class ExtenderConfig(_Part):
     ignorable: bool = False
 
 
-class Profile(_Part):
+class SchedulerProfile(_Part):
     """One scheduler name that we answer to."""
 
     scheduler_name: str = "default-scheduler"
@@ -108,13 +108,15 @@ class SchedulerConfiguration(_Part):
     pod_initial_backoff_seconds: float = Field(default=1.0, gt=0)
     pod_max_backoff_seconds: float = Field(default=10.0, gt=0)
     percentage_of_nodes_to_score: int = Field(default=0, ge=0, le=100)
-    profiles: Annotated[list[Profile], BeforeValidator(_list)] = []
+    profiles: Annotated[list[SchedulerProfile], BeforeValidator(_list)] = []
     extenders: Annotated[list[ExtenderConfig], BeforeValidator(_list)] = []
 
     @property
     def scheduler_names(self) -> frozenset[str]:
         """The names that pods may ask for."""
-        return frozenset(profile.scheduler_name for profile in self.profiles or [Profile()])
+        return frozenset(
+            profile.scheduler_name for profile in self.profiles or [SchedulerProfile()]
+        )
 
 
 def read_configuration(path: Path) -> SchedulerConfiguration:

@@ -7,7 +7,7 @@ import logging
 from collections.abc import Sequence
 
 from kubelocal.kubescheduler import scoring
-from kubelocal.kubescheduler.cluster import Cluster, Json, Node
+from kubelocal.kubescheduler.cluster import ClusterState, Json, Node
 from kubelocal.kubescheduler.events import fit_message
 from kubelocal.kubescheduler.extender import Extender, ExtenderError
 from kubelocal.kubescheduler.filters import why_unfit
@@ -25,7 +25,7 @@ class Decider:
     """Chooses nodes; remembers only where in the list of nodes it left off."""
 
     def __init__(
-        self, cluster: Cluster, extenders: Sequence[Extender], *, percentage: int = 0
+        self, cluster: ClusterState, extenders: Sequence[Extender], *, percentage: int = 0
     ) -> None:
         self._cluster = cluster
         self._extenders = extenders

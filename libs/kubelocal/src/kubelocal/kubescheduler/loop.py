@@ -13,12 +13,12 @@ from hamicommon.errors import HamiError
 from hamicommon.k8s.client import KubeApi
 from hamicommon.k8s.informer import Informer
 
-from kubelocal.kubescheduler.cluster import Cluster, Json
+from kubelocal.kubescheduler.cluster import ClusterState, Json
 from kubelocal.kubescheduler.configuration import SchedulerConfiguration
 from kubelocal.kubescheduler.cycle import Decider, NoFit
 from kubelocal.kubescheduler.events import Reporter
 from kubelocal.kubescheduler.extender import Extender, ExtenderError
-from kubelocal.kubescheduler.queue import SchedulingQueue, Waiting
+from kubelocal.kubescheduler.queue import QueuedPod, SchedulingQueue
 
 logger = logging.getLogger(__name__)
 
@@ -39,7 +39,7 @@ class SchedulingLoop:
             initial_backoff_s=configuration.pod_initial_backoff_seconds,
             max_backoff_s=configuration.pod_max_backoff_seconds,
         )
-        self.cluster = Cluster()
+        self.cluster = ClusterState()
         self._decider = Decider(
             self.cluster, extenders, percentage=configuration.percentage_of_nodes_to_score
         )
@@ -92,7 +92,7 @@ class SchedulingLoop:
             self.queue.flush(_now())
             self._wake.set()
 
-    async def _schedule(self, waiting: Waiting, tasks: asyncio.TaskGroup) -> None:
+    async def _schedule(self, waiting: QueuedPod, tasks: asyncio.TaskGroup) -> None:
         pod = waiting.pod
         if pod["metadata"].get("deletionTimestamp"):
             self.queue.done(waiting.uid)
@@ -107,7 +107,7 @@ class SchedulingLoop:
             self.cluster.assume(pod, node)
             tasks.create_task(self._bind(waiting, pod, node))
 
-    async def _bind(self, waiting: Waiting, pod: Json, node: str) -> None:
+    async def _bind(self, waiting: QueuedPod, pod: Json, node: str) -> None:
         try:
             await self._send_binding(pod, node)
         except (ExtenderError, HamiError) as exc:
@@ -136,7 +136,7 @@ class SchedulingLoop:
         }
         await self._api.create(f"/api/v1/namespaces/{namespace}/pods/{name}/binding", binding)
 
-    def _failed(self, waiting: Waiting, reason: str, message: str) -> None:
+    def _failed(self, waiting: QueuedPod, reason: str, message: str) -> None:
         if not self.queue.failed(waiting.uid, _now(), unschedulable=reason == "Unschedulable"):
             return
         logger.info(

@@ -15,7 +15,7 @@ MAX_UNSCHEDULABLE_S = 300.0
 
 
 @dataclass(slots=True, kw_only=True)
-class Waiting:
+class QueuedPod:
     """A pod that waits for its next attempt; `since_s` is when it was queued this time."""
 
     uid: str
@@ -32,10 +32,10 @@ class SchedulingQueue:
 
     initial_backoff_s: float = 1.0
     max_backoff_s: float = 10.0
-    _active: dict[str, Waiting] = field(default_factory=dict)
-    _backoff: dict[str, Waiting] = field(default_factory=dict)
-    _unschedulable: dict[str, Waiting] = field(default_factory=dict)
-    _in_flight: dict[str, Waiting] = field(default_factory=dict)
+    _active: dict[str, QueuedPod] = field(default_factory=dict)
+    _backoff: dict[str, QueuedPod] = field(default_factory=dict)
+    _unschedulable: dict[str, QueuedPod] = field(default_factory=dict)
+    _in_flight: dict[str, QueuedPod] = field(default_factory=dict)
     _cycle: int = 0
     _moved_in_cycle: int = -1
     _number: int = 0
@@ -44,7 +44,7 @@ class SchedulingQueue:
         """A pod that we have not seen before."""
         uid = pod["metadata"]["uid"]
         self._number += 1
-        self._active[uid] = Waiting(uid=uid, pod=pod, since_s=now_s, number=self._number)
+        self._active[uid] = QueuedPod(uid=uid, pod=pod, since_s=now_s, number=self._number)
 
     def update(self, old: Json, new: Json, now_s: float) -> None:
         """A pod changed; if it is more than its status, that may have made it schedulable."""
@@ -69,7 +69,7 @@ class SchedulingQueue:
         for pool in (self._active, self._backoff, self._unschedulable, self._in_flight):
             pool.pop(uid, None)
 
-    def pop(self, now_s: float) -> Waiting | None:
+    def pop(self, now_s: float) -> QueuedPod | None:
         """The next pod to try: highest priority, then longest queued; None if none is due."""
         for waiting in [one for one in self._backoff.values() if self._due_s(one) <= now_s]:
             self._active[waiting.uid] = self._backoff.pop(waiting.uid)
@@ -130,17 +130,17 @@ class SchedulingQueue:
             "in_flight": len(self._in_flight),
         }
 
-    def _move(self, waiting: Waiting, now_s: float) -> None:
+    def _move(self, waiting: QueuedPod, now_s: float) -> None:
         del self._unschedulable[waiting.uid]
         pool = self._backoff if self._due_s(waiting) > now_s else self._active
         pool[waiting.uid] = waiting
 
-    def _due_s(self, waiting: Waiting) -> float:
+    def _due_s(self, waiting: QueuedPod) -> float:
         pause_s = self.initial_backoff_s * 2.0 ** min(max(waiting.attempts - 1, 0), 30)
         return waiting.since_s + min(pause_s, self.max_backoff_s)
 
 
-def _order(waiting: Waiting) -> tuple[int, float, int]:
+def _order(waiting: QueuedPod) -> tuple[int, float, int]:
     priority = waiting.pod["spec"].get("priority") or 0
     return -priority, waiting.since_s, waiting.number
 

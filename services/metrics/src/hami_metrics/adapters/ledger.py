@@ -12,9 +12,9 @@ from hami_metrics.adapters.postgres import connection
 from hami_metrics.domain.cluster import (
     DECISIONS_WINDOW_S,
     PENDING_WINDOW_S,
-    Card,
+    ClusterCard,
+    ClusterMigInstance,
     ClusterSnapshot,
-    MadeInstance,
     PodSlice,
     Quota,
 )
@@ -91,9 +91,9 @@ class PostgresLedger:
             pending = await conn.fetch(PENDING, timedelta(seconds=PENDING_WINDOW_S))
             return ClusterSnapshot(
                 taken_at=await conn.fetchval("SELECT now()"),
-                cards=tuple(Card(**row) for row in await conn.fetch(CARDS)),
+                cards=tuple(ClusterCard(**row) for row in await conn.fetch(CARDS)),
                 slices=tuple(PodSlice(**row) for row in await conn.fetch(SLICES)),
-                instances=tuple(MadeInstance(**row) for row in await conn.fetch(INSTANCES)),
+                instances=tuple(ClusterMigInstance(**row) for row in await conn.fetch(INSTANCES)),
                 quotas=tuple(Quota(**row) for row in await conn.fetch(QUOTAS)),
                 allocations_by_state={
                     row["state"]: row["pods"] for row in await conn.fetch(STATES)

@@ -8,7 +8,7 @@ from datetime import datetime
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Card:
+class ClusterCard:
     """One card that is present, with what is granted on it."""
 
     node: str
@@ -36,7 +36,7 @@ class PodSlice:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MadeInstance:
+class ClusterMigInstance:
     """A MIG instance that a node made for a slice of a live grant."""
 
     node: str
@@ -66,9 +66,9 @@ class ClusterSnapshot:
     """One consistent reading of the ledger."""
 
     taken_at: datetime
-    cards: tuple[Card, ...]
+    cards: tuple[ClusterCard, ...]
     slices: tuple[PodSlice, ...]
-    instances: tuple[MadeInstance, ...]
+    instances: tuple[ClusterMigInstance, ...]
     quotas: tuple[Quota, ...]
     allocations_by_state: Mapping[str, int]
     decisions_by_outcome: Mapping[str, int]

@@ -12,7 +12,7 @@ import logging
 from hamicommon.errors import HamiError
 
 from hami_node_agent.grants.ownership import foreign_records
-from hami_node_agent.grants.ports import KubeletBooks
+from hami_node_agent.grants.ports import KubeletState
 from hami_node_agent.grants.records import is_complete
 from hami_node_agent.grants.state import NodeState
 
@@ -24,7 +24,7 @@ RETRY_S = 5.0
 class AdoptedAnswers:
     """Keeps a record for each adopted container."""
 
-    def __init__(self, state: NodeState, *, books: KubeletBooks) -> None:
+    def __init__(self, state: NodeState, *, books: KubeletState) -> None:
         self._state = state
         self._books = books
 

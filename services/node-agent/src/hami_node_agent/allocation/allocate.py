@@ -31,7 +31,7 @@ from hami_node_agent.devices.device_list import ContainerSpec
 from hami_node_agent.devices.replica_ids import card_of, preferred_ids
 from hami_node_agent.grants.book import NodeGrant
 from hami_node_agent.grants.candidates import Candidate, roomiest
-from hami_node_agent.grants.ports import ContainerFiles, PodApi
+from hami_node_agent.grants.ports import ContainerFiles, NodePodApi
 from hami_node_agent.grants.records import AgentState, Record, is_complete
 from hami_node_agent.grants.reports import Reports
 from hami_node_agent.grants.state import NodeState
@@ -41,7 +41,7 @@ logger = logging.getLogger(__name__)
 tracer = trace.get_tracer(__name__)
 
 
-class Allocating:
+class Allocate:
     """The Allocate and GetPreferredAllocation use cases; one call at a time."""
 
     def __init__(
@@ -49,7 +49,7 @@ class Allocating:
         state: NodeState,
         *,
         finder: GrantFinder,
-        pods: PodApi,
+        pods: NodePodApi,
         files: ContainerFiles,
         reports: Reports,
         answers: AnswerPolicy,

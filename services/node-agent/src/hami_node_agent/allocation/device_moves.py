@@ -14,7 +14,7 @@ from hamicommon.errors import InvalidRequest, Unavailable
 from hamicommon.events import MoveReply, MoveRequest, WantedMove, moves_subject
 
 from hami_node_agent.grants.ownership import Reassigned, cards_for
-from hami_node_agent.grants.ports import AskingBus
+from hami_node_agent.grants.ports import RequestBus
 
 # Two short transactions there; the kubelet gives the whole call 30 s.
 ASK_TIMEOUT_S = 5.0
@@ -23,7 +23,7 @@ ASK_TIMEOUT_S = 5.0
 class LedgerMoves:
     """Port CardMoves."""
 
-    def __init__(self, bus: AskingBus, *, node: str) -> None:
+    def __init__(self, bus: RequestBus, *, node: str) -> None:
         self._bus = bus
         self._node = node
 

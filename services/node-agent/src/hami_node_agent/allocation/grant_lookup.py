@@ -16,7 +16,7 @@ from hamicommon.errors import NotFound, Unavailable
 
 from hami_node_agent.grants.candidates import Candidate, candidates, repeated
 from hami_node_agent.grants.ownership import Holding, record_of
-from hami_node_agent.grants.ports import GrantSource, KubeletBooks, PodApi, PodRef
+from hami_node_agent.grants.ports import GrantSource, KubeletState, NodePodApi, PodRef
 from hami_node_agent.grants.records import Record
 from hami_node_agent.grants.signed import read_signed, refresh_book
 from hami_node_agent.grants.state import NodeState
@@ -32,8 +32,8 @@ class GrantFinder:
         state: NodeState,
         *,
         source: GrantSource,
-        pods: PodApi,
-        books: KubeletBooks,
+        pods: NodePodApi,
+        books: KubeletState,
         node: str,
         wait_s: float,
     ) -> None:

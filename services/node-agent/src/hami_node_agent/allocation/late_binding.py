@@ -30,7 +30,13 @@ from hami_node_agent.allocation.response import (
 from hami_node_agent.devices.device_list import ContainerSpec
 from hami_node_agent.grants.book import NodeGrant
 from hami_node_agent.grants.ownership import Holding
-from hami_node_agent.grants.ports import ContainerFiles, GrantSource, KubeletBooks, PodApi, PodRef
+from hami_node_agent.grants.ports import (
+    ContainerFiles,
+    GrantSource,
+    KubeletState,
+    NodePodApi,
+    PodRef,
+)
 from hami_node_agent.grants.records import AgentState, Record, is_complete
 from hami_node_agent.grants.reports import Reports
 from hami_node_agent.grants.signed import refresh_book
@@ -59,9 +65,9 @@ class LateBinding:
         self,
         state: NodeState,
         *,
-        books: KubeletBooks,
+        books: KubeletState,
         source: GrantSource,
-        pods: PodApi,
+        pods: NodePodApi,
         files: ContainerFiles,
         devices: DeviceDescriptions,
         reports: Reports,

@@ -25,7 +25,7 @@ from hami_node_agent.grants.ownership import (
     Confirmed,
     Holding,
     Reassigned,
-    Refused,
+    RefusedHolding,
     Verdict,
     partners_of,
     record_of,
@@ -35,8 +35,8 @@ from hami_node_agent.grants.ports import (
     CardMoves,
     ContainerFiles,
     GrantSource,
-    KubeletBooks,
-    PodApi,
+    KubeletState,
+    NodePodApi,
     PodRef,
 )
 from hami_node_agent.grants.records import AgentState, Record, is_complete
@@ -69,16 +69,16 @@ class LateStarts(Protocol):
         """Returns when the container may start; False: it was not bound late. Raises: HamiError."""
 
 
-class PreStarting:
+class PreStart:
     """The PreStartContainer use case; one call at a time."""
 
     def __init__(
         self,
         state: NodeState,
         *,
-        books: KubeletBooks,
+        books: KubeletState,
         source: GrantSource,
-        pods: PodApi,
+        pods: NodePodApi,
         files: ContainerFiles,
         reports: Reports,
         moves: CardMoves,
@@ -165,7 +165,7 @@ class PreStarting:
         ended = self._pods.seen().ended
         return [h for h in holdings if h.device_ids == ids and h.pod_uid not in ended]
 
-    async def _settle(self, owner: Holding, holdings: Sequence[Holding]) -> Refused | None:
+    async def _settle(self, owner: Holding, holdings: Sequence[Holding]) -> RefusedHolding | None:
         """A refusal of the ledger, which a partner that is still to come may change; else None.
 
         Raises: Conflict, Unavailable.
@@ -177,18 +177,22 @@ class PreStarting:
             await refresh_book(self._state, self._source, self._pods)
             await self._adopted.take_up()
             found = self._decide(owner)
-        if isinstance(found, Refused) and found.grant is None and self._unmanaged is not None:
+        if (
+            isinstance(found, RefusedHolding)
+            and found.grant is None
+            and self._unmanaged is not None
+        ):
             found = await self._asked(self._unmanaged, owner, holdings, found)
-        if not isinstance(found, Refused) and self._mig is not None:
+        if not isinstance(found, RefusedHolding) and self._mig is not None:
             found = await self._with_devices(self._mig, owner, found)
-        if isinstance(found, Refused):
+        if isinstance(found, RefusedHolding):
             await self._refuse(found)
         elif isinstance(found, Confirmed):
             await asyncio.to_thread(self._write, found.record)
         else:
             reason = await self._not_counted(found, holdings)
             if reason:
-                return Refused(holding=owner, grant=found.grant, reason=reason)
+                return RefusedHolding(holding=owner, grant=found.grant, reason=reason)
             await self._reassign(found)
         return None
 
@@ -207,7 +211,7 @@ class PreStarting:
             answered = record_of(owner, self._state.saved.records.values())
             same = answered is not None and answered.shares == found.after.shares
             reason = await mig.missing(found.after) if same else _OTHER_DEVICES
-        return Refused(holding=owner, grant=grant, reason=reason) if reason else found
+        return RefusedHolding(holding=owner, grant=grant, reason=reason) if reason else found
 
     async def _not_counted(self, change: Reassigned, holdings: Sequence[Holding]) -> str:
         """Why the ledger does not count the container on its cards; empty when it does.
@@ -240,7 +244,7 @@ class PreStarting:
         unmanaged: UnmanagedPods,
         owner: Holding,
         holdings: Sequence[Holding],
-        refused: Refused,
+        refused: RefusedHolding,
     ) -> Verdict:
         """The verdict after the scheduler was asked for a grant of what the pod was given."""
         if record_of(owner, self._state.saved.records.values()) is None:
@@ -290,7 +294,7 @@ class PreStarting:
         if record.cache_dir:
             self._files.keep_cache_dir(record.cache_dir)
 
-    async def _refuse(self, refused: Refused) -> None:
+    async def _refuse(self, refused: RefusedHolding) -> None:
         holding, grant = refused.holding, refused.grant
         logger.error(
             "container refused",

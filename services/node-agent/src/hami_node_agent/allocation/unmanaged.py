@@ -20,7 +20,7 @@ from pydantic import ValidationError
 
 from hami_node_agent.grants.feed import node_grant
 from hami_node_agent.grants.ownership import Holding, record_of
-from hami_node_agent.grants.ports import AskingBus, PodApi
+from hami_node_agent.grants.ports import NodePodApi, RequestBus
 from hami_node_agent.grants.state import NodeState
 
 # One read of the pod, one transaction and one patch there; the kubelet gives us 30 s.
@@ -30,7 +30,7 @@ ASK_TIMEOUT_S = 10.0
 class UnmanagedPods:
     """Gets grants for them."""
 
-    def __init__(self, bus: AskingBus, state: NodeState, *, pods: PodApi, node: str) -> None:
+    def __init__(self, bus: RequestBus, state: NodeState, *, pods: NodePodApi, node: str) -> None:
         self._bus = bus
         self._state = state
         self._pods = pods

@@ -16,19 +16,19 @@ from hami_node_agent.adapters.host.cgroups import PodCgroups
 from hami_node_agent.adapters.kubernetes import NodeObject
 from hami_node_agent.adapters.mps_control import MpsControl
 from hami_node_agent.allocation.adopted import AdoptedAnswers
-from hami_node_agent.bootstrap.connections import DISTRIBUTION, Outside, open_outside
+from hami_node_agent.bootstrap.connections import DISTRIBUTION, AgentConnections, open_outside
 from hami_node_agent.bootstrap.gpu_plugin import plugin_of
 from hami_node_agent.bootstrap.late_binding import binding_way, keep_proven
 from hami_node_agent.bootstrap.mig import mig_instances, require_possible
-from hami_node_agent.bootstrap.usage import Monitoring, monitoring
+from hami_node_agent.bootstrap.usage import UsageWiring, monitoring
 from hami_node_agent.cleanup.directories import remove_leftovers
 from hami_node_agent.cleanup.garbage_collection import Sweeper
 from hami_node_agent.cleanup.libraries import OldLibraries
 from hami_node_agent.config.settings import Settings
-from hami_node_agent.deviceplugin.drain import Draining
+from hami_node_agent.deviceplugin.drain import Drain
 from hami_node_agent.deviceplugin.readiness import ReadinessService
-from hami_node_agent.deviceplugin.registration import Registration
-from hami_node_agent.deviceplugin.servicer import DevicePlugin
+from hami_node_agent.deviceplugin.registration import KubeletRegistration
+from hami_node_agent.deviceplugin.servicer import DevicePluginService
 from hami_node_agent.devices.health import xid_policy
 from hami_node_agent.devices.offer import Offer
 from hami_node_agent.grants.feed import GrantsFeed
@@ -38,8 +38,12 @@ from hami_node_agent.grants.state import NodeState
 from hami_node_agent.inventory.link_warnings import warn_of_links
 from hami_node_agent.inventory.mig_instances import MigInstances
 from hami_node_agent.inventory.mps_daemon import Mps
-from hami_node_agent.inventory.publisher import BINDING_ANNOTATION, InventoryTeller, keep_annotation
-from hami_node_agent.inventory.tracker import Cards
+from hami_node_agent.inventory.publisher import (
+    BINDING_ANNOTATION,
+    InventoryPublisher,
+    keep_annotation,
+)
+from hami_node_agent.inventory.tracker import CardTracker
 from hami_node_agent.metrics.collectors import registry_of
 from hami_node_agent.metrics.health import BindingCollector, BulkheadCollector, RemovalCollector
 from hami_node_agent.metrics.http_server import serving
@@ -56,8 +60,8 @@ class Agent:
     port: int
     """Of /metrics, /healthz and /readyz."""
     state: NodeState
-    cards: Cards
-    registration: Registration
+    cards: CardTracker
+    registration: KubeletRegistration
 
 
 @asynccontextmanager
@@ -92,7 +96,7 @@ async def open_agent(settings: Settings) -> AsyncIterator[Agent]:
         registrations = _registrations(settings, plugins)
         registration = registrations[settings.resource_name]
         mps = _mps(settings)
-        draining = Draining(outside.state, outside.pods, drain_s=settings.drain_s)
+        draining = Drain(outside.state, outside.pods, drain_s=settings.drain_s)
         bulkhead = Bulkhead()
         watched = _monitoring(settings, outside, cards, mig, bulkhead)
         app = make_routes(
@@ -158,10 +162,10 @@ async def open_agent(settings: Settings) -> AsyncIterator[Agent]:
 
 
 def _registrations(
-    settings: Settings, plugins: Mapping[str, DevicePlugin]
-) -> dict[str, Registration]:
+    settings: Settings, plugins: Mapping[str, DevicePluginService]
+) -> dict[str, KubeletRegistration]:
     return {
-        resource: Registration(
+        resource: KubeletRegistration(
             plugin,
             socket_dir=settings.kubelet_socket_dir,
             socket_name=f"nvidia-{resource.partition('/')[2]}.sock",
@@ -184,22 +188,22 @@ def _mps(settings: Settings) -> Mps | None:
     )
 
 
-def _hindrance(draining: Draining, mps: Mps | None) -> str:
+def _hindrance(draining: Drain, mps: Mps | None) -> str:
     if draining.begun:
         return "its agent is stopping"
     return "" if mps is None else mps.problem
 
 
 def _not_ready(
-    registrations: Mapping[str, Registration], draining: Draining, mps: Mps | None
+    registrations: Mapping[str, KubeletRegistration], draining: Drain, mps: Mps | None
 ) -> str:
     waiting = [name for name, each in registrations.items() if not each.registered]
     missing = f"not registered with the kubelet: {', '.join(waiting)}" if waiting else ""
     return _hindrance(draining, mps) or missing
 
 
-def _cards(settings: Settings, outside: Outside) -> Cards:
-    return Cards(
+def _cards(settings: Settings, outside: AgentConnections) -> CardTracker:
+    return CardTracker(
         outside.driver.probe,
         outside.state,
         offer=Offer(
@@ -215,8 +219,10 @@ def _cards(settings: Settings, outside: Outside) -> Cards:
     )
 
 
-def _inventory(settings: Settings, outside: Outside, cards: Cards) -> InventoryTeller:
-    return InventoryTeller(
+def _inventory(
+    settings: Settings, outside: AgentConnections, cards: CardTracker
+) -> InventoryPublisher:
+    return InventoryPublisher(
         cards,
         outside.bus,
         node=settings.node_name,
@@ -227,11 +233,11 @@ def _inventory(settings: Settings, outside: Outside, cards: Cards) -> InventoryT
 
 def _monitoring(
     settings: Settings,
-    outside: Outside,
-    cards: Cards,
+    outside: AgentConnections,
+    cards: CardTracker,
     mig: MigInstances | None,
     bulkhead: Bulkhead,
-) -> Monitoring:
+) -> UsageWiring:
     return monitoring(
         settings,
         probe=outside.driver.probe,
@@ -249,7 +255,9 @@ def _monitoring(
     )
 
 
-def _sweeper(settings: Settings, outside: Outside, reports: Reports, bulkhead: Bulkhead) -> Sweeper:
+def _sweeper(
+    settings: Settings, outside: AgentConnections, reports: Reports, bulkhead: Bulkhead
+) -> Sweeper:
     return Sweeper(
         outside.state,
         pods=outside.pods,

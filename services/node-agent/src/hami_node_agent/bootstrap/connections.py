@@ -21,7 +21,7 @@ from hami_node_agent.adapters.kubelet.pod_resources import Books
 from hami_node_agent.adapters.kubernetes import NodePods
 from hami_node_agent.adapters.state_file import StateFile
 from hami_node_agent.allocation.device_moves import LedgerMoves
-from hami_node_agent.bootstrap.driver import Driver, open_driver
+from hami_node_agent.bootstrap.driver import DriverConnection, open_driver
 from hami_node_agent.config.settings import Settings
 from hami_node_agent.devices.ports import MigDriver
 from hami_node_agent.grants.ports import CardMoves
@@ -31,12 +31,12 @@ DISTRIBUTION = "hami-node-agent"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outside:
+class AgentConnections:
     """Connections and files."""
 
     api: KubeApi
     bus: Bus
-    driver: Driver
+    driver: DriverConnection
     cdi: CdiFiles
     files: HostFiles
     library: Path
@@ -52,7 +52,7 @@ class Outside:
         return around(driver, "node_mig", self.faults)
 
 
-async def open_outside(settings: Settings, stack: AsyncExitStack) -> Outside:
+async def open_outside(settings: Settings, stack: AsyncExitStack) -> AgentConnections:
     """Opens all; the bus and the API server may be away. Raises: Unavailable, InvalidRequest."""
     faults = faults_of(settings.failpoints.file)
     cdi = CdiFiles(settings.cdi_dir)
@@ -91,7 +91,7 @@ async def open_outside(settings: Settings, stack: AsyncExitStack) -> Outside:
         api_uid=pods.api_uid,
         card_at=state.card_at,
     )
-    return Outside(
+    return AgentConnections(
         api=api,
         bus=bus,
         driver=driver,

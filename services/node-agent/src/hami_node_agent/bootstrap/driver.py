@@ -18,7 +18,7 @@ from hamicommon.errors import Unavailable
 from hami_node_agent.adapters.host.device_files import CardNames, mig_files, require_imex
 from hami_node_agent.adapters.nvml.library import NvmlProbe, open_nvml
 from hami_node_agent.adapters.nvml.mig import read_layout
-from hami_node_agent.adapters.nvml.mig_cutting import NvmlCutting
+from hami_node_agent.adapters.nvml.mig_cutting import NvmlMigDriver
 from hami_node_agent.config.settings import Settings
 from hami_node_agent.deviceplugin.mig_plugin import MigCards, MigPlugin
 from hami_node_agent.devices.device_list import DeviceListPolicy
@@ -36,7 +36,7 @@ DRIVER_RETRY_S = 30.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Cutting:
+class MigWiring:
     """Cards that are cut on demand."""
 
     driver: MigDriver
@@ -46,7 +46,7 @@ class Cutting:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Driver:
+class DriverConnection:
     """What the driver offers."""
 
     probe: DeviceProbe
@@ -57,11 +57,11 @@ class Driver:
     mig: MigCards | None = None
     mig_plugins: Mapping[str, MigPlugin]
     """By resource name."""
-    cutting: Cutting | None = None
+    cutting: MigWiring | None = None
     """In operating mode `mig`."""
 
 
-async def open_driver(settings: Settings, stack: AsyncExitStack) -> Driver:
+async def open_driver(settings: Settings, stack: AsyncExitStack) -> DriverConnection:
     """Raises: Unavailable when there is no driver; InvalidRequest when MIG is not as wanted."""
     hidden = Hidden(
         uuids=frozenset(settings.hidden_uuids), indexes=frozenset(settings.hidden_indexes)
@@ -76,7 +76,7 @@ async def open_driver(settings: Settings, stack: AsyncExitStack) -> Driver:
     layout = await _layout(settings, shown)
     resources = mig_resources(layout, settings.mig_strategy, settings.resource_name)
     if not layout.mig_cards:
-        return Driver(probe=shown, devices=policy, names=names, mig_plugins={})
+        return DriverConnection(probe=shown, devices=policy, names=names, mig_plugins={})
     mig = MigCards(
         shown,
         layout.mig_cards,
@@ -85,7 +85,7 @@ async def open_driver(settings: Settings, stack: AsyncExitStack) -> Driver:
         xid_quiet_s=settings.xid_quiet_s,
     )
     in_mig_mode = Hidden(uuids=frozenset(layout.mig_cards))
-    return Driver(
+    return DriverConnection(
         probe=FilteredProbe(shown, in_mig_mode, on_hidden_xid=mig.on_xid),
         devices=policy,
         names=names,
@@ -108,16 +108,16 @@ async def _cut(
     shown: FilteredProbe,
     names: CardNames,
     policy: DeviceListPolicy,
-) -> Driver:
-    driver = NvmlCutting(nvml)
+) -> DriverConnection:
+    driver = NvmlMigDriver(nvml)
     probe = MigProbe(shown, driver, allowlist=settings.mig_profile_allowlist)
     probe.minors |= {card.uuid: card.minor for card in await shown.cards()}
-    return Driver(
+    return DriverConnection(
         probe=probe,
         devices=policy,
         names=names,
         mig_plugins={},
-        cutting=Cutting(driver=driver, probe=probe, minors=probe.minors),
+        cutting=MigWiring(driver=driver, probe=probe, minors=probe.minors),
     )
 
 

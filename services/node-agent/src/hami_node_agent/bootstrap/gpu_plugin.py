@@ -5,14 +5,14 @@ from __future__ import annotations
 from pathlib import PurePosixPath
 
 from hami_node_agent.allocation.adopted import AdoptedAnswers
-from hami_node_agent.allocation.allocate import Allocating
+from hami_node_agent.allocation.allocate import Allocate
 from hami_node_agent.allocation.grant_lookup import GrantFinder
 from hami_node_agent.allocation.late_binding import LateBinding
 from hami_node_agent.allocation.late_binding_rules import BindingWay
-from hami_node_agent.allocation.prestart import PreStarting
+from hami_node_agent.allocation.prestart import PreStart
 from hami_node_agent.allocation.response import AnswerPolicy
 from hami_node_agent.allocation.unmanaged import UnmanagedPods
-from hami_node_agent.bootstrap.connections import Outside
+from hami_node_agent.bootstrap.connections import AgentConnections
 from hami_node_agent.bootstrap.mig import with_instances
 from hami_node_agent.config.settings import Settings
 from hami_node_agent.deviceplugin.gpu_plugin import Plugin
@@ -22,13 +22,13 @@ from hami_node_agent.devices.offer import WHOLE
 from hami_node_agent.grants.feed import GrantsFeed
 from hami_node_agent.grants.reports import Reports
 from hami_node_agent.inventory.mig_instances import MigInstances
-from hami_node_agent.inventory.tracker import Cards
+from hami_node_agent.inventory.tracker import CardTracker
 
 
 def plugin_of(
     settings: Settings,
-    outside: Outside,
-    cards: Cards,
+    outside: AgentConnections,
+    cards: CardTracker,
     feed: GrantsFeed,
     reports: Reports,
     way: BindingWay,
@@ -59,7 +59,7 @@ def plugin_of(
         unproven="" if way.late or settings.binding == "lock" else way.reason,
         mig=mig,
     )
-    allocating = Allocating(
+    allocating = Allocate(
         outside.state,
         finder=finder,
         pods=outside.pods,
@@ -69,7 +69,7 @@ def plugin_of(
         adopts_unmanaged=adopts,
         mig=mig,
     )
-    prestarting = PreStarting(
+    prestarting = PreStart(
         outside.state,
         books=outside.books,
         source=feed,
@@ -97,7 +97,7 @@ def plugin_of(
     )
 
 
-def _answers(settings: Settings, outside: Outside) -> AnswerPolicy:
+def _answers(settings: Settings, outside: AgentConnections) -> AnswerPolicy:
     return AnswerPolicy(
         container_base=PurePosixPath(settings.container_hook_path / "vgpu"),
         host_base=PurePosixPath(outside.files.base),

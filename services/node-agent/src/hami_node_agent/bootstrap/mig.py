@@ -14,7 +14,7 @@ from hamicommon.errors import InvalidRequest
 
 from hami_node_agent.adapters.host.device_files import mig_files
 from hami_node_agent.allocation.response import AnswerPolicy
-from hami_node_agent.bootstrap.connections import Outside
+from hami_node_agent.bootstrap.connections import AgentConnections
 from hami_node_agent.config.settings import Settings
 from hami_node_agent.devices.device_list import Strategy
 from hami_node_agent.devices.mig_layout import MigInstance
@@ -48,7 +48,7 @@ def require_possible(settings: Settings) -> None:
         )
 
 
-def mig_instances(settings: Settings, outside: Outside) -> MigInstances | None:
+def mig_instances(settings: Settings, outside: AgentConnections) -> MigInstances | None:
     """None in the other operating modes."""
     cutting = outside.driver.cutting
     if cutting is None:
@@ -63,7 +63,9 @@ def mig_instances(settings: Settings, outside: Outside) -> MigInstances | None:
     )
 
 
-def with_instances(answers: AnswerPolicy, settings: Settings, outside: Outside) -> AnswerPolicy:
+def with_instances(
+    answers: AnswerPolicy, settings: Settings, outside: AgentConnections
+) -> AnswerPolicy:
     """The policy for answers that name instances, by uuid: an index tells the runtime of cards."""
     cutting = outside.driver.cutting
     if cutting is None:

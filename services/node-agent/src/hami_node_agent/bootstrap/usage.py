@@ -15,32 +15,32 @@ from hami_node_agent.config.settings import Settings
 from hami_node_agent.devices.ports import DeviceProbe
 from hami_node_agent.grants.ports import MigDevice, Publisher
 from hami_node_agent.grants.state import NodeState
-from hami_node_agent.inventory.tracker import Cards
+from hami_node_agent.inventory.tracker import CardTracker
 from hami_node_agent.metrics.collectors import NodeCollector
 from hami_node_agent.metrics.health import CardCollector, RegionCollector
 from hami_node_agent.metrics.legacy import LegacyCollector
 from hami_node_agent.usage.feedback import Feedback
-from hami_node_agent.usage.limits_writer import Telling, ToldFiles
+from hami_node_agent.usage.limits_writer import LimitsWriter, ToldFiles
 from hami_node_agent.usage.monitor import Monitor
 from hami_node_agent.usage.owners import Owners
 from hami_node_agent.usage.regions.directory import Regions
-from hami_node_agent.usage.sampler import Observation, Sampler, UsageTeller
+from hami_node_agent.usage.sampler import Observation, Sampler, UsagePublisher
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Monitoring:
+class UsageWiring:
     """Its parts that others run and show."""
 
     loops: Mapping[str, Coroutine[object, object, None]]
     collectors: tuple[Collector, ...]
-    usage: UsageTeller
+    usage: UsagePublisher
 
 
 def monitoring(
     settings: Settings,
     *,
     probe: DeviceProbe,
-    cards: Cards,
+    cards: CardTracker,
     state: NodeState,
     pods: NodePods,
     mig_devices: Callable[[], Sequence[MigDevice]],
@@ -50,7 +50,7 @@ def monitoring(
     agent_id: str,
     version: str,
     bulkhead: Bulkhead,
-) -> Monitoring:
+) -> UsageWiring:
     """The monitor of one node; nothing runs yet."""
     regions = Regions(containers_dir, bulkhead=bulkhead)
     proc = settings.proc_root
@@ -61,8 +61,8 @@ def monitoring(
         processes=None if proc is None else HostProcesses(proc),
         bulkhead=bulkhead,
     )
-    telling = Telling(files, bulkhead=bulkhead)
-    usage = UsageTeller(bus, node=settings.node_name, agent_id=agent_id)
+    telling = LimitsWriter(files, bulkhead=bulkhead)
+    usage = UsagePublisher(bus, node=settings.node_name, agent_id=agent_id)
     sampler = Sampler(
         probe,
         monitor,
@@ -83,7 +83,7 @@ def monitoring(
     ]
     if settings.legacy_metrics:
         collectors.append(LegacyCollector(latest, slices, node=node))
-    return Monitoring(
+    return UsageWiring(
         loops={
             "usage": sampler.run(),
             "feedback": Feedback(monitor, pods, telling, bulkhead=bulkhead).run(),

@@ -23,7 +23,7 @@ from hamicommon.process.bulkhead import Bulkhead
 
 from hami_node_agent.grants.book import NodeGrant
 from hami_node_agent.grants.ownership import Holding
-from hami_node_agent.grants.ports import KubeletBooks
+from hami_node_agent.grants.ports import KubeletState
 from hami_node_agent.grants.records import AgentState, Record
 from hami_node_agent.grants.reports import Reports
 from hami_node_agent.grants.state import NodeState
@@ -90,7 +90,7 @@ class Sweeper:
         state: NodeState,
         *,
         pods: PodLookup,
-        books: KubeletBooks,
+        books: KubeletState,
         processes: Processes,
         files: StrayFiles,
         reports: Reports,

@@ -1,6 +1,7 @@
 """The flags and variables of HAMi's device plugin, as settings of ours (protocol sheet 5.1).
 
-In: a command line and the environment. Out: `Told`: settings as pydantic reads them, in three
+In: a command line and the environment. Out: `HamiOptions`: settings as pydantic reads them, in
+three
 ranks, and one sentence for each word that means nothing here. A DaemonSet written for HAMi's plugin
 runs our agent as it stands; `docs/node-agent.md` has the table.
 """
@@ -189,7 +190,7 @@ settings of ours by the same name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Told:
+class HamiOptions:
     """What HAMi's words say."""
 
     settings: Mapping[str, object] = field(default_factory=dict)
@@ -199,7 +200,7 @@ class Told:
     notes: tuple[str, ...] = ()
 
 
-def told_by(arguments: Sequence[str], variables: Mapping[str, str]) -> Told:
+def told_by(arguments: Sequence[str], variables: Mapping[str, str]) -> HamiOptions:
     """Reads a command line (without the program's name) and the environment.
 
     A flag counts before its variable, and our own variable of the same setting before both.
@@ -227,7 +228,7 @@ def told_by(arguments: Sequence[str], variables: Mapping[str, str]) -> Told:
             raise InvalidRequest(f"{name}: {exc}") from exc
         ours = {k: v for k, v in found.items() if f"{OUR_PREFIX}{k.upper()}" not in variables}
         (weak if flag.weak else settings).update(ours)
-    return Told(settings=settings, weak=weak, notes=tuple(notes))
+    return HamiOptions(settings=settings, weak=weak, notes=tuple(notes))
 
 
 def _command_line(arguments: Sequence[str]) -> list[tuple[int, str, str]]:

@@ -14,7 +14,7 @@ import time
 from hamicommon.domain.allocations import AllocationState
 
 from hami_node_agent.grants.candidates import next_container
-from hami_node_agent.grants.ports import PodApi
+from hami_node_agent.grants.ports import NodePodApi
 from hami_node_agent.grants.state import NodeState
 
 logger = logging.getLogger(__name__)
@@ -27,10 +27,10 @@ _LOOK_S = 0.05
 GRANT_FOLLOWS_S = 2.5
 
 
-class Draining:
+class Drain:
     """Whether we are stopping, and the wait for who is on the way."""
 
-    def __init__(self, state: NodeState, pods: PodApi, *, drain_s: float) -> None:
+    def __init__(self, state: NodeState, pods: NodePodApi, *, drain_s: float) -> None:
         self._state = state
         self._pods = pods
         self._drain_s = drain_s

@@ -8,24 +8,24 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from hami_node_agent.allocation.allocate import Allocating
+from hami_node_agent.allocation.allocate import Allocate
 from hami_node_agent.allocation.late_binding import LateBinding
-from hami_node_agent.allocation.prestart import PreStarting
-from hami_node_agent.deviceplugin.servicer import Advertised, DevicePlugin
+from hami_node_agent.allocation.prestart import PreStart
+from hami_node_agent.deviceplugin.servicer import Advertised, DevicePluginService
 from hami_node_agent.devices.device_list import ContainerSpec
 from hami_node_agent.devices.replica_ids import card_of, replicas_of
-from hami_node_agent.inventory.tracker import Cards
+from hami_node_agent.inventory.tracker import CardTracker
 
 
-class Plugin(DevicePlugin):
+class Plugin(DevicePluginService):
     """Slots of all cards."""
 
     def __init__(
         self,
         *,
-        cards: Cards,
-        allocating: Allocating,
-        prestarting: PreStarting,
+        cards: CardTracker,
+        allocating: Allocate,
+        prestarting: PreStart,
         numa_topology: bool,
         preferred_allocation: bool,
         late: LateBinding,

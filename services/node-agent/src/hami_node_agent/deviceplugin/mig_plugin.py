@@ -14,7 +14,7 @@ from uuid import uuid4
 from hamicommon.domain.ids import GpuUuid
 from hamicommon.errors import Unavailable
 
-from hami_node_agent.deviceplugin.servicer import Advertised, DevicePlugin
+from hami_node_agent.deviceplugin.servicer import Advertised, DevicePluginService
 from hami_node_agent.devices.device_list import ContainerSpec, DeviceListPolicy, device_list
 from hami_node_agent.devices.health import (
     Failure,
@@ -79,7 +79,7 @@ class MigCards:
             self.changed.notify()
 
 
-class MigPlugin(DevicePlugin):
+class MigPlugin(DevicePluginService):
     """The instances of one profile."""
 
     def __init__(

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from hamicommon.bus.client import Bus
 from hamicommon.events import Readiness, readiness_subject
 
-from hami_node_agent.deviceplugin.servicer import DevicePlugin
+from hami_node_agent.deviceplugin.servicer import DevicePluginService
 
 # The kubelet works the first list off after we have sent it; a pod that is admitted before finds
 # no devices.
@@ -24,7 +24,7 @@ class ReadinessService:
     def __init__(
         self,
         bus: Bus,
-        plugin: DevicePlugin,
+        plugin: DevicePluginService,
         *,
         node: str,
         reachable: Callable[[], bool],

@@ -18,7 +18,7 @@ import grpc
 from hamicommon.errors import HamiError, InvalidRequest, Unavailable
 from hamicommon.kubelet_api._generated import deviceplugin_pb2, deviceplugin_pb2_grpc
 
-from hami_node_agent.deviceplugin.servicer import VERSION, DevicePlugin
+from hami_node_agent.deviceplugin.servicer import VERSION, DevicePluginService
 
 logger = logging.getLogger(__name__)
 
@@ -58,12 +58,12 @@ class CrashBudget:
             ) from error
 
 
-class Registration:
+class KubeletRegistration:
     """Keeps the plugin served and known to the kubelet."""
 
     def __init__(
         self,
-        plugin: DevicePlugin,
+        plugin: DevicePluginService,
         *,
         socket_dir: Path,
         socket_name: str,

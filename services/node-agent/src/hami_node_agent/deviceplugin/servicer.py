@@ -47,7 +47,7 @@ class Advertised:
     """NUMA node, if the kubelet is to be told."""
 
 
-class DevicePlugin(ABC, deviceplugin_pb2_grpc.DevicePluginServicer):
+class DevicePluginService(ABC, deviceplugin_pb2_grpc.DevicePluginServicer):
     """One resource; one instance serves across restarts of the server."""
 
     def __init__(

@@ -2,7 +2,8 @@
 
 In: the driver's profiles and instances, those that we made (in the agent's state, written down
 before they are made), and which of them containers hold. Out: profiles as they are registered
-(protocol sheet 5.6), and a `Plan` as data; `mig_instances.py` carries it out. An instance that we
+(protocol sheet 5.6), and a `PartitionPlan` as data; `mig_instances.py` carries it out. An instance
+that we
 have not made is somebody else's: it is told of, its place is not offered, it is never destroyed.
 """
 
@@ -86,7 +87,7 @@ class OwnInstance:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class PartitionPlan:
     """What becomes of the instances that are there, and of what is written down."""
 
     kept: tuple[OwnInstance, ...] = ()
@@ -100,7 +101,9 @@ class Plan:
     foreign: tuple[Instance, ...] = ()
 
 
-def plan(own: Iterable[OwnInstance], found: Iterable[Instance], held: Collection[str]) -> Plan:
+def plan(
+    own: Iterable[OwnInstance], found: Iterable[Instance], held: Collection[str]
+) -> PartitionPlan:
     """`held`: uuids of MIG devices that containers were told of and that are not over."""
     left = list(own)
     kept, destroy, foreign = [], [], []
@@ -114,7 +117,7 @@ def plan(own: Iterable[OwnInstance], found: Iterable[Instance], held: Collection
             kept.append(ours)
         else:
             destroy.append((ours, instance))
-    return Plan(
+    return PartitionPlan(
         kept=tuple(kept),
         destroy=tuple(destroy),
         forget=tuple(one for one in left if one.uuid not in held),
@@ -123,10 +126,10 @@ def plan(own: Iterable[OwnInstance], found: Iterable[Instance], held: Collection
     )
 
 
-def joined(plans: Iterable[Plan]) -> Plan:
+def joined(plans: Iterable[PartitionPlan]) -> PartitionPlan:
     """Plans of several cards as one."""
     each = tuple(plans)
-    return Plan(
+    return PartitionPlan(
         kept=tuple(one for found in each for one in found.kept),
         destroy=tuple(one for found in each for one in found.destroy),
         forget=tuple(one for found in each for one in found.forget),

@@ -16,7 +16,7 @@ from hamicommon.events import HeldContainer, NodeHoldings, holdings_subject
 
 from hami_node_agent.devices.replica_ids import card_of
 from hami_node_agent.grants.ownership import Holding
-from hami_node_agent.grants.ports import KubeletBooks, PodApi
+from hami_node_agent.grants.ports import KubeletState, NodePodApi
 from hami_node_agent.grants.state import NodeState
 
 
@@ -24,7 +24,7 @@ class HoldingsService:
     """Serves `hami.agents.holdings.<node>`."""
 
     def __init__(
-        self, bus: Bus, state: NodeState, *, books: KubeletBooks, pods: PodApi, node: str
+        self, bus: Bus, state: NodeState, *, books: KubeletState, pods: NodePodApi, node: str
     ) -> None:
         self._bus = bus
         self._state = state

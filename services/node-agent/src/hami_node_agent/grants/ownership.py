@@ -92,7 +92,7 @@ class Reassigned:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Refused:
+class RefusedHolding:
     """The container must not start."""
 
     holding: Holding
@@ -100,7 +100,7 @@ class Refused:
     grant: NodeGrant | None = None
 
 
-Verdict = Confirmed | Reassigned | Refused
+Verdict = Confirmed | Reassigned | RefusedHolding
 
 
 def record_of(holding: Holding, records: Iterable[Record]) -> Record | None:
@@ -154,14 +154,14 @@ def verdict(
     grant = book.of(holding.pod_uid)
     if record is None:
         reason = _UNKNOWN_ANSWER if holding.foreign is None else _FOREIGN_ANSWER
-        return Refused(holding=holding, grant=grant, reason=reason)
+        return RefusedHolding(holding=holding, grant=grant, reason=reason)
     # An answer of an attempt that failed, because the bus was late with the next one, is not its
     # pod's own any more.
     current = grant is None or grant.allocation_id == record.allocation_id
     if current and record.belongs_to(holding.pod_uid, holding.container):
         return Confirmed(record=record)
     if grant is None:
-        return Refused(holding=holding, reason=_NO_GRANT)
+        return RefusedHolding(holding=holding, reason=_NO_GRANT)
     granted = grant.container(holding.container)
     if granted is None or len(granted.shares) != len(record.shares):
         wanted = 0 if granted is None else len(granted.shares)
@@ -169,7 +169,7 @@ def verdict(
             f"the kubelet gave container {holding.container} {len(record.shares)} cards and its "
             f"grant has {wanted}; {TRY_AGAIN}"
         )
-        return Refused(holding=holding, grant=grant, reason=reason)
+        return RefusedHolding(holding=holding, grant=grant, reason=reason)
     return Reassigned(after=reassigned(record, grant, granted), grant=grant)
 
 

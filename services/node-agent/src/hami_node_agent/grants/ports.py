@@ -81,7 +81,7 @@ class CardMoves(Protocol):
         """
 
 
-class PodApi(Protocol):
+class NodePodApi(Protocol):
     """This node's pods."""
 
     def seen(self) -> PodsSeen:
@@ -107,7 +107,7 @@ class PodApi(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reading:
+class KubeletReading:
     """What the kubelet's books say, and which of them could not be read."""
 
     holdings: tuple[Holding, ...]
@@ -117,10 +117,10 @@ class Reading:
     """False when none could: then nothing is known."""
 
 
-class KubeletBooks(Protocol):
+class KubeletState(Protocol):
     """Who holds which device ids, in the kubelet's own words."""
 
-    async def read(self) -> Reading:
+    async def read(self) -> KubeletReading:
         """All containers that hold ids of our resource, as far as the books can be read."""
 
     async def holdings(self) -> tuple[Holding, ...]:
@@ -139,7 +139,7 @@ class KubeletBooks(Protocol):
         """(namespace, name) of all pods the kubelet still has. Raises: Unavailable."""
 
 
-class AskingBus(Protocol):
+class RequestBus(Protocol):
     """The asking half of the bus."""
 
     async def request(self, subject: str, payload: BaseModel, *, timeout_s: float) -> bytes:

@@ -14,13 +14,13 @@ import logging
 
 from hamicommon.errors import HamiError, InvalidRequest, Unavailable
 
-from hami_node_agent.grants.ports import GrantSource, PodApi
+from hami_node_agent.grants.ports import GrantSource, NodePodApi
 from hami_node_agent.grants.state import NodeState
 
 logger = logging.getLogger(__name__)
 
 
-async def refresh_book(state: NodeState, source: GrantSource, pods: PodApi) -> None:
+async def refresh_book(state: NodeState, source: GrantSource, pods: NodePodApi) -> None:
     """Takes what the ledger has into the book; what it lacks is not granted.
 
     Signed grants are read only where the ledger can't be asked: an annotation outlives its
@@ -30,7 +30,7 @@ async def refresh_book(state: NodeState, source: GrantSource, pods: PodApi) -> N
         await read_signed(state, pods)
 
 
-async def read_signed(state: NodeState, pods: PodApi) -> None:
+async def read_signed(state: NodeState, pods: NodePodApi) -> None:
     """Takes the newest ones into the book; what can't be read is logged."""
     try:
         grants = await pods.signed_grants()

@@ -1,6 +1,7 @@
 """Tells the operator of cards whose NVLinks contradict each other: a Warning event on the Node.
 
-In: `Cards.contradictions`, found whenever cards come. Such a pair counts nothing for placement
+In: `CardTracker.contradictions`, found whenever cards come. Such a pair counts nothing for
+placement
 (`domain/topology.py`), which nobody would see otherwise.
 """
 
@@ -11,7 +12,7 @@ from typing import Protocol
 
 from hamicommon.errors import HamiError
 
-from hami_node_agent.inventory.tracker import Cards
+from hami_node_agent.inventory.tracker import CardTracker
 
 logger = logging.getLogger(__name__)
 
@@ -26,7 +27,7 @@ class NodeEvents(Protocol):
         """A Warning event. Raises: HamiError."""
 
 
-async def warn_of_links(cards: Cards, node: NodeEvents) -> None:
+async def warn_of_links(cards: CardTracker, node: NodeEvents) -> None:
     """One event for each pair, until cancelled; one that could not be written is tried again."""
     told: set[tuple[str, str]] = set()
     while True:

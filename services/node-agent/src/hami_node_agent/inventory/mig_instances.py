@@ -23,14 +23,14 @@ from hamicommon.k8s.mig import MigReservation, MigSlice
 from hami_node_agent.devices.mig_partition import (
     Instance,
     OwnInstance,
-    Plan,
+    PartitionPlan,
     in_the_way,
     joined,
     plan,
 )
 from hami_node_agent.devices.ports import MigDriver
 from hami_node_agent.grants.ownership import TRY_AGAIN
-from hami_node_agent.grants.ports import MigDevice, PodApi, PodRef
+from hami_node_agent.grants.ports import MigDevice, NodePodApi, PodRef
 from hami_node_agent.grants.records import Record
 from hami_node_agent.grants.state import NodeState, Signal
 
@@ -50,7 +50,7 @@ class MigInstances:
         state: NodeState,
         driver: MigDriver,
         *,
-        pods: PodApi,
+        pods: NodePodApi,
         cards: Collection[GpuUuid],
         on_foreign: Callable[[Sequence[Instance]], None],
         interval_s: float,
@@ -65,7 +65,7 @@ class MigInstances:
         self._turn = asyncio.Lock()
         self._look = Signal()
         self._told: frozenset[object] = frozenset()
-        self._plan: Plan | None = None
+        self._plan: PartitionPlan | None = None
         self._asked: tuple[GpuUuid, ...] = ()
         self._done: Counter[tuple[str, str]] = Counter()
 
@@ -75,7 +75,7 @@ class MigInstances:
         return self._asked
 
     @property
-    def latest(self) -> Plan | None:
+    def latest(self) -> PartitionPlan | None:
         """What the last look found; None before the first, and when it failed."""
         return self._plan
 
@@ -107,7 +107,7 @@ class MigInstances:
         Card by card: one that can't be asked keeps its instances, and is no hindrance to others.
         """
         async with self._turn:
-            plans: dict[GpuUuid, Plan] = {}
+            plans: dict[GpuUuid, PartitionPlan] = {}
             for card in tuple(self._cards):
                 try:
                     plans[card] = await self._settle(card)
@@ -252,7 +252,7 @@ class MigInstances:
     def _of(self, card: GpuUuid) -> tuple[OwnInstance, ...]:
         return tuple(each for each in self._state.saved.instances if each.card == card)
 
-    async def _settle(self, card: GpuUuid) -> Plan:
+    async def _settle(self, card: GpuUuid) -> PartitionPlan:
         """What is left to do on the card. Raises: Unavailable."""
         found = await self._driver.instances([card])
         now = plan(self._of(card), found, self._held())
@@ -277,7 +277,7 @@ class MigInstances:
         left = tuple(pair for pair in now.destroy if pair[0] not in gone)
         return replace(now, destroy=left, forget=())
 
-    def _tell(self, now: Plan) -> None:
+    def _tell(self, now: PartitionPlan) -> None:
         """Says once what is not as it should be."""
         news = frozenset({*now.foreign, *now.lost})
         for instance in now.foreign:

@@ -18,7 +18,7 @@ from hamicommon.k8s.annotations import AGENT, NVIDIA_PAIR_SCORES
 from hamicommon.k8s.node_register import encode_pair_scores, encode_register
 
 from hami_node_agent.grants.ports import Publisher
-from hami_node_agent.inventory.tracker import Cards
+from hami_node_agent.inventory.tracker import CardTracker
 
 logger = logging.getLogger(__name__)
 
@@ -39,11 +39,11 @@ class NodeAnnotations(Protocol):
         """Merges. Raises: HamiError."""
 
 
-class InventoryTeller:
+class InventoryPublisher:
     """Publishes one node's inventory."""
 
     def __init__(
-        self, cards: Cards, bus: Publisher, *, node: str, agent_id: str, heartbeat_s: float
+        self, cards: CardTracker, bus: Publisher, *, node: str, agent_id: str, heartbeat_s: float
     ) -> None:
         self._cards = cards
         self._bus = bus
@@ -118,7 +118,7 @@ BINDING_ANNOTATION = "hami.io/binding"
 
 
 async def keep_annotation(
-    cards: Cards, node: NodeAnnotations, *, more: Mapping[str, str] | None = None
+    cards: CardTracker, node: NodeAnnotations, *, more: Mapping[str, str] | None = None
 ) -> None:
     """Keeps the Node's register annotation and pair scores equal to the cards until cancelled.
 

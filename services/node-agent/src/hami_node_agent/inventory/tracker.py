@@ -1,6 +1,6 @@
 """The node's cards and their health, followed by ListAndWatch, inventory and the node annotation.
 
-In: NVML through the `DeviceProbe` port. Out: `Cards.devices()` and a signal on every change.
+In: NVML through the `DeviceProbe` port. Out: `CardTracker.devices()` and a signal on every change.
 Health changes both ways; what can't be known counts as sick. A card that comes is offered, one that
 goes is sick, also across a reload of the driver.
 """
@@ -33,7 +33,7 @@ from hami_node_agent.grants.state import NodeState, Signal
 logger = logging.getLogger(__name__)
 
 
-class Cards:
+class CardTracker:
     """What this node offers now."""
 
     def __init__(

@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Told(Generic[T]):
+class GaugeSpec(Generic[T]):
     """One metric of things of one kind."""
 
     name: str
@@ -38,7 +38,7 @@ class Told(Generic[T]):
     """None: unknown."""
 
 
-def families(told: Iterable[Told[T]], things: Sequence[T]) -> Iterator[Metric]:
+def families(told: Iterable[GaugeSpec[T]], things: Sequence[T]) -> Iterator[Metric]:
     """Each metric with a sample for every thing whose number is known."""
     for metric in told:
         family = GaugeMetricFamily(metric.name, metric.text, labels=[ZONE[0], *metric.labels])
@@ -77,9 +77,9 @@ def mig_values(device: MigDevice) -> tuple[str, ...]:
 
 def _of_card(
     name: str, text: str, number: Callable[[DeviceSample], float | None], *, node: str | None
-) -> Told[DeviceSample]:
+) -> GaugeSpec[DeviceSample]:
     named = () if node is None else (node,)
-    return Told(
+    return GaugeSpec(
         name=name,
         text=text,
         labels=(*(("node",) if named else ()), "device_index", "device_uuid", "device_type"),
@@ -88,7 +88,7 @@ def _of_card(
     )
 
 
-def _cards(node: str) -> tuple[Told[DeviceSample], ...]:
+def _cards(node: str) -> tuple[GaugeSpec[DeviceSample], ...]:
     """Ratios are 0-100, as HAMi's are."""
     return (
         _of_card(
@@ -114,8 +114,8 @@ def _cards(node: str) -> tuple[Told[DeviceSample], ...]:
 
 def _of_container(
     name: str, text: str, number: Callable[[ContainerSample], float | None]
-) -> Told[ContainerSample]:
-    return Told(
+) -> GaugeSpec[ContainerSample]:
+    return GaugeSpec(
         name=name,
         text=text,
         labels=("namespace", "pod", "container", "vdevice_index", "device_uuid"),
@@ -124,7 +124,7 @@ def _of_container(
     )
 
 
-_CONTAINERS: tuple[Told[ContainerSample], ...] = (
+_CONTAINERS: tuple[GaugeSpec[ContainerSample], ...] = (
     _of_container(
         "hami_vgpu_memory_used_bytes",
         "Memory that the container holds on the card",
@@ -174,8 +174,8 @@ _CONTAINERS: tuple[Told[ContainerSample], ...] = (
     ),
 )
 
-_MIG: tuple[Told[MigDevice], ...] = (
-    Told(
+_MIG: tuple[GaugeSpec[MigDevice], ...] = (
+    GaugeSpec(
         name="hami_mig_device_info",
         text="1 for each MIG slice that was made for a container",
         labels=(

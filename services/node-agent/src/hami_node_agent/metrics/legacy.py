@@ -13,7 +13,7 @@ from prometheus_client.registry import Collector
 
 from hami_node_agent.grants.ports import MigDevice
 from hami_node_agent.metrics.collectors import (
-    Told,
+    GaugeSpec,
     always_prefixed,
     container_values,
     elapsed_s,
@@ -28,23 +28,25 @@ _CONTAINER = ("podnamespace", "podname", "ctrname", "vdeviceid", "deviceuuid")
 
 def _of_container(
     name: str, text: str, number: Callable[[ContainerSample], float | None]
-) -> Told[ContainerSample]:
-    return Told(name=name, text=text, labels=_CONTAINER, values=container_values, number=number)
+) -> GaugeSpec[ContainerSample]:
+    return GaugeSpec(
+        name=name, text=text, labels=_CONTAINER, values=container_values, number=number
+    )
 
 
-def _cards(node: str) -> tuple[Told[DeviceSample], ...]:
+def _cards(node: str) -> tuple[GaugeSpec[DeviceSample], ...]:
     def values(sample: DeviceSample) -> Sequence[str]:
         return (node, str(sample.index), sample.uuid, always_prefixed(sample.type))
 
     return (
-        Told(
+        GaugeSpec(
             name="HostGPUMemoryUsage",
             text="As hami_host_gpu_memory_used_bytes",
             labels=_CARD,
             values=values,
             number=lambda s: s.memory_used_bytes,
         ),
-        Told(
+        GaugeSpec(
             name="HostCoreUtilization",
             text="As hami_host_gpu_utilization_ratio",
             labels=_CARD,
@@ -63,7 +65,7 @@ def _parts(sample: ContainerSample) -> tuple[str, ...]:
     return tuple("" if part is None else str(part) for part in (*parts, rest))
 
 
-_CONTAINERS: tuple[Told[ContainerSample], ...] = (
+_CONTAINERS: tuple[GaugeSpec[ContainerSample], ...] = (
     _of_container(
         "vGPU_device_memory_usage_in_bytes",
         "As hami_vgpu_memory_used_bytes",
@@ -84,7 +86,7 @@ _CONTAINERS: tuple[Told[ContainerSample], ...] = (
         "As hami_container_last_kernel_elapsed_seconds",
         elapsed_s,
     ),
-    Told(
+    GaugeSpec(
         name="Device_memory_desc_of_container",
         text="As hami_container_device_memory_bytes, its parts as labels",
         labels=(*_CONTAINER, "context", "module", "data", "offset"),
@@ -93,8 +95,8 @@ _CONTAINERS: tuple[Told[ContainerSample], ...] = (
     ),
 )
 
-_MIG: tuple[Told[MigDevice], ...] = (
-    Told(
+_MIG: tuple[GaugeSpec[MigDevice], ...] = (
+    GaugeSpec(
         name="MigInfo",
         text="As hami_mig_device_info",
         labels=(*_CONTAINER, "instanceid"),

@@ -13,7 +13,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
-from hami_node_agent.devices.mig_partition import Plan
+from hami_node_agent.devices.mig_partition import PartitionPlan
 from hami_node_agent.metrics.collectors import ZONE
 
 
@@ -25,7 +25,7 @@ class InstancesSeen(Protocol):
         """The cards that could be asked at the last look."""
 
     @property
-    def latest(self) -> Plan | None:
+    def latest(self) -> PartitionPlan | None:
         """What the last look found; None when it failed."""
 
     @property

@@ -36,7 +36,7 @@ class Round:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Told:
+class PublishedState:
     """What the readers of the bus know, and what they are still owed."""
 
     samples: Mapping[_Series, _Sample] = field(default_factory=dict)
@@ -55,7 +55,7 @@ class Changes:
     containers: tuple[ContainerSample, ...]
     unchanged: tuple[Unchanged, ...]
     earlier_rounds: tuple[datetime, ...]
-    told: Told
+    told: PublishedState
 
     def __bool__(self) -> bool:
         """Whether there is anything to tell."""
@@ -71,7 +71,7 @@ def heartbeat_of(node: str, at: datetime) -> int:
     return (int(at.timestamp()) + phase_s) // USAGE_HEARTBEAT_S
 
 
-def changes(node: str, told: Told, now: Round) -> Changes:
+def changes(node: str, told: PublishedState, now: Round) -> Changes:
     """What the round adds to what was told."""
     whole = _is_over(node, told, now)
     samples = _by_series(now)
@@ -88,7 +88,7 @@ def changes(node: str, told: Told, now: Round) -> Changes:
         containers=_containers(new.values()),
         unchanged=unchanged,
         earlier_rounds=told.rounds[len(told.rounds) - longest :],
-        told=Told(
+        told=PublishedState(
             samples=samples,
             owed={series: 0 if series in new else told.owed[series] + 1 for series in samples},
             rounds=(now.sampled_at,) if whole else (*told.rounds, now.sampled_at),
@@ -96,13 +96,13 @@ def changes(node: str, told: Told, now: Round) -> Changes:
     )
 
 
-def _is_over(node: str, told: Told, now: Round) -> bool:
+def _is_over(node: str, told: PublishedState, now: Round) -> bool:
     if not told.rounds or len(told.rounds) == USAGE_MOST_ROUNDS:
         return True
     return heartbeat_of(node, told.rounds[-1]) != heartbeat_of(node, now.sampled_at)
 
 
-def _unchanged(told: Told, ended: Iterable[_Series]) -> tuple[Unchanged, ...]:
+def _unchanged(told: PublishedState, ended: Iterable[_Series]) -> tuple[Unchanged, ...]:
     by_owed: dict[int, list[_Sample]] = defaultdict(list)
     for series in ended:
         if owed := told.owed[series]:

@@ -18,7 +18,7 @@ from typing import Protocol
 from hamicommon.process.bulkhead import Bulkhead
 
 from hami_node_agent.usage.feedback_rules import INTERVAL_S, Shared, decide, decided
-from hami_node_agent.usage.limits_writer import Telling, nonce_of
+from hami_node_agent.usage.limits_writer import LimitsWriter, nonce_of
 from hami_node_agent.usage.monitor import Container, Monitor
 
 # As `hamicommon.vendors.nvidia.nvidia` has it, which would bring numpy along, 11 MB on every node.
@@ -44,7 +44,7 @@ class Feedback:
         self,
         monitor: Monitor,
         pods: PodSpecs,
-        telling: Telling,
+        telling: LimitsWriter,
         *,
         bulkhead: Bulkhead | None = None,
     ) -> None:

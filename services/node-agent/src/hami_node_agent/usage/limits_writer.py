@@ -30,7 +30,7 @@ class ToldFiles(Protocol):
         """Says which host pids a container's processes have. Raises: Unavailable."""
 
 
-class Telling:
+class LimitsWriter:
     """Writes the files of all containers, those that changed."""
 
     def __init__(self, files: ToldFiles, *, bulkhead: Bulkhead | None = None) -> None:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from hamicommon.domain.ids import PodUid
 
-from hami_node_agent.grants.ports import PodApi, PodRef
+from hami_node_agent.grants.ports import NodePodApi, PodRef
 from hami_node_agent.grants.records import Record
 from hami_node_agent.grants.state import NodeState
 
@@ -31,7 +31,7 @@ class Owner:
 class Owners:
     """Finds owners of directories."""
 
-    def __init__(self, state: NodeState, pods: PodApi) -> None:
+    def __init__(self, state: NodeState, pods: NodePodApi) -> None:
         self._state = state
         self._pods = pods
         self._known: dict[str, Owner] = {}

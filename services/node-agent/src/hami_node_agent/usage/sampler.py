@@ -21,8 +21,8 @@ from hamicommon.process.bulkhead import Bulkhead
 
 from hami_node_agent.devices.ports import DeviceProbe
 from hami_node_agent.grants.ports import Publisher
-from hami_node_agent.usage.changes import Round, Told, changes
-from hami_node_agent.usage.limits_writer import Telling
+from hami_node_agent.usage.changes import PublishedState, Round, changes
+from hami_node_agent.usage.limits_writer import LimitsWriter
 from hami_node_agent.usage.monitor import Monitor, Seen
 from hami_node_agent.usage.owners import Owner
 from hami_node_agent.usage.regions.accounting import MAX_BYTES, MAX_PERCENT, CardUse
@@ -44,7 +44,7 @@ class Observation:
     """Monotonic seconds."""
 
 
-class UsageTeller:
+class UsagePublisher:
     """Tells the bus what changed from round to round."""
 
     def __init__(self, bus: Publisher, *, node: str, agent_id: str) -> None:
@@ -52,7 +52,7 @@ class UsageTeller:
         self._node = node
         self._agent_id = agent_id
         self._sequence = 0
-        self._told = Told()
+        self._told = PublishedState()
 
     async def tell_rest(self) -> None:
         """Tells what is still owed of the rounds so far: the last that is told before an end."""
@@ -96,9 +96,9 @@ class Sampler:
         self,
         probe: DeviceProbe,
         monitor: Monitor,
-        teller: UsageTeller,
+        teller: UsagePublisher,
         *,
-        telling: Telling,
+        telling: LimitsWriter,
         interval_s: float,
         bulkhead: Bulkhead | None = None,
     ) -> None:

@@ -17,7 +17,7 @@ from hamicommon.errors import Conflict, HamiError, NotFound
 from hamicommon.k8s.client import KubeApi
 from hamicommon.k8s.event_names import event_name
 
-from hami_scheduler.deferred import Aside
+from hami_scheduler.deferred import DeferredWrites
 from hami_scheduler.ports import Json, PodEvent
 
 logger = logging.getLogger(__name__)
@@ -103,7 +103,7 @@ class KubernetesNodeApi:
 class KubernetesPodEvents:
     """Port PodEvents: a bounded queue and a few workers; what is no warning can wait."""
 
-    def __init__(self, api: KubeApi, aside: Aside, *, component: str) -> None:
+    def __init__(self, api: KubeApi, aside: DeferredWrites, *, component: str) -> None:
         self._api = api
         self._aside = aside
         self._component = component

@@ -33,12 +33,12 @@ from hamicommon.ledger.model import Draft, Entry
 from hamicommon.vendors.registry import Vendors
 
 from hami_scheduler.adoption.claims import Claim, claim_of
-from hami_scheduler.adoption.rules import Observed, Verdict, Why, held_twice, judge
+from hami_scheduler.adoption.rules import AdoptionResult, Observed, Why, held_twice, judge
 from hami_scheduler.adoption.schema import NodeCase, Wanted, overfull, pod_row, unaccounted
 from hami_scheduler.ledger.quota import quota_amounts
 from hami_scheduler.ledger.state_machine import TERMINAL_PHASES, facts_of
-from hami_scheduler.ledger.view import LedgerView
-from hami_scheduler.metrics import Instruments
+from hami_scheduler.ledger.view import LedgerSnapshotCache
+from hami_scheduler.metrics import SchedulerInstruments
 from hami_scheduler.pod_events import ADOPTED, Announcer
 from hami_scheduler.ports import AllocationStore, GrantAnnouncer, LedgerReader, NodeWitness, PodApi
 
@@ -52,7 +52,7 @@ NODES_AT_ONCE = 16
 _TOLD_S = 600.0
 
 
-class Adopting:
+class Adopter:
     """The use case of /v1/adopt."""
 
     def __init__(
@@ -63,9 +63,9 @@ class Adopting:
         pods: PodApi,
         witness: NodeWitness,
         grants: GrantAnnouncer,
-        view: LedgerView,
+        view: LedgerSnapshotCache,
         announcer: Announcer,
-        instruments: Instruments,
+        instruments: SchedulerInstruments,
         vendors: Vendors,
         known_pods: Mapping[PodUid, Json],
         synced: Callable[[], bool],
@@ -185,11 +185,11 @@ class Adopting:
             try:
                 await self._write(claim, verdict)
             except NotFound as exc:
-                verdict = Verdict(refused=Why.GONE, sentence=str(exc))
+                verdict = AdoptionResult(refused=Why.GONE, sentence=str(exc))
             except CapacityConflict as exc:
-                verdict = Verdict(refused=Why.UNKNOWN_CARD, sentence=f"{exc} any more")
+                verdict = AdoptionResult(refused=Why.UNKNOWN_CARD, sentence=f"{exc} any more")
             except Conflict as exc:
-                verdict = Verdict(refused=Why.GONE, sentence=f"{exc}; try again")
+                verdict = AdoptionResult(refused=Why.GONE, sentence=f"{exc}; try again")
         if verdict.refused is not None:
             case.rows.append(pod_row(claim, "refused", (), verdict.sentence, why=verdict.refused))
             return
@@ -198,7 +198,7 @@ class Adopting:
         if not wanted.apply:
             case.taken += footprints(verdict.containers)
 
-    async def _write(self, claim: Claim, verdict: Verdict) -> None:
+    async def _write(self, claim: Claim, verdict: AdoptionResult) -> None:
         """Raises: NotFound (the pod went meanwhile), Conflict, CapacityConflict, Unavailable."""
         pod = await self._pods.get(claim.namespace, claim.name)
         facts = facts_of(pod)
@@ -223,7 +223,7 @@ class Adopting:
             # The next snapshot tells the node.
             logger.warning("adoption not told to its node", extra={"error": str(exc)})
 
-    def _entry(self, claim: Claim, verdict: Verdict) -> Entry:
+    def _entry(self, claim: Claim, verdict: AdoptionResult) -> Entry:
         draft = Draft(
             allocation_id=AllocationId(str(uuid.uuid4())),
             pod_uid=claim.uid,

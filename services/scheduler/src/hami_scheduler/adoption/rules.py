@@ -82,7 +82,7 @@ class Observed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
+class AdoptionResult:
     """What is to become of a pod: adopted with `containers`, or not, with the reason."""
 
     containers: tuple[ContainerGrant, ...] = ()
@@ -101,7 +101,7 @@ def judge(
     asked: PodRequest | None,
     held_twice: Mapping[str, frozenset[PodUid]],
     believe_node: bool,
-) -> Verdict:
+) -> AdoptionResult:
     """The verdict on one pod.
 
     `said` is what its node says of this pod, `silence` why it says nothing; `cards` are the
@@ -135,7 +135,7 @@ def _compare(
     asked: PodRequest | None,
     held_twice: Mapping[str, frozenset[PodUid]],
     believe_node: bool,
-) -> Verdict:
+) -> AdoptionResult:
     by_name = {one.container: one for one in said}
     holding = [by_name[name] for name, _ in claim.containers if name in by_name]
     if claim.mig or any(card.startswith(_MIG) for one in said for card in one.visible or ()):
@@ -171,7 +171,7 @@ def _compare(
             Why.UNKNOWN_CARD,
             f"card {unknown[0]} is not among the cards that {claim.node}'s agent reports",
         )
-    return Verdict(
+    return AdoptionResult(
         containers=tuple(
             ContainerGrant(index=index, name=name, role=role, shares=granted.get(name, ()))
             for index, (name, role) in enumerate(claim.containers)
@@ -258,8 +258,8 @@ def _entry(share: DeviceShare) -> str:
     return f"{share.uuid} {share.memory_mib} MiB {share.core_percent} %"
 
 
-def _refused(why: Why, sentence: str) -> Verdict:
-    return Verdict(refused=why, sentence=sentence)
+def _refused(why: Why, sentence: str) -> AdoptionResult:
+    return AdoptionResult(refused=why, sentence=sentence)
 
 
 def held_twice(

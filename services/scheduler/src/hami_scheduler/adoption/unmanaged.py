@@ -36,8 +36,8 @@ from pydantic import ValidationError
 
 from hami_scheduler.adoption.claims import OUR_WORD
 from hami_scheduler.ledger.state_machine import TERMINAL_PHASES, facts_of
-from hami_scheduler.ledger.view import LedgerView
-from hami_scheduler.metrics import Instruments
+from hami_scheduler.ledger.view import LedgerSnapshotCache
+from hami_scheduler.metrics import SchedulerInstruments
 from hami_scheduler.placement.draft import draft_of
 from hami_scheduler.pod_events import UNMANAGED, Announcer
 from hami_scheduler.ports import AllocationStore, PodApi
@@ -51,7 +51,7 @@ REASON = "came past the scheduler; granted what its kubelet gave it"
 _TOLD_S = 600.0
 
 
-class UnmanagedPods:
+class UnmanagedGrants:
     """Responder of `hami.grants.unmanaged.*`."""
 
     def __init__(
@@ -59,11 +59,11 @@ class UnmanagedPods:
         *,
         store: AllocationStore,
         pods: PodApi,
-        view: LedgerView,
+        view: LedgerSnapshotCache,
         vendors: Vendors,
         request_of: Callable[[Json], PodRequest],
         announcer: Announcer,
-        instruments: Instruments,
+        instruments: SchedulerInstruments,
     ) -> None:
         self._store = store
         self._pods = pods

@@ -6,7 +6,7 @@ import orjson
 from fastapi import APIRouter, Request, Response
 from hamicommon.errors import InvalidRequest, Unavailable
 
-from hami_scheduler.adoption.adopt import Adopting
+from hami_scheduler.adoption.adopt import Adopter
 from hami_scheduler.api.bodies import TooLong, read_json
 
 _JSON = "application/json"
@@ -14,7 +14,7 @@ _JSON = "application/json"
 _MOST_BYTES = 1024 * 1024
 
 
-def router(adopting: Adopting) -> APIRouter:
+def router(adopting: Adopter) -> APIRouter:
     """The route over the use case."""
     api = APIRouter(prefix="/v1")
 

@@ -19,8 +19,8 @@ from hamicommon.domain.allocations import ContainerGrant, DeviceShare, footprint
 from hamicommon.domain.ids import GpuUuid, NodeName, PodUid
 from hamicommon.errors import NotFound
 from hamicommon.explain.answer import Explanation, Known, QuotaUser, explain
-from hamicommon.explain.counterfactuals import Circumstances, Holding
-from hamicommon.explain.record import Record, record_of
+from hamicommon.explain.counterfactuals import Circumstances, PodHolding
+from hamicommon.explain.record import DecisionRecord, record_of
 from hamicommon.explain.unscheduled import why_undecided
 from hamicommon.k8s.annotations import RETRY_AT, annotations_of
 from hamicommon.placement.cluster.view import ClusterView
@@ -37,7 +37,7 @@ Json = dict[str, Any]
 RETRIED_AFTER = "5 minutes"
 
 
-class Explaining:
+class Explainer:
     """The use case of explain."""
 
     def __init__(
@@ -124,7 +124,7 @@ class Explaining:
             return None
         return pod if pod["metadata"]["uid"] == uid else None
 
-    def _record(self, row: Row, blobs: Mapping[str, bytes]) -> Record:
+    def _record(self, row: Row, blobs: Mapping[str, bytes]) -> DecisionRecord:
         return record_of(
             row,
             inventory=blobs.get(row["inventory"] or ""),
@@ -132,12 +132,12 @@ class Explaining:
             new_view=self._new_view,
         )
 
-    async def _held(self, record: Record, namespace: str) -> list[Holding]:
+    async def _held(self, record: DecisionRecord, namespace: str) -> list[PodHolding]:
         if record.outcome != "refused" or record.view is None or record.quota is not None:
             return []
         rows = await self._queries.held_at(record.detail_at, sorted(record.view.nodes), namespace)
         return [
-            Holding(
+            PodHolding(
                 pod=pod,
                 node=NodeName(node),
                 uuid=one.uuid,
@@ -155,7 +155,7 @@ class Explaining:
             for one in footprints(_grants(shares))
         ]
 
-    async def _quota_users(self, record: Record) -> list[QuotaUser]:
+    async def _quota_users(self, record: DecisionRecord) -> list[QuotaUser]:
         if record.quota is None:
             return []
         rows = await self._queries.held_at(record.detail_at, [], record.quota.namespace)
@@ -165,7 +165,7 @@ class Explaining:
             amounts[pod] += taken.get(record.quota.resource, 0)
         return [QuotaUser(pod=pod, amount=n) for pod, n in amounts.most_common() if n]
 
-    async def _unhealthy_since(self, record: Record) -> dict[GpuUuid, datetime]:
+    async def _unhealthy_since(self, record: DecisionRecord) -> dict[GpuUuid, datetime]:
         if record.view is None or record.outcome != "refused":
             return {}
         sick = [
@@ -239,7 +239,7 @@ def _in_short(row: Row) -> Json:
     }
 
 
-def _retry(record: Record, pod: Json | None) -> str:
+def _retry(record: DecisionRecord, pod: Json | None) -> str:
     if record.outcome == "placed":
         return ""
     if pod is None:

@@ -8,10 +8,10 @@ from hamicommon.domain.ids import PodUid
 from hamicommon.errors import NotFound, Unavailable
 from hamicommon.explain.answer import Explanation
 
-from hami_scheduler.api.explain import Explaining
+from hami_scheduler.api.explain import Explainer
 
 
-def router(explaining: Explaining) -> APIRouter:
+def router(explaining: Explainer) -> APIRouter:
     """The route over the use case."""
     api = APIRouter(prefix="/v1")
 

@@ -10,7 +10,7 @@ from fastapi import APIRouter, Query, Request, Response
 from hamicommon.errors import InvalidRequest, Unavailable
 
 from hami_scheduler.api.bodies import TooLong, read_json
-from hami_scheduler.api.simulate import Simulating
+from hami_scheduler.api.simulate import Simulator
 from hami_scheduler.ports.queries import Queries, Row
 
 _JSON = "application/json"
@@ -18,7 +18,7 @@ _JSON = "application/json"
 _SIMULATE_MOST_BYTES = 16 * 1024 * 1024
 
 
-def router(queries: Queries, simulating: Simulating) -> APIRouter:
+def router(queries: Queries, simulating: Simulator) -> APIRouter:
     """The routes over the ledger's answers."""
     api = APIRouter(prefix="/v1")
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from hami_scheduler.adoption.adopt import Adopting
-from hami_scheduler.api.explain import Explaining
+from hami_scheduler.adoption.adopt import Adopter
+from hami_scheduler.api.explain import Explainer
 from hami_scheduler.api.operator import Letters
-from hami_scheduler.api.simulate import Simulating
-from hami_scheduler.deferred import Aside
-from hami_scheduler.extender.bind import Binding
-from hami_scheduler.extender.filter import Filtering
-from hami_scheduler.metrics import Instruments
+from hami_scheduler.api.simulate import Simulator
+from hami_scheduler.deferred import DeferredWrites
+from hami_scheduler.extender.bind import Bind
+from hami_scheduler.extender.filter import Filter
+from hami_scheduler.metrics import SchedulerInstruments
 from hami_scheduler.ports.access import Access
 from hami_scheduler.ports.queries import Queries
 
@@ -23,18 +23,18 @@ Loop = Callable[[], Awaitable[None]]
 class Service:
     """Everything that the outside can ask for."""
 
-    aside: Aside
+    aside: DeferredWrites
     """What waits while decisions run; whoever asks for one says so there."""
-    filtering: Filtering
-    binding: Binding
+    filtering: Filter
+    binding: Bind
     queries: Queries
     letters: Letters
-    explaining: Explaining
-    simulating: Simulating
-    adopting: Adopting
+    explaining: Explainer
+    simulating: Simulator
+    adopting: Adopter
     access: Access | None
     """Who may ask on the operators' port; None: it is not served."""
-    instruments: Instruments
+    instruments: SchedulerInstruments
     readiness: Callable[[], Awaitable[Mapping[str, str]]]
     """What is not ready, with the reason; empty when all is."""
     measure: Callable[[], Awaitable[None]]

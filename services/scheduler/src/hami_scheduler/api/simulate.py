@@ -18,20 +18,20 @@ from hamicommon.errors import InvalidRequest
 from hamicommon.k8s.validation import check_pod
 from hamicommon.simulation.cluster import Cluster, read_cluster
 from hamicommon.simulation.planning import Planned, planned
-from hamicommon.simulation.verdict import NodeVerdict
+from hamicommon.simulation.verdict import SimulatedNode
 from hamicommon.vendors.registry import Vendors
 
-from hami_scheduler.ledger.view import LedgerView
+from hami_scheduler.ledger.view import LedgerSnapshotCache
 from hami_scheduler.ports import Json
 
 # So many nodes are answered in a few milliseconds; then others get their turn on the event loop.
 _NODES_AT_ONCE = 200
 
 
-class Simulating:
+class Simulator:
     """The use case of /v1/simulate."""
 
-    def __init__(self, *, view: LedgerView, vendors: Vendors, defaults: Policy) -> None:
+    def __init__(self, *, view: LedgerSnapshotCache, vendors: Vendors, defaults: Policy) -> None:
         self._view = view
         self._vendors = vendors
         self._defaults = defaults
@@ -65,7 +65,7 @@ class Simulating:
             await self._view.refresh()
         view = self._view.cluster
         names = sorted(view.nodes)
-        said: dict[NodeName, NodeVerdict] = {}
+        said: dict[NodeName, SimulatedNode] = {}
         winners: list[NodeName] = []
         for start in range(0, max(len(names), 1), _NODES_AT_ONCE):
             part = names[start : start + _NODES_AT_ONCE]

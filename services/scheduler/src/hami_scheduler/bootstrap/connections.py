@@ -36,10 +36,10 @@ from hami_scheduler.adapters.postgres.retention import PostgresRetention
 from hami_scheduler.adapters.redis import open_node_lock
 from hami_scheduler.adapters.token_reviews import KubernetesAccessReviews, KubernetesTokenReviews
 from hami_scheduler.api.service import Service
-from hami_scheduler.bootstrap.outside import Outside
+from hami_scheduler.bootstrap.outside import Connections
 from hami_scheduler.bootstrap.use_cases import build
 from hami_scheduler.bus.auth import Logins
-from hami_scheduler.deferred import Aside
+from hami_scheduler.deferred import DeferredWrites
 from hami_scheduler.ledger.quota import quota_amounts
 from hami_scheduler.ledger.state_machine import needs_node_lock
 from hami_scheduler.ports.access import Access
@@ -64,7 +64,7 @@ async def open_service(settings: Settings) -> AsyncIterator[Service]:
         yield build(settings, vendors, outside)
 
 
-async def _open_outside(settings: Settings, vendors: Vendors, stack: AsyncExitStack) -> Outside:
+async def _open_outside(settings: Settings, vendors: Vendors, stack: AsyncExitStack) -> Connections:
     key = load_private_key(settings.grant_key_file)
     faults = faults_of(settings.failpoints.file)
     database = await stack.enter_async_context(
@@ -104,8 +104,8 @@ async def _open_outside(settings: Settings, vendors: Vendors, stack: AsyncExitSt
     lock = await stack.enter_async_context(
         open_node_lock(settings.redis, lease, lock_s=settings.lock_s, still_needed=still_needed)
     )
-    aside = Aside()
-    return Outside(
+    aside = DeferredWrites()
+    return Connections(
         store=store,
         inventory=around(PostgresInventory(database, on_commit=relay.wake), "inventory", faults),
         quotas=PostgresQuotas(database, quota_of=quota_of),

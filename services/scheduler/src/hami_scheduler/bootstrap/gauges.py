@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from hamicommon.errors import Unavailable
 
-from hami_scheduler.bootstrap.outside import Outside
+from hami_scheduler.bootstrap.outside import Connections
 from hami_scheduler.bootstrap.shared import Core
 
 
-async def measure(core: Core, outside: Outside) -> None:
+async def measure(core: Core, outside: Connections) -> None:
     """Sets them; what can't be known now is NaN, never 0."""
     found = core.instruments
     found.view_age.set(core.view.age_s)

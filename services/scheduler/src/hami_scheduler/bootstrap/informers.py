@@ -9,15 +9,15 @@ from typing import Any
 from hamicommon.k8s.annotations import DEVICE_CORDON, annotations_of, decode_cordon
 from hamicommon.k8s.informer import Informer, Trim
 
-from hami_scheduler.bootstrap.outside import Outside
+from hami_scheduler.bootstrap.outside import Connections
 from hami_scheduler.bootstrap.shared import Core
 from hami_scheduler.bus.reports import InventoryReports
 from hami_scheduler.ledger.quota import quota_limits
 from hami_scheduler.watch.annotated_nodes import AnnotatedNodes
 from hami_scheduler.watch.node_annotations import lives
-from hami_scheduler.watch.nodes import NodeKeeping
+from hami_scheduler.watch.nodes import NodeSync
 from hami_scheduler.watch.pods import NodeWatch, PodWatch
-from hami_scheduler.watch.quotas import QuotaKeeping
+from hami_scheduler.watch.quotas import QuotaSync
 from hami_scheduler.watch.trim import trimmed_node, trimmed_pod
 
 Json = Mapping[str, Any]
@@ -30,8 +30,8 @@ class Watches:
     pods: PodWatch
     nodes: NodeWatch
     annotated: AnnotatedNodes
-    keeping: NodeKeeping
-    quotas: QuotaKeeping
+    keeping: NodeSync
+    quotas: QuotaSync
     pod_informer: Informer
     node_informer: Informer
     quota_informer: Informer
@@ -46,7 +46,7 @@ class Watches:
         }
 
 
-def watches_of(core: Core, outside: Outside, inventories: InventoryReports) -> Watches:
+def watches_of(core: Core, outside: Connections, inventories: InventoryReports) -> Watches:
     """Pods, nodes and quotas; each handler takes objects as the informer sees them."""
     pods = PodWatch(
         store=outside.store,
@@ -55,7 +55,7 @@ def watches_of(core: Core, outside: Outside, inventories: InventoryReports) -> W
         request_of=core.request_of,
         scheduler_name=core.settings.scheduler_name,
     )
-    keeping = NodeKeeping(
+    keeping = NodeSync(
         store=outside.inventory,
         view=core.view,
         forget=inventories.forget,
@@ -74,7 +74,7 @@ def watches_of(core: Core, outside: Outside, inventories: InventoryReports) -> W
         on_written=keeping.again,
         on_freed=core.nudger.capacity_freed,
     )
-    quotas = QuotaKeeping(
+    quotas = QuotaSync(
         store=outside.quotas,
         limits_of=lambda quota: quota_limits(quota, core.vendors),
         synced=lambda: quota_informer.synced.is_set(),
@@ -91,9 +91,7 @@ def watches_of(core: Core, outside: Outside, inventories: InventoryReports) -> W
         annotated.on_delete(node)
         core.hearing.node_gone(node["metadata"]["name"])
 
-    def informer(
-        path: str, handlers: PodWatch | QuotaKeeping, trim: Trim | None = None
-    ) -> Informer:
+    def informer(path: str, handlers: PodWatch | QuotaSync, trim: Trim | None = None) -> Informer:
         return Informer(
             outside.api,
             path,

@@ -9,30 +9,30 @@ from hamicommon.bus.logins import ASK_SUBJECT
 from hamicommon.events import INVENTORY_STREAM, REPORTS_STREAM
 
 from hami_scheduler.adoption.unmanaged import SUBJECT as UNMANAGED_SUBJECT
-from hami_scheduler.adoption.unmanaged import UnmanagedPods
+from hami_scheduler.adoption.unmanaged import UnmanagedGrants
 from hami_scheduler.api.service import Loop
 from hami_scheduler.bootstrap.informers import Watches
-from hami_scheduler.bootstrap.outside import Outside
+from hami_scheduler.bootstrap.outside import Connections
 from hami_scheduler.bootstrap.shared import Core
 from hami_scheduler.bus.device_moves import SUBJECT as MOVES_SUBJECT
 from hami_scheduler.bus.device_moves import GrantMoves
 from hami_scheduler.bus.grant_snapshots import QUEUE, GrantSnapshots
 from hami_scheduler.bus.grant_snapshots import SUBJECT as SNAPSHOT_SUBJECT
 from hami_scheduler.bus.heartbeats import LOOK_EVERY_S
-from hami_scheduler.bus.ledger_stats import NumbersTeller
+from hami_scheduler.bus.ledger_stats import LedgerStatsPublisher
 from hami_scheduler.bus.mig_instances import MadeInstances
-from hami_scheduler.bus.orphans import Outliving
+from hami_scheduler.bus.orphans import OrphanReporter
 from hami_scheduler.bus.reports import GrantReports, InventoryReports
 from hami_scheduler.ledger.quota import quota_amounts
 from hami_scheduler.ledger.view_feed import SUBJECT as EVENTS_SUBJECT
 from hami_scheduler.ledger.view_feed import LedgerFollower
 from hami_scheduler.reconcile.reconciler import Reaper, Reconciler
-from hami_scheduler.reconcile.restore import Restoring
+from hami_scheduler.reconcile.restore import GrantRestorer
 from hami_scheduler.reconcile.retention import KeepDays, Retaining
-from hami_scheduler.reconcile.stuck_pods import LateWatch
+from hami_scheduler.reconcile.stuck_pods import StuckPodReporter
 
 
-def writing_loops(core: Core, outside: Outside) -> tuple[tuple[str, Loop], ...]:
+def writing_loops(core: Core, outside: Connections) -> tuple[tuple[str, Loop], ...]:
     """What writes to the ledger, the bus and the API server by its own clock."""
     reaper = Reaper(
         ledger=outside.store,
@@ -41,7 +41,7 @@ def writing_loops(core: Core, outside: Outside) -> tuple[tuple[str, Loop], ...]:
         agent_speaks=core.hearing.speaks,
         bulkhead=core.instruments.bulkhead,
     )
-    late = LateWatch(
+    late = StuckPodReporter(
         ledger=outside.store,
         store=outside.store,
         pods=outside.pods,
@@ -76,7 +76,9 @@ def writing_loops(core: Core, outside: Outside) -> tuple[tuple[str, Loop], ...]:
     )
 
 
-def watching_loops(core: Core, outside: Outside, watches: Watches) -> tuple[tuple[str, Loop], ...]:
+def watching_loops(
+    core: Core, outside: Connections, watches: Watches
+) -> tuple[tuple[str, Loop], ...]:
     """What follows the API server, and compares it with the ledger."""
     reconciler = Reconciler(
         store=outside.store,
@@ -93,7 +95,7 @@ def watching_loops(core: Core, outside: Outside, watches: Watches) -> tuple[tupl
         wants_devices=core.wants_devices,
         scheduler_name=core.settings.scheduler_name,
         on_compared=core.nudger.capacity_freed,
-        restoring=Restoring(
+        restoring=GrantRestorer(
             store=outside.store,
             apply=core.view.apply,
             read_signed=outside.read_signed,
@@ -115,13 +117,13 @@ def watching_loops(core: Core, outside: Outside, watches: Watches) -> tuple[tupl
 
 
 def bus_loops(
-    core: Core, outside: Outside, inventories: InventoryReports, watches: Watches
+    core: Core, outside: Connections, inventories: InventoryReports, watches: Watches
 ) -> tuple[tuple[str, Loop], ...]:
     """What the agents and other replicas tell and ask."""
     reports = GrantReports(
         store=outside.store,
         releasing=core.releasing,
-        outliving=Outliving(
+        outliving=OrphanReporter(
             journal=outside.journal, announcer=core.announcer, instruments=core.instruments
         ),
         instances=MadeInstances(
@@ -131,7 +133,7 @@ def bus_loops(
         known_pods=watches.pods.by_uid,
     )
     moves = GrantMoves(store=outside.store, view=core.view, doubt_mirror=core.mirrors.doubt)
-    unmanaged = UnmanagedPods(
+    unmanaged = UnmanagedGrants(
         store=outside.store,
         pods=outside.pods,
         view=core.view,
@@ -162,7 +164,7 @@ def bus_loops(
         ("unmanaged", lambda: bus.serve(UNMANAGED_SUBJECT, QUEUE, unmanaged.respond)),
     ]
     if outside.numbers is not None:
-        teller = NumbersTeller(outside.numbers, bus, replica=secrets.token_hex(4))
+        teller = LedgerStatsPublisher(outside.numbers, bus, replica=secrets.token_hex(4))
         loops.append(("ledger-numbers", teller.run))
     if outside.logins is not None:
         respond = outside.logins.respond

@@ -13,8 +13,8 @@ from hamicommon.ledger.outbox import OutboxRelay
 
 from hami_scheduler.bus.auth import Logins
 from hami_scheduler.bus.heartbeats import AgentMarks
-from hami_scheduler.bus.ledger_stats import NumbersReader
-from hami_scheduler.deferred import Aside
+from hami_scheduler.bus.ledger_stats import LedgerStatsReader
+from hami_scheduler.deferred import DeferredWrites
 from hami_scheduler.ports import (
     AllocationStore,
     CardReader,
@@ -35,11 +35,11 @@ from hami_scheduler.ports.queries import Queries
 from hami_scheduler.reconcile.retention import Retention
 
 
-class Store(AllocationStore, LedgerReader, Protocol):
+class LedgerStore(AllocationStore, LedgerReader, Protocol):
     """The ledger of grants, written and read."""
 
 
-class Inventory(InventoryStore, CardReader, AgentMarks, Protocol):
+class InventoryLedger(InventoryStore, CardReader, AgentMarks, Protocol):
     """Nodes and cards, written and read."""
 
 
@@ -72,11 +72,11 @@ class QueuedEvents(PodEvents, Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outside:
+class Connections:
     """Everything that `bootstrap.py` opened."""
 
-    store: Store
-    inventory: Inventory
+    store: LedgerStore
+    inventory: InventoryLedger
     quotas: QuotaStore
     decisions: DecisionLog
     journal: DriftJournal
@@ -88,7 +88,7 @@ class Outside:
     pods: PodApi
     nodes: NodeApi
     events: QueuedEvents
-    aside: Aside
+    aside: DeferredWrites
     grants: GrantAnnouncer
     witness: NodeWitness
     sign: Callable[[Grant], str]
@@ -96,7 +96,7 @@ class Outside:
     """Raises: InvalidRequest when it was not signed by `sign`."""
     bus: Bus
     api: KubeApi
-    numbers: NumbersReader | None = None
+    numbers: LedgerStatsReader | None = None
     """Of the ledger, for the bus; None: they are not told."""
     access: Access | None = None
     """Who may ask on the operators' port; None: it is not served."""

@@ -18,7 +18,7 @@ from hamicommon.process.serving_certificate import ServingCertificate
 from hami_scheduler.api.app import create_app, create_operator_app, create_probe_app
 from hami_scheduler.api.service import Loop, Service
 from hami_scheduler.bootstrap.connections import open_service
-from hami_scheduler.metrics import Instruments
+from hami_scheduler.metrics import SchedulerInstruments
 from hami_scheduler.settings import Settings
 
 logger = logging.getLogger(__name__)
@@ -141,7 +141,9 @@ async def _named(run: Loop) -> None:
     await run()
 
 
-def _certificate(settings: Settings, instruments: Instruments) -> ServingCertificate | None:
+def _certificate(
+    settings: Settings, instruments: SchedulerInstruments
+) -> ServingCertificate | None:
     """Raises: InvalidRequest when the files are not usable."""
     if settings.tls_cert_file is None or settings.tls_key_file is None:
         return None

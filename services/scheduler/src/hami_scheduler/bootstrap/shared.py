@@ -10,16 +10,16 @@ from hamicommon.domain.requests import PodRequest, Policy
 from hamicommon.vendors.pod_request import pod_request, wants_devices
 from hamicommon.vendors.registry import Vendors
 
-from hami_scheduler.bootstrap.outside import Outside
-from hami_scheduler.bus.heartbeats import AgentHearing
+from hami_scheduler.bootstrap.outside import Connections
+from hami_scheduler.bus.heartbeats import AgentLiveness
 from hami_scheduler.bus.refused_cards import RefusedCards
 from hami_scheduler.ledger.annotation_lock import MirroredLocks
-from hami_scheduler.ledger.transitions import Releasing
-from hami_scheduler.ledger.view import LedgerView
+from hami_scheduler.ledger.transitions import Transitions
+from hami_scheduler.ledger.view import LedgerSnapshotCache
 from hami_scheduler.line_budget import LineBudget
-from hami_scheduler.metrics import Instruments
+from hami_scheduler.metrics import SchedulerInstruments
 from hami_scheduler.placement.decision_log import DecisionQueue
-from hami_scheduler.placement.requeue import Nudger
+from hami_scheduler.placement.requeue import Requeuer
 from hami_scheduler.placement.waiting_pods import WaitingPods
 from hami_scheduler.pod_events import Announcer
 from hami_scheduler.reconcile.pod_annotations import Mirrors
@@ -35,15 +35,15 @@ class Core:
     settings: Settings
     vendors: Vendors
     defaults: Policy
-    instruments: Instruments
+    instruments: SchedulerInstruments
     waiting: WaitingPods
-    view: LedgerView
+    view: LedgerSnapshotCache
     announcer: Announcer
     recorder: DecisionQueue
-    nudger: Nudger
+    nudger: Requeuer
     mirrored: MirroredLocks
-    releasing: Releasing
-    hearing: AgentHearing
+    releasing: Transitions
+    hearing: AgentLiveness
     mirrors: Mirrors
     refused: RefusedCards
     lines: LineBudget
@@ -57,11 +57,11 @@ class Core:
         return wants_devices(dict(pod), self.vendors)
 
 
-def core_of(settings: Settings, vendors: Vendors, outside: Outside) -> Core:
+def core_of(settings: Settings, vendors: Vendors, outside: Connections) -> Core:
     """From the settings, and the outside world that was opened."""
-    instruments, waiting = Instruments(), WaitingPods()
+    instruments, waiting = SchedulerInstruments(), WaitingPods()
     announcer = Announcer(outside.events)
-    view = LedgerView(outside.inventory, vendors.rules)
+    view = LedgerSnapshotCache(outside.inventory, vendors.rules)
     mirrored = MirroredLocks(
         nodes=outside.nodes,
         pods=outside.pods,
@@ -69,7 +69,7 @@ def core_of(settings: Settings, vendors: Vendors, outside: Outside) -> Core:
         store=outside.store,
         vendors=vendors,
     )
-    nudger = Nudger(view=view, waiting=waiting, pods=outside.pods, instruments=instruments)
+    nudger = Requeuer(view=view, waiting=waiting, pods=outside.pods, instruments=instruments)
     gpu = tuple(part.strip() for part in settings.gpu_scheduler_policy.split(","))
     return Core(
         settings=settings,
@@ -82,7 +82,7 @@ def core_of(settings: Settings, vendors: Vendors, outside: Outside) -> Core:
         recorder=DecisionQueue(outside.decisions, announcer),
         nudger=nudger,
         mirrored=mirrored,
-        releasing=Releasing(
+        releasing=Transitions(
             store=outside.store,
             lock=outside.lock,
             mirrored=mirrored,
@@ -93,7 +93,7 @@ def core_of(settings: Settings, vendors: Vendors, outside: Outside) -> Core:
             release_unconfirmed_s=settings.release_unconfirmed_s,
             on_freed=nudger.capacity_freed,
         ),
-        hearing=AgentHearing(
+        hearing=AgentLiveness(
             reader=outside.inventory,
             bus_connected_for_s=lambda: outside.bus.connected_for_s,
             on_heard_again=nudger.capacity_freed,

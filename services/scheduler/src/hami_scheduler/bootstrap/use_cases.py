@@ -8,24 +8,24 @@ from hamicommon.errors import Unavailable
 from hamicommon.placement.cluster.view import ClusterView
 from hamicommon.vendors.registry import Vendors
 
-from hami_scheduler.adoption.adopt import Adopting
-from hami_scheduler.api.explain import Explaining
+from hami_scheduler.adoption.adopt import Adopter
+from hami_scheduler.api.explain import Explainer
 from hami_scheduler.api.service import Service
-from hami_scheduler.api.simulate import Simulating
+from hami_scheduler.api.simulate import Simulator
 from hami_scheduler.bootstrap.gauges import measure
 from hami_scheduler.bootstrap.informers import watches_of
 from hami_scheduler.bootstrap.loops import bus_loops, watching_loops, writing_loops
-from hami_scheduler.bootstrap.outside import Outside
+from hami_scheduler.bootstrap.outside import Connections
 from hami_scheduler.bootstrap.shared import Core, core_of
 from hami_scheduler.bus.reports import InventoryReports
-from hami_scheduler.extender.bind import Binding, BindRules
-from hami_scheduler.extender.filter import Filtering
+from hami_scheduler.extender.bind import Bind, BindRules
+from hami_scheduler.extender.filter import Filter
 from hami_scheduler.extender.pod_binding import PodBinding
-from hami_scheduler.placement.reserve import Reserving
+from hami_scheduler.placement.reserve import Reservations
 from hami_scheduler.settings import Settings
 
 
-def build(settings: Settings, vendors: Vendors, outside: Outside) -> Service:
+def build(settings: Settings, vendors: Vendors, outside: Connections) -> Service:
     """The whole service."""
     core = core_of(settings, vendors, outside)
     filtering, binding = _deciding(core, outside)
@@ -55,7 +55,7 @@ def build(settings: Settings, vendors: Vendors, outside: Outside) -> Service:
         binding=binding,
         queries=outside.queries,
         letters=outside.bus.letters,
-        explaining=Explaining(
+        explaining=Explainer(
             queries=outside.queries,
             pods=outside.pods,
             vendors=vendors,
@@ -63,8 +63,8 @@ def build(settings: Settings, vendors: Vendors, outside: Outside) -> Service:
             recorder=core.recorder,
             new_view=lambda: ClusterView(vendors.rules),
         ),
-        simulating=Simulating(view=core.view, vendors=vendors, defaults=core.defaults),
-        adopting=Adopting(
+        simulating=Simulator(view=core.view, vendors=vendors, defaults=core.defaults),
+        adopting=Adopter(
             store=outside.store,
             ledger=outside.store,
             pods=outside.pods,
@@ -90,8 +90,8 @@ def build(settings: Settings, vendors: Vendors, outside: Outside) -> Service:
     )
 
 
-def _deciding(core: Core, outside: Outside) -> tuple[Filtering, Binding]:
-    reserving = Reserving(
+def _deciding(core: Core, outside: Connections) -> tuple[Filter, Bind]:
+    reserving = Reservations(
         view=core.view,
         store=outside.store,
         pods=outside.pods,
@@ -101,7 +101,7 @@ def _deciding(core: Core, outside: Outside) -> tuple[Filtering, Binding]:
         recorder=core.recorder,
         instruments=core.instruments,
     )
-    filtering = Filtering(
+    filtering = Filter(
         view=core.view,
         reserving=reserving,
         reserve=core.settings.allocate_at == "filter",
@@ -114,7 +114,7 @@ def _deciding(core: Core, outside: Outside) -> tuple[Filtering, Binding]:
         silent=lambda: core.hearing.silent,
         lines=core.lines,
     )
-    binding = Binding(
+    binding = Bind(
         store=outside.store,
         lock=outside.lock,
         mirrored=core.mirrored,

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from hamicommon.bus.logins import Question, granted, read_question, refused
+from hamicommon.bus.logins import LoginRequest, granted, read_question, refused
 from hamicommon.bus.permissions import agent_permissions, agent_user
 from hamicommon.domain.ids import NodeName
 from hamicommon.errors import HamiError, InvalidRequest
@@ -72,7 +72,7 @@ class Logins:
             lifetime_s=LIFETIME_S,
         )
 
-    async def _node_of(self, question: Question) -> NodeName:
+    async def _node_of(self, question: LoginRequest) -> NodeName:
         if not question.token:
             raise InvalidRequest("the client gave no token")
         bearer = await self._reviews.review(question.token)

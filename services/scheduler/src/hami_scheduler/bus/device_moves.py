@@ -19,7 +19,7 @@ from hamicommon.errors import CapacityConflict, Conflict, InvalidRequest, Unavai
 from hamicommon.events import MoveReply, MoveRequest, WantedMove, moves_subject
 from hamicommon.ledger.model import Change, Move
 
-from hami_scheduler.ledger.view import LedgerView
+from hami_scheduler.ledger.view import LedgerSnapshotCache
 from hami_scheduler.ports import AllocationStore
 
 logger = logging.getLogger(__name__)
@@ -37,7 +37,7 @@ class GrantMoves:
         self,
         *,
         store: AllocationStore,
-        view: LedgerView,
+        view: LedgerSnapshotCache,
         doubt_mirror: Callable[[PodUid], None],
     ) -> None:
         self._store = store

@@ -41,7 +41,7 @@ class AgentMarks(Protocol):
         ...
 
 
-class AgentHearing:
+class AgentLiveness:
     """What is known of the agents' voices."""
 
     def __init__(

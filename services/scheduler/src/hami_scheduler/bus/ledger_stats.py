@@ -43,7 +43,7 @@ class LedgerNumbers:
     foreign_vendors: tuple[str, ...]
 
 
-class NumbersReader(Protocol):
+class LedgerStatsReader(Protocol):
     """Where the numbers come from."""
 
     async def numbers(self) -> LedgerNumbers:
@@ -51,7 +51,7 @@ class NumbersReader(Protocol):
         ...
 
 
-class Publisher(Protocol):
+class StatsPublisher(Protocol):
     """Where they go."""
 
     async def publish(self, subject: str, payload: BaseModel, *, message_id: str) -> None:
@@ -59,10 +59,10 @@ class Publisher(Protocol):
         ...
 
 
-class NumbersTeller:
+class LedgerStatsPublisher:
     """Says what changed, and everything now and then."""
 
-    def __init__(self, reader: NumbersReader, bus: Publisher, replica: str) -> None:
+    def __init__(self, reader: LedgerStatsReader, bus: StatsPublisher, replica: str) -> None:
         """`replica` tells this process's messages from those of others."""
         self._reader = reader
         self._bus = bus

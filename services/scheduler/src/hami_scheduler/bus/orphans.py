@@ -12,7 +12,7 @@ import logging
 
 from hamicommon.domain.allocations import Allocation
 
-from hami_scheduler.metrics import Instruments
+from hami_scheduler.metrics import SchedulerInstruments
 from hami_scheduler.pod_events import RUNS_ON, Announcer
 from hami_scheduler.ports import DriftJournal
 
@@ -21,11 +21,11 @@ logger = logging.getLogger(__name__)
 CLASS = "runs-without-grant"
 
 
-class Outliving:
+class OrphanReporter:
     """Tells of them."""
 
     def __init__(
-        self, *, journal: DriftJournal, announcer: Announcer, instruments: Instruments
+        self, *, journal: DriftJournal, announcer: Announcer, instruments: SchedulerInstruments
     ) -> None:
         self._journal = journal
         self._announcer = announcer

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 
 from hamicommon.domain.ids import NodeName
 
-from hami_scheduler.metrics import Instruments
+from hami_scheduler.metrics import SchedulerInstruments
 from hami_scheduler.ports import DriftJournal
 
 logger = logging.getLogger(__name__)
@@ -24,7 +24,7 @@ MOST_LINES = 16
 class RefusedCards:
     """What of each node is refused at present."""
 
-    def __init__(self, *, journal: DriftJournal, instruments: Instruments) -> None:
+    def __init__(self, *, journal: DriftJournal, instruments: SchedulerInstruments) -> None:
         self._journal = journal
         self._instruments = instruments
         self._refused: dict[NodeName, Mapping[str, str]] = {}

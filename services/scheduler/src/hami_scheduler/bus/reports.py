@@ -31,18 +31,18 @@ from hamicommon.events import (
 )
 
 from hami_scheduler.bus.mig_instances import MadeInstances
-from hami_scheduler.bus.orphans import Outliving
+from hami_scheduler.bus.orphans import OrphanReporter
 from hami_scheduler.bus.refused_cards import RefusedCards
 from hami_scheduler.ledger.state_machine import (
     NODE_HAS_IT,
     PodFacts,
-    Verdict,
+    Transition,
     facts_of,
     gone_on_node,
 )
-from hami_scheduler.ledger.transitions import Releasing
-from hami_scheduler.ledger.view import LedgerView
-from hami_scheduler.metrics import Instruments
+from hami_scheduler.ledger.transitions import Transitions
+from hami_scheduler.ledger.view import LedgerSnapshotCache
+from hami_scheduler.metrics import SchedulerInstruments
 from hami_scheduler.ports import AllocationStore, InventoryStore, PodApi
 
 logger = logging.getLogger(__name__)
@@ -69,9 +69,9 @@ class InventoryReports:
         self,
         *,
         store: InventoryStore,
-        view: LedgerView,
+        view: LedgerSnapshotCache,
         refused: RefusedCards,
-        instruments: Instruments,
+        instruments: SchedulerInstruments,
         on_heard: Callable[[NodeName], None],
         on_freed: Callable[[], None],
     ) -> None:
@@ -146,8 +146,8 @@ class GrantReports:
         self,
         *,
         store: AllocationStore,
-        releasing: Releasing,
-        outliving: Outliving,
+        releasing: Transitions,
+        outliving: OrphanReporter,
         instances: MadeInstances,
         pods: PodApi,
         known_pods: Mapping[PodUid, Mapping[str, Any]],
@@ -205,12 +205,12 @@ class GrantReports:
             # The next pod of the node need not wait for what is written down now.
             await self._releasing.free_lock(allocation)
             # The kubelet was faster than the answer to our binding.
-            verdict = Verdict(target=AllocationState.BOUND, reason=NODE_HAS_IT)
+            verdict = Transition(target=AllocationState.BOUND, reason=NODE_HAS_IT)
             await self._releasing.carry_out(allocation, verdict, actor=ACTOR)
             return False
         if allocation.state is AllocationState.BOUND:
             await self._releasing.free_lock(allocation)
-            verdict = Verdict(target=AllocationState.ALLOCATED, reason="")
+            verdict = Transition(target=AllocationState.ALLOCATED, reason="")
             return await self._releasing.carry_out(allocation, verdict, actor=ACTOR) is not None
         await self._releasing.free_lock(allocation)
         return True

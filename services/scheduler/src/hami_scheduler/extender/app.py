@@ -15,9 +15,9 @@ from hamicommon import telemetry
 from hamicommon.errors import HamiError, InvalidRequest
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from hami_scheduler.deferred import Aside
-from hami_scheduler.extender.bind import Binding
-from hami_scheduler.extender.filter import Filtering
+from hami_scheduler.deferred import DeferredWrites
+from hami_scheduler.extender.bind import Bind
+from hami_scheduler.extender.filter import Filter
 from hami_scheduler.extender.protocol import (
     FilterResult,
     HostPriorities,
@@ -41,7 +41,7 @@ class ExtenderApp:
     """Answers POST /filter, /prioritize and /bind; hands everything else to `rest`."""
 
     def __init__(
-        self, *, filtering: Filtering, binding: Binding, deferred: Aside, rest: ASGIApp
+        self, *, filtering: Filter, binding: Bind, deferred: DeferredWrites, rest: ASGIApp
     ) -> None:
         self._filtering = filtering
         self._binding = binding

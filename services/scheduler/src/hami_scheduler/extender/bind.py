@@ -21,17 +21,17 @@ from hamicommon.domain.allocations import Allocation, AllocationState
 from hamicommon.domain.ids import NodeName, PodUid
 from hamicommon.errors import Conflict, HamiError, NotFound, Unavailable
 from hamicommon.grants.grant import Grant, grant_of
-from hamicommon.ledger.model import LockHolder, Step
+from hamicommon.ledger.model import LockHolder, StateStep
 from opentelemetry import trace
 
-from hami_scheduler.deferred import Aside
+from hami_scheduler.deferred import DeferredWrites
 from hami_scheduler.extender.pod_binding import AnswerUnknown, PodBinding
 from hami_scheduler.extender.protocol import BindArgs
 from hami_scheduler.ledger.annotation_lock import MirroredLocks
-from hami_scheduler.ledger.state_machine import Verdict
-from hami_scheduler.ledger.transitions import Releasing
+from hami_scheduler.ledger.state_machine import Transition
+from hami_scheduler.ledger.transitions import Transitions
 from hami_scheduler.line_budget import LineBudget
-from hami_scheduler.metrics import Instruments
+from hami_scheduler.metrics import SchedulerInstruments
 from hami_scheduler.pod_events import BINDING_FAILED, BINDING_SUCCEED, Announcer
 from hami_scheduler.ports import (
     AgentNotReady,
@@ -74,7 +74,7 @@ class BindRules:
     timeout_s: float
 
 
-class Binding:
+class Bind:
     """The use case of /bind."""
 
     def __init__(
@@ -85,11 +85,11 @@ class Binding:
         mirrored: MirroredLocks,
         pod: PodBinding,
         grants: GrantAnnouncer,
-        releasing: Releasing,
+        releasing: Transitions,
         placing: PlaceOnNode,
         announcer: Announcer,
-        aside: Aside,
-        instruments: Instruments,
+        aside: DeferredWrites,
+        instruments: SchedulerInstruments,
         on_unanswered: Callable[[NodeName], None],
         rules: BindRules,
         lines: LineBudget,
@@ -206,7 +206,7 @@ class Binding:
                 if live is None:
                     raise _NoCards
             change = await self._store.advance(
-                Step(
+                StateStep(
                     allocation_id=live.id,
                     sources=frozenset({live.state}),
                     target=AllocationState.BINDING,
@@ -273,7 +273,7 @@ class Binding:
             )
 
     async def _mark_bound(self, allocation: Allocation) -> None:
-        verdict = Verdict(target=AllocationState.BOUND, reason="")
+        verdict = Transition(target=AllocationState.BOUND, reason="")
         change = await self._releasing.carry_out(
             allocation, verdict, actor=ACTOR, token=allocation.token
         )
@@ -299,7 +299,7 @@ class Binding:
         return bound
 
     async def _give_up(self, allocation: Allocation, reason: str) -> None:
-        verdict = Verdict(target=AllocationState.FAILED, reason=reason)
+        verdict = Transition(target=AllocationState.FAILED, reason=reason)
         try:
             await self._releasing.carry_out(
                 allocation, verdict, actor=ACTOR, token=allocation.token

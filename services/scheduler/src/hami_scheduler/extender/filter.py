@@ -28,12 +28,12 @@ from opentelemetry import trace
 from hami_scheduler.bus.heartbeats import SILENT
 from hami_scheduler.extender.protocol import ExtenderArgs, FilterResult
 from hami_scheduler.ledger.quota import quota_reasons
-from hami_scheduler.ledger.view import LedgerView
+from hami_scheduler.ledger.view import LedgerSnapshotCache
 from hami_scheduler.line_budget import LineBudget
-from hami_scheduler.metrics import Instruments
-from hami_scheduler.placement.decision import Course
+from hami_scheduler.metrics import SchedulerInstruments
+from hami_scheduler.placement.decision import DecisionTrace
 from hami_scheduler.placement.decision_log import DecisionQueue
-from hami_scheduler.placement.reserve import OverQuota, Reserved, Reserving
+from hami_scheduler.placement.reserve import OverQuota, Reservations, Reserved
 from hami_scheduler.placement.waiting_pods import WaitingPods
 from hami_scheduler.pod_events import (
     FILTERING_FAILED,
@@ -52,7 +52,7 @@ quoted; this bounds what others quote."""
 tracer = trace.get_tracer(__name__)
 
 
-class Filtering:
+class Filter:
     """The use cases of /filter and /prioritize.
 
     Without `reserve`, /filter answers every node that fits and the grant is made at /bind.
@@ -61,15 +61,15 @@ class Filtering:
     def __init__(
         self,
         *,
-        view: LedgerView,
-        reserving: Reserving,
+        view: LedgerSnapshotCache,
+        reserving: Reservations,
         reserve: bool,
         vendors: Vendors,
         defaults: Policy,
         announcer: Announcer,
         recorder: DecisionQueue,
         waiting: WaitingPods,
-        instruments: Instruments,
+        instruments: SchedulerInstruments,
         silent: Callable[[], frozenset[NodeName]],
         lines: LineBudget,
     ) -> None:
@@ -91,7 +91,7 @@ class Filtering:
 
         `received`: `time.perf_counter` when the call came, for the record and the histogram.
         """
-        course = Course(pod=args.pod, started=received)
+        course = DecisionTrace(pod=args.pod, started=received)
         admission = annotations_of(args.pod).get(TRACEPARENT, "")
         with tracer.start_as_current_span("filter", links=telemetry.link_to(admission)) as span:
             try:
@@ -115,7 +115,7 @@ class Filtering:
             return dict.fromkeys(names, 0)
         return prioritize(request, self._view.cluster, names)
 
-    async def _filter(self, args: ExtenderArgs, course: Course) -> FilterResult:
+    async def _filter(self, args: ExtenderArgs, course: DecisionTrace) -> FilterResult:
         request = pod_request(args.pod, self._vendors, self._defaults)
         course.lap("parse")
         if not request.wants_devices:
@@ -145,7 +145,7 @@ class Filtering:
         assert found.refusal is not None
         return self._refused(found.refusal, course)
 
-    def _placed(self, found: Reserved, course: Course) -> FilterResult:
+    def _placed(self, found: Reserved, course: DecisionTrace) -> FilterResult:
         allocation = course.allocation = found.allocation
         course.outcome = "placed"
         if found.decision is None:
@@ -156,7 +156,7 @@ class Filtering:
             self._say(course, FILTERING_SUCCEED, message, warning=False)
         return FilterResult(node_names=[allocation.node])
 
-    def _refused(self, refusal: Refusal, course: Course) -> FilterResult:
+    def _refused(self, refusal: Refusal, course: DecisionTrace) -> FilterResult:
         course.refuse(
             {**refusal.reasons, **dict.fromkeys(course.silent, SILENT)}, refusal.shortfalls
         )
@@ -165,7 +165,7 @@ class Filtering:
         return _refusal_result(refusal, course.silent)
 
     def _over_quota(
-        self, names: Sequence[NodeName], error: OverQuota, course: Course
+        self, names: Sequence[NodeName], error: OverQuota, course: DecisionTrace
     ) -> FilterResult:
         assert course.request is not None
         reasons = quota_reasons(
@@ -178,7 +178,7 @@ class Filtering:
         return FilterResult(failed={}, unresolvable=reasons)
 
     async def _answer_feasible(
-        self, request: PodRequest, names: Sequence[NodeName], course: Course
+        self, request: PodRequest, names: Sequence[NodeName], course: DecisionTrace
     ) -> FilterResult:
         """`allocate_at=bind`: every node that fits; kube-scheduler and /prioritize choose."""
         found = feasible(request, self._view.cluster, names)
@@ -208,7 +208,7 @@ class Filtering:
         assert decision.refusal is not None
         return FilterResult(failed=decision.refusal.reasons)
 
-    def _failed(self, course: Course, error: HamiError) -> FilterResult:
+    def _failed(self, course: DecisionTrace, error: HamiError) -> FilterResult:
         why = clip(str(error), MOST_OF_AN_ERROR)
         course.outcome, course.message = "error", why
         text = why
@@ -224,7 +224,7 @@ class Filtering:
 
     def _say(
         self,
-        course: Course,
+        course: DecisionTrace,
         reason: str,
         message: str,
         *,

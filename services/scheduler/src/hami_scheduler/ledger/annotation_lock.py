@@ -20,7 +20,7 @@ from hamicommon.errors import Conflict, HamiError, InvalidRequest, NotFound
 from hamicommon.k8s.annotations import annotations_of
 from hamicommon.vendors.registry import Vendors
 
-from hami_scheduler.ledger.node_lock_annotation import Held, held, lock_keys, owned, value_of
+from hami_scheduler.ledger.node_lock_annotation import HeldLock, held, lock_keys, owned, value_of
 from hami_scheduler.ports import AllocationStore, NodeApi, NodeLock, PodApi
 
 logger = logging.getLogger(__name__)
@@ -65,7 +65,7 @@ class MirroredLocks:
                     raise Conflict(_contention(key, allocation.node, holder))
                 await asyncio.sleep(POLL_S)
 
-    async def _attempt(self, key: str, allocation: Allocation) -> Held | None:
+    async def _attempt(self, key: str, allocation: Allocation) -> HeldLock | None:
         """None when the allocation has the lock now, else who has it."""
         now = self._clock()
         node = await self._nodes.get(allocation.node)
@@ -89,7 +89,7 @@ class MirroredLocks:
             return await self._attempt(key, allocation)
         return None
 
-    async def _abandoned(self, holder: Held) -> bool:
+    async def _abandoned(self, holder: HeldLock) -> bool:
         """True when the pod that has the lock is gone (sheet 2.5: anybody may take it then)."""
         if not holder.pod_name:
             return False
@@ -160,7 +160,7 @@ class MirroredLocks:
             await self._lock.release(node, holder.token)
 
 
-def _contention(key: str, node: str, holder: Held) -> str:
+def _contention(key: str, node: str, holder: HeldLock) -> str:
     who = f" for pod {holder.namespace}/{holder.pod_name}" if holder.pod_name else ""
     return (
         f"node {node} is locked by its annotation {key}{who} until "

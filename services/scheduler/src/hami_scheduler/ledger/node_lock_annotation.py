@@ -21,7 +21,7 @@ OWNERLESS_LIFETIME = timedelta(minutes=2)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Held:
+class HeldLock:
     """Somebody has the lock."""
 
     namespace: str = ""
@@ -49,7 +49,7 @@ def value_of(key: str, allocation: Allocation, now: datetime) -> str:
     return f"{now.astimezone(UTC):%Y-%m-%dT%H:%M:%SZ}"
 
 
-def held(key: str, value: str, now: datetime) -> Held | None:
+def held(key: str, value: str, now: datetime) -> HeldLock | None:
     """Who has the lock; None when it is free or past its end.
 
     Raises: InvalidRequest when the value is no lock.
@@ -60,7 +60,7 @@ def held(key: str, value: str, now: datetime) -> Held | None:
     until = found.at + (HAMI_LIFETIME if key == NODE_LOCK else OWNERLESS_LIFETIME)
     if now > until:
         return None
-    return Held(namespace=found.namespace, pod_name=found.pod_name, until=until)
+    return HeldLock(namespace=found.namespace, pod_name=found.pod_name, until=until)
 
 
 def owned(key: str, value: str, allocation: Allocation) -> bool | None:

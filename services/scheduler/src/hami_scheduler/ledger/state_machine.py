@@ -54,7 +54,7 @@ class PodFacts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
+class Transition:
     """The next state, and why."""
 
     target: AllocationState
@@ -97,7 +97,7 @@ def _started(status: Mapping[str, Any]) -> bool:
     return any(item.get("containerID") for item in statuses)
 
 
-def verdict(allocation: Allocation, facts: PodFacts) -> Verdict | None:
+def verdict(allocation: Allocation, facts: PodFacts) -> Transition | None:
     """The step that the facts demand; None when all is as it should be."""
     if not allocation.live:
         return None
@@ -108,58 +108,62 @@ def verdict(allocation: Allocation, facts: PodFacts) -> Verdict | None:
     if facts.node is not None:
         return _has_node(allocation, facts, facts.node)
     if allocation.state is AllocationState.RESERVED and facts.given_up:
-        return Verdict(
+        return Transition(
             target=AllocationState.RELEASED, reason="kube-scheduler gave this attempt up"
         )
     return None
 
 
-def _over(allocation: Allocation, facts: PodFacts) -> Verdict:
+def _over(allocation: Allocation, facts: PodFacts) -> Transition:
     never_ran = allocation.state is AllocationState.BOUND and facts.phase == "Failed"
     reason = f"pod is {facts.phase}"
     if never_ran:
         # What its node said of the grant is nearer to the cause than what the kubelet made of it.
         why = facts.said if allocation.reason in HOW_BOUND else allocation.reason
-        return Verdict(target=AllocationState.FAILED, reason=f"{reason}: {why}" if why else reason)
-    return Verdict(target=AllocationState.RELEASED, reason=reason)
+        return Transition(
+            target=AllocationState.FAILED, reason=f"{reason}: {why}" if why else reason
+        )
+    return Transition(target=AllocationState.RELEASED, reason=reason)
 
 
-def _gone(allocation: Allocation, facts: PodFacts) -> Verdict | None:
+def _gone(allocation: Allocation, facts: PodFacts) -> Transition | None:
     if allocation.state in _UNBOUND:
         # A binding of a pod that is gone is refused by the API server.
-        return Verdict(target=AllocationState.RELEASED, reason=POD_DELETED)
+        return Transition(target=AllocationState.RELEASED, reason=POD_DELETED)
     if not facts.node_exists:
-        return Verdict(
+        return Transition(
             target=AllocationState.RELEASED_UNCONFIRMED,
             reason=f"{POD_DELETED} and its node {allocation.node} is gone",
         )
     if not allocation.has_agent:
-        return Verdict(
+        return Transition(
             target=AllocationState.RELEASED, reason=f"{POD_DELETED}; its node has no agent of ours"
         )
     if allocation.state is AllocationState.RELEASING:
         if allocation.reason != AGENT_SEES_NONE:
             return None
-        return Verdict(target=AllocationState.RELEASED, reason=f"{POD_DELETED}; {AGENT_SEES_NONE}")
-    return Verdict(target=AllocationState.RELEASING, reason=POD_DELETED)
+        return Transition(
+            target=AllocationState.RELEASED, reason=f"{POD_DELETED}; {AGENT_SEES_NONE}"
+        )
+    return Transition(target=AllocationState.RELEASING, reason=POD_DELETED)
 
 
-def _has_node(allocation: Allocation, facts: PodFacts, node: NodeName) -> Verdict | None:
+def _has_node(allocation: Allocation, facts: PodFacts, node: NodeName) -> Transition | None:
     if allocation.state in _UNBOUND and node != allocation.node:
-        return Verdict(
+        return Transition(
             target=AllocationState.RELEASED, reason=f"the pod was bound to {node} past this grant"
         )
     if allocation.state is AllocationState.BINDING:
-        return Verdict(target=AllocationState.BOUND, reason=FOUND_BOUND)
+        return Transition(target=AllocationState.BOUND, reason=FOUND_BOUND)
     if allocation.state is AllocationState.RESERVED:
-        return Verdict(
+        return Transition(
             target=AllocationState.RELEASED, reason="the pod was bound past the extender"
         )
     if allocation.state is AllocationState.BOUND and facts.started:
-        return Verdict(target=AllocationState.ALLOCATED, reason="its containers were seen")
+        return Transition(target=AllocationState.ALLOCATED, reason="its containers were seen")
     answered = facts.bind_phase == PHASE_SUCCESS and not allocation.has_agent
     if allocation.state is AllocationState.BOUND and answered:
-        return Verdict(target=AllocationState.ALLOCATED, reason="its device plugin says so")
+        return Transition(target=AllocationState.ALLOCATED, reason="its device plugin says so")
     return None
 
 
@@ -172,36 +176,36 @@ def plugin_failed(allocation: Allocation, facts: PodFacts) -> bool:
     )
 
 
-def gone_on_node(allocation: Allocation, facts: PodFacts) -> Verdict | None:
+def gone_on_node(allocation: Allocation, facts: PodFacts) -> Transition | None:
     """The step when the agent says that it sees no container of the pod any more."""
     if not facts.exists:
         if allocation.state in _RUNNING or allocation.state is AllocationState.RELEASING:
-            return Verdict(
+            return Transition(
                 target=AllocationState.RELEASED, reason=f"{POD_DELETED}; {AGENT_SEES_NONE}"
             )
         return None
     if facts.deleting and allocation.state in _RUNNING:
-        return Verdict(target=AllocationState.RELEASING, reason=AGENT_SEES_NONE)
+        return Transition(target=AllocationState.RELEASING, reason=AGENT_SEES_NONE)
     return None
 
 
-def overdue(allocation: Allocation, facts: PodFacts) -> Verdict | None:
+def overdue(allocation: Allocation, facts: PodFacts) -> Transition | None:
     """The step when the deadline of the state has passed."""
     if allocation.state is AllocationState.RESERVED:
-        return Verdict(target=AllocationState.EXPIRED, reason="not bound in time")
+        return Transition(target=AllocationState.EXPIRED, reason="not bound in time")
     if allocation.state is AllocationState.BINDING:
         if facts.exists and facts.node == allocation.node:
-            return Verdict(target=AllocationState.BOUND, reason=FOUND_BOUND)
-        return Verdict(target=AllocationState.EXPIRED, reason="the binding did not come about")
+            return Transition(target=AllocationState.BOUND, reason=FOUND_BOUND)
+        return Transition(target=AllocationState.EXPIRED, reason="the binding did not come about")
     if allocation.state is AllocationState.RELEASING and not facts.exists:
         if allocation.reason == AGENT_SEES_NONE:
-            return Verdict(
+            return Transition(
                 target=AllocationState.RELEASED, reason=f"{POD_DELETED}; {AGENT_SEES_NONE}"
             )
         if facts.agent_speaks and facts.node_exists:
             # A process that outlives its pod keeps its slices; the same state, a new deadline.
-            return Verdict(target=AllocationState.RELEASING, reason=STILL_SEEN)
-        return Verdict(
+            return Transition(target=AllocationState.RELEASING, reason=STILL_SEEN)
+        return Transition(
             target=AllocationState.RELEASED_UNCONFIRMED,
             reason=f"{POD_DELETED}; its node did not say that the containers are gone",
         )

@@ -1,6 +1,6 @@
 """How an allocation goes on after the binding, and how it ends: the steps that verdicts demand.
 
-`carry_out` is the one place that turns a `Verdict` into a guarded change of state with all that
+`carry_out` is the one place that turns a `Transition` into a guarded change of state with all that
 hangs on it: the view, the node's lock, the word to the node, and the nudge to pods that wait.
 """
 
@@ -12,13 +12,13 @@ from collections.abc import Callable
 from hamicommon import telemetry
 from hamicommon.domain.allocations import LIVE_STATES, Allocation, AllocationState
 from hamicommon.errors import Unavailable
-from hamicommon.ledger.model import Change, Step
+from hamicommon.ledger.model import Change, StateStep
 from opentelemetry import trace
 
 from hami_scheduler.ledger.annotation_lock import MirroredLocks
-from hami_scheduler.ledger.state_machine import Verdict
-from hami_scheduler.ledger.view import LedgerView
-from hami_scheduler.metrics import Instruments
+from hami_scheduler.ledger.state_machine import Transition
+from hami_scheduler.ledger.view import LedgerSnapshotCache
+from hami_scheduler.metrics import SchedulerInstruments
 from hami_scheduler.pod_events import ALLOCATE_FAILED, Announcer
 from hami_scheduler.ports import AllocationStore, GrantAnnouncer, NodeLock
 
@@ -29,7 +29,7 @@ _KEEPS_SLICES = frozenset({AllocationState.BOUND, AllocationState.ALLOCATED})
 _LOCK_ENDS_AT = frozenset({AllocationState.ALLOCATED, AllocationState.RELEASING})
 
 
-class Releasing:
+class Transitions:
     """Changes states after the binding."""
 
     def __init__(
@@ -40,8 +40,8 @@ class Releasing:
         mirrored: MirroredLocks,
         announcer: Announcer,
         grants: GrantAnnouncer,
-        view: LedgerView,
-        instruments: Instruments,
+        view: LedgerSnapshotCache,
+        instruments: SchedulerInstruments,
         release_unconfirmed_s: float,
         on_freed: Callable[[], None],
     ) -> None:
@@ -56,14 +56,14 @@ class Releasing:
         self._on_freed = on_freed
 
     async def carry_out(
-        self, allocation: Allocation, verdict: Verdict, *, actor: str, token: int | None = None
+        self, allocation: Allocation, verdict: Transition, *, actor: str, token: int | None = None
     ) -> Change | None:
         """Does the step if the row is still as `allocation` says; None when it is not.
 
         Raises: Conflict, Unavailable.
         """
         releasing = verdict.target is AllocationState.RELEASING
-        step = Step(
+        step = StateStep(
             allocation_id=allocation.id,
             sources=frozenset({allocation.state}),
             target=verdict.target,
@@ -104,7 +104,7 @@ class Releasing:
         await self._after(allocation, change, verdict)
         return change
 
-    async def _after(self, allocation: Allocation, change: Change, verdict: Verdict) -> None:
+    async def _after(self, allocation: Allocation, change: Change, verdict: Transition) -> None:
         self._view.apply(change.counters)
         self._instruments.transitions.labels(verdict.target.value).inc()
         ended = verdict.target not in LIVE_STATES
@@ -141,7 +141,7 @@ class Releasing:
                 uid=allocation.pod_uid,
             )
             await self._store.advance(
-                Step(
+                StateStep(
                     allocation_id=allocation.id,
                     sources=_KEEPS_SLICES & {allocation.state},
                     target=allocation.state,

@@ -1,6 +1,7 @@
 """The ledger's cards in memory, as the placement engine wants them.
 
-`LedgerView` feeds a `ClusterView`: whole nodes from the ledger (`refresh`), counters from our own
+`LedgerSnapshotCache` feeds a `ClusterView`: whole nodes from the ledger (`refresh`), counters from
+our own
 commits and from the events of other replicas (`apply`). It is a cache: a grant is guarded by the
 ledger, and a refusal is checked against it (`refresh`) before it is answered.
 """
@@ -23,7 +24,7 @@ from hami_scheduler.ports import CardReader, LedgerCard, PairScores
 logger = logging.getLogger(__name__)
 
 
-class LedgerView:
+class LedgerSnapshotCache:
     """Keeps `cluster` equal to the ledger, at most `refresh` apart."""
 
     def __init__(self, cards: CardReader, rules: Mapping[str, VendorRules] | None = None) -> None:

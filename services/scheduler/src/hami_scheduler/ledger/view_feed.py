@@ -16,7 +16,7 @@ from hamicommon.errors import Unavailable
 from hamicommon.events import AllocationEvent, DeviceHealthEvent
 from hamicommon.ledger.model import CardCounters
 
-from hami_scheduler.ledger.view import LedgerView
+from hami_scheduler.ledger.view import LedgerSnapshotCache
 
 SUBJECT = "hami.events.v1.>"
 _ALLOCATION = "hami.events.v1.allocation."
@@ -26,7 +26,7 @@ _DEVICE = "hami.events.v1.device."
 class LedgerFollower:
     """Follower of `hami.events.v1.>`; each replica has its own."""
 
-    def __init__(self, view: LedgerView) -> None:
+    def __init__(self, view: LedgerSnapshotCache) -> None:
         self._view = view
 
     async def handle(self, message: Message) -> None:

@@ -22,7 +22,7 @@ from hami_scheduler.ports import Json
 
 
 @dataclass(slots=True, kw_only=True)
-class Course:
+class DecisionTrace:
     """What happens while one pod is decided on; `outcome` is empty for pods that aren't ours.
 
     `phase_ms` has the parts of the time from the call to the answer's body: parse, place, reserve,

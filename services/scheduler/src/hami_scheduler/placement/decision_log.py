@@ -1,6 +1,6 @@
 """The queue that writes decisions down after the reply.
 
-`filtering.py` fills a `Course` as it goes; `DecisionQueue` turns it into a `Decision`
+`filtering.py` fills a `DecisionTrace` as it goes; `DecisionQueue` turns it into a `DecisionRow`
 (`decisions.py`), says in one plain sentence what is short (the pod's event), and writes in batches.
 What is recorded is what was used to decide: explain (`explaining.py`) answers from it.
 """
@@ -19,10 +19,10 @@ from hamicommon.placement.cluster.view import ClusterView, Frozen
 from hamicommon.placement.node_scores import NodeScores
 from opentelemetry import trace
 
-from hami_scheduler.placement.decision import Course
+from hami_scheduler.placement.decision import DecisionTrace
 from hami_scheduler.placement.decision_queue import decision_of
 from hami_scheduler.pod_events import FILTERING_FAILED, WHY, Announcer
-from hami_scheduler.ports import Decision, DecisionLog
+from hami_scheduler.ports import DecisionLog, DecisionRow
 
 logger = logging.getLogger(__name__)
 
@@ -47,7 +47,7 @@ class DecisionQueue:
     def __init__(self, log: DecisionLog, announcer: Announcer) -> None:
         self._log = log
         self._announcer = announcer
-        self._queue: asyncio.Queue[Course] = asyncio.Queue(QUEUE_SIZE)
+        self._queue: asyncio.Queue[DecisionTrace] = asyncio.Queue(QUEUE_SIZE)
         self._encoder = MomentEncoder()
         self._stock = (-1, stock_of(()))
         """Of the inventory version."""
@@ -72,7 +72,7 @@ class DecisionQueue:
             self._whole = view.frozen()
         return self._whole
 
-    def add(self, course: Course) -> None:
+    def add(self, course: DecisionTrace) -> None:
         """Queues the record of a pod of ours; never waits, never raises."""
         if not course.outcome or not course.uid:
             return
@@ -85,7 +85,7 @@ class DecisionQueue:
         self._hold(course)
         self._queue.put_nowait(course)
 
-    def _hold(self, course: Course) -> None:
+    def _hold(self, course: DecisionTrace) -> None:
         if course.frozen is None or len(course.frozen.rows) <= NODES_OF_A_PLACEMENT:
             return
         if id(course.frozen) not in self._moments and len(self._moments) >= MOST_MOMENTS:
@@ -94,7 +94,7 @@ class DecisionQueue:
             return
         self._moments[id(course.frozen)] += 1
 
-    def _let_go(self, course: Course) -> None:
+    def _let_go(self, course: DecisionTrace) -> None:
         key = id(course.frozen)
         if key in self._moments:
             self._moments[key] -= 1
@@ -102,7 +102,7 @@ class DecisionQueue:
 
     async def run(self) -> None:
         """Writes until cancelled; what is queued then is written once more, if the ledger lets."""
-        batch: list[Decision] = []
+        batch: list[DecisionRow] = []
         try:
             while True:
                 first = await self._queue.get()
@@ -124,13 +124,13 @@ class DecisionQueue:
                 logger.warning("old decisions stay", extra={"error": str(exc)})
             await asyncio.sleep(TIDY_EVERY_S)
 
-    def _more(self, most: int) -> list[Course]:
-        courses: list[Course] = []
+    def _more(self, most: int) -> list[DecisionTrace]:
+        courses: list[DecisionTrace] = []
         while len(courses) < most and not self._queue.empty():
             courses.append(self._queue.get_nowait())
         return courses
 
-    async def _decisions(self, courses: list[Course]) -> list[Decision]:
+    async def _decisions(self, courses: list[DecisionTrace]) -> list[DecisionRow]:
         """Encoded beside the event loop, with the plain sentence said on each refused pod."""
         decisions = await asyncio.to_thread(lambda: [self._decision(course) for course in courses])
         for course, decision in zip(courses, decisions, strict=True):
@@ -146,20 +146,20 @@ class DecisionQueue:
                 )
         return decisions
 
-    def _decision(self, course: Course) -> Decision:
+    def _decision(self, course: DecisionTrace) -> DecisionRow:
         frozen = course.frozen
         if frozen is not None and self._stock[0] != frozen.inventory_version:
             cards = (usage.device for usages in frozen.usages for usage in usages)
             self._stock = (frozen.inventory_version, stock_of(cards))
         return decision_of(course, self._encoder, self._stock[1])
 
-    async def _write_until_done(self, batch: list[Decision]) -> None:
+    async def _write_until_done(self, batch: list[DecisionRow]) -> None:
         pause_s = RETRY_S
         while not await self._write(batch):
             await asyncio.sleep(pause_s)
             pause_s = min(2 * pause_s, RETRY_MAX_S)
 
-    async def _write(self, batch: list[Decision]) -> bool:
+    async def _write(self, batch: list[DecisionRow]) -> bool:
         try:
             await self._log.record(batch)
         except (Unavailable, Conflict) as exc:

@@ -1,4 +1,4 @@
-"""A course that is over as a `Decision`, with one plain sentence on what is short."""
+"""A course that is over as a `DecisionRow`, with one plain sentence on what is short."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from dataclasses import asdict
 from hamicommon.domain.ids import NodeName
 from hamicommon.explain.moment import MomentEncoder
 from hamicommon.explain.record import detail_bytes, request_json
-from hamicommon.explain.sentence import Stock, placed_sentence, quota_sentence, refusal_sentence
+from hamicommon.explain.sentence import CardStock, placed_sentence, quota_sentence, refusal_sentence
 
-from hami_scheduler.placement.decision import Course
-from hami_scheduler.ports import Decision
+from hami_scheduler.placement.decision import DecisionTrace
+from hami_scheduler.ports import DecisionRow
 
 _COUNTED = re.compile(r"^\d+/\d+ ")
 
 
-def decision_of(course: Course, encoder: MomentEncoder, stock: Stock) -> Decision:
+def decision_of(course: DecisionTrace, encoder: MomentEncoder, stock: CardStock) -> DecisionRow:
     """The record of a course that is over."""
     request, allocation = course.request, course.allocation
     moment = None if course.frozen is None else encoder.encode(course.frozen)
-    return Decision(
+    return DecisionRow(
         pod_uid=course.uid,
         namespace=course.namespace,
         pod_name=course.name,
@@ -48,7 +48,7 @@ def decision_of(course: Course, encoder: MomentEncoder, stock: Stock) -> Decisio
     )
 
 
-def _summary(course: Course, stock: Stock) -> str:
+def _summary(course: DecisionTrace, stock: CardStock) -> str:
     request, allocation = course.request, course.allocation
     if request is None:
         return course.message
@@ -68,7 +68,7 @@ def _summary(course: Course, stock: Stock) -> str:
     return course.message
 
 
-def _silent_nodes(course: Course) -> str:
+def _silent_nodes(course: DecisionTrace) -> str:
     nodes = sorted(course.silent)
     more = f" and {len(nodes) - 3} more" if len(nodes) > 3 else ""
     named = ", ".join(nodes[:3]) + more

@@ -15,8 +15,8 @@ from hamicommon.errors import HamiError
 from hamicommon.k8s.annotations import RETRY_AT
 from hamicommon.placement.engine import decide
 
-from hami_scheduler.ledger.view import LedgerView
-from hami_scheduler.metrics import Instruments
+from hami_scheduler.ledger.view import LedgerSnapshotCache
+from hami_scheduler.metrics import SchedulerInstruments
 from hami_scheduler.placement.waiting_pods import WaitingPod, WaitingPods
 from hami_scheduler.ports import PodApi
 
@@ -30,11 +30,16 @@ MOST_LOOKS = 100
 SETTLE_S = 0.02
 
 
-class Nudger:
+class Requeuer:
     """Looks for waiting pods that fit now, each time capacity was freed."""
 
     def __init__(
-        self, *, view: LedgerView, waiting: WaitingPods, pods: PodApi, instruments: Instruments
+        self,
+        *,
+        view: LedgerSnapshotCache,
+        waiting: WaitingPods,
+        pods: PodApi,
+        instruments: SchedulerInstruments,
     ) -> None:
         self._view = view
         self._waiting = waiting

@@ -33,9 +33,9 @@ from hamicommon.vendors.registry import Vendors
 from opentelemetry import trace
 
 from hami_scheduler.ledger.quota import cards_beyond, quota_short
-from hami_scheduler.ledger.view import LedgerView
-from hami_scheduler.metrics import Instruments
-from hami_scheduler.placement.decision import Course
+from hami_scheduler.ledger.view import LedgerSnapshotCache
+from hami_scheduler.metrics import SchedulerInstruments
+from hami_scheduler.placement.decision import DecisionTrace
 from hami_scheduler.placement.decision_log import DecisionQueue
 from hami_scheduler.placement.draft import draft_of
 from hami_scheduler.ports import AllocationStore, PodApi
@@ -64,20 +64,20 @@ class OverQuota(HamiError):
         super().__init__(quota_sentence(self.quota))
 
 
-class Reserving:
+class Reservations:
     """Reserves slices for pods."""
 
     def __init__(
         self,
         *,
-        view: LedgerView,
+        view: LedgerSnapshotCache,
         store: AllocationStore,
         pods: PodApi,
         vendors: Vendors,
         defaults: Policy,
         reservation_s: float,
         recorder: DecisionQueue,
-        instruments: Instruments,
+        instruments: SchedulerInstruments,
     ) -> None:
         self._view = view
         self._store = store
@@ -94,7 +94,7 @@ class Reserving:
         self,
         request: PodRequest,
         names: Sequence[NodeName],
-        course: Course,
+        course: DecisionTrace,
         *,
         replaces: Allocation | None = None,
     ) -> Reserved | Decision:
@@ -163,7 +163,7 @@ class Reserving:
         pod = await self._pods.get(namespace, name)
         if pod["metadata"]["uid"] != uid:
             raise NotFound(f"pod {namespace}/{name} with uid {uid} is gone")
-        course = Course(pod=pod, started=time.perf_counter(), candidates=1)
+        course = DecisionTrace(pod=pod, started=time.perf_counter(), candidates=1)
         request = course.request = pod_request(pod, self._vendors, self._defaults)
         if not request.wants_devices:
             return None
@@ -186,7 +186,7 @@ class Reserving:
         request: PodRequest,
         names: Sequence[NodeName],
         lost: set[GpuUuid],
-        course: Course,
+        course: DecisionTrace,
     ) -> Decision:
         with telemetry.leaf_span(tracer, "place"), course.phase("place"):
             decision = decide(request, self._view.cluster, candidates=names, without_cards=lost)
@@ -209,7 +209,7 @@ class Reserving:
         request: PodRequest,
         placement: Placement,
         replaces: Allocation | None,
-        course: Course,
+        course: DecisionTrace,
     ) -> Allocation:
         cards = self._view.cluster.cards(placement.node)
         draft = draft_of(
@@ -233,7 +233,7 @@ class Reserving:
         return change.allocation
 
 
-def _check_in_time(course: Course) -> None:
+def _check_in_time(course: DecisionTrace) -> None:
     spent_s = time.perf_counter() - course.started
     if spent_s > MOST_S:
         raise Unavailable(

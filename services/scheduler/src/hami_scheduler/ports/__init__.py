@@ -13,14 +13,14 @@ from hami_scheduler.ports.cards import (
     RecordedInventory,
 )
 from hami_scheduler.ports.nodes import AgentNotReady, GrantAnnouncer, NodeLock, NodeWitness
-from hami_scheduler.ports.records import Decision, DecisionLog, DriftJournal
+from hami_scheduler.ports.records import DecisionLog, DecisionRow, DriftJournal
 
 __all__ = [
     "AgentNotReady",
     "AllocationStore",
     "CardReader",
-    "Decision",
     "DecisionLog",
+    "DecisionRow",
     "DriftJournal",
     "GrantAnnouncer",
     "InventoryStore",

@@ -7,7 +7,7 @@ from typing import Protocol
 
 from hamicommon.domain.allocations import Allocation
 from hamicommon.domain.ids import AllocationId, NodeName, PodUid
-from hamicommon.ledger.model import Change, Draft, Entry, Move, Step
+from hamicommon.ledger.model import Change, Draft, Entry, Move, StateStep
 
 
 class AllocationStore(Protocol):
@@ -31,7 +31,7 @@ class AllocationStore(Protocol):
         """
         ...
 
-    async def advance(self, step: Step) -> Change | None:
+    async def advance(self, step: StateStep) -> Change | None:
         """Changes the state if the row still allows it, else returns None and changes nothing.
 
         A target that is not live gives the cards back. Raises: Conflict, Unavailable.

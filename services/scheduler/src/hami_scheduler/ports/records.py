@@ -12,7 +12,7 @@ from hamicommon.explain.moment import Blob
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Decision:
+class DecisionRow:
     """What was decided about a pod, from what, and how long it took."""
 
     pod_uid: PodUid
@@ -45,7 +45,7 @@ class Decision:
 class DecisionLog(Protocol):
     """Where decisions are kept."""
 
-    async def record(self, decisions: Sequence[Decision]) -> None:
+    async def record(self, decisions: Sequence[DecisionRow]) -> None:
         """Writes them; an identical repeated refusal or error only raises its count, and now and
         then brings the cards that are kept with it up to date. So does every one of a pod that has
         had very many different ones within the hour. Raises: Unavailable."""

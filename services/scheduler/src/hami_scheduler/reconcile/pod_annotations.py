@@ -26,7 +26,7 @@ from hamicommon.k8s.annotations import annotations_of, node_label
 from hamicommon.vendors.interface.vendor import Vendor
 
 from hami_scheduler.line_budget import LineBudget
-from hami_scheduler.metrics import Instruments
+from hami_scheduler.metrics import SchedulerInstruments
 from hami_scheduler.ports import AllocationStore, DriftJournal, PodApi
 from hami_scheduler.reconcile.annotation_diff import differing
 
@@ -63,7 +63,7 @@ class Mirrors:
         pods: PodApi,
         vendors: Iterable[Vendor],
         journal: DriftJournal,
-        instruments: Instruments,
+        instruments: SchedulerInstruments,
         lines: LineBudget,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:

@@ -23,17 +23,17 @@ from hami_scheduler.bus.reports import pod_facts
 from hami_scheduler.ledger.state_machine import (
     TERMINAL_PHASES,
     PodFacts,
-    Verdict,
+    Transition,
     facts_of,
     overdue,
     verdict,
 )
-from hami_scheduler.ledger.transitions import Releasing
-from hami_scheduler.metrics import Instruments
+from hami_scheduler.ledger.transitions import Transitions
+from hami_scheduler.metrics import SchedulerInstruments
 from hami_scheduler.pod_events import UNMANAGED, Announcer
 from hami_scheduler.ports import AllocationStore, DriftJournal, LedgerReader, PodApi
 from hami_scheduler.reconcile.pod_annotations import Mirrors
-from hami_scheduler.reconcile.restore import REASON, Outcome, Restoring
+from hami_scheduler.reconcile.restore import REASON, GrantRestorer, Outcome
 
 logger = logging.getLogger(__name__)
 
@@ -55,18 +55,18 @@ class Reconciler:
         store: AllocationStore,
         ledger: LedgerReader,
         pods: PodApi,
-        releasing: Releasing,
+        releasing: Transitions,
         mirrors: Mirrors,
         journal: DriftJournal,
         announcer: Announcer,
-        instruments: Instruments,
+        instruments: SchedulerInstruments,
         known_pods: Mapping[PodUid, Json],
         known_nodes: set[str],
         synced: Callable[[], bool],
         wants_devices: Callable[[Json], bool],
         scheduler_name: str,
         on_compared: Callable[[], None],
-        restoring: Restoring,
+        restoring: GrantRestorer,
     ) -> None:
         self._store = store
         self._ledger = ledger
@@ -141,7 +141,7 @@ class Reconciler:
         facts = facts_of(pod) if pod is not None else await pod_facts(self._pods, allocation)
         return replace(facts, node_exists=allocation.node in self._known_nodes)
 
-    async def _drift(self, kind: str, allocation: Allocation, step: Verdict) -> None:
+    async def _drift(self, kind: str, allocation: Allocation, step: Transition) -> None:
         self._instruments.drift.labels(kind).inc()
         subject = f"{allocation.namespace}/{allocation.pod_name} ({allocation.pod_uid})"
         detail = f"{allocation.state} -> {step.target} on {allocation.node}: {step.reason}"
@@ -185,7 +185,7 @@ class Reaper:
         *,
         ledger: LedgerReader,
         pods: PodApi,
-        releasing: Releasing,
+        releasing: Transitions,
         agent_speaks: Callable[[NodeName], bool],
         bulkhead: Bulkhead | None = None,
     ) -> None:

@@ -62,7 +62,7 @@ class Outcome(StrEnum):
     looked at again."""
 
 
-class Restoring:
+class GrantRestorer:
     """Enters lost grants again."""
 
     def __init__(

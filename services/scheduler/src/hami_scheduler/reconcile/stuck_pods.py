@@ -18,10 +18,10 @@ from hamicommon.clipping import clip
 from hamicommon.domain.allocations import Allocation, AllocationState
 from hamicommon.domain.ids import AllocationId, NodeName
 from hamicommon.errors import HamiError, NotFound
-from hamicommon.ledger.model import Step
+from hamicommon.ledger.model import StateStep
 
 from hami_scheduler.ledger.state_machine import HOW_BOUND
-from hami_scheduler.metrics import Instruments
+from hami_scheduler.metrics import SchedulerInstruments
 from hami_scheduler.pod_events import ALLOCATE_LATE, Announcer
 from hami_scheduler.ports import AllocationStore, LedgerReader, PodApi
 
@@ -33,7 +33,7 @@ TELL_AGAIN_S = 300.0
 PREFIX = "bound and without its cards: "
 
 
-class LateWatch:
+class StuckPodReporter:
     """Looks for bound pods that have waited too long."""
 
     def __init__(
@@ -44,7 +44,7 @@ class LateWatch:
         pods: PodApi,
         silent: Callable[[], frozenset[NodeName]],
         announcer: Announcer,
-        instruments: Instruments,
+        instruments: SchedulerInstruments,
         late_s: float,
     ) -> None:
         self._ledger = ledger
@@ -101,7 +101,7 @@ class LateWatch:
             return False
         if reason == allocation.reason:
             return True
-        step = Step(
+        step = StateStep(
             allocation_id=allocation.id,
             sources=frozenset({AllocationState.BOUND}),
             target=AllocationState.BOUND,

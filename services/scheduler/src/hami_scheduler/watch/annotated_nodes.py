@@ -21,10 +21,10 @@ from hamicommon.vendors.registry import Vendors
 
 from hami_scheduler.bus.refused_cards import RefusedCards
 from hami_scheduler.ledger.annotation_lock import MirroredLocks
-from hami_scheduler.ledger.view import LedgerView
-from hami_scheduler.metrics import Instruments
+from hami_scheduler.ledger.view import LedgerSnapshotCache
+from hami_scheduler.metrics import SchedulerInstruments
 from hami_scheduler.ports import DriftJournal, InventoryStore, NodeApi
-from hami_scheduler.watch.node_annotations import Told, looks, told_by
+from hami_scheduler.watch.node_annotations import NodeAnnotations, looks, told_by
 
 logger = logging.getLogger(__name__)
 
@@ -41,13 +41,13 @@ class AnnotatedNodes:
         self,
         *,
         store: InventoryStore,
-        view: LedgerView,
+        view: LedgerSnapshotCache,
         nodes: NodeApi,
         locks: MirroredLocks,
         vendors: Vendors,
         refused: RefusedCards,
         journal: DriftJournal,
-        instruments: Instruments,
+        instruments: SchedulerInstruments,
         on_written: Callable[[str], None],
         on_freed: Callable[[], None],
         clock: Callable[[], datetime] = lambda: datetime.now(UTC),
@@ -67,7 +67,7 @@ class AnnotatedNodes:
         self._objects: dict[str, Json] = {}
         self._changed: dict[str, None] = {}
         self._asked: set[str] = set()
-        self._told: dict[str, Told] = {}
+        self._told: dict[str, NodeAnnotations] = {}
         self._unlocked: list[tuple[NodeName, str, str]] = []
         self._woken = asyncio.Event()
 
@@ -150,7 +150,9 @@ class AnnotatedNodes:
         if told.questions:
             await self._ask(name, node, told)
 
-    async def _write(self, name: NodeName, node: Json, told: Told, before: Told | None) -> bool:
+    async def _write(
+        self, name: NodeName, node: Json, told: NodeAnnotations, before: NodeAnnotations | None
+    ) -> bool:
         """False when the node's cards are not ours to write."""
         metadata = node["metadata"]
         inventory = NodeInventory(
@@ -174,7 +176,9 @@ class AnnotatedNodes:
             self._on_freed()
         return True
 
-    async def _report(self, name: NodeName, before: Told | None, told: Told) -> None:
+    async def _report(
+        self, name: NodeName, before: NodeAnnotations | None, told: NodeAnnotations
+    ) -> None:
         known = {} if before is None else before.malformed
         for word, why in told.malformed.items():
             if known.get(word) != why:
@@ -189,7 +193,7 @@ class AnnotatedNodes:
             sum(len(told.malformed) for told in self._told.values())
         )
 
-    async def _ask(self, name: NodeName, node: Json, told: Told) -> None:
+    async def _ask(self, name: NodeName, node: Json, told: NodeAnnotations) -> None:
         try:
             await self._nodes.annotate(
                 name, told.questions, resource_version=node["metadata"]["resourceVersion"]

@@ -29,7 +29,7 @@ _TIME = "%Y-%m-%d %H:%M:%S"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Told:
+class NodeAnnotations:
     """One node's answer."""
 
     devices: tuple[GpuDevice, ...] = ()
@@ -69,10 +69,10 @@ def lives(node: Json, vendors: Iterable[Vendor]) -> bool | None:
     return ready == ["True"] and not lost
 
 
-def told_by(node: Json, vendors: Iterable[Vendor], now: datetime) -> Told:
+def told_by(node: Json, vendors: Iterable[Vendor], now: datetime) -> NodeAnnotations:
     """Asks every vendor; of a node with our agent nothing is believed."""
     if has_agent(node):
-        return Told()
+        return NodeAnnotations()
     devices: list[GpuDevice] = []
     pair_scores: dict[GpuUuid, Mapping[GpuUuid, int]] = {}
     malformed: dict[str, str] = {}
@@ -99,7 +99,7 @@ def told_by(node: Json, vendors: Iterable[Vendor], now: datetime) -> Told:
         if waiting or vendor.plugin_alive(dict(node)):
             devices.extend(cards)
             pair_scores.update(scores)
-    return Told(
+    return NodeAnnotations(
         devices=tuple(devices),
         pair_scores=pair_scores,
         malformed=malformed,

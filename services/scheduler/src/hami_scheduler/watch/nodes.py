@@ -9,7 +9,7 @@ from collections.abc import Callable
 from hamicommon.domain.ids import NodeName
 from hamicommon.errors import Conflict, Unavailable
 
-from hami_scheduler.ledger.view import LedgerView
+from hami_scheduler.ledger.view import LedgerSnapshotCache
 from hami_scheduler.ports import InventoryStore
 
 logger = logging.getLogger(__name__)
@@ -17,14 +17,14 @@ logger = logging.getLogger(__name__)
 RETRY_S = 1.0
 
 
-class NodeKeeping:
+class NodeSync:
     """A worker with the newest wish per node."""
 
     def __init__(
         self,
         *,
         store: InventoryStore,
-        view: LedgerView,
+        view: LedgerSnapshotCache,
         forget: Callable[[str], None],
         on_freed: Callable[[], None],
     ) -> None:

@@ -25,7 +25,7 @@ from hami_scheduler.ledger.state_machine import (
     plugin_failed,
     verdict,
 )
-from hami_scheduler.ledger.transitions import Releasing
+from hami_scheduler.ledger.transitions import Transitions
 from hami_scheduler.placement.waiting_pods import WaitingPod, WaitingPods, scheduled_verdict
 from hami_scheduler.ports import AllocationStore
 
@@ -44,7 +44,7 @@ class PodWatch:
         self,
         *,
         store: AllocationStore,
-        releasing: Releasing,
+        releasing: Transitions,
         waiting: WaitingPods,
         request_of: Callable[[Json], PodRequest],
         scheduler_name: str,

@@ -24,7 +24,7 @@ Json = Mapping[str, Any]
 RETRY_S = 1.0
 
 
-class QuotaKeeping:
+class QuotaSync:
     """Handlers of the quota informer, and the worker behind them."""
 
     def __init__(

@@ -6,12 +6,12 @@ import pytest
 from kubelocal.apiserver.admission import review
 from kubelocal.apiserver.admission.cel import CelError
 from kubelocal.apiserver.admission.review import BadAnswer, Write
-from kubelocal.apiserver.calls import Caller, Target
+from kubelocal.apiserver.calls import ApiTarget, Caller
 from kubelocal.apiserver.schema.resources import MUTATING_WEBHOOKS, NAMESPACES, NODES, PODS
 from kubelocal.apiserver.users import User
 
 CALLER = Caller(user=User(name="me"))
-POD = Target(resource=PODS, namespace="d", name="a")
+POD = ApiTarget(resource=PODS, namespace="d", name="a")
 
 
 def rule(**changes: Any) -> dict[str, Any]:
@@ -39,28 +39,28 @@ def write(**body: Any) -> Write:
         (rule(resources=["*"]), POD, "CREATE", True),
         (rule(resources=["pods/*"]), POD, "CREATE", True),
         (rule(scope="Cluster"), POD, "CREATE", False),
-        (rule(resources=["nodes"], scope="Cluster"), Target(resource=NODES), "CREATE", True),
+        (rule(resources=["nodes"], scope="Cluster"), ApiTarget(resource=NODES), "CREATE", True),
         (
             rule(),
-            Target(resource=PODS, namespace="d", name="a", subresource="status"),
+            ApiTarget(resource=PODS, namespace="d", name="a", subresource="status"),
             "CREATE",
             False,
         ),
         (
             rule(resources=["*/binding"]),
-            Target(resource=PODS, namespace="d", name="a", subresource="binding"),
+            ApiTarget(resource=PODS, namespace="d", name="a", subresource="binding"),
             "CREATE",
             True,
         ),
         (
             rule(apiGroups=["*"], resources=["*"]),
-            Target(resource=MUTATING_WEBHOOKS),
+            ApiTarget(resource=MUTATING_WEBHOOKS),
             "CREATE",
             False,
         ),
     ],
 )
-def test_rules(hook: dict[str, Any], target: Target, operation: str, matches: bool) -> None:
+def test_rules(hook: dict[str, Any], target: ApiTarget, operation: str, matches: bool) -> None:
     assert review.rules_match(hook, target, operation) is matches
 
 
@@ -70,7 +70,7 @@ def test_selectors_look_at_the_namespace_and_the_object() -> None:
     assert not review.selectors_match(hook, write(), {})
     assert review.selectors_match(hook, write(), None), "cluster scoped"
     namespace = Write(
-        target=Target(resource=NAMESPACES, name="n"),
+        target=ApiTarget(resource=NAMESPACES, name="n"),
         caller=CALLER,
         operation="CREATE",
         new={"metadata": {"labels": {"gpu": "on"}}},

@@ -10,15 +10,15 @@ import pytest
 from kubelocal.apiserver.errors import ApiError
 from kubelocal.apiserver.storage.journal import Journal
 from kubelocal.apiserver.storage.objects import Stored
-from kubelocal.apiserver.storage.store import Store, Transaction
+from kubelocal.apiserver.storage.store import ObjectStore, Transaction
 
 Work = Callable[[Transaction], Stored]
 
 
 @asynccontextmanager
-async def opened(folder: Path, compact_every: int = 0) -> AsyncIterator[Store]:
+async def opened(folder: Path, compact_every: int = 0) -> AsyncIterator[ObjectStore]:
     journal = Journal(folder)
-    store = Store(journal, compact_every=compact_every)
+    store = ObjectStore(journal, compact_every=compact_every)
     await store.open()
     writer = asyncio.create_task(store.write_forever())
     try:

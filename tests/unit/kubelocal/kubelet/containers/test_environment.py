@@ -6,12 +6,12 @@ from typing import Any
 import pytest
 from hamicommon.errors import InvalidRequest
 from kubelocal.kubelet.containers import environment as container_env
-from kubelocal.kubelet.containers.environment import Driver
+from kubelocal.kubelet.containers.environment import StandInDriver
 from kubelocal.kubelet.devices.types import AllocateAnswer, Mount
 
 from tests.unit.kubelocal.kubelet.pod_builders import container, pod
 
-DRIVER = Driver(library_dir=Path("/driver"), config=Path("/fakegpu.json"))
+DRIVER = StandInDriver(library_dir=Path("/driver"), config=Path("/fakegpu.json"))
 ANSWER = AllocateAnswer(envs={"NVIDIA_VISIBLE_DEVICES": "GPU-1", "CUDA_DEVICE_SM_LIMIT": "30"})
 
 

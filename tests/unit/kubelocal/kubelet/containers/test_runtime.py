@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from kubelocal.kubelet.containers.launch_files import Launch, parse_pids
 from kubelocal.kubelet.containers.mounts import MountMode
-from kubelocal.kubelet.containers.runtime import ContainerRuntime, RunningContainer, StartFailed
+from kubelocal.kubelet.containers.runtime import ProcessRuntime, RunningContainer, StartFailed
 from kubelocal.kubelet.containers.stop import stop_containers
 from kubelocal.kubelet.devices.types import Mount
 from kubelocal.kubelet.options import NATIVE_DIR
@@ -22,14 +22,14 @@ LAUNCHER = NATIVE_DIR / "launcher" / "build" / "hami-launcher"
 
 
 @pytest.fixture
-async def runtime(tmp_path: Path) -> AsyncIterator[ContainerRuntime]:
+async def runtime(tmp_path: Path) -> AsyncIterator[ProcessRuntime]:
     (tmp_path / "scratch").mkdir()
-    yield ContainerRuntime(LAUNCHER, tmp_path / "pods")
+    yield ProcessRuntime(LAUNCHER, tmp_path / "pods")
     await stop_containers(tmp_path, grace_s=0.0)
 
 
 def launch(
-    runtime: ContainerRuntime, script: str, *mounts: Mount, root: bool = False, pod: str = "pod"
+    runtime: ProcessRuntime, script: str, *mounts: Mount, root: bool = False, pod: str = "pod"
 ) -> Launch:
     return Launch(
         argv=["sh", "-c", script],
@@ -41,12 +41,12 @@ def launch(
     )
 
 
-async def start(runtime: ContainerRuntime, wanted: Launch, attempt: int = 0) -> RunningContainer:
+async def start(runtime: ProcessRuntime, wanted: Launch, attempt: int = 0) -> RunningContainer:
     async with asyncio.timeout(PATIENCE_S):
         return await runtime.start("pod", "main", attempt, wanted)
 
 
-async def run(runtime: ContainerRuntime, wanted: Launch) -> tuple[int, str]:
+async def run(runtime: ProcessRuntime, wanted: Launch) -> tuple[int, str]:
     running = await start(runtime, wanted)
     async with asyncio.timeout(PATIENCE_S):
         ended = await running.wait()
@@ -54,7 +54,7 @@ async def run(runtime: ContainerRuntime, wanted: Launch) -> tuple[int, str]:
 
 
 @pytest.fixture
-async def namespaces(runtime: ContainerRuntime, tmp_path: Path) -> None:
+async def namespaces(runtime: ProcessRuntime, tmp_path: Path) -> None:
     mode, reason = await runtime.detect_mount_mode(tmp_path / "scratch")
     if mode is not MountMode.NAMESPACE:
         pytest.skip(f"no mount namespaces here: {reason}")
@@ -64,14 +64,14 @@ def on_host(path: str) -> bool:
     return Path(path).exists()
 
 
-async def test_output_and_exit_code_of_a_container_are_kept(runtime: ContainerRuntime) -> None:
+async def test_output_and_exit_code_of_a_container_are_kept(runtime: ProcessRuntime) -> None:
     assert await run(runtime, launch(runtime, "echo out; echo err >&2; exit 3")) == (
         3,
         "out\nerr\n",
     )
 
 
-async def test_a_missing_program_fails_the_start(runtime: ContainerRuntime) -> None:
+async def test_a_missing_program_fails_the_start(runtime: ProcessRuntime) -> None:
     wanted = Launch(
         argv=["no-such-program"], env={"PATH": os.defpath}, cwd="/", log=Path("/dev/null")
     )
@@ -83,14 +83,14 @@ async def test_a_missing_program_fails_the_start(runtime: ContainerRuntime) -> N
     assert str(failure.value) == 'exec: "no-such-program": executable file not found in $PATH'
 
 
-async def test_a_signal_shows_in_the_exit_code(runtime: ContainerRuntime) -> None:
+async def test_a_signal_shows_in_the_exit_code(runtime: ProcessRuntime) -> None:
     running = await start(runtime, launch(runtime, "exec sleep 1000"))
     running.terminate()
 
     assert (await running.wait()).exit_code == 128 + 15
 
 
-async def test_a_container_that_ignores_sigterm_is_killed(runtime: ContainerRuntime) -> None:
+async def test_a_container_that_ignores_sigterm_is_killed(runtime: ProcessRuntime) -> None:
     wanted = launch(runtime, "trap '' TERM; echo ready; while :; do sleep 1; done")
     running = await start(runtime, wanted)
     async with asyncio.timeout(PATIENCE_S):
@@ -104,7 +104,7 @@ async def test_a_container_that_ignores_sigterm_is_killed(runtime: ContainerRunt
         assert (await running.wait()).exit_code == 128 + 9
 
 
-async def test_nothing_that_a_container_started_outlives_it(runtime: ContainerRuntime) -> None:
+async def test_nothing_that_a_container_started_outlives_it(runtime: ProcessRuntime) -> None:
     wanted = launch(runtime, "setsid sleep 1000 & echo $!")
 
     _, output = await run(runtime, wanted)
@@ -113,10 +113,10 @@ async def test_nothing_that_a_container_started_outlives_it(runtime: ContainerRu
 
 
 async def test_a_new_kubelet_finds_a_running_container(
-    runtime: ContainerRuntime, tmp_path: Path
+    runtime: ProcessRuntime, tmp_path: Path
 ) -> None:
     first = await start(runtime, launch(runtime, "exec sleep 1000"))
-    recovered = ContainerRuntime(LAUNCHER, tmp_path / "pods").recover("pod", "main")
+    recovered = ProcessRuntime(LAUNCHER, tmp_path / "pods").recover("pod", "main")
 
     assert recovered is not None
     assert recovered.running is not None
@@ -126,7 +126,7 @@ async def test_a_new_kubelet_finds_a_running_container(
 
 
 async def test_a_new_kubelet_learns_how_a_container_ended_and_the_one_before(
-    runtime: ContainerRuntime,
+    runtime: ProcessRuntime,
 ) -> None:
     for attempt, code in enumerate((4, 5)):
         await (await start(runtime, launch(runtime, f"exit {code}"), attempt)).wait()
@@ -143,7 +143,7 @@ async def test_a_new_kubelet_learns_how_a_container_ended_and_the_one_before(
 
 
 async def test_a_container_whose_launcher_vanished_has_an_unknown_end(
-    runtime: ContainerRuntime, tmp_path: Path
+    runtime: ProcessRuntime, tmp_path: Path
 ) -> None:
     running = await start(runtime, launch(runtime, "exit 0"))
     await running.wait()
@@ -158,7 +158,7 @@ async def test_a_container_whose_launcher_vanished_has_an_unknown_end(
 
 @pytest.mark.usefixtures("namespaces")
 async def test_mounts_appear_in_the_container_and_nowhere_else(
-    runtime: ContainerRuntime, tmp_path: Path
+    runtime: ProcessRuntime, tmp_path: Path
 ) -> None:
     host = tmp_path / "limits-dir"
     host.mkdir()
@@ -182,7 +182,7 @@ async def test_mounts_appear_in_the_container_and_nowhere_else(
 
 @pytest.mark.usefixtures("namespaces")
 async def test_a_limits_file_replaced_on_the_host_is_seen_in_the_container(
-    runtime: ContainerRuntime, tmp_path: Path
+    runtime: ProcessRuntime, tmp_path: Path
 ) -> None:
     host = tmp_path / "limits-dir"
     host.mkdir()
@@ -199,7 +199,7 @@ async def test_a_limits_file_replaced_on_the_host_is_seen_in_the_container(
 
 @pytest.mark.usefixtures("namespaces")
 async def test_a_file_mounted_into_a_mounted_directory_leaves_the_directory_shared(
-    runtime: ContainerRuntime, tmp_path: Path
+    runtime: ProcessRuntime, tmp_path: Path
 ) -> None:
     cache, library = tmp_path / "cache", tmp_path / "libvgpu.so"
     cache.mkdir()
@@ -221,7 +221,7 @@ async def test_a_file_mounted_into_a_mounted_directory_leaves_the_directory_shar
 
 
 @pytest.mark.usefixtures("namespaces")
-async def test_links_of_the_host_are_followed(runtime: ContainerRuntime, tmp_path: Path) -> None:
+async def test_links_of_the_host_are_followed(runtime: ProcessRuntime, tmp_path: Path) -> None:
     (tmp_path / "x").write_text("x")
     mount = Mount(container_path="/var/run/no-such-dir/x", host_path=str(tmp_path / "x"))
 
@@ -231,14 +231,14 @@ async def test_links_of_the_host_are_followed(runtime: ContainerRuntime, tmp_pat
 
 
 @pytest.mark.usefixtures("namespaces")
-async def test_a_missing_mount_source_fails_the_start(runtime: ContainerRuntime) -> None:
+async def test_a_missing_mount_source_fails_the_start(runtime: ProcessRuntime) -> None:
     mount = Mount(container_path="/etc/x", host_path="/no/such/source")
 
     with pytest.raises(StartFailed, match="mount source /no/such/source of /etc/x"):
         await start(runtime, launch(runtime, "true", mount, root=True))
 
 
-async def test_a_hundred_containers_start_side_by_side(runtime: ContainerRuntime) -> None:
+async def test_a_hundred_containers_start_side_by_side(runtime: ProcessRuntime) -> None:
     async with asyncio.timeout(PATIENCE_S):
         started = await asyncio.gather(
             *(
@@ -255,7 +255,7 @@ async def test_a_hundred_containers_start_side_by_side(runtime: ContainerRuntime
 
 
 @pytest.mark.usefixtures("namespaces")
-async def test_a_container_sees_its_own_processes_alone(runtime: ContainerRuntime) -> None:
+async def test_a_container_sees_its_own_processes_alone(runtime: ProcessRuntime) -> None:
     code, output = await run(
         runtime, launch(runtime, "echo $$; for one in /proc/[0-9]*; do echo $one; done", root=True)
     )
@@ -266,7 +266,7 @@ async def test_a_container_sees_its_own_processes_alone(runtime: ContainerRuntim
 
 @pytest.mark.usefixtures("namespaces")
 async def test_the_pid_file_names_the_program_as_the_host_sees_it(
-    runtime: ContainerRuntime, tmp_path: Path
+    runtime: ProcessRuntime, tmp_path: Path
 ) -> None:
     running = await start(runtime, launch(runtime, "exec sleep 1000", root=True))
     written = (tmp_path / "pods/pod/containers/main/0.pid").read_text()
@@ -282,7 +282,7 @@ async def test_the_pid_file_names_the_program_as_the_host_sees_it(
 
 
 @pytest.mark.usefixtures("namespaces")
-async def test_sigterm_ends_a_program_that_has_no_handler(runtime: ContainerRuntime) -> None:
+async def test_sigterm_ends_a_program_that_has_no_handler(runtime: ProcessRuntime) -> None:
     # The first process of a pid namespace would ignore it.
     running = await start(runtime, launch(runtime, "exec sleep 1000", root=True))
     running.terminate()
@@ -292,7 +292,7 @@ async def test_sigterm_ends_a_program_that_has_no_handler(runtime: ContainerRunt
 
 
 @pytest.mark.usefixtures("namespaces")
-async def test_a_program_may_choose_its_end_at_sigterm(runtime: ContainerRuntime) -> None:
+async def test_a_program_may_choose_its_end_at_sigterm(runtime: ProcessRuntime) -> None:
     script = "trap 'exit 7' TERM; echo ready; while :; do sleep 0.1; done"
     wanted = launch(runtime, script, root=True)
     running = await start(runtime, wanted)
@@ -307,7 +307,7 @@ async def test_a_program_may_choose_its_end_at_sigterm(runtime: ContainerRuntime
 
 @pytest.mark.usefixtures("namespaces")
 async def test_a_killed_container_leaves_nothing_on_the_host(
-    runtime: ContainerRuntime, tmp_path: Path
+    runtime: ProcessRuntime, tmp_path: Path
 ) -> None:
     marker = str(tmp_path / "no-such-argument")
     script = f"setsid sh -c 'sleep 1000; : {marker}' & echo started; wait"
@@ -324,7 +324,7 @@ async def test_a_killed_container_leaves_nothing_on_the_host(
 
 @pytest.mark.usefixtures("namespaces")
 async def test_a_missing_program_in_a_root_of_its_own_fails_the_start(
-    runtime: ContainerRuntime, tmp_path: Path
+    runtime: ProcessRuntime, tmp_path: Path
 ) -> None:
     wanted = Launch(
         argv=["no-such-program"],

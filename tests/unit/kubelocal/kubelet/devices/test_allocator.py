@@ -10,7 +10,7 @@ import pytest
 from kubelocal.kubelet.devices import pod_resources
 from kubelocal.kubelet.devices.allocator import DeviceAllocator
 from kubelocal.kubelet.devices.types import AdmissionError, DeviceCounts, PluginError, PluginOptions
-from kubelocal.kubelet.pods.admission import Admission
+from kubelocal.kubelet.pods.admission import PodAdmission
 
 from tests.unit.kubelocal.kubelet.fake_plugin import FakePlugin
 from tests.unit.kubelocal.kubelet.pod_builders import Json, container, pod
@@ -198,7 +198,7 @@ async def test_a_restarted_kubelet_takes_nothing_back_before_it_knows_its_pods(
 
 
 async def test_admission_fails_with_the_kubelets_sentence(node: Node) -> None:
-    admission = Admission(node.allocator, allocatable=dict, labels=dict)
+    admission = PodAdmission(node.allocator, allocatable=dict, labels=dict)
     async with node.serving(FakePlugin(refuse={"allocate"})):
         rejection = await admission.admit(pod(container(gpus=1)), [])
 
@@ -216,6 +216,8 @@ async def test_a_pod_that_holds_devices_is_admitted_while_the_plugin_is_away(
     wanted = pod(container(gpus=2))
     async with node.serving(FakePlugin()):
         await node.allocate(wanted)
-    admission = Admission(node.allocator, allocatable=lambda: {GPU: "0", "pods": "10"}, labels=dict)
+    admission = PodAdmission(
+        node.allocator, allocatable=lambda: {GPU: "0", "pods": "10"}, labels=dict
+    )
 
     assert await admission.admit(wanted, []) is None

@@ -4,7 +4,7 @@ from typing import Any
 import orjson
 import pytest
 from hamicommon.errors import InvalidRequest
-from kubelocal.kubelet.containers.environment import Driver, environment
+from kubelocal.kubelet.containers.environment import StandInDriver, environment
 from kubelocal.kubelet.devices.cdi import Edits, edits_of, names_of
 from kubelocal.kubelet.devices.types import AllocateAnswer, DeviceNode, Mount
 
@@ -52,7 +52,7 @@ def test_a_runtime_without_cdi_says_nothing(tmp_path: Path) -> None:
 def test_what_a_device_sets_the_container_cannot_change() -> None:
     pod = {"metadata": {"name": "p", "uid": "u"}, "spec": {}}
     own = {"name": "main", "env": [{"name": "CARD", "value": "mine"}]}
-    driver = Driver(library_dir=Path("/lib"), config=None)
+    driver = StandInDriver(library_dir=Path("/lib"), config=None)
 
     env = environment(
         pod,

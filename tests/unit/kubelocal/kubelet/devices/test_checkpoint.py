@@ -7,7 +7,7 @@ import pytest
 from hamicommon.errors import InvalidRequest
 from hamicommon.kubelet_api._generated import deviceplugin_pb2
 from kubelocal.kubelet.devices import allocate_response, checkpoint
-from kubelocal.kubelet.devices.types import AllocateAnswer, Allocation, Mount
+from kubelocal.kubelet.devices.types import AllocateAnswer, DeviceAllocation, Mount
 
 MESSAGE = deviceplugin_pb2.ContainerAllocateResponse(
     envs={"B": "2", "A": "1"},
@@ -15,8 +15,8 @@ MESSAGE = deviceplugin_pb2.ContainerAllocateResponse(
 )
 
 
-def allocation() -> Allocation:
-    return Allocation(
+def allocation() -> DeviceAllocation:
+    return DeviceAllocation(
         pod_uid="uid-1",
         container="main",
         resource="nvidia.com/gpu",

@@ -4,9 +4,9 @@ import pytest
 from hami_node_agent.usage.regions.accounting import (
     MAX_BYTES,
     CardUse,
-    Held,
     Region,
     RegionCard,
+    RegionHeld,
     RegionProcess,
     used,
 )
@@ -14,7 +14,7 @@ from hami_node_agent.usage.regions.accounting import (
 CARD = RegionCard(index=0, uuid="GPU-a", limit_bytes=100, core_limit_percent=30)
 
 
-def a_region(*held: Held) -> Region:
+def a_region(*held: RegionHeld) -> Region:
     return Region(
         cards=(CARD,),
         processes=tuple(
@@ -25,7 +25,7 @@ def a_region(*held: Held) -> Region:
 
 
 def use_of(
-    *held: Held, living: Sequence[int] | None = None, measured: Sequence[float | None] = ()
+    *held: RegionHeld, living: Sequence[int] | None = None, measured: Sequence[float | None] = ()
 ) -> CardUse:
     [use] = used(
         a_region(*held),
@@ -35,7 +35,7 @@ def use_of(
     return use
 
 
-HELD = Held(total_bytes=6, context_bytes=1, module_bytes=2, buffer_bytes=3, core_percent=11)
+HELD = RegionHeld(total_bytes=6, context_bytes=1, module_bytes=2, buffer_bytes=3, core_percent=11)
 
 
 def test_living_processes_are_summed() -> None:
@@ -56,10 +56,10 @@ def test_a_container_without_processes_uses_nothing() -> None:
 
 
 def test_a_counter_below_zero_makes_memory_unknown() -> None:
-    use = use_of(HELD, Held(total_bytes=2**64 - 1))
+    use = use_of(HELD, RegionHeld(total_bytes=2**64 - 1))
 
     assert (use.total_bytes, use.buffer_bytes) == (None, None)
-    assert use_of(Held(total_bytes=MAX_BYTES)).total_bytes == MAX_BYTES
+    assert use_of(RegionHeld(total_bytes=MAX_BYTES)).total_bytes == MAX_BYTES
 
 
 @pytest.mark.parametrize(
@@ -77,6 +77,6 @@ def test_a_counter_below_zero_makes_memory_unknown() -> None:
 def test_the_drivers_word_counts_before_the_librarys(
     measured: list[float | None], told: list[int], percent: float | None
 ) -> None:
-    held = [Held(core_percent=one) for one in told]
+    held = [RegionHeld(core_percent=one) for one in told]
 
     assert use_of(*held, measured=measured).core_percent == percent

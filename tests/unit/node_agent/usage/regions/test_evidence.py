@@ -3,11 +3,11 @@
 from dataclasses import replace
 
 from hami_node_agent.devices.processes import CardProcesses, HostProcess
-from hami_node_agent.usage.regions.accounting import Held, RegionProcess
+from hami_node_agent.usage.regions.accounting import RegionHeld, RegionProcess
 from hami_node_agent.usage.regions.evidence import Evidence, Found, find, percent_of, proves
 
 POD = "11111111-1111-1111-1111-111111111111"
-OURS = RegionProcess(pid=1, host_pid=0, started_ticks=500, held=(Held(),))
+OURS = RegionProcess(pid=1, host_pid=0, started_ticks=500, held=(RegionHeld(),))
 HAMIS = replace(OURS, started_ticks=0)
 LIVING = HostProcess(host_pid=4711, inner_pid=1, started_ticks=500, pod_uid=POD)
 CARDS = {"GPU-a": CardProcesses(pids=frozenset({4711, 4712}), busy_percent={4711: 40.0})}

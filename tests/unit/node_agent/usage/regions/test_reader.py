@@ -3,14 +3,19 @@ from pathlib import Path
 
 import pytest
 from hami_node_agent.usage.regions import layout as layout
-from hami_node_agent.usage.regions.accounting import Held, Region, RegionCard, RegionProcess
-from hami_node_agent.usage.regions.reader import NotARegion, Reading, read_region, write_feedback
+from hami_node_agent.usage.regions.accounting import Region, RegionCard, RegionHeld, RegionProcess
+from hami_node_agent.usage.regions.reader import (
+    NotARegion,
+    RegionReading,
+    read_region,
+    write_feedback,
+)
 
 from tests.unit.node_agent.builders import CARD_A, CARD_B
 from tests.unit.node_agent.region_files import MIB, Slot, v0_file, v1_file
 
 
-def reading(path: Path) -> Reading:
+def reading(path: Path) -> RegionReading:
     found = read_region(path)
     assert found is not None
     return found
@@ -29,7 +34,7 @@ def test_a_region_of_version_1_is_read(tmp_path: Path, trailing: int) -> None:
                 host_pid=0,
                 started_ticks=0,
                 held=(
-                    Held(
+                    RegionHeld(
                         total_bytes=6,
                         context_bytes=1,
                         module_bytes=2,

@@ -1,7 +1,7 @@
 """Whether a database is fit to serve this version: revision, tables, guards, partitions, promises.
 
 `inspect` reads only, takes no lock that a writer meets, and says everything that it finds, not the
-first. What to do about a finding is in docs/operations.md, by the `Fault` that it carries.
+first. What to do about a finding is in docs/operations.md, by the `SchemaFault` that it carries.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ VIEWS = (
 )
 
 
-class Fault(StrEnum):
+class SchemaFault(StrEnum):
     """Kinds of findings, the gravest first."""
 
     NEWER = "newer"
@@ -69,7 +69,7 @@ class Fault(StrEnum):
 class Finding:
     """One thing that is not as it should be."""
 
-    fault: Fault
+    fault: SchemaFault
     sentence: str
 
 
@@ -102,11 +102,11 @@ def inspect(settings: PostgresSettings, migrations: Path) -> list[Finding]:
     except InvalidRequest as exc:
         if not current:
             raise
-        return [Finding(fault=Fault.NEWER, sentence=str(exc))]
+        return [Finding(fault=SchemaFault.NEWER, sentence=str(exc))]
     if missing:
-        return [Finding(fault=Fault.BEHIND, sentence=_waiting(current, missing))]
+        return [Finding(fault=SchemaFault.BEHIND, sentence=_waiting(current, missing))]
     drifted = upgrade.drift(settings, migrations)
-    found = [Finding(fault=Fault.DRIFT, sentence=sentence) for sentence in drifted]
+    found = [Finding(fault=SchemaFault.DRIFT, sentence=sentence) for sentence in drifted]
     return found + asyncio.run(_inspect_head(settings))
 
 
@@ -136,13 +136,17 @@ async def _revisions_of(settings: PostgresSettings) -> tuple[str, ...]:
 
 async def _inspect_head(settings: PostgresSettings) -> list[Finding]:
     async with connected(settings) as connection:
-        found = [Finding(fault=Fault.DRIFT, sentence=it) for it in await _guards(connection)]
+        found = [Finding(fault=SchemaFault.DRIFT, sentence=it) for it in await _guards(connection)]
         try:
-            found += [Finding(fault=Fault.BROKEN, sentence=it) for it in await broken(connection)]
+            found += [
+                Finding(fault=SchemaFault.BROKEN, sentence=it) for it in await broken(connection)
+            ]
         except SCHEMA_ERRORS as exc:
             sentence = f"whether the promises hold can't be asked: {exc}"
-            found.append(Finding(fault=Fault.DRIFT, sentence=sentence))
-        found += [Finding(fault=Fault.PARTITIONS, sentence=it) for it in await _days(connection)]
+            found.append(Finding(fault=SchemaFault.DRIFT, sentence=sentence))
+        found += [
+            Finding(fault=SchemaFault.PARTITIONS, sentence=it) for it in await _days(connection)
+        ]
     return found
 
 

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from hamicommon.placement.choice.vendor_chooser import Asking, Question
+from hamicommon.placement.choice.vendor_chooser import ChooserRequest, VendorChoosers
 from hamicommon.placement.cluster.cache import UNKNOWN, Answers
 from hamicommon.placement.cluster.cards import Bools, Codes, Int
 from hamicommon.placement.rules import RULES
@@ -21,13 +21,13 @@ from hamicommon.placement.vendor_policy import Chosen, NotChosen
 class Asked:
     """Answers by position in the rows of the walk."""
 
-    def __init__(self, asking: Asking) -> None:
+    def __init__(self, asking: VendorChoosers) -> None:
         self.chosen: dict[int, Chosen] = {}
         """What nodes give, where it was asked for."""
         self.refusals: dict[int, NotChosen] = {}
         """Why nodes don't take the request, where the chooser decides."""
         self._asking = asking
-        self._questions: dict[int, Question] = {}
+        self._questions: dict[int, ChooserRequest] = {}
         self._decided = np.zeros(len(asking.rows), np.bool_)
         self._answers: Answers | None = None
 

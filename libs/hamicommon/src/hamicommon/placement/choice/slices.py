@@ -14,7 +14,7 @@ import numpy as np
 from hamicommon.placement.choice import selection as picking
 from hamicommon.placement.choice.chooser_answers import Asked
 from hamicommon.placement.choice.picks import Picks
-from hamicommon.placement.choice.vendor_chooser import Asking
+from hamicommon.placement.choice.vendor_chooser import VendorChoosers
 from hamicommon.placement.cluster.cards import Bools, Cards, Int
 
 
@@ -38,7 +38,7 @@ class Choice:
 
     def __init__(
         self,
-        asking: Asking,
+        asking: VendorChoosers,
         *,
         pick: bool,
     ) -> None:

@@ -27,7 +27,7 @@ _NO_CARD = int(Rule.NO_CARD)
 """A plain number: comparing with the enumeration took most of the time on a large cluster."""
 
 
-class Question(NamedTuple):
+class ChooserRequest(NamedTuple):
     """What a chooser is asked of one node."""
 
     ask: NodeAsk
@@ -36,7 +36,7 @@ class Question(NamedTuple):
 
 
 @dataclass(slots=True, kw_only=True)
-class Asking:
+class VendorChoosers:
     """One request, ready to be put to the nodes of the walk."""
 
     ask: Ask
@@ -86,7 +86,7 @@ class Asking:
             return np.zeros(len(positions), np.bool_)
         return np.asarray(self.ask.taken[positions].any(axis=1))
 
-    def questions(self, positions: Int, order: Int | None) -> list[Question]:
+    def questions(self, positions: Int, order: Int | None) -> list[ChooserRequest]:
         """One for each row at `positions`; `order` as from `order`, if it is known."""
         if not len(positions):
             return []
@@ -99,7 +99,7 @@ class Asking:
             )
         ]
 
-    def _question(self, position: int, walk: list[int], codes: list[int]) -> Question:
+    def _question(self, position: int, walk: list[int], codes: list[int]) -> ChooserRequest:
         row = int(self.rows[position])
         usages, vendor = self.view.usages(row), self.ask.request.vendor
         places = tuple([place for place in walk if codes[place] != _NO_CARD])
@@ -120,7 +120,7 @@ class Asking:
             earlier=earlier,
             pairs=self.view.pairs(row),
         )
-        return Question(asked, places)
+        return ChooserRequest(asked, places)
 
     def answer(self, question: NodeAsk) -> Chosen | NotChosen:
         """What the chooser says.

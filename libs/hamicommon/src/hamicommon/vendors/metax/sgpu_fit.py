@@ -31,7 +31,7 @@ ZONE_PAIR = 10
 """What two cards of one link zone are worth."""
 
 
-class Refusal(StrEnum):
+class SgpuRefusal(StrEnum):
     """Reasons that only this vendor has."""
 
     UNHEALTHY = "CardUnhealthy"
@@ -66,12 +66,12 @@ def _refusal(ask: NodeAsk, usage: DeviceUsage, rule: Rule) -> str | None:
     """Why the card can't take the slice: the first rule that fails, None when none does."""
     pod_class = ask.selection.traits.get(CLASS, "")
     if not usage.device.healthy:
-        return Refusal.UNHEALTHY
+        return SgpuRefusal.UNHEALTHY
     if not _class_fits(usage, pod_class):
-        return Refusal.APP_CLASS
+        return SgpuRefusal.APP_CLASS
     cores = need(ask.request, ask.selection, usage.device).core
     if pod_class != ONLINE and not _qos_fits(usage, ask.selection.traits.get(QOS, ""), cores):
-        return Refusal.QOS
+        return SgpuRefusal.QOS
     if rule != Rule.FITS:
         return REASONS[rule]
     return None if pod_class == ONLINE else _cores_refusal(usage, cores)

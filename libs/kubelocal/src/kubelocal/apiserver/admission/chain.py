@@ -18,11 +18,11 @@ from kubelocal.apiserver.admission import review
 from kubelocal.apiserver.admission.cel import CelError
 from kubelocal.apiserver.admission.review import BadAnswer, Write
 from kubelocal.apiserver.admission.webhook_client import WebhookClient
-from kubelocal.apiserver.calls import Target
+from kubelocal.apiserver.calls import ApiTarget
 from kubelocal.apiserver.errors import Json, forbidden, internal, not_found
 from kubelocal.apiserver.kinds.pod_defaults import tolerate_lost_nodes
 from kubelocal.apiserver.schema import resources
-from kubelocal.apiserver.storage.store import Store
+from kubelocal.apiserver.storage.store import ObjectStore
 
 logger = logging.getLogger(__name__)
 Finish = Callable[[Json], Json]
@@ -32,14 +32,14 @@ _SYSTEM_PRIORITIES = {
 }
 
 
-class Admission:
+class AdmissionChain:
     """The admission chain over the objects of a store."""
 
-    def __init__(self, store: Store, client: WebhookClient) -> None:
+    def __init__(self, store: ObjectStore, client: WebhookClient) -> None:
         self._store = store
         self._client = client
 
-    def check_namespace(self, target: Target) -> None:
+    def check_namespace(self, target: ApiTarget) -> None:
         """Raises: ApiError where a new object's namespace does not exist or is going away."""
         if not target.resource.namespaced:
             return
@@ -55,7 +55,7 @@ class Admission:
                 "being terminated",
             )
 
-    def default_pod(self, target: Target, pod: Json) -> None:
+    def default_pod(self, target: ApiTarget, pod: Json) -> None:
         """The plugins Priority and DefaultTolerationSeconds, in place."""
         spec = pod["spec"]
         tolerate_lost_nodes(spec)
@@ -64,7 +64,7 @@ class Admission:
         spec["priority"] = value
         spec.setdefault("preemptionPolicy", policy)
 
-    def hooks_for(self, target: Target, operation: str) -> bool:
+    def hooks_for(self, target: ApiTarget, operation: str) -> bool:
         """Whether any webhook has a rule for this: without one, a write need not wait."""
         return any(
             review.rules_match(hook, target, operation)
@@ -136,7 +136,7 @@ class Admission:
             hook for stored in self._store.items(collection) for hook in _read_hooks(stored.raw)
         ]
 
-    def _priority(self, target: Target, name: str) -> tuple[int, str]:
+    def _priority(self, target: ApiTarget, name: str) -> tuple[int, str]:
         default_policy = "PreemptLowerPriority"
         if name in _SYSTEM_PRIORITIES:
             return _SYSTEM_PRIORITIES[name], default_policy

@@ -10,7 +10,7 @@ from fractions import Fraction
 
 from hamicommon.k8s.quantities import family, parse_exact, render
 
-from kubelocal.apiserver.calls import Target
+from kubelocal.apiserver.calls import ApiTarget
 from kubelocal.apiserver.errors import Json
 from kubelocal.apiserver.storage.store import Transaction
 from kubelocal.apiserver.validation.resources import is_extended
@@ -24,7 +24,7 @@ def has_ended(pod: Json) -> bool:
     return pod.get("status", {}).get("phase") in _ENDED
 
 
-def charge(transaction: Transaction, target: Target, pod: Json) -> None:
+def charge(transaction: Transaction, target: ApiTarget, pod: Json) -> None:
     """Book a new pod on every quota of its namespace. Raises: ApiError (403) where one is full."""
     for stored in transaction.items("resourcequotas", target.namespace):
         quota = stored.load()

@@ -15,7 +15,7 @@ from typing import Any
 import orjson
 
 from kubelocal.apiserver.admission import cel
-from kubelocal.apiserver.calls import Caller, Target
+from kubelocal.apiserver.calls import ApiTarget, Caller
 from kubelocal.apiserver.errors import ApiError, Json
 from kubelocal.apiserver.kinds.patch import apply_json_patch
 from kubelocal.apiserver.storage.selectors import from_label_selector
@@ -31,7 +31,7 @@ class BadAnswer(ValueError):
 class Write:
     """One write on its way: `new` and `old` carry kind and apiVersion; None where there is none."""
 
-    target: Target
+    target: ApiTarget
     caller: Caller
     operation: str
     new: Json | None
@@ -76,7 +76,7 @@ class Write:
         return request
 
 
-def rules_match(hook: Json, target: Target, operation: str) -> bool:
+def rules_match(hook: Json, target: ApiTarget, operation: str) -> bool:
     """Whether one of the webhook's rules covers this operation on this resource."""
     resource = target.resource
     if resource.group == "admissionregistration.k8s.io":

@@ -13,7 +13,7 @@ from kubelocal.apiserver.authorization import rbac
 from kubelocal.apiserver.authorization.rbac import Asked, Roles
 from kubelocal.apiserver.errors import ApiError, Cause, Json, bad_request, invalid
 from kubelocal.apiserver.schema.resources import BY_KIND, SUBJECT_ACCESS_REVIEWS, TOKEN_REVIEWS
-from kubelocal.apiserver.storage.store import Store
+from kubelocal.apiserver.storage.store import ObjectStore
 from kubelocal.apiserver.users import User
 
 AUDIENCE = "https://kubernetes.default.svc"
@@ -36,7 +36,7 @@ def review_token(tokens: dict[str, User], review: Json) -> Json:
     return {"authenticated": True, "user": user.info(), "audiences": [AUDIENCE]}
 
 
-def review_access(store: Store, review: Json) -> Json:
+def review_access(store: ObjectStore, review: Json) -> Json:
     """The status of a SubjectAccessReview. Raises: ApiError 422 when it is incomplete."""
     spec = review.get("spec") or {}
     resource, other = spec.get("resourceAttributes"), spec.get("nonResourceAttributes")
@@ -79,7 +79,7 @@ _NO_ATTRIBUTES = "exactly one of nonResourceAttributes or resourceAttributes mus
 _NOBODY = "at least one of user or group must be specified"
 
 
-def _roles(store: Store, namespace: str) -> Roles:
+def _roles(store: ObjectStore, namespace: str) -> Roles:
     def rules_of(kind: str, home: str, name: str) -> Iterable[Json] | None:
         where = home if kind == "Role" else ""
         found = store.get(BY_KIND[_RBAC, kind].store_key, where, name)
@@ -92,6 +92,6 @@ def _roles(store: Store, namespace: str) -> Roles:
     )
 
 
-def _bodies(store: Store, kind: str, namespace: str) -> list[Json]:
+def _bodies(store: ObjectStore, kind: str, namespace: str) -> list[Json]:
     found = store.items(BY_KIND[_RBAC, kind].store_key)
     return [each.load() for each in found if each.namespace == namespace]

@@ -1,13 +1,13 @@
-"""Paths of the API: `/api/v1/namespaces/NS/pods/NAME/status` -> `Target`."""
+"""Paths of the API: `/api/v1/namespaces/NS/pods/NAME/status` -> `ApiTarget`."""
 
 from __future__ import annotations
 
-from kubelocal.apiserver.calls import Target
+from kubelocal.apiserver.calls import ApiTarget
 from kubelocal.apiserver.errors import no_such_path
 from kubelocal.apiserver.schema.resources import BY_PATH
 
 
-def parse(path: str) -> Target:
+def parse(path: str) -> ApiTarget:
     """What the path names. Raises: ApiError (404) where nothing is served there."""
     parts = [part for part in path.split("/") if part]
     if parts[:1] == ["api"] and len(parts) >= 3:
@@ -28,4 +28,4 @@ def parse(path: str) -> Target:
         raise no_such_path()
     if bool(namespace) != resource.namespaced and (namespace or name):
         raise no_such_path()
-    return Target(resource=resource, namespace=namespace, name=name, subresource=subresource)
+    return ApiTarget(resource=resource, namespace=namespace, name=name, subresource=subresource)

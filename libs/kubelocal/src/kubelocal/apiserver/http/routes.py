@@ -17,7 +17,7 @@ from starlette.routing import Route
 
 from kubelocal.apiserver import users
 from kubelocal.apiserver.authorization import reviews
-from kubelocal.apiserver.calls import Caller, Target
+from kubelocal.apiserver.calls import ApiTarget, Caller
 from kubelocal.apiserver.errors import ApiError, Json, internal, method_not_allowed, no_such_path
 from kubelocal.apiserver.http import paths, responses
 from kubelocal.apiserver.kinds import patch as patching
@@ -105,7 +105,7 @@ def _document(registry: Registry, path: str, accept: str) -> Response | None:
     return None
 
 
-def _read(registry: Registry, target: Target, request: Request) -> Response:
+def _read(registry: Registry, target: ApiTarget, request: Request) -> Response:
     if not target.resource.stored or target.subresource not in ("", "status"):
         raise method_not_allowed()
     query = request.query_params
@@ -129,11 +129,13 @@ def _read(registry: Registry, target: Target, request: Request) -> Response:
     return responses.answer(get_list.encode_list(target, page))
 
 
-async def _post(registry: Registry, target: Target, caller: Caller, request: Request) -> Response:
+async def _post(
+    registry: Registry, target: ApiTarget, caller: Caller, request: Request
+) -> Response:
     resource = target.resource
     if target.subresource == "eviction":
         await registry.deleting.delete(
-            Target(resource=resource, namespace=target.namespace, name=target.name),
+            ApiTarget(resource=resource, namespace=target.namespace, name=target.name),
             caller,
             read_options((await _json(request, "Eviction")).get("deleteOptions") or {}, None, None),
         )
@@ -150,7 +152,9 @@ async def _post(registry: Registry, target: Target, caller: Caller, request: Req
     return responses.answer(forms.whole(resource, stored), 201, caller.warnings)
 
 
-async def _review(registry: Registry, target: Target, caller: Caller, request: Request) -> Response:
+async def _review(
+    registry: Registry, target: ApiTarget, caller: Caller, request: Request
+) -> Response:
     resource = target.resource
     body = bodies.read_object(target, caller, await _json(request, resource.kind))
     status = (
@@ -162,21 +166,25 @@ async def _review(registry: Registry, target: Target, caller: Caller, request: R
     return responses.answer_json(answer, 201, caller.warnings)
 
 
-async def _put(registry: Registry, target: Target, caller: Caller, request: Request) -> Response:
+async def _put(registry: Registry, target: ApiTarget, caller: Caller, request: Request) -> Response:
     sent = await _json(request, target.resource.kind)
     stored, created = await registry.writing.replace(target, caller, sent)
     body = forms.whole(target.resource, stored)
     return responses.answer(body, 201 if created else 200, caller.warnings)
 
 
-async def _patch(registry: Registry, target: Target, caller: Caller, request: Request) -> Response:
+async def _patch(
+    registry: Registry, target: ApiTarget, caller: Caller, request: Request
+) -> Response:
     media = request.headers.get("content-type", "").partition(";")[0].strip()
     patch = patching.read_patch(media, await request.body())
     stored = await registry.writing.patch(target, caller, media, patch)
     return responses.answer(forms.whole(target.resource, stored), 200, caller.warnings)
 
 
-async def _delete(registry: Registry, target: Target, caller: Caller, request: Request) -> Response:
+async def _delete(
+    registry: Registry, target: ApiTarget, caller: Caller, request: Request
+) -> Response:
     query = request.query_params
     has_body = bool(await request.body())
     sent = await _json(request, "DeleteOptions") if has_body else {}
@@ -198,14 +206,14 @@ async def _delete(registry: Registry, target: Target, caller: Caller, request: R
 
 async def _delete_collection(
     registry: Registry,
-    target: Target,
+    target: ApiTarget,
     caller: Caller,
     options: Options,
     query: Mapping[str, str],
 ) -> Response:
     page = get_list.list_page(registry.store, target, query)
     for stored in page.objects:
-        one = Target(resource=target.resource, namespace=stored.namespace, name=stored.name)
+        one = ApiTarget(resource=target.resource, namespace=stored.namespace, name=stored.name)
         try:
             await registry.deleting.delete(one, caller, options)
         except ApiError as error:

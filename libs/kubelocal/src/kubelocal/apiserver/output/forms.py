@@ -14,7 +14,7 @@ import orjson
 from kubelocal.apiserver.errors import Json
 from kubelocal.apiserver.schema.resources import Resource
 from kubelocal.apiserver.storage.objects import Stored
-from kubelocal.apiserver.storage.watch_cache import Change
+from kubelocal.apiserver.storage.watch_cache import WatchChange
 
 # core/v1 name -> events.k8s.io/v1 name
 _EVENT_NAMES = {
@@ -51,7 +51,7 @@ def item(resource: Resource, stored: Stored) -> bytes:
     return stored.raw
 
 
-def line(resource: Resource, change: Change, kind: str) -> bytes:
+def line(resource: Resource, change: WatchChange, kind: str) -> bytes:
     """The watch line of a change, encoded once for all watchers of this face."""
     key = (resource.api_version, kind)
     encoded = change.lines.get(key)

@@ -11,7 +11,7 @@ from kubelocal.apiserver.output import forms
 from kubelocal.apiserver.output.columns import AGE, COLUMNS, NAME
 from kubelocal.apiserver.schema.resources import Resource
 from kubelocal.apiserver.storage.objects import Stored
-from kubelocal.apiserver.storage.watch_cache import Change
+from kubelocal.apiserver.storage.watch_cache import WatchChange
 
 
 def table(
@@ -37,7 +37,7 @@ def table(
     )
 
 
-def table_line(resource: Resource, change: Change, kind: str, include: str) -> bytes:
+def table_line(resource: Resource, change: WatchChange, kind: str, include: str) -> bytes:
     """The watch line of a change, as a table of one row."""
     meta: dict[str, str | int] = {"resourceVersion": str(change.now.version)}
     return forms.watch_line(kind, table(resource, [change.now], meta, include))

@@ -22,7 +22,7 @@ from hamicommon.k8s import quantities
 
 from kubelocal.apiserver.errors import Json
 
-Convert = Callable[[Any, str, "Findings"], Any]
+Convert = Callable[[Any, str, "FieldFindings"], Any]
 _FILE = Path(__file__).parents[1] / "_generated" / "fields.json"
 _TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:\d\d)")
 # MicroTime is read with exactly six digits; anything else is refused by the real server too.
@@ -39,7 +39,7 @@ class Unreadable(ValueError):
 
 
 @dataclass(slots=True)
-class Findings:
+class FieldFindings:
     """What the reader came across: paths of fields that do not exist."""
 
     unknown: list[str] = field(default_factory=list)
@@ -63,7 +63,7 @@ def clean(definition: str, value: Any) -> tuple[Json, list[str]]:
 
     Raises: Unreadable where a value has the wrong type.
     """
-    findings = Findings()
+    findings = FieldFindings()
     kept: Json = _struct(definition)(value, "", findings)
     return kept, findings.unknown
 
@@ -73,7 +73,7 @@ def _struct(definition: str) -> Convert:
     types: dict[str, str] = definitions()[definition]["fields"]
     converters: dict[str, Convert] = {}
 
-    def convert(value: Any, path: str, findings: Findings) -> Json:
+    def convert(value: Any, path: str, findings: FieldFindings) -> Json:
         if not isinstance(value, dict):
             raise Unreadable(_cannot(value, path, definition))
         kept: Json = {}
@@ -105,7 +105,7 @@ def _converter(kind: str) -> Convert:
 
 
 def _list(element: Convert) -> Convert:
-    def convert(value: Any, path: str, findings: Findings) -> list[Any]:
+    def convert(value: Any, path: str, findings: FieldFindings) -> list[Any]:
         if not isinstance(value, list):
             raise Unreadable(_cannot(value, path, "[]"))
         return [
@@ -118,7 +118,7 @@ def _list(element: Convert) -> Convert:
 
 
 def _map(element: Convert) -> Convert:
-    def convert(value: Any, path: str, findings: Findings) -> Json:
+    def convert(value: Any, path: str, findings: FieldFindings) -> Json:
         if not isinstance(value, dict):
             raise Unreadable(_cannot(value, path, "map[string]string"))
         return {
@@ -130,7 +130,7 @@ def _map(element: Convert) -> Convert:
     return convert
 
 
-def _quantity(value: Any, path: str, findings: Findings) -> str:
+def _quantity(value: Any, path: str, findings: FieldFindings) -> str:
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         raise Unreadable(_cannot(value, path, "resource.Quantity"))
     try:
@@ -141,43 +141,43 @@ def _quantity(value: Any, path: str, findings: Findings) -> str:
         raise Unreadable(f"{path.lstrip('.')}: {_NO_QUANTITY}") from error
 
 
-def _string(value: Any, path: str, findings: Findings) -> str:
+def _string(value: Any, path: str, findings: FieldFindings) -> str:
     if not isinstance(value, str):
         raise Unreadable(_cannot(value, path, "string"))
     return value
 
 
-def _integer(value: Any, path: str, findings: Findings) -> int:
+def _integer(value: Any, path: str, findings: FieldFindings) -> int:
     if isinstance(value, bool) or not isinstance(value, int):
         raise Unreadable(_cannot(value, path, "int64"))
     return value
 
 
-def _number(value: Any, path: str, findings: Findings) -> float:
+def _number(value: Any, path: str, findings: FieldFindings) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise Unreadable(_cannot(value, path, "float64"))
     return value
 
 
-def _boolean(value: Any, path: str, findings: Findings) -> bool:
+def _boolean(value: Any, path: str, findings: FieldFindings) -> bool:
     if not isinstance(value, bool):
         raise Unreadable(_cannot(value, path, "bool"))
     return value
 
 
-def _int_or_string(value: Any, path: str, findings: Findings) -> int | str:
+def _int_or_string(value: Any, path: str, findings: FieldFindings) -> int | str:
     if isinstance(value, bool) or not isinstance(value, int | str):
         raise Unreadable(_cannot(value, path, "intstr.IntOrString"))
     return value
 
 
-def _time(value: Any, path: str, findings: Findings) -> str:
+def _time(value: Any, path: str, findings: FieldFindings) -> str:
     if not isinstance(value, str) or _TIME.fullmatch(value) is None:
         raise Unreadable(_bad_time(value, path, "2006-01-02T15:04:05Z07:00"))
     return _utc(value, path).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-def _micro_time(value: Any, path: str, findings: Findings) -> str:
+def _micro_time(value: Any, path: str, findings: FieldFindings) -> str:
     if not isinstance(value, str) or _MICRO_TIME.fullmatch(value) is None:
         raise Unreadable(_bad_time(value, path, "2006-01-02T15:04:05.000000Z07:00"))
     return _utc(value, path).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
@@ -190,7 +190,7 @@ def _utc(text: str, path: str) -> datetime:
         raise Unreadable(_bad_time(text, path, "2006-01-02T15:04:05Z07:00")) from error
 
 
-def _bytes(value: Any, path: str, findings: Findings) -> str:
+def _bytes(value: Any, path: str, findings: FieldFindings) -> str:
     if not isinstance(value, str):
         raise Unreadable(_cannot(value, path, "[]uint8"))
     try:
@@ -200,7 +200,7 @@ def _bytes(value: Any, path: str, findings: Findings) -> str:
     return value
 
 
-def _any(value: Any, path: str, findings: Findings) -> Any:
+def _any(value: Any, path: str, findings: FieldFindings) -> Any:
     return value
 
 

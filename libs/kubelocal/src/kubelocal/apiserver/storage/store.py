@@ -16,7 +16,7 @@ from kubelocal.apiserver.errors import Json
 from kubelocal.apiserver.schema.resources import STORED
 from kubelocal.apiserver.storage.journal import Journal
 from kubelocal.apiserver.storage.objects import Key, Stored, seal
-from kubelocal.apiserver.storage.watch_cache import Change, History
+from kubelocal.apiserver.storage.watch_cache import History, WatchChange
 
 T = TypeVar("T")
 # Bounds how long one batch holds the event loop: a function takes some 100 microseconds.
@@ -26,11 +26,11 @@ BATCH = 64
 class Transaction:
     """What one writer sees and does; nothing of it lasts if the writer's function raises."""
 
-    def __init__(self, store: Store, batch: Batch) -> None:
+    def __init__(self, store: ObjectStore, batch: Batch) -> None:
         self._store = store
         self._batch = batch
         self.layer: dict[Key, Stored | None] = {}
-        self.changes: list[Change] = []
+        self.changes: list[WatchChange] = []
         self.version = batch.version
 
     def get(self, collection: str, namespace: str, name: str) -> Stored | None:
@@ -60,7 +60,7 @@ class Transaction:
         stored = seal(collection, body, self.version)
         before = self.get(*stored.key)
         self.layer[stored.key] = stored
-        self.changes.append(Change("MODIFIED" if before else "ADDED", stored, before))
+        self.changes.append(WatchChange("MODIFIED" if before else "ADDED", stored, before))
         return stored
 
     def delete(self, collection: str, body: Json) -> Stored:
@@ -69,7 +69,7 @@ class Transaction:
         last = seal(collection, body, self.version)
         before = self.get(*last.key)
         self.layer[last.key] = None
-        self.changes.append(Change("DELETED", last, before))
+        self.changes.append(WatchChange("DELETED", last, before))
         return last
 
 
@@ -79,7 +79,7 @@ class Batch:
     def __init__(self, version: int) -> None:
         self.version = version
         self.layer: dict[Key, Stored | None] = {}
-        self.changes: list[Change] = []
+        self.changes: list[WatchChange] = []
 
     def keep(self, transaction: Transaction) -> None:
         self.version = transaction.version
@@ -87,7 +87,7 @@ class Batch:
         self.changes += transaction.changes
 
 
-class Store:
+class ObjectStore:
     """Committed objects for readers, `transact` for writers, `histories` for watches."""
 
     def __init__(self, journal: Journal, *, compact_every: int = 0) -> None:

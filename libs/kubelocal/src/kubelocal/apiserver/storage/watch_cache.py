@@ -20,7 +20,7 @@ HISTORY_LENGTH = 8192
 
 
 @dataclass(slots=True)
-class Change:
+class WatchChange:
     """`before` is the version that `now` replaced; of a deletion, `now` is the last state."""
 
     kind: str  # ADDED, MODIFIED or DELETED
@@ -30,7 +30,7 @@ class Change:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Selection:
+class WatchSelection:
     """Which objects a list or watch wants."""
 
     namespace: str = ""
@@ -45,7 +45,7 @@ class Selection:
             and self.fields(stored.fields)
         )
 
-    def kind_of(self, change: Change) -> str:
+    def kind_of(self, change: WatchChange) -> str:
         """What the change is to this watcher; an empty string where it is nothing."""
         was = change.before is not None and self.takes(change.before)
         now = change.kind != "DELETED" and self.takes(change.now)
@@ -60,10 +60,10 @@ class History:
     def __init__(self, forgotten: int) -> None:
         self.forgotten = forgotten
         self._versions: list[int] = []
-        self._changes: list[Change] = []
+        self._changes: list[WatchChange] = []
         self._next: asyncio.Future[None] | None = None
 
-    def append(self, change: Change) -> None:
+    def append(self, change: WatchChange) -> None:
         self._versions.append(change.now.version)
         self._changes.append(change)
         if len(self._changes) > 2 * HISTORY_LENGTH:
@@ -74,7 +74,7 @@ class History:
         self._forget(bisect_right(self._versions, version))
         self.forgotten = max(self.forgotten, version)
 
-    def after(self, version: int) -> list[Change]:
+    def after(self, version: int) -> list[WatchChange]:
         """The changes later than `version`. Raises: ApiError (410) where some are forgotten."""
         if version < self.forgotten:
             raise expired(version, self.forgotten)

@@ -2,32 +2,32 @@
 
 from __future__ import annotations
 
-from kubelocal.apiserver.admission.chain import Admission
+from kubelocal.apiserver.admission.chain import AdmissionChain
 from kubelocal.apiserver.admission.review import Write
-from kubelocal.apiserver.calls import Caller, Target
+from kubelocal.apiserver.calls import ApiTarget, Caller
 from kubelocal.apiserver.errors import ApiError, Json, conflict
 from kubelocal.apiserver.schema.resources import BY_PATH, PODS
 from kubelocal.apiserver.storage.objects import Stored
-from kubelocal.apiserver.storage.store import Store, Transaction
+from kubelocal.apiserver.storage.store import ObjectStore, Transaction
 from kubelocal.apiserver.verbs.create_update import commit, now_text
 from kubelocal.apiserver.wire import bodies
 
 BINDINGS = BY_PATH["", "v1", "bindings"]
 
 
-class Binding:
+class Bindings:
     """Binds pods of a store."""
 
-    def __init__(self, store: Store, admission: Admission) -> None:
+    def __init__(self, store: ObjectStore, admission: AdmissionChain) -> None:
         self._store = store
         self._admission = admission
 
     async def bind(self, namespace: str, name: str, caller: Caller, sent: Json) -> None:
         """Set the pod's node, once. Raises: ApiError (409 where it has one already)."""
-        frame = Target(resource=BINDINGS, namespace=namespace, name=name)
+        frame = ApiTarget(resource=BINDINGS, namespace=namespace, name=name)
         body = bodies.read_object(frame, caller, sent)
         name = name or body["metadata"].get("name", "")
-        pod = Target(resource=PODS, namespace=namespace, name=name, subresource="binding")
+        pod = ApiTarget(resource=PODS, namespace=namespace, name=name, subresource="binding")
         wanted = body.get("target") or {}
         if wanted.get("kind", "") not in ("", "Node"):
             text = f'target.kind: Unsupported value: "{wanted["kind"]}": supported values: "Node"'
@@ -38,19 +38,19 @@ class Binding:
             await self._ask_webhooks(pod, caller, body)
         await commit(self._store, caller, lambda tx: _assign(tx, pod, body))
 
-    async def _ask_webhooks(self, pod: Target, caller: Caller, body: Json) -> None:
+    async def _ask_webhooks(self, pod: ApiTarget, caller: Caller, body: Json) -> None:
         write = Write(
             target=pod,
             caller=caller,
             operation="CREATE",
             new=bodies.for_webhook(BINDINGS, body),
             old=None,
-            kind={"group": "", "version": "v1", "kind": "Binding"},
+            kind={"group": "", "version": "v1", "kind": "Bindings"},
         )
         await self._admission.admit(write, lambda changed: changed)
 
 
-def _assign(transaction: Transaction, target: Target, binding: Json) -> Stored:
+def _assign(transaction: Transaction, target: ApiTarget, binding: Json) -> Stored:
     stored = transaction.get("pods", target.namespace, target.name)
     if stored is None:
         raise target.not_found()
@@ -74,7 +74,7 @@ def _assign(transaction: Transaction, target: Target, binding: Json) -> Stored:
     return transaction.put("pods", pod)
 
 
-def _refused(target: Target, why: str) -> ApiError:
+def _refused(target: ApiTarget, why: str) -> ApiError:
     return conflict("pods/binding", "", target.name, why)
 
 

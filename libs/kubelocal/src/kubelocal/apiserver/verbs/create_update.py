@@ -16,9 +16,9 @@ from typing import Any
 import orjson
 
 from kubelocal.apiserver.admission import quota
-from kubelocal.apiserver.admission.chain import Admission
+from kubelocal.apiserver.admission.chain import AdmissionChain
 from kubelocal.apiserver.admission.review import Write
-from kubelocal.apiserver.calls import Caller, Target
+from kubelocal.apiserver.calls import ApiTarget, Caller
 from kubelocal.apiserver.errors import (
     ApiError,
     Cause,
@@ -32,7 +32,7 @@ from kubelocal.apiserver.errors import (
 from kubelocal.apiserver.kinds import patch as patching
 from kubelocal.apiserver.kinds import strategies
 from kubelocal.apiserver.storage.objects import Stored
-from kubelocal.apiserver.storage.store import Store, Transaction
+from kubelocal.apiserver.storage.store import ObjectStore, Transaction
 from kubelocal.apiserver.validation.causes import invalid as invalid_value
 from kubelocal.apiserver.validation.objects import validate_create, validate_update
 from kubelocal.apiserver.wire import bodies
@@ -57,7 +57,9 @@ def now_text() -> str:
     return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-async def commit(store: Store, caller: Caller, work: Callable[[Transaction], Stored]) -> Stored:
+async def commit(
+    store: ObjectStore, caller: Caller, work: Callable[[Transaction], Stored]
+) -> Stored:
     """Run `work` in a transaction; of a dry run only the result stays."""
     if not caller.dry_run:
         return await store.transact(work)
@@ -71,14 +73,14 @@ async def commit(store: Store, caller: Caller, work: Callable[[Transaction], Sto
         return done.stored
 
 
-class Writing:
+class CreateUpdate:
     """Creates and changes objects in a store, through an admission chain."""
 
-    def __init__(self, store: Store, admission: Admission) -> None:
+    def __init__(self, store: ObjectStore, admission: AdmissionChain) -> None:
         self._store = store
         self._admission = admission
 
-    async def create(self, target: Target, caller: Caller, sent: Json) -> Stored:
+    async def create(self, target: ApiTarget, caller: Caller, sent: Json) -> Stored:
         """Store a new object. Raises: ApiError."""
         body = bodies.read_object(target, caller, sent)
         meta = body["metadata"]
@@ -87,7 +89,7 @@ class Writing:
         if not meta.get("name") and meta.get("generateName"):
             suffix = "".join(random.choices(_ALPHABET, k=5))
             meta["name"] = meta["generateName"] + suffix
-        target = Target(
+        target = ApiTarget(
             resource=target.resource, namespace=target.namespace, name=meta.get("name", "")
         )
         meta["uid"] = str(uuid.uuid4())
@@ -102,7 +104,7 @@ class Writing:
             raise invalid(target.resource.kind, target.resource.group, target.name, causes)
         return await commit(self._store, caller, lambda tx: self._insert(tx, target, body))
 
-    async def replace(self, target: Target, caller: Caller, sent: Json) -> tuple[Stored, bool]:
+    async def replace(self, target: ApiTarget, caller: Caller, sent: Json) -> tuple[Stored, bool]:
         """PUT: the stored object, and whether it was created. Raises: ApiError."""
         body = bodies.read_object(target, caller, sent)
         _check_name(target, body["metadata"])
@@ -114,7 +116,7 @@ class Writing:
         change: Change = lambda old: orjson.loads(frozen)  # noqa: E731
         return await self.update(target, caller, change, replaces=True), False
 
-    async def patch(self, target: Target, caller: Caller, media: str, patch: Any) -> Stored:
+    async def patch(self, target: ApiTarget, caller: Caller, media: str, patch: Any) -> Stored:
         """PATCH of one of the three types. Raises: ApiError."""
         resource = target.resource
 
@@ -128,7 +130,7 @@ class Writing:
 
     async def update(
         self,
-        target: Target,
+        target: ApiTarget,
         caller: Caller,
         change: Change,
         *,
@@ -155,7 +157,7 @@ class Writing:
         raise stale(target.resource.plural, target.resource.group, target.name)
 
     async def _update_admitted(
-        self, target: Target, caller: Caller, change: Change, replaces: bool
+        self, target: ApiTarget, caller: Caller, change: Change, replaces: bool
     ) -> Stored:
         old = self._store.get(target.collection, target.namespace, target.name)
         if old is None:
@@ -172,7 +174,7 @@ class Writing:
 
         return await commit(self._store, caller, work)
 
-    async def _admit_new(self, target: Target, caller: Caller, body: Json) -> Json:
+    async def _admit_new(self, target: ApiTarget, caller: Caller, body: Json) -> Json:
         if target.resource.kind == "Pod":
             self._admission.default_pod(target, body)
         if not self._admission.hooks_for(target, "CREATE"):
@@ -180,7 +182,7 @@ class Writing:
         return await self._admit(target, caller, "CREATE", body, None)
 
     async def _admit(
-        self, target: Target, caller: Caller, operation: str, new: Json, old: Json | None
+        self, target: ApiTarget, caller: Caller, operation: str, new: Json, old: Json | None
     ) -> Json:
         resource = target.resource
         write = Write(
@@ -195,7 +197,7 @@ class Writing:
         )
         return bodies.from_webhook(resource, admitted or {})
 
-    def _insert(self, transaction: Transaction, target: Target, body: Json) -> Stored:
+    def _insert(self, transaction: Transaction, target: ApiTarget, body: Json) -> Stored:
         resource = target.resource
         if transaction.get(target.collection, target.namespace, target.name) is not None:
             raise already_exists(resource.plural, resource.group, target.name)
@@ -209,13 +211,13 @@ class Writing:
             return self._current(transaction, target)
         return stored
 
-    def _current(self, transaction: Transaction, target: Target) -> Stored:
+    def _current(self, transaction: Transaction, target: ApiTarget) -> Stored:
         stored = transaction.get(target.collection, target.namespace, target.name)
         if stored is None:
             raise target.not_found()
         return stored
 
-    def _prepare(self, target: Target, old: Stored, new: Json, replaces: bool) -> None:
+    def _prepare(self, target: ApiTarget, old: Stored, new: Json, replaces: bool) -> None:
         """Preconditions in the new metadata, then what this path may not change."""
         resource = target.resource
         meta = new.setdefault("metadata", {})
@@ -241,7 +243,9 @@ class Writing:
         strategies.apply_defaults(resource, new)
         strategies.prepare_update(resource, target.subresource, old.load(), new)
 
-    def _revise(self, transaction: Transaction, target: Target, old: Stored, new: Json) -> Stored:
+    def _revise(
+        self, transaction: Transaction, target: ApiTarget, old: Stored, new: Json
+    ) -> Stored:
         resource = target.resource
         before = old.load()
         new["metadata"]["resourceVersion"] = before["metadata"]["resourceVersion"]
@@ -265,7 +269,7 @@ class Writing:
         return stored
 
 
-def _check_name(target: Target, meta: Json) -> None:
+def _check_name(target: ApiTarget, meta: Json) -> None:
     if meta.get("name", target.name) != target.name:
         raise bad_request(
             f"the name of the object ({meta['name']}) does not match the name on the URL "

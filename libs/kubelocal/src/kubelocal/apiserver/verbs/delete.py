@@ -10,13 +10,13 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 from kubelocal.apiserver.admission import quota
-from kubelocal.apiserver.admission.chain import Admission
+from kubelocal.apiserver.admission.chain import AdmissionChain
 from kubelocal.apiserver.admission.review import Write
-from kubelocal.apiserver.calls import Caller, Target
+from kubelocal.apiserver.calls import ApiTarget, Caller
 from kubelocal.apiserver.errors import Json, bad_request, conflict
 from kubelocal.apiserver.schema.resources import RESOURCES
 from kubelocal.apiserver.storage.objects import Stored
-from kubelocal.apiserver.storage.store import Store, Transaction
+from kubelocal.apiserver.storage.store import ObjectStore, Transaction
 from kubelocal.apiserver.verbs.create_update import commit
 from kubelocal.apiserver.wire import bodies
 
@@ -55,14 +55,16 @@ def read_options(sent: Json, query_grace: str | None, query_policy: str | None) 
     )
 
 
-class Deleting:
+class Delete:
     """Deletes objects of a store."""
 
-    def __init__(self, store: Store, admission: Admission) -> None:
+    def __init__(self, store: ObjectStore, admission: AdmissionChain) -> None:
         self._store = store
         self._admission = admission
 
-    async def delete(self, target: Target, caller: Caller, options: Options) -> tuple[Stored, bool]:
+    async def delete(
+        self, target: ApiTarget, caller: Caller, options: Options
+    ) -> tuple[Stored, bool]:
         """The last (or marked) state, and whether the object is gone. Raises: ApiError."""
         if self._admission.hooks_for(target, "DELETE"):
             await self._ask_webhooks(target, caller)
@@ -82,7 +84,7 @@ class Deleting:
 
         return await commit(self._store, caller, work), gone
 
-    async def _ask_webhooks(self, target: Target, caller: Caller) -> None:
+    async def _ask_webhooks(self, target: ApiTarget, caller: Caller) -> None:
         stored = self._store.get(target.collection, target.namespace, target.name)
         if stored is None:
             raise target.not_found()
@@ -91,7 +93,7 @@ class Deleting:
         await self._admission.admit(write, lambda body: body)
 
 
-def _check(target: Target, stored: Stored, options: Options) -> None:
+def _check(target: ApiTarget, stored: Stored, options: Options) -> None:
     resource = target.resource
     names = (resource.kind, "", target.name)
     if options.uid and options.uid != stored.uid:
@@ -111,7 +113,7 @@ def _check(target: Target, stored: Stored, options: Options) -> None:
 
 
 def _delete_one(
-    transaction: Transaction, target: Target, stored: Stored, options: Options
+    transaction: Transaction, target: ApiTarget, stored: Stored, options: Options
 ) -> Stored:
     body = stored.load()
     meta = body["metadata"]

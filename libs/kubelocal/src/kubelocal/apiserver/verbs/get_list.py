@@ -13,13 +13,13 @@ from dataclasses import dataclass
 
 import orjson
 
-from kubelocal.apiserver.calls import Target
+from kubelocal.apiserver.calls import ApiTarget
 from kubelocal.apiserver.errors import ApiError, bad_request
 from kubelocal.apiserver.output import forms
 from kubelocal.apiserver.storage import selectors
 from kubelocal.apiserver.storage.objects import Stored
-from kubelocal.apiserver.storage.store import Store
-from kubelocal.apiserver.storage.watch_cache import Selection
+from kubelocal.apiserver.storage.store import ObjectStore
+from kubelocal.apiserver.storage.watch_cache import WatchSelection
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,13 +39,13 @@ class Page:
         return meta
 
 
-def selection(target: Target, query: Mapping[str, str]) -> Selection:
+def selection(target: ApiTarget, query: Mapping[str, str]) -> WatchSelection:
     """What the selectors of a query take. Raises: ApiError (400)."""
     fields = selectors.parse_fields(query.get("fieldSelector", ""), target.resource.field_labels())
     if target.name:
         only = target.name
         fields = selectors.all_of([fields, lambda have: have["metadata.name"] == only])
-    return Selection(
+    return WatchSelection(
         namespace=target.namespace,
         labels=selectors.parse_labels(query.get("labelSelector", "")),
         fields=fields,
@@ -67,7 +67,7 @@ def asked_version(query: Mapping[str, str]) -> int | None:
     return int(text)
 
 
-def get(store: Store, target: Target) -> Stored:
+def get(store: ObjectStore, target: ApiTarget) -> Stored:
     """Raises: ApiError (404)."""
     stored = store.get(target.collection, target.namespace, target.name)
     if stored is None:
@@ -75,7 +75,7 @@ def get(store: Store, target: Target) -> Stored:
     return stored
 
 
-def list_page(store: Store, target: Target, query: Mapping[str, str]) -> Page:
+def list_page(store: ObjectStore, target: ApiTarget, query: Mapping[str, str]) -> Page:
     """The asked page of a list. Raises: ApiError."""
     wanted = selection(target, query)
     version = asked_version(query)
@@ -113,7 +113,7 @@ def list_page(store: Store, target: Target, query: Mapping[str, str]) -> Page:
     )
 
 
-def encode_list(target: Target, page: Page) -> bytes:
+def encode_list(target: ApiTarget, page: Page) -> bytes:
     """The JSON of a list, spliced from the stored bytes."""
     resource = target.resource
     head = orjson.dumps(

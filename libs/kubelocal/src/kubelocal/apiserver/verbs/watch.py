@@ -9,13 +9,13 @@ from dataclasses import dataclass
 
 import orjson
 
-from kubelocal.apiserver.calls import Target
+from kubelocal.apiserver.calls import ApiTarget
 from kubelocal.apiserver.errors import ApiError, bad_request
 from kubelocal.apiserver.output import forms
 from kubelocal.apiserver.schema.resources import Resource
 from kubelocal.apiserver.storage.objects import Stored
-from kubelocal.apiserver.storage.store import Store
-from kubelocal.apiserver.storage.watch_cache import Change, Selection
+from kubelocal.apiserver.storage.store import ObjectStore
+from kubelocal.apiserver.storage.watch_cache import WatchChange, WatchSelection
 from kubelocal.apiserver.verbs import get_list
 
 # The real server draws the length of a watch without time-out from [30 min, 60 min).
@@ -24,22 +24,22 @@ _BOOKMARK_EVERY_S = 60.0
 # The last bookmark comes this long before the end, so that a client resumes without a new list.
 _BOOKMARK_BEFORE_END_S = 2.0
 
-Encode = Callable[[Resource, Change, str], bytes]
+Encode = Callable[[Resource, WatchChange, str], bytes]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Watch:
     """What a watch asks for. `version` None: everything that exists now comes first."""
 
-    target: Target
-    wanted: Selection
+    target: ApiTarget
+    wanted: WatchSelection
     version: int | None
     timeout_s: float
     bookmarks: bool
     initial_events: bool
 
 
-def read_watch(target: Target, query: Mapping[str, str]) -> Watch:
+def read_watch(target: ApiTarget, query: Mapping[str, str]) -> Watch:
     """The watch that a query asks for. Raises: ApiError."""
     text = query.get("timeoutSeconds", "") or "0"
     if not text.isdigit():
@@ -61,7 +61,7 @@ def is_watch(query: Mapping[str, str]) -> bool:
 
 
 async def lines(
-    store: Store, watch: Watch, stopping: asyncio.Event, encode: Encode = forms.line
+    store: ObjectStore, watch: Watch, stopping: asyncio.Event, encode: Encode = forms.line
 ) -> AsyncIterator[bytes]:
     """Chunks of whole lines. Ends at the time-out, with an ERROR line, or when the server stops."""
     resource = watch.target.resource
@@ -108,7 +108,7 @@ def _next_bookmark(now_s: float, end_s: float, *, at_end: bool) -> float:
     return min(now_s + _BOOKMARK_EVERY_S, last_s)
 
 
-def _first_lines(store: Store, watch: Watch, encode: Encode) -> bytes:
+def _first_lines(store: ObjectStore, watch: Watch, encode: Encode) -> bytes:
     """What exists now, as ADDED lines, and the mark of their end where it was asked for."""
     resource = watch.target.resource
     chunk = [
@@ -121,8 +121,8 @@ def _first_lines(store: Store, watch: Watch, encode: Encode) -> bytes:
     return b"".join(chunk)
 
 
-def _as_added(stored: Stored) -> Change:
-    return Change("ADDED", stored, None)
+def _as_added(stored: Stored) -> WatchChange:
+    return WatchChange("ADDED", stored, None)
 
 
 def _bookmark(resource: Resource, version: int, *, end_of_initial: bool = False) -> bytes:

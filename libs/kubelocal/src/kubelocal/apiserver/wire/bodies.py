@@ -11,7 +11,7 @@ from typing import Any
 import orjson
 import yaml
 
-from kubelocal.apiserver.calls import Caller, Target
+from kubelocal.apiserver.calls import ApiTarget, Caller
 from kubelocal.apiserver.errors import ApiError, Json, bad_request, unsupported_media_type
 from kubelocal.apiserver.kinds.patch import not_an_object
 from kubelocal.apiserver.kinds.strategies import apply_defaults
@@ -50,7 +50,7 @@ def decode(content_type: str, body: bytes, kind: str) -> Json:
     return value
 
 
-def read_object(target: Target, caller: Caller, body: Json) -> Json:
+def read_object(target: ApiTarget, caller: Caller, body: Json) -> Json:
     """A whole object for this path, in stored shape, cleaned but not defaulted.
 
     Raises: ApiError 400 where it is of another kind, namespace or name, or has wrong types.
@@ -105,7 +105,7 @@ def clean(resource: Resource, caller: Caller, body: Json, *, is_patched: bool = 
     return forms.to_storage(resource, cleaned)
 
 
-def finish(target: Target, caller: Caller, body: Json) -> Json:
+def finish(target: ApiTarget, caller: Caller, body: Json) -> Json:
     """After a webhook changed an object: clean and default it again; keep its kind for the next."""
     resource = target.resource
     quiet = Caller(user=caller.user, dry_run=caller.dry_run, field_validation="Ignore")

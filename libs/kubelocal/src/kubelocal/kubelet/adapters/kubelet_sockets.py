@@ -28,7 +28,7 @@ _deviceplugin: Any = deviceplugin_pb2
 _podresources: Any = podresources_pb2
 
 
-class RegistrationServicer:
+class KubeletRegistrationServicer:
     """Service v1beta1.Registration; `on_register(resource, endpoint)` is called for a good one."""
 
     def __init__(self, on_register: Callable[[str, str], None]) -> None:
@@ -97,7 +97,7 @@ async def serve_registration(
     """Serves `kubelet.sock` of the device-plugin directory."""
     server = grpc.aio.server()
     add: Any = deviceplugin_pb2_grpc.add_RegistrationServicer_to_server
-    add(RegistrationServicer(on_register), server)
+    add(KubeletRegistrationServicer(on_register), server)
     async with _serving(server, socket):
         yield
 

@@ -29,7 +29,7 @@ _REFERENCE = re.compile(r"\$(\$|\(([^)]*)\))")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Driver:
+class StandInDriver:
     """Where the stand-in driver lies on this machine."""
 
     library_dir: Path
@@ -42,7 +42,7 @@ def environment(
     answer: AllocateAnswer,
     *,
     node: str,
-    driver: Driver,
+    driver: StandInDriver,
     edits: Edits | None = None,
 ) -> dict[str, str]:
     """All variables of the container; those of its CDI devices win over its own.

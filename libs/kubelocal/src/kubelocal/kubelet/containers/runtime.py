@@ -99,7 +99,7 @@ class RunningContainer:
         self._ended.set_result(_read_exit(self._files))
 
 
-class ContainerRuntime:
+class ProcessRuntime:
     """Containers below `pods_dir`, started by the program `launcher`."""
 
     def __init__(self, launcher: Path, pods_dir: Path) -> None:

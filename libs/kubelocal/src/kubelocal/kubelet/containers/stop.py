@@ -10,12 +10,12 @@ import asyncio
 from collections.abc import Sequence
 from pathlib import Path
 
-from kubelocal.kubelet.containers.runtime import ContainerRuntime, RunningContainer
+from kubelocal.kubelet.containers.runtime import ProcessRuntime, RunningContainer
 
 
 async def stop_containers(root: Path, *, grace_s: float = 2.0) -> int:
     """SIGTERM, then after the grace SIGKILL; returns how many containers were stopped."""
-    runtime = ContainerRuntime(Path(), root / "pods")
+    runtime = ProcessRuntime(Path(), root / "pods")
     running = [c for uid in runtime.known_pods() for c in runtime.running_of(uid)]
     await stop_all(running, grace_s)
     return len(running)

@@ -21,16 +21,16 @@ from kubelocal.kubelet.containers import backoff as restarting
 from kubelocal.kubelet.containers import environment
 from kubelocal.kubelet.containers import mounts as mount_plan
 from kubelocal.kubelet.containers.backoff import Backoff, BackoffRule
-from kubelocal.kubelet.containers.environment import Driver
+from kubelocal.kubelet.containers.environment import StandInDriver
 from kubelocal.kubelet.containers.launch_files import Ended, Launch
 from kubelocal.kubelet.containers.mounts import MountMode
-from kubelocal.kubelet.containers.runtime import ContainerRuntime, RunningContainer, StartFailed
+from kubelocal.kubelet.containers.runtime import ProcessRuntime, RunningContainer, StartFailed
 from kubelocal.kubelet.devices import cdi
 from kubelocal.kubelet.devices.allocator import DeviceAllocator
 from kubelocal.kubelet.devices.types import AdmissionError, AllocateAnswer, PluginError
 from kubelocal.kubelet.pod_events import EventRecorder, EventType
 from kubelocal.kubelet.pod_spec import Json
-from kubelocal.kubelet.pod_status import ContainerState, Running, Terminated, Waiting
+from kubelocal.kubelet.pod_status import ContainerState, Running, Terminated, WaitingState
 
 logger = logging.getLogger(__name__)
 
@@ -44,9 +44,9 @@ class Machine:
 
     node: str
     allocator: DeviceAllocator
-    runtime: ContainerRuntime
+    runtime: ProcessRuntime
     recorder: EventRecorder
-    driver: Driver
+    driver: StandInDriver
     mode: MountMode
     pathmap_library: Path
     backoff: BackoffRule
@@ -74,7 +74,7 @@ class ContainerWorker:
         self._attempt = 0
         waits_for_init = bool(pod_spec.init_containers(pod)) and not (self._init or self._sidecar)
         self.state = ContainerState(
-            state=Waiting(reason="PodInitializing" if waits_for_init else "ContainerCreating")
+            state=WaitingState(reason="PodInitializing" if waits_for_init else "ContainerCreating")
         )
         self.running: RunningContainer | None = None
         self.started = asyncio.Event()
@@ -154,7 +154,7 @@ class ContainerWorker:
         await asyncio.sleep(wait_s)
 
     def _wait(self, reason: str, message: str) -> None:
-        self.state = replace(self.state, state=Waiting(reason=reason, message=message))
+        self.state = replace(self.state, state=WaitingState(reason=reason, message=message))
         self._on_change()
 
     def _event(self, kind: EventType, reason: str, message: str) -> None:

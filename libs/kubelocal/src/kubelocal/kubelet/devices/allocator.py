@@ -31,7 +31,7 @@ from kubelocal.kubelet.pod_spec import Json
 logger = logging.getLogger(__name__)
 
 
-class DevicePlugin(Protocol):
+class DevicePluginClient(Protocol):
     """A registered plugin; calls raise PluginError."""
 
     async def options(self) -> PluginOptions: ...
@@ -60,7 +60,7 @@ class DeviceAllocator:
         self._chance = chance
         self._on_counts = on_counts
         self._active_pods = active_pods
-        self._plugins: dict[str, DevicePlugin] = {}
+        self._plugins: dict[str, DevicePluginClient] = {}
         # Between the choice of ids and the plugin's answer nobody else may choose.
         self._choosing = asyncio.Lock()
 
@@ -83,7 +83,7 @@ class DeviceAllocator:
         temporary.write_bytes(checkpoint.encode(self.book.allocations(), self.book.healthy_ids()))
         temporary.replace(self._checkpoint_file)
 
-    async def serve_plugin(self, resource: str, plugin: DevicePlugin) -> None:
+    async def serve_plugin(self, resource: str, plugin: DevicePluginClient) -> None:
         """Runs one registration: options, then its device lists until the stream ends."""
         try:
             self.book.register(resource, await plugin.options())

@@ -16,12 +16,12 @@ from typing import Any
 import orjson
 from hamicommon.errors import InvalidRequest
 
-from kubelocal.kubelet.devices.types import AllocateAnswer, Allocation
+from kubelocal.kubelet.devices.types import AllocateAnswer, DeviceAllocation
 
 FILE_NAME = "kubelet_internal_checkpoint"
 
 
-def encode(allocations: Iterable[Allocation], healthy_ids: Mapping[str, list[str]]) -> bytes:
+def encode(allocations: Iterable[DeviceAllocation], healthy_ids: Mapping[str, list[str]]) -> bytes:
     """The checkpoint file's content."""
     entries = [
         {
@@ -39,7 +39,7 @@ def encode(allocations: Iterable[Allocation], healthy_ids: Mapping[str, list[str
 
 def decode(
     content: bytes, decode_answer: Callable[[bytes], AllocateAnswer]
-) -> tuple[list[Allocation], list[str]]:
+) -> tuple[list[DeviceAllocation], list[str]]:
     """Allocations and registered resources of a checkpoint written by `encode`.
 
     Raises: InvalidRequest when the file is damaged.
@@ -50,7 +50,7 @@ def decode(
         if document["Checksum"] != _checksum(data):
             raise InvalidRequest(f"{FILE_NAME}: the checksum does not match the data")
         allocations = [
-            Allocation(
+            DeviceAllocation(
                 pod_uid=entry["PodUID"],
                 container=entry["ContainerName"],
                 resource=entry["ResourceName"],

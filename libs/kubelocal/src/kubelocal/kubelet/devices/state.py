@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from kubelocal.kubelet.devices.types import (
     AdmissionError,
     AllocateAnswer,
-    Allocation,
     Device,
+    DeviceAllocation,
     DeviceCounts,
     PluginOptions,
 )
@@ -51,7 +51,7 @@ class DeviceBook:
         self._options: dict[str, PluginOptions | None] = {}
         self._stopped_at: dict[str, float] = {}
         self._retired: set[str] = set()
-        self._allocations: dict[tuple[str, str, str], Allocation] = {}
+        self._allocations: dict[tuple[str, str, str], DeviceAllocation] = {}
         self._held: dict[str, set[str]] = {}
         self._reusable: tuple[str, dict[str, set[str]]] = ("", {})
 
@@ -155,7 +155,9 @@ class DeviceBook:
             available=available,
         )
 
-    def keep(self, request: IdRequest, ids: Iterable[str], answer: AllocateAnswer) -> Allocation:
+    def keep(
+        self, request: IdRequest, ids: Iterable[str], answer: AllocateAnswer
+    ) -> DeviceAllocation:
         """Writes down an allocation that the plugin has answered."""
         devices = self._devices.get(request.resource, {})
         by_numa: dict[int, list[str]] = {}
@@ -164,7 +166,7 @@ class DeviceBook:
             # A device without topology is written under node 0, as the kubelet does.
             for numa in (device.numa_nodes if device else ()) or (0,):
                 by_numa.setdefault(numa, []).append(device_id)
-        allocation = Allocation(
+        allocation = DeviceAllocation(
             pod_uid=request.pod_uid,
             container=request.container,
             resource=request.resource,
@@ -186,7 +188,7 @@ class DeviceBook:
 
     # Reading and restoring
 
-    def of_container(self, pod_uid: str, container: str) -> list[Allocation]:
+    def of_container(self, pod_uid: str, container: str) -> list[DeviceAllocation]:
         """Allocations of one container, by resource."""
         return [
             allocation
@@ -202,7 +204,7 @@ class DeviceBook:
         """Ids held, by resource."""
         return {resource: len(ids) for resource, ids in self._held.items()}
 
-    def allocations(self) -> list[Allocation]:
+    def allocations(self) -> list[DeviceAllocation]:
         """Everything held, in the order of allocation."""
         return list(self._allocations.values())
 
@@ -214,7 +216,7 @@ class DeviceBook:
         }
 
     def restore(
-        self, allocations: Iterable[Allocation], resources: Iterable[str], *, now_s: float
+        self, allocations: Iterable[DeviceAllocation], resources: Iterable[str], *, now_s: float
     ) -> None:
         """After a restart: allocations stay, capacity is 0 until the plugins register again."""
         for allocation in allocations:
@@ -224,7 +226,7 @@ class DeviceBook:
             self._options[resource] = None
             self._stopped_at[resource] = now_s
 
-    def _add(self, allocation: Allocation) -> None:
+    def _add(self, allocation: DeviceAllocation) -> None:
         key = (allocation.pod_uid, allocation.container, allocation.resource)
         self._allocations[key] = allocation
         self._held.setdefault(allocation.resource, set()).update(allocation.ids)

@@ -59,7 +59,7 @@ class AllocateAnswer:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Allocation:
+class DeviceAllocation:
     """Ids of one resource held by one container, and the plugin's answer for them."""
 
     pod_uid: str

@@ -18,7 +18,7 @@ from kubelocal.kubelet.pods.predicates import Rejection
 from kubelocal.pod_resources import Amounts, amounts
 
 
-class Admission:
+class PodAdmission:
     """`allocatable` and `labels` say what the Node object says; `delay_s` is a fault for tests."""
 
     def __init__(

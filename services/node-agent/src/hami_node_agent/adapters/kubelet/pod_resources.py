@@ -21,7 +21,7 @@ from hamicommon.kubelet_api._generated import podresources_pb2, podresources_pb2
 
 from hami_node_agent.adapters.kubelet.checkpoint import decoded, kept_answer
 from hami_node_agent.grants.ownership import ForeignAnswer, Holding, KeptAnswer
-from hami_node_agent.grants.ports import Reading
+from hami_node_agent.grants.ports import KubeletReading
 
 logger = logging.getLogger(__name__)
 
@@ -64,7 +64,7 @@ class Books:
         except (OSError, InvalidRequest) as exc:
             raise Unavailable(f"{self._checkpoint}: {exc}") from exc
 
-    async def read(self) -> Reading:
+    async def read(self) -> KubeletReading:
         """See the port."""
         problems: list[str] = []
         kept: tuple[Holding, ...] = ()
@@ -79,7 +79,9 @@ class Books:
             problems.append(str(exc))
         known = {(holding.pod_uid, holding.container) for holding in kept}
         more = tuple(h for h in listed if (h.pod_uid, h.container) not in known)
-        return Reading(holdings=kept + more, problems=tuple(problems), readable=len(problems) < 2)
+        return KubeletReading(
+            holdings=kept + more, problems=tuple(problems), readable=len(problems) < 2
+        )
 
     def _known(self, holding: Holding) -> Holding:
         """The holding under the API server's uid of the pod, with the cards of our answer by uuid

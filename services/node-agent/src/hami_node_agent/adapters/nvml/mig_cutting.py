@@ -32,7 +32,7 @@ _MOST_COMPUTE_INSTANCES = 8
 _SHARED_ENGINES = 0
 
 
-class NvmlCutting:
+class NvmlMigDriver:
     """The port `MigDriver` over the probe's driver."""
 
     def __init__(self, nvml: NvmlProbe) -> None:

@@ -14,7 +14,7 @@ from hamicommon.process.shutdown import until_stopped
 from hamicommon.settings import TelemetrySettings
 
 from hami_node_agent.deviceplugin.directory.plugin import DirectoryPlugin
-from hami_node_agent.deviceplugin.registration import Registration
+from hami_node_agent.deviceplugin.registration import KubeletRegistration
 
 
 def main() -> None:
@@ -31,7 +31,7 @@ def main() -> None:
 
 async def _run(given: argparse.Namespace) -> None:
     plugin = DirectoryPlugin(given.directory, envs=_envs(given.env, given.resource))
-    registration = Registration(
+    registration = KubeletRegistration(
         plugin,
         socket_dir=given.socket_dir,
         socket_name=f"{given.resource.replace('/', '-')}.sock",

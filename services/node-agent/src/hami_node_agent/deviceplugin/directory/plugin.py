@@ -13,7 +13,7 @@ from pathlib import Path
 
 from watchfiles import awatch
 
-from hami_node_agent.deviceplugin.servicer import Advertised, DevicePlugin
+from hami_node_agent.deviceplugin.servicer import Advertised, DevicePluginService
 from hami_node_agent.devices.device_list import ContainerSpec
 from hami_node_agent.grants.state import Signal
 
@@ -23,7 +23,7 @@ logger = logging.getLogger(__name__)
 POLL_MS = 1000
 
 
-class DirectoryPlugin(DevicePlugin):
+class DirectoryPlugin(DevicePluginService):
     """One directory, one resource."""
 
     def __init__(self, directory: Path, *, envs: Mapping[str, str]) -> None:

@@ -17,7 +17,7 @@ MAX_PERCENT = 100
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Held:
+class RegionHeld:
     """What one process holds and does on one card, by its own account."""
 
     total_bytes: int = 0
@@ -43,7 +43,7 @@ class RegionProcess:
     """0: not known to the library."""
     started_ticks: int
     """Clock ticks from boot to its start; 0: HAMi's library does not say."""
-    held: tuple[Held, ...]
+    held: tuple[RegionHeld, ...]
     """In the order of the region's cards."""
 
 
@@ -105,7 +105,7 @@ def used(
     )
 
 
-def _card_use(card: RegionCard, held: list[Held], measured: list[float | None]) -> CardUse:
+def _card_use(card: RegionCard, held: list[RegionHeld], measured: list[float | None]) -> CardUse:
     known = all(one.plausible for one in held)
     return CardUse(
         card=card,

@@ -18,7 +18,12 @@ from pathlib import Path
 from hamicommon.process.bulkhead import Bulkhead
 
 from hami_node_agent.usage.regions.accounting import Region
-from hami_node_agent.usage.regions.reader import NotARegion, Reading, read_region, write_feedback
+from hami_node_agent.usage.regions.reader import (
+    NotARegion,
+    RegionReading,
+    read_region,
+    write_feedback,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -37,7 +42,7 @@ class _Directory:
     file: str = ""
     looked_at_ns: int = _UNSETTLED
     """Its modification time when `file` was looked for."""
-    reading: Reading | None = None
+    reading: RegionReading | None = None
     problem: str = ""
     """Why it could not be read in the last round, in a word."""
     unwritten: str = ""

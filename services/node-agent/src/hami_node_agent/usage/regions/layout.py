@@ -146,7 +146,7 @@ SIZE_V0 = TAIL_AT_V0 + ctypes.sizeof(TailV0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Form:
+class RegionForm:
     """Where things are in one version of the layout."""
 
     uuids_at: int
@@ -168,7 +168,7 @@ class Form:
     started_at: int | None
 
 
-V1 = Form(
+V1 = RegionForm(
     uuids_at=HeadV1.uuids.offset,
     limits_at=HeadV1.limit_bytes.offset,
     sm_limits_at=HeadV1.sm_limit_percent.offset,
@@ -187,7 +187,7 @@ V1 = Form(
     # Ours alone, in a word that HAMi leaves unused: `vgpu_region.h`.
     started_at=SlotV1.memory.offset + MemoryV1.unused.offset,
 )
-V0 = Form(
+V0 = RegionForm(
     uuids_at=HeadV0.uuids.offset,
     limits_at=HeadV0.limit_bytes.offset,
     sm_limits_at=HeadV0.sm_limit_percent.offset,

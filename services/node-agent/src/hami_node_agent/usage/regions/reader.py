@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hami_node_agent.usage.regions import layout as layout
-from hami_node_agent.usage.regions.accounting import Held, Region, RegionCard, RegionProcess
+from hami_node_agent.usage.regions.accounting import Region, RegionCard, RegionHeld, RegionProcess
 
 # Bytes of the uuid that are shown, as HAMi's monitor does: `GPU-` and 36 characters.
 UUID_SHOWN = 40
@@ -52,7 +52,7 @@ class _Bank:
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class RegionReading:
     """A region with the hash of the bytes that it was made of: while that is the same, so is it.
 
     Keyed by the interpreter with a secret of its own, so no tenant can make two that collide.
@@ -62,7 +62,7 @@ class Reading:
     region: Region
 
 
-def read_region(path: Path | str, last: Reading | None = None) -> Reading | None:
+def read_region(path: Path | str, last: RegionReading | None = None) -> RegionReading | None:
     """Reads a region; None when it is not ready yet.
 
     `last` is returned again if nothing has changed. Raises: NotARegion, OSError.
@@ -96,7 +96,7 @@ def read_region(path: Path | str, last: Reading | None = None) -> Reading | None
         recent_kernel=recent,
         utilization_switch=switch,
     )
-    return Reading(mark, region)
+    return RegionReading(mark, region)
 
 
 def write_feedback(
@@ -135,7 +135,7 @@ def _size(descriptor: int) -> int:
     return found.st_size
 
 
-def _form(head: bytes, size: int) -> layout.Form | None:
+def _form(head: bytes, size: int) -> layout.RegionForm | None:
     """By its first eight bytes and its size."""
     words = head[:8]
     # The library makes the file, sets its size and writes the magic last.
@@ -162,7 +162,7 @@ def _whole(data: bytes, size: int, offset: int) -> bytes:
 
 
 def _further_banks(
-    descriptor: int, form: layout.Form, slot_count: int, size: int
+    descriptor: int, form: layout.RegionForm, slot_count: int, size: int
 ) -> Iterator[_Bank]:
     """Of containers with more than sixteen cards."""
     if form is not layout.V1:
@@ -177,7 +177,7 @@ def _further_banks(
         yield _Bank(head, slots)
 
 
-def _cards(head: bytes, form: layout.Form, bank: int) -> Iterator[RegionCard]:
+def _cards(head: bytes, form: layout.RegionForm, bank: int) -> Iterator[RegionCard]:
     limits = _WORDS.unpack_from(head, form.limits_at)
     sm_limits = _WORDS.unpack_from(head, form.sm_limits_at)
     for index in range(layout.MAX_DEVICES):
@@ -201,7 +201,7 @@ def _uuid(raw: bytes) -> str:
 
 
 def _processes(
-    descriptor: int, banks: list[_Bank], form: layout.Form, cards: tuple[RegionCard, ...]
+    descriptor: int, banks: list[_Bank], form: layout.RegionForm, cards: tuple[RegionCard, ...]
 ) -> Iterator[RegionProcess]:
     slots = banks[0].slots
     for at in range(0, len(slots), form.slot_size):
@@ -214,7 +214,9 @@ def _processes(
         yield _process(parts, form, cards)
 
 
-def _process(parts: list[bytes], form: layout.Form, cards: tuple[RegionCard, ...]) -> RegionProcess:
+def _process(
+    parts: list[bytes], form: layout.RegionForm, cards: tuple[RegionCard, ...]
+) -> RegionProcess:
     """`parts`: its slot in each bank."""
     slot = parts[0]
     pid, host_pid = _PIDS.unpack_from(slot)
@@ -225,7 +227,7 @@ def _process(parts: list[bytes], form: layout.Form, cards: tuple[RegionCard, ...
         context, module, buffer, _, total = _COUNTERS.unpack_from(parts[bank], memory_at)
         sm_at = form.utilization_at + place * form.utilization_size + form.sm_at
         held.append(
-            Held(
+            RegionHeld(
                 total_bytes=total,
                 context_bytes=context,
                 module_bytes=module,
@@ -237,7 +239,7 @@ def _process(parts: list[bytes], form: layout.Form, cards: tuple[RegionCard, ...
     return RegionProcess(pid=pid, host_pid=host_pid, started_ticks=ticks, held=tuple(held))
 
 
-def _settled(descriptor: int, slot: bytes, form: layout.Form, at: int) -> bytes:
+def _settled(descriptor: int, slot: bytes, form: layout.RegionForm, at: int) -> bytes:
     """The slot read again until its sequence, HAMi-core's count of writes, is even and stays."""
     assert form.sequence_at is not None
     before = _U64.unpack_from(slot, form.sequence_at)[0]

@@ -30,7 +30,7 @@ from hamicommon.ledger.model import (
     Move,
     QuotaAmounts,
     Rules,
-    Step,
+    StateStep,
     demands,
     wanted_by,
 )
@@ -139,7 +139,7 @@ class PostgresAllocationStore:
                 raise Conflict(f"allocation {draft.replaces} is no longer only reserved")
             both = {card.uuid for card in (*demands(old.containers), *wanted)}
             wanted = check_seen(await lock_cards(connection, sorted(both)), wanted)
-            step = Step(
+            step = StateStep(
                 allocation_id=old.id,
                 sources=frozenset({AllocationState.RESERVED}),
                 target=AllocationState.RELEASED,
@@ -165,7 +165,7 @@ class PostgresAllocationStore:
         self._on_commit()
         return change
 
-    async def advance(self, step: Step) -> Change | None:
+    async def advance(self, step: StateStep) -> Change | None:
         """See the port."""
         if len(step.sources) == 1 and step.target in LIVE_STATES:
             try:
@@ -185,7 +185,7 @@ class PostgresAllocationStore:
         self._on_commit()
         return change
 
-    async def _advance_live(self, step: Step) -> Change | None:
+    async def _advance_live(self, step: StateStep) -> Change | None:
         """The short way."""
         [source] = step.sources
         row = await self._database.fetchrow(
@@ -205,7 +205,7 @@ class PostgresAllocationStore:
         self._on_commit()
         return Change(allocation=allocation_of(row), sequence=row["sequence"])
 
-    async def _apply(self, connection: Connection, old: Allocation, step: Step) -> Change:
+    async def _apply(self, connection: Connection, old: Allocation, step: StateStep) -> Change:
         counters: tuple[CardCounters, ...] = ()
         if step.target not in LIVE_STATES:
             await give_quota(connection, old.namespace, self._quota_of(old.containers))

@@ -16,7 +16,7 @@ from datetime import UTC, datetime, timedelta
 from hamicommon.ledger.database import Connection, Database
 from hamicommon.ledger.partitions import keep_partitions
 
-from hami_scheduler.ports import Decision
+from hami_scheduler.ports import DecisionRow
 
 # How old the cards may be that explain shows of a pod that is refused again and again.
 RENEW_S = 60.0
@@ -91,11 +91,11 @@ class PostgresDecisionLog:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    async def record(self, decisions: Sequence[Decision]) -> None:
+    async def record(self, decisions: Sequence[DecisionRow]) -> None:
         """See the port."""
         async with self._database.transaction() as connection:
-            fresh: list[Decision] = []
-            found: list[tuple[_Row, Decision]] = []
+            fresh: list[DecisionRow] = []
+            found: list[tuple[_Row, DecisionRow]] = []
             for decision in decisions:
                 if decision.outcome == "placed" and not decision.kept:
                     fresh.append(decision)
@@ -147,7 +147,7 @@ class _Row:
     """The decision is the one that the row has; else there were too many different ones."""
 
 
-async def _counted(connection: Connection, decision: Decision) -> _Row | None:
+async def _counted(connection: Connection, decision: DecisionRow) -> _Row | None:
     """The row that counts the decision from now on; None: it wants one of its own."""
     row = await connection.fetchrow(
         _REPEAT,
@@ -173,13 +173,13 @@ async def _counted(connection: Connection, decision: Decision) -> _Row | None:
     return _Row(row["at"], row["id"], row["detail_at"], same=False)
 
 
-async def _insert(connection: Connection, decisions: Sequence[Decision]) -> None:
+async def _insert(connection: Connection, decisions: Sequence[DecisionRow]) -> None:
     if decisions:
         await _keep(connection, decisions)
         await connection.executemany(_INSERT, [_columns(decision) for decision in decisions])
 
 
-async def _keep(connection: Connection, decisions: Sequence[Decision]) -> None:
+async def _keep(connection: Connection, decisions: Sequence[DecisionRow]) -> None:
     blobs = {
         blob.id: (blob.id, kind, blob.content)
         for decision in decisions
@@ -190,7 +190,7 @@ async def _keep(connection: Connection, decisions: Sequence[Decision]) -> None:
     await connection.executemany(_KEEP, [blobs[name] for name in sorted(blobs)])
 
 
-def _renewal(decision: Decision) -> tuple[object, ...]:
+def _renewal(decision: DecisionRow) -> tuple[object, ...]:
     return (
         decision.decided_at,
         decision.detail,
@@ -202,7 +202,7 @@ def _renewal(decision: Decision) -> tuple[object, ...]:
     )
 
 
-def _replacement(decision: Decision) -> tuple[object, ...]:
+def _replacement(decision: DecisionRow) -> tuple[object, ...]:
     return (
         decision.outcome,
         decision.candidates,
@@ -214,7 +214,7 @@ def _replacement(decision: Decision) -> tuple[object, ...]:
     )
 
 
-def _columns(decision: Decision) -> tuple[object, ...]:
+def _columns(decision: DecisionRow) -> tuple[object, ...]:
     return (
         decision.decided_at,
         decision.pod_uid,
