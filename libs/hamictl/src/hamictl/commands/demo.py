@@ -9,9 +9,9 @@ from pathlib import Path
 from hamicommon.errors import NotFound
 from hamicommon.k8s.client import Json, KubeApi
 
-from hamictl import cluster_state
 from hamictl.manifests import read_manifest
 from hamictl.pods import apply_pod
+from hamictl.view import cluster_state
 
 SETTLE_TIMEOUT_S = 60.0
 _POLL_S = 0.2

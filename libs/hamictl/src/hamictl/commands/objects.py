@@ -12,7 +12,6 @@ from hamicommon.errors import Conflict, Forbidden, InvalidRequest, NotFound
 from hamicommon.k8s.client import Json, KubeApi, open_kube_api
 from rich.table import Table
 
-from hamictl import cluster_state
 from hamictl.commands.running import console, fail, run
 from hamictl.manifests import Manifest, read_manifest
 from hamictl.pods import apply_pod
@@ -20,7 +19,7 @@ from hamictl.reading import read_text
 from hamictl.scheduler_client import SchedulerClient
 from hamictl.settings import Settings
 from hamictl.target import Installation, find_target
-from hamictl.view import tables
+from hamictl.view import cluster_state, tables
 
 Namespace = Annotated[str, typer.Option("--namespace", "-n", help="for objects that name none")]
 

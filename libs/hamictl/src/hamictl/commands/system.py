@@ -20,12 +20,12 @@ from hamilocal.system.options import UpOptions
 from pydantic import ValidationError
 from rich.live import Live
 
-from hamictl import cluster_state
 from hamictl.commands import demo
 from hamictl.commands.running import console, spoken_errors
 from hamictl.scheduler_address import SchedulerAddress
 from hamictl.scheduler_client import SchedulerClient
 from hamictl.settings import Settings
+from hamictl.view import cluster_state
 from hamictl.view.board import board
 
 _NODES_TIMEOUT_S = 60.0

@@ -8,9 +8,8 @@ from typing import Any
 from rich.console import Group
 from rich.text import Text
 
-from hamictl import cluster_state
-from hamictl.cluster_state import ClusterState
-from hamictl.view import tables
+from hamictl.view import cluster_state, tables
+from hamictl.view.cluster_state import ClusterState
 
 
 def board(state: ClusterState, described: Mapping[str, Any]) -> Group:

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from hamictl.cluster_state import ClusterState, node_rows, pod_rows
+from hamictl.view.cluster_state import ClusterState, node_rows, pod_rows
 
 
 def a_pod(name: str, **status: Any) -> dict[str, Any]:
