@@ -12,7 +12,7 @@ up: setup ## the whole system on this machine, with a demo
 down: ## stop what `make up ARGS=--detach` started
 	@$(BIN)/hamictl down
 lint: setup ## ruff, mypy strict, import contracts, generated stubs
-	@$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy && $(BIN)/lint-imports && scripts/proto --check
+	@$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy && $(BIN)/lint-imports && scripts/declared && scripts/proto --check
 test: setup lint ## everything that needs no real Kubernetes; two workers
 	@$(BIN)/pytest -n 2 $(ARGS)
 test-e2e: setup ## the end-to-end cases on a real control plane (KUBEBUILDER_ASSETS)
