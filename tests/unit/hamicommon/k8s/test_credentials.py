@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ssl
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -139,3 +140,14 @@ async def test_a_pod_is_told_where_the_server_is(
 
     assert found.server_url == "https://[fd00::1]:443"
     assert headers == {"authorization": "Bearer mine"}
+
+
+async def test_a_credential_plugin_without_its_package_is_one_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = kubeconfig(tmp_path, cluster={"server": "https://there:1"}, user={"exec": {}})
+    monkeypatch.setitem(sys.modules, "kubernetes.aio", None)
+
+    with pytest.raises(InvalidRequest, match=r"install hamicommon\[kubeconfig-plugins\]"):
+        async with credentials_of(path):
+            pass

@@ -177,9 +177,16 @@ def _as_file(content: bytes, load: Callable[[str], None]) -> None:
 @asynccontextmanager
 async def plugged(kubeconfig: Path) -> AsyncIterator[Credentials]:
     """Through `kubernetes.aio`, which knows credential plugins. Raises: InvalidRequest."""
-    from kubernetes.aio import client as aio_client
-    from kubernetes.aio import config as aio_config
-    from kubernetes.aio.config.config_exception import ConfigException
+    try:
+        from kubernetes.aio import client as aio_client
+        from kubernetes.aio import config as aio_config
+        from kubernetes.aio.config.config_exception import ConfigException
+    except ImportError as exc:  # images leave out its 126 MB: a pod has its service account
+        raise InvalidRequest(
+            f"KUBECONFIG={kubeconfig} needs a credential plugin, for which the Python package"
+            " kubernetes is missing: install hamicommon[kubeconfig-plugins], or give the user a"
+            " token or a client certificate"
+        ) from exc
 
     configuration = aio_client.Configuration()
     try:
