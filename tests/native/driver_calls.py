@@ -50,7 +50,7 @@ def letters(parameters: str) -> str:
 
 
 def hooks() -> list[Hook]:
-    text = re.sub(r"/\*.*?\*/", "", (ROOT / "native/libvgpu/src/cuda.def").read_text(), flags=re.S)
+    text = re.sub(r"/\*.*?\*/", "", (ROOT / "native/libvgpu/src/intercept/cuda.def").read_text(), flags=re.S)
     rows = re.findall(r'HOOK\((\w+), "(\w+)", (\d+), (\d+),\s*\((.*?)\)\)', text, re.S)
     return [
         Hook(symbol, Request(name, int(version), int(flags)), letters(parameters))
@@ -59,7 +59,7 @@ def hooks() -> list[Hook]:
 
 
 def nvml_altered() -> list[str]:
-    text = (ROOT / "native/libvgpu/src/nvml.def").read_text()
+    text = (ROOT / "native/libvgpu/src/intercept/nvml.def").read_text()
     return re.findall(r"^HOOK\((\w+),", text, re.M)
 
 

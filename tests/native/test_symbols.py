@@ -31,8 +31,8 @@ def stand_in_rows(file: str) -> set[str]:
 
 
 def test_libvgpu_exports_the_lists_and_the_two_lookups() -> None:
-    lists = rows("native/libvgpu/src/cuda.def", "HOOK") | rows(
-        "native/libvgpu/src/nvml.def", "HOOK"
+    lists = rows("native/libvgpu/src/intercept/cuda.def", "HOOK") | rows(
+        "native/libvgpu/src/intercept/nvml.def", "HOOK"
     )
     assert defined(LIBVGPU) == lists | {"dlsym", "dlvsym"}
 
@@ -49,7 +49,7 @@ def test_the_stand_ins_export_their_lists(library: str, file: str, extra: set[st
 
 
 def test_every_altered_function_exists_in_the_stand_in() -> None:
-    assert rows("native/libvgpu/src/cuda.def", "HOOK") <= stand_in_rows("driver.def")
+    assert rows("native/libvgpu/src/intercept/cuda.def", "HOOK") <= stand_in_rows("driver.def")
 
 
 def test_the_library_loads_on_the_glibc_of_the_oldest_containers() -> None:

@@ -1,8 +1,8 @@
 /* The parser of the limits file and of amounts: any bytes at all are read without harm, and never allow more than they say. */
 #include <string.h>
 
-#include "config.h"
-#include "quota.h"
+#include "config/config.h"
+#include "config/quota.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

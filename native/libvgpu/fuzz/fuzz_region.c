@@ -5,10 +5,10 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "config.h"
-#include "quota.h"
-#include "region.h"
-#include "region_account.h"
+#include "config/config.h"
+#include "config/quota.h"
+#include "region/region.h"
+#include "region/region_account.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

@@ -8,7 +8,7 @@
  *   slots[0].util[d].spare[0]  bytes reserved on device d by the whole container. It belongs to the region, by position, not to
  *                              whoever owns slot 0; no code that clears a slot may touch it.
  *   slots[1].util[d].spare[0]  until when GPU time that the container used of device d is paid for (bucket.h); the region's, likewise
- *   slots[2].util[d].spare[0]  until when the running time of its launches has been claimed (claims.h); the region's, likewise
+ *   slots[2].util[d].spare[0]  until when the running time of its launches has been claimed (shared_time.h); the region's, likewise
  *   slot.util[d].spare[1], [2] GPU time charged to the process, and when it last waited for its turn (fairness.h)
  *
  * HAMi's layout has places for 16 devices. Behind it the file holds the same structure three times more, at multiples of

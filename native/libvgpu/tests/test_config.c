@@ -1,8 +1,8 @@
 #include <string.h>
 
 #include "check.h"
-#include "config.h"
-#include "quota.h"
+#include "config/config.h"
+#include "config/quota.h"
 
 static const char *nothing(const char *name)
 {

@@ -1,5 +1,5 @@
 #include "check.h"
-#include "quota.h"
+#include "config/quota.h"
 
 int main(void)
 {

@@ -6,10 +6,10 @@
 #include <unistd.h>
 
 #include "check.h"
-#include "process.h"
-#include "quota.h"
-#include "region.h"
-#include "region_account.h"
+#include "region/process.h"
+#include "config/quota.h"
+#include "region/region.h"
+#include "region/region_account.h"
 
 static char path[] = "/tmp/vgpu-region-XXXXXX";
 static struct vgpu_region_values values = {.device_count = 1, .priority = 1};

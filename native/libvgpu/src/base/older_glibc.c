@@ -1,0 +1,84 @@
+/* What a newer glibc gives another symbol version or keeps in another library, under its own names, hidden in this library.
+ *
+ * A library of /etc/ld.so.preload that needs a symbol version which the container's glibc does not have ends every program there. With
+ * these functions it needs GLIBC_2.17 and libc.so.6 alone, whatever glibc it is built on (check-needs holds the result against that):
+ * stat and fstat became symbols in 2.33; what came from libdl and libpthread moved to libc.so.6 in 2.34.
+ */
+#include <dlfcn.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <pthread.h>
+#include <semaphore.h>
+#include <stdatomic.h>
+#include <stdint.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "intercept/real.h"
+
+/* The kernel's struct stat is glibc's on machines of 64 bits. */
+static_assert(sizeof(void *) == 8, "64 bits");
+
+int fstat(int file, struct stat *status) { return (int)syscall(SYS_fstat, file, status); }
+
+int stat(const char *restrict path, struct stat *restrict status) { return (int)syscall(SYS_newfstatat, AT_FDCWD, path, status, 0); }
+
+/* Found as the dynamic linker would have bound it, so that a program's sanitizer sees the calls. NULL: before 2.34, in a program that
+ * has no libdl or no libpthread. */
+static vgpu_function bound(_Atomic(vgpu_function) *cached, const char *name)
+{
+    vgpu_function function = atomic_load_explicit(cached, memory_order_relaxed);
+    if (function != NULL || vgpu_real_dlsym() == NULL) return function;
+    void *found = vgpu_real_dlsym()(RTLD_DEFAULT, name);
+    memcpy(&function, &found, sizeof function);
+    atomic_store_explicit(cached, function, memory_order_relaxed);
+    return function;
+}
+
+void *dlopen(const char *name, int flags)
+{
+    static _Atomic(vgpu_function) cached;
+    void *(*function)(const char *, int) = (void *(*)(const char *, int))bound(&cached, "dlopen");
+    return function != NULL ? function(name, flags) : NULL;
+}
+
+char *dlerror(void)
+{
+    static _Atomic(vgpu_function) cached;
+    char *(*function)(void) = (char *(*)(void))bound(&cached, "dlerror");
+    return function != NULL ? function() : NULL;
+}
+
+/* Without libpthread there is one thread, and pthread_mutex_lock does nothing either. */
+int pthread_mutex_trylock(pthread_mutex_t *mutex)
+{
+    static _Atomic(vgpu_function) cached;
+    int (*function)(pthread_mutex_t *) = (int (*)(pthread_mutex_t *))bound(&cached, "pthread_mutex_trylock");
+    return function != NULL ? function(mutex) : 0;
+}
+
+/* An archive beside libpthread has it before 2.34, with which programs name the library that goes with the handlers. */
+int __register_atfork(void (*before)(void), void (*parent)(void), void (*child)(void), void *library);
+extern void *__dso_handle __attribute__((visibility("hidden")));
+int pthread_atfork(void (*before)(void), void (*parent)(void), void (*child)(void))
+{
+    return __register_atfork(before, parent, child, &__dso_handle);
+}
+
+/* As glibc lays it out since 2.21: the value, with the waiters above it, and whether other processes may wait (FUTEX_PRIVATE_FLAG). */
+int sem_init(sem_t *semaphore, int shared, unsigned int value)
+{
+    const struct {
+        uint64_t value;
+        int32_t shared, padding;
+    } fresh = {.value = value, .shared = shared != 0 ? 128 : 0};
+    if (value > SEM_VALUE_MAX) {
+        errno = EINVAL;
+        return -1;
+    }
+    memcpy(semaphore, &fresh, sizeof fresh);
+    return 0;
+}

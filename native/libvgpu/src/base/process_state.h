@@ -1,0 +1,91 @@
+/* The state of one process: its configuration, devices, region and slot. What is done with it: slice.h (memory), core_terms.h (launches).
+ *
+ * It is started by the first call that concerns it (cuInit, an NVML memory query), never by being loaded: a process that uses no GPU
+ * pays nothing. After fork the child starts afresh by itself: the state lives in pages that the kernel empties in a child.
+ */
+#ifndef VGPU_RUNTIME_H
+#define VGPU_RUNTIME_H
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <sys/types.h>
+#include <time.h>
+
+#include "base/spin_lock.h"
+#include "config/config_source.h"
+#include "compute/core_terms.h"
+#include "cuda_abi.h"
+#include "base/mutex.h"
+#include "nvml_abi.h"
+#include "region/region.h"
+
+/* Zero means "not started". */
+struct vgpu_runtime {
+    struct vgpu_mutex lock; /* guards all that is not atomic */
+    _Atomic bool ready;
+    struct vgpu_region_file shared;
+    _Atomic(struct vgpu_region_slot *) slot;
+    pid_t pid; /* of whoever took the slot */
+    uint64_t start_time;
+    /* What the process knows of itself, whatever the region says: bytes it holds, and bytes of these that the driver took for itself.
+     * The lock guards them and the process's own words in the region, which change together; where both are taken it comes second. */
+    struct vgpu_brief_lock account_lock;
+    uint64_t held[VGPU_MAX_DEVICES], overhead[VGPU_MAX_DEVICES];
+    struct vgpu_config config;
+    struct vgpu_config_stamp stamp;
+    _Atomic uint64_t limit_bytes[VGPU_MAX_DEVICES];
+    _Atomic uint64_t unplaced_limit_bytes;
+    _Atomic bool oversubscribe;
+    _Atomic uint32_t core_percent[VGPU_MAX_DEVICES];
+    _Atomic int64_t next_look_ms, next_core_look_ms, next_sweep_ms, next_launch_s;
+    _Atomic enum vgpu_core_concern concern;
+    int64_t launch_interval_s;
+};
+
+/* Starts the process's state if it is not. Needs an initialised driver or NVML. NULL: without memory, or called from inside itself. */
+struct vgpu_runtime *vgpu_runtime_start(void);
+
+/* The state if it has been started, else NULL. */
+struct vgpu_runtime *vgpu_runtime_started(void);
+
+/* Whether this thread is just starting the state: what it allocates meanwhile is the driver's own affair. */
+bool vgpu_runtime_is_starting(void);
+
+/* The process's slot, taken if need be; taken anew, with what the process holds, if somebody has scribbled over it. NULL: none is free. */
+struct vgpu_region_slot *vgpu_runtime_slot(struct vgpu_runtime *runtime);
+
+/* Takes the process's slot in the region now rather than at its first allocation, so that monitors see the process. */
+void vgpu_runtime_register(void);
+
+/* A changed limits file is seen by the first allocation or launch after 10 ms: one stat per 10 ms is nothing, and people cannot tell. */
+enum { VGPU_LIMITS_LOOK_MS = 10 };
+void vgpu_runtime_look_for_new_limits(struct vgpu_runtime *runtime);
+
+/* Frees what dead processes of the container held, and repairs totals. */
+void vgpu_runtime_reclaim(struct vgpu_runtime *runtime);
+
+/* Index of a device (devices.h); negative: VGPU_DEVICE_UNKNOWN or VGPU_DEVICE_UNPLACED. */
+int vgpu_runtime_cuda_device(CUdevice device);
+int vgpu_runtime_nvml_device(nvmlDevice_t device);
+
+int vgpu_runtime_device_count(void);
+
+/* UUID of a device of that index. */
+const char *vgpu_runtime_device_uuid(int index);
+
+/* Milliseconds of a coarse clock: about 5 ns, exact to 4 ms. */
+static inline int64_t vgpu_now_ms(clockid_t clock)
+{
+    struct timespec now;
+    clock_gettime(clock, &now);
+    return (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000;
+}
+
+/* True for one caller per interval. */
+static inline bool vgpu_is_due(_Atomic int64_t *next, int64_t now, int64_t interval)
+{
+    int64_t at = atomic_load_explicit(next, memory_order_relaxed);
+    return now >= at && atomic_compare_exchange_strong(next, &at, now + interval);
+}
+
+#endif

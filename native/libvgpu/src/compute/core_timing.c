@@ -1,0 +1,102 @@
+#include "compute/core_timing.h"
+
+#include "intercept/real.h"
+
+/* CUstreamCaptureMode: relaxed; CUstreamCaptureStatus: none. Without these calls in the driver there are no captures. */
+enum { RELAXED = 2, NOT_CAPTURING = 0, UNCHANGED = -1 };
+
+bool vgpu_core_timing_enter(CUstream stream, int *mode)
+{
+    const struct vgpu_cuda *cuda = vgpu_cuda();
+    int status = NOT_CAPTURING;
+    *mode = RELAXED;
+    if (cuda == NULL || cuda->cuThreadExchangeStreamCaptureMode(mode) != CUDA_SUCCESS) *mode = UNCHANGED;
+    if (cuda == NULL) return true;
+    const CUresult result = cuda->cuStreamIsCapturing(stream, &status);
+    return result == CUDA_ERROR_NOT_FOUND || (result == CUDA_SUCCESS && status == NOT_CAPTURING);
+}
+
+void vgpu_core_timing_leave(int mode)
+{
+    const struct vgpu_cuda *cuda = vgpu_cuda();
+    if (cuda != NULL && mode != UNCHANGED) cuda->cuThreadExchangeStreamCaptureMode(&mode);
+}
+
+static void destroy_pair(struct vgpu_core_timing *timing, int at)
+{
+    const struct vgpu_cuda *cuda = vgpu_cuda();
+    if (timing->pairs[at].context == NULL || cuda == NULL) return;
+    cuda->cuEventDestroy_v2(timing->pairs[at].begin);
+    cuda->cuEventDestroy_v2(timing->pairs[at].end);
+    timing->pairs[at].context = NULL;
+}
+
+/* A pair of events of the current context. */
+static bool make_pair(const struct vgpu_cuda *cuda, struct vgpu_core_timing *timing, int at)
+{
+    CUcontext current = NULL;
+    if (cuda->cuCtxGetCurrent(&current) != CUDA_SUCCESS || current == NULL) return false;
+    if (timing->pairs[at].context == current) return true;
+    destroy_pair(timing, at); /* a program with several contexts on one device changes between them seldom */
+    CUevent begin, end;
+    if (cuda->cuEventCreate(&begin, 0) != CUDA_SUCCESS) return false;
+    if (cuda->cuEventCreate(&end, 0) != CUDA_SUCCESS) {
+        cuda->cuEventDestroy_v2(begin);
+        return false;
+    }
+    timing->pairs[at].context = current;
+    timing->pairs[at].begin = begin;
+    timing->pairs[at].end = end;
+    return true;
+}
+
+bool vgpu_core_timing_begin(struct vgpu_core_timing *timing, int at, CUstream stream)
+{
+    const struct vgpu_cuda *cuda = vgpu_cuda();
+    timing->pairs[at].pending = false;
+    return cuda != NULL && make_pair(cuda, timing, at) && cuda->cuEventRecord(timing->pairs[at].begin, stream) == CUDA_SUCCESS;
+}
+
+bool vgpu_core_timing_end(struct vgpu_core_timing *timing, int at, CUstream stream)
+{
+    const struct vgpu_cuda *cuda = vgpu_cuda();
+    if (timing->pairs[at].context == NULL) return true; /* forgotten meanwhile, and the governor told */
+    timing->pairs[at].pending = cuda->cuEventRecord(timing->pairs[at].end, stream) == CUDA_SUCCESS;
+    return timing->pairs[at].pending;
+}
+
+static void collect_one(const struct vgpu_cuda *cuda, struct vgpu_core_timing *timing, int at, struct vgpu_governor *governor,
+                        const struct vgpu_shared_cores *shared, int64_t now_ns)
+{
+    CUresult result = cuda->cuEventQuery(timing->pairs[at].begin);
+    if (result == CUDA_SUCCESS) {
+        vgpu_governor_started(governor, at, now_ns);
+        result = cuda->cuEventQuery(timing->pairs[at].end);
+    }
+    if (result == CUDA_ERROR_NOT_READY) return;
+    float milliseconds = 0;
+    if (result == CUDA_SUCCESS) result = cuda->cuEventElapsedTime(&milliseconds, timing->pairs[at].begin, timing->pairs[at].end);
+    timing->pairs[at].pending = false;
+    if (result == CUDA_SUCCESS)
+        vgpu_governor_ended(governor, shared, at, now_ns, (int64_t)((double)milliseconds * 1e6));
+    else
+        vgpu_governor_untimed(governor, at);
+}
+
+void vgpu_core_timing_collect(struct vgpu_core_timing *timing, struct vgpu_governor *governor, const struct vgpu_shared_cores *shared,
+                              int64_t now_ns)
+{
+    const struct vgpu_cuda *cuda = vgpu_cuda();
+    for (int i = 0; cuda != NULL && i < VGPU_TIMINGS; i++)
+        if (timing->pairs[i].pending) collect_one(cuda, timing, i, governor, shared, now_ns);
+}
+
+void vgpu_core_timing_forget(struct vgpu_core_timing *timing, struct vgpu_governor *governor, CUcontext context)
+{
+    for (int i = 0; i < VGPU_TIMINGS; i++) {
+        if (timing->pairs[i].context != context) continue;
+        if (governor->timings[i].key != 0) vgpu_governor_untimed(governor, i);
+        timing->pairs[i].context = NULL;
+        timing->pairs[i].pending = false;
+    }
+}

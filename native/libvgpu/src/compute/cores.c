@@ -1,0 +1,212 @@
+#include "compute/cores.h"
+
+#include <sys/mman.h>
+#include <time.h>
+
+#include "compute/bucket.h"
+#include "compute/core_terms.h"
+#include "compute/core_timing.h"
+#include "compute/core_usage.h"
+#include "config/devices.h"
+#include "base/lineage.h"
+#include "base/mutex.h"
+#include "compute/thread_budget.h"
+#include "intercept/real.h"
+
+/* A container that waits for another of higher priority looks again so often, and gives up waiting after half a minute: a monitor that died
+ * must not stop it for good. */
+static const int64_t BLOCKED_LOOK_NS = 10000000, BLOCKED_WAIT_NS = 30000000000;
+
+struct device {
+    bool started;
+    struct vgpu_governor governor;
+    struct vgpu_core_timing timing;
+    struct vgpu_core_usage usage;
+};
+
+struct state {
+    struct vgpu_mutex lock; /* guards all but the fast path of the governors */
+    struct vgpu_costs costs;
+    struct device devices[VGPU_MAX_DEVICES];
+};
+
+static _Atomic(struct state *) pages;
+
+/* So many launches go by one look at the clock, the limits and the context, if they come this closely: then all of them are made before a
+ * person, a monitor or a limits file could tell. Whoever launches less often looks each time. */
+enum { LAUNCHES_PER_LOOK = 16, CLOSE_MS = 4 };
+
+_Thread_local struct vgpu_core_pass vgpu_core_pass;
+
+/* Zeroes are a valid beginning. NULL: no memory. */
+static struct state *state(void)
+{
+    struct state *now = atomic_load_explicit(&pages, memory_order_acquire);
+    if (now != NULL) return now;
+    struct state *fresh = mmap(NULL, sizeof *fresh, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (fresh == MAP_FAILED) return NULL;
+    if (!atomic_compare_exchange_strong(&pages, &now, fresh)) {
+        munmap(fresh, sizeof *fresh);
+        return now;
+    }
+    vgpu_wipe_on_fork(fresh, sizeof *fresh);
+    return fresh;
+}
+
+static int64_t now_ns(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
+}
+
+static void sleep_ns(int64_t ns)
+{
+    nanosleep(&(struct timespec){.tv_sec = ns / 1000000000, .tv_nsec = ns % 1000000000}, NULL); /* a signal only shortens it */
+}
+
+struct place {
+    struct vgpu_region *region;
+    int index;
+};
+
+static struct vgpu_member member_of(struct vgpu_region_slot *slot, int index)
+{
+    return (struct vgpu_member){.had_ns = vgpu_slot_core_had(slot, index), .waiting_at_ns = vgpu_slot_core_waiting(slot, index)};
+}
+
+static struct vgpu_member member(const struct vgpu_members *members, int at)
+{
+    const struct place *place = members->context;
+    struct vgpu_region_slot *slot = &place->region->slots[at];
+    return atomic_load_explicit(&slot->pid, memory_order_relaxed) != 0 ? member_of(slot, place->index) : (struct vgpu_member){0};
+}
+
+static struct vgpu_shared_cores shared_by(const struct vgpu_core_terms *terms, struct place *place)
+{
+    return (struct vgpu_shared_cores){
+        .paid_until_ns = vgpu_region_paid_until(terms->region, place->index),
+        .claimed_until_ns = vgpu_region_claimed_until(terms->region, place->index),
+        .members = {.count = terms->process_count, .member = member, .context = place},
+        .own = terms->slot != NULL ? member_of(terms->slot, place->index) : (struct vgpu_member){0},
+    };
+}
+
+/* With the lock. */
+static struct device *started(struct state *s, int index, const struct vgpu_core_terms *terms)
+{
+    struct device *device = &s->devices[index];
+    if (!device->started) {
+        vgpu_governor_start(&device->governor, &s->costs, terms->percent);
+        if (terms->slot != NULL) atomic_store(vgpu_slot_core_had(terms->slot, index), 0); /* its predecessor's */
+        device->started = true;
+    }
+    device->governor.percent = terms->percent;
+    return device;
+}
+
+/* One look: what the launch has to wait; 0: it is admitted. */
+static int64_t look(struct state *s, const struct vgpu_core_terms *terms, uint64_t key, int64_t asked_ns, struct vgpu_launch *launch)
+{
+    struct place place = {.region = terms->region, .index = launch->index};
+    const struct vgpu_shared_cores shared = shared_by(terms, &place);
+    vgpu_mutex_lock(&s->lock);
+    struct device *device = started(s, launch->index, terms);
+    const int64_t now = now_ns();
+    vgpu_core_timing_collect(&device->timing, &device->governor, &shared, now);
+    if (vgpu_governor_wants_sample(&device->governor, now)) vgpu_core_usage_ask(&device->usage, &device->governor, launch->index, now);
+    const struct vgpu_verdict verdict = vgpu_governor_ask(&device->governor, &shared, key, asked_ns, now, true);
+    if (verdict.timing >= 0) {
+        if (vgpu_core_timing_begin(&device->timing, verdict.timing, launch->stream))
+            launch->timing = verdict.timing;
+        else
+            vgpu_governor_untimed(&device->governor, verdict.timing);
+    }
+    vgpu_mutex_unlock(&s->lock);
+    return verdict.wait_ns;
+}
+
+/* The lease is used up, or nothing is known of the launch. */
+static void admit_slowly(struct state *s, uint64_t key, struct vgpu_launch *launch)
+{
+    int mode;
+    if (vgpu_core_timing_enter(launch->stream, &mode)) { /* else it only becomes part of a graph, and is paid when that is launched */
+        const int64_t asked_ns = now_ns();
+        struct vgpu_core_terms terms;
+        while (vgpu_core_terms_of(launch->index, &terms) && terms.percent < 100) {
+            const int64_t wait_ns = look(s, &terms, key, asked_ns, launch);
+            if (wait_ns == 0) break;
+            sleep_ns(wait_ns);
+        }
+    }
+    vgpu_core_timing_leave(mode);
+}
+
+static void wait_while_blocked(int index)
+{
+    struct vgpu_core_terms terms;
+    const int64_t until_ns = now_ns() + BLOCKED_WAIT_NS;
+    while (vgpu_core_terms_of(index, &terms) && terms.blocked && now_ns() < until_ns) sleep_ns(BLOCKED_LOOK_NS);
+}
+
+/* What is found now counts for the thread's next launches, if they come closely. NULL: nothing limits them. */
+static void keep_pass(struct vgpu_core_pass *pass, struct vgpu_governor *governor, int64_t now_ms)
+{
+    if (pass->governor != governor) {
+        if (pass->governor != NULL) vgpu_purse_empty(pass->governor, &pass->purse_ns);
+        pass->governor = governor;
+        pass->purse_ns = 0;
+    }
+    pass->left = now_ms != 0 && now_ms - pass->asked_ms <= CLOSE_MS ? LAUNCHES_PER_LOOK - 1 : 0;
+    pass->asked_ms = now_ms;
+}
+
+struct vgpu_launch vgpu_cores_admit(const void *what, uint64_t size, CUstream stream)
+{
+    struct vgpu_core_pass *pass = &vgpu_core_pass;
+    struct vgpu_launch launch = {.index = VGPU_DEVICE_UNKNOWN, .timing = -1, .stream = stream};
+    const uint64_t key = vgpu_cost_key(what, size);
+    const bool only_the_purse = pass->left > 0 && pass->governor != NULL;
+    if (only_the_purse && vgpu_purse_fill_and_pay(pass->governor, key, &pass->purse_ns)) return launch;
+    int64_t now_ms = 0;
+    pass->left = 0;
+    const enum vgpu_core_concern concern = vgpu_core_concern_now(&now_ms);
+    if (concern != VGPU_CORES_FREE) {
+        launch.index = vgpu_core_current_device();
+        if (launch.index < 0) return launch;
+        if (concern == VGPU_CORES_BLOCKED) wait_while_blocked(launch.index);
+    }
+    struct state *s = concern != VGPU_CORES_FREE && vgpu_core_limits(launch.index) ? state() : NULL;
+    struct vgpu_governor *governor = s != NULL ? &s->devices[launch.index].governor : NULL;
+    if (concern != VGPU_CORES_BLOCKED) keep_pass(pass, governor, now_ms);
+    if (governor == NULL) return launch;
+    if (vgpu_purse_fill_and_pay(governor, key, &pass->purse_ns)) return launch;
+    admit_slowly(s, key, &launch);
+    return launch;
+}
+
+void vgpu_cores_device_changed(void)
+{
+    vgpu_core_pass.left = 0;
+    vgpu_core_device_changed();
+}
+
+void vgpu_cores_timed(const struct vgpu_launch *launch, CUresult result)
+{
+    struct state *s = state();
+    vgpu_mutex_lock(&s->lock);
+    struct device *device = &s->devices[launch->index];
+    if (result != CUDA_SUCCESS || !vgpu_core_timing_end(&device->timing, launch->timing, launch->stream))
+        vgpu_governor_untimed(&device->governor, launch->timing);
+    vgpu_mutex_unlock(&s->lock);
+}
+
+void vgpu_cores_forget_context(CUcontext context)
+{
+    struct state *s = atomic_load_explicit(&pages, memory_order_acquire);
+    if (s == NULL) return;
+    vgpu_mutex_lock(&s->lock);
+    for (int i = 0; i < VGPU_MAX_DEVICES; i++)
+        if (s->devices[i].started) vgpu_core_timing_forget(&s->devices[i].timing, &s->devices[i].governor, context);
+    vgpu_mutex_unlock(&s->lock);
+}

@@ -1,0 +1,218 @@
+/* Start, and contexts. One takes memory of the card that no call names: what it took is looked up after. One that dies frees its memory
+ * without a word, so its charges end with it. Whatever changes the thread's current context says so (core_terms.h). */
+#include "compute/core_terms.h"
+#include "compute/cores.h"
+#include "memory/graph_memory.h"
+#include "memory/charge.h"
+#include "memory/overhead.h"
+#include "intercept/real.h"
+#include "base/process_state.h"
+
+CUresult cuInit(unsigned int flags)
+{
+    const struct vgpu_cuda *cuda = vgpu_cuda();
+    if (cuda == NULL) return CUDA_ERROR_NOT_FOUND;
+    const CUresult result = cuda->cuInit(flags);
+    if (result == CUDA_SUCCESS) vgpu_runtime_register();
+    return result;
+}
+
+static void forget(CUcontext context, uint32_t begun)
+{
+    vgpu_cores_device_changed();
+    vgpu_memory_forget_context(context, begun);
+    vgpu_cores_forget_context(context);
+}
+
+CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device)
+{
+    const struct vgpu_cuda *cuda = vgpu_cuda();
+    unsigned int flags;
+    int active = 0;
+    if (cuda == NULL) return CUDA_ERROR_NOT_FOUND;
+    /* Retained again it costs nothing more. */
+    if (cuda->cuDevicePrimaryCtxGetState(device, &flags, &active) != CUDA_SUCCESS) active = 0;
+    const CUresult result = cuda->cuDevicePrimaryCtxRetain(context, device);
+    if (result == CUDA_SUCCESS && !active) vgpu_overhead_settle(device);
+    return result;
+}
+
+/* A new context is the thread's current one. */
+static CUresult made(CUresult result, CUdevice device)
+{
+    vgpu_cores_device_changed();
+    if (result == CUDA_SUCCESS) vgpu_overhead_settle(device);
+    return result;
+}
+
+CUresult cuCtxCreate(CUcontext *context, unsigned int flags, CUdevice device)
+{
+    const struct vgpu_cuda *cuda = vgpu_cuda();
+    return cuda != NULL ? made(cuda->cuCtxCreate(context, flags, device), device) : CUDA_ERROR_NOT_FOUND;
+}
+
+CUresult cuCtxCreate_v2(CUcontext *context, unsigned int flags, CUdevice device)
+{
+    const struct vgpu_cuda *cuda = vgpu_cuda();
+    return cuda != NULL ? made(cuda->cuCtxCreate_v2(context, flags, device), device) : CUDA_ERROR_NOT_FOUND;
+}
+
+CUresult cuCtxCreate_v3(CUcontext *context, void *affinities, int count, unsigned int flags, CUdevice device)
+{
+    const struct vgpu_cuda *cuda = vgpu_cuda();
+    return cuda != NULL ? made(cuda->cuCtxCreate_v3(context, affinities, count, flags, device), device) : CUDA_ERROR_NOT_FOUND;
+}
+
+CUresult cuCtxCreate_v4(CUcontext *context, void *parameters, unsigned int flags, CUdevice device)
+{
+    const struct vgpu_cuda *cuda = vgpu_cuda();
+    return cuda != NULL ? made(cuda->cuCtxCreate_v4(context, parameters, flags, device), device) : CUDA_ERROR_NOT_FOUND;
+}
+
+CUresult cuGLCtxCreate_v2(CUcontext *context, unsigned int flags, CUdevice device)
+{
+    const struct vgpu_cuda *cuda = vgpu_cuda();
+    return cuda != NULL ? made(cuda->cuGLCtxCreate_v2(context, flags, device), device) : CUDA_ERROR_NOT_FOUND;
+}
+
+CUresult cuVDPAUCtxCreate_v2(CUcontext *context, unsigned int flags, CUdevice device, unsigned int vdp_device, void *get_proc_address)
+{
+    const struct vgpu_cuda *cuda = vgpu_cuda();
+    return cuda != NULL ? made(cuda->cuVDPAUCtxCreate_v2(context, flags, device, vdp_device, get_proc_address), device) : CUDA_ERROR_NOT_FOUND;
+}
+
+/* It holds on to the primary context of its device, and takes memory of its own. */
+CUresult cuGreenCtxCreate(CUgreenCtx *context, CUdevResourceDesc resources, CUdevice device, unsigned int flags)
+{
+    const struct vgpu_cuda *cuda = vgpu_cuda();
+    return cuda != NULL ? made(cuda->cuGreenCtxCreate(context, resources, device, flags), device) : CUDA_ERROR_NOT_FOUND;
+}
+
+static CUresult destroy(CUresult (*real)(CUcontext), CUcontext context)
+{
+    const uint32_t begun = vgpu_memory_end_begin();
+    const CUresult result = real(context);
+    if (result == CUDA_SUCCESS) forget(context, begun);
+    return result;
+}
+
+CUresult cuCtxDestroy(CUcontext context)
+{
+    const struct vgpu_cuda *cuda = vgpu_cuda();
+    return cuda != NULL ? destroy(cuda->cuCtxDestroy, context) : CUDA_ERROR_NOT_FOUND;
+}
+
+CUresult cuCtxDestroy_v2(CUcontext context)
+{
+    const struct vgpu_cuda *cuda = vgpu_cuda();
+    return cuda != NULL ? destroy(cuda->cuCtxDestroy_v2, context) : CUDA_ERROR_NOT_FOUND;
+}
+
+/* Ends the context when nobody else is attached to it; then it is no longer current. */
+CUresult cuCtxDetach(CUcontext context)
+{
+    const struct vgpu_cuda *cuda = vgpu_cuda();
+    CUcontext before = NULL, after = NULL;
+    if (cuda == NULL) return CUDA_ERROR_NOT_FOUND;
+    (void)cuda->cuCtxGetCurrent(&before);
+    const uint32_t begun = vgpu_memory_end_begin();
+    const CUresult result = cuda->cuCtxDetach(context);
+    if (result != CUDA_SUCCESS) return result;
+    vgpu_cores_device_changed();
+    if (before == context && cuda->cuCtxGetCurrent(&after) == CUDA_SUCCESS && after != context) forget(context, begun);
+    return result;
+}
+
+static int primary_is_active(const struct vgpu_cuda *cuda, CUdevice device)
+{
+    unsigned int flags;
+    int active = 0;
+    return cuda->cuDevicePrimaryCtxGetState(device, &flags, &active) == CUDA_SUCCESS && active;
+}
+
+/* The handle of a live primary context, without changing how often it is retained; NULL if it is not live (retaining would make it). */
+static CUcontext primary_of(const struct vgpu_cuda *cuda, CUdevice device)
+{
+    CUcontext context = NULL;
+    if (!primary_is_active(cuda, device) || cuda->cuDevicePrimaryCtxRetain(&context, device) != CUDA_SUCCESS) return NULL;
+    if (cuda->cuDevicePrimaryCtxRelease_v2(device) == CUDA_ERROR_NOT_FOUND) cuda->cuDevicePrimaryCtxRelease(device);
+    return context;
+}
+
+/* A release ends the context when it was the last one, a reset always. */
+static CUresult end_primary(CUresult (*real)(CUdevice), CUdevice device, int always)
+{
+    const struct vgpu_cuda *cuda = vgpu_cuda();
+    const CUcontext context = primary_of(cuda, device);
+    const uint32_t begun = vgpu_memory_end_begin();
+    const CUresult result = real(device);
+    if (result == CUDA_SUCCESS && (always || !primary_is_active(cuda, device))) {
+        forget(context, begun);
+        vgpu_graph_memory_settle(device);
+    }
+    return result;
+}
+
+static bool device_of(const struct vgpu_cuda *cuda, CUcontext context, CUdevice *device)
+{
+    CUcontext popped;
+    if (cuda->cuCtxPushCurrent_v2(context) != CUDA_SUCCESS) return false;
+    const CUresult result = cuda->cuCtxGetDevice(device);
+    cuda->cuCtxPopCurrent_v2(&popped);
+    return result == CUDA_SUCCESS;
+}
+
+/* It gives its device's primary context back, which may be the end of that. What was allocated in it belongs to the context that
+ * cuCtxFromGreenCtx names. */
+CUresult cuGreenCtxDestroy(CUgreenCtx green)
+{
+    const struct vgpu_cuda *cuda = vgpu_cuda();
+    CUcontext context = NULL, primary = NULL;
+    CUdevice device;
+    if (cuda == NULL) return CUDA_ERROR_NOT_FOUND;
+    if (cuda->cuCtxFromGreenCtx(&context, green) != CUDA_SUCCESS) context = NULL;
+    const bool known = context != NULL && device_of(cuda, context, &device);
+    if (known) primary = primary_of(cuda, device);
+    const uint32_t begun = vgpu_memory_end_begin();
+    const CUresult result = cuda->cuGreenCtxDestroy(green);
+    if (result != CUDA_SUCCESS) return result;
+    forget(context, begun);
+    if (known && !primary_is_active(cuda, device)) forget(primary, begun);
+    return result;
+}
+
+CUresult cuDevicePrimaryCtxRelease(CUdevice device)
+{
+    const struct vgpu_cuda *cuda = vgpu_cuda();
+    return cuda != NULL ? end_primary(cuda->cuDevicePrimaryCtxRelease, device, 0) : CUDA_ERROR_NOT_FOUND;
+}
+
+CUresult cuDevicePrimaryCtxRelease_v2(CUdevice device)
+{
+    const struct vgpu_cuda *cuda = vgpu_cuda();
+    return cuda != NULL ? end_primary(cuda->cuDevicePrimaryCtxRelease_v2, device, 0) : CUDA_ERROR_NOT_FOUND;
+}
+
+CUresult cuDevicePrimaryCtxReset(CUdevice device)
+{
+    const struct vgpu_cuda *cuda = vgpu_cuda();
+    return cuda != NULL ? end_primary(cuda->cuDevicePrimaryCtxReset, device, 1) : CUDA_ERROR_NOT_FOUND;
+}
+
+CUresult cuDevicePrimaryCtxReset_v2(CUdevice device)
+{
+    const struct vgpu_cuda *cuda = vgpu_cuda();
+    return cuda != NULL ? end_primary(cuda->cuDevicePrimaryCtxReset_v2, device, 1) : CUDA_ERROR_NOT_FOUND;
+}
+
+#define CHANGE(symbol, argument)                          \
+    const struct vgpu_cuda *cuda = vgpu_cuda();           \
+    if (cuda == NULL) return CUDA_ERROR_NOT_FOUND;        \
+    vgpu_cores_device_changed();                           \
+    return cuda->symbol(argument)
+
+CUresult cuCtxSetCurrent(CUcontext context) { CHANGE(cuCtxSetCurrent, context); }
+CUresult cuCtxPushCurrent(CUcontext context) { CHANGE(cuCtxPushCurrent, context); }
+CUresult cuCtxPushCurrent_v2(CUcontext context) { CHANGE(cuCtxPushCurrent_v2, context); }
+CUresult cuCtxPopCurrent(CUcontext *context) { CHANGE(cuCtxPopCurrent, context); }
+CUresult cuCtxPopCurrent_v2(CUcontext *context) { CHANGE(cuCtxPopCurrent_v2, context); }

@@ -1,0 +1,86 @@
+#include "intercept/missing_symbols.h"
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/log.h"
+
+/* What becomes of a process without NVML. */
+#define WITHOUT_NVML                                                                                                         \
+    "devices count as CUDA counts them unless a limits file lists them, core limits go by the times of launches alone, "      \
+    "contexts and modules are not charged"
+
+/* Room for a few names; what does not fit is counted. */
+enum { NAMES_BYTES = 160 };
+
+struct lacking {
+    char names[NAMES_BYTES];
+    size_t used, more;
+};
+
+static void add(struct lacking *lacking, const char *name)
+{
+    const size_t length = strlen(name);
+    if (lacking->used + length + 3 > sizeof lacking->names) {
+        lacking->more++;
+        return;
+    }
+    lacking->used += (size_t)snprintf(lacking->names + lacking->used, sizeof lacking->names - lacking->used, "%s%s",
+                                      lacking->used > 0 ? ", " : "", name);
+}
+
+/* A missing function is its row's stand-in. */
+static bool is_missing(const void *table, const struct vgpu_row *row)
+{
+    return memcmp((const char *)table + row->offset, &row->missing, sizeof row->missing) == 0;
+}
+
+static struct lacking look(const void *table, const struct vgpu_row *rows, size_t count, bool altered)
+{
+    struct lacking lacking = {.used = 0};
+    for (size_t i = 0; i < count; i++)
+        if ((rows[i].hook != NULL) == altered && is_missing(table, &rows[i])) add(&lacking, rows[i].name);
+    return lacking;
+}
+
+static bool first(_Atomic bool *said) { return !atomic_exchange(said, true); }
+
+void vgpu_lacking_of_driver(void)
+{
+    static _Atomic bool said;
+    const struct vgpu_cuda *cuda = vgpu_cuda();
+    if (cuda == NULL || !first(&said)) return;
+    const struct lacking needed = look(cuda, vgpu_cuda_rows, vgpu_cuda_row_count, false);
+    const struct lacking altered = look(cuda, vgpu_cuda_rows, vgpu_cuda_row_count, true);
+    if (needed.used > 0)
+        vgpu_log(VGPU_LOG_WARN, "the driver lacks %s (and %zu more): what depends on them is not counted", needed.names,
+                 needed.more + altered.more);
+    else if (altered.used > 0)
+        vgpu_log(VGPU_LOG_INFO, "the driver lacks %s (and %zu more): programs cannot call them either", altered.names, altered.more);
+}
+
+static void say_what_nvml_lacks(const struct vgpu_nvml *nvml)
+{
+    const struct lacking needed = look(nvml, vgpu_nvml_rows, vgpu_nvml_row_count, false);
+    if (needed.used > 0) vgpu_log(VGPU_LOG_WARN, "NVML lacks %s (and %zu more): as far as they are needed, " WITHOUT_NVML, needed.names, needed.more);
+}
+
+const struct vgpu_nvml *vgpu_nvml_begin(void)
+{
+    static _Atomic bool said;
+    const struct vgpu_nvml *nvml = vgpu_nvml_loaded();
+    if (nvml == NULL) {
+        if (first(&said)) vgpu_log(VGPU_LOG_WARN, "no NVML (libnvidia-ml.so.1 is missing): " WITHOUT_NVML);
+        return NULL;
+    }
+    const nvmlReturn_t result = nvml->nvmlInit_v2();
+    if (first(&said)) {
+        if (result == NVML_SUCCESS)
+            say_what_nvml_lacks(nvml);
+        else
+            vgpu_log(VGPU_LOG_WARN, "no NVML (nvmlInit_v2 answers %d): " WITHOUT_NVML, (int)result);
+    }
+    return result == NVML_SUCCESS ? nvml : NULL;
+}

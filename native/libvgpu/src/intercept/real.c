@@ -1,0 +1,182 @@
+#include "intercept/real.h"
+
+#include <dlfcn.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "intercept/elf_symbol.h"
+
+/* Both tables are built at most once per process and published with one pointer. No lock: a thread inside the dynamic linker may call
+ * us while another one, with our lock, waits for the dynamic linker. Two threads may build; the second copy is dropped. */
+struct cuda_library {
+    struct vgpu_cuda real;
+    struct {
+        void *function;
+        vgpu_function hook;
+    } known[]; /* two per row: by symbol and by cuGetProcAddress */
+};
+
+static _Atomic(struct cuda_library *) cuda_library;
+static _Atomic(struct vgpu_nvml *) nvml_library;
+static _Thread_local int building;
+
+typedef void *(*dlsym_function)(void *, const char *);
+typedef void *(*dlvsym_function)(void *, const char *, const char *);
+
+static vgpu_function libc_function(const char *name)
+{
+    /* glibc before 2.34 keeps it in libdl. */
+    const vgpu_function found = vgpu_elf_symbol("libc.so.", name);
+    return found != NULL ? found : vgpu_elf_symbol("libdl.so.", name);
+}
+
+dlsym_function vgpu_real_dlsym(void)
+{
+    static _Atomic(dlsym_function) cached;
+    dlsym_function function = atomic_load_explicit(&cached, memory_order_relaxed);
+    if (function == NULL) {
+        function = (dlsym_function)libc_function("dlsym");
+        atomic_store_explicit(&cached, function, memory_order_relaxed);
+    }
+    return function;
+}
+
+dlvsym_function vgpu_real_dlvsym(void)
+{
+    static _Atomic(dlvsym_function) cached;
+    dlvsym_function function = atomic_load_explicit(&cached, memory_order_relaxed);
+    if (function == NULL) {
+        function = (dlvsym_function)libc_function("dlvsym");
+        atomic_store_explicit(&cached, function, memory_order_relaxed);
+    }
+    return function;
+}
+
+/* Fills one slot of a table of real functions. */
+static void *fill(void *table, const struct vgpu_row *row, void *handle)
+{
+    void *function = vgpu_real_dlsym()(handle, row->name);
+    if (function != NULL)
+        memcpy((char *)table + row->offset, &function, sizeof function);
+    else
+        memcpy((char *)table + row->offset, &row->missing, sizeof row->missing);
+    return function;
+}
+
+static void *open_library(const char *name, int flags)
+{
+    /* NODELETE: our table points into it for good. */
+    return vgpu_real_dlsym() != NULL ? dlopen(name, RTLD_LAZY | RTLD_NODELETE | flags) : NULL;
+}
+
+/* What the driver itself answers for this row; the same function as its symbol, unless the driver keeps two entries. */
+static void *by_proc_address(const struct vgpu_cuda *real, const struct vgpu_row *row)
+{
+    void *function = NULL;
+    CUdriverProcAddressQueryResult status;
+    if (row->base == NULL) return NULL;
+    CUresult result = real->cuGetProcAddress_v2(row->base, &function, row->version, row->flags, &status);
+    if (result == CUDA_ERROR_NOT_FOUND && function == NULL)
+        result = real->cuGetProcAddress(row->base, &function, row->version, row->flags);
+    return result == CUDA_SUCCESS ? function : NULL;
+}
+
+/* Whether it is the exported function of another row: an older driver answers a newer request with what it has. */
+static int belongs_to_another(const struct cuda_library *library, size_t row, const void *function)
+{
+    for (size_t i = 0; i < vgpu_cuda_row_count; i++)
+        if (i != row && library->known[2 * i].function == function) return 1;
+    return 0;
+}
+
+static struct cuda_library *build_cuda(void *handle)
+{
+    struct cuda_library *library = calloc(1, sizeof *library + 2 * vgpu_cuda_row_count * sizeof *library->known);
+    if (library == NULL) return NULL;
+    for (size_t i = 0; i < vgpu_cuda_row_count; i++) {
+        library->known[2 * i].function = fill(&library->real, &vgpu_cuda_rows[i], handle);
+        library->known[2 * i].hook = vgpu_cuda_rows[i].hook;
+    }
+    for (size_t i = 0; i < vgpu_cuda_row_count; i++) {
+        const struct vgpu_row *row = &vgpu_cuda_rows[i];
+        void *answer = by_proc_address(&library->real, row);
+        if (answer == NULL || belongs_to_another(library, i, answer)) continue;
+        library->known[2 * i + 1].function = answer;
+        library->known[2 * i + 1].hook = row->hook;
+        /* A driver may hand a function out that it does not export. */
+        if (library->known[2 * i].function == NULL) memcpy((char *)&library->real + row->offset, &answer, sizeof answer);
+    }
+    return library;
+}
+
+static struct cuda_library *cuda_now(void)
+{
+    struct cuda_library *library = atomic_load_explicit(&cuda_library, memory_order_acquire);
+    if (library != NULL || building) return library;
+    building = 1;
+    void *handle = open_library("libcuda.so.1", RTLD_NOLOAD);
+    struct cuda_library *built = handle != NULL ? build_cuda(handle) : NULL;
+    building = 0;
+    if (built == NULL) return NULL;
+    if (atomic_compare_exchange_strong(&cuda_library, &library, built)) return built;
+    free(built);
+    return library;
+}
+
+const struct vgpu_cuda *vgpu_cuda(void)
+{
+    const struct cuda_library *library = cuda_now();
+    return library != NULL ? &library->real : NULL;
+}
+
+const struct vgpu_cuda *vgpu_cuda_at_hand(void)
+{
+    const struct cuda_library *library = atomic_load_explicit(&cuda_library, memory_order_acquire);
+    return library != NULL ? &library->real : NULL; /* the table is what the library begins with: no branch is left of this */
+}
+
+static const struct vgpu_nvml *nvml_now(int flags)
+{
+    struct vgpu_nvml *library = atomic_load_explicit(&nvml_library, memory_order_acquire);
+    if (library != NULL || building) return library;
+    building = 1;
+    void *handle = open_library("libnvidia-ml.so.1", flags);
+    struct vgpu_nvml *built = handle != NULL ? calloc(1, sizeof *built) : NULL;
+    for (size_t i = 0; built != NULL && i < vgpu_nvml_row_count; i++) fill(built, &vgpu_nvml_rows[i], handle);
+    building = 0;
+    if (built == NULL) return NULL;
+    if (atomic_compare_exchange_strong(&nvml_library, &library, built)) return built;
+    free(built);
+    return library;
+}
+
+const struct vgpu_nvml *vgpu_nvml(void) { return nvml_now(RTLD_NOLOAD); }
+
+const struct vgpu_nvml *vgpu_nvml_loaded(void) { return nvml_now(0); }
+
+static void *pointer_to(vgpu_function function)
+{
+    void *pointer;
+    memcpy(&pointer, &function, sizeof pointer);
+    return pointer;
+}
+
+void *vgpu_replacement(void *function)
+{
+    const struct cuda_library *cuda = cuda_now();
+    for (size_t i = 0; function != NULL && cuda != NULL && i < 2 * vgpu_cuda_row_count; i++)
+        if (cuda->known[i].function == function && cuda->known[i].hook != NULL) return pointer_to(cuda->known[i].hook);
+    const struct vgpu_nvml *nvml = vgpu_nvml();
+    for (size_t i = 0; function != NULL && nvml != NULL && i < vgpu_nvml_row_count; i++) {
+        const struct vgpu_row *row = &vgpu_nvml_rows[i];
+        if (row->hook != NULL && memcmp((const char *)nvml + row->offset, &function, sizeof function) == 0)
+            return pointer_to(row->hook);
+    }
+    return function;
+}
+
+int vgpu_library_present(const struct vgpu_row *row)
+{
+    return row->name[0] == 'c' ? vgpu_cuda() != NULL : vgpu_nvml() != NULL;
+}

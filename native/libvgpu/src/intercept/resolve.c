@@ -1,0 +1,87 @@
+/* Every way a program can look a function up: dlsym, dlvsym, cuGetProcAddress.
+ *
+ * The rule is one: ask whoever was asked, with the very same arguments, then exchange the answer if it is the real address of a
+ * function that we alter. So versions, flags, handles and errors mean what they always meant.
+ */
+#include <dlfcn.h>
+#include <string.h>
+
+#include "intercept/elf_symbol.h"
+#include "intercept/real.h"
+
+VGPU_EXPORT void *dlsym(void *restrict handle, const char *restrict name);
+VGPU_EXPORT void *dlvsym(void *restrict handle, const char *restrict name, const char *restrict version);
+
+/* Cheap refusal of the names that never concern us. */
+static int altered(const char *name)
+{
+    if (name == NULL) return 0;
+    if (name[0] == 'c' && name[1] == 'u') return vgpu_hook_named(name) != NULL;
+    if (name[0] == 'n' && name[1] == 'v') return vgpu_hook_named(name) != NULL;
+    return name[0] == 'd' && name[1] == 'l' && (vgpu_same(name, "dlsym") || vgpu_same(name, "dlvsym"));
+}
+
+static void *as_pointer(vgpu_function function)
+{
+    void *pointer;
+    memcpy(&pointer, &function, sizeof pointer);
+    return pointer;
+}
+
+/* `found` is the answer of the real lookup. */
+static void *exchange(const char *name, void *found)
+{
+    if (found == NULL) return NULL;
+    if (found == as_pointer((vgpu_function)vgpu_real_dlsym())) return as_pointer((vgpu_function)dlsym);
+    if (found == as_pointer((vgpu_function)vgpu_real_dlvsym())) return as_pointer((vgpu_function)dlvsym);
+    const struct vgpu_row *row = vgpu_hook_named(name);
+    /* A search of all objects finds our own export first. Without the driver in the process the honest answer is "none". */
+    if (row != NULL && found == as_pointer(row->hook)) return vgpu_library_present(row) ? found : NULL;
+    return vgpu_replacement(found);
+}
+
+/* The tables are built before the real lookup, so that dlerror() afterwards speaks of the caller's lookup and not of ours. */
+static void prepare(const char *name)
+{
+    const struct vgpu_row *row = vgpu_hook_named(name);
+    if (row != NULL) (void)vgpu_library_present(row);
+    (void)dlerror();
+}
+
+void *dlsym(void *restrict handle, const char *restrict name)
+{
+    void *(*real)(void *, const char *) = vgpu_real_dlsym();
+    if (real == NULL) return NULL;
+    /* A tail call: the real one sees our caller's return address, by which it decides what RTLD_NEXT and RTLD_DEFAULT mean. */
+    if (!altered(name)) return real(handle, name);
+    prepare(name);
+    return exchange(name, real(handle, name));
+}
+
+void *dlvsym(void *restrict handle, const char *restrict name, const char *restrict version)
+{
+    void *(*real)(void *, const char *, const char *) = vgpu_real_dlvsym();
+    if (real == NULL) return NULL;
+    if (!altered(name)) return real(handle, name, version);
+    prepare(name);
+    return exchange(name, real(handle, name, version));
+}
+
+CUresult cuGetProcAddress(const char *symbol, void **function, int version, cuuint64_t flags)
+{
+    const struct vgpu_cuda *cuda = vgpu_cuda();
+    if (cuda == NULL) return CUDA_ERROR_NOT_FOUND;
+    const CUresult result = cuda->cuGetProcAddress(symbol, function, version, flags);
+    if (result == CUDA_SUCCESS && function != NULL) *function = vgpu_replacement(*function);
+    return result;
+}
+
+CUresult cuGetProcAddress_v2(const char *symbol, void **function, int version, cuuint64_t flags,
+                             CUdriverProcAddressQueryResult *status)
+{
+    const struct vgpu_cuda *cuda = vgpu_cuda();
+    if (cuda == NULL) return CUDA_ERROR_NOT_FOUND;
+    const CUresult result = cuda->cuGetProcAddress_v2(symbol, function, version, flags, status);
+    if (result == CUDA_SUCCESS && function != NULL) *function = vgpu_replacement(*function);
+    return result;
+}

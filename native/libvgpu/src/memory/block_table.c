@@ -1,0 +1,136 @@
+#include "memory/block_table.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* 64 blocks of 32 bytes are half a page per shard; most processes never grow beyond. */
+enum { FIRST_CAPACITY = 64 };
+
+/* Blocks that lie side by side on the card lie side by side here: a driver hands out small blocks one after the other, and each would
+ * cost a cache line and a page of its own. 32 granules of the 256 bytes to which every driver aligns are a neighbourhood. Handles of
+ * objects may be any numbers and have none. */
+enum { GRANULE_BITS = 8, NEIGHBOUR_BITS = 5 };
+
+/* Of the neighbourhood, or of the handle. They differ in few middle bits; a multiplicative hash (2^64 / golden ratio) spreads them. */
+static uint64_t hash_of(unsigned int kind, uint64_t key)
+{
+    const uint64_t number = kind == VGPU_BLOCK_POINTER ? key >> (GRANULE_BITS + NEIGHBOUR_BITS) : key;
+    const uint64_t hash = (number ^ ((uint64_t)kind << 60)) * UINT64_C(0x9E3779B97F4A7C15);
+    return hash ^ (hash >> 32);
+}
+
+/* Where the search for a key begins, in a table of mask + 1 places. */
+static size_t home_of(unsigned int kind, uint64_t key, size_t mask)
+{
+    const uint64_t hash = hash_of(kind, key);
+    if (kind != VGPU_BLOCK_POINTER) return hash & mask;
+    return ((hash << NEIGHBOUR_BITS) | ((key >> GRANULE_BITS) & ((1U << NEIGHBOUR_BITS) - 1))) & mask;
+}
+
+static struct vgpu_ledger_shard *shard_of(struct vgpu_ledger *ledger, uint64_t hash)
+{
+    /* The top bits: places within a shard come from the low ones, and the two must not overlap. */
+    return &ledger->shards[(hash >> 59) % VGPU_LEDGER_SHARDS];
+}
+
+/* Index of the block of that key, or of the empty place where it belongs. The table is never full. */
+static size_t find(const struct vgpu_ledger_shard *shard, unsigned int kind, uint64_t key)
+{
+    size_t at = home_of(kind, key, shard->capacity - 1);
+    while (shard->blocks[at].kind != VGPU_BLOCK_NONE && (shard->blocks[at].kind != kind || shard->blocks[at].key != key))
+        at = (at + 1) & (shard->capacity - 1);
+    return at;
+}
+
+static int make_room(struct vgpu_ledger_shard *shard)
+{
+    /* At most half full: to put one looks at two and a half places on average, to take at as many; at three quarters it would be eight. */
+    if (shard->capacity != 0 && (shard->count + 1) * 2 <= shard->capacity) return 0;
+    struct vgpu_ledger_shard grown = {.capacity = shard->capacity == 0 ? FIRST_CAPACITY : shard->capacity * 2};
+    grown.blocks = calloc(grown.capacity, sizeof *grown.blocks);
+    if (grown.blocks == NULL) return -ENOMEM;
+    for (size_t i = 0; i < shard->capacity; i++) {
+        const struct vgpu_block *block = &shard->blocks[i];
+        if (block->kind != VGPU_BLOCK_NONE) grown.blocks[find(&grown, block->kind, block->key)] = *block;
+    }
+    free(shard->blocks);
+    shard->blocks = grown.blocks;
+    shard->capacity = grown.capacity;
+    return 0;
+}
+
+/* Empties place `at` and moves later blocks of the same run back, so that no tombstones are needed. */
+static void remove_at(struct vgpu_ledger_shard *shard, size_t at)
+{
+    const size_t mask = shard->capacity - 1;
+    size_t hole = at;
+    for (size_t next = (at + 1) & mask; shard->blocks[next].kind != VGPU_BLOCK_NONE; next = (next + 1) & mask) {
+        const size_t home = home_of(shard->blocks[next].kind, shard->blocks[next].key, mask);
+        if (((next - home) & mask) < ((next - hole) & mask)) continue; /* it would land before its home */
+        shard->blocks[hole] = shard->blocks[next];
+        hole = next;
+    }
+    shard->blocks[hole].kind = VGPU_BLOCK_NONE;
+    shard->count--;
+}
+
+int vgpu_ledger_put(struct vgpu_ledger *ledger, const struct vgpu_block *block, struct vgpu_block *replaced)
+{
+    struct vgpu_ledger_shard *shard = shard_of(ledger, hash_of(block->kind, block->key));
+    vgpu_brief_lock(&shard->lock);
+    int result = make_room(shard);
+    if (result == 0) {
+        struct vgpu_block *place = &shard->blocks[find(shard, block->kind, block->key)];
+        if (place->kind != VGPU_BLOCK_NONE) {
+            *replaced = *place;
+            result = 1;
+        } else {
+            shard->count++;
+        }
+        *place = *block;
+    }
+    vgpu_brief_unlock(&shard->lock);
+    return result;
+}
+
+bool vgpu_ledger_take(struct vgpu_ledger *ledger, enum vgpu_block_kind kind, uint64_t key, struct vgpu_block *taken)
+{
+    struct vgpu_ledger_shard *shard = shard_of(ledger, hash_of(kind, key));
+    bool known = false;
+    vgpu_brief_lock(&shard->lock);
+    if (shard->count != 0) {
+        const size_t at = find(shard, kind, key);
+        known = shard->blocks[at].kind != VGPU_BLOCK_NONE;
+        if (known) {
+            *taken = shard->blocks[at];
+            remove_at(shard, at);
+        }
+    }
+    vgpu_brief_unlock(&shard->lock);
+    return known;
+}
+
+static void forget_in_shard(struct vgpu_ledger_shard *shard, const void *owner, uint32_t age, void (*forget)(const struct vgpu_block *))
+{
+    for (size_t i = 0; i < shard->capacity;) {
+        const struct vgpu_block block = shard->blocks[i];
+        if (block.kind != VGPU_BLOCK_NONE && block.owner == owner && (int32_t)(block.age - age) <= 0) {
+            forget(&block);
+            /* A later block of the run may move to this place, so look at it again. None moves to a place already passed. */
+            remove_at(shard, i);
+        } else {
+            i++;
+        }
+    }
+}
+
+void vgpu_ledger_forget_owner(struct vgpu_ledger *ledger, const void *owner, uint32_t age, void (*forget)(const struct vgpu_block *))
+{
+    for (size_t i = 0; i < VGPU_LEDGER_SHARDS; i++) {
+        struct vgpu_ledger_shard *shard = &ledger->shards[i];
+        vgpu_brief_lock(&shard->lock);
+        forget_in_shard(shard, owner, age, forget);
+        vgpu_brief_unlock(&shard->lock);
+    }
+}

@@ -1,0 +1,55 @@
+/* The region file: open, initialise, take and give back a slot, sweep the slots of the dead. */
+#ifndef VGPU_REGION_FILE_H
+#define VGPU_REGION_FILE_H
+
+#include <limits.h>
+#include <stdbool.h>
+#include <sys/types.h>
+
+#include "config/config.h"
+#include "vgpu_region.h"
+
+struct vgpu_region_file {
+    struct vgpu_region *region; /* NULL: closed */
+    int file;                   /* -1: memory of this process alone, after the file could not be used */
+    dev_t device;               /* what tells that file from any other */
+    ino_t inode;
+    char path[PATH_MAX];
+    int device_count; /* that this process knows of */
+};
+
+/* What a new region is filled with. */
+struct vgpu_region_values {
+    int device_count;
+    char uuid[VGPU_MAX_DEVICES][VGPU_UUID_BYTES];
+    struct vgpu_limit limit[VGPU_MAX_DEVICES];
+    int priority;
+    bool limits_are_authoritative; /* from the limits file: written even where other processes live already */
+    bool place_is_given;           /* the path is the node's: a damaged region that lies there is made anew */
+};
+
+/* Maps the region at `path`, creating and initialising it if need be, and publishes the values. When the file cannot be used (NULL
+ * path, read-only directory, full disk, foreign version, anything but a regular file that is empty or a region) the region is private memory: limits then hold for this process alone. Fails, with
+ * -errno, only when there is no memory. The caller holds the process's lock. */
+int vgpu_region_open(struct vgpu_region_file *opened, const char *path, struct vgpu_region_values *values);
+
+/* Unmaps and closes. What the process holds in it stays charged. */
+void vgpu_region_close(struct vgpu_region_file *opened);
+
+/* Writes the names of the devices into the region: all places, zero padded. */
+void vgpu_region_publish_devices(struct vgpu_region_file *opened, char (*uuid)[VGPU_UUID_BYTES], int count);
+
+/* Writes limits into the region, where monitors read them. A device that may not be used shows a limit of 1 byte, as 0 means none. */
+void vgpu_region_publish_limits(struct vgpu_region *region, const struct vgpu_limit *limit, int count);
+
+/* Takes a slot for this process. NULL when all 1024 belong to living processes, the disk has no room for it, or the file lock cannot be
+ * had. */
+struct vgpu_region_slot *vgpu_region_claim(struct vgpu_region_file *opened);
+
+/* Gives the slot back, with whatever it still holds. */
+void vgpu_region_leave(struct vgpu_region_file *opened, struct vgpu_region_slot *slot);
+
+/* Frees the slots of dead processes and repairs totals that a killed process left too high. With the file lock. */
+void vgpu_region_reclaim(struct vgpu_region_file *opened);
+
+#endif

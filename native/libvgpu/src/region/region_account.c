@@ -1,0 +1,144 @@
+#include "region/region_account.h"
+
+#include <errno.h>
+#include <stdbool.h>
+
+#include "config/quota.h"
+
+static void subtract_from_total(_Atomic uint64_t *total, uint64_t bytes)
+{
+    uint64_t old = atomic_load(total);
+    while (!atomic_compare_exchange_weak(total, &old, vgpu_quota_subtract(old, bytes))) {
+    }
+}
+
+/* A slot's own words have one writer at a time (its process, which holds its account lock), so they need no locked instruction. Each
+ * is released after all that was written before it: whoever sees a share or `done` sees `begun` as well (repair_total). */
+static void add(_Atomic uint64_t *own, uint64_t amount)
+{
+    atomic_store_explicit(own, atomic_load_explicit(own, memory_order_relaxed) + amount, memory_order_release);
+}
+
+static void subtract(_Atomic uint64_t *own, uint64_t bytes)
+{
+    atomic_store_explicit(own, vgpu_quota_subtract(atomic_load_explicit(own, memory_order_relaxed), bytes), memory_order_release);
+}
+
+int vgpu_region_reserve(struct vgpu_region *region, struct vgpu_region_slot *slot, int device, uint64_t bytes, uint64_t limit)
+{
+    _Atomic uint64_t *total = vgpu_region_reserved(region, device);
+    struct vgpu_region_mem *mem = vgpu_slot_mem(slot, device);
+    int result = -ENOMEM;
+    add(vgpu_slot_begun(slot), 1);
+    uint64_t used = atomic_load(total);
+    while (vgpu_quota_fits(used, bytes, limit)) {
+        if (!atomic_compare_exchange_weak(total, &used, used + bytes)) continue;
+        add(&mem->total_bytes, bytes);
+        add(&mem->data_bytes, bytes);
+        result = 0;
+        break;
+    }
+    add(vgpu_slot_done(slot), 1);
+    return result;
+}
+
+void vgpu_region_charge(struct vgpu_region *region, struct vgpu_region_slot *slot, int device, uint64_t bytes)
+{
+    add(vgpu_slot_begun(slot), 1);
+    atomic_fetch_add(vgpu_region_reserved(region, device), bytes);
+    add(&vgpu_slot_mem(slot, device)->total_bytes, bytes);
+    add(&vgpu_slot_mem(slot, device)->data_bytes, bytes);
+    add(vgpu_slot_done(slot), 1);
+}
+
+void vgpu_region_set_overhead(struct vgpu_region *region, struct vgpu_region_slot *slot, int device, uint64_t old, uint64_t now)
+{
+    struct vgpu_region_mem *mem = vgpu_slot_mem(slot, device);
+    add(vgpu_slot_begun(slot), 1);
+    if (now > old) {
+        atomic_fetch_add(vgpu_region_reserved(region, device), now - old);
+        add(&mem->total_bytes, now - old);
+        add(&mem->context_bytes, now - old);
+    } else {
+        subtract(&mem->context_bytes, old - now);
+        subtract(&mem->total_bytes, old - now);
+        subtract_from_total(vgpu_region_reserved(region, device), old - now);
+    }
+    add(vgpu_slot_done(slot), 1);
+}
+
+void vgpu_region_stand_by(struct vgpu_region *region, struct vgpu_region_slot *slot, uint64_t start_time)
+{
+    const int32_t wanted = (int32_t)(slot - region->slots) + 1;
+    int32_t count = atomic_load(&region->process_count);
+    while (count < wanted && !atomic_compare_exchange_weak(&region->process_count, &count, wanted)) {
+    }
+    if (atomic_load(vgpu_slot_start_time(slot)) != start_time) atomic_store(vgpu_slot_start_time(slot), start_time);
+}
+
+void vgpu_region_insist(struct vgpu_region *region, struct vgpu_region_slot *slot, int device, uint64_t held)
+{
+    const uint64_t shown = atomic_load(&vgpu_slot_mem(slot, device)->total_bytes);
+    if (shown < held) vgpu_region_charge(region, slot, device, held - shown);
+    const uint64_t sum = vgpu_region_used(region, device);
+    uint64_t total = atomic_load(vgpu_region_reserved(region, device));
+    while (total < sum && !atomic_compare_exchange_weak(vgpu_region_reserved(region, device), &total, sum)) {
+    }
+}
+
+void vgpu_region_release(struct vgpu_region *region, struct vgpu_region_slot *slot, int device, uint64_t bytes)
+{
+    add(vgpu_slot_begun(slot), 1);
+    subtract(&vgpu_slot_mem(slot, device)->data_bytes, bytes);
+    subtract(&vgpu_slot_mem(slot, device)->total_bytes, bytes);
+    subtract_from_total(vgpu_region_reserved(region, device), bytes);
+    add(vgpu_slot_done(slot), 1);
+}
+
+int vgpu_region_process_count(struct vgpu_region *region)
+{
+    const int count = atomic_load(&region->process_count);
+    return count < 0 ? 0 : count > VGPU_MAX_PROCESSES ? VGPU_MAX_PROCESSES : count;
+}
+
+uint64_t vgpu_region_used(struct vgpu_region *region, int device)
+{
+    uint64_t sum = 0;
+    for (int i = vgpu_region_process_count(region) - 1; i >= 0; i--)
+        if (atomic_load(&region->slots[i].pid) != 0) sum += atomic_load(&vgpu_slot_mem(&region->slots[i], device)->total_bytes);
+    return sum;
+}
+
+/* Sum of begun operations, and whether all of them are done. Equal sums before and after a look: nothing happened between. */
+static bool quiet(struct vgpu_region *region, uint64_t *operations)
+{
+    *operations = 0;
+    for (int i = vgpu_region_process_count(region) - 1; i >= 0; i--) {
+        struct vgpu_region_slot *slot = &region->slots[i];
+        if (atomic_load(&slot->pid) == 0) continue;
+        const uint64_t begun = atomic_load(vgpu_slot_begun(slot));
+        if (begun != atomic_load(vgpu_slot_done(slot))) return false;
+        *operations += begun;
+    }
+    return true;
+}
+
+static bool repair_total(struct vgpu_region *region, int device)
+{
+    uint64_t before, after;
+    if (!quiet(region, &before)) return false;
+    uint64_t total = atomic_load(vgpu_region_reserved(region, device));
+    const uint64_t sum = vgpu_region_used(region, device);
+    if (!quiet(region, &after) || before != after) return false;
+    /* A reservation that starts now has not touched the total yet, or makes this exchange fail. */
+    return total == sum || atomic_compare_exchange_strong(vgpu_region_reserved(region, device), &total, sum);
+}
+
+void vgpu_region_repair_totals(struct vgpu_region *region, int device_count)
+{
+    /* A handful of tries: each fails only if some process reserved or released in that very microsecond. */
+    enum { TRIES = 8 };
+    for (int device = 0; device < device_count; device++)
+        for (int i = 0; i < TRIES && !repair_total(region, device); i++) {
+        }
+}

@@ -1,0 +1,82 @@
+#include <pthread.h>
+
+#include "check.h"
+#include "memory/block_table.h"
+
+enum { BLOCKS = 50000, THREADS = 4 };
+
+static struct vgpu_ledger ledger;
+static uint64_t forgotten;
+
+static struct vgpu_block block(uint64_t key, const void *context)
+{
+    return (struct vgpu_block){.key = key, .bytes = key * 3, .owner = context, .device = (int16_t)(key % 16), .kind = VGPU_BLOCK_POINTER};
+}
+
+static void forget(const struct vgpu_block *gone) { forgotten += gone->bytes; }
+
+static void put_and_take(void)
+{
+    struct vgpu_block replaced, taken, wanted;
+    for (uint64_t key = 1; key <= BLOCKS; key++) {
+        wanted = block(key * 512, NULL);
+        CHECK(vgpu_ledger_put(&ledger, &wanted, &replaced) == 0);
+    }
+    wanted = block(512, NULL);
+    wanted.bytes = 7;
+    CHECK(vgpu_ledger_put(&ledger, &wanted, &replaced) == 1 && replaced.bytes == 1536);
+    CHECK(!vgpu_ledger_take(&ledger, VGPU_BLOCK_OBJECT, 512, &taken)); /* another kind of number */
+    for (uint64_t key = 2; key <= BLOCKS; key += 2) CHECK(vgpu_ledger_take(&ledger, VGPU_BLOCK_POINTER, key * 512, &taken) && taken.bytes == key * 1536);
+    for (uint64_t key = 3; key <= BLOCKS; key += 2) CHECK(vgpu_ledger_take(&ledger, VGPU_BLOCK_POINTER, key * 512, &taken) && taken.bytes == key * 1536);
+    CHECK(vgpu_ledger_take(&ledger, VGPU_BLOCK_POINTER, 512, &taken) && taken.bytes == 7);
+    CHECK(!vgpu_ledger_take(&ledger, VGPU_BLOCK_POINTER, 512, &taken));
+}
+
+static void contexts(void)
+{
+    static const char one, two;
+    struct vgpu_block replaced, taken, wanted;
+    uint64_t expected = 0;
+    for (uint64_t key = 1; key <= 1000; key++) {
+        wanted = block(key, key % 3 == 0 ? &one : &two);
+        if (key % 3 == 0) expected += wanted.bytes;
+        CHECK(vgpu_ledger_put(&ledger, &wanted, &replaced) == 0);
+    }
+    struct vgpu_block younger = block(2000, &one);
+    younger.age = 1; /* another owner, of the same number */
+    CHECK(vgpu_ledger_put(&ledger, &younger, &replaced) == 0);
+    vgpu_ledger_forget_owner(&ledger, &one, 0, forget);
+    CHECK(forgotten == expected);
+    CHECK(vgpu_ledger_take(&ledger, VGPU_BLOCK_POINTER, 2000, &taken) && taken.bytes == younger.bytes);
+    for (uint64_t key = 1; key <= 1000; key++) CHECK(vgpu_ledger_take(&ledger, VGPU_BLOCK_POINTER, key, &taken) == (key % 3 != 0));
+}
+
+static void *work(void *argument)
+{
+    const uint64_t base = (uint64_t)(size_t)argument << 32;
+    struct vgpu_block replaced, taken;
+    for (uint64_t round = 0; round < 20; round++) {
+        for (uint64_t key = 1; key <= 1000; key++) {
+            const struct vgpu_block wanted = block(base + key, NULL);
+            CHECK(vgpu_ledger_put(&ledger, &wanted, &replaced) == 0);
+        }
+        for (uint64_t key = 1; key <= 1000; key++) CHECK(vgpu_ledger_take(&ledger, VGPU_BLOCK_POINTER, base + key, &taken));
+    }
+    return NULL;
+}
+
+static void threads(void)
+{
+    pthread_t thread[THREADS];
+    for (size_t i = 0; i < THREADS; i++) CHECK(pthread_create(&thread[i], NULL, work, (void *)(i + 1)) == 0);
+    for (size_t i = 0; i < THREADS; i++) pthread_join(thread[i], NULL);
+    for (size_t i = 0; i < VGPU_LEDGER_SHARDS; i++) CHECK(ledger.shards[i].count == 0);
+}
+
+int main(void)
+{
+    put_and_take();
+    contexts();
+    threads();
+    return 0;
+}
