@@ -50,7 +50,9 @@ def letters(parameters: str) -> str:
 
 
 def hooks() -> list[Hook]:
-    text = re.sub(r"/\*.*?\*/", "", (ROOT / "native/libvgpu/src/intercept/cuda.def").read_text(), flags=re.S)
+    text = re.sub(
+        r"/\*.*?\*/", "", (ROOT / "native/libvgpu/src/intercept/cuda.def").read_text(), flags=re.S
+    )
     rows = re.findall(r'HOOK\((\w+), "(\w+)", (\d+), (\d+),\s*\((.*?)\)\)', text, re.S)
     return [
         Hook(symbol, Request(name, int(version), int(flags)), letters(parameters))

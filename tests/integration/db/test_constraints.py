@@ -44,7 +44,7 @@ def allocation(number: int, pod: str, attempt: int, reserved: str, ended: str | 
 def test_every_constraint_of_the_catalogue_has_a_meaning_and_none_is_left(
     postgres_dsn: str,
 ) -> None:
-    """Primary keys need none: they all say that the row is there already."""
+    """Primary keys need none: they all say that the row exists already."""
     names = psql(
         postgres_dsn,
         "SELECT DISTINCT conname FROM pg_constraint WHERE contype IN ('c', 'f', 'u', 'x')"

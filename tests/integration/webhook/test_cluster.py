@@ -165,7 +165,7 @@ async def test_without_a_bus_pods_are_admitted_and_the_audit_says_so(certificate
         response = await asked(http, {GPU: 1, MEM: 90_000})
 
     assert response["allowed"]
-    unknown = "unknown: the scheduler has not told its numbers"
+    unknown = "unknown: the scheduler has not published its statistics"
     assert response["auditAnnotations"] == {
         "reason": "asks-for-cards",
         "cards": unknown,

@@ -79,7 +79,7 @@ async def test_nothing_is_known_before_the_scheduler_spoke(follower: ClusterFoll
     known = follower.knowledge()
 
     assert (known.cards, known.quotas) == (None, None)
-    assert known.cards_unknown == "the scheduler has not told its numbers"
+    assert known.cards_unknown == "the scheduler has not published its statistics"
 
 
 async def test_cards_are_known_once_every_node_with_an_agent_has_told(
@@ -88,7 +88,7 @@ async def test_cards_are_known_once_every_node_with_an_agent_has_told(
     await follower.take_numbers(cluster(2))
     await follower.take_inventory(inventory("a"))
     assert follower.knowledge().cards is None
-    assert follower.knowledge().cards_unknown == "1 of 2 nodes have told their cards"
+    assert follower.knowledge().cards_unknown == "1 of 2 nodes have reported their cards"
 
     await follower.take_inventory(inventory("b"))
     assert follower.knowledge().cards is not None

@@ -202,7 +202,7 @@ def _quotas(quotas: Sequence[Quota]) -> Iterator[Metric]:
 def _ours(snapshot: ClusterSnapshot, now: datetime) -> Iterator[Metric]:
     yield _gauge(
         "hami_gpu_healthy",
-        "1 while the node-agent says that the card is healthy, else 0",
+        "1 while the node-agent reports the card healthy, else 0",
         _CARD,
         [(_card_labels(card), float(card.healthy)) for card in snapshot.cards],
     )

@@ -30,7 +30,7 @@ class MetricsInstruments:
         )
         self.store_failures = Counter(
             "hami_metrics_store_failures",
-            "Tries that Postgres refused, by what was tried; the reports wait on the bus meanwhile",
+            "Writes that Postgres refused, by kind; the reports wait on the bus",
             ["what"],
             registry=self.registry,
         )

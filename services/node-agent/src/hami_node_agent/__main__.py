@@ -89,7 +89,7 @@ async def _until_configured_anew(
             except InvalidRequest as exc:
                 logger.error("configuration not changed", extra={"error": str(exc)})
             else:
-                logger.info("configuration read anew")
+                logger.info("configuration reloaded")
                 return found
     finally:
         stopped.cancel()

@@ -64,7 +64,7 @@ class Settings(BaseSettings):
         default="hami-scheduler", min_length=1, description="spec.schedulerName of our pods"
     )
     node_scheduler_policy: Literal["binpack", "spread"] = Field(
-        default="binpack", description="for pods that don't say"
+        default="binpack", description="for pods that name none"
     )
     gpu_scheduler_policy: str = Field(
         default="spread",

@@ -92,7 +92,7 @@ class ClusterFollower:
         """What counts now."""
         cluster = self._cluster
         if cluster is None:
-            unknown = "the scheduler has not told its numbers"
+            unknown = "the scheduler has not published its statistics"
             return Knowledge(cards_unknown=unknown, quotas_unknown=unknown)
         age = self._now() - cluster.taken_at
         if age > STALE_AFTER:
@@ -101,7 +101,7 @@ class ClusterFollower:
         told, wanted = self._cards.nodes, cluster.agent_nodes
         return Knowledge(
             cards=self._cards if told >= wanted else None,
-            cards_unknown=f"{told} of {wanted} nodes have told their cards",
+            cards_unknown=f"{told} of {wanted} nodes have reported their cards",
             foreign_vendors=frozenset(cluster.foreign_vendors),
             quotas=self._limits,
         )

@@ -30,7 +30,7 @@ class WebhookInstruments:
         )
         self.events_dropped = Counter(
             "hami_webhook_events_dropped",
-            "Refusals that could not be told on the bus",
+            "Refusals that could not be published",
             registry=self.registry,
         )
         self.certificate_not_after = Gauge(

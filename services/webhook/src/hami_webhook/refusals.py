@@ -43,4 +43,4 @@ class RefusalPublisher:
                 await bus.publish(ADMISSION_REFUSED_SUBJECT, refusal, message_id=refusal.review_uid)
             except Unavailable as exc:
                 self._instruments.events_dropped.inc()
-                logger.debug("refusal not told", extra={"error": str(exc)})
+                logger.debug("refusal not published", extra={"error": str(exc)})

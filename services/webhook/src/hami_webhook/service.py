@@ -157,7 +157,7 @@ class ReviewService:
         return verdict
 
     def _failure(self, review: AdmissionReview, exc: Exception) -> _Outcome:
-        message = f"hami-webhook failed on this pod ({type(exc).__name__}); its log says more"
+        message = f"hami-webhook failed on this pod ({type(exc).__name__}); its log has the details"
         said = {"reason": FAILED}
         if self._fail_policy == "open":
             warning = f"{message}; the pod passes as it is, without a slice"

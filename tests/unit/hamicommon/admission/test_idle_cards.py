@@ -154,7 +154,7 @@ def test_what_is_known_changes_with_the_nodes(cards: IdleCards) -> None:
 @pytest.mark.parametrize(
     ("limits", "known", "unknown"),
     [
-        ({"hygon.com/dcunum": 1, "hygon.com/dcumem": 1}, {}, "no node has told of a card of DCU"),
+        ({"hygon.com/dcunum": 1, "hygon.com/dcumem": 1}, {}, "no node has reported a card of DCU"),
         (
             {GPU: 1, MEM: 90000},
             {"foreign_vendors": frozenset({"NVIDIA"})},

@@ -51,7 +51,7 @@ def why(**changes: Any) -> str:
                     ]
                 }
             },
-            "it says: 0/1 taints",
+            "its message: 0/1 taints",
             id="refused before us",
         ),
         pytest.param({}, "has not asked about the pod", id="nobody asked"),

@@ -44,7 +44,7 @@ def test_a_vendor_without_a_block_or_a_count_resource_is_not_served() -> None:
 def test_two_vendors_of_one_word_are_refused() -> None:
     chip = IluvatarChip(chip_name="x", common_word="DCU", resource_count_name="iluvatar.ai/x")
 
-    with pytest.raises(InvalidRequest, match="commonWord 'DCU' is the word of another vendor"):
+    with pytest.raises(InvalidRequest, match="commonWord 'DCU' names another vendor"):
         Vendors.from_config(DeviceConfig(iluvatars=(chip,)), enable_iluvatar=True)
 
 

@@ -27,7 +27,7 @@ CRI_O = RuntimeSays(name="cri-o", version="1.28.1")
         ("v1.31.2", containerd("2.3.0"), True, "it honours CDI"),
         ("v1.29.0", CRI_O, True, "cri-o 1.28.1"),
         ("v1.31.2", containerd("2.1.9", cdi=False), False, "enable_cdi is false"),
-        ("v1.31.2", containerd("1.7.24"), False, "does not say enable_cdi"),
+        ("v1.31.2", containerd("1.7.24"), False, "lacks enable_cdi"),
         ("v1.31.2", containerd("2.1.9", dirs=None), False, "set cri_socket"),
         ("v1.31.2", containerd("2.1.9", cdi=True, dirs=("/etc/cdi",)), False, "in /etc/cdi, and"),
         ("v1.28.9", containerd("2.0.0", cdi=True), True, "it honours CDI, by annotation"),

@@ -208,7 +208,7 @@ def test_the_node_is_believed_where_the_operator_says_so() -> None:
     found = verdict(a_pod(f"{A},NVIDIA,1,0:;"), said(), believe_node=True)
 
     assert found.containers[0].shares[0].memory_mib == 4096
-    assert "its annotation says" in found.sentence
+    assert "its annotation has" in found.sentence
 
 
 def test_a_node_that_cannot_read_the_limits_is_not_believed() -> None:

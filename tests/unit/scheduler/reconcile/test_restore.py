@@ -246,7 +246,7 @@ async def test_a_pod_that_was_moved_since_is_entered_where_its_kubelet_has_it() 
     assert share == replace(SHARE, uuid=GpuUuid("GPU-1"))
     assert fake.usage(GpuUuid("GPU-0")).used_memory_mib == 0
     assert fake.usage(GpuUuid("GPU-1")).used_memory_mib == 600
-    assert "on the cards that its kubelet's books have" in back.reason
+    assert "on the cards that its kubelet's checkpoint has" in back.reason
 
 
 @pytest.mark.parametrize(
@@ -274,7 +274,7 @@ async def test_a_node_that_says_nothing_is_asked_again_before_the_signed_cards_c
     back = await fake.get(DRAFT.allocation_id)
     assert back is not None
     assert back.containers == DRAFT.placement.containers
-    assert "its node did not say whether it is still on these cards" in back.reason
+    assert "its node did not report whether it is still on these cards" in back.reason
 
 
 async def test_a_node_that_answers_late_is_believed() -> None:

@@ -43,7 +43,7 @@ class Knowledge:
             return None, f"nodes without our agent have cards of {', '.join(foreign)}"
         missing = sorted(self.cards.vendors_without_cards(request))
         if missing:
-            return None, f"no node has told of a card of {', '.join(missing)}"
+            return None, f"no node has reported a card of {', '.join(missing)}"
         return self.cards, ""
 
 

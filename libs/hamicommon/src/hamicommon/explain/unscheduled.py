@@ -51,7 +51,7 @@ def why_undecided(pod: Mapping[str, Any], vendors: Vendors, scheduler_name: str)
         return "the pod has ended, and no decision about it is recorded any more"
     said = _scheduler_says(pod)
     if said:
-        return f"kube-scheduler refused every node before it asked for cards; it says: {said}"
+        return f"kube-scheduler refused every node before it asked for cards; its message: {said}"
     return (
         f"no decision is recorded yet: kube-scheduler ({scheduler_name}) has not asked about the "
         "pod; if that lasts, see whether it runs and has our extender in its configuration"

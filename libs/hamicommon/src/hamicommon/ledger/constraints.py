@@ -94,7 +94,7 @@ MEANINGS: dict[str, ConstraintError] = {
     "fk_allocation_events_allocation_id_allocations": _taken("the allocation does not exist"),
     "fk_device_health_events_device_uuid_devices": _taken("the card is not known yet"),
 }
-"""By constraint name; primary keys all mean that the row is there already."""
+"""By constraint name; primary keys all mean that the row exists already."""
 
 _FIRST_VALUE = re.compile(r"\(([^,)]*)")
 
@@ -105,7 +105,7 @@ def error_of(constraint: str, *, detail: str = "", said: str = "") -> HamiError:
     `detail` is PostgreSQL's "Failing row contains (...)": of a card it begins with the uuid. `said`
     is the driver's own sentence.
     """
-    meaning = MEANINGS.get(constraint) or _taken("the row is there already")
+    meaning = MEANINGS.get(constraint) or _taken("the row exists already")
     message = f"ledger: {meaning.sentence} ({said or constraint})"
     if meaning.error is CapacityConflict:
         found = _FIRST_VALUE.search(detail)

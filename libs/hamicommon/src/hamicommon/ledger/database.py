@@ -71,7 +71,7 @@ def translated() -> Iterator[None]:
         raise Conflict(f"ledger: lost a race: {exc}") from exc
     except SCHEMA_ERRORS as exc:
         raise Unavailable(
-            f"the ledger's schema is not this version's ({exc}); `hamictl db check` says more"
+            f"the ledger's schema is not this version's ({exc}); `hamictl db check` has the details"
         ) from exc
     except (asyncpg.SyntaxOrAccessError, asyncpg.DataError):
         # A mistake of ours, not a state of the server.

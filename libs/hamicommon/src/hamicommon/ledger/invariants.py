@@ -88,8 +88,8 @@ SELECT format('event %s of pod %s goes from %s, but the one before ended in %s',
           FROM allocation_events) e
  WHERE previous_state IS DISTINCT FROM before ORDER BY pod_uid, sequence
 """,
-    "S6: the last event of a grant says its state": """
-SELECT format('allocation %s of pod %s is %s, but its last event says %s', a.id, a.pod_uid, a.state,
+    "S6: the last event of a grant has its state": """
+SELECT format('allocation %s of pod %s is %s, but its last event has %s', a.id, a.pod_uid, a.state,
               coalesce(e.state, 'nothing'))
   FROM allocations a
   LEFT JOIN (SELECT DISTINCT ON (allocation_id) allocation_id, state FROM allocation_events

@@ -57,7 +57,7 @@ class Vendors:
         words = [vendor.word for vendor in served]
         twice = [word for word in words if words.count(word) > 1]
         if twice:
-            raise InvalidRequest(f"commonWord {twice[0]!r} is the word of another vendor already")
+            raise InvalidRequest(f"commonWord {twice[0]!r} names another vendor already")
         return cls(served)
 
     @property

@@ -19,7 +19,7 @@ TIMEOUT_S = 330.0
 
 def adopt(
     apply: Annotated[
-        bool, typer.Option("--apply", help="write it; else only say what would be adopted")
+        bool, typer.Option("--apply", help="write it; else only print what would be adopted")
     ] = False,
     node: Annotated[
         list[str] | None, typer.Option("--node", help="only this node (may be repeated)")
@@ -28,7 +28,7 @@ def adopt(
         bool,
         typer.Option(
             "--believe-node",
-            help="where a pod's annotation and its node differ, adopt what the node says",
+            help="where a pod's annotation and its node differ, adopt what the node reports",
         ),
     ] = False,
     output: Annotated[Output, typer.Option("--output", "-o")] = Output.TABLE,

@@ -63,7 +63,10 @@ async def _why_unknown(target: Installation, namespace: str, name: str) -> str:
     ]
     if refusals:
         return f"{said}; its controller could not create it: {refusals[-1]}"
-    return f"{said}; if admission refused it, `kubectl apply` or its controller's events said why"
+    return (
+        f"{said}; if admission refused it, `kubectl apply` or its controller's events "
+        f"have the reason"
+    )
 
 
 def explain(

@@ -35,7 +35,7 @@ class UpOptions(BaseModel):
         description="how containers get their slices: at Allocate, or by CDI at their start",
     )
     kubelet_flags: tuple[str, ...] = Field(
-        default=(), description="more words on the simulated kubelets' command line, for tests"
+        default=(), description="more arguments for the simulated kubelets, for tests"
     )
     enable_ascend: bool = False
     enable_iluvatar: bool = False

@@ -88,7 +88,9 @@ class GrantFinder:
         try:
             holdings = await self._books.holdings()
         except Unavailable as exc:
-            logger.warning("kubelet's books not read", extra={"error": str(exc)})
+            logger.warning(
+                "kubelet's checkpoint and PodResources unavailable", extra={"error": str(exc)}
+            )
             return True
         return any(
             record_of(holding, (record,)) is record
@@ -106,7 +108,9 @@ class GrantFinder:
         try:
             holdings = await self._books.holdings()
         except Unavailable as exc:
-            logger.warning("kubelet's books not read", extra={"error": str(exc)})
+            logger.warning(
+                "kubelet's checkpoint and PodResources unavailable", extra={"error": str(exc)}
+            )
             return None
         records = tuple(self._state.saved.records.values())
         lost = self._never_stored(ids, records, holdings)

@@ -105,9 +105,7 @@ class LateBinding:
             return False  # HAMi's answer, or ours from the lock way
         if self._unproven:
             # A runtime that does not honour CDI would start it without limits.
-            raise Unavailable(
-                f"the container waits: its slice is told by CDI, and {self._unproven}"
-            )
+            raise Unavailable(f"the container waits: its slice comes by CDI, and {self._unproven}")
         async with self._turn:
             fresh = await self._settle_all(owners)
         if fresh:
@@ -135,7 +133,9 @@ class LateBinding:
         """Who holds exactly these ids: one container, or several of one pod that follow on."""
         deadline = time.monotonic() + BOOKS_WAIT_S
         while True:
-            problem = "no container with these devices is in the kubelet's books"
+            problem = (
+                "no container with these devices is in the kubelet's checkpoint or PodResources"
+            )
             try:
                 ended = self._pods.seen().ended
                 owners = [
@@ -205,7 +205,9 @@ class LateBinding:
         record = self._record(owner, nonce, *found, env)
         record = replace(record, mig_uuids=known.mig_uuids)
         if set(record.cards) != set(known.cards) or (known.mig_uuids and not _alike(record, known)):
-            reason = "its slices are on other cards now; delete the pod, its controller makes anew"
+            reason = (
+                "its slices are on other cards now; delete the pod, its controller makes a new one"
+            )
             await self._refuse(owner, reason)
         await self._state.change(lambda saved: self._recorded(saved, found[0], record))
         return record

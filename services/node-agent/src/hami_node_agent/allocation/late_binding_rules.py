@@ -124,9 +124,9 @@ def _hindrance(kubelet_version: str, runtime: RuntimeSays, cdi_dir: str) -> str:
     if runtime.cdi_enabled is False:
         return "enable_cdi is false in its configuration"
     if runtime.cdi_dirs is None:
-        return "it was not asked for its configuration, or does not tell it: set cri_socket"
+        return "its configuration is unknown: set cri_socket"
     if runtime.cdi_enabled is None and _version(runtime.version) < _ALWAYS_ON:
-        return "its configuration does not say enable_cdi"
+        return "its configuration lacks enable_cdi"
     if _plain(cdi_dir) not in {_plain(directory) for directory in runtime.cdi_dirs}:
         return f"it reads CDI files in {', '.join(runtime.cdi_dirs)}, and cdi_dir is {cdi_dir}"
     return ""

@@ -143,7 +143,9 @@ class PreStart:
         """Who holds exactly these ids: one container, or several of one pod that follow on."""
         deadline = time.monotonic() + BOOKS_WAIT_S
         while True:
-            problem = "no container with these devices is in the kubelet's books"
+            problem = (
+                "no container with these devices is in the kubelet's checkpoint or PodResources"
+            )
             try:
                 # The kubelet writes its checkpoint before it calls us. The rest of its books takes
                 # as long to read again, and says more where the checkpoint is damaged or behind.

@@ -155,7 +155,7 @@ FLAGS: tuple[Flag, ...] = (
         tells=_flag("imex_required"),
         switch=True,
     ),
-    Flag(names=("v",), unused="HAMI_TELEMETRY_LOG_LEVEL says how much is logged"),
+    Flag(names=("v",), unused="HAMI_TELEMETRY_LOG_LEVEL sets how much is logged"),
     Flag(names=("node-name",), variables=("NodeName", "NODE_NAME"), tells=_as("node_name")),
     Flag(
         names=("device-split-count",),

@@ -38,7 +38,7 @@ class Settings(BaseSettings):
     )
 
     register_with_kubelet: bool = Field(
-        default=True, description="false: the plugin is served and the kubelet is not told"
+        default=True, description="false: the plugin is served but not registered with the kubelet"
     )
     kubelet_socket_dir: Path = Field(default=Path("/var/lib/kubelet/device-plugins"))
     pod_resources_socket: Path = Field(
@@ -70,11 +70,11 @@ class Settings(BaseSettings):
 
     device_config_file: Path | None = Field(
         default=None,
-        description="HAMi's device-config.yaml; what no variable here says is taken from it",
+        description="HAMi's device-config.yaml: used for options that no environment variable sets",
     )
     node_config_file: Path = Field(
         default=hami_node_config.DEFAULT_PATH,
-        description="HAMi's config.json: what single nodes say otherwise; it need not be there",
+        description="HAMi's config.json: overrides of single nodes; optional",
     )
     operating_mode: Literal["hami-core", "mig", "mps", "whole"] = Field(
         default="hami-core",
@@ -95,7 +95,7 @@ class Settings(BaseSettings):
     )
     mig_strategy: MigStrategy = Field(
         default="none",
-        description="MIG instances that are there: none: not offered; single: they are what "
+        description="existing MIG instances: none: not offered; single: they are what "
         "resource_name counts; mixed: a resource for each profile, nvidia.com/mig-1g.10gb",
     )
     mig_profile_allowlist: tuple[MigAllowance, ...] = Field(
@@ -120,15 +120,19 @@ class Settings(BaseSettings):
     device_memory_scaling: float = Field(default=1.0, gt=0, description="> 1: oversubscription")
     device_core_scaling: float = Field(default=1.0, gt=0)
     preconfigured_device_memory_mib: int = Field(
-        default=0, ge=0, description="for cards whose memory NVML can't tell; 0: left out"
+        default=0,
+        ge=0,
+        description="memory of cards for which NVML reports none; 0: such cards are left out",
     )
     disable_core_limit: bool = Field(default=False)
-    enable_numa_topology: bool = Field(default=False, description="tell the kubelet NUMA nodes")
+    enable_numa_topology: bool = Field(
+        default=False, description="report NUMA nodes to the kubelet"
+    )
     pass_device_specs: bool = Field(default=False, description="answer /dev/nvidia* files too")
     device_list_strategy: Annotated[tuple[Strategy, ...], NoDecode] = Field(
         default=(Strategy.ENVVAR,),
         min_length=1,
-        description="how the container runtime is told of the cards: a comma list of envvar, "
+        description="how cards are passed to the container runtime: a comma list of envvar, "
         "volume-mounts, cdi-annotations, cdi-cri",
     )
     device_id_strategy: Literal["uuid", "index"] = Field(
@@ -165,7 +169,7 @@ class Settings(BaseSettings):
     grant_wait_s: float = Field(default=2.0, ge=0, le=10, description="Allocate waits for a grant")
     binding: Literal["lock", "late", "auto"] = Field(
         default="lock",
-        description="lock: slices are told at Allocate, one pod at a time; late: by CDI when a "
+        description="lock: slices are passed at Allocate, one pod at a time; late: by CDI when a "
         "container starts, which its runtime must honour; auto: late where that is proven, by "
         "the runtime's own word (cri_socket) or by having no switch for it",
     )

@@ -138,7 +138,7 @@ class KubeletRegistration:
                 else:
                     return before
             if _identity(self._socket) is None:
-                raise OSError(f"{self._socket} was removed before the kubelet was told of it")
+                raise OSError(f"{self._socket} was removed before it was registered")
             await asyncio.sleep(pause_s)
             pause_s = min(pause_s * 2, RETRY_LAST_S)
 
@@ -160,7 +160,7 @@ class KubeletRegistration:
         while True:
             await asyncio.sleep(LOOK_S)
             if _identity(self._socket) != self._own:
-                logger.info("our socket was removed, serving anew")
+                logger.info("plugin socket removed, restarting the server")
                 return
             now = _identity(self._kubelet)
             # A kubelet that is merely away has not forgotten us yet; a new socket has.

@@ -180,7 +180,8 @@ _UNKNOWN_ANSWER = (
 )
 _FOREIGN_ANSWER = (
     "another device plugin gave this container its devices and the ledger has no grant of them; "
-    "`hamictl adopt` says why and, with --apply, takes HAMi's pods over, after which the container "
+    "`hamictl adopt` gives the reason and, with --apply, takes HAMi's pods over, after "
+    "which the container "
     "starts by itself; otherwise delete the pod, its controller makes a new one"
 )
 _NO_GRANT = (

@@ -93,7 +93,7 @@ def _cards(node: str) -> tuple[GaugeSpec[DeviceSample], ...]:
     return (
         _of_card(
             "hami_host_gpu_memory_used_bytes",
-            "Memory of the card in use, as the driver says",
+            "Memory of the card in use, as the driver reports it",
             lambda s: s.memory_used_bytes,
             node=node,
         ),

@@ -150,9 +150,12 @@ class Adopter:
     def _note(self, case: NodeCase, said: NodeHoldings) -> None:
         case.problems = said.problems
         case.silence = (
-            "its kubelet's books do not have it: no container of it holds a device"
+            "its kubelet's checkpoint and PodResources lack it: no container of it holds a device"
             if said.readable
-            else f"its kubelet's books can't be read: {'; '.join(said.problems)}"
+            else (
+                f"its kubelet's checkpoint and PodResources are unavailable: "
+                f"{'; '.join(said.problems)}"
+            )
         )
         for one in said.containers:
             pod = self._known_pods.get(PodUid(one.pod_uid))
@@ -221,7 +224,7 @@ class Adopter:
             await self._grants.granted(grant_of(allocation, expires_at=expires_at))
         except Unavailable as exc:
             # The next snapshot tells the node.
-            logger.warning("adoption not told to its node", extra={"error": str(exc)})
+            logger.warning("adoption not published to its node", extra={"error": str(exc)})
 
     def _entry(self, claim: Claim, verdict: AdoptionResult) -> Entry:
         draft = Draft(

@@ -111,7 +111,7 @@ def judge(
     if claim.said_node != claim.node:
         return _refused(
             Why.WRONG_NODE,
-            f"its annotations say node {claim.said_node or 'nothing'}, and it is on {claim.node}; "
+            f"its annotations name node {claim.said_node or 'nothing'}, and it is on {claim.node}; "
             "delete it, its controller makes a new one",
         )
     if claim.problem:
@@ -147,7 +147,7 @@ def _compare(
         others = ", ".join(sorted(held_twice[shared[0]] - {claim.uid}))
         return _refused(
             Why.HELD_TWICE,
-            f"the kubelet's books give device {shared[0]} also to pod {others}; restart the "
+            f"the kubelet's checkpoint gives device {shared[0]} also to pod {others}; restart the "
             "kubelet, which mends its books, and try again",
         )
     if any(one.ours or (one.visible is not None and not one.shares) for one in holding):
@@ -161,7 +161,8 @@ def _compare(
     if difference and not (believe_node and all(one.shares for one in holding)):
         return _refused(
             Why.DISAGREE,
-            f"{difference}; look who changed it, then delete the pod, or adopt what the node says "
+            f"{difference}; look who changed it, then delete the pod, or adopt what the "
+            f"node reports "
             "with --believe-node",
         )
     granted = {one.container: shares for one, shares in zip(holding, found, strict=True)}
@@ -241,7 +242,7 @@ def _difference(
                 f"cards {', '.join(sorted(set(one.cards_of_ids)))}, and can't read the limits"
             )
             claimed = ", ".join(map(_entry, written))
-            return f"container {one.container}: its annotation says {claimed}, its node {said}"
+            return f"container {one.container}: its annotation has {claimed}, its node {said}"
         if len(written) != len(one.device_ids):
             return (
                 f"container {one.container}: its annotation names {len(written)} cards, and the "

@@ -90,7 +90,7 @@ class GrantMoves:
             if changes is not None:
                 self._seen(changes)
                 return
-        raise Unavailable(f"grant {asked.owner.allocation_id} changed {MOST_LOOKS} times meanwhile")
+        raise Unavailable(f"grant {asked.owner.allocation_id} changed {MOST_LOOKS} times since")
 
     async def _move_of(
         self, node: str, allocation_id: AllocationId, wanted: Iterable[WantedMove]

@@ -76,7 +76,7 @@ class LedgerStatsPublisher:
             try:
                 await self.tell(await self._reader.numbers())
             except (Unavailable, Conflict) as exc:
-                logger.warning("ledger's numbers not told", extra={"error": str(exc)})
+                logger.warning("ledger statistics not published", extra={"error": str(exc)})
             await asyncio.sleep(every_s)
 
     async def tell(self, found: LedgerNumbers) -> None:

@@ -177,7 +177,7 @@ class GrantReports:
                 return
             if not allocation.live or await self._apply(allocation, report):
                 return
-        raise Conflict(f"grant {report.allocation_id} changed {MOST_LOOKS} times meanwhile")
+        raise Conflict(f"grant {report.allocation_id} changed {MOST_LOOKS} times since")
 
     async def _apply(
         self, allocation: Allocation, report: Allocated | AllocateFailed | PodGone

@@ -135,7 +135,7 @@ class MirroredLocks:
             except Conflict:
                 continue
             return
-        raise Conflict(f"node {allocation.node} changed {RELEASE_TRIES} times meanwhile")
+        raise Conflict(f"node {allocation.node} changed {RELEASE_TRIES} times since")
 
     async def _holds(self, allocation: Allocation) -> bool:
         holder = await self._lock.holder(allocation.node)

@@ -20,7 +20,7 @@ NODE_HAS_IT = "its node has it"
 HOW_BOUND = frozenset({"", FOUND_BOUND, NODE_HAS_IT})
 """How a row came to `bound`, which says nothing of why its pod failed."""
 AGENT_SEES_NONE = "its node sees no container of it any more"
-STILL_SEEN = "pod deleted; its node is heard and has not said that the containers are gone"
+STILL_SEEN = "pod deleted; its node is alive and has not reported its containers gone"
 POD_DELETED = "pod deleted"
 MOST_SAID = 300
 """Characters of a kubelet's message that are kept; gRPC errors may be long."""
@@ -163,7 +163,7 @@ def _has_node(allocation: Allocation, facts: PodFacts, node: NodeName) -> Transi
         return Transition(target=AllocationState.ALLOCATED, reason="its containers were seen")
     answered = facts.bind_phase == PHASE_SUCCESS and not allocation.has_agent
     if allocation.state is AllocationState.BOUND and answered:
-        return Transition(target=AllocationState.ALLOCATED, reason="its device plugin says so")
+        return Transition(target=AllocationState.ALLOCATED, reason="reported by its device plugin")
     return None
 
 
@@ -207,7 +207,7 @@ def overdue(allocation: Allocation, facts: PodFacts) -> Transition | None:
             return Transition(target=AllocationState.RELEASING, reason=STILL_SEEN)
         return Transition(
             target=AllocationState.RELEASED_UNCONFIRMED,
-            reason=f"{POD_DELETED}; its node did not say that the containers are gone",
+            reason=f"{POD_DELETED}; its node did not report its containers gone",
         )
     return None
 

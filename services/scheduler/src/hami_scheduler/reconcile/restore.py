@@ -42,8 +42,8 @@ logger = logging.getLogger(__name__)
 Json = Mapping[str, Any]
 ACTOR = "reconciler"
 REASON = "the ledger had lost it; restored from the grant that we signed"
-MOVED = "on the cards that its kubelet's books have"
-UNCONFIRMED = "its node did not say whether it is still on these cards"
+MOVED = "on the cards that its kubelet's checkpoint has"
+UNCONFIRMED = "its node did not report whether it is still on these cards"
 # An agent that lives answers within seconds. Without its word the cards are counted soon all the
 # same: what is not counted may be granted again.
 PATIENCE_S = 30.0
@@ -123,7 +123,7 @@ class GrantRestorer:
         try:
             said = await self._witness.holdings(node)
         except (NotFound, Unavailable) as exc:
-            logger.warning("node can't say who holds what", extra={"error": str(exc)})
+            logger.warning("node can't report who holds what", extra={"error": str(exc)})
             found = None
         else:
             found = said if said.readable else None

@@ -183,7 +183,7 @@ class AnnotatedNodes:
         for word, why in told.malformed.items():
             if known.get(word) != why:
                 text = f"{word}: {why}; its last good cards stay"
-                logger.warning("node tells its cards wrongly", extra={"node": name, "error": text})
+                logger.warning("malformed node annotation", extra={"node": name, "error": text})
                 await self._journal.drift("inventory-malformed", name, text, repaired=False)
         if known.keys() != told.malformed.keys():
             self._count_malformed()

@@ -152,13 +152,13 @@ def _spoken(error: DBAPIError) -> Exception:
         )
     if state in _THERE_ALREADY:
         return Conflict(
-            "the database has parts of a later schema than its revision says, as a restore of some "
+            "the database has parts of a later schema than its revision, as a restore of some "
             f"tables leaves it; restore a whole backup into an empty database: {_first_line(error)}"
         )
     if state == _OVERLAP:
         return Conflict(
             "two grants of a pod overlap in time, which the new schema refuses; look at the pod in "
-            f"v_allocation_history, and mend the wrong row's times: {_first_line(error)}"
+            f"v_allocation_history, and repair the wrong row's times: {_first_line(error)}"
         )
     return error
 

@@ -95,7 +95,7 @@ def _probe(data: Path, port: int) -> None:
     except (OSError, IndexError) as exc:
         raise NotReadyError(f"PostgreSQL has not written its status into {data} yet") from exc
     if status != "ready":
-        raise NotReadyError(f"PostgreSQL says that it is {status}")
+        raise NotReadyError(f"PostgreSQL reports that it is {status}")
     postgres_ready(port, user=SUPERUSER, database=DATABASE)
 
 

@@ -53,7 +53,10 @@ class Books:
         """See the port."""
         reading = await self.read()
         if not reading.readable:
-            raise Unavailable(f"the kubelet's books can't be read: {'; '.join(reading.problems)}")
+            raise Unavailable(
+                f"the kubelet's checkpoint and PodResources are unavailable: "
+                f"{'; '.join(reading.problems)}"
+            )
         return reading.holdings
 
     async def checkpointed(self) -> tuple[Holding, ...]:

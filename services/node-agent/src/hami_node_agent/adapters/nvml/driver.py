@@ -99,7 +99,7 @@ class NvmlDriver:
         self._by_handle.clear()
         self.cards()
         self.register_events()
-        logger.warning("driver asked anew", extra={"cards": len(self._by_handle)})
+        logger.warning("driver reloaded", extra={"cards": len(self._by_handle)})
 
     def cards(self) -> tuple[CardFacts, ...]:
         """All cards, by index."""
