@@ -1,42 +1,65 @@
-"""The `hamictl` command: assembles the groups of commands."""
+"""The `hamictl` command: the names of its commands, and where each one lives."""
 
 from __future__ import annotations
 
-import typer
+from hamictl.lazy import LazyCommand, lazy_app
 
-from hamictl.commands import (
-    adopt,
-    answers,
-    database,
-    lint,
-    objects,
-    simulate,
-    system,
-    troubles,
-    vendors,
-)
+COMMANDS = {
+    "up": LazyCommand(
+        "hamictl.commands.system:up",
+        "Start everything on this machine and show it; Ctrl-C stops it again.",
+    ),
+    "down": LazyCommand(
+        "hamictl.commands.system:down", "Stop the local system; its data stays in its folder."
+    ),
+    "apply": LazyCommand(
+        "hamictl.commands.objects:apply",
+        "Create pods (of workload kinds: the pods of their template), or update existing ones.",
+    ),
+    "get": LazyCommand(
+        "hamictl.commands.objects:get", "Show pods, nodes, cards, or who holds which slice."
+    ),
+    "delete": LazyCommand("hamictl.commands.objects:delete", "Delete pods."),
+    "explain": LazyCommand(
+        "hamictl.commands.answers:explain", "Explain why a pod is where it is, or why it waits."
+    ),
+    "history": LazyCommand(
+        "hamictl.commands.answers:history", "Show every state that a pod's slices went through."
+    ),
+    "sql": LazyCommand(
+        "hamictl.commands.answers:sql",
+        "Ask the ledger, for example: select * from allocations_at(now() - interval '1 hour').",
+    ),
+    "drift": LazyCommand(
+        "hamictl.commands.troubles:drift",
+        "Show where ledger, pods and nodes differed, and whether it was repaired.",
+    ),
+    "dead-letters": LazyCommand(
+        "hamictl.commands.troubles:dead_letters",
+        "Show messages that no service could handle, with the reason; or send one again.",
+    ),
+    "simulate": LazyCommand(
+        "hamictl.commands.simulate:simulate",
+        "Show where pods would go and why, on a dump of a cluster; nothing is changed anywhere.",
+    ),
+    "lint": LazyCommand(
+        "hamictl.commands.lint:lint",
+        "Show what admission would answer: refusals, warnings, what would be filled in.",
+    ),
+    "vendors": LazyCommand(
+        "hamictl.commands.vendors:vendors", "Show which resources of which vendors are served."
+    ),
+    "adopt": LazyCommand(
+        "hamictl.commands.adopt:adopt",
+        "Take over the pods that HAMi started; nothing is restarted, and it may be repeated.",
+    ),
+    "db": LazyCommand("hamictl.commands.database:app", "The ledger's schema."),
+}
 
-app = typer.Typer(
-    help="GPU slices on Kubernetes: a local system in one command, and questions to any system.",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
+app = lazy_app(
+    COMMANDS,
+    "GPU slices on Kubernetes: a local system in one command, and questions to any system.",
 )
-app.command()(system.up)
-app.command()(system.down)
-app.command()(objects.apply)
-app.command()(objects.get)
-app.command()(objects.delete)
-app.command()(answers.explain)
-app.command()(answers.history)
-app.command()(answers.sql)
-app.command()(troubles.drift)
-app.command()(troubles.dead_letters)
-app.command()(simulate.simulate)
-app.command()(lint.lint)
-app.command()(vendors.vendors)
-app.command()(adopt.adopt)
-app.add_typer(database.app, name="db")
 
 
 def main() -> None:

@@ -74,7 +74,7 @@ def explain(
     namespace: Namespace = "default",
     output: Annotated[Output, typer.Option("--output", "-o")] = Output.TABLE,
 ) -> None:
-    """Say why a pod is where it is, or why it waits."""
+    """Explain why a pod is where it is, or why it waits."""
     run(_explain(pod, namespace, output))
 
 

@@ -72,7 +72,7 @@ def lint(
     namespace: Namespace = "default",
     output: Annotated[Output, typer.Option("--output", "-o")] = Output.TABLE,
 ) -> None:
-    """Say what admission would answer: refusals, warnings, what would be filled in.
+    """Show what admission would answer: refusals, warnings, what would be filled in.
 
     Ends with status 1 when a pod would be refused.
     """

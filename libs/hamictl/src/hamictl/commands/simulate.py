@@ -75,7 +75,7 @@ def simulate(
     namespace: Namespace = "default",
     output: Annotated[Output, typer.Option("--output", "-o")] = Output.TABLE,
 ) -> None:
-    """Say where pods would go and why, on a dump of a cluster; nothing is changed anywhere.
+    """Show where pods would go and why, on a dump of a cluster; nothing is changed anywhere.
 
     Pods are taken one after the other: each finds what the pods before it took. Cards are all that
     is looked at: CPU, memory, selectors and taints are kube-scheduler's own matter. Cordoned nodes

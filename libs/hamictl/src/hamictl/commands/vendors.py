@@ -51,7 +51,7 @@ def vendors(
         ),
     ] = OutputForm.TABLE,
 ) -> None:
-    """Say which resources of which vendors are served."""
+    """Show which resources of which vendors are served."""
     with spoken_errors():
         served = Vendors.from_config(
             deviceconfig.load(device_config),
