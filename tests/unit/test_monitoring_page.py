@@ -25,8 +25,8 @@ from hami_node_agent.metrics.legacy import LegacyCollector
 from hami_node_agent.metrics.mig import MigCollector
 from hami_node_agent.usage.regions.directory import Regions
 from hami_node_agent.usage.sampler import Observation
-from hami_scheduler.metrics import MetricsInstruments as SchedulerInstruments
-from hami_webhook.metrics import MetricsInstruments as WebhookInstruments
+from hami_scheduler.metrics import SchedulerInstruments
+from hami_webhook.metrics import WebhookInstruments
 from hamicommon.domain.devices import GpuDevice
 from hamicommon.domain.ids import GpuUuid
 from hamicommon.process.bulkhead import Bulkhead
