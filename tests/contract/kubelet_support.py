@@ -27,6 +27,7 @@ from hamilocal.servers.control_plane.pki import make_pki
 from hamilocal.supervisor.plan import ServerPlan
 from hamilocal.supervisor.ports import LOOPBACK, free_port
 from hamilocal.supervisor.probes import http_ready
+from kubelocal.kubelet.containers.launch_files import parse_pids
 
 from tests.waiting import PATIENCE_S, eventually
 
@@ -279,6 +280,11 @@ class Node:
             }
             for pod in answer.pod_resources
         }
+
+    def host_pid(self, pod: Json, container: str = "main") -> int:
+        """The pid of a container's program on the host; in there it is another."""
+        folder = self.root / "pods" / pod["metadata"]["uid"] / "containers" / container
+        return parse_pids((folder / "0.pid").read_text()).container
 
     def log(self, pod: Json, container: str = "main") -> str:
         """What a container has written."""

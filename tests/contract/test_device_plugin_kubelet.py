@@ -269,7 +269,7 @@ async def test_a_deleted_pods_process_ends_and_its_ids_are_free_again(
         return node.log(pod) != ""
 
     await eventually(printed)
-    pid = int(node.log(pod))
+    pid = node.host_pid(pod)
     assert alive(pid)
 
     await node.delete("a")
@@ -287,6 +287,7 @@ async def test_a_killed_kubelet_finds_its_containers_and_allocations_again(
     await until_phase(node, "a", "Running")
     calls = list(plugin.calls)
     held = await node.pods_listed()
+    pid = node.host_pid(pod)
 
     node.kill()
     await node.start()
@@ -298,7 +299,7 @@ async def test_a_killed_kubelet_finds_its_containers_and_allocations_again(
         return await node.devices() == ("10", "10")
 
     await eventually(shown)
-    assert alive(int(node.log(pod)))
+    assert alive(pid)
     assert node.log(pod).count("\n") == 1
 
     async def listed() -> bool:
@@ -320,7 +321,7 @@ async def test_a_pod_deleted_while_the_kubelet_was_dead_is_stopped(
         return node.log(pod) != ""
 
     await eventually(printed)
-    pid = int(node.log(pod))
+    pid = node.host_pid(pod)
     node.kill()
     path = f"/api/v1/namespaces/default/pods/a-{node.name}"
     await node.api.delete(path, {"gracePeriodSeconds": 0})
