@@ -25,7 +25,7 @@ assert info()["total"] == 4 << 20
 print("done")
 """
 LIBRARIES = {"libcuda.so.1": "driver", "libnvidia-ml.so.1": "nvml"}
-SHARED = ("clock", "fault", "json", "machine", "mig", "state")
+SHARED = ("clock", "fault", "json", "machine", "mig", "shared", "state")
 PROC_ADDRESS = ("cuGetProcAddress", "cuGetProcAddress_v2")
 # About what a driver of CUDA 11.0 does without.
 SINCE_11_0 = (
@@ -52,7 +52,7 @@ def build(folder: Path, library: str, without: Sequence[str]) -> None:
     """The stand-in library without some of its functions."""
     prefix = LIBRARIES[library]
     objects = FAKEGPU.glob(f"{prefix}_*.o")
-    more = ("arena", "instant") if prefix == "driver" else ()
+    more = ("arena", "deferred", "instant") if prefix == "driver" else ()
     script = folder / f"{library}.map"
     names = {"driver": "cu*;", "nvml": "nvml*;"}[prefix]
     hidden = "".join(f"{name}; " for name in without)

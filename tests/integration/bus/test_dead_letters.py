@@ -22,7 +22,8 @@ from hamilocal.servers.data.nats_config import NatsUser, agent_nats_user, webhoo
 from hamilocal.servers.processes import running
 from pydantic import SecretStr
 
-from tests.integration.bus.conftest import DEADLINE_S, Inbox, inventory
+from tests.integration.bus.conftest import Inbox, inventory
+from tests.waiting import PATIENCE_S
 
 SCHEDULER = "hami-scheduler"
 
@@ -157,7 +158,7 @@ async def test_an_agents_own_grant_comes_back_to_it_alone(url: str, scheduler: B
         consuming = asyncio.create_task(agent.consume(what, refuse))
         before = await scheduler.letters.kept()
         await scheduler.publish(subject, inventory("node-0"), message_id="grant")
-        async with asyncio.timeout(DEADLINE_S):
+        async with asyncio.timeout(PATIENCE_S):
             while await scheduler.letters.kept() == before:
                 await asyncio.sleep(0.02)
         [letter] = await scheduler.letters.latest(1)

@@ -136,7 +136,7 @@ async def test_an_event_that_leaves_a_gap_is_refused(database: Database, sequenc
     [
         ("UPDATE nodes SET source = 'hearsay'", InvalidRequest, "agent or annotation"),
         ("UPDATE devices SET ceiling_slots = 1", InvalidRequest, "ceiling_slots"),
-        ("INSERT INTO devices SELECT * FROM devices", ConstraintViolation, "there already"),
+        ("INSERT INTO devices SELECT * FROM devices", ConstraintViolation, "exists already"),
         ("UPDATE devices SET node = 'nowhere'", ConstraintViolation, "not known yet"),
     ],
 )

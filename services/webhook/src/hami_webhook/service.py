@@ -19,7 +19,7 @@ from hamicommon.admission.cache import Relevant
 from hamicommon.admission.context import NOTHING_KNOWN, Knowledge
 from hamicommon.admission.verdicts import AdmissionCircumstances, AdmissionResult
 from hamicommon.events import AdmissionRefused
-from hamicommon.telemetry.logging import LineLogger
+from hamicommon.telemetry.logs import LineLogger
 from opentelemetry import trace
 from opentelemetry.trace import Span, SpanContext, Tracer
 

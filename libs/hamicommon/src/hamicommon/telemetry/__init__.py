@@ -22,7 +22,7 @@ from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter
 from opentelemetry.trace import Link, Span, SpanContext
 
 from hamicommon.settings import TelemetrySettings
-from hamicommon.telemetry.logging import JsonFormatter, TurnHandler, log_context
+from hamicommon.telemetry.logs import JsonFormatter, TurnHandler, log_context
 from hamicommon.telemetry.spans import FileSpans, begin_trace, leaf_span, pod_attributes
 
 __all__ = [

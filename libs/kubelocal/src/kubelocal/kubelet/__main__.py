@@ -8,7 +8,7 @@ import signal
 import sys
 
 from hamicommon.errors import HamiError
-from hamicommon.telemetry.logging import JsonFormatter
+from hamicommon.telemetry.logs import JsonFormatter
 
 from kubelocal.kubelet import bootstrap
 from kubelocal.kubelet.options import KubeletOptions, parse

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from hamicommon import telemetry
-from hamicommon.telemetry.logging import JsonFormatter, LineLogger, TurnHandler
+from hamicommon.telemetry.logs import JsonFormatter, LineLogger, TurnHandler
 from opentelemetry import trace
 from opentelemetry.sdk.trace import TracerProvider
 
