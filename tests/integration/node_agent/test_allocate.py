@@ -286,4 +286,6 @@ async def test_the_kubelets_books_being_away_keeps_the_container_waiting(
     await kubelet.prestart(A_0)
 
     assert waiting.value.code() is grpc.StatusCode.UNAVAILABLE
-    assert "kubelet's books can't be read" in (waiting.value.details() or "")
+    assert "kubelet's checkpoint and PodResources are unavailable" in (
+        waiting.value.details() or ""
+    )
