@@ -63,6 +63,19 @@ def test_the_library_loads_on_the_glibc_of_the_oldest_containers() -> None:
     assert f"\nOLDEST_GLIBC := {bound}\n" in (ROOT / "native/libvgpu/Makefile").read_text()
 
 
+def test_no_lock_of_the_library_does_nothing_until_libpthread_is_there() -> None:
+    """Before glibc 2.34 libc.so.6 passes these calls on to libpthread, and answers 0 without it.
+
+    A driver that is opened later brings it, while a lock is held.
+    """
+    listing = subprocess.run(
+        ["nm", "-D", "--undefined-only", LIBVGPU], check=True, capture_output=True, text=True
+    ).stdout
+    called = {line.split()[-1].partition("@")[0] for line in listing.splitlines()}
+    passed_on = {name for name in called if name.startswith("pthread_")}
+    assert passed_on == {"pthread_self", "pthread_setcancelstate"}
+
+
 @pytest.mark.parametrize(
     ("source", "options", "sentence"),
     [

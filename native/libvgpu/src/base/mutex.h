@@ -1,33 +1,51 @@
 /* A lock between threads of one process for sections that may wait: for the disk, for NVML, for the driver.
  *
- * Whoever holds it is not cancelled (pthread_cancel), or it would stay locked for good; a cancellation that was asked for meanwhile takes
+ * Whoever holds it is not cancelled (pthread_cancel), or it would stay locked for good; a cancellation that was asked for before takes
  * place after. Locks are given back in the reverse order of taking. Every such lock lies in pages that a fork child finds empty
- * (lineage.h), and a zeroed one is free.
+ * (lineage.h), and a zeroed one is free. errno stays as it was.
+ *
+ * It is no pthread_mutex_t: before glibc 2.34 those of libc.so.6 do nothing until libpthread is there, which often comes with the driver,
+ * while a lock is held. Then a mutex that nobody locked is unlocked, which ends the process where glibc elides locks (TSX, before 2.27).
  */
 #ifndef VGPU_MUTEX_H
 #define VGPU_MUTEX_H
 
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdbool.h>
 
 struct vgpu_mutex {
-    pthread_mutex_t mutex;
-    int cancel_state; /* of the holder, before */
+    _Atomic int state; /* enum vgpu_mutex_state */
+    int cancel_state;  /* of the holder, before */
 };
+
+enum vgpu_mutex_state { VGPU_MUTEX_FREE, VGPU_MUTEX_TAKEN, VGPU_MUTEX_AWAITED };
+
+/* Waits for a mutex that was found taken, and takes it. */
+void vgpu_mutex_wait(struct vgpu_mutex *mutex);
+
+/* Wakes one of those who wait for it. */
+void vgpu_mutex_wake(struct vgpu_mutex *mutex);
+
+static inline bool vgpu_mutex_take(struct vgpu_mutex *mutex)
+{
+    int state = VGPU_MUTEX_FREE;
+    return atomic_compare_exchange_strong_explicit(&mutex->state, &state, VGPU_MUTEX_TAKEN, memory_order_acquire, memory_order_relaxed);
+}
 
 static inline void vgpu_mutex_lock(struct vgpu_mutex *mutex)
 {
-    int before;
+    int before = PTHREAD_CANCEL_ENABLE; /* without libpthread nothing is stored */
     pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &before);
-    pthread_mutex_lock(&mutex->mutex);
+    if (!vgpu_mutex_take(mutex)) vgpu_mutex_wait(mutex);
     mutex->cancel_state = before;
 }
 
 static inline bool vgpu_mutex_trylock(struct vgpu_mutex *mutex)
 {
-    int before;
+    int before = PTHREAD_CANCEL_ENABLE;
     pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &before);
-    if (pthread_mutex_trylock(&mutex->mutex) != 0) return pthread_setcancelstate(before, NULL), false;
+    if (!vgpu_mutex_take(mutex)) return pthread_setcancelstate(before, NULL), false;
     mutex->cancel_state = before;
     return true;
 }
@@ -35,7 +53,7 @@ static inline bool vgpu_mutex_trylock(struct vgpu_mutex *mutex)
 static inline void vgpu_mutex_unlock(struct vgpu_mutex *mutex)
 {
     const int before = mutex->cancel_state;
-    pthread_mutex_unlock(&mutex->mutex);
+    if (atomic_exchange_explicit(&mutex->state, VGPU_MUTEX_FREE, memory_order_release) == VGPU_MUTEX_AWAITED) vgpu_mutex_wake(mutex);
     pthread_setcancelstate(before, NULL);
 }
 

@@ -17,6 +17,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "intercept/elf_symbol.h"
 #include "intercept/real.h"
 
 /* The kernel's struct stat is glibc's on machines of 64 bits. */
@@ -34,14 +35,15 @@ int stat(const char *restrict path, struct stat *restrict status)
     return result;
 }
 
-/* Found as the dynamic linker would have bound it, so that a program's sanitizer sees the calls. NULL: before 2.34, in a program that
- * has no libdl or no libpthread. */
+/* Found as the dynamic linker would have bound it, so that a program's sanitizer sees the calls; before 2.34 also in a libdl that only
+ * some library of the program shows to itself. NULL: there is no libdl. */
 static vgpu_function bound(_Atomic(vgpu_function) *cached, const char *name)
 {
     vgpu_function function = atomic_load_explicit(cached, memory_order_relaxed);
     if (function != NULL || vgpu_real_dlsym() == NULL) return function;
     void *found = vgpu_real_dlsym()(RTLD_DEFAULT, name);
     memcpy(&function, &found, sizeof function);
+    if (function == NULL) function = vgpu_elf_symbol("libdl.so.", name);
     atomic_store_explicit(cached, function, memory_order_relaxed);
     return function;
 }
@@ -58,14 +60,6 @@ char *dlerror(void)
     static _Atomic(vgpu_function) cached;
     char *(*function)(void) = (char *(*)(void))bound(&cached, "dlerror");
     return function != NULL ? function() : NULL;
-}
-
-/* Without libpthread there is one thread, and pthread_mutex_lock does nothing either. */
-int pthread_mutex_trylock(pthread_mutex_t *mutex)
-{
-    static _Atomic(vgpu_function) cached;
-    int (*function)(pthread_mutex_t *) = (int (*)(pthread_mutex_t *))bound(&cached, "pthread_mutex_trylock");
-    return function != NULL ? function(mutex) : 0;
 }
 
 /* An archive beside libpthread has it before 2.34, with which programs name the library that goes with the handlers. */

@@ -8,7 +8,7 @@ enum { LOOKS = 100, PAUSE_NS = 20000 };
 
 void vgpu_brief_lock_wait(struct vgpu_brief_lock *lock)
 {
-    int before;
+    int before = PTHREAD_CANCEL_ENABLE; /* without libpthread nothing is stored */
     pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &before); /* sleeping is where a thread may be cancelled, and it may hold others */
     for (int looks = 0;; looks++) {
         if (atomic_load_explicit(&lock->taken, memory_order_relaxed) == 0 &&
