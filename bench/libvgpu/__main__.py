@@ -2,11 +2,14 @@
 
 Prints ns per launch (no limit; a limit that does not throttle), ns per pair of allocation and free
 with 1, 20,000 and 200,000 live blocks, and the CPU time that a process spends more until its first
-`cuInit` has returned, alone and 64 at once; budgets are beside them. Each figure is a difference
-to the same program without the library: two programs on one processor are measured in turns, each
-round is compared with its neighbour, and the median of the differences counts. Where a program lies
-in memory makes some nanoseconds of difference, so several couples of programs are started, and the
-figure is the median of theirs; the least and the most are printed behind it.
+`cuInit` has returned, alone and 64 at once, and where it has to make the region file; budgets are
+beside them. Each figure is a difference to the same program without the library: two programs on
+one processor are measured in turns, each round is compared with its neighbour, and the median of
+the differences counts. Where a program lies in memory makes some nanoseconds of difference, so
+several couples of programs are started, and the figure is the median of theirs; the least and the
+most are printed behind it.
+With --peer, another library that limits by HAMi's variables is measured in the same way on the same
+driver; its figures stand beside ours (without those of 200,000 blocks: a peer may search them all).
 Writes bench/results/libvgpu.json.
 """
 
@@ -28,6 +31,8 @@ SOURCE = Path(__file__).with_name("cost.c")
 RESULTS = Path(__file__).parents[1] / "results" / "libvgpu.json"
 LAUNCH_NS, PAIR_NS, START_US = 15.0, 150.0, 1000.0
 LIVE = (1, 20_000, 200_000)
+PEER_LIVE = 20_000
+REGION = "CUDA_DEVICE_MEMORY_SHARED_CACHE"
 Env = dict[str, str]
 
 
@@ -98,8 +103,10 @@ def added(
     )
 
 
-def start_us(program: Path, env: Env, at_once: int) -> float:
-    """CPU time per process of so many that start together."""
+def start_us(program: Path, env: Env, at_once: int, fresh: bool) -> float:
+    """CPU time per process of so many that start together; fresh: the first makes the region."""
+    if fresh and REGION in env:
+        Path(env[REGION]).unlink(missing_ok=True)
     running = [
         subprocess.Popen([program, "start"], env=env, stdout=subprocess.PIPE, text=True)
         for _ in range(at_once)
@@ -107,10 +114,13 @@ def start_us(program: Path, env: Env, at_once: int) -> float:
     return statistics.median(float(process.communicate(timeout=60)[0]) for process in running)
 
 
-def started(program: Path, bare: Env, ours: Env, at_once: int, rounds: int) -> Added:
+def started(
+    program: Path, bare: Env, ours: Env, at_once: int, rounds: int, *, fresh: bool = False
+) -> Added:
     """Starts of both programs in turns."""
     pairs = [
-        (start_us(program, bare, at_once), start_us(program, ours, at_once)) for _ in range(rounds)
+        (start_us(program, bare, at_once, fresh), start_us(program, ours, at_once, fresh))
+        for _ in range(rounds)
     ]
     differences = [with_it - alone for alone, with_it in pairs]
     return Added(
@@ -122,10 +132,26 @@ def started(program: Path, bare: Env, ours: Env, at_once: int, rounds: int) -> A
     )
 
 
-def run(couples: int, report: Callable[[str, Added], None]) -> None:
+def peer_env(machine: Machine, peer: Path, region: Path, *, limited: bool) -> Env:
+    """A container of HAMi with another library, the limits of ours in its variables."""
+    limits = {f"CUDA_DEVICE_MEMORY_LIMIT_{card}": "8000m" for card in range(len(CARDS))}
+    limits |= {"CUDA_DEVICE_SM_LIMIT": "50", "GPU_CORE_UTILIZATION_POLICY": "force"}
+    own = {"LD_PRELOAD": str(peer), REGION: str(region), "LIBCUDA_LOG_LEVEL": "0"}
+    return machine.env(**own, **(limits if limited else {}))
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What ours added, and the peer where there is one."""
+
+    ours: Added
+    peer: Added | None
+
+
+def run(couples: int, peer: Path | None, report: Callable[[str, Cost], None]) -> None:
     """Measures everything; reports each figure by name as it is found."""
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
+    with tempfile.TemporaryDirectory() as name, tempfile.TemporaryDirectory(dir="/dev/shm") as shm:
+        folder, memory = Path(name), Path(shm)
         program = folder / "cost"
         subprocess.run(["cc", "-O2", "-o", program, SOURCE, "-ldl"], check=True)
         machine = Machine.with_two_cards(folder)
@@ -133,44 +159,72 @@ def run(couples: int, report: Callable[[str, Added], None]) -> None:
         machine.settings |= {"instant_launches": True, "instant_allocations": True}
         machine.write()
         container, bare = Container(machine, folder), machine.env()
-        unlimited = {**container.env(), "CUDA_DEVICE_MEMORY_SHARED_CACHE": str(folder / "free")}
+
+        def theirs(*, limited: bool, place: Path = folder) -> Env | None:
+            if peer is None:
+                return None
+            region = place / f"peer-{'limited' if limited else 'free'}"
+            return peer_env(machine, peer, region, limited=limited)
+
+        def measure(label: str, ours: Env, other: Env | None, one: Callable[[Env], Added]) -> None:
+            report(label, Cost(one(ours), one(other) if other is not None else None))
+
+        def calls(words: tuple[object, ...], budget: float, cards: Env) -> Callable[[Env], Added]:
+            return lambda env: added(program, words, bare | cards, env | cards, couples, budget)
+
+        def starts(at_once: int, *, fresh: bool = False) -> Callable[[Env], Added]:
+            return lambda env: started(program, bare, env, at_once, 3 * couples, fresh=fresh)
+
+        unlimited = container.env() | {REGION: str(folder / "free")}
         unlimited["HAMI_PATHMAP"] = f"/etc/hami={folder / 'nowhere'}"
         launch = ("launch",)
-        report("launch, no limit, ns", added(program, launch, bare, unlimited, couples, LAUNCH_NS))
+        measure(
+            "launch, no limit, ns",
+            unlimited,
+            theirs(limited=False),
+            calls(launch, LAUNCH_NS, {}),
+        )
         container.limits(
             "hami-limits 1\npolicy force\n"
             + "".join(f"device {c} memory_bytes {8000 * MIB} core_percent 50\n" for c in CARDS)
         )
-        ours = container.env()
-        one = {"FAKEGPU_VISIBLE_DEVICES": CARDS[0]}
-        for label, cards in (("", one), (", two cards", {})):
-            found = added(program, launch, bare | cards, ours | cards, couples, LAUNCH_NS)
-            report(f"launch, limit not reached{label}, ns", found)
+        ours, other = container.env(), theirs(limited=True)
+        one_card = {"FAKEGPU_VISIBLE_DEVICES": CARDS[0]}
+        for label, cards in (("", one_card), (", two cards", {})):
+            name = f"launch, limit not reached{label}, ns"
+            measure(name, ours, other, calls(launch, LAUNCH_NS, cards))
         for live in LIVE:
-            found = added(program, ("alloc", live), bare, ours, couples, PAIR_NS)
-            report(f"alloc and free, {live} live blocks, ns", found)
+            searched = other if live <= PEER_LIVE else None
+            name = f"alloc and free, {live} live blocks, ns"
+            measure(name, ours, searched, calls(("alloc", live), PAIR_NS, {}))
         for at_once in (1, 64):
-            found = started(program, bare, ours, at_once, 3 * couples)
-            report(f"start, {at_once} at once, us", found)
+            measure(f"start, {at_once} at once, us", ours, other, starts(at_once))
+        for label, place in (("disk", folder), ("/dev/shm", memory)):
+            name = f"start, fresh region in {label}, us"
+            fresh = ours | {REGION: str(place / "fresh")}
+            measure(name, fresh, theirs(limited=True, place=place), starts(1, fresh=True))
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m bench.libvgpu", description=__doc__)
     parser.add_argument("--couples", type=int, default=7, help="programs started of each kind")
-    couples = parser.parse_args().couples
+    parser.add_argument("--peer", type=Path, help="another library to preload, measured beside")
+    options = parser.parse_args()
     subprocess.run(["make", "-s", "-C", ROOT / "native"], check=True)
-    found: dict[str, Added] = {}
+    found: dict[str, Cost] = {}
 
-    def report(name: str, one: Added) -> None:
-        found[name] = one
+    def report(name: str, cost: Cost) -> None:
+        found[name] = cost
+        one = cost.ours
         word = "within" if one.value <= one.budget else "OVER"
+        peer = f"   peer {cost.peer.value:.1f}" if cost.peer is not None else ""
         sys.stdout.write(
             f"{name:42} {one.value:8.1f}  ({one.least:.1f} to {one.most:.1f}; bare {one.bare:.1f})"
-            f"   {word} the budget of {one.budget:.0f}\n"
+            f"   {word} the budget of {one.budget:.0f}{peer}\n"
         )
         sys.stdout.flush()
 
-    run(couples, report)
+    run(options.couples, options.peer.resolve() if options.peer else None, report)
     RESULTS.parent.mkdir(exist_ok=True)
     RESULTS.write_text(
         json.dumps({name: asdict(one) for name, one in found.items()}, indent=2) + "\n"
