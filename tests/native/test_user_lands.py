@@ -145,7 +145,7 @@ def test_programs_run_and_have_the_library(glibc_land: Path, inside: Inside) -> 
 
 def test_python_runs_and_looks_functions_up(glibc_land: Path, inside: Inside) -> None:
     script = "import ctypes, threading; print(ctypes.CDLL(None).getpid() > 0)"
-    alone = ["chroot", glibc_land, "/usr/bin/python3", "-c", ""]
+    alone = ["chroot", str(glibc_land), "/usr/bin/python3", "-c", ""]
     if subprocess.run(alone, capture_output=True, timeout=120, check=False).returncode != 0:
         pytest.skip(f"{glibc_land.name} has no Python that starts without the library")
     assert inside(glibc_land, ["/usr/bin/python3", "-c", script]) == (0, "True\n", "")
