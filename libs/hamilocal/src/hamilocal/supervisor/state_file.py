@@ -29,12 +29,21 @@ class SupervisorError(Exception):
 
 
 def write_state(path: Path, state: Mapping[str, object]) -> None:
-    """Replace the file in one step."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+    """Replace the file in one step.
+
+    Raises:
+        SupervisorError: it can't be written; the old one stays whole.
+    """
     partial = path.with_name(path.name + ".partial")
-    partial.write_bytes(orjson.dumps(state, option=orjson.OPT_INDENT_2))
-    partial.chmod(0o600)  # it holds the database's address and, perhaps, its password
-    partial.replace(path)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        partial.touch(mode=0o600)  # it holds the database's address and, perhaps, its password
+        partial.write_bytes(orjson.dumps(state, option=orjson.OPT_INDENT_2))
+        partial.replace(path)
+    except OSError as exc:
+        with contextlib.suppress(OSError):
+            partial.unlink()
+        raise SupervisorError(f"{path} can't be written: {exc}") from exc
 
 
 def read_state(path: Path) -> dict[str, Any] | None:

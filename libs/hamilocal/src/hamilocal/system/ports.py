@@ -21,5 +21,7 @@ def stable_ports(names: tuple[str, ...], path: Path) -> dict[str, int]:
         while not port or port in ports.values() or not is_free(port):
             port = free_port()
         ports[name] = port
-    path.write_bytes(orjson.dumps(known | ports))
+    partial = path.with_name(path.name + ".partial")
+    partial.write_bytes(orjson.dumps(known | ports))
+    partial.replace(path)
     return ports

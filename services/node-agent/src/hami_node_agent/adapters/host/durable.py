@@ -14,14 +14,17 @@ def replace_file(path: Path, content: bytes, *, mode: int = 0o644, durable: bool
     so it must be one that is written again before it is read. The kubelet keeps its checkpoint in
     the same way: what it writes later is never on the disk before what we wrote earlier.
 
-    Raises: OSError.
+    Raises: OSError; then `path` is as it was and no temporary file is left.
     """
     temporary = f"{path.parent}/.{path.name}.new"
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, mode)
     try:
         with open(descriptor, "wb", buffering=0) as file:  # noqa: PTH123 - a descriptor, not a path
             os.fchmod(descriptor, mode)
-            file.write(content)
+            left = memoryview(content)
+            while left:
+                # One write takes what the disk has room for; the next one says that it is full.
+                left = left[file.write(left) :]
             if durable:
                 # Without it the rename may reach the disk before the content.
                 os.fsync(descriptor)
