@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime
+from typing import Any, cast
 
 import pytest
 from hami_scheduler.bus import ledger_stats
 from hami_scheduler.bus.ledger_stats import LedgerNumbers, LedgerStatsPublisher
 from hamicommon.errors import Unavailable
 from hamicommon.events import QuotaNumbers
+from hamicommon.process.bulkhead import Bulkhead
 from pydantic import BaseModel
 
 NOW = datetime(2026, 11, 20, tzinfo=UTC)
@@ -96,3 +99,16 @@ async def test_every_message_has_an_id_of_its_own(
     await teller.tell(found(2, NOW.replace(second=2)))
 
     assert len(heard.ids) == 4
+
+
+async def test_namespaces_around_a_poisonous_one_are_told(heard: Heard) -> None:
+    bulkhead = Bulkhead()
+    teller = LedgerStatsPublisher(NoReader(), heard, replica="r", bulkhead=bulkhead)
+    quotas = found(1).quotas["team"]
+    odd = cast(Any, object())
+
+    numbers = replace(found(1), quotas={"a": quotas, "poison": odd, "z": quotas})
+    await teller.tell(numbers)
+
+    assert heard.taken() == ["hami.ledger.v1.quota.a", "hami.ledger.v1.quota.z", CLUSTER]
+    assert bulkhead.failures == {"ledger-numbers": 1}

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 from hami_scheduler.placement import decision_log
@@ -15,10 +16,11 @@ from hami_scheduler.placement.decision_queue import reason_counts
 from hami_scheduler.pod_events import Announcer
 from hami_scheduler.ports import DecisionRow, PodEvent
 from hamicommon.domain.ids import GpuUuid, NodeName
-from hamicommon.errors import Unavailable
+from hamicommon.errors import Conflict, InvalidRequest, Unavailable
 from hamicommon.explain.record import record_of
 from hamicommon.placement.cluster.view import ClusterView
 from hamicommon.placement.engine import decide
+from hamicommon.process.bulkhead import Bulkhead
 
 from tests.unit.hamicommon.placement.clusters import card, cards, pod, view_of
 from tests.waiting import PATIENCE_S
@@ -182,3 +184,53 @@ def test_reasons_are_counted_by_node() -> None:
     reasons = {N: "2/4 CardNotHealth, 2/4 CardCordoned", NodeName("m"): "4/4 CardNotHealth"}
 
     assert reason_counts(reasons) == {"CardNotHealth": 2, "CardCordoned": 1}
+
+
+@pytest.mark.parametrize(
+    "error",
+    [ValueError("a NUL in a name"), InvalidRequest("too long"), Conflict("again")],
+    ids=lambda error: type(error).__name__,
+)
+async def test_decisions_around_one_that_the_ledger_refuses_are_written(
+    error: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(decision_log, "RETRY_S", 0.001)
+
+    class Refusing(Log):
+        async def record(self, decisions: Sequence[DecisionRow]) -> None:
+            if any(row.pod_uid == "poison" for row in decisions):
+                raise error
+            self.kept += decisions
+            if self.kept[-1].pod_uid == "last":
+                self.written.set()
+
+    log, view = Refusing(), a_view()
+    queue = DecisionQueue(log, Announcer(Events()))
+    for uid in ("first", "poison", "last"):
+        queue.add(refused(queue, view, uid))
+
+    await written(queue, log)
+
+    assert [row.pod_uid for row in log.kept] == ["first", "last"]
+
+
+async def test_decisions_around_one_that_can_not_be_encoded_are_written(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    log, view, bulkhead = Log(), a_view(), Bulkhead()
+    queue = DecisionQueue(log, Announcer(Events()), bulkhead=bulkhead)
+    encode = decision_log.decision_of
+
+    def decision_of(course: DecisionTrace, *rest: Any) -> DecisionRow:
+        if course.uid == "poison":
+            raise RecursionError
+        return encode(course, *rest)
+
+    monkeypatch.setattr(decision_log, "decision_of", decision_of)
+    for uid in ("first", "poison", "last"):
+        queue.add(refused(queue, view, uid))
+
+    await written(queue, log)
+
+    assert [row.pod_uid for row in log.kept] == ["first", "last"]
+    assert bulkhead.failures == {"decisions": 1}

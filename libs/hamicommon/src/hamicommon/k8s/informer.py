@@ -3,7 +3,8 @@
 `Informer.run()` lists, then watches with bookmarks; on 410 it lists again and reports what changed
 meanwhile; on a broken connection it backs off with jitter and goes on from its last
 resourceVersion. Handlers are plain functions, called in order on the event loop: whatever takes
-time goes into a queue of theirs.
+time goes into a queue of theirs. An object that a handler fails on is logged and counted, and the
+objects after it are handed on.
 """
 
 from __future__ import annotations
@@ -11,11 +12,14 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
+from hamicommon.clipping import clip
 from hamicommon.errors import HamiError, Unavailable
 from hamicommon.k8s.client import Expired, Json, KubeApi
+from hamicommon.process.bulkhead import Bulkhead
 
 logger = logging.getLogger(__name__)
 
@@ -58,8 +62,11 @@ class Informer:
         on_upsert: OnUpsert,
         on_delete: OnDelete,
         trim: Trim | None = None,
+        bulkhead: Bulkhead | None = None,
         **query: str,
     ) -> None:
+        """`query`: selectors of the collection."""
+        self._bulkhead = bulkhead or Bulkhead()
         self._api = api
         self._path = path
         self._query = query
@@ -71,7 +78,7 @@ class Informer:
         self.connected = False
 
     async def run(self) -> None:
-        """Runs until cancelled; raises only what a handler raises."""
+        """Runs until cancelled."""
         backoff_s = BACKOFF_FIRST_S
         version: str | None = None
         while True:
@@ -92,16 +99,19 @@ class Informer:
 
     async def _list(self) -> str:
         items: dict[Key, Json] = {}
+        listed: set[Key] = set()
         token = ""
         while True:
             more = {"continue": token} if token else {}
             answer = await self._api.get(self._path, limit=str(PAGE), **more, **self._query)
             for item in answer.get("items") or []:
-                items[key_of(item)] = self._trimmed(item)
+                listed.add(key_of(item))
+                with self._object(item):
+                    items[key_of(item)] = self._trimmed(item)
             token = answer["metadata"].get("continue", "")
             if not token:
                 break
-        for key in [key for key in self.store if key not in items]:
+        for key in [key for key in self.store if key not in listed]:
             self._forget(key)
         for item in items.values():
             self._keep(item)
@@ -112,18 +122,34 @@ class Informer:
         latest = version
         try:
             async for event in self._api.watch(self._path, resource_version=version, **self._query):
-                item = self._trimmed(event["object"])
-                latest = item["metadata"]["resourceVersion"]
-                if event["type"] == "DELETED":
-                    self.store[key_of(item)] = item
-                    self._forget(key_of(item))
-                elif event["type"] != "BOOKMARK":
-                    self._keep(item)
+                latest = event["object"]["metadata"]["resourceVersion"]
+                if event["type"] != "BOOKMARK":
+                    with self._object(event["object"]):
+                        self._take(event["type"], self._trimmed(event["object"]))
         except Unavailable:
             # Go on from the last event seen, not from where this watch began.
             if latest == version:
                 raise
         return latest
+
+    @contextmanager
+    def _object(self, item: Json) -> Iterator[None]:
+        name = "/".join(key_of(item))
+        try:
+            with self._bulkhead.item("watch", f"{self._path} {name}"):
+                yield
+        except HamiError as exc:
+            logger.warning(
+                "object not taken in",
+                extra={"path": self._path, "object": name, "error": clip(str(exc))},
+            )
+
+    def _take(self, change: str, item: Json) -> None:
+        if change == "DELETED":
+            self.store[key_of(item)] = item
+            self._forget(key_of(item))
+        else:
+            self._keep(item)
 
     def _trimmed(self, item: Json) -> Json:
         return item if self._trim is None else self._trim(item)
@@ -132,6 +158,7 @@ class Informer:
         key = key_of(item)
         old = self.store.get(key)
         if old is not None and old["metadata"]["uid"] != item["metadata"]["uid"]:
+            # What a handler does with the one that is gone must not keep the new one out.
             self._forget(key)
             old = None
         if old is not None and (
@@ -139,9 +166,11 @@ class Informer:
         ):
             return
         self.store[key] = item
-        self._on_upsert(item, old)
+        with self._object(item):
+            self._on_upsert(item, old)
 
     def _forget(self, key: Key) -> None:
         item = self.store.pop(key, None)
         if item is not None:
-            self._on_delete(item)
+            with self._object(item):
+                self._on_delete(item)

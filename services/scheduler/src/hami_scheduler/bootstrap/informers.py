@@ -54,12 +54,14 @@ def watches_of(core: Core, outside: Connections, inventories: InventoryReports) 
         waiting=core.waiting,
         request_of=core.request_of,
         scheduler_name=core.settings.scheduler_name,
+        bulkhead=core.instruments.bulkhead,
     )
     keeping = NodeSync(
         store=outside.inventory,
         view=core.view,
         forget=inventories.forget,
         on_freed=core.nudger.capacity_freed,
+        bulkhead=core.instruments.bulkhead,
     )
     nodes = NodeWatch(cordon_of=_cordon_of, on_cordon=keeping.cordon, on_gone=keeping.gone)
     annotated = AnnotatedNodes(
@@ -79,6 +81,7 @@ def watches_of(core: Core, outside: Connections, inventories: InventoryReports) 
         limits_of=lambda quota: quota_limits(quota, core.vendors),
         synced=lambda: quota_informer.synced.is_set(),
         on_freed=core.nudger.capacity_freed,
+        bulkhead=core.instruments.bulkhead,
     )
 
     def node_seen(new: dict[str, Any], old: dict[str, Any] | None) -> None:
@@ -98,6 +101,7 @@ def watches_of(core: Core, outside: Connections, inventories: InventoryReports) 
             on_upsert=handlers.on_upsert,
             on_delete=handlers.on_delete,
             trim=trim,
+            bulkhead=core.instruments.bulkhead,
         )
 
     quota_informer = informer("/api/v1/resourcequotas", quotas)
@@ -114,6 +118,7 @@ def watches_of(core: Core, outside: Connections, inventories: InventoryReports) 
             on_upsert=node_seen,
             on_delete=node_gone,
             trim=trimmed_node,
+            bulkhead=core.instruments.bulkhead,
         ),
         quota_informer=quota_informer,
     )

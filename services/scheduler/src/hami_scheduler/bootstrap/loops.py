@@ -164,7 +164,12 @@ def bus_loops(
         ("unmanaged", lambda: bus.serve(UNMANAGED_SUBJECT, QUEUE, unmanaged.respond)),
     ]
     if outside.numbers is not None:
-        teller = LedgerStatsPublisher(outside.numbers, bus, replica=secrets.token_hex(4))
+        teller = LedgerStatsPublisher(
+            outside.numbers,
+            bus,
+            replica=secrets.token_hex(4),
+            bulkhead=core.instruments.bulkhead,
+        )
         loops.append(("ledger-numbers", teller.run))
     if outside.logins is not None:
         respond = outside.logins.respond

@@ -79,7 +79,7 @@ def core_of(settings: Settings, vendors: Vendors, outside: Connections) -> Core:
         waiting=waiting,
         view=view,
         announcer=announcer,
-        recorder=DecisionQueue(outside.decisions, announcer),
+        recorder=DecisionQueue(outside.decisions, announcer, bulkhead=instruments.bulkhead),
         nudger=nudger,
         mirrored=mirrored,
         releasing=Transitions(

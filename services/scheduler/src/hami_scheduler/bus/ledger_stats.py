@@ -23,6 +23,7 @@ from hamicommon.events import (
     QuotaNumbers,
     ledger_quota_subject,
 )
+from hamicommon.process.bulkhead import Bulkhead
 from pydantic import BaseModel
 
 logger = logging.getLogger(__name__)
@@ -62,8 +63,16 @@ class StatsPublisher(Protocol):
 class LedgerStatsPublisher:
     """Says what changed, and everything now and then."""
 
-    def __init__(self, reader: LedgerStatsReader, bus: StatsPublisher, replica: str) -> None:
+    def __init__(
+        self,
+        reader: LedgerStatsReader,
+        bus: StatsPublisher,
+        replica: str,
+        *,
+        bulkhead: Bulkhead | None = None,
+    ) -> None:
         """`replica` tells this process's messages from those of others."""
+        self._bulkhead = bulkhead or Bulkhead()
         self._reader = reader
         self._bus = bus
         self._replica = replica
@@ -88,9 +97,12 @@ class LedgerStatsPublisher:
         for namespace, quotas in found.quotas.items():
             if self._said.get(namespace) == quotas:
                 continue
-            numbers = NamespaceNumbers(namespace=namespace, taken_at=found.taken_at, quotas=quotas)
-            await self._publish(ledger_quota_subject(namespace), numbers, found.taken_at)
-            self._said[namespace] = quotas
+            with self._bulkhead.item("ledger-numbers", namespace):
+                numbers = NamespaceNumbers(
+                    namespace=namespace, taken_at=found.taken_at, quotas=quotas
+                )
+                await self._publish(ledger_quota_subject(namespace), numbers, found.taken_at)
+                self._said[namespace] = quotas
         cluster = ClusterNumbers(
             taken_at=found.taken_at,
             agent_nodes=found.agent_nodes,

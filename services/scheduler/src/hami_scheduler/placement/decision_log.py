@@ -8,15 +8,18 @@ What is recorded is what was used to decide: explain (`explaining.py`) answers f
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import time
 from collections import Counter
 
-from hamicommon.errors import Conflict, Unavailable
+from hamicommon.clipping import clip
+from hamicommon.errors import Conflict, HamiError, Unavailable
 from hamicommon.explain.moment import MomentEncoder
 from hamicommon.explain.sentence import stock_of
 from hamicommon.placement.cluster.view import ClusterView, Frozen
 from hamicommon.placement.node_scores import NodeScores
+from hamicommon.process.bulkhead import Bulkhead
 from opentelemetry import trace
 
 from hami_scheduler.placement.decision import DecisionTrace
@@ -38,13 +41,18 @@ NODES_OF_A_PLACEMENT = 16
 # Whole clusters that may wait to be written: 100 KB each at 1000 nodes. While the ledger is away
 # nothing is granted, so the view hardly changes and many decisions share one.
 MOST_MOMENTS = 256
+# Races that one row may lose before it is dropped.
+MOST_RACES = 3
 TIDY_EVERY_S = 600.0
 
 
 class DecisionQueue:
     """A bounded queue in front of the decision log."""
 
-    def __init__(self, log: DecisionLog, announcer: Announcer) -> None:
+    def __init__(
+        self, log: DecisionLog, announcer: Announcer, *, bulkhead: Bulkhead | None = None
+    ) -> None:
+        self._bulkhead = bulkhead or Bulkhead()
         self._log = log
         self._announcer = announcer
         self._queue: asyncio.Queue[DecisionTrace] = asyncio.Queue(QUEUE_SIZE)
@@ -111,7 +119,7 @@ class DecisionQueue:
                 await self._write_until_done(batch)
                 batch = []
         finally:
-            batch += [self._decision(course) for course in self._more(BATCH)]
+            batch += [row for _, row in self._encoded(self._more(BATCH))]
             if batch:
                 await self._write(batch)
 
@@ -120,7 +128,7 @@ class DecisionQueue:
         while True:
             try:
                 await self._log.tidy(keep_days=keep_days)
-            except (Unavailable, Conflict) as exc:
+            except HamiError as exc:
                 logger.warning("old decisions stay", extra={"error": str(exc)})
             await asyncio.sleep(TIDY_EVERY_S)
 
@@ -132,9 +140,10 @@ class DecisionQueue:
 
     async def _decisions(self, courses: list[DecisionTrace]) -> list[DecisionRow]:
         """Encoded beside the event loop, with the plain sentence said on each refused pod."""
-        decisions = await asyncio.to_thread(lambda: [self._decision(course) for course in courses])
-        for course, decision in zip(courses, decisions, strict=True):
+        encoded = await asyncio.to_thread(self._encoded, courses)
+        for course in courses:
             self._let_go(course)
+        for course, decision in encoded:
             if course.outcome == "refused" and decision.summary:
                 self._announcer.say(
                     FILTERING_FAILED,
@@ -144,7 +153,15 @@ class DecisionQueue:
                     uid=course.uid,
                     series=WHY,
                 )
-        return decisions
+        return [decision for _, decision in encoded]
+
+    def _encoded(self, courses: list[DecisionTrace]) -> list[tuple[DecisionTrace, DecisionRow]]:
+        """Those that can be encoded."""
+        found: list[tuple[DecisionTrace, DecisionRow]] = []
+        for course in courses:
+            with self._bulkhead.item("decisions", course.uid):
+                found.append((course, self._decision(course)))
+        return found
 
     def _decision(self, course: DecisionTrace) -> DecisionRow:
         frozen = course.frozen
@@ -160,9 +177,44 @@ class DecisionQueue:
             pause_s = min(2 * pause_s, RETRY_MAX_S)
 
     async def _write(self, batch: list[DecisionRow]) -> bool:
+        """False when the ledger is away, or lost a race with another writer of one row."""
         try:
             await self._log.record(batch)
-        except (Unavailable, Conflict) as exc:
+        except Unavailable as exc:
             logger.warning("decisions wait", extra={"count": len(batch), "error": str(exc)})
             return False
+        except Exception as exc:  # noqa: BLE001 - of one row, which is found by writing each alone
+            logger.warning(
+                "decisions are written one by one",
+                extra={"count": len(batch), "error": clip(f"{type(exc).__name__}: {exc}")},
+            )
+            return await self._write_each(batch)
         return True
+
+    async def _write_each(self, batch: list[DecisionRow]) -> bool:
+        """Each row by itself; what the ledger refuses is dropped and counted.
+
+        What is done leaves the batch.
+        """
+        while batch:
+            row = batch[0]
+            try:
+                with self._bulkhead.item("decisions", row.pod_uid):
+                    await self._record_alone(row)
+            except Unavailable as exc:
+                logger.warning("decisions wait", extra={"error": str(exc)})
+                return False
+            except HamiError as exc:
+                self.dropped += 1
+                logger.warning(
+                    "decision dropped", extra={"pod_uid": row.pod_uid, "error": clip(str(exc))}
+                )
+            batch.remove(row)
+        return True
+
+    async def _record_alone(self, row: DecisionRow) -> None:
+        for _ in range(MOST_RACES):
+            with contextlib.suppress(Conflict):
+                return await self._log.record([row])
+            await asyncio.sleep(RETRY_S)
+        return await self._log.record([row])

@@ -116,8 +116,13 @@ class Reconciler:
         self._mirrors.keep(held)
         for uid, pod in list(self._known_pods.items()):
             if uid not in held:
-                with self._instruments.bulkhead.item("reconcile", uid):
-                    found += await self._check_unmanaged(uid, pod)
+                try:
+                    with self._instruments.bulkhead.item("reconcile", uid):
+                        found += await self._check_unmanaged(uid, pod)
+                except Unavailable:
+                    raise
+                except HamiError as exc:
+                    logger.info("not compared now", extra={"pod_uid": uid, "error": str(exc)})
         return found
 
     async def _compare(self, allocation: Allocation) -> int:

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
+from hamicommon.clipping import clip
 from hamicommon.domain.devices import NodeInventory
 from hamicommon.domain.ids import NodeName
 from hamicommon.errors import Conflict, HamiError, NotFound
@@ -108,29 +109,36 @@ class AnnotatedNodes:
             except TimeoutError:
                 self._changed |= dict.fromkeys(self._asked)
             self._woken.clear()
-            try:
-                await self._work()
-            except HamiError as exc:
-                logger.warning("node without agent waits", extra={"error": str(exc)})
+            if not await self._round():
                 await asyncio.sleep(RETRY_S)
                 self._woken.set()
 
-    async def _work(self) -> None:
-        while self._unlocked:
-            unlocked, key, value = self._unlocked[0]
-            try:
-                await self._locks.removed(unlocked, key, value)
-            except NotFound:
-                logger.info("unlocked node is gone", extra={"node": unlocked})
-            self._unlocked.pop(0)
-        while self._changed:
-            name = next(iter(self._changed))
+    async def _round(self) -> bool:
+        """Tries each node once; False when one has to be tried again."""
+        unlocked, self._unlocked = self._unlocked, []
+        for lock in unlocked:
+            if not await self._tried(lock[0], self._locks.removed(*lock)):
+                self._unlocked.append(lock)
+        changed, self._changed = self._changed, {}
+        for name in changed:
             node = self._objects.get(name)
-            if node is not None:
-                await self.look(node)
-            # A change that came meanwhile has put another object there.
-            if self._objects.get(name) is node:
-                self._changed.pop(name, None)
+            if node is not None and not await self._tried(name, self.look(node)):
+                self._changed[name] = None
+        return not (self._unlocked or self._changed)
+
+    async def _tried(self, node: str, work: Awaitable[object]) -> bool:
+        """False for what may go better in a while; what fails in an unknown way is counted."""
+        try:
+            with self._instruments.bulkhead.item("annotated-nodes", node):
+                await work
+        except NotFound:
+            logger.info("node without agent is gone", extra={"node": node})
+        except HamiError as exc:
+            logger.warning(
+                "node without agent waits", extra={"node": node, "error": clip(str(exc))}
+            )
+            return False
+        return True
 
     async def look(self, node: Json) -> None:
         """Takes over what the node tells. Raises: Conflict, Unavailable."""

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
+from hamicommon.clipping import clip
 from hamicommon.domain.ids import NodeName
-from hamicommon.errors import Conflict, Unavailable
+from hamicommon.errors import HamiError
+from hamicommon.process.bulkhead import Bulkhead
 
 from hami_scheduler.ledger.view import LedgerSnapshotCache
 from hami_scheduler.ports import InventoryStore
@@ -27,20 +29,22 @@ class NodeSync:
         view: LedgerSnapshotCache,
         forget: Callable[[str], None],
         on_freed: Callable[[], None],
+        bulkhead: Bulkhead | None = None,
     ) -> None:
+        self._bulkhead = bulkhead or Bulkhead()
         self._store = store
         self._view = view
         self._forget = forget
         self._on_freed = on_freed
         self._cordons: dict[str, frozenset[str]] = {}
         self._wished: dict[str, frozenset[str]] = {}
-        self._gone: set[str] = set()
+        self._gone: dict[str, None] = {}
         self._woken = asyncio.Event()
 
     def cordon(self, node: str, uuids: frozenset[str]) -> None:
         """Exactly these cards of the node shall be cordoned."""
         self._cordons[node] = self._wished[node] = uuids
-        self._gone.discard(node)
+        self._gone.pop(node, None)
         self._woken.set()
 
     def again(self, node: str) -> None:
@@ -51,7 +55,7 @@ class NodeSync:
 
     def gone(self, node: str) -> None:
         """The Node object was deleted."""
-        self._gone.add(node)
+        self._gone[node] = None
         self._cordons.pop(node, None)
         self._wished.pop(node, None)
         self._woken.set()
@@ -61,24 +65,42 @@ class NodeSync:
         while True:
             await self._woken.wait()
             self._woken.clear()
-            try:
-                await self._work()
-            except (Unavailable, Conflict) as exc:
-                logger.warning("node change waits", extra={"error": str(exc)})
+            if not await self._round():
                 await asyncio.sleep(RETRY_S)
                 self._woken.set()
 
-    async def _work(self) -> None:
-        while self._cordons:
-            node, uuids = next(iter(self._cordons.items()))
-            if await self._store.set_cordoned(NodeName(node), uuids):
-                await self._view.refresh_node(NodeName(node))
-                self._on_freed()
-            if self._cordons.get(node) == uuids:
-                del self._cordons[node]
-        while self._gone:
-            node = next(iter(self._gone))
-            await self._store.mark_gone(NodeName(node))
-            self._forget(node)
+    async def _round(self) -> bool:
+        """Tries each node once; False when one has to be tried again."""
+        done = True
+        for node in list(self._cordons):
+            done &= await self._tried(node, self._write_cordon)
+        for node in list(self._gone):
+            done &= await self._tried(node, self._mark_gone)
+        return done
+
+    async def _tried(self, node: str, step: Callable[[str], Awaitable[None]]) -> bool:
+        try:
+            with self._bulkhead.item("node-changes", node):
+                await step(node)
+                return True
+        except HamiError as exc:
+            logger.warning("node change waits", extra={"node": node, "error": clip(str(exc))})
+        return False
+
+    async def _write_cordon(self, node: str) -> None:
+        uuids = self._cordons.get(node)
+        if uuids is None:
+            return
+        if await self._store.set_cordoned(NodeName(node), uuids):
             await self._view.refresh_node(NodeName(node))
-            self._gone.discard(node)
+            self._on_freed()
+        if self._cordons.get(node) == uuids:
+            del self._cordons[node]
+
+    async def _mark_gone(self, node: str) -> None:
+        if node not in self._gone:
+            return
+        await self._store.mark_gone(NodeName(node))
+        self._forget(node)
+        await self._view.refresh_node(NodeName(node))
+        self._gone.pop(node, None)

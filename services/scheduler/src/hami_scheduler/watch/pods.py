@@ -13,10 +13,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
+from hamicommon.clipping import clip
 from hamicommon.domain.ids import PodUid
 from hamicommon.domain.requests import PodRequest
-from hamicommon.errors import HamiError, InvalidRequest
+from hamicommon.errors import HamiError, InvalidRequest, Unavailable
 from hamicommon.k8s.annotations import ASSIGNED_NODE, annotations_of
+from hamicommon.process.bulkhead import Bulkhead
 
 from hami_scheduler.ledger.state_machine import (
     TERMINAL_PHASES,
@@ -48,7 +50,9 @@ class PodWatch:
         waiting: WaitingPods,
         request_of: Callable[[Json], PodRequest],
         scheduler_name: str,
+        bulkhead: Bulkhead | None = None,
     ) -> None:
+        self._bulkhead = bulkhead or Bulkhead()
         self._store = store
         self._releasing = releasing
         self._waiting = waiting
@@ -114,15 +118,28 @@ class PodWatch:
         while True:
             await self._woken.wait()
             self._woken.clear()
-            while self._changed:
-                uid, facts = next(iter(self._changed.items()))
-                del self._changed[uid]
-                try:
+            if waiting := await self._round():
+                await asyncio.sleep(RETRY_S)
+                # What was noted since is newer, and those that did not fail go first.
+                self._changed |= {uid: f for uid, f in waiting.items() if uid not in self._changed}
+                self._woken.set()
+
+    async def _round(self) -> dict[PodUid, PodFacts]:
+        """Looks at each pod once; returns those to look at again after a pause."""
+        waiting: dict[PodUid, PodFacts] = {}
+        while self._changed:
+            uid, facts = next(iter(self._changed.items()))
+            del self._changed[uid]
+            try:
+                # Whoever fails in an unknown way is left to the reconciler.
+                with self._bulkhead.item("pod-changes", uid):
                     await self.look(facts)
-                except HamiError as exc:
-                    logger.warning("pod change waits", extra={"pod_uid": uid, "error": str(exc)})
-                    self._changed.setdefault(uid, facts)
-                    await asyncio.sleep(RETRY_S)
+            except HamiError as exc:
+                logger.warning("pod change waits", extra={"pod_uid": uid, "error": clip(str(exc))})
+                waiting[uid] = facts
+                if isinstance(exc, Unavailable):
+                    break
+        return waiting
 
     async def look(self, facts: PodFacts) -> bool:
         """Does what the facts demand; True when something had to be done.

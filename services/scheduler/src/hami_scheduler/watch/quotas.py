@@ -13,7 +13,9 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from hamicommon.errors import Conflict, Unavailable
+from hamicommon.clipping import clip
+from hamicommon.errors import HamiError
+from hamicommon.process.bulkhead import Bulkhead
 
 from hami_scheduler.ledger.quota import QuotaLimits
 from hami_scheduler.ports import QuotaStore
@@ -34,7 +36,9 @@ class QuotaSync:
         limits_of: Callable[[Json], QuotaLimits],
         synced: Callable[[], bool],
         on_freed: Callable[[], None],
+        bulkhead: Bulkhead | None = None,
     ) -> None:
+        self._bulkhead = bulkhead or Bulkhead()
         self._store = store
         self._synced = synced
         self._on_freed = on_freed
@@ -82,7 +86,7 @@ class QuotaSync:
             return frozenset()
         try:
             return await self._store.limited() - self._quotas.keys()
-        except (Unavailable, Conflict) as exc:
+        except HamiError as exc:
             logger.warning("quotas not compared", extra={"error": str(exc)})
             return frozenset()
 
@@ -99,9 +103,13 @@ class QuotaSync:
                 due = {name for name in self._quotas if self.limits(name)} | await self._ended()
             for namespace in sorted(due):
                 try:
-                    await self._store.set_limits(namespace, self.limits(namespace))
-                except (Unavailable, Conflict) as exc:
-                    logger.warning("quota waits", extra={"namespace": namespace, "error": str(exc)})
+                    # Whichever fails in an unknown way is written again with all others.
+                    with self._bulkhead.item("quota-changes", namespace):
+                        await self._store.set_limits(namespace, self.limits(namespace))
+                except HamiError as exc:
+                    logger.warning(
+                        "quota waits", extra={"namespace": namespace, "error": clip(str(exc))}
+                    )
                     self._note(namespace)
             if self._changed:
                 await asyncio.sleep(RETRY_S)

@@ -6,6 +6,7 @@ from datetime import datetime
 
 from hamicommon.events import QuotaNumbers
 from hamicommon.ledger.database import Database
+from hamicommon.process.bulkhead import Bulkhead
 
 from hami_scheduler.bus.ledger_stats import LedgerNumbers
 
@@ -26,8 +27,9 @@ SELECT now() AS taken_at,
 class PostgresNumbers:
     """Port NumbersReader."""
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Database, *, bulkhead: Bulkhead | None = None) -> None:
         self._database = database
+        self._bulkhead = bulkhead or Bulkhead()
 
     async def numbers(self) -> LedgerNumbers:
         """See the port."""
@@ -38,13 +40,14 @@ class PostgresNumbers:
         for row in await self._database.fetch(_QUOTAS):
             limits = quotas.setdefault(row["namespace"], [])
             if row["limit_amount"] is not None:
-                limits.append(
-                    QuotaNumbers(
-                        resource=row["resource"],
-                        limit=row["limit_amount"],
-                        used=row["used_amount"],
+                with self._bulkhead.item("ledger-numbers", row["namespace"]):
+                    limits.append(
+                        QuotaNumbers(
+                            resource=row["resource"],
+                            limit=row["limit_amount"],
+                            used=row["used_amount"],
+                        )
                     )
-                )
         return LedgerNumbers(
             taken_at=taken_at,
             quotas={namespace: tuple(limits) for namespace, limits in quotas.items()},

@@ -1,0 +1,189 @@
+"""One pod, node or namespace that nobody thought of does not keep the others from their turn."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine, Mapping
+from typing import Any, cast
+
+import pytest
+from hami_scheduler.ledger.quota import QuotaLimits
+from hami_scheduler.watch import annotated_nodes, nodes, pods, quotas
+from hami_scheduler.watch.annotated_nodes import AnnotatedNodes
+from hami_scheduler.watch.nodes import NodeSync
+from hami_scheduler.watch.pods import PodWatch
+from hami_scheduler.watch.quotas import QuotaSync
+from hamicommon.errors import Conflict, InvalidRequest
+from hamicommon.process.bulkhead import Bulkhead
+from hamicommon.process.cancellation import end
+
+from tests.waiting import PATIENCE_S
+
+POISON = [
+    pytest.param(ValueError("nobody thought of this"), id="unexpected"),
+    pytest.param(Conflict("lost a race"), id="conflict"),
+    pytest.param(InvalidRequest("not to be written"), id="invalid"),
+]
+
+
+class Store:
+    """Notes whose turn it was, and fails on `poison`."""
+
+    def __init__(self, error: Exception, last: str) -> None:
+        self.error = error
+        self.done: list[str] = []
+        self.reached = asyncio.Event()
+        self._last = last
+
+    async def turn(self, name: str, *_: object) -> None:
+        if name == "poison":
+            raise self.error
+        self.done.append(name)
+        if name == self._last:
+            self.reached.set()
+
+    live_of = set_cordoned = mark_gone = set_limits = turn
+
+    async def limited(self) -> frozenset[str]:
+        return frozenset()
+
+
+async def _until_reached(store: Store, loop: Coroutine[Any, Any, None]) -> None:
+    running = asyncio.create_task(loop)
+    reaching = asyncio.create_task(store.reached.wait())
+    async with asyncio.timeout(PATIENCE_S):
+        await asyncio.wait([running, reaching], return_when=asyncio.FIRST_COMPLETED)
+    assert not running.done(), "the loop ended"
+    await end([running, reaching])
+
+
+@pytest.fixture(autouse=True)
+def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (annotated_nodes, nodes, pods, quotas):
+        monkeypatch.setattr(module, "RETRY_S", 0.001)
+
+
+@pytest.mark.parametrize("error", POISON)
+async def test_pods_around_a_poisonous_one_are_looked_at(error: Exception) -> None:
+    store = Store(error, "last")
+    watch = PodWatch(
+        store=cast(Any, store),
+        releasing=cast(Any, None),
+        waiting=cast(Any, _Waiting()),
+        request_of=cast(Any, None),
+        scheduler_name="hami-scheduler",
+    )
+    for uid in ("first", "poison", "last"):
+        pod = {"metadata": {"uid": uid, "name": uid}, "spec": {"schedulerName": "hami-scheduler"}}
+        watch.on_upsert(pod, None)
+        watch.on_delete(pod)
+
+    await _until_reached(store, watch.run())
+
+    assert store.done == ["first", "last"]
+
+
+class _Waiting:
+    def remove(self, uid: str) -> None:
+        del uid
+
+    def given_up_since(self, pod: Mapping[str, Any]) -> bool:
+        del pod
+        return False
+
+
+@pytest.mark.parametrize("wish", ["cordon", "gone"])
+@pytest.mark.parametrize("error", POISON)
+async def test_nodes_around_a_poisonous_one_are_written(error: Exception, wish: str) -> None:
+    store = Store(error, "last")
+    sync = NodeSync(
+        store=cast(Any, store),
+        view=cast(Any, _View()),
+        forget=lambda _node: None,
+        on_freed=lambda: None,
+    )
+    for node in ("first", "poison", "last"):
+        if wish == "cordon":
+            sync.cordon(node, frozenset({"GPU-a"}))
+        else:
+            sync.gone(node)
+
+    await _until_reached(store, sync.run())
+
+    assert store.done == ["first", "last"]
+
+
+async def test_a_cordon_that_failed_is_written_later() -> None:
+    store = Store(Conflict("lost a race"), "last")
+    sync = NodeSync(
+        store=cast(Any, store),
+        view=cast(Any, _View()),
+        forget=lambda _node: None,
+        on_freed=lambda: None,
+    )
+    sync.cordon("poison", frozenset({"GPU-a"}))
+    sync.cordon("last", frozenset({"GPU-a"}))
+    await _until_reached(store, sync.run())
+    assert "poison" in sync._cordons
+
+    written = asyncio.Event()
+
+    async def set_cordoned(node: str, uuids: frozenset[str]) -> bool:
+        del uuids
+        assert node == "poison"
+        written.set()
+        return False
+
+    store.set_cordoned = set_cordoned  # type: ignore[method-assign, assignment]
+    sync._woken.set()
+    running = asyncio.create_task(sync.run())
+    async with asyncio.timeout(PATIENCE_S):
+        await written.wait()
+    await end([running])
+
+
+class _View:
+    loaded = True
+
+    async def refresh_node(self, node: str) -> None:
+        del node
+
+
+@pytest.mark.parametrize("error", POISON)
+async def test_namespaces_around_a_poisonous_one_get_their_limits(error: Exception) -> None:
+    store = Store(error, "z-last")
+    sync = QuotaSync(
+        store=cast(Any, store),
+        limits_of=lambda _quota: QuotaLimits(limits={"nvidia.com/gpumem": 1}, skipped=()),
+        synced=lambda: True,
+        on_freed=lambda: None,
+    )
+    for namespace in ("first", "poison", "z-last"):
+        sync.on_upsert({"metadata": {"namespace": namespace, "name": "q"}}, None)
+
+    await _until_reached(store, sync.run(60.0))
+
+    assert store.done == ["first", "z-last"]
+
+
+@pytest.mark.parametrize("error", POISON)
+async def test_nodes_without_agent_around_a_poisonous_one_are_looked_at(
+    error: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = Store(error, "last")
+    instruments = type("Instruments", (), {"bulkhead": Bulkhead()})
+    rest = dict.fromkeys(
+        ("store", "view", "nodes", "locks", "refused", "journal", "on_written", "on_freed")
+    )
+    known = AnnotatedNodes(vendors=cast(Any, ()), instruments=cast(Any, instruments), **rest)  # type: ignore[arg-type]
+
+    async def look(node: Mapping[str, Any]) -> None:
+        await store.turn(node["metadata"]["name"])
+
+    monkeypatch.setattr(known, "look", look)
+    for node in ("first", "poison", "last"):
+        known.on_upsert({"metadata": {"name": node}}, None)
+
+    await _until_reached(store, known.run())
+
+    assert store.done == ["first", "last"]
