@@ -9,8 +9,10 @@ from typing import Any
 import pytest
 from hamicommon.bus.client import Outgoing
 from hamicommon.errors import Unavailable
+from hamicommon.ledger import outbox
 from hamicommon.ledger.database import Database, open_database
 from hamicommon.ledger.outbox import BATCH, OutboxRelay
+from hamicommon.process.bulkhead import Bulkhead
 from hamicommon.settings import PostgresSettings
 
 SUBJECT = "hami.events.v1.allocation.reserved"
@@ -113,3 +115,38 @@ async def test_without_a_bus_nothing_is_taken(database: Database) -> None:
 
     assert await OutboxRelay(database, stream).relay_once() == 0
     assert await waiting(database) == ["a"]
+
+
+async def test_rows_around_a_poisonous_one_are_announced_and_it_leaves(database: Database) -> None:
+    stream, bulkhead = Stream(), Bulkhead()
+    relay = OutboxRelay(database, stream, bulkhead=bulkhead)
+    await write(database, "a", "b", "c", "d")
+    seen: list[str] = []
+
+    async def listen(subject: str, payload: Mapping[str, Any]) -> None:
+        del subject
+        if payload["name"] == "c":
+            raise ValueError("odd")
+        seen.append(payload["name"])
+
+    relay.listener = listen
+    poison = outbox._message
+
+    def message(row: Any) -> Outgoing:
+        if row["payload"]["name"] == "b":
+            raise TypeError("Integer exceeds 64-bit range")
+        return poison(row)
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(outbox, "_message", message)
+        await relay.relay_once()
+
+    assert [sent.data for sent in stream.messages] == [
+        b'{"name":"a"}',
+        b'{"name":"c"}',
+        b'{"name":"d"}',
+    ]
+    assert seen == ["a", "d"]
+    assert await waiting(database) == []
+    assert bulkhead.failures == {"outbox": 1, "outbox-listener": 1}
+    assert relay.published == 3

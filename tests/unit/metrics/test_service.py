@@ -1,5 +1,6 @@
 """Usage history, retention and the ledger's view, on fakes of the ports."""
 
+import asyncio
 import json
 import math
 from collections.abc import Sequence
@@ -7,13 +8,18 @@ from datetime import UTC, date, datetime, timedelta
 from itertools import count
 
 import pytest
+from hami_metrics.bootstrap import _repeat
 from hami_metrics.domain.cluster import ClusterSnapshot
 from hami_metrics.domain.rollup import COARSE_S, FINE_S, Rollup
 from hami_metrics.domain.samples import Sample
 from hami_metrics.instruments import MetricsInstruments
 from hami_metrics.service import LedgerFigures, Retention, UsageHistory, keep_days
-from hamicommon.errors import InvalidRequest, Unavailable
+from hamicommon.errors import Conflict, InvalidRequest, Unavailable
 from hamicommon.events import ContainerSample, DeviceSample, Usage
+from hamicommon.process.bulkhead import Bulkhead
+from hamicommon.process.cancellation import end
+
+from tests.waiting import PATIENCE_S
 
 START = datetime(2026, 11, 20, 10, 0, tzinfo=UTC)
 GRACE_S = 20.0
@@ -322,3 +328,48 @@ async def test_a_stale_reading_of_the_ledger_is_unknown(clock: Clock) -> None:
     clock.now += timedelta(seconds=1)
     assert view.newest() is None
     assert view.hindrances() == ["the last reading of the ledger is 31 s old"]
+
+
+@pytest.mark.parametrize("error", [ValueError("odd"), Conflict("a lock was not granted")])
+async def test_buckets_around_a_poisonous_one_are_summed_up(
+    error: Exception,
+    store: FakeStore,
+    history: UsageHistory,
+    clock: Clock,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    starts = [START + timedelta(seconds=FINE_S * number) for number in range(3)]
+    for sequence, start in enumerate(starts, 1):
+        await history.ingest(usage(sequence, start))
+    clock.now = START + timedelta(hours=1)
+    read = store.samples
+
+    async def samples(node: str, start: datetime, end: datetime) -> list[Sample]:
+        if start == starts[1]:
+            raise error
+        return await read(node, start, end)
+
+    monkeypatch.setattr(store, "samples", samples)
+    assert await history.sum_up() == 2
+    monkeypatch.undo()
+
+    # A lost race is tried again; what fails in an unknown way waits for the next sample.
+    assert await history.sum_up() == (1 if isinstance(error, Conflict) else 0)
+
+
+async def test_a_round_that_fails_is_repeated_and_the_loop_goes_on() -> None:
+    bulkhead, rounds, done = Bulkhead(), count(), asyncio.Event()
+
+    async def step() -> None:
+        number = next(rounds)
+        if number < 2:
+            raise (ValueError("odd"), InvalidRequest("not this one"))[number]
+        done.set()
+
+    loop = asyncio.create_task(_repeat("keep days", step, 0.001, bulkhead))
+    waiting = asyncio.create_task(done.wait())
+    async with asyncio.timeout(PATIENCE_S):
+        await asyncio.wait([loop, waiting], return_when=asyncio.FIRST_COMPLETED)
+    assert not loop.done()
+    await end([loop, waiting])
+    assert bulkhead.failures == {"keep days": 1}

@@ -12,8 +12,9 @@ from importlib.metadata import version
 
 from hamicommon import events
 from hamicommon.bus.client import Bus, Message, Subscription, open_bus
-from hamicommon.errors import Conflict, Unavailable
+from hamicommon.errors import HamiError
 from hamicommon.ledger.engine import open_pool
+from hamicommon.process.bulkhead import Bulkhead
 from hamicommon.process.cancellation import end
 from hamicommon.process.http_server import serving
 from prometheus_client.metrics_core import Metric
@@ -75,7 +76,7 @@ async def open_app(settings: Settings) -> AsyncIterator[MetricsApp]:
         instruments.watch_state(lambda: view.age_s, lambda: bus.connected)
         instruments.registry.register(LedgerCollector(view.newest, _now))
         instruments.registry.register(_BuildInfo())
-        for loop in _loops(settings, store, view, history, bus):
+        for loop in _loops(settings, store, view, history, bus, instruments.bulkhead):
             stack.push_async_callback(end, [group.create_task(loop)])
 
         def hindrances() -> list[str]:
@@ -90,7 +91,12 @@ async def open_app(settings: Settings) -> AsyncIterator[MetricsApp]:
 
 
 def _loops(
-    settings: Settings, store: UsageStore, view: LedgerFigures, history: UsageHistory, bus: Bus
+    settings: Settings,
+    store: UsageStore,
+    view: LedgerFigures,
+    history: UsageHistory,
+    bus: Bus,
+    bulkhead: Bulkhead,
 ) -> list[Coroutine[object, object, None]]:
     """Everything that goes on beside the requests."""
     retention = Retention(
@@ -108,11 +114,14 @@ def _loops(
         hours = await store.sum_up_namespaces(_now())
         logger.info("namespaces summed up", extra={"hours": hours})
 
+    rounds: list[tuple[str, Callable[[], Awaitable[object]], float]] = [
+        ("read the ledger", view.refresh, settings.snapshot_interval_s),
+        ("sum up usage", history.sum_up, settings.rollup_interval_s),
+        ("keep days", keep, KEEP_DAYS_INTERVAL_S),
+        ("sum up namespaces", sum_up_namespaces, NAMESPACES_INTERVAL_S),
+    ]
     return [
-        _repeat("read the ledger", view.refresh, settings.snapshot_interval_s),
-        _repeat("sum up usage", history.sum_up, settings.rollup_interval_s),
-        _repeat("keep days", keep, KEEP_DAYS_INTERVAL_S),
-        _repeat("sum up namespaces", sum_up_namespaces, NAMESPACES_INTERVAL_S),
+        *(_repeat(what, step, every_s, bulkhead) for what, step, every_s in rounds),
         *(_ingest(bus, history) for _ in range(settings.ingest_workers)),
     ]
 
@@ -133,12 +142,19 @@ async def _ingest(bus: Bus, history: UsageHistory) -> None:
     await bus.consume(USAGE, handle)
 
 
-async def _repeat(what: str, step: Callable[[], Awaitable[object]], interval_s: float) -> None:
-    """Repeats `step` for ever; while a backend is away, it says so and tries again soon."""
+async def _repeat(
+    what: str, step: Callable[[], Awaitable[object]], interval_s: float, bulkhead: Bulkhead
+) -> None:
+    """Repeats `step` for ever; while a backend is away, it says so and tries again soon.
+
+    The rounds know nothing of each other: one that fails on something in the ledger is counted, and
+    usage is taken in and served all the same.
+    """
     while True:
         try:
-            await step()
-        except (Unavailable, Conflict) as exc:
+            with bulkhead.item(what, "round"):
+                await step()
+        except HamiError as exc:
             logger.warning("must wait", extra={"what": what, "error": str(exc)})
             await asyncio.sleep(min(RETRY_S, interval_s))
         else:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from hamicommon.process.bulkhead import Bulkhead
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
 
@@ -52,6 +53,14 @@ class MetricsInstruments:
             "1 while the connection to NATS is healthy",
             registry=self.registry,
         )
+
+        self.loop_errors = Counter(
+            "hami_metrics_loop_errors",
+            "Unexpected errors of one bucket or one round of a background loop",
+            ["loop"],
+            registry=self.registry,
+        )
+        self.bulkhead = Bulkhead(lambda loop: self.loop_errors.labels(loop).inc())
 
     def watch_state(
         self, snapshot_age_s: Callable[[], float], bus_connected: Callable[[], bool]

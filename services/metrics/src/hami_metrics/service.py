@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from datetime import date, datetime, timedelta
 
 from hamicommon.bus.reading import read
-from hamicommon.errors import Unavailable
+from hamicommon.clipping import clip
+from hamicommon.errors import HamiError, Unavailable
 from hamicommon.events import Usage
 
 from hami_metrics.domain.cluster import ClusterSnapshot
@@ -87,12 +88,18 @@ class UsageHistory:
             # Taken off first: a sample that comes meanwhile puts it on the list again.
             self._unsummed.discard((node, start))
             try:
-                await self._sum_up_bucket(node, start)
-            except Unavailable:
+                # One that fails in an unknown way is left out until a sample comes for it.
+                with self._instruments.bulkhead.item("rollups", f"{node} {start.isoformat()}"):
+                    await self._sum_up_bucket(node, start)
+                    done += 1
+            except HamiError as exc:
                 self._unsummed.add((node, start))
                 self._instruments.store_failures.labels("rollups").inc()
-                raise
-            done += 1
+                if isinstance(exc, Unavailable):
+                    raise
+                logger.warning(
+                    "bucket not summed up", extra={"node": node, "error": clip(str(exc))}
+                )
         self._instruments.unsummed_buckets.set(len(self._unsummed))
         return done
 

@@ -12,6 +12,7 @@ import logging
 from hamicommon.bus.client import Bus
 from hamicommon.errors import Unavailable
 from hamicommon.events import ADMISSION_REFUSED_SUBJECT, AdmissionRefused
+from hamicommon.process.bulkhead import Bulkhead
 
 from hami_webhook.metrics import WebhookInstruments
 
@@ -26,6 +27,8 @@ class RefusalPublisher:
 
     def __init__(self, instruments: WebhookInstruments) -> None:
         self._instruments = instruments
+        # Counted with what the bus did not take.
+        self._bulkhead = Bulkhead(lambda _loop: instruments.events_dropped.inc())
         self._waiting: asyncio.Queue[AdmissionRefused] = asyncio.Queue(MOST_WAITING)
 
     def take(self, refusal: AdmissionRefused) -> None:
@@ -40,7 +43,10 @@ class RefusalPublisher:
         while True:
             refusal = await self._waiting.get()
             try:
-                await bus.publish(ADMISSION_REFUSED_SUBJECT, refusal, message_id=refusal.review_uid)
+                with self._bulkhead.item("refusals", refusal.review_uid):
+                    await bus.publish(
+                        ADMISSION_REFUSED_SUBJECT, refusal, message_id=refusal.review_uid
+                    )
             except Unavailable as exc:
                 self._instruments.events_dropped.inc()
                 logger.debug("refusal not published", extra={"error": str(exc)})

@@ -13,7 +13,8 @@ from hami_node_agent.grants.state import NodeState
 from hami_node_agent.inventory import link_warnings
 from hami_node_agent.inventory.link_warnings import REASON, warn_of_links
 from hami_node_agent.inventory.tracker import CardTracker
-from hamicommon.errors import Unavailable
+from hamicommon.domain.ids import GpuUuid
+from hamicommon.errors import InvalidRequest, Unavailable
 from hamicommon.process.cancellation import end
 
 from tests.unit.node_agent.inventory.test_tracker import A, B, Driver, Store
@@ -86,3 +87,26 @@ async def test_cards_that_agree_are_no_news() -> None:
     await end([telling])
 
     assert node.told == []
+
+
+@pytest.mark.parametrize("error", [ValueError("odd"), InvalidRequest("no such node")])
+async def test_pairs_around_a_poisonous_one_are_told(error: Exception) -> None:
+    class Odd(Node):
+        async def warn(self, reason: str, message: str) -> None:
+            if "poison" in message:
+                raise error
+            self.told.append((reason, message))
+            if "last" in message:
+                self.heard.set()
+
+    node, cards = Odd(), await cards_of(Driver())
+    cards.contradictions = tuple((A, GpuUuid(other)) for other in ("first", "poison", "last"))
+    telling = asyncio.create_task(warn_of_links(cards, node))
+    heard = asyncio.create_task(node.heard.wait())
+
+    async with asyncio.timeout(PATIENCE_S):
+        await asyncio.wait([telling, heard], return_when=asyncio.FIRST_COMPLETED)
+    assert not telling.done()
+    await end([telling, heard])
+
+    assert ["first" in text or "last" in text for _, text in node.told] == [True, True]

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from hami_node_agent.devices.health import Failure, XidPolicy
@@ -29,6 +29,8 @@ from hamicommon.domain.ids import GpuUuid
 from hamicommon.errors import Unavailable
 from hamicommon.k8s.annotations import AGENT
 from hamicommon.k8s.node_register import decode_register
+from hamicommon.process.bulkhead import Bulkhead
+from hamicommon.process.cancellation import end
 from pydantic import BaseModel
 
 from tests.unit.node_agent.builders import a_card
@@ -241,3 +243,29 @@ async def test_an_annotation_that_somebody_broke_is_mended_and_nothing_is_writte
 
     assert node.written == first
     assert node.patches == 2
+
+
+async def test_cards_around_a_poisonous_one_are_told_on_the_bus_and_on_the_node() -> None:
+    cards, bus, node, bulkhead = await discovered(), Bus(), Node(0), Bulkhead()
+    odd = replace(cards._devices[UUIDS[1]], memory_mib=cast(Any, object()))
+    cards._devices[UUIDS[1]] = odd
+    telling = InventoryPublisher(
+        cards, bus, node="n", agent_id="a", heartbeat_s=60, bulkhead=bulkhead
+    )
+    loops = [
+        asyncio.create_task(telling.run()),
+        asyncio.create_task(keep_annotation(cards, node, bulkhead=bulkhead)),
+    ]
+    for event in (bus.told, node.done):
+        waiting = asyncio.create_task(event.wait())
+        async with asyncio.timeout(PATIENCE_S):
+            await asyncio.wait([*loops, waiting], return_when=asyncio.FIRST_COMPLETED)
+        await end([waiting])
+        assert not any(loop.done() for loop in loops)
+    await end(loops)
+
+    [inventory] = bus.inventories
+    assert [card.uuid for card in inventory.devices] == [UUIDS[0], UUIDS[2]]
+    written = decode_register(node.written[REGISTER_ANNOTATION])
+    assert [card.uuid for card in written] == [UUIDS[0], UUIDS[2]]
+    assert bulkhead.failures == {"inventory": 1, "annotation": 1}

@@ -23,6 +23,7 @@ import orjson
 from hamicommon.bus.client import Outgoing
 from hamicommon.errors import HamiError, Unavailable
 from hamicommon.ledger.database import DRIVER_ERRORS, Database
+from hamicommon.process.bulkhead import Bulkhead
 
 logger = logging.getLogger(__name__)
 
@@ -70,7 +71,10 @@ class OutboxRelay:
     connection does not hear its own messages.
     """
 
-    def __init__(self, database: Database, bus: OutboxPublisher) -> None:
+    def __init__(
+        self, database: Database, bus: OutboxPublisher, *, bulkhead: Bulkhead | None = None
+    ) -> None:
+        self._bulkhead = bulkhead or Bulkhead()
         self._database = database
         self._bus = bus
         self.listener: Listener | None = None
@@ -105,7 +109,7 @@ class OutboxRelay:
                 await asyncio.sleep(POLL_S)
 
     async def relay_once(self) -> int:
-        """Publishes one batch; returns how many rows were announced.
+        """Publishes one batch; returns how many rows left the outbox.
 
         The rows stay locked while they are published, which blocks nobody: only relays touch them,
         and those skip locked ones. Raises: Unavailable.
@@ -116,27 +120,45 @@ class OutboxRelay:
             rows = await connection.fetch(_TAKE)
             if not rows:
                 return 0
-            errors = await self._bus.publish_all([_message(row) for row in rows])
-            done = [row for row, error in zip(rows, errors, strict=True) if error is None]
-            await connection.execute(_DONE, [row["id"] for row in done])
+            messages = self._messages(rows)
+            errors = await self._bus.publish_all([message for _, message in messages])
+            waiting = {
+                row["id"]
+                for (row, _), error in zip(messages, errors, strict=True)
+                if error is not None
+            }
+            sent = {row["id"] for row, _ in messages} - waiting
+            # A row that no message can be made of leaves too: it would come first for ever.
+            await connection.execute(_DONE, [row["id"] for row in rows if row["id"] not in waiting])
+        done = [row for row in rows if row["id"] in sent]
         self.published += len(done)
         await self._tell(done)
         for error in errors:
             if error is not None:
                 raise error
-        return len(done)
+        return len(rows)
+
+    def _messages(self, rows: Sequence[Any]) -> list[tuple[Any, Outgoing]]:
+        found: list[tuple[Any, Outgoing]] = []
+        for row in rows:
+            with self._bulkhead.item("outbox", str(row["id"])):
+                found.append((row, _message(row)))
+        return found
 
     async def _tell(self, rows: Sequence[Any]) -> None:
         if self.listener is not None:
             for row in rows:
-                await self.listener(row["subject"], row["payload"])
+                with self._bulkhead.item("outbox-listener", str(row["id"])):
+                    await self.listener(row["subject"], row["payload"])
 
     async def _prune(self) -> None:
         while True:
             await asyncio.sleep(PRUNE_EVERY_S)
-            with contextlib.suppress(Unavailable):
+            try:
                 async with self._database.connection() as connection:
                     await connection.execute(_PRUNE)
+            except HamiError as exc:
+                logger.warning("announced rows stay", extra={"error": str(exc)})
 
     async def _listen(self) -> None:
         """Keeps one connection that only listens; without it polling still works."""

@@ -189,7 +189,7 @@ async def connection(pool: asyncpg.Pool) -> AsyncIterator[Any]:
     """One connection of the pool.
 
     Raises: Unavailable while the server is away, Conflict for a lock that was not granted; a
-    mistake in a statement (or a right that is missing) stays what it is and ends the service.
+    mistake in a statement (or a right that is missing) stays what it is.
     """
     with translated():
         async with pool.acquire() as conn:

@@ -21,6 +21,7 @@ from hamicommon.k8s.client import Json, KubeApi
 from hamicommon.k8s.event_names import event_name
 from hamicommon.k8s.informer import Informer
 from hamicommon.k8s.mig import decode_reservations
+from hamicommon.process.bulkhead import Bulkhead
 from nacl.signing import VerifyKey
 
 from hami_node_agent.adapters.kept_pods import CONFIG_HASH, GRANT_ANNOTATION, MIRROR, kept_of
@@ -39,7 +40,15 @@ _TERMINAL = frozenset({"Succeeded", "Failed"})
 class NodePods:
     """Pods whose spec.nodeName is this node."""
 
-    def __init__(self, api: KubeApi, *, node: str, resource: str, key: VerifyKey | None) -> None:
+    def __init__(
+        self,
+        api: KubeApi,
+        *,
+        node: str,
+        resource: str,
+        key: VerifyKey | None,
+        bulkhead: Bulkhead | None = None,
+    ) -> None:
         self._api = api
         self._node = node
         self._resource = resource
@@ -56,6 +65,7 @@ class NodePods:
             on_upsert=self._on_upsert,
             on_delete=self._on_delete,
             trim=kept_of,
+            bulkhead=bulkhead,
             fieldSelector=f"spec.nodeName={node}",
         )
 

@@ -73,7 +73,8 @@ async def open_agent(settings: Settings) -> AsyncIterator[Agent]:
     """
     require_possible(settings)
     async with asyncio.TaskGroup() as group, AsyncExitStack() as stack:
-        outside = await open_outside(settings, stack)
+        bulkhead = Bulkhead()
+        outside = await open_outside(settings, stack, bulkhead)
         mig = mig_instances(settings, outside)
         if mig is not None:
             # What an earlier run of ours left is gone before anything is offered in its place.
@@ -87,6 +88,7 @@ async def open_agent(settings: Settings) -> AsyncIterator[Agent]:
             reports=reports,
             node=settings.node_name,
             snapshot_interval_s=settings.snapshot_interval_s,
+            bulkhead=bulkhead,
         )
         node = NodeObject(outside.api, settings.node_name)
         way = await binding_way(settings, node)
@@ -97,7 +99,6 @@ async def open_agent(settings: Settings) -> AsyncIterator[Agent]:
         registration = registrations[settings.resource_name]
         mps = _mps(settings)
         draining = Drain(outside.state, outside.pods, drain_s=settings.drain_s)
-        bulkhead = Bulkhead()
         watched = _monitoring(settings, outside, cards, mig, bulkhead)
         app = make_routes(
             registry_of(
@@ -132,10 +133,12 @@ async def open_agent(settings: Settings) -> AsyncIterator[Agent]:
                 on_ready=draining.expect_grant,
                 late=way.late,
             ).run(),
-            "inventory": _inventory(settings, outside, cards).run(),
-            "annotation": keep_annotation(cards, node, more={BINDING_ANNOTATION: str(way)}),
+            "inventory": _inventory(settings, outside, cards, bulkhead).run(),
+            "annotation": keep_annotation(
+                cards, node, more={BINDING_ANNOTATION: str(way)}, bulkhead=bulkhead
+            ),
             "binding": keep_proven(settings, node, way),
-            "links": warn_of_links(cards, node),
+            "links": warn_of_links(cards, node, bulkhead=bulkhead),
             "reports": send_reports(outside.state, outside.bus, node=settings.node_name),
             "sweep": _sweeper(settings, outside, reports, bulkhead).run(),
             "leftovers": remove_leftovers(outside.files.remove_given_up),
@@ -220,7 +223,7 @@ def _cards(settings: Settings, outside: AgentConnections) -> CardTracker:
 
 
 def _inventory(
-    settings: Settings, outside: AgentConnections, cards: CardTracker
+    settings: Settings, outside: AgentConnections, cards: CardTracker, bulkhead: Bulkhead
 ) -> InventoryPublisher:
     return InventoryPublisher(
         cards,
@@ -228,6 +231,7 @@ def _inventory(
         node=settings.node_name,
         agent_id=outside.agent_id,
         heartbeat_s=settings.heartbeat_s,
+        bulkhead=bulkhead,
     )
 
 

@@ -14,6 +14,7 @@ from hamicommon.bus.permissions import agent_user
 from hamicommon.fault_injection import Faults, around, faults_of
 from hamicommon.grants.grant import load_public_key
 from hamicommon.k8s.client import KubeApi, open_kube_api
+from hamicommon.process.bulkhead import Bulkhead
 
 from hami_node_agent.adapters.cdi_files import CdiFiles
 from hami_node_agent.adapters.host.files import HostFiles
@@ -52,7 +53,9 @@ class AgentConnections:
         return around(driver, "node_mig", self.faults)
 
 
-async def open_outside(settings: Settings, stack: AsyncExitStack) -> AgentConnections:
+async def open_outside(
+    settings: Settings, stack: AsyncExitStack, bulkhead: Bulkhead
+) -> AgentConnections:
     """Opens all; the bus and the API server may be away. Raises: Unavailable, InvalidRequest."""
     faults = faults_of(settings.failpoints.file)
     cdi = CdiFiles(settings.cdi_dir)
@@ -81,7 +84,9 @@ async def open_outside(settings: Settings, stack: AsyncExitStack) -> AgentConnec
         "node_bus",
         faults,
     )
-    pods = NodePods(api, node=settings.node_name, resource=settings.resource_name, key=key)
+    pods = NodePods(
+        api, node=settings.node_name, resource=settings.resource_name, key=key, bulkhead=bulkhead
+    )
     state = NodeState(around(store, "node_state", faults, blocking=True), saved)
     books = Books(
         checkpoint=settings.checkpoint_path,

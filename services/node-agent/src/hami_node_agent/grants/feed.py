@@ -21,6 +21,7 @@ from hamicommon.domain.allocations import AllocationState
 from hamicommon.domain.ids import AllocationId, PodUid
 from hamicommon.errors import InvalidRequest, Unavailable
 from hamicommon.grants.grant import Grant
+from hamicommon.process.bulkhead import Bulkhead
 from pydantic import BaseModel
 
 from hami_node_agent.grants.book import NodeGrant
@@ -83,7 +84,9 @@ class GrantsFeed:
         reports: Reports,
         node: str,
         snapshot_interval_s: float,
+        bulkhead: Bulkhead | None = None,
     ) -> None:
+        self._bulkhead = bulkhead or Bulkhead()
         self._bus = bus
         self._state = state
         self._reports = reports
@@ -156,20 +159,17 @@ class GrantsFeed:
             timeout_s=SNAPSHOT_TIMEOUT_S,
         )
         snapshot = read(events.GrantSnapshot, reply, "grant snapshot")
-        try:
-            grants = [
-                node_grant(item.grant, state=item.state, heard_at=asked_at)
-                for item in snapshot.grants
-            ]
-        except ValueError as exc:
-            raise InvalidRequest(f"not a grant snapshot: {exc}") from exc
         if snapshot.node != self._node:
             raise InvalidRequest(f"grant snapshot of node {snapshot.node}, asked for {self._node}")
-        self._state.book = self._state.book.reset_to(
-            grants, complete=snapshot.complete, asked_at=asked_at
-        )
+        grants: list[NodeGrant] = []
+        for item in snapshot.grants:
+            with self._bulkhead.item("grant snapshot", item.grant.allocation_id):
+                grants.append(node_grant(item.grant, state=item.state, heard_at=asked_at))
+        # What can't be read is not withdrawn by its absence.
+        complete = snapshot.complete and len(grants) == len(snapshot.grants)
+        self._state.book = self._state.book.reset_to(grants, complete=complete, asked_at=asked_at)
         await self._state.heard(grants)
-        return snapshot.complete
+        return complete
 
     async def _remind(self) -> None:
         """Reports again what the ledger has not taken in two comparisons in a row."""

@@ -11,6 +11,7 @@ import logging
 from typing import Protocol
 
 from hamicommon.errors import HamiError
+from hamicommon.process.bulkhead import Bulkhead
 
 from hami_node_agent.inventory.tracker import CardTracker
 
@@ -27,9 +28,12 @@ class NodeEvents(Protocol):
         """A Warning event. Raises: HamiError."""
 
 
-async def warn_of_links(cards: CardTracker, node: NodeEvents) -> None:
+async def warn_of_links(
+    cards: CardTracker, node: NodeEvents, *, bulkhead: Bulkhead | None = None
+) -> None:
     """One event for each pair, until cancelled; one that could not be written is tried again."""
     told: set[tuple[str, str]] = set()
+    bulkhead = bulkhead or Bulkhead()
     while True:
         seen, wait_s = cards.changed.version, None
         for pair in cards.contradictions:
@@ -41,10 +45,11 @@ async def warn_of_links(cards: CardTracker, node: NodeEvents) -> None:
             )
             logger.warning("NVLinks contradict", extra={"cards": list(pair)})
             try:
-                await node.warn(REASON, message)
+                with bulkhead.item("links", "/".join(pair)):
+                    await node.warn(REASON, message)
             except HamiError as exc:
                 logger.warning("event not written", extra={"error": str(exc)})
                 wait_s = RETRY_S
-                break
+                continue
             told.add(pair)
         await cards.changed.wait(seen, wait_s)

@@ -7,7 +7,7 @@ written only when its text differs from what the Node has, and tried again when 
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Protocol
 
@@ -16,6 +16,7 @@ from hamicommon.domain.devices import GpuDevice
 from hamicommon.errors import HamiError, Unavailable
 from hamicommon.k8s.annotations import AGENT, NVIDIA_PAIR_SCORES
 from hamicommon.k8s.node_register import encode_pair_scores, encode_register
+from hamicommon.process.bulkhead import Bulkhead
 
 from hami_node_agent.grants.ports import Publisher
 from hami_node_agent.inventory.tracker import CardTracker
@@ -43,8 +44,16 @@ class InventoryPublisher:
     """Publishes one node's inventory."""
 
     def __init__(
-        self, cards: CardTracker, bus: Publisher, *, node: str, agent_id: str, heartbeat_s: float
+        self,
+        cards: CardTracker,
+        bus: Publisher,
+        *,
+        node: str,
+        agent_id: str,
+        heartbeat_s: float,
+        bulkhead: Bulkhead | None = None,
     ) -> None:
+        self._bulkhead = bulkhead or Bulkhead()
         self._cards = cards
         self._bus = bus
         self._node = node
@@ -67,7 +76,7 @@ class InventoryPublisher:
             agent_id=self._agent_id,
             sequence=self._sequence,
             observed_at=datetime.now(UTC),
-            devices=tuple(inventory_device(device) for device in self._cards.devices()),
+            devices=tuple(self._described()),
             pair_scores={
                 str(uuid): {str(peer): score for peer, score in row.items()}
                 for uuid, row in self._cards.pair_scores.items()
@@ -83,6 +92,14 @@ class InventoryPublisher:
             logger.warning("inventory not published", extra={"error": str(exc)})
             return False
         return True
+
+    def _described(self) -> list[events.InventoryDevice]:
+        """A card that can't be described is not offered; the others are."""
+        found: list[events.InventoryDevice] = []
+        for device in self._cards.devices():
+            with self._bulkhead.item("inventory", device.uuid):
+                found.append(inventory_device(device))
+        return found
 
 
 def inventory_device(device: GpuDevice) -> events.InventoryDevice:
@@ -118,16 +135,21 @@ BINDING_ANNOTATION = "hami.io/binding"
 
 
 async def keep_annotation(
-    cards: CardTracker, node: NodeAnnotations, *, more: Mapping[str, str] | None = None
+    cards: CardTracker,
+    node: NodeAnnotations,
+    *,
+    more: Mapping[str, str] | None = None,
+    bulkhead: Bulkhead | None = None,
 ) -> None:
     """Keeps the Node's register annotation and pair scores equal to the cards until cancelled.
 
     Beside it stands that an agent reports them, so that the scheduler waits for the bus, and
     `more`, which does not change.
     """
+    bulkhead = bulkhead or Bulkhead()
     while True:
         seen = cards.changed.version
-        text = encode_register(cards.devices())
+        text = encode_register(_encodable(cards.devices(), bulkhead))
         wait_s = RECHECK_S
         try:
             wanted = {AGENT: AGENT_NAME, REGISTER_ANNOTATION: text, **(more or {})}
@@ -140,3 +162,12 @@ async def keep_annotation(
             logger.warning("node annotation not written", extra={"error": str(exc)})
             wait_s = RETRY_S
         await cards.changed.wait(seen, wait_s)
+
+
+def _encodable(devices: Iterable[GpuDevice], bulkhead: Bulkhead) -> list[GpuDevice]:
+    found: list[GpuDevice] = []
+    for device in devices:
+        with bulkhead.item("annotation", device.uuid):
+            encode_register([device])
+            found.append(device)
+    return found

@@ -142,7 +142,8 @@ def bus_loops(
         announcer=core.announcer,
         instruments=core.instruments,
     )
-    follower, snapshots = LedgerFollower(core.view), GrantSnapshots(outside.store)
+    follower = LedgerFollower(core.view)
+    snapshots = GrantSnapshots(outside.store, bulkhead=core.instruments.bulkhead)
     outside.relay.listener = follower.relayed
     # The first two share their work among replicas; each replica follows the ledger for itself.
     inventory_source = Subscription(

@@ -15,6 +15,7 @@ from hamicommon.events import (
     snapshot_subject,
 )
 from hamicommon.grants.grant import grant_of
+from hamicommon.process.bulkhead import Bulkhead
 
 from hami_scheduler.ports import LedgerReader
 
@@ -27,8 +28,9 @@ _LIFETIME_S = 600.0
 class GrantSnapshots:
     """Responder of `hami.grants.snapshot.*`."""
 
-    def __init__(self, ledger: LedgerReader) -> None:
+    def __init__(self, ledger: LedgerReader, *, bulkhead: Bulkhead | None = None) -> None:
         self._ledger = ledger
+        self._bulkhead = bulkhead or Bulkhead()
 
     async def respond(self, subject: str, body: bytes) -> GrantSnapshot:
         """The grants of the node whose subject was asked. Raises: InvalidRequest."""
@@ -41,15 +43,20 @@ class GrantSnapshots:
         except Unavailable:
             return GrantSnapshot(node=request.node, complete=False, taken_at=now)
         expires_at = now + timedelta(seconds=_LIFETIME_S)
+        granted = [
+            allocation
+            for allocation in live
+            if allocation.token is not None and allocation.state is not AllocationState.RESERVED
+        ]
+        grants: list[GrantState] = []
+        for allocation in granted:
+            with self._bulkhead.item("snapshots", str(allocation.id)):
+                grant = grant_of(allocation, expires_at=expires_at)
+                grants.append(GrantState(grant=grant, state=allocation.state))
         return GrantSnapshot(
             node=request.node,
-            complete=True,
+            # One that can't be shown must not count as withdrawn.
+            complete=len(grants) == len(granted),
             taken_at=now,
-            grants=tuple(
-                GrantState(
-                    grant=grant_of(allocation, expires_at=expires_at), state=allocation.state
-                )
-                for allocation in live
-                if allocation.token is not None and allocation.state is not AllocationState.RESERVED
-            ),
+            grants=tuple(grants),
         )

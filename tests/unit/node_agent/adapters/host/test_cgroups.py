@@ -1,5 +1,6 @@
 """A pod's cgroup in every layout that kubelets make, with and without processes in it."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -55,3 +56,19 @@ def test_without_cgroups_per_pod_nothing_is_found(tmp_path: Path, root: str) -> 
     (tmp_path / "system.slice").mkdir()
 
     assert not PodCgroups(tmp_path / root).populated(UID)
+
+
+@pytest.mark.parametrize("processes", [True, False], ids=["lives", "ended"])
+def test_a_cgroup_nested_deeper_than_python_recurses_is_looked_through(
+    tmp_path: Path, processes: bool
+) -> None:
+    make(tmp_path, "v1-cgroupfs-besteffort", UID, processes=False)
+    deepest = tmp_path / LAYOUTS["v1-cgroupfs-besteffort"].format(uid=UID)
+    deep = str(deepest)
+    for _ in range(1500):
+        deep += "/d"
+        os.mkdir(deep)  # noqa: PTH102 - pathlib parses the deep path each time
+    with open(f"{deep}/cgroup.procs", "w") as file:  # noqa: PTH123 - as above
+        file.write("4711\n" if processes else "")
+
+    assert PodCgroups(tmp_path).populated(UID) is processes

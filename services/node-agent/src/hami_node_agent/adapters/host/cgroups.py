@@ -8,6 +8,8 @@ found, and its books are all there is.
 
 from __future__ import annotations
 
+import errno
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -60,17 +62,27 @@ def _has_process(cgroup: Path) -> bool:
         # Version 2 counts the whole subtree.
         return "populated 1" in (cgroup / "cgroup.events").read_text()
     except OSError:
-        return any(_procs(folder) for folder in (cgroup, *_below(cgroup)))
+        return any(map(_procs, _with_all_below(cgroup)))
 
 
-def _below(cgroup: Path) -> Iterator[Path]:
-    for child in _directories(cgroup):
-        yield child
-        yield from _below(child)
+def _with_all_below(cgroup: Path) -> Iterator[str]:
+    """Iterative: a tenant may nest them as deep as it likes (version 1 has no limit of its own)."""
+    waiting = [str(cgroup)]
+    while waiting:
+        folder = waiting.pop()
+        yield folder
+        try:
+            with os.scandir(folder) as found:
+                waiting += [each.path for each in found if each.is_dir(follow_symlinks=False)]
+        except OSError:
+            # It went while we looked.
+            continue
 
 
-def _procs(cgroup: Path) -> bool:
+def _procs(cgroup: str) -> bool:
     try:
-        return bool((cgroup / "cgroup.procs").read_bytes())
-    except OSError:
-        return False
+        with open(f"{cgroup}/cgroup.procs", "rb") as file:  # noqa: PTH123 - parses the deep path
+            return bool(file.read(1))
+    except OSError as exc:
+        # Deeper than a path may be long, so nobody can say that it is empty.
+        return exc.errno == errno.ENAMETOOLONG
