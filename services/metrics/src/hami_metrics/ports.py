@@ -25,7 +25,7 @@ class UsageStore(Protocol):
         """Stores what is not stored yet; returns how many were new."""
 
     async def samples(self, node: str, start: datetime, end: datetime) -> list[Sample]:
-        """A node's samples with start <= sampled_at < end."""
+        """A node's samples with start <= sampled_at < end; a granted pod's while it held."""
 
     async def write_rollups(self, rollups: Sequence[Rollup]) -> None:
         """Stores the rollups in place of those of the same series and bucket."""

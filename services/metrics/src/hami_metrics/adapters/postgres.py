@@ -27,10 +27,18 @@ WITH new AS (
 SELECT count(*) FROM new
 """
 
-SELECT_SAMPLES = """
+# Of a pod that the ledger granted something: while it held it. A region outlives its containers
+# until the pod object goes. Pods without any grant (and cards, without a pod) count always.
+_COUNTS = """(
+    s.pod_uid = '' OR NOT EXISTS (SELECT FROM allocations a WHERE a.pod_uid = s.pod_uid)
+    OR EXISTS (SELECT FROM allocations a
+                WHERE a.pod_uid = s.pod_uid AND s.sampled_at >= a.reserved_at
+                  AND s.sampled_at < coalesce(a.ended_at, 'infinity')))"""
+
+SELECT_SAMPLES = f"""
 SELECT sampled_at, node, device_uuid, pod_uid, namespace, pod_name, container,
        memory_used_bytes, memory_limit_bytes, core_percent, core_limit_percent
-FROM usage_samples WHERE node = $1 AND sampled_at >= $2 AND sampled_at < $3
+FROM usage_samples s WHERE node = $1 AND sampled_at >= $2 AND sampled_at < $3 AND {_COUNTS}
 """
 
 UPSERT_ROLLUPS = """
@@ -57,11 +65,11 @@ FROM usage_rollups
 WHERE node = $1 AND bucket_s = $2 AND bucket_start >= $3 AND bucket_start < $4
 """
 
-UNSUMMED = """
+UNSUMMED = f"""
 WITH raw AS (
     SELECT node, to_timestamp(floor(extract(epoch FROM sampled_at) / $1) * $1) AS bucket_start,
            count(*) AS samples
-    FROM usage_samples WHERE sampled_at >= $2 GROUP BY 1, 2),
+    FROM usage_samples s WHERE sampled_at >= $2 AND {_COUNTS} GROUP BY 1, 2),
 summed AS (
     SELECT node, bucket_start, sum(sample_count) AS samples
     FROM usage_rollups WHERE bucket_s = $1::int AND bucket_start >= $2 GROUP BY 1, 2)
