@@ -135,7 +135,7 @@ def sql(
     """Ask the ledger, for example: select * from allocations_at(now() - interval '1 hour')."""
     if output not in ("table", "json", "csv"):
         raise typer.BadParameter("table, json or csv", param_hint="--output")
-    columns, rows = run(_query(find_target(Settings()).need_postgres(), query))
+    columns, rows = run(_query(query))
     if output == "json":
         console.print_json(
             data=[dict(zip(columns, row, strict=True)) for row in rows], default=_plain
@@ -148,7 +148,8 @@ def sql(
         console.print(table("", columns, ([of(_plain(value)) for value in row] for row in rows)))
 
 
-async def _query(dsn: str, query: str) -> tuple[list[str], list[tuple[Any, ...]]]:
+async def _query(query: str) -> tuple[list[str], list[tuple[Any, ...]]]:
+    dsn = find_target(Settings()).need_postgres()
     try:
         connection = await asyncpg.connect(
             dsn, timeout=5, server_settings={"default_transaction_read_only": "on"}

@@ -18,7 +18,7 @@ from hamictl.pods import apply_pod
 from hamictl.reading import read_text
 from hamictl.scheduler_client import SchedulerClient
 from hamictl.settings import Settings
-from hamictl.target import Installation, find_target
+from hamictl.target import find_target
 from hamictl.view import cluster_state, tables
 
 Namespace = Annotated[str, typer.Option("--namespace", "-n", help="for objects that name none")]
@@ -106,10 +106,11 @@ def get(
     output: Annotated[Output, typer.Option("--output", "-o")] = Output.TABLE,
 ) -> None:
     """Show pods, nodes, cards, or who holds which slice."""
-    run(_get(kind, output, find_target(Settings())))
+    run(_get(kind, output))
 
 
-async def _get(kind: ObjectKind, output: Output, target: Installation) -> None:
+async def _get(kind: ObjectKind, output: Output) -> None:
+    target = find_target(Settings())
     if kind in (ObjectKind.DEVICES, ObjectKind.ALLOCATIONS):
         query = {"live": "true"} if kind is ObjectKind.ALLOCATIONS else {}
         rows = await SchedulerClient(target.need_scheduler()).rows(f"/v1/{kind}", **query)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -24,7 +24,7 @@ def drift(
 ) -> None:
     """Show where ledger, pods and nodes differed, and whether it was repaired."""
     query = {"limit": str(limit), **({"class": kind} if kind else {})}
-    rows = run(_client().rows("/v1/drift", **query))
+    rows = run(_rows("/v1/drift", **query))
     _show("Drift", ("AT", "CLASS", "SUBJECT", "REPAIRED", "DETAIL"), rows, output)
 
 
@@ -37,15 +37,24 @@ def dead_letters(
 ) -> None:
     """Show messages that no service could handle, with the reason; or send one again."""
     if send_again is not None:
-        letter = run(_client().post(f"/v1/dead-letters/{send_again}/send"))
+        letter = run(_send_again(send_again))
         console.print(f"letter {send_again} sent again on {letter['subject']}", markup=False)
         return
-    rows = run(_client().rows("/v1/dead-letters", limit=str(limit)))
+    rows = run(_rows("/v1/dead-letters", limit=str(limit)))
     columns = ("SEQUENCE", "AT", "SUBJECT", "USER", "REASON")
     _show("Dead letters", columns, rows, output)
 
 
+async def _rows(path: str, **query: str) -> list[Row]:
+    return await _client().rows(path, **query)
+
+
+async def _send_again(number: int) -> Any:
+    return await _client().post(f"/v1/dead-letters/{number}/send")
+
+
 def _client() -> SchedulerClient:
+    """Raises InvalidRequest where no scheduler is known; `run` makes a sentence of it."""
     return SchedulerClient(find_target(Settings()).need_scheduler())
 
 

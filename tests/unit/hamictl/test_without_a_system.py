@@ -1,0 +1,43 @@
+"""Where no system runs and the environment names none, a question gets one sentence."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hamictl.__main__ import app
+from typer.testing import CliRunner
+
+NAMES = ("KUBECONFIG", "HAMI_SCHEDULER_URL", "HAMI_POSTGRES_DSN", "HAMI_FOLDER")
+QUESTIONS = (
+    "get pods",
+    "get allocations",
+    "explain too-much",
+    "history too-much",
+    "delete too-much",
+    "sql SELECT",
+    "drift",
+    "dead-letters",
+    "dead-letters --send-again 1",
+    "adopt",
+    "db check",
+    "db upgrade",
+)
+
+
+@pytest.mark.parametrize("question", QUESTIONS)
+def test_it_says_what_to_start_or_to_set(
+    question: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in NAMES:
+        monkeypatch.delenv(name, raising=False)
+
+    answered = CliRunner().invoke(app, question.split())
+
+    assert isinstance(answered.exception, SystemExit), answered.exception
+    assert answered.exit_code == 1
+    assert answered.stdout == ""
+    [line] = answered.stderr.splitlines()
+    assert line.startswith("hamictl: ")
+    assert "start a local system with `hamictl up`, or set " in line
