@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 from hamilocal.supervisor.state_file import marked_processes
 
@@ -33,10 +34,10 @@ def folder() -> Iterator[Path]:
 
 
 @pytest.fixture
-def up(folder: Path) -> Iterator[subprocess.Popen[str]]:
-    """Serves one node without cards."""
+def up(folder: Path, request: pytest.FixtureRequest) -> Iterator[subprocess.Popen[str]]:
+    """Serves one node, without cards unless a parameter says how many."""
     folder.mkdir()
-    flags = ("--nodes", "1", "--gpus", "0", "--no-demo", "--json")
+    flags = ("--nodes", "1", "--gpus", str(getattr(request, "param", 0)), "--no-demo", "--json")
     with subprocess.Popen(
         # Whoever runs the tests in the background of a shell has Ctrl-C ignored, and hands it on.
         [
@@ -96,3 +97,12 @@ def test_a_supervisor_that_dies_ends_it_with_a_sentence_and_leaves_nothing(
     assert up.returncode == 1
     assert said.startswith("hamictl: the local system ended unasked; ")
     assert marked_processes(folder) == []
+
+
+@pytest.mark.parametrize("up", [2], indirect=True)
+def test_it_is_up_when_the_scheduler_knows_the_cards(up: subprocess.Popen[str]) -> None:
+    at = described(up)["scheduler_url"]
+
+    cards = httpx.get(f"{at}/v1/devices", timeout=30).json()["items"]
+
+    assert [(card["node"], card["present"]) for card in cards] == [("node-0", True)] * 2

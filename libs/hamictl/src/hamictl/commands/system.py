@@ -151,9 +151,13 @@ async def _until_useful(
     quiet: bool,
 ) -> None:
     """Waits for the nodes' cards, then runs the demo until every pod runs or says why not."""
+    scheduler = SchedulerClient(SchedulerAddress(url=described["scheduler_url"]))
     async with open_kube_api(Path(described["kubeconfig"])) as api:
         deadline_s = time.monotonic() + _NODES_TIMEOUT_S
-        while missing := await control.nodes_without_cards(api, options):
+        while missing := (
+            await control.nodes_without_cards(api, options)
+            or await _unregistered(scheduler, options)
+        ):
             if time.monotonic() > deadline_s:
                 raise SupervisorError(
                     f"no cards on {', '.join(missing)} after {_NODES_TIMEOUT_S:g} s"
@@ -166,6 +170,14 @@ async def _until_useful(
             await demo.apply_demo(api, pods)
             if not await demo.settled(api, pods):
                 _say(quiet, f"not all pods settled within {demo.SETTLE_TIMEOUT_S:g} s")
+
+
+async def _unregistered(scheduler: SchedulerClient, options: UpOptions) -> list[str]:
+    """Simulated nodes whose cards the scheduler does not know yet: their pods would be refused."""
+    if options.gpus == 0:
+        return []
+    registered = {row["node"] for row in await scheduler.rows("/v1/devices") if row["present"]}
+    return [node.name for node in options.simulated() if node.name not in registered]
 
 
 async def _watch(layout: Layout, described: dict[str, Any], *, once: bool, silent: bool) -> None:
