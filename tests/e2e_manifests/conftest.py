@@ -22,7 +22,6 @@ from hamilocal.servers.control_plane.apiserver import node_user
 from hamilocal.servers.control_plane.assets import Assets, ControlPlane, control_plane
 from hamilocal.system.nodes import SimulatedNode, fakegpu_config
 
-from tests import measured
 from tests.e2e.conftest import kubernetes_client
 from tests.e2e_manifests.private_machine import private_machine
 from tests.e2e_manifests.stand_in_kubelet import (
@@ -32,6 +31,7 @@ from tests.e2e_manifests.stand_in_kubelet import (
     StandInKubelet,
     what_is_missing,
 )
+from tests.kubectl import kubectl_for
 
 T = TypeVar("T")
 Json = dict[str, Any]
@@ -215,30 +215,8 @@ def cluster(kubernetes_assets: Assets) -> Iterator[Cluster]:
         )
         assert answer.status_code == 201, answer.text
         cluster.wait(lambda: api.get("/openapi/v2").status_code == 200, "the API is described")
-        _kubectl(folder, api, kubernetes_assets)
+        kubectl_for(api, kubernetes_assets.folder / "kubectl", folder / "bin")
         yield cluster
-
-
-def _kubectl(folder: Path, api: httpx.Client, assets: Assets) -> None:
-    """A kubectl without its own validation, where the server's build can't describe its objects.
-
-    Builds from some source trees answer 503 to kubectl's question; the server judges all the same.
-    """
-    accepted = "application/com.github.proto-openapi.spec.v2@v1.0+protobuf"
-    if api.get("/openapi/v2", headers={"accept": accepted}).status_code == 200:
-        return
-    measured.say("this API server describes nothing to kubectl: applied with --validate=false")
-    wrapper = folder / "bin" / "kubectl"
-    wrapper.parent.mkdir()
-    wrapper.write_text(
-        f"""#!/usr/bin/env bash
-for word in "$@"; do
-    case $word in apply | create) exec {assets.folder}/kubectl "$@" --validate=false ;; esac
-done
-exec {assets.folder}/kubectl "$@"
-"""
-    )
-    wrapper.chmod(0o755)
 
 
 def _controllers(stack: ExitStack, folder: Path, plane: ControlPlane) -> None:

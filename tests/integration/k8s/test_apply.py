@@ -12,7 +12,9 @@ from pathlib import Path
 import pytest
 from hamilocal.servers.control_plane.assets import Assets, control_plane, find_assets
 
-from tests.waiting import PATIENCE_S
+from tests.e2e.conftest import kubernetes_client
+from tests.kubectl import kubectl_for
+from tests.waiting import PATIENCE_S, wait
 
 PROJECT = Path(__file__).parents[3]
 FOLDER = os.environ.get("KUBEBUILDER_ASSETS", "")
@@ -35,13 +37,25 @@ def assets() -> Assets:
 @pytest.fixture(scope="module")
 def sh(tmp_path_factory: pytest.TempPathFactory, assets: Assets) -> Iterator[Sh]:
     """Runs a command with the administrator's kubeconfig; its standard output."""
-    with control_plane(tmp_path_factory.mktemp("control-plane"), assets=assets) as plane:
+    assert KUBECTL is not None
+    with (
+        control_plane(tmp_path_factory.mktemp("control-plane"), assets=assets) as plane,
+        kubernetes_client(plane.kubeconfig) as api,
+    ):
+        wait(lambda: api.get("/openapi/v2").status_code == 200, "the API is described")
+        folder = tmp_path_factory.mktemp("kubectl") / "bin"
+        kubectl_for(api, Path(KUBECTL), folder)
+        env = {
+            **os.environ,
+            "KUBECONFIG": str(plane.kubeconfig),
+            "PATH": f"{folder}:{os.environ['PATH']}",
+        }
 
         def run(*argv: str) -> str:
             done = subprocess.run(
                 argv,
                 cwd=PROJECT,
-                env={**os.environ, "KUBECONFIG": str(plane.kubeconfig)},
+                env=env,
                 capture_output=True,
                 text=True,
                 timeout=PATIENCE_S,
