@@ -172,7 +172,8 @@ def test_a_broken_pod_names_the_field(cluster: Cluster, change: Json, field: str
 def test_labels_and_names_have_their_grammar(cluster: Cluster) -> None:
     long = config_map(labels={"x": "v" * 64})
     status = cluster.client.post(cluster.path("configmaps"), json=long).json()
-    assert "must be no more than 63 characters" in status["message"]
+    # 1.36 says "bytes", 1.20 said "characters".
+    assert "must be no more than 63 " in status["message"]
     status = cluster.client.post(cluster.path("configmaps"), json=config_map("Bad_name")).json()
     assert status["message"].startswith(
         'ConfigMap "Bad_name" is invalid: metadata.name: Invalid value: "Bad_name": '
@@ -329,7 +330,6 @@ def test_owner_references_merge_by_uid_and_finalizers_as_a_set(cluster: Cluster)
         ([{"op": "test", "path": "/data/a", "value": "other"}], JSON_PATCH, 422),
         ([{"op": "remove", "path": "/nope/nope"}], JSON_PATCH, 422),
         ({"op": "remove"}, JSON_PATCH, 400),
-        ([1], MERGE_PATCH, 422),
         ({"data": {"x": "1"}}, "application/json", 415),
         ({"data": {"x": 3}}, MERGE_PATCH, 422),
     ],
@@ -340,6 +340,16 @@ def test_patches_that_do_not_apply_are_refused(
     cluster.create("configmaps", config_map())
     answer = cluster.patch(cluster.path("configmaps", "c"), patch, media)
     assert answer.status_code == code, answer.text
+    assert cluster.get("configmaps", "c")["data"] == {"a": "1"}
+
+
+@pytest.mark.parametrize("media", [MERGE_PATCH, STRATEGIC_PATCH])
+def test_a_patch_that_is_no_object_is_refused(cluster: Cluster, media: str) -> None:
+    cluster.create("configmaps", config_map())
+    answer = cluster.patch(cluster.path("configmaps", "c"), [1], media)
+    # Servers before 1.25 merge the list first, and find then that it is no ConfigMap.
+    merges = media == MERGE_PATCH and cluster.minor < 25
+    assert answer.status_code == (422 if merges else 400), answer.text
     assert cluster.get("configmaps", "c")["data"] == {"a": "1"}
 
 

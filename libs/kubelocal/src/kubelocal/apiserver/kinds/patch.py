@@ -17,7 +17,7 @@ ACCEPTED = [JSON_PATCH, MERGE_PATCH, STRATEGIC_PATCH]
 
 
 def read_patch(content_type: str, body: bytes) -> Any:
-    """The decoded patch. Raises: ApiError 415 for another type, 400 for what is no JSON."""
+    """The decoded patch. Raises: ApiError 415 for another type, 400 for what is no patch."""
     if content_type not in ACCEPTED:
         raise ApiError(415, "UnsupportedMediaType", "415: Unsupported Media Type", {})
     try:
@@ -27,8 +27,9 @@ def read_patch(content_type: str, body: bytes) -> Any:
     if content_type == JSON_PATCH and not isinstance(patch, list):
         raise bad_request("json: cannot unmarshal object into Go value of type jsonpatch.Patch")
     if content_type != JSON_PATCH and not isinstance(patch, dict):
-        raise not_an_object(
-            "json: cannot unmarshal array into Go value of type map[string]interface"
+        raise bad_request(
+            "error decoding patch: json: cannot unmarshal array into Go value of type "
+            "map[string]interface {}"
         )
     return patch
 

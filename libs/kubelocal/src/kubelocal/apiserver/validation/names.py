@@ -108,7 +108,7 @@ def qualified(name: str) -> list[str]:
 def _check(name: str, limit: int | None, pattern: str, sentence: str) -> list[str]:
     complaints = []
     if limit is not None and len(name) > limit:
-        complaints.append(f"must be no more than {limit} characters")
+        complaints.append(f"must be no more than {limit} bytes")
     if re.fullmatch(pattern, name) is None:
         complaints.append(sentence)
     return complaints
