@@ -2,7 +2,7 @@
 
 200 pods that fit nowhere on 1000 nodes are tried again in turn by clients that play kube-scheduler,
 for `--seconds`; meanwhile small pods are placed, so that the cards change. The stack is that of
-bench/filter.py: durable Postgres, decision records, outbox, traces and pod events. Says how many
+bench/filter: durable Postgres, decision records, outbox, traces and pod events. Says how many
 bytes of Postgres a decision takes with its index and the cards that it was made on, how many
 records were lost (must be 0), and whether /filter at the end is as quick as at the start. Writes
 bench/results/explain.json.
