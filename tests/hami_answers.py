@@ -1,4 +1,4 @@
-"""The answer of HAMi 2.10's NVIDIA plugin, as the kubelet keeps it (protocol sheet 5.7.1)."""
+"""The answer of HAMi 2.10's NVIDIA plugin, as the kubelet keeps it (protocol 5.7.1)."""
 
 from __future__ import annotations
 

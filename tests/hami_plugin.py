@@ -1,4 +1,4 @@
-"""HAMi 2.10's NVIDIA device plugin as far as a kubelet and a later adoption can tell (sheet 5).
+"""HAMi 2.10's NVIDIA device plugin as far as a kubelet and a later adoption can tell (protocol 5).
 
 It reads what HAMi's scheduler wrote on the pod, as HAMi's does, and answers Allocate in hami-core
 mode. Ids are advertised alike (`<GPU-uuid>-<i>`) and it does not prefer any.
@@ -28,7 +28,7 @@ SOCKET = "nvidia-gpu.sock"
 
 
 def hami_annotations(node: str, written: str) -> dict[str, str]:
-    """What HAMi's scheduler and plugin leave on a pod that runs (sheet 2.2, 2.7)."""
+    """What HAMi's scheduler and plugin leave on a pod that runs (protocol 2.2, 2.7)."""
     return {
         "hami.io/vgpu-node": node,
         "hami.io/vgpu-time": "1790000000",

@@ -5,7 +5,7 @@ Each row: a cluster with placed pods; the new pods exist at the API server; one 
 synchronous_commit, traces to a file, decision records, outbox to NATS, pod events; that the records
 and announcements came is checked. `cpu_ms` is the scheduler's CPU time per decision with all its
 background work; on a busy machine it says more than the latencies. Prints the budgets of
-architecture section 7 beside the figures and writes bench/results/filter.json.
+architecture 7 beside the figures and writes bench/results/filter.json.
 """
 
 from __future__ import annotations

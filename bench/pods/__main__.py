@@ -5,7 +5,7 @@ kube-scheduler are real; one scheduler process of ours over durable Postgres, Re
 kubelets and node-agents of all nodes are played by this process. kube-scheduler is stopped until
 all pods of a round are there, so their creation is not in the figures. Rounds take turns: pods
 without cards (kube-scheduler does not call the extender for them), with one slice each spread, and
-binpacked. Prints pods/s, the ratio to those without cards (budget 0.6 of architecture section 7)
+binpacked. Prints pods/s, the ratio to those without cards (budget 0.6 of architecture 7)
 the API server's requests per pod (until two seconds after the last one ran), and the CPU time per
 pod by program until the last one ran; writes bench/results/pods.json.
 """

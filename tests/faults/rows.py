@@ -41,7 +41,7 @@ class Row:
     answer: str
     """What the system does."""
     promise: str
-    """Of architecture section 6."""
+    """Of architecture 6."""
 
     def line(self, figures: Mapping[str, str]) -> str:
         """The table's line; `figures` are seconds by kind of cluster."""

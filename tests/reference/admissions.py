@@ -59,7 +59,7 @@ def _verdict(answer: Json) -> str:
 
 
 def _after(pod: Json, patch: list[Json]) -> Json:
-    """The patched pod, without what HAMi's patch changes by reading and writing it (sheet 3)."""
+    """The patched pod, without what HAMi's patch changes by reading and writing it (protocol 3)."""
     after: Json = deepcopy(apply_patch(pod, patch))
     after.pop("status", None)
     if not (after.get("metadata") or {}).get("annotations"):

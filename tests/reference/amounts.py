@@ -1,4 +1,4 @@
-"""Resource amounts of a container, read the slow way (protocol sheet 1.0.3)."""
+"""Resource amounts of a container, read the slow way (protocol 1.0.3)."""
 
 from __future__ import annotations
 

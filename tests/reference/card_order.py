@@ -1,4 +1,4 @@
-"""The order in which a node's cards are tried (sheet 4.6)."""
+"""The order in which a node's cards are tried (protocol 4.6)."""
 
 from __future__ import annotations
 

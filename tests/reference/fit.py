@@ -30,7 +30,7 @@ def pick(card: Card, mem: int, core: int, **more: Any) -> Pick:
 
 
 def take(picks: list[Pick]) -> None:
-    """Puts the slices on their cards (sheet 1.0.5)."""
+    """Puts the slices on their cards (protocol 1.0.5)."""
     for each in picks:
         card = each["card"]
         card["used"] += each["slots"]
@@ -53,7 +53,7 @@ def memory_on(card: Card, request: Request) -> int:
 def why_not(
     card: Card, request: Request, annotations: Json, memory: int, cores: int, total_core: int
 ) -> str:
-    """Rules 5 to 14 of sheet 1.0.4: the first that fails, or nothing."""
+    """Rules 5 to 14 of protocol 1.0.4: the first that fails, or nothing."""
     if not uuid_allowed(card, annotations):
         return "CardUuidMismatch"
     if card["count"] <= card["used"]:

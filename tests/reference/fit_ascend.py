@@ -1,4 +1,4 @@
-"""Ascend chips (sheet 1.16)."""
+"""Ascend chips (protocol 1.16)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Slices of Enflame cards (sheet 1.12)."""
+"""Slices of Enflame cards (protocol 1.12)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Kunlun cards, whole and in equal parts: cards that are linked (sheet 1.9, 1.10)."""
+"""Kunlun cards, whole and in equal parts: cards that are linked (protocol 1.9, 1.10)."""
 
 from __future__ import annotations
 

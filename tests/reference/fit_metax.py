@@ -1,4 +1,4 @@
-"""Slices of MetaX cards (sheet 1.8)."""
+"""Slices of MetaX cards (protocol 1.8)."""
 
 from __future__ import annotations
 

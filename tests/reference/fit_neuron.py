@@ -1,4 +1,4 @@
-"""AWS Neuron devices side by side, or some cores of one (sheet 1.13)."""
+"""AWS Neuron devices side by side, or some cores of one (protocol 1.13)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""NVIDIA cards, whole and as MIG slices (sheet 1.1)."""
+"""NVIDIA cards, whole and as MIG slices (protocol 1.1)."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def nvidia(
 def mig_choice(
     card: Card, memory: int, occupied: list[tuple[int, int]]
 ) -> tuple[Json, tuple[int, int]] | None:
-    """The profile and the (start, size) for an amount of memory (sheet 1.1)."""
+    """The profile and the (start, size) for an amount of memory (protocol 1.1)."""
     profiles = sorted(card["profiles"], key=lambda p: (p["memoryMB"], p["sliceCount"]))
     for profile in profiles:
         if profile["memoryMB"] < memory:

@@ -1,4 +1,4 @@
-"""AMD, Enflame GCU, Biren and Vastai: fewer rules than the standard loop (sheet 1.2 to 1.15)."""
+"""AMD, Enflame GCU, Biren and Vastai: fewer rules than the standard loop (protocol 1.2 to 1.15)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What placed pods hold of a node's cards (sheet 2.2, 4.4)."""
+"""What placed pods hold of a node's cards (protocol 2.2, 4.4)."""
 
 from __future__ import annotations
 
@@ -44,9 +44,9 @@ def decode(text: str) -> list[list[tuple[str, int, int]]]:
 
 
 def put_pods(name: str, cards: list[Card], pods: list[Json], asking: str = "") -> None:
-    """Adds what the pods hold to the cards of node `name` (sheet 4.4).
+    """Adds what the pods hold to the cards of node `name` (protocol 4.4).
 
-    Not what the pod with the uid `asking` holds, which is to be placed anew (sheet 4.5).
+    Not what the pod with the uid `asking` holds, which is to be placed anew (protocol 4.5).
     """
     for pod in pods:
         if asking and pod["metadata"].get("uid") == asking:

@@ -1,4 +1,4 @@
-"""The cards of a node (protocol sheet 1.1 to 1.16, 2.1).
+"""The cards of a node (protocol 1.1 to 1.16, 2.1).
 
 A card is a dict: `word`, `id`, `index`, `count`, `mem`, `core`, `type`, `numa`, `mode`, `health`,
 `cordoned`, `profiles`, `info`, and what is used of it: `used`, `used_mem`, `used_core`, `mig` (the
@@ -100,7 +100,7 @@ def from_csv(word: str, text: str) -> list[Card]:
 
 
 def from_capacity(word: str, node: Json) -> list[Card]:
-    """Vendors whose plugins only tell the kubelet (sheet 1.3, 1.6, 1.7, 1.9, 1.11, 1.13)."""
+    """Vendors whose plugins only tell the kubelet (protocol 1.3, 1.6, 1.7, 1.9, 1.11, 1.13)."""
     name = node["metadata"]["name"]
     capacity = node["status"].get("capacity") or {}
 

@@ -1,6 +1,6 @@
 """The reference model: what every node answers to a pod, by plain loops over plain dicts.
 
-Written from the protocol sheet alone, slow and obvious on purpose. In and out are the cases and the
+Written from the protocol alone, slow and obvious on purpose. In and out are the cases and the
 answers of `hamictl simulate --jsonl`; the engine must give the same. Where HAMi leaves a tie to
 chance, the model has the engine's stated keys: equal cards keep the order they had, of equal nodes
 the first by name is chosen, vendors are asked in the order of registration.
@@ -82,7 +82,7 @@ def choose(scores: Mapping[str, float], annotations: Json) -> str | None:
 def on_node(
     node: Json, cards: list[Card], containers: list[tuple[str, list[Request]]], annotations: Json
 ) -> tuple[Slots, str]:
-    """What every container gets on one node, or why it does not fit (sheet 4.6)."""
+    """What every container gets on one node, or why it does not fit (protocol 4.6)."""
     if not cards:
         return [], "node unregistered"
     app = copy.deepcopy(cards)

@@ -1,4 +1,4 @@
-"""How preferable a node is (sheet 4.6 a and f)."""
+"""How preferable a node is (protocol 4.6 a and f)."""
 
 from __future__ import annotations
 

@@ -84,7 +84,7 @@ def compare(record: Json, ours: Json, vendors: Vendors) -> Comparison:
 
 
 def trap_of(record: Json) -> str:
-    """The numbered trap (ADR 8, protocol sheet 8.3 and 11) that lets us answer differently, or ''.
+    """The numbered trap (ADR 8, protocol 8.3 and 11) that lets us answer differently, or ''.
 
     Only traps of which the pod itself shows that they are at work.
     """

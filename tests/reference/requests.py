@@ -1,4 +1,4 @@
-"""What a container asks of each vendor (protocol sheet 1.1 to 1.16, "Request").
+"""What a container asks of each vendor (protocol 1.1 to 1.16, "Request").
 
 A request is a dict: `word`, `count`, `memory` (MiB, 0 when not given), `percent` (None when not
 given), `cores`, and for some vendors `extra`. The resource names are those of the chart.
@@ -250,7 +250,7 @@ READERS: dict[str, Callable[[Json, Json], Request | None]] = {
     **{word: ascend(word) for word in ASCEND},
     **{word: iluvatar(word) for word in ILUVATAR},
 }
-"""In HAMi's order of registration (sheet 0)."""
+"""In HAMi's order of registration (protocol 0)."""
 
 
 def requests_of(pod: Json) -> list[tuple[str, list[Request]]]:

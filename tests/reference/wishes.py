@@ -1,4 +1,4 @@
-"""What the pod's annotations say of a card (sheet 1.0.2, 1.1)."""
+"""What the pod's annotations say of a card (protocol 1.0.2, 1.1)."""
 
 from __future__ import annotations
 

@@ -2,8 +2,8 @@
 
 `Model.committed` hears every change of the ledger, `Model.started` and `stopped` every container;
 `check` compares all of it with the ledger after each step. It knows nothing of how the service
-decides: it adds up slices itself, has its own table of legal steps (architecture section 4), and
-counts what really runs on each card. The promises S1-S6, L1 and L2 are architecture section 6.
+decides: it adds up slices itself, has its own table of legal steps (architecture 4), and
+counts what really runs on each card. The promises S1-S6, L1 and L2 are architecture 6.
 """
 
 from __future__ import annotations

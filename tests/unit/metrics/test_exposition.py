@@ -1,4 +1,4 @@
-"""The contract of metric names: HAMi's scheduler names and labels (protocol sheet 4.10)."""
+"""The contract of metric names: HAMi's scheduler names and labels (protocol 4.10)."""
 
 from datetime import UTC, datetime, timedelta
 

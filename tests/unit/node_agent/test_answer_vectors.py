@@ -1,4 +1,4 @@
-"""HAMi 2.10's Allocate answers, whole messages, from the protocol sheet (5.7.1).
+"""HAMi 2.10's Allocate answers, whole messages, from the protocol (5.7.1).
 
 Ours must be equal after the one mount that it has more is taken out: the limits directory.
 """

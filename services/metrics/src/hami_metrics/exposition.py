@@ -1,7 +1,7 @@
 """The ledger as Prometheus samples: HAMi's scheduler names, and a few of our own. Pure.
 
 In: a `ClusterSnapshot` and the present moment. Out: metric families, rendered on scrape. HAMi's
-names carry its constant label zone="vGPU" (protocol sheet 4.10), so its dashboards and alerts go
+names carry its constant label zone="vGPU" (protocol 4.10), so its dashboards and alerts go
 on. What is not known is absent: no snapshot, no samples.
 """
 

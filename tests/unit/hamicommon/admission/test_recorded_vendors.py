@@ -21,7 +21,7 @@ DOMAINS = (
 
 
 def without_round_trip(pod: dict[str, Any]) -> dict[str, Any]:
-    """The pod without what HAMi's patch changes by reading and writing it (sheet 3)."""
+    """The pod without what HAMi's patch changes by reading and writing it (protocol 3)."""
     pod = deepcopy(pod)
     pod.pop("status", None)
     for container in pod["spec"]["containers"]:

@@ -96,7 +96,7 @@ def test_an_annotation_that_is_nearly_one_that_is_read_is_asked_about(key: str, 
 
 
 def test_an_annotation_that_chooses_cards_and_is_never_evaluated_is_told() -> None:
-    """HAMi declares it and does not read it (sheet 1.0.2)."""
+    """HAMi declares it and does not read it (protocol 1.0.2)."""
     [said] = misspelt(a_pod(GPU, annotations={"vastaitech.com/use-va": "x"}), VENDORS)
 
     assert said.startswith("annotation vastaitech.com/use-va is read by nobody here")

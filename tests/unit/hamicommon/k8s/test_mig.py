@@ -1,4 +1,4 @@
-"""The reservation annotation of protocol sheet 2.6, and slices of older HAMi."""
+"""The reservation annotation of protocol 2.6, and slices of older HAMi."""
 
 import json
 

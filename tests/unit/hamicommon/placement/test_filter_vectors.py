@@ -1,4 +1,4 @@
-"""The examples of protocol sheet 4.6 and 4.7, and what follows from its rules."""
+"""The examples of protocol 4.6 and 4.7, and what follows from its rules."""
 
 import pytest
 from hamicommon.domain.allocations import Placement

@@ -1,4 +1,4 @@
-"""The fit rules of protocol sheet 1.0.4, one by one and in their order."""
+"""The fit rules of protocol 1.0.4, one by one and in their order."""
 
 from __future__ import annotations
 

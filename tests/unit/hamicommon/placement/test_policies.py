@@ -1,4 +1,4 @@
-"""Policies of protocol sheet 2.3 and 4.6, from the pod's annotations to the cards it gets."""
+"""Policies of protocol 2.3 and 4.6, from the pod's annotations to the cards it gets."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def given(request: PodRequest, view: ClusterView) -> tuple[str, list[str]]:
 
 
 def sheets_cluster() -> ClusterView:
-    """The filter vectors' two nodes of two cards (sheet 4.6)."""
+    """The filter vectors' two nodes of two cards (protocol 4.6)."""
     return view_of(
         {
             "node1": [card("device1", used=(1, 2000, 25)), card("device2", index=1)],
@@ -182,7 +182,7 @@ def test_weights_that_mean_nothing_are_an_error_that_names_them(weights: str) ->
 
 
 NVLINKS = [[0, 100, 100, 200], [100, 0, 200, 100], [100, 200, 0, 200], [200, 100, 200, 0]]
-"""The matrix of sheet 5.6: four cards with one or two NVLinks between them."""
+"""The matrix of protocol 5.6: four cards with one or two NVLinks between them."""
 
 
 def linked(*uuids: str, matrix: list[list[int]]) -> PairScores:
@@ -222,7 +222,7 @@ def test_topology_looks_at_fitting_cards_alone_and_without_scores_at_the_order()
 
 
 def test_cards_that_lower_each_others_score_are_compared_too() -> None:
-    """Scores of zero and below are sums like others (sheet 1.1)."""
+    """Scores of zero and below are sums like others (protocol 1.1)."""
     matrix = [[0, -5, -1], [-5, 0, -9], [-1, -9, 0]]
     view = view_of(
         {"n": [card(f"g{i}", index=i) for i in range(3)]},

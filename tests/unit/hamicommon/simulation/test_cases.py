@@ -117,7 +117,7 @@ def test_cards_of_two_nodes_may_have_one_name() -> None:
 
 
 def test_a_node_that_lists_no_resource_at_all_is_believed() -> None:
-    """HAMi looks at the count only once it has seen one (sheet 1.1, Health)."""
+    """HAMi looks at the count only once it has seen one (protocol 1.1, Health)."""
     silent, gone = node("silent", {}), node("gone", {}, allocatable=0)
     del silent["status"]
     given = answer(asking(gpus(1, 5000)), silent, gone)

@@ -71,7 +71,7 @@ def judge(
     selection: Selection,
     policies: tuple[str, ...] = (),
 ) -> Rule:
-    """The first rule of the vendor's order that the card fails, or FITS (sheet 1.0.4)."""
+    """The first rule of the vendor's order that the card fails, or FITS (protocol 1.0.4)."""
     device = card.device
     need = rules.need(request, selection, device)
     total = device.core_percent if need.of_core is None else need.of_core

@@ -1,4 +1,4 @@
-"""AMD cards as protocol sheet 1.2 tells."""
+"""AMD cards as protocol 1.2 tells."""
 
 import json
 from datetime import UTC, datetime

@@ -1,4 +1,4 @@
-"""Cambricon MLU as protocol sheet 1.3 tells."""
+"""Cambricon MLU as protocol 1.3 tells."""
 
 import pytest
 from hamicommon.device_config import CambriconConfig

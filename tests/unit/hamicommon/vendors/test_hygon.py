@@ -1,4 +1,4 @@
-"""Hygon DCU as protocol sheet 1.4 tells."""
+"""Hygon DCU as protocol 1.4 tells."""
 
 import pytest
 from hamicommon.device_config import HygonConfig

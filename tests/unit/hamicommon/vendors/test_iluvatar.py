@@ -1,4 +1,4 @@
-"""Iluvatar chips as protocol sheet 1.5 tells."""
+"""Iluvatar chips as protocol 1.5 tells."""
 
 from copy import deepcopy
 from datetime import UTC, datetime

@@ -1,4 +1,4 @@
-"""Moore Threads as protocol sheet 1.6 tells."""
+"""Moore Threads as protocol 1.6 tells."""
 
 import pytest
 from hamicommon.device_config import MthreadsConfig

@@ -1,4 +1,4 @@
-"""The tables of protocol sheet 1.0.1, 1.0.2 and 1.0.6: what every vendor's things are called."""
+"""The tables of protocol 1.0.1, 1.0.2 and 1.0.6: what every vendor's things are called."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""HAMi's `config.json` (protocol sheet 5.2)."""
+"""HAMi's `config.json` (protocol 5.2)."""
 
 from pathlib import Path
 from typing import Any

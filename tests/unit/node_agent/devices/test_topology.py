@@ -1,4 +1,4 @@
-"""HAMi's scores of pairs of cards (protocol sheet 5.6)."""
+"""HAMi's scores of pairs of cards (protocol 5.6)."""
 
 import pytest
 from hami_node_agent.devices.topology import CardLinks, Meeting, contradictions, pair_scores

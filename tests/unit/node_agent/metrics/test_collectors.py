@@ -1,4 +1,4 @@
-"""Names, labels and values of protocol sheet 6.5, one line for each metric."""
+"""Names, labels and values of protocol 6.5, one line for each metric."""
 
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta

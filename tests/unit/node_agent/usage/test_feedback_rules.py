@@ -1,4 +1,4 @@
-"""Vectors of HAMi's feedback loop (protocol sheet 6.4)."""
+"""Vectors of HAMi's feedback loop (protocol 6.4)."""
 
 from hami_node_agent.grants.limits_file import CoreFeedback
 from hami_node_agent.usage.feedback_rules import Shared, Words, decide, decided

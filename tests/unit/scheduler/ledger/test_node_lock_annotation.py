@@ -1,4 +1,4 @@
-"""Values of node locks in annotations (sheet 2.5, 1.3)."""
+"""Values of node locks in annotations (protocol 2.5, 1.3)."""
 
 from __future__ import annotations
 

@@ -116,7 +116,7 @@ class _Nothing:
 
 
 def test_several_quotas_of_a_namespace_hold_all_at_once() -> None:
-    """HAMi keeps the last one written only (sheet 8.3, 18)."""
+    """HAMi keeps the last one written only (protocol 8.3, 18)."""
     keeping = QuotaSync(
         store=_Nothing(),
         limits_of=lambda item: quota_limits(item, VENDORS),

@@ -2,7 +2,7 @@
 
 In: the pod as raw JSON, the installation's rules, what is known of the cluster; out: a
 `AdmissionResult`
-with a minimal JSON patch. Pure. The decisions and their order are HAMi's (protocol sheet 3, steps 2
+with a minimal JSON patch. Pure. The decisions and their order are HAMi's (protocol 3, steps 2
 to 9); what differs is said at each place. `looking.py` has what follows from the pod alone, here
 the cluster, the quotas and the trace are added. The scheduler's `/filter` sees the pod next.
 """

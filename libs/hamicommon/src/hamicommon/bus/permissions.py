@@ -2,7 +2,7 @@
 and what the webhook may, which reads.
 
 Rendered into the server's configuration by `hamictl up` and by the manifests; a test proves that
-node A reads neither B's grants nor B's replies (architecture section 8).
+node A reads neither B's grants nor B's replies (architecture 8).
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The JetStream streams with their limits, created idempotently by the services that may.
 
-Agents may not: a node's credentials reach its own subjects only (architecture section 8).
+Agents may not: a node's credentials reach its own subjects only (architecture 8).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """HAMi's `device-config.yaml`: which resources a vendor's cards are asked for by, and the defaults.
 
 In: a path (or none); out: a frozen `DeviceConfig`, one block per vendor. The keys and their
-defaults are those of HAMi 2.10's chart (protocol sheet 1), so a file written for HAMi is read as it
+defaults are those of HAMi 2.10's chart (protocol 1), so a file written for HAMi is read as it
 stands. `file.py` reads it whole, `reading.py` one block by the fields of its dataclass.
 `vendors.registry` makes the vendors from it; the node-agent reads the node defaults
 (`device_split_count` and the like) from it.

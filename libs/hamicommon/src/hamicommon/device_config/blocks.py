@@ -1,4 +1,4 @@
-"""The blocks of vendors that have little to configure (protocol sheet 1.0.1).
+"""The blocks of vendors that have little to configure (protocol 1.0.1).
 
 The field `resource_count_name` is the key `resourceCountName`. A vendor whose count resource is
 empty is not served.

@@ -57,7 +57,7 @@ _BLOCKS = tuple(item.name for item in fields(DeviceConfig) if item.name != "note
 _LISTS = frozenset({"iluvatars"})
 
 _OF_NVIDIAS_PLUGIN = frozenset({"version", "flags", "resources", "sharing", "imex"})
-"""Blocks that HAMi's device plugin hands on to NVIDIA's (sheet 5.1); nothing here reads them."""
+"""Blocks that HAMi's device plugin hands on to NVIDIA's (protocol 5.1); nothing here reads them."""
 
 
 def load(path: Path | None) -> DeviceConfig:

@@ -1,4 +1,4 @@
-"""The `nvidia:` block of the device configuration (protocol sheet 1.1)."""
+"""The `nvidia:` block of the device configuration (protocol 1.1)."""
 
 from __future__ import annotations
 

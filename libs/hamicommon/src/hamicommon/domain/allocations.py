@@ -149,7 +149,7 @@ def footprints(containers: Iterable[ContainerGrant]) -> tuple[Footprint, ...]:
     """Collapses container slices to what each card must hold, ordered by uuid.
 
     Init containers run one at a time (maximum, one slot), app containers together (sums, one slot
-    each); the card holds the greater of both in each dimension. Source: protocol sheet 4.4.
+    each); the card holds the greater of both in each dimension. Source: protocol 4.4.
     """
     app: dict[GpuUuid, tuple[int, int, int]] = {}
     init: dict[GpuUuid, tuple[int, int, int]] = {}

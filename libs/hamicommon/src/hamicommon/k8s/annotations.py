@@ -2,7 +2,7 @@
 
 Everything here is pure text <-> domain. The scheduler writes pod annotations before the binding,
 the node-agent the node's; foreign device plugins and HAMi's tools read both. The node register's
-formats are in `register.py` and are re-exported here. Facts: protocol sheet 2.
+formats are in `register.py` and are re-exported here. Facts: protocol 2.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""MIG slices in a grant's details and in `hami.io/vgpu-mig-allocations` (protocol sheet 2.6).
+"""MIG slices in a grant's details and in `hami.io/vgpu-mig-allocations` (protocol 2.6).
 
 The scheduler reserves a profile and a placement; the node makes the instance and adds its three
-runtime names. Up to HAMi 2.9 a slice was written `UUID[template-slot]` instead (sheet 10): of such
+runtime names. Up to HAMi 2.9 a slice was written `UUID[template-slot]` instead (protocol 10): of
+such
 a one only the card is known, not which part of it is taken.
 """
 

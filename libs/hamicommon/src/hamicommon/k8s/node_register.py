@@ -1,7 +1,8 @@
 """The node register annotation (JSON and CSV) and the pair scores: text <-> cards.
 
-The node-agent writes them, HAMi's scheduler and ours read them. JSON: protocol sheet 2.1.1; every
-field is left out when it is zero, so an unhealthy card has no `health`. CSV: sheet 2.1.2, written
+The node-agent writes them, HAMi's scheduler and ours read them. JSON: protocol 2.1.1; every
+field is left out when it is zero, so an unhealthy card has no `health`. CSV: protocol 2.1.2,
+written
 by NVIDIA plugins up to 2.7 and by some other vendors'.
 """
 

@@ -1,7 +1,7 @@
 """The fit rules: which card can take one slice of a request, and the reason when it can't.
 
 `Ask` puts one request to a table of cards, of the whole cluster or of one node. The rules and their
-order are the vendor's (`VendorRules`; sheet 1.0.4 for most); the first that fails is the card's
+order are the vendor's (`VendorRules`; protocol 1.0.4 for most); the first that fails is the card's
 reason. `fitting.py` walks the containers of a pod over it.
 """
 

@@ -1,4 +1,4 @@
-"""The rules by number and HAMi's words for them (protocol sheet 4.7)."""
+"""The rules by number and HAMi's words for them (protocol 4.7)."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """How one vendor's cards are judged, chosen and scored where that differs from the standard loop.
 
 A vendor module (`hamicommon.vendors`) gives one `VendorRules`; the defaults are the loop of
-protocol sheet 1.0.4. What can be said card by card is data (`order`, `need`), because the engine
+protocol 1.0.4. What can be said card by card is data (`order`, `need`), because the engine
 asks it of the whole cluster at once; what looks at several cards of a node is a `Chooser`, which
 the engine asks node by node, and only where it must.
 """
@@ -50,7 +50,8 @@ class Need(NamedTuple):
 
 
 def standard_need(request: DeviceRequest, selection: Selection, card: GpuDevice) -> Need:
-    """Rules 8 and 9 of sheet 1.0.4: at most a whole card's cores; memory in MiB or by percentage.
+    """Rules 8 and 9 of protocol 1.0.4: at most a whole card's cores; memory in MiB or by
+    percentage.
 
     The answer may depend on the card's kind, capacity and mode, never on its use or its identity:
     it is asked once for all cards that are alike (uuid, index, numa and health are not given).
@@ -109,7 +110,7 @@ class Chooser(Protocol):
 
 
 class NodeScorer(Protocol):
-    """What the vendor adds to a node's score for a placement on it (sheet 4.6 f)."""
+    """What the vendor adds to a node's score for a placement on it (protocol 4.6 f)."""
 
     def __call__(
         self,

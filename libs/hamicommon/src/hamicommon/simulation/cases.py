@@ -128,7 +128,7 @@ def _node_json(
 def as_hami_writes(
     annotations: Mapping[str, str], card_types: set[str], vendors: Vendors
 ) -> dict[str, str]:
-    """The annotations of a placed pod in HAMi's wording (sheet 4.6 d, trap S1).
+    """The annotations of a placed pod in HAMi's wording (protocol 4.6 d, trap S1).
 
     HAMi keeps the empty entry of a container without a card only where the vendor's word is also
     the type of a card of the node.

@@ -46,7 +46,7 @@ def read_cluster(
     """The cards of all nodes with what the pods hold on them.
 
     What a pod of `asking` holds already is not counted: it gives that back when it is placed anew
-    (sheet 4.5, 3).
+    (protocol 4.5, 3).
 
     Raises: InvalidRequest when an object has not the shape of a Node or Pod, or no name.
     """
@@ -104,7 +104,7 @@ def _usage(
     card: GpuDevice, held: Mapping[GpuUuid, HeldSlices], cordoned: frozenset[GpuUuid], *, lost: bool
 ) -> DeviceUsage:
     taken = held.get(card.uuid, _NOTHING)
-    # Fail closed, as HAMi: what is taken of the card is not known (sheet 4.4).
+    # Fail closed, as HAMi: what is taken of the card is not known (protocol 4.4).
     if card.mode == MIG and (taken.unreserved or lost):
         card = replace(card, healthy=False, health_reason="a pod's MIG placement is unknown")
     elif card.mode != MIG and taken.reserved:
@@ -114,7 +114,7 @@ def _usage(
         used_slots=taken.slots,
         used_memory_mib=taken.memory_mib,
         used_core_percent=taken.core_percent,
-        # HAMi reads the cordon of NVIDIA cards alone (sheet 1.1); ours closes any card.
+        # HAMi reads the cordon of NVIDIA cards alone (protocol 1.1); ours closes any card.
         cordoned=card.uuid in cordoned,
         holdings=tuple(taken.details),
     )

@@ -1,4 +1,4 @@
-"""What placed pods hold on the cards of a node, as HAMi counts it (protocol sheet 4.4).
+"""What placed pods hold on the cards of a node, as HAMi counts it (protocol 4.4).
 
 Only pods with HAMi's assigned-node annotation count, and of these not the ones whose phase is
 terminal. A pod with a deletionTimestamp still counts: its containers may run until it is gone.
@@ -171,7 +171,7 @@ def _init_is_through(pod: JsonObject) -> bool:
 
 
 def _mig_places(pod: JsonObject) -> dict[GpuUuid, list[Mapping[str, Any]]]:
-    """Per card, the MIG slices that the pod's reservation annotation names (sheet 2.6).
+    """Per card, the MIG slices that the pod's reservation annotation names (protocol 2.6).
 
     Raises: InvalidRequest when it is malformed.
     """

@@ -1,6 +1,6 @@
 """AMD cards: a share of a card is memory in MiB and compute units, asked for in percent.
 
-Facts: protocol sheet 1.2. `GpuDevice.core_percent` and `DeviceShare.core_percent` are compute units
+Facts: protocol 1.2. `GpuDevice.core_percent` and `DeviceShare.core_percent` are compute units
 here, `DeviceRequest.core_percent` is percent of a card.
 """
 

@@ -1,6 +1,6 @@
 """Biren cards: a container gets slots of cards; memory and cores are not divided.
 
-Facts: protocol sheet 1.15.
+Facts: protocol 1.15.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Cambricon MLU cards, the vendor `MLU`. Facts: protocol sheet 1.3.
+"""Cambricon MLU cards, the vendor `MLU`. Facts: protocol 1.3.
 
 Memory is asked for in units of 256 MiB. Type annotations exist in HAMi as names only and are not
 read; the node tells its cards by the capacities that the kubelet lists.

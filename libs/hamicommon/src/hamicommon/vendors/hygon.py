@@ -1,4 +1,4 @@
-"""Hygon DCU cards, the vendor `DCU`. Facts: protocol sheet 1.4."""
+"""Hygon DCU cards, the vendor `DCU`. Facts: protocol 1.4."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Iluvatar cards: every chip of the configuration is a vendor of its own.
 
-Facts: protocol sheet 1.5. Memory is asked for in units of 256 MiB.
+Facts: protocol 1.5. Memory is asked for in units of 256 MiB.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Moore Threads cards, the vendor `Mthreads`. Facts: protocol sheet 1.6.
+"""Moore Threads cards, the vendor `Mthreads`. Facts: protocol 1.6.
 
 Memory is asked for in units of 512 MiB; a card has 16 cores, and `core_percent` counts these. The
 amounts of a container are for all its cards together. HAMi never writes a to-allocate annotation

@@ -51,7 +51,7 @@ def pod_request(pod: JsonObject, vendors: Vendors, defaults: Policy = DEFAULT_PO
         for role, container in containers_of(pod)
     )
     wanted = {request.vendor for container in containers for request in container.requests}
-    # HAMi lets a pod without a card pass before it looks at policies (sheet 4.5, 1).
+    # HAMi lets a pod without a card pass before it looks at policies (protocol 4.5, 1).
     policy = pod_policy(written, defaults) if wanted else defaults
     return PodRequest(
         uid=PodUid(str(metadata.get("uid", ""))),
@@ -99,7 +99,7 @@ def pod_policy(annotations: Mapping[str, str], defaults: Policy = DEFAULT_POLICY
     Raises: InvalidRequest when the weights are malformed.
     """
     node = annotations.get(keys.NODE_POLICY, "").strip()
-    # Empty entries stay: `binpack,` is a list and so ordered as one (sheet 4.6).
+    # Empty entries stay: `binpack,` is a list and so ordered as one (protocol 4.6).
     gpu = keys.split_list(annotations.get(keys.GPU_POLICY, ""))
     weights = annotations.get(keys.SCORING_WEIGHTS)
     return Policy(

@@ -76,7 +76,7 @@ class Vendors:
 
     @property
     def change_every_pod(self) -> bool:
-        """Whether admission changes pods that ask for nothing, too (sheet 1.1: `overwriteEnv`, a
+        """Whether admission changes pods that ask for nothing, too (protocol 1.1: `overwriteEnv`, a
         core policy)."""
         return any(map(_changes_every_container, self.items))
 

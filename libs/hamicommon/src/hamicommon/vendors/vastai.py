@@ -1,6 +1,6 @@
 """Vastai cards: slots of whole cards, or of the dies of which a card (AIC) is made.
 
-Facts: protocol sheet 1.14. In die mode a container's dies are taken from as few cards as can be,
+Facts: protocol 1.14. In die mode a container's dies are taken from as few cards as can be,
 and a pod with the policy `mutex` gets no die of a card of which another die is in use.
 """
 

@@ -16,7 +16,7 @@ from hamilocal.supervisor.plan import NotReadyError
 from hamilocal.supervisor.ports import LOOPBACK
 
 _TIMEOUT_S = 1.0
-_PROTOCOL_3 = 196608  # PostgreSQL frontend/backend protocol 3.0: major version in the upper half
+_PROTOCOL_3 = 196608  # PostgreSQL, protocol version 3.0: major version in the upper half
 
 
 def postgres_ready(port: int, *, user: str, database: str) -> None:

@@ -1,4 +1,4 @@
-"""The Allocate answer of one container: env, mounts and devices (protocol sheet 5.7.1).
+"""The Allocate answer of one container: env, mounts and devices (protocol 5.7.1).
 
 HAMi's to the byte in hami-core mode, and one read-only mount more: the container's limits directory
 at `/etc/hami`. How the runtime learns of the cards is in `device_list.py`. The kubelet keeps this

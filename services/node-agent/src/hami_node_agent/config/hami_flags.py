@@ -1,4 +1,4 @@
-"""The flags and variables of HAMi's device plugin, as settings of ours (protocol sheet 5.1).
+"""The flags and variables of HAMi's device plugin, as settings of ours (protocol 5.1).
 
 In: a command line and the environment. Out: `HamiOptions`: settings as pydantic reads them, in
 three

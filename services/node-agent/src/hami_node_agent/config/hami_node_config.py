@@ -1,4 +1,4 @@
-"""HAMi's `config.json`: what one node says otherwise than the device configuration (sheet 5.2).
+"""HAMi's `config.json`: what one node says otherwise than the device configuration (protocol 5.2).
 
     {"nodeconfig": [{"name": "node-1", "devicesplitcount": 4, "filterdevices": {"index": [0]}}]}
 

@@ -1,4 +1,4 @@
-"""How the container runtime is told which cards a container gets (protocol sheet 5.7.1).
+"""How the container runtime is told which cards a container gets (protocol 5.7.1).
 
 NVIDIA's four strategies, several at once. In: cards and the node's policy. Out: the part of an
 Allocate answer that NVIDIA's own plugin would give; `container_spec.py` puts HAMi's part behind it.

@@ -1,4 +1,4 @@
-"""When a card is sick, and when it is well again (protocol sheet 5.5).
+"""When a card is sick, and when it is well again (protocol 5.5).
 
 In: facts from NVML (an XID event, a failed or good probe) and `now`. Out: the card's new `Health`.
 Unknown is unhealthy. A card that is surely bad is sick at once, one that only did not answer after

@@ -2,7 +2,7 @@
 
 In: the driver's profiles and instances, those that we made (in the agent's state, written down
 before they are made), and which of them containers hold. Out: profiles as they are registered
-(protocol sheet 5.6), and a `PartitionPlan` as data; `mig_instances.py` carries it out. An instance
+(protocol 5.6), and a `PartitionPlan` as data; `mig_instances.py` carries it out. An instance
 that we
 have not made is somebody else's: it is told of, its place is not offered, it is never destroyed.
 """
@@ -158,7 +158,7 @@ def profile_of(name: str, facts: Sequence[ProfileFacts]) -> ProfileFacts | None:
 
 
 def offer_of(allowed: Iterable[str], facts: Sequence[ProfileFacts]) -> MigOffer | None:
-    """The allowed profiles as they are registered (sheet 5.6); None when the card has none."""
+    """The allowed profiles as they are registered (protocol 5.6); None when the card has none."""
     most = max((one.multiprocessors for one in facts), default=0)
     chosen = [(name, one) for name in allowed if (one := profile_of(name, facts)) is not None]
     if not chosen or not most:

@@ -1,4 +1,4 @@
-"""Cards as the driver shows them, turned into what the node offers (protocol sheet 5.6)."""
+"""Cards as the driver shows them, turned into what the node offers (protocol 5.6)."""
 
 from __future__ import annotations
 

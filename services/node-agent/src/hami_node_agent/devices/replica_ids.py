@@ -1,7 +1,7 @@
 """Device ids as the kubelet counts them: `<GPU-uuid>-<replica>`, and how to prefer some of them.
 
 A card is advertised `slots` times. Which replica a container holds carries no meaning beyond its
-card; the codec of the text form is here and nowhere else (protocol sheet 5.4, 5.7, 5.9).
+card; the codec of the text form is here and nowhere else (protocol 5.4, 5.7, 5.9).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""How near two cards are to each other (protocol sheet 5.6): what topology-aware placement sums up.
+"""How near two cards are to each other (protocol 5.6): what topology-aware placement sums up.
 
 In: where the driver says that the two meet, and their NVLinks. Out: HAMi's score of the pair, more
 is nearer.

@@ -1,4 +1,4 @@
-"""A probe that shows some cards not at all: HAMi's `filterdevices` (protocol sheet 5.2).
+"""A probe that shows some cards not at all: HAMi's `filterdevices` (protocol 5.2).
 
 Neither the kubelet nor the scheduler sees a hidden card; what happens to it is nobody's business.
 """

@@ -1,4 +1,4 @@
-"""Prometheus text of one node, with HAMi's names (protocol sheet 6.5): unknown is absent, never 0.
+"""Prometheus text of one node, with HAMi's names (protocol 6.5): unknown is absent, never 0.
 
 In: `Sampler.latest` and the pods' MIG slices. Out: a collector that `routes.py` serves on :9394.
 Every sample has the constant label zone="vGPU", except hami_build_info. HAMi's older names are in
@@ -50,7 +50,7 @@ def families(told: Iterable[GaugeSpec[T]], things: Sequence[T]) -> Iterator[Metr
 
 
 def always_prefixed(product: str) -> str:
-    """HAMi's monitor prefixes every name, also one that begins with NVIDIA (sheet 6.5)."""
+    """HAMi's monitor prefixes every name, also one that begins with NVIDIA (protocol 6.5)."""
     # `type` already carries the prefix where the driver's name lacks it.
     return product if product.startswith("NVIDIA-") else f"NVIDIA-{product}"
 

@@ -1,4 +1,4 @@
-"""The feedback loop: who must wait for whom, and whose core limit holds (protocol sheet 6.4).
+"""The feedback loop: who must wait for whom, and whose core limit holds (protocol 6.4).
 
 In: the two words and the priority of every container that shares cards here. Out: the words to
 write. Lower numbers come first. A container that launched a kernel within two rounds is active on

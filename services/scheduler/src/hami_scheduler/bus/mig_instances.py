@@ -1,4 +1,4 @@
-"""The names of MIG instances that nodes made, in the ledger and on the pods (protocol sheet 2.6).
+"""The names of MIG instances that nodes made, in the ledger and on the pods (protocol 2.6).
 
 In: the instances in a node's report. The row keeps the annotation as it must be, the pod gets it at
 once; where it does not, the mirror writes it at the next comparison (`mirrors.py`). hami-metrics

@@ -2,7 +2,7 @@
 
 Field names are the untagged Go names on output; on input any case will do, as in Go's decoder
 (kube-scheduler sends lower case). Answers are HTTP 200 always; what went wrong is in `Error`.
-Source: protocol sheet 4.1.
+Source: protocol 4.1.
 """
 
 from __future__ import annotations

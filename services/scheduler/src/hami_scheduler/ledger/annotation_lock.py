@@ -1,4 +1,4 @@
-"""Node locks as annotations, on nodes without our agent (architecture 2.5, sheet 2.5).
+"""Node locks as annotations, on nodes without our agent (architecture 2.5, protocol 2.5).
 
 Our own lock (port NodeLock) is taken first and keeps our replicas apart; the annotation tells the
 device plugin whose Allocate is next, and keeps a scheduler of HAMi apart from us. The plugin
@@ -90,7 +90,7 @@ class MirroredLocks:
         return None
 
     async def _abandoned(self, holder: HeldLock) -> bool:
-        """True when the pod that has the lock is gone (sheet 2.5: anybody may take it then)."""
+        """True when the pod that has the lock is gone (protocol 2.5: anybody may take it then)."""
         if not holder.pod_name:
             return False
         try:

@@ -1,7 +1,8 @@
 """The node locks that other vendors' device plugins expect, as values of Node annotations.
 
 Pure. HAMi's `hami.io/mutex.lock` names its pod and ends after five minutes; a lock of a vendor's
-own is a bare time without an owner and ends after two (sheet 2.5, 1.3). `mirrored_locks.py` writes
+own is a bare time without an owner and ends after two (protocol 2.5, 1.3). `mirrored_locks.py`
+writes
 them.
 """
 
@@ -34,7 +35,7 @@ def lock_keys(allocation: Allocation, vendors: Iterable[Vendor]) -> tuple[str, .
     """The annotations that the plugins of the allocation's cards look at, in a fixed order.
 
     HAMi takes no lock for a pod whose only card is an init container's, and its plugin then guesses
-    whose Allocate it answers; we take one (sheet 8.2, 10).
+    whose Allocate it answers; we take one (protocol 8.2, 10).
     """
     used = {share.vendor for container in allocation.containers for share in container.shares}
     return tuple(sorted({v.keys.lock for v in vendors if v.word in used and v.keys.lock}))

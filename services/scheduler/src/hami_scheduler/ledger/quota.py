@@ -1,7 +1,7 @@
 """What slices count in a namespace's ResourceQuota (`limits.<memory or core resource>`).
 
 Pure. The amounts are the effective footprint per card (max of init and app), summed over cards, in
-MiB and cores, as HAMi counts them (protocol sheet 3, "Quota manager rules"). A request by percent
+MiB and cores, as HAMi counts them (protocol 3, "Quota manager rules"). A request by percent
 counts what it takes of the card that was chosen.
 """
 
@@ -96,7 +96,7 @@ def quota_reasons(
 ) -> dict[NodeName, str]:
     """Why each node refuses a pod for which a quota on `resource` has no room.
 
-    HAMi asks the quota card by card, right before the memory (sheet 1.0.4, 10): a card that an
+    HAMi asks the quota card by card, right before the memory (protocol 1.0.4, 10): a card that an
     earlier rule refuses keeps that reason. So the engine is asked for more memory than there is.
     """
     words = {v.word for v in vendors if resource in (v.resources.memory, v.resources.core)}

@@ -43,7 +43,7 @@ class PodFacts:
     started: bool = False
     """The kubelet has reported a container with an id, so every Allocate of it was answered."""
     bind_phase: str = ""
-    """What a device plugin other than ours said: `success`, `failed` or nothing yet (sheet 2.7).
+    """What a device plugin other than ours said: `success`, `failed` or nothing yet (protocol 2.7).
     A user could write it as well, so it counts only where we have no agent, and for a grant that
     there is."""
     given_up: bool = False

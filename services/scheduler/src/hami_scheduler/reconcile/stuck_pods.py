@@ -1,4 +1,4 @@
-"""Pods that are bound and have no cards yet: shown with the reason (architecture section 4).
+"""Pods that are bound and have no cards yet: shown with the reason (architecture 4).
 
 A bound pod can't be unbound, so its slices stay; but nobody should have to guess what it waits for.
 After a minute the reason is kept with the allocation (and so in its history), told in an event on

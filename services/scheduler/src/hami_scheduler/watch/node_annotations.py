@@ -22,7 +22,7 @@ from hamicommon.vendors.interface.vendor import Vendor
 Json = Mapping[str, Any]
 
 ANSWER_S = 60
-"""How long a device plugin may take to answer `Requesting_<time>` (sheet 2.4)."""
+"""How long a device plugin may take to answer `Requesting_<time>` (protocol 2.4)."""
 _ASKING = "Requesting"
 _TIME = "%Y-%m-%d %H:%M:%S"
 """HAMi writes it in its own time zone and names none; ours is UTC."""

@@ -1,4 +1,4 @@
-"""Card scores and orders of protocol sheet 4.6."""
+"""Card scores and orders of protocol 4.6."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""What admission makes of a request for Ascend chips (protocol sheet 1.16)."""
+"""What admission makes of a request for Ascend chips (protocol 1.16)."""
 
 from copy import deepcopy
 from dataclasses import replace

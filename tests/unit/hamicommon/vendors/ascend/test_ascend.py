@@ -1,4 +1,4 @@
-"""Ascend chips as protocol sheet 1.16 tells: requests, nodes, annotations, choosing chips."""
+"""Ascend chips as protocol 1.16 tells: requests, nodes, annotations, choosing chips."""
 
 import json
 from datetime import UTC, datetime

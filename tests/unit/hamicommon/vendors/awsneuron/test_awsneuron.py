@@ -1,4 +1,4 @@
-"""AWS Neuron as protocol sheet 1.13 tells: devices, cores as bitmasks, neighbours."""
+"""AWS Neuron as protocol 1.13 tells: devices, cores as bitmasks, neighbours."""
 
 from datetime import UTC, datetime
 from typing import Any

@@ -1,4 +1,4 @@
-"""Enflame slices as protocol sheet 1.12 tells."""
+"""Enflame slices as protocol 1.12 tells."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""Biren and Vastai as protocol sheet 1.14 and 1.15 tell: slots, and dies of few cards."""
+"""Biren and Vastai as protocol 1.14 and 1.15 tell: slots, and dies of few cards."""
 
 import json
 from datetime import UTC, datetime

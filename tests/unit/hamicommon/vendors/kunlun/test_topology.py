@@ -1,4 +1,4 @@
-"""The graph of eight Kunlun cards, as protocol sheet 1.9 tells."""
+"""The graph of eight Kunlun cards, as protocol 1.9 tells."""
 
 import pytest
 from hamicommon.vendors.kunlun.topology import PAIRS, QUADS, bubbles, choose

@@ -1,4 +1,4 @@
-"""Kunlun slices as protocol sheet 1.10 tells."""
+"""Kunlun slices as protocol 1.10 tells."""
 
 import json
 

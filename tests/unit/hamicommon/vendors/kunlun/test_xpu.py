@@ -1,4 +1,4 @@
-"""Kunlun whole cards as protocol sheet 1.9 tells."""
+"""Kunlun whole cards as protocol 1.9 tells."""
 
 import pytest
 from hamicommon.device_config import KunlunConfig

@@ -1,4 +1,4 @@
-"""MetaX whole cards as protocol sheet 1.7 tells."""
+"""MetaX whole cards as protocol 1.7 tells."""
 
 import pytest
 from hamicommon.device_config import MetaxConfig

@@ -1,4 +1,4 @@
-"""MetaX slices as protocol sheet 1.8 tells: requests, nodes, admission, annotations."""
+"""MetaX slices as protocol 1.8 tells: requests, nodes, admission, annotations."""
 
 import json
 

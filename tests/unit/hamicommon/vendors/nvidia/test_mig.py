@@ -1,4 +1,4 @@
-"""Slices of MIG cards, as protocol sheet 1.1 chooses and places them."""
+"""Slices of MIG cards, as protocol 1.1 chooses and places them."""
 
 from collections.abc import Sequence
 from dataclasses import replace

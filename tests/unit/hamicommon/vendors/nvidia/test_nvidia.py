@@ -1,4 +1,4 @@
-"""NVIDIA requests, selections and nodes as protocol sheet 1.1 tells."""
+"""NVIDIA requests, selections and nodes as protocol 1.1 tells."""
 
 import json
 from typing import Any

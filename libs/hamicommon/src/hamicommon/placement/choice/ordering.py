@@ -1,6 +1,6 @@
 """The order in which a node's cards are tried: ascending, the LAST card is the most preferred.
 
-Protocol sheet 4.6 ("last is best", because HAMi's fit walks the sorted list backwards). Equal cards
+Protocol 4.6 ("last is best", because HAMi's fit walks the sorted list backwards). Equal cards
 keep the order they had: the order of the node's card list, and within a pod the order in which the
 container before left them. So of equal cards the last one is taken, as HAMi does on its nodes of up
 to twelve cards (its sort is stable only there).

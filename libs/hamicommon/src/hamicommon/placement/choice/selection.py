@@ -1,7 +1,7 @@
 """Which of the cards that fit are taken, for nodes that may have enough of them.
 
 Plain requests take the first that fit; NUMA binding walks groups of cards; both for all nodes at
-once. The topology choice looks at one node (protocol sheet 1.0.4 rule 4, 1.1 "Fit specialities").
+once. The topology choice looks at one node (protocol 1.0.4 rule 4, 1.1 "Fit specialities").
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def walk_numa(codes: Codes, order: Int, numa: Int, count: int, *, all_of: bool) 
 
     Args: codes, order, numa: (nodes, places); all_of: collect whole groups (for the topology
     choice) in place of the first `count`. Then the last group decides, as in HAMi: a complete one
-    is dropped, too, when another follows, and uncounted (sheet 1.0.4 rule 4, ADR 8).
+    is dropped, too, when another follows, and uncounted (protocol 1.0.4 rule 4, ADR 8).
     """
     nodes, width = codes.shape
     rows = np.arange(nodes)

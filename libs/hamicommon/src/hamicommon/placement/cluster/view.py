@@ -274,7 +274,7 @@ class ClusterView:
         return self._ranks[rows]
 
     def scores(self, rows: Int) -> Floats:
-        """Usage of the rows' nodes, 0 (idle) to 30 (full), as HAMi computes it (sheet 4.6).
+        """Usage of the rows' nodes, 0 (idle) to 30 (full), as HAMi computes it (protocol 4.6).
 
         All cards of all vendors count; a node where one of the capacities is 0 scores 0.
         """

@@ -1,4 +1,4 @@
-"""What admission makes of a request for Ascend chips (protocol sheet 1.16).
+"""What admission makes of a request for Ascend chips (protocol 1.16).
 
 Memory is rounded up to a template of the chip, so that what the scheduler counts is what the chip
 can be cut into. All of it is editing of the given container; `ascend.py` has read the amounts.

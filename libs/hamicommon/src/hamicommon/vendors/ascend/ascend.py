@@ -1,6 +1,6 @@
 """Ascend NPUs: every chip of the configuration is a vendor of its own.
 
-Facts: protocol sheet 1.16. A share of a chip is one of its templates (memory with AI cores), chosen
+Facts: protocol 1.16. A share of a chip is one of its templates (memory with AI cores), chosen
 by memory at admission; or, on nodes that can, any memory and percent of cores, asked for by the
 pod's annotation `huawei.com/vnpu-mode: hami-core`. `ascend_fit.py` chooses chips.
 """

@@ -1,4 +1,4 @@
-"""Which Ascend chips of a node a container gets (protocol sheet 1.16, Fit and ScoreNode).
+"""Which Ascend chips of a node a container gets (protocol 1.16, Fit and ScoreNode).
 
 Several chips are taken from as few networks as can be; chips that come in modules of two only as
 whole modules; soft slices only on nodes that can cut chips in software.

@@ -1,6 +1,6 @@
 """AWS Neuron devices: whole devices, or NeuronCores of one device or of several whole ones.
 
-Facts: protocol sheet 1.13. In `GpuDevice.core_percent` and `DeviceShare.core_percent` stands a
+Facts: protocol 1.13. In `GpuDevice.core_percent` and `DeviceShare.core_percent` stands a
 bitmask of a device's NeuronCores (2 is the second core), so a grant holds only for the device as it
 was seen. HAMi takes the number of cores per device from the first node that it meets, and at most
 2; here every device knows its own. `awsneuron_fit.py` chooses devices.

@@ -1,4 +1,4 @@
-"""Which Neuron devices and which of their cores a container gets (protocol sheet 1.13, Fit).
+"""Which Neuron devices and which of their cores a container gets (protocol 1.13, Fit).
 
 One device: the first in order with enough free cores. Several: devices that are wholly free and
 lie side by side, because collectives run over the ring between neighbours. A request for cores

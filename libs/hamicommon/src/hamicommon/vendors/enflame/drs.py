@@ -1,4 +1,4 @@
-"""Slices of Enflame cards, the vendor `Enflame`. Facts: protocol sheet 1.12.
+"""Slices of Enflame cards, the vendor `Enflame`. Facts: protocol 1.12.
 
 A card is cut into slices of the sizes that its profiles have. The value of the count resource is
 the size of one slice, not a number of cards; memory and cores may be asked for instead, and then

@@ -1,4 +1,4 @@
-"""Enflame cards given whole, the vendor `GCU`. Facts: protocol sheet 1.11.
+"""Enflame cards given whole, the vendor `GCU`. Facts: protocol 1.11.
 
 Slices of Enflame cards are a vendor of their own, `enflame_drs.py`.
 """

@@ -1,6 +1,6 @@
 """Cards that belong together: taking few groups of them, and a score for it.
 
-Dies of a card (Vastai, protocol sheet 1.14), chips of a network (Ascend, 1.16).
+Dies of a card (Vastai, protocol 1.14), chips of a network (Ascend, 1.16).
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Vendors whose cards are handed out in slots, without amounts of memory or cores (Biren, Vastai).
 
-Facts: protocol sheet 1.14 and 1.15.
+Facts: protocol 1.14 and 1.15.
 """
 
 from __future__ import annotations

@@ -47,7 +47,7 @@ class StandardVendor(Vendor, Protocol):
         return device_annotations(placed, self.word, self.keys)
 
     def plugin_alive(self, node: JsonObject) -> bool:
-        """Always: nothing on the Node tells (sheet 1, CheckHealth answers true)."""
+        """Always: nothing on the Node tells (protocol 1, CheckHealth answers true)."""
         return True
 
     def mutate(self, container: JsonObject, pod: JsonObject) -> Admitted:
@@ -120,7 +120,7 @@ def listed(node: JsonObject, part: str, resource: str) -> int:
 
 
 def answers_handshake(node: JsonObject, key: str, resource: str) -> bool:
-    """Whether a plugin with a handshake lives (sheet 2.4).
+    """Whether a plugin with a handshake lives (protocol 2.4).
 
     Any text but `Requesting_<time>` is its answer. HAMi gives an unanswered question 60 s, and
     then believes the kubelet; the kubelet alone decides here, because a pod could not start anyway

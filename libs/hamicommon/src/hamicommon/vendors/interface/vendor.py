@@ -62,7 +62,7 @@ class AnnotationKeys:
     """On the node: how well its cards are connected."""
     lock: str = ""
     """On the node: the lock that the vendor's device plugin expects at Allocate and removes after
-    it (sheet 1.0.6); empty for a vendor that never locks."""
+    it (protocol 1.0.6); empty for a vendor that never locks."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,7 +144,7 @@ class Vendor(Protocol):
     def plugin_alive(self, node: JsonObject) -> bool:
         """Whether the node's device plugin of this vendor can take pods, as far as the Node tells.
 
-        Asked only of nodes where our agent does not run (sheet 1.x "CheckHealth").
+        Asked only of nodes where our agent does not run (protocol 1.x "CheckHealth").
         """
 
     def mutate(self, container: JsonObject, pod: JsonObject) -> Admitted:

@@ -1,4 +1,4 @@
-"""Which Kunlun cards work well together: the graph of eight cards in two wings (sheet 1.9).
+"""Which Kunlun cards work well together: the graph of eight cards in two wings (protocol 1.9).
 
 Both Kunlun vendors choose by it. The wings are positions in the preference list, as in HAMi, not
 the cards' own indexes; only the links between the wings go by index.

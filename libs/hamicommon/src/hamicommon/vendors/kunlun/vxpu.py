@@ -1,4 +1,4 @@
-"""Slices of Kunlun cards, the vendor `XPU`. Facts: protocol sheet 1.10.
+"""Slices of Kunlun cards, the vendor `XPU`. Facts: protocol 1.10.
 
 A card is cut into equal parts: what the first slice takes, every later one must take, too.
 """

@@ -1,4 +1,4 @@
-"""Kunlun cards given whole, the vendor `kunlun`. Facts: protocol sheet 1.9.
+"""Kunlun cards given whole, the vendor `kunlun`. Facts: protocol 1.9.
 
 Which cards go together is in `kunlun_topology.py`. Slices of Kunlun cards are a vendor of their
 own, `kunlun_vxpu.py`.

@@ -1,4 +1,4 @@
-"""MetaX cards given whole, the vendor `Metax-GPU`. Facts: protocol sheet 1.7.
+"""MetaX cards given whole, the vendor `Metax-GPU`. Facts: protocol 1.7.
 
 The node's plugin may tell what a choice of n cards costs or yields in topology; that goes into
 `GpuDevice.info` of every card and from there into the node's score. Slices of MetaX cards are a

@@ -1,4 +1,4 @@
-"""Slices of MetaX cards, the vendor `Metax-SGPU`. Facts: protocol sheet 1.8.
+"""Slices of MetaX cards, the vendor `Metax-SGPU`. Facts: protocol 1.8.
 
 A pod may belong to a class: `online` pods are recorded without cores and may share a card only with
 other pods of a class, `offline` ones keep away from cards with an online pod. Pods without a class

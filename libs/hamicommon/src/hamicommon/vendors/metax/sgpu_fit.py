@@ -1,4 +1,5 @@
-"""Which MetaX cards may take a slice, which of them are chosen, and the node's score (sheet 1.8).
+"""Which MetaX cards may take a slice, which of them are chosen, and the node's score (protocol
+1.8).
 
 What a slice's pod was is in `DeviceShare.detail`, and so in `DeviceUsage.holdings`: its class and
 its QoS policy (empty for one with all cores). HAMi keeps the policy in a cache until the node
@@ -90,7 +91,7 @@ def _qos_fits(usage: DeviceUsage, policy: str, cores: int) -> bool:
     """Whether the slices on the card have the same policy, or none.
 
     What the node tells of the card's policy is older than its slices: HAMi keeps the policy that
-    it gave in a cache until the node tells the same (sheet 1.8).
+    it gave in a cache until the node tells the same (protocol 1.8).
     """
     if usage.used_slots == 0 or cores == WHOLE:
         return True

@@ -1,4 +1,4 @@
-"""NVIDIA nodes with cards in MIG mode: profile and placement of every slice (protocol sheet 1.1).
+"""NVIDIA nodes with cards in MIG mode: profile and placement of every slice (protocol 1.1).
 
 On such a node the choice is made here, card by card as HAMi's loop does, because a MIG card is
 tried again in place: one container may get several instances of it. Other cards of the node are
@@ -64,7 +64,7 @@ def choose_slices(ask: NodeAsk) -> Chosen | NotChosen:
     """Cards and MIG slices of one node.
 
     All profiles that the node registered count: its own configuration's allowlist has chosen them
-    (sheet 5.6).
+    (protocol 5.6).
     """
     return _Walk(ask).run()
 

@@ -1,6 +1,6 @@
 """NVIDIA cards: requests, selection, the cards that a Node tells of, and admission.
 
-Facts: protocol sheet 1.1. Where HAMi drops a malformed request in silence (and lets the pod through
+Facts: protocol 1.1. Where HAMi drops a malformed request in silence (and lets the pod through
 unfiltered), we refuse it with the reason.
 """
 
@@ -148,7 +148,7 @@ class Nvidia:
         return bool(parse_int(allocatable[self.resources.count]))
 
     def mutate(self, container: JsonObject, pod: JsonObject) -> Admitted:
-        """Fills in defaults at admission, editing the given objects (sheet 1.1, Admission).
+        """Fills in defaults at admission, editing the given objects (protocol 1.1, Admission).
 
         Raises: InvalidRequest when the container asks for something that can never be given.
         """
@@ -227,7 +227,7 @@ class Nvidia:
         return amounts.whole(container, name, low=low, top=top, wanted=wanted)
 
     def _lenient_percent(self, container: JsonObject) -> int | None:
-        """As HAMi's scheduler takes it from a pod that the webhook did not see (sheet 1.1):
+        """As HAMi's scheduler takes it from a pod that the webhook did not see (protocol 1.1):
         more than 100 is all of the card, and nothing or less is none given."""
         percent = self._percent(container, low=-INT64_MAX, top=INT64_MAX)
         return min(percent, 100) if percent and percent > 0 else None

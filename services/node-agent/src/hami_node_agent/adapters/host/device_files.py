@@ -1,4 +1,4 @@
-"""The driver's files under /dev, answered when PASS_DEVICE_SPECS is on (protocol sheet 5.7.1)."""
+"""The driver's files under /dev, answered when PASS_DEVICE_SPECS is on (protocol 5.7.1)."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Allocate answers as the kubelet's checkpoint keeps them: ours, and those of the plugin before us.
 
-Ours is known by the limits mount. HAMi's has its limits in the environment (protocol sheet 5.7.1)
+Ours is known by the limits mount. HAMi's has its limits in the environment (protocol 5.7.1)
 and names the cards there, in mounts or as CDI devices, as its device list strategy says. Both were
 given by a device plugin and kept by the kubelet: no user can write them.
 """

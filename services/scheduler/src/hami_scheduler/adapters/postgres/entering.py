@@ -2,7 +2,7 @@
 
 A pod that came past us is granted only what its cards have room for. A pod that HAMi started holds
 its slices whether we write them down or not: there the ceilings rise to what is held, and such a
-card gets no new grants until it is under its capacity again (architecture section 2.1).
+card gets no new grants until it is under its capacity again (architecture 2.1).
 """
 
 from __future__ import annotations

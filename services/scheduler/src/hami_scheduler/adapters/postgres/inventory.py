@@ -1,7 +1,7 @@
 """Nodes and cards in Postgres: written from reports, read for the view.
 
 Capacity may be written down at any time: the ceiling rises to what is used when it shrinks below
-(architecture section 2.1), and such a card gets no new grants because grants are guarded by
+(architecture 2.1), and such a card gets no new grants because grants are guarded by
 capacity.
 """
 
