@@ -9,7 +9,7 @@ and `extract`).
 
 from __future__ import annotations
 
-import logging as python_logging  # `logging` is the module beside this one
+import logging
 import sys
 from collections.abc import Mapping, MutableMapping
 from typing import Any
@@ -49,15 +49,15 @@ def is_probe(scope: Mapping[str, Any]) -> bool:
 def setup(service_name: str, settings: TelemetrySettings) -> None:
     """Configures logging and tracing for this process; call it once, before anything else."""
     # What no line of ours shows need not be found out for each (the logging HOWTO, Optimization).
-    python_logging._srcfile = None
-    python_logging.logThreads = python_logging.logProcesses = python_logging.logMultiprocessing = False
+    logging._srcfile = None
+    logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False
     handler = TurnHandler(sys.stdout)
     handler.setFormatter(JsonFormatter(service_name))
-    root = python_logging.getLogger()
+    root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(settings.log_level)
     for noisy in ("uvicorn.access", "nats", "httpx", "asyncio", "watchfiles"):
-        python_logging.getLogger(noisy).setLevel(python_logging.WARNING)
+        logging.getLogger(noisy).setLevel(logging.WARNING)
     provider = TracerProvider(resource=Resource.create({"service.name": service_name}))
     if settings.traces_file is not None:
         provider.add_span_processor(FileSpans(settings.traces_file))
