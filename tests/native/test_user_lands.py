@@ -21,6 +21,7 @@ from tests.native.driver_calls import DATA
 from tests.native.machine import CARDS, LIBVGPU, MIB, ROOT, Machine
 
 LANDS = os.environ.get("HAMI_USER_LANDS", "")
+NO_LANDS = "HAMI_USER_LANDS names no folder of root file systems"
 LOADERS = ("lib64/ld-linux-x86-64.so.2", "lib/ld-linux-aarch64.so.1")
 PRELOADED = "/usr/local/vgpu/libvgpu.so"
 
@@ -53,6 +54,8 @@ def has_glibc(land: Path) -> bool:
 @pytest.fixture(scope="module")
 def old_driver(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The stand-in driver and its client for GLIBC_2.17."""
+    if not LANDS:
+        pytest.skip(NO_LANDS)  # made before the fixture that would skip
     folder = tmp_path_factory.mktemp("old") / "native"
     shutil.copytree(ROOT / "native", folder, ignore=shutil.ignore_patterns("build"))
     # memfd_create came with 2.27.
@@ -125,7 +128,7 @@ def inside(given: Path, tmp_path: Path) -> Inside:
 @pytest.fixture(params=lands() or [None], ids=lambda land: land.name if land else "none")
 def land(request: pytest.FixtureRequest) -> Path:
     if request.param is None:
-        pytest.skip("HAMI_USER_LANDS names no folder of root file systems")
+        pytest.skip(NO_LANDS)
     return Path(request.param)
 
 
