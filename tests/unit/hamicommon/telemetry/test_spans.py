@@ -213,3 +213,21 @@ def test_a_file_that_takes_nothing_loses_spans_and_hinders_nobody(
     assert not full.force_flush()
     assert "No space left" in caplog.records[-1].__dict__["error"]
     provider.shutdown()
+
+
+def test_what_a_tenant_writes_into_an_attribute_is_bounded_and_on_one_line(tmp_path: Path) -> None:
+    path = tmp_path / "t.jsonl"
+    provider = TracerProvider()
+    provider.add_span_processor(FileSpans(path))
+    tracer = provider.get_tracer("t")
+
+    with tracer.start_as_current_span("filter") as span:
+        span.set_attribute("hami.message", "\x1b[2J" + "x" * 300_000)
+        span.set_attribute("hami.count", 3)
+    provider.shutdown()
+
+    [line] = path.read_text().splitlines()
+    attributes = json.loads(line)["attributes"]
+    assert attributes["hami.message"].startswith("\\x1b[2Jxxx")
+    assert len(attributes["hami.message"]) == spans.MOST_OF_AN_ATTRIBUTE
+    assert attributes["hami.count"] == 3

@@ -34,12 +34,17 @@ from opentelemetry.trace import (
 )
 from opentelemetry.util.types import AnyValue, Attributes
 
+from hamicommon.clipping import clip
+
 logger = logging.getLogger(__name__)
 
 MOST_WAITING = 8192
 """Lines; minutes of decisions, seconds of the webhook."""
 WRITE_EVERY_S = 0.5
 """A trace shall be readable soon after the pod ran."""
+
+MOST_OF_AN_ATTRIBUTE = 4096
+"""Characters."""
 
 _ALWAYS = (sampling.DEFAULT_ON, sampling.ALWAYS_ON)
 """Samplers that take every root and need not be asked."""
@@ -118,6 +123,20 @@ class FileSpans(SpanProcessor):
             self.force_flush()
 
 
+def _clipped(attributes: Attributes) -> dict[str, AnyValue]:
+    """Tenants choose names and messages; a line of the file stays one that can be read."""
+    return {
+        key: _clipped_value(key, value) if isinstance(value, str) else value
+        for key, value in (attributes or {}).items()
+    }
+
+
+def _clipped_value(key: str, value: str) -> str:
+    # JSON writes a traceback's line breaks, and people want them back.
+    traced = key == "exception.stacktrace"
+    return value[:MOST_OF_AN_ATTRIBUTE] if traced else clip(value, MOST_OF_AN_ATTRIBUTE)
+
+
 def _span_line(span: ReadableSpan) -> bytes:
     service = span.resource.attributes.get("service.name", "")
     fields = {
@@ -128,9 +147,9 @@ def _span_line(span: ReadableSpan) -> bytes:
         "start_time": _moment(span.start_time),
         "end_time": _moment(span.end_time),
         "status": span.status.status_code.name,
-        "attributes": dict(span.attributes or {}),
+        "attributes": _clipped(span.attributes),
         "events": [
-            {"name": e.name, "at": _moment(e.timestamp), "attributes": dict(e.attributes or {})}
+            {"name": e.name, "at": _moment(e.timestamp), "attributes": _clipped(e.attributes)}
             for e in span.events
         ],
         "links": [{"context": _context(link.context)} for link in span.links],

@@ -8,10 +8,11 @@ import logging
 import time
 from collections import OrderedDict
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
 
+from hamicommon.clipping import clip
 from hamicommon.domain.ids import NodeName, PodUid
 from hamicommon.errors import Conflict, HamiError, NotFound
 from hamicommon.k8s.client import KubeApi
@@ -113,6 +114,7 @@ class KubernetesPodEvents:
 
     def emit(self, event: PodEvent) -> None:
         """See the port."""
+        event = replace(event, message=clip(event.message, _MESSAGE_LIMIT))
         if not event.warning:
             self.dropped += not self._aside.put(partial(self._show, event))
             return
@@ -168,7 +170,7 @@ class KubernetesPodEvents:
         change = {
             "count": shown.count,
             "lastTimestamp": _written(event.at),
-            "message": event.message[:_MESSAGE_LIMIT],
+            "message": event.message,
         }
         try:
             await self._api.patch(f"{path}/{name}", change)
@@ -193,7 +195,7 @@ class KubernetesPodEvents:
                 "uid": event.uid,
             },
             "reason": event.reason,
-            "message": event.message[:_MESSAGE_LIMIT],
+            "message": event.message,
             "type": "Warning" if event.warning else "Normal",
             "source": {"component": self._component},
             "reportingComponent": self._component,

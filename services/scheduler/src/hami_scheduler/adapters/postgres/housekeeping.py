@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from hamicommon.clipping import clip
 from hamicommon.domain.ids import AllocationId, NodeName, PodUid
 from hamicommon.errors import Conflict
 from hamicommon.ledger.database import Database
 from hamicommon.ledger.model import LockHolder
 
 _DRIFT = 'INSERT INTO drift_journal ("class", subject, detail, repaired) VALUES ($1, $2, $3, $4)'
+MOST_OF_A_SUBJECT = 512
+MOST_OF_A_DETAIL = 4096
+"""Characters: tenants choose annotations and names, and the journal is kept for months."""
 _LEASE_TAKE = """
 INSERT INTO node_leases AS l (node, token, pod_uid, allocation_id, expires_at)
 VALUES ($1, $2, $3, $4, now() + make_interval(secs => $5))
@@ -30,7 +34,8 @@ class PostgresJournal:
         self._database = database
 
     async def drift(self, kind: str, subject: str, detail: str, *, repaired: bool) -> None:
-        """Appends one line. Raises: Unavailable."""
+        """Appends one line, clipped. Raises: Unavailable."""
+        subject, detail = clip(subject, MOST_OF_A_SUBJECT), clip(detail, MOST_OF_A_DETAIL)
         await self._database.fetch(_DRIFT, kind, subject, detail, repaired)
 
 
