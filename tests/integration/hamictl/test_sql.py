@@ -12,13 +12,20 @@ from hamictl.commands import answers
 pytestmark = pytest.mark.integration
 
 
+@pytest.fixture(autouse=True)
+def ledger(postgres_dsn: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No local system runs here: the environment names the ledger."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HAMI_POSTGRES_DSN", postgres_dsn)
+
+
 async def test_a_query_and_an_explanation_are_answered(postgres_dsn: str) -> None:
     columns, rows = await answers._query(
-        postgres_dsn, "WITH x AS (SELECT 1 AS a, 'b' AS a) SELECT * FROM x; -- the end"
+        "WITH x AS (SELECT 1 AS a, 'b' AS a) SELECT * FROM x; -- the end"
     )
     assert (columns, rows) == (["a", "a"], [(1, "b")])
-    assert (await answers._query(postgres_dsn, "select current_user"))[1] == [("hami_reader",)]
-    assert (await answers._query(postgres_dsn, "explain select * from nodes"))[1]
+    assert (await answers._query("select current_user"))[1] == [("hami_reader",)]
+    assert (await answers._query("explain select * from nodes"))[1]
 
 
 @pytest.mark.parametrize(
@@ -43,7 +50,7 @@ async def test_what_does_more_than_read_is_refused(
     witness = tmp_path / "ran"
 
     with pytest.raises(InvalidRequest, match=r"^SQL: "):
-        await answers._query(postgres_dsn, query.replace("{witness}", str(witness)))
+        await answers._query(query.replace("{witness}", str(witness)))
 
     assert not await asyncio.to_thread(witness.exists)
 
@@ -54,4 +61,4 @@ async def test_a_database_without_the_role_says_what_to_do(
     monkeypatch.setattr(answers, "READER", "hami_nobody")
 
     with pytest.raises(InvalidRequest, match="no role hami_nobody, as which queries run"):
-        await answers._query(postgres_dsn, "select 1")
+        await answers._query("select 1")

@@ -107,7 +107,7 @@ async def test_a_runtime_that_proves_cdi_binds_late_and_one_without_keeps_such_c
     assert 'way="lock"' in told
     assert "enable_cdi is false in its configuration" in told
     # Such a runtime would start it without its limits, and say so to nobody.
-    with pytest.raises(grpc.aio.AioRpcError, match=r"told by CDI, and .*enable_cdi is false"):
+    with pytest.raises(grpc.aio.AioRpcError, match=r"comes by CDI, and .*enable_cdi is false"):
         await kubelet.prestart(A_0)
 
 

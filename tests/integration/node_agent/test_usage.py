@@ -127,7 +127,10 @@ def program(machine: Machine, answer: api.ContainerAllocateResponse) -> Iterator
             "PATH": machine.env()["PATH"],
             "LD_LIBRARY_PATH": str(FAKEGPU),
             "LD_PRELOAD": f"{LIBVGPU}:{FAKEGPU / 'libpathmap.so'}",
-            "HAMI_PATHMAP": f"/etc/hami={mounts_of(answer)['/etc/hami']}",
+            "HAMI_PATHMAP": ";".join(
+                f"{inside}={mounts_of(answer)[inside]}"
+                for inside in ("/etc/hami", "/usr/local/vgpu")
+            ),
             "FAKEGPU_CONFIG": str(machine.root / "fakegpu.json"),
             "FAKEGPU_VISIBLE_DEVICES": CARDS[0],
             "CUDA_DEVICE_MEMORY_SHARED_CACHE": str(region_of(answer)),
