@@ -1,6 +1,7 @@
 """Options and session fixtures that every test folder shares."""
 
 import os
+from collections import Counter
 from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Any
@@ -104,9 +105,16 @@ def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.Tes
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Shows what the cases measured under the results."""
+    """Shows what the cases measured, and how many were skipped for which reason."""
     for line in measured.lines(terminalreporter):
         terminalreporter.write_line(f"measured: {line}")
+    skipped = Counter(
+        report.longrepr[2].removeprefix("Skipped: ")
+        for report in terminalreporter.getreports("skipped")
+        if isinstance(report.longrepr, tuple)
+    )
+    for reason, cases in skipped.most_common():
+        terminalreporter.write_line(f"skipped: {cases} cases: {reason}")
 
 
 @pytest.hookimpl(optionalhook=True)
