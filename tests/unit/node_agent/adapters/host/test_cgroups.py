@@ -1,6 +1,8 @@
 """A pod's cgroup in every layout that kubelets make, with and without processes in it."""
 
 import os
+import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -58,12 +60,21 @@ def test_without_cgroups_per_pod_nothing_is_found(tmp_path: Path, root: str) -> 
     assert not PodCgroups(tmp_path / root).populated(UID)
 
 
+@pytest.fixture
+def bottomless(tmp_path: Path) -> Iterator[Path]:
+    """A folder whose content pytest could not remove later: shutil.rmtree recurses."""
+    folder = tmp_path / "cgroups"
+    folder.mkdir()
+    yield folder
+    subprocess.run(["rm", "-r", folder], check=True, timeout=60)
+
+
 @pytest.mark.parametrize("processes", [True, False], ids=["lives", "ended"])
 def test_a_cgroup_nested_deeper_than_python_recurses_is_looked_through(
-    tmp_path: Path, processes: bool
+    bottomless: Path, processes: bool
 ) -> None:
-    make(tmp_path, "v1-cgroupfs-besteffort", UID, processes=False)
-    deepest = tmp_path / LAYOUTS["v1-cgroupfs-besteffort"].format(uid=UID)
+    make(bottomless, "v1-cgroupfs-besteffort", UID, processes=False)
+    deepest = bottomless / LAYOUTS["v1-cgroupfs-besteffort"].format(uid=UID)
     deep = str(deepest)
     for _ in range(1500):
         deep += "/d"
@@ -71,4 +82,4 @@ def test_a_cgroup_nested_deeper_than_python_recurses_is_looked_through(
     with open(f"{deep}/cgroup.procs", "w") as file:  # noqa: PTH123 - as above
         file.write("4711\n" if processes else "")
 
-    assert PodCgroups(tmp_path).populated(UID) is processes
+    assert PodCgroups(bottomless).populated(UID) is processes
