@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 from hamicommon.process import cancellation
-from hamicommon.process.cancellation import end, heeding
+from hamicommon.process.cancellation import end, propagate_cancellation
 
 pytestmark = pytest.mark.timeout(30)
 
@@ -77,7 +77,7 @@ async def test_a_cancellation_lost_by_a_driver_is_raised_when_its_call_is_over()
 
     async def calls() -> None:
         nonlocal went_on
-        with heeding():
+        with propagate_cancellation():
             await _answered_when_cancelled(asyncio.get_running_loop().create_future())
         went_on = True
 
@@ -97,7 +97,7 @@ async def test_a_call_made_while_cleaning_up_after_a_cancellation_is_let_through
         try:
             await asyncio.Event().wait()
         finally:
-            with heeding():
+            with propagate_cancellation():
                 await asyncio.sleep(0)
             said_goodbye = True
 
@@ -111,7 +111,7 @@ async def test_a_call_made_while_cleaning_up_after_a_cancellation_is_let_through
 async def test_a_time_out_around_a_call_is_still_a_time_out() -> None:
     async def calls() -> None:
         async with asyncio.timeout(0.01):
-            with heeding():
+            with propagate_cancellation():
                 await asyncio.Event().wait()
 
     with pytest.raises(TimeoutError):

@@ -39,7 +39,7 @@ from hamicommon.bus.permissions import inbox_prefix
 from hamicommon.bus.publishing import Outgoing, publish_all
 from hamicommon.bus.streams import StreamKeeper
 from hamicommon.errors import InvalidRequest, Unavailable
-from hamicommon.process.cancellation import end, heeding
+from hamicommon.process.cancellation import end, propagate_cancellation
 from hamicommon.settings import NatsSettings
 
 __all__ = [
@@ -125,7 +125,7 @@ class Bus:
         headers = telemetry.inject({"Nats-Msg-Id": message_id})
         data = payload.model_dump_json().encode()
         try:
-            with heeding():
+            with propagate_cancellation():
                 await self._js.publish(subject, data, timeout=timeout_s, headers=headers)
         except (nats.errors.Error, OSError, TimeoutError) as exc:
             raise Unavailable(f"NATS: publish on {subject}: {exc or type(exc).__name__}") from exc
@@ -136,7 +136,7 @@ class Bus:
         """Stores many messages, sent together; for each None, or why it may not be stored."""
         if not self.connected:
             return [Unavailable("NATS is not connected")] * len(messages)
-        with heeding():
+        with propagate_cancellation():
             return await publish_all(self._js, messages, timeout_s=timeout_s)
 
     async def request(
@@ -151,7 +151,7 @@ class Bus:
             raise Unavailable("NATS is not connected")
         data = payload.model_dump_json().encode()
         try:
-            with heeding():
+            with propagate_cancellation():
                 reply = await self._client.request(
                     subject, data, timeout=timeout_s, headers=telemetry.inject()
                 )
@@ -232,7 +232,7 @@ class Bus:
         )
         while not self._closed:
             try:
-                with heeding():
+                with propagate_cancellation():
                     await consumer.run()
             except (nats.errors.Error, OSError, TimeoutError) as exc:
                 if self._closed:
@@ -276,7 +276,7 @@ async def open_bus(
     async def connect() -> None:
         while not client.is_connected:
             try:
-                with heeding():
+                with propagate_cancellation():
                     await client.connect(
                         servers=settings.url.split(","),
                         name=name,

@@ -23,7 +23,7 @@ from opentelemetry import context as otel_context
 from hamicommon import telemetry
 from hamicommon.bus.dead_letters import bury
 from hamicommon.errors import InvalidRequest, Unavailable
-from hamicommon.process.cancellation import heeding
+from hamicommon.process.cancellation import propagate_cancellation
 
 logger = logging.getLogger(__name__)
 
@@ -137,7 +137,7 @@ class Consumer:
         pull = await self._js.pull_subscribe_bind(consumer=what.consumer, stream=what.stream)
         try:
             while True:
-                with heeding():
+                with propagate_cancellation():
                     await self._take(pull)
                 self._on_answer()
         finally:

@@ -26,7 +26,7 @@ from hamicommon.bus.streams import (
     dead_letter_subject,
 )
 from hamicommon.errors import InvalidRequest, NotFound, Unavailable
-from hamicommon.process.cancellation import heeding
+from hamicommon.process.cancellation import propagate_cancellation
 
 SUBJECT_HEADER = "Hami-Subject"
 REASON_HEADER = "Hami-Reason"
@@ -140,7 +140,7 @@ def _check_return(letter: DeadLetter) -> None:
 @contextlib.contextmanager
 def _translated() -> Iterator[None]:
     try:
-        with heeding():
+        with propagate_cancellation():
             yield
     except (nats.errors.Error, OSError, TimeoutError) as exc:
         raise Unavailable(f"NATS: dead letters: {exc or type(exc).__name__}") from exc

@@ -14,7 +14,7 @@ from nats.js.api import DiscardPolicy, RetentionPolicy, StorageType, StreamConfi
 from nats.js.errors import BadRequestError, NotFoundError
 
 from hamicommon import events
-from hamicommon.process.cancellation import end, heeding
+from hamicommon.process.cancellation import end, propagate_cancellation
 
 logger = logging.getLogger(__name__)
 
@@ -111,7 +111,7 @@ class StreamKeeper:
         for config in STREAMS:
             assert config.name is not None
             try:
-                with heeding():
+                with propagate_cancellation():
                     await _ensure(self._js, config)
             except (nats.errors.Error, OSError, TimeoutError) as exc:
                 said = getattr(exc, "description", None) or str(exc) or type(exc).__name__

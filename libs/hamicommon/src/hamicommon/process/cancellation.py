@@ -30,7 +30,7 @@ async def end(tasks: Iterable[asyncio.Task[Any]]) -> None:
 
 
 @contextlib.contextmanager
-def heeding() -> Iterator[None]:
+def propagate_cancellation() -> Iterator[None]:
     """Around a driver's call: a cancellation that came within it and was lost is raised at its end.
 
     Needed besides `end`, because a task group passes on its first cancellation only.
