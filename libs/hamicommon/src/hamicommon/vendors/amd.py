@@ -12,26 +12,15 @@ from dataclasses import dataclass
 from hamicommon.device_config import AmdConfig
 from hamicommon.domain.devices import GpuDevice
 from hamicommon.domain.requests import DeviceRequest, Selection
-from hamicommon.errors import InvalidRequest
 from hamicommon.k8s import annotations as keys
 from hamicommon.k8s.types import JsonObject
 from hamicommon.placement.rules import Rule
 from hamicommon.placement.vendor_policy import Need, VendorRules
 from hamicommon.vendors.interface import amounts
-from hamicommon.vendors.interface.standard import (
-    device_annotations,
-    listed,
-    registered_cards,
-    selection,
-)
-from hamicommon.vendors.interface.vendor import (
-    NO_ANNOTATIONS,
-    Admitted,
-    AnnotationKeys,
-    PairScores,
-    Placed,
-    ResourceNames,
-)
+from hamicommon.vendors.interface.registered import RegisteredVendor
+from hamicommon.vendors.interface.shares import ShareVendor
+from hamicommon.vendors.interface.standard import lists_some, selection
+from hamicommon.vendors.interface.vendor import NO_ANNOTATIONS, Admitted, AnnotationKeys
 
 WORD = "AMD"
 
@@ -54,35 +43,27 @@ _ORDER = (
 """No rule for exclusive or exhausted cards: a whole card is all of its compute units."""
 
 
+def compute_units(request: DeviceRequest, selection: Selection, card: GpuDevice) -> Need:
+    """Percent of the card as compute units, rounded down but at least one.
+
+    A card that reports no units cannot give one, so the need of one refuses it.
+    """
+    units = max(min(card.core_percent * request.core_percent // 100, card.core_percent), 1)
+    return Need(request.memory_mib_on(card.memory_mib), units)
+
+
+_RULES = VendorRules(order=_ORDER, need=compute_units, share_type=lambda card: card.type)
+
+
 @dataclass(frozen=True, slots=True)
-class Amd:
+class Amd(RegisteredVendor, ShareVendor):
     """The vendor `AMD` (see vendors.base.Vendor)."""
 
     config: AmdConfig
 
-    @property
-    def word(self) -> str:
-        """`AMD`."""
-        return WORD
-
-    @property
-    def resources(self) -> ResourceNames:
-        """Names of its extended resources."""
-        return ResourceNames(
-            count=self.config.resource_count_name,
-            memory=self.config.resource_memory_name,
-            core=self.config.resource_core_name,
-        )
-
-    @property
-    def keys(self) -> AnnotationKeys:
-        """Names of its annotations."""
-        return _KEYS
-
-    @property
-    def rules(self) -> VendorRules:
-        """The standard loop in compute units; annotations name the product, not the word."""
-        return _RULES
+    word = WORD
+    keys = _KEYS
+    rules = _RULES
 
     def parse_request(
         self, container: JsonObject, annotations: Mapping[str, str] = NO_ANNOTATIONS
@@ -122,27 +103,9 @@ class Amd:
             avoid_uuids="amd.com/nouse-gpu-uuid",
         )
 
-    def node_devices(self, node: JsonObject) -> tuple[GpuDevice, ...]:
-        """The cards in the node's register annotation; empty when it has none.
-
-        Raises: InvalidRequest when the annotation is malformed.
-        """
-        return registered_cards(node, _KEYS.register, WORD)
-
-    def node_pair_scores(self, node: JsonObject) -> PairScores:
-        """None are known."""
-        return {}
-
-    def pod_annotations(self, placed: Placed) -> dict[str, str]:
-        """The slices, twice."""
-        return device_annotations(placed, WORD, _KEYS)
-
     def plugin_alive(self, node: JsonObject) -> bool:
-        """True while the kubelet reports a capacity."""
-        try:
-            return listed(node, "capacity", self.config.resource_count_name) > 0
-        except InvalidRequest:
-            return False
+        """While the kubelet lists cards."""
+        return lists_some(node, "capacity", self.resources.count)
 
     def mutate(self, container: JsonObject, pod: JsonObject) -> Admitted:
         """Changes nothing; a pod that names any of the resources, and not with 0, is ours.
@@ -153,15 +116,3 @@ class Amd:
         names = self.resources.all()
         wants = any(amounts.asks(container, each, limits_only=True) for each in names)
         return Admitted(wants=wants)
-
-
-def compute_units(request: DeviceRequest, selection: Selection, card: GpuDevice) -> Need:
-    """Percent of the card as compute units, rounded down but at least one.
-
-    A card that reports no units cannot give one, so the need of one refuses it.
-    """
-    units = max(min(card.core_percent * request.core_percent // 100, card.core_percent), 1)
-    return Need(request.memory_mib_on(card.memory_mib), units)
-
-
-_RULES = VendorRules(order=_ORDER, need=compute_units, share_type=lambda card: card.type)

@@ -11,7 +11,7 @@ from hamicommon.device_config import BirenConfig
 from hamicommon.k8s import annotations as keys
 from hamicommon.placement.vendor_policy import VendorRules
 from hamicommon.vendors.interface.slots import SLOT_ORDER, SlotVendor, no_amounts
-from hamicommon.vendors.interface.vendor import AnnotationKeys, ResourceNames
+from hamicommon.vendors.interface.vendor import AnnotationKeys
 
 WORD = "Biren"
 
@@ -35,8 +35,3 @@ class Biren(SlotVendor):
     keys = _KEYS
     uuid_prefix = "birentech.com"
     rules = _RULES
-
-    @property
-    def resources(self) -> ResourceNames:
-        """Names of its extended resources."""
-        return ResourceNames(count=self.config.resource_count_name)

@@ -11,22 +11,11 @@ from dataclasses import dataclass
 
 from hamicommon.device_config import CambriconConfig
 from hamicommon.domain.devices import GpuDevice
-from hamicommon.domain.requests import DeviceRequest, Selection
+from hamicommon.domain.requests import Selection
 from hamicommon.k8s.types import JsonObject
-from hamicommon.vendors.interface import amounts
-from hamicommon.vendors.interface.standard import (
-    StandardVendor,
-    cards_by_capacity,
-    device_annotations,
-    listed,
-    selection,
-)
-from hamicommon.vendors.interface.vendor import (
-    NO_ANNOTATIONS,
-    AnnotationKeys,
-    Placed,
-    ResourceNames,
-)
+from hamicommon.vendors.interface.shares import ShareVendor, cards_by_cores
+from hamicommon.vendors.interface.standard import device_annotations, selection
+from hamicommon.vendors.interface.vendor import AnnotationKeys, Placed
 
 WORD = "MLU"
 FACTOR = 256
@@ -43,42 +32,14 @@ KEYS = AnnotationKeys(
 
 
 @dataclass(frozen=True, slots=True)
-class Cambricon(StandardVendor):
+class Cambricon(ShareVendor):
     """The vendor `MLU` (see vendors.base.Vendor)."""
 
     config: CambriconConfig
 
     word = WORD
     keys = KEYS
-
-    @property
-    def resources(self) -> ResourceNames:
-        """Names of its extended resources."""
-        return ResourceNames(
-            count=self.config.resource_count_name,
-            memory=self.config.resource_memory_name,
-            core=self.config.resource_core_name,
-            memory_factor=FACTOR,
-        )
-
-    def parse_request(
-        self, container: JsonObject, annotations: Mapping[str, str] = NO_ANNOTATIONS
-    ) -> DeviceRequest | None:
-        """Without memory the whole card's, without cores all of them.
-
-        Raises: InvalidRequest naming container, resource, value and what would be right.
-        """
-        count = amounts.count(container, self.resources.count)
-        if not count:
-            return None
-        memory = amounts.memory(container, self.resources.memory, factor=FACTOR)
-        return DeviceRequest(
-            vendor=WORD,
-            count=count,
-            memory_mib=memory,
-            memory_percent=None if memory else 100,
-            core_percent=amounts.cores(container, self.resources.core, default=100),
-        )
+    memory_factor = FACTOR
 
     def select(self, annotations: Mapping[str, str]) -> Selection:
         """By uuid only."""
@@ -93,19 +54,7 @@ class Cambricon(StandardVendor):
 
         Raises: InvalidRequest when a capacity is no whole number.
         """
-        cores = listed(node, "capacity", self.resources.core)
-        if not cores:
-            return ()
-        units = listed(node, "capacity", self.resources.memory)
-        return cards_by_capacity(
-            node,
-            word=WORD,
-            name="cambricon-mlu",
-            count=-(-cores // 100),
-            memory_mib=units * FACTOR * 100 // cores,
-            core=100,
-            slots=100,
-        )
+        return cards_by_cores(self, node, name="cambricon-mlu", cores_per_card=100)
 
     def pod_annotations(self, placed: Placed) -> dict[str, str]:
         """The slices, and `<index>_<cores>_<memory units>` of the first of them for the plugin."""

@@ -6,18 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from hamicommon.device_config import HygonConfig
-from hamicommon.domain.devices import GpuDevice
-from hamicommon.domain.requests import DeviceRequest, Selection
+from hamicommon.domain.requests import Selection
 from hamicommon.k8s.annotations import NODE_LOCK
-from hamicommon.k8s.types import JsonObject
-from hamicommon.vendors.interface import amounts
-from hamicommon.vendors.interface.standard import (
-    StandardVendor,
-    answers_handshake,
-    registered_cards,
-    selection,
-)
-from hamicommon.vendors.interface.vendor import NO_ANNOTATIONS, AnnotationKeys, ResourceNames
+from hamicommon.vendors.interface.registered import RegisteredVendor
+from hamicommon.vendors.interface.shares import ShareVendor
+from hamicommon.vendors.interface.standard import selection
+from hamicommon.vendors.interface.vendor import AnnotationKeys
 
 WORD = "DCU"
 
@@ -31,7 +25,7 @@ KEYS = AnnotationKeys(
 
 
 @dataclass(frozen=True, slots=True)
-class Hygon(StandardVendor):
+class Hygon(RegisteredVendor, ShareVendor):
     """The vendor `DCU` (see vendors.base.Vendor)."""
 
     config: HygonConfig
@@ -40,34 +34,9 @@ class Hygon(StandardVendor):
     keys = KEYS
 
     @property
-    def resources(self) -> ResourceNames:
-        """Names of its extended resources."""
-        return ResourceNames(
-            count=self.config.resource_count_name,
-            memory=self.config.resource_memory_name,
-            core=self.config.resource_core_name,
-            memory_factor=max(self.config.memory_factor, 1),
-        )
-
-    def parse_request(
-        self, container: JsonObject, annotations: Mapping[str, str] = NO_ANNOTATIONS
-    ) -> DeviceRequest | None:
-        """Without memory the whole card's, without cores all of them.
-
-        Raises: InvalidRequest naming container, resource, value and what would be right.
-        """
-        names = self.resources
-        count = amounts.count(container, names.count)
-        if not count:
-            return None
-        memory = amounts.memory(container, names.memory, factor=names.memory_factor)
-        return DeviceRequest(
-            vendor=WORD,
-            count=count,
-            memory_mib=memory,
-            memory_percent=None if memory else 100,
-            core_percent=amounts.cores(container, names.core, default=100),
-        )
+    def memory_factor(self) -> int:
+        """As configured, at least 1."""
+        return max(self.config.memory_factor, 1)
 
     def select(self, annotations: Mapping[str, str]) -> Selection:
         """By registered type and by uuid."""
@@ -78,14 +47,3 @@ class Hygon(StandardVendor):
             use_uuids="hygon.com/use-gpuuuid",
             avoid_uuids="hygon.com/nouse-gpuuuid",
         )
-
-    def node_devices(self, node: JsonObject) -> tuple[GpuDevice, ...]:
-        """The cards in the node's register annotation; empty when it has none.
-
-        Raises: InvalidRequest when the annotation is malformed.
-        """
-        return registered_cards(node, KEYS.register, WORD)
-
-    def plugin_alive(self, node: JsonObject) -> bool:
-        """By the handshake."""
-        return answers_handshake(node, KEYS.handshake, self.resources.count)

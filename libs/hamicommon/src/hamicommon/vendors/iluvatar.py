@@ -9,35 +9,20 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 
-from hamicommon.device_config import INT32_MAX, IluvatarChip
-from hamicommon.domain.devices import GpuDevice
+from hamicommon.device_config import IluvatarChip
 from hamicommon.domain.requests import DeviceRequest, Selection
 from hamicommon.k8s import annotations as keys
 from hamicommon.k8s.types import JsonObject
-from hamicommon.placement.vendor_policy import VendorRules
 from hamicommon.vendors.interface import amounts
-from hamicommon.vendors.interface.standard import (
-    answers_handshake,
-    device_annotations,
-    registered_cards,
-    selection,
-    set_env,
-)
-from hamicommon.vendors.interface.vendor import (
-    NO_ANNOTATIONS,
-    Admitted,
-    AnnotationKeys,
-    PairScores,
-    Placed,
-    ResourceNames,
-)
+from hamicommon.vendors.interface.registered import RegisteredVendor
+from hamicommon.vendors.interface.shares import ShareVendor
+from hamicommon.vendors.interface.standard import selection, set_env
+from hamicommon.vendors.interface.vendor import Admitted, AnnotationKeys
 
 UNIT_MIB = 256
 
 CONTAINER_ENV = "SOL_CONTINER_NAME"
 """Spelt as the vendor's runtime reads it."""
-
-_RULES = VendorRules()
 
 
 @cache
@@ -52,63 +37,27 @@ def _keys(word: str) -> AnnotationKeys:
 
 
 @dataclass(frozen=True, slots=True)
-class Iluvatar:
-    """One chip, such as `MR-V100` (see vendors.base.Vendor)."""
+class Iluvatar(RegisteredVendor, ShareVendor):
+    """One chip, such as `MR-V100` (see vendors.base.Vendor).
 
-    chip: IluvatarChip
+    Cores of a pod that went through admission may be of all its cards together; the loop takes
+    at most 100 of each card.
+    """
+
+    config: IluvatarChip
+
+    memory_factor = UNIT_MIB
+    default_core_percent = 0
 
     @property
     def word(self) -> str:
         """The chip's common word."""
-        return self.chip.common_word
-
-    @property
-    def resources(self) -> ResourceNames:
-        """Names of its extended resources."""
-        return ResourceNames(
-            count=self.chip.resource_count_name,
-            memory=self.chip.resource_memory_name,
-            core=self.chip.resource_core_name,
-            memory_factor=UNIT_MIB,
-        )
+        return self.config.common_word
 
     @property
     def keys(self) -> AnnotationKeys:
         """Names of its annotations."""
         return _keys(self.word)
-
-    @property
-    def rules(self) -> VendorRules:
-        """The standard loop."""
-        return _RULES
-
-    def parse_request(
-        self, container: JsonObject, annotations: Mapping[str, str] = NO_ANNOTATIONS
-    ) -> DeviceRequest | None:
-        """What the container asks for; None when it asks for no card.
-
-        Cores of a pod that went through admission may be of all its cards together; the loop takes
-        at most 100 of each card.
-
-        Raises: InvalidRequest naming container, resource, value and what would be right.
-        """
-        count = amounts.count(container, self.chip.resource_count_name)
-        if not count:
-            return None
-        memory = amounts.memory(container, self.chip.resource_memory_name, factor=UNIT_MIB)
-        cores = amounts.whole(
-            container,
-            self.chip.resource_core_name,
-            top=INT32_MAX,
-            wanted="a whole number from 0 to 100, the share of a card's cores,",
-        )
-        return DeviceRequest(
-            vendor=self.word,
-            count=count,
-            memory_mib=memory,
-            memory_percent=None if memory else 100,
-            core_percent=cores or 0,
-        )
 
     def select(self, annotations: Mapping[str, str]) -> Selection:
         """Which cards the pod's annotations allow."""
@@ -118,32 +67,13 @@ class Iluvatar:
             avoid_uuids=f"hami.io/no-use-{self.word}-uuid",
         )
 
-    def node_devices(self, node: JsonObject) -> tuple[GpuDevice, ...]:
-        """The cards in the node's register annotation; empty when it has none.
-
-        Raises: InvalidRequest when the annotation is malformed.
-        """
-        return registered_cards(node, self.keys.register, self.word)
-
-    def node_pair_scores(self, node: JsonObject) -> PairScores:
-        """None are known."""
-        return {}
-
-    def pod_annotations(self, placed: Placed) -> dict[str, str]:
-        """The slices, twice."""
-        return device_annotations(placed, self.word, self.keys)
-
-    def plugin_alive(self, node: JsonObject) -> bool:
-        """See `answers_handshake`."""
-        return answers_handshake(node, self.keys.handshake, self.chip.resource_count_name)
-
     def mutate(self, container: JsonObject, pod: JsonObject) -> Admitted:
         """Several cards are taken whole; the runtime learns the container's name.
 
         Raises: InvalidRequest when the container asks for something that can never be given.
         """
         request = self.parse_request(container)
-        if not amounts.asks(container, self.chip.resource_count_name, limits_only=True):
+        if not amounts.asks(container, self.config.resource_count_name, limits_only=True):
             return Admitted(wants=False)
         warnings = self._take_whole(container, request) if request is not None else ()
         name = container.get("name", "")
@@ -153,7 +83,7 @@ class Iluvatar:
 
     def _take_whole(self, container: JsonObject, request: DeviceRequest) -> tuple[str, ...]:
         """Writes all cores of several cards; warns when the container asked for other cores."""
-        resource = self.chip.resource_core_name
+        resource = self.config.resource_core_name
         if request.count == 1 or not resource:
             return ()
         limits = container["resources"]["limits"]

@@ -17,22 +17,14 @@ from hamicommon.errors import InvalidRequest
 from hamicommon.k8s.types import JsonObject
 from hamicommon.placement.vendor_policy import VendorRules
 from hamicommon.vendors.interface import amounts
+from hamicommon.vendors.interface.shares import ShareVendor, cards_by_cores
 from hamicommon.vendors.interface.standard import (
-    StandardVendor,
-    cards_by_capacity,
     device_annotations,
     indexes,
-    listed,
     selection,
     unix_ns,
 )
-from hamicommon.vendors.interface.vendor import (
-    NO_ANNOTATIONS,
-    Admitted,
-    AnnotationKeys,
-    Placed,
-    ResourceNames,
-)
+from hamicommon.vendors.interface.vendor import NO_ANNOTATIONS, Admitted, AnnotationKeys, Placed
 
 WORD = "Mthreads"
 FACTOR = 512
@@ -56,7 +48,7 @@ RULES = VendorRules(same_card=True)
 
 
 @dataclass(frozen=True, slots=True)
-class Mthreads(StandardVendor):
+class Mthreads(ShareVendor):
     """The vendor `Mthreads` (see vendors.base.Vendor)."""
 
     config: MthreadsConfig
@@ -64,16 +56,7 @@ class Mthreads(StandardVendor):
     word = WORD
     keys = KEYS
     rules = RULES
-
-    @property
-    def resources(self) -> ResourceNames:
-        """Names of its extended resources."""
-        return ResourceNames(
-            count=self.config.resource_count_name,
-            memory=self.config.resource_memory_name,
-            core=self.config.resource_core_name,
-            memory_factor=FACTOR,
-        )
+    memory_factor = FACTOR
 
     def parse_request(
         self, container: JsonObject, annotations: Mapping[str, str] = NO_ANNOTATIONS
@@ -109,19 +92,7 @@ class Mthreads(StandardVendor):
 
         Raises: InvalidRequest when a capacity is no whole number.
         """
-        cores = listed(node, "capacity", self.resources.core)
-        if not cores:
-            return ()
-        units = listed(node, "capacity", self.resources.memory)
-        return cards_by_capacity(
-            node,
-            word=WORD,
-            name="mthreads",
-            count=-(-cores // CORES),
-            memory_mib=units * FACTOR * CORES // cores,
-            core=CORES,
-            slots=100,
-        )
+        return cards_by_cores(self, node, name="mthreads", cores_per_card=CORES)
 
     def pod_annotations(self, placed: Placed) -> dict[str, str]:
         """The slices, and what the device plugin of this vendor reads."""

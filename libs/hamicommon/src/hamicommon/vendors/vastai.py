@@ -18,7 +18,7 @@ from hamicommon.placement.rules import PARTIAL, Rule
 from hamicommon.placement.vendor_policy import Chosen, NodeAsk, NotChosen, VendorRules, tally
 from hamicommon.vendors.interface.grouping import largest_share, least_groups
 from hamicommon.vendors.interface.slots import SLOT_ORDER, SlotVendor, no_amounts
-from hamicommon.vendors.interface.vendor import AnnotationKeys, ResourceNames
+from hamicommon.vendors.interface.vendor import AnnotationKeys
 
 WORD = "Vastai"
 
@@ -29,27 +29,6 @@ _KEYS = AnnotationKeys(
     allocated="hami.io/Vastai-devices-allocated",
     lock=keys.NODE_LOCK,
 )
-
-
-@dataclass(frozen=True, slots=True)
-class Vastai(SlotVendor):
-    """The vendor `Vastai` (see vendors.base.Vendor)."""
-
-    config: VastaiConfig
-
-    word = WORD
-    keys = _KEYS
-    uuid_prefix = "vastaitech.com"
-
-    @property
-    def rules(self) -> VendorRules:
-        """The standard loop without amounts; dies are chosen together."""
-        return _RULES
-
-    @property
-    def resources(self) -> ResourceNames:
-        """Names of its extended resources."""
-        return ResourceNames(count=self.config.resource_count_name)
 
 
 def in_dies(cards: Sequence[GpuDevice]) -> bool:
@@ -115,3 +94,15 @@ _RULES = VendorRules(
     applies=lambda request, selection, cards: in_dies(cards),
     scorer=score_dies,
 )
+
+
+@dataclass(frozen=True, slots=True)
+class Vastai(SlotVendor):
+    """The vendor `Vastai` (see vendors.base.Vendor)."""
+
+    config: VastaiConfig
+
+    word = WORD
+    keys = _KEYS
+    uuid_prefix = "vastaitech.com"
+    rules = _RULES

@@ -5,7 +5,6 @@ from hamicommon.errors import InvalidRequest
 from hamicommon.vendors.interface.standard import (
     answers_handshake,
     listed,
-    registered_cards,
     set_env,
 )
 
@@ -44,15 +43,6 @@ def test_what_a_node_lists_is_a_whole_number() -> None:
     for amount in ("0.5", "-1", "many"):
         with pytest.raises(InvalidRequest, match=r"quantity|whole number"):
             listed(node(**{"x/y": amount}), "allocatable", "x/y")
-
-
-def test_cards_are_read_in_either_form_and_none_without_the_annotation() -> None:
-    (from_json,) = registered_cards(node({"k": '[{"id":"a","count":1}]'}), "k", "X")
-    (from_csv,) = registered_cards(node({"k": "a,1,2,3,T,0,true:"}), "k", "X")
-
-    assert (from_json.uuid, from_csv.uuid) == ("a", "a")
-    assert (from_json.vendor, from_csv.vendor) == ("X", "X")
-    assert registered_cards(node(), "k", "X") == ()
 
 
 def test_an_env_entry_is_set_once() -> None:

@@ -12,30 +12,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 
-from hamicommon.device_config import INT32_MAX, VnpuChip, VnpusConfig
+from hamicommon.device_config import VnpuChip, VnpusConfig
 from hamicommon.domain.allocations import DeviceShare
 from hamicommon.domain.devices import GpuDevice
-from hamicommon.domain.requests import DeviceRequest, Selection
+from hamicommon.domain.requests import Selection
 from hamicommon.k8s import annotations as keys
 from hamicommon.k8s.types import JsonObject
 from hamicommon.placement.vendor_policy import VendorRules
 from hamicommon.vendors.ascend.admission import admit, template_for
 from hamicommon.vendors.ascend.fit import HAMI_CORE, MODE, SOFT_SLICES, rules_for
-from hamicommon.vendors.interface import amounts
-from hamicommon.vendors.interface.standard import (
-    answers_handshake,
-    device_annotations,
-    registered_cards,
-    selection,
-)
-from hamicommon.vendors.interface.vendor import (
-    NO_ANNOTATIONS,
-    Admitted,
-    AnnotationKeys,
-    PairScores,
-    Placed,
-    ResourceNames,
-)
+from hamicommon.vendors.interface.registered import RegisteredVendor
+from hamicommon.vendors.interface.shares import ShareVendor
+from hamicommon.vendors.interface.standard import device_annotations, selection
+from hamicommon.vendors.interface.vendor import Admitted, AnnotationKeys, Placed, ResourceNames
 
 MODE_ANNOTATION = "huawei.com/vnpu-mode"
 SOFT_SLICES_ANNOTATION = "hami-vnpu-core"
@@ -62,12 +51,14 @@ def _runtime_key(word: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Ascend:
+class Ascend(RegisteredVendor, ShareVendor):
     """One chip, such as `Ascend910B3` (see vendors.base.Vendor)."""
 
     chip: VnpuChip
     config: VnpusConfig
     """The block that the chip is of."""
+
+    default_core_percent = 0
 
     @property
     def word(self) -> str:
@@ -94,33 +85,6 @@ class Ascend:
         """The standard loop, with chips of one network or one module taken together."""
         return rules_for(self.word, pairs=self.chip.super_pod)
 
-    def parse_request(
-        self, container: JsonObject, annotations: Mapping[str, str] = NO_ANNOTATIONS
-    ) -> DeviceRequest | None:
-        """What the container asks for, as admission left it; None when it asks for no chip.
-
-        Raises: InvalidRequest naming container, resource, value and what would be right.
-        """
-        count = amounts.count(container, self.chip.resource_name)
-        if not count:
-            return None
-        memory = amounts.memory(
-            container, self.chip.resource_memory_name, factor=self.chip.memory_factor
-        )
-        cores = amounts.whole(
-            container,
-            self.chip.resource_core_name,
-            top=INT32_MAX,
-            wanted="a whole number from 0 to 100, the share of a chip's cores,",
-        )
-        return DeviceRequest(
-            vendor=self.word,
-            count=count,
-            memory_mib=memory,
-            memory_percent=None if memory else 100,
-            core_percent=cores or 0,
-        )
-
     def select(self, annotations: Mapping[str, str]) -> Selection:
         """Which chips the pod's annotations allow, and whether it wants soft slices."""
         chosen = selection(
@@ -140,12 +104,8 @@ class Ascend:
         soft = self.config.hami_vnpu_core if said is None else said == "true"
         return tuple(
             replace(card, info={**card.info, SOFT_SLICES: soft})
-            for card in registered_cards(node, self.keys.register, self.word)
+            for card in RegisteredVendor.node_devices(self, node)
         )
-
-    def node_pair_scores(self, node: JsonObject) -> PairScores:
-        """None are known: chips tell their network (`NetworkID`)."""
-        return {}
 
     def pod_annotations(self, placed: Placed) -> dict[str, str]:
         """The slices, twice; the time; and the templates for the runtime."""
@@ -174,10 +134,6 @@ class Ascend:
             "core": share.core_percent,
         }
         return {name: value for name, value in fields.items() if value}
-
-    def plugin_alive(self, node: JsonObject) -> bool:
-        """See `answers_handshake`."""
-        return answers_handshake(node, self.keys.handshake, self.chip.resource_name)
 
     def mutate(self, container: JsonObject, pod: JsonObject) -> Admitted:
         """Pairs of chips, memory of a template, the runtime class (see `ascend_admission`).

@@ -18,7 +18,6 @@ from hamicommon.domain.ids import GpuUuid
 from hamicommon.domain.requests import DeviceRequest, Selection
 from hamicommon.errors import InvalidRequest
 from hamicommon.k8s.types import JsonObject
-from hamicommon.placement.vendor_policy import VendorRules
 from hamicommon.vendors.awsneuron.fit import (
     BY_CORE,
     CORES,
@@ -28,12 +27,17 @@ from hamicommon.vendors.awsneuron.fit import (
     cores_of,
 )
 from hamicommon.vendors.interface import amounts
-from hamicommon.vendors.interface.standard import MOST_CARDS, device_annotations, listed, selection
+from hamicommon.vendors.interface.standard import (
+    MOST_CARDS,
+    StandardVendor,
+    device_annotations,
+    listed,
+    selection,
+)
 from hamicommon.vendors.interface.vendor import (
     NO_ANNOTATIONS,
     Admitted,
     AnnotationKeys,
-    PairScores,
     Placed,
     ResourceNames,
 )
@@ -55,15 +59,14 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 @dataclass(frozen=True, slots=True)
-class AwsNeuron:
+class AwsNeuron(StandardVendor):
     """The vendor `AWSNeuron` (see vendors.base.Vendor)."""
 
     config: AwsNeuronConfig
 
-    @property
-    def word(self) -> str:
-        """`AWSNeuron`."""
-        return WORD
+    word = WORD
+    keys = _KEYS
+    rules = RULES
 
     @property
     def resources(self) -> ResourceNames:
@@ -72,16 +75,6 @@ class AwsNeuron:
         return ResourceNames(
             count=self.config.resource_count_name, core=core, alone=(core,) if core else ()
         )
-
-    @property
-    def keys(self) -> AnnotationKeys:
-        """Names of its annotations."""
-        return _KEYS
-
-    @property
-    def rules(self) -> VendorRules:
-        """Devices are chosen by their cores, several of them side by side."""
-        return RULES
 
     def parse_request(
         self, container: JsonObject, annotations: Mapping[str, str] = NO_ANNOTATIONS
@@ -159,10 +152,6 @@ class AwsNeuron:
             for index in range(count)
         )
 
-    def node_pair_scores(self, node: JsonObject) -> PairScores:
-        """None are known: devices of an instance are in the order of their ring."""
-        return {}
-
     def pod_annotations(self, placed: Placed) -> dict[str, str]:
         """The slices, and the device or core indexes for the Neuron plugin."""
         written = device_annotations(placed, WORD, _KEYS)
@@ -185,10 +174,6 @@ class AwsNeuron:
             ALLOCATED: "false",
             NODE: placed.node,
         }
-
-    def plugin_alive(self, node: JsonObject) -> bool:
-        """Always: its cards come from the node's status, which the kubelet keeps."""
-        return True
 
     def mutate(self, container: JsonObject, pod: JsonObject) -> Admitted:
         """Changes nothing.

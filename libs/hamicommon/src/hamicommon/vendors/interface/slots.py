@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import ClassVar, Protocol
+from typing import Any, ClassVar, Protocol
 
 from hamicommon.domain.devices import GpuDevice
 from hamicommon.domain.requests import DeviceRequest, Selection
@@ -15,13 +15,9 @@ from hamicommon.k8s.types import JsonObject
 from hamicommon.placement.rules import Rule
 from hamicommon.placement.vendor_policy import Need
 from hamicommon.vendors.interface import amounts
-from hamicommon.vendors.interface.standard import (
-    StandardVendor,
-    answers_handshake,
-    registered_cards,
-    selection,
-)
-from hamicommon.vendors.interface.vendor import NO_ANNOTATIONS, Admitted
+from hamicommon.vendors.interface.registered import RegisteredVendor
+from hamicommon.vendors.interface.standard import selection
+from hamicommon.vendors.interface.vendor import NO_ANNOTATIONS, Admitted, ResourceNames
 
 SLOT_ORDER = (Rule.NOT_HEALTHY, Rule.CORDONED, Rule.UUID, Rule.SLOTS, Rule.MUTEX)
 """What is asked of a card: there is nothing else to run out of, and no annotation of types."""
@@ -34,11 +30,18 @@ def no_amounts(request: DeviceRequest, selection: Selection, card: GpuDevice) ->
     return _NOTHING
 
 
-class SlotVendor(StandardVendor, Protocol):
+class SlotVendor(RegisteredVendor, Protocol):
     """A vendor of slots; its module says its names, and how cards are chosen together."""
 
+    config: Any
+    """Its block of the device configuration; names the count resource."""
     uuid_prefix: ClassVar[str]
     """Of the annotations that name uuids, such as `birentech.com`."""
+
+    @property
+    def resources(self) -> ResourceNames:
+        """The count is all that can be asked for."""
+        return ResourceNames(count=self.config.resource_count_name)
 
     def parse_request(
         self, container: JsonObject, annotations: Mapping[str, str] = NO_ANNOTATIONS
@@ -63,12 +66,7 @@ class SlotVendor(StandardVendor, Protocol):
 
         Raises: InvalidRequest when the annotation is malformed.
         """
-        cards = registered_cards(node, self.keys.register, self.word)
-        return tuple(replace(card, core_percent=100) for card in cards)
-
-    def plugin_alive(self, node: JsonObject) -> bool:
-        """See `answers_handshake`."""
-        return answers_handshake(node, self.keys.handshake, self.resources.count)
+        return tuple(replace(card, core_percent=100) for card in super().node_devices(node))
 
     def mutate(self, container: JsonObject, pod: JsonObject) -> Admitted:
         """Changes nothing; requests are looked at even where limits name nothing.

@@ -94,15 +94,6 @@ def selection(
     )
 
 
-def registered_cards(node: JsonObject, key: str, word: str) -> tuple[GpuDevice, ...]:
-    """The cards in the node's annotation `key`, JSON or CSV; empty when it has none.
-
-    Raises: InvalidRequest when the annotation is malformed.
-    """
-    text = keys.annotations_of(node).get(key, "")
-    return keys.decode_register(text, vendor=word) if text else ()
-
-
 def listed(node: JsonObject, part: str, resource: str) -> int:
     """How much of `resource` the Node's status lists under `part`; 0 when it lists none.
 
@@ -119,6 +110,14 @@ def listed(node: JsonObject, part: str, resource: str) -> int:
     return value
 
 
+def lists_some(node: JsonObject, part: str, resource: str) -> bool:
+    """Whether the Node's status lists any of `resource`; an amount that is no number is none."""
+    try:
+        return listed(node, part, resource) > 0
+    except InvalidRequest:
+        return False
+
+
 def answers_handshake(node: JsonObject, key: str, resource: str) -> bool:
     """Whether a plugin with a handshake lives (protocol 2.4).
 
@@ -128,10 +127,7 @@ def answers_handshake(node: JsonObject, key: str, resource: str) -> bool:
     """
     if "Requesting" not in keys.annotations_of(node).get(key, ""):
         return True
-    try:
-        return listed(node, "allocatable", resource) > 0
-    except InvalidRequest:
-        return False
+    return lists_some(node, "allocatable", resource)
 
 
 def set_env(container: JsonObject, name: str, value: str) -> None:

@@ -10,18 +10,14 @@ from dataclasses import dataclass
 
 from hamicommon.device_config import KunlunConfig
 from hamicommon.domain.allocations import DeviceShare
-from hamicommon.domain.devices import DeviceUsage, GpuDevice
+from hamicommon.domain.devices import DeviceUsage
 from hamicommon.domain.requests import DeviceRequest, Selection
 from hamicommon.k8s.annotations import NODE_LOCK, annotations_of
 from hamicommon.k8s.types import JsonObject
 from hamicommon.placement.rules import REASONS, Rule
 from hamicommon.placement.vendor_policy import Chosen, NodeAsk, NotChosen, VendorRules
 from hamicommon.vendors.interface import amounts
-from hamicommon.vendors.interface.standard import (
-    StandardVendor,
-    answers_handshake,
-    registered_cards,
-)
+from hamicommon.vendors.interface.registered import RegisteredVendor
 from hamicommon.vendors.interface.vendor import (
     NO_ANNOTATIONS,
     Admitted,
@@ -92,7 +88,7 @@ RULES = VendorRules(
 
 
 @dataclass(frozen=True, slots=True)
-class KunlunVxpu(StandardVendor):
+class KunlunVxpu(RegisteredVendor):
     """The vendor `XPU` (see vendors.base.Vendor)."""
 
     config: KunlunConfig
@@ -132,17 +128,6 @@ class KunlunVxpu(StandardVendor):
     def select(self, annotations: Mapping[str, str]) -> Selection:
         """By uuid, see `kunlun_selection`."""
         return kunlun_selection(annotations)
-
-    def node_devices(self, node: JsonObject) -> tuple[GpuDevice, ...]:
-        """The cards in the node's register annotation; empty when it has none.
-
-        Raises: InvalidRequest when the annotation is malformed.
-        """
-        return registered_cards(node, KEYS.register, WORD)
-
-    def plugin_alive(self, node: JsonObject) -> bool:
-        """By the handshake."""
-        return answers_handshake(node, KEYS.handshake, self.resources.count)
 
     def mutate(self, container: JsonObject, pod: JsonObject) -> Admitted:
         """Writes the size of slice that will be given, in limits and requests.

@@ -12,25 +12,14 @@ from dataclasses import dataclass, replace
 from hamicommon.device_config import KunlunConfig
 from hamicommon.domain.allocations import DeviceShare
 from hamicommon.domain.devices import DeviceUsage, GpuDevice
-from hamicommon.domain.requests import DeviceRequest, Selection
+from hamicommon.domain.requests import Selection
 from hamicommon.k8s.annotations import split_list
 from hamicommon.k8s.types import JsonObject
 from hamicommon.placement.rules import REASONS, Rule
 from hamicommon.placement.vendor_policy import Chosen, NodeAsk, NotChosen, VendorRules
-from hamicommon.vendors.interface import amounts
-from hamicommon.vendors.interface.standard import (
-    StandardVendor,
-    cards_by_capacity,
-    device_annotations,
-    indexes,
-    listed,
-)
-from hamicommon.vendors.interface.vendor import (
-    NO_ANNOTATIONS,
-    AnnotationKeys,
-    Placed,
-    ResourceNames,
-)
+from hamicommon.vendors.interface.standard import device_annotations, indexes
+from hamicommon.vendors.interface.vendor import AnnotationKeys, Placed
+from hamicommon.vendors.interface.whole_cards import WholeCardVendor
 from hamicommon.vendors.kunlun.topology import bubbles, choose
 
 WORD = "kunlun"
@@ -117,7 +106,7 @@ RULES = VendorRules(
 
 
 @dataclass(frozen=True, slots=True)
-class KunlunXpu(StandardVendor):
+class KunlunXpu(WholeCardVendor):
     """The vendor `kunlun` (see vendors.base.Vendor)."""
 
     config: KunlunConfig
@@ -125,23 +114,10 @@ class KunlunXpu(StandardVendor):
     word = WORD
     keys = KEYS
     rules = RULES
-
-    @property
-    def resources(self) -> ResourceNames:
-        """The count is all that can be asked for."""
-        return ResourceNames(count=self.config.resource_count_name)
-
-    def parse_request(
-        self, container: JsonObject, annotations: Mapping[str, str] = NO_ANNOTATIONS
-    ) -> DeviceRequest | None:
-        """Whole cards; 1, 2, 4 or 8 of them go together.
-
-        Raises: InvalidRequest naming container, resource, value and what would be right.
-        """
-        count = amounts.count(container, self.resources.count)
-        if not count:
-            return None
-        return DeviceRequest(vendor=WORD, count=count, memory_percent=100)
+    card_name = "kunlun"
+    card_memory_mib = MEMORY_MIB
+    card_slots = 100
+    request_core_percent = 0
 
     def select(self, annotations: Mapping[str, str]) -> Selection:
         """By uuid, see `kunlun_selection`."""
@@ -152,11 +128,12 @@ class KunlunXpu(StandardVendor):
 
         Raises: InvalidRequest when the capacity is no whole number.
         """
-        count = listed(node, "capacity", self.resources.count)
-        cards = cards_by_capacity(
-            node, word=WORD, name="kunlun", count=count, memory_mib=MEMORY_MIB, core=100, slots=100
-        )
-        return tuple(replace(card, numa=int(card.index >= count // 2)) for card in cards)
+        cards = WholeCardVendor.node_devices(self, node)
+        return tuple(replace(card, numa=int(card.index >= len(cards) // 2)) for card in cards)
+
+    def plugin_alive(self, node: JsonObject) -> bool:
+        """Always (protocol 1, CheckHealth answers true)."""
+        return True
 
     def pod_annotations(self, placed: Placed) -> dict[str, str]:
         """The slices, and the indexes of the cards for the plugin."""

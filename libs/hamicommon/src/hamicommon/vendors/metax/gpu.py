@@ -8,21 +8,19 @@ vendor of their own, `metax_sgpu.py`.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from hamicommon.device_config import MetaxConfig
 from hamicommon.domain.allocations import DeviceShare
 from hamicommon.domain.devices import DeviceUsage, GpuDevice
-from hamicommon.domain.requests import DeviceRequest, Selection
-from hamicommon.errors import InvalidRequest
+from hamicommon.domain.requests import Selection
 from hamicommon.k8s.annotations import annotations_of
 from hamicommon.k8s.types import JsonObject
 from hamicommon.placement.vendor_policy import VendorRules
-from hamicommon.vendors.interface import amounts
-from hamicommon.vendors.interface.standard import StandardVendor, cards_by_capacity, listed
-from hamicommon.vendors.interface.vendor import NO_ANNOTATIONS, AnnotationKeys, ResourceNames
+from hamicommon.vendors.interface.vendor import AnnotationKeys
+from hamicommon.vendors.interface.whole_cards import WholeCardVendor
 
 WORD = "Metax-GPU"
 MEMORY_MIB = 65536
@@ -58,7 +56,7 @@ RULES = VendorRules(same_card=True, scorer=topology_score)
 
 
 @dataclass(frozen=True, slots=True)
-class MetaxGpu(StandardVendor):
+class MetaxGpu(WholeCardVendor):
     """The vendor `Metax-GPU` (see vendors.base.Vendor)."""
 
     config: MetaxConfig
@@ -66,48 +64,18 @@ class MetaxGpu(StandardVendor):
     word = WORD
     keys = KEYS
     rules = RULES
-
-    @property
-    def resources(self) -> ResourceNames:
-        """The count is all that can be asked for."""
-        return ResourceNames(count=self.config.resource_count_name)
-
-    def parse_request(
-        self, container: JsonObject, annotations: Mapping[str, str] = NO_ANNOTATIONS
-    ) -> DeviceRequest | None:
-        """Whole cards.
-
-        Raises: InvalidRequest naming container, resource, value and what would be right.
-        """
-        count = amounts.count(container, self.resources.count)
-        if not count:
-            return None
-        return DeviceRequest(vendor=WORD, count=count, memory_percent=100, core_percent=100)
+    card_name = "metax"
+    card_memory_mib = MEMORY_MIB
 
     def node_devices(self, node: JsonObject) -> tuple[GpuDevice, ...]:
         """As many cards as the kubelet lists, with the node's topology if it is told.
 
         Raises: InvalidRequest when the capacity is no whole number.
         """
-        cards = cards_by_capacity(
-            node,
-            word=WORD,
-            name="metax",
-            count=listed(node, "capacity", self.resources.count),
-            memory_mib=MEMORY_MIB,
-            core=100,
-            slots=1,
-        )
+        cards = WholeCardVendor.node_devices(self, node)
         written = annotations_of(node)
         info = {key: _values(written[key]) for key in TOPOLOGY.values() if key in written}
         return tuple(replace(card, info=info) for card in cards) if info else cards
-
-    def plugin_alive(self, node: JsonObject) -> bool:
-        """While the kubelet lists cards."""
-        try:
-            return listed(node, "capacity", self.resources.count) > 0
-        except InvalidRequest:
-            return False
 
 
 def _values(text: str) -> dict[str, int]:

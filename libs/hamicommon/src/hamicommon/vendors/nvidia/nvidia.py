@@ -11,14 +11,13 @@ from dataclasses import dataclass, replace
 
 from hamicommon.device_config import INT32_MAX, NvidiaConfig
 from hamicommon.domain.allocations import ContainerGrant
-from hamicommon.domain.devices import GpuDevice
 from hamicommon.domain.requests import DeviceRequest, Selection
 from hamicommon.k8s import annotations as keys
 from hamicommon.k8s import mig
 from hamicommon.k8s.quantities import INT64_MAX, parse_int
 from hamicommon.k8s.types import JsonObject
-from hamicommon.placement.vendor_policy import VendorRules
 from hamicommon.vendors.interface import amounts
+from hamicommon.vendors.interface.registered import RegisteredVendor
 from hamicommon.vendors.interface.standard import answers_handshake, device_annotations, set_env
 from hamicommon.vendors.interface.vendor import (
     NO_ANNOTATIONS,
@@ -36,17 +35,25 @@ PRIORITY_ENV = "CUDA_TASK_PRIORITY"
 CORE_POLICY_ENV = "GPU_CORE_UTILIZATION_POLICY"
 VISIBLE_ENV = "NVIDIA_VISIBLE_DEVICES"
 
+KEYS = AnnotationKeys(
+    register=keys.NVIDIA_REGISTER,
+    handshake=keys.NVIDIA_HANDSHAKE,
+    to_allocate=keys.NVIDIA_TO_ALLOCATE,
+    allocated=keys.NVIDIA_ALLOCATED,
+    pair_scores=keys.NVIDIA_PAIR_SCORES,
+    lock=keys.NODE_LOCK,
+)
+
 
 @dataclass(frozen=True, slots=True)
-class Nvidia:
+class Nvidia(RegisteredVendor):
     """The vendor `NVIDIA` (see vendors.base.Vendor)."""
 
     config: NvidiaConfig
 
-    @property
-    def word(self) -> str:
-        """`NVIDIA`."""
-        return WORD
+    word = WORD
+    keys = KEYS
+    rules = RULES
 
     @property
     def resources(self) -> ResourceNames:
@@ -59,23 +66,6 @@ class Nvidia:
             priority=self.config.resource_priority_name,
             memory_factor=max(self.config.memory_factor, 1),
         )
-
-    @property
-    def keys(self) -> AnnotationKeys:
-        """Names of its annotations."""
-        return AnnotationKeys(
-            register=keys.NVIDIA_REGISTER,
-            handshake=keys.NVIDIA_HANDSHAKE,
-            to_allocate=keys.NVIDIA_TO_ALLOCATE,
-            allocated=keys.NVIDIA_ALLOCATED,
-            pair_scores=keys.NVIDIA_PAIR_SCORES,
-            lock=keys.NODE_LOCK,
-        )
-
-    @property
-    def rules(self) -> VendorRules:
-        """The standard loop, and slices of cards in MIG mode."""
-        return RULES
 
     def parse_request(
         self, container: JsonObject, annotations: Mapping[str, str] = NO_ANNOTATIONS
@@ -112,14 +102,6 @@ class Nvidia:
             mode=annotations.get(keys.NVIDIA_MODE, ""),
             numa_bind=keys.is_true(annotations.get(keys.NVIDIA_NUMA_BIND, "")),
         )
-
-    def node_devices(self, node: JsonObject) -> tuple[GpuDevice, ...]:
-        """The cards in the node's register annotation; empty when it has none.
-
-        Raises: InvalidRequest when the annotation is malformed.
-        """
-        text = keys.annotations_of(node).get(keys.NVIDIA_REGISTER, "")
-        return keys.decode_register(text, vendor=WORD) if text else ()
 
     def node_pair_scores(self, node: JsonObject) -> PairScores:
         """The node's pair scores; empty when it has none.
