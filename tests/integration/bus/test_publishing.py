@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 import nats
 from hamicommon import events
 from hamicommon.bus.client import (
     Bus,
+    Subscription,
     open_bus,
 )
 from hamicommon.errors import Unavailable
 from hamicommon.settings import NatsSettings
 
 from tests.integration.bus.conftest import INVENTORIES, Inbox, inventory, outgoing
+from tests.waiting import PATIENCE_S
 
 
 async def test_a_message_published_twice_under_one_id_arrives_once(bus: Bus) -> None:
@@ -53,6 +56,30 @@ async def test_of_many_messages_each_says_whether_it_was_stored(bus: Bus) -> Non
     assert stored is None
     assert isinstance(lost, Unavailable)
     assert "no.stream.takes.this" in str(lost)
+
+
+async def test_messages_that_the_client_refuses_take_no_room_from_later_ones(bus: Bus) -> None:
+    """nats-py's `publish_async` has room for 4000, and keeps that of each message it refuses."""
+    too_large = replace(outgoing("1"), data=b" " * (2 * 1024 * 1024))
+    async with asyncio.timeout(PATIENCE_S):
+        refused = await bus.publish_all([too_large] * 4001)
+        [stored] = await bus.publish_all([outgoing("2")])
+
+    assert {type(error) for error in refused} == {Unavailable}
+    assert stored is None
+
+
+async def test_messages_are_stored_in_their_order(bus: Bus) -> None:
+    subjects = [f"hami.grants.v1.node-{number}" for number in range(200)]
+    assert not any(await bus.publish_all([outgoing(subject, subject) for subject in subjects]))
+
+    inbox = Inbox()
+    grants = Subscription(stream=events.GRANTS_STREAM, subject="hami.grants.v1.*", consumer="test")
+    consuming = asyncio.create_task(bus.consume(grants, inbox.take))
+    arrived = [(await inbox.next()).subject for _ in subjects]
+    consuming.cancel()
+
+    assert arrived == subjects
 
 
 async def test_many_messages_without_a_server_are_all_refused() -> None:

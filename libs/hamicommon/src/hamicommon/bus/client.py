@@ -36,7 +36,7 @@ from hamicommon.bus.consuming import (
 )
 from hamicommon.bus.dead_letters import DeadLetters
 from hamicommon.bus.permissions import inbox_prefix
-from hamicommon.bus.publishing import Outgoing, publish_all
+from hamicommon.bus.publishing import Outgoing, store, store_all
 from hamicommon.bus.streams import StreamKeeper
 from hamicommon.errors import InvalidRequest, Unavailable
 from hamicommon.process.cancellation import end, propagate_cancellation
@@ -122,13 +122,13 @@ class Bus:
         """
         if not self.connected:
             raise Unavailable("NATS is not connected")
-        headers = telemetry.inject({"Nats-Msg-Id": message_id})
-        data = payload.model_dump_json().encode()
-        try:
-            with propagate_cancellation():
-                await self._js.publish(subject, data, timeout=timeout_s, headers=headers)
-        except (nats.errors.Error, OSError, TimeoutError) as exc:
-            raise Unavailable(f"NATS: publish on {subject}: {exc or type(exc).__name__}") from exc
+        message = Outgoing(
+            subject=subject,
+            data=payload.model_dump_json().encode(),
+            message_id=message_id,
+            headers=telemetry.inject(),
+        )
+        await store(self._js, message, timeout_s=timeout_s)
 
     async def publish_all(
         self, messages: Sequence[Outgoing], *, timeout_s: float = PUBLISH_TIMEOUT_S
@@ -136,8 +136,7 @@ class Bus:
         """Stores many messages, sent together; for each None, or why it may not be stored."""
         if not self.connected:
             return [Unavailable("NATS is not connected")] * len(messages)
-        with propagate_cancellation():
-            return await publish_all(self._js, messages, timeout_s=timeout_s)
+        return await store_all(self._js, messages, timeout_s=timeout_s)
 
     async def request(
         self, subject: str, payload: BaseModel, *, timeout_s: float = REQUEST_TIMEOUT_S

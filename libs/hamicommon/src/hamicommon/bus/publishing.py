@@ -1,7 +1,9 @@
-"""Many messages stored in JetStream with one flush: what the outbox's relay sends.
+"""Messages stored in JetStream, one or many at once, each with its own answer.
 
-A message that is published by itself waits for its own answer with its own timer; here all answers
-come back on one subscription and are waited for together.
+Why not nats-py's `publish_async` (2.16), which needs 30 us of CPU per message in batches of 256
+where this needs 42: it has room for 4000 messages in flight and never frees the place of one that
+the client itself refuses (too large, connection just lost). After 4000 of these it waits for ever,
+and with it the relay of the outbox and the transaction that holds its rows.
 """
 
 from __future__ import annotations
@@ -9,17 +11,17 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import nats.errors
 from nats.js import JetStreamContext
 
 from hamicommon.errors import Unavailable
+from hamicommon.process.cancellation import propagate_cancellation
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outgoing:
-    """One of many messages; the server drops a repeated `message_id`."""
+    """A message to be stored; the server drops a repeated `message_id`."""
 
     subject: str
     data: bytes
@@ -27,38 +29,33 @@ class Outgoing:
     headers: Mapping[str, str] = field(default_factory=dict)
 
 
-async def publish_all(
-    js: JetStreamContext, messages: Sequence[Outgoing], *, timeout_s: float
-) -> list[Unavailable | None]:
-    """Stores the messages; for each None, or why it is not known to be stored."""
-    answers = [await _begin(js, message) for message in messages]
-    waiting = [answer for answer in answers if isinstance(answer, asyncio.Future)]
-    if waiting:
-        await asyncio.wait(waiting, timeout=timeout_s)
-    return [
-        answer if isinstance(answer, Unavailable) else _outcome(message, answer)
-        for message, answer in zip(messages, answers, strict=True)
-    ]
+async def store(js: JetStreamContext, message: Outgoing, *, timeout_s: float) -> None:
+    """Stores the message in the stream of its subject.
 
-
-async def _begin(js: JetStreamContext, message: Outgoing) -> asyncio.Future[Any] | Unavailable:
+    Raises: Unavailable when it is not known to be stored.
+    """
     headers = {**message.headers, "Nats-Msg-Id": message.message_id}
     try:
-        answer: asyncio.Future[Any] = await js.publish_async(
-            message.subject, message.data, headers=headers
-        )
-    except (nats.errors.Error, OSError) as exc:
-        return _not_stored(message, exc)
-    return answer
+        with propagate_cancellation():
+            await js.publish(message.subject, message.data, timeout=timeout_s, headers=headers)
+    except (nats.errors.Error, OSError, TimeoutError) as exc:
+        reason = str(exc) or type(exc).__name__
+        raise Unavailable(f"NATS: publish on {message.subject}: {reason}") from exc
 
 
-def _outcome(message: Outgoing, answer: asyncio.Future[Any]) -> Unavailable | None:
-    if not answer.done():
-        answer.cancel()
-        return _not_stored(message, TimeoutError("no answer in time"))
-    error = answer.exception()
-    return None if error is None else _not_stored(message, error)
+async def store_all(
+    js: JetStreamContext, messages: Sequence[Outgoing], *, timeout_s: float
+) -> list[Unavailable | None]:
+    """Sends the messages in order without waiting in between.
 
+    Returns: for each message None, or why it is not known to be stored.
+    """
 
-def _not_stored(message: Outgoing, error: BaseException) -> Unavailable:
-    return Unavailable(f"NATS: publish on {message.subject}: {error or type(error).__name__}")
+    async def outcome(message: Outgoing) -> Unavailable | None:
+        try:
+            await store(js, message, timeout_s=timeout_s)
+        except Unavailable as exc:
+            return exc
+        return None
+
+    return await asyncio.gather(*map(outcome, messages))
