@@ -14,12 +14,12 @@ from typing import Any
 
 from hamicommon.domain.devices import DeviceUsage
 from hamicommon.domain.ids import NodeName
+from hamicommon.k8s.types import Json
 from hamicommon.placement.cluster.view import CardState, ClusterView
 from hamicommon.vendors.registry import Vendors
 
 from tests.reference import inventory
 
-Json = dict[str, Any]
 Used = tuple[int, int, int]
 """Slots, MiB and cores."""
 

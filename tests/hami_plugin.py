@@ -16,13 +16,13 @@ from typing import Any
 
 import grpc
 from hamicommon.k8s.annotations import NVIDIA_ALLOCATED, NVIDIA_TO_ALLOCATE, decode_pod_devices
+from hamicommon.k8s.types import Json
 from hamicommon.kubelet_api._generated import deviceplugin_pb2 as api
 from hamicommon.kubelet_api._generated import deviceplugin_pb2_grpc
 
 from tests.hami_answers import hami_answer
 from tests.waiting import PATIENCE_S
 
-Json = dict[str, Any]
 RESOURCE = "nvidia.com/gpu"
 SOCKET = "nvidia-gpu.sock"
 

@@ -7,17 +7,15 @@ what a replica holds of them is part of its resident memory.
 from __future__ import annotations
 
 import uuid
-from typing import Any
 
 from hamicommon.domain.ids import NodeName
 from hamicommon.k8s.annotations import node_label
+from hamicommon.k8s.types import Json
 from kubelocal.apiserver.kinds.pod_defaults import default_pod_spec, tolerate_lost_nodes
 
 CARDS = 8
 MEMORY_MIB = 81_920
 NOW = "2026-01-01T00:00:00Z"
-
-Json = dict[str, Any]
 
 
 def node_name(number: int) -> str:

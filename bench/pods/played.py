@@ -12,7 +12,7 @@ import logging
 import uuid
 from collections.abc import Callable
 from datetime import UTC, datetime
-from typing import Any, cast
+from typing import cast
 
 from hamicommon import events
 from hamicommon.bus.client import Bus, Message
@@ -21,10 +21,10 @@ from hamicommon.errors import Conflict, HamiError, NotFound
 from hamicommon.grants.grant import Grant
 from hamicommon.k8s.client import KubeApi
 from hamicommon.k8s.informer import Informer
+from hamicommon.k8s.types import Json
 
 logger = logging.getLogger(__name__)
 
-Json = dict[str, Any]
 
 RESOURCE = "nvidia.com/gpu"
 CARD_MIB = 81_920

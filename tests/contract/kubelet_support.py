@@ -16,6 +16,7 @@ import grpc
 import pytest
 from hamicommon.errors import NotFound
 from hamicommon.k8s.client import KubeApi
+from hamicommon.k8s.types import Json
 from hamicommon.kubelet_api._generated import (
     deviceplugin_pb2,
     deviceplugin_pb2_grpc,
@@ -30,8 +31,6 @@ from hamilocal.supervisor.probes import http_ready
 from kubelocal.kubelet.containers.launch_files import parse_pids
 
 from tests.waiting import PATIENCE_S, eventually
-
-Json = dict[str, Any]
 
 RESOURCE = "nvidia.com/gpu"
 _messages: Any = deviceplugin_pb2

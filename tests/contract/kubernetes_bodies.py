@@ -1,6 +1,8 @@
 """The objects that the cases on the Kubernetes API create."""
 
-from tests.contract.kubernetes_servers import Cluster, Json
+from hamicommon.k8s.types import Json
+
+from tests.contract.kubernetes_servers import Cluster
 
 
 def pod(name: str = "a", **resources: Json) -> Json:

@@ -12,6 +12,7 @@ from typing import Any
 import httpx
 import orjson
 import pytest
+from hamicommon.k8s.types import Json
 from hamilocal.servers.control_plane.apiserver import ADMIN
 from hamilocal.servers.control_plane.assets import Assets, control_plane
 from hamilocal.servers.control_plane.kubeconfig import write_kubeconfig
@@ -23,7 +24,6 @@ from hamilocal.supervisor.probes import http_ready
 
 from tests.waiting import PATIENCE_S
 
-Json = dict[str, Any]
 TOKEN = "contract-test-token"
 JSON_PATCH = "application/json-patch+json"
 MERGE_PATCH = "application/merge-patch+json"

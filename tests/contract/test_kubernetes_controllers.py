@@ -3,9 +3,10 @@
 from collections.abc import Iterator
 
 import pytest
+from hamicommon.k8s.types import Json
 
 from tests.contract.kubernetes_bodies import bind, config_map, pod
-from tests.contract.kubernetes_servers import Cluster, Json, emulated, fresh_namespace
+from tests.contract.kubernetes_servers import Cluster, emulated, fresh_namespace
 from tests.waiting import wait
 
 

@@ -6,9 +6,10 @@ The same cases on our server and on the real one.
 import uuid
 
 import orjson
+from hamicommon.k8s.types import Json
 
 from tests.contract.kubernetes_bodies import bind, config_map, pod
-from tests.contract.kubernetes_servers import STRATEGIC_PATCH, Cluster, Json
+from tests.contract.kubernetes_servers import STRATEGIC_PATCH, Cluster
 from tests.waiting import wait
 
 GPU = "nvidia.com/gpu"

@@ -7,11 +7,11 @@ import threading
 
 import orjson
 import pytest
+from hamicommon.k8s.types import Json
 
 from tests.contract.kubernetes_bodies import bind, config_map, pod
 from tests.contract.kubernetes_servers import (
     Cluster,
-    Json,
 )
 
 

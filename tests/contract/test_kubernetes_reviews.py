@@ -5,8 +5,9 @@ from __future__ import annotations
 import uuid
 
 import pytest
+from hamicommon.k8s.types import Json
 
-from tests.contract.kubernetes_servers import Cluster, Json
+from tests.contract.kubernetes_servers import Cluster
 
 AUTHENTICATION = "/apis/authentication.k8s.io/v1"
 AUTHORIZATION = "/apis/authorization.k8s.io/v1"

@@ -4,6 +4,7 @@ The same cases on our server and on the real one.
 """
 
 import pytest
+from hamicommon.k8s.types import Json
 
 from tests.contract.kubernetes_bodies import config_map, pod
 from tests.contract.kubernetes_servers import (
@@ -11,7 +12,6 @@ from tests.contract.kubernetes_servers import (
     MERGE_PATCH,
     STRATEGIC_PATCH,
     Cluster,
-    Json,
 )
 
 GPU = "nvidia.com/gpu"

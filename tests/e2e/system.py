@@ -12,12 +12,12 @@ from typing import Any, TypeVar
 
 import httpx
 import redis
+from hamicommon.k8s.types import Json
 from hamicommon.ledger.invariants import INVARIANTS as INVARIANTS
 
 from tests import waiting
 from tests.servers import psql
 
-Json = dict[str, Any]
 T = TypeVar("T")
 
 READY_TIMEOUT_S = 180.0

@@ -12,8 +12,9 @@ from pathlib import Path
 import httpx
 import pytest
 import yaml
+from hamicommon.k8s.types import Json
 
-from tests.e2e.system import Json, System, a_pod, hamictl, slice_of, wait
+from tests.e2e.system import System, a_pod, hamictl, slice_of, wait
 from tests.faults.processes import away
 from tests.waiting import PATIENCE_S
 

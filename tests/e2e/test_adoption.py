@@ -12,11 +12,12 @@ from pathlib import Path
 
 import pytest
 from hamicommon.admission.registration import IGNORE_LABEL, IGNORE_VALUE
+from hamicommon.k8s.types import Json
 from hamilocal.system.nodes import SimulatedNode, fakegpu_config
 
 from tests import measured
 from tests.e2e.conftest import running_system
-from tests.e2e.system import MIB, Json, System, a_pod, hamictl, slice_of, wait
+from tests.e2e.system import MIB, System, a_pod, hamictl, slice_of, wait
 from tests.e2e_node.node_system import Agent
 from tests.hami_plugin import HamiPlugin, hami_annotations
 from tests.waiting import PATIENCE_S

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 import yaml
+from hamicommon.k8s.types import Json
 
-from tests.e2e.system import Json, System, a_pod, hamictl, slice_of, wait
+from tests.e2e.system import System, a_pod, hamictl, slice_of, wait
 
 pytestmark = pytest.mark.e2e
 

@@ -13,10 +13,11 @@ from pathlib import Path
 
 import pytest
 from hami_scheduler.adapters.postgres.decisions import MOST_ROWS
+from hamicommon.k8s.types import Json
 
 from tests import measured
 from tests.e2e.conftest import running_system
-from tests.e2e.system import Json, System, a_pod
+from tests.e2e.system import System, a_pod
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 

@@ -12,9 +12,10 @@ from functools import partial
 
 import httpx
 import pytest
+from hamicommon.k8s.types import Json
 
 from tests.e2e.conftest import running_system
-from tests.e2e.system import Json, System, a_pod, slice_of, wait
+from tests.e2e.system import System, a_pod, slice_of, wait
 
 pytestmark = pytest.mark.e2e
 

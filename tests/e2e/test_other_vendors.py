@@ -11,8 +11,9 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 import pytest
+from hamicommon.k8s.types import Json
 
-from tests.e2e.system import Json, System, a_pod, wait
+from tests.e2e.system import System, a_pod, wait
 
 pytestmark = pytest.mark.e2e
 

@@ -14,10 +14,11 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import httpx
 import pytest
+from hamicommon.k8s.types import Json
 from hamilocal.servers.control_plane.apiserver import node_user
 from hamilocal.servers.control_plane.assets import Assets, ControlPlane, control_plane
 from hamilocal.system.nodes import SimulatedNode, fakegpu_config
@@ -34,7 +35,6 @@ from tests.e2e_manifests.stand_in_kubelet import (
 from tests.kubectl import kubectl_for
 
 T = TypeVar("T")
-Json = dict[str, Any]
 
 NODE = "gpu-0"
 DEADLINE_S = 300.0

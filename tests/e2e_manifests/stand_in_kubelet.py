@@ -24,9 +24,8 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+from hamicommon.k8s.types import Json
 from hamilocal.servers.binaries import nats_server
-
-Json = dict[str, Any]
 
 PROJECT = Path(__file__).parents[2]
 HERE = Path(__file__).parent

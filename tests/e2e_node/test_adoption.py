@@ -12,9 +12,10 @@ from pathlib import Path
 
 import pytest
 from hamicommon.admission.registration import IGNORE_LABEL, IGNORE_VALUE
+from hamicommon.k8s.types import Json
 
 from tests import measured
-from tests.e2e.system import Json, slice_of, wait
+from tests.e2e.system import slice_of, wait
 from tests.e2e_node.node_system import CARDS, SLOTS_PER_CARD, NodeSystem
 from tests.hami_plugin import HamiPlugin, hami_annotations
 

@@ -13,11 +13,12 @@ from hami_node_agent.adapters.kubelet.pod_resources import Books, read_checkpoin
 from hami_node_agent.devices.replica_ids import card_of
 from hami_node_agent.grants.ownership import KeptAnswer
 from hamicommon.admission.registration import IGNORE_LABEL, IGNORE_VALUE
+from hamicommon.k8s.types import Json
 from hamilocal.servers.control_plane.assets import Assets
 from hamilocal.servers.real_node.kubelet import DEVICE_PLUGINS, POD_RESOURCES
 
 from tests import measured
-from tests.e2e.system import MIB, Json, slice_of, wait
+from tests.e2e.system import MIB, slice_of, wait
 from tests.e2e_node.node_system import NodeSystem
 
 pytestmark = pytest.mark.e2e

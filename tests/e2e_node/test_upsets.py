@@ -10,9 +10,10 @@ from pathlib import Path
 
 import pytest
 from hamicommon.admission.registration import IGNORE_LABEL, IGNORE_VALUE
+from hamicommon.k8s.types import Json
 
 from tests import measured
-from tests.e2e.system import MIB, Json, slice_of, wait
+from tests.e2e.system import MIB, slice_of, wait
 from tests.e2e_node.node_system import NodeSystem
 
 pytestmark = pytest.mark.e2e

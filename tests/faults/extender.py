@@ -13,11 +13,9 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
 
 import orjson
-
-Json = dict[str, Any]
+from hamicommon.k8s.types import Json
 
 CALL_TIMEOUT_S = 30.0
 """As our kube-scheduler configuration has it (httpTimeout)."""

@@ -14,10 +14,11 @@ from pathlib import Path
 import grpc
 import pytest
 from hami_node_agent.adapters.kubelet.pod_resources import read_checkpoint
+from hamicommon.k8s.types import Json
 from hamicommon.kubelet_api._generated import deviceplugin_pb2, deviceplugin_pb2_grpc
 from hamilocal.system.layout import project
 
-from tests.e2e.system import Json, System, wait
+from tests.e2e.system import System, wait
 from tests.faults.processes import programs_of, serving_pid
 from tests.faults.stage import is_running
 from tests.waiting import PATIENCE_S

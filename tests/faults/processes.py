@@ -16,9 +16,10 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import httpx
+from hamicommon.k8s.types import Json
 from hamilocal.supervisor.ports import free_port
 
-from tests.e2e.system import Json, System, wait
+from tests.e2e.system import System, wait
 
 BACK_S = 40.0
 """The supervisor's pauses between restarts grow up to 5 s; PostgreSQL recovers its log."""

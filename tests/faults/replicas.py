@@ -18,6 +18,7 @@ from typing import Any
 
 from hamicommon.bus.client import Bus, open_bus
 from hamicommon.k8s.client import KubeApi, open_kube_api
+from hamicommon.k8s.types import Json
 from hamicommon.settings import NatsSettings
 from hamilocal.servers.data import nats, postgres, valkey
 from hamilocal.servers.processes import running
@@ -27,8 +28,6 @@ from hamilocal.system.credentials import ensure_credentials
 from bench.filter.system import api_server, stop, wait_until_ready
 from bench.pods.played import PlayedNodes
 from tests.servers import migrate, psql
-
-Json = dict[str, Any]
 
 CREATORS = 16
 """Pods that are created at once."""

@@ -16,9 +16,10 @@ from pathlib import Path
 
 import httpx
 from hami_node_agent.adapters.kubelet.pod_resources import read_checkpoint
+from hamicommon.k8s.types import Json
 
 from tests import measured
-from tests.e2e.system import MIB, Json, System, a_pod, slice_of, wait
+from tests.e2e.system import MIB, System, a_pod, slice_of, wait
 from tests.faults.clocks import Clocks
 from tests.faults.rows import Row
 

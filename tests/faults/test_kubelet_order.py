@@ -21,10 +21,11 @@ from functools import partial
 import pytest
 import redis
 from hamicommon.admission.registration import IGNORE_LABEL, IGNORE_VALUE
+from hamicommon.k8s.types import Json
 
 from tests import measured
 from tests.e2e.conftest import running_system
-from tests.e2e.system import Json, System, a_pod, slice_of, wait
+from tests.e2e.system import System, a_pod, slice_of, wait
 from tests.faults.containers import Got, granted_containers, running_containers
 
 pytestmark = pytest.mark.faults

@@ -5,8 +5,9 @@ from __future__ import annotations
 import time
 
 import pytest
+from hamicommon.k8s.types import Json
 
-from tests.e2e.system import Json, System, a_pod, wait
+from tests.e2e.system import System, a_pod, wait
 from tests.faults.processes import kill, stopped, wait_until_back
 from tests.faults.stage import Faulty, Stage
 

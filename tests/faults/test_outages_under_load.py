@@ -23,10 +23,11 @@ from typing import Any
 import nats
 import pytest
 from hamicommon.events import EVENTS_STREAM
+from hamicommon.k8s.types import Json
 
 from tests import measured
 from tests.e2e.conftest import running_system
-from tests.e2e.system import Json, System, a_pod, slice_of, wait
+from tests.e2e.system import System, a_pod, slice_of, wait
 from tests.faults.processes import away, stopped
 from tests.waiting import PATIENCE_S
 

@@ -11,8 +11,9 @@ from pathlib import Path
 
 import httpx
 import pytest
+from hamicommon.k8s.types import Json
 
-from tests.e2e.system import Json, wait
+from tests.e2e.system import wait
 from tests.faults.node import (
     NODE,
 )

@@ -14,10 +14,10 @@ import statistics
 import time
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import Any
 
 import httpx
 import pytest
+from hamicommon.k8s.types import Json
 
 from bench.filter.figures import percentile
 from tests import measured
@@ -28,7 +28,6 @@ from tests.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.faults
 
-Json = dict[str, Any]
 
 SLICE_MIB = 16_384
 SLOTS = 5

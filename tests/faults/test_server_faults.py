@@ -18,8 +18,9 @@ from pathlib import Path
 import asyncpg
 import httpx
 import pytest
+from hamicommon.k8s.types import Json
 
-from tests.e2e.system import Json, System, wait
+from tests.e2e.system import System, wait
 from tests.faults.extender import CALL_TIMEOUT_S
 from tests.faults.node import (
     NODE,

@@ -11,12 +11,10 @@ import subprocess
 from collections import Counter
 from collections.abc import Sequence
 from copy import deepcopy
-from typing import Any
 
 from hamicommon.k8s.quantities import canonical, is_zero
+from hamicommon.k8s.types import Json
 from jsonpatch import apply_patch
-
-Json = dict[str, Any]
 
 COMMAND = ("hamictl", "lint", "--jsonl", "--enable-ascend", "--enable-iluvatar")
 NO_CARD = "no card"

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from hamicommon.k8s.types import Json
 
 from tests.reference.amounts import Malformed
 from tests.reference.inventory import Card
 from tests.reference.wishes import numa_bound, policies
 
-Json = dict[str, Any]
 Request = dict[str, Any]
 
 

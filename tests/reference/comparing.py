@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from typing import Any
+
+from hamicommon.k8s.types import Json
 
 from tests.reference.holding import ALLOCATED
-
-Json = dict[str, Any]
 
 
 def differences(engine: Json, model: Json) -> Iterator[str]:

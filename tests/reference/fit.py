@@ -10,10 +10,11 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
+from hamicommon.k8s.types import Json
+
 from tests.reference.inventory import Card
 from tests.reference.wishes import policies, type_allowed, uuid_allowed
 
-Json = dict[str, Any]
 Request = dict[str, Any]
 Pick = dict[str, Any]
 Picks = tuple[list[Pick], str]

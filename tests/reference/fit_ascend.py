@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
+from hamicommon.k8s.types import Json
 
 from tests.reference.fit import Pick, Picks, Request, short, standard
 from tests.reference.fit_slots import from_largest_groups
 from tests.reference.inventory import Card
-
-Json = dict[str, Any]
 
 
 def ascend(

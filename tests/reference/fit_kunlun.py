@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
+from hamicommon.k8s.types import Json
 
 from tests.reference.fit import Pick, Picks, Request, pick
 from tests.reference.inventory import Card
 from tests.reference.wishes import policies, uuid_allowed
-
-Json = dict[str, Any]
-
 
 INNER = {(a, b) for wing in ((0, 1, 2, 3), (4, 5, 6, 7)) for a in wing for b in wing if a < b}
 

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import Any
+
+from hamicommon.k8s.types import Json
 
 from tests.reference.fit import Pick, Picks, Request, memory_on, pick, short
 from tests.reference.inventory import Card
 from tests.reference.wishes import policies, uuid_allowed
-
-Json = dict[str, Any]
 
 
 def metax_sgpu(

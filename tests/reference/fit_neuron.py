@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import Any
+
+from hamicommon.k8s.types import Json
 
 from tests.reference.fit import Pick, Picks, Request, pick, short
 from tests.reference.fit_slots import early
 from tests.reference.inventory import Card
-
-Json = dict[str, Any]
 
 
 def neuron(cards: list[Card], request: Request, annotations: Json, earlier: list[Pick]) -> Picks:

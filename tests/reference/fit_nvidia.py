@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from itertools import combinations
-from typing import Any
+
+from hamicommon.k8s.types import Json
 
 from tests.reference.fit import Pick, Picks, Request, short, standard
 from tests.reference.inventory import Card
 from tests.reference.wishes import numa_bound, policies
-
-Json = dict[str, Any]
 
 
 def nvidia(

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
+from hamicommon.k8s.types import Json
+
 from tests.reference.fit import Pick, Picks, Request, pick, short
 from tests.reference.inventory import Card
 from tests.reference.wishes import policies, type_allowed, uuid_allowed
-
-Json = dict[str, Any]
 
 
 def early(card: Card, annotations: Json) -> str:

@@ -7,13 +7,12 @@ Amounts are chosen so that about half of the nodes fit: small sets of values tha
 from __future__ import annotations
 
 from random import Random
-from typing import Any
+
+from hamicommon.k8s.types import Json
 
 from tests.reference.random_nodes import flip, node
 from tests.reference.random_placed import placed
 from tests.reference.random_pods import ASKING, asking
-
-Json = dict[str, Any]
 
 
 def case(r: Random, words: list[str]) -> Json:

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+
+from hamicommon.k8s.types import Json
 
 from tests.reference.inventory import Card
 from tests.reference.requests import ASCEND, ILUVATAR
-
-Json = dict[str, Any]
-
 
 ALLOCATED = {
     "NVIDIA": "hami.io/vgpu-devices-allocated",

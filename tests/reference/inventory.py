@@ -10,9 +10,10 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from hamicommon.k8s.types import Json
+
 from tests.reference.requests import ASCEND, ILUVATAR
 
-Json = dict[str, Any]
 Card = dict[str, Any]
 
 REGISTER = {

@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+from hamicommon.k8s.types import Json
 
 from tests.reference import fit
 from tests.reference.amounts import Malformed
@@ -31,7 +32,6 @@ from tests.reference.inventory import Card, cards_of, pair_scores
 from tests.reference.node_scores import node_score, vendor_score
 from tests.reference.requests import READERS, Request, requests_of
 
-Json = dict[str, Any]
 Slots = list[tuple[str, list[Pick]]]
 """Per container its role and picks."""
 

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from typing import Any
 
 import numpy as np
+from hamicommon.k8s.types import Json
 
 from tests.reference.fit import Pick
 from tests.reference.inventory import Card
 
-Json = dict[str, Any]
 Slots = list[tuple[str, list[Pick]]]
 
 

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import json
 from random import Random
-from typing import Any
+
+from hamicommon.k8s.types import Json
 
 from tests.reference.requests import ASCEND, ILUVATAR
-
-Json = dict[str, Any]
-
 
 NVIDIA_TYPES = ["NVIDIA A100-SXM4-40GB", "NVIDIA A10", "NVIDIA H100-PCIE-80GB", "NVIDIA"]
 

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 from random import Random
-from typing import Any
+
+from hamicommon.k8s.types import Json
 
 from tests.reference.holding import ALLOCATED
 from tests.reference.inventory import cards_of
 from tests.reference.random_nodes import MIG_PROFILES, flip
-
-Json = dict[str, Any]
 
 
 def ids_of(given: Json) -> dict[str, list[str]]:

@@ -5,13 +5,12 @@ from __future__ import annotations
 from random import Random
 from typing import Any
 
+from hamicommon.k8s.types import Json
+
 from tests.reference.random_nodes import flip
 from tests.reference.random_placed import ids_of
 from tests.reference.requests import ASCEND, ILUVATAR
 from tests.reference.wishes import uuid_keys
-
-Json = dict[str, Any]
-
 
 ASKING = "uid"
 """Of the pod that is to be placed."""

@@ -22,13 +22,12 @@ from typing import Any
 from hamicommon.device_config import DeviceConfig
 from hamicommon.errors import InvalidRequest
 from hamicommon.k8s.quantities import parse_int
+from hamicommon.k8s.types import Json
 from hamicommon.simulation.cluster import read_cluster
 from hamicommon.simulation.verdict import judge
 from hamicommon.vendors.registry import Vendors
 
 from tests.reference import admissions
-
-Json = dict[str, Any]
 
 ASPECTS = ("verdict", "reasons", "cards", "annotations", "chosen")
 """Per node: fits or not; why not; which slices of which cards; all that is written. Per case: the

@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from hamicommon.k8s.types import Json
+
 from tests.reference.amounts import LARGEST, Malformed, whole, within, written
 
-Json = dict[str, Any]
 Request = dict[str, Any]
 
 ASCEND = (

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
+from hamicommon.k8s.types import Json
 
 from tests.reference.inventory import Card
-
-Json = dict[str, Any]
-
 
 TYPE_KEYS = {
     "NVIDIA": ("nvidia.com/use-gputype", "nvidia.com/nouse-gputype"),

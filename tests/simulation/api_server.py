@@ -14,11 +14,11 @@ from typing import Any
 
 from hamicommon.errors import Conflict, NotFound, Unavailable
 from hamicommon.k8s.client import Expired
+from hamicommon.k8s.types import Json
 
 from tests.simulation.fake_time import wall_clock
 from tests.simulation.processes import Process, Weather
 
-Json = dict[str, Any]
 Key = tuple[str, str, str]
 """(plural, namespace, name); the namespace of a node is the empty string."""
 

@@ -6,9 +6,11 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import replace
 
+from hamicommon.k8s.types import Json
+
 from tests.simulation import fake_time
 from tests.simulation.agent import RESOURCE
-from tests.simulation.api_server import Json, now_text
+from tests.simulation.api_server import now_text
 from tests.simulation.scripts import Action
 from tests.simulation.world import World
 

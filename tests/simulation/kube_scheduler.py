@@ -11,7 +11,9 @@ import random
 from collections.abc import Callable
 from typing import Any
 
-from tests.simulation.api_server import ApiServer, Json, now_text
+from hamicommon.k8s.types import Json
+
+from tests.simulation.api_server import ApiServer, now_text
 from tests.simulation.model import Model
 from tests.simulation.replica import Replica
 

@@ -19,9 +19,10 @@ from hami_node_agent.devices.replica_ids import replicas_of
 from hami_node_agent.grants.ownership import Holding, KeptAnswer
 from hami_node_agent.grants.ports import KubeletReading
 from hamicommon.errors import HamiError, Unavailable
+from hamicommon.k8s.types import Json
 
 from tests.simulation.agent import RESOURCE, Agent, Cards, Disk
-from tests.simulation.api_server import FINALLY, ApiServer, Json
+from tests.simulation.api_server import FINALLY, ApiServer
 from tests.simulation.model import Model, Running
 
 REGISTER_S = 1.0

@@ -24,11 +24,12 @@ from hamicommon import device_config
 from hamicommon.domain.ids import NodeName
 from hamicommon.grants.grant import Grant, read_signed
 from hamicommon.grants.signing import public_key, sign
+from hamicommon.k8s.types import Json
 from hamicommon.ledger.model import LockHolder, QuotaAmounts
 from hamicommon.settings import NatsSettings, PostgresSettings, RedisSettings
 from hamicommon.vendors.registry import Vendors
 
-from tests.simulation.api_server import ApiServer, Connection, Json
+from tests.simulation.api_server import ApiServer, Connection
 from tests.simulation.bus import BusConnection, Hub
 from tests.simulation.ledger import Decisions, Everlasting, SimLease, SimLedger
 from tests.simulation.outbox import SimRelay

@@ -30,6 +30,7 @@ from hamicommon import events
 from hamicommon.bus.client import Bus, open_bus
 from hamicommon.errors import NotFound
 from hamicommon.k8s.client import KubeApi, open_kube_api
+from hamicommon.k8s.types import Json
 from hamicommon.ledger.database import Database, open_database
 from hamicommon.settings import (
     KubernetesSettings,
@@ -42,8 +43,6 @@ from hamilocal.supervisor.ports import free_port
 from hamilocal.system.credentials import ensure_credentials
 
 from tests.waiting import PATIENCE_S, eventually, wait
-
-Json = dict[str, Any]
 
 GIB = 1024
 

@@ -8,11 +8,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from hamicommon.errors import NotFound
+from hamicommon.k8s.types import Json
 
 from tests.integration.scheduler.conftest import Replica, World
 from tests.waiting import eventually
 
-Json = dict[str, Any]
 LOCK = "hami.io/mutex.lock"
 CHIP = "Ascend910B3"
 CHIP_REGISTER = f"hami.io/node-register-{CHIP}"

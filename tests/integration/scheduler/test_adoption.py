@@ -12,13 +12,12 @@ from typing import Any
 import pytest
 from hamicommon import events
 from hamicommon.bus.client import Deliver, Message, Subscription
+from hamicommon.k8s.types import Json
 
 from tests.integration.scheduler.conftest import Replica, World
 from tests.waiting import eventually
 
 pytestmark = pytest.mark.integration
-
-Json = dict[str, Any]
 
 
 class Node:

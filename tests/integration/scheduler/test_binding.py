@@ -10,8 +10,9 @@ from hami_scheduler.adapters.kubernetes import KubernetesPodApi
 from hami_scheduler.deferred import DeferredWrites
 from hamicommon import events
 from hamicommon.errors import Unavailable
+from hamicommon.k8s.types import Json
 
-from tests.integration.scheduler.conftest import GIB, Json, Replica, World
+from tests.integration.scheduler.conftest import GIB, Replica, World
 from tests.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.integration

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import uuid
-from typing import Any
 
 import pytest
 from hami_scheduler.adapters.postgres.decisions import PostgresDecisionLog
+from hamicommon.k8s.types import Json
 
 from tests.integration.scheduler.conftest import GIB, Replica, World, inventory_device
 from tests.waiting import eventually
-
-Json = dict[str, Any]
 
 pytestmark = pytest.mark.integration
 

@@ -12,8 +12,9 @@ from hami_scheduler.adapters.postgres.decisions import MOST_ROWS, RENEW_S, Postg
 from hami_scheduler.line_budget import MOST_LINES
 from hami_scheduler.ports import DecisionRow
 from hamicommon.domain.ids import AllocationId, NodeName, PodUid
+from hamicommon.k8s.types import Json
 
-from tests.integration.scheduler.conftest import Json, World, eventually
+from tests.integration.scheduler.conftest import World, eventually
 
 pytestmark = pytest.mark.integration
 

@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 from hamicommon import events
+from hamicommon.k8s.types import Json
 
 from tests.integration.scheduler.conftest import World
 from tests.waiting import eventually
 
 pytestmark = pytest.mark.integration
 
-Json = dict[str, Any]
 GPU = {"nvidia.com/gpu": "1", "nvidia.com/gpumem": "4096", "nvidia.com/gpucores": "30"}
 
 

@@ -7,7 +7,6 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 import httpx
 import pytest
@@ -16,6 +15,7 @@ from hami_webhook.settings import OptionalNats, Settings
 from hamicommon import events
 from hamicommon.bus.client import Bus, Deliver, Message, Subscription, open_bus
 from hamicommon.bus.permissions import WEBHOOK_USER
+from hamicommon.k8s.types import Json
 from hamicommon.settings import NatsSettings
 from hamilocal.servers.certificates import Authority
 from hamilocal.servers.data import nats as nats_server
@@ -26,7 +26,6 @@ from pydantic import SecretStr
 
 from tests.waiting import PATIENCE_S
 
-Json = dict[str, Any]
 GPU, MEM = "nvidia.com/gpu", "nvidia.com/gpumem"
 NODE = "node-1"
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
-from typing import Any
 
 import pytest
 from cryptography import x509
@@ -23,7 +22,6 @@ from hamicommon.k8s.client import KubeApi, open_kube_api
 
 from tests.contract.kubernetes_servers import Cluster, emulated
 
-Json = dict[str, Any]
 CONFIGURATIONS = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations"
 NOW = datetime.now(UTC)
 

@@ -4,10 +4,11 @@ import json
 from pathlib import Path
 
 import pytest
+from hamicommon.k8s.types import Json
 from hamictl.__main__ import app
 from typer.testing import CliRunner, Result
 
-from tests.unit.hamicommon.simulation.objects import Json, asking, gpus, node, placed
+from tests.unit.hamicommon.simulation.objects import asking, gpus, node, placed
 
 POD = """
 kind: Pod

@@ -25,6 +25,7 @@ from hamicommon.admission.quota import QuotaUse
 from hamicommon.admission.verdicts import AdmissionRules
 from hamicommon.device_config import DeviceConfig, NvidiaConfig
 from hamicommon.k8s import annotations as keys
+from hamicommon.k8s.types import Json
 from hamicommon.vendors.owned_keys import scheduler_owned
 from hamicommon.vendors.registry import Vendors
 from hypothesis import given, settings
@@ -34,7 +35,6 @@ from kubelocal.apiserver.kinds.pod_defaults import default_pod_spec
 from kubelocal.apiserver.schema import fields
 from kubelocal.apiserver.validation.pods import validate_pod_spec
 
-Json = dict[str, Any]
 POD = "V1Pod"
 SLOWEST_S = 5.0
 """The API server's patience (`timeoutSeconds`), of computing."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import json
-from typing import Any
 
 import httpx
 import jsonpatch
@@ -12,11 +11,11 @@ import pytest
 from hami_webhook import trace_stamps
 from hami_webhook.metrics import WebhookInstruments
 from hami_webhook.trace_stamps import KEEP_S, Stamps
+from hamicommon.k8s.types import Json
 from opentelemetry.sdk.trace import TracerProvider
 
 from tests.unit.webhook.test_routes import client, pod, review
 
-Json = dict[str, Any]
 STAMP = "hami.io/traceparent"
 
 

@@ -13,8 +13,7 @@ from typing import Any
 
 import yaml
 from hamicommon.errors import InvalidRequest
-
-Json = dict[str, Any]
+from hamicommon.k8s.types import Json
 
 # kind -> where its pod template lies.
 _TEMPLATES = {

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from hamicommon.errors import Conflict
-from hamicommon.k8s.client import Json, KubeApi, PatchType
+from hamicommon.k8s.client import KubeApi, PatchType
+from hamicommon.k8s.types import Json
 
 
 async def apply_pod(api: KubeApi, pod: Json) -> str:

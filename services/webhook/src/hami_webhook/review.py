@@ -10,14 +10,14 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import orjson
 from hamicommon.admission.cache import OfObject, Relevant
 from hamicommon.errors import InvalidRequest
 from hamicommon.k8s.annotations import TRACEPARENT, annotations_of
+from hamicommon.k8s.types import Json
 
-Json = dict[str, Any]
 ApiVersion = Literal["admission.k8s.io/v1", "admission.k8s.io/v1beta1"]
 API_VERSIONS: tuple[ApiVersion, ...] = ("admission.k8s.io/v1", "admission.k8s.io/v1beta1")
 

@@ -15,12 +15,12 @@ import msgspec
 import orjson
 from hamicommon.admission.cache import digest
 from hamicommon.k8s.annotations import TRACEPARENT
+from hamicommon.k8s.types import Json
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
 from hami_webhook.review import (
     AdmissionReview,
     ApiVersion,
-    Json,
     MalformedReview,
     name_of,
     read_review,

@@ -19,12 +19,13 @@ from hamicommon.admission.cache import Relevant
 from hamicommon.admission.context import NOTHING_KNOWN, Knowledge
 from hamicommon.admission.verdicts import AdmissionCircumstances, AdmissionResult
 from hamicommon.events import AdmissionRefused
+from hamicommon.k8s.types import Json
 from hamicommon.telemetry.logs import LineLogger
 from opentelemetry import trace
 from opentelemetry.trace import Span, SpanContext, Tracer
 
 from hami_webhook.metrics import WebhookInstruments
-from hami_webhook.review import AdmissionReview, Json, MalformedReview, allowed, refused
+from hami_webhook.review import AdmissionReview, MalformedReview, allowed, refused
 from hami_webhook.trace_stamps import Stamps
 
 logger = logging.getLogger(__name__)

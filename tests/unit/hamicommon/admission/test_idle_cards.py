@@ -18,10 +18,10 @@ from hamicommon.admission.verdicts import (
 from hamicommon.device_config import DeviceConfig
 from hamicommon.domain.devices import GpuDevice
 from hamicommon.domain.ids import GpuUuid, NodeName
+from hamicommon.k8s.types import Json
 from hamicommon.vendors.pod_request import pod_request
 from hamicommon.vendors.registry import Vendors
 
-Json = dict[str, Any]
 VENDORS = Vendors.from_config(DeviceConfig())
 GPU, MEM = "nvidia.com/gpu", "nvidia.com/gpumem"
 TYPE = "NVIDIA A100-SXM4-80GB"

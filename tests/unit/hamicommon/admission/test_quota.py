@@ -12,12 +12,12 @@ from hamicommon.admission.verdicts import AdmissionCircumstances, AdmissionResul
 from hamicommon.device_config import DeviceConfig
 from hamicommon.domain.allocations import ContainerGrant, DeviceShare, footprints
 from hamicommon.domain.ids import GpuUuid
+from hamicommon.k8s.types import Json
 from hamicommon.vendors.pod_request import pod_request
 from hamicommon.vendors.registry import Vendors
 from hypothesis import given
 from hypothesis import strategies as st
 
-Json = dict[str, Any]
 VENDORS = Vendors.from_config(DeviceConfig(), enable_ascend=True, enable_iluvatar=True)
 RULES = AdmissionRules(vendors=VENDORS, scheduler_name="hami-scheduler")
 GPU, MEM, CORES = "nvidia.com/gpu", "nvidia.com/gpumem", "nvidia.com/gpucores"

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 from hamicommon.admission.mutation import mutate
 from hamicommon.admission.typos import misspelt
 from hamicommon.admission.verdicts import AdmissionRules
 from hamicommon.device_config import DeviceConfig
+from hamicommon.k8s.types import Json
 from hamicommon.vendors.registry import Vendors
 
 VENDORS = Vendors.from_config(DeviceConfig(), enable_ascend=True, enable_iluvatar=True)
 RULES = AdmissionRules(vendors=VENDORS, scheduler_name="hami-scheduler")
 
-Json = dict[str, Any]
 GPU: Json = {"nvidia.com/gpu": "1", "nvidia.com/gpumem": "1000"}
 
 

@@ -9,12 +9,11 @@ from typing import Any, cast
 import pytest
 from hamicommon.errors import InvalidRequest
 from hamicommon.k8s.informer import Informer
+from hamicommon.k8s.types import Json
 from hamicommon.process.bulkhead import Bulkhead
 from hamicommon.process.cancellation import end
 
 from tests.waiting import PATIENCE_S
-
-Json = dict[str, Any]
 
 
 def pod(name: str, version: int) -> Json:

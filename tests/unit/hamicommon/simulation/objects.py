@@ -2,12 +2,10 @@
 
 import json
 from datetime import UTC, datetime
-from typing import Any
 
 from hamicommon.device_config import DeviceConfig
+from hamicommon.k8s.types import Json
 from hamicommon.vendors.registry import Vendors
-
-Json = dict[str, Any]
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 

@@ -4,9 +4,10 @@ import json
 from typing import Any
 
 import pytest
+from hamicommon.k8s.types import Json
 from hamicommon.simulation.cases import Simulator
 
-from tests.unit.hamicommon.simulation.objects import Json, asking, every_vendor, gpus, node, placed
+from tests.unit.hamicommon.simulation.objects import asking, every_vendor, gpus, node, placed
 
 SIMULATOR = Simulator(vendors=every_vendor())
 

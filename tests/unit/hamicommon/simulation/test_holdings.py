@@ -4,9 +4,10 @@ import json
 
 import pytest
 from hamicommon.domain.devices import DeviceUsage
+from hamicommon.k8s.types import Json
 from hamicommon.simulation.cluster import Cluster, read_cluster
 
-from tests.unit.hamicommon.simulation.objects import Json, every_vendor, node, placed
+from tests.unit.hamicommon.simulation.objects import every_vendor, node, placed
 
 CARD = "GPU-n-0"
 Used = tuple[int, int, int]

@@ -1,9 +1,10 @@
 """Pods that are about to be created, one after the other."""
 
+from hamicommon.k8s.types import Json
 from hamicommon.simulation.cluster import read_cluster
 from hamicommon.simulation.planning import plan
 
-from tests.unit.hamicommon.simulation.objects import NOW, Json, asking, every_vendor, gpus, node
+from tests.unit.hamicommon.simulation.objects import NOW, asking, every_vendor, gpus, node
 
 
 def planned(*pods: Json, nodes: tuple[Json, ...]) -> list[Json]:

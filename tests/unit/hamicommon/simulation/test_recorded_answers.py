@@ -7,9 +7,10 @@ numbered trap, is said in `tests/reference/recorded.py`.
 import json
 
 import pytest
+from hamicommon.k8s.types import Json
 from hamicommon.simulation.cases import Simulator
 
-from tests.reference.recorded import ASPECTS, SIDECARS, UNREADABLE, Json, compare, trap_of
+from tests.reference.recorded import ASPECTS, SIDECARS, UNREADABLE, compare, trap_of
 from tests.unit.hamicommon import recorded
 from tests.unit.hamicommon.simulation.objects import asking, every_vendor, gpus, node
 

@@ -10,11 +10,10 @@ from hamicommon.domain.allocations import ContainerGrant, DeviceShare
 from hamicommon.domain.devices import DeviceUsage, GpuDevice
 from hamicommon.domain.ids import GpuUuid, NodeName
 from hamicommon.domain.requests import DeviceRequest, Selection
+from hamicommon.k8s.types import Json
 from hamicommon.placement.rules import Rule
 from hamicommon.placement.vendor_policy import NodeAsk
 from hamicommon.vendors.interface.vendor import Placed
-
-Json = dict[str, Any]
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, 6, tzinfo=UTC)
 NOW_NS = "1767323045000006000"

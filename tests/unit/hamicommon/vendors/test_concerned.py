@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from copy import deepcopy
-from typing import Any
 
 import pytest
 from hamicommon.device_config import DeviceConfig, NvidiaConfig
 from hamicommon.errors import InvalidRequest
+from hamicommon.k8s.types import Json
 from hamicommon.vendors.interface.vendor import Admitted, Vendor
 from hamicommon.vendors.registry import Vendors
 from hypothesis import given
 from hypothesis import strategies as st
 
-Json = dict[str, Any]
 PLAIN = Vendors.from_config(DeviceConfig(), enable_ascend=True, enable_iluvatar=True)
 EAGER = Vendors.from_config(
     DeviceConfig(nvidia=NvidiaConfig(overwrite_env=True, gpu_core_policy="force")),

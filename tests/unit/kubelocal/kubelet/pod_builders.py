@@ -2,7 +2,7 @@
 
 from typing import Any
 
-Json = dict[str, Any]
+from hamicommon.k8s.types import Json
 
 
 def container(name: str = "main", **fields: Any) -> Json:

@@ -2,7 +2,8 @@
 
 from typing import Any
 
-from kubelocal.kubescheduler.cluster import ClusterState, Json, Node
+from hamicommon.k8s.types import Json
+from kubelocal.kubescheduler.cluster import ClusterState, Node
 
 
 def a_node(name: str = "n1", **fields: Any) -> Json:

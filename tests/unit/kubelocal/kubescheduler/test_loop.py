@@ -15,7 +15,8 @@ import pytest
 import yaml
 from aiohttp import web
 from hamicommon.errors import Unavailable
-from hamicommon.k8s.client import Json, KubeApi, open_kube_api
+from hamicommon.k8s.client import KubeApi, open_kube_api
+from hamicommon.k8s.types import Json
 from hamilocal.servers.control_plane import emulator as emulated
 from hamilocal.servers.control_plane.apiserver import ApiServer
 from hamilocal.servers.control_plane.assets import Assets, ControlPlane, control_plane

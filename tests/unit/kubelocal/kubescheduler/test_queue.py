@@ -1,9 +1,9 @@
 """When a waiting pod is tried again."""
 
 import pytest
+from hamicommon.k8s.types import Json
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from kubelocal.kubescheduler.cluster import Json
 from kubelocal.kubescheduler.queue import SchedulingQueue
 
 from tests.unit.kubelocal.kubescheduler.objects import a_pod

@@ -17,6 +17,7 @@ from hamicommon.domain.devices import GpuDevice
 from hamicommon.domain.ids import GpuUuid, NodeName, PodUid
 from hamicommon.errors import NotFound, Unavailable
 from hamicommon.events import HeldContainer, NodeHoldings
+from hamicommon.k8s.types import Json
 from hamicommon.testing.ledger import FakeLedger
 from hamicommon.testing.pods import FakeGrantAnnouncer, FakePodApi, FakePodEvents
 from hamicommon.vendors.pod_request import pod_request
@@ -24,7 +25,6 @@ from hamicommon.vendors.registry import Vendors
 
 VENDORS = Vendors.from_config(device_config.load(None))
 NODE, CARD = NodeName("n1"), GpuUuid("GPU-0")
-Json = dict[str, Any]
 
 
 class Ledger(FakeLedger):

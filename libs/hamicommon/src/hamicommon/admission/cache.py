@@ -20,7 +20,7 @@ from hamicommon.admission.verdicts import (
     AdmissionResult,
     AdmissionRules,
 )
-from hamicommon.k8s.types import JsonObject
+from hamicommon.k8s.types import Json
 
 MOST_LOOKS = 1024
 """Kinds of pods that are remembered; one takes some kB."""
@@ -33,7 +33,7 @@ class Relevant(Protocol):
     def key(self) -> bytes | None:
         """Pods with the same key are alike in all of it; None: this one is like no other."""
 
-    def read(self) -> JsonObject:
+    def read(self) -> Json:
         """It."""
 
 
@@ -42,7 +42,7 @@ class OfObject:
 
     __slots__ = ("_seen",)
 
-    def __init__(self, pod: JsonObject) -> None:
+    def __init__(self, pod: Json) -> None:
         self._seen = relevant(pod)
 
     def key(self) -> bytes | None:
@@ -52,7 +52,7 @@ class OfObject:
         except TypeError:
             return None
 
-    def read(self) -> JsonObject:
+    def read(self) -> Json:
         """What was decoded."""
         return self._seen
 

@@ -20,7 +20,7 @@ from hamicommon.admission.verdicts import (
     AdmissionRules,
 )
 from hamicommon.errors import InvalidRequest
-from hamicommon.k8s.types import JsonObject
+from hamicommon.k8s.types import Json
 
 _WANTED = 'a line is wanted like {"name": ..., "pod": {...}}'
 
@@ -32,15 +32,15 @@ class Linter:
     rules: AdmissionRules
     about: AdmissionCircumstances = ANY
 
-    def verdict(self, pod: JsonObject) -> AdmissionResult:
+    def verdict(self, pod: Json) -> AdmissionResult:
         """What the webhook would answer."""
         return mutate(pod, self.rules, self.about)
 
-    def answer(self, name: str, pod: JsonObject) -> JsonObject:
+    def answer(self, name: str, pod: Json) -> Json:
         """The same as JSON."""
         return as_json(name, self.verdict(pod))
 
-    def answer_line(self, line: str | bytes, number: int) -> JsonObject:
+    def answer_line(self, line: str | bytes, number: int) -> Json:
         """The answer to one line; one that can't be read is refused with the line's number."""
         name = ""
         try:
@@ -56,7 +56,7 @@ class Linter:
         return self.answer(name, pod)
 
 
-def as_json(name: str, verdict: AdmissionResult) -> JsonObject:
+def as_json(name: str, verdict: AdmissionResult) -> Json:
     """One verdict as programs read it."""
     return {
         "name": name,

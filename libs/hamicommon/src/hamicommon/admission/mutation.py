@@ -24,7 +24,7 @@ from hamicommon.domain.requests import PodRequest
 from hamicommon.explain.sentence import quota_sentence
 from hamicommon.explain.wording import asked_by
 from hamicommon.k8s import annotations as keys
-from hamicommon.k8s.types import JsonObject
+from hamicommon.k8s.types import Json
 
 OVER_QUOTA = "exceeding resource quota"
 """HAMi's words; ours stand behind them."""
@@ -38,7 +38,7 @@ _STAMP_PATH = "/metadata/annotations/" + keys.TRACEPARENT.replace("/", "~1")
 
 
 def mutate(
-    pod: JsonObject, rules: AdmissionRules, about: AdmissionCircumstances = ANY
+    pod: Json, rules: AdmissionRules, about: AdmissionCircumstances = ANY
 ) -> AdmissionResult:
     """Judges a pod that is being created.
 

@@ -26,7 +26,7 @@ from hamicommon.domain.requests import PodRequest
 from hamicommon.errors import InvalidRequest
 from hamicommon.k8s import annotations as keys
 from hamicommon.k8s.quantities import is_zero, parse_exact
-from hamicommon.k8s.types import JsonObject
+from hamicommon.k8s.types import Json
 from hamicommon.k8s.validation import NoContainers, check_pod
 from hamicommon.vendors.interface import amounts
 from hamicommon.vendors.interface.vendor import Vendor
@@ -70,9 +70,9 @@ class Look:
     """The stamp that it brings along."""
 
 
-def relevant(pod: JsonObject) -> JsonObject:
+def relevant(pod: Json) -> Json:
     """The part of a pod that its verdict depends on, whatever shape it has. Shares the rest."""
-    found: JsonObject = {}
+    found: Json = {}
     metadata, spec = pod.get("metadata"), pod.get("spec")
     if isinstance(metadata, dict):
         found["metadata"] = {
@@ -100,7 +100,7 @@ def _relevant(container: Any) -> Any:
     return {key: value for key, value in container.items() if key in _OF_CONTAINER}
 
 
-def look_at(seen: JsonObject, rules: AdmissionRules) -> Look:
+def look_at(seen: Json, rules: AdmissionRules) -> Look:
     """Judges what `relevant` left of a pod that is being created."""
     try:
         check_pod(seen)
@@ -138,8 +138,8 @@ def look_at(seen: JsonObject, rules: AdmissionRules) -> Look:
 
 
 def _filled_in(
-    seen: JsonObject,
-    after: JsonObject,
+    seen: Json,
+    after: Json,
     rules: AdmissionRules,
     *,
     wants: bool,
@@ -168,13 +168,13 @@ def _filled_in(
     )
 
 
-def _missing(metadata: JsonObject | None) -> Missing:
+def _missing(metadata: Json | None) -> Missing:
     if metadata is None:
         return "metadata"
     return "key" if "annotations" in metadata else "annotations"
 
 
-def _only_we_can_schedule(spec: JsonObject, vendors: Vendors) -> bool:
+def _only_we_can_schedule(spec: Json, vendors: Vendors) -> bool:
     """True for a pod that asks for no card, but names amounts that no node lists.
 
     Other schedulers look for them on the nodes; the one in front of us is told to pass them over.
@@ -191,11 +191,11 @@ def _only_we_can_schedule(spec: JsonObject, vendors: Vendors) -> bool:
     )
 
 
-def _counts_none(container: JsonObject, vendor: Vendor) -> bool:
+def _counts_none(container: Json, vendor: Vendor) -> bool:
     return is_zero(amounts.find(container, vendor.resources.count))
 
 
-def _never_ours(spec: JsonObject, rules: AdmissionRules) -> AdmissionResult | None:
+def _never_ours(spec: Json, rules: AdmissionRules) -> AdmissionResult | None:
     """A denial of what a pod that asks for a card may not be."""
     privileged = next(_privileged(spec), None)
     if privileged is not None:
@@ -205,7 +205,7 @@ def _never_ours(spec: JsonObject, rules: AdmissionRules) -> AdmissionResult | No
     return None
 
 
-def _editable(pod: JsonObject) -> JsonObject:
+def _editable(pod: Json) -> Json:
     """A copy of what vendors may edit; the rest is shared with the given pod.
 
     They edit annotations, the runtime class, and of containers resources and environment (entries
@@ -221,7 +221,7 @@ def _editable(pod: JsonObject) -> JsonObject:
     return {**pod, **({"metadata": metadata} if "metadata" in pod else {}), "spec": spec}
 
 
-def _editable_container(container: JsonObject) -> JsonObject:
+def _editable_container(container: Json) -> Json:
     copied = dict(container)
     if copied.get("resources"):
         parts = copied["resources"].items()
@@ -238,7 +238,7 @@ def _has_other_scheduler(name: str, rules: AdmissionRules) -> bool:
     return not rules.scheduler_name or name != rules.scheduler_name
 
 
-def fill_in(pod: JsonObject, vendors: Vendors) -> tuple[bool, tuple[str, ...]]:
+def fill_in(pod: Json, vendors: Vendors) -> tuple[bool, tuple[str, ...]]:
     """Lets every vendor edit every container; True when one of them asks for a card.
 
     The strings are warnings for the user.
@@ -257,13 +257,13 @@ def fill_in(pod: JsonObject, vendors: Vendors) -> tuple[bool, tuple[str, ...]]:
     return wants, tuple(warnings)
 
 
-def _amounts(container: JsonObject) -> dict[str, JsonObject]:
+def _amounts(container: Json) -> dict[str, Json]:
     """A copy of the container's limits and requests."""
     resources = container.get("resources") or {}
     return {part: dict(resources.get(part) or {}) for part in ("limits", "requests")}
 
 
-def _keep_spelling(container: JsonObject, given: Mapping[str, JsonObject]) -> None:
+def _keep_spelling(container: Json, given: Mapping[str, Json]) -> None:
     """An amount that was written anew with the same value stays as it was.
 
     The API server stores 100000 as 100k; a second look must not change it back.
@@ -283,7 +283,7 @@ def _same(one: object, other: object) -> bool:
         return False
 
 
-def _keep_equal(container: JsonObject, given: Mapping[str, JsonObject]) -> None:
+def _keep_equal(container: Json, given: Mapping[str, Json]) -> None:
     """Requests follow the limits that were changed: where both are given they must be equal.
 
     The API server fills requests in from limits before it asks us, and refuses the pod otherwise
@@ -296,12 +296,12 @@ def _keep_equal(container: JsonObject, given: Mapping[str, JsonObject]) -> None:
             requests[name] = amount
 
 
-def _containers(spec: JsonObject) -> Iterator[JsonObject]:
+def _containers(spec: Json) -> Iterator[Json]:
     yield from spec.get("initContainers") or ()
     yield from spec["containers"]
 
 
-def _privileged(spec: JsonObject) -> Iterator[str]:
+def _privileged(spec: Json) -> Iterator[str]:
     for container in _containers(spec):
         if (container.get("securityContext") or {}).get("privileged"):
             yield container.get("name", "")

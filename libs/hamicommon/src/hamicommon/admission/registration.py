@@ -20,9 +20,10 @@ import base64
 import json
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
-Json = dict[str, Any]
+from hamicommon.k8s.types import Json
+
 FailurePolicy = Literal["Fail", "Ignore"]
 
 CONFIGURATION_NAME = "hami-webhook"

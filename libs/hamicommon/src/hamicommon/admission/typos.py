@@ -15,7 +15,7 @@ from typing import TypeVar, overload
 from hamicommon.clipping import clip
 from hamicommon.errors import InvalidRequest
 from hamicommon.k8s import annotations as keys
-from hamicommon.k8s.types import JsonObject
+from hamicommon.k8s.types import Json
 from hamicommon.vendors.interface import amounts
 from hamicommon.vendors.interface.vendor import Vendor
 from hamicommon.vendors.owned_keys import scheduler_owned
@@ -34,7 +34,7 @@ _SELECTING = ("use-", "nouse-", "no-use-")
 """How annotations that choose cards begin, whoever reads them."""
 
 
-def misspelt(pod: JsonObject, vendors: Vendors) -> tuple[str, ...]:
+def misspelt(pod: Json, vendors: Vendors) -> tuple[str, ...]:
     """One sentence each, in a fixed order; `pod` as admission has filled it in."""
     return (
         *_resources(pod, vendors),
@@ -70,7 +70,7 @@ def _names_of(vendors: Vendors) -> _Names:
     return names
 
 
-def _resources(pod: JsonObject, vendors: Vendors) -> Iterator[str]:
+def _resources(pod: Json, vendors: Vendors) -> Iterator[str]:
     ours = _names_of(vendors)
     known, names = ours.resources, ours.resources_by_domain
     for container, resource, amount in _asked(pod):
@@ -81,7 +81,7 @@ def _resources(pod: JsonObject, vendors: Vendors) -> Iterator[str]:
             )
 
 
-def _asked(pod: JsonObject) -> Iterator[tuple[str, str, object]]:
+def _asked(pod: Json) -> Iterator[tuple[str, str, object]]:
     """Container, resource and amount; only resources with a domain, each once per container."""
     for _, container in containers_of(pod):
         resources = container.get("resources") or {}
@@ -91,7 +91,7 @@ def _asked(pod: JsonObject) -> Iterator[tuple[str, str, object]]:
                 yield str(container.get("name", "")), resource, amount
 
 
-def _amounts_without_a_card(pod: JsonObject, vendors: Vendors) -> Iterator[str]:
+def _amounts_without_a_card(pod: Json, vendors: Vendors) -> Iterator[str]:
     annotations = keys.annotations_of(pod)
     for _, container in containers_of(pod):
         for vendor in vendors.concerned_by(container):
@@ -110,20 +110,20 @@ def _amounts_without_a_card(pod: JsonObject, vendors: Vendors) -> Iterator[str]:
                 )
 
 
-def _given(container: JsonObject, resource: str) -> str:
+def _given(container: Json, resource: str) -> str:
     """The amount as written; empty for none and for 0."""
     written = str(amounts.find(container, resource) or "")
     return "" if written == "0" else written
 
 
-def _asks(vendor: Vendor, container: JsonObject, annotations: Mapping[str, str]) -> bool:
+def _asks(vendor: Vendor, container: Json, annotations: Mapping[str, str]) -> bool:
     try:
         return vendor.parse_request(container, annotations) is not None
     except InvalidRequest:
         return True
 
 
-def _amounts_elsewhere(pod: JsonObject, vendors: Vendors) -> Iterator[str]:
+def _amounts_elsewhere(pod: Json, vendors: Vendors) -> Iterator[str]:
     known = _names_of(vendors).resources
     metadata = pod.get("metadata") or {}
     for what in ("annotation", "label"):
@@ -135,7 +135,7 @@ def _amounts_elsewhere(pod: JsonObject, vendors: Vendors) -> Iterator[str]:
                 )
 
 
-def _annotations(pod: JsonObject, vendors: Vendors) -> Iterator[str]:
+def _annotations(pod: Json, vendors: Vendors) -> Iterator[str]:
     ours = _names_of(vendors)
     names, known = ours.read, ours.annotations
     for key in keys.annotations_of(pod):

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 from hamicommon.clipping import clip
 from hamicommon.k8s import annotations as keys
-from hamicommon.k8s.types import JsonObject
+from hamicommon.k8s.types import Json
 from hamicommon.vendors.ascend.ascend import MODE_ANNOTATION as VNPU_MODE
 from hamicommon.vendors.ascend.fit import HAMI_CORE as VNPU_SOFT
 from hamicommon.vendors.pod_request import containers_of
@@ -23,7 +23,7 @@ GO_FALSE = ("0", "f", "F", "FALSE", "false", "False")
 CARD_POLICIES = ("binpack", "spread", "topology-aware", "mutex", "numa")
 
 
-def remarks(pod: JsonObject, vendors: Vendors) -> tuple[str, ...]:
+def remarks(pod: Json, vendors: Vendors) -> tuple[str, ...]:
     """All remarks about a pod that asks for cards, in a fixed order."""
     annotations = keys.annotations_of(pod)
     return (
@@ -92,7 +92,7 @@ def _unwanted(entry: str, unwanted: tuple[str, ...], what: str) -> bool:
     return entry != "" and any(other and other.upper() in entry.upper() for other in unwanted)
 
 
-def _twice(pod: JsonObject, vendors: Vendors) -> Iterator[str]:
+def _twice(pod: Json, vendors: Vendors) -> Iterator[str]:
     for _, container in containers_of(pod):
         resources = container.get("resources") or {}
         named = {**(resources.get("requests") or {}), **(resources.get("limits") or {})}
@@ -105,5 +105,5 @@ def _twice(pod: JsonObject, vendors: Vendors) -> Iterator[str]:
                 )
 
 
-def _given(named: JsonObject, resource: str) -> bool:
+def _given(named: Json, resource: str) -> bool:
     return str(named.get(resource, "0")) != "0"

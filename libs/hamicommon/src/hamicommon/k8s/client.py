@@ -14,15 +14,14 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from enum import StrEnum
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 import aiohttp
 import orjson
 
 from hamicommon.errors import Conflict, Forbidden, HamiError, InvalidRequest, NotFound, Unavailable
 from hamicommon.k8s.credentials import Credentials, credentials_of
-
-Json = dict[str, Any]
+from hamicommon.k8s.types import Json
 
 REQUEST_TIMEOUT_S = 10.0
 # Idle time after which a silent watch is given up; the server sends bookmarks about once a minute.

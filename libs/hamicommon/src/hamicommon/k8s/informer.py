@@ -18,7 +18,8 @@ from typing import Any
 
 from hamicommon.clipping import clip
 from hamicommon.errors import HamiError, Unavailable
-from hamicommon.k8s.client import Expired, Json, KubeApi
+from hamicommon.k8s.client import Expired, KubeApi
+from hamicommon.k8s.types import Json
 from hamicommon.process.bulkhead import Bulkhead
 
 logger = logging.getLogger(__name__)

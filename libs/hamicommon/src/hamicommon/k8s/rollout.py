@@ -11,7 +11,8 @@ import logging
 from collections.abc import Sequence
 
 from hamicommon.errors import Unavailable
-from hamicommon.k8s.client import Json, KubeApi
+from hamicommon.k8s.client import KubeApi
+from hamicommon.k8s.types import Json
 
 logger = logging.getLogger(__name__)
 

@@ -1,8 +1,12 @@
-"""Types of Kubernetes objects as they are decoded."""
+"""Types of JSON objects as they are decoded: those of Kubernetes, and bodies of our own APIs."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
-JsonObject = dict[str, Any]
-"""One object as the API server sends it."""
+Json = dict[str, Any]
+"""One object, as the API server sends it."""
+
+JsonMapping = Mapping[str, Any]
+"""One object that is only read."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from hamicommon.errors import InvalidRequest
-from hamicommon.k8s.types import JsonObject
+from hamicommon.k8s.types import Json
 
 _TEXTS = "an object of texts"
 _OBJECT = "an object"
@@ -20,7 +20,7 @@ class NoContainers(InvalidRequest):
     """A pod without a container."""
 
 
-def check_node(node: JsonObject, where: str = "a Node") -> None:
+def check_node(node: Json, where: str = "a Node") -> None:
     """Raises InvalidRequest naming the field, when the node has no name or is misshapen."""
     _metadata(node, where)
     name = (node.get("metadata") or {}).get("name")
@@ -31,7 +31,7 @@ def check_node(node: JsonObject, where: str = "a Node") -> None:
         _object(status, part, f"node {name}: status")
 
 
-def check_placed(pod: JsonObject, where: str = "a placed pod") -> None:
+def check_placed(pod: Json, where: str = "a placed pod") -> None:
     """Raises InvalidRequest naming the field, when what is read of a placed pod is misshapen."""
     _metadata(pod, where)
     spec, status = _object(pod, "spec", where), _object(pod, "status", where)
@@ -42,7 +42,7 @@ def check_placed(pod: JsonObject, where: str = "a placed pod") -> None:
         _object(state, "terminated", f"{where}: status of an init container")
 
 
-def check_pod(pod: JsonObject, where: str = "the pod") -> None:
+def check_pod(pod: Json, where: str = "the pod") -> None:
     """Raises InvalidRequest naming the field, when the pod is misshapen or has no container."""
     _metadata(pod, where)
     spec = _object(pod, "spec", where)
@@ -60,19 +60,19 @@ def check_pod(pod: JsonObject, where: str = "the pod") -> None:
         _list(container, "env", place)
 
 
-def metadata_of(given: JsonObject) -> JsonObject:
+def metadata_of(given: Json) -> Json:
     """The object's metadata; empty when it has none, or none that is an object."""
     metadata = given.get("metadata")
     return metadata if isinstance(metadata, dict) else {}
 
 
-def _containers(spec: JsonObject, where: str) -> Iterator[tuple[JsonObject, str]]:
+def _containers(spec: Json, where: str) -> Iterator[tuple[Json, str]]:
     for key in ("initContainers", "containers"):
         for number, container in enumerate(_list(spec, key, f"{where}: spec")):
             yield container, f"{where}: spec.{key}[{number}]"
 
 
-def _metadata(given: JsonObject, where: str) -> None:
+def _metadata(given: Json, where: str) -> None:
     metadata = _object(given, "metadata", where)
     for field in ("name", "namespace", "uid"):
         _text(metadata, field, f"{where}: metadata")
@@ -84,7 +84,7 @@ def _metadata(given: JsonObject, where: str) -> None:
                 )
 
 
-def _object(given: JsonObject, field: str, where: str) -> JsonObject:
+def _object(given: Json, field: str, where: str) -> Json:
     value = given.get(field)
     if value is None:
         return {}
@@ -93,13 +93,13 @@ def _object(given: JsonObject, field: str, where: str) -> JsonObject:
     return value
 
 
-def _text(given: JsonObject, field: str, where: str) -> None:
+def _text(given: Json, field: str, where: str) -> None:
     value = given.get(field)
     if value is not None and not isinstance(value, str):
         raise InvalidRequest(f"{where}: {field} is {value!r:.60}: a text is wanted")
 
 
-def _list(given: JsonObject, field: str, where: str) -> list[JsonObject]:
+def _list(given: Json, field: str, where: str) -> list[Json]:
     value = given.get(field)
     if value is None:
         return []

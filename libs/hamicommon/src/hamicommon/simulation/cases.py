@@ -18,7 +18,7 @@ import orjson
 from hamicommon.domain.ids import NodeName
 from hamicommon.domain.requests import Policy
 from hamicommon.errors import InvalidRequest
-from hamicommon.k8s.types import JsonObject
+from hamicommon.k8s.types import Json
 from hamicommon.simulation.cluster import read_cluster
 from hamicommon.simulation.verdict import SimulatedNode, SimulationResult, judge
 from hamicommon.vendors.pod_request import DEFAULT_POLICY
@@ -52,9 +52,9 @@ class Case:
     """One line: a cluster and a pod that is to be placed on it."""
 
     name: str
-    nodes: list[JsonObject]
-    pods: list[JsonObject]
-    pod: JsonObject
+    nodes: list[Json]
+    pods: list[Json]
+    pod: Json
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,7 +64,7 @@ class Simulator:
     vendors: Vendors
     defaults: Policy = field(default=DEFAULT_POLICY)
 
-    def answer_line(self, line: str | bytes, number: int) -> JsonObject:
+    def answer_line(self, line: str | bytes, number: int) -> Json:
         """The answer to one line of the file; a line that can't be read gets one with `error`."""
         name = ""
         try:
@@ -78,7 +78,7 @@ class Simulator:
             error = f"an object is malformed ({type(exc).__name__}: {exc})"
         return {"name": name, "nodes": {}, "chosen": None, "error": f"line {number}: {error}"}
 
-    def answer(self, case: Case) -> JsonObject:
+    def answer(self, case: Case) -> Json:
         """The answer to one case.
 
         Raises: InvalidRequest when an object has not the shape of a Node or Pod.
@@ -98,7 +98,7 @@ Writer = Callable[[NodeName, Mapping[str, str]], Mapping[str, str]]
 
 def as_json(
     verdict: SimulationResult, written: Writer = lambda node, annotations: annotations
-) -> JsonObject:
+) -> Json:
     """A verdict as answers write it: `nodes`, `chosen` and `error`.
 
     `written` may change the annotations of a node that fits.
@@ -115,7 +115,7 @@ def as_json(
 
 def _node_json(
     name: NodeName, answer: SimulatedNode, verdict: SimulationResult, written: Writer
-) -> JsonObject:
+) -> Json:
     if verdict.unfiltered:
         return {"fits": True, "unfiltered": True}
     if verdict.error:
@@ -144,7 +144,7 @@ def as_hami_writes(
     return written
 
 
-def _parsed(line: str | bytes) -> JsonObject:
+def _parsed(line: str | bytes) -> Json:
     try:
         value: Any = orjson.loads(line)
     except ValueError as exc:
@@ -165,14 +165,14 @@ def _case(name: str, given: object) -> Case:
     )
 
 
-def _objects(given: Mapping[str, Any], key: str) -> list[JsonObject]:
+def _objects(given: Mapping[str, Any], key: str) -> list[Json]:
     items = given.get(key) or []
     if not isinstance(items, list):
         raise InvalidRequest(f"in.{key} is {items!r:.60}: a list of objects is wanted")
     return [_object(item, f"in.{key}[{number}]") for number, item in enumerate(items)]
 
 
-def _object(value: object, where: str) -> JsonObject:
+def _object(value: object, where: str) -> Json:
     if not isinstance(value, dict):
         raise InvalidRequest(f"{where} is {value!r:.60}: a Kubernetes object is wanted")
     return value

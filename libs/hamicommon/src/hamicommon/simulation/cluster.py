@@ -10,7 +10,7 @@ from hamicommon.domain.ids import GpuUuid, NodeName
 from hamicommon.errors import InvalidRequest
 from hamicommon.explain.counterfactuals import PodHolding
 from hamicommon.k8s import annotations as keys
-from hamicommon.k8s.types import JsonObject
+from hamicommon.k8s.types import Json
 from hamicommon.k8s.validation import check_node, metadata_of
 from hamicommon.placement.cluster.view import CardState, ClusterView
 from hamicommon.simulation.holdings import HeldSlices, read_holdings
@@ -37,11 +37,11 @@ class Cluster:
 
 
 def read_cluster(
-    nodes: Iterable[JsonObject],
-    pods: Iterable[JsonObject],
+    nodes: Iterable[Json],
+    pods: Iterable[Json],
     vendors: Vendors,
     *,
-    asking: Iterable[JsonObject] = (),
+    asking: Iterable[Json] = (),
 ) -> Cluster:
     """The cards of all nodes with what the pods hold on them.
 
@@ -74,7 +74,7 @@ def read_cluster(
 
 
 def _cards_of(
-    node: JsonObject, held: Mapping[GpuUuid, HeldSlices], vendors: Vendors, problems: list[str]
+    node: Json, held: Mapping[GpuUuid, HeldSlices], vendors: Vendors, problems: list[str]
 ) -> tuple[list[DeviceUsage], PairScores]:
     cordoned = keys.decode_cordon(keys.annotations_of(node).get(keys.DEVICE_CORDON, ""))
     cards: list[DeviceUsage] = []

@@ -17,7 +17,7 @@ from hamicommon.errors import InvalidRequest
 from hamicommon.explain.counterfactuals import PodHolding
 from hamicommon.k8s import annotations as keys
 from hamicommon.k8s.mig import decode_reservations
-from hamicommon.k8s.types import JsonObject
+from hamicommon.k8s.types import Json
 from hamicommon.k8s.validation import check_placed
 from hamicommon.vendors.interface.vendor import RestoresDetails, Vendor
 from hamicommon.vendors.registry import Vendors
@@ -52,7 +52,7 @@ class Holdings:
 
 
 def read_holdings(
-    pods: Iterable[JsonObject], vendors: Vendors, *, without: Container[object] = ()
+    pods: Iterable[Json], vendors: Vendors, *, without: Container[object] = ()
 ) -> Holdings:
     """Adds up what the given pods hold, but for those whose uid is in `without`.
 
@@ -129,7 +129,7 @@ def _of_pod(
     ]
 
 
-def _grants(pod: JsonObject, vendor: Vendor, text: str) -> list[ContainerGrant]:
+def _grants(pod: Json, vendor: Vendor, text: str) -> list[ContainerGrant]:
     """What each of the pod's containers holds of one vendor; `text` is the vendor's annotation.
 
     Init containers that are through hold nothing.
@@ -161,7 +161,7 @@ def _grants(pod: JsonObject, vendor: Vendor, text: str) -> list[ContainerGrant]:
     ]
 
 
-def _init_is_through(pod: JsonObject) -> bool:
+def _init_is_through(pod: Json) -> bool:
     """Whether all init containers ended well, as far as the pod's status tells."""
     ends = [
         ((status.get("state") or {}).get("terminated") or {}).get("exitCode")
@@ -170,7 +170,7 @@ def _init_is_through(pod: JsonObject) -> bool:
     return bool(ends) and all(code == 0 for code in ends)
 
 
-def _mig_places(pod: JsonObject) -> dict[GpuUuid, list[Mapping[str, Any]]]:
+def _mig_places(pod: Json) -> dict[GpuUuid, list[Mapping[str, Any]]]:
     """Per card, the MIG slices that the pod's reservation annotation names (protocol 2.6).
 
     Raises: InvalidRequest when it is malformed.

@@ -22,7 +22,7 @@ from hamicommon.domain.requests import Policy
 from hamicommon.errors import InvalidRequest
 from hamicommon.explain.counterfactuals import Circumstances, counterfactuals
 from hamicommon.explain.sentence import placed_sentence, refusal_sentence, stock_of
-from hamicommon.k8s.types import JsonObject
+from hamicommon.k8s.types import Json
 from hamicommon.k8s.validation import check_pod, metadata_of
 from hamicommon.placement.cluster.view import CardState, ClusterView
 from hamicommon.placement.node_scores import NodeScores
@@ -47,7 +47,7 @@ class Planned:
     changes: tuple[str, ...] = ()
     """What would let a pod fit that fits nowhere; each alone suffices."""
 
-    def as_json(self) -> JsonObject:
+    def as_json(self) -> Json:
         """The answer in the form of `cases`, with annotations as our own scheduler writes them."""
         return {
             "name": self.name,
@@ -59,7 +59,7 @@ class Planned:
 
 
 def plan(
-    pods: Iterable[JsonObject],
+    pods: Iterable[Json],
     cluster: Cluster,
     vendors: Vendors,
     *,
@@ -76,7 +76,7 @@ def plan(
 
 
 def planned(
-    pod: JsonObject,
+    pod: Json,
     cluster: Cluster,
     vendors: Vendors,
     *,

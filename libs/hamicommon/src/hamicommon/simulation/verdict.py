@@ -11,7 +11,7 @@ from hamicommon.domain.devices import GpuDevice
 from hamicommon.domain.ids import GpuUuid, NodeName
 from hamicommon.domain.requests import PodRequest, Policy
 from hamicommon.errors import InvalidRequest
-from hamicommon.k8s.types import JsonObject
+from hamicommon.k8s.types import Json
 from hamicommon.k8s.validation import check_pod
 from hamicommon.placement.cluster.view import ClusterView
 from hamicommon.placement.engine import feasible
@@ -53,7 +53,7 @@ class SimulationResult:
 
 
 def judge(
-    pod: JsonObject,
+    pod: Json,
     cluster: Cluster,
     vendors: Vendors,
     *,

@@ -9,8 +9,7 @@ from hamicommon.domain.allocations import Allocation
 from hamicommon.domain.ids import NodeName, PodUid
 from hamicommon.errors import Conflict, HamiError, NotFound, Unavailable
 from hamicommon.grants.grant import Grant
-
-Json = dict[str, Any]
+from hamicommon.k8s.types import Json
 
 
 class FakePodApi:

@@ -13,7 +13,7 @@ from hamicommon.device_config import AmdConfig
 from hamicommon.domain.devices import GpuDevice
 from hamicommon.domain.requests import DeviceRequest, Selection
 from hamicommon.k8s import annotations as keys
-from hamicommon.k8s.types import JsonObject
+from hamicommon.k8s.types import Json
 from hamicommon.placement.rules import Rule
 from hamicommon.placement.vendor_policy import Need, VendorRules
 from hamicommon.vendors.interface import amounts
@@ -66,7 +66,7 @@ class Amd(RegisteredVendor, ShareVendor):
     rules = _RULES
 
     def parse_request(
-        self, container: JsonObject, annotations: Mapping[str, str] = NO_ANNOTATIONS
+        self, container: Json, annotations: Mapping[str, str] = NO_ANNOTATIONS
     ) -> DeviceRequest | None:
         """What the container's limits ask for; None when they ask for no card.
 
@@ -103,11 +103,11 @@ class Amd(RegisteredVendor, ShareVendor):
             avoid_uuids="amd.com/nouse-gpu-uuid",
         )
 
-    def plugin_alive(self, node: JsonObject) -> bool:
+    def plugin_alive(self, node: Json) -> bool:
         """While the kubelet lists cards."""
         return lists_some(node, "capacity", self.resources.count)
 
-    def mutate(self, container: JsonObject, pod: JsonObject) -> Admitted:
+    def mutate(self, container: Json, pod: Json) -> Admitted:
         """Changes nothing; a pod that names any of the resources, and not with 0, is ours.
 
         Raises: InvalidRequest when the container asks for something that can never be given.

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from hamicommon.device_config import CambriconConfig
 from hamicommon.domain.devices import GpuDevice
 from hamicommon.domain.requests import Selection
-from hamicommon.k8s.types import JsonObject
+from hamicommon.k8s.types import Json
 from hamicommon.vendors.interface.shares import ShareVendor, cards_by_cores
 from hamicommon.vendors.interface.standard import device_annotations, selection
 from hamicommon.vendors.interface.vendor import AnnotationKeys, Placed
@@ -49,7 +49,7 @@ class Cambricon(ShareVendor):
             avoid_uuids="cambricon.com/nouse-gpuuuid",
         )
 
-    def node_devices(self, node: JsonObject) -> tuple[GpuDevice, ...]:
+    def node_devices(self, node: Json) -> tuple[GpuDevice, ...]:
         """A card per hundred of the listed cores, each with its part of the listed memory.
 
         Raises: InvalidRequest when a capacity is no whole number.

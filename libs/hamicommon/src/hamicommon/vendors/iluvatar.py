@@ -12,7 +12,7 @@ from functools import cache
 from hamicommon.device_config import IluvatarChip
 from hamicommon.domain.requests import DeviceRequest, Selection
 from hamicommon.k8s import annotations as keys
-from hamicommon.k8s.types import JsonObject
+from hamicommon.k8s.types import Json
 from hamicommon.vendors.interface import amounts
 from hamicommon.vendors.interface.registered import RegisteredVendor
 from hamicommon.vendors.interface.shares import ShareVendor
@@ -67,7 +67,7 @@ class Iluvatar(RegisteredVendor, ShareVendor):
             avoid_uuids=f"hami.io/no-use-{self.word}-uuid",
         )
 
-    def mutate(self, container: JsonObject, pod: JsonObject) -> Admitted:
+    def mutate(self, container: Json, pod: Json) -> Admitted:
         """Several cards are taken whole; the runtime learns the container's name.
 
         Raises: InvalidRequest when the container asks for something that can never be given.
@@ -81,7 +81,7 @@ class Iluvatar(RegisteredVendor, ShareVendor):
             set_env(container, CONTAINER_ENV, name)
         return Admitted(wants=True, warnings=warnings)
 
-    def _take_whole(self, container: JsonObject, request: DeviceRequest) -> tuple[str, ...]:
+    def _take_whole(self, container: Json, request: DeviceRequest) -> tuple[str, ...]:
         """Writes all cores of several cards; warns when the container asked for other cores."""
         resource = self.config.resource_core_name
         if request.count == 1 or not resource:

@@ -14,7 +14,7 @@ from hamicommon.device_config import INT32_MAX, MthreadsConfig
 from hamicommon.domain.devices import GpuDevice
 from hamicommon.domain.requests import DeviceRequest, Selection
 from hamicommon.errors import InvalidRequest
-from hamicommon.k8s.types import JsonObject
+from hamicommon.k8s.types import Json
 from hamicommon.placement.vendor_policy import VendorRules
 from hamicommon.vendors.interface import amounts
 from hamicommon.vendors.interface.shares import ShareVendor, cards_by_cores
@@ -59,7 +59,7 @@ class Mthreads(ShareVendor):
     memory_factor = FACTOR
 
     def parse_request(
-        self, container: JsonObject, annotations: Mapping[str, str] = NO_ANNOTATIONS
+        self, container: Json, annotations: Mapping[str, str] = NO_ANNOTATIONS
     ) -> DeviceRequest | None:
         """An equal part of the amounts on every card; without memory the whole card's.
 
@@ -87,7 +87,7 @@ class Mthreads(ShareVendor):
             avoid_uuids="mthreads.ai/nouse-gpuuuid",
         )
 
-    def node_devices(self, node: JsonObject) -> tuple[GpuDevice, ...]:
+    def node_devices(self, node: Json) -> tuple[GpuDevice, ...]:
         """A card per 16 of the listed cores, each with its part of the listed memory.
 
         Raises: InvalidRequest when a capacity is no whole number.
@@ -103,7 +103,7 @@ class Mthreads(ShareVendor):
             written[NODE] = placed.node
         return written
 
-    def mutate(self, container: JsonObject, pod: JsonObject) -> Admitted:
+    def mutate(self, container: Json, pod: Json) -> Admitted:
         """Whole cards when several are asked for, or one without its memory.
 
         Raises: InvalidRequest when no card is asked for, or memory of a size that no card has.
@@ -131,7 +131,7 @@ class Mthreads(ShareVendor):
         return Admitted(wants=True)
 
 
-def _check_size(container: JsonObject, resource: str) -> None:
+def _check_size(container: Json, resource: str) -> None:
     sizes = ", ".join(map(str, SIZES))
     wanted = f"one of {sizes}, in units of {FACTOR} MiB,"
     size = amounts.whole(container, resource, top=max(SIZES), wanted=wanted, limits_only=True)
@@ -141,7 +141,7 @@ def _check_size(container: JsonObject, resource: str) -> None:
         )
 
 
-def _set_limits(container: JsonObject, wanted: Mapping[str, int]) -> None:
+def _set_limits(container: Json, wanted: Mapping[str, int]) -> None:
     resources = container.get("resources") or {}
     given = {name: str(amount) for name, amount in wanted.items() if name}
     container["resources"] = resources | {"limits": (resources.get("limits") or {}) | given}

@@ -22,7 +22,7 @@ from hamicommon.domain.requests import (
 )
 from hamicommon.errors import InvalidRequest
 from hamicommon.k8s import annotations as keys
-from hamicommon.k8s.types import JsonObject
+from hamicommon.k8s.types import Json
 from hamicommon.vendors.interface import amounts
 from hamicommon.vendors.registry import Vendors
 
@@ -32,7 +32,7 @@ DEFAULT_POLICY = Policy()
 """HAMi's defaults: nodes binpack, cards spread."""
 
 
-def pod_request(pod: JsonObject, vendors: Vendors, defaults: Policy = DEFAULT_POLICY) -> PodRequest:
+def pod_request(pod: Json, vendors: Vendors, defaults: Policy = DEFAULT_POLICY) -> PodRequest:
     """What the pod asks for: init containers first, then app containers, as in the spec.
 
     A native sidecar (init container with restartPolicy Always) keeps its place but has role `app`,
@@ -63,7 +63,7 @@ def pod_request(pod: JsonObject, vendors: Vendors, defaults: Policy = DEFAULT_PO
     )
 
 
-def wants_devices(pod: JsonObject, vendors: Vendors) -> bool:
+def wants_devices(pod: Json, vendors: Vendors) -> bool:
     """True when a container asks for a card; also when it does so in a malformed way."""
     return any(
         amounts.asks(container, resource)
@@ -73,7 +73,7 @@ def wants_devices(pod: JsonObject, vendors: Vendors) -> bool:
     )
 
 
-def containers_of(pod: JsonObject) -> Iterator[tuple[Role, JsonObject]]:
+def containers_of(pod: Json) -> Iterator[tuple[Role, Json]]:
     """Init containers, then app containers, each with its role."""
     spec = pod.get("spec") or {}
     for container in spec.get("initContainers") or ():
@@ -83,7 +83,7 @@ def containers_of(pod: JsonObject) -> Iterator[tuple[Role, JsonObject]]:
 
 
 def _device_requests(
-    container: JsonObject, vendors: Vendors, annotations: Mapping[str, str]
+    container: Json, vendors: Vendors, annotations: Mapping[str, str]
 ) -> tuple[DeviceRequest, ...]:
     concerned = vendors.concerned_by(container)
     requests = (vendor.parse_request(container, annotations) for vendor in concerned)

@@ -8,7 +8,7 @@ from typing import Any
 
 from hamicommon.device_config import DeviceConfig
 from hamicommon.errors import InvalidRequest
-from hamicommon.k8s.types import JsonObject
+from hamicommon.k8s.types import Json
 from hamicommon.placement.vendor_policy import VendorRules
 from hamicommon.vendors.amd import Amd
 from hamicommon.vendors.ascend.ascend import Ascend
@@ -80,7 +80,7 @@ class Vendors:
         core policy)."""
         return any(map(_changes_every_container, self.items))
 
-    def concerned_by(self, container: JsonObject) -> tuple[Vendor, ...]:
+    def concerned_by(self, container: Json) -> tuple[Vendor, ...]:
         """In order, the vendors of which the container names a resource, and those that change
         every container: no other has anything to say about it."""
         resources = container.get("resources") or {}
@@ -113,8 +113,8 @@ class Vendors:
 
 
 def _changes_every_container(vendor: Vendor) -> bool:
-    container: JsonObject = {"name": "c"}
-    pod: JsonObject = {"metadata": {}, "spec": {"containers": [container]}}
+    container: Json = {"name": "c"}
+    pod: Json = {"metadata": {}, "spec": {"containers": [container]}}
     vendor.mutate(container, pod)
     return pod != {"metadata": {}, "spec": {"containers": [{"name": "c"}]}}
 

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from hamicommon.errors import NotFound
-from hamicommon.k8s.client import Json, KubeApi
+from hamicommon.k8s.client import KubeApi
+from hamicommon.k8s.types import Json
 
 from hamictl.manifests import read_manifest
 from hamictl.pods import apply_pod

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import sys
 from dataclasses import replace
-from typing import Annotated, Any
+from typing import Annotated
 
 import orjson
 import typer
@@ -26,6 +26,7 @@ from hamicommon.admission.verdicts import (
 )
 from hamicommon.errors import HamiError, InvalidRequest, Unavailable
 from hamicommon.k8s.client import Expired, KubeApi, open_kube_api
+from hamicommon.k8s.types import Json
 from hamicommon.simulation.cluster import read_cluster
 from hamicommon.vendors.registry import Vendors
 
@@ -36,7 +37,6 @@ from hamictl.reading import read_text
 from hamictl.settings import Settings
 from hamictl.target import find_target
 
-Json = dict[str, Any]
 SCHEDULER_NAME = "hami-scheduler"
 
 

@@ -9,7 +9,8 @@ from typing import Annotated, Any
 
 import typer
 from hamicommon.errors import Conflict, Forbidden, InvalidRequest, NotFound
-from hamicommon.k8s.client import Json, KubeApi, open_kube_api
+from hamicommon.k8s.client import KubeApi, open_kube_api
+from hamicommon.k8s.types import Json
 from rich.table import Table
 
 from hamictl.commands.running import console, fail, run

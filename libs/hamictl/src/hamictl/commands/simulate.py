@@ -11,7 +11,7 @@ import sys
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import orjson
 import typer
@@ -21,6 +21,7 @@ from hamicommon.admission.warnings import CARD_POLICIES, NODE_POLICIES
 from hamicommon.domain.requests import Policy
 from hamicommon.errors import InvalidRequest
 from hamicommon.k8s import annotations as keys
+from hamicommon.k8s.types import Json
 from hamicommon.k8s.validation import check_node
 from hamicommon.simulation.cases import Simulator
 from hamicommon.simulation.cluster import Cluster, read_cluster
@@ -34,7 +35,6 @@ from hamictl.manifests import read_manifest
 from hamictl.reading import read_text
 from hamictl.view import simulation
 
-Json = dict[str, Any]
 ClusterFile = Annotated[
     str, typer.Option("--cluster", help="what kubectl get nodes,pods -A -o json prints; - is stdin")
 ]

@@ -9,11 +9,11 @@ from typing import Any
 
 from hamicommon.errors import Unavailable
 from hamicommon.k8s.client import KubeApi
+from hamicommon.k8s.types import JsonMapping
 
 from hamictl.scheduler_client import SchedulerClient
 from hamictl.view.tables import cores, memory
 
-Json = Mapping[str, Any]
 MOUNTS_ANNOTATION = "hamictl.io/mounts"
 
 
@@ -21,10 +21,10 @@ MOUNTS_ANNOTATION = "hamictl.io/mounts"
 class ClusterState:
     """What was seen; `missing` says what could not be asked."""
 
-    pods: Sequence[Json] = ()
-    nodes: Sequence[Json] = ()
-    devices: Sequence[Json] = ()
-    allocations: Sequence[Json] = ()
+    pods: Sequence[JsonMapping] = ()
+    nodes: Sequence[JsonMapping] = ()
+    devices: Sequence[JsonMapping] = ()
+    allocations: Sequence[JsonMapping] = ()
     missing: Sequence[str] = field(default_factory=tuple)
 
 
@@ -86,7 +86,7 @@ def pod_rows(state: ClusterState) -> list[dict[str, Any]]:
     ]
 
 
-def phase(pod: Json) -> str:
+def phase(pod: JsonMapping) -> str:
     """The phase as kubectl shows it: deletion and waiting containers first."""
     if pod["metadata"].get("deletionTimestamp"):
         return "Terminating"
@@ -98,7 +98,7 @@ def phase(pod: Json) -> str:
     return str(status.get("reason") or status.get("phase") or "Unknown")
 
 
-def why_waiting(pod: Json) -> str:
+def why_waiting(pod: JsonMapping) -> str:
     """The message of the PodScheduled condition, or what else the status says."""
     status = pod.get("status") or {}
     for condition in status.get("conditions") or []:
@@ -107,7 +107,7 @@ def why_waiting(pod: Json) -> str:
     return str(status.get("message") or "")
 
 
-def _detail(pod: Json, allocation: Json | None, cards: Mapping[str, int]) -> str:
+def _detail(pod: JsonMapping, allocation: JsonMapping | None, cards: Mapping[str, int]) -> str:
     if allocation is not None and allocation["devices"]:
         return "; ".join(
             f"{share['container']}: {memory(share['memory_mib'])}, {cores(share['core_percent'])}"
@@ -117,7 +117,7 @@ def _detail(pod: Json, allocation: Json | None, cards: Mapping[str, int]) -> str
     return why_waiting(pod)
 
 
-def _ready(node: Json) -> str | None:
+def _ready(node: JsonMapping) -> str | None:
     for condition in node["status"].get("conditions") or []:
         if condition.get("type") == "Ready":
             return str(condition.get("status"))

@@ -5,14 +5,13 @@ The answer's fields are those of `hamicommon.explain.answer.Explanation` (docs/e
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
+from hamicommon.k8s.types import JsonMapping
 from rich.table import Table
 
 from hamictl.view.tables import cores, memory, of, table
-
-Json = Mapping[str, Any]
 
 # One screen: more nodes than this are counted instead of named.
 _NODES_NAMED = 10
@@ -21,7 +20,7 @@ _EARLIER_NAMED = 3
 _LIVE = ("reserved", "binding", "bound", "allocated", "releasing")
 
 
-def explanation(answer: Json, *, name: str) -> Iterator[str | Table]:
+def explanation(answer: JsonMapping, *, name: str) -> Iterator[str | Table]:
     """Paragraphs and tables for a terminal, in the order in which a newcomer asks."""
     yield f"{name}{_HEADS.get(answer['outcome'], answer['outcome'])}: {answer['summary']}"
     held = [row for row in answer["attempts"] if row["state"] in _LIVE]
@@ -48,7 +47,7 @@ _HEADS = {
 }
 
 
-def _slices(allocation: Json) -> Iterator[str]:
+def _slices(allocation: JsonMapping) -> Iterator[str]:
     for share in allocation["devices"]:
         yield (
             f"{share['container']}: {memory(share['memory_mib'])}, {cores(share['core_percent'])}"
@@ -56,7 +55,7 @@ def _slices(allocation: Json) -> Iterator[str]:
         )
 
 
-def _nodes(answer: Json) -> Table:
+def _nodes(answer: JsonMapping) -> Table:
     rows: list[Sequence[str]] = []
     for node in answer["nodes"][:_NODES_NAMED]:
         if node["fits"]:
@@ -69,7 +68,7 @@ def _nodes(answer: Json) -> Table:
     return table("", ("NODE", "FITS", "WHY", "HAMI'S REASON"), rows)
 
 
-def _left_out(answer: Json) -> str:
+def _left_out(answer: JsonMapping) -> str:
     parts = []
     more = answer["nodes_left_out"] + max(0, len(answer["nodes"]) - _NODES_NAMED)
     if more:
@@ -79,7 +78,7 @@ def _left_out(answer: Json) -> str:
     return f"and {' and '.join(parts)}" if parts else ""
 
 
-def _changes(answer: Json) -> Iterator[str]:
+def _changes(answer: JsonMapping) -> Iterator[str]:
     changes = answer["counterfactuals"]
     if changes:
         yield "\nWhat would help, each alone:"
@@ -90,7 +89,7 @@ def _changes(answer: Json) -> Iterator[str]:
         yield "\nNo single change of the pod, and no end of other pods, would make it fit."
 
 
-def _quota_users(answer: Json) -> Iterator[str]:
+def _quota_users(answer: JsonMapping) -> Iterator[str]:
     users = answer["quota_users"]
     if users:
         unit = " MiB" if answer["quota"].get("unit_mib") else ""
@@ -100,7 +99,7 @@ def _quota_users(answer: Json) -> Iterator[str]:
         yield f"\nThe quota is used by: {named}"
 
 
-def _traces(answer: Json) -> Iterator[str]:
+def _traces(answer: JsonMapping) -> Iterator[str]:
     yield ""
     if answer["decided_at"] is not None:
         times = answer["repeat_count"]

@@ -6,7 +6,8 @@ import re
 
 from hamicommon.admission.registration import WebhookRegistration, webhook_configuration
 from hamicommon.errors import Conflict
-from hamicommon.k8s.client import Json, KubeApi, open_kube_api
+from hamicommon.k8s.client import KubeApi, open_kube_api
+from hamicommon.k8s.types import Json
 
 from hamilocal.system.services import Context
 

@@ -7,11 +7,9 @@ The texts follow apimachinery's `api/errors` package, because clients and people
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 from hamicommon.errors import HamiError
-
-Json = dict[str, Any]
+from hamicommon.k8s.types import Json
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

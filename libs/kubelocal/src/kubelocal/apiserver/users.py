@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hamicommon.errors import InvalidRequest
+from hamicommon.k8s.types import Json
 
-from kubelocal.apiserver.errors import Json, unauthorized
+from kubelocal.apiserver.errors import unauthorized
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

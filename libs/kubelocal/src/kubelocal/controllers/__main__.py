@@ -9,8 +9,9 @@ from pathlib import Path
 
 from hamicommon import telemetry
 from hamicommon.errors import Conflict, HamiError, NotFound
-from hamicommon.k8s.client import Json, KubeApi, open_kube_api
+from hamicommon.k8s.client import KubeApi, open_kube_api
 from hamicommon.k8s.informer import Informer
+from hamicommon.k8s.types import Json
 from hamicommon.settings import TelemetrySettings
 
 from kubelocal.controllers.plan import KINDS, WorkloadKind, WorkloadPlan, owner_uid, plan

@@ -6,11 +6,9 @@ import copy
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import orjson
-
-Json = dict[str, Any]
+from hamicommon.k8s.types import Json
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,10 +12,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from hamicommon.k8s.client import KubeApi
+from hamicommon.k8s.types import Json
 
 from kubelocal.kubelet import pod_spec
 from kubelocal.kubelet.containers.worker import Machine
-from kubelocal.kubelet.pod_spec import Json
 from kubelocal.kubelet.pods.admission import PodAdmission
 from kubelocal.kubelet.pods.worker import PodWorker
 from kubelocal.pod_resources import Amounts, pod_requests

@@ -10,9 +10,9 @@ from typing import Literal
 
 from hamicommon.errors import HamiError
 from hamicommon.k8s.client import KubeApi
+from hamicommon.k8s.types import Json
 
 from kubelocal.kubelet import pod_spec, pod_status
-from kubelocal.kubelet.pod_spec import Json
 
 logger = logging.getLogger(__name__)
 

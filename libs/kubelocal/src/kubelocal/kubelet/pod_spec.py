@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 from hamicommon.k8s.quantities import parse_ceil
-
-Json = dict[str, Any]
+from hamicommon.k8s.types import Json
 
 DEFAULT_GRACE_S = 30.0
 # The kubelet gives every container this long, also when a pod is deleted by force.

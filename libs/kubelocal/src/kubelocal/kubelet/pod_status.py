@@ -10,8 +10,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
+from hamicommon.k8s.types import Json
+
 from kubelocal.kubelet import pod_spec
-from kubelocal.kubelet.pod_spec import Json
 
 HOST_IP = "127.0.0.1"
 

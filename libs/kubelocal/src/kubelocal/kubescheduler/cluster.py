@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from kubelocal import pod_resources
+from hamicommon.k8s.types import Json
 
-Json = dict[str, Any]
+from kubelocal import pod_resources
 
 # What kube-scheduler counts for a container without requests when it scores (not when it filters).
 _DEFAULT_CPU_MILLI = 100

@@ -6,8 +6,10 @@ In: a pod and the cluster. Out: a node, or `NoFit` with the reason of every node
 import logging
 from collections.abc import Sequence
 
+from hamicommon.k8s.types import Json
+
 from kubelocal.kubescheduler import scoring
-from kubelocal.kubescheduler.cluster import ClusterState, Json, Node
+from kubelocal.kubescheduler.cluster import ClusterState, Node
 from kubelocal.kubescheduler.events import fit_message
 from kubelocal.kubescheduler.extender import Extender, ExtenderError
 from kubelocal.kubescheduler.filters import why_unfit

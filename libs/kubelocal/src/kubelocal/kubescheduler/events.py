@@ -13,8 +13,7 @@ from datetime import UTC, datetime
 
 from hamicommon.errors import HamiError, NotFound
 from hamicommon.k8s.client import KubeApi, PatchType
-
-from kubelocal.kubescheduler.cluster import Json
+from hamicommon.k8s.types import Json
 
 logger = logging.getLogger(__name__)
 

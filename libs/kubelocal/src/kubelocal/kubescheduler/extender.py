@@ -14,8 +14,9 @@ from typing import Any
 import httpx
 import orjson
 from hamicommon.errors import Unavailable
+from hamicommon.k8s.types import Json
 
-from kubelocal.kubescheduler.cluster import Json, Node
+from kubelocal.kubescheduler.cluster import Node
 from kubelocal.kubescheduler.configuration import ExtenderConfig, TlsConfig
 from kubelocal.pod_resources import names_of
 

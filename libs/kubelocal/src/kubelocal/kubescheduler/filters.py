@@ -7,7 +7,9 @@ resource filter gives several reasons. What the extenders refuse comes later.
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from kubelocal.kubescheduler.cluster import Json, Node
+from hamicommon.k8s.types import Json
+
+from kubelocal.kubescheduler.cluster import Node
 from kubelocal.pod_resources import CPU, MEMORY, PODS, pod_requests
 
 _UNSCHEDULABLE_TAINT = {"key": "node.kubernetes.io/unschedulable", "effect": "NoSchedule"}

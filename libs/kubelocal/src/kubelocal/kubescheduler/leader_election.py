@@ -10,8 +10,8 @@ from datetime import UTC, datetime
 
 from hamicommon.errors import Conflict, HamiError, NotFound, Unavailable
 from hamicommon.k8s.client import KubeApi
+from hamicommon.k8s.types import Json
 
-from kubelocal.kubescheduler.cluster import Json
 from kubelocal.kubescheduler.configuration import LeaderElection
 
 logger = logging.getLogger(__name__)

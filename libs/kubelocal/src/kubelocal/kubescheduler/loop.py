@@ -12,8 +12,9 @@ from collections.abc import Sequence
 from hamicommon.errors import HamiError
 from hamicommon.k8s.client import KubeApi
 from hamicommon.k8s.informer import Informer
+from hamicommon.k8s.types import Json
 
-from kubelocal.kubescheduler.cluster import ClusterState, Json
+from kubelocal.kubescheduler.cluster import ClusterState
 from kubelocal.kubescheduler.configuration import SchedulerConfiguration
 from kubelocal.kubescheduler.cycle import Decider, NoFit
 from kubelocal.kubescheduler.events import Reporter

@@ -6,9 +6,8 @@ for that pod too: it goes to `backoff` at once when the attempt fails.
 """
 
 from dataclasses import dataclass, field
-from typing import Any
 
-Json = dict[str, Any]
+from hamicommon.k8s.types import Json
 
 # kube-scheduler's podMaxInUnschedulablePodsDuration: a net for events that nobody sent.
 MAX_UNSCHEDULABLE_S = 300.0

@@ -6,7 +6,9 @@ Least allocated (free share of cpu and memory), preferred node affinity and avoi
 
 from collections.abc import Mapping, Sequence
 
-from kubelocal.kubescheduler.cluster import Json, Node, score_requests
+from hamicommon.k8s.types import Json
+
+from kubelocal.kubescheduler.cluster import Node, score_requests
 from kubelocal.kubescheduler.filters import selected, untolerated_preferences
 from kubelocal.pod_resources import CPU, MEMORY
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from hamicommon.k8s.annotations import MIG_ALLOCATIONS
-from hamicommon.k8s.client import Json
+from hamicommon.k8s.types import Json
 
 GRANT_ANNOTATION = "hami.io/grant"
 # The kubelet's, on the mirror of a static pod; the hash is the static pod's own uid.

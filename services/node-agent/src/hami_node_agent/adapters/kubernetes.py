@@ -17,10 +17,11 @@ from hamicommon.domain.ids import PodUid
 from hamicommon.errors import HamiError, InvalidRequest, NotFound
 from hamicommon.grants.grant import verify
 from hamicommon.k8s.annotations import MIG_ALLOCATIONS
-from hamicommon.k8s.client import Json, KubeApi
+from hamicommon.k8s.client import KubeApi
 from hamicommon.k8s.event_names import event_name
 from hamicommon.k8s.informer import Informer
 from hamicommon.k8s.mig import decode_reservations
+from hamicommon.k8s.types import Json
 from hamicommon.process.bulkhead import Bulkhead
 from nacl.signing import VerifyKey
 

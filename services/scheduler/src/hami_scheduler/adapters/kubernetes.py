@@ -17,9 +17,10 @@ from hamicommon.domain.ids import NodeName, PodUid
 from hamicommon.errors import Conflict, HamiError, NotFound
 from hamicommon.k8s.client import KubeApi
 from hamicommon.k8s.event_names import event_name
+from hamicommon.k8s.types import Json
 
 from hami_scheduler.deferred import DeferredWrites
-from hami_scheduler.ports import Json, PodEvent
+from hami_scheduler.ports import PodEvent
 
 logger = logging.getLogger(__name__)
 

@@ -29,6 +29,7 @@ from hamicommon.domain.requests import PodRequest
 from hamicommon.errors import CapacityConflict, Conflict, InvalidRequest, NotFound, Unavailable
 from hamicommon.events import HeldContainer, NodeHoldings
 from hamicommon.grants.grant import grant_of
+from hamicommon.k8s.types import JsonMapping
 from hamicommon.ledger.model import Draft, Entry
 from hamicommon.vendors.registry import Vendors
 
@@ -44,7 +45,6 @@ from hami_scheduler.ports import AllocationStore, GrantAnnouncer, LedgerReader, 
 
 logger = logging.getLogger(__name__)
 
-Json = Mapping[str, Any]
 ACTOR = "adopt"
 REASON = "given by HAMi, adopted"
 NODES_AT_ONCE = 16
@@ -67,9 +67,9 @@ class Adopter:
         announcer: Announcer,
         instruments: SchedulerInstruments,
         vendors: Vendors,
-        known_pods: Mapping[PodUid, Json],
+        known_pods: Mapping[PodUid, JsonMapping],
         synced: Callable[[], bool],
-        request_of: Callable[[Json], PodRequest],
+        request_of: Callable[[JsonMapping], PodRequest],
     ) -> None:
         self._store = store
         self._ledger = ledger
@@ -277,7 +277,7 @@ class Adopter:
         return {s.usage.device.uuid: s.usage for s in self._view.cluster.cards(node)}
 
 
-def _over(pod: Json) -> bool:
+def _over(pod: JsonMapping) -> bool:
     return (pod.get("status") or {}).get("phase") in TERMINAL_PHASES
 
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Any
 
 from hamicommon.domain.allocations import (
     Allocation,
@@ -28,6 +27,7 @@ from hamicommon.errors import CapacityConflict, Conflict, HamiError, InvalidRequ
 from hamicommon.events import UnmanagedReply, UnmanagedRequest, unmanaged_subject
 from hamicommon.grants.grant import grant_of
 from hamicommon.k8s.annotations import binding_annotations, node_label
+from hamicommon.k8s.types import JsonMapping
 from hamicommon.ledger.model import Entry
 from hamicommon.placement.cluster.view import ClusterView
 from hamicommon.placement.engine import decide
@@ -44,7 +44,6 @@ from hami_scheduler.ports import AllocationStore, PodApi
 
 logger = logging.getLogger(__name__)
 
-Json = Mapping[str, Any]
 SUBJECT = "hami.grants.unmanaged.*"
 QUEUE = "scheduler"
 REASON = "came past the scheduler; granted what its kubelet gave it"
@@ -61,7 +60,7 @@ class UnmanagedGrants:
         pods: PodApi,
         view: LedgerSnapshotCache,
         vendors: Vendors,
-        request_of: Callable[[Json], PodRequest],
+        request_of: Callable[[JsonMapping], PodRequest],
         announcer: Announcer,
         instruments: SchedulerInstruments,
     ) -> None:

@@ -11,7 +11,6 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from itertools import groupby
-from typing import Any
 
 from hamicommon.admission.typos import misspelt
 from hamicommon.admission.warnings import remarks
@@ -23,6 +22,7 @@ from hamicommon.explain.counterfactuals import Circumstances, PodHolding
 from hamicommon.explain.record import DecisionRecord, record_of
 from hamicommon.explain.unscheduled import why_undecided
 from hamicommon.k8s.annotations import RETRY_AT, annotations_of
+from hamicommon.k8s.types import Json
 from hamicommon.placement.cluster.view import ClusterView
 from hamicommon.vendors.registry import Vendors
 
@@ -30,8 +30,6 @@ from hami_scheduler.ledger.quota import quota_amounts
 from hami_scheduler.placement.decision_log import DecisionQueue
 from hami_scheduler.ports import PodApi
 from hami_scheduler.ports.queries import Queries, Row
-
-Json = dict[str, Any]
 
 # kube-scheduler moves pods out of its unschedulable queue then, whatever happened.
 RETRIED_AFTER = "5 minutes"

@@ -15,6 +15,7 @@ from typing import Any
 from hamicommon.domain.ids import NodeName
 from hamicommon.domain.requests import Policy
 from hamicommon.errors import InvalidRequest
+from hamicommon.k8s.types import Json
 from hamicommon.k8s.validation import check_pod
 from hamicommon.simulation.cluster import Cluster, read_cluster
 from hamicommon.simulation.planning import Planned, planned
@@ -22,7 +23,6 @@ from hamicommon.simulation.verdict import SimulatedNode
 from hamicommon.vendors.registry import Vendors
 
 from hami_scheduler.ledger.view import LedgerSnapshotCache
-from hami_scheduler.ports import Json
 
 # So many nodes are answered in a few milliseconds; then others get their turn on the event loop.
 _NODES_AT_ONCE = 200

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from hamicommon.k8s.annotations import DEVICE_CORDON, annotations_of, decode_cordon
 from hamicommon.k8s.informer import Informer, Trim
+from hamicommon.k8s.types import JsonMapping
 
 from hami_scheduler.bootstrap.outside import Connections
 from hami_scheduler.bootstrap.shared import Core
@@ -19,8 +19,6 @@ from hami_scheduler.watch.nodes import NodeSync
 from hami_scheduler.watch.pods import NodeWatch, PodWatch
 from hami_scheduler.watch.quotas import QuotaSync
 from hami_scheduler.watch.trim import trimmed_node, trimmed_pod
-
-Json = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,5 +122,5 @@ def watches_of(core: Core, outside: Connections, inventories: InventoryReports) 
     )
 
 
-def _cordon_of(node: Json) -> frozenset[str]:
+def _cordon_of(node: JsonMapping) -> frozenset[str]:
     return frozenset(decode_cordon(annotations_of(node).get(DEVICE_CORDON, "")))

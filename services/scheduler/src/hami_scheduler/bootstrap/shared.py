@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from hamicommon.domain.requests import PodRequest, Policy
+from hamicommon.k8s.types import JsonMapping
 from hamicommon.vendors.pod_request import pod_request, wants_devices
 from hamicommon.vendors.registry import Vendors
 
@@ -24,8 +23,6 @@ from hami_scheduler.placement.waiting_pods import WaitingPods
 from hami_scheduler.pod_events import Announcer
 from hami_scheduler.reconcile.pod_annotations import Mirrors
 from hami_scheduler.settings import Settings
-
-Json = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,11 +45,11 @@ class Core:
     refused: RefusedCards
     lines: LineBudget
 
-    def request_of(self, pod: Json) -> PodRequest:
+    def request_of(self, pod: JsonMapping) -> PodRequest:
         """What the pod asks for. Raises: InvalidRequest."""
         return pod_request(dict(pod), self.vendors, self.defaults)
 
-    def wants_devices(self, pod: Json) -> bool:
+    def wants_devices(self, pod: JsonMapping) -> bool:
         """Whether the pod asks for a card of a vendor that is served."""
         return wants_devices(dict(pod), self.vendors)
 

@@ -17,6 +17,7 @@ from hamicommon.domain.ids import NodeName
 from hamicommon.domain.requests import PodRequest, Policy
 from hamicommon.errors import HamiError, InvalidRequest
 from hamicommon.k8s.annotations import TRACEPARENT, annotations_of
+from hamicommon.k8s.types import Json
 from hamicommon.placement.cluster.view import CardState, ClusterView
 from hamicommon.placement.engine import decide, feasible, prioritize
 from hamicommon.placement.node_scores import NodeScores
@@ -42,7 +43,6 @@ from hami_scheduler.pod_events import (
     found_message,
     refusal_messages,
 )
-from hami_scheduler.ports import Json
 
 logger = logging.getLogger(__name__)
 

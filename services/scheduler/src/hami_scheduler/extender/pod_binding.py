@@ -14,9 +14,10 @@ from hamicommon.domain.ids import NodeName, PodUid
 from hamicommon.errors import Conflict, HamiError, NotFound, Unavailable
 from hamicommon.grants.grant import Grant
 from hamicommon.k8s.annotations import GRANT, annotations_of, binding_annotations, node_label
+from hamicommon.k8s.types import Json
 
 from hami_scheduler.ledger.state_machine import facts_of
-from hami_scheduler.ports import Json, PodApi
+from hami_scheduler.ports import PodApi
 
 logger = logging.getLogger(__name__)
 

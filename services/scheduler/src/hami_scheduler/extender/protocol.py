@@ -9,16 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, cast
+from typing import cast
 
 import orjson
 from hamicommon.domain.ids import NodeName
 from hamicommon.errors import InvalidRequest
+from hamicommon.k8s.types import Json
 
 MAX_BODY_BYTES = 1024 * 1024
 """As HAMi; a body that is longer is cut there and does not parse."""
-
-Json = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

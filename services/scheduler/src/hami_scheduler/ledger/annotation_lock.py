@@ -10,9 +10,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from datetime import UTC, datetime
-from typing import Any
 
 from hamicommon.domain.allocations import Allocation
 from hamicommon.domain.ids import NodeName
@@ -25,7 +24,6 @@ from hami_scheduler.ports import AllocationStore, NodeApi, NodeLock, PodApi
 
 logger = logging.getLogger(__name__)
 
-Json = Mapping[str, Any]
 Clock = Callable[[], datetime]
 # One reader per node and replica at most, and only while another pod's Allocate is awaited.
 POLL_S = 0.2

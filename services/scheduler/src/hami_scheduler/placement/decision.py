@@ -14,11 +14,10 @@ from hamicommon.domain.allocations import Allocation
 from hamicommon.domain.ids import NodeName, PodUid
 from hamicommon.domain.requests import PodRequest
 from hamicommon.explain.record import QuotaShort
+from hamicommon.k8s.types import Json
 from hamicommon.placement.cluster.view import Frozen
 from hamicommon.placement.node_scores import NodeScores
 from hamicommon.placement.unschedulable import Shortfalls
-
-from hami_scheduler.ports import Json
 
 
 @dataclass(slots=True, kw_only=True)

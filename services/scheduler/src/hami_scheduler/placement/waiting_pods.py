@@ -7,14 +7,11 @@ kube-scheduler given this pod up since?). Only hints: losing them costs time, ne
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from hamicommon.domain.ids import PodUid
 from hamicommon.domain.requests import PodRequest
-
-Json = Mapping[str, Any]
+from hamicommon.k8s.types import JsonMapping
 
 # Pods whose last visit is remembered; older ones are released by their deadline alone.
 MOST_VISITS = 20_000
@@ -45,14 +42,14 @@ class WaitingPods:
         self._pods: dict[PodUid, WaitingPod] = {}
         self._visits: OrderedDict[PodUid, _Visit] = OrderedDict()
 
-    def saw(self, pod: Json, request: PodRequest) -> None:
+    def saw(self, pod: JsonMapping, request: PodRequest) -> None:
         """The pod came to /filter looking like this."""
         self._visits.pop(request.uid, None)
         self._visits[request.uid] = _Visit(_version(pod), scheduled_verdict(pod))
         if len(self._visits) > MOST_VISITS:
             self._visits.popitem(last=False)
 
-    def given_up_since(self, pod: Json) -> bool:
+    def given_up_since(self, pod: JsonMapping) -> bool:
         """True when kube-scheduler has said PodScheduled=False after the last visit here.
 
         The condition that an earlier attempt left behind, arriving late, is none: the pod must be
@@ -84,7 +81,7 @@ class WaitingPods:
         return len(self._pods)
 
 
-def scheduled_verdict(pod: Json) -> tuple[str, ...]:
+def scheduled_verdict(pod: JsonMapping) -> tuple[str, ...]:
     """(status, last transition, reason, message) of PodScheduled; empty without the condition."""
     for condition in (pod.get("status") or {}).get("conditions") or ():
         if condition.get("type") == "PodScheduled":
@@ -97,6 +94,6 @@ def scheduled_verdict(pod: Json) -> tuple[str, ...]:
     return ()
 
 
-def _version(pod: Json) -> int:
+def _version(pod: JsonMapping) -> int:
     text = str(pod["metadata"].get("resourceVersion", ""))
     return int(text) if text.isdecimal() else 0

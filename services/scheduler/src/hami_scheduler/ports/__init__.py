@@ -4,7 +4,7 @@ All calls are bounded in time and raise only from `hamicommon.errors`.
 """
 
 from hami_scheduler.ports.allocations import AllocationStore, LedgerReader, QuotaStore
-from hami_scheduler.ports.apiserver import Json, NodeApi, PodApi, PodEvent, PodEvents
+from hami_scheduler.ports.apiserver import NodeApi, PodApi, PodEvent, PodEvents
 from hami_scheduler.ports.cards import (
     CardReader,
     InventoryStore,
@@ -24,7 +24,6 @@ __all__ = [
     "DriftJournal",
     "GrantAnnouncer",
     "InventoryStore",
-    "Json",
     "LedgerCard",
     "LedgerReader",
     "NodeApi",

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Protocol
+from typing import Protocol
 
 from hamicommon.domain.ids import NodeName, PodUid
-
-Json = dict[str, Any]
+from hamicommon.k8s.types import Json
 
 
 class PodApi(Protocol):

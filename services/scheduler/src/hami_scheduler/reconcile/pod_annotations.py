@@ -13,16 +13,16 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
 
 from hamicommon.clipping import clip
 from hamicommon.domain.allocations import Allocation, AllocationState, Origin
 from hamicommon.domain.ids import PodUid
 from hamicommon.errors import Forbidden, InvalidRequest, NotFound
 from hamicommon.k8s.annotations import annotations_of, node_label
+from hamicommon.k8s.types import JsonMapping
 from hamicommon.vendors.interface.vendor import Vendor
 
 from hami_scheduler.line_budget import LineBudget
@@ -32,7 +32,6 @@ from hami_scheduler.reconcile.annotation_diff import differing
 
 logger = logging.getLogger(__name__)
 
-Json = Mapping[str, Any]
 # A row is read in a millisecond. After a start all pods must be looked at: not all in one go.
 MOST_LOOKS = 2000
 CLASS = "annotations-differ"
@@ -82,7 +81,7 @@ class Mirrors:
         """Pods that lacked their label at the last look."""
         self._looks = 0
 
-    async def check(self, allocation: Allocation, pod: Json) -> int:
+    async def check(self, allocation: Allocation, pod: JsonMapping) -> int:
         """1 when the pod's annotations differed and were mended, else 0.
 
         `allocation` may lack its containers. Raises: Conflict, Unavailable.
@@ -123,7 +122,7 @@ class Mirrors:
         subject = f"{allocation.namespace}/{allocation.pod_name} ({allocation.pod_uid})"
         await self._journal.drift(REFUSED, subject, why, repaired=False)
 
-    async def _labelled(self, allocation: Allocation, pod: Json) -> bool:
+    async def _labelled(self, allocation: Allocation, pod: JsonMapping) -> bool:
         """False when the label is not there yet. Raises: Conflict, Unavailable."""
         # Pods that HAMi placed are labelled as its version did.
         ours = allocation.origin is not Origin.ADOPTED

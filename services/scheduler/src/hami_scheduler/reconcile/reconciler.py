@@ -12,11 +12,11 @@ import asyncio
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any
 
 from hamicommon.domain.allocations import Allocation
 from hamicommon.domain.ids import NodeName, PodUid
 from hamicommon.errors import HamiError, Unavailable
+from hamicommon.k8s.types import JsonMapping
 from hamicommon.process.bulkhead import Bulkhead
 
 from hami_scheduler.bus.reports import pod_facts
@@ -37,7 +37,6 @@ from hami_scheduler.reconcile.restore import REASON, GrantRestorer, Outcome
 
 logger = logging.getLogger(__name__)
 
-Json = Mapping[str, Any]
 UNMANAGED_TEXT = (
     "this pod was bound to node {node} past the scheduler {scheduler} and has no grant: its "
     "containers don't start, unless its node's agent asks for one (unmanaged_pods=adopt); remove "
@@ -60,10 +59,10 @@ class Reconciler:
         journal: DriftJournal,
         announcer: Announcer,
         instruments: SchedulerInstruments,
-        known_pods: Mapping[PodUid, Json],
+        known_pods: Mapping[PodUid, JsonMapping],
         known_nodes: set[str],
         synced: Callable[[], bool],
-        wants_devices: Callable[[Json], bool],
+        wants_devices: Callable[[JsonMapping], bool],
         scheduler_name: str,
         on_compared: Callable[[], None],
         restoring: GrantRestorer,
@@ -152,7 +151,7 @@ class Reconciler:
         detail = f"{allocation.state} -> {step.target} on {allocation.node}: {step.reason}"
         await self._journal.drift(kind, subject, detail, repaired=True)
 
-    async def _check_unmanaged(self, uid: PodUid, pod: Json) -> int:
+    async def _check_unmanaged(self, uid: PodUid, pod: JsonMapping) -> int:
         """A pod with a node and without a grant: the ledger lost it, or it was bound past us."""
         facts = facts_of(pod)
         if (

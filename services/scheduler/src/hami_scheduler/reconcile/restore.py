@@ -15,10 +15,9 @@ from __future__ import annotations
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from enum import StrEnum
-from typing import Any
 
 from hamicommon.domain.allocations import (
     AllocationState,
@@ -32,6 +31,7 @@ from hamicommon.errors import CapacityConflict, Conflict, InvalidRequest, NotFou
 from hamicommon.events import HeldContainer, NodeHoldings
 from hamicommon.grants.grant import Grant
 from hamicommon.k8s.annotations import GRANT, annotations_of
+from hamicommon.k8s.types import JsonMapping
 from hamicommon.ledger.model import CardCounters, Draft, Entry, QuotaAmounts
 
 from hami_scheduler.ledger.state_machine import PodFacts, facts_of
@@ -39,7 +39,6 @@ from hami_scheduler.ports import AllocationStore, NodeWitness
 
 logger = logging.getLogger(__name__)
 
-Json = Mapping[str, Any]
 ACTOR = "reconciler"
 REASON = "the ledger had lost it; restored from the grant that we signed"
 MOVED = "on the cards that its kubelet's checkpoint has"
@@ -84,7 +83,7 @@ class GrantRestorer:
         self._read_signed = read_signed
         self._quota_of = quota_of
 
-    async def restore(self, pod: Json) -> Outcome:
+    async def restore(self, pod: JsonMapping) -> Outcome:
         """Enters the pod's grant if the ledger lost it. Raises: Unavailable."""
         facts = facts_of(pod)
         grant = self._signed_for(pod, facts)
@@ -102,7 +101,7 @@ class GrantRestorer:
         logger.info("lost grant restored", extra={"pod_uid": facts.uid, "node": grant.node})
         return Outcome.RESTORED
 
-    def _signed_for(self, pod: Json, facts: PodFacts) -> Grant | None:
+    def _signed_for(self, pod: JsonMapping, facts: PodFacts) -> Grant | None:
         text = annotations_of(pod).get(GRANT, "")
         if not text:
             return None
@@ -136,7 +135,9 @@ class GrantRestorer:
         since = self._silent_since.setdefault(node, self._clock())
         return self._clock() - since < PATIENCE_S
 
-    def _entry(self, pod: Json, grant: Grant, facts: PodFacts, said: NodeHoldings | None) -> Entry:
+    def _entry(
+        self, pod: JsonMapping, grant: Grant, facts: PodFacts, said: NodeHoldings | None
+    ) -> Entry:
         signed = grant.domain_containers()
         containers = signed if said is None else as_held(signed, facts.uid, said.containers)
         more = UNCONFIRMED if said is None else MOVED if containers != signed else ""

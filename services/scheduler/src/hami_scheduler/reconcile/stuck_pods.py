@@ -11,13 +11,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable
 
 from hamicommon.clipping import clip
 from hamicommon.domain.allocations import Allocation, AllocationState
 from hamicommon.domain.ids import AllocationId, NodeName
 from hamicommon.errors import HamiError, NotFound
+from hamicommon.k8s.types import JsonMapping
 from hamicommon.ledger.model import StateStep
 
 from hami_scheduler.ledger.state_machine import HOW_BOUND
@@ -27,7 +27,6 @@ from hami_scheduler.ports import AllocationStore, LedgerReader, PodApi
 
 logger = logging.getLogger(__name__)
 
-Json = Mapping[str, Any]
 ACTOR = "late-watch"
 TELL_AGAIN_S = 300.0
 PREFIX = "bound and without its cards: "
@@ -128,7 +127,7 @@ class StuckPodReporter:
         return True
 
 
-def why_late(pod: Json, allocation: Allocation, *, agent_silent: bool) -> str:
+def why_late(pod: JsonMapping, allocation: Allocation, *, agent_silent: bool) -> str:
     """What the pod waits for, as far as its object and its node tell."""
     node, status = allocation.node, pod.get("status") or {}
     if agent_silent:

@@ -11,13 +11,13 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 from datetime import UTC, datetime
-from typing import Any
 
 from hamicommon.clipping import clip
 from hamicommon.domain.devices import NodeInventory
 from hamicommon.domain.ids import NodeName
 from hamicommon.errors import Conflict, HamiError, NotFound
 from hamicommon.k8s.annotations import annotations_of
+from hamicommon.k8s.types import JsonMapping
 from hamicommon.vendors.registry import Vendors
 
 from hami_scheduler.bus.refused_cards import RefusedCards
@@ -29,7 +29,6 @@ from hami_scheduler.watch.node_annotations import NodeAnnotations, looks, told_b
 
 logger = logging.getLogger(__name__)
 
-Json = Mapping[str, Any]
 RETRY_S = 1.0
 # As HAMi's register loop: a question that ran out shows at most this much later.
 LOOK_AGAIN_S = 15.0
@@ -65,14 +64,14 @@ class AnnotatedNodes:
         self._on_freed = on_freed
         self._clock = clock
         self._lock_keys = sorted({v.keys.lock for v in vendors if v.keys.lock})
-        self._objects: dict[str, Json] = {}
+        self._objects: dict[str, JsonMapping] = {}
         self._changed: dict[str, None] = {}
         self._asked: set[str] = set()
         self._told: dict[str, NodeAnnotations] = {}
         self._unlocked: list[tuple[NodeName, str, str]] = []
         self._woken = asyncio.Event()
 
-    def on_upsert(self, new: Json, old: Json | None) -> None:
+    def on_upsert(self, new: JsonMapping, old: JsonMapping | None) -> None:
         """A node appeared or changed."""
         name = new["metadata"]["name"]
         self._objects[name] = new
@@ -82,7 +81,7 @@ class AnnotatedNodes:
         if old is not None:
             self._note_unlocked(NodeName(name), annotations_of(new), annotations_of(old))
 
-    def on_delete(self, node: Json) -> None:
+    def on_delete(self, node: JsonMapping) -> None:
         """A node went; its cards are marked by the keeper of nodes."""
         name = node["metadata"]["name"]
         for known in (self._objects, self._changed, self._told):
@@ -140,7 +139,7 @@ class AnnotatedNodes:
             return False
         return True
 
-    async def look(self, node: Json) -> None:
+    async def look(self, node: JsonMapping) -> None:
         """Takes over what the node tells. Raises: Conflict, Unavailable."""
         name = NodeName(node["metadata"]["name"])
         if not self._view.loaded:
@@ -159,7 +158,11 @@ class AnnotatedNodes:
             await self._ask(name, node, told)
 
     async def _write(
-        self, name: NodeName, node: Json, told: NodeAnnotations, before: NodeAnnotations | None
+        self,
+        name: NodeName,
+        node: JsonMapping,
+        told: NodeAnnotations,
+        before: NodeAnnotations | None,
     ) -> bool:
         """False when the node's cards are not ours to write."""
         metadata = node["metadata"]
@@ -201,7 +204,7 @@ class AnnotatedNodes:
             sum(len(told.malformed) for told in self._told.values())
         )
 
-    async def _ask(self, name: NodeName, node: Json, told: NodeAnnotations) -> None:
+    async def _ask(self, name: NodeName, node: JsonMapping, told: NodeAnnotations) -> None:
         try:
             await self._nodes.annotate(
                 name, told.questions, resource_version=node["metadata"]["resourceVersion"]

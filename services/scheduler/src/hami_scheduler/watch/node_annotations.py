@@ -10,16 +10,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from typing import Any
 
 from hamicommon.domain.devices import GpuDevice
 from hamicommon.domain.ids import GpuUuid
 from hamicommon.errors import InvalidRequest
 from hamicommon.k8s.annotations import AGENT, annotations_of
 from hamicommon.k8s.quantities import parse_int
+from hamicommon.k8s.types import JsonMapping
 from hamicommon.vendors.interface.vendor import Vendor
-
-Json = Mapping[str, Any]
 
 ANSWER_S = 60
 """How long a device plugin may take to answer `Requesting_<time>` (protocol 2.4)."""
@@ -47,12 +45,12 @@ class NodeAnnotations:
         return not (self.devices or self.malformed)
 
 
-def has_agent(node: Json) -> bool:
+def has_agent(node: JsonMapping) -> bool:
     """True when an agent of ours says that it reports this node's cards."""
     return AGENT in annotations_of(node)
 
 
-def lives(node: Json, vendors: Iterable[Vendor]) -> bool | None:
+def lives(node: JsonMapping, vendors: Iterable[Vendor]) -> bool | None:
     """What the node's conditions and the kubelet's count of cards say; None: they say nothing.
 
     The kubelet sets `allocatable` to 0 when a device plugin of its has ended.
@@ -69,7 +67,7 @@ def lives(node: Json, vendors: Iterable[Vendor]) -> bool | None:
     return ready == ["True"] and not lost
 
 
-def told_by(node: Json, vendors: Iterable[Vendor], now: datetime) -> NodeAnnotations:
+def told_by(node: JsonMapping, vendors: Iterable[Vendor], now: datetime) -> NodeAnnotations:
     """Asks every vendor; of a node with our agent nothing is believed."""
     if has_agent(node):
         return NodeAnnotations()
@@ -125,7 +123,7 @@ def _unanswered(value: str, now: datetime) -> bool:
     return now < asked_at + timedelta(seconds=ANSWER_S)
 
 
-def looks(node: Json) -> tuple[object, ...]:
+def looks(node: JsonMapping) -> tuple[object, ...]:
     """All of a Node that the answer depends on, but for the time."""
     status = node.get("status") or {}
     metadata = node["metadata"]

@@ -9,15 +9,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
 from hamicommon.clipping import clip
 from hamicommon.domain.ids import PodUid
 from hamicommon.domain.requests import PodRequest
 from hamicommon.errors import HamiError, InvalidRequest, Unavailable
 from hamicommon.k8s.annotations import ASSIGNED_NODE, annotations_of
+from hamicommon.k8s.types import JsonMapping
 from hamicommon.process.bulkhead import Bulkhead
 
 from hami_scheduler.ledger.state_machine import (
@@ -33,7 +33,6 @@ from hami_scheduler.ports import AllocationStore
 
 logger = logging.getLogger(__name__)
 
-Json = Mapping[str, Any]
 ACTOR = "pod-watch"
 PLUGIN_FAILED = "the device plugin of its node could not allocate its cards (bind-phase failed)"
 RETRY_S = 1.0
@@ -48,7 +47,7 @@ class PodWatch:
         store: AllocationStore,
         releasing: Transitions,
         waiting: WaitingPods,
-        request_of: Callable[[Json], PodRequest],
+        request_of: Callable[[JsonMapping], PodRequest],
         scheduler_name: str,
         bulkhead: Bulkhead | None = None,
     ) -> None:
@@ -60,10 +59,10 @@ class PodWatch:
         self._scheduler_name = scheduler_name
         self._changed: dict[PodUid, PodFacts] = {}
         self._woken = asyncio.Event()
-        self.by_uid: dict[PodUid, Json] = {}
+        self.by_uid: dict[PodUid, JsonMapping] = {}
         """Every pod of ours that the API server has."""
 
-    def on_upsert(self, new: Json, old: Json | None) -> None:
+    def on_upsert(self, new: JsonMapping, old: JsonMapping | None) -> None:
         """The informer saw a pod for the first time, or changed."""
         uid = PodUid(new["metadata"]["uid"])
         if not self._ours(new):
@@ -77,18 +76,18 @@ class PodWatch:
         if facts != before and (before is not None or _matters(facts)):
             self._note(facts)
 
-    def on_delete(self, pod: Json) -> None:
+    def on_delete(self, pod: JsonMapping) -> None:
         """The informer saw the pod go."""
         uid = PodUid(pod["metadata"]["uid"])
         self._waiting.remove(uid)
         if self.by_uid.pop(uid, None) is not None:
             self._note(PodFacts(uid=uid, exists=False))
 
-    def _ours(self, pod: Json) -> bool:
+    def _ours(self, pod: JsonMapping) -> bool:
         name = (pod.get("spec") or {}).get("schedulerName")
         return name == self._scheduler_name or ASSIGNED_NODE in annotations_of(pod)
 
-    def _keep_waiting(self, pod: Json, facts: PodFacts) -> None:
+    def _keep_waiting(self, pod: JsonMapping, facts: PodFacts) -> None:
         refused = scheduled_verdict(pod)[:1] == ("False",)
         if facts.node or facts.deleting or facts.phase in TERMINAL_PHASES:
             self._waiting.remove(facts.uid)
@@ -175,7 +174,7 @@ class NodeWatch:
     def __init__(
         self,
         *,
-        cordon_of: Callable[[Json], frozenset[str]],
+        cordon_of: Callable[[JsonMapping], frozenset[str]],
         on_cordon: Callable[[str, frozenset[str]], None],
         on_gone: Callable[[str], None],
     ) -> None:
@@ -184,7 +183,7 @@ class NodeWatch:
         self._on_gone = on_gone
         self.names: set[str] = set()
 
-    def on_upsert(self, new: Json, old: Json | None) -> None:
+    def on_upsert(self, new: JsonMapping, old: JsonMapping | None) -> None:
         """A node appeared or changed."""
         name = new["metadata"]["name"]
         self.names.add(name)
@@ -193,7 +192,7 @@ class NodeWatch:
         if wanted != before or old is None:
             self._on_cordon(name, wanted)
 
-    def on_delete(self, node: Json) -> None:
+    def on_delete(self, node: JsonMapping) -> None:
         """A node went."""
         name = node["metadata"]["name"]
         self.names.discard(name)

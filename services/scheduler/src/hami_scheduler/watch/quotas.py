@@ -11,10 +11,10 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Callable, Mapping
-from typing import Any
 
 from hamicommon.clipping import clip
 from hamicommon.errors import HamiError
+from hamicommon.k8s.types import JsonMapping
 from hamicommon.process.bulkhead import Bulkhead
 
 from hami_scheduler.ledger.quota import QuotaLimits
@@ -22,7 +22,6 @@ from hami_scheduler.ports import QuotaStore
 
 logger = logging.getLogger(__name__)
 
-Json = Mapping[str, Any]
 RETRY_S = 1.0
 
 
@@ -33,7 +32,7 @@ class QuotaSync:
         self,
         *,
         store: QuotaStore,
-        limits_of: Callable[[Json], QuotaLimits],
+        limits_of: Callable[[JsonMapping], QuotaLimits],
         synced: Callable[[], bool],
         on_freed: Callable[[], None],
         bulkhead: Bulkhead | None = None,
@@ -47,7 +46,7 @@ class QuotaSync:
         self._changed: set[str] = set()
         self._woken = asyncio.Event()
 
-    def on_upsert(self, new: Json, old: Json | None) -> None:
+    def on_upsert(self, new: JsonMapping, old: JsonMapping | None) -> None:
         """A ResourceQuota appeared or changed."""
         metadata = new["metadata"]
         found = self._limits_of(new)
@@ -62,7 +61,7 @@ class QuotaSync:
                 self._note(metadata["namespace"])
             known[metadata["name"]] = limits
 
-    def on_delete(self, quota: Json) -> None:
+    def on_delete(self, quota: JsonMapping) -> None:
         """A ResourceQuota went."""
         metadata = quota["metadata"]
         if self._quotas.get(metadata["namespace"], {}).pop(metadata["name"], None):

@@ -6,9 +6,7 @@ environment, probes and image lists are most of an object, and nothing here read
 
 from __future__ import annotations
 
-from typing import Any
-
-Json = dict[str, Any]
+from hamicommon.k8s.types import Json
 
 _METADATA = (
     "name",

@@ -20,7 +20,8 @@ from datetime import UTC, datetime
 from hamicommon import telemetry
 from hamicommon.admission.registration import CONFIGURATION_NAME
 from hamicommon.errors import HamiError, NotFound
-from hamicommon.k8s.client import Json, KubeApi, PatchType, open_kube_api
+from hamicommon.k8s.client import KubeApi, PatchType, open_kube_api
+from hamicommon.k8s.types import Json
 from hamicommon.settings import describe
 from pydantic import ValidationError
 

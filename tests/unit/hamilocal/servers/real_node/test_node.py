@@ -8,7 +8,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from hamicommon.k8s.client import Json, open_kube_api
+from hamicommon.k8s.client import open_kube_api
+from hamicommon.k8s.types import Json
 from hamilocal.servers.control_plane.apiserver import node_user
 from hamilocal.servers.control_plane.assets import Assets, control_plane
 from hamilocal.servers.real_node import kubelet

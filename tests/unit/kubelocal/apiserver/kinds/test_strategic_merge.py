@@ -2,12 +2,11 @@ import copy
 from typing import Any
 
 import pytest
+from hamicommon.k8s.types import Json
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from kubelocal.apiserver.errors import ApiError
 from kubelocal.apiserver.kinds.strategic_merge import merge_patch, strategic_merge
-
-Json = dict[str, Any]
 
 
 def pod(*containers: Json) -> Json:

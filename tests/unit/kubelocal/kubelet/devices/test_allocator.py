@@ -7,13 +7,14 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
+from hamicommon.k8s.types import Json
 from kubelocal.kubelet.devices import pod_resources
 from kubelocal.kubelet.devices.allocator import DeviceAllocator
 from kubelocal.kubelet.devices.types import AdmissionError, DeviceCounts, PluginError, PluginOptions
 from kubelocal.kubelet.pods.admission import PodAdmission
 
 from tests.unit.kubelocal.kubelet.fake_plugin import FakePlugin
-from tests.unit.kubelocal.kubelet.pod_builders import Json, container, pod
+from tests.unit.kubelocal.kubelet.pod_builders import container, pod
 from tests.waiting import PATIENCE_S
 
 GPU = "nvidia.com/gpu"

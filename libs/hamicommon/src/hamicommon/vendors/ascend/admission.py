@@ -9,7 +9,7 @@ from __future__ import annotations
 from hamicommon.device_config import VnpuChip, VnpusConfig, VnpuTemplate
 from hamicommon.domain.requests import DeviceRequest
 from hamicommon.errors import InvalidRequest
-from hamicommon.k8s.types import JsonObject
+from hamicommon.k8s.types import Json
 from hamicommon.vendors.interface import amounts
 from hamicommon.vendors.interface.standard import set_env
 from hamicommon.vendors.interface.vendor import Admitted
@@ -23,8 +23,8 @@ def template_for(chip: VnpuChip, memory_mib: int) -> VnpuTemplate | None:
 
 
 def admit(
-    container: JsonObject,
-    pod: JsonObject,
+    container: Json,
+    pod: Json,
     request: DeviceRequest | None,
     *,
     chip: VnpuChip,
@@ -56,12 +56,12 @@ def admit(
     return Admitted(wants=True)
 
 
-def _asks_for_any(container: JsonObject, config: VnpusConfig) -> bool:
+def _asks_for_any(container: Json, config: VnpusConfig) -> bool:
     """True when the container asks for any chip: it must see that one (HAMi hides it)."""
     return any(amounts.asks(container, chip.resource_name) for chip in config.configs)
 
 
-def _in_pairs(container: JsonObject, chip: VnpuChip, count: int) -> int:
+def _in_pairs(container: Json, chip: VnpuChip, count: int) -> int:
     """The number of chips where two make a module: one is rounded up to two."""
     if count == 1:
         resources = container["resources"]
@@ -75,7 +75,7 @@ def _in_pairs(container: JsonObject, chip: VnpuChip, count: int) -> int:
     return count
 
 
-def _write_memory(container: JsonObject, chip: VnpuChip, count: int, *, soft: bool) -> None:
+def _write_memory(container: Json, chip: VnpuChip, count: int, *, soft: bool) -> None:
     """Writes what the container will hold of every chip to its limits and requests."""
     name = chip.resource_memory_name
     memory_mib = _granted_memory(container, chip, soft=soft)
@@ -93,7 +93,7 @@ def _write_memory(container: JsonObject, chip: VnpuChip, count: int, *, soft: bo
         resources[part] = (resources.get(part) or {}) | {name: units}
 
 
-def _granted_memory(container: JsonObject, chip: VnpuChip, *, soft: bool) -> int:
+def _granted_memory(container: Json, chip: VnpuChip, *, soft: bool) -> int:
     """MiB that the container will hold of every chip."""
     name = chip.resource_memory_name
     written = amounts.find(container, name, limits_only=True)
@@ -117,5 +117,5 @@ def _choices(chip: VnpuChip) -> str:
     return f"{', '.join(others)} or {last}" if others else last
 
 
-def _where(container: JsonObject) -> str:
+def _where(container: Json) -> str:
     return f"container {container.get('name', '')!r}: "

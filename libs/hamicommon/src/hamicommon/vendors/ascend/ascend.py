@@ -17,7 +17,7 @@ from hamicommon.domain.allocations import DeviceShare
 from hamicommon.domain.devices import GpuDevice
 from hamicommon.domain.requests import Selection
 from hamicommon.k8s import annotations as keys
-from hamicommon.k8s.types import JsonObject
+from hamicommon.k8s.types import Json
 from hamicommon.placement.vendor_policy import VendorRules
 from hamicommon.vendors.ascend.admission import admit, template_for
 from hamicommon.vendors.ascend.fit import HAMI_CORE, MODE, SOFT_SLICES, rules_for
@@ -95,7 +95,7 @@ class Ascend(RegisteredVendor, ShareVendor):
         mode = annotations.get(MODE_ANNOTATION, "")
         return replace(chosen, traits={MODE: HAMI_CORE}) if mode == HAMI_CORE else chosen
 
-    def node_devices(self, node: JsonObject) -> tuple[GpuDevice, ...]:
+    def node_devices(self, node: Json) -> tuple[GpuDevice, ...]:
         """The chips in the node's register annotation, each told whether it can be cut in software.
 
         Raises: InvalidRequest when the annotation is malformed.
@@ -135,7 +135,7 @@ class Ascend(RegisteredVendor, ShareVendor):
         }
         return {name: value for name, value in fields.items() if value}
 
-    def mutate(self, container: JsonObject, pod: JsonObject) -> Admitted:
+    def mutate(self, container: Json, pod: Json) -> Admitted:
         """Pairs of chips, memory of a template, the runtime class (see `ascend_admission`).
 
         Raises: InvalidRequest when the container asks for something that can never be given.

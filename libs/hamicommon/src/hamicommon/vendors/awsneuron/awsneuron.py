@@ -17,7 +17,7 @@ from hamicommon.domain.devices import GpuDevice
 from hamicommon.domain.ids import GpuUuid
 from hamicommon.domain.requests import DeviceRequest, Selection
 from hamicommon.errors import InvalidRequest
-from hamicommon.k8s.types import JsonObject
+from hamicommon.k8s.types import Json
 from hamicommon.vendors.awsneuron.fit import (
     BY_CORE,
     CORES,
@@ -77,7 +77,7 @@ class AwsNeuron(StandardVendor):
         )
 
     def parse_request(
-        self, container: JsonObject, annotations: Mapping[str, str] = NO_ANNOTATIONS
+        self, container: Json, annotations: Mapping[str, str] = NO_ANNOTATIONS
     ) -> DeviceRequest | None:
         """Devices, or cores where no devices are asked for; None when the container asks for none.
 
@@ -101,7 +101,7 @@ class AwsNeuron(StandardVendor):
             traits={CORES: str(cores)},
         )
 
-    def _cores(self, container: JsonObject) -> int | None:
+    def _cores(self, container: Json) -> int | None:
         wanted = f"1 or a multiple of {USUAL_CORES} NeuronCores"
         name = self.config.resource_core_name
         cores = amounts.whole(container, name, top=INT32_MAX, wanted=wanted)
@@ -120,7 +120,7 @@ class AwsNeuron(StandardVendor):
             avoid_uuids="aws.amazon.com/nouse-neuron-uuid",
         )
 
-    def node_devices(self, node: JsonObject) -> tuple[GpuDevice, ...]:
+    def node_devices(self, node: Json) -> tuple[GpuDevice, ...]:
         """The devices that the kubelet reports; empty when it reports none.
 
         Raises: InvalidRequest when it reports no whole number, or absurdly many.
@@ -175,7 +175,7 @@ class AwsNeuron(StandardVendor):
             NODE: placed.node,
         }
 
-    def mutate(self, container: JsonObject, pod: JsonObject) -> Admitted:
+    def mutate(self, container: Json, pod: Json) -> Admitted:
         """Changes nothing.
 
         Raises: InvalidRequest when the container asks for something that can never be given.

@@ -20,7 +20,7 @@ from hamicommon.domain.ids import GpuUuid
 from hamicommon.domain.requests import DeviceRequest, Selection
 from hamicommon.errors import InvalidRequest
 from hamicommon.k8s.annotations import annotations_of
-from hamicommon.k8s.types import JsonObject
+from hamicommon.k8s.types import Json
 from hamicommon.placement.rules import Rule
 from hamicommon.placement.vendor_policy import (
     Chosen,
@@ -172,7 +172,7 @@ class EnflameDrs(StandardVendor):
         )
 
     def parse_request(
-        self, container: JsonObject, annotations: Mapping[str, str] = NO_ANNOTATIONS
+        self, container: Json, annotations: Mapping[str, str] = NO_ANNOTATIONS
     ) -> DeviceRequest | None:
         """One slice.
 
@@ -191,7 +191,7 @@ class EnflameDrs(StandardVendor):
         )
 
     def _whole(
-        self, container: JsonObject, resource: str, must: str, *, top: int = INT32_MAX
+        self, container: Json, resource: str, must: str, *, top: int = INT32_MAX
     ) -> int | None:
         amount = amounts.find(container, resource)
         if amount is None:
@@ -212,7 +212,7 @@ class EnflameDrs(StandardVendor):
             avoid_uuids="enflame.com/nouse-gpuuuid",
         )
 
-    def node_devices(self, node: JsonObject) -> tuple[GpuDevice, ...]:
+    def node_devices(self, node: Json) -> tuple[GpuDevice, ...]:
         """The cards in the node's capacity annotation; empty when it has none.
 
         Raises: InvalidRequest when the annotation is malformed.
@@ -221,7 +221,7 @@ class EnflameDrs(StandardVendor):
         host = str((node.get("metadata") or {}).get("name", ""))
         return _cards(text, host) if text else ()
 
-    def plugin_alive(self, node: JsonObject) -> bool:
+    def plugin_alive(self, node: Json) -> bool:
         """While the node tells its cards."""
         return KEYS.register in annotations_of(node)
 
@@ -250,7 +250,7 @@ class EnflameDrs(StandardVendor):
             SIZE: str(first.slots),
         }
 
-    def mutate(self, container: JsonObject, pod: JsonObject) -> Admitted:
+    def mutate(self, container: Json, pod: Json) -> Admitted:
         """Writes the amounts asked for in limits and requests alike.
 
         Raises: InvalidRequest when the container asks for something that can never be given.

@@ -8,13 +8,13 @@ from hamicommon.clipping import clip
 from hamicommon.device_config import INT32_MAX
 from hamicommon.errors import InvalidRequest
 from hamicommon.k8s.quantities import is_zero, parse_ceil, parse_int
-from hamicommon.k8s.types import JsonObject
+from hamicommon.k8s.types import Json
 
 _SHOWN = 100
 """Characters of an amount, as many as a quantity may have."""
 
 
-def find(container: JsonObject, resource: str, *, limits_only: bool = False) -> Any | None:
+def find(container: Json, resource: str, *, limits_only: bool = False) -> Any | None:
     """The amount as written: from limits, else from requests; None when it is in neither."""
     resources = container.get("resources")
     if not resource or not resources:
@@ -27,13 +27,13 @@ def find(container: JsonObject, resource: str, *, limits_only: bool = False) -> 
     return requests.get(resource) if requests else None
 
 
-def asks(container: JsonObject, resource: str, *, limits_only: bool = False) -> bool:
+def asks(container: Json, resource: str, *, limits_only: bool = False) -> bool:
     """Whether the container wants any of the resource: 0 of it is none, and no quantity is some."""
     amount = find(container, resource, limits_only=limits_only)
     return amount is not None and not is_zero(amount)
 
 
-def count(container: JsonObject, resource: str, *, limits_only: bool = False) -> int | None:
+def count(container: Json, resource: str, *, limits_only: bool = False) -> int | None:
     """The number of cards asked for; None when it is not given.
 
     Raises: InvalidRequest naming container, resource, value and what would be right.
@@ -42,9 +42,7 @@ def count(container: JsonObject, resource: str, *, limits_only: bool = False) ->
     return whole(container, resource, top=INT32_MAX, wanted=wanted, limits_only=limits_only)
 
 
-def memory(
-    container: JsonObject, resource: str, *, factor: int = 1, limits_only: bool = False
-) -> int:
+def memory(container: Json, resource: str, *, factor: int = 1, limits_only: bool = False) -> int:
     """MiB asked for of every card; 0 when none are given. `factor`: MiB per unit.
 
     Raises: InvalidRequest naming container, resource, value and what would be right.
@@ -58,7 +56,7 @@ def memory(
     return (units or 0) * factor
 
 
-def cores(container: JsonObject, resource: str, *, default: int, limits_only: bool = False) -> int:
+def cores(container: Json, resource: str, *, default: int, limits_only: bool = False) -> int:
     """Percent of every card's cores asked for, more than 100 included (it is taken as 100).
 
     Raises: InvalidRequest naming container, resource, value and what would be right.
@@ -69,7 +67,7 @@ def cores(container: JsonObject, resource: str, *, default: int, limits_only: bo
 
 
 def whole(
-    container: JsonObject,
+    container: Json,
     resource: str,
     *,
     top: int,
@@ -98,7 +96,7 @@ def whole(
     raise InvalidRequest(f"{where}: {wanted} is wanted{_hint(amount, nearly, top)}")
 
 
-def _where(container: JsonObject, resource: str, amount: object) -> str:
+def _where(container: Json, resource: str, amount: object) -> str:
     name = clip(str(container.get("name", "")))
     return f"container '{name}': {resource} is {clip(str(amount), _SHOWN)}"
 

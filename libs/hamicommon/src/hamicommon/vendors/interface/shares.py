@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Protocol
 
 from hamicommon.domain.devices import GpuDevice
 from hamicommon.domain.requests import DeviceRequest
-from hamicommon.k8s.types import JsonObject
+from hamicommon.k8s.types import Json
 from hamicommon.vendors.interface import amounts
 from hamicommon.vendors.interface.standard import StandardVendor, cards_by_capacity, listed
 from hamicommon.vendors.interface.vendor import NO_ANNOTATIONS, ResourceNames
@@ -37,7 +37,7 @@ class ShareVendor(StandardVendor, Protocol):
         )
 
     def parse_request(
-        self, container: JsonObject, annotations: Mapping[str, str] = NO_ANNOTATIONS
+        self, container: Json, annotations: Mapping[str, str] = NO_ANNOTATIONS
     ) -> DeviceRequest | None:
         """Without memory the whole card's, without cores `default_core_percent`.
 
@@ -59,7 +59,7 @@ class ShareVendor(StandardVendor, Protocol):
 
 
 def cards_by_cores(
-    vendor: ShareVendor, node: JsonObject, *, name: str, cores_per_card: int
+    vendor: ShareVendor, node: Json, *, name: str, cores_per_card: int
 ) -> tuple[GpuDevice, ...]:
     """The cards of a node that lists only its sums: each has its part of the listed memory.
 

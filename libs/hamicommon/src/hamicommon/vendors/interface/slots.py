@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Protocol
 
 from hamicommon.domain.devices import GpuDevice
 from hamicommon.domain.requests import DeviceRequest, Selection
-from hamicommon.k8s.types import JsonObject
+from hamicommon.k8s.types import Json
 from hamicommon.placement.rules import Rule
 from hamicommon.placement.vendor_policy import Need
 from hamicommon.vendors.interface import amounts
@@ -44,7 +44,7 @@ class SlotVendor(RegisteredVendor, Protocol):
         return ResourceNames(count=self.config.resource_count_name)
 
     def parse_request(
-        self, container: JsonObject, annotations: Mapping[str, str] = NO_ANNOTATIONS
+        self, container: Json, annotations: Mapping[str, str] = NO_ANNOTATIONS
     ) -> DeviceRequest | None:
         """The count alone; the percentage is what HAMi's card scores count with.
 
@@ -61,14 +61,14 @@ class SlotVendor(RegisteredVendor, Protocol):
             avoid_uuids=f"{self.uuid_prefix}/nouse-gpuuuid",
         )
 
-    def node_devices(self, node: JsonObject) -> tuple[GpuDevice, ...]:
+    def node_devices(self, node: Json) -> tuple[GpuDevice, ...]:
         """The registered cards; 100 cores each, whatever is registered, as HAMi's scores count.
 
         Raises: InvalidRequest when the annotation is malformed.
         """
         return tuple(replace(card, core_percent=100) for card in super().node_devices(node))
 
-    def mutate(self, container: JsonObject, pod: JsonObject) -> Admitted:
+    def mutate(self, container: Json, pod: Json) -> Admitted:
         """Changes nothing; requests are looked at even where limits name nothing.
 
         Raises: InvalidRequest when the amount is malformed.

@@ -15,7 +15,7 @@ from hamicommon.domain.requests import Selection
 from hamicommon.errors import InvalidRequest
 from hamicommon.k8s import annotations as keys
 from hamicommon.k8s.quantities import parse_int
-from hamicommon.k8s.types import JsonObject
+from hamicommon.k8s.types import Json
 from hamicommon.placement.vendor_policy import VendorRules
 from hamicommon.vendors.interface import amounts
 from hamicommon.vendors.interface.vendor import Admitted, AnnotationKeys, PairScores, Placed, Vendor
@@ -38,7 +38,7 @@ class StandardVendor(Vendor, Protocol):
         """No annotation restricts the cards."""
         return Selection()
 
-    def node_pair_scores(self, node: JsonObject) -> PairScores:
+    def node_pair_scores(self, node: Json) -> PairScores:
         """Nothing is known of how the cards are connected."""
         return {}
 
@@ -46,11 +46,11 @@ class StandardVendor(Vendor, Protocol):
         """The slices, under the keys that the vendor has."""
         return device_annotations(placed, self.word, self.keys)
 
-    def plugin_alive(self, node: JsonObject) -> bool:
+    def plugin_alive(self, node: Json) -> bool:
         """Always: nothing on the Node tells (protocol 1, CheckHealth answers true)."""
         return True
 
-    def mutate(self, container: JsonObject, pod: JsonObject) -> Admitted:
+    def mutate(self, container: Json, pod: Json) -> Admitted:
         """Nothing is filled in; the container asks for a card when its limits name a
         count that is not 0.
 
@@ -94,7 +94,7 @@ def selection(
     )
 
 
-def listed(node: JsonObject, part: str, resource: str) -> int:
+def listed(node: Json, part: str, resource: str) -> int:
     """How much of `resource` the Node's status lists under `part`; 0 when it lists none.
 
     Args: part: `capacity` or `allocatable`.
@@ -110,7 +110,7 @@ def listed(node: JsonObject, part: str, resource: str) -> int:
     return value
 
 
-def lists_some(node: JsonObject, part: str, resource: str) -> bool:
+def lists_some(node: Json, part: str, resource: str) -> bool:
     """Whether the Node's status lists any of `resource`; an amount that is no number is none."""
     try:
         return listed(node, part, resource) > 0
@@ -118,7 +118,7 @@ def lists_some(node: JsonObject, part: str, resource: str) -> bool:
         return False
 
 
-def answers_handshake(node: JsonObject, key: str, resource: str) -> bool:
+def answers_handshake(node: Json, key: str, resource: str) -> bool:
     """Whether a plugin with a handshake lives (protocol 2.4).
 
     Any text but `Requesting_<time>` is its answer. HAMi gives an unanswered question 60 s, and
@@ -130,7 +130,7 @@ def answers_handshake(node: JsonObject, key: str, resource: str) -> bool:
     return lists_some(node, "allocatable", resource)
 
 
-def set_env(container: JsonObject, name: str, value: str) -> None:
+def set_env(container: Json, name: str, value: str) -> None:
     """Sets one env entry, in place of an entry of that name if there is one."""
     env = container["env"] = container.get("env") or []
     wanted = {"name": name, "value": value}
@@ -142,7 +142,7 @@ def set_env(container: JsonObject, name: str, value: str) -> None:
 
 
 def cards_by_capacity(
-    node: JsonObject, *, word: str, name: str, count: int, memory_mib: int, core: int, slots: int
+    node: Json, *, word: str, name: str, count: int, memory_mib: int, core: int, slots: int
 ) -> tuple[GpuDevice, ...]:
     """`count` equal cards `<node>-<name>-<i>`, for vendors whose nodes only list how many.
 

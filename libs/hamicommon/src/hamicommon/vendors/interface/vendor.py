@@ -17,7 +17,7 @@ from hamicommon.domain.allocations import ContainerGrant, DeviceShare
 from hamicommon.domain.devices import GpuDevice
 from hamicommon.domain.ids import GpuUuid, NodeName
 from hamicommon.domain.requests import DeviceRequest, Selection
-from hamicommon.k8s.types import JsonObject
+from hamicommon.k8s.types import Json
 from hamicommon.placement.vendor_policy import VendorRules
 
 PairScores = Mapping[GpuUuid, Mapping[GpuUuid, int]]
@@ -111,7 +111,7 @@ class Vendor(Protocol):
         """How the engine judges and chooses its cards."""
 
     def parse_request(
-        self, container: JsonObject, annotations: Mapping[str, str] = NO_ANNOTATIONS
+        self, container: Json, annotations: Mapping[str, str] = NO_ANNOTATIONS
     ) -> DeviceRequest | None:
         """What the container asks for; None when it asks for no card of this vendor.
 
@@ -123,13 +123,13 @@ class Vendor(Protocol):
     def select(self, annotations: Mapping[str, str]) -> Selection:
         """Which cards the pod's annotations allow."""
 
-    def node_devices(self, node: JsonObject) -> tuple[GpuDevice, ...]:
+    def node_devices(self, node: Json) -> tuple[GpuDevice, ...]:
         """The cards that a Node object tells of; empty when it tells of none.
 
         Raises: InvalidRequest when what it tells is malformed.
         """
 
-    def node_pair_scores(self, node: JsonObject) -> PairScores:
+    def node_pair_scores(self, node: Json) -> PairScores:
         """How the node's cards are connected; empty when unknown.
 
         Raises: InvalidRequest when what it tells is malformed.
@@ -141,13 +141,13 @@ class Vendor(Protocol):
         Empty when none of the containers has a card of this vendor.
         """
 
-    def plugin_alive(self, node: JsonObject) -> bool:
+    def plugin_alive(self, node: Json) -> bool:
         """Whether the node's device plugin of this vendor can take pods, as far as the Node tells.
 
         Asked only of nodes where our agent does not run (protocol 1.x "CheckHealth").
         """
 
-    def mutate(self, container: JsonObject, pod: JsonObject) -> Admitted:
+    def mutate(self, container: Json, pod: Json) -> Admitted:
         """Fills in defaults at admission, editing the given objects (the caller's own copy).
 
         Doing it twice changes nothing more.

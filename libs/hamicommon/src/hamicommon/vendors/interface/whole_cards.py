@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Protocol
 
 from hamicommon.domain.devices import GpuDevice
 from hamicommon.domain.requests import DeviceRequest
-from hamicommon.k8s.types import JsonObject
+from hamicommon.k8s.types import Json
 from hamicommon.vendors.interface import amounts
 from hamicommon.vendors.interface.standard import (
     StandardVendor,
@@ -39,7 +39,7 @@ class WholeCardVendor(StandardVendor, Protocol):
         return ResourceNames(count=self.config.resource_count_name)
 
     def parse_request(
-        self, container: JsonObject, annotations: Mapping[str, str] = NO_ANNOTATIONS
+        self, container: Json, annotations: Mapping[str, str] = NO_ANNOTATIONS
     ) -> DeviceRequest | None:
         """Whole cards.
 
@@ -56,7 +56,7 @@ class WholeCardVendor(StandardVendor, Protocol):
             core_percent=self.request_core_percent,
         )
 
-    def node_devices(self, node: JsonObject) -> tuple[GpuDevice, ...]:
+    def node_devices(self, node: Json) -> tuple[GpuDevice, ...]:
         """As many equal cards of 100 cores as the kubelet lists.
 
         Raises: InvalidRequest when the capacity is no whole number, or absurdly large.
@@ -71,6 +71,6 @@ class WholeCardVendor(StandardVendor, Protocol):
             slots=self.card_slots,
         )
 
-    def plugin_alive(self, node: JsonObject) -> bool:
+    def plugin_alive(self, node: Json) -> bool:
         """While the kubelet lists cards."""
         return lists_some(node, "capacity", self.resources.count)

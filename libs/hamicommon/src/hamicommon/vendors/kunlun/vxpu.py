@@ -13,7 +13,7 @@ from hamicommon.domain.allocations import DeviceShare
 from hamicommon.domain.devices import DeviceUsage
 from hamicommon.domain.requests import DeviceRequest, Selection
 from hamicommon.k8s.annotations import NODE_LOCK, annotations_of
-from hamicommon.k8s.types import JsonObject
+from hamicommon.k8s.types import Json
 from hamicommon.placement.rules import REASONS, Rule
 from hamicommon.placement.vendor_policy import Chosen, NodeAsk, NotChosen, VendorRules
 from hamicommon.vendors.interface import amounts
@@ -105,7 +105,7 @@ class KunlunVxpu(RegisteredVendor):
         )
 
     def parse_request(
-        self, container: JsonObject, annotations: Mapping[str, str] = NO_ANNOTATIONS
+        self, container: Json, annotations: Mapping[str, str] = NO_ANNOTATIONS
     ) -> DeviceRequest | None:
         """Slices of a quarter, a half or all of a card; all of it when no memory is said.
 
@@ -129,7 +129,7 @@ class KunlunVxpu(RegisteredVendor):
         """By uuid, see `kunlun_selection`."""
         return kunlun_selection(annotations)
 
-    def mutate(self, container: JsonObject, pod: JsonObject) -> Admitted:
+    def mutate(self, container: Json, pod: Json) -> Admitted:
         """Writes the size of slice that will be given, in limits and requests.
 
         Raises: InvalidRequest when the container asks for something that can never be given.

@@ -14,7 +14,7 @@ from hamicommon.domain.allocations import DeviceShare
 from hamicommon.domain.devices import DeviceUsage, GpuDevice
 from hamicommon.domain.requests import Selection
 from hamicommon.k8s.annotations import split_list
-from hamicommon.k8s.types import JsonObject
+from hamicommon.k8s.types import Json
 from hamicommon.placement.rules import REASONS, Rule
 from hamicommon.placement.vendor_policy import Chosen, NodeAsk, NotChosen, VendorRules
 from hamicommon.vendors.interface.standard import device_annotations, indexes
@@ -123,7 +123,7 @@ class KunlunXpu(WholeCardVendor):
         """By uuid, see `kunlun_selection`."""
         return kunlun_selection(annotations)
 
-    def node_devices(self, node: JsonObject) -> tuple[GpuDevice, ...]:
+    def node_devices(self, node: Json) -> tuple[GpuDevice, ...]:
         """As many cards as the kubelet lists, the first half of them on NUMA node 0.
 
         Raises: InvalidRequest when the capacity is no whole number.
@@ -131,7 +131,7 @@ class KunlunXpu(WholeCardVendor):
         cards = WholeCardVendor.node_devices(self, node)
         return tuple(replace(card, numa=int(card.index >= len(cards) // 2)) for card in cards)
 
-    def plugin_alive(self, node: JsonObject) -> bool:
+    def plugin_alive(self, node: Json) -> bool:
         """Always (protocol 1, CheckHealth answers true)."""
         return True
 

@@ -17,7 +17,7 @@ from hamicommon.domain.allocations import DeviceShare
 from hamicommon.domain.devices import DeviceUsage, GpuDevice
 from hamicommon.domain.requests import Selection
 from hamicommon.k8s.annotations import annotations_of
-from hamicommon.k8s.types import JsonObject
+from hamicommon.k8s.types import Json
 from hamicommon.placement.vendor_policy import VendorRules
 from hamicommon.vendors.interface.vendor import AnnotationKeys
 from hamicommon.vendors.interface.whole_cards import WholeCardVendor
@@ -67,7 +67,7 @@ class MetaxGpu(WholeCardVendor):
     card_name = "metax"
     card_memory_mib = MEMORY_MIB
 
-    def node_devices(self, node: JsonObject) -> tuple[GpuDevice, ...]:
+    def node_devices(self, node: Json) -> tuple[GpuDevice, ...]:
         """As many cards as the kubelet lists, with the node's topology if it is told.
 
         Raises: InvalidRequest when the capacity is no whole number.

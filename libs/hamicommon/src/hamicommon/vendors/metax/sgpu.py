@@ -22,7 +22,7 @@ from hamicommon.domain.requests import DeviceRequest, Selection
 from hamicommon.errors import InvalidRequest
 from hamicommon.k8s.annotations import NODE_LOCK, annotations_of
 from hamicommon.k8s.quantities import canonical, parse_int
-from hamicommon.k8s.types import JsonObject
+from hamicommon.k8s.types import Json
 from hamicommon.vendors.interface import amounts
 from hamicommon.vendors.interface.standard import (
     StandardVendor,
@@ -90,7 +90,7 @@ class MetaxSgpu(StandardVendor):
         )
 
     def parse_request(
-        self, container: JsonObject, annotations: Mapping[str, str] = NO_ANNOTATIONS
+        self, container: Json, annotations: Mapping[str, str] = NO_ANNOTATIONS
     ) -> DeviceRequest | None:
         """From limits only; without memory the whole card's, without cores all of them.
 
@@ -111,7 +111,7 @@ class MetaxSgpu(StandardVendor):
             ),
         )
 
-    def _memory_mib(self, container: JsonObject) -> int:
+    def _memory_mib(self, container: Json) -> int:
         """A bare number is GiB, one with a unit is bytes, as in HAMi; 0 when none is given.
 
         Kubernetes stores a bare 1000 as `1k`, which then counts as bytes: such an amount is
@@ -161,7 +161,7 @@ class MetaxSgpu(StandardVendor):
         """What a slice of a placed pod remembers (see vendors.base.RestoresDetails)."""
         return detail_of(self.select(annotations), share.core_percent)
 
-    def node_devices(self, node: JsonObject) -> tuple[GpuDevice, ...]:
+    def node_devices(self, node: Json) -> tuple[GpuDevice, ...]:
         """The cards in the node's annotation; empty when it has none.
 
         Raises: InvalidRequest when the annotation is malformed.
@@ -169,7 +169,7 @@ class MetaxSgpu(StandardVendor):
         text = annotations_of(node).get(KEYS.register, "")
         return _cards(text) if text else ()
 
-    def plugin_alive(self, node: JsonObject) -> bool:
+    def plugin_alive(self, node: Json) -> bool:
         """While the node tells at least one card."""
         try:
             return bool(self.node_devices(node))
@@ -194,7 +194,7 @@ class MetaxSgpu(StandardVendor):
             written[TIME] = unix_ns(placed.now)
         return written
 
-    def mutate(self, container: JsonObject, pod: JsonObject) -> Admitted:
+    def mutate(self, container: Json, pod: Json) -> Admitted:
         """Writes the default QoS policy on pods that are not online.
 
         Raises: InvalidRequest when the container or the pod's annotations ask for what cannot be.

@@ -15,7 +15,7 @@ from hamicommon.domain.requests import DeviceRequest, Selection
 from hamicommon.k8s import annotations as keys
 from hamicommon.k8s import mig
 from hamicommon.k8s.quantities import INT64_MAX, parse_int
-from hamicommon.k8s.types import JsonObject
+from hamicommon.k8s.types import Json
 from hamicommon.vendors.interface import amounts
 from hamicommon.vendors.interface.registered import RegisteredVendor
 from hamicommon.vendors.interface.standard import answers_handshake, device_annotations, set_env
@@ -68,7 +68,7 @@ class Nvidia(RegisteredVendor):
         )
 
     def parse_request(
-        self, container: JsonObject, annotations: Mapping[str, str] = NO_ANNOTATIONS
+        self, container: Json, annotations: Mapping[str, str] = NO_ANNOTATIONS
     ) -> DeviceRequest | None:
         """What the container asks for; None when it asks for no card.
 
@@ -103,7 +103,7 @@ class Nvidia(RegisteredVendor):
             numa_bind=keys.is_true(annotations.get(keys.NVIDIA_NUMA_BIND, "")),
         )
 
-    def node_pair_scores(self, node: JsonObject) -> PairScores:
+    def node_pair_scores(self, node: Json) -> PairScores:
         """The node's pair scores; empty when it has none.
 
         Raises: InvalidRequest when the annotation is malformed.
@@ -122,14 +122,14 @@ class Nvidia(RegisteredVendor):
             written[keys.MIG_ALLOCATIONS] = mig.encode_reservations(reservations)
         return written
 
-    def plugin_alive(self, node: JsonObject) -> bool:
+    def plugin_alive(self, node: Json) -> bool:
         """While the kubelet lists some of the resource; by the handshake where it never did."""
         allocatable = (node.get("status") or {}).get("allocatable") or {}
         if self.resources.count not in allocatable:
             return answers_handshake(node, keys.NVIDIA_HANDSHAKE, self.resources.count)
         return bool(parse_int(allocatable[self.resources.count]))
 
-    def mutate(self, container: JsonObject, pod: JsonObject) -> Admitted:
+    def mutate(self, container: Json, pod: Json) -> Admitted:
         """Fills in defaults at admission, editing the given objects (protocol 1.1, Admission).
 
         Raises: InvalidRequest when the container asks for something that can never be given.
@@ -150,7 +150,7 @@ class Nvidia(RegisteredVendor):
             set_env(container, VISIBLE_ENV, "none")
         return Admitted(wants=wants, warnings=self._warnings(container, percent) if wants else ())
 
-    def _default_count(self, container: JsonObject) -> bool:
+    def _default_count(self, container: Json) -> bool:
         """True when the container asks for cards by limits, if need be by the default number."""
         config = self.config
         if amounts.find(container, config.resource_count_name, limits_only=True) is not None:
@@ -167,7 +167,7 @@ class Nvidia(RegisteredVendor):
         container["resources"]["limits"][config.resource_count_name] = str(config.default_gpu_num)
         return True
 
-    def _default_exclusive(self, container: JsonObject, percent: int | None) -> bool:
+    def _default_exclusive(self, container: Json, percent: int | None) -> bool:
         """True when a whole card is asked for and nothing is said of cores: then all of them."""
         config = self.config
         if not amounts.asks(container, config.resource_count_name):
@@ -185,7 +185,7 @@ class Nvidia(RegisteredVendor):
             }
         return exclusive
 
-    def _warnings(self, container: JsonObject, percent: int | None) -> tuple[str, ...]:
+    def _warnings(self, container: Json, percent: int | None) -> tuple[str, ...]:
         config = self.config
         where = f"container {container.get('name', '')!r}: "
         found = []
@@ -203,18 +203,18 @@ class Nvidia(RegisteredVendor):
             )
         return tuple(found)
 
-    def _percent(self, container: JsonObject, *, low: int = 0, top: int = 100) -> int | None:
+    def _percent(self, container: Json, *, low: int = 0, top: int = 100) -> int | None:
         wanted = "a whole number from 1 to 100, the share of a card's memory,"
         name = self.config.resource_memory_percentage_name
         return amounts.whole(container, name, low=low, top=top, wanted=wanted)
 
-    def _lenient_percent(self, container: JsonObject) -> int | None:
+    def _lenient_percent(self, container: Json) -> int | None:
         """As HAMi's scheduler takes it from a pod that the webhook did not see (protocol 1.1):
         more than 100 is all of the card, and nothing or less is none given."""
         percent = self._percent(container, low=-INT64_MAX, top=INT64_MAX)
         return min(percent, 100) if percent and percent > 0 else None
 
-    def _cores(self, container: JsonObject) -> int | None:
+    def _cores(self, container: Json) -> int | None:
         wanted = "a whole number from 0 to 100, the share of a card's cores,"
         name = self.config.resource_core_name
         return amounts.whole(container, name, top=INT32_MAX, wanted=wanted)

@@ -9,9 +9,9 @@ from __future__ import annotations
 from fractions import Fraction
 
 from hamicommon.k8s.quantities import family, parse_exact, render
+from hamicommon.k8s.types import Json
 
 from kubelocal.apiserver.calls import ApiTarget
-from kubelocal.apiserver.errors import Json
 from kubelocal.apiserver.storage.store import Transaction
 from kubelocal.apiserver.validation.resources import is_extended
 

@@ -13,10 +13,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import orjson
+from hamicommon.k8s.types import Json
 
 from kubelocal.apiserver.admission import cel
 from kubelocal.apiserver.calls import ApiTarget, Caller
-from kubelocal.apiserver.errors import ApiError, Json
+from kubelocal.apiserver.errors import ApiError
 from kubelocal.apiserver.kinds.patch import apply_json_patch
 from kubelocal.apiserver.storage.selectors import from_label_selector
 

@@ -13,8 +13,7 @@ from collections.abc import Mapping
 
 import httpx
 from hamicommon.errors import Unavailable
-
-from kubelocal.apiserver.errors import Json
+from hamicommon.k8s.types import Json
 
 # More than the answers of a webhook ever need; bounds the sockets of a burst of pods.
 _CONNECTIONS = httpx.Limits(max_connections=64, max_keepalive_connections=16)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from kubelocal.apiserver.errors import Json
+from hamicommon.k8s.types import Json
 
 MASTERS = "system:masters"
 """Members of this group are never refused."""

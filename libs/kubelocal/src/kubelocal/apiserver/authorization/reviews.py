@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from hamicommon.k8s.types import Json
+
 from kubelocal.apiserver import users
 from kubelocal.apiserver.authorization import rbac
 from kubelocal.apiserver.authorization.rbac import Asked, Roles
-from kubelocal.apiserver.errors import ApiError, Cause, Json, bad_request, invalid
+from kubelocal.apiserver.errors import ApiError, Cause, bad_request, invalid
 from kubelocal.apiserver.schema.resources import BY_KIND, SUBJECT_ACCESS_REVIEWS, TOKEN_REVIEWS
 from kubelocal.apiserver.storage.store import ObjectStore
 from kubelocal.apiserver.users import User

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import orjson
+from hamicommon.k8s.types import Json
 from starlette.responses import Response
 
-from kubelocal.apiserver.errors import ApiError, Json
+from kubelocal.apiserver.errors import ApiError
 from kubelocal.apiserver.http.warning_headers import warning_headers
 
 JSON = "application/json"

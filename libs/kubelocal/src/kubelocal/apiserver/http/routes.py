@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from functools import partial
 
 from hamicommon.errors import Unavailable
+from hamicommon.k8s.types import Json
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response, StreamingResponse
@@ -18,7 +19,7 @@ from starlette.routing import Route
 from kubelocal.apiserver import users
 from kubelocal.apiserver.authorization import reviews
 from kubelocal.apiserver.calls import ApiTarget, Caller
-from kubelocal.apiserver.errors import ApiError, Json, internal, method_not_allowed, no_such_path
+from kubelocal.apiserver.errors import ApiError, internal, method_not_allowed, no_such_path
 from kubelocal.apiserver.http import paths, responses
 from kubelocal.apiserver.kinds import patch as patching
 from kubelocal.apiserver.output import forms, tables

@@ -6,8 +6,9 @@ from typing import Any
 
 import jsonpatch
 import orjson
+from hamicommon.k8s.types import Json
 
-from kubelocal.apiserver.errors import ApiError, Json, bad_request
+from kubelocal.apiserver.errors import ApiError, bad_request
 from kubelocal.apiserver.kinds.strategic_merge import merge_patch, strategic_merge
 
 JSON_PATCH = "application/json-patch+json"

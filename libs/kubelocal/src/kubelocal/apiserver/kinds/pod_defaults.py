@@ -8,8 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from hamicommon.k8s.quantities import parse_exact
-
-from kubelocal.apiserver.errors import Json
+from hamicommon.k8s.types import Json
 
 # Kubernetes' DefaultTolerationSeconds admission plugin.
 _TOLERATED = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")

@@ -10,7 +10,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from kubelocal.apiserver.errors import ApiError, Json, bad_request
+from hamicommon.k8s.types import Json
+
+from kubelocal.apiserver.errors import ApiError, bad_request
 from kubelocal.apiserver.schema import fields, merge_keys
 
 _ORDER = "$setElementOrder/"

@@ -9,7 +9,8 @@ from __future__ import annotations
 import base64
 from collections.abc import Callable
 
-from kubelocal.apiserver.errors import Json
+from hamicommon.k8s.types import Json
+
 from kubelocal.apiserver.kinds.pod_defaults import default_pod_spec, qos_class
 from kubelocal.apiserver.schema.resources import Resource
 

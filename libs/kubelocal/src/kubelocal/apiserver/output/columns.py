@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from kubelocal.apiserver.errors import Json
+from hamicommon.k8s.types import Json
 
 _NONE = "<none>"
 _UNKNOWN = "<unknown>"

@@ -10,8 +10,8 @@ from functools import cache
 from typing import Any
 
 import orjson
+from hamicommon.k8s.types import Json
 
-from kubelocal.apiserver.errors import Json
 from kubelocal.apiserver.schema.resources import Resource
 from kubelocal.apiserver.storage.objects import Stored
 from kubelocal.apiserver.storage.watch_cache import WatchChange

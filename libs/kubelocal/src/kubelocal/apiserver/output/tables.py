@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 import orjson
+from hamicommon.k8s.types import Json
 
-from kubelocal.apiserver.errors import Json
 from kubelocal.apiserver.output import forms
 from kubelocal.apiserver.output.columns import AGE, COLUMNS, NAME
 from kubelocal.apiserver.schema.resources import Resource

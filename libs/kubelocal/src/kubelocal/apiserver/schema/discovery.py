@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from kubelocal.apiserver.errors import Json
+from hamicommon.k8s.types import Json
+
 from kubelocal.apiserver.schema.resources import RESOURCES, Resource
 
 # The API level that is emulated: matchConditions and server-side field validation are final there.

@@ -19,8 +19,7 @@ from typing import Any
 import orjson
 from hamicommon.errors import InvalidRequest
 from hamicommon.k8s import quantities
-
-from kubelocal.apiserver.errors import Json
+from hamicommon.k8s.types import Json
 
 Convert = Callable[[Any, str, "FieldFindings"], Any]
 _FILE = Path(__file__).parents[1] / "_generated" / "fields.json"

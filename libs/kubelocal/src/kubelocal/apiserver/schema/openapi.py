@@ -9,7 +9,8 @@ from __future__ import annotations
 import re
 from functools import cache
 
-from kubelocal.apiserver.errors import Json
+from hamicommon.k8s.types import Json
+
 from kubelocal.apiserver.schema import discovery, fields, merge_keys
 from kubelocal.apiserver.schema.resources import RESOURCES, Resource
 

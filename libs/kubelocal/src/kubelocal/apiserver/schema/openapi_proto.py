@@ -9,8 +9,8 @@ from __future__ import annotations
 from functools import cache
 
 import orjson
+from hamicommon.k8s.types import Json
 
-from kubelocal.apiserver.errors import Json
 from kubelocal.apiserver.schema import openapi
 
 _VERBS = {"get": 2, "put": 3, "post": 4, "delete": 5, "patch": 8}

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import orjson
+from hamicommon.k8s.types import Json
 
-from kubelocal.apiserver.errors import Json
 from kubelocal.apiserver.schema.resources import BY_KIND, STORED, Resource
 
 Key = tuple[str, str, str]  # (collection, namespace or "", name)

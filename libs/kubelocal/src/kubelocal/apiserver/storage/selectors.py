@@ -9,7 +9,9 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from kubelocal.apiserver.errors import ApiError, Json, bad_request
+from hamicommon.k8s.types import Json
+
+from kubelocal.apiserver.errors import ApiError, bad_request
 
 Predicate = Callable[[Mapping[str, str]], bool]
 _SET = re.compile(r"(?P<key>[^\s!=<>,()]+)\s+(?P<op>in|notin)\s*\((?P<values>[^()]*)\)")

@@ -12,7 +12,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from kubelocal.apiserver.errors import Json
+from hamicommon.k8s.types import Json
+
 from kubelocal.apiserver.schema.resources import STORED
 from kubelocal.apiserver.storage.journal import Journal
 from kubelocal.apiserver.storage.objects import Key, Stored, seal

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from kubelocal.apiserver.errors import Cause, Json
+from hamicommon.k8s.types import Json
+
+from kubelocal.apiserver.errors import Cause
 from kubelocal.apiserver.schema.resources import Resource
 from kubelocal.apiserver.validation import names
 from kubelocal.apiserver.validation.causes import invalid, required, too_long

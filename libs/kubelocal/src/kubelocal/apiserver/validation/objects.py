@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from hamicommon.k8s.quantities import parse_exact
+from hamicommon.k8s.types import Json
 
-from kubelocal.apiserver.errors import Cause, Json
+from kubelocal.apiserver.errors import Cause
 from kubelocal.apiserver.schema.resources import Resource
 from kubelocal.apiserver.storage.selectors import from_label_selector
 from kubelocal.apiserver.validation import names

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from kubelocal.apiserver.errors import Cause, Json
+from hamicommon.k8s.types import Json
+
+from kubelocal.apiserver.errors import Cause
 from kubelocal.apiserver.validation import names
 from kubelocal.apiserver.validation.causes import (
     duplicate,

@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 
 from hamicommon.k8s.quantities import parse_exact
+from hamicommon.k8s.types import Json
 
-from kubelocal.apiserver.errors import Cause, Json
+from kubelocal.apiserver.errors import Cause
 from kubelocal.apiserver.validation import names
 from kubelocal.apiserver.validation.causes import invalid, required
 

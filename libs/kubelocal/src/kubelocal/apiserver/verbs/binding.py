@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from hamicommon.k8s.types import Json
+
 from kubelocal.apiserver.admission.chain import AdmissionChain
 from kubelocal.apiserver.admission.review import Write
 from kubelocal.apiserver.calls import ApiTarget, Caller
-from kubelocal.apiserver.errors import ApiError, Json, conflict
+from kubelocal.apiserver.errors import ApiError, conflict
 from kubelocal.apiserver.schema.resources import BY_PATH, PODS
 from kubelocal.apiserver.storage.objects import Stored
 from kubelocal.apiserver.storage.store import ObjectStore, Transaction

@@ -14,6 +14,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 import orjson
+from hamicommon.k8s.types import Json
 
 from kubelocal.apiserver.admission import quota
 from kubelocal.apiserver.admission.chain import AdmissionChain
@@ -22,7 +23,6 @@ from kubelocal.apiserver.calls import ApiTarget, Caller
 from kubelocal.apiserver.errors import (
     ApiError,
     Cause,
-    Json,
     already_exists,
     bad_request,
     conflict,

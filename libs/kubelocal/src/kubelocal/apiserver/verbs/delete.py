@@ -9,11 +9,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
+from hamicommon.k8s.types import Json
+
 from kubelocal.apiserver.admission import quota
 from kubelocal.apiserver.admission.chain import AdmissionChain
 from kubelocal.apiserver.admission.review import Write
 from kubelocal.apiserver.calls import ApiTarget, Caller
-from kubelocal.apiserver.errors import Json, bad_request, conflict
+from kubelocal.apiserver.errors import bad_request, conflict
 from kubelocal.apiserver.schema.resources import RESOURCES
 from kubelocal.apiserver.storage.objects import Stored
 from kubelocal.apiserver.storage.store import ObjectStore, Transaction

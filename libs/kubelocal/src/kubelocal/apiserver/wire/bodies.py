@@ -10,9 +10,10 @@ from typing import Any
 
 import orjson
 import yaml
+from hamicommon.k8s.types import Json
 
 from kubelocal.apiserver.calls import ApiTarget, Caller
-from kubelocal.apiserver.errors import ApiError, Json, bad_request, unsupported_media_type
+from kubelocal.apiserver.errors import ApiError, bad_request, unsupported_media_type
 from kubelocal.apiserver.kinds.patch import not_an_object
 from kubelocal.apiserver.kinds.strategies import apply_defaults
 from kubelocal.apiserver.output import forms

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import orjson
+from hamicommon.k8s.types import Json
 
-from kubelocal.apiserver.errors import Json
 from kubelocal.apiserver.schema import fields
 from kubelocal.apiserver.schema.resources import BY_KIND
 

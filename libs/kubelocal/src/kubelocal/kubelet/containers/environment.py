@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hamicommon.errors import InvalidRequest
+from hamicommon.k8s.types import Json
 
 from kubelocal.kubelet import pod_spec
 from kubelocal.kubelet.devices.cdi import Edits
 from kubelocal.kubelet.devices.types import AllocateAnswer, Mount
-from kubelocal.kubelet.pod_spec import Json
 
 DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 # The nvidia container runtime reads the cards from mounts below this path when the variable is it.

@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
+from hamicommon.k8s.types import Json
+
 from kubelocal.kubelet.devices.types import AllocateAnswer, Mount
-from kubelocal.kubelet.pod_spec import Json
 
 PRELOAD_FILE = "/etc/ld.so.preload"
 

@@ -15,6 +15,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from hamicommon.errors import HamiError
+from hamicommon.k8s.types import Json
 
 from kubelocal.kubelet import pod_spec
 from kubelocal.kubelet.containers import backoff as restarting
@@ -29,7 +30,6 @@ from kubelocal.kubelet.devices import cdi
 from kubelocal.kubelet.devices.allocator import DeviceAllocator
 from kubelocal.kubelet.devices.types import AdmissionError, AllocateAnswer, PluginError
 from kubelocal.kubelet.pod_events import EventRecorder, EventType
-from kubelocal.kubelet.pod_spec import Json
 from kubelocal.kubelet.pod_status import ContainerState, Running, Terminated, WaitingState
 
 logger = logging.getLogger(__name__)

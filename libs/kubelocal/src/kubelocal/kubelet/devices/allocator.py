@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Protocol
 
 from hamicommon.errors import InvalidRequest
+from hamicommon.k8s.types import Json
 
 from kubelocal.kubelet import pod_spec
 from kubelocal.kubelet.devices import allocate_response, checkpoint, state
@@ -26,7 +27,6 @@ from kubelocal.kubelet.devices.types import (
     PluginError,
     PluginOptions,
 )
-from kubelocal.kubelet.pod_spec import Json
 
 logger = logging.getLogger(__name__)
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from hamicommon.k8s.types import Json
+
 from kubelocal.kubelet import pod_spec
 from kubelocal.kubelet.devices.state import DeviceBook
-from kubelocal.kubelet.pod_spec import Json
 
 Held = tuple[tuple[str, tuple[str, ...]], ...]
 """(resource, ids) for each resource and NUMA node."""

@@ -7,9 +7,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
+from hamicommon.k8s.types import Json
+
 from kubelocal.kubelet import pod_status
 from kubelocal.kubelet.devices.types import DeviceCounts
-from kubelocal.kubelet.pod_spec import Json
 
 # kubectl and schedulers parse it as a semantic version: behaviour of 1.20, made by hamictl.
 KUBELET_VERSION = "v1.20.2+hamictl"

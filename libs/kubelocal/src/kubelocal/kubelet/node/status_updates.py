@@ -13,11 +13,11 @@ from datetime import UTC, datetime
 
 from hamicommon.errors import Conflict, HamiError, NotFound
 from hamicommon.k8s.client import KubeApi, PatchType
+from hamicommon.k8s.types import Json
 
 from kubelocal.kubelet.devices.types import DeviceCounts
 from kubelocal.kubelet.node import spec
 from kubelocal.kubelet.node.spec import NodeIdentity
-from kubelocal.kubelet.pod_spec import Json
 
 logger = logging.getLogger(__name__)
 

@@ -9,10 +9,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable, Mapping
 
+from hamicommon.k8s.types import Json
+
 from kubelocal.kubelet import pod_spec
 from kubelocal.kubelet.devices.allocator import DeviceAllocator
 from kubelocal.kubelet.devices.types import AdmissionError
-from kubelocal.kubelet.pod_spec import Json
 from kubelocal.kubelet.pods import predicates
 from kubelocal.kubelet.pods.predicates import Rejection
 from kubelocal.pod_resources import Amounts, amounts

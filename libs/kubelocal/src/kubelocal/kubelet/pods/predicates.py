@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from kubelocal.kubelet.pod_spec import Json
+from hamicommon.k8s.types import Json
+
 from kubelocal.pod_resources import PODS, Amounts, add, pod_requests
 
 

@@ -7,9 +7,9 @@ import logging
 
 from hamicommon.errors import Conflict, HamiError, NotFound
 from hamicommon.k8s.client import KubeApi, PatchType
+from hamicommon.k8s.types import Json
 
 from kubelocal.kubelet import pod_spec
-from kubelocal.kubelet.pod_spec import Json
 
 logger = logging.getLogger(__name__)
 

@@ -13,12 +13,12 @@ from datetime import UTC, datetime
 
 from hamicommon.errors import Conflict, HamiError, NotFound
 from hamicommon.k8s.client import KubeApi
+from hamicommon.k8s.types import Json
 
 from kubelocal.kubelet import pod_spec, pod_status
 from kubelocal.kubelet.containers.runtime import RunningContainer
 from kubelocal.kubelet.containers.stop import stop_all
 from kubelocal.kubelet.containers.worker import ContainerWorker, Machine
-from kubelocal.kubelet.pod_spec import Json
 from kubelocal.kubelet.pods.predicates import Rejection
 from kubelocal.kubelet.pods.status_updates import StatusReporter
 
