@@ -44,7 +44,7 @@ SETTINGS = Settings(
     redis=RedisSettings(url="redis://simulated"),  # type: ignore[arg-type]
     nats=NatsSettings(url="nats://simulated"),
 )
-RULES = {vendor.word: vendor.rules for vendor in VENDORS}
+RULES = {vendor.name: vendor.rules for vendor in VENDORS}
 
 
 def quota_of(containers: Sequence[Any]) -> QuotaAmounts:

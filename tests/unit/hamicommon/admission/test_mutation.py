@@ -426,7 +426,7 @@ REFUSE_ZERO = ("AWSNeuron", "Enflame", "Mthreads")
 
 
 @pytest.mark.parametrize(
-    "name", [v.resources.count for v in EVERY_VENDOR if v.word not in REFUSE_ZERO]
+    "name", [v.resources.count for v in EVERY_VENDOR if v.name not in REFUSE_ZERO]
 )
 @pytest.mark.parametrize("amount", NOTHING)
 def test_a_count_of_zero_is_no_card_of_any_vendor(name: str, amount: object) -> None:

@@ -108,11 +108,11 @@ def test_a_percentage_is_left_to_the_scheduler_that_knows_the_card() -> None:
     assert judged(pod(asking), memory=QuotaUse(limit=1, used=0)).allowed
 
 
-BY_AMOUNT = [v for v in VENDORS if v.resources.memory and v.word != "Enflame"]
+BY_AMOUNT = [v for v in VENDORS if v.resources.memory and v.name != "Enflame"]
 """Enflame's memory becomes a number of slices, and what a slice has is known of the card alone."""
 
 
-@pytest.mark.parametrize("vendor", BY_AMOUNT, ids=lambda vendor: vendor.word)
+@pytest.mark.parametrize("vendor", BY_AMOUNT, ids=lambda vendor: vendor.name)
 def test_every_vendor_with_memory_has_a_quota(vendor: Any) -> None:
     names = vendor.resources
     limits = {names.count: 1, names.memory: 4}

@@ -11,7 +11,7 @@ from tests.unit.hamicommon.simulation.objects import every_vendor
 
 VENDORS = every_vendor()
 SIMULATOR = Simulator(vendors=VENDORS)
-WORDS = [vendor.word for vendor in VENDORS]
+WORDS = [vendor.name for vendor in VENDORS]
 CASES = 150
 
 ODD: list[Any] = [

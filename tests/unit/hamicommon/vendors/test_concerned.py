@@ -60,4 +60,4 @@ def test_the_order_is_that_of_registration() -> None:
 
     assert PLAIN.concerned_by(container) == PLAIN.items
     assert PLAIN.concerned_by({"name": "c"}) == ()
-    assert [vendor.word for vendor in EAGER.concerned_by({"name": "c"})] == ["NVIDIA"]
+    assert [vendor.name for vendor in EAGER.concerned_by({"name": "c"})] == ["NVIDIA"]

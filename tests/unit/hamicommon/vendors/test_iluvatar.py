@@ -28,8 +28,8 @@ def test_every_chip_of_the_configuration_is_a_vendor_when_enabled() -> None:
     words = ["MR-V100", "MR-V50", "BI-V150", "BI-V100"]
     config = DeviceConfig()
 
-    assert [v.word for v in Vendors.from_config(config, enable_iluvatar=True)][-4:] == words
-    assert not set(words) & {vendor.word for vendor in Vendors.from_config(config)}
+    assert [v.name for v in Vendors.from_config(config, enable_iluvatar=True)][-4:] == words
+    assert not set(words) & {vendor.name for vendor in Vendors.from_config(config)}
 
 
 @pytest.mark.parametrize("word", CHIPS)

@@ -199,7 +199,7 @@ def test_a_vendors_resources_have_hamis_names_and_units(word: str) -> None:
 
 
 def test_every_vendor_is_in_the_tables() -> None:
-    words = {vendor.word for vendor in VENDORS}
+    words = {vendor.name for vendor in VENDORS}
 
     assert words == KEYS.keys()
     assert words - RESOURCES.keys() == {"Enflame", "Metax-SGPU"}

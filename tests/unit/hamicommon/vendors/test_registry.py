@@ -16,7 +16,7 @@ ILUVATAR = ["MR-V100", "MR-V50", "BI-V150", "BI-V100"]
 
 
 def words(vendors: Vendors) -> list[str]:
-    return [vendor.word for vendor in vendors]
+    return [vendor.name for vendor in vendors]
 
 
 def test_vendors_come_in_hamis_order_and_two_families_only_when_enabled() -> None:
@@ -61,7 +61,7 @@ def test_no_two_vendors_write_the_same_annotation() -> None:
 def test_a_vendor_is_found_by_its_word() -> None:
     vendors = Vendors.from_config(DeviceConfig())
 
-    assert vendors["DCU"].word == "DCU"
+    assert vendors["DCU"].name == "DCU"
     with pytest.raises(InvalidRequest, match="there is no vendor 'TPU'; known are NVIDIA, MLU"):
         vendors["TPU"]
 

@@ -152,7 +152,7 @@ def words_of(request: PodRequest) -> frozenset[str]:
 def resource_names(vendors: Vendors) -> Mapping[str, Mapping[str, str]]:
     """How sentences call what a vendor's pods ask for, by the vendor's word."""
     return {
-        vendor.word: {
+        vendor.name: {
             "count": vendor.resources.count,
             "memory": vendor.resources.memory or "memory",
             "percent": vendor.resources.memory_percent or "memory percentage",

@@ -81,7 +81,7 @@ def _selections(annotations: dict[str, str], vendors: Vendors) -> Iterator[str]:
             if both:
                 yield (
                     f"card {what} {clip(', '.join(both))} is both wanted and unwanted by the pod's "
-                    f"annotations for {vendor.word}: the unwanted wins, no such card is given"
+                    f"annotations for {vendor.name}: the unwanted wins, no such card is given"
                 )
 
 

@@ -135,7 +135,7 @@ def as_hami_writes(
     """
     written = {key: text for key, text in annotations.items() if key not in _NOT_COMPARED}
     for vendor in vendors:
-        if vendor.word in card_types:
+        if vendor.name in card_types:
             continue
         for key in (vendor.keys.to_allocate, vendor.keys.allocated):
             if key in written:

@@ -87,7 +87,7 @@ def _cards_of(
             scores = vendor.node_pair_scores(node)
         except InvalidRequest as exc:
             problems.append(
-                f"node {node['metadata']['name']}: its {vendor.word} cards are left out: {exc}"
+                f"node {node['metadata']['name']}: its {vendor.name} cards are left out: {exc}"
             )
             continue
         lost = bool(_reserved(held) - {card.uuid for card in devices})

@@ -22,7 +22,7 @@ from hamicommon.vendors.interface.shares import ShareVendor
 from hamicommon.vendors.interface.standard import lists_some, selection
 from hamicommon.vendors.interface.vendor import NO_ANNOTATIONS, Admitted, AnnotationKeys
 
-WORD = "AMD"
+NAME = "AMD"
 
 _KEYS = AnnotationKeys(
     register="hami.io/node-amd-register",
@@ -61,7 +61,7 @@ class Amd(RegisteredVendor, ShareVendor):
 
     config: AmdConfig
 
-    word = WORD
+    name = NAME
     keys = _KEYS
     rules = _RULES
 
@@ -86,7 +86,7 @@ class Amd(RegisteredVendor, ShareVendor):
             limits_only=True,
         )
         return DeviceRequest(
-            vendor=WORD,
+            vendor=NAME,
             count=count,
             memory_mib=memory,
             memory_percent=None if memory else 100,

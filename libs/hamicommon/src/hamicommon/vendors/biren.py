@@ -13,7 +13,7 @@ from hamicommon.placement.vendor_policy import VendorRules
 from hamicommon.vendors.interface.slots import SLOT_ORDER, SlotVendor, no_amounts
 from hamicommon.vendors.interface.vendor import AnnotationKeys
 
-WORD = "Biren"
+NAME = "Biren"
 
 _KEYS = AnnotationKeys(
     register="hami.io/node-biren-register",
@@ -31,7 +31,7 @@ class Biren(SlotVendor):
 
     config: BirenConfig
 
-    word = WORD
+    name = NAME
     keys = _KEYS
     uuid_prefix = "birentech.com"
     rules = _RULES

@@ -17,7 +17,7 @@ from hamicommon.vendors.interface.shares import ShareVendor, cards_by_cores
 from hamicommon.vendors.interface.standard import device_annotations, selection
 from hamicommon.vendors.interface.vendor import AnnotationKeys, Placed
 
-WORD = "MLU"
+NAME = "MLU"
 FACTOR = 256
 """MiB per unit of the memory resource."""
 ASSIGNED = "CAMBRICON_DSMLU_ASSIGNED"
@@ -37,7 +37,7 @@ class Cambricon(ShareVendor):
 
     config: CambriconConfig
 
-    word = WORD
+    name = NAME
     keys = KEYS
     memory_factor = FACTOR
 
@@ -58,9 +58,9 @@ class Cambricon(ShareVendor):
 
     def pod_annotations(self, placed: Placed) -> dict[str, str]:
         """The slices, and `<index>_<cores>_<memory units>` of the first of them for the plugin."""
-        written = device_annotations(placed, WORD, KEYS)
+        written = device_annotations(placed, NAME, KEYS)
         if written:
-            first = next(s for c in placed.containers for s in c.shares if s.vendor == WORD)
+            first = next(s for c in placed.containers for s in c.shares if s.vendor == NAME)
             index = placed.cards[first.uuid].index
             written[ASSIGNED] = "false"
             written[PROFILE] = f"{index}_{first.core_percent}_{first.memory_mib // FACTOR}"

@@ -13,7 +13,7 @@ from hamicommon.vendors.interface.shares import ShareVendor
 from hamicommon.vendors.interface.standard import selection
 from hamicommon.vendors.interface.vendor import AnnotationKeys
 
-WORD = "DCU"
+NAME = "DCU"
 
 KEYS = AnnotationKeys(
     register="hami.io/node-dcu-register",
@@ -30,7 +30,7 @@ class Hygon(RegisteredVendor, ShareVendor):
 
     config: HygonConfig
 
-    word = WORD
+    name = NAME
     keys = KEYS
 
     @property

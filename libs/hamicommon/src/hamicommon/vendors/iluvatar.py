@@ -26,12 +26,12 @@ CONTAINER_ENV = "SOL_CONTINER_NAME"
 
 
 @cache
-def _keys(word: str) -> AnnotationKeys:
+def _keys(vendor: str) -> AnnotationKeys:
     return AnnotationKeys(
-        register=f"hami.io/node-{word}-register",
-        handshake=f"hami.io/node-handshake-{word}",
-        to_allocate=f"hami.io/{word}-devices-to-allocate",
-        allocated=f"hami.io/{word}-devices-allocated",
+        register=f"hami.io/node-{vendor}-register",
+        handshake=f"hami.io/node-handshake-{vendor}",
+        to_allocate=f"hami.io/{vendor}-devices-to-allocate",
+        allocated=f"hami.io/{vendor}-devices-allocated",
         lock=keys.NODE_LOCK,
     )
 
@@ -50,21 +50,21 @@ class Iluvatar(RegisteredVendor, ShareVendor):
     default_core_percent = 0
 
     @property
-    def word(self) -> str:
-        """The chip's common word."""
+    def name(self) -> str:
+        """The chip's common name."""
         return self.config.common_word
 
     @property
     def keys(self) -> AnnotationKeys:
         """Names of its annotations."""
-        return _keys(self.word)
+        return _keys(self.name)
 
     def select(self, annotations: Mapping[str, str]) -> Selection:
         """Which cards the pod's annotations allow."""
         return selection(
             annotations,
-            use_uuids=f"hami.io/use-{self.word}-uuid",
-            avoid_uuids=f"hami.io/no-use-{self.word}-uuid",
+            use_uuids=f"hami.io/use-{self.name}-uuid",
+            avoid_uuids=f"hami.io/no-use-{self.name}-uuid",
         )
 
     def mutate(self, container: Json, pod: Json) -> Admitted:

@@ -26,7 +26,7 @@ from hamicommon.vendors.interface.standard import (
 )
 from hamicommon.vendors.interface.vendor import NO_ANNOTATIONS, Admitted, AnnotationKeys, Placed
 
-WORD = "Mthreads"
+NAME = "Mthreads"
 FACTOR = 512
 """MiB per unit of the memory resource."""
 CORES = 16
@@ -53,7 +53,7 @@ class Mthreads(ShareVendor):
 
     config: MthreadsConfig
 
-    word = WORD
+    name = NAME
     keys = KEYS
     rules = RULES
     memory_factor = FACTOR
@@ -72,7 +72,7 @@ class Mthreads(ShareVendor):
         wanted = f"a whole number, {CORES} for each card,"
         cores = amounts.whole(container, self.resources.core, top=INT32_MAX, wanted=wanted)
         return DeviceRequest(
-            vendor=WORD,
+            vendor=NAME,
             count=count,
             memory_mib=memory,
             memory_percent=None if memory else 100,
@@ -96,9 +96,9 @@ class Mthreads(ShareVendor):
 
     def pod_annotations(self, placed: Placed) -> dict[str, str]:
         """The slices, and what the device plugin of this vendor reads."""
-        written = device_annotations(placed, WORD, KEYS)
+        written = device_annotations(placed, NAME, KEYS)
         if written:
-            written[INDEX] = indexes(placed, WORD)
+            written[INDEX] = indexes(placed, NAME)
             written[TIME] = unix_ns(placed.now)
             written[NODE] = placed.node
         return written

@@ -58,7 +58,7 @@ def pod_request(pod: Json, vendors: Vendors, defaults: Policy = DEFAULT_POLICY) 
         namespace=str(metadata.get("namespace") or "default"),
         name=str(metadata.get("name") or metadata.get("generateName") or ""),
         containers=containers,
-        selections={v.word: v.select(written) for v in vendors if v.word in wanted},
+        selections={v.name: v.select(written) for v in vendors if v.name in wanted},
         policy=policy,
     )
 

@@ -34,11 +34,11 @@ _MOST_REMEMBERED = 1024
 
 @dataclass(frozen=True, slots=True)
 class Vendors:
-    """All vendors, by word and in order."""
+    """All vendors, by name and in order."""
 
     items: tuple[Vendor, ...]
     memory: dict[object, Any] = field(default_factory=dict, init=False, compare=False, repr=False)
-    """What was worked out of them once; bounded by whoever keeps something here."""
+    """What was computed from them once; each user bounds what it keeps here."""
 
     @classmethod
     def from_config(
@@ -46,7 +46,7 @@ class Vendors:
     ) -> Vendors:
         """The vendors that the configuration describes; two families only where enabled, as HAMi.
 
-        Raises: InvalidRequest when two of them have one word.
+        Raises: InvalidRequest when two of them have one name.
         """
         found = list(_in_order(config))
         if config.vnpus and enable_ascend:
@@ -54,16 +54,16 @@ class Vendors:
         if enable_iluvatar:
             found += [Iluvatar(chip) for chip in config.iluvatars]
         served = tuple(vendor for vendor in found if vendor.resources.count)
-        words = [vendor.word for vendor in served]
-        twice = [word for word in words if words.count(word) > 1]
+        names = [vendor.name for vendor in served]
+        twice = [name for name in names if names.count(name) > 1]
         if twice:
             raise InvalidRequest(f"commonWord {twice[0]!r} names another vendor already")
         return cls(served)
 
     @property
     def rules(self) -> dict[str, VendorRules]:
-        """By word, how the engine judges the vendor's cards."""
-        return {vendor.word: vendor.rules for vendor in self.items}
+        """By name, how the engine judges the vendor's cards."""
+        return {vendor.name: vendor.rules for vendor in self.items}
 
     @property
     def resource_names(self) -> tuple[str, ...]:
@@ -82,7 +82,7 @@ class Vendors:
 
     def concerned_by(self, container: Json) -> tuple[Vendor, ...]:
         """In order, the vendors of which the container names a resource, and those that change
-        every container: no other has anything to say about it."""
+        every container: no other can change it."""
         resources = container.get("resources") or {}
         named = frozenset((*(resources.get("limits") or ()), *(resources.get("requests") or ())))
         known: tuple[Vendor, ...] | None = self.memory.get(named)
@@ -100,16 +100,16 @@ class Vendors:
     def __iter__(self) -> Iterator[Vendor]:
         return iter(self.items)
 
-    def __getitem__(self, word: str) -> Vendor:
-        """The vendor of that word.
+    def __getitem__(self, name: str) -> Vendor:
+        """The vendor of that name.
 
         Raises: InvalidRequest when there is none.
         """
         for vendor in self.items:
-            if vendor.word == word:
+            if vendor.name == name:
                 return vendor
-        known = ", ".join(vendor.word for vendor in self.items)
-        raise InvalidRequest(f"there is no vendor {word!r}; known are {known}")
+        known = ", ".join(vendor.name for vendor in self.items)
+        raise InvalidRequest(f"there is no vendor {name!r}; known are {known}")
 
 
 def _changes_every_container(vendor: Vendor) -> bool:

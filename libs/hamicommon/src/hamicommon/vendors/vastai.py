@@ -20,7 +20,7 @@ from hamicommon.vendors.interface.grouping import largest_share, least_groups
 from hamicommon.vendors.interface.slots import SLOT_ORDER, SlotVendor, no_amounts
 from hamicommon.vendors.interface.vendor import AnnotationKeys
 
-WORD = "Vastai"
+NAME = "Vastai"
 
 _KEYS = AnnotationKeys(
     register="hami.io/node-va-register",
@@ -47,7 +47,7 @@ def choose_dies(ask: NodeAsk) -> Chosen | NotChosen:
     picked = free[:1] if wanted == 1 else least_groups(free, wanted, group=_aic)
     return Chosen(
         shares=tuple(
-            DeviceShare(uuid=die.uuid, vendor=WORD, memory_mib=0, core_percent=0) for die in picked
+            DeviceShare(uuid=die.uuid, vendor=NAME, memory_mib=0, core_percent=0) for die in picked
         )
     )
 
@@ -102,7 +102,7 @@ class Vastai(SlotVendor):
 
     config: VastaiConfig
 
-    word = WORD
+    name = NAME
     keys = _KEYS
     uuid_prefix = "vastaitech.com"
     rules = _RULES

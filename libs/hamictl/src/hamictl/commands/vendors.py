@@ -87,4 +87,4 @@ def _show(served: Vendors) -> None:
 def _row(vendor: Vendor) -> tuple[str, ...]:
     names = vendor.resources
     asked = (names.count, names.memory, names.memory_percent, names.core, names.priority)
-    return (vendor.word, *(name or "-" for name in asked))
+    return (vendor.name, *(name or "-" for name in asked))

@@ -59,7 +59,7 @@ def claim_of(pod: Mapping[str, Any], vendors: Vendors) -> Claim | None:
     """The pod's claim; None when it is on no node, or its annotations name no vendor's devices."""
     written = annotations_of(pod)
     node = (pod.get("spec") or {}).get("nodeName")
-    words = [v.word for v in vendors if v.keys.allocated and written.get(v.keys.allocated)]
+    words = [v.name for v in vendors if v.keys.allocated and written.get(v.keys.allocated)]
     if not node or not words:
         return None
     metadata = pod["metadata"]
@@ -75,7 +75,7 @@ def claim_of(pod: Mapping[str, Any], vendors: Vendors) -> Claim | None:
     )
     if OUR_WORD not in words:
         return claim
-    [vendor] = [v for v in vendors if v.word == OUR_WORD]
+    [vendor] = [v for v in vendors if v.name == OUR_WORD]
     try:
         entries = decode_pod_devices(written[vendor.keys.allocated])
     except InvalidRequest as exc:

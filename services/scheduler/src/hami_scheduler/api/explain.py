@@ -179,7 +179,7 @@ class Explainer:
 
     def _resource_names(self) -> dict[str, dict[str, str]]:
         return {
-            vendor.word: {
+            vendor.name: {
                 "count": vendor.resources.count,
                 "memory": vendor.resources.memory or "memory",
                 "percent": vendor.resources.memory_percent or "memory percentage",

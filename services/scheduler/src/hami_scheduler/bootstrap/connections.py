@@ -90,7 +90,7 @@ async def _open_outside(settings: Settings, vendors: Vendors, stack: AsyncExitSt
         PostgresAllocationStore(
             database,
             quota_of=quota_of,
-            rules={vendor.word: vendor.rules for vendor in vendors},
+            rules={vendor.name: vendor.rules for vendor in vendors},
             on_commit=relay.wake,
         ),
         "store",

@@ -38,7 +38,7 @@ def lock_keys(allocation: Allocation, vendors: Iterable[Vendor]) -> tuple[str, .
     whose Allocate it answers; we take one (protocol 8.2, 10).
     """
     used = {share.vendor for container in allocation.containers for share in container.shares}
-    return tuple(sorted({v.keys.lock for v in vendors if v.word in used and v.keys.lock}))
+    return tuple(sorted({v.keys.lock for v in vendors if v.name in used and v.keys.lock}))
 
 
 def value_of(key: str, allocation: Allocation, now: datetime) -> str:

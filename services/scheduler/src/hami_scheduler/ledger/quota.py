@@ -43,7 +43,7 @@ def quota_amounts(containers: Sequence[ContainerGrant], vendors: Vendors) -> dic
 
     A vendor that is no longer configured has no resource: its slices can still be given back.
     """
-    names_of = {vendor.word: vendor.resources for vendor in vendors}
+    names_of = {vendor.name: vendor.resources for vendor in vendors}
     vendor_of = {share.uuid: share.vendor for c in containers for share in c.shares}
     amounts: dict[str, int] = {}
     for card in footprints(containers):
@@ -99,7 +99,7 @@ def quota_reasons(
     HAMi asks the quota card by card, right before the memory (protocol 1.0.4, 10): a card that an
     earlier rule refuses keeps that reason. So the engine is asked for more memory than there is.
     """
-    words = {v.word for v in vendors if resource in (v.resources.memory, v.resources.core)}
+    words = {v.name for v in vendors if resource in (v.resources.memory, v.resources.core)}
     containers = tuple(
         replace(
             container,
@@ -126,7 +126,7 @@ def cards_beyond(
     request: PodRequest, view: ClusterView, conflict: QuotaConflict, vendors: Vendors
 ) -> frozenset[GpuUuid]:
     """Cards of which the percentage that is asked for is more than the quota has left."""
-    words = {v.word for v in vendors if v.resources.memory == conflict.resource}
+    words = {v.name for v in vendors if v.resources.memory == conflict.resource}
     by_percent = [
         asked
         for container in request.containers

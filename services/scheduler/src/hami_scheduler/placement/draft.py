@@ -48,9 +48,9 @@ def draft_of(
     )
     annotations: dict[str, str] = {}
     for vendor in vendors:
-        if vendor.word in used:
+        if vendor.name in used:
             annotations |= vendor.pod_annotations(placed)
-    exact = any(vendor.rules.exact for vendor in vendors if vendor.word in used)
+    exact = any(vendor.rules.exact for vendor in vendors if vendor.name in used)
     return Draft(
         allocation_id=AllocationId(str(uuid.uuid4())),
         pod_uid=request.uid,
@@ -77,7 +77,7 @@ def _core_totals(
     vendors: Vendors,
 ) -> dict[GpuUuid, int]:
     """Where a request counts a card's cores otherwise than the card registers them."""
-    own = {v.word: v.rules.need for v in vendors if v.rules.need is not standard_need}
+    own = {v.name: v.rules.need for v in vendors if v.rules.need is not standard_need}
     totals: dict[GpuUuid, int] = {}
     for asked, given in zip(request.containers, placement.containers, strict=True):
         wanted = {item.vendor: item for item in asked.requests}

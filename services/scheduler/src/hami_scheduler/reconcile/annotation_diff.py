@@ -24,7 +24,7 @@ def differing(
     """Key -> value that the pod should have, for keys where it has another or none."""
     expected = {
         vendor.keys.allocated: _on_its_cards(
-            allocation.annotations[vendor.keys.allocated], allocation.containers, vendor.word
+            allocation.annotations[vendor.keys.allocated], allocation.containers, vendor.name
         )
         for vendor in vendors
         if vendor.keys.allocated in allocation.annotations

@@ -82,7 +82,7 @@ def told_by(node: JsonMapping, vendors: Iterable[Vendor], now: datetime) -> Node
             cards = vendor.node_devices(dict(node))
             scores = vendor.node_pair_scores(dict(node)) if cards else {}
         except InvalidRequest as exc:
-            malformed[vendor.word] = str(exc)
+            malformed[vendor.name] = str(exc)
             continue
         if not cards:
             continue

@@ -45,7 +45,7 @@ NPU, MEM, CORES = names("Ascend910B3")
 
 
 def register(vendor: Ascend, entries: list[dict[str, Any]], **annotations: str) -> dict[str, Any]:
-    key = f"hami.io/node-register-{vendor.word}"
+    key = f"hami.io/node-register-{vendor.name}"
     return {"metadata": {"annotations": {key: json.dumps(entries)} | annotations}}
 
 
@@ -60,7 +60,7 @@ def chips(
             "count": slots,
             "devmem": 65536,
             "devcore": 20,
-            "type": vendor.word,
+            "type": vendor.name,
             "health": True,
             "custominfo": {} if network is None else {"NetworkID": network},
         }
@@ -75,7 +75,7 @@ def test_every_chip_of_the_configuration_is_a_vendor_when_enabled() -> None:
     config = DeviceConfig()
 
     enabled = Vendors.from_config(config, enable_ascend=True)
-    assert [v.word for v in enabled if isinstance(v, Ascend)] == words.split()
+    assert [v.name for v in enabled if isinstance(v, Ascend)] == words.split()
     assert not any(isinstance(vendor, Ascend) for vendor in Vendors.from_config(config))
 
 
@@ -207,7 +207,7 @@ def placed(vendor: Ascend, *amounts: tuple[int, int], soft: bool = False) -> dic
     """What is written when the second of two containers gets these (memory, core)."""
     shares = tuple(
         DeviceShare(
-            uuid=GpuUuid(f"npu-{i}"), vendor=vendor.word, memory_mib=memory, core_percent=core
+            uuid=GpuUuid(f"npu-{i}"), vendor=vendor.name, memory_mib=memory, core_percent=core
         )
         for i, (memory, core) in enumerate(amounts)
     )
@@ -219,7 +219,7 @@ def placed(vendor: Ascend, *amounts: tuple[int, int], soft: bool = False) -> dic
                 ContainerGrant(index=1, name="b", role="app", shares=shares),
             ],
             cards={},
-            selections={vendor.word: vendor.select(SOFT if soft else {})},
+            selections={vendor.name: vendor.select(SOFT if soft else {})},
             now=datetime(2026, 1, 2, 3, 4, 5, 900000, UTC),
         )
     )
@@ -259,7 +259,7 @@ def test_the_template_of_a_slice_is_told_to_the_runtime() -> None:
     ],
 )
 def test_the_template_is_the_smallest_that_holds_the_memory(vendor, memory, template) -> None:
-    (entry,) = json.loads(placed(vendor, (memory, 0))[f"huawei.com/{vendor.word}"])
+    (entry,) = json.loads(placed(vendor, (memory, 0))[f"huawei.com/{vendor.name}"])
 
     assert entry.get("temp") == template
     assert entry["memory"] == memory
@@ -409,7 +409,7 @@ def test_the_chooser_is_asked_only_where_it_matters(
 
 def taken(*indexes: int) -> list[DeviceShare]:
     return [
-        DeviceShare(uuid=GpuUuid(f"npu-{i}"), vendor=B3.word, memory_mib=0, core_percent=0)
+        DeviceShare(uuid=GpuUuid(f"npu-{i}"), vendor=B3.name, memory_mib=0, core_percent=0)
         for i in indexes
     ]
 

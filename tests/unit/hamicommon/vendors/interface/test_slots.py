@@ -62,7 +62,7 @@ def test_a_request_is_a_count_and_takes_no_memory_and_no_cores(
 ) -> None:
     request = vendor.parse_request(container({resource: 2}))
 
-    assert request == DeviceRequest(vendor=vendor.word, count=2, memory_percent=100)
+    assert request == DeviceRequest(vendor=vendor.name, count=2, memory_percent=100)
     assert vendor.parse_request(container(None, {resource: 1})).count == 1
     assert vendor.parse_request(container({resource: 0})) is None
     assert vendor.parse_request(container()) is None
@@ -89,7 +89,7 @@ def test_cards_are_registered_as_json_and_have_100_cores(
     text = json.dumps([{"id": "x", "count": 1, "devcore": 7, "custominfo": {"AIC": "3"}}])
     (card,) = vendor.node_devices({"metadata": {"annotations": {register: text}}})
 
-    assert (card.uuid, card.vendor, card.core_percent) == ("x", vendor.word, 100)
+    assert (card.uuid, card.vendor, card.core_percent) == ("x", vendor.name, 100)
     assert card.info["AIC"] == "3"
     assert vendor.node_devices({}) == ()
     assert vendor.node_pair_scores({}) == {}
@@ -125,7 +125,7 @@ def test_only_uuids_are_selected_by_annotation(vendor, resource, register, hands
 def test_slices_are_written_twice_with_the_word_and_zero_amounts(
     vendor, resource, register, handshake
 ) -> None:
-    share = DeviceShare(uuid=GpuUuid("x"), vendor=vendor.word, memory_mib=0, core_percent=0)
+    share = DeviceShare(uuid=GpuUuid("x"), vendor=vendor.name, memory_mib=0, core_percent=0)
     placed = Placed(
         node=NodeName("n"),
         containers=[
@@ -136,11 +136,11 @@ def test_slices_are_written_twice_with_the_word_and_zero_amounts(
         selections={},
         now=datetime.now(UTC),
     )
-    key = f"hami.io/{vendor.word}-devices-"
+    key = f"hami.io/{vendor.name}-devices-"
 
     assert vendor.pod_annotations(placed) == {
-        f"{key}to-allocate": f";x,{vendor.word},0,0:;",
-        f"{key}allocated": f";x,{vendor.word},0,0:;",
+        f"{key}to-allocate": f";x,{vendor.name},0,0:;",
+        f"{key}allocated": f";x,{vendor.name},0,0:;",
     }
 
 

@@ -34,20 +34,20 @@ _TIME = "predicate-time"
 
 
 @cache
-def _keys(word: str) -> AnnotationKeys:
+def _keys(vendor: str) -> AnnotationKeys:
     return AnnotationKeys(
-        register=f"hami.io/node-register-{word}",
-        handshake=f"hami.io/node-handshake-{word}",
-        to_allocate=f"hami.io/{word}-devices-to-allocate",
-        allocated=f"hami.io/{word}-devices-allocated",
-        extra=(_TIME, _runtime_key(word)),
+        register=f"hami.io/node-register-{vendor}",
+        handshake=f"hami.io/node-handshake-{vendor}",
+        to_allocate=f"hami.io/{vendor}-devices-to-allocate",
+        allocated=f"hami.io/{vendor}-devices-allocated",
+        extra=(_TIME, _runtime_key(vendor)),
         lock=keys.NODE_LOCK,
     )
 
 
-def _runtime_key(word: str) -> str:
+def _runtime_key(vendor: str) -> str:
     """On the pod: the templates, for the Ascend runtime."""
-    return f"huawei.com/{word}"
+    return f"huawei.com/{vendor}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,8 +61,8 @@ class Ascend(RegisteredVendor, ShareVendor):
     default_core_percent = 0
 
     @property
-    def word(self) -> str:
-        """The chip's common word."""
+    def name(self) -> str:
+        """The chip's common name."""
         return self.chip.common_word
 
     @property
@@ -78,19 +78,19 @@ class Ascend(RegisteredVendor, ShareVendor):
     @property
     def keys(self) -> AnnotationKeys:
         """Names of its annotations."""
-        return _keys(self.word)
+        return _keys(self.name)
 
     @property
     def rules(self) -> VendorRules:
         """The standard loop, with chips of one network or one module taken together."""
-        return rules_for(self.word, pairs=self.chip.super_pod)
+        return rules_for(self.name, pairs=self.chip.super_pod)
 
     def select(self, annotations: Mapping[str, str]) -> Selection:
         """Which chips the pod's annotations allow, and whether it wants soft slices."""
         chosen = selection(
             annotations,
-            use_uuids=f"hami.io/use-{self.word}-uuid",
-            avoid_uuids=f"hami.io/no-use-{self.word}-uuid",
+            use_uuids=f"hami.io/use-{self.name}-uuid",
+            avoid_uuids=f"hami.io/no-use-{self.name}-uuid",
         )
         mode = annotations.get(MODE_ANNOTATION, "")
         return replace(chosen, traits={MODE: HAMI_CORE}) if mode == HAMI_CORE else chosen
@@ -109,19 +109,19 @@ class Ascend(RegisteredVendor, ShareVendor):
 
     def pod_annotations(self, placed: Placed) -> dict[str, str]:
         """The slices, twice; the time; and the templates for the runtime."""
-        written = device_annotations(placed, self.word, self.keys)
+        written = device_annotations(placed, self.name, self.keys)
         if not written:
             return {}
-        soft = placed.selections.get(self.word, Selection()).traits.get(MODE) == HAMI_CORE
+        soft = placed.selections.get(self.name, Selection()).traits.get(MODE) == HAMI_CORE
         runtime = [
             self._runtime_entry(share, soft=soft)
             for container in placed.containers
             for share in container.shares
-            if share.vendor == self.word
+            if share.vendor == self.name
         ]
         return written | {
             _TIME: str(int(placed.now.timestamp())),
-            _runtime_key(self.word): json.dumps(runtime, separators=(",", ":"), ensure_ascii=False),
+            _runtime_key(self.name): json.dumps(runtime, separators=(",", ":"), ensure_ascii=False),
         }
 
     def _runtime_entry(self, share: DeviceShare, *, soft: bool) -> dict[str, str | int]:

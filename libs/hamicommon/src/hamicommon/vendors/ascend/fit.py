@@ -41,9 +41,9 @@ _CHIPS_PER_MODULE = 2
 
 
 @cache
-def rules_for(word: str, *, pairs: bool) -> VendorRules:
+def rules_for(vendor: str, *, pairs: bool) -> VendorRules:
     """How the engine treats one chip. `pairs`: two chips make a module."""
-    networked = word.startswith(_FAMILY_910)
+    networked = vendor.startswith(_FAMILY_910)
 
     def applies(request: DeviceRequest, selection: Selection, cards: Sequence[GpuDevice]) -> bool:
         if _soft(selection):

@@ -21,9 +21,9 @@ from hamicommon.k8s.types import Json
 from hamicommon.vendors.awsneuron.fit import (
     BY_CORE,
     CORES,
+    NAME,
     RULES,
     USUAL_CORES,
-    WORD,
     cores_of,
 )
 from hamicommon.vendors.interface import amounts
@@ -64,7 +64,7 @@ class AwsNeuron(StandardVendor):
 
     config: AwsNeuronConfig
 
-    word = WORD
+    name = NAME
     keys = _KEYS
     rules = RULES
 
@@ -90,12 +90,12 @@ class AwsNeuron(StandardVendor):
             count = amounts.count(container, self.config.resource_count_name)
             if not count:
                 return None
-            return DeviceRequest(vendor=WORD, count=count, core_percent=USUAL_CORES)
+            return DeviceRequest(vendor=NAME, count=count, core_percent=USUAL_CORES)
         cores = self._cores(container)
         if not cores:
             return None
         return DeviceRequest(
-            vendor=WORD,
+            vendor=NAME,
             count=max(cores // USUAL_CORES, 1),
             core_percent=min(cores, USUAL_CORES),
             traits={CORES: str(cores)},
@@ -139,10 +139,10 @@ class AwsNeuron(StandardVendor):
         instance_type = (metadata.get("labels") or {}).get(_INSTANCE_TYPE, "")
         return tuple(
             GpuDevice(
-                uuid=GpuUuid(f"{name}-{WORD}-{index}"),
+                uuid=GpuUuid(f"{name}-{NAME}-{index}"),
                 index=index,
-                vendor=WORD,
-                type=WORD,
+                vendor=NAME,
+                type=NAME,
                 slots=each,
                 memory_mib=0,
                 core_percent=(1 << each) - 1,
@@ -154,11 +154,11 @@ class AwsNeuron(StandardVendor):
 
     def pod_annotations(self, placed: Placed) -> dict[str, str]:
         """The slices, and the device or core indexes for the Neuron plugin."""
-        written = device_annotations(placed, WORD, _KEYS)
+        written = device_annotations(placed, NAME, _KEYS)
         if not written:
             return {}
         ids = list[int]()
-        for share in (s for c in placed.containers for s in c.shares if s.vendor == WORD):
+        for share in (s for c in placed.containers for s in c.shares if s.vendor == NAME):
             device = placed.cards[share.uuid]
             if BY_CORE in share.detail:
                 written[RESOURCE_TYPE] = self.config.resource_core_name

@@ -15,7 +15,7 @@ from hamicommon.domain.requests import DeviceRequest, Selection
 from hamicommon.placement.rules import NODE_INSUFFICIENT, NUMA_NOT_FIT, REASONS, Rule
 from hamicommon.placement.vendor_policy import Chosen, Need, NodeAsk, NotChosen, VendorRules, tally
 
-WORD = "AWSNeuron"
+NAME = "AWSNeuron"
 
 CORES = "cores"
 """Trait of a request: the NeuronCores asked for; absent when whole devices are."""
@@ -127,7 +127,7 @@ def _shares(device: GpuDevice, mask: int, request: DeviceRequest) -> tuple[Devic
     return tuple(
         DeviceShare(
             uuid=device.uuid,
-            vendor=WORD,
+            vendor=NAME,
             memory_mib=0,
             core_percent=part,
             detail={BY_CORE: True} if CORES in request.traits else {},

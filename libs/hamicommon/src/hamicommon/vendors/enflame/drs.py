@@ -45,7 +45,7 @@ from hamicommon.vendors.interface.vendor import (
     ResourceNames,
 )
 
-WORD = "Enflame"
+NAME = "Enflame"
 SLICE = "slice"
 """Trait of a request: the size asked for."""
 MEMORY = "memory"
@@ -123,7 +123,7 @@ def choose_card(ask: NodeAsk) -> Chosen | NotChosen:
             continue
         share = DeviceShare(
             uuid=usage.device.uuid,
-            vendor=WORD,
+            vendor=NAME,
             memory_mib=profile.memory_gib * 1024,
             core_percent=_core(profile, usage.device),
             slots=profile.size,
@@ -156,7 +156,7 @@ class EnflameDrs(StandardVendor):
 
     config: EnflameConfig
 
-    word = WORD
+    name = NAME
     keys = KEYS
     rules = RULES
 
@@ -181,13 +181,13 @@ class EnflameDrs(StandardVendor):
         names = self.resources
         size = self._whole(container, names.count, "must be greater than 0")
         if size is not None:
-            return DeviceRequest(vendor=WORD, count=1, traits={SLICE: str(size)})
+            return DeviceRequest(vendor=NAME, count=1, traits={SLICE: str(size)})
         memory = self._whole(container, names.memory, "must be greater than 0")
         core = self._whole(container, names.core, "must be in range (0,100]", top=100)
         if memory is None and core is None:
             return None
         return DeviceRequest(
-            vendor=WORD, count=1, core_percent=core or 0, traits={MEMORY: str(memory or 0)}
+            vendor=NAME, count=1, core_percent=core or 0, traits={MEMORY: str(memory or 0)}
         )
 
     def _whole(
@@ -227,14 +227,14 @@ class EnflameDrs(StandardVendor):
 
     def pod_annotations(self, placed: Placed) -> dict[str, str]:
         """The slices, and what the device plugin of this vendor reads."""
-        written = device_annotations(placed, WORD, KEYS)
+        written = device_annotations(placed, NAME, KEYS)
         if not written:
             return written
         slices = {
             container.name: share
             for container in placed.containers
             for share in container.shares
-            if share.vendor == WORD
+            if share.vendor == NAME
         }
         first = next(iter(slices.values()))
         info = placed.cards[first.uuid].info
@@ -315,8 +315,8 @@ def _card(entry: Mapping[str, Any], profiles: Sequence[Profile], host: str) -> G
     return GpuDevice(
         uuid=GpuUuid(f"{host}-enflame-drs-{index}"),
         index=int(index),
-        vendor=WORD,
-        type=WORD,
+        vendor=NAME,
+        type=NAME,
         slots=int(capacity),
         memory_mib=max(profile.memory_gib for profile in profiles) * 1024,
         core_percent=100,

@@ -13,7 +13,7 @@ from hamicommon.placement.vendor_policy import VendorRules
 from hamicommon.vendors.interface.vendor import AnnotationKeys, ResourceNames
 from hamicommon.vendors.interface.whole_cards import WholeCardVendor
 
-WORD = "GCU"
+NAME = "GCU"
 WHOLE = 100
 """Memory of a card, and of a request for it: the node reports none, so it is counted in percent."""
 
@@ -30,7 +30,7 @@ class EnflameGcu(WholeCardVendor):
 
     config: EnflameConfig
 
-    word = WORD
+    name = NAME
     keys = KEYS
     rules = RULES
     card_name = "GCU"

@@ -19,7 +19,7 @@ class RegisteredVendor(StandardVendor, Protocol):
         Raises: InvalidRequest when the annotation is malformed.
         """
         text = keys.annotations_of(node).get(self.keys.register, "")
-        return keys.decode_register(text, vendor=self.word) if text else ()
+        return keys.decode_register(text, vendor=self.name) if text else ()
 
     def plugin_alive(self, node: Json) -> bool:
         """See `answers_handshake`."""

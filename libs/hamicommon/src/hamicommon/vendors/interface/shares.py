@@ -50,7 +50,7 @@ class ShareVendor(StandardVendor, Protocol):
         memory = amounts.memory(container, names.memory, factor=names.memory_factor)
         default = self.default_core_percent
         return DeviceRequest(
-            vendor=self.word,
+            vendor=self.name,
             count=count,
             memory_mib=memory,
             memory_percent=None if memory else 100,
@@ -72,7 +72,7 @@ def cards_by_cores(
     units = listed(node, "capacity", names.memory)
     return cards_by_capacity(
         node,
-        word=vendor.word,
+        vendor=vendor.name,
         name=name,
         count=-(-cores // cores_per_card),
         memory_mib=units * names.memory_factor * cores_per_card // cores,

@@ -51,7 +51,7 @@ class SlotVendor(RegisteredVendor, Protocol):
         Raises: InvalidRequest naming container, resource, value and what would be right.
         """
         count = amounts.count(container, self.resources.count)
-        return DeviceRequest(vendor=self.word, count=count, memory_percent=100) if count else None
+        return DeviceRequest(vendor=self.name, count=count, memory_percent=100) if count else None
 
     def select(self, annotations: Mapping[str, str]) -> Selection:
         """Which cards the pod's annotations allow."""

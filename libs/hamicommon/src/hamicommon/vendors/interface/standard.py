@@ -44,7 +44,7 @@ class StandardVendor(Vendor, Protocol):
 
     def pod_annotations(self, placed: Placed) -> dict[str, str]:
         """The slices, under the keys that the vendor has."""
-        return device_annotations(placed, self.word, self.keys)
+        return device_annotations(placed, self.name, self.keys)
 
     def plugin_alive(self, node: Json) -> bool:
         """Always: nothing on the Node tells (protocol 1, CheckHealth answers true)."""
@@ -62,14 +62,14 @@ class StandardVendor(Vendor, Protocol):
         return Admitted(wants=wants)
 
 
-def device_annotations(placed: Placed, word: str, written: AnnotationKeys) -> dict[str, str]:
+def device_annotations(placed: Placed, vendor: str, written: AnnotationKeys) -> dict[str, str]:
     """The slices under the vendor's to-allocate and allocated keys, where it has them.
 
     Empty when no container has a card of the vendor.
     """
-    if not any(share.vendor == word for c in placed.containers for share in c.shares):
+    if not any(share.vendor == vendor for c in placed.containers for share in c.shares):
         return {}
-    devices = keys.encode_pod_devices(placed.containers, word)
+    devices = keys.encode_pod_devices(placed.containers, vendor)
     return {key: devices for key in (written.to_allocate, written.allocated) if key}
 
 
@@ -142,7 +142,7 @@ def set_env(container: Json, name: str, value: str) -> None:
 
 
 def cards_by_capacity(
-    node: Json, *, word: str, name: str, count: int, memory_mib: int, core: int, slots: int
+    node: Json, *, vendor: str, name: str, count: int, memory_mib: int, core: int, slots: int
 ) -> tuple[GpuDevice, ...]:
     """`count` equal cards `<node>-<name>-<i>`, for vendors whose nodes only list how many.
 
@@ -151,15 +151,15 @@ def cards_by_capacity(
     host = str((node.get("metadata") or {}).get("name", ""))
     if count > MOST_CARDS:
         raise InvalidRequest(
-            f"node {host}: its capacity comes to {count} {word} cards: at most {MOST_CARDS} are "
+            f"node {host}: its capacity comes to {count} {vendor} cards: at most {MOST_CARDS} are "
             "wanted"
         )
     return tuple(
         GpuDevice(
             uuid=GpuUuid(f"{host}-{name}-{index}"),
             index=index,
-            vendor=word,
-            type=word,
+            vendor=vendor,
+            type=vendor,
             slots=slots,
             memory_mib=memory_mib,
             core_percent=core,
@@ -169,10 +169,10 @@ def cards_by_capacity(
     )
 
 
-def indexes(placed: Placed, word: str) -> str:
+def indexes(placed: Placed, vendor: str) -> str:
     """Indexes of the cards of the last container that has some: HAMi overwrites the earlier."""
-    last = [c.shares for c in placed.containers if any(s.vendor == word for s in c.shares)][-1]
-    return ",".join(str(placed.cards[s.uuid].index) for s in last if s.vendor == word)
+    last = [c.shares for c in placed.containers if any(s.vendor == vendor for s in c.shares)][-1]
+    return ",".join(str(placed.cards[s.uuid].index) for s in last if s.vendor == vendor)
 
 
 def unix_ns(now: datetime) -> str:

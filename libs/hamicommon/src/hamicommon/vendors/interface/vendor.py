@@ -87,7 +87,7 @@ class Placed:
     cards: Mapping[GpuUuid, GpuDevice]
     """At least the cards in `containers`."""
     selections: Mapping[str, Selection]
-    """By vendor word."""
+    """By vendor."""
     now: datetime
 
 
@@ -95,8 +95,8 @@ class Vendor(Protocol):
     """One vendor of cards."""
 
     @property
-    def word(self) -> str:
-        """HAMi's common word, such as `NVIDIA`; the key of the vendor everywhere."""
+    def name(self) -> str:
+        """HAMi's `commonWord`, such as `NVIDIA`; the key of the vendor everywhere."""
 
     @property
     def resources(self) -> ResourceNames:

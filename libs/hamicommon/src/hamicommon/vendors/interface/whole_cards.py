@@ -49,7 +49,7 @@ class WholeCardVendor(StandardVendor, Protocol):
         if not count:
             return None
         return DeviceRequest(
-            vendor=self.word,
+            vendor=self.name,
             count=count,
             memory_mib=self.request_memory_mib,
             memory_percent=100,
@@ -63,7 +63,7 @@ class WholeCardVendor(StandardVendor, Protocol):
         """
         return cards_by_capacity(
             node,
-            word=self.word,
+            vendor=self.name,
             name=self.card_name,
             count=listed(node, "capacity", self.resources.count),
             memory_mib=self.card_memory_mib,

@@ -26,7 +26,7 @@ from hamicommon.vendors.interface.vendor import (
 )
 from hamicommon.vendors.kunlun.xpu import choose_by_graph, kunlun_selection
 
-WORD = "XPU"
+NAME = "XPU"
 SIZES = (24576, 49152, 98304)
 """MiB of a slice: a quarter, a half, and all of a card; more is taken as all."""
 
@@ -56,7 +56,7 @@ def choose_cards(ask: NodeAsk) -> Chosen | NotChosen:
         return Chosen(
             shares=tuple(
                 DeviceShare(
-                    uuid=usage.device.uuid, vendor=WORD, memory_mib=part, core_percent=cores
+                    uuid=usage.device.uuid, vendor=NAME, memory_mib=part, core_percent=cores
                 )
                 for usage in picked
             )
@@ -93,7 +93,7 @@ class KunlunVxpu(RegisteredVendor):
 
     config: KunlunConfig
 
-    word = WORD
+    name = NAME
     keys = KEYS
     rules = RULES
 
@@ -118,7 +118,7 @@ class KunlunVxpu(RegisteredVendor):
         asked = amounts.memory(container, self.resources.memory)
         part = rounded(asked) if said else SIZES[-1]
         return DeviceRequest(
-            vendor=WORD,
+            vendor=NAME,
             count=count,
             memory_mib=part,
             memory_percent=None if said else 100,

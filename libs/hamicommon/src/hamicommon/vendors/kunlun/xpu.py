@@ -22,7 +22,7 @@ from hamicommon.vendors.interface.vendor import AnnotationKeys, Placed
 from hamicommon.vendors.interface.whole_cards import WholeCardVendor
 from hamicommon.vendors.kunlun.topology import bubbles, choose
 
-WORD = "kunlun"
+NAME = "kunlun"
 MEMORY_MIB = 98304
 """Of every card: the node does not tell."""
 INDEX = "BAIDU_COM_DEVICE_IDX"
@@ -69,7 +69,7 @@ def choose_cards(ask: NodeAsk) -> Chosen | NotChosen:
             shares=tuple(
                 DeviceShare(
                     uuid=usage.device.uuid,
-                    vendor=WORD,
+                    vendor=NAME,
                     memory_mib=usage.device.memory_mib,
                     core_percent=usage.device.core_percent,
                 )
@@ -111,7 +111,7 @@ class KunlunXpu(WholeCardVendor):
 
     config: KunlunConfig
 
-    word = WORD
+    name = NAME
     keys = KEYS
     rules = RULES
     card_name = "kunlun"
@@ -137,7 +137,7 @@ class KunlunXpu(WholeCardVendor):
 
     def pod_annotations(self, placed: Placed) -> dict[str, str]:
         """The slices, and the indexes of the cards for the plugin."""
-        written = device_annotations(placed, WORD, KEYS)
+        written = device_annotations(placed, NAME, KEYS)
         if written:
-            written[INDEX] = indexes(placed, WORD)
+            written[INDEX] = indexes(placed, NAME)
         return written

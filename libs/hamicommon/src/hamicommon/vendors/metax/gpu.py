@@ -22,7 +22,7 @@ from hamicommon.placement.vendor_policy import VendorRules
 from hamicommon.vendors.interface.vendor import AnnotationKeys
 from hamicommon.vendors.interface.whole_cards import WholeCardVendor
 
-WORD = "Metax-GPU"
+NAME = "Metax-GPU"
 MEMORY_MIB = 65536
 """Of every card: the node does not tell."""
 TOPOLOGY = {
@@ -61,7 +61,7 @@ class MetaxGpu(WholeCardVendor):
 
     config: MetaxConfig
 
-    word = WORD
+    name = NAME
     keys = KEYS
     rules = RULES
     card_name = "metax"

@@ -39,12 +39,12 @@ from hamicommon.vendors.interface.vendor import (
 )
 from hamicommon.vendors.metax.sgpu_fit import (
     CLASS,
+    NAME,
     OFFLINE,
     ONLINE,
     QOS,
     RULES,
     TOPOLOGY,
-    WORD,
     detail_of,
 )
 
@@ -76,7 +76,7 @@ class MetaxSgpu(StandardVendor):
 
     config: MetaxConfig
 
-    word = WORD
+    name = NAME
     keys = KEYS
     rules = RULES
 
@@ -102,7 +102,7 @@ class MetaxSgpu(StandardVendor):
         _check_annotations(annotations)
         memory = self._memory_mib(container)
         return DeviceRequest(
-            vendor=WORD,
+            vendor=NAME,
             count=count,
             memory_mib=memory,
             memory_percent=None if memory else 100,
@@ -178,7 +178,7 @@ class MetaxSgpu(StandardVendor):
 
     def pod_annotations(self, placed: Placed) -> dict[str, str]:
         """The slices twice over, the second time as JSON for the vendor's plugin."""
-        written = device_annotations(placed, WORD, KEYS)
+        written = device_annotations(placed, NAME, KEYS)
         if written:
             slices = [
                 [
@@ -186,7 +186,7 @@ class MetaxSgpu(StandardVendor):
                         uuid=share.uuid, compute=share.core_percent, vRam=share.memory_mib
                     )
                     for share in container.shares
-                    if share.vendor == WORD
+                    if share.vendor == NAME
                 ]
                 for container in placed.containers
             ]
@@ -252,8 +252,8 @@ def _card(entry: Mapping[str, Any], index: int) -> GpuDevice:
     return GpuDevice(
         uuid=GpuUuid(uuid),
         index=index,
-        vendor=WORD,
-        type=WORD,
+        vendor=NAME,
+        type=NAME,
         slots=_field(entry, "totalDevCount", 0, index),
         memory_mib=_field(entry, "totalVRam", 0, index),
         core_percent=_field(entry, "totalCompute", 0, index),

@@ -19,7 +19,7 @@ from hamicommon.domain.requests import DeviceRequest, Selection
 from hamicommon.placement.rules import PARTIAL, REASONS, Rule
 from hamicommon.placement.vendor_policy import Chosen, Need, NodeAsk, NotChosen, VendorRules
 
-WORD = "Metax-SGPU"
+NAME = "Metax-SGPU"
 
 CLASS, QOS, TOPOLOGY = "class", "qos", "topology"
 """Traits of a selection; the first two are details of a slice, too."""
@@ -120,7 +120,7 @@ def _share(ask: NodeAsk, card: GpuDevice) -> DeviceShare:
     taken = need(ask.request, ask.selection, card)
     return DeviceShare(
         uuid=card.uuid,
-        vendor=WORD,
+        vendor=NAME,
         memory_mib=taken.memory_mib,
         core_percent=taken.core,
         detail=detail_of(ask.selection, taken.core),

@@ -29,7 +29,7 @@ from hamicommon.vendors.interface.vendor import (
 )
 from hamicommon.vendors.nvidia.mig import RULES
 
-WORD = "NVIDIA"
+NAME = "NVIDIA"
 
 PRIORITY_ENV = "CUDA_TASK_PRIORITY"
 CORE_POLICY_ENV = "GPU_CORE_UTILIZATION_POLICY"
@@ -51,7 +51,7 @@ class Nvidia(RegisteredVendor):
 
     config: NvidiaConfig
 
-    word = WORD
+    name = NAME
     keys = KEYS
     rules = RULES
 
@@ -85,7 +85,7 @@ class Nvidia(RegisteredVendor):
             memory = self.config.default_memory
             percent = None if memory else 100
         return DeviceRequest(
-            vendor=WORD,
+            vendor=NAME,
             count=count,
             memory_mib=memory,
             memory_percent=percent,
@@ -116,8 +116,8 @@ class Nvidia(RegisteredVendor):
         wire = replace(
             placed, containers=[_with_profiles_cores(c, placed) for c in placed.containers]
         )
-        written = device_annotations(wire, WORD, self.keys)
-        reservations = mig.reservations_of(placed.containers, WORD)
+        written = device_annotations(wire, NAME, self.keys)
+        reservations = mig.reservations_of(placed.containers, NAME)
         if reservations:
             written[keys.MIG_ALLOCATIONS] = mig.encode_reservations(reservations)
         return written
