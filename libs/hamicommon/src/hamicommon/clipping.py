@@ -1,9 +1,9 @@
-"""Text that others chose, made fit to be stored, logged or shown: bounded and on one line.
+"""Text that users chose, made fit to be stored, logged or shown: bounded and on one line.
 
-Whoever may create a pod, write on a node or fill a container's directory chooses names, annotations
-and reasons. In: that text, of any length. Out: what a row, a log line, an event, a bus message or a
-span may hold of it. A NUL, a line break, a terminal's control sequence, half a surrogate pair and
-characters that turn the direction of writing never come through.
+A user who may create a pod, write on a node or fill a container's directory chooses names,
+annotations and reasons. In: that text, of any length. Out: what a row, a log line, an event, a bus
+message or a span may hold of it. A NUL, a line break, a terminal's control sequence, half a
+surrogate pair and characters that turn the direction of writing never come through.
 """
 
 from __future__ import annotations

@@ -76,6 +76,6 @@ class Unavailable(HamiError):
 class Forbidden(Unavailable):
     """401 or 403; nothing was changed.
 
-    To be tried again like any backend that is away: tokens are rotated, roles are mended, and an
+    To be tried again like any backend that is away: tokens are rotated, roles are repaired, and an
     API server that has just started refuses everybody until it has read its roles.
     """

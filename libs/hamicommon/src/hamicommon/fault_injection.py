@@ -6,7 +6,7 @@ for every coroutine method (`blocking`: for every plain one, which then runs in 
 faults it hands the port back as it is, so production pays nothing and reads nothing of this.
 `Faults.hit` is for the one place inside a call: `postgres.commit`, before a transaction's COMMIT.
 
-What goes wrong is said by a file, one fault a line, which tests write while the services run. A
+What goes wrong stands in a file, one fault a line, which tests write while the services run. A
 kill strikes once: its line is taken out of the file first, so that the restarted process lives.
 
     store.reserve.after=kill             # SIGKILL to this process
@@ -104,7 +104,7 @@ class Faults:
     async def hit(self, point: str) -> Fault | None:
         """Lets what is planned for the point happen.
 
-        Returns the fault; `twice`, `late` and `lose` are for whoever makes the call.
+        Returns the fault; `twice`, `late` and `lose` are for the caller to carry out.
         Raises: Unavailable for `error`.
         """
         fault = self._due(point)

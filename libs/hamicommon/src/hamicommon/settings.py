@@ -62,7 +62,7 @@ class KubernetesSettings(BaseSettings):
 
 
 class ServiceAddress(BaseSettings):
-    """Where Kubernetes says, in every pod, that its API server is."""
+    """Where the API server is, as Kubernetes sets it in every pod."""
 
     model_config = SettingsConfigDict(env_prefix="KUBERNETES_SERVICE_")
 

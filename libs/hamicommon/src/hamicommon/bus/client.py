@@ -60,7 +60,7 @@ REQUEST_TIMEOUT_S = 2.0
 CLOSE_TIMEOUT_S = 3.0
 LAST_ANSWERS_S = 1.0
 _RECONNECT_WAIT_S = 1
-# A server that is gone without a word (a lost route, a paused machine) counts as away after three
+# A server that is gone without notice (a lost route, a paused machine) counts as away after three
 # of these; until then every bind and every Allocate waits its full time for it.
 _PING_INTERVAL_S = 2
 _PINGS_UNANSWERED = 2
@@ -163,8 +163,8 @@ class Bus:
     async def serve(self, subject: str, queue: str, respond: Responder) -> None:
         """Answers requests on `subject` until cancelled; replicas in one `queue` share them.
 
-        Who has asked by then is answered still: whoever asks later learns at once that nobody is
-        there, where silence would mean that nothing is known.
+        Requests that arrived by then are still answered. A later one fails at once with "no
+        responders", where silence would mean that nothing is known.
         """
 
         async def on_message(message: Msg) -> None:
@@ -310,7 +310,7 @@ async def open_bus(
 
 
 def _token(path: Path | None) -> Callable[[], str] | None:
-    """Read at each login: whoever gave the token renews it in the file."""
+    """Read at each login, because the token is renewed in its file."""
     return None if path is None else lambda: path.read_text().strip()
 
 

@@ -1,9 +1,10 @@
-"""Messages that no consumer could handle, kept with the reason for who looks after the system.
+"""Messages that no consumer could handle, kept with the reason for the operator.
 
 `consuming` buries them in `HAMI_DEAD_LETTERS` for seven days; `hamictl dead-letters` reads them and
-sends one again once its cause is repaired (mostly a consumer of an older release). Whoever buries
-a letter writes its headers, so they are a statement: who it was, the letter's subject shows, which
-the server guards, and `permissions.may_return` says where such a letter may go.
+sends one again once its cause is repaired (mostly a consumer of an older release). The
+consumer that buries a letter writes its headers, so they are not proof: which user it was shows in
+the letter's subject, which the server guards, and `permissions.may_return` decides where such a
+letter may be sent.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ REASON_HEADER = "Hami-Reason"
 CONSUMER_HEADER = "Hami-Consumer"
 _TRACE_HEADER = "traceparent"
 _TRACE = re.compile(r"[0-9a-f]{2}(-[0-9a-f]+){3}")
-# A header is one line; 512 characters tell the field and the value of any mistake of ours.
+# A header is one line; 512 characters hold the field and the value of any mistake of ours.
 _REASON_MOST = 512
 
 
@@ -98,7 +99,7 @@ class DeadLetters:
             for sequence in range(state.last_seq, max(0, state.first_seq - 1), -1):
                 if len(letters) >= limit:
                     break
-                # One that is missing was sent again, or went meanwhile.
+                # One that is missing was sent again, or expired in the meantime.
                 with contextlib.suppress(nats.js.errors.NotFoundError):
                     letters.append(_letter(await self._js.get_msg(DEAD_LETTERS_STREAM, sequence)))
         return letters
@@ -107,8 +108,8 @@ class DeadLetters:
         """Publishes the letter where it came from, and takes it out of the dead letters.
 
         Handlers are idempotent: one that is sent again and fails to go is no harm.
-        Raises: NotFound when there is no such letter, InvalidRequest when whoever buried it may not
-        have it sent there, Unavailable.
+        Raises: NotFound when there is no such letter, InvalidRequest when the user that buried it
+        may not have it sent there, Unavailable.
         """
         with _translated():
             try:

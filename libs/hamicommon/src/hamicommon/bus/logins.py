@@ -1,8 +1,9 @@
-"""Who may log in to the bus with a token, in the words of NATS's auth callout. Pure.
+"""Who may log in to the bus with a token, in the form of NATS's auth callout. Pure.
 
 The server asks on `ASK_SUBJECT` about every client whose user is not in its configuration; the
-answer is a JWT, signed by the account's key, that holds the client's permissions or says why not
-(ADR 7). `hami_scheduler.bus.auth` decides; the forms are those of nats-io/jwt, version 2.
+answer is a JWT, signed by the account's key, that holds the client's permissions or the reason for
+refusing it (ADR 7). `hami_scheduler.bus.auth` decides; the forms are those of nats-io/jwt,
+version 2.
 """
 
 from __future__ import annotations
@@ -106,12 +107,12 @@ def refused(question: LoginRequest, reason: str, *, key: Ed25519PrivateKey, now_
     return _answer(question, key, now_s, error=reason)
 
 
-def _answer(question: LoginRequest, key: Ed25519PrivateKey, now_s: int, **said: str) -> bytes:
+def _answer(question: LoginRequest, key: Ed25519PrivateKey, now_s: int, **result: str) -> bytes:
     claims = {
         "sub": question.user_nkey,
         "aud": question.server_id,
         "iat": now_s,
-        "nats": {**said, "type": "authorization_response", "version": 2},
+        "nats": {**result, "type": "authorization_response", "version": 2},
     }
     return _signed(claims, key).encode()
 

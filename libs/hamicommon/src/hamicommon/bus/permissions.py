@@ -69,7 +69,7 @@ def agent_permissions(node: str) -> Permissions:
 
 
 def webhook_permissions() -> Permissions:
-    """Reads what is known of the cluster, says whom it refused; no grant and no report is its own.
+    """Reads what is known of the cluster, publishes refusals; no grant and no report is its own.
 
     Every replica has consumers of its own, which the server forgets when nobody pulls.
     """

@@ -1,6 +1,6 @@
-"""Reads what came over the bus, and says in one sentence why it can't be read.
+"""Reads what came over the bus, or gives in one sentence the reason why it can't be read.
 
-A payload of an unknown version is never guessed at: whoever consumes it from a stream lets it go to
+A payload of an unknown version is never guessed at: its consumer lets it go to
 the dead letters, where it waits for a release that can read it.
 """
 
@@ -31,7 +31,7 @@ def read_any(kinds: TypeAdapter[T], data: bytes, what: str) -> T:
             if error["loc"][-1:] == ("version",) and error["type"] == "literal_error":
                 raise InvalidRequest(
                     f"{what}: {'.'.join(map(str, error['loc']))} is {error['input']!r}, and this "
-                    f"release reads {error['ctx']['expected']}: whoever sent it runs another "
+                    f"release reads {error['ctx']['expected']}: its sender runs another "
                     "release; update this one, then send the message again"
                 ) from exc
         raise InvalidRequest(f"{what} is malformed: {_mistakes(exc)}") from exc
@@ -39,6 +39,6 @@ def read_any(kinds: TypeAdapter[T], data: bytes, what: str) -> T:
 
 def _mistakes(error: ValidationError) -> str:
     found = error.errors(include_url=False, include_input=False)
-    told = [f"{'.'.join(map(str, one['loc'])) or 'body'}: {one['msg']}" for one in found]
-    more = f" and {len(told) - _MOST_MISTAKES} more" if len(told) > _MOST_MISTAKES else ""
-    return "; ".join(told[:_MOST_MISTAKES]) + more
+    mistakes = [f"{'.'.join(map(str, one['loc'])) or 'body'}: {one['msg']}" for one in found]
+    more = f" and {len(mistakes) - _MOST_MISTAKES} more" if len(mistakes) > _MOST_MISTAKES else ""
+    return "; ".join(mistakes[:_MOST_MISTAKES]) + more

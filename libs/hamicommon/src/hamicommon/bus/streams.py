@@ -33,7 +33,7 @@ DEAD_LETTERS_SUBJECT = "hami.dead.v1"
 def dead_letter_subject(stream: str, user: str) -> str:
     """Where `user` of the bus buries what it could not handle of `stream`.
 
-    The server lets a user publish with its own name alone, so this says who buried a letter.
+    The server lets a user publish with its own name alone, so this shows who buried a letter.
     """
     return f"{DEAD_LETTERS_SUBJECT}.{stream}.{user}"
 
@@ -68,7 +68,7 @@ STREAMS = (
     _stream(events.REPORTS_STREAM, "hami.reports.v1.*", max_age_s=_DAY_S, max_bytes=256 * _MIB),
     _stream(events.USAGE_STREAM, "hami.usage.v1.*", max_age_s=_HOUR_S, max_bytes=512 * _MIB),
     _stream(events.EVENTS_STREAM, "hami.events.v1.>", max_age_s=_DAY_S, max_bytes=512 * _MIB),
-    # The last word on each namespace, however long ago: what did not change is not told again.
+    # The last state of each namespace, however old: what did not change is not published again.
     _stream(
         events.LEDGER_STREAM, "hami.ledger.v1.>", max_age_s=0.0, max_bytes=64 * _MIB, per_subject=1
     ),
@@ -114,11 +114,11 @@ class StreamKeeper:
                 with propagate_cancellation():
                     await _ensure(self._js, config)
             except (nats.errors.Error, OSError, TimeoutError) as exc:
-                said = getattr(exc, "description", None) or str(exc) or type(exc).__name__
-                problems[config.name] = said
+                reason = getattr(exc, "description", None) or str(exc) or type(exc).__name__
+                problems[config.name] = reason
         if problems != self.problems:
-            for name, said in problems.items():
-                logger.error("stream not as it should be", extra={"stream": name, "error": said})
+            for name, reason in problems.items():
+                logger.error("stream not as it should be", extra={"stream": name, "error": reason})
         self.problems = problems
 
 

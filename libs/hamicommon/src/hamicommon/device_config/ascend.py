@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 
-from hamicommon.device_config.blocks import check_word
+from hamicommon.device_config.blocks import check_vendor_name
 from hamicommon.errors import InvalidRequest
 
 
@@ -34,7 +34,7 @@ class VnpuChip:
 
     chip_name: str
     common_word: str
-    """The vendor's word; annotations are named after it."""
+    """The vendor's name; annotations are named after it."""
     resource_name: str
     """The count."""
     resource_memory_name: str = ""
@@ -57,7 +57,7 @@ class VnpuChip:
     """By memory, the smallest first."""
 
     def __post_init__(self) -> None:
-        check_word(self.common_word)
+        check_vendor_name(self.common_word)
         if not self.chip_name or not self.resource_name:
             raise InvalidRequest("chipName and resourceName must not be empty")
         if not 1 <= self.memory_allocatable <= self.memory_capacity:
@@ -88,7 +88,7 @@ class VnpuChip:
 
 
 _CHIPS = (
-    # chip, word, allocatable and capacity in MiB, cores, CPUs, (name, MiB, cores, CPUs)...
+    # chip, vendor, allocatable and capacity in MiB, cores, CPUs, (name, MiB, cores, CPUs)...
     ("910A", "Ascend910A", 32768, 32768, 30, 0,
      (("vir02", 2184, 2, 0), ("vir04", 4369, 4, 0),
       ("vir08", 8738, 8, 0), ("vir16", 17476, 16, 0))),
@@ -109,21 +109,21 @@ _CHIPS = (
 VNPU_CHIPS = tuple(
     VnpuChip(
         chip_name=chip,
-        common_word=word,
-        resource_name=f"huawei.com/{word}",
-        resource_memory_name=f"huawei.com/{word}-memory",
-        resource_core_name=f"huawei.com/{word}-core",
+        common_word=vendor,
+        resource_name=f"huawei.com/{vendor}",
+        resource_memory_name=f"huawei.com/{vendor}-memory",
+        resource_core_name=f"huawei.com/{vendor}-core",
         memory_allocatable=allocatable,
         memory_capacity=capacity,
         ai_core=cores,
         ai_cpu=cpus,
-        super_pod=word == "Ascend910C",
+        super_pod=vendor == "Ascend910C",
         templates=tuple(
             VnpuTemplate(name=name, memory=memory, ai_core=core, ai_cpu=cpu)
             for name, memory, core, cpu in templates
         ),
     )
-    for chip, word, allocatable, capacity, cores, cpus, templates in _CHIPS
+    for chip, vendor, allocatable, capacity, cores, cpus, templates in _CHIPS
 )
 """The chart's chips."""
 
@@ -133,5 +133,5 @@ class VnpusConfig:
     """The block."""
 
     hami_vnpu_core: bool = False
-    """Whether nodes can cut chips in software, where a node's annotation does not say."""
+    """Whether nodes can cut chips in software, where a node has no annotation about it."""
     configs: tuple[VnpuChip, ...] = VNPU_CHIPS

@@ -11,14 +11,14 @@ from dataclasses import dataclass
 
 from hamicommon.errors import InvalidRequest
 
-_WORD = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,40}[A-Za-z0-9])?")
+_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,40}[A-Za-z0-9])?")
 
 
-def check_word(word: str) -> None:
-    """Raises InvalidRequest when `word` cannot be part of an annotation's key."""
-    if not _WORD.fullmatch(word):
+def check_vendor_name(name: str) -> None:
+    """Raises InvalidRequest when `name` cannot be part of an annotation's key."""
+    if not _NAME.fullmatch(name):
         raise InvalidRequest(
-            f"commonWord is {word!r}: letters, digits, '.', '_' and '-' are wanted, because "
+            f"commonWord is {name!r}: letters, digits, '.', '_' and '-' are wanted, because "
             "annotations are named after it"
         )
 
@@ -139,13 +139,13 @@ class IluvatarChip:
 
     chip_name: str
     common_word: str
-    """The vendor's word; annotations are named after it."""
+    """The vendor's name; annotations are named after it."""
     resource_count_name: str
     resource_memory_name: str = ""
     resource_core_name: str = ""
 
     def __post_init__(self) -> None:
-        check_word(self.common_word)
+        check_vendor_name(self.common_word)
         if not self.chip_name or not self.resource_count_name:
             raise InvalidRequest("chipName and resourceCountName must not be empty")
 

@@ -47,7 +47,7 @@ class DeviceConfig:
     biren: BirenConfig | None = field(default_factory=BirenConfig)
     vnpus: VnpusConfig | None = field(default_factory=VnpusConfig)
     notes: tuple[str, ...] = ()
-    """What was read and not used, or not said, one sentence each, for the start-up log."""
+    """What was read and not used, or left out, one sentence each, for the start-up log."""
 
     def __post_init__(self) -> None:
         _refuse_twice(self)
@@ -72,8 +72,8 @@ def load(path: Path | None) -> DeviceConfig:
     except OSError as exc:
         raise InvalidRequest(f"{path}: no readable YAML file: {exc.strerror}") from exc
     except (UnicodeDecodeError, yaml.YAMLError) as exc:
-        said = " ".join(str(exc).split())
-        raise InvalidRequest(f"{path}: no readable YAML file: {said}") from exc
+        reason = " ".join(str(exc).split())
+        raise InvalidRequest(f"{path}: no readable YAML file: {reason}") from exc
     try:
         return parse(document)
     except InvalidRequest as exc:
@@ -137,7 +137,7 @@ def _texts(value: object, path: str = "") -> Iterator[tuple[str, str, str]]:
 
 
 def _refuse_twice(config: DeviceConfig) -> None:
-    """Raises InvalidRequest when two keys name one resource, or two chips have one word."""
+    """Raises InvalidRequest when two keys name one resource, or two chips have one name."""
     seen: dict[tuple[str, str], str] = {}
     for path, name, text in _texts(config):
         kind = "resource" if name.startswith("resource_") else name

@@ -57,11 +57,11 @@ class NvidiaConfig:
     overwrite_env: bool = False
     """Give containers without a card `NVIDIA_VISIBLE_DEVICES=none`."""
     default_memory: int = 0
-    """MiB for a container that says neither memory nor percentage; 0 means the whole card's."""
+    """MiB for a container that asks for neither memory nor percentage; 0 means the whole card's."""
     default_cores: int = 0
-    """Percent for a container that says no cores."""
+    """Percent for a container that asks for no cores."""
     default_gpu_num: int = 1
-    """Cards for a container that says only memory or cores; 0 means: not ours."""
+    """Cards for a container that asks only for memory or cores; 0 means: not ours."""
     memory_factor: int = 1
     """MiB per unit of the memory resource; less than 1 counts as 1."""
     disable_core_limit: bool = False
@@ -73,6 +73,6 @@ class NvidiaConfig:
     device_memory_scaling: float = 1.0
     device_core_scaling: float = 1.0
     pre_configured_device_memory: int = 0
-    """MiB of a card whose driver can't tell its memory."""
+    """MiB of a card whose driver can't report its memory."""
     lib_cuda_log_level: str = "1"
     enable_numa_topology: bool = False

@@ -1,8 +1,8 @@
 """Reads one block of the device configuration into the dataclass that describes it.
 
 The dataclass is the whole schema: its fields give the keys (camel case, as HAMi writes them), their
-types and their defaults. What a type cannot say the dataclass checks itself when it is made; its
-complaint gets the path of the block put before it.
+types and their defaults. What a type cannot express the dataclass checks itself when it is made;
+the path of the block is put before its error.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ INT32_MAX = 2**31 - 1
 """HAMi's amounts are int32."""
 
 _INITIALS = frozenset({"gpu", "cpu", "gcu", "vgcu", "drs"})
-"""Words that HAMi's keys write in capitals, when they are not the first."""
+"""Parts that HAMi's keys write in capitals, when they are not the first."""
 _RESOURCE = re.compile(r"(?=.{3,317}$)[a-z0-9]([a-z0-9.-]*[a-z0-9])?/[A-Za-z0-9][A-Za-z0-9._-]*")
 """An extended resource: a domain, a slash and a name."""
 _WANTED: Mapping[object, str] = {

@@ -101,11 +101,11 @@ class DeviceShare:
     vendor: str
     memory_mib: int
     core_percent: int
-    """Percent of the card; the vendor's own unit where its module says so."""
+    """Percent of the card; the vendor's own unit where its module documents one."""
     slots: int = 1
     """Of the card's slots; more than one only where the vendor counts a slice's size (Enflame)."""
     type: str = ""
-    """What HAMi writes in place of the vendor's word in annotations; empty: the word."""
+    """What HAMi writes in place of the vendor's name in annotations; empty: the name."""
     detail: Mapping[str, Any] = field(default_factory=dict, hash=False)
     """What only the vendor understands (a MIG profile and its placement, a class of pods); JSON
     values. Kept in the ledger, and seen by later decisions as `DeviceUsage.holdings`."""
@@ -196,7 +196,7 @@ class Allocation:
     """What the vendors of its cards write on the pod, made when the cards were reserved."""
     origin: Origin = Origin.SCHEDULED
     has_agent: bool = True
-    """Its node runs our agent; else the word to and from the node are annotations."""
+    """Its node runs our agent; else annotations carry the grant to the node and its state back."""
 
     @property
     def live(self) -> bool:

@@ -1,7 +1,7 @@
 """Cards as a node reports them, and how much of each is granted.
 
-Memory is MiB, cores are percent of one card (a vendor may use other units; then its module says
-so).
+Memory is MiB, cores are percent of one card (a vendor may use other units, which its module
+documents).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class GpuDevice:
     uuid: GpuUuid
     index: int
     vendor: str
-    """HAMi's common word, such as `NVIDIA`."""
+    """HAMi's `commonWord`, such as `NVIDIA`."""
     type: str
     """Product name, such as `NVIDIA A100-SXM4-80GB`."""
     slots: int

@@ -1,4 +1,4 @@
-"""What a pod asks for, parsed once (`k8s/resources.py` makes it from a pod)."""
+"""What a pod asks for, parsed once (`vendors/pod_request.py` makes it from a pod)."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ class PodRequest:
     name: str
     containers: tuple[ContainerRequest, ...]
     selections: dict[str, Selection] = field(default_factory=dict)
-    """By vendor word."""
+    """By vendor."""
     policy: Policy = field(default_factory=Policy)
 
     @property

@@ -1,4 +1,4 @@
-"""What the scheduler tells a node of its grants, and the snapshot of all of them."""
+"""What the scheduler publishes to a node about its grants, and the snapshot of all of them."""
 
 from __future__ import annotations
 

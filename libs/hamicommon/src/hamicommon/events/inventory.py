@@ -1,4 +1,4 @@
-"""What cards a node has; told by its agent."""
+"""What cards a node has, as its agent reports them."""
 
 from __future__ import annotations
 
@@ -77,8 +77,8 @@ class Inventory(Payload):
             if len(wrong) == 0 or any(not _is_card(error["loc"]) for error in exc.errors()):
                 raise
             kept = [card for i, card in enumerate(data["devices"]) if i not in wrong]
-            said = tuple(f"card {i} of the report: {msg}" for i, msg in sorted(wrong.items()))
-            return handler({**data, "devices": kept, "malformed": said})
+            problems = tuple(f"card {i} of the report: {msg}" for i, msg in sorted(wrong.items()))
+            return handler({**data, "devices": kept, "malformed": problems})
 
 
 def _is_card(location: tuple[int | str, ...]) -> bool:

@@ -47,7 +47,7 @@ class ClusterNumbers(Payload):
 
     taken_at: AwareDatetime
     agent_nodes: int
-    """Nodes whose cards an agent of ours told: so many inventories there should be."""
+    """Nodes whose cards an agent of ours reported: so many inventories there should be."""
     foreign_vendors: tuple[str, ...]
     """Vendors that have cards on other nodes, of which the inventory stream knows nothing."""
 
@@ -60,8 +60,9 @@ class AdmissionRefused(Payload):
     pod_name: str
     user: str
     reason: str
-    """In a word; see `hamicommon.admission.verdicts.Reason`."""
-    said: str
+    """A short code, see `hamicommon.admission.verdicts.Reason`."""
+    said: str  # codespell:ignore said
+    """The message that the user got."""
     at: AwareDatetime
 
 

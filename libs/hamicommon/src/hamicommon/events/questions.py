@@ -15,30 +15,30 @@ class ReadinessRequest(Payload):
 
 
 class Readiness(Payload):
-    """An agent's answer; `reason` says in one sentence why not."""
+    """An agent's answer; `reason` is one sentence about why not."""
 
     node: str
     ready: bool
     reason: str = ""
     late: bool = False
-    """Containers are told their slices when they start: several pods may be on their way."""
+    """Containers get their slices when they start: several pods may be on their way."""
 
 
 class HoldingsRequest(Payload):
-    """The scheduler asks what the kubelet's books of the node say."""
+    """The scheduler asks for the kubelet's checkpoint and PodResources of the node."""
 
     node: str
 
 
 class HeldContainer(BaseModel):
-    """A container that holds device ids, in the words of its node; no user can write them."""
+    """A container that holds device ids, as its node reports it; no user can write this."""
 
     model_config = ConfigDict(frozen=True)
 
     pod_uid: str
     namespace: str = ""
     pod_name: str = ""
-    """Empty when the node does not know the pod: the books keep pods that are gone for a while."""
+    """Empty when the node does not know the pod: the checkpoint keeps deleted pods for a while."""
     container: str
     device_ids: tuple[str, ...]
     cards_of_ids: tuple[str, ...]
@@ -63,9 +63,10 @@ class NodeHoldings(Payload):
     read_at: AwareDatetime
     containers: tuple[HeldContainer, ...] = ()
     problems: tuple[str, ...] = ()
-    """Books that could not be read, one sentence each; what is there comes from the others."""
+    """Sources (checkpoint, PodResources) that could not be read, one sentence each; the containers
+    come from the other."""
     readable: bool = True
-    """False when no book could be read: then it is not known who holds what."""
+    """False when neither source could be read: then it is not known who holds what."""
 
 
 class TakenContainer(BaseModel):

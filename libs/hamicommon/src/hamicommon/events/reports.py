@@ -1,4 +1,4 @@
-"""What an agent says of one allocation of its node."""
+"""What an agent reports about one allocation of its node."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hamicommon.events.payload import Payload
 
 
 class ReportBase(Payload):
-    """What a node says of one allocation."""
+    """What a node reports about one allocation."""
 
     report_id: str
     """Unique; the deduplication id."""
@@ -42,7 +42,7 @@ class Allocated(ReportBase):
 
     kind: Literal["allocated"] = "allocated"
     instances: tuple[MadeInstance, ...] = ()
-    """On cards in MIG mode: one for every slice. Said again when they are others."""
+    """On cards in MIG mode: one for every slice. Reported again when they change."""
 
 
 class AllocateFailed(ReportBase):

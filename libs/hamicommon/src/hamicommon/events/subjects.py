@@ -9,9 +9,9 @@ USAGE_STREAM = "HAMI_USAGE"
 EVENTS_STREAM = "HAMI_EVENTS"
 LEDGER_STREAM = "HAMI_LEDGER"
 LEDGER_CLUSTER_SUBJECT = "hami.ledger.v1.cluster"
-"""Where the scheduler says what its ledger knows of the cluster as a whole."""
+"""Where the scheduler publishes what its ledger knows of the cluster as a whole."""
 ADMISSION_REFUSED_SUBJECT = "hami.events.v1.admission.refused"
-"""Where the webhook says which pods it refused."""
+"""Where the webhook publishes which pods it refused."""
 
 
 def token_of(node: str) -> str:
@@ -56,7 +56,7 @@ def moves_subject(node: str) -> str:
 
 
 def reports_subject(node: str) -> str:
-    """Where a node says what became of its grants."""
+    """Where a node reports what became of its grants."""
     return f"hami.reports.v1.{token_of(node)}"
 
 
@@ -66,7 +66,7 @@ def usage_subject(node: str) -> str:
 
 
 def ledger_quota_subject(namespace: str) -> str:
-    """Where a namespace's quotas are told, with what the ledger counts on them."""
+    """Where a namespace's quotas are published, with what the ledger counts on them."""
     return f"hami.ledger.v1.quota.{namespace}"
 
 

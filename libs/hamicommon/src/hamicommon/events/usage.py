@@ -1,4 +1,4 @@
-"""What cards and containers use; told by the agents when it changes, and once a minute."""
+"""What cards and containers use; agents report it when it changes, and once a minute."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, PositiveInt
 from hamicommon.events.payload import Payload
 
 USAGE_HEARTBEAT_S = 60
-"""So often a node's agent tells everything, changed or not."""
+"""So often a node's agent reports everything, changed or not."""
 USAGE_MOST_ROUNDS = 60
 """After so many rounds too: what one report can make a reader store has a bound."""
 
@@ -56,7 +56,7 @@ class ContainerSample(BaseModel):
 
 
 class Unchanged(BaseModel):
-    """Samples that were told before and read the same in some rounds, and in none after."""
+    """Samples that were reported before and read the same in some rounds, and in none after."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -69,7 +69,7 @@ class Unchanged(BaseModel):
 class Usage(Payload):
     """What is new of one node's use since its last report.
 
-    All reports together say of each round what the agent saw in it, as if it had told all of it.
+    Together the reports hold all that the agent saw in each round, as if it had reported it all.
     """
 
     node: str
@@ -81,6 +81,6 @@ class Usage(Payload):
     containers: tuple[ContainerSample, ...]
     """As `devices`."""
     unchanged: tuple[Unchanged, ...] = ()
-    """What ended with this report; of what goes on as it was, nothing is said yet."""
+    """Runs of equal samples that ended with this report; those that go on are not in it yet."""
     earlier_rounds: tuple[AwareDatetime, ...] = Field(default=(), max_length=USAGE_MOST_ROUNDS)
-    """The moments of the rounds that `unchanged` speaks of, ascending."""
+    """The moments of the rounds that `unchanged` is about, ascending."""

@@ -44,7 +44,7 @@ class Explanation:
     summary: str
     """One plain sentence: what is short and what would help, or why it is where it is."""
     message: str = ""
-    """HAMi's words about the decision."""
+    """The decision as HAMi would put it."""
     chosen: NodeName | None = None
     asked: Sequence[str] = ()
     policy: str = ""
@@ -58,7 +58,7 @@ class Explanation:
     """What is odd about the pod's request, and what of the record is missing."""
     decided_at: datetime | None = None
     cards_as_of: datetime | None = None
-    """When the repetition was decided whose cards are told here."""
+    """When the repetition was decided whose cards are shown here."""
     last_at: datetime | None = None
     repeat_count: int = 0
     view_version: int | None = None
@@ -109,7 +109,7 @@ def explain(
         else f"nodes {request.policy.node}, cards {','.join(request.policy.gpu)}",
         nodes=found.nodes,
         nodes_left_out=found.left_out,
-        nodes_without_cards=record.stranger_count,
+        nodes_without_cards=record.unregistered_count,
         counterfactuals=found.changes,
         quota=record.quota,
         quota_users=known.quota_users,

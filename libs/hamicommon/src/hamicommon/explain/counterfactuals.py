@@ -27,8 +27,8 @@ Kind = Literal[
 
 MOST_NODES_TRIED = 50
 """Nodes on which the end of pods is tried: those that miss the least."""
-MOST_PODS_SAID = 3
-MOST_CARDS_SAID = 3
+MOST_PODS_NAMED = 3
+MOST_CARDS_NAMED = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,7 +69,7 @@ class Circumstances:
     holdings: Sequence[PodHolding] = ()
     unhealthy_since: Mapping[GpuUuid, datetime] = field(default_factory=dict)
     names: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
-    """Vendor word -> `memory`, `percent`, `core`, `count` -> resource name."""
+    """Vendor -> `memory`, `percent`, `core`, `count` -> resource name."""
 
 
 def counterfactuals(
@@ -119,7 +119,7 @@ def _amounts(
     """The largest memory, cores and count that would have fitted, each alone."""
 
     def with_field(field: str, amount: int) -> bool:
-        # mypy can't know that `field` names an amount and not, say, `vendor`.
+        # mypy can't know that `field` names an amount and not, for example, `vendor`.
         return fits(change(replace(wanted, **{field: amount})))  # type: ignore[arg-type]
 
     if wanted.memory_mib > 0:
@@ -129,17 +129,17 @@ def _amounts(
         name, field, unit = names.get("percent", "memory percentage"), "memory_percent", "percent"
         top = wanted.memory_percent or 0
     if (most := largest(partial(with_field, field), 1, top - 1)) is not None:
-        said = f"fits if {name} <= {most}" + (" MiB" if unit == "MiB" else "")
-        yield Counterfactual(kind="memory", text=said, limit=most, unit=unit)
+        text = f"fits if {name} <= {most}" + (" MiB" if unit == "MiB" else "")
+        yield Counterfactual(kind="memory", text=text, limit=most, unit=unit)
     if wanted.core_percent > 0:
         top = min(wanted.core_percent, 100)
         most = largest(partial(with_field, "core_percent"), 0, top - 1)
         if most is not None:
-            said = f"fits if {names.get('core', 'cores')} <= {most}"
-            yield Counterfactual(kind="cores", text=said, limit=most, unit="percent")
+            text = f"fits if {names.get('core', 'cores')} <= {most}"
+            yield Counterfactual(kind="cores", text=text, limit=most, unit="percent")
     if (most := largest(partial(with_field, "count"), 1, wanted.count - 1)) is not None:
-        said = f"fits if {names.get('count', 'the number of cards')} <= {most}"
-        yield Counterfactual(kind="count", text=said, limit=most, unit="cards")
+        text = f"fits if {names.get('count', 'the number of cards')} <= {most}"
+        yield Counterfactual(kind="count", text=text, limit=most, unit="cards")
 
 
 def largest(fits: Callable[[int], bool], low: int, high: int) -> int | None:
@@ -162,14 +162,14 @@ def _selections(
     for vendor, chosen in request.selections.items():
         restrictions = selection(chosen)
         found = False
-        for restriction, words in restrictions:
+        for restriction, phrase in restrictions:
             freer = replace(chosen, **{restriction: getattr(Selection(), restriction)})
             if fits(_with_selection(request, vendor, freer)):
                 found = True
-                yield Counterfactual(kind="selection", text=f"fits without {words}")
+                yield Counterfactual(kind="selection", text=f"fits without {phrase}")
         freest = Selection(traits=chosen.traits)
         if len(restrictions) > 1 and not found and fits(_with_selection(request, vendor, freest)):
-            every = " and ".join(words for _, words in restrictions)
+            every = " and ".join(phrase for _, phrase in restrictions)
             yield Counterfactual(kind="selection", text=f"fits without {every}")
 
 
@@ -207,7 +207,7 @@ def _cards_back(
     new_view: Callable[[], ClusterView],
 ) -> Iterator[Counterfactual]:
     """Cards that are cordoned or unhealthy, one at a time."""
-    said = {"uncordon": 0, "healthy": 0}
+    named = {"uncordon": 0, "healthy": 0}
     for node in nodes:
         for usage, _ in view.cards(node):
             uuid = usage.device.uuid
@@ -218,12 +218,12 @@ def _cards_back(
                 kind, back = "healthy", replace(usage, device=replace(usage.device, healthy=True))
             else:
                 continue
-            if said[kind] == MOST_CARDS_SAID:
+            if named[kind] == MOST_CARDS_NAMED:
                 continue
             alone = changed(view, node, {uuid: partial(_instead, back)}, new_view)
             if not _fits(request, view=alone, candidates=[node]):
                 continue
-            said[kind] += 1
+            named[kind] += 1
             text = _card_back_text(kind, node, usage, about)
             yield Counterfactual(kind=kind, text=text, node=node, cards=(uuid,))
 
@@ -256,7 +256,7 @@ def _ends(
     for one in holdings:
         by_node.setdefault(one.node, {}).setdefault(one.pod, []).append(one)
     own = f"{request.namespace}/{request.name}"
-    said = 0
+    named = 0
     fewest: tuple[NodeName, list[str]] | None = None
     for node in nodes:
         pods = {pod: held for pod, held in by_node.get(node, {}).items() if pod != own}
@@ -265,16 +265,16 @@ def _ends(
         # The smallest first: who asks somebody to stop starts there.
         order = sorted(pods, key=lambda pod: (_weight(pods[pod]), pod))
         for pod in order:
-            if said < MOST_PODS_SAID and _without(request, view, node, pods, [pod], new_view):
-                said += 1
+            if named < MOST_PODS_NAMED and _without(request, view, node, pods, [pod], new_view):
+                named += 1
                 yield _end_of(node, [pod], pods, view)
-        if not said:
+        if not named:
             needed = _few(request, view, node, pods, order, new_view)
             if fewest is None or len(needed) < len(fewest[1]):
                 fewest = (node, needed)
-        if said == MOST_PODS_SAID:
+        if named == MOST_PODS_NAMED:
             return
-    if not said and fewest is not None:
+    if not named and fewest is not None:
         node, needed = fewest
         yield _end_of(node, needed, by_node[node], view)
 

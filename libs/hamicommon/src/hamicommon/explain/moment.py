@@ -41,7 +41,7 @@ class Moment(NamedTuple):
     inventory: Blob
     counters: Blob
     nodes: tuple[NodeName, ...]
-    """Whose counters are told, in the order of the blob."""
+    """Whose counters are in the blob, in its order."""
 
 
 class MomentEncoder:
@@ -89,25 +89,25 @@ def unpacked(content: bytes) -> Any:
 
 
 def thaw(inventory: bytes, counters: bytes, new_view: Callable[[], ClusterView]) -> ClusterView:
-    """A view of the nodes that the counters tell of, as it was then; `new_view` makes an empty one.
+    """A view of the nodes that have counters, as it was then; `new_view` makes an empty one.
 
     Pair scores are not kept: they decide between cards that fit, never whether one fits.
     """
-    nodes, told = unpacked(inventory), unpacked(counters)
+    nodes, stored = unpacked(inventory), unpacked(counters)
     view = new_view()
     at = 0
-    for row in told["nodes"]:
+    for row in stored["nodes"]:
         node = nodes[row]
         states = []
         for device in _DEVICES.validate_python(node["cards"]):
-            slots, memory_mib, core_percent = told["used"][3 * at : 3 * at + 3]
+            slots, memory_mib, core_percent = stored["used"][3 * at : 3 * at + 3]
             usage = DeviceUsage(
                 device=device,
                 used_slots=slots,
                 used_memory_mib=memory_mib,
                 used_core_percent=core_percent,
-                cordoned=str(device.uuid) in told["cordoned"],
-                holdings=tuple(told["holdings"].get(device.uuid, ())),
+                cordoned=str(device.uuid) in stored["cordoned"],
+                holdings=tuple(stored["holdings"].get(device.uuid, ())),
             )
             states.append(CardState(usage, 1))
             at += 1
@@ -163,14 +163,14 @@ def _counters(frozen: Frozen) -> tuple[tuple[NodeName, ...], dict[str, Any]]:
     by_name = {row: n for n, row in enumerate(np.argsort(np.array(frozen.names)).tolist())}
     order = sorted(range(len(frozen.rows)), key=lambda at: by_name[frozen.rows[at]])
     rows = [frozen.rows[at] for at in order]
-    told = [
+    used = [
         frozen.used[at, : len(frozen.usages[row])].ravel()
         for at, row in zip(order, rows, strict=True)
     ]
     cards = [usage for row in rows for usage in frozen.usages[row]]
     counters = {
         "nodes": [by_name[row] for row in rows],
-        "used": np.concatenate(told) if told else [],
+        "used": np.concatenate(used) if used else [],
         "cordoned": [usage.device.uuid for usage in cards if usage.cordoned],
         "holdings": {u.device.uuid: [dict(h) for h in u.holdings] for u in cards if u.holdings},
     }

@@ -1,9 +1,8 @@
 """What is stored with one decision beside the moment's blobs, as compressed JSON and back.
 
 In: what /filter answered; out: bytes for `decisions.shortfalls`, and `DecisionRecord`, which
-`answer.py`
-explains. A reason is written once, with the number of the nodes that gave it: of thousands of nodes
-few say something of their own.
+`answer.py` explains. A reason is written once, with the number of the nodes that gave it: of
+thousands of nodes few have one of their own.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from hamicommon.placement.rules import NODE_UNREGISTERED
 
 MOST_SCORES = 20
 """Nodes whose scores are kept: the most preferred."""
-MOST_STRANGERS = 20
+MOST_UNREGISTERED = 20
 """Nodes without a card of ours that are kept by name; the others are counted."""
 
 _CONTAINERS = TypeAdapter(tuple[ContainerRequest, ...])
@@ -65,12 +64,12 @@ class QuotaShort:
         """
         return f"{Decimal(amount) / (self.unit_mib or 1):f}"
 
-    def in_words(self, amount: int) -> str:
+    def with_unit(self, amount: int) -> str:
         """With the unit, and in MiB where the resource counts something larger.
 
         >>> QuotaShort(
         ...     namespace="a", resource="r", limit=0, used=0, wanted=0, unit_mib=256
-        ... ).in_words(640)
+        ... ).with_unit(640)
         '2.5 (640 MiB)'
         """
         if self.unit_mib <= 1:
@@ -83,7 +82,7 @@ class DecisionRecord:
     """One decision as it was stored."""
 
     request: PodRequest | None
-    """None when the pod could not be read; then `message` says why."""
+    """None when the pod could not be read; then `message` has the reason."""
     outcome: str
     """`placed`, `refused` or `error`."""
     node: NodeName | None
@@ -92,9 +91,9 @@ class DecisionRecord:
     candidates: int
     reasons: Mapping[NodeName, str]
     """HAMi's reason of every refused candidate with cards."""
-    strangers: Sequence[NodeName] = ()
+    unregistered: Sequence[NodeName] = ()
     """Candidates without a card, the first of them."""
-    stranger_count: int = 0
+    unregistered_count: int = 0
     scores: Mapping[NodeName, float] = field(default_factory=dict)
     """The most preferred nodes that fitted, the chosen one last."""
     fitting: int = 0
@@ -119,18 +118,18 @@ def detail_bytes(
     moment: Moment | None,
 ) -> bytes:
     """What a refusal or a placement leaves beside its moment."""
-    strangers = [node for node, reason in reasons.items() if reason == NODE_UNREGISTERED]
+    unregistered = [node for node, reason in reasons.items() if reason == NODE_UNREGISTERED]
     texts = {reason: n for n, reason in enumerate(dict.fromkeys(reasons.values()))}
-    told = () if moment is None else moment.nodes
-    by_row = [texts[reasons[node]] if node in reasons else -1 for node in told]
-    rest = reasons.keys() - set(told) - set(strangers)
+    nodes = () if moment is None else moment.nodes
+    by_row = [texts[reasons[node]] if node in reasons else -1 for node in nodes]
+    rest = reasons.keys() - set(nodes) - set(unregistered)
     best = reversed(scores.best(MOST_SCORES))
     detail: dict[str, Any] = {
         "texts": list(texts),
         "by_row": by_row,
         "rest": {node: texts[reasons[node]] for node in sorted(rest)},
-        "strangers": sorted(strangers)[:MOST_STRANGERS],
-        "stranger_count": len(strangers),
+        "strangers": sorted(unregistered)[:MOST_UNREGISTERED],  # codespell:ignore strangers
+        "stranger_count": len(unregistered),  # codespell:ignore stranger
         "scores": [[node, round(score, 4)] for node, score in best],
         "fitting": len(scores),
         "quota": None if quota is None else asdict(quota),
@@ -167,8 +166,10 @@ def record_of(
         summary=row["summary"],
         candidates=row["candidates"],
         reasons=reasons,
-        strangers=tuple(map(NodeName, detail.get("strangers", ()))),
-        stranger_count=detail.get("stranger_count", 0),
+        unregistered=tuple(
+            map(NodeName, detail.get("strangers", ()))  # codespell:ignore strangers
+        ),
+        unregistered_count=detail.get("stranger_count", 0),  # codespell:ignore stranger
         scores={NodeName(node): score for node, score in detail.get("scores", ())},
         fitting=detail.get("fitting", 0),
         quota=None if quota is None else QuotaShort(**quota),

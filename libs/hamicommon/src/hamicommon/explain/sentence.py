@@ -45,7 +45,7 @@ def quota_sentence(quota: QuotaShort) -> str:
     left, limit, wanted = map(quota.in_units, (quota.left, quota.limit, quota.wanted))
     return (
         f"namespace {quota.namespace} has {left} of its quota of {limit} limits."
-        f"{quota.resource} left and the pod wants {wanted}: {quota.in_words(quota.short)} short; "
+        f"{quota.resource} left and the pod wants {wanted}: {quota.with_unit(quota.short)} short; "
         "ask for less, end another pod of the namespace, or raise the quota"
     )
 
@@ -89,8 +89,8 @@ def refusal_sentence(
         )
     others = _groups({rule: count for rule, count in rules.items() if rule is not first})
     none = f"none of {on_cards}" if others else f"no card of {on}"
-    said = _of_rule(first, table, request, stock, none)
-    return said.replace("; ", f" (and {others}); ", 1) if others else said
+    text = _of_rule(first, table, request, stock, none)
+    return text.replace("; ", f" (and {others}); ", 1) if others else text
 
 
 def _wanted(request: PodRequest, table: ShortfallTable) -> DeviceRequest:
@@ -131,7 +131,7 @@ def _of_rule(
     if rule is Rule.TYPE:
         types = listed(stock.types.get(table.vendor, ()))
         chosen = request.selections.get(table.vendor)
-        asked_for = listed(words for _, words in selection(chosen)) if chosen else "the selection"
+        asked_for = listed(phrase for _, phrase in selection(chosen)) if chosen else "the selection"
         return f"{none} suits {asked_for}: they are {types}; change the pod's annotations"
     helps = _HELPS.get(rule, "wait until a pod ends")
     state = group(rule, REASONS.get(rule, str(rule)))

@@ -45,20 +45,22 @@ def why_undecided(pod: Mapping[str, Any], vendors: Vendors, scheduler_name: str)
     if gates:
         return (
             f"the pod is held back by its scheduling gates ({', '.join(gates)}); it comes to the "
-            "scheduler when whoever set them takes them away"
+            "scheduler when the controller that set them removes them"
         )
     if (pod.get("status") or {}).get("phase") in ("Succeeded", "Failed"):
         return "the pod has ended, and no decision about it is recorded any more"
-    said = _scheduler_says(pod)
-    if said:
-        return f"kube-scheduler refused every node before it asked for cards; its message: {said}"
+    message = _scheduler_message(pod)
+    if message:
+        return (
+            f"kube-scheduler refused every node before it asked for cards; its message: {message}"
+        )
     return (
         f"no decision is recorded yet: kube-scheduler ({scheduler_name}) has not asked about the "
         "pod; if that lasts, see whether it runs and has our extender in its configuration"
     )
 
 
-def _scheduler_says(pod: Mapping[str, Any]) -> str:
+def _scheduler_message(pod: Mapping[str, Any]) -> str:
     for condition in (pod.get("status") or {}).get("conditions") or ():
         if condition.get("type") == "PodScheduled" and condition.get("status") == "False":
             return str(condition.get("message") or condition.get("reason") or "")

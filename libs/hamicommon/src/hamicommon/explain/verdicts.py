@@ -21,7 +21,7 @@ from hamicommon.placement.rules import NODE_INSUFFICIENT
 from hamicommon.placement.unschedulable import Shortfall
 
 MOST_NODES = 100
-"""Nodes told card by card: the chosen one, those that fit, and those that miss the least."""
+"""Nodes shown card by card: the chosen one, those that fit, and those that miss the least."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,7 +33,7 @@ class CardVerdict:
     type: str
     fits: bool
     reason: str = ""
-    """HAMi's word for the rule that refused."""
+    """HAMi's name of the rule that refused."""
     text: str = ""
     requested: int | None = None
     available: int | None = None
@@ -58,7 +58,7 @@ class NodeVerdict:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Findings:
-    """What the engine says when asked again on the record's cards."""
+    """What the engine finds when it decides again on the record's cards."""
 
     nodes: Sequence[NodeVerdict] = ()
     left_out: int = 0
@@ -196,27 +196,27 @@ def _why(
     reason: str,
     request: PodRequest,
 ) -> str:
-    """A refused node in words: how many cards fail which rule, with the best amount."""
+    """A refused node in a sentence: how many cards fail which rule, with the best amount."""
     device = {usage.device.uuid: usage.device for usage in usages}
     most = max((w.count for c in request.containers for w in c.requests), default=0)
     if reason == NODE_INSUFFICIENT:
         return _too_few(usages, request)
     if not short:
         return reason
-    words = []
+    parts = []
     counts = Counter(one.rule for one in short)
     for rule, count in sorted(counts.items(), key=lambda item: (-item[1], item[0])):
         of_rule = [one for one in short if one.rule == rule]
         best = max(of_rule, key=lambda one: (one.available - one.requested, one.uuid))
         if rule in UNITS:
-            words.append(f"{cards(count)}: at most {shortfall(best, device.get(best.uuid))}")
+            parts.append(f"{cards(count)}: at most {shortfall(best, device.get(best.uuid))}")
         else:
-            said = listed(dict.fromkeys(shortfall(one, device.get(one.uuid)) for one in of_rule))
-            words.append(f"{cards(count)}: {said or group(rule, best.reason)}")
+            state = listed(dict.fromkeys(shortfall(one, device.get(one.uuid)) for one in of_rule))
+            parts.append(f"{cards(count)}: {state or group(rule, best.reason)}")
     fitting = len([uuid for uuid in device if uuid not in {one.uuid for one in short}])
     if fitting and most > 1:
-        words.append(f"{cards(fitting)} of the {most} wanted fit")
-    return "; ".join(words)
+        parts.append(f"{cards(fitting)} of the {most} wanted fit")
+    return "; ".join(parts)
 
 
 def _too_few(usages: Sequence[DeviceUsage], request: PodRequest) -> str:
@@ -235,7 +235,7 @@ def _quota_change(quota: QuotaShort) -> Counterfactual:
     return Counterfactual(
         kind="quota",
         text=(
-            f"quota short by {quota.in_words(quota.short)}: limits.{quota.resource} of namespace "
+            f"quota short by {quota.with_unit(quota.short)}: limits.{quota.resource} of namespace "
             f"{quota.namespace} is {limit}, {used} used, {wanted} wanted"
         ),
         limit=quota.left // (quota.unit_mib or 1),

@@ -1,4 +1,4 @@
-"""Rules, amounts and requests in words that need no knowledge of the scheduler."""
+"""Rules, amounts and requests in plain English that needs no knowledge of the scheduler."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def counted(count: int, noun: str) -> str:
 
 
 def group(rule: Rule, reason: str) -> str:
-    """What cards are that fail the rule; rules that have no words here keep HAMi's."""
+    """What cards are that fail the rule; rules that have no text here keep HAMi's."""
     return GROUPS.get(rule, f"refused with {reason}")
 
 
@@ -95,9 +95,9 @@ def asked_by(request: PodRequest) -> list[str]:
 
 
 def selection(chosen: Selection) -> list[tuple[str, str]]:
-    """(field, words) of every restriction that the pod's annotations make."""
+    """(field, phrase) of every restriction that the pod's annotations make."""
     found = []
-    for field, words in (
+    for field, phrase in (
         ("use_types", "the wanted card types"),
         ("avoid_types", "the unwanted card types"),
         ("use_uuids", "the wanted card uuids"),
@@ -105,7 +105,7 @@ def selection(chosen: Selection) -> list[tuple[str, str]]:
     ):
         values: Sequence[str] = getattr(chosen, field)
         if values:
-            found.append((field, f"{words} ({listed(values)})"))
+            found.append((field, f"{phrase} ({listed(values)})"))
     if chosen.mode:
         found.append(("mode", f"the wanted card mode ({chosen.mode})"))
     if chosen.numa_bind:

@@ -1,11 +1,11 @@
-"""The grant: what the scheduler tells a node about one pod's slices, and its signed form.
+"""The grant: what the scheduler publishes to a node about one pod's slices, and its signed form.
 
 It is published on the bus before the binding, answered in the snapshot, and mirrored in the pod
 annotation `hami.io/grant`, signed with Ed25519, so that an agent that can't reach the bus accepts
 this and nothing else: no field that a user can write ever creates an allocation (HAMi#3041).
 
 Signed form: `base64url(payload).base64url(signature)`; the payload is the grant's JSON. Signing is
-in `grant_keys.py`; here is what a node needs, with libsodium, which costs it 8 MB less.
+in `signing.py`; here is what a node needs, with libsodium, which costs it 8 MB less.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class GrantedShare(BaseModel):
 
     @property
     def plain(self) -> bool:
-        """True when version 1 says all there is to say."""
+        """True when version 1 can express it."""
         return self.slots == 1 and not self.type and not self.detail
 
 
@@ -88,7 +88,7 @@ class Grant(BaseModel):
 
     version: Literal[1, 2] = 1
     """2: a slice has a size, a type or a detail, or the grant is `answered`, which an agent of
-    version 1 would not heed."""
+    version 1 would ignore."""
     allocation_id: str
     pod_uid: str
     namespace: str

@@ -2,7 +2,7 @@
 
 Everything here is pure text <-> domain. The scheduler writes pod annotations before the binding,
 the node-agent the node's; foreign device plugins and HAMi's tools read both. The node register's
-formats are in `register.py` and are re-exported here. Facts: protocol 2.
+formats are in `node_register.py` and are re-exported here. Facts: protocol 2.
 """
 
 from __future__ import annotations
@@ -163,7 +163,7 @@ def split_list(value: str) -> tuple[str, ...]:
 
 
 def encode_pod_devices(containers: Sequence[ContainerGrant], vendor: str) -> str:
-    """The slices of one vendor: `uuid,word,memory,cores:` per card, `;` after every container.
+    """The slices of one vendor: `uuid,vendor,memory,cores:` per card, `;` after every container.
 
     A container without a card is an empty entry, so the position is the container's index. (HAMi
     loses those entries for most vendors; its decoder and plugins take both.)
@@ -241,7 +241,7 @@ def _unix_s(at: datetime) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeLockValue:
-    """What `hami.io/mutex.lock` says; old versions name no pod."""
+    """What `hami.io/mutex.lock` holds; old versions name no pod."""
 
     at: datetime
     namespace: str = ""

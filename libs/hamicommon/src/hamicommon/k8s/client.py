@@ -61,7 +61,7 @@ class KubeApi:
         self._session = session
         self._timeout_s = timeout_s
         self.on_warning: Callable[[str], None] | None = None
-        """Told what the server warns of in its answers, such as admission's warnings."""
+        """Called with each warning in the server's answers, such as those of admission."""
 
     @property
     def server_url(self) -> str:

@@ -27,13 +27,13 @@ from hamicommon.settings import ServiceAddress
 SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 # The kubelet renews a token after four fifths of its life, which is ten minutes at least.
 TOKEN_AGE_S = 60.0
-_CLUSTER_WORDS = {
+_CLUSTER_KEYS = {
     "server",
     "certificate-authority",
     "certificate-authority-data",
     "insecure-skip-tls-verify",
 }
-_USER_WORDS = {
+_USER_KEYS = {
     "client-certificate",
     "client-certificate-data",
     "client-key",
@@ -116,12 +116,12 @@ def _service_account() -> Plain:
 
 
 def _of_file(kubeconfig: Path) -> Plain | None:
-    """None where the file says more than is understood here. Raises: see `_plain`."""
+    """None where the file has more than is understood here. Raises: see `_plain`."""
     document = yaml.safe_load(kubeconfig.read_bytes())
     context = _named(document, "contexts", document["current-context"])["context"]
     cluster = _named(document, "clusters", context["cluster"])["cluster"]
     user = _named(document, "users", context["user"]).get("user") or {}
-    if not (cluster.keys() <= _CLUSTER_WORDS and user.keys() <= _USER_WORDS):
+    if not (cluster.keys() <= _CLUSTER_KEYS and user.keys() <= _USER_KEYS):
         return None
     token_file = user.get("tokenFile")
     server_url = str(cluster["server"]).rstrip("/")
@@ -153,14 +153,14 @@ def _tls(cluster: dict[str, Any], user: dict[str, Any], folder: Path) -> ssl.SSL
     return context
 
 
-def _content(entry: dict[str, Any], word: str, folder: Path) -> bytes | None:
-    """What `<word>-data` holds, else the file that `<word>` names."""
-    data, path = entry.get(f"{word}-data"), entry.get(word)
+def _content(entry: dict[str, Any], key: str, folder: Path) -> bytes | None:
+    """What `<key>-data` holds, else the file that `<key>` names."""
+    data, path = entry.get(f"{key}-data"), entry.get(key)
     if data:
         try:
             return base64.b64decode(data, validate=True)
         except binascii.Error as exc:
-            raise ValueError(f"{word}-data: {exc}") from exc
+            raise ValueError(f"{key}-data: {exc}") from exc
     return (folder / path).read_bytes() if path else None
 
 

@@ -1,4 +1,4 @@
-"""Names of Event objects: that of the object they tell of, and a part of their own."""
+"""Names of Event objects: that of the object they are about, and a part of their own."""
 
 from __future__ import annotations
 

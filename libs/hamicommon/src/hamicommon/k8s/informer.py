@@ -1,7 +1,7 @@
 """List + watch of one collection, kept as a local store: what every controller here starts from.
 
 `Informer.run()` lists, then watches with bookmarks; on 410 it lists again and reports what changed
-meanwhile; on a broken connection it backs off with jitter and goes on from its last
+in between; on a broken connection it backs off with jitter and goes on from its last
 resourceVersion. Handlers are plain functions, called in order on the event loop: whatever takes
 time goes into a queue of theirs. An object that a handler fails on is logged and counted, and the
 objects after it are handed on.
@@ -51,8 +51,8 @@ class Informer:
 
     `on_upsert(new, old)` is called with old=None for an object not seen before; `on_delete(last)`
     with the last known state. A pod that was deleted and made again under the same name comes as a
-    delete and an upsert, because its uid differs. `trim` says what is kept of each object; it must
-    leave name, namespace, uid and resourceVersion.
+    delete and an upsert, because its uid differs. `trim` returns what is kept of each object; it
+    must leave name, namespace, uid and resourceVersion.
     """
 
     def __init__(

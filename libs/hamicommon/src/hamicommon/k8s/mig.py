@@ -40,7 +40,7 @@ class MigSlice:
 
     @classmethod
     def from_detail(cls, detail: Mapping[str, Any]) -> MigSlice | None:
-        """The slice that a detail tells of; None when it is about something else."""
+        """The slice that a detail describes; None when it is about something else."""
         place = detail.get("placement")
         if place is None:
             return None

@@ -51,16 +51,16 @@ async def until_over(api: KubeApi, namespace: str, deployments: Sequence[str], p
 
     Raises: Unavailable when that takes longer than an hour, or the API server is away.
     """
-    said = ""
+    logged = ""
     try:
         async with asyncio.timeout(LONGEST_S):
             while why := await _why_not(api, namespace, deployments, pod):
-                if why != said:
+                if why != logged:
                     logger.info("waiting for the roll-out: %s", why)
-                    said = why
+                    logged = why
                 await asyncio.sleep(POLL_S)
     except TimeoutError as exc:
-        raise Unavailable(f"the roll-out is not over after {LONGEST_S:g} s: {said}") from exc
+        raise Unavailable(f"the roll-out is not over after {LONGEST_S:g} s: {logged}") from exc
 
 
 async def _why_not(
@@ -79,7 +79,7 @@ async def _why_not(
 
 
 def _same_version(one: str, other: str) -> bool:
-    """By tag; the same image may also go by its digest, which says nothing of another image's."""
+    """By tag; an image may also go by its digest, which can't be compared with a tag."""
     return one == other or "@" in one + other or _tag(one) == _tag(other)
 
 

@@ -17,7 +17,7 @@ from hamicommon.errors import HamiError, InvalidRequest, Unavailable
 from hamicommon.settings import PostgresSettings
 
 _FILES = ("sslrootcert", "sslcert", "sslkey", "sslcrl")
-"""Parameters of a DSN that name files (PostgreSQL, libpq, "Parameter Key Words")."""
+"""Parameters of a DSN that name files (PostgreSQL, libpq, connection strings)."""
 _HOSTNAME_MISMATCH = (62, 64)
 """X509_V_ERR_HOSTNAME_MISMATCH and X509_V_ERR_IP_ADDRESS_MISMATCH of OpenSSL's x509_vfy.h."""
 _EXPIRED = 10

@@ -33,7 +33,7 @@ class ConstraintViolation(Conflict):
 
 @dataclass(frozen=True, slots=True)
 class ConstraintError:
-    """What a violation says: the class of error, and the sentence."""
+    """What a violation means: the class of error, and the sentence."""
 
     error: type[HamiError]
     sentence: str
@@ -71,7 +71,7 @@ MEANINGS: dict[str, ConstraintError] = {
     # S6: the history is complete and in order.
     "uq_allocation_events_pod_uid_sequence": _taken("another writer wrote the pod's next event"),
     EVENTS_GAP_FREE: _taken("the event does not follow the pod's last one"),
-    # Words and amounts that only a mistake of ours can bring.
+    # Values and amounts that only a mistake of ours can bring.
     "ck_nodes_source_known": _wrong("nodes.source must be agent or annotation"),
     "ck_allocations_state_known": _wrong("allocations.state must be a state of architecture 4"),
     "ck_allocations_origin_known": _wrong(
@@ -99,14 +99,14 @@ MEANINGS: dict[str, ConstraintError] = {
 _FIRST_VALUE = re.compile(r"\(([^,)]*)")
 
 
-def error_of(constraint: str, *, detail: str = "", said: str = "") -> HamiError:
+def error_of(constraint: str, *, detail: str = "", cause: str = "") -> HamiError:
     """The error that a violation of `constraint` is.
 
-    `detail` is PostgreSQL's "Failing row contains (...)": of a card it begins with the uuid. `said`
-    is the driver's own sentence.
+    `detail` is PostgreSQL's "Failing row contains (...)": of a card it begins with the uuid.
+    `cause` is the driver's own sentence.
     """
     meaning = MEANINGS.get(constraint) or _taken("the row exists already")
-    message = f"ledger: {meaning.sentence} ({said or constraint})"
+    message = f"ledger: {meaning.sentence} ({cause or constraint})"
     if meaning.error is CapacityConflict:
         found = _FIRST_VALUE.search(detail)
         return CapacityConflict(found[1] if found else "", message)

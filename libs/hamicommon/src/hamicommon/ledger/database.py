@@ -59,14 +59,14 @@ SCHEMA_ERRORS = (
 def translated() -> Iterator[None]:
     """Turns driver errors into the error tree.
 
-    Raises: what `hamicommon.ledger.constraints` says of the constraint, Conflict (lock not granted,
+    Raises: what `hamicommon.ledger.constraints` has for the constraint, Conflict (lock not granted,
     deadlock), Unavailable.
     """
     try:
         yield
     except asyncpg.IntegrityConstraintViolationError as exc:
         name, detail = getattr(exc, "constraint_name", None), getattr(exc, "detail", None)
-        raise error_of(name or "", detail=detail or "", said=str(exc)) from exc
+        raise error_of(name or "", detail=detail or "", cause=str(exc)) from exc
     except (asyncpg.LockNotAvailableError, asyncpg.TransactionRollbackError) as exc:
         raise Conflict(f"ledger: lost a race: {exc}") from exc
     except SCHEMA_ERRORS as exc:

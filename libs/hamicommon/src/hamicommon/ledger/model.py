@@ -31,7 +31,7 @@ QuotaAmounts = Mapping[str, int]
 """What an allocation takes of its namespace's quota, by resource name: MiB of memory, or cores."""
 
 Rules = Mapping[str, VendorRules]
-"""By vendor word; a word that is absent follows the standard rules."""
+"""By vendor; one that is absent follows the standard rules."""
 
 _STANDARD = VendorRules()
 
@@ -55,9 +55,9 @@ class Draft:
     annotations: Mapping[str, str] = field(default_factory=dict)
     """See `Allocation.annotations`."""
     seen: Mapping[GpuUuid, int] = field(default_factory=dict)
-    """Versions of the cards as the choice saw them; asked where `VendorRules.exact` says so."""
+    """Versions of the cards as the choice saw them; checked where `VendorRules.exact` is set."""
     core_totals: Mapping[GpuUuid, int] = field(default_factory=dict)
-    """See `Need.of_core`, where the vendor's says one."""
+    """See `Need.of_core`, where the vendor's need has one."""
     traceparent: str = ""
     replaces: AllocationId | None = None
     """A reservation of the same pod that is given up in the same transaction."""
@@ -169,7 +169,7 @@ class CardDemand:
     """A container wants all cores of the card: nobody else may be there (protocol 1.0.4, 13)."""
     coreless: bool = False
     """A container wants no cores: the card's must not be used up (rule 14)."""
-    heeds_cordon: bool = True
+    respects_cordon: bool = True
     """A cordoned card is closed for it."""
     seen: int | None = None
     """The card must still be of this version; None: any will do."""
@@ -233,7 +233,7 @@ def _demand(
         core_percent=card.core_percent,
         exclusive=whole and not exact and Rule.EXCLUSIVE in own.order,
         coreless=min(cores) == 0 and not exact and Rule.CORES_EXHAUSTED in own.order,
-        heeds_cordon=Rule.CORDONED in own.order,
+        respects_cordon=Rule.CORDONED in own.order,
         seen=seen if exact else None,
         core_total=core_total,
         details=tuple(

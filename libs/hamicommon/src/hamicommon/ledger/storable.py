@@ -1,6 +1,6 @@
 """Text as PostgreSQL can hold it: without the NUL that Kubernetes' annotations may have.
 
-Whoever may create a pod or write on a node chooses text that ends up in the ledger: reasons,
+A user who may create a pod or write on a node chooses text that ends up in the ledger: reasons,
 decisions, names of cards. A NUL in it is shown as U+FFFD; the statement goes through, and no loop
 dies of what somebody wrote.
 """

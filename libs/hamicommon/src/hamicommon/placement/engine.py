@@ -3,7 +3,7 @@
 In: a `PodRequest` and the `ClusterView`; out: a `Placement`, or a `Refusal` with the reason for
 every candidate. Pure and deterministic: the same request and view give the same answer. Nodes are
 chosen by their usage before the placement (binpack: fullest, spread: emptiest); of equal nodes the
-first by name. `fitting.py` does the walk over the containers. The scheduler then reserves.
+first by name. `filter.py` does the walk over the containers. The scheduler then reserves.
 """
 
 from __future__ import annotations

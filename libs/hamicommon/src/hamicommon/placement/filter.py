@@ -2,7 +2,7 @@
 
 All candidates are walked at once (arrays of nodes x places); a node that can't take a request drops
 out with its reasons. Each init container meets the node as it is now, app containers add up
-(protocol 4.6). Rules are in `judging.py`, what a request finds and takes in `choosing.py`.
+(protocol 4.6). Rules are in `predicates.py`, what a request finds and takes in `choice/slices.py`.
 """
 
 from __future__ import annotations
@@ -156,7 +156,7 @@ class _Walk:
         """Cards other than the one that the vendor's earlier containers are all on.
 
         HAMi looks the earlier cards up under the card's type, so the rule holds only for cards
-        whose type is the vendor's word (protocol 1.6 and 8.3, 25).
+        whose type is the vendor's name (protocol 1.6 and 8.3, 25).
         """
         earlier = [picks.places for picks in stock.spent if picks.vendor == vendor]
         if not earlier:

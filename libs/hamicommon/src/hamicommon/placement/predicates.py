@@ -2,7 +2,7 @@
 
 `Ask` puts one request to a table of cards, of the whole cluster or of one node. The rules and their
 order are the vendor's (`VendorRules`; protocol 1.0.4 for most); the first that fails is the card's
-reason. `fitting.py` walks the containers of a pod over it.
+reason. `filter.py` walks the containers of a pod over it.
 """
 
 from __future__ import annotations
@@ -198,7 +198,7 @@ def needs(
     selection: Selection,
     rules: VendorRules,
 ) -> Needs:
-    """What the vendor's `need` says of every model that is its own."""
+    """What the vendor's `need` returns for every model that is its own."""
     return Needs(
         [
             rules.need(request, selection, model)
@@ -210,13 +210,13 @@ def needs(
 
 
 def type_codes(models: Sequence[GpuDevice | None], vendor: str, selection: Selection) -> Codes:
-    """By model: what the vendor and type rules say of a card."""
+    """By model: what the vendor and type rules decide about a card."""
     return np.array([_type_code(model, vendor, selection) for model in models], np.uint8)
 
 
-def typed_as(models: Sequence[GpuDevice | None], word: str) -> Bools:
-    """By model: whether the card's type is just the vendor's word."""
-    return np.array([model is not None and model.type == word for model in models], np.bool_)
+def typed_as(models: Sequence[GpuDevice | None], vendor: str) -> Bools:
+    """By model: whether the card's type is just the vendor's name."""
+    return np.array([model is not None and model.type == vendor for model in models], np.bool_)
 
 
 def _type_code(model: GpuDevice | None, vendor: str, selection: Selection) -> Rule:

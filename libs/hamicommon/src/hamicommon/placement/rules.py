@@ -1,4 +1,4 @@
-"""The rules by number and HAMi's words for them (protocol 4.7)."""
+"""The rules by number and HAMi's names of them (protocol 4.7)."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ REASONS = {
     Rule.IN_USE: "ExclusiveDeviceAllocateConflict",
     Rule.MIG_TOPOLOGY: "CardMigTopologyInfeasible",
 }
-"""HAMi's words, except NOT_OFFERED's, which is ours."""
+"""HAMi's names, except NOT_OFFERED's, which is ours."""
 
 NUMA_NOT_FIT = "NumaNotFit"
 PARTIAL = "AllocatedCardsInsufficientRequest"
@@ -64,7 +64,9 @@ NODE_UNREGISTERED = "node unregistered"
 
 def text_of(reasons: Mapping[str, int], total: int) -> str:
     """HAMi's reason of a node: `1/4 CardNotHealth, 2/4 CardInsufficientMemory`, sorted as text."""
-    return ", ".join(sorted(f"{count}/{total} {word}" for word, count in reasons.items() if count))
+    return ", ".join(
+        sorted(f"{count}/{total} {reason}" for reason, count in reasons.items() if count)
+    )
 
 
 BEFORE_NUMA = (Rule.NO_CARD, Rule.NOT_HEALTHY, Rule.CORDONED, Rule.TYPE)

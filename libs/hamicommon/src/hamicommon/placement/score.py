@@ -49,7 +49,7 @@ def vendor_scores(
     rows: Int,
     grants: Sequence[tuple[ContainerGrant, ...]],
 ) -> Floats:
-    """(rows,): the sum of what the pod's vendors say of each row's grants."""
+    """(rows,): the sum of what the pod's vendors add for each row's grants."""
     return np.array(
         [
             sum(

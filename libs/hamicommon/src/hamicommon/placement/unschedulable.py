@@ -1,7 +1,7 @@
 """Why nothing fits: HAMi's reason per node, and typed data per card.
 
-`place.py` hands over one `Step` for every request at which nodes dropped out; `Refusal` is what the
-scheduler answers, records (`decisions`) and explains.
+`engine.py` hands over one `Step` for every request at which nodes dropped out; `Refusal` is what
+the scheduler answers, records (`decisions`) and explains.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from hamicommon.placement.rules import (
     text_of,
 )
 
-_WORDS = (*dict.fromkeys(REASONS.values()), NUMA_NOT_FIT, PARTIAL)
-_COLUMN = {word: column for column, word in enumerate(_WORDS, start=1)}
-"""Where a word is counted; column 0 counts the node's cards."""
+_NAMES = (*dict.fromkeys(REASONS.values()), NUMA_NOT_FIT, PARTIAL)
+_COLUMN = {name: column for column, name in enumerate(_NAMES, start=1)}
+"""Where a reason is counted; column 0 counts the node's cards."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +46,7 @@ class Shortfall:
 
     @property
     def reason(self) -> str:
-        """HAMi's word for the rule."""
+        """HAMi's name of the rule."""
         return REASONS[self.rule]
 
 
@@ -71,7 +71,7 @@ class Step:
     dropped: Int | None
     """Picks dropped by NUMA grouping; None: it was not asked for."""
     asked: Asked
-    """What the vendor's chooser said, where it decided."""
+    """What the vendor's chooser answered, where it decided."""
 
     def detail(self) -> Refused:
         """The refused nodes alone, with the reason of each of their cards."""
@@ -110,7 +110,7 @@ class Refused:
 
     def reasons(self) -> list[str]:
         """HAMi's reason for every row: `2/4 CardInsufficientMemory, 1/4 CardNotHealth` sorted."""
-        counts = np.zeros((len(self.rows), 1 + len(_WORDS)), np.uint16)
+        counts = np.zeros((len(self.rows), 1 + len(_NAMES)), np.uint16)
         counts[:, 0] = (self.codes != Rule.NO_CARD).sum(axis=1)
         for rule in np.flatnonzero(np.bincount(self.codes.ravel(), minlength=256)).tolist():
             if rule in REASONS:
@@ -134,7 +134,7 @@ class Refused:
         return found
 
     def _overrule(self, texts: list[str], totals: npt.NDArray[np.uint16]) -> None:
-        """Puts in what the vendor's chooser said of its nodes."""
+        """Puts in what the vendor's chooser answered for its nodes."""
         count, reuses = self.ask.request.count, self.ask.rules.reuses_card
         for number, position in enumerate(self.positions.tolist()):
             answer = self.asked.refusals.get(position)
@@ -179,11 +179,11 @@ _CURABLE = (Rule.FITS, Rule.NOT_OFFERED, Rule.CARD_OF_POD)
 
 
 def _text(counts: Sequence[int], wanted: int) -> str:
-    """`counts`: the node's cards, then how many of them per word."""
-    total, *per_word = counts
+    """`counts`: the node's cards, then how many of them per reason."""
+    total, *per_reason = counts
     if total < wanted:
         return NODE_INSUFFICIENT
-    return text_of(dict(zip(_WORDS, per_word, strict=True)), total)
+    return text_of(dict(zip(_NAMES, per_reason, strict=True)), total)
 
 
 class Shortfalls(Mapping[NodeName, tuple[Shortfall, ...]]):
@@ -249,7 +249,7 @@ class Refusal:
 
 
 def refusal_of(view: ClusterView, steps: Sequence[Step], unknown: Sequence[NodeName]) -> Refusal:
-    """Puts together what the steps and the unknown candidates tell.
+    """Puts together the reasons of the steps and of the unknown candidates.
 
     Must be called before the view changes; the result holds no reference to it.
     """

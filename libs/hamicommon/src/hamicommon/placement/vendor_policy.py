@@ -1,7 +1,7 @@
 """How one vendor's cards are judged, chosen and scored where that differs from the standard loop.
 
 A vendor module (`hamicommon.vendors`) gives one `VendorRules`; the defaults are the loop of
-protocol 1.0.4. What can be said card by card is data (`order`, `need`), because the engine
+protocol 1.0.4. What can be decided card by card is data (`order`, `need`), because the engine
 asks it of the whole cluster at once; what looks at several cards of a node is a `Chooser`, which
 the engine asks node by node, and only where it must.
 """
@@ -76,7 +76,7 @@ class NodeAsk:
     """What the pod's earlier containers got from this vendor on this node; nothing for an init
     container, which meets the node alone."""
     pairs: PairScores = field(default_factory=dict)
-    """How well two of the cards are connected, higher is better; empty where the node told none."""
+    """How well two of the cards are connected, higher is better; empty where it is not known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,7 +137,7 @@ class VendorRules:
     """One container may get several slices of one card, so its count may exceed the cards."""
     chooser: Chooser | None = None
     chooser_decides: bool | Callable[[DeviceRequest, Selection], bool] = False
-    """False: a node with as many fitting cards as wanted surely fits, and the chooser only says
+    """False: a node with as many fitting cards as wanted surely fits, and the chooser only picks
     which; it is asked of the best node alone. True: it is asked of every node. See `decides`."""
     applies: Callable[[DeviceRequest, Selection, Sequence[GpuDevice]], bool] = field(
         default=lambda request, selection, cards: True

@@ -2,8 +2,7 @@
 
 `asyncio.wait_for`, which the NATS client uses, loses a cancellation before Python 3.12 when it
 comes in the same turn of the loop as the answer or the time-out (gh-86296). A loop whose
-cancellation was lost runs on, and whoever waits for its end waits for ever: a service that never
-stops.
+cancellation was lost runs on, and a service that waits for its end never stops.
 """
 
 from __future__ import annotations

@@ -32,12 +32,12 @@ KEEP_ALIVE_S = 120
 class _Server(uvicorn.Server):
     """uvicorn without its signal handlers: signals are the process's business, not a server's.
 
-    It is told to end, where uvicorn's own looks ten times a second whether it should.
+    `end` wakes it, where uvicorn's own looks ten times a second whether it should end.
     """
 
     def __init__(self, config: uvicorn.Config) -> None:
         super().__init__(config)
-        self._told = asyncio.Event()
+        self._ending = asyncio.Event()
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -48,12 +48,12 @@ class _Server(uvicorn.Server):
         while not await self.on_tick(0):
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(1.0):
-                    await self._told.wait()
+                    await self._ending.wait()
 
     def end(self) -> None:
         """Ends it once running requests are answered."""
         self.should_exit = True
-        self._told.set()
+        self._ending.set()
 
 
 @asynccontextmanager

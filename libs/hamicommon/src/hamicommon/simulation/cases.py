@@ -130,7 +130,7 @@ def as_hami_writes(
 ) -> dict[str, str]:
     """The annotations of a placed pod in HAMi's wording (protocol 4.6 d, trap S1).
 
-    HAMi keeps the empty entry of a container without a card only where the vendor's word is also
+    HAMi keeps the empty entry of a container without a card only where the vendor's name is also
     the type of a card of the node.
     """
     written = {key: text for key, text in annotations.items() if key not in _NOT_COMPARED}

@@ -24,7 +24,7 @@ MIG = "mig"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cluster:
-    """What the objects tell of the cluster."""
+    """What the objects show of the cluster."""
 
     view: ClusterView
     nodes: tuple[NodeName, ...]
@@ -45,7 +45,7 @@ def read_cluster(
 ) -> Cluster:
     """The cards of all nodes with what the pods hold on them.
 
-    What a pod of `asking` holds already is not counted: it gives that back when it is placed anew
+    What a pod of `asking` holds already is not counted: it gives that back when it is placed again
     (protocol 4.5, 3).
 
     Raises: InvalidRequest when an object has not the shape of a Node or Pod, or no name.

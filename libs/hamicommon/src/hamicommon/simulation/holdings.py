@@ -46,7 +46,7 @@ class Holdings:
 
     cards: dict[NodeName, dict[GpuUuid, HeldSlices]] = field(default_factory=dict)
     by_pod: list[PodHolding] = field(default_factory=list)
-    """The same pod by pod, to say whose end would help."""
+    """The same pod by pod, to find whose end would help."""
     problems: list[str] = field(default_factory=list)
     """Pods that could not be read, one sentence each; they hold nothing here, as in HAMi."""
 
@@ -162,7 +162,7 @@ def _grants(pod: Json, vendor: Vendor, text: str) -> list[ContainerGrant]:
 
 
 def _init_is_through(pod: Json) -> bool:
-    """Whether all init containers ended well, as far as the pod's status tells."""
+    """Whether all init containers ended well, as far as the pod's status shows."""
     ends = [
         ((status.get("state") or {}).get("terminated") or {}).get("exitCode")
         for status in (pod.get("status") or {}).get("initContainerStatuses") or ()

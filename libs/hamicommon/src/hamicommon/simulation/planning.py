@@ -41,7 +41,7 @@ class Planned:
     namespace: str
     verdict: SimulationResult
     warnings: tuple[str, ...] = ()
-    """What the webhook would say to the user."""
+    """What the webhook would warn the user of."""
     summary: str = ""
     """Why it would go there, or nowhere, in one sentence."""
     changes: tuple[str, ...] = ()

@@ -1,4 +1,4 @@
-"""What every node says to a pod, and where the pod would go."""
+"""Which nodes would take a pod and why the others refuse it, and where the pod would go."""
 
 from __future__ import annotations
 

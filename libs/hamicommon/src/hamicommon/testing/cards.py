@@ -80,7 +80,7 @@ def _room(card: CardBuilder, mine: CardDemand | None, want: CardDemand, *, mutex
     cores = device.core_percent if want.core_total is None else want.core_total
     return (
         device.healthy
-        and not (want.heeds_cordon and card.cordoned)
+        and not (want.respects_cordon and card.cordoned)
         and want.seen in (None, card.version)
         and slots + want.slots <= device.slots
         and memory + want.memory_mib <= device.memory_mib

@@ -1,4 +1,4 @@
-"""Pods, their events and the word to nodes, in memory (ports PodApi, PodEvents, GrantAnnouncer)."""
+"""Pods, their events and grants for nodes, in memory (ports PodApi, PodEvents, GrantAnnouncer)."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ class FakePodEvents:
 
 
 class FakeGrantAnnouncer:
-    """Keeps what nodes would have been told; `away` is a bus that is down.
+    """Keeps what would have been announced to nodes; `away` is a bus that is down.
 
     `not_ready` maps nodes to the reason why they can't take a pod; those in `late` bind late.
     """

@@ -57,7 +57,7 @@ _RULES = VendorRules(order=_ORDER, need=compute_units, share_type=lambda card: c
 
 @dataclass(frozen=True, slots=True)
 class Amd(RegisteredVendor, ShareVendor):
-    """The vendor `AMD` (see vendors.base.Vendor)."""
+    """The vendor `AMD` (see `interface.vendor.Vendor`)."""
 
     config: AmdConfig
 

@@ -27,7 +27,7 @@ _RULES = VendorRules(order=SLOT_ORDER, need=no_amounts)
 
 @dataclass(frozen=True, slots=True)
 class Biren(SlotVendor):
-    """The vendor `Biren` (see vendors.base.Vendor)."""
+    """The vendor `Biren` (see `interface.vendor.Vendor`)."""
 
     config: BirenConfig
 

@@ -1,7 +1,7 @@
 """Cambricon MLU cards, the vendor `MLU`. Facts: protocol 1.3.
 
 Memory is asked for in units of 256 MiB. Type annotations exist in HAMi as names only and are not
-read; the node tells its cards by the capacities that the kubelet lists.
+read; the node's cards follow from the capacities that the kubelet lists.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ KEYS = AnnotationKeys(
 
 @dataclass(frozen=True, slots=True)
 class Cambricon(ShareVendor):
-    """The vendor `MLU` (see vendors.base.Vendor)."""
+    """The vendor `MLU` (see `interface.vendor.Vendor`)."""
 
     config: CambriconConfig
 

@@ -26,7 +26,7 @@ KEYS = AnnotationKeys(
 
 @dataclass(frozen=True, slots=True)
 class Hygon(RegisteredVendor, ShareVendor):
-    """The vendor `DCU` (see vendors.base.Vendor)."""
+    """The vendor `DCU` (see `interface.vendor.Vendor`)."""
 
     config: HygonConfig
 

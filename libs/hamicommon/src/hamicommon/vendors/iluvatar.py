@@ -38,7 +38,7 @@ def _keys(vendor: str) -> AnnotationKeys:
 
 @dataclass(frozen=True, slots=True)
 class Iluvatar(RegisteredVendor, ShareVendor):
-    """One chip, such as `MR-V100` (see vendors.base.Vendor).
+    """One chip, such as `MR-V100` (see `interface.vendor.Vendor`).
 
     Cores of a pod that went through admission may be of all its cards together; the loop takes
     at most 100 of each card.

@@ -49,7 +49,7 @@ RULES = VendorRules(same_card=True)
 
 @dataclass(frozen=True, slots=True)
 class Mthreads(ShareVendor):
-    """The vendor `Mthreads` (see vendors.base.Vendor)."""
+    """The vendor `Mthreads` (see `interface.vendor.Vendor`)."""
 
     config: MthreadsConfig
 

@@ -32,7 +32,7 @@ _KEYS = AnnotationKeys(
 
 
 def in_dies(cards: Sequence[GpuDevice]) -> bool:
-    """Whether a node's cards are dies: its first card says so for all, as in HAMi."""
+    """Whether a node's cards are dies: its first card decides for all, as in HAMi."""
     first = min(cards, key=lambda card: card.index, default=None)
     return first is not None and first.info.get("DeviceStrategy") == "die"
 
@@ -64,7 +64,7 @@ def _with_siblings(ask: NodeAsk) -> list[Rule]:
 
 
 def _aic(die: GpuDevice) -> str:
-    """The card that the die is on; a die that does not tell is a card of its own."""
+    """The card that the die is on; a die that registers none is a card of its own."""
     aic = die.info.get("AIC")
     return f"aic {aic}" if isinstance(aic, str) else f"die {die.uuid}"
 
@@ -98,7 +98,7 @@ _RULES = VendorRules(
 
 @dataclass(frozen=True, slots=True)
 class Vastai(SlotVendor):
-    """The vendor `Vastai` (see vendors.base.Vendor)."""
+    """The vendor `Vastai` (see `interface.vendor.Vendor`)."""
 
     config: VastaiConfig
 

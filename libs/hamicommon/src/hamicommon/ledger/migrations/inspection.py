@@ -1,6 +1,6 @@
 """Whether a database is fit to serve this version: revision, tables, guards, partitions, promises.
 
-`inspect` reads only, takes no lock that a writer meets, and says everything that it finds, not the
+`inspect` reads only, takes no lock that a writer meets, and returns all that it finds, not only the
 first. What to do about a finding is in docs/operations.md, by the `SchemaFault` that it carries.
 """
 
@@ -58,7 +58,7 @@ class SchemaFault(StrEnum):
     BEHIND = "behind"
     """Migrations are missing."""
     DRIFT = "drift"
-    """The schema is not what its revision says: half a restore, or a hand."""
+    """The schema is not that of its revision: half a restore, or a change by hand."""
     BROKEN = "broken"
     """A promise does not hold."""
     PARTITIONS = "partitions"
@@ -111,7 +111,7 @@ def inspect(settings: PostgresSettings, migrations: Path) -> list[Finding]:
 
 
 def revisions_of(settings: PostgresSettings) -> tuple[str, ...]:
-    """The revisions that the database says it is at, one of each branch; empty for an empty one.
+    """The revisions that the database records it is at, one of each branch; empty for an empty one.
 
     Blocking. Raises: Unavailable, InvalidRequest when it has our tables and no revision.
     """

@@ -1,10 +1,10 @@
-"""Bringing a database to the newest schema, and saying what is missing or different.
+"""Brings a database to the newest schema; errors name what is missing or different.
 
 The history itself is in `migrations/`; it travels beside the code, not inside it. A `pre` migration
 runs while the version before still serves; a `post` one after the new version runs everywhere, and
-says what it locks. Each kind is a branch of its own, so that a `post` one that waits holds no later
-`pre` one up; a `post` one follows on every `pre` one with a lower number. Everything here blocks,
-and is not to be called on an event loop.
+documents what it locks. Each kind is a branch of its own, so that a `post` one that waits holds no
+later `pre` one up; a `post` one follows on every `pre` one with a lower number. Everything here
+blocks, and is not to be called on an event loop.
 """
 
 from __future__ import annotations
@@ -164,8 +164,8 @@ def _spoken(error: DBAPIError) -> Exception:
 
 
 def _first_line(error: DBAPIError) -> str:
-    said = str(error.orig).splitlines()[0]
-    return said.rpartition(">: ")[2]
+    line = str(error.orig).splitlines()[0]
+    return line.rpartition(">: ")[2]
 
 
 def _flat(differences: Iterable[Any]) -> Iterable[Sequence[Any]]:

@@ -1,7 +1,7 @@
-"""Every table of the ledger, defined once; the migrations build exactly these (a test says so).
+"""Every table of the ledger, defined once; the migrations build exactly these, which a test checks.
 
 Who writes what: scheduler replicas write nodes, devices, allocations and what hangs on them; the
-metrics service writes usage. Memory is MiB and cores are percent unless a name says otherwise.
+metrics service writes usage. Memory is MiB and cores are percent unless a name has another unit.
 Constraint names are part of the contract (`names.py`).
 """
 

@@ -18,14 +18,14 @@ from sqlalchemy import (
 )
 from sqlalchemy.dialects.postgresql import JSONB, UUID
 
-from hamicommon.ledger.tables.columns import at, count, metadata, objects, words
+from hamicommon.ledger.tables.columns import at, count, metadata, objects, texts
 
 nodes = Table(
     "nodes",
     metadata,
     Column("name", Text, primary_key=True),
     Column("source", Text, nullable=False, server_default=text("'agent'")),
-    words("agent_id"),
+    texts("agent_id"),
     Column("agent_sequence", BigInteger, nullable=False, server_default=text("0")),
     at("inventory_at", nullable=True),
     Column("pair_scores", JSONB, nullable=False, server_default=text("'{}'::jsonb")),
@@ -55,7 +55,7 @@ devices = Table(
     count("numa"),
     Column("mode", Text, nullable=False, server_default=text("'hami-core'")),
     Column("healthy", Boolean, nullable=False),
-    words("health_reason"),
+    texts("health_reason"),
     Column("cordoned", Boolean, nullable=False, server_default=text("false")),
     Column("present", Boolean, nullable=False, server_default=text("true")),
     Column("mig_profiles", JSONB, nullable=False, server_default=text("'[]'::jsonb")),
@@ -93,7 +93,7 @@ device_health_events = Table(
     Column("node", Text, nullable=False),
     Column("device_uuid", Text, ForeignKey("devices.uuid"), nullable=False),
     Column("healthy", Boolean, nullable=False),
-    words("reason"),
+    texts("reason"),
     at("at", default=True),
     Index(None, "device_uuid", "at"),
 )

@@ -48,7 +48,7 @@ def count(name: str) -> Column[Any]:
     return Column(name, Integer, nullable=False, server_default=text("0"))
 
 
-def words(name: str) -> Column[Any]:
+def texts(name: str) -> Column[Any]:
     """Text that begins empty; never NULL."""
     return Column(name, Text, nullable=False, server_default=text("''"))
 

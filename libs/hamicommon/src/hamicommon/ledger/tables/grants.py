@@ -21,7 +21,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.dialects.postgresql import JSONB, TSTZRANGE, UUID, ExcludeConstraint
 
-from hamicommon.ledger.tables.columns import HELD, LIVE, at, metadata, objects, words
+from hamicommon.ledger.tables.columns import HELD, LIVE, at, metadata, objects, texts
 from hamicommon.ledger.tables.names import ONE_GRANT_AT_A_TIME, ONE_LIVE_PER_POD
 
 allocation_tokens = Sequence("allocation_tokens", metadata=metadata)
@@ -40,8 +40,8 @@ allocations = Table(
     Column("token", BigInteger),
     Column("policy", JSONB, nullable=False, server_default=text("'{}'::jsonb")),
     Column("score", Float, nullable=False, server_default=text("0")),
-    words("traceparent"),
-    words("reason"),
+    texts("traceparent"),
+    texts("reason"),
     at("reserved_at", default=True),
     at("binding_at", nullable=True),
     at("bound_at", nullable=True),
@@ -111,7 +111,7 @@ allocation_devices = Table(
     Column("memory_mib", Integer, nullable=False),
     Column("core_percent", Integer, nullable=False),
     Column("slots", Integer, nullable=False, server_default=text("1")),
-    words("type"),
+    texts("type"),
     objects("detail"),
     PrimaryKeyConstraint("allocation_id", "container_index", "position"),
     CheckConstraint("slots > 0", name="slots_positive"),
@@ -145,8 +145,8 @@ allocation_events = Table(
     Column("allocation_id", UUID(as_uuid=False), ForeignKey("allocations.id"), nullable=False),
     Column("previous_state", Text),
     Column("state", Text, nullable=False),
-    words("reason"),
-    words("actor"),
+    texts("reason"),
+    texts("actor"),
     Column("detail", JSONB, nullable=False, server_default=text("'{}'::jsonb")),
     at("at", default=True),
     UniqueConstraint("pod_uid", "sequence"),

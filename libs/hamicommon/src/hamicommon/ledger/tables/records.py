@@ -18,7 +18,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.dialects.postgresql import JSONB, UUID
 
-from hamicommon.ledger.tables.columns import at, metadata, words
+from hamicommon.ledger.tables.columns import at, metadata, texts
 
 decisions = Table(
     "decisions",
@@ -36,15 +36,15 @@ decisions = Table(
     Column("request", JSONB, nullable=False, server_default=text("'{}'::jsonb")),
     Column("policy", JSONB, nullable=False, server_default=text("'{}'::jsonb")),
     Column("reason_counts", JSONB, nullable=False, server_default=text("'{}'::jsonb")),
-    words("message"),
-    words("summary"),
+    texts("message"),
+    texts("summary"),
     Column("shortfalls", LargeBinary),
     Column("inventory", Text),
     Column("counters", Text),
     at("detail_at", default=True),
     Column("view_version", BigInteger, nullable=False, server_default=text("0")),
     Column("phase_ms", JSONB, nullable=False, server_default=text("'{}'::jsonb")),
-    words("trace_id"),
+    texts("trace_id"),
     Column("repeat_count", Integer, nullable=False, server_default=text("1")),
     PrimaryKeyConstraint("at", "id"),
     CheckConstraint("outcome IN ('placed', 'refused', 'error')", name="outcome_known"),
@@ -82,7 +82,7 @@ outbox = Table(
     Column("id", BigInteger, Identity(always=True), primary_key=True),
     Column("subject", Text, nullable=False),
     Column("payload", JSONB, nullable=False),
-    words("traceparent"),
+    texts("traceparent"),
     at("created_at", default=True),
     at("published_at", nullable=True),
     Index("ix_outbox_unpublished", "id", postgresql_where=text("published_at IS NULL")),
@@ -96,8 +96,8 @@ drift_journal = Table(
     at("at", default=True),
     Column("class", Text, nullable=False),
     Column("subject", Text, nullable=False),
-    words("detail"),
+    texts("detail"),
     Column("repaired", Boolean, nullable=False),
     Index(None, "at"),
 )
-"""What the reconciler found different between ledger, pods and nodes, and whether it mended it."""
+"""Differences that the reconciler found between ledger, pods and nodes, and which it repaired."""

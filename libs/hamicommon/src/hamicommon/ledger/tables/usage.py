@@ -14,7 +14,7 @@ from sqlalchemy import (
     Text,
 )
 
-from hamicommon.ledger.tables.columns import at, metadata, words
+from hamicommon.ledger.tables.columns import at, metadata, texts
 
 usage_samples = Table(
     "usage_samples",
@@ -22,10 +22,10 @@ usage_samples = Table(
     at("sampled_at"),
     Column("node", Text, nullable=False),
     Column("device_uuid", Text, nullable=False),
-    words("pod_uid"),
-    words("namespace"),
-    words("pod_name"),
-    words("container"),
+    texts("pod_uid"),
+    texts("namespace"),
+    texts("pod_name"),
+    texts("container"),
     Column("memory_used_bytes", BigInteger),
     Column("memory_limit_bytes", BigInteger),
     Column("core_percent", Float),
@@ -43,10 +43,10 @@ usage_rollups = Table(
     Column("bucket_s", Integer, nullable=False),
     Column("node", Text, nullable=False),
     Column("device_uuid", Text, nullable=False),
-    words("pod_uid"),
-    words("namespace"),
-    words("pod_name"),
-    words("container"),
+    texts("pod_uid"),
+    texts("namespace"),
+    texts("pod_name"),
+    texts("container"),
     Column("sample_count", Integer, nullable=False),
     Column("memory_used_sum_bytes", Float),
     Column("memory_used_max_bytes", BigInteger),

@@ -1,7 +1,7 @@
-"""What a vendor's chooser said of the nodes of one request.
+"""What a vendor's chooser answered for the nodes of one request.
 
 Nodes that are as they were when a request of the same shape was last put to them are not asked
-again (`remembering.py`).
+again (`cluster/cache.py`).
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ class Asked:
         answers = self._answers = self._asking.answers()
         special = self._asking.has_cards_left_out(positions)
         fresh = np.flatnonzero(special | answers.stale(rows, changed))
-        said = self._ask(positions[fresh], None if order is None else order[fresh])
-        refusals = [answer if isinstance(answer, NotChosen) else None for answer in said]
+        fresh_answers = self._ask(positions[fresh], None if order is None else order[fresh])
+        refusals = [answer if isinstance(answer, NotChosen) else None for answer in fresh_answers]
         answers.put(rows[fresh], changed[fresh], refusals)
         fits: Bools = answers.fits[rows]
         refused = np.flatnonzero(~fits)

@@ -21,7 +21,7 @@ def card_scores(
 ) -> Floats:
     """(nodes, places): usage of each card, higher is fuller.
 
-    HAMi adds the request itself only on cards whose type is just the vendor's word (`counted`, by
+    HAMi adds the request itself only on cards whose type is just the vendor's name (`counted`, by
     model); a real NVIDIA card has a product name, so there only the present usage counts.
     """
     slots = cards.slots - cards.free_slots

@@ -1,6 +1,6 @@
 """What one request takes of every node that is still in: which slices of which cards.
 
-`choosing.py` fills it in, the walk (`fitting.py`) spends it from the cards and gives it out.
+`slices.py` fills it in, the walk (`filter.py`) spends it from the cards and gives it out.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """What one request finds on every node, and which slices the nodes then give.
 
-Whether a node fits is counted on arrays (`judging.py`), or asked of the vendor's chooser where that
-decides (`asking.py`, `asked.py`). Which cards are taken is asked only where it is wanted; the
-standard choices are in `picking.py`.
+Whether a node fits is counted on arrays (`predicates.py`), or asked of the vendor's chooser where
+that decides (`vendor_chooser.py`, `chooser_answers.py`). Which cards are taken is asked only where
+it is wanted; the standard choices are in `selection.py`.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ class Choice:
         return picks
 
     def _standard(self, places: Int, kept: Int, container: int) -> Picks:
-        """The slices at these places, each as much as the vendor's `need` says."""
+        """The slices at these places, each as much as the vendor's `need` returns."""
         ask, cards = self._asking.ask, self._asking.cards
 
         def amount(on_cards: Int | int) -> Int:

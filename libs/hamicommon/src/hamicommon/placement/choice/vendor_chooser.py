@@ -1,7 +1,7 @@
 """Puts a request to a vendor's chooser, node by node, where its choice is wanted.
 
 What the pod's earlier containers took of a node's cards (`spent`) is on them when the chooser meets
-them, as the container will. What it says is kept in `asked.py`.
+them, as the container will. Its answers are kept in `chooser_answers.py`.
 """
 
 from __future__ import annotations
@@ -123,7 +123,7 @@ class VendorChoosers:
         return ChooserRequest(asked, places)
 
     def answer(self, question: NodeAsk) -> Chosen | NotChosen:
-        """What the chooser says.
+        """The chooser's answer.
 
         Raises: ValueError when it gives another number of slices than was asked for.
         """

@@ -3,7 +3,7 @@
 Choosers and scorers of vendors are asked in Python, node by node. Between two decisions a commit
 changes a node or two, and pods come in few shapes: so the answers to a shape are kept by row of the
 view, each with the number of the row's last change (`rows.Rows.changed`), and only rows that have
-changed since are asked again. `asked.py` keeps answers here, `scoring.py` scores.
+changed since are asked again. `choice/chooser_answers.py` keeps answers here, `score.py` scores.
 """
 
 from __future__ import annotations
@@ -51,12 +51,12 @@ class Answers(ByRow):
         self.idle = np.full(rows, UNKNOWN, np.int8)
         """Whether it would take it with nothing on its cards: 0, 1 or UNKNOWN."""
 
-    def put(self, rows: Int, changed: Int, said: list[NotChosen | None]) -> None:
-        """What the rows say now; None: they take it."""
+    def put(self, rows: Int, changed: Int, answers: list[NotChosen | None]) -> None:
+        """The rows' newest answers; None: they take it."""
         self._seen[rows] = changed
-        self.fits[rows] = [answer is None for answer in said]
+        self.fits[rows] = [answer is None for answer in answers]
         self.idle[rows] = UNKNOWN
-        for row, answer in zip(rows.tolist(), said, strict=True):
+        for row, answer in zip(rows.tolist(), answers, strict=True):
             self.refusals[row] = answer
 
 

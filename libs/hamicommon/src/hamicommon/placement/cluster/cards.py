@@ -1,6 +1,6 @@
 """Cards as arrays: shape (nodes, places), one column per attribute, empty places padded.
 
-`view.ClusterView` keeps one such table of the whole cluster; `place.py` takes the candidates' rows
+`view.ClusterView` keeps one such table of the whole cluster; `engine.py` takes the candidates' rows
 of it. A place without a card has model 0 and nothing free.
 """
 

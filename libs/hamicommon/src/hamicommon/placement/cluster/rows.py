@@ -30,7 +30,7 @@ class CardState(NamedTuple):
 
 
 class Rows:
-    """The rows; `status_of` says whether a card is open: FITS, NOT_HEALTHY or CORDONED."""
+    """The rows; `status_of` returns whether a card is open: FITS, NOT_HEALTHY or CORDONED."""
 
     def __init__(self, status_of: Callable[[DeviceUsage], Rule]) -> None:
         self._status_of = status_of

@@ -24,7 +24,7 @@ class Frozen(NamedTuple):
     usages: tuple[tuple[DeviceUsage, ...], ...]
     """Per node, its cards by place; their own `used_*` may be older than `used`."""
     rows: tuple[int, ...]
-    """Which of the nodes `used` tells of, as positions in `names`."""
+    """Which of the nodes `used` is about, as positions in `names`."""
     used: npt.NDArray[np.int32]
     """(rows, places, 3): used slots, MiB and percent of every card."""
 

@@ -34,7 +34,7 @@ _STANDARD = VendorRules()
 class ClusterView:
     """All cards of the cluster, grouped by node; rows 0..len(nodes)-1 are in use.
 
-    `rules` says by vendor word how its cards are judged; an absent word has the standard rules.
+    `rules` has by vendor how its cards are judged; an absent one has the standard rules.
     """
 
     def __init__(self, rules: Mapping[str, VendorRules] | None = None) -> None:
@@ -223,11 +223,11 @@ class ClusterView:
         return self._rows.usages[row]
 
     def pairs(self, row: int) -> PairScores:
-        """How well the row's cards are connected; empty when the node told none."""
+        """How well the row's cards are connected; empty when the node reported none."""
         return self._rows.pairs[row]
 
     def pair_matrix(self, row: int) -> Int | None:
-        """The same by place, (places, places); None when the node told none."""
+        """The same by place, (places, places); None when the node reported none."""
         scores, uuids = self._rows.pairs[row], self._rows.uuids[row]
         if not scores:
             return None

@@ -2,7 +2,7 @@
 
 Facts: protocol 1.16. A share of a chip is one of its templates (memory with AI cores), chosen
 by memory at admission; or, on nodes that can, any memory and percent of cores, asked for by the
-pod's annotation `huawei.com/vnpu-mode: hami-core`. `ascend_fit.py` chooses chips.
+pod's annotation `huawei.com/vnpu-mode: hami-core`. `fit.py` chooses chips.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from hamicommon.vendors.interface.vendor import Admitted, AnnotationKeys, Placed
 
 MODE_ANNOTATION = "huawei.com/vnpu-mode"
 SOFT_SLICES_ANNOTATION = "hami-vnpu-core"
-"""On a node: `true` when its chips can be cut in software; else the configuration says."""
+"""On a node: `true` when its chips can be cut in software; else the configuration decides."""
 
 _TIME = "predicate-time"
 
@@ -52,7 +52,7 @@ def _runtime_key(vendor: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Ascend(RegisteredVendor, ShareVendor):
-    """One chip, such as `Ascend910B3` (see vendors.base.Vendor)."""
+    """One chip, such as `Ascend910B3` (see `interface.vendor.Vendor`)."""
 
     chip: VnpuChip
     config: VnpusConfig
@@ -96,12 +96,12 @@ class Ascend(RegisteredVendor, ShareVendor):
         return replace(chosen, traits={MODE: HAMI_CORE}) if mode == HAMI_CORE else chosen
 
     def node_devices(self, node: Json) -> tuple[GpuDevice, ...]:
-        """The chips in the node's register annotation, each told whether it can be cut in software.
+        """The chips in the node's register annotation, each with whether it can be cut in software.
 
         Raises: InvalidRequest when the annotation is malformed.
         """
-        said = keys.annotations_of(node).get(SOFT_SLICES_ANNOTATION)
-        soft = self.config.hami_vnpu_core if said is None else said == "true"
+        written = keys.annotations_of(node).get(SOFT_SLICES_ANNOTATION)
+        soft = self.config.hami_vnpu_core if written is None else written == "true"
         return tuple(
             replace(card, info={**card.info, SOFT_SLICES: soft})
             for card in RegisteredVendor.node_devices(self, node)
@@ -136,7 +136,7 @@ class Ascend(RegisteredVendor, ShareVendor):
         return {name: value for name, value in fields.items() if value}
 
     def mutate(self, container: Json, pod: Json) -> Admitted:
-        """Pairs of chips, memory of a template, the runtime class (see `ascend_admission`).
+        """Pairs of chips, memory of a template, the runtime class (see `admission.py`).
 
         Raises: InvalidRequest when the container asks for something that can never be given.
         """

@@ -120,9 +120,9 @@ def _all_networked(chips: Sequence[GpuDevice]) -> bool:
 
 
 def _network(chip: GpuDevice) -> float | str:
-    """The network's number; chips that tell something else are grouped by what they tell."""
-    told = chip.info.get(_NETWORK)
-    return told if isinstance(told, int | float) else repr(told)
+    """The network's number; chips that register something else are grouped by that."""
+    network = chip.info.get(_NETWORK)
+    return network if isinstance(network, int | float) else repr(network)
 
 
 def score_networks(
@@ -133,7 +133,7 @@ def score_networks(
 ) -> float:
     """Per container the share of its chips that are in one network, summed, times 10.
 
-    0 when any of the chips does not tell its network.
+    0 when any of the chips registers no network.
     """
     chips = {card.device.uuid: card.device for card in before}
     taken = [[chips[share.uuid] for share in shares] for shares in containers if shares]

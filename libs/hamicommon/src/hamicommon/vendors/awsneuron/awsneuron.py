@@ -3,7 +3,7 @@
 Facts: protocol 1.13. In `GpuDevice.core_percent` and `DeviceShare.core_percent` stands a
 bitmask of a device's NeuronCores (2 is the second core), so a grant holds only for the device as it
 was seen. HAMi takes the number of cores per device from the first node that it meets, and at most
-2; here every device knows its own. `awsneuron_fit.py` chooses devices.
+2; here every device knows its own. `fit.py` chooses devices.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 @dataclass(frozen=True, slots=True)
 class AwsNeuron(StandardVendor):
-    """The vendor `AWSNeuron` (see vendors.base.Vendor)."""
+    """The vendor `AWSNeuron` (see `interface.vendor.Vendor`)."""
 
     config: AwsNeuronConfig
 

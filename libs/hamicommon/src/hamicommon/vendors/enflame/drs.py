@@ -152,7 +152,7 @@ RULES = VendorRules(
 
 @dataclass(frozen=True, slots=True)
 class EnflameDrs(StandardVendor):
-    """The vendor `Enflame` (see vendors.base.Vendor)."""
+    """The vendor `Enflame` (see `interface.vendor.Vendor`)."""
 
     config: EnflameConfig
 
@@ -222,7 +222,7 @@ class EnflameDrs(StandardVendor):
         return _cards(text, host) if text else ()
 
     def plugin_alive(self, node: Json) -> bool:
-        """While the node tells its cards."""
+        """While the node has the annotation with its cards."""
         return KEYS.register in annotations_of(node)
 
     def pod_annotations(self, placed: Placed) -> dict[str, str]:
@@ -282,12 +282,12 @@ def _assigned(share: DeviceShare) -> dict[str, Any]:
 def _cards(text: str, host: str) -> tuple[GpuDevice, ...]:
     where = KEYS.register
     try:
-        told: Any = json.loads(text)
+        capacity: Any = json.loads(text)
     except (ValueError, RecursionError) as exc:
         raise InvalidRequest(f"{where} is not JSON: {exc}") from exc
-    if not isinstance(told, dict):
+    if not isinstance(capacity, dict):
         raise InvalidRequest(f"{where} is not a JSON object of devices and profiles")
-    devices, profiles = told.get("devices"), told.get("profiles")
+    devices, profiles = capacity.get("devices"), capacity.get("profiles")
     if not isinstance(devices, list) or not all(isinstance(entry, dict) for entry in devices):
         raise InvalidRequest(f"{where}: devices is no list of objects")
     if not isinstance(profiles, dict) or not profiles:

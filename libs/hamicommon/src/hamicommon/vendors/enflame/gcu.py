@@ -1,6 +1,6 @@
 """Enflame cards given whole, the vendor `GCU`. Facts: protocol 1.11.
 
-Slices of Enflame cards are a vendor of their own, `enflame_drs.py`.
+Slices of Enflame cards are a vendor of their own, `drs.py`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ RULES = VendorRules(order=(Rule.NOT_HEALTHY, Rule.CORDONED, Rule.TYPE, Rule.IN_U
 
 @dataclass(frozen=True, slots=True)
 class EnflameGcu(WholeCardVendor):
-    """The vendor `GCU` (see vendors.base.Vendor)."""
+    """The vendor `GCU` (see `interface.vendor.Vendor`)."""
 
     config: EnflameConfig
 

@@ -1,4 +1,4 @@
-"""Reads one extended resource of a container, and says what is wrong with it in one sentence."""
+"""Reads one extended resource of a container; an error is one sentence about what is wrong."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def whole(
 ) -> int | None:
     """The amount as a whole number from `low` to `top`; None when it is not given.
 
-    `wanted` says what would be right, such as `a whole number of MiB, for example 16384`.
+    `wanted` describes what would be right, such as `a whole number of MiB, for example 16384`.
 
     Raises: InvalidRequest naming container, resource, value and what would be right.
     """

@@ -26,12 +26,12 @@ _NOTHING = Need(0, 0)
 
 
 def no_amounts(request: DeviceRequest, selection: Selection, card: GpuDevice) -> Need:
-    """A slot takes neither memory nor cores; annotations say 0 of both."""
+    """A slot takes neither memory nor cores; annotations have 0 of both."""
     return _NOTHING
 
 
 class SlotVendor(RegisteredVendor, Protocol):
-    """A vendor of slots; its module says its names, and how cards are chosen together."""
+    """A vendor of slots; its module has its names, and how cards are chosen together."""
 
     config: Any
     """Its block of the device configuration; names the count resource."""

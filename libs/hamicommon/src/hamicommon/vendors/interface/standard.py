@@ -1,6 +1,6 @@
 """What most vendors do alike.
 
-Annotations of a placed pod, selection by annotation keys, what a Node tells, env of a container.
+Annotations of a placed pod, selection by annotation keys, what a Node reports, env of a container.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from hamicommon.vendors.interface.vendor import Admitted, AnnotationKeys, PairSc
 STANDARD_RULES = VendorRules()
 _EPOCH = datetime.fromtimestamp(0, UTC)
 MOST_CARDS = 1024
-"""Of one vendor on a node that tells only how many; the largest servers have some dozens."""
+"""Of one vendor on a node that reports only how many; the largest servers have some dozens."""
 
 
 class StandardVendor(Vendor, Protocol):
-    """What a vendor does that does nothing special; its module says the rest and what differs."""
+    """What most vendors do; a vendor's module has the rest and what differs."""
 
     @property
     def rules(self) -> VendorRules:
@@ -47,7 +47,7 @@ class StandardVendor(Vendor, Protocol):
         return device_annotations(placed, self.name, self.keys)
 
     def plugin_alive(self, node: Json) -> bool:
-        """Always: nothing on the Node tells (protocol 1, CheckHealth answers true)."""
+        """Always: nothing on the Node shows it (protocol 1, CheckHealth answers true)."""
         return True
 
     def mutate(self, container: Json, pod: Json) -> Admitted:

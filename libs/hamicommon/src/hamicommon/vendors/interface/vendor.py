@@ -1,7 +1,7 @@
-"""What a vendor must tell: its names, how a container asks for its cards, and its nodes' cards.
+"""What a vendor must provide: its names, how a container asks for its cards, and its nodes' cards.
 
 A vendor module translates between Kubernetes objects (raw JSON) and the domain; it holds no state
-and does no I/O. `registry.py` lists the vendors; `k8s/resources.py` (requests), `admission`
+and does no I/O. `registry.py` lists the vendors; `pod_request.py` (requests), `admission`
 (mutation) and the inventory of nodes without our agent call them.
 """
 
@@ -124,15 +124,15 @@ class Vendor(Protocol):
         """Which cards the pod's annotations allow."""
 
     def node_devices(self, node: Json) -> tuple[GpuDevice, ...]:
-        """The cards that a Node object tells of; empty when it tells of none.
+        """The cards that a Node object reports; empty when it reports none.
 
-        Raises: InvalidRequest when what it tells is malformed.
+        Raises: InvalidRequest when what it reports is malformed.
         """
 
     def node_pair_scores(self, node: Json) -> PairScores:
         """How the node's cards are connected; empty when unknown.
 
-        Raises: InvalidRequest when what it tells is malformed.
+        Raises: InvalidRequest when what it reports is malformed.
         """
 
     def pod_annotations(self, placed: Placed) -> dict[str, str]:
@@ -142,7 +142,7 @@ class Vendor(Protocol):
         """
 
     def plugin_alive(self, node: Json) -> bool:
-        """Whether the node's device plugin of this vendor can take pods, as far as the Node tells.
+        """Whether the node's device plugin of this vendor can take pods, as far as the Node shows.
 
         Asked only of nodes where our agent does not run (protocol 1.x "CheckHealth").
         """

@@ -89,7 +89,7 @@ RULES = VendorRules(
 
 @dataclass(frozen=True, slots=True)
 class KunlunVxpu(RegisteredVendor):
-    """The vendor `XPU` (see vendors.base.Vendor)."""
+    """The vendor `XPU` (see `interface.vendor.Vendor`)."""
 
     config: KunlunConfig
 
@@ -107,21 +107,21 @@ class KunlunVxpu(RegisteredVendor):
     def parse_request(
         self, container: Json, annotations: Mapping[str, str] = NO_ANNOTATIONS
     ) -> DeviceRequest | None:
-        """Slices of a quarter, a half or all of a card; all of it when no memory is said.
+        """Slices of a quarter, a half or all of a card; all of it when no memory is asked for.
 
         Raises: InvalidRequest naming container, resource, value and what would be right.
         """
         count = amounts.count(container, self.resources.count)
         if not count:
             return None
-        said = amounts.find(container, self.resources.memory) is not None
+        sized = amounts.find(container, self.resources.memory) is not None
         asked = amounts.memory(container, self.resources.memory)
-        part = rounded(asked) if said else SIZES[-1]
+        part = rounded(asked) if sized else SIZES[-1]
         return DeviceRequest(
             vendor=NAME,
             count=count,
             memory_mib=part,
-            memory_percent=None if said else 100,
+            memory_percent=None if sized else 100,
             core_percent=part * 100 // SIZES[-1],
         )
 

@@ -1,7 +1,7 @@
 """Kunlun cards given whole, the vendor `kunlun`. Facts: protocol 1.9.
 
-Which cards go together is in `kunlun_topology.py`. Slices of Kunlun cards are a vendor of their
-own, `kunlun_vxpu.py`.
+Which cards go together is in `topology.py`. Slices of Kunlun cards are a vendor of their
+own, `vxpu.py`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from hamicommon.vendors.kunlun.topology import bubbles, choose
 
 NAME = "kunlun"
 MEMORY_MIB = 98304
-"""Of every card: the node does not tell."""
+"""Of every card: the node reports none."""
 INDEX = "BAIDU_COM_DEVICE_IDX"
 
 KEYS = AnnotationKeys(allocated="hami.io/kunlun-allocated", extra=(INDEX,))
@@ -107,7 +107,7 @@ RULES = VendorRules(
 
 @dataclass(frozen=True, slots=True)
 class KunlunXpu(WholeCardVendor):
-    """The vendor `kunlun` (see vendors.base.Vendor)."""
+    """The vendor `kunlun` (see `interface.vendor.Vendor`)."""
 
     config: KunlunConfig
 

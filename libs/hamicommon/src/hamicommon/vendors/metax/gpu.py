@@ -1,8 +1,8 @@
 """MetaX cards given whole, the vendor `Metax-GPU`. Facts: protocol 1.7.
 
-The node's plugin may tell what a choice of n cards costs or yields in topology; that goes into
+The node's plugin may register what a choice of n cards costs or yields in topology; that goes into
 `GpuDevice.info` of every card and from there into the node's score. Slices of MetaX cards are a
-vendor of their own, `metax_sgpu.py`.
+vendor of their own, `sgpu.py`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from hamicommon.vendors.interface.whole_cards import WholeCardVendor
 
 NAME = "Metax-GPU"
 MEMORY_MIB = 65536
-"""Of every card: the node does not tell."""
+"""Of every card: the node reports none."""
 TOPOLOGY = {
     "binpack": "metax-tech.com/gpu.topology.losses",
     "spread": "metax-tech.com/gpu.topology.scores",
@@ -44,12 +44,12 @@ def topology_score(
     selection: Selection,
     node_policy: str,
 ) -> float:
-    """2000 less what the node tells for as many cards; 0 when it tells nothing for the policy."""
-    told = before[0].device.info.get(TOPOLOGY.get(node_policy, "")) if before else None
-    if told is None:
+    """2000 less the node's value for as many cards; 0 when it has none for the policy."""
+    values = before[0].device.info.get(TOPOLOGY.get(node_policy, "")) if before else None
+    if values is None:
         return 0.0
     cards = sum(len(shares) for shares in containers)
-    return float(BEST_SCORE - told.get(str(cards), 0))
+    return float(BEST_SCORE - values.get(str(cards), 0))
 
 
 RULES = VendorRules(same_card=True, scorer=topology_score)
@@ -57,7 +57,7 @@ RULES = VendorRules(same_card=True, scorer=topology_score)
 
 @dataclass(frozen=True, slots=True)
 class MetaxGpu(WholeCardVendor):
-    """The vendor `Metax-GPU` (see vendors.base.Vendor)."""
+    """The vendor `Metax-GPU` (see `interface.vendor.Vendor`)."""
 
     config: MetaxConfig
 
@@ -68,7 +68,7 @@ class MetaxGpu(WholeCardVendor):
     card_memory_mib = MEMORY_MIB
 
     def node_devices(self, node: Json) -> tuple[GpuDevice, ...]:
-        """As many cards as the kubelet lists, with the node's topology if it is told.
+        """As many cards as the kubelet lists, with the node's topology if it is registered.
 
         Raises: InvalidRequest when the capacity is no whole number.
         """
@@ -79,7 +79,7 @@ class MetaxGpu(WholeCardVendor):
 
 
 def _values(text: str) -> dict[str, int]:
-    """What the annotation tells per number of cards; nothing when it is malformed, as in HAMi."""
+    """The annotation's value per number of cards; nothing when it is malformed, as in HAMi."""
     try:
         found: Any = json.loads(text)
     except (ValueError, RecursionError):

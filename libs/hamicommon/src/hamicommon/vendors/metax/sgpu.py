@@ -3,7 +3,7 @@
 A pod may belong to a class: `online` pods are recorded without cores and may share a card only with
 other pods of a class, `offline` ones keep away from cards with an online pod. Pods without a class
 and offline ones have a QoS policy, which all slices of a card share. The rules about both and the
-choice of cards are in `metax_sgpu_fit.py`.
+choice of cards are in `sgpu_fit.py`.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ _FALSE = frozenset({"0", "f", "F", "FALSE", "false", "False"})
 
 @dataclass(frozen=True, slots=True)
 class MetaxSgpu(StandardVendor):
-    """The vendor `Metax-SGPU` (see vendors.base.Vendor)."""
+    """The vendor `Metax-SGPU` (see `interface.vendor.Vendor`)."""
 
     config: MetaxConfig
 
@@ -158,7 +158,7 @@ class MetaxSgpu(StandardVendor):
         return replace(by_uuid, traits=traits)
 
     def detail_of(self, share: DeviceShare, annotations: Mapping[str, str]) -> Mapping[str, Any]:
-        """What a slice of a placed pod remembers (see vendors.base.RestoresDetails)."""
+        """What a slice of a placed pod remembers (see `interface.vendor.RestoresDetails`)."""
         return detail_of(self.select(annotations), share.core_percent)
 
     def node_devices(self, node: Json) -> tuple[GpuDevice, ...]:
@@ -170,7 +170,7 @@ class MetaxSgpu(StandardVendor):
         return _cards(text) if text else ()
 
     def plugin_alive(self, node: Json) -> bool:
-        """While the node tells at least one card."""
+        """While the node reports at least one card."""
         try:
             return bool(self.node_devices(node))
         except InvalidRequest:

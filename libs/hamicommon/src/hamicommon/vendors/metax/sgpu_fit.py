@@ -90,8 +90,8 @@ def _class_fits(usage: DeviceUsage, pod_class: str) -> bool:
 def _qos_fits(usage: DeviceUsage, policy: str, cores: int) -> bool:
     """Whether the slices on the card have the same policy, or none.
 
-    What the node tells of the card's policy is older than its slices: HAMi keeps the policy that
-    it gave in a cache until the node tells the same (protocol 1.8).
+    The policy that the node reports for the card is older than its slices: HAMi keeps the policy
+    that it gave in a cache until the node reports the same (protocol 1.8).
     """
     if usage.used_slots == 0 or cores == WHOLE:
         return True

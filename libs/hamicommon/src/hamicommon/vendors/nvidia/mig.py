@@ -97,7 +97,7 @@ class _Walk:
                 break
         if len(self._picks) < count:
             self._reasons[PARTIAL] = len(self._picks)
-            return NotChosen(reasons={word: n for word, n in self._reasons.items() if n})
+            return NotChosen(reasons={reason: n for reason, n in self._reasons.items() if n})
         return Chosen(shares=tuple(self._shares(self._best())))
 
     def _try(self, usage: DeviceUsage) -> None:

@@ -1,4 +1,4 @@
-"""NVIDIA cards: requests, selection, the cards that a Node tells of, and admission.
+"""NVIDIA cards: requests, selection, the cards that a Node reports, and admission.
 
 Facts: protocol 1.1. Where HAMi drops a malformed request in silence (and lets the pod through
 unfiltered), we refuse it with the reason.
@@ -47,7 +47,7 @@ KEYS = AnnotationKeys(
 
 @dataclass(frozen=True, slots=True)
 class Nvidia(RegisteredVendor):
-    """The vendor `NVIDIA` (see vendors.base.Vendor)."""
+    """The vendor `NVIDIA` (see `interface.vendor.Vendor`)."""
 
     config: NvidiaConfig
 
@@ -168,7 +168,7 @@ class Nvidia(RegisteredVendor):
         return True
 
     def _default_exclusive(self, container: Json, percent: int | None) -> bool:
-        """True when a whole card is asked for and nothing is said of cores: then all of them."""
+        """True when a whole card is asked for and no cores are asked for: then all of them."""
         config = self.config
         if not amounts.asks(container, config.resource_count_name):
             return False
@@ -223,7 +223,7 @@ class Nvidia(RegisteredVendor):
 def _with_profiles_cores(container: ContainerGrant, placed: Placed) -> ContainerGrant:
     """With the cores of the whole profile on MIG slices, as HAMi writes them.
 
-    The ledger may hold less for the last slice of a card (see nvidia_mig).
+    The ledger may hold less for the last slice of a card (see `mig.py`).
     """
     shares = []
     for share in container.shares:

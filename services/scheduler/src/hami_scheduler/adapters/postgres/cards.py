@@ -126,7 +126,7 @@ def take_columns(allocation_id: AllocationId, card: CardDemand, mutex: bool) -> 
         mutex,
         card.exclusive,
         card.coreless,
-        card.heeds_cordon,
+        card.respects_cordon,
         card.seen,
         {allocation_id: list(card.details)} if card.details else {},
         card.core_total,
