@@ -161,7 +161,7 @@ def test_a_webhook_changes_a_new_pod(
     assert request["options"]["kind"] == "CreateOptions"
 
 
-def test_a_denial_reaches_the_client_with_its_words(
+def test_a_denial_reaches_the_client_with_its_message(
     cluster: Cluster, webhook: Webhook, register: Callable[..., None]
 ) -> None:
     status = {"message": "no cards today", "code": 403}
@@ -176,7 +176,7 @@ def test_a_denial_reaches_the_client_with_its_words(
     assert cluster.client.get(cluster.path("pods", "a")).status_code == 404
 
 
-def test_a_denial_without_words_or_code(
+def test_a_denial_without_message_or_code(
     cluster: Cluster, webhook: Webhook, register: Callable[..., None]
 ) -> None:
     webhook.answer = lambda request: {"allowed": False}

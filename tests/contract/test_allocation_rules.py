@@ -54,7 +54,7 @@ async def test_sizes_types_details_and_annotations_are_kept(harness: Harness) ->
     assert (await harness.usage("0")).device.info == {"link": [1, 2]}
 
 
-async def test_a_card_tells_the_details_of_its_live_slices_only(harness: Harness) -> None:
+async def test_a_card_shows_the_details_of_its_live_slices_only(harness: Harness) -> None:
     await harness.add(card("0"))
     first, second = slice_of("0", 0, 1), slice_of("0", 1, 1)
     await harness.store.reserve(draft("p", holding(first)))
@@ -143,7 +143,7 @@ async def test_the_rules_of_whole_and_no_cores_are_the_vendors_own(harness: Harn
     assert await harness.used("0") == (3, 3, 100)
 
 
-async def test_a_cordon_closes_a_card_for_vendors_that_heed_it(harness: Harness) -> None:
+async def test_a_cordon_closes_a_card_for_vendors_that_respect_it(harness: Harness) -> None:
     await harness.add(card("0"))
     await harness.cordon("0")
 

@@ -303,7 +303,7 @@ async def test_what_is_bound_for_long_is_late_until_it_has_its_cards(harness: Ha
     assert await harness.ledger.late(-1) == []
 
 
-async def test_what_its_pod_must_say_besides_is_kept_while_it_is_live(harness: Harness) -> None:
+async def test_further_annotations_of_its_pod_are_kept_while_it_is_live(harness: Harness) -> None:
     await harness.add(card("0"))
     reserved = draft("p", container(("0", 1, 1)), annotations={"a": "1", "b": "1"})
     await harness.store.reserve(reserved)

@@ -186,7 +186,7 @@ async def test_an_init_containers_ids_are_allocated_again_to_the_main_container(
     ]
 
 
-async def test_a_failed_allocate_fails_the_pod_with_the_kubelets_words(
+async def test_a_failed_allocate_fails_the_pod_with_the_kubelets_message(
     node: Node, plugin: Plugin
 ) -> None:
     plugin.refuse.add("allocate")

@@ -41,7 +41,7 @@ async def kubelet(folder: Path) -> AsyncIterator[PluginKubelet]:
 class Process:
     """The plugin."""
 
-    def __init__(self, folder: Path, sockets: Path, *words: str) -> None:
+    def __init__(self, folder: Path, sockets: Path, *arguments: str) -> None:
         self.log = folder / "plugin.log"
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
@@ -54,7 +54,7 @@ class Process:
                         RESOURCE,
                     ),
                     *("--directory", str(folder / "gophers"), "--socket-dir", str(sockets)),
-                    *words,
+                    *arguments,
                 ],
                 stdout=log,
                 stderr=log,
@@ -72,8 +72,8 @@ Start = Callable[..., Process]
 def start(folder: Path) -> Iterator[Start]:
     with ExitStack() as stack:
 
-        def started(*words: str, sockets: Path = folder / "device-plugins") -> Process:
-            process = Process(folder, sockets, *words)
+        def started(*arguments: str, sockets: Path = folder / "device-plugins") -> Process:
+            process = Process(folder, sockets, *arguments)
             stack.callback(process.process.wait)
             stack.callback(process.process.kill)
             return process
@@ -145,9 +145,9 @@ async def test_it_registers_with_a_restarted_kubelet_and_ends_cleanly(
     assert "Traceback" not in process.log.read_text()
 
 
-@pytest.mark.parametrize("word", ["Gopher", "={ids}"])
-async def test_a_variable_without_name_or_value_is_refused(start: Start, word: str) -> None:
-    process = start("--env", word)
+@pytest.mark.parametrize("argument", ["Gopher", "={ids}"])
+async def test_a_variable_without_name_or_value_is_refused(start: Start, argument: str) -> None:
+    process = start("--env", argument)
 
     assert await asyncio.to_thread(process.process.wait, PATIENCE_S) == 1
     assert "NAME=VALUE is wanted" in process.log.read_text().splitlines()[-1]

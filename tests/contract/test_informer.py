@@ -1,4 +1,4 @@
-"""The informer over an API server: what was there, what changes, what happened meanwhile."""
+"""The informer over an API server: what was there, what changes, what happened in between."""
 
 import asyncio
 from collections.abc import Iterator
@@ -19,7 +19,7 @@ MAPS = "/api/v1/namespaces/default/configmaps"
 
 
 class Seen:
-    """Events in the order in which the informer told them."""
+    """Events in the order in which the informer reported them."""
 
     def __init__(self) -> None:
         self.events: asyncio.Queue[tuple[str, str]] = asyncio.Queue()
@@ -51,7 +51,9 @@ def kubeconfig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         yield cluster.kubeconfig
 
 
-async def test_what_exists_is_told_first_then_each_change_and_deletion(kubeconfig: Path) -> None:
+async def test_what_exists_is_reported_first_then_each_change_and_deletion(
+    kubeconfig: Path,
+) -> None:
     seen = Seen()
     async with open_kube_api(kubeconfig) as api:
         await api.create(MAPS, a_map("first"))
@@ -122,7 +124,7 @@ async def test_an_object_made_again_under_its_name_is_gone_and_new(kubeconfig: P
         await api.delete(f"{MAPS}/again")
 
 
-async def test_changes_made_while_the_server_was_unreachable_are_told_after_it(
+async def test_changes_made_while_the_server_was_unreachable_are_reported_after_it(
     tmp_path: Path,
 ) -> None:
     plan = emulator_plan(tmp_path)

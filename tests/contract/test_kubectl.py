@@ -26,9 +26,9 @@ class Kubectl:
     def __init__(self, binary: str, kubeconfig: Path, cache: Path) -> None:
         self._base = [binary, "--kubeconfig", str(kubeconfig), "--cache-dir", str(cache)]
 
-    def __call__(self, *words: str, stdin: str = "", fails: bool = False) -> str:
+    def __call__(self, *arguments: str, stdin: str = "", fails: bool = False) -> str:
         done = subprocess.run(
-            [*self._base, *words],
+            [*self._base, *arguments],
             input=stdin,
             capture_output=True,
             text=True,

@@ -1,4 +1,4 @@
-"""Our API server is killed at any moment: what a client was told is there again afterwards."""
+"""Our API server is killed at any moment: what a client got an answer for is there afterwards."""
 
 import threading
 from pathlib import Path
@@ -15,7 +15,7 @@ MAPS = "/api/v1/namespaces/default/configmaps"
 
 def test_nothing_that_was_answered_is_lost_and_versions_never_repeat(tmp_path: Path) -> None:
     plan = emulator_plan(tmp_path)
-    told: dict[str, int] = {}
+    acknowledged: dict[str, int] = {}
     highest = 0
     for life in range(4):
         server = start(plan, die_with_parent=True)
@@ -26,19 +26,19 @@ def test_nothing_that_was_answered_is_lost_and_versions_never_repeat(tmp_path: P
                 each["metadata"]["name"]: int(each["metadata"]["resourceVersion"])
                 for each in listed["items"]
             }
-            assert found.items() >= told.items()
+            assert found.items() >= acknowledged.items()
             assert len(set(found.values())) == len(found)
             killer = threading.Timer(0.5, server.kill)
             killer.start()
             try:
-                _write_until_it_dies(client, life, told)
+                _write_until_it_dies(client, life, acknowledged)
             finally:
                 killer.join()
-        highest = max(told.values())
-    assert len(told) > 40
+        highest = max(acknowledged.values())
+    assert len(acknowledged) > 40
 
 
-def test_a_watch_from_before_the_kill_is_told_to_list_again(tmp_path: Path) -> None:
+def test_a_watch_from_before_the_kill_must_list_again(tmp_path: Path) -> None:
     plan = emulator_plan(tmp_path)
     server = start(plan, die_with_parent=True)
     with client_for(plan.url, tmp_path / "ca.crt", TOKEN) as client:
@@ -80,12 +80,12 @@ def test_wrong_flags_and_files_are_one_line_each(tmp_path: Path) -> None:
     assert len(done.stderr.splitlines()) == 1
 
 
-def _write_until_it_dies(client: httpx.Client, life: int, told: dict[str, int]) -> None:
+def _write_until_it_dies(client: httpx.Client, life: int, acknowledged: dict[str, int]) -> None:
     index = 0
     while True:
         name = f"m-{life}-{index}"
         try:
-            told[name] = _create(client, name)
+            acknowledged[name] = _create(client, name)
         except httpx.HTTPError:
             return
         index += 1

@@ -91,7 +91,7 @@ def test_a_watch_without_version_begins_with_what_exists(cluster: Cluster) -> No
     assert events[0]["object"]["kind"] == "Pod"
 
 
-def test_a_watch_tells_every_change_after_its_version(cluster: Cluster) -> None:
+def test_a_watch_reports_every_change_after_its_version(cluster: Cluster) -> None:
     start = cluster.ok(cluster.client.get(cluster.path("configmaps")))["metadata"]
     cluster.create("configmaps", config_map("w"))
     cluster.ok(cluster.patch(cluster.path("configmaps", "w"), {"data": {"b": "2"}}))

@@ -38,7 +38,7 @@ def test_a_known_token_names_its_user(cluster: Cluster, audiences: list[str]) ->
     assert {"system:masters", "system:authenticated"} <= set(status["user"]["groups"])
 
 
-def test_an_unknown_token_is_said_to_be_so(cluster: Cluster) -> None:
+def test_an_unknown_token_is_not_authenticated(cluster: Cluster) -> None:
     status = token_review(cluster, token="forged")
 
     assert not status.get("authenticated")

@@ -172,7 +172,7 @@ def test_a_broken_pod_names_the_field(cluster: Cluster, change: Json, field: str
 def test_labels_and_names_have_their_grammar(cluster: Cluster) -> None:
     long = config_map(labels={"x": "v" * 64})
     status = cluster.client.post(cluster.path("configmaps"), json=long).json()
-    # 1.36 says "bytes", 1.20 said "characters".
+    # 1.36 has "bytes", 1.20 had "characters".
     assert "must be no more than 63 " in status["message"]
     status = cluster.client.post(cluster.path("configmaps"), json=config_map("Bad_name")).json()
     assert status["message"].startswith(

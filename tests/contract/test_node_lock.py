@@ -54,7 +54,7 @@ async def opened_lock(
     done: Collection[int] = (),
     url: str | None = None,
 ) -> AsyncIterator[NodeLock]:
-    """The real lock; the ledger says that the tokens `done` need it no more."""
+    """The real lock; for the ledger the tokens `done` need it no more."""
     url = url or (NOBODY_LISTENS if away else request.getfixturevalue("redis_url"))
     dsn = request.getfixturevalue("postgres_dsn")
 
@@ -172,12 +172,12 @@ async def test_a_redis_that_hangs_is_asked_once_and_then_left_alone_for_a_while(
 ) -> None:
     asked: list[bytes] = []
 
-    async def say_nothing(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def stay_silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         asked.append(await reader.read(1))
         await reader.read()
         writer.close()
 
-    async with await asyncio.start_server(say_nothing, "127.0.0.1", 0) as server:
+    async with await asyncio.start_server(stay_silent, "127.0.0.1", 0) as server:
         port = server.sockets[0].getsockname()[1]
         began_s = time.monotonic()
         async with opened_lock(request, away=True, url=f"redis://127.0.0.1:{port}/0") as lock:

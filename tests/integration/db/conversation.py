@@ -1,6 +1,6 @@
-"""Everything that the services say to Postgres, once: grants, cards, quotas, decisions, usage.
+"""Every statement that services send to Postgres, once: grants, cards, quotas, decisions, usage.
 
-`speak` plays it with the code of this version. What a version said is recorded, so that the code of
+`speak` plays it with the code of this version. What a version sent is recorded, so that the code of
 an older version can be heard by a newer schema:
 
     python -m tests.integration.db.conversation DSN FILE     (an empty database of its revision)
@@ -113,8 +113,8 @@ async def _cards(database: Database) -> None:
             )
             for n in range(3)
         )
-        told = NodeInventory(node=NODE, devices=cards, observed_at=datetime.now(UTC))
-        await inventory.record(told, agent_id="a", sequence=sequence + 1)
+        reported = NodeInventory(node=NODE, devices=cards, observed_at=datetime.now(UTC))
+        await inventory.record(reported, agent_id="a", sequence=sequence + 1)
     await inventory.set_cordoned(NODE, frozenset({GpuUuid("GPU-2")}))
     await inventory.cards()
     await inventory.versions()
@@ -242,12 +242,12 @@ def _nothing() -> None:
 
 
 @contextlib.contextmanager
-def recorded(said: list[tuple[str, Any]]) -> Iterator[None]:
-    """Appends what is said over the pools of both sides, in order; not what the driver asks."""
+def recorded(sent: list[tuple[str, Any]]) -> Iterator[None]:
+    """Appends what is sent over the pools of both sides, in order; not what the driver asks."""
 
     def note(query: asyncpg.connection.LoggedQuery) -> None:
         if query.exception is None and "typeinfo_tree" not in query.query:
-            said.append((query.query.strip(), _encoded(query.args)))
+            sent.append((query.query.strip(), _encoded(query.args)))
 
     def listening(prepare: Callable[[Any], Any]) -> Callable[[Any], Any]:
         async def prepared(connection: Any) -> None:
@@ -299,20 +299,20 @@ def decoded(value: Any) -> Any:
 def read(file: Path) -> Iterator[tuple[str, list[Any]]]:
     """(statement, arguments) of a recording, in order."""
     recording = json.loads(file.read_text())
-    for number, args in recording["said"]:
+    for number, args in recording["calls"]:
         yield recording["statements"][number], decoded(args)
 
 
 async def record(dsn: str, file: Path) -> None:
-    """Writes what this version says, each statement once."""
-    said: list[tuple[str, Any]] = []
-    with recorded(said):
+    """Writes what this version sends, each statement once."""
+    sent: list[tuple[str, Any]] = []
+    with recorded(sent):
         await speak(dsn)
     numbers: dict[str, int] = {}
-    pairs = [[numbers.setdefault(sql, len(numbers)), args] for sql, args in said]
+    pairs = [[numbers.setdefault(sql, len(numbers)), args] for sql, args in sent]
     lines = ",\n".join(json.dumps(pair) for pair in pairs)
     statements = ",\n".join(json.dumps(sql) for sql in numbers)
-    file.write_text(f'{{"statements": [\n{statements}\n],\n"said": [\n{lines}\n]}}\n')
+    file.write_text(f'{{"statements": [\n{statements}\n],\n"calls": [\n{lines}\n]}}\n')
 
 
 if __name__ == "__main__":

@@ -44,7 +44,7 @@ def allocation(number: int, pod: str, attempt: int, reserved: str, ended: str | 
 def test_every_constraint_of_the_catalogue_has_a_meaning_and_none_is_left(
     postgres_dsn: str,
 ) -> None:
-    """Primary keys need none: they all say that the row exists already."""
+    """Primary keys need none: all of theirs mean that the row exists already."""
     names = psql(
         postgres_dsn,
         "SELECT DISTINCT conname FROM pg_constraint WHERE contype IN ('c', 'f', 'u', 'x')"
@@ -132,7 +132,7 @@ async def test_an_event_that_leaves_a_gap_is_refused(database: Database, sequenc
 
 
 @pytest.mark.parametrize(
-    ("statement", "error", "said"),
+    ("statement", "error", "sentence"),
     [
         ("UPDATE nodes SET source = 'hearsay'", InvalidRequest, "agent or annotation"),
         ("UPDATE devices SET ceiling_slots = 1", InvalidRequest, "ceiling_slots"),
@@ -141,7 +141,7 @@ async def test_an_event_that_leaves_a_gap_is_refused(database: Database, sequenc
     ],
 )
 async def test_a_mistake_gets_a_sentence(
-    database: Database, statement: str, error: type[HamiError], said: str
+    database: Database, statement: str, error: type[HamiError], sentence: str
 ) -> None:
-    with pytest.raises(error, match=said):
+    with pytest.raises(error, match=sentence):
         await database.fetch(statement)

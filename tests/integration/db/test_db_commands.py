@@ -35,7 +35,7 @@ def settings_of(dsn: str) -> PostgresSettings:
     return PostgresSettings(dsn=SecretStr(dsn))
 
 
-def said(result: Result) -> str:
+def printed(result: Result) -> str:
     """What was printed, whatever the width of the terminal."""
     return " ".join(result.output.split())
 
@@ -47,11 +47,11 @@ def test_a_new_database_is_brought_up_and_found_well(run: Run, empty_postgres_ds
     after = run(empty_postgres_dsn, "check")
 
     assert before.exit_code == 3
-    assert "the database is empty and lacks 0001_pre_create_nodes_devices" in said(before)
+    assert "the database is empty and lacks 0001_pre_create_nodes_devices" in printed(before)
     assert upgraded.exit_code == again.exit_code == after.exit_code == 0, upgraded.output
-    assert "applied 0001_pre_create_nodes_devices" in said(upgraded)
+    assert "applied 0001_pre_create_nodes_devices" in printed(upgraded)
     assert "applied" not in again.output
-    assert "every promise holds" in said(after)
+    assert "every promise holds" in printed(after)
 
 
 def test_post_waits_until_the_roll_out_is_over(run: Run, empty_postgres_dsn: str) -> None:
@@ -61,10 +61,10 @@ def test_post_waits_until_the_roll_out_is_over(run: Run, empty_postgres_dsn: str
     between = run(empty_postgres_dsn, "check")
     second = run(empty_postgres_dsn, "upgrade")
 
-    assert "after the roll-out: 0011_post_drop_event_index" in said(first)
+    assert "after the roll-out: 0011_post_drop_event_index" in printed(first)
     assert between.exit_code == 3
-    assert "lacks 0011_post_drop_event_index" in said(between)
-    assert "applied 0011_post_drop_event_index" in said(second)
+    assert "lacks 0011_post_drop_event_index" in printed(between)
+    assert "applied 0011_post_drop_event_index" in printed(second)
     assert run(empty_postgres_dsn, "check").exit_code == 0
 
 
@@ -86,7 +86,7 @@ def test_a_database_that_can_not_be_reached_is_one_sentence(
     result = run(dsn, command)
 
     assert result.exit_code == 1
-    assert sentence in said(result)
+    assert sentence in printed(result)
     assert "Traceback" not in result.output
 
 
@@ -106,7 +106,7 @@ def test_a_folder_without_migrations_is_named(
     result = CliRunner().invoke(app, ["db", "check"])
 
     assert result.exit_code == 1
-    assert "no migrations here" in said(result)
+    assert "no migrations here" in printed(result)
 
 
 @pytest.mark.parametrize(("command", "status"), [("check", 4), ("upgrade", 1)])
@@ -118,7 +118,7 @@ def test_a_database_of_a_later_version_is_left_alone(
     result = run(postgres_dsn, command)
 
     assert result.exit_code == status
-    assert "at revision 9999, which this version does not know" in said(result)
+    assert "at revision 9999, which this version does not know" in printed(result)
     assert "9999" in psql(postgres_dsn, "SELECT version_num FROM alembic_version")
 
 
@@ -134,40 +134,42 @@ def test_tables_without_a_revision_are_half_a_restore(
     result = run(postgres_dsn, command)
 
     assert result.exit_code == 1
-    assert "half restored" in said(result)
+    assert "half restored" in printed(result)
 
 
 def test_parts_of_a_later_schema_are_named_and_nothing_is_changed(
     run: Run, empty_postgres_dsn: str
 ) -> None:
-    """F44: a restore of the tables of 0008 over a database that says 0007."""
+    """F44: a restore of the tables of 0008 over a database at revision 0007."""
     upgrade.upgrade(settings_of(empty_postgres_dsn), MIGRATIONS, "0007")
     psql(empty_postgres_dsn, "CREATE TABLE namespace_rollups ()")
 
     result = run(empty_postgres_dsn, "upgrade")
 
     assert result.exit_code == 1
-    assert "parts of a later schema than its revision" in said(result)
-    assert "namespace_rollups" in said(result)
+    assert "parts of a later schema than its revision" in printed(result)
+    assert "namespace_rollups" in printed(result)
     assert psql(empty_postgres_dsn, "SELECT version_num FROM alembic_version") == "0007"
     assert psql(empty_postgres_dsn, "SELECT to_regtype('hami_text_span') IS NULL") == "t"
 
 
-def test_a_role_that_does_not_own_the_tables_is_told_so(run: Run, empty_postgres_dsn: str) -> None:
+def test_a_role_that_does_not_own_the_tables_gets_that_reason(
+    run: Run, empty_postgres_dsn: str
+) -> None:
     upgrade.upgrade(settings_of(empty_postgres_dsn), MIGRATIONS, "0010")
     psql(
         empty_postgres_dsn,
-        "DO $$ BEGIN CREATE ROLE hami_stranger LOGIN PASSWORD 'x';"
+        "DO $$ BEGIN CREATE ROLE hami_visitor LOGIN PASSWORD 'x';"
         " EXCEPTION WHEN duplicate_object THEN NULL; END $$;"
-        " GRANT SELECT ON alembic_version TO hami_stranger",
+        " GRANT SELECT ON alembic_version TO hami_visitor",
     )
     parts = urlsplit(empty_postgres_dsn)
-    netloc = f"hami_stranger:x@{parts.hostname}:{parts.port}"
+    netloc = f"hami_visitor:x@{parts.hostname}:{parts.port}"
 
     result = run(urlunsplit(parts._replace(netloc=netloc)), "upgrade")
 
     assert result.exit_code == 1
-    assert "migrations run as the owner of the tables" in said(result)
+    assert "migrations run as the owner of the tables" in printed(result)
 
 
 @pytest.mark.parametrize(
@@ -201,7 +203,7 @@ def test_what_a_hand_changed_is_found(
     result = run(postgres_dsn, "check")
 
     assert result.exit_code == 5, result.output
-    assert sentence in said(result)
+    assert sentence in printed(result)
 
 
 GRANT = """
@@ -267,7 +269,7 @@ def test_a_broken_promise_is_named_with_its_card_or_pod(
     result = run(postgres_dsn, "check")
 
     assert result.exit_code in (5, 6)
-    assert sentence in said(result)
+    assert sentence in printed(result)
 
 
 def test_a_day_without_its_partition_is_found(run: Run, postgres_dsn: str) -> None:
@@ -279,4 +281,4 @@ def test_a_day_without_its_partition_is_found(run: Run, postgres_dsn: str) -> No
     result = run(postgres_dsn, "check")
 
     assert result.exit_code == 7
-    assert "usage_samples has no partition for" in said(result)
+    assert "usage_samples has no partition for" in printed(result)

@@ -45,7 +45,7 @@ def bootstraps_parameters(ca_file: Path) -> str:
 def over_tls(front: Front, dsn: str, *, host: str = "localhost", parameters: str = "") -> str:
     parts = urlsplit(dsn)
     tls = parameters or bootstraps_parameters(front.ca_file)
-    return f"postgresql://{parts.username}:secret-word@{host}:{front.port}{parts.path}{tls}"
+    return f"postgresql://{parts.username}:secret-text@{host}:{front.port}{parts.path}{tls}"
 
 
 def run(command: str, dsn: str, folder: Path) -> subprocess.CompletedProcess[str]:
@@ -85,17 +85,17 @@ async def test_the_job_the_commands_and_the_pools_take_bootstraps_dsn(
 
 
 def wrong_dsns(front: Front, plain: str, folder: Path) -> dict[str, tuple[str, str]]:
-    """By what is wrong: the DSN, and what the sentence must say."""
+    """By what is wrong: the DSN, and what the sentence must contain."""
     other = folder / "other"
     other.mkdir()
     with tls_front(other, plain) as another:
-        stranger = another.ca_file
+        untrusted = another.ca_file
     (folder / "empty.crt").write_text("")
     unencrypted = urlsplit(plain)
     within = f"?sslmode=verify-full&sslrootcert={folder}"
     return {
         "another authority": (
-            over_tls(front, plain, parameters=bootstraps_parameters(stranger)),
+            over_tls(front, plain, parameters=bootstraps_parameters(untrusted)),
             "its certificate is not of an authority in sslrootcert=",
         ),
         "another host": (
@@ -143,16 +143,16 @@ def test_a_server_that_is_not_the_one_wanted_is_one_sentence(
         with caplog.at_level("INFO"):
             assert the_job([str(MIGRATIONS)]) == 1
         check = CliRunner().invoke(app, ["db", "check"])
-        asyncio.run(pools_say(dsn, sentence))
+        asyncio.run(pools_fail_with(dsn, sentence))
 
     assert check.exit_code == 1
-    for said in (" ".join(caplog.text.split()), " ".join(check.output.split())):
-        assert sentence in said
-        assert "Traceback" not in said
-        assert "secret-word" not in said
+    for shown in (" ".join(caplog.text.split()), " ".join(check.output.split())):
+        assert sentence in shown
+        assert "Traceback" not in shown
+        assert "secret-text" not in shown
 
 
-async def pools_say(dsn: str, sentence: str) -> None:
+async def pools_fail_with(dsn: str, sentence: str) -> None:
     settings = PostgresSettings(dsn=SecretStr(dsn), connect_timeout_s=30)
     with pytest.raises(HamiError, match=re.escape(sentence)):
         async with open_pool(settings, "test"):

@@ -89,7 +89,7 @@ def test_services_wait_for_the_newest_pre_and_post_follows_on_every_pre_before_i
 
 
 @pytest.mark.parametrize("heard", sorted(HERE.glob("spoken_*.json")), ids=lambda path: path.stem)
-async def test_what_older_code_says_works_after_pre(empty_postgres_dsn: str, heard: Path) -> None:
+async def test_what_older_code_sends_works_after_pre(empty_postgres_dsn: str, heard: Path) -> None:
     """The recording is of code at an older revision; it meets the schema while it still serves."""
     settings = settings_of(empty_postgres_dsn)
     revision = heard.stem.removeprefix("spoken_")
@@ -101,7 +101,7 @@ async def test_what_older_code_says_works_after_pre(empty_postgres_dsn: str, hea
     connection = await connect_as_service(empty_postgres_dsn)
     try:
         for sql, args in read(heard):
-            await say(connection, sql, args)
+            await send(connection, sql, args)
         left = await connection.fetch(
             "SELECT pod_uid, array_agg(state ORDER BY sequence) AS states"
             " FROM allocation_events GROUP BY 1 ORDER BY 1"
@@ -116,8 +116,8 @@ async def test_what_older_code_says_works_after_pre(empty_postgres_dsn: str, hea
     }
 
 
-async def say(connection: asyncpg.Connection, sql: str, args: list[Any]) -> None:
-    """As it was said: a row of arguments for each parameter list is `executemany`."""
+async def send(connection: asyncpg.Connection, sql: str, args: list[Any]) -> None:
+    """As it was sent: a row of arguments for each parameter list is `executemany`."""
     parameters = max((int(n) for n in re.findall(r"\$(\d+)", sql)), default=0)
     rows = parameters and all(isinstance(row, list) and len(row) == parameters for row in args)
     if rows and not re.search(r"\$1::\w+\[\]", sql):
@@ -202,7 +202,7 @@ def revisions_of_now(dsn: str) -> list[str]:
 def test_a_ledger_of_the_one_line_is_known_to_have_both_branches(
     empty_postgres_dsn: str, newest: str
 ) -> None:
-    """0014 and 0015 followed on 0013 once, and said so in one row."""
+    """0014 and 0015 followed on 0013 once, and stood in one row."""
     settings = settings_of(empty_postgres_dsn)
     for revision in ("0013", newest):
         schema.upgrade(settings, MIGRATIONS, revision)
@@ -259,7 +259,7 @@ def test_two_runs_at_once_take_turns(empty_postgres_dsn: str) -> None:
         for _ in range(2)
     ]
 
-    said = [run.communicate(timeout=PATIENCE_S)[0] for run in runs]
-    assert [run.returncode for run in runs] == [0, 0], said
-    assert all("after the roll-out: nothing" in text for text in said)
+    printed = [run.communicate(timeout=PATIENCE_S)[0] for run in runs]
+    assert [run.returncode for run in runs] == [0, 0], printed
+    assert all("after the roll-out: nothing" in text for text in printed)
     assert inspect(settings_of(empty_postgres_dsn), MIGRATIONS) == []

@@ -174,7 +174,7 @@ def test_history_is_append_only_for_the_scheduler(roles: str) -> None:
             psql(as_role(roles, "hami_scheduler"), statement)
 
 
-def test_every_table_says_who_writes_it() -> None:
+def test_every_table_documents_who_writes_it() -> None:
     defaults = {"decisions_default", "usage_samples_default"}
 
     assert set(rights.WRITES) == set(metadata.tables) | defaults
@@ -185,7 +185,7 @@ def test_an_owner_that_is_no_superuser_can_do_all_of_it(empty_postgres_dsn: str)
     parts = urlsplit(empty_postgres_dsn)
     owner = f"own_{parts.path[1:]}"
     # The server's other databases have these roles, which are the superuser's: lent to the owner,
-    # as whoever makes roles for others would.
+    # as an administrator who makes roles for others would.
     make_roles(empty_postgres_dsn)
     psql(
         empty_postgres_dsn,

@@ -47,18 +47,18 @@ def test_parameters_are_changed_in_their_nuls_alone(texts: list[str], text: str)
 @pytest.mark.integration
 async def test_text_lists_and_json_come_back_without_nuls(postgres_dsn: str) -> None:
     settings = PostgresSettings(dsn=SecretStr(postgres_dsn))
-    said, wanted = ["a\0b", "\\u0000"], ["a\ufffdb", "\\u0000"]
+    given, wanted = ["a\0b", "\\u0000"], ["a\ufffdb", "\\u0000"]
     query = "SELECT $1::text, $2::text[], $3::jsonb"
     async with (
         open_database(settings, application="test") as database,
         database.transaction() as connection,
     ):
         for fetchrow in (database.fetchrow, connection.fetchrow):
-            row = await fetchrow(query, said[0], said, {said[0]: said})
+            row = await fetchrow(query, given[0], given, {given[0]: given})
             assert list(row) == [wanted[0], wanted, {wanted[0]: wanted}]
-        assert await connection.fetchval("SELECT $1::text", said[0]) == wanted[0]
-        await connection.execute("CREATE TEMP TABLE said (word text)")
-        await connection.execute("INSERT INTO said VALUES ($1)", said[0])
-        await connection.executemany("INSERT INTO said VALUES ($1)", [[word] for word in said])
-        rows = await connection.fetch("SELECT word FROM said")
-        assert [row["word"] for row in rows] == [wanted[0], *wanted]
+        assert await connection.fetchval("SELECT $1::text", given[0]) == wanted[0]
+        await connection.execute("CREATE TEMP TABLE given (value text)")
+        await connection.execute("INSERT INTO given VALUES ($1)", given[0])
+        await connection.executemany("INSERT INTO given VALUES ($1)", [[value] for value in given])
+        rows = await connection.fetch("SELECT value FROM given")
+        assert [row["value"] for row in rows] == [wanted[0], *wanted]

@@ -15,7 +15,7 @@ from hamicommon.ledger.migrations import upgrade as schema
 from hamicommon.ledger.migrations.inspection import inspect
 
 from tests.integration.db.conversation import HERE, read
-from tests.integration.db.test_migrations import MIGRATIONS, connect_as_service, say, settings_of
+from tests.integration.db.test_migrations import MIGRATIONS, connect_as_service, send, settings_of
 from tests.servers import psql
 from tests.waiting import Unhurried
 
@@ -42,7 +42,7 @@ Statement = tuple[str, list[Any]]
 
 
 def life() -> list[Statement]:
-    """What that version says of pod-1, from its reservation to its end; cards are left out."""
+    """What that version sends about pod-1, from its reservation to its end; cards are left out."""
     return [
         (sql, args)
         for sql, args in read(HERE / f"spoken_{OLD}.json")
@@ -52,11 +52,11 @@ def life() -> list[Statement]:
 
 def lives() -> Iterator[list[Statement]]:
     """The same for one pod after the other."""
-    said = life()
-    identifier = said[0][1][0]
+    sent = life()
+    identifier = sent[0][1][0]
     for number in itertools.count():
         names = {identifier: str(uuid.uuid4()), "pod-1": f"pod-{number + 1}", "node-a": "n"}
-        yield [(sql, [_renamed(value, names) for value in args]) for sql, args in said]
+        yield [(sql, [_renamed(value, names) for value in args]) for sql, args in sent]
 
 
 def _renamed(value: Any, names: dict[str, str]) -> Any:
@@ -75,7 +75,7 @@ async def write(connection: asyncpg.Connection, spent_s: list[float]) -> None:
     for pod in lives():
         for sql, args in pod:
             started = time.perf_counter()
-            await say(connection, sql, args)
+            await send(connection, sql, args)
             spent_s.append(time.perf_counter() - started)
         await asyncio.sleep(0)
 

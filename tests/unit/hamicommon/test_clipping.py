@@ -65,7 +65,7 @@ def test_what_cannot_be_printed_is_escaped_and_the_rest_is_not(text: str, shown:
     assert clip(text) == shown
 
 
-def test_a_long_text_keeps_its_beginning_and_says_so() -> None:
+def test_a_long_text_keeps_its_beginning_and_shows_the_cut() -> None:
     assert clip("x" * 1000) == "x" * (CLIP_LIMIT - 3) + "..."
 
 

@@ -1,4 +1,4 @@
-"""Failpoints: nothing without a file, and with one exactly what it says."""
+"""Failpoints: nothing without a file, and with one exactly what it lists."""
 
 import asyncio
 import signal
@@ -65,7 +65,7 @@ async def test_an_error_before_prevents_the_call_and_one_after_loses_its_answer(
     assert real.calls == 1
 
 
-async def test_faults_come_as_often_as_said_and_not_before(tmp_path: Path) -> None:
+async def test_faults_come_as_often_as_planned_and_not_before(tmp_path: Path) -> None:
     faults, real = Faults(tmp_path / "faults"), Port()
     port = around(real, "port", faults)
     faults.file.write_text("port.call.before=twice*2@1")
@@ -178,7 +178,7 @@ def test_a_malformed_line_is_named(line: str) -> None:
         parse(line)
 
 
-def test_a_fault_is_read_with_all_it_says() -> None:
+def test_a_fault_is_read_with_all_its_parts() -> None:
     assert parse("# none\nstore.reserve.after=delay:0.5*3@2\n") == (
         Fault(point="store.reserve.after", action="delay", seconds=0.5, times=3, skip=2),
     )

@@ -1,4 +1,4 @@
-"""What is wrong with the settings is said with the variable's name and without its value."""
+"""What is wrong with the settings is reported with the variable's name and without its value."""
 
 import pytest
 from hamicommon.settings import PostgresSettings, describe

@@ -34,7 +34,7 @@ def test_bootstrap_names_the_account_as_the_scheduler_does(
     text = BOOTSTRAP.read_text()
     function = text[text.index("nkey_of() {") : text.index("if ! has secret hami-nats-login-key")]
 
-    said = subprocess.run(
+    printed = subprocess.run(
         ["bash", "-euc", f"{function}\nnkey_of public.pem"],
         cwd=tmp_path,
         capture_output=True,
@@ -43,7 +43,7 @@ def test_bootstrap_names_the_account_as_the_scheduler_does(
         check=True,
     )
 
-    assert said.stdout == account_id(key.public_key())
+    assert printed.stdout == account_id(key.public_key())
 
 
 @pytest.mark.parametrize(

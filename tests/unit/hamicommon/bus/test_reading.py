@@ -1,4 +1,4 @@
-"""What can't be read says so in one sentence, an unknown version above all."""
+"""What can't be read is refused in one sentence, an unknown version above all."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ def test_a_payload_with_more_than_we_know_is_read() -> None:
     assert request == GrantSnapshotRequest(node="n")
 
 
-def test_one_of_several_kinds_is_told_by_its_kind() -> None:
-    said = body(
+def test_one_of_several_kinds_is_recognised_by_its_kind() -> None:
+    sent = body(
         kind="withdrawn", allocation_id="a", pod_uid="u", node="n", token=1, reason="pod deleted"
     )
 
-    assert isinstance(read_any(GRANT_MESSAGE, said, "grant message"), GrantWithdrawn)
+    assert isinstance(read_any(GRANT_MESSAGE, sent, "grant message"), GrantWithdrawn)
 
 
 @pytest.mark.parametrize(

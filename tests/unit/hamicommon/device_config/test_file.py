@@ -87,7 +87,7 @@ def test_templates_of_a_chip_are_sorted_by_memory() -> None:
     ]
 
 
-def test_what_the_file_says_to_nvidias_plugin_is_left_to_it() -> None:
+def test_what_the_file_has_for_nvidias_plugin_is_left_to_it() -> None:
     config = parse({"version": "v1", "sharing": {"timeSlicing": {}}, "nvidia": {}})
     assert config.nvidia is not None
     assert config.hygon is None

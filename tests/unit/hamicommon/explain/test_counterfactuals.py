@@ -1,4 +1,4 @@
-"""What would have helped is what the engine says when asked again."""
+"""What would have helped is what the engine decides when asked again."""
 
 from __future__ import annotations
 
@@ -133,14 +133,14 @@ def test_when_no_single_end_suffices_the_fewest_are_named_together() -> None:
     assert found.pods == ("ns/x", "ns/z")
 
 
-def test_the_pod_itself_is_not_told_to_end() -> None:
+def test_the_end_of_the_pod_itself_is_not_proposed() -> None:
     view = view_of({"n": [card("a", used=(1, 7500, 0))]})
     own = replace(holding("pod", "a", 7500), pod="default/pod")
 
     assert [c.kind for c in changes(pod(cards(memory_mib=2000)), view, [own])] == ["memory"]
 
 
-def test_a_sick_card_is_told_with_the_reason_and_since_when() -> None:
+def test_a_sick_card_is_shown_with_the_reason_and_since_when() -> None:
     since = datetime(2026, 11, 20, 10, tzinfo=UTC)
     usage = card("a", healthy=False)
     sick = replace(usage, device=replace(usage.device, health_reason="XID 79"))
@@ -170,15 +170,16 @@ some_cards = st.lists(st.tuples(used, st.booleans(), st.booleans()), min_size=1,
     st.integers(0, 100),
     st.integers(1, 3),
 )
-def test_an_amount_that_is_said_fits_and_one_more_does_not(
+def test_an_amount_that_is_named_fits_and_one_more_does_not(
     nodes: list[list[tuple[tuple[int, int, int], bool, bool]]], memory: int, core: int, count: int
 ) -> None:
     view = view_of(
         {
             f"n{n}": [
-                card(f"g{n}-{c}", used=u, healthy=h, cordoned=s) for c, (u, h, s) in enumerate(told)
+                card(f"g{n}-{c}", used=u, healthy=h, cordoned=s)
+                for c, (u, h, s) in enumerate(states)
             ]
-            for n, told in enumerate(nodes)
+            for n, states in enumerate(nodes)
         }
     )
     request = pod(cards(memory_mib=memory, core_percent=core, count=count))

@@ -41,9 +41,9 @@ def test_every_card_comes_back_as_it_was(nodes: dict[str, list[tuple[object, ...
                     cordoned=bool(cordoned),
                     memory_mib=int(memory),  # type: ignore[call-overload]
                 )
-                for n, (used, healthy, cordoned, memory) in enumerate(told)
+                for n, (used, healthy, cordoned, memory) in enumerate(states)
             ]
-            for name, told in nodes.items()
+            for name, states in nodes.items()
         }
     )
 
@@ -83,7 +83,7 @@ def test_some_nodes_can_be_kept_alone() -> None:
     assert [c.usage.used_slots for c in thawed.cards(NodeName("a"))] == [1, 0]
 
 
-def test_blobs_of_the_same_content_have_the_same_name_whoever_makes_them() -> None:
+def test_blobs_of_the_same_content_have_the_same_name_in_every_process() -> None:
     one = view_of({"a": [card("g0")], "b": [card("g1")]})
     other = view_of({"b": [card("g1")], "a": [card("g0")]})
     encoder = MomentEncoder()

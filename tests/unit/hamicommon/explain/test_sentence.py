@@ -17,9 +17,9 @@ from tests.unit.hamicommon.placement.clusters import card, cards, pod, view_of
 
 
 def sentence(
-    request: PodRequest, nodes: Mapping[str, Sequence[DeviceUsage]], strangers: int = 0
+    request: PodRequest, nodes: Mapping[str, Sequence[DeviceUsage]], unregistered: int = 0
 ) -> str:
-    candidates = [NodeName(n) for n in nodes] + [NodeName(f"cpu{n}") for n in range(strangers)]
+    candidates = [NodeName(n) for n in nodes] + [NodeName(f"cpu{n}") for n in range(unregistered)]
     refusal = decide(request, view_of(nodes), candidates=candidates).refusal
     assert refusal is not None
     stock = stock_of(usage.device for usages in nodes.values() for usage in usages)
@@ -31,7 +31,7 @@ HALF = {"n": [card("a", used=(1, 5000, 50)), card("b", used=(1, 6000, 90))]}
 
 
 @pytest.mark.parametrize(
-    ("request_", "nodes", "says"),
+    ("request_", "nodes", "expected"),
     [
         pytest.param(
             pod(cards(memory_mib=90112)),
@@ -89,18 +89,18 @@ HALF = {"n": [card("a", used=(1, 5000, 50)), card("b", used=(1, 6000, 90))]}
     ],
 )
 def test_a_refusal_in_one_sentence(
-    request_: PodRequest, nodes: Mapping[str, Sequence[DeviceUsage]], says: str
+    request_: PodRequest, nodes: Mapping[str, Sequence[DeviceUsage]], expected: str
 ) -> None:
-    assert sentence(request_, nodes) == says
+    assert sentence(request_, nodes) == expected
 
 
-def test_nodes_without_a_card_are_said_to_have_none() -> None:
-    assert sentence(pod(cards(memory_mib=1)), {}, strangers=2) == (
+def test_nodes_without_a_card_have_none_in_the_sentence() -> None:
+    assert sentence(pod(cards(memory_mib=1)), {}, unregistered=2) == (
         "none of the 2 nodes has a card of NVIDIA; is a device plugin missing?"
     )
 
 
-def test_a_quota_says_how_much_is_missing() -> None:
+def test_a_quota_shows_how_much_is_missing() -> None:
     quota = QuotaShort(namespace="a", resource="r/mem", limit=8, used=6, wanted=5)
 
     assert quota_sentence(quota).startswith(
@@ -108,7 +108,7 @@ def test_a_quota_says_how_much_is_missing() -> None:
     )
 
 
-def test_a_placement_says_why_this_node() -> None:
+def test_a_placement_explains_why_this_node() -> None:
     spread = pod(cards(memory_mib=1), node="spread")
 
     n, others = NodeName("n"), {NodeName("m"): 2.0}

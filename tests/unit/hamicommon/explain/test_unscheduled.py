@@ -1,4 +1,4 @@
-"""Pods that never came say why from themselves."""
+"""Pods that never came show the reason themselves."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def why(**changes: Any) -> str:
 
 
 @pytest.mark.parametrize(
-    ("changes", "words"),
+    ("changes", "reason"),
     [
         pytest.param({"containers": [{"name": "c"}]}, "asks for no card", id="no resource"),
         pytest.param(
@@ -57,5 +57,5 @@ def why(**changes: Any) -> str:
         pytest.param({}, "has not asked about the pod", id="nobody asked"),
     ],
 )
-def test_the_reason_is_in_the_pod(changes: dict[str, Any], words: str) -> None:
-    assert words in why(**changes)
+def test_the_reason_is_in_the_pod(changes: dict[str, Any], reason: str) -> None:
+    assert reason in why(**changes)

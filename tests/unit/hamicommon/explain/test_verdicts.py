@@ -1,4 +1,4 @@
-"""A refused node in words."""
+"""A refused node in a sentence."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 @pytest.mark.parametrize(
-    ("usages", "words"),
+    ("usages", "text"),
     [
         pytest.param([card("a")], "has 1 card of NVIDIA, 2 wanted", id="one"),
         pytest.param(
@@ -36,8 +36,8 @@ NOW = datetime(2026, 1, 1, tzinfo=UTC)
         ),
     ],
 )
-def test_a_node_says_what_it_lacks_of_the_vendor_that_is_asked_for(
-    usages: Sequence[DeviceUsage], words: str
+def test_a_node_shows_what_it_lacks_of_the_vendor_that_is_asked_for(
+    usages: Sequence[DeviceUsage], text: str
 ) -> None:
     request, view = pod(cards(memory_mib=4, count=2)), view_of({"n": usages})
     refusal = decide(request, view).refusal
@@ -64,4 +64,4 @@ def test_a_node_says_what_it_lacks_of_the_vendor_that_is_asked_for(
         ClusterView,
     )
 
-    assert [(one.node, one.text) for one in found.nodes] == [(NodeName("n"), words)]
+    assert [(one.node, one.text) for one in found.nodes] == [(NodeName("n"), text)]

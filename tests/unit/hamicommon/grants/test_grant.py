@@ -79,10 +79,10 @@ def test_a_grant_that_was_changed_is_refused(key_files: tuple[Path, Path]) -> No
 
 def test_a_grant_of_another_key_is_refused(key_files: tuple[Path, Path]) -> None:
     grant = grants.grant_of(an_allocation(), expires_at=NOW + timedelta(minutes=5))
-    stranger = key_files[0].with_name("stranger")
-    stranger.write_bytes(signing.new_key_pair()[0])
+    foreign = key_files[0].with_name("foreign")
+    foreign.write_bytes(signing.new_key_pair()[0])
 
-    text = signing.sign(grant, signing.load_private_key(stranger))
+    text = signing.sign(grant, signing.load_private_key(foreign))
 
     with pytest.raises(InvalidRequest, match="not signed by our scheduler"):
         grants.verify(text, grants.load_public_key(key_files[1]), now=NOW)

@@ -56,7 +56,7 @@ def test_what_hami_tolerates_is_tolerated() -> None:
     assert keys.decode_pod_devices("x,NVIDIA,3000,0,more:junk:") == ((share("x"),),)
 
 
-def test_missing_fields_are_told_in_hamis_words() -> None:
+def test_missing_fields_are_refused_with_hamis_message() -> None:
     with pytest.raises(InvalidRequest, match="missing fields, do not use nodeName in task spec"):
         keys.decode_pod_devices("x,NVIDIA,3000:;")
     with pytest.raises(InvalidRequest, match="not whole numbers"):

@@ -1,4 +1,4 @@
-"""What a watch says when its connection goes."""
+"""How a watch ends when its connection breaks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a kubeconfig, or the pod's service account, says we are."""
+"""Who we are by a kubeconfig, or the pod's service account."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ async def test_nobody_in_particular_sends_nothing(tmp_path: Path) -> None:
     assert await header_of(kubeconfig(tmp_path, cluster={"server": "http://a"}, user=None)) == ""
 
 
-async def test_a_server_may_go_unchecked_if_the_file_says_so(tmp_path: Path) -> None:
+async def test_a_server_may_go_unchecked_if_the_file_allows_it(tmp_path: Path) -> None:
     cluster = {"server": "https://there", "insecure-skip-tls-verify": True}
 
     async with credentials_of(kubeconfig(tmp_path, cluster=cluster, user={})) as found:
@@ -97,7 +97,7 @@ async def test_what_is_not_plain_goes_to_the_official_client(tmp_path: Path) -> 
     ],
     ids=["no server", "no base64", "no file"],
 )
-async def test_a_file_that_can_not_be_used_is_told_with_the_reason(
+async def test_a_file_that_can_not_be_used_is_refused_with_the_reason(
     tmp_path: Path, cluster: dict[str, Any], user: dict[str, Any], sentence: str
 ) -> None:
     path = kubeconfig(tmp_path, cluster=cluster, user=user)
@@ -107,7 +107,7 @@ async def test_a_file_that_can_not_be_used_is_told_with_the_reason(
             pass
 
 
-async def test_a_context_that_is_not_there_is_told(tmp_path: Path) -> None:
+async def test_a_missing_context_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "kubeconfig"
     path.write_text("current-context: gone\ncontexts: []\n")
 
@@ -124,7 +124,7 @@ async def test_outside_a_pod_there_is_no_service_account(monkeypatch: pytest.Mon
             pass
 
 
-async def test_a_pod_is_told_where_the_server_is(
+async def test_a_pod_finds_where_the_server_is(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "token").write_text("mine")

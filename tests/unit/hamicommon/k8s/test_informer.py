@@ -21,10 +21,10 @@ def pod(name: str, version: int) -> Json:
 
 
 class Api:
-    """Lists three objects, then tells of a change and of the end of each."""
+    """Lists three objects, then reports a change and the end of each."""
 
     def __init__(self) -> None:
-        self.told = asyncio.Event()
+        self.reported = asyncio.Event()
 
     async def get(self, path: str, **query: str) -> Json:
         del path, query
@@ -36,7 +36,7 @@ class Api:
         for kind, version in (("MODIFIED", 2), ("DELETED", 3)):
             for name in ("first", "poison", "last"):
                 yield {"type": kind, "object": pod(name, version)}
-        self.told.set()
+        self.reported.set()
         await asyncio.Event().wait()
 
 
@@ -67,12 +67,12 @@ async def test_objects_around_a_poisonous_one_are_handed_on(where: str, error: E
         bulkhead=bulkhead,
     )
     running = asyncio.create_task(informer.run())
-    telling = asyncio.create_task(api.told.wait())
+    reporting = asyncio.create_task(api.reported.wait())
     async with asyncio.timeout(PATIENCE_S):
-        await asyncio.wait([running, telling], return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait([running, reporting], return_when=asyncio.FIRST_COMPLETED)
     assert not running.done()
     assert informer.synced.is_set()
-    await end([running, telling])
+    await end([running, reporting])
 
     kinds = ("new", "changed", "gone")
     assert seen == [(kind, name) for kind in kinds for name in ("first", "last")]

@@ -72,8 +72,10 @@ def test_a_card_without_health_is_unhealthy_and_without_mode_has_none() -> None:
 
 
 def test_null_is_as_good_as_left_out() -> None:
-    told = '[{"id":"a","count":null,"type":null,"health":null,"mode":null,"migProfiles":null}]'
-    assert decode_register(told) == decode_register('[{"id":"a"}]')
+    registered = (
+        '[{"id":"a","count":null,"type":null,"health":null,"mode":null,"migProfiles":null}]'
+    )
+    assert decode_register(registered) == decode_register('[{"id":"a"}]')
 
 
 def test_a_vendors_own_facts_of_a_card_are_read_and_not_written() -> None:
@@ -120,19 +122,19 @@ def test_csv_of_seven_fields_has_index_0_and_mode_hami_core() -> None:
     assert decode_register("GPU-a,10,40960,100,NVIDIA A100-SXM4-40GB,0,true:") == (GPU,)
 
 
-def test_csv_of_nine_fields_tells_index_and_mode() -> None:
+def test_csv_of_nine_fields_has_index_and_mode() -> None:
     first, second = decode_register("a,10,2,3,T,1,1,4,mps::b,10,2,3,T,1,F,5,mig:", vendor="DCU")
 
     assert (first.index, first.mode, first.healthy, first.vendor) == (4, "mps", True, "DCU")
     assert (second.uuid, second.index, second.healthy) == ("b", 5, False)
 
 
-words = st.text(st.characters(blacklist_characters=",:[]", codec="utf-8"), min_size=1).filter(
+texts = st.text(st.characters(blacklist_characters=",:[]", codec="utf-8"), min_size=1).filter(
     lambda text: text == text.strip()
 )
 profiles = st.builds(
     MigProfile,
-    name=words,
+    name=texts,
     memory_mib=st.integers(0, 2**31 - 1),
     core_percent=st.integers(0, 100),
     slice_count=st.integers(0, 8),
@@ -140,15 +142,15 @@ profiles = st.builds(
 )
 devices = st.builds(
     GpuDevice,
-    uuid=words.map(GpuUuid),
+    uuid=texts.map(GpuUuid),
     index=st.integers(0, 15),
     vendor=st.just("NVIDIA"),
-    type=words,
+    type=texts,
     slots=st.integers(0, 100),
     memory_mib=st.integers(0, 2**31 - 1),
     core_percent=st.integers(0, 1000),
     numa=st.integers(0, 7),
-    mode=words,
+    mode=texts,
     healthy=st.booleans(),
     mig_profiles=st.lists(profiles, max_size=2).map(tuple),
 )

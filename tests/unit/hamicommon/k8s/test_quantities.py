@@ -102,7 +102,7 @@ def test_garbage_is_refused_with_the_value(written) -> None:
         parse_ceil(written)
 
 
-def test_a_number_with_an_unknown_unit_is_told_apart_from_what_is_no_number() -> None:
+def test_a_number_with_an_unknown_unit_is_distinguished_from_what_is_no_number() -> None:
     with pytest.raises(quantities.NoSuchSuffix, match="'mm' is no unit"):
         parse_exact("1mm")
 

@@ -18,28 +18,28 @@ from tests.unit.hamicommon.simulation.objects import every_vendor
 
 VENDORS = every_vendor()
 SIMULATOR = Simulator(vendors=VENDORS)
-WORDS = [vendor.name for vendor in VENDORS]
+NAMES = [vendor.name for vendor in VENDORS]
 
 
-def disagreements(random: Random, words: list[str]) -> list[str]:
+def disagreements(random: Random, vendors: list[str]) -> list[str]:
     """What engine and model answer differently to one random case."""
-    case = generate.case(random, words)
+    case = generate.case(random, vendors)
     engine = SIMULATOR.answer_line(json.dumps(case), 1)
     return list(differences(engine, model.answer(case)))
 
 
-def words_of(seed: int) -> list[str]:
+def vendors_of(seed: int) -> list[str]:
     """Every other case has NVIDIA cards alone, one in four a single other vendor, the rest any."""
     if seed % 2:
         return ["NVIDIA"]
-    return [WORDS[seed // 4 % len(WORDS)]] if seed % 4 else WORDS
+    return [NAMES[seed // 4 % len(NAMES)]] if seed % 4 else NAMES
 
 
 def test_engine_and_model_agree_on_random_cases(pytestconfig: pytest.Config) -> None:
     first = pytestconfig.getoption("--model-seed")
     wrong = {}
     for seed in range(first, first + pytestconfig.getoption("--model-cases")):
-        if found := disagreements(Random(seed), words_of(seed)):
+        if found := disagreements(Random(seed), vendors_of(seed)):
             wrong[f"--model-seed={seed}"] = found
     assert wrong == {}
 
@@ -48,16 +48,16 @@ def test_engine_and_model_agree_on_random_cases(pytestconfig: pytest.Config) -> 
     max_examples=40,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
-@given(st.randoms(use_true_random=False), st.sampled_from([*WORDS, None]))
+@given(st.randoms(use_true_random=False), st.sampled_from([*NAMES, None]))
 def test_engine_and_model_agree_on_cases_that_hypothesis_finds(
-    random: Random, word: str | None
+    random: Random, vendor: str | None
 ) -> None:
-    assert disagreements(random, WORDS if word is None else [word]) == []
+    assert disagreements(random, NAMES if vendor is None else [vendor]) == []
 
 
 def test_the_cases_are_worth_comparing() -> None:
     """Fits, refusals of every kind, mistakes and pods without a card all come up."""
-    answers = [model.answer(generate.case(Random(seed), WORDS)) for seed in range(300)]
+    answers = [model.answer(generate.case(Random(seed), NAMES)) for seed in range(300)]
     nodes = [node for answer in answers for node in answer["nodes"].values()]
     reasons = {
         piece.split(" ", 1)[-1]

@@ -134,7 +134,7 @@ def test_cores_above_a_whole_card_are_taken_as_a_whole_card() -> None:
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_a_card_that_breaks_a_rule_is_refused_with_hamis_word(
+def test_a_card_that_breaks_a_rule_is_refused_with_hamis_reason(
     usage, request_, selection, reason
 ) -> None:
     view = view_of({"n": [usage]})
@@ -173,7 +173,7 @@ def test_too_few_that_fit_are_counted_as_picked() -> None:
     }
 
 
-def test_more_cards_than_the_node_has_is_said_without_a_count() -> None:
+def test_more_cards_than_the_node_has_is_refused_without_a_count() -> None:
     refusal = refused(pod(cards(count=3, memory_mib=1)), two_by_two())
 
     assert refusal.reasons == dict.fromkeys(("node1", "node2"), "NodeInsufficientDevice")
@@ -206,7 +206,7 @@ def test_a_node_that_eviction_can_help_is_not_unresolvable() -> None:
     assert refused(pod(SMALL), view).unresolvable == {"small"}
 
 
-def test_a_shortfall_says_what_was_asked_and_what_is_free() -> None:
+def test_a_shortfall_has_what_was_asked_and_what_is_free() -> None:
     view = view_of(
         {"n": [card("g0", used=(1, 7900, 0)), card("g1", used=(1, 0, 90)), card("g2", slots=0)]}
     )

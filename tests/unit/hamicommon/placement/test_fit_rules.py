@@ -43,7 +43,7 @@ BREAKS: dict[str, dict[str, Any]] = {
     },
     "14 exhausted": {"used": (1, 0, 100), "core": 0, "reason": "CardComputeUnitsExhausted"},
 }
-"""By number and word, how a card or a request of 1000 MiB and 20 percent breaks the rule."""
+"""By number and name, how a card or a request of 1000 MiB and 20 percent breaks the rule."""
 
 
 def broken(*rules: str) -> tuple[PodRequest, DeviceUsage]:
@@ -64,7 +64,7 @@ def broken(*rules: str) -> tuple[PodRequest, DeviceUsage]:
 
 
 @pytest.mark.parametrize("rule", BREAKS)
-def test_a_card_that_breaks_one_rule_is_refused_with_its_word(rule: str) -> None:
+def test_a_card_that_breaks_one_rule_is_refused_with_its_reason(rule: str) -> None:
     request, usage = broken(rule)
 
     assert answer(request, usage) == f"1/1 {BREAKS[rule]['reason']}"
@@ -217,7 +217,7 @@ def test_init_containers_are_fitted_on_the_node_as_it_is_and_alone() -> None:
         ),
     ],
 )
-def test_slices_bound_to_one_numa_node_begin_anew_on_another(
+def test_slices_bound_to_one_numa_node_begin_again_on_another(
     numas: list[int], count: int, expected: list[list[str]] | str
 ) -> None:
     """Rule 4: walked from the last card, what was picked on the node before is dropped."""

@@ -1,4 +1,4 @@
-"""What holds for every cluster and pod: nothing is over-committed, refusals tell the truth."""
+"""What holds for every cluster and pod: nothing is over-committed, refusals are true."""
 
 from dataclasses import replace
 

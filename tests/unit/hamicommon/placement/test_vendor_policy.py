@@ -1,4 +1,4 @@
-"""The engine honours what a vendor says of its cards (`VendorRules`)."""
+"""The engine honours a vendor's rules for its cards (`VendorRules`)."""
 
 from collections.abc import Mapping, Sequence
 
@@ -178,7 +178,7 @@ def test_all_containers_of_a_pod_are_on_one_card_where_the_vendor_wants_it() -> 
     )
 
 
-def test_one_card_per_pod_is_asked_only_of_cards_typed_as_the_vendors_word() -> None:
+def test_one_card_per_pod_is_asked_only_of_cards_typed_as_the_vendors_name() -> None:
     view = view_of(
         {"n": [x_card(f"x{i}", index=i, slots=1, type="X 900") for i in range(2)]},
         X=VendorRules(same_card=True),
@@ -335,7 +335,7 @@ def test_reasons_count_the_cards_of_the_vendor_alone() -> None:
     assert reason(pod(cards(memory_mib=10), x(memory_mib=20)), view) == "1/1 CardInsufficientMemory"
 
 
-def test_cards_alike_but_for_the_vendors_facts_are_told_apart_and_forgotten_when_gone() -> None:
+def test_cards_alike_but_for_the_vendors_facts_are_distinguished_and_forgotten_when_gone() -> None:
     view = view_of({"n": [x_card("x0"), x_card("x1"), card("g")]})
     assert len({model for model in view.models if model}) == 2
 

@@ -11,8 +11,8 @@ from hamicommon.process.bulkhead import LOG_AGAIN_S, Bulkhead
 
 
 def test_the_items_around_a_poisonous_one_are_done(caplog: pytest.LogCaptureFixture) -> None:
-    told: list[str] = []
-    bulkhead, done = Bulkhead(told.append), []
+    failures: list[str] = []
+    bulkhead, done = Bulkhead(failures.append), []
 
     for item in ("first", "poison", "last"):
         with bulkhead.item("sweep", item):
@@ -22,7 +22,7 @@ def test_the_items_around_a_poisonous_one_are_done(caplog: pytest.LogCaptureFixt
 
     assert done == ["first", "last"]
     assert bulkhead.failures == {"sweep": 1}
-    assert told == ["sweep"]
+    assert failures == ["sweep"]
     [record] = caplog.records
     assert record.exc_info is not None
     assert len(record.__dict__["error"]) <= 256

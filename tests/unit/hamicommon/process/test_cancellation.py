@@ -59,7 +59,7 @@ async def test_the_end_waits_for_what_a_task_closes() -> None:
     assert closed
 
 
-async def test_ended_tasks_and_errors_are_no_hindrance() -> None:
+async def test_ended_tasks_and_errors_are_no_obstacle() -> None:
     async def dies() -> None:
         raise ValueError("of its own")
 
@@ -90,22 +90,22 @@ async def test_a_cancellation_lost_by_a_driver_is_raised_when_its_call_is_over()
 
 
 async def test_a_call_made_while_cleaning_up_after_a_cancellation_is_let_through() -> None:
-    said_goodbye = False
+    cleaned_up = False
 
     async def calls() -> None:
-        nonlocal said_goodbye
+        nonlocal cleaned_up
         try:
             await asyncio.Event().wait()
         finally:
             with propagate_cancellation():
                 await asyncio.sleep(0)
-            said_goodbye = True
+            cleaned_up = True
 
     task = asyncio.create_task(calls())
     await asyncio.sleep(0)
     task.cancel()
     await asyncio.wait([task])
-    assert said_goodbye
+    assert cleaned_up
 
 
 async def test_a_time_out_around_a_call_is_still_a_time_out() -> None:

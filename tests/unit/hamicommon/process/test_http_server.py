@@ -43,7 +43,7 @@ async def failing(*errors: Exception) -> AsyncIterator[None]:
         yield
 
 
-def test_a_service_that_ends_by_an_error_of_ours_says_one_sentence() -> None:
+def test_a_service_that_ends_by_an_error_of_ours_prints_one_sentence() -> None:
     with pytest.raises(SystemExit, match=r"^hami-x: no such file$"):
         run("hami-x", failing(InvalidRequest("no such file")))
 

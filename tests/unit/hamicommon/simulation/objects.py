@@ -11,7 +11,7 @@ NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 
 
 def every_vendor() -> Vendors:
-    """All vendors, also those that HAMi serves only when told to."""
+    """All vendors, also those that HAMi serves only when configured."""
     return Vendors.from_config(DeviceConfig(), enable_ascend=True, enable_iluvatar=True)
 
 

@@ -11,7 +11,7 @@ from tests.unit.hamicommon.simulation.objects import every_vendor
 
 VENDORS = every_vendor()
 SIMULATOR = Simulator(vendors=VENDORS)
-WORDS = [vendor.name for vendor in VENDORS]
+NAMES = [vendor.name for vendor in VENDORS]
 CASES = 150
 
 ODD: list[Any] = [
@@ -39,9 +39,9 @@ def spoil(random: Random, case: Any) -> None:
         holder = holder[key]
     text = holder[last]
     if isinstance(text, str) and text.startswith("[{"):
-        told = json.loads(text)
-        spoil(random, told)
-        holder[last] = json.dumps(told)
+        decoded = json.loads(text)
+        spoil(random, decoded)
+        holder[last] = json.dumps(decoded)
     elif isinstance(text, str) and "," in text:
         pieces = text.split(",")
         pieces[random.randrange(len(pieces))] = str(random.choice(ODD))
@@ -53,7 +53,7 @@ def spoil(random: Random, case: Any) -> None:
 def test_a_spoilt_case_is_answered_like_any_other() -> None:
     for seed in range(CASES):
         random = Random(seed)
-        case = generate.case(random, WORDS)
+        case = generate.case(random, NAMES)
         for _ in range(random.randint(1, 3)):
             spoil(random, case)
         answer = SIMULATOR.answer_line(json.dumps(case), seed)

@@ -17,7 +17,7 @@ def answer(pod: Json, *nodes: Json, pods: tuple[Json, ...] = ()) -> Json:
     return SIMULATOR.answer_line(json.dumps(case), 1)
 
 
-def test_every_node_says_which_cards_or_why_not() -> None:
+def test_every_node_shows_which_cards_or_why_not() -> None:
     given = answer(asking(gpus(2, 1000)), node("small", {}), node("big", {}, {}), node("none"))
     devices = "GPU-big-1,NVIDIA,1000,0:GPU-big-0,NVIDIA,1000,0:;"
     assert given == {
@@ -55,7 +55,7 @@ def test_a_pod_without_a_card_passes_every_node() -> None:
 
 
 @pytest.mark.parametrize(
-    ("pod", "says"),
+    ("pod", "reason"),
     [
         pytest.param(
             asking(gpus(1, 1), annotations={"hami.io/device-scoring-weights": "slot=0"}),
@@ -66,15 +66,17 @@ def test_a_pod_without_a_card_passes_every_node() -> None:
         pytest.param(asking(gpus(1, "lots")), "nvidia.com/gpumem is lots", id="no quantity"),
     ],
 )
-def test_a_mistake_of_the_pod_is_said_at_every_node_and_once_for_all(pod: Json, says: str) -> None:
+def test_a_mistake_of_the_pod_is_reported_at_every_node_and_once_for_all(
+    pod: Json, reason: str
+) -> None:
     given = answer(pod, node("a", {}), node("b", {}))
-    assert says in given["error"]
+    assert reason in given["error"]
     assert given["nodes"] == {key: {"fits": False, "error": given["error"]} for key in ("a", "b")}
     assert given["chosen"] is None
 
 
 @pytest.mark.parametrize(
-    ("pod", "says"),
+    ("pod", "reason"),
     [
         pytest.param({}, "the pod has no containers", id="empty"),
         pytest.param({"spec": {"containers": []}}, "the pod has no containers", id="none"),
@@ -89,9 +91,9 @@ def test_a_mistake_of_the_pod_is_said_at_every_node_and_once_for_all(pod: Json, 
         ),
     ],
 )
-def test_a_pod_that_is_none_is_said_at_every_node(pod: Json, says: str) -> None:
+def test_a_pod_that_is_none_is_reported_at_every_node(pod: Json, reason: str) -> None:
     given = answer(pod, node("n", {}))
-    assert says in given["error"]
+    assert reason in given["error"]
     assert given["nodes"] == {"n": {"fits": False, "error": given["error"]}}
 
 
@@ -133,14 +135,14 @@ def test_entries_of_containers_without_a_card_are_left_out_as_hami_does() -> Non
     assert written == "GPU-n-0,NVIDIA,1000,0:;"
 
 
-def test_entries_are_kept_where_the_cards_type_is_the_vendors_word() -> None:
+def test_entries_are_kept_where_the_cards_type_is_the_vendors_name() -> None:
     given = answer(asking({}, gpus(1, 1000), {}), node("n", {"type": "NVIDIA"}))
     written = given["nodes"]["n"]["annotations"]["hami.io/vgpu-devices-allocated"]
     assert written == ";GPU-n-0,NVIDIA,1000,0:;;"
 
 
 @pytest.mark.parametrize(
-    ("line", "says"),
+    ("line", "reason"),
     [
         pytest.param('{"name":', "no JSON", id="cut off"),
         pytest.param("[1]", "a case is wanted", id="a list"),
@@ -167,8 +169,8 @@ def test_entries_are_kept_where_the_cards_type_is_the_vendors_word() -> None:
         pytest.param("\ud800", "no JSON", id="no text"),
     ],
 )
-def test_a_line_that_cannot_be_read_is_answered_with_an_error(line: str, says: str) -> None:
+def test_a_line_that_cannot_be_read_is_answered_with_an_error(line: str, reason: str) -> None:
     given: dict[str, Any] = SIMULATOR.answer_line(line, 7)
     assert given["error"].startswith("line 7: ")
-    assert says in given["error"]
+    assert reason in given["error"]
     assert (given["nodes"], given["chosen"]) == ({}, None)

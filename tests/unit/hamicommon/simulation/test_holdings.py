@@ -176,7 +176,7 @@ def test_a_malformed_reservation_is_named() -> None:
 @pytest.mark.parametrize(
     ("codes", "expected"),
     [
-        pytest.param([], (2, 1500, 10), id="nothing is told"),
+        pytest.param([], (2, 1500, 10), id="nothing is reported"),
         pytest.param([0], (2, 1500, 5), id="through"),
         pytest.param([0, 0], (2, 1500, 5), id="all through"),
         pytest.param([0, 1], (2, 1500, 10), id="one failed"),

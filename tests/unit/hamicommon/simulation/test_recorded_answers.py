@@ -1,7 +1,7 @@
 """`hamictl simulate --jsonl` gives the answers that HAMi's real scheduler was recorded to give.
 
 Verdicts, reasons, cards and annotations are compared to the byte; what may differ, and by which
-numbered trap, is said in `tests/reference/recorded.py`.
+numbered trap, stands in `tests/reference/recorded.py`.
 """
 
 import json
@@ -32,7 +32,7 @@ def test_the_answers_are_hamis(file: str) -> None:
 
 
 def record(pod: Json, *nodes: Json, **changed: Json) -> tuple[Json, Json]:
-    """A record of which HAMi said what we say, but for what is `changed` in its answer."""
+    """A record of which HAMi answered what we answer, but for what is `changed` in its answer."""
     case = {"name": "case", "in": {"nodes": list(nodes), "pods": [], "pod": pod}}
     ours = SIMULATOR.answer_line(json.dumps(case), 1)
     theirs = json.loads(json.dumps(ours)) | changed
@@ -63,7 +63,7 @@ def test_a_difference_is_found_and_named(theirs: Json, different: str) -> None:
     given["expect"]["nodes"]["a"] = theirs
     found = compare(given, ours, VENDORS)
     assert found.equal[different] == 0
-    assert f"a: {different}: we say" in found.differences[0]
+    assert f"a: {different}: we say" in found.differences[0]  # codespell:ignore say
 
 
 def test_another_node_is_as_good_only_if_it_scores_the_same() -> None:

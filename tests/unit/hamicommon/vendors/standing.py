@@ -60,7 +60,7 @@ def ask(
     rules: Sequence[Rule] | None = None,
     selection: Selection | None = None,
 ) -> NodeAsk:
-    """`cards` in the order in which HAMi's loop walks; all of them fit unless `rules` says."""
+    """`cards` in the order in which HAMi's loop walks; all of them fit unless `rules` differs."""
     return NodeAsk(
         request=request,
         selection=selection or Selection(),

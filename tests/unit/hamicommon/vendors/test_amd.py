@@ -1,4 +1,4 @@
-"""AMD cards as protocol 1.2 tells."""
+"""AMD cards, by protocol 1.2."""
 
 import json
 from datetime import UTC, datetime

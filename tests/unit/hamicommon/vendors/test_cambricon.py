@@ -1,4 +1,4 @@
-"""Cambricon MLU as protocol 1.3 tells."""
+"""Cambricon MLU, by protocol 1.3."""
 
 import pytest
 from hamicommon.device_config import CambriconConfig
@@ -84,7 +84,7 @@ def test_a_node_has_a_card_per_hundred_cores(cores, memory, cards) -> None:
         assert card.healthy
 
 
-def test_a_placed_pod_tells_the_plugin_its_first_slice() -> None:
+def test_a_placed_pod_shows_the_plugin_its_first_slice() -> None:
     cards = MLU.node_devices(node({CORE: "400", MEM: "768"}))
     slices = share(cards[3], memory_mib=5120, core_percent=20)
 

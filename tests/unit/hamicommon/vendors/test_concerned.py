@@ -39,7 +39,7 @@ def judged(vendor: Vendor, container: Json) -> tuple[Json, Admitted | str, objec
 
 @pytest.mark.parametrize("vendors", [PLAIN, EAGER], ids=["plain", "every pod is changed"])
 @given(resources, resources, st.booleans())
-def test_a_vendor_that_is_not_concerned_has_nothing_to_say(
+def test_a_vendor_that_is_not_concerned_changes_nothing(
     vendors: Vendors, limits: Json, requests: Json, both: bool
 ) -> None:
     container = {"name": "c", "resources": {"limits": limits}}

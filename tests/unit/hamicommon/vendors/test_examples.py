@@ -1,4 +1,4 @@
-"""HAMi's example pods of all vendors but NVIDIA ask for what their comments say."""
+"""HAMi's example pods of all vendors but NVIDIA ask for what their comments state."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ VENDORS = Vendors.from_config(DeviceConfig(), enable_ascend=True, enable_iluvata
 RULES = AdmissionRules(vendors=VENDORS, scheduler_name="hami-scheduler")
 
 Asked = tuple[str, int, int, int | None, int]
-"""Word, count, MiB, percent of memory, cores."""
+"""Vendor, count, MiB, percent of memory, cores."""
 
 MR, BI100, BI150 = "MR-V100", "BI-V100", "BI-V150"
 
 
-def iluvatar(word: str) -> tuple[Asked, Asked]:
+def iluvatar(name: str) -> tuple[Asked, Asked]:
     """A slice of a card, and two whole ones (all cores of both)."""
-    return (word, 1, 64 * 256, None, 50), (word, 2, 0, 100, 200)
+    return (name, 1, 64 * 256, None, 50), (name, 2, 0, 100, 200)
 
 
 EXAMPLES: dict[str, list[Asked]] = {
@@ -85,7 +85,7 @@ def example(name: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
-def test_an_example_pod_is_admitted_and_asks_for_what_its_comments_say(name) -> None:
+def test_an_example_pod_is_admitted_and_asks_for_what_its_comments_state(name) -> None:
     given = example(name)
     verdict = mutate(given, RULES)
     assert verdict.allowed, verdict.message

@@ -1,4 +1,4 @@
-"""Hygon DCU as protocol 1.4 tells."""
+"""Hygon DCU, by protocol 1.4."""
 
 import pytest
 from hamicommon.device_config import HygonConfig
@@ -22,7 +22,7 @@ REGISTER = "DCU-0,4,16384,100,DCU-Z100L,0,true:DCU-1,4,16384,100,DCU-K100,1,fals
         ({COUNT: 0, MEM: 4}, 1, None),
         ({MEM: 4}, 1, None),
     ],
-    ids=["all said", "whole cards", "factor", "factor 0 is 1", "count 0", "no count"],
+    ids=["all given", "whole cards", "factor", "factor 0 is 1", "count 0", "no count"],
 )
 def test_a_request_is_count_memory_and_cores(limits, factor, expected) -> None:
     found = Hygon(HygonConfig(memory_factor=factor)).parse_request(container(limits))
@@ -89,7 +89,7 @@ def test_the_plugin_is_alive_by_its_handshake(handshake, allocatable, alive) -> 
     assert DCU.plugin_alive(node({COUNT: allocatable}, handshake)) is alive
 
 
-def test_a_placed_pod_carries_its_slices_under_the_vendors_word() -> None:
+def test_a_placed_pod_carries_its_slices_under_the_vendors_name() -> None:
     cards = DCU.node_devices(node(annotations={"hami.io/node-dcu-register": REGISTER}))
 
     written = DCU.pod_annotations(

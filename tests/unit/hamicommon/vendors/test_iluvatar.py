@@ -1,4 +1,4 @@
-"""Iluvatar chips as protocol 1.5 tells."""
+"""Iluvatar chips, by protocol 1.5."""
 
 from copy import deepcopy
 from datetime import UTC, datetime
@@ -25,27 +25,27 @@ ENV = {"name": "SOL_CONTINER_NAME", "value": "c"}
 
 
 def test_every_chip_of_the_configuration_is_a_vendor_when_enabled() -> None:
-    words = ["MR-V100", "MR-V50", "BI-V150", "BI-V100"]
+    expected = ["MR-V100", "MR-V50", "BI-V150", "BI-V100"]
     config = DeviceConfig()
 
-    assert [v.name for v in Vendors.from_config(config, enable_iluvatar=True)][-4:] == words
-    assert not set(words) & {vendor.name for vendor in Vendors.from_config(config)}
+    assert [v.name for v in Vendors.from_config(config, enable_iluvatar=True)][-4:] == expected
+    assert not set(expected) & {vendor.name for vendor in Vendors.from_config(config)}
 
 
-@pytest.mark.parametrize("word", CHIPS)
-def test_names_are_made_of_the_word(word) -> None:
-    vendor = CHIPS[word]
+@pytest.mark.parametrize("name", CHIPS)
+def test_names_are_made_of_the_vendors_name(name) -> None:
+    vendor = CHIPS[name]
 
     assert vendor.resources.all() == (
-        f"iluvatar.ai/{word}-vgpu",
-        f"iluvatar.ai/{word}.vMem",
-        f"iluvatar.ai/{word}.vCore",
+        f"iluvatar.ai/{name}-vgpu",
+        f"iluvatar.ai/{name}.vMem",
+        f"iluvatar.ai/{name}.vCore",
     )
     assert vendor.resources.memory_factor == 256
-    assert vendor.keys.register == f"hami.io/node-{word}-register"
-    assert vendor.keys.handshake == f"hami.io/node-handshake-{word}"
-    assert vendor.keys.to_allocate == f"hami.io/{word}-devices-to-allocate"
-    assert vendor.keys.allocated == f"hami.io/{word}-devices-allocated"
+    assert vendor.keys.register == f"hami.io/node-{name}-register"
+    assert vendor.keys.handshake == f"hami.io/node-handshake-{name}"
+    assert vendor.keys.to_allocate == f"hami.io/{name}-devices-to-allocate"
+    assert vendor.keys.allocated == f"hami.io/{name}-devices-allocated"
     assert vendor.rules.order == STANDARD_ORDER
     assert vendor.rules.need is standard_need
     assert vendor.rules.chooser is None
@@ -171,7 +171,7 @@ def test_an_open_handshake_without_capacity_is_a_dead_plugin() -> None:
     assert CHIPS["MR-V50"].plugin_alive({"metadata": {"annotations": asked}})
 
 
-def test_uuids_are_selected_by_annotations_of_the_word() -> None:
+def test_uuids_are_selected_by_annotations_with_the_vendors_name() -> None:
     chosen = MR.select(
         {
             "hami.io/use-MR-V100-uuid": "a, b",

@@ -1,4 +1,4 @@
-"""Moore Threads as protocol 1.6 tells."""
+"""Moore Threads, by protocol 1.6."""
 
 import pytest
 from hamicommon.device_config import MthreadsConfig
@@ -51,7 +51,7 @@ def test_malformed_amounts_are_refused_and_not_dropped(limits, wrong) -> None:
         ({COUNT: 1}, {COUNT: 1, CORE: "16", MEM: "96"}),
         ({COUNT: 1, MEM: 32, CORE: 8}, {COUNT: 1, MEM: 32, CORE: 8}),
     ],
-    ids=["several are whole", "whatever was said", "one is whole", "one with memory stays"],
+    ids=["several are whole", "whatever was asked for", "one is whole", "one with memory stays"],
 )
 def test_admission_fills_in_whole_cards(limits, filled_in) -> None:
     asking = container(dict(limits))
@@ -117,7 +117,7 @@ def test_a_node_has_a_card_per_sixteen_cores(cores, memory, cards) -> None:
     assert {(c.slots, c.core_percent, c.type) for c in found} <= {(100, 16, "Mthreads")}
 
 
-def test_a_placed_pod_tells_indexes_time_and_node() -> None:
+def test_a_placed_pod_carries_indexes_time_and_node() -> None:
     cards = MT.node_devices(node({CORE: "48", MEM: "288"}))
     first = (share(cards[0]),)
     last = (share(cards[2]), share(cards[1]))

@@ -127,24 +127,24 @@ KEYS: dict[str, tuple[str, str, str, str, str]] = {
         NODE_LOCK,
     ),
     **{
-        word: (
-            f"hami.io/{word}-devices-to-allocate",
-            f"hami.io/{word}-devices-allocated",
-            f"hami.io/node-handshake-{word}",
-            f"hami.io/node-register-{word}",
+        name: (
+            f"hami.io/{name}-devices-to-allocate",
+            f"hami.io/{name}-devices-allocated",
+            f"hami.io/node-handshake-{name}",
+            f"hami.io/node-register-{name}",
             NODE_LOCK,
         )
-        for word in ASCEND
+        for name in ASCEND
     },
     **{
-        word: (
-            f"hami.io/{word}-devices-to-allocate",
-            f"hami.io/{word}-devices-allocated",
-            f"hami.io/node-handshake-{word}",
-            f"hami.io/node-{word}-register",
+        name: (
+            f"hami.io/{name}-devices-to-allocate",
+            f"hami.io/{name}-devices-allocated",
+            f"hami.io/node-handshake-{name}",
+            f"hami.io/node-{name}-register",
             NODE_LOCK,
         )
-        for word in ILUVATAR
+        for name in ILUVATAR
     },
 }
 """To-allocate, allocated, handshake, register and lock."""
@@ -169,8 +169,8 @@ UUIDS: dict[str, list[tuple[str, str]]] = {
     "Vastai": [("vastaitech.com/use-gpuuuid", "vastaitech.com/nouse-gpuuuid")],
     "Biren": [("birentech.com/use-gpuuuid", "birentech.com/nouse-gpuuuid")],
     **{
-        word: [(f"hami.io/use-{word}-uuid", f"hami.io/no-use-{word}-uuid")]
-        for word in (*ASCEND, *ILUVATAR)
+        name: [(f"hami.io/use-{name}-uuid", f"hami.io/no-use-{name}-uuid")]
+        for name in (*ASCEND, *ILUVATAR)
     },
 }
 """Vendors of which a pod may name cards; where there are two pairs, both must pass."""
@@ -191,45 +191,45 @@ NEVER_READ = (
 """Names that HAMi declares and does not evaluate."""
 
 
-@pytest.mark.parametrize("word", RESOURCES)
-def test_a_vendors_resources_have_hamis_names_and_units(word: str) -> None:
-    names = VENDORS[word].resources
+@pytest.mark.parametrize("name", RESOURCES)
+def test_a_vendors_resources_have_hamis_names_and_units(name: str) -> None:
+    names = VENDORS[name].resources
 
-    assert (names.count, names.memory, names.core, names.memory_factor) == RESOURCES[word]
+    assert (names.count, names.memory, names.core, names.memory_factor) == RESOURCES[name]
 
 
 def test_every_vendor_is_in_the_tables() -> None:
-    words = {vendor.name for vendor in VENDORS}
+    names = {vendor.name for vendor in VENDORS}
 
-    assert words == KEYS.keys()
-    assert words - RESOURCES.keys() == {"Enflame", "Metax-SGPU"}
+    assert names == KEYS.keys()
+    assert names - RESOURCES.keys() == {"Enflame", "Metax-SGPU"}
 
 
-@pytest.mark.parametrize("word", KEYS)
-def test_a_vendors_annotations_have_hamis_keys(word: str) -> None:
-    keys = VENDORS[word].keys
+@pytest.mark.parametrize("name", KEYS)
+def test_a_vendors_annotations_have_hamis_keys(name: str) -> None:
+    keys = VENDORS[name].keys
 
     assert (keys.to_allocate, keys.allocated, keys.handshake, keys.register, keys.lock) == (
-        KEYS[word]
+        KEYS[name]
     )
 
 
-@pytest.mark.parametrize("word", KEYS)
-def test_cards_are_named_by_the_vendors_own_annotations_alone(word: str) -> None:
-    mine = {key for pair in UUIDS.get(word, []) for key in pair} | {*TYPES.get(word, ())}
+@pytest.mark.parametrize("name", KEYS)
+def test_cards_are_named_by_the_vendors_own_annotations_alone(name: str) -> None:
+    mine = {key for pair in UUIDS.get(name, []) for key in pair} | {*TYPES.get(name, ())}
     others = {key for pairs in UUIDS.values() for pair in pairs for key in pair}
     others |= {key for pair in TYPES.values() for key in pair} | {*NEVER_READ}
-    select = VENDORS[word].select
+    select = VENDORS[name].select
 
     for key in mine:
         assert select({key: "a"}) != select({})
     assert select(dict.fromkeys(others - mine, "a")) == select({})
 
 
-@pytest.mark.parametrize("word", UUIDS)
-def test_lists_of_cards_are_trimmed_and_a_blank_one_is_none(word: str) -> None:
-    use, avoid = UUIDS[word][0]
-    select = VENDORS[word].select
+@pytest.mark.parametrize("name", UUIDS)
+def test_lists_of_cards_are_trimmed_and_a_blank_one_is_none(name: str) -> None:
+    use, avoid = UUIDS[name][0]
+    select = VENDORS[name].select
 
     chosen = select({use: " a, b ,", avoid: "c"})
     assert [uuid for uuid in chosen.use_uuids if uuid] == ["a", "b"]
@@ -237,9 +237,9 @@ def test_lists_of_cards_are_trimmed_and_a_blank_one_is_none(word: str) -> None:
     assert select({use: "  ", avoid: ""}) == select({})
 
 
-@pytest.mark.parametrize("word", ["kunlun", "XPU"])
-def test_of_two_pairs_of_lists_a_card_must_pass_both(word: str) -> None:
-    chosen = VENDORS[word].select(
+@pytest.mark.parametrize("name", ["kunlun", "XPU"])
+def test_of_two_pairs_of_lists_a_card_must_pass_both(name: str) -> None:
+    chosen = VENDORS[name].select(
         {
             "hami.io/use-xpu-uuid": "a,b",
             "baidu.com/use-gpuuuid": "b,c",

@@ -15,15 +15,15 @@ ASCEND = [
 ILUVATAR = ["MR-V100", "MR-V50", "BI-V150", "BI-V100"]
 
 
-def words(vendors: Vendors) -> list[str]:
+def names(vendors: Vendors) -> list[str]:
     return [vendor.name for vendor in vendors]
 
 
 def test_vendors_come_in_hamis_order_and_two_families_only_when_enabled() -> None:
     config = DeviceConfig()
 
-    assert words(Vendors.from_config(config)) == ALWAYS
-    assert words(Vendors.from_config(config, enable_ascend=True, enable_iluvatar=True)) == [
+    assert names(Vendors.from_config(config)) == ALWAYS
+    assert names(Vendors.from_config(config, enable_ascend=True, enable_iluvatar=True)) == [
         *ALWAYS,
         *ASCEND,
         *ILUVATAR,
@@ -31,17 +31,17 @@ def test_vendors_come_in_hamis_order_and_two_families_only_when_enabled() -> Non
 
 
 def test_a_vendor_without_a_block_or_a_count_resource_is_not_served() -> None:
-    assert words(Vendors.from_config(parse({"hygon": {}, "kunlun": {}}))) == [
+    assert names(Vendors.from_config(parse({"hygon": {}, "kunlun": {}}))) == [
         "DCU",
         "kunlun",
         "XPU",
     ]
     slices_only = DeviceConfig(metax=MetaxConfig(resource_count_name=""))
-    assert "Metax-GPU" not in words(Vendors.from_config(slices_only))
-    assert "Metax-SGPU" in words(Vendors.from_config(slices_only))
+    assert "Metax-GPU" not in names(Vendors.from_config(slices_only))
+    assert "Metax-SGPU" in names(Vendors.from_config(slices_only))
 
 
-def test_two_vendors_of_one_word_are_refused() -> None:
+def test_two_vendors_of_one_name_are_refused() -> None:
     chip = IluvatarChip(chip_name="x", common_word="DCU", resource_count_name="iluvatar.ai/x")
 
     with pytest.raises(InvalidRequest, match="commonWord 'DCU' names another vendor"):
@@ -58,7 +58,7 @@ def test_no_two_vendors_write_the_same_annotation() -> None:
     assert all(key.startswith("hami.io/") for key in written)
 
 
-def test_a_vendor_is_found_by_its_word() -> None:
+def test_a_vendor_is_found_by_its_name() -> None:
     vendors = Vendors.from_config(DeviceConfig())
 
     assert vendors["DCU"].name == "DCU"

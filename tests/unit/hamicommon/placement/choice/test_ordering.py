@@ -26,7 +26,7 @@ def test_present_usage_alone_counts_on_a_card_with_a_product_name() -> None:
     assert scored([usage], request)[1].tolist() == [[pytest.approx(7.0)]]
 
 
-def test_the_request_counts_on_a_card_whose_type_is_the_vendors_word() -> None:
+def test_the_request_counts_on_a_card_whose_type_is_the_vendors_name() -> None:
     usage = card("g", core_percent=4, memory_mib=8192, used=(2, 2048, 1), type="NVIDIA")
     request = DeviceRequest(vendor="NVIDIA", count=1, memory_mib=1024, core_percent=1)
 

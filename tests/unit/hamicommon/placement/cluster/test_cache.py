@@ -122,7 +122,7 @@ def test_shapes_that_were_not_asked_for_long_are_forgotten() -> None:
     assert all(each is used[0] for each in used)
 
 
-def test_a_container_after_one_that_took_cards_is_asked_anew() -> None:
+def test_a_container_after_one_that_took_cards_is_asked_again() -> None:
     view, chooser = counting_view("a")
     two = pod(x(), x())
     decide(two, view)
@@ -146,15 +146,15 @@ def test_cards_of_the_standard_loop_are_asked_of_nobody() -> None:
 def answer(request: PodRequest, view: ClusterView, left_out: list[GpuUuid]) -> object:
     decision = decide(request, view, without_cards=left_out)
     refusal = decision.refusal
-    told = (refusal.reasons, refusal.unresolvable, dict(refusal.shortfalls)) if refusal else None
-    return decision.placement, decision.scores, told
+    reasons = (refusal.reasons, refusal.unresolvable, dict(refusal.shortfalls)) if refusal else None
+    return decision.placement, decision.scores, reasons
 
 
-def states(r: Random, node: dict[str, object], words: list[str]) -> list[CardState]:
+def states(r: Random, node: dict[str, object], vendors: list[str]) -> list[CardState]:
     """The node's cards, some of them in use."""
     found = []
-    for word in words:
-        for device in VENDORS[word].node_devices(node):
+    for vendor in vendors:
+        for device in VENDORS[vendor].node_devices(node):
             slots = r.choice([0, 0, 1])
             usage = DeviceUsage(
                 device=device,
@@ -167,14 +167,16 @@ def states(r: Random, node: dict[str, object], words: list[str]) -> list[CardSta
     return found
 
 
-@pytest.mark.parametrize("word", SPECIAL)
-def test_after_any_changes_the_answers_are_those_of_a_view_that_was_never_asked(word: str) -> None:
-    r, versions = Random(word), count(2)
+@pytest.mark.parametrize("vendor", SPECIAL)
+def test_after_any_changes_the_answers_are_those_of_a_view_that_was_never_asked(
+    vendor: str,
+) -> None:
+    r, versions = Random(vendor), count(2)
     view = ClusterView(VENDORS.rules)
     asked: list[PodRequest] = []
     while len(asked) < 4:
         try:
-            request = pod_request(generate.asking(r, [], [word]), VENDORS)
+            request = pod_request(generate.asking(r, [], [vendor]), VENDORS)
         except InvalidRequest:
             continue
         if request.wants_devices:
@@ -183,7 +185,7 @@ def test_after_any_changes_the_answers_are_those_of_a_view_that_was_never_asked(
         name = NodeName(f"n{r.randrange(5)}")
         known = view.cards(name)
         if not known or r.random() < 0.2:
-            view.set_node(name, states(r, generate.node(r, name, [word]), [word]))
+            view.set_node(name, states(r, generate.node(r, name, [vendor]), [vendor]))
         elif r.random() < 0.1:
             view.remove_node(name)
         else:

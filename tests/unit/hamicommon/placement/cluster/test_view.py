@@ -1,4 +1,4 @@
-"""The view holds what the ledger said last."""
+"""The view holds the ledger's latest state."""
 
 from dataclasses import replace
 
@@ -152,7 +152,7 @@ def test_a_frozen_moment_is_not_touched_by_what_comes_after() -> None:
     assert counted.inventory_version == frozen.inventory_version != view.inventory_version
 
 
-def test_a_frozen_moment_may_tell_the_counters_of_some_nodes_only() -> None:
+def test_a_frozen_moment_may_have_the_counters_of_some_nodes_only() -> None:
     view = view_of({"a": [card("g0")], "b": [card("g1", used=(2, 20, 2))]})
 
     frozen = view.frozen([NodeName("b"), NodeName("unknown")])

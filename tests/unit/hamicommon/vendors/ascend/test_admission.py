@@ -16,36 +16,38 @@ assert CONFIG is not None
 CHIPS = {chip.common_word: chip for chip in CONFIG.configs}
 
 
-def vendor(word: str, **changed: Any) -> Ascend:
-    chip = replace(CHIPS[word], **changed)
-    others = tuple(other for other in CHIPS.values() if other.common_word != word)
+def vendor(name: str, **changed: Any) -> Ascend:
+    chip = replace(CHIPS[name], **changed)
+    others = tuple(other for other in CHIPS.values() if other.common_word != name)
     return Ascend(chip, VnpusConfig(configs=(chip, *others)))
 
 
 def admitted(
-    word: str,
+    name: str,
     limits: dict[str, Any],
     requests: dict[str, Any] | None = None,
     *,
     soft: bool = False,
     **changed: Any,
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Limits and requests after admission, without the domain; done twice, as the contract says."""
+    """Limits and requests after admission, without the domain; the second time changes nothing."""
 
     def full(amounts: dict[str, Any] | None) -> dict[str, Any] | None:
-        return amounts and {f"huawei.com/{word}{name}": value for name, value in amounts.items()}
+        return amounts and {
+            f"huawei.com/{name}{suffix}": value for suffix, value in amounts.items()
+        }
 
     asked = container(full(limits), full(requests))
     pod = {"metadata": {"annotations": MODE if soft else {}}, "spec": {}}
-    chip = vendor(word, **changed)
+    chip = vendor(name, **changed)
     assert chip.mutate(asked, pod).wants
     once = deepcopy(asked)
     assert chip.mutate(asked, pod).wants
     assert asked == once
     resources = once["resources"]
-    prefix = len(f"huawei.com/{word}")
+    prefix = len(f"huawei.com/{name}")
     return tuple(
-        {name[prefix:]: amount for name, amount in (resources.get(part) or {}).items()}
+        {resource[prefix:]: amount for resource, amount in (resources.get(part) or {}).items()}
         for part in ("limits", "requests")
     )
 
@@ -54,7 +56,7 @@ MODE = {"huawei.com/vnpu-mode": "hami-core"}
 
 
 @pytest.mark.parametrize(
-    ("word", "asked", "granted"),
+    ("name", "asked", "granted"),
     [
         ("Ascend910A", None, 32768),
         ("Ascend910A", 0, 2184),
@@ -72,10 +74,10 @@ MODE = {"huawei.com/vnpu-mode": "hami-core"}
         ("Ascend310P", None, 21527),
     ],
 )
-def test_memory_is_rounded_up_to_a_template_or_the_whole_chip(word, asked, granted) -> None:
+def test_memory_is_rounded_up_to_a_template_or_the_whole_chip(name, asked, granted) -> None:
     limits = {"": 1} | ({} if asked is None else {"-memory": asked})
 
-    assert admitted(word, limits) == (
+    assert admitted(name, limits) == (
         {"": 1, "-memory": str(granted)},
         {"-memory": str(granted)},
     )
@@ -105,16 +107,16 @@ def test_chips_of_a_module_are_asked_for_in_pairs(limits, requests, count) -> No
     assert after["-memory"] == str(limits.get("-memory", 65536))
 
 
-@pytest.mark.parametrize("word", ["Ascend910B3", "Ascend910C"])
-def test_nothing_is_written_for_no_chips(word: str) -> None:
+@pytest.mark.parametrize("name", ["Ascend910B3", "Ascend910C"])
+def test_nothing_is_written_for_no_chips(name: str) -> None:
     """HAMi writes the memory of a whole chip, which no node but one with such a chip has."""
-    asked = container({f"huawei.com/{word}": "0"}, None)
+    asked = container({f"huawei.com/{name}": "0"}, None)
 
-    assert not vendor(word).mutate(asked, {"metadata": {}, "spec": {}}).wants
-    assert asked == container({f"huawei.com/{word}": "0"}, None)
+    assert not vendor(name).mutate(asked, {"metadata": {}, "spec": {}}).wants
+    assert asked == container({f"huawei.com/{name}": "0"}, None)
 
 
-def test_an_odd_number_of_chips_in_modules_is_refused_in_hamis_words() -> None:
+def test_an_odd_number_of_chips_in_modules_is_refused_with_hamis_message() -> None:
     with pytest.raises(InvalidRequest) as refusal:
         admitted("Ascend910C", {"": 3})
     assert str(refusal.value) == "Ascend910C device request must be 1 or 2*n, got 3"
@@ -131,7 +133,7 @@ def test_soft_slices_keep_their_memory_and_may_ask_for_cores_and_several_chips()
 
 
 @pytest.mark.parametrize(
-    ("word", "limits", "wrong"),
+    ("name", "limits", "wrong"),
     [
         ("Ascend910B3", {"": 1, "-core": 30}, "huawei.com/vnpu-mode: hami-core"),
         ("Ascend910B3", {"": 2, "-memory": 16384}, "vNPU not supported for multiple devices"),
@@ -145,10 +147,10 @@ def test_soft_slices_keep_their_memory_and_may_ask_for_cores_and_several_chips()
         ("Ascend310P", {"": "0.5"}, "a whole number of cards"),
     ],
 )
-def test_what_a_chip_can_never_give_is_refused(word, limits, wrong) -> None:
+def test_what_a_chip_can_never_give_is_refused(name, limits, wrong) -> None:
     with pytest.raises(InvalidRequest, match=wrong) as refusal:
-        admitted(word, limits)
-    assert f"container 'c': huawei.com/{word}" in str(refusal.value)
+        admitted(name, limits)
+    assert f"container 'c': huawei.com/{name}" in str(refusal.value)
 
 
 def test_cores_of_zero_ask_for_none() -> None:

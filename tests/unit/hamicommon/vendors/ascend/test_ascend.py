@@ -1,4 +1,4 @@
-"""Ascend chips as protocol 1.16 tells: requests, nodes, annotations, choosing chips."""
+"""Ascend chips by protocol 1.16: requests, nodes, annotations, choosing chips."""
 
 import json
 from datetime import UTC, datetime
@@ -37,8 +37,8 @@ P310 = CHIPS["Ascend310P"]
 SOFT = {"huawei.com/vnpu-mode": "hami-core"}
 
 
-def names(word: str) -> tuple[str, str, str]:
-    return f"huawei.com/{word}", f"huawei.com/{word}-memory", f"huawei.com/{word}-core"
+def names(name: str) -> tuple[str, str, str]:
+    return f"huawei.com/{name}", f"huawei.com/{name}-memory", f"huawei.com/{name}-core"
 
 
 NPU, MEM, CORES = names("Ascend910B3")
@@ -52,7 +52,7 @@ def register(vendor: Ascend, entries: list[dict[str, Any]], **annotations: str) 
 def chips(
     vendor: Ascend, networks: list[object], *, soft: bool = False, slots: int = 7
 ) -> list[GpuDevice]:
-    """Chips 0, 1, ... of these networks; None tells no network."""
+    """Chips 0, 1, ... of these networks; None registers no network."""
     entries = [
         {
             "id": f"npu-{index}",
@@ -66,28 +66,28 @@ def chips(
         }
         for index, network in enumerate(networks)
     ]
-    said = {"hami-vnpu-core": "true"} if soft else {}
-    return list(vendor.node_devices(register(vendor, entries, **said)))
+    annotations = {"hami-vnpu-core": "true"} if soft else {}
+    return list(vendor.node_devices(register(vendor, entries, **annotations)))
 
 
 def test_every_chip_of_the_configuration_is_a_vendor_when_enabled() -> None:
-    words = "Ascend910A Ascend910B2 Ascend910B3 Ascend910B4-1 Ascend910B4 Ascend310P Ascend910C"
+    expected = "Ascend910A Ascend910B2 Ascend910B3 Ascend910B4-1 Ascend910B4 Ascend310P Ascend910C"
     config = DeviceConfig()
 
     enabled = Vendors.from_config(config, enable_ascend=True)
-    assert [v.name for v in enabled if isinstance(v, Ascend)] == words.split()
+    assert [v.name for v in enabled if isinstance(v, Ascend)] == expected.split()
     assert not any(isinstance(vendor, Ascend) for vendor in Vendors.from_config(config))
 
 
-@pytest.mark.parametrize("word", CHIPS)
-def test_names_are_made_of_the_word(word) -> None:
-    vendor = CHIPS[word]
+@pytest.mark.parametrize("name", CHIPS)
+def test_names_are_made_of_the_vendors_name(name) -> None:
+    vendor = CHIPS[name]
 
-    assert vendor.resources.all() == names(word)
-    assert vendor.keys.register == f"hami.io/node-register-{word}"
-    assert vendor.keys.handshake == f"hami.io/node-handshake-{word}"
-    assert vendor.keys.to_allocate == f"hami.io/{word}-devices-to-allocate"
-    assert vendor.keys.allocated == f"hami.io/{word}-devices-allocated"
+    assert vendor.resources.all() == names(name)
+    assert vendor.keys.register == f"hami.io/node-register-{name}"
+    assert vendor.keys.handshake == f"hami.io/node-handshake-{name}"
+    assert vendor.keys.to_allocate == f"hami.io/{name}-devices-to-allocate"
+    assert vendor.keys.allocated == f"hami.io/{name}-devices-allocated"
     assert vendor.keys.lock == "hami.io/mutex.lock"
 
 
@@ -178,13 +178,13 @@ def test_uuids_and_the_mode_are_selected_by_annotation() -> None:
         (True, "yes", False),
     ],
 )
-def test_a_node_says_whether_its_chips_can_be_cut_else_the_configuration(
+def test_a_node_shows_whether_its_chips_can_be_cut_else_the_configuration(
     configured, annotation, soft
 ) -> None:
     vendor = Ascend(B3.chip, VnpusConfig(hami_vnpu_core=configured))
-    said = {} if annotation is None else {"hami-vnpu-core": annotation}
+    annotations = {} if annotation is None else {"hami-vnpu-core": annotation}
     (chip,) = vendor.node_devices(
-        register(vendor, [{"id": "a", "count": 1, "custominfo": {"NetworkID": 3}}], **said)
+        register(vendor, [{"id": "a", "count": 1, "custominfo": {"NetworkID": 3}}], **annotations)
     )
 
     assert chip.info == {"NetworkID": 3, "SoftSlices": soft}
@@ -225,7 +225,7 @@ def placed(vendor: Ascend, *amounts: tuple[int, int], soft: bool = False) -> dic
     )
 
 
-def test_the_template_of_a_slice_is_told_to_the_runtime() -> None:
+def test_the_template_of_a_slice_reaches_the_runtime() -> None:
     written = placed(B3, (16384, 0))
 
     assert written == {

@@ -1,4 +1,4 @@
-"""AWS Neuron as protocol 1.13 tells: devices, cores as bitmasks, neighbours."""
+"""AWS Neuron by protocol 1.13: devices, cores as bitmasks, neighbours."""
 
 from datetime import UTC, datetime
 from typing import Any
@@ -251,7 +251,7 @@ def test_an_unhealthy_device_has_no_neighbours() -> None:
         (1, 1, [3]),
     ],
 )
-def test_how_many_devices_cores_come_to_the_nodes_devices_tell(each, cores, taken) -> None:
+def test_how_many_devices_cores_come_to_follows_from_the_nodes_devices(each, cores, taken) -> None:
     cards = use(devices(4, each, "inf1.24xlarge"))
 
     assert indexes(put(AWS, cards, {CORE: cores})) == taken

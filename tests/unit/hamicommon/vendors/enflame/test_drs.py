@@ -1,4 +1,4 @@
-"""Enflame slices as protocol 1.12 tells."""
+"""Enflame slices by protocol 1.12."""
 
 import json
 
@@ -30,11 +30,11 @@ CAPACITY = {
 }
 
 
-def told(capacity: object):
+def registering(capacity: object):
     return node(annotations={"enflame.com/gcu-drs-capacity": json.dumps(capacity)})
 
 
-CARDS = DRS.node_devices(told(CAPACITY))
+CARDS = DRS.node_devices(registering(CAPACITY))
 IDLE = [DeviceUsage(device=card) for card in reversed(CARDS)]
 
 
@@ -117,7 +117,7 @@ def test_names_have_defaults(config, names) -> None:
     assert found.alone == names[1:]
 
 
-def test_a_node_tells_its_cards_and_profiles() -> None:
+def test_a_node_registers_its_cards_and_profiles() -> None:
     first, second = CARDS
 
     assert [card.uuid for card in CARDS] == ["n-enflame-drs-0", "n-enflame-drs-1"]
@@ -131,7 +131,7 @@ def test_a_node_tells_its_cards_and_profiles() -> None:
         "maxSlice": 6,
     }
     assert DRS.node_devices(node()) == ()
-    assert DRS.plugin_alive(told(CAPACITY))
+    assert DRS.plugin_alive(registering(CAPACITY))
     assert not DRS.plugin_alive(node())
 
 
@@ -148,7 +148,7 @@ def test_a_node_tells_its_cards_and_profiles() -> None:
 )
 def test_a_malformed_capacity_is_named(changed, wrong) -> None:
     with pytest.raises(InvalidRequest, match=wrong):
-        DRS.node_devices(told(CAPACITY | changed))
+        DRS.node_devices(registering(CAPACITY | changed))
 
 
 @pytest.mark.parametrize("text", ["{", "[]", "1"])
@@ -212,7 +212,7 @@ def test_cards_that_fail_a_rule_are_passed_over_and_counted() -> None:
     assert refused == NotChosen(reasons={"CardTimeSlicingExhausted": 1, "CardInsufficientCore": 1})
 
 
-def test_a_placed_pod_tells_the_plugin_every_container_and_the_first_ones_card() -> None:
+def test_a_placed_pod_shows_the_plugin_every_container_and_the_first_ones_card() -> None:
     first = choose_card(ask(parse({SIZE: 2}), IDLE[1:]))
     second = choose_card(ask(parse({SIZE: 1}), IDLE))
     assert isinstance(first, Chosen)

@@ -1,4 +1,4 @@
-"""Enflame whole cards as protocol 1.11 tells."""
+"""Enflame whole cards, by protocol 1.11."""
 
 import pytest
 from hamicommon.device_config import EnflameConfig

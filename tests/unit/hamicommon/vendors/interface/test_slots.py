@@ -1,4 +1,4 @@
-"""Biren and Vastai as protocol 1.14 and 1.15 tell: slots, and dies of few cards."""
+"""Biren and Vastai by protocol 1.14 and 1.15: slots, and dies of few cards."""
 
 import json
 from datetime import UTC, datetime
@@ -122,7 +122,7 @@ def test_only_uuids_are_selected_by_annotation(vendor, resource, register, hands
 
 
 @BOTH
-def test_slices_are_written_twice_with_the_word_and_zero_amounts(
+def test_slices_are_written_twice_with_the_name_and_zero_amounts(
     vendor, resource, register, handshake
 ) -> None:
     share = DeviceShare(uuid=GpuUuid("x"), vendor=vendor.name, memory_mib=0, core_percent=0)
@@ -166,7 +166,7 @@ def test_biren_has_no_die_mode() -> None:
     assert BIREN.rules.scorer is None
 
 
-def test_die_mode_is_what_the_first_card_says() -> None:
+def test_die_mode_is_decided_by_the_first_card() -> None:
     assert in_dies([die(1, strategy="card"), die(0)])
     assert not in_dies([die(1), die(0, strategy="card")])
     assert not in_dies([])

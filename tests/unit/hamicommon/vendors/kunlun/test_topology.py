@@ -1,4 +1,4 @@
-"""The graph of eight Kunlun cards, as protocol 1.9 tells."""
+"""The graph of eight Kunlun cards, by protocol 1.9."""
 
 import pytest
 from hamicommon.vendors.kunlun.topology import PAIRS, QUADS, bubbles, choose

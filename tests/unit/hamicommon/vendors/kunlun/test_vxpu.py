@@ -1,4 +1,4 @@
-"""Kunlun slices as protocol 1.10 tells."""
+"""Kunlun slices, by protocol 1.10."""
 
 import json
 
@@ -138,7 +138,7 @@ def test_a_refusal_names_one_reason(rules, reasons) -> None:
     assert choose_cards(ask(request(1, 24576), walk(), rules=rules)) == NotChosen(reasons=reasons)
 
 
-def test_a_placed_pod_carries_its_slices_under_the_vendors_word() -> None:
+def test_a_placed_pod_carries_its_slices_under_the_vendors_name() -> None:
     cut = share(CARDS[3], memory_mib=24576, core_percent=25)
 
     assert XPU.pod_annotations(placed(CARDS, (cut,))) == {

@@ -1,4 +1,4 @@
-"""Kunlun whole cards as protocol 1.9 tells."""
+"""Kunlun whole cards, by protocol 1.9."""
 
 import pytest
 from hamicommon.device_config import KunlunConfig
@@ -124,7 +124,7 @@ def test_the_nodes_score_falls_with_the_bubbles_that_the_placement_adds(
     assert KUNLUN.rules.scorer(before, containers, Selection(), "binpack") == expected
 
 
-def test_a_placed_pod_tells_the_indexes_of_its_last_container_with_cards() -> None:
+def test_a_placed_pod_carries_the_indexes_of_its_last_container_with_cards() -> None:
     assert KUNLUN.pod_annotations(
         placed(CARDS, (share(CARDS[0]),), (share(CARDS[1]), share(CARDS[2])), ())
     ) == {

@@ -1,4 +1,4 @@
-"""MetaX whole cards as protocol 1.7 tells."""
+"""MetaX whole cards, by protocol 1.7."""
 
 import pytest
 from hamicommon.device_config import MetaxConfig
@@ -58,14 +58,14 @@ def test_the_plugin_is_alive_while_the_kubelet_lists_cards(capacity, alive) -> N
     ],
     ids=[
         "loss of two cards",
-        "number not told",
+        "number not given",
         "no JSON",
         "no object",
         "no number",
         "losses are not for spread",
         "score of two cards",
         "scores are not for binpack",
-        "nothing told",
+        "nothing given",
     ],
 )
 def test_the_nodes_score_is_2000_less_its_topology_value(annotations, policy, expected) -> None:

@@ -1,4 +1,4 @@
-"""MetaX slices as protocol 1.8 tells: requests, nodes, admission, annotations."""
+"""MetaX slices, by protocol 1.8: requests, nodes, admission, annotations."""
 
 import json
 
@@ -29,7 +29,7 @@ ENTRY = {
 }
 
 
-def told(*entries: object):
+def registering(*entries: object):
     return node(annotations={REGISTER: json.dumps(entries)})
 
 
@@ -113,7 +113,7 @@ def test_a_pod_of_a_class_is_admitted_with_one_card_only_which_the_scheduler_doe
         ({CLASS: "online"}, {CLASS: "online"}),
         ({CLASS: "online", QOS: "junk"}, {CLASS: "online", QOS: "junk"}),
     ],
-    ids=["none", "said", "offline", "online has none", "online's is not looked at"],
+    ids=["none", "given", "offline", "online has none", "online's is not looked at"],
 )
 def test_admission_gives_pods_that_are_not_online_a_policy(annotations, expected) -> None:
     asking = container({COUNT: 1})
@@ -175,7 +175,7 @@ def test_class_policy_and_topology_are_traits(annotations, aware, traits) -> Non
     ids=["policy", "a whole card has none", "online", "offline"],
 )
 def test_what_a_slice_remembers_is_read_back_from_a_placed_pod(annotations, core, detail) -> None:
-    (card,) = SGPU.node_devices(told(ENTRY))
+    (card,) = SGPU.node_devices(registering(ENTRY))
 
     assert SGPU.detail_of(share(card, core_percent=core), annotations) == detail
 
@@ -186,8 +186,8 @@ def test_cards_are_selected_by_uuid() -> None:
     assert (found.use_uuids, found.avoid_uuids) == (("a",), ("b",))
 
 
-def test_a_node_tells_its_cards_as_json() -> None:
-    first, second = SGPU.node_devices(told(ENTRY, {"uuid": "SG-1"}))
+def test_a_node_registers_its_cards_as_json() -> None:
+    first, second = SGPU.node_devices(registering(ENTRY, {"uuid": "SG-1"}))
 
     assert (first.uuid, first.index, first.slots, first.memory_mib, first.core_percent) == (
         ("SG-0", 0, 16, 65536, 100)
@@ -217,14 +217,14 @@ def test_malformed_cards_are_named_and_their_plugin_is_not_alive(text, wrong) ->
     assert not SGPU.plugin_alive(malformed)
 
 
-def test_the_plugin_is_alive_while_the_node_tells_a_card() -> None:
-    assert SGPU.plugin_alive(told(ENTRY))
-    assert not SGPU.plugin_alive(told())
+def test_the_plugin_is_alive_while_the_node_registers_a_card() -> None:
+    assert SGPU.plugin_alive(registering(ENTRY))
+    assert not SGPU.plugin_alive(registering())
     assert not SGPU.plugin_alive(node())
 
 
 def test_a_placed_pod_carries_its_slices_in_three_annotations() -> None:
-    cards = SGPU.node_devices(told(ENTRY, ENTRY | {"uuid": "SG-1"}))
+    cards = SGPU.node_devices(registering(ENTRY, ENTRY | {"uuid": "SG-1"}))
     cut = share(cards[1], memory_mib=4096, core_percent=60)
     online = share(cards[0], memory_mib=4096, core_percent=0)
 

@@ -1,4 +1,4 @@
-"""Which MetaX cards take a slice, and the node's score, as protocol 1.8 tells."""
+"""Which MetaX cards take a slice, and the node's score, by protocol 1.8."""
 
 from typing import Any
 

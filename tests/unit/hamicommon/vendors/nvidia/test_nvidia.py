@@ -1,4 +1,4 @@
-"""NVIDIA requests, selections and nodes as protocol 1.1 tells."""
+"""NVIDIA requests, selections and nodes, by protocol 1.1."""
 
 import json
 from typing import Any
@@ -113,7 +113,7 @@ def test_a_selection_is_read_from_the_pods_annotations() -> None:
 
 
 @pytest.mark.parametrize("value", ["", "yes", "0", "false"])
-def test_only_gos_words_for_true_bind_numa(value) -> None:
+def test_only_gos_texts_for_true_bind_numa(value) -> None:
     assert not Nvidia(NvidiaConfig()).select({"nvidia.com/numa-bind": value}).numa_bind
 
 
@@ -130,7 +130,7 @@ def test_a_nodes_cards_and_scores_come_from_its_annotations() -> None:
     assert vendor.node_pair_scores({}) == {}
 
 
-def test_the_registry_knows_its_vendors_by_word() -> None:
+def test_the_registry_knows_its_vendors_by_name() -> None:
     vendors = Vendors.from_config(DeviceConfig())
 
     assert vendors["NVIDIA"].resources.count == GPU
