@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import pytest
 from hami_scheduler.ledger.quota import QuotaLimits
-from hami_scheduler.watch import annotated_nodes, nodes, pods, quotas
+from hami_scheduler.watch import backoff
 from hami_scheduler.watch.annotated_nodes import AnnotatedNodes
 from hami_scheduler.watch.nodes import NodeSync
 from hami_scheduler.watch.pods import PodWatch
@@ -59,8 +59,7 @@ async def _until_reached(store: Store, loop: Coroutine[Any, Any, None]) -> None:
 
 @pytest.fixture(autouse=True)
 def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (annotated_nodes, nodes, pods, quotas):
-        monkeypatch.setattr(module, "RETRY_S", 0.001)
+    monkeypatch.setattr(backoff, "FIRST_S", 0.001)
 
 
 @pytest.mark.parametrize("error", POISON)

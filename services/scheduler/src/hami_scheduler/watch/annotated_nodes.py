@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Awaitable, Callable, Mapping
 from datetime import UTC, datetime
 
 from hamicommon.clipping import clip
 from hamicommon.domain.devices import NodeInventory
 from hamicommon.domain.ids import NodeName
-from hamicommon.errors import Conflict, HamiError, NotFound
+from hamicommon.errors import Conflict, HamiError, NotFound, Unavailable
 from hamicommon.k8s.annotations import annotations_of
 from hamicommon.k8s.types import JsonMapping
 from hamicommon.vendors.registry import Vendors
@@ -25,11 +26,11 @@ from hami_scheduler.ledger.annotation_lock import MirroredLocks
 from hami_scheduler.ledger.view import LedgerSnapshotCache
 from hami_scheduler.metrics import SchedulerInstruments
 from hami_scheduler.ports import DriftJournal, InventoryStore, NodeApi
+from hami_scheduler.watch.backoff import Backoff
 from hami_scheduler.watch.node_annotations import NodeAnnotations, looks, told_by
 
 logger = logging.getLogger(__name__)
 
-RETRY_S = 1.0
 # As HAMi's register loop: a question that ran out shows at most this much later.
 LOOK_AGAIN_S = 15.0
 
@@ -68,7 +69,8 @@ class AnnotatedNodes:
         self._changed: dict[str, None] = {}
         self._asked: set[str] = set()
         self._told: dict[str, NodeAnnotations] = {}
-        self._unlocked: list[tuple[NodeName, str, str]] = []
+        self._unlocked: dict[str, tuple[NodeName, str, str]] = {}
+        self._waits = Backoff()
         self._woken = asyncio.Event()
 
     def on_upsert(self, new: JsonMapping, old: JsonMapping | None) -> None:
@@ -77,6 +79,7 @@ class AnnotatedNodes:
         self._objects[name] = new
         if old is None or looks(new) != looks(old):
             self._changed[name] = None
+            self._waits.reset(name)
             self._woken.set()
         if old is not None:
             self._note_unlocked(NodeName(name), annotations_of(new), annotations_of(old))
@@ -86,6 +89,7 @@ class AnnotatedNodes:
         name = node["metadata"]["name"]
         for known in (self._objects, self._changed, self._told):
             known.pop(name, None)
+        self._waits.reset(name)
         self._asked.discard(name)
         self._refused.forget(NodeName(name))
         self._count_malformed()
@@ -96,48 +100,57 @@ class AnnotatedNodes:
         for key in self._lock_keys:
             value = old.get(key, "")
             if value and new.get(key) != value:
-                self._unlocked.append((name, key, value))
+                self._unlocked[f"{name} {key} {value}"] = (name, key, value)
                 self._woken.set()
 
     async def run(self) -> None:
         """Works until cancelled."""
+        look_at = time.monotonic() + LOOK_AGAIN_S
         while True:
-            try:
-                async with asyncio.timeout(LOOK_AGAIN_S):
-                    await self._woken.wait()
-            except TimeoutError:
+            most_s = max(0.0, look_at - time.monotonic())
+            await self._waits.next_turn(
+                self._woken, [*self._unlocked, *self._changed], most_s=most_s
+            )
+            if time.monotonic() >= look_at:
                 self._changed |= dict.fromkeys(self._asked)
-            self._woken.clear()
-            if not await self._round():
-                await asyncio.sleep(RETRY_S)
-                self._woken.set()
+                look_at = time.monotonic() + LOOK_AGAIN_S
+            await self.once()
 
-    async def _round(self) -> bool:
-        """Tries each node once; False when one has to be tried again."""
-        unlocked, self._unlocked = self._unlocked, []
-        for lock in unlocked:
-            if not await self._tried(lock[0], self._locks.removed(*lock)):
-                self._unlocked.append(lock)
-        changed, self._changed = self._changed, {}
-        for name in changed:
+    async def once(self) -> None:
+        """Tries each lock and each node that is due."""
+        for key in [key for key in self._unlocked if self._waits.due(key)]:
+            lock = self._unlocked.pop(key)
+            if not await self._tried(key, lock[0], self._locks.removed(*lock)):
+                self._unlocked[key] = lock
+        for name in [name for name in self._changed if self._waits.due(name)]:
+            self._changed.pop(name, None)
             node = self._objects.get(name)
-            if node is not None and not await self._tried(name, self.look(node)):
+            if node is None:
+                self._waits.reset(name)
+            elif not await self._tried(name, name, self.look(node)):
                 self._changed[name] = None
-        return not (self._unlocked or self._changed)
 
-    async def _tried(self, node: str, work: Awaitable[object]) -> bool:
+    async def _tried(self, key: str, node: str, work: Awaitable[object]) -> bool:
         """False for what may go better in a while; what fails in an unknown way is counted."""
+        away = False
         try:
             with self._instruments.bulkhead.item("annotated-nodes", node):
                 await work
+            self._waits.reset(key)
+            return True
         except NotFound:
             logger.info("node without agent is gone", extra={"node": node})
+            self._waits.reset(key)
+            return True
         except HamiError as exc:
+            away = isinstance(exc, Unavailable)
             logger.warning(
-                "node without agent waits", extra={"node": node, "error": clip(str(exc))}
+                "node without agent not written, retrying",
+                extra={"node": node, "error": clip(str(exc))},
             )
-            return False
-        return True
+        if key not in self._changed:  # else it is another one since, and due at once
+            self._waits.failed(key, away=away)
+        return False
 
     async def look(self, node: JsonMapping) -> None:
         """Takes over what the node tells. Raises: Conflict, Unavailable."""

@@ -8,15 +8,14 @@ from collections.abc import Awaitable, Callable
 
 from hamicommon.clipping import clip
 from hamicommon.domain.ids import NodeName
-from hamicommon.errors import HamiError
+from hamicommon.errors import HamiError, Unavailable
 from hamicommon.process.bulkhead import Bulkhead
 
 from hami_scheduler.ledger.view import LedgerSnapshotCache
 from hami_scheduler.ports import InventoryStore
+from hami_scheduler.watch.backoff import Backoff
 
 logger = logging.getLogger(__name__)
-
-RETRY_S = 1.0
 
 
 class NodeSync:
@@ -30,8 +29,10 @@ class NodeSync:
         forget: Callable[[str], None],
         on_freed: Callable[[], None],
         bulkhead: Bulkhead | None = None,
+        waits: Backoff | None = None,
     ) -> None:
         self._bulkhead = bulkhead or Bulkhead()
+        self._waits = waits or Backoff()
         self._store = store
         self._view = view
         self._forget = forget
@@ -45,47 +46,52 @@ class NodeSync:
         """Exactly these cards of the node shall be cordoned."""
         self._cordons[node] = self._wished[node] = uuids
         self._gone.pop(node, None)
-        self._woken.set()
+        self._due(node)
 
     def again(self, node: str) -> None:
         """Cards of the node were written: a wish that came before them holds for them too."""
         if self._wished.get(node):
             self._cordons[node] = self._wished[node]
-            self._woken.set()
+            self._due(node)
 
     def gone(self, node: str) -> None:
         """The Node object was deleted."""
         self._gone[node] = None
         self._cordons.pop(node, None)
         self._wished.pop(node, None)
+        self._due(node)
+
+    def _due(self, node: str) -> None:
+        self._waits.reset(node)
         self._woken.set()
 
     async def run(self) -> None:
         """Works until cancelled."""
         while True:
-            await self._woken.wait()
-            self._woken.clear()
-            if not await self._round():
-                await asyncio.sleep(RETRY_S)
-                self._woken.set()
+            await self._waits.next_turn(self._woken, [*self._cordons, *self._gone])
+            await self.once()
 
-    async def _round(self) -> bool:
-        """Tries each node once; False when one has to be tried again."""
-        done = True
-        for node in list(self._cordons):
-            done &= await self._tried(node, self._write_cordon)
-        for node in list(self._gone):
-            done &= await self._tried(node, self._mark_gone)
-        return done
+    async def once(self) -> None:
+        """Tries each node that is due."""
+        for step, nodes in ((self._write_cordon, self._cordons), (self._mark_gone, self._gone)):
+            for node in list(nodes):
+                if self._waits.due(node):
+                    await self._attempt(node, step)
 
-    async def _tried(self, node: str, step: Callable[[str], Awaitable[None]]) -> bool:
+    async def _attempt(self, node: str, step: Callable[[str], Awaitable[None]]) -> None:
+        away, wished = False, self._cordons.get(node)
         try:
             with self._bulkhead.item("node-changes", node):
                 await step(node)
-                return True
+                self._waits.reset(node)
+                return
         except HamiError as exc:
-            logger.warning("node change waits", extra={"node": node, "error": clip(str(exc))})
-        return False
+            away = isinstance(exc, Unavailable)
+            logger.warning(
+                "node change failed, retrying", extra={"node": node, "error": clip(str(exc))}
+            )
+        if self._cordons.get(node) is wished:  # else it is another wish since, and due at once
+            self._waits.failed(node, away=away)
 
     async def _write_cordon(self, node: str) -> None:
         uuids = self._cordons.get(node)

@@ -30,12 +30,13 @@ from hami_scheduler.ledger.state_machine import (
 from hami_scheduler.ledger.transitions import Transitions
 from hami_scheduler.placement.waiting_pods import WaitingPod, WaitingPods, scheduled_verdict
 from hami_scheduler.ports import AllocationStore
+from hami_scheduler.watch import backoff
+from hami_scheduler.watch.backoff import Backoff
 
 logger = logging.getLogger(__name__)
 
 ACTOR = "pod-watch"
 PLUGIN_FAILED = "the device plugin of its node could not allocate its cards (bind-phase failed)"
-RETRY_S = 1.0
 
 
 class PodWatch:
@@ -50,8 +51,10 @@ class PodWatch:
         request_of: Callable[[JsonMapping], PodRequest],
         scheduler_name: str,
         bulkhead: Bulkhead | None = None,
+        waits: Backoff | None = None,
     ) -> None:
         self._bulkhead = bulkhead or Bulkhead()
+        self._waits = waits or Backoff()
         self._store = store
         self._releasing = releasing
         self._waiting = waiting
@@ -110,35 +113,39 @@ class PodWatch:
 
     def _note(self, facts: PodFacts) -> None:
         self._changed[facts.uid] = facts
+        self._waits.reset(facts.uid)
         self._woken.set()
 
     async def run(self) -> None:
         """Carries out what the handlers noted, until cancelled."""
         while True:
-            await self._woken.wait()
-            self._woken.clear()
-            if waiting := await self._round():
-                await asyncio.sleep(RETRY_S)
-                # What was noted since is newer, and those that did not fail go first.
-                self._changed |= {uid: f for uid, f in waiting.items() if uid not in self._changed}
-                self._woken.set()
+            await self._waits.next_turn(self._woken, self._changed)
+            if not await self.once():
+                await asyncio.sleep(backoff.FIRST_S)
 
-    async def _round(self) -> dict[PodUid, PodFacts]:
-        """Looks at each pod once; returns those to look at again after a pause."""
-        waiting: dict[PodUid, PodFacts] = {}
-        while self._changed:
-            uid, facts = next(iter(self._changed.items()))
-            del self._changed[uid]
+    async def once(self) -> bool:
+        """Looks at each pod that is due; False when a backend is away and the rest has to wait."""
+        for uid in [uid for uid in self._changed if self._waits.due(uid)]:
+            facts = self._changed.pop(uid, None)
+            if facts is None:
+                continue
             try:
-                # Whoever fails in an unknown way is left to the reconciler.
+                # A pod that fails in an unknown way is left to the reconciler.
                 with self._bulkhead.item("pod-changes", uid):
                     await self.look(facts)
+                self._waits.reset(uid)
             except HamiError as exc:
-                logger.warning("pod change waits", extra={"pod_uid": uid, "error": clip(str(exc))})
-                waiting[uid] = facts
-                if isinstance(exc, Unavailable):
-                    break
-        return waiting
+                logger.warning(
+                    "pod change failed, retrying", extra={"pod_uid": uid, "error": clip(str(exc))}
+                )
+                away = isinstance(exc, Unavailable)
+                # What was noted since is newer and due at once; else it goes to the end.
+                if uid not in self._changed:
+                    self._changed[uid] = facts
+                    self._waits.failed(uid, away=away)
+                if away:
+                    return False
+        return True
 
     async def look(self, facts: PodFacts) -> bool:
         """Does what the facts demand; True when something had to be done.

@@ -8,21 +8,19 @@ could not know of it.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 from collections.abc import Callable, Mapping
 
 from hamicommon.clipping import clip
-from hamicommon.errors import HamiError
+from hamicommon.errors import HamiError, Unavailable
 from hamicommon.k8s.types import JsonMapping
 from hamicommon.process.bulkhead import Bulkhead
 
 from hami_scheduler.ledger.quota import QuotaLimits
 from hami_scheduler.ports import QuotaStore
+from hami_scheduler.watch.backoff import Backoff
 
 logger = logging.getLogger(__name__)
-
-RETRY_S = 1.0
 
 
 class QuotaSync:
@@ -36,8 +34,10 @@ class QuotaSync:
         synced: Callable[[], bool],
         on_freed: Callable[[], None],
         bulkhead: Bulkhead | None = None,
+        waits: Backoff | None = None,
     ) -> None:
         self._bulkhead = bulkhead or Bulkhead()
+        self._waits = waits or Backoff()
         self._store = store
         self._synced = synced
         self._on_freed = on_freed
@@ -77,6 +77,7 @@ class QuotaSync:
 
     def _note(self, namespace: str) -> None:
         self._changed.add(namespace)
+        self._waits.reset(namespace)
         self._woken.set()
 
     async def _ended(self) -> frozenset[str]:
@@ -92,25 +93,35 @@ class QuotaSync:
     async def run(self, every_s: float) -> None:
         """Writes what changed, and everything again every so often, until cancelled."""
         while True:
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(every_s):
-                    await self._woken.wait()
-            self._woken.clear()
-            changed = bool(self._changed)
-            due, self._changed = self._changed, set()
-            if not due:
-                due = {name for name in self._quotas if self.limits(name)} | await self._ended()
-            for namespace in sorted(due):
-                try:
-                    # Whichever fails in an unknown way is written again with all others.
-                    with self._bulkhead.item("quota-changes", namespace):
-                        await self._store.set_limits(namespace, self.limits(namespace))
-                except HamiError as exc:
-                    logger.warning(
-                        "quota waits", extra={"namespace": namespace, "error": clip(str(exc))}
-                    )
-                    self._note(namespace)
-            if self._changed:
-                await asyncio.sleep(RETRY_S)
-            elif changed:
-                self._on_freed()
+            await self._waits.next_turn(self._woken, self._changed, most_s=every_s)
+            await self.once()
+
+    async def once(self) -> None:
+        """Writes the namespaces that are due; where none is, all that are not failing."""
+        changed = {namespace for namespace in self._changed if self._waits.due(namespace)}
+        self._changed -= changed
+        known = {name for name in self._quotas if self.limits(name)} if not changed else changed
+        ended = await self._ended() if not changed else frozenset()
+        written = [
+            await self._written(namespace) for namespace in sorted((known | ended) - self._changed)
+        ]
+        if changed and any(written):
+            self._on_freed()
+
+    async def _written(self, namespace: str) -> bool:
+        """False: it is tried again later."""
+        try:
+            # One that fails in an unknown way is written again with all others.
+            with self._bulkhead.item("quota-changes", namespace):
+                await self._store.set_limits(namespace, self.limits(namespace))
+            self._waits.reset(namespace)
+        except HamiError as exc:
+            logger.warning(
+                "quota not written, retrying",
+                extra={"namespace": namespace, "error": clip(str(exc))},
+            )
+            if namespace not in self._changed:
+                self._changed.add(namespace)
+                self._waits.failed(namespace, away=isinstance(exc, Unavailable))
+            return False
+        return True
