@@ -18,6 +18,7 @@ from hami_scheduler.deferred import DeferredWrites
 from hami_scheduler.extender.protocol import BindArgs, ExtenderArgs
 from hami_scheduler.ledger.quota import quota_amounts
 from hami_scheduler.ledger.state_machine import needs_node_lock
+from hami_scheduler.metrics import SchedulerInstruments
 from hami_scheduler.ports import PodEvent
 from hami_scheduler.settings import Settings
 from hamicommon import device_config
@@ -134,7 +135,7 @@ class Replica:
             "bus": bus,
             "api": connection,
         }
-        return build(SETTINGS, VENDORS, Connections(**outside))
+        return build(SETTINGS, VENDORS, SchedulerInstruments(), Connections(**outside))
 
     async def kill(self) -> None:
         """SIGKILL, wherever it is."""

@@ -18,6 +18,7 @@ from hamicommon.errors import Conflict, HamiError, NotFound
 from hamicommon.k8s.client import KubeApi
 from hamicommon.k8s.event_names import event_name
 from hamicommon.k8s.types import Json
+from hamicommon.process.bulkhead import Bulkhead
 
 from hami_scheduler.deferred import DeferredWrites
 from hami_scheduler.ports import PodEvent
@@ -105,7 +106,15 @@ class KubernetesNodeApi:
 class KubernetesPodEvents:
     """Port PodEvents: a bounded queue and a few workers; what is no warning can wait."""
 
-    def __init__(self, api: KubeApi, aside: DeferredWrites, *, component: str) -> None:
+    def __init__(
+        self,
+        api: KubeApi,
+        aside: DeferredWrites,
+        *,
+        component: str,
+        bulkhead: Bulkhead | None = None,
+    ) -> None:
+        self._bulkhead = bulkhead or Bulkhead()
         self._api = api
         self._aside = aside
         self._component = component
@@ -136,10 +145,12 @@ class KubernetesPodEvents:
 
     async def _show(self, event: PodEvent) -> None:
         try:
-            await self._write(event)
+            with self._bulkhead.item("pod-events", f"{event.namespace}/{event.name}"):
+                await self._write(event)
+                return
         except HamiError as exc:
-            self.dropped += 1
             logger.info("event not shown", extra={"reason": event.reason, "error": str(exc)})
+        self.dropped += 1
 
     async def _write(self, event: PodEvent) -> None:
         path = f"/api/v1/namespaces/{event.namespace}/events"

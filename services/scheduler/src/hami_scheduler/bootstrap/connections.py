@@ -17,6 +17,7 @@ from hamicommon.k8s.client import KubeApi, open_kube_api
 from hamicommon.ledger.database import open_database
 from hamicommon.ledger.model import LockHolder
 from hamicommon.ledger.outbox import OutboxRelay
+from hamicommon.process.bulkhead import Bulkhead
 from hamicommon.vendors.registry import Vendors
 
 from hami_scheduler.adapters.kubernetes import (
@@ -42,6 +43,7 @@ from hami_scheduler.bus.auth import Logins
 from hami_scheduler.deferred import DeferredWrites
 from hami_scheduler.ledger.quota import quota_amounts
 from hami_scheduler.ledger.state_machine import needs_node_lock
+from hami_scheduler.metrics import SchedulerInstruments
 from hami_scheduler.ports.access import Access
 from hami_scheduler.settings import Settings
 
@@ -60,11 +62,14 @@ async def open_service(settings: Settings) -> AsyncIterator[Service]:
         enable_iluvatar=settings.enable_iluvatar,
     )
     async with AsyncExitStack() as stack:
-        outside = await _open_outside(settings, vendors, stack)
-        yield build(settings, vendors, outside)
+        instruments = SchedulerInstruments()
+        outside = await _open_outside(settings, vendors, instruments.bulkhead, stack)
+        yield build(settings, vendors, instruments, outside)
 
 
-async def _open_outside(settings: Settings, vendors: Vendors, stack: AsyncExitStack) -> Connections:
+async def _open_outside(
+    settings: Settings, vendors: Vendors, bulkhead: Bulkhead, stack: AsyncExitStack
+) -> Connections:
     key = load_private_key(settings.grant_key_file)
     faults = faults_of(settings.failpoints.file)
     database = await stack.enter_async_context(
@@ -78,7 +83,7 @@ async def _open_outside(settings: Settings, vendors: Vendors, stack: AsyncExitSt
         faults,
     )
     api = await stack.enter_async_context(open_kube_api(settings.kubernetes.kubeconfig))
-    relay = OutboxRelay(database, bus)
+    relay = OutboxRelay(database, bus, bulkhead=bulkhead)
 
     def signed(grant: Grant) -> str:
         return sign(grant, key)
@@ -104,7 +109,7 @@ async def _open_outside(settings: Settings, vendors: Vendors, stack: AsyncExitSt
     lock = await stack.enter_async_context(
         open_node_lock(settings.redis, lease, lock_s=settings.lock_s, still_needed=still_needed)
     )
-    aside = DeferredWrites()
+    aside = DeferredWrites(bulkhead=bulkhead)
     return Connections(
         store=store,
         inventory=around(PostgresInventory(database, on_commit=relay.wake), "inventory", faults),
@@ -118,7 +123,9 @@ async def _open_outside(settings: Settings, vendors: Vendors, stack: AsyncExitSt
         lock=around(lock, "lock", faults),
         pods=around(KubernetesPodApi(api), "pods", faults),
         nodes=around(KubernetesNodeApi(api), "nodes", faults),
-        events=KubernetesPodEvents(api, aside, component=settings.scheduler_name),
+        events=KubernetesPodEvents(
+            api, aside, component=settings.scheduler_name, bulkhead=bulkhead
+        ),
         aside=aside,
         grants=around(NatsGrantAnnouncer(bus), "grants", faults),
         witness=around(NatsNodeWitness(bus), "witness", faults),

@@ -54,9 +54,14 @@ class Core:
         return wants_devices(dict(pod), self.vendors)
 
 
-def core_of(settings: Settings, vendors: Vendors, outside: Connections) -> Core:
+def core_of(
+    settings: Settings,
+    vendors: Vendors,
+    instruments: SchedulerInstruments,
+    outside: Connections,
+) -> Core:
     """From the settings, and the outside world that was opened."""
-    instruments, waiting = SchedulerInstruments(), WaitingPods()
+    waiting = WaitingPods()
     announcer = Announcer(outside.events)
     view = LedgerSnapshotCache(outside.inventory, vendors.rules)
     mirrored = MirroredLocks(

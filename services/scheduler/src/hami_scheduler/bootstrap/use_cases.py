@@ -21,13 +21,19 @@ from hami_scheduler.bus.reports import InventoryReports
 from hami_scheduler.extender.bind import Bind, BindRules
 from hami_scheduler.extender.filter import Filter
 from hami_scheduler.extender.pod_binding import PodBinding
+from hami_scheduler.metrics import SchedulerInstruments
 from hami_scheduler.placement.reserve import Reservations
 from hami_scheduler.settings import Settings
 
 
-def build(settings: Settings, vendors: Vendors, outside: Connections) -> Service:
+def build(
+    settings: Settings,
+    vendors: Vendors,
+    instruments: SchedulerInstruments,
+    outside: Connections,
+) -> Service:
     """The whole service."""
-    core = core_of(settings, vendors, outside)
+    core = core_of(settings, vendors, instruments, outside)
     filtering, binding = _deciding(core, outside)
     inventories = InventoryReports(
         store=outside.inventory,

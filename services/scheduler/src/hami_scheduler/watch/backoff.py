@@ -16,7 +16,7 @@ from dataclasses import dataclass
 FIRST_S = 1.0
 MOST_S = 300.0
 AWAY_MOST_S = 5.0
-"""Where the backend is away, which says nothing about the item: it follows soon after its return."""
+"""Where a backend is away, which is not the item's fault: it follows soon after its return."""
 
 
 @dataclass(frozen=True, slots=True)

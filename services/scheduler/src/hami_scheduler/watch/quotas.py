@@ -80,6 +80,9 @@ class QuotaSync:
         self._waits.reset(namespace)
         self._woken.set()
 
+    async def _all(self) -> set[str]:
+        return {name for name in self._quotas if self.limits(name)} | await self._ended()
+
     async def _ended(self) -> frozenset[str]:
         """Namespaces with limits in the ledger whose quotas went while nobody watched."""
         if not self._synced():
@@ -100,11 +103,8 @@ class QuotaSync:
         """Writes the namespaces that are due; where none is, all that are not failing."""
         changed = {namespace for namespace in self._changed if self._waits.due(namespace)}
         self._changed -= changed
-        known = {name for name in self._quotas if self.limits(name)} if not changed else changed
-        ended = await self._ended() if not changed else frozenset()
-        written = [
-            await self._written(namespace) for namespace in sorted((known | ended) - self._changed)
-        ]
+        due = changed or await self._all() - self._changed
+        written = [await self._written(namespace) for namespace in sorted(due)]
         if changed and any(written):
             self._on_freed()
 

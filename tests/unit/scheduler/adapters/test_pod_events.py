@@ -1,0 +1,72 @@
+"""Workers that write pod events outlive an event that nobody thought of."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import UTC, datetime
+from typing import Any, cast
+
+from hami_scheduler.adapters.kubernetes import EVENT_WORKERS, KubernetesPodEvents
+from hami_scheduler.deferred import DeferredWrites
+from hami_scheduler.ports import PodEvent
+from hamicommon.domain.ids import PodUid
+from hamicommon.errors import Conflict
+from hamicommon.process.bulkhead import Bulkhead
+from hamicommon.process.cancellation import end
+
+from tests.waiting import PATIENCE_S
+
+
+class Api:
+    """Has an odd event already for pods named `odd`, as another writer may have left it."""
+
+    def __init__(self) -> None:
+        self.created: list[str] = []
+        self.done = asyncio.Event()
+
+    async def create(self, path: str, body: dict[str, Any]) -> None:
+        del path
+        name = body["involvedObject"]["name"]
+        if name == "odd":
+            raise Conflict("it exists")
+        self.created.append(name)
+        self.done.set()
+
+    async def get(self, path: str) -> dict[str, Any]:
+        del path
+        return {"count": "many"}
+
+
+def event(name: str) -> PodEvent:
+    return PodEvent(
+        namespace="team",
+        name=name,
+        uid=PodUid(name),
+        reason="FilteringFailed",
+        message="no card",
+        warning=True,
+        at=datetime.now(UTC),
+        series="",
+    )
+
+
+async def test_events_after_one_that_cannot_be_written_are_written() -> None:
+    api, bulkhead = Api(), Bulkhead()
+    events = KubernetesPodEvents(
+        cast(Any, api), DeferredWrites(), component="hami-scheduler", bulkhead=bulkhead
+    )
+    # One for each worker, and one that needs a worker still to be there.
+    for _ in range(EVENT_WORKERS):
+        events.emit(event("odd"))
+    events.emit(event("next"))
+
+    running = asyncio.create_task(events.run())
+    written = asyncio.create_task(api.done.wait())
+    async with asyncio.timeout(PATIENCE_S):
+        await asyncio.wait([running, written], return_when=asyncio.FIRST_COMPLETED)
+
+    assert not running.done(), "the workers ended"
+    await end([running, written])
+    assert api.created == ["next"]
+    assert bulkhead.failures == {"pod-events": EVENT_WORKERS}
+    assert events.dropped == EVENT_WORKERS
