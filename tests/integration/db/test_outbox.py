@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any
 
@@ -11,12 +12,27 @@ from hamicommon.bus.client import Outgoing
 from hamicommon.errors import Unavailable
 from hamicommon.ledger import outbox
 from hamicommon.ledger.database import Database, open_database
-from hamicommon.ledger.outbox import BATCH, OutboxRelay
+from hamicommon.ledger.outbox import (
+    AWAY_MOST_S,
+    BATCH,
+    MOST_REFUSALS,
+    POLL_S,
+    OutboxRelay,
+)
 from hamicommon.process.bulkhead import Bulkhead
 from hamicommon.settings import PostgresSettings
 
 SUBJECT = "hami.events.v1.allocation.reserved"
 TRACE = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+
+
+class Time:
+    """The test moves it on."""
+
+    now_s = 1000.0
+
+    def __call__(self) -> float:
+        return self.now_s
 
 
 class Stream:
@@ -27,6 +43,7 @@ class Stream:
     def __init__(self, refuses: bytes = b"nothing") -> None:
         self.refuses = refuses
         self.messages: list[Outgoing] = []
+        self.refused = 0
 
     async def publish_all(self, messages: Sequence[Outgoing]) -> list[Unavailable | None]:
         answers: list[Unavailable | None] = []
@@ -35,6 +52,7 @@ class Stream:
         for message in messages:
             if self.refuses in message.data:
                 answers.append(Unavailable("refused"))
+                self.refused += 1
             else:
                 self.messages.append(message)
                 answers.append(None)
@@ -75,8 +93,8 @@ async def test_rows_are_announced_once_in_order_with_their_trace(database: Datab
 
 
 async def test_a_row_that_was_not_stored_waits_under_the_same_id(database: Database) -> None:
-    stream = Stream(refuses=b"b")
-    relay = OutboxRelay(database, stream)
+    stream, clock = Stream(refuses=b"b"), Time()
+    relay = OutboxRelay(database, stream, clock=clock)
     await write(database, "a", "b", "c")
     seen: list[str] = []
 
@@ -85,12 +103,12 @@ async def test_a_row_that_was_not_stored_waits_under_the_same_id(database: Datab
         seen.append(payload["name"])
 
     relay.listener = listen
-    with pytest.raises(Unavailable, match="refused"):
-        await relay.relay_once()
+    await relay.relay_once()
     assert await waiting(database) == ["b"]
     assert seen == ["a", "c"]
 
     stream.refuses = b"nothing"
+    clock.now_s += POLL_S
     assert await relay.relay_once() == 1
     assert seen == ["a", "c", "b"]
     assert len({message.message_id for message in stream.messages}) == 3
@@ -108,6 +126,74 @@ async def test_two_relays_share_the_rows_without_announcing_one_twice(database: 
     assert len(stream.messages) == 2 * BATCH
 
 
+async def parked(database: Database) -> list[str]:
+    rows = await database.fetch("SELECT payload FROM outbox WHERE published_at = 'infinity'")
+    return [row["payload"]["name"] for row in rows]
+
+
+async def test_a_row_that_the_bus_refuses_for_ever_is_parked_and_readable(
+    database: Database, caplog: pytest.LogCaptureFixture
+) -> None:
+    stream, clock = Stream(refuses=b"huge"), Time()
+    relay = OutboxRelay(database, stream, clock=clock)
+    await write(database, "huge")
+    attempts = 0
+
+    for number in range(400):
+        await write(database, f"n{number}")
+        before = stream.refused
+        await relay.relay_once()
+        attempts += stream.refused - before
+        clock.now_s += POLL_S
+
+    assert attempts == MOST_REFUSALS
+    assert await waiting(database) == []
+    assert await parked(database) == ["huge"]
+    assert (relay.parked, relay.published) == (1, 400)
+    assert [record.message for record in caplog.records] == [
+        "outbox row parked, the bus refuses it"
+    ]
+    await database.fetch(outbox._PRUNE)
+    assert await parked(database) == ["huge"]
+
+
+async def test_rows_behind_many_that_the_bus_refuses_are_announced(database: Database) -> None:
+    stream, clock = Stream(refuses=b"huge"), Time()
+    relay = OutboxRelay(database, stream, clock=clock)
+    await write(database, *["huge"] * (2 * BATCH), "behind")
+
+    for _ in range(10):
+        with contextlib.suppress(Unavailable):
+            await relay.relay_once()
+        clock.now_s += POLL_S
+
+    assert [message.data for message in stream.messages] == [b'{"name":"behind"}']
+
+
+async def test_a_bus_that_stores_nothing_parks_nothing_and_its_return_is_noticed(
+    database: Database,
+) -> None:
+    stream, clock = Stream(), Time()
+    relay = OutboxRelay(database, stream, clock=clock)
+    await write(database, "before")
+    await relay.relay_once()
+    await write(database, "a", "b")
+    stream.refuses = b"name"
+
+    for _ in range(300):
+        with contextlib.suppress(Unavailable):
+            await relay.relay_once()
+        clock.now_s += POLL_S
+    assert await waiting(database) == ["a", "b"]
+
+    stream.refuses = b"nothing"
+    clock.now_s += AWAY_MOST_S
+    await relay.relay_once()
+
+    assert await waiting(database) == []
+    assert relay.parked == 0
+
+
 async def test_without_a_bus_nothing_is_taken(database: Database) -> None:
     stream = Stream()
     stream.connected = False
@@ -117,7 +203,9 @@ async def test_without_a_bus_nothing_is_taken(database: Database) -> None:
     assert await waiting(database) == ["a"]
 
 
-async def test_rows_around_a_poisonous_one_are_announced_and_it_leaves(database: Database) -> None:
+async def test_rows_around_a_poisonous_one_are_announced_and_it_is_parked(
+    database: Database,
+) -> None:
     stream, bulkhead = Stream(), Bulkhead()
     relay = OutboxRelay(database, stream, bulkhead=bulkhead)
     await write(database, "a", "b", "c", "d")
@@ -148,5 +236,6 @@ async def test_rows_around_a_poisonous_one_are_announced_and_it_leaves(database:
     ]
     assert seen == ["a", "d"]
     assert await waiting(database) == []
+    assert await parked(database) == ["b"]
     assert bulkhead.failures == {"outbox": 1, "outbox-listener": 1}
     assert relay.published == 3

@@ -85,6 +85,9 @@ class SchedulerInstruments:
             "certificate_reloads", "Changes of certificate files, by result", ["result"]
         )
         self.outbox_published = self._total("outbox_published", "Facts announced by this replica")
+        self.outbox_parked = self._total(
+            "outbox_parked", "Facts that this replica gave up: the bus refuses them"
+        )
         self.outbox_rows = self._gauge("outbox_waiting_rows", "Facts not yet announced")
         self.outbox_age = self._gauge("outbox_waiting_seconds", "Age of the oldest of them")
         self.malformed_inventories = self._gauge(

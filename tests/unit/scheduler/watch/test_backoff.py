@@ -22,7 +22,7 @@ HOUR_S = 3600
 
 
 class Time:
-    """Goes on when the test says so."""
+    """The test moves it on."""
 
     now_s = 1000.0
 

@@ -1,8 +1,13 @@
 """The outbox: facts written in the transaction that made them, announced on the bus afterwards.
 
-Ledger adapters insert rows beside the change they tell of; `OutboxRelay.run()` takes unpublished
-ones with SKIP LOCKED, so any number of replicas may relay at once, and there is no high-water mark
-that a slow transaction could slip under. Each message carries the row's id as deduplication id.
+Ledger adapters insert rows beside the change that they describe; `OutboxRelay.run()` takes
+unpublished ones with SKIP LOCKED, so any number of replicas may relay at once, and there is no
+high-water mark that a slow transaction could slip under. Each message carries the row's id as
+deduplication id.
+
+A row that the bus refuses while it stores others (a payload larger than the bus takes) is tried
+ever more rarely and then parked: `published_at` is set to infinity, so that no relay takes it and
+no pruning removes it (docs/operations.md). A bus that stores nothing parks no row.
 
 Waking: the process that committed calls `wake()`; other writers NOTIFY `hami_outbox`; polling backs
 both up. The reservation itself does not NOTIFY, because Postgres takes one database-wide lock for
@@ -14,13 +19,17 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+import time
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import asyncpg
 import orjson
 
 from hamicommon.bus.client import Outgoing
+from hamicommon.clipping import clip
 from hamicommon.errors import HamiError, Unavailable
 from hamicommon.ledger.database import DRIVER_ERRORS, Database
 from hamicommon.process.bulkhead import Bulkhead
@@ -36,12 +45,21 @@ COALESCE_S = 0.025
 # Published rows stay this long for people who look; the bus keeps its own history.
 KEEP_PUBLISHED_S = 3600
 PRUNE_EVERY_S = 300.0
+# A row is parked after so many refusals, each while others were stored; with doubled waits between
+# them that takes four minutes, in which a bus that is short of something recovers.
+MOST_REFUSALS = 8
+# While the bus stores nothing at all, a row waits no longer than this for its return.
+AWAY_MOST_S = 15.0
+# Refused rows that a relay remembers; a forgotten one is counted from 0 again.
+MOST_REFUSED = 10_000
 
 _TAKE = f"""
-SELECT id, subject, payload, traceparent, created_at FROM outbox WHERE published_at IS NULL
+SELECT id, subject, payload, traceparent, created_at FROM outbox
+ WHERE published_at IS NULL AND id <> ALL($1::bigint[])
  ORDER BY id LIMIT {BATCH} FOR UPDATE SKIP LOCKED
 """
 _DONE = "UPDATE outbox SET published_at = now() WHERE id = ANY($1::bigint[])"
+_PARK = "UPDATE outbox SET published_at = 'infinity' WHERE id = ANY($1::bigint[])"
 _PRUNE = f"""
 DELETE FROM outbox WHERE published_at < now() - interval '{KEEP_PUBLISHED_S} seconds'
 """
@@ -67,23 +85,32 @@ Listener = Callable[[str, Mapping[str, Any]], Awaitable[None]]
 class OutboxRelay:
     """Moves rows from the outbox to the bus.
 
-    `listener` is told what this relay announced: rows of other replicas are among them, and a bus
+    `listener` gets what this relay announced: rows of other replicas are among them, and a bus
     connection does not hear its own messages.
     """
 
     def __init__(
-        self, database: Database, bus: OutboxPublisher, *, bulkhead: Bulkhead | None = None
+        self,
+        database: Database,
+        bus: OutboxPublisher,
+        *,
+        bulkhead: Bulkhead | None = None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        """`clock`: seconds."""
         self._bulkhead = bulkhead or Bulkhead()
         self._database = database
         self._bus = bus
         self.listener: Listener | None = None
         self._woken = asyncio.Event()
+        self._refusals = _Refusals(clock)
         self.published = 0
         self.failures = 0
+        self.parked = 0
+        """Rows that this relay gave up; they stay in the table."""
 
     def wake(self) -> None:
-        """Says that there may be new rows."""
+        """There may be new rows."""
         self._woken.set()
 
     async def run(self) -> None:
@@ -109,34 +136,46 @@ class OutboxRelay:
                 await asyncio.sleep(POLL_S)
 
     async def relay_once(self) -> int:
-        """Publishes one batch; returns how many rows left the outbox.
+        """Publishes one batch; returns how many rows it took.
 
         The rows stay locked while they are published, which blocks nobody: only relays touch them,
-        and those skip locked ones. Raises: Unavailable.
+        and those skip locked ones. Raises: Unavailable, also when the bus stored none of them.
         """
         if not self._bus.connected:
             return 0
         async with self._database.transaction() as connection:
-            rows = await connection.fetch(_TAKE)
+            rows = await connection.fetch(_TAKE, self._refusals.waiting())
             if not rows:
                 return 0
             messages = self._messages(rows)
             errors = await self._bus.publish_all([message for _, message in messages])
-            waiting = {
-                row["id"]
-                for (row, _), error in zip(messages, errors, strict=True)
-                if error is not None
-            }
-            sent = {row["id"] for row, _ in messages} - waiting
-            # A row that no message can be made of leaves too: it would come first for ever.
-            await connection.execute(_DONE, [row["id"] for row in rows if row["id"] not in waiting])
-        done = [row for row in rows if row["id"] in sent]
+            answers = [(row, error) for (row, _), error in zip(messages, errors, strict=True)]
+            done = [row for row, error in answers if error is None]
+            refused = {row["id"]: error for row, error in answers if error is not None}
+            self._refusals.stored(row["id"] for row in done)
+            # A row that no message can be made of is parked at once: it would come first for ever.
+            parked = {row["id"] for row in rows} - {row["id"] for row, _ in answers}
+            parked |= {row_id for row_id in refused if self._refusals.refused(row_id)}
+            if done:
+                await connection.execute(_DONE, [row["id"] for row in done])
+            if parked:
+                await connection.execute(_PARK, sorted(parked))
         self.published += len(done)
-        await self._tell(done)
-        for error in errors:
-            if error is not None:
-                raise error
+        self._report_parked([row for row in rows if row["id"] in parked], refused)
+        await self._hand_on(done)
+        if refused and not done:
+            raise next(iter(refused.values()))
         return len(rows)
+
+    def _report_parked(self, rows: Sequence[Any], errors: Mapping[int, Unavailable]) -> None:
+        self.parked += len(rows)
+        for row in rows:
+            self._refusals.forget(row["id"])
+            error = clip(str(errors.get(row["id"], "no message can be made of it")))
+            logger.error(
+                "outbox row parked, the bus refuses it",
+                extra={"outbox_id": row["id"], "subject": row["subject"], "error": error},
+            )
 
     def _messages(self, rows: Sequence[Any]) -> list[tuple[Any, Outgoing]]:
         found: list[tuple[Any, Outgoing]] = []
@@ -145,7 +184,7 @@ class OutboxRelay:
                 found.append((row, _message(row)))
         return found
 
-    async def _tell(self, rows: Sequence[Any]) -> None:
+    async def _hand_on(self, rows: Sequence[Any]) -> None:
         if self.listener is not None:
             for row in rows:
                 with self._bulkhead.item("outbox-listener", str(row["id"])):
@@ -178,11 +217,66 @@ class OutboxRelay:
             await connection.close(timeout=1)
 
 
+@dataclass(slots=True)
+class _Refusal:
+    """How a row fared: attempts in vain, and those of them that were the row's own fault."""
+
+    attempts: int
+    counted: int
+    stored_before: int
+    due_at: float
+
+
+class _Refusals:
+    """Rows that the bus refused, and when each is due again.
+
+    A refusal counts against the row when the bus has stored another one since the attempt before.
+    """
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._stored = self._stored_before = 0
+        self._rows: OrderedDict[int, _Refusal] = OrderedDict()
+
+    def waiting(self) -> list[int]:
+        """Rows that are not due."""
+        now = self._clock()
+        return [row_id for row_id, refusal in self._rows.items() if refusal.due_at > now]
+
+    def stored(self, row_ids: Iterable[int]) -> None:
+        """Of one batch, the bus stored these; where there are some, it is not away (any more)."""
+        self._stored_before = self._stored
+        for row_id in row_ids:
+            self._rows.pop(row_id, None)
+            self._stored += 1
+        if self._stored > self._stored_before:
+            for refusal in self._rows.values():
+                if not refusal.counted:
+                    refusal.due_at = 0.0
+
+    def refused(self, row_id: int) -> bool:
+        """The bus refused the row, in the batch that `stored` was called for; True: for good."""
+        refusal = self._rows.setdefault(row_id, _Refusal(0, 0, self._stored_before, 0.0))
+        blamed = self._stored > refusal.stored_before
+        refusal.attempts += 1
+        refusal.counted += blamed
+        refusal.stored_before = self._stored
+        wait_s = POLL_S * 2.0 ** min(refusal.attempts - 1, MOST_REFUSALS)
+        refusal.due_at = self._clock() + (wait_s if blamed else min(wait_s, AWAY_MOST_S))
+        while len(self._rows) > MOST_REFUSED:
+            self._rows.popitem(last=False)
+        return refusal.counted >= MOST_REFUSALS
+
+    def forget(self, row_id: int) -> None:
+        """The row was given up."""
+        self._rows.pop(row_id, None)
+
+
 def _message(row: Any) -> Outgoing:
     return Outgoing(
         subject=row["subject"],
         data=orjson.dumps(row["payload"]),
-        # The time stamp keeps ids apart when a ledger is made anew beside an old bus.
+        # The time stamp keeps ids apart when a ledger is made again beside an old bus.
         message_id=f"outbox-{row['id']}-{row['created_at'].timestamp():.6f}",
         headers={"traceparent": row["traceparent"]} if row["traceparent"] else {},
     )

@@ -18,6 +18,7 @@ async def measure(core: Core, outside: Connections) -> None:
     found.decisions_waiting.set(core.recorder.waiting)
     found.events_dropped.set(outside.events.dropped)
     found.outbox_published.set(outside.relay.published)
+    found.outbox_parked.set(outside.relay.parked)
     found.dead_letters.set(outside.bus.dead_letters)
     found.stream_problems.set(len(outside.bus.streams.problems))
     found.silent_agents.set(len(core.hearing.silent))
