@@ -85,7 +85,7 @@ async def forget(dsn: str, days: KeepDays) -> dict[str, int]:
     async def at_once(_: float) -> None: ...
 
     async with open_database(PostgresSettings(dsn=dsn), application="test") as database:
-        return await Retaining(PostgresRetention(database), days, sleep=at_once).round()
+        return await Retaining(PostgresRetention(database), days, sleep=at_once).once()
 
 
 async def counts(connection: asyncpg.Connection, *tables: str) -> list[int]:

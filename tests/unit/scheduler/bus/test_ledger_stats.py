@@ -61,13 +61,13 @@ def teller(heard: Heard) -> LedgerStatsPublisher:
 async def test_a_namespace_is_told_when_its_numbers_change(
     teller: LedgerStatsPublisher, heard: Heard
 ) -> None:
-    await teller.tell(found(1))
+    await teller.publish(found(1))
     assert heard.taken() == [TEAM, CLUSTER]
 
-    await teller.tell(found(1))
+    await teller.publish(found(1))
     assert heard.taken() == [CLUSTER]
 
-    await teller.tell(found(2))
+    await teller.publish(found(2))
     assert heard.taken() == [TEAM, CLUSTER]
 
 
@@ -76,7 +76,7 @@ async def test_everything_is_told_again_now_and_then(
 ) -> None:
     monkeypatch.setattr(ledger_stats, "SAY_ALL_EVERY_S", 0.0)
     for _ in range(2):
-        await teller.tell(found(1))
+        await teller.publish(found(1))
         assert heard.taken() == [TEAM, CLUSTER]
 
 
@@ -85,18 +85,18 @@ async def test_what_the_bus_did_not_take_is_told_at_the_next_reading(
 ) -> None:
     heard.away = True
     with pytest.raises(Unavailable):
-        await teller.tell(found(1))
+        await teller.publish(found(1))
 
     heard.away = False
-    await teller.tell(found(1))
+    await teller.publish(found(1))
     assert heard.taken() == [TEAM, CLUSTER]
 
 
 async def test_every_message_has_an_id_of_its_own(
     teller: LedgerStatsPublisher, heard: Heard
 ) -> None:
-    await teller.tell(found(1))
-    await teller.tell(found(2, NOW.replace(second=2)))
+    await teller.publish(found(1))
+    await teller.publish(found(2, NOW.replace(second=2)))
 
     assert len(heard.ids) == 4
 
@@ -108,7 +108,7 @@ async def test_namespaces_around_a_poisonous_one_are_told(heard: Heard) -> None:
     odd = cast(Any, object())
 
     numbers = replace(found(1), quotas={"a": quotas, "poison": odd, "z": quotas})
-    await teller.tell(numbers)
+    await teller.publish(numbers)
 
     assert heard.taken() == ["hami.ledger.v1.quota.a", "hami.ledger.v1.quota.z", CLUSTER]
     assert bulkhead.failures == {"ledger-numbers": 1}

@@ -44,7 +44,7 @@ async def at_once(_: float) -> None: ...
 async def test_batches_go_on_until_nothing_is_old() -> None:
     ledger = Ledger()
 
-    gone = await Retaining(ledger, ALL, sleep=at_once).round()
+    gone = await Retaining(ledger, ALL, sleep=at_once).once()
 
     assert gone == {"grants": 12, "drift": 3, "health": 0, "cards": 1}
     assert not any(ledger.left.values())
@@ -55,9 +55,9 @@ async def test_what_fails_stays_and_the_others_go() -> None:
     ledger.away = "grants"
     retaining = Retaining(ledger, ALL, sleep=at_once)
 
-    assert await retaining.round() == {"drift": 3, "health": 0, "cards": 1}
+    assert await retaining.once() == {"drift": 3, "health": 0, "cards": 1}
     ledger.away = ""
-    assert (await retaining.round())["grants"] == 12
+    assert (await retaining.once())["grants"] == 12
 
 
 @pytest.mark.parametrize("days", [-1, 1, 29])

@@ -33,6 +33,7 @@ from hamicommon.clipping import clip
 from hamicommon.errors import HamiError, Unavailable
 from hamicommon.ledger.database import DRIVER_ERRORS, Database
 from hamicommon.process.bulkhead import Bulkhead
+from hamicommon.process.periodic import every
 
 logger = logging.getLogger(__name__)
 
@@ -117,7 +118,8 @@ class OutboxRelay:
         """Relays until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._listen(), name="outbox-listen")
-            tasks.create_task(self._prune(), name="outbox-prune")
+            prune = every(PRUNE_EVERY_S, self._prune, name="outbox-prune")
+            tasks.create_task(prune, name="outbox-prune")
             tasks.create_task(self._relay(), name="outbox-relay")
 
     async def _relay(self) -> None:
@@ -132,7 +134,7 @@ class OutboxRelay:
                     pass
             except HamiError as exc:
                 self.failures += 1
-                logger.warning("outbox waits", extra={"error": str(exc)})
+                logger.warning("outbox not relayed, retrying", extra={"error": str(exc)})
                 await asyncio.sleep(POLL_S)
 
     async def relay_once(self) -> int:
@@ -191,13 +193,8 @@ class OutboxRelay:
                     await self.listener(row["subject"], row["payload"])
 
     async def _prune(self) -> None:
-        while True:
-            await asyncio.sleep(PRUNE_EVERY_S)
-            try:
-                async with self._database.connection() as connection:
-                    await connection.execute(_PRUNE)
-            except HamiError as exc:
-                logger.warning("announced rows stay", extra={"error": str(exc)})
+        async with self._database.connection() as connection:
+            await connection.execute(_PRUNE)
 
     async def _listen(self) -> None:
         """Keeps one connection that only listens; without it polling still works."""

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import secrets
+from collections.abc import Awaitable, Callable
+from functools import partial
 
 from hamicommon.bus.client import Deliver, Subscription
 from hamicommon.bus.logins import ASK_SUBJECT
 from hamicommon.events import INVENTORY_STREAM, REPORTS_STREAM
+from hamicommon.process.periodic import every
 
 from hami_scheduler.adoption.unmanaged import SUBJECT as UNMANAGED_SUBJECT
 from hami_scheduler.adoption.unmanaged import UnmanagedGrants
@@ -19,21 +22,35 @@ from hami_scheduler.bus.device_moves import GrantMoves
 from hami_scheduler.bus.grant_snapshots import QUEUE, GrantSnapshots
 from hami_scheduler.bus.grant_snapshots import SUBJECT as SNAPSHOT_SUBJECT
 from hami_scheduler.bus.heartbeats import LOOK_EVERY_S
-from hami_scheduler.bus.ledger_stats import LedgerStatsPublisher
+from hami_scheduler.bus.ledger_stats import SAY_EVERY_S, LedgerStatsPublisher
 from hami_scheduler.bus.mig_instances import MadeInstances
 from hami_scheduler.bus.orphans import OrphanReporter
 from hami_scheduler.bus.reports import GrantReports, InventoryReports
 from hami_scheduler.ledger.quota import quota_amounts
 from hami_scheduler.ledger.view_feed import SUBJECT as EVENTS_SUBJECT
 from hami_scheduler.ledger.view_feed import LedgerFollower
+from hami_scheduler.reconcile import retention
 from hami_scheduler.reconcile.reconciler import Reaper, Reconciler
 from hami_scheduler.reconcile.restore import GrantRestorer
 from hami_scheduler.reconcile.retention import KeepDays, Retaining
 from hami_scheduler.reconcile.stuck_pods import StuckPodReporter
 
+# Nothing can be decided before the ledger was read once.
+LOAD_AGAIN_S = 1.0
+# The API server is listed within a second or two of the start; the first comparison follows soon.
+SYNCED_AGAIN_S = 0.5
+TIDY_EVERY_S = 600.0
+
+
+def _periodic(
+    name: str, interval_s: float | Callable[[], float], one_round: Callable[[], Awaitable[object]]
+) -> tuple[str, Loop]:
+    return name, lambda: every(interval_s, one_round, name=name)
+
 
 def writing_loops(core: Core, outside: Connections) -> tuple[tuple[str, Loop], ...]:
     """What writes to the ledger, the bus and the API server by its own clock."""
+    settings = core.settings
     reaper = Reaper(
         ledger=outside.store,
         pods=outside.pods,
@@ -50,7 +67,6 @@ def writing_loops(core: Core, outside: Connections) -> tuple[tuple[str, Loop], .
         instruments=core.instruments,
         late_s=core.settings.bound_late_s,
     )
-    settings = core.settings
     retaining = Retaining(
         outside.retention,
         KeepDays(
@@ -62,17 +78,25 @@ def writing_loops(core: Core, outside: Connections) -> tuple[tuple[str, Loop], .
     )
     return (
         ("outbox", outside.relay.run),
-        ("view", lambda: core.view.run(core.settings.reconcile_s)),
+        _periodic(
+            "view",
+            lambda: settings.reconcile_s if core.view.loaded else LOAD_AGAIN_S,
+            core.view.refresh,
+        ),
         ("decisions", core.recorder.run),
-        ("old-decisions", lambda: core.recorder.tidy(keep_days=core.settings.decision_days)),
-        ("old-history", retaining.run),
+        _periodic(
+            "old-decisions",
+            TIDY_EVERY_S,
+            partial(outside.decisions.tidy, keep_days=settings.decision_days),
+        ),
+        _periodic("old-history", retention.EVERY_S, retaining.once),
         ("pod-events", outside.events.run),
         ("aside", outside.aside.run),
         ("lock-releases", outside.lock.listen),
         ("nudges", core.nudger.run),
-        ("reap", lambda: reaper.run(core.settings.reap_s)),
-        ("late", lambda: late.run(core.settings.reconcile_s)),
-        ("agents", lambda: core.hearing.run(min(LOOK_EVERY_S, core.settings.reconcile_s))),
+        _periodic("reap", settings.reap_s, reaper.once),
+        _periodic("late", settings.reconcile_s, late.once),
+        _periodic("agents", min(LOOK_EVERY_S, settings.reconcile_s), core.hearing.once),
     )
 
 
@@ -91,10 +115,8 @@ def watching_loops(
         instruments=core.instruments,
         known_pods=watches.pods.by_uid,
         known_nodes=watches.nodes.names,
-        synced=lambda: not watches.missing(),
         wants_devices=core.wants_devices,
         scheduler_name=core.settings.scheduler_name,
-        on_compared=core.nudger.capacity_freed,
         restoring=GrantRestorer(
             store=outside.store,
             apply=core.view.apply,
@@ -104,6 +126,12 @@ def watching_loops(
         ),
     )
     every_s = core.settings.reconcile_s
+
+    async def reconcile() -> None:
+        if not watches.missing():
+            await reconciler.once()
+            core.nudger.capacity_freed()
+
     return (
         ("pods", watches.pod_informer.run),
         ("nodes", watches.node_informer.run),
@@ -112,7 +140,7 @@ def watching_loops(
         ("node-changes", watches.keeping.run),
         ("annotated-nodes", watches.annotated.run),
         ("quota-changes", lambda: watches.quotas.run(every_s)),
-        ("reconcile", lambda: reconciler.run(every_s)),
+        _periodic("reconcile", lambda: SYNCED_AGAIN_S if watches.missing() else every_s, reconcile),
     )
 
 
@@ -171,7 +199,7 @@ def bus_loops(
             replica=secrets.token_hex(4),
             bulkhead=core.instruments.bulkhead,
         )
-        loops.append(("ledger-numbers", teller.run))
+        loops.append(_periodic("ledger-numbers", SAY_EVERY_S, teller.once))
     if outside.logins is not None:
         respond = outside.logins.respond
         loops.append(("logins", lambda: bus.serve(ASK_SUBJECT, QUEUE, respond)))

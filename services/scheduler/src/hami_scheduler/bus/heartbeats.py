@@ -11,7 +11,6 @@ reaper asks whether the agent of a deleted pod could still speak.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import time
 from collections.abc import Callable, Mapping
@@ -71,19 +70,17 @@ class AgentLiveness:
         self._seeing_since: float | None = None
         """Since when the ledger could be read without a break."""
 
-    async def run(self, every_s: float) -> None:
-        """Looks until cancelled."""
-        while True:
-            try:
-                await self.look()
-            except (Unavailable, Conflict) as exc:
-                self.ledger_away()
-                logger.warning("agents not looked for", extra={"error": str(exc)})
-            await asyncio.sleep(every_s)
+    async def once(self) -> None:
+        """Compares the counts with those of the last time. Raises: Conflict, Unavailable.
 
-    async def look(self) -> None:
-        """Compares the counts with those of the last time. Raises: Conflict, Unavailable."""
-        marks = await self._reader.agent_marks()
+        While they can't be read, silence means nothing, until they could be for a while.
+        """
+        try:
+            marks = await self._reader.agent_marks()
+        except (Unavailable, Conflict):
+            self._seeing_since = None
+            self._update()
+            raise
         for node, mark in marks.items():
             if self._marks.get(node, mark) != mark:
                 self.heard(node)
@@ -94,11 +91,6 @@ class AgentLiveness:
         self._marks = marks
         if self._seeing_since is None:
             self._seeing_since = self._clock()
-        self._update()
-
-    def ledger_away(self) -> None:
-        """The counts can't be read: silence means nothing until they could be for a while."""
-        self._seeing_since = None
         self._update()
 
     def heard(self, node: NodeName) -> None:

@@ -9,13 +9,11 @@ take silence for "unknown".
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Protocol
 
-from hamicommon.errors import Conflict, Unavailable
 from hamicommon.events import (
     LEDGER_CLUSTER_SUBJECT,
     ClusterNumbers,
@@ -25,8 +23,6 @@ from hamicommon.events import (
 )
 from hamicommon.process.bulkhead import Bulkhead
 from pydantic import BaseModel
-
-logger = logging.getLogger(__name__)
 
 SAY_EVERY_S = 2.0
 SAY_ALL_EVERY_S = 60.0
@@ -79,16 +75,11 @@ class LedgerStatsPublisher:
         self._said: dict[str, tuple[QuotaNumbers, ...]] = {}
         self._said_all_s = float("-inf")
 
-    async def run(self, every_s: float = SAY_EVERY_S) -> None:
-        """Until cancelled."""
-        while True:
-            try:
-                await self.tell(await self._reader.numbers())
-            except (Unavailable, Conflict) as exc:
-                logger.warning("ledger statistics not published", extra={"error": str(exc)})
-            await asyncio.sleep(every_s)
+    async def once(self) -> None:
+        """Reads the ledger and publishes. Raises: Unavailable, Conflict."""
+        await self.publish(await self._reader.numbers())
 
-    async def tell(self, found: LedgerNumbers) -> None:
+    async def publish(self, found: LedgerNumbers) -> None:
         """Publishes one reading. Raises: Unavailable; then the rest is said at the next reading."""
         now_s = asyncio.get_running_loop().time()
         if now_s - self._said_all_s >= SAY_ALL_EVERY_S:

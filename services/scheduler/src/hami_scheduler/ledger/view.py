@@ -9,19 +9,15 @@ ledger, and a refusal is checked against it (`refresh`) before it is answered.
 from __future__ import annotations
 
 import asyncio
-import logging
 import time
 from collections.abc import Iterable, Mapping
 
 from hamicommon.domain.ids import GpuUuid, NodeName
-from hamicommon.errors import Unavailable
 from hamicommon.ledger.model import CardCounters
 from hamicommon.placement.cluster.view import CardState, ClusterView
 from hamicommon.placement.vendor_policy import VendorRules
 
 from hami_scheduler.ports import CardReader, LedgerCard, PairScores
-
-logger = logging.getLogger(__name__)
 
 
 class LedgerSnapshotCache:
@@ -100,15 +96,6 @@ class LedgerSnapshotCache:
             names = sorted(nodes)
             cards = await self._reader.cards(names)
             self._replace(nodes, cards, await self._reader.pair_scores(names))
-
-    async def run(self, every_s: float) -> None:
-        """Refreshes until cancelled."""
-        while True:
-            try:
-                await self.refresh()
-            except Unavailable as exc:
-                logger.warning("view not refreshed", extra={"error": str(exc)})
-            await asyncio.sleep(every_s if self.loaded else 1.0)
 
     def _tally(self) -> tuple[int, int]:
         return len(self._versions), self._sum

@@ -43,7 +43,6 @@ NODES_OF_A_PLACEMENT = 16
 MOST_MOMENTS = 256
 # Races that one row may lose before it is dropped.
 MOST_RACES = 3
-TIDY_EVERY_S = 600.0
 
 
 class DecisionQueue:
@@ -122,15 +121,6 @@ class DecisionQueue:
             batch += [row for _, row in self._encoded(self._more(BATCH))]
             if batch:
                 await self._write(batch)
-
-    async def tidy(self, *, keep_days: int) -> None:
-        """Drops what is old and what nothing refers to, every so often, until cancelled."""
-        while True:
-            try:
-                await self._log.tidy(keep_days=keep_days)
-            except HamiError as exc:
-                logger.warning("old decisions stay", extra={"error": str(exc)})
-            await asyncio.sleep(TIDY_EVERY_S)
 
     def _more(self, most: int) -> list[DecisionTrace]:
         courses: list[DecisionTrace] = []

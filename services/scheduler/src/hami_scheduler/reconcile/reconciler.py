@@ -8,7 +8,6 @@ what is past its deadline. All replicas may do both at once: every step is guard
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -61,10 +60,8 @@ class Reconciler:
         instruments: SchedulerInstruments,
         known_pods: Mapping[PodUid, JsonMapping],
         known_nodes: set[str],
-        synced: Callable[[], bool],
         wants_devices: Callable[[JsonMapping], bool],
         scheduler_name: str,
-        on_compared: Callable[[], None],
         restoring: GrantRestorer,
     ) -> None:
         self._store = store
@@ -77,23 +74,10 @@ class Reconciler:
         self._instruments = instruments
         self._known_pods = known_pods
         self._known_nodes = known_nodes
-        self._synced = synced
         self._wants_devices = wants_devices
         self._scheduler_name = scheduler_name
-        self._on_compared = on_compared
         self._restoring = restoring
         self._told: set[PodUid] = set()
-
-    async def run(self, every_s: float) -> None:
-        """Reconciles until cancelled."""
-        while True:
-            if self._synced():
-                try:
-                    await self.once()
-                    self._on_compared()
-                except HamiError as exc:
-                    logger.warning("reconciling waits", extra={"error": str(exc)})
-            await asyncio.sleep(every_s if self._synced() else 0.5)
 
     async def once(self) -> int:
         """One comparison; returns how many differences were found. Raises: Unavailable."""
@@ -198,15 +182,6 @@ class Reaper:
         self._pods = pods
         self._releasing = releasing
         self._agent_speaks = agent_speaks
-
-    async def run(self, every_s: float) -> None:
-        """Reaps until cancelled."""
-        while True:
-            try:
-                await self.once()
-            except HamiError as exc:
-                logger.warning("reaping waits", extra={"error": str(exc)})
-            await asyncio.sleep(every_s)
 
     async def once(self) -> int:
         """One look; returns how many allocations went on. Raises: Unavailable."""

@@ -58,7 +58,7 @@ class KeepDays:
 
 
 class Retaining:
-    """The loop that removes."""
+    """Removes what is old, kind by kind."""
 
     def __init__(
         self,
@@ -79,13 +79,7 @@ class Retaining:
             (kind, partial(forget, keep_days=keep)) for kind, keep, forget in kinds if keep
         ]
 
-    async def run(self) -> None:
-        """Removes what is old, hour by hour, until cancelled."""
-        while True:
-            await self.round()
-            await self._sleep(EVERY_S)
-
-    async def round(self) -> dict[str, int]:
+    async def once(self) -> dict[str, int]:
         """Removes what is old by now; how much of each kind. What fails is logged and stays."""
         gone: dict[str, int] = {}
         for kind, forget in self._kinds:

@@ -8,7 +8,6 @@ fill the history with the phases of its back-off.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import time
 from collections.abc import Callable
@@ -54,15 +53,6 @@ class StuckPodReporter:
         self._instruments = instruments
         self._late_s = late_s
         self._told_at: dict[AllocationId, float] = {}
-
-    async def run(self, every_s: float) -> None:
-        """Looks until cancelled."""
-        while True:
-            try:
-                await self.once()
-            except HamiError as exc:
-                logger.warning("late pods not looked for", extra={"error": str(exc)})
-            await asyncio.sleep(every_s)
 
     async def once(self) -> int:
         """One look; returns how many are late. Raises: Unavailable."""
