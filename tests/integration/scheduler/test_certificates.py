@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from contextlib import suppress
+from contextlib import AsyncExitStack, suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -13,11 +13,12 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
-from hami_scheduler.bootstrap.server import _certificate, _config, _Server
+from hami_scheduler.bootstrap.server import serving_certificate
 from hami_scheduler.metrics import SchedulerInstruments
 from hami_scheduler.settings import Settings
 from hamicommon.errors import InvalidRequest
-from hamicommon.process.listening_socket import listen
+from hamicommon.process.cancellation import end
+from hamicommon.process.http_server import serving
 from hamicommon.process.serving_certificate import ServingCertificate
 from hamicommon.settings import NatsSettings, PostgresSettings, RedisSettings
 from hamicommon.tls import new_key
@@ -74,25 +75,22 @@ class Served:
 
     def __init__(self, folder: Path) -> None:
         self.instruments = SchedulerInstruments()
-        found = _certificate(settings(folder), self.instruments)
+        found = serving_certificate(settings(folder), self.instruments)
         assert found is not None
         self.certificate: ServingCertificate = found
-        self._server = _Server(_config(settings(folder), answer, found))
-        self._socket = listen("127.0.0.1:0")
-        self.port = self._socket.getsockname()[1]
+        self._stack = AsyncExitStack()
 
     async def __aenter__(self) -> Served:
-        self._tasks = [
-            asyncio.create_task(self._server.serve(sockets=[self._socket])),
-            asyncio.create_task(self.certificate.watch()),
-        ]
+        context = self.certificate.context
+        self.port = await self._stack.enter_async_context(
+            serving(answer, "127.0.0.1:0", ssl_context=context)
+        )
+        watching = asyncio.create_task(self.certificate.watch())
+        self._stack.push_async_callback(end, [watching])
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        self._server.should_exit = True
-        self._tasks[1].cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-        self._socket.close()
+        await self._stack.aclose()
 
     async def serial(self, folder: Path, client: str) -> int:
         """Of the certificate that it serves to this client. Raises: OSError when it refuses."""
@@ -166,19 +164,19 @@ async def test_a_client_of_another_authority_is_refused_and_a_new_authority_is_t
 ) -> None:
     write_leaf(tmp_path, "tls", authority, LONG)
     other = Authority.new("two")
-    write_leaf(tmp_path, "stranger", other, LONG)
+    write_leaf(tmp_path, "other", other, LONG)
     async with Served(tmp_path) as served:
         with pytest.raises(OSError):
-            await served.serial(tmp_path, "stranger")
+            await served.serial(tmp_path, "other")
         own = await served.serial(tmp_path, "client")
 
         trust(tmp_path, "ca", authority, other)
-        await until(served, tmp_path, "stranger", own)
+        await until(served, tmp_path, "other", own)
         assert await served.serial(tmp_path, "client") == own
 
         trust(tmp_path, "ca", other)
         await until(served, tmp_path, "client", None)
-        assert await served.serial(tmp_path, "stranger") == own
+        assert await served.serial(tmp_path, "other") == own
 
 
 def test_files_that_are_no_certificates_are_one_sentence_each(

@@ -154,9 +154,3 @@ class Settings(BaseSettings):
         if self.operator_bind and self.tls_cert_file is None:
             raise ValueError("operator_bind needs tls_cert_file and tls_key_file: it takes tokens")
         return self
-
-    @property
-    def address(self) -> tuple[str, int]:
-        """(host, port) of `http_bind`; an empty host means all interfaces."""
-        host, _, port = self.http_bind.rpartition(":")
-        return host.strip("[]") or "0.0.0.0", int(port)

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import gc
 import logging
-import signal
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 
-import uvicorn
 from hamicommon.process import http_server
 from hamicommon.process.cancellation import end
 from hamicommon.process.serving_certificate import ServingCertificate
+from hamicommon.process.shutdown import until_stopped
 
 from hami_scheduler.api.app import create_app, create_operator_app, create_probe_app
 from hami_scheduler.api.service import Loop, Service
@@ -22,22 +20,6 @@ from hami_scheduler.metrics import SchedulerInstruments
 from hami_scheduler.settings import Settings
 
 logger = logging.getLogger(__name__)
-
-# kube-scheduler keeps connections to the extender open; ours shall not be the side that closes
-# one while a request is on its way.
-KEEP_ALIVE_S = 120
-# Binds that wait for a node lock end by their own time-out; more is not waited for.
-SHUTDOWN_S = 10
-
-
-class _Server(uvicorn.Server):
-    """uvicorn without its signal handling: it would kill the process before we have closed."""
-
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        """Signals are handled in `serve`."""
-        yield
-
 
 # A replica holds every pod of the cluster as JSON: a full collection walks some 10^6 objects that
 # are all still needed. Ours have hardly any cycles, so it is enough to look a hundred times less
@@ -49,22 +31,19 @@ async def serve(settings: Settings) -> None:
     """Serves until SIGTERM or SIGINT, or until a background loop dies (then it raises)."""
     gc.set_threshold(*GC_THRESHOLDS)
     async with open_service(settings) as service:
-        certificate = _certificate(settings, service.instruments)
-        server = _Server(_config(settings, create_app(service), certificate))
-        loop = asyncio.get_running_loop()
-
-        def stop() -> None:
-            server.should_exit = True
-
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, stop)
+        certificate = serving_certificate(settings, service.instruments)
         operators = None if service.access is None else operator_certificate(settings)
         watched = [each for each in (certificate, operators) if each is not None]
         loops = [("watch-certificate", each.watch) for each in watched]
-        async with running(service, loops), other_ports(settings, service, operators):
+        context = None if certificate is None else certificate.context
+        async with (
+            running(service, loops),
+            other_ports(settings, service, operators),
+            http_server.serving(create_app(service), settings.http_bind, ssl_context=context),
+        ):
             freezing = asyncio.create_task(_freeze_when_ready(service))
             try:
-                await server.serve()
+                await until_stopped()
             finally:
                 await end([freezing])
     logger.info("stopped")
@@ -141,10 +120,13 @@ async def _named(run: Loop) -> None:
     await run()
 
 
-def _certificate(
+def serving_certificate(
     settings: Settings, instruments: SchedulerInstruments
 ) -> ServingCertificate | None:
-    """Raises: InvalidRequest when the files are not usable."""
+    """The pair for kube-scheduler's port; None where the settings name none.
+
+    Raises: InvalidRequest when the files are not usable.
+    """
     if settings.tls_cert_file is None or settings.tls_key_file is None:
         return None
     return ServingCertificate(
@@ -164,23 +146,3 @@ def operator_certificate(settings: Settings) -> ServingCertificate | None:
     if settings.tls_cert_file is None or settings.tls_key_file is None:
         return None
     return ServingCertificate(settings.tls_cert_file, settings.tls_key_file)
-
-
-def _config(
-    settings: Settings, app: object, certificate: ServingCertificate | None
-) -> uvicorn.Config:
-    host, port = settings.address
-    return uvicorn.Config(
-        app,  # type: ignore[arg-type]
-        host=host,
-        port=port,
-        log_config=None,
-        access_log=False,
-        proxy_headers=False,
-        lifespan="off",
-        timeout_keep_alive=KEEP_ALIVE_S,
-        timeout_graceful_shutdown=SHUTDOWN_S,
-        ssl_context_factory=(
-            None if certificate is None else (lambda _config, _make: certificate.context)
-        ),
-    )
