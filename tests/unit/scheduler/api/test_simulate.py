@@ -1,12 +1,13 @@
 """`POST /v1/simulate`: the engine's answer on the live view, and on nodes that are given."""
 
-from typing import Any
+from typing import Any, cast
 
 import httpx
 import pytest
 from fastapi import FastAPI
-from hami_scheduler.api import queries
+from hami_scheduler.api.errors import answer_errors
 from hami_scheduler.api.simulate import Simulator
+from hami_scheduler.api.v1 import pod_routes
 from hami_scheduler.ledger.view import LedgerSnapshotCache
 from hamicommon.domain.requests import Policy
 
@@ -14,21 +15,14 @@ from tests.unit.hamicommon.simulation.objects import asking, every_vendor, gpus,
 from tests.unit.scheduler.ledger.test_view import Reader
 
 
-class NoQueries:
-    """The other questions of the query API, which are not asked here."""
-
-    async def _none(self, *args: object, **kwargs: object) -> list[dict[str, Any]]:
-        raise AssertionError("not asked")
-
-    allocations = nodes = devices = history = decisions = _none
-
-
 async def ask(reader: Reader, body: object) -> tuple[int, Any]:
     simulating = Simulator(
         view=LedgerSnapshotCache(reader), vendors=every_vendor(), defaults=Policy()
     )
     app = FastAPI()
-    app.include_router(queries.router(NoQueries(), simulating))
+    answer_errors(app)
+    nothing = cast(Any, None)
+    app.include_router(pod_routes(nothing, simulating, nothing))
     transport = httpx.ASGITransport(app=app)
     async with httpx.AsyncClient(transport=transport, base_url="http://scheduler") as client:
         content = body if isinstance(body, bytes) else None

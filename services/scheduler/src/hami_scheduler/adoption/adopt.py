@@ -100,9 +100,17 @@ class Adopter:
             async with turns:
                 await self._node(case, wanted)
 
-        async with asyncio.TaskGroup() as tasks:
-            for case in cases:
-                tasks.create_task(work(case))
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                for case in cases:
+                    tasks.create_task(work(case))
+        except ExceptionGroup as exc:
+            # One node's failure ends the round; what was written before it stays, and is found
+            # held when the call is repeated.
+            away, others = exc.split(Unavailable)
+            if others is None and away is not None:
+                raise away.exceptions[0] from exc
+            raise
         return {
             "applied": wanted.apply,
             "pods": [row for case in cases for row in case.rows],

@@ -1,7 +1,7 @@
 """HTTP on three ports: kube-scheduler's, the operators' and the probes'.
 
 The first serves everything, to a client certificate where it is so configured; the extender's verbs
-on it are in `extender_app.py`. The second serves the query API (`/v1/`) to tokens
+on it are in `extender/app.py`. The second serves the query API (`/v1/`) to tokens
 (`operator_access.py`). The third is plain: health and metrics.
 """
 
@@ -13,13 +13,12 @@ from hamicommon import telemetry
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from starlette.types import ASGIApp
 
-from hami_scheduler.api import adoption, explain_routes, operator, queries
+from hami_scheduler.api import v1
+from hami_scheduler.api.errors import JSON, answer_errors
 from hami_scheduler.api.operator_access import OperatorAccess
 from hami_scheduler.api.service import Service
 from hami_scheduler.extender.app import ExtenderApp
 from hami_scheduler.ports.access import Access
-
-JSON = "application/json"
 
 
 def create_app(service: Service) -> ASGIApp:
@@ -47,12 +46,14 @@ def create_probe_app(service: Service) -> ASGIApp:
 
 
 def _bare_app() -> FastAPI:
-    return FastAPI(
+    app = FastAPI(
         telemetry={"operation_spans": False, "exclude": telemetry.is_probe},
         title="hami-scheduler",
         openapi_url="/v1/openapi.json",
         docs_url=None,
     )
+    answer_errors(app)
+    return app
 
 
 def _probes(service: Service) -> APIRouter:
@@ -80,8 +81,7 @@ def _probes(service: Service) -> APIRouter:
 
 def _operator_api(service: Service) -> APIRouter:
     api = APIRouter()
-    api.include_router(queries.router(service.queries, service.simulating))
-    api.include_router(operator.router(service.queries, service.letters))
-    api.include_router(adoption.router(service.adopting))
-    api.include_router(explain_routes.router(service.explaining))
+    api.include_router(v1.ledger_routes(service.queries))
+    api.include_router(v1.pod_routes(service.explaining, service.simulating, service.adopting))
+    api.include_router(v1.letter_routes(service.letters))
     return api

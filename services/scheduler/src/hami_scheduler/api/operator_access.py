@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import logging
 
-import orjson
 from hamicommon.errors import HamiError
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from hami_scheduler.ports.access import Access, NotAllowed, Role, Unauthenticated
+from hami_scheduler.api.errors import JSON, body_of, status_of
+from hami_scheduler.ports.access import Access, Role, Unauthenticated
 
 logger = logging.getLogger(__name__)
 
@@ -59,14 +59,13 @@ def _token(scope: Scope) -> str:
 
 
 async def _refuse(exc: HamiError, send: Send) -> None:
-    headers = [(b"content-type", b"application/json")]
-    status = 503
+    body = body_of(exc)
+    headers = [
+        (b"content-type", JSON.encode()),
+        (b"content-length", str(len(body)).encode()),
+    ]
     if isinstance(exc, Unauthenticated):
-        status = 401
         headers.append((b"www-authenticate", b"Bearer"))
-    elif isinstance(exc, NotAllowed):
-        status = 403
-    body = orjson.dumps({"error": str(exc)})
-    headers.append((b"content-length", str(len(body)).encode()))
-    await send({"type": "http.response.start", "status": status, "headers": headers})
+    start = {"type": "http.response.start", "status": status_of(exc), "headers": headers}
+    await send(start)
     await send({"type": "http.response.body", "body": body})

@@ -7,14 +7,13 @@ from dataclasses import dataclass
 
 from hami_scheduler.adoption.adopt import Adopter
 from hami_scheduler.api.explain import Explainer
-from hami_scheduler.api.operator import Letters
 from hami_scheduler.api.simulate import Simulator
 from hami_scheduler.deferred import DeferredWrites
 from hami_scheduler.extender.bind import Bind
 from hami_scheduler.extender.filter import Filter
 from hami_scheduler.metrics import SchedulerInstruments
 from hami_scheduler.ports.access import Access
-from hami_scheduler.ports.queries import Queries
+from hami_scheduler.ports.queries import Letters, Queries
 
 Loop = Callable[[], Awaitable[None]]
 

@@ -1,10 +1,12 @@
-"""What the query API asks of the ledger; `adapters/postgres_queries.py` answers."""
+"""What the query API asks of the ledger (`adapters/postgres/queries.py`) and of the bus."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
 from typing import Any, Protocol
+
+from hamicommon.bus.dead_letters import DeadLetter
 
 Row = dict[str, Any]
 
@@ -56,4 +58,19 @@ class Queries(Protocol):
 
     async def unhealthy_since(self, uuids: Sequence[str], at: datetime) -> dict[str, datetime]:
         """Of cards that were unhealthy then, since when."""
+        ...
+
+
+class Letters(Protocol):
+    """Messages that no service could handle, where the bus keeps them."""
+
+    async def latest(self, limit: int) -> list[DeadLetter]:
+        """Newest first. Raises: Unavailable."""
+        ...
+
+    async def send_again(self, sequence: int) -> DeadLetter:
+        """Publishes it where it came from.
+
+        Raises: NotFound, InvalidRequest when it may not be sent again, Unavailable.
+        """
         ...

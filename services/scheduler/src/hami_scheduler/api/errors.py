@@ -1,0 +1,43 @@
+"""The one table from our errors to HTTP: a status, and `{"error": sentence}` as the body."""
+
+from __future__ import annotations
+
+import orjson
+from fastapi import FastAPI, Request, Response
+from hamicommon.errors import Conflict, HamiError, InvalidRequest, NotFound, Unavailable
+
+from hami_scheduler.api.bodies import TooLong
+from hami_scheduler.ports.access import NotAllowed, Unauthenticated
+
+JSON = "application/json"
+
+_STATUSES = (
+    # Kinds of InvalidRequest stand before it.
+    (Unauthenticated, 401),
+    (NotAllowed, 403),
+    (TooLong, 413),
+    (InvalidRequest, 400),
+    (NotFound, 404),
+    (Conflict, 409),
+    (Unavailable, 503),
+)
+
+
+def status_of(error: HamiError) -> int:
+    """What a caller sees of the error; 500 for what no call of the query API should end with."""
+    return next((status for kind, status in _STATUSES if isinstance(error, kind)), 500)
+
+
+def body_of(error: HamiError) -> bytes:
+    """The sentence, as JSON."""
+    return orjson.dumps({"error": str(error)})
+
+
+def answer_errors(app: FastAPI) -> None:
+    """Every route of the application answers our errors by the table."""
+
+    async def answer(_request: Request, error: Exception) -> Response:
+        assert isinstance(error, HamiError)
+        return Response(body_of(error), status_code=status_of(error), media_type=JSON)
+
+    app.add_exception_handler(HamiError, answer)

@@ -1,0 +1,138 @@
+"""The query API (`/v1/...`): who holds what, who held it, why a pod waits, where one would go.
+
+`drift` and `dead-letters` are for who looks after the system (`hamictl drift`, `hamictl
+dead-letters`). Sending a letter again and `adopt` write; all other calls read. Errors are answered
+by the table of `errors.py`.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import orjson
+from fastapi import APIRouter, Query, Request, Response
+from hamicommon.bus.dead_letters import DeadLetter
+from hamicommon.domain.ids import PodUid
+from hamicommon.errors import Conflict, InvalidRequest
+from hamicommon.explain.answer import Explanation
+
+from hami_scheduler.adoption.adopt import Adopter
+from hami_scheduler.api.bodies import read_json
+from hami_scheduler.api.errors import JSON
+from hami_scheduler.api.explain import Explainer
+from hami_scheduler.api.simulate import Simulator
+from hami_scheduler.ports.queries import Letters, Queries, Row
+
+# A pod and some 1500 whole Node objects; `hamictl simulate` runs where it is asked, without bound.
+_SIMULATE_MOST_BYTES = 16 * 1024 * 1024
+# The names of 4000 nodes, each as long as Kubernetes allows.
+_ADOPT_MOST_BYTES = 1024 * 1024
+# A letter's body is shown up to here; the largest of ours (an inventory of 16 cards) is some 8 KiB.
+_SHOWN_BYTES = 16 * 1024
+
+
+def ledger_routes(queries: Queries) -> APIRouter:
+    """What the ledger holds, held, and found different."""
+    api = APIRouter(prefix="/v1")
+
+    async def allocations(
+        node: str | None = None,
+        namespace: str | None = None,
+        state: str | None = None,
+        pod_uid: str | None = None,
+        pod_name: str | None = None,
+        live: bool | None = None,
+        limit: Annotated[int, Query(ge=1, le=10_000)] = 1000,
+    ) -> Response:
+        return _items(
+            await queries.allocations(
+                node=node,
+                namespace=namespace,
+                state=state,
+                pod_uid=pod_uid,
+                live=live,
+                pod_name=pod_name,
+                limit=limit,
+            )
+        )
+
+    async def nodes() -> Response:
+        return _items(await queries.nodes())
+
+    async def devices(node: str | None = None) -> Response:
+        return _items(await queries.devices(node=node))
+
+    async def history(uid: str) -> Response:
+        return _items(await queries.history(uid))
+
+    async def drift(
+        kind: Annotated[str | None, Query(alias="class")] = None,
+        limit: Annotated[int, Query(ge=1, le=10_000)] = 100,
+    ) -> Response:
+        return _items(await queries.drift(kind=kind, limit=limit))
+
+    api.add_api_route("/allocations", allocations)
+    api.add_api_route("/nodes", nodes)
+    api.add_api_route("/devices", devices)
+    api.add_api_route("/pods/{uid}/history", history)
+    api.add_api_route("/drift", drift)
+    return api
+
+
+def pod_routes(explainer: Explainer, simulator: Simulator, adopter: Adopter) -> APIRouter:
+    """Why a pod is where it is or waits (docs/explain.md), where one would go, what to adopt."""
+    api = APIRouter(prefix="/v1")
+
+    async def explain(uid: str, namespace: str = "", name: str = "") -> Response:
+        return _json(await explainer.explain(PodUid(uid), namespace, name))
+
+    async def simulate(request: Request) -> Response:
+        return _json(await simulator.answer(await read_json(request, _SIMULATE_MOST_BYTES)))
+
+    async def adopt(request: Request) -> Response:
+        return _json(await adopter.answer(await read_json(request, _ADOPT_MOST_BYTES)))
+
+    api.add_api_route("/pods/{uid}/explain", explain, responses={200: {"model": Explanation}})
+    api.add_api_route("/simulate", simulate, methods=["POST"])
+    api.add_api_route("/adopt", adopt, methods=["POST"])
+    return api
+
+
+def letter_routes(letters: Letters) -> APIRouter:
+    """Messages that no service could handle."""
+    api = APIRouter(prefix="/v1")
+
+    async def dead_letters(limit: Annotated[int, Query(ge=1, le=1000)] = 100) -> Response:
+        return _items([_row(letter) for letter in await letters.latest(limit)])
+
+    async def send(sequence: int) -> Response:
+        try:
+            return _json(_row(await letters.send_again(sequence)))
+        except InvalidRequest as exc:
+            # The call is well-formed; the letter is one that may not be sent again.
+            raise Conflict(str(exc)) from exc
+
+    api.add_api_route("/dead-letters", dead_letters)
+    api.add_api_route("/dead-letters/{sequence}/send", send, methods=["POST"])
+    return api
+
+
+def _row(letter: DeadLetter) -> Row:
+    return {
+        "sequence": letter.sequence,
+        "at": letter.at,
+        "stream": letter.stream,
+        "user": letter.user,
+        "subject": letter.subject,
+        "consumer": letter.consumer,
+        "reason": letter.reason,
+        "body": letter.data[:_SHOWN_BYTES].decode(errors="replace"),
+    }
+
+
+def _items(rows: list[Row]) -> Response:
+    return _json({"items": rows})
+
+
+def _json(value: object) -> Response:
+    return Response(orjson.dumps(value), media_type=JSON)
