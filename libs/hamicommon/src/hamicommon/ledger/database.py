@@ -174,6 +174,15 @@ class Database:
             )
 
 
+def session_settings(application: str) -> dict[str, str]:
+    """What holds for every connection of a service; `application` shows in `pg_stat_activity`."""
+    return {
+        "application_name": application,
+        "lock_timeout": str(LOCK_TIMEOUT_MS),
+        "idle_in_transaction_session_timeout": str(IDLE_IN_TRANSACTION_MS),
+    }
+
+
 @asynccontextmanager
 async def open_database(
     settings: PostgresSettings, *, application: str, faults: Faults | None = None
@@ -194,9 +203,7 @@ async def open_database(
         # Nothing here leaves session state behind, so the reset's extra round trip buys nothing.
         reset=_keep,
         server_settings={
-            "application_name": application,
-            "lock_timeout": str(LOCK_TIMEOUT_MS),
-            "idle_in_transaction_session_timeout": str(IDLE_IN_TRANSACTION_MS),
+            **session_settings(application),
             # Plans of these short statements never profit from compilation.
             "jit": "off",
         },

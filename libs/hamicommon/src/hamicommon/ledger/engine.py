@@ -12,11 +12,9 @@ from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 from sqlalchemy.pool import NullPool
 
 from hamicommon.ledger.connection import CONNECT_ERRORS, connect, why_not
+from hamicommon.ledger.database import session_settings
 from hamicommon.ledger.storable import StorableConnection, storable_json
 from hamicommon.settings import PostgresSettings
-
-LOCK_TIMEOUT_MS = 200
-"""The loser of a row lock re-plans rather than waits (architecture 2.1)."""
 
 
 @asynccontextmanager
@@ -64,8 +62,7 @@ async def open_pool(
             init=_prepare,
             connection_class=StorableConnection,
             server_settings={
-                "application_name": application_name,
-                "lock_timeout": str(LOCK_TIMEOUT_MS),
+                **session_settings(application_name),
                 "default_transaction_read_only": "on" if read_only else "off",
             },
         )
