@@ -7,7 +7,7 @@ from typing import Any
 
 import asyncpg
 import pytest
-from hami_scheduler.adapters.postgres.retention import PostgresRetention
+from hami_scheduler.adapters.postgres.housekeeping import PostgresRetention
 from hami_scheduler.reconcile.retention import KeepDays, Retaining
 from hamicommon.ledger.database import open_database
 from hamicommon.ledger.invariants import broken

@@ -6,10 +6,10 @@ import re
 from collections.abc import Mapping
 from datetime import UTC, datetime
 
-from hamicommon.domain.ids import NodeName, PodUid
+from hamicommon.domain.ids import NodeName
 from hamicommon.placement.node_scores import NodeScores
 
-from hami_scheduler.ports import PodEvent, PodEvents
+from hami_scheduler.ports import PodEvent, PodEvents, PodRef
 
 FILTERING_SUCCEED = "FilteringSucceed"
 FILTERING_FAILED = "FilteringFailed"
@@ -30,28 +30,20 @@ _COUNTED = re.compile(r"^\d+/\d+ (\w+)$")
 
 
 class Announcer:
-    """Says on a pod what became of it."""
+    """Shows on a pod what became of it."""
 
     def __init__(self, events: PodEvents) -> None:
         self._events = events
 
-    def say(
-        self,
-        reason: str,
-        message: str,
-        *,
-        namespace: str,
-        name: str,
-        uid: PodUid,
-        warning: bool = True,
-        series: str = "",
+    def announce(
+        self, pod: PodRef, reason: str, message: str, *, warning: bool = True, series: str = ""
     ) -> None:
         """One event; see `PodEvent.series`."""
         self._events.emit(
             PodEvent(
-                namespace=namespace,
-                name=name,
-                uid=uid,
+                namespace=pod.namespace,
+                name=pod.name,
+                uid=pod.uid,
                 reason=reason,
                 message=message,
                 warning=warning,

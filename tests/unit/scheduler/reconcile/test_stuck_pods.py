@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from hami_scheduler.metrics import SchedulerInstruments
+from hami_scheduler.ports import PodRef
 from hami_scheduler.reconcile.stuck_pods import PREFIX, StuckPodReporter, why_late
 from hamicommon.domain.allocations import Allocation, AllocationState
 from hamicommon.domain.ids import AllocationId, NodeName, PodUid
@@ -84,7 +85,7 @@ class Ledger:
     async def advance(self, step: Any) -> object:
         return object()
 
-    def say(self, reason: str, message: str, **about: Any) -> None:
+    def announce(self, pod: PodRef, reason: str, message: str, **about: Any) -> None:
         self.said.append(message)
 
 

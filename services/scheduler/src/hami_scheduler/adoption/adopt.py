@@ -41,7 +41,14 @@ from hami_scheduler.ledger.state_machine import TERMINAL_PHASES, facts_of
 from hami_scheduler.ledger.view import LedgerSnapshotCache
 from hami_scheduler.metrics import SchedulerInstruments
 from hami_scheduler.pod_events import ADOPTED, Announcer
-from hami_scheduler.ports import AllocationStore, GrantAnnouncer, LedgerReader, NodeWitness, PodApi
+from hami_scheduler.ports import (
+    AllocationStore,
+    GrantAnnouncer,
+    LedgerReader,
+    NodeWitness,
+    PodApi,
+    PodRef,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -219,12 +226,10 @@ class Adopter:
         allocation = change.allocation
         self._view.apply(change.counters)
         self._instruments.transitions.labels(AllocationState.ALLOCATED.value).inc()
-        self._announcer.say(
+        self._announcer.announce(
+            PodRef(claim.namespace, claim.name, claim.uid),
             ADOPTED,
             f"what HAMi gave this pod on {claim.node} is in the ledger now; nothing was restarted",
-            namespace=claim.namespace,
-            name=claim.name,
-            uid=claim.uid,
             warning=False,
         )
         expires_at = datetime.now(UTC) + timedelta(seconds=_TOLD_S)

@@ -40,7 +40,7 @@ from hami_scheduler.ledger.view import LedgerSnapshotCache
 from hami_scheduler.metrics import SchedulerInstruments
 from hami_scheduler.placement.draft import draft_of
 from hami_scheduler.pod_events import UNMANAGED, Announcer
-from hami_scheduler.ports import AllocationStore, PodApi
+from hami_scheduler.ports import AllocationStore, PodApi, PodRef
 
 logger = logging.getLogger(__name__)
 
@@ -106,12 +106,10 @@ class UnmanagedGrants:
         self._check_room(request, node, containers)
         allocation = await self._enter(request, node, containers, asked)
         await self._mirror(allocation)
-        self._announcer.say(
+        self._announcer.announce(
+            PodRef.of(allocation),
             UNMANAGED,
             f"it came to {node} past the scheduler and was granted there what its kubelet gave it",
-            namespace=allocation.namespace,
-            name=allocation.pod_name,
-            uid=allocation.pod_uid,
             warning=False,
         )
         return allocation

@@ -28,12 +28,14 @@ from hami_scheduler.adapters.kubernetes import (
 from hami_scheduler.adapters.nats import NatsGrantAnnouncer, NatsNodeWitness
 from hami_scheduler.adapters.postgres.allocations import PostgresAllocationStore
 from hami_scheduler.adapters.postgres.decisions import PostgresDecisionLog
-from hami_scheduler.adapters.postgres.housekeeping import PostgresJournal, PostgresNodeLease
+from hami_scheduler.adapters.postgres.housekeeping import (
+    PostgresJournal,
+    PostgresNodeLease,
+    PostgresRetention,
+)
 from hami_scheduler.adapters.postgres.inventory import PostgresInventory
-from hami_scheduler.adapters.postgres.ledger_stats import PostgresNumbers
-from hami_scheduler.adapters.postgres.queries import PostgresQueries
+from hami_scheduler.adapters.postgres.queries import PostgresLedgerStats, PostgresQueries
 from hami_scheduler.adapters.postgres.quotas import PostgresQuotas
-from hami_scheduler.adapters.postgres.retention import PostgresRetention
 from hami_scheduler.adapters.redis import open_node_lock
 from hami_scheduler.adapters.token_reviews import KubernetesAccessReviews, KubernetesTokenReviews
 from hami_scheduler.api.service import Service
@@ -133,7 +135,7 @@ async def _open_outside(
         read_signed=lambda text: read_signed(text, public_key(key)),
         bus=bus,
         api=api,
-        numbers=PostgresNumbers(database),
+        numbers=PostgresLedgerStats(database, bulkhead=bulkhead),
         access=_access(settings, api),
         logins=_logins(settings, api),
     )

@@ -14,7 +14,7 @@ from hamicommon.domain.allocations import Allocation
 
 from hami_scheduler.metrics import SchedulerInstruments
 from hami_scheduler.pod_events import RUNS_ON, Announcer
-from hami_scheduler.ports import DriftJournal
+from hami_scheduler.ports import DriftJournal, PodRef
 
 logger = logging.getLogger(__name__)
 
@@ -42,12 +42,10 @@ class OrphanReporter:
             "runs on without a grant",
             extra={"pod_uid": allocation.pod_uid, "node": allocation.node},
         )
-        self._announcer.say(
+        self._announcer.announce(
+            PodRef.of(allocation),
             RUNS_ON,
             text,
-            namespace=allocation.namespace,
-            name=allocation.pod_name,
-            uid=allocation.pod_uid,
         )
 
 

@@ -38,6 +38,7 @@ from hami_scheduler.ports import (
     AllocationStore,
     GrantAnnouncer,
     NodeLock,
+    PodRef,
 )
 
 logger = logging.getLogger(__name__)
@@ -117,7 +118,7 @@ class Bind:
             await self._bind(args, deadline=started + self._rules.timeout_s - ANSWER_MARGIN_S)
         except HamiError as exc:
             error = clip(str(exc), MOST_OF_AN_ERROR)
-            self._say(args, BINDING_FAILED, error, warning=True)
+            self._announcer.announce(_pod_ref(args), BINDING_FAILED, error)
             left_out = self._lines.spend(PodUid(args.pod_uid), error)
             if left_out is not None:
                 logger.warning(
@@ -161,7 +162,7 @@ class Bind:
                 if not await self._bound_after_all(allocation):
                     await self._give_up(allocation, str(exc))
                     raise
-        self._say_bound(args)
+        self._announce_bound(args)
 
     async def _bind_plainly(self, args: BindArgs) -> None:
         """Binds a pod that names resources of ours and asks for none of them.
@@ -183,7 +184,7 @@ class Bind:
                 uid=PodUid(args.pod_uid),
                 node=NodeName(args.node),
             )
-        self._say_bound(args)
+        self._announce_bound(args)
 
     async def _claim(self, args: BindArgs) -> Allocation | None:
         """The allocation in state `binding` with a new token; None when it is bound already.
@@ -309,23 +310,13 @@ class Bind:
             logger.warning("failed binding not written down", extra={"error": str(exc)})
             await self._releasing.free_lock(allocation)
 
-    def _say_bound(self, args: BindArgs) -> None:
-        self._say(
-            args,
-            BINDING_SUCCEED,
-            f"Successfully binding node [{args.node}] to {args.pod_namespace}/{args.pod_name}",
-            warning=False,
-        )
+    def _announce_bound(self, args: BindArgs) -> None:
+        text = f"Successfully binding node [{args.node}] to {args.pod_namespace}/{args.pod_name}"
+        self._announcer.announce(_pod_ref(args), BINDING_SUCCEED, text, warning=False)
 
-    def _say(self, args: BindArgs, reason: str, message: str, *, warning: bool) -> None:
-        self._announcer.say(
-            reason,
-            message,
-            namespace=args.pod_namespace,
-            name=args.pod_name,
-            uid=PodUid(args.pod_uid),
-            warning=warning,
-        )
+
+def _pod_ref(args: BindArgs) -> PodRef:
+    return PodRef(args.pod_namespace, args.pod_name, PodUid(args.pod_uid))
 
 
 def _grant(allocation: Allocation) -> Grant:

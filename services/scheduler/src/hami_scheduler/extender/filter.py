@@ -153,7 +153,7 @@ class Filter:
             course.message = f"kept what attempt {allocation.attempt} holds ({allocation.state})"
         else:
             message = found_message(allocation.node, found.decision.scores, course.candidates)
-            self._say(course, FILTERING_SUCCEED, message, warning=False)
+            self._announce(course, FILTERING_SUCCEED, message, warning=False)
         return FilterResult(node_names=[allocation.node])
 
     def _refused(self, refusal: Refusal, course: DecisionTrace) -> FilterResult:
@@ -161,7 +161,7 @@ class Filter:
             {**refusal.reasons, **dict.fromkeys(course.silent, SILENT)}, refusal.shortfalls
         )
         for series, message in refusal_messages(course.reasons, course.candidates).items():
-            self._say(course, FILTERING_FAILED, message, series=series)
+            self._announce(course, FILTERING_FAILED, message, series=series)
         return _refusal_result(refusal, course.silent)
 
     def _over_quota(
@@ -174,7 +174,7 @@ class Filter:
         course.refuse(reasons, None)
         course.message, course.quota = str(error), error.quota
         for series, message in refusal_messages(reasons, len(names)).items():
-            self._say(course, FILTERING_FAILED, message, series=series)
+            self._announce(course, FILTERING_FAILED, message, series=series)
         return FilterResult(failed={}, unresolvable=reasons)
 
     async def _answer_feasible(
@@ -215,32 +215,24 @@ class Filter:
         if isinstance(error, InvalidRequest):
             text = f"calcScore failed {why} for pod {clip(course.name)}"
         # One event, whose text is the latest: the author may change what is wrong at each try.
-        self._say(course, FILTERING_FAILED, text, series="error")
+        self._announce(course, FILTERING_FAILED, text, series="error")
         left_out = self._lines.spend(course.uid, why)
         if left_out is not None:
             extra = {"pod_uid": course.uid, "error": why, "left_out": left_out}
             logger.warning("filter failed", extra=extra)
         return FilterResult(error=why)
 
-    def _say(
+    def _announce(
         self,
-        course: DecisionTrace,
+        trace: DecisionTrace,
         reason: str,
         message: str,
         *,
         warning: bool = True,
         series: str = "",
     ) -> None:
-        if course.uid:
-            self._announcer.say(
-                reason,
-                message,
-                namespace=course.namespace,
-                name=course.name,
-                uid=course.uid,
-                warning=warning,
-                series=series,
-            )
+        if trace.uid:
+            self._announcer.announce(trace.pod_ref, reason, message, warning=warning, series=series)
 
 
 def _refusal_result(

@@ -20,7 +20,7 @@ from hami_scheduler.ledger.state_machine import Transition
 from hami_scheduler.ledger.view import LedgerSnapshotCache
 from hami_scheduler.metrics import SchedulerInstruments
 from hami_scheduler.pod_events import ALLOCATE_FAILED, Announcer
-from hami_scheduler.ports import AllocationStore, GrantAnnouncer, NodeLock
+from hami_scheduler.ports import AllocationStore, GrantAnnouncer, NodeLock, PodRef
 
 logger = logging.getLogger(__name__)
 tracer = trace.get_tracer(__name__)
@@ -133,12 +133,10 @@ class Transitions:
         Raises: Conflict, Unavailable.
         """
         if allocation.reason != reason:
-            self._announcer.say(
+            self._announcer.announce(
+                PodRef.of(allocation),
                 ALLOCATE_FAILED,
                 reason,
-                namespace=allocation.namespace,
-                name=allocation.pod_name,
-                uid=allocation.pod_uid,
             )
             await self._store.advance(
                 StateStep(

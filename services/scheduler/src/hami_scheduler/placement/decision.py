@@ -1,4 +1,4 @@
-"""The course of one decision: `filtering.py` fills it as it goes, `recording.py` writes it down."""
+"""What one decision did: `extender/filter.py` fills it as it goes, `decision_log.py` writes it."""
 
 from __future__ import annotations
 
@@ -18,6 +18,8 @@ from hamicommon.k8s.types import Json
 from hamicommon.placement.cluster.view import Frozen
 from hamicommon.placement.node_scores import NodeScores
 from hamicommon.placement.unschedulable import Shortfalls
+
+from hami_scheduler.ports import PodRef
 
 
 @dataclass(slots=True, kw_only=True)
@@ -68,6 +70,11 @@ class DecisionTrace:
     def name(self) -> str:
         """Of the pod."""
         return str(self._metadata.get("name") or "")
+
+    @property
+    def pod_ref(self) -> PodRef:
+        """The pod by its names."""
+        return PodRef(self.namespace, self.name, self.uid)
 
     @property
     def _metadata(self) -> Json:

@@ -135,13 +135,8 @@ class DecisionQueue:
             self._let_go(course)
         for course, decision in encoded:
             if course.outcome == "refused" and decision.summary:
-                self._announcer.say(
-                    FILTERING_FAILED,
-                    decision.summary,
-                    namespace=course.namespace,
-                    name=course.name,
-                    uid=course.uid,
-                    series=WHY,
+                self._announcer.announce(
+                    course.pod_ref, FILTERING_FAILED, decision.summary, series=WHY
                 )
         return [decision for _, decision in encoded]
 

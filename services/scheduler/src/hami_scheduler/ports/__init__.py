@@ -4,7 +4,7 @@ All calls are bounded in time and raise only from `hamicommon.errors`.
 """
 
 from hami_scheduler.ports.allocations import AllocationStore, LedgerReader, QuotaStore
-from hami_scheduler.ports.apiserver import NodeApi, PodApi, PodEvent, PodEvents
+from hami_scheduler.ports.apiserver import NodeApi, PodApi, PodEvent, PodEvents, PodRef
 from hami_scheduler.ports.cards import (
     CardReader,
     InventoryStore,
@@ -33,6 +33,7 @@ __all__ = [
     "PodApi",
     "PodEvent",
     "PodEvents",
+    "PodRef",
     "QuotaStore",
     "RecordedInventory",
 ]

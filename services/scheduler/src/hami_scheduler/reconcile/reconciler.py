@@ -30,7 +30,7 @@ from hami_scheduler.ledger.state_machine import (
 from hami_scheduler.ledger.transitions import Transitions
 from hami_scheduler.metrics import SchedulerInstruments
 from hami_scheduler.pod_events import UNMANAGED, Announcer
-from hami_scheduler.ports import AllocationStore, DriftJournal, LedgerReader, PodApi
+from hami_scheduler.ports import AllocationStore, DriftJournal, LedgerReader, PodApi, PodRef
 from hami_scheduler.reconcile.pod_annotations import Mirrors
 from hami_scheduler.reconcile.restore import REASON, GrantRestorer, Outcome
 
@@ -157,8 +157,8 @@ class Reconciler:
             return 1
         self._told.add(uid)
         text = UNMANAGED_TEXT.format(node=facts.node, scheduler=self._scheduler_name)
-        self._announcer.say(
-            UNMANAGED, text, namespace=metadata["namespace"], name=metadata["name"], uid=uid
+        self._announcer.announce(
+            PodRef(metadata["namespace"], metadata["name"], uid), UNMANAGED, text
         )
         self._instruments.drift.labels("pod-without-grant").inc()
         await self._journal.drift("pod-without-grant", subject, text, repaired=False)

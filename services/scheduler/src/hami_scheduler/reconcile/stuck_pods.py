@@ -22,7 +22,7 @@ from hamicommon.ledger.model import StateStep
 from hami_scheduler.ledger.state_machine import HOW_BOUND
 from hami_scheduler.metrics import SchedulerInstruments
 from hami_scheduler.pod_events import ALLOCATE_LATE, Announcer
-from hami_scheduler.ports import AllocationStore, LedgerReader, PodApi
+from hami_scheduler.ports import AllocationStore, LedgerReader, PodApi, PodRef
 
 logger = logging.getLogger(__name__)
 
@@ -106,12 +106,10 @@ class StuckPodReporter:
             "bound and late",
             extra={"pod_uid": allocation.pod_uid, "node": allocation.node, "reason": reason},
         )
-        self._announcer.say(
+        self._announcer.announce(
+            PodRef.of(allocation),
             ALLOCATE_LATE,
             reason,
-            namespace=allocation.namespace,
-            name=allocation.pod_name,
-            uid=allocation.pod_uid,
             series="late",
         )
         return True

@@ -45,27 +45,36 @@ allocation.attempt, allocation.reserved_at, allocation.deadline, event.sequence,
 (SELECT source = 'agent' FROM nodes WHERE name = $5) AS has_agent
 """
 
-RESERVE = f"""
-WITH allocation AS (
-  INSERT INTO allocations ({_ALLOCATION_COLUMNS}) VALUES ({_ALLOCATION_VALUES})
-  RETURNING attempt, reserved_at, deadline
-), containers AS (
+_PARTS = f"""containers AS (
   INSERT INTO allocation_containers (allocation_id, container_index, name, role)
   SELECT $1, c.* FROM {_CONTAINERS}
 ), shares AS (
   INSERT INTO allocation_devices ({_SHARE_COLUMNS}) SELECT $1, s.* FROM {_SHARES}
-), event AS (
+)"""
+"""The containers of the allocation, and their slices."""
+
+
+def _announced(subject: str, payload: str, traceparent: str, source: str) -> str:
+    """The outbox row of the event; `payload` gets what only the statement knows of it."""
+    return f"""announced AS (
+  INSERT INTO outbox (subject, payload, traceparent)
+  SELECT {subject}, {payload}::jsonb
+              || jsonb_build_object('event_id', event.id, 'sequence', event.sequence,
+                                    'at', event.at),
+         {traceparent}
+    FROM {source}
+)"""
+
+
+RESERVE = f"""
+WITH allocation AS (
+  INSERT INTO allocations ({_ALLOCATION_COLUMNS}) VALUES ({_ALLOCATION_VALUES})
+  RETURNING attempt, reserved_at, deadline
+), {_PARTS}, event AS (
   INSERT INTO allocation_events (pod_uid, sequence, allocation_id, state, actor)
   VALUES ($2, {_NEXT_SEQUENCE.format(pod_uid="$2")}, $1, 'reserved', $24)
   RETURNING id, sequence, at
-), announced AS (
-  INSERT INTO outbox (subject, payload, traceparent)
-  SELECT $25, $26::jsonb
-              || jsonb_build_object('event_id', event.id, 'sequence', event.sequence,
-                                    'at', event.at),
-         $8
-    FROM event
-)
+), {_announced("$25", "$26", "$8", "event")}
 SELECT {_RESERVED} FROM allocation, event
 """
 
@@ -81,23 +90,11 @@ WITH allocation AS (
           $29, $30, nextval('allocation_tokens'), now(),
           CASE WHEN $28 = 'allocated' THEN now() END)
   RETURNING attempt, reserved_at, deadline, token
-), containers AS (
-  INSERT INTO allocation_containers (allocation_id, container_index, name, role)
-  SELECT $1, c.* FROM {_CONTAINERS}
-), shares AS (
-  INSERT INTO allocation_devices ({_SHARE_COLUMNS}) SELECT $1, s.* FROM {_SHARES}
-), event AS (
+), {_PARTS}, event AS (
   INSERT INTO allocation_events (pod_uid, sequence, allocation_id, state, reason, actor, detail)
   VALUES ($2, {_NEXT_SEQUENCE.format(pod_uid="$2")}, $1, $28, $30, $24, $31)
   RETURNING id, sequence, at
-), announced AS (
-  INSERT INTO outbox (subject, payload, traceparent)
-  SELECT $25, $26::jsonb
-              || jsonb_build_object('event_id', event.id, 'sequence', event.sequence,
-                                    'at', event.at),
-         $8
-    FROM event
-)
+), {_announced("$25", "$26", "$8", "event")}
 SELECT {_RESERVED}, allocation.token FROM allocation, event
 """
 
@@ -153,36 +150,34 @@ WITH taken AS (
 SELECT {_RESERVED}, taken.* FROM allocation, event, taken
 """
 
-ADVANCE = f"""
-WITH allocation AS (
-  UPDATE allocations a
-     SET state = $3, reason = $4,
+# What a step writes: $1 the allocation's id, $2 its state before, $3 its state now, $4 the reason,
+# $5 whether it gets a new token, $6 seconds until its deadline, $8 who did it.
+_STEP = """state = $3, reason = $4,
          token = CASE WHEN $5 THEN nextval('allocation_tokens') ELSE a.token END,
          deadline = now() + make_interval(secs => $6),
-         ended_at = CASE WHEN $7 THEN NULL ELSE now() END,
          binding_at = CASE WHEN $3 = 'binding' THEN now() ELSE a.binding_at END,
          bound_at = CASE WHEN $3 = 'bound' THEN coalesce(a.bound_at, now()) ELSE a.bound_at END,
          lock_deadline = CASE WHEN $3 = 'bound' AND a.bound_at IS NULL
                               THEN now() + interval '30 seconds'
                               ELSE a.lock_deadline END,
          allocated_at = CASE WHEN $3 = 'allocated' THEN coalesce(a.allocated_at, now())
-                             ELSE a.allocated_at END
-   WHERE a.id = $1 AND a.state = $2
-  RETURNING a.*
-), event AS (
+                             ELSE a.allocated_at END"""
+_STEP_EVENT = f"""event AS (
   INSERT INTO allocation_events
          (pod_uid, sequence, allocation_id, previous_state, state, reason, actor)
   SELECT a.pod_uid, {_NEXT_SEQUENCE.format(pod_uid="a.pod_uid")}, a.id, $2, $3, $4, $8
     FROM allocation a
   RETURNING id, sequence, at
-), announced AS (
-  INSERT INTO outbox (subject, payload, traceparent)
-  SELECT $9, $10::jsonb
-              || jsonb_build_object('event_id', event.id, 'sequence', event.sequence,
-                                    'at', event.at),
-         allocation.traceparent
-    FROM event, allocation
-)
+)"""
+
+ADVANCE = f"""
+WITH allocation AS (
+  UPDATE allocations a
+     SET {_STEP},
+         ended_at = CASE WHEN $7 THEN NULL ELSE now() END
+   WHERE a.id = $1 AND a.state = $2
+  RETURNING a.*
+), {_STEP_EVENT}, {_announced("$9", "$10", "a.traceparent", "event, allocation a")}
 SELECT a.id::text AS id, a.pod_uid, a.namespace, a.pod_name, a.attempt, a.node, a.state, a.token,
        a.reserved_at, a.deadline, a.traceparent, a.reason, event.sequence
   FROM allocation a, event
@@ -197,14 +192,7 @@ WITH allocation AS (
   SELECT a.pod_uid, {_NEXT_SEQUENCE.format(pod_uid="a.pod_uid")}, $1, $2, $2, $3, $4, $5
     FROM allocation a
   RETURNING id, sequence, at
-), announced AS (
-  INSERT INTO outbox (subject, payload, traceparent)
-  SELECT $6, $7::jsonb
-              || jsonb_build_object('event_id', event.id, 'sequence', event.sequence,
-                                    'at', event.at),
-         allocation.traceparent
-    FROM event, allocation
-)
+), {_announced("$6", "$7", "a.traceparent", "event, allocation a")}
 SELECT sequence FROM event
 """
 
@@ -213,25 +201,10 @@ SELECT sequence FROM event
 ADVANCE_LIVE = f"""
 WITH allocation AS (
   UPDATE allocations a
-     SET state = $3, reason = $4,
-         token = CASE WHEN $5 THEN nextval('allocation_tokens') ELSE a.token END,
-         deadline = now() + make_interval(secs => $6),
-         binding_at = CASE WHEN $3 = 'binding' THEN now() ELSE a.binding_at END,
-         bound_at = CASE WHEN $3 = 'bound' THEN coalesce(a.bound_at, now()) ELSE a.bound_at END,
-         lock_deadline = CASE WHEN $3 = 'bound' AND a.bound_at IS NULL
-                              THEN now() + interval '30 seconds'
-                              ELSE a.lock_deadline END,
-         allocated_at = CASE WHEN $3 = 'allocated' THEN coalesce(a.allocated_at, now())
-                             ELSE a.allocated_at END
+     SET {_STEP}
    WHERE a.id = $1 AND a.state = $2 AND ($7::bigint IS NULL OR a.token = $7)
   RETURNING a.*
-), event AS (
-  INSERT INTO allocation_events
-         (pod_uid, sequence, allocation_id, previous_state, state, reason, actor)
-  SELECT a.pod_uid, {_NEXT_SEQUENCE.format(pod_uid="a.pod_uid")}, a.id, $2, $3, $4, $8
-    FROM allocation a
-  RETURNING id, sequence, at
-), announced AS (
+), {_STEP_EVENT}, announced AS (
   INSERT INTO outbox (subject, payload, traceparent)
   SELECT $9, jsonb_build_object('version', 1, 'allocation_id', a.id::text, 'pod_uid', a.pod_uid,
                                 'namespace', a.namespace, 'pod_name', a.pod_name, 'node', a.node,
