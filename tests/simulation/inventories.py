@@ -49,7 +49,7 @@ class Inventories(FakeLedger):
         health = self._bring_up_to_date(inventory.node, inventory.devices)
         return RecordedInventory(changed=bool(health), health=health)
 
-    async def record_told(
+    async def record_annotated(
         self, inventory: NodeInventory, *, keep: frozenset[str], node_uid: str, sequence: int
     ) -> RecordedInventory | None:
         """See the port InventoryStore."""
@@ -123,7 +123,7 @@ class Inventories(FakeLedger):
         return event
 
     async def agent_marks(self) -> dict[NodeName, tuple[str, int]]:
-        """See hearing.AgentMarks."""
+        """See bus.heartbeats.AgentMarks."""
         return {
             name: (node.agent_id, node.sequence)
             for name, node in self._nodes.items()

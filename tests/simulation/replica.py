@@ -12,7 +12,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from hami_scheduler.adapters.kubernetes import KubernetesNodeApi, KubernetesPodApi
 from hami_scheduler.adapters.nats import NatsGrantAnnouncer, NatsNodeWitness
 from hami_scheduler.api.service import Service
-from hami_scheduler.bootstrap.outside import Connections
+from hami_scheduler.bootstrap.connections import Connections
 from hami_scheduler.bootstrap.use_cases import build
 from hami_scheduler.deferred import DeferredWrites
 from hami_scheduler.extender.protocol import BindArgs, ExtenderArgs
@@ -113,7 +113,7 @@ class Replica:
             lock_s=SETTINGS.lock_s,
             still_needed=still_needed,
         )
-        outside: dict[str, Any] = {
+        connections: dict[str, Any] = {
             "store": store,
             "inventory": store,
             "quotas": store,
@@ -127,7 +127,7 @@ class Replica:
             "pods": KubernetesPodApi(cast(Any, connection)),
             "nodes": KubernetesNodeApi(cast(Any, connection)),
             "events": _Events(),
-            "aside": DeferredWrites(),
+            "deferred": DeferredWrites(),
             "grants": NatsGrantAnnouncer(cast(Any, bus)),
             "witness": NatsNodeWitness(cast(Any, bus)),
             "sign": signed,
@@ -135,7 +135,7 @@ class Replica:
             "bus": bus,
             "api": connection,
         }
-        return build(SETTINGS, VENDORS, SchedulerInstruments(), Connections(**outside))
+        return build(SETTINGS, VENDORS, SchedulerInstruments(), Connections(**connections))
 
     async def kill(self) -> None:
         """SIGKILL, wherever it is."""

@@ -23,8 +23,8 @@ import httpx
 import pytest
 from hami_scheduler.api.app import create_app
 from hami_scheduler.api.service import Service
-from hami_scheduler.bootstrap.connections import open_service
 from hami_scheduler.bootstrap.server import running
+from hami_scheduler.bootstrap.use_cases import open_service
 from hami_scheduler.settings import Settings
 from hamicommon import events
 from hamicommon.bus.client import Bus, open_bus

@@ -142,7 +142,7 @@ async def test_an_assumed_pod_gets_no_label_before_it_is_bound(
 async def test_a_label_that_its_binder_took_along_is_written_by_the_next_comparisons(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(DeferredWrites, "put", lambda aside, work: False)
+    monkeypatch.setattr(DeferredWrites, "put", lambda deferred, work: False)
     replica, pod = await reserved(world, reconcile_s=0.2)
     assert await replica.bind(pod, "n1") == ""
 

@@ -57,11 +57,11 @@ async def test_an_annotation_that_somebody_changed_is_the_ledgers_again(
 
     await world.api.patch(path, {"metadata": {"annotations": {NVIDIA_ALLOCATED: written}}})
 
-    async def mended() -> bool:
+    async def repaired() -> bool:
         annotations = (await world.read(pod))["metadata"]["annotations"]
         return bool(annotations.get(NVIDIA_ALLOCATED) == f"{card},NVIDIA,1024,0:;")
 
-    await eventually(mended, "the annotation to be mended")
+    await eventually(repaired, "the annotation to be repaired")
     assert await world.used(card) == (1, 1024, 0)
 
     async def journalled() -> bool:
@@ -92,7 +92,7 @@ async def test_a_pod_whose_annotations_are_refused_holds_up_nothing(world: World
             path, {"metadata": {"annotations": {NVIDIA_ALLOCATED: None, **written}}}
         )
 
-    async def mended(pod: dict[str, Any]) -> bool:
+    async def repaired(pod: dict[str, Any]) -> bool:
         annotations = (await world.read(pod))["metadata"]["annotations"]
         return bool(annotations.get(NVIDIA_ALLOCATED) == f"{card},NVIDIA,1024,0:;")
 
@@ -104,9 +104,9 @@ async def test_a_pod_whose_annotations_are_refused_holds_up_nothing(world: World
         )
 
     await eventually(journalled, "the refusal in the journal")
-    await eventually(lambda: mended(other), "the other pod to be mended")
+    await eventually(lambda: repaired(other), "the other pod to be repaired")
 
     path = f"/api/v1/namespaces/default/pods/{full['metadata']['name']}"
     await world.api.patch(path, {"metadata": {"annotations": {"example.com/blob": None}}})
 
-    await eventually(lambda: mended(full), "the pod to be mended once there is room")
+    await eventually(lambda: repaired(full), "the pod to be repaired once there is room")

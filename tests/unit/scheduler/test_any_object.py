@@ -12,7 +12,7 @@ from hami_scheduler.ledger.node_lock_annotation import held
 from hami_scheduler.ledger.quota import quota_limits
 from hami_scheduler.ledger.state_machine import facts_of
 from hami_scheduler.placement.waiting_pods import scheduled_verdict
-from hami_scheduler.watch.node_annotations import lives, looks, told_by
+from hami_scheduler.watch.node_annotations import lives, looks, read_annotations
 from hami_scheduler.watch.trim import trimmed_node, trimmed_pod
 from hamicommon.device_config import DeviceConfig
 from hamicommon.domain.requests import Policy
@@ -99,7 +99,7 @@ def test_a_node_tells_cards_or_what_is_wrong(
         }
     )
 
-    told = told_by(node, VENDORS, NOW)
+    told = read_annotations(node, VENDORS, NOW)
 
     looks(node)
     lives(node, VENDORS)

@@ -21,11 +21,11 @@ class Time:
 
 
 class Desk:
-    """An Aside with its workers, and when its work was done."""
+    """Deferred writes with its workers, and when its work was done."""
 
     def __init__(self) -> None:
         self.time = Time()
-        self.aside = DeferredWrites(clock=lambda: self.time.now_s, sleep=self.time.sleep)
+        self.deferred = DeferredWrites(clock=lambda: self.time.now_s, sleep=self.time.sleep)
         self.done: dict[str, float] = {}
         self._more = asyncio.Event()
 
@@ -36,7 +36,7 @@ class Desk:
             if error:
                 raise Unavailable("the API server is away")
 
-        return self.aside.put(work)
+        return self.deferred.put(work)
 
     async def until_done(self, *names: str) -> None:
         while not set(names) <= self.done.keys():
@@ -47,7 +47,7 @@ class Desk:
 @asynccontextmanager
 async def working() -> AsyncIterator[Desk]:
     desk = Desk()
-    task = asyncio.create_task(desk.aside.run())
+    task = asyncio.create_task(desk.deferred.run())
     yield desk
     task.cancel()
 
@@ -63,7 +63,7 @@ async def test_it_is_done_at_once_when_nobody_decides() -> None:
 
 async def test_it_waits_for_the_end_of_a_burst() -> None:
     async with working() as desk:
-        with desk.aside.deciding():
+        with desk.deferred.deciding():
             desk.put("label")
             await desk.time.sleep(1.0)
             decided_s = desk.time.now_s
@@ -74,7 +74,7 @@ async def test_it_waits_for_the_end_of_a_burst() -> None:
 
 async def test_a_burst_without_end_holds_it_for_some_seconds_only() -> None:
     async with working() as desk:
-        with desk.aside.deciding():
+        with desk.deferred.deciding():
             began_s = desk.time.now_s
             desk.put("label")
             await desk.until_done("label")

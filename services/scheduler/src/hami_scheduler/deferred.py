@@ -68,14 +68,14 @@ class DeferredWrites:
         """Works until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             for number in range(WORKERS):
-                tasks.create_task(self._work(), name=f"aside-{number}")
+                tasks.create_task(self._work(), name=f"deferred-{number}")
 
     async def _work(self) -> None:
         while True:
             latest_s, work = await self._queue.get()
             await self._calm(latest_s)
             try:
-                with self._bulkhead.item("aside", getattr(work, "__qualname__", "")):
+                with self._bulkhead.item("deferred", getattr(work, "__qualname__", "")):
                     await work()
             except HamiError as exc:
                 logger.info("left undone", extra={"error": str(exc)})

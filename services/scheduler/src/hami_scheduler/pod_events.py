@@ -82,9 +82,9 @@ def refusal_messages(reasons: Mapping[NodeName, str], candidates: int) -> dict[s
             if match := _COUNTED.match(part):
                 nodes_of.setdefault(match[1], []).extend(nodes)
     messages = {}
-    for word, nodes in sorted(nodes_of.items()):
+    for reason, nodes in sorted(nodes_of.items()):
         listed = ",".join(sorted(nodes)[:_MOST_NODES])
         if len(nodes) > _MOST_NODES:
             listed = f"{listed},…"
-        messages[word] = f"{len(nodes)} nodes {word}({listed})"
+        messages[reason] = f"{len(nodes)} nodes {reason}({listed})"
     return {**messages, "sum": f"no available node, {candidates} nodes do not meet"}

@@ -23,7 +23,7 @@ class Cluster:
         self.ledger_away = False
         self.sequences = {A: 1, B: 1}
         self.heard_again = 0
-        self.hearing = AgentLiveness(
+        self.liveness = AgentLiveness(
             reader=self,
             bus_connected_for_s=self.bus_connected_for_s,
             on_heard_again=self.count,
@@ -49,14 +49,14 @@ class Cluster:
             for node in talking:
                 self.sequences[node] += 1
             with contextlib.suppress(Unavailable):
-                await self.hearing.once()
+                await self.liveness.once()
 
 
 @pytest.fixture
 async def cluster() -> Cluster:
     """Both agents were heard for two minutes."""
     made = Cluster()
-    await made.hearing.once()
+    await made.liveness.once()
     await made.run(120, A, B)
     return made
 
@@ -66,8 +66,8 @@ async def test_an_agent_that_stops_talking_is_silent_and_no_longer_speaks(
 ) -> None:
     await cluster.run(SILENT_S + 5, A)
 
-    assert ((A in cluster.hearing.silent), (B in cluster.hearing.silent)) == (False, True)
-    assert (cluster.hearing.speaks(A), cluster.hearing.speaks(B)) == (True, False)
+    assert ((A in cluster.liveness.silent), (B in cluster.liveness.silent)) == (False, True)
+    assert (cluster.liveness.speaks(A), cluster.liveness.speaks(B)) == (True, False)
 
 
 async def test_an_agent_that_is_heard_again_wakes_who_waits(cluster: Cluster) -> None:
@@ -77,36 +77,36 @@ async def test_an_agent_that_is_heard_again_wakes_who_waits(cluster: Cluster) ->
     await cluster.run(5, A, B)
 
     assert cluster.heard_again == 1
-    assert B not in cluster.hearing.silent
+    assert B not in cluster.liveness.silent
 
 
 async def test_of_an_agent_that_never_repeated_itself_nothing_is_known() -> None:
     cluster = Cluster()
-    await cluster.hearing.once()
-    cluster.hearing.heard(A)
+    await cluster.liveness.once()
+    cluster.liveness.heard(A)
 
     await cluster.run(10 * SILENT_S)
 
-    assert A not in cluster.hearing.silent
-    assert not cluster.hearing.speaks(A)
+    assert A not in cluster.liveness.silent
+    assert not cluster.liveness.speaks(A)
 
 
 async def test_who_does_not_answer_is_silent_until_it_is_heard(cluster: Cluster) -> None:
-    cluster.hearing.unanswered(B)
-    assert B in cluster.hearing.silent
+    cluster.liveness.unanswered(B)
+    assert B in cluster.liveness.silent
 
-    cluster.hearing.heard(B)
+    cluster.liveness.heard(B)
 
-    assert B not in cluster.hearing.silent
+    assert B not in cluster.liveness.silent
     assert cluster.heard_again == 1
 
 
 async def test_who_does_not_answer_is_asked_again_after_a_while(cluster: Cluster) -> None:
-    cluster.hearing.unanswered(B)
+    cluster.liveness.unanswered(B)
 
     await cluster.run(15, A)
 
-    assert B not in cluster.hearing.silent
+    assert B not in cluster.liveness.silent
     assert cluster.heard_again == 1
 
 
@@ -119,7 +119,7 @@ async def test_who_does_not_answer_is_asked_again_after_a_while(cluster: Cluster
 async def test_while_nothing_can_be_heard_the_node_object_decides(
     cluster: Cluster, lost: str, lives: bool | None, silent: bool, speaks: bool
 ) -> None:
-    cluster.hearing.node_seen(A, lives)
+    cluster.liveness.node_seen(A, lives)
     if lost == "bus":
         cluster.bus_since_s = None
     else:
@@ -127,7 +127,7 @@ async def test_while_nothing_can_be_heard_the_node_object_decides(
 
     await cluster.run(SILENT_S + 5)
 
-    assert ((A in cluster.hearing.silent), cluster.hearing.speaks(A)) == (silent, speaks)
+    assert ((A in cluster.liveness.silent), cluster.liveness.speaks(A)) == (silent, speaks)
 
 
 @pytest.mark.parametrize("lost", ["bus", "ledger"])
@@ -139,16 +139,16 @@ async def test_after_an_outage_agents_get_their_time_to_be_heard(
     cluster.bus_since_s, cluster.ledger_away = cluster.now_s, False
 
     await cluster.run(SILENT_S - 10)
-    assert A not in cluster.hearing.silent
+    assert A not in cluster.liveness.silent
 
     await cluster.run(15)
-    assert A in cluster.hearing.silent
+    assert A in cluster.liveness.silent
 
 
 async def test_a_node_that_went_is_forgotten(cluster: Cluster) -> None:
-    cluster.hearing.unanswered(B)
+    cluster.liveness.unanswered(B)
     del cluster.sequences[B]
 
     await cluster.run(5, A)
 
-    assert B not in cluster.hearing.silent
+    assert B not in cluster.liveness.silent

@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import pytest
 from hami_scheduler.bus import ledger_stats
-from hami_scheduler.bus.ledger_stats import LedgerNumbers, LedgerStatsPublisher
+from hami_scheduler.bus.ledger_stats import LedgerStats, LedgerStatsPublisher
 from hamicommon.errors import Unavailable
 from hamicommon.events import QuotaNumbers
 from hamicommon.process.bulkhead import Bulkhead
@@ -39,13 +39,13 @@ class Heard:
 
 
 class NoReader:
-    async def numbers(self) -> LedgerNumbers:
+    async def read(self) -> LedgerStats:
         raise AssertionError("not asked here")
 
 
-def found(used: int, at: datetime = NOW) -> LedgerNumbers:
+def found(used: int, at: datetime = NOW) -> LedgerStats:
     quota = QuotaNumbers(resource="nvidia.com/gpumem", limit=100, used=used)
-    return LedgerNumbers(taken_at=at, quotas={"team": (quota,)}, agent_nodes=1, foreign_vendors=())
+    return LedgerStats(taken_at=at, quotas={"team": (quota,)}, agent_nodes=1, foreign_vendors=())
 
 
 @pytest.fixture
@@ -74,7 +74,7 @@ async def test_a_namespace_is_told_when_its_numbers_change(
 async def test_everything_is_told_again_now_and_then(
     teller: LedgerStatsPublisher, heard: Heard, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ledger_stats, "SAY_ALL_EVERY_S", 0.0)
+    monkeypatch.setattr(ledger_stats, "PUBLISH_ALL_EVERY_S", 0.0)
     for _ in range(2):
         await teller.publish(found(1))
         assert heard.taken() == [TEAM, CLUSTER]
@@ -111,4 +111,4 @@ async def test_namespaces_around_a_poisonous_one_are_told(heard: Heard) -> None:
     await teller.publish(numbers)
 
     assert heard.taken() == ["hami.ledger.v1.quota.a", "hami.ledger.v1.quota.z", CLUSTER]
-    assert bulkhead.failures == {"ledger-numbers": 1}
+    assert bulkhead.failures == {"ledger-stats": 1}

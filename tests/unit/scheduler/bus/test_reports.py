@@ -43,7 +43,7 @@ class Releasing:
         self._ledger = ledger
         self.free_lock = AsyncMock()
 
-    async def carry_out(self, allocation: Allocation, verdict: Any, *, actor: str) -> Change | None:
+    async def apply(self, allocation: Allocation, verdict: Any, *, actor: str) -> Change | None:
         sources = frozenset({allocation.state})
         return await self._ledger.advance(
             StateStep(
@@ -94,14 +94,14 @@ def report_of(allocation: Allocation) -> Message:
     )
 
 
-def reports(ledger: FakeLedger, *, node: str | None, outliving: Any = None) -> GrantReports:
+def reports(ledger: FakeLedger, *, node: str | None, orphans: Any = None) -> GrantReports:
     pod = {"metadata": {"uid": "uid"}, "spec": {"nodeName": node}, "status": {}}
-    releasing: Any = Releasing(ledger)
+    transitions: Any = Releasing(ledger)
     pods: Any = SimpleNamespace(get=AsyncMock(return_value=pod))
     return GrantReports(
         store=ledger,
-        releasing=releasing,
-        outliving=outliving or AsyncMock(),
+        transitions=transitions,
+        orphans=orphans or AsyncMock(),
         instances=AsyncMock(),
         pods=pods,
         known_pods={},

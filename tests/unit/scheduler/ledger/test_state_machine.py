@@ -71,7 +71,7 @@ def test_a_bound_pod_that_failed_before_it_ran_is_a_failed_grant() -> None:
 def test_a_failed_grant_says_why(known: str, expected: str) -> None:
     said = "UnexpectedAdmissionError: no endpoint"
 
-    found = verdict(allocation(S.BOUND, reason=known), facts(phase="Failed", said=said))
+    found = verdict(allocation(S.BOUND, reason=known), facts(phase="Failed", phase_reason=said))
 
     assert found is not None
     assert found.reason == expected

@@ -60,15 +60,15 @@ class Events:
 def refused(queue: DecisionQueue, view: ClusterView, uid: str = "u") -> DecisionTrace:
     decision = decide(WISH, view, candidates=[N])
     assert decision.refusal is not None
-    course = DecisionTrace(
+    trace = DecisionTrace(
         pod={"metadata": {"uid": uid, "name": "p"}},
         started=time.perf_counter(),
         request=WISH,
         candidates=1,
     )
-    course.frozen = queue.frozen(view, decision.scores)
-    course.refuse(decision.refusal.reasons, decision.refusal.shortfalls)
-    return course
+    trace.frozen = queue.frozen(view, decision.scores)
+    trace.refuse(decision.refusal.reasons, decision.refusal.shortfalls)
+    return trace
 
 
 def a_view() -> ClusterView:
@@ -221,10 +221,10 @@ async def test_decisions_around_one_that_can_not_be_encoded_are_written(
     queue = DecisionQueue(log, Announcer(Events()), bulkhead=bulkhead)
     encode = decision_log.decision_of
 
-    def decision_of(course: DecisionTrace, *rest: Any) -> DecisionRow:
-        if course.uid == "poison":
+    def decision_of(trace: DecisionTrace, *rest: Any) -> DecisionRow:
+        if trace.uid == "poison":
             raise RecursionError
-        return encode(course, *rest)
+        return encode(trace, *rest)
 
     monkeypatch.setattr(decision_log, "decision_of", decision_of)
     for uid in ("first", "poison", "last"):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from hami_scheduler.ledger.view import LedgerSnapshotCache
 from hami_scheduler.metrics import SchedulerInstruments
-from hami_scheduler.placement.requeue import MOST_NUDGES, Requeuer
+from hami_scheduler.placement.requeue import MOST_REQUEUED, Requeuer
 from hami_scheduler.placement.waiting_pods import WaitingPod, WaitingPods
 from hami_scheduler.ports import CardReader
 from hamicommon import device_config
@@ -61,16 +61,16 @@ async def woken(view: LedgerSnapshotCache, *pods: WaitingPod) -> list[str]:
     waiting = WaitingPods()
     for one in pods:
         waiting.add(one)
-    nudger = Requeuer(
+    requeuer = Requeuer(
         view=view, waiting=waiting, pods=FakePodApi(), instruments=SchedulerInstruments()
     )
-    return [one.name for one in await nudger.fitting()]
+    return [one.name for one in await requeuer.fitting()]
 
 
 async def test_at_most_ten_are_woken_at_once_the_oldest_first(view: LedgerSnapshotCache) -> None:
     found = await woken(view, *(pod(number) for number in reversed(range(30))))
 
-    assert found == [f"p{number}" for number in range(MOST_NUDGES)]
+    assert found == [f"p{number}" for number in range(MOST_REQUEUED)]
 
 
 async def test_a_higher_priority_goes_first(view: LedgerSnapshotCache) -> None:

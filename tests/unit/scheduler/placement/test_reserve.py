@@ -106,8 +106,8 @@ async def placed_at_once(
 
     async def one(number: int) -> Any:
         body = pod(number)
-        course = DecisionTrace(pod=body, started=time.perf_counter() - spent_s, candidates=1)
-        return await reserving.best(pod_request(body, VENDORS), [NODE], course)
+        trace = DecisionTrace(pod=body, started=time.perf_counter() - spent_s, candidates=1)
+        return await reserving.best(pod_request(body, VENDORS), [NODE], trace)
 
     return await asyncio.gather(*map(one, range(PODS))), instruments
 

@@ -41,7 +41,7 @@ class Refusing:
         self.attempts += 1
         raise self._error
 
-    live_of = set_cordoned = mark_gone = set_limits = record_told = refuse
+    live_of = set_cordoned = mark_gone = set_limits = record_annotated = refuse
 
     async def limited(self) -> frozenset[str]:
         return frozenset()
@@ -63,7 +63,7 @@ Worker = tuple[Callable[[], Any], Callable[[], None]]
 def pods(ledger: Refusing, clock: Time) -> Worker:
     watch = PodWatch(
         store=cast(Any, ledger),
-        releasing=cast(Any, None),
+        transitions=cast(Any, None),
         waiting=cast(Any, _Waiting()),
         request_of=cast(Any, None),
         scheduler_name="hami-scheduler",

@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from hami_scheduler.watch.node_annotations import NodeAnnotations, looks, question, told_by
+from hami_scheduler.watch.node_annotations import NodeAnnotations, looks, question, read_annotations
 from hamicommon.device_config import DeviceConfig
 from hamicommon.vendors.registry import Vendors
 
@@ -31,7 +31,7 @@ def chips(handshake: str | None, **allocatable: str) -> NodeAnnotations:
     written: dict[str, Any] = {REGISTER: [CHIP | {"health": True}]}
     if handshake is not None:
         written[HANDSHAKE] = handshake
-    return told_by(node(written, **allocatable), VENDORS, NOW)
+    return read_annotations(node(written, **allocatable), VENDORS, NOW)
 
 
 def asked(seconds_ago: float) -> str:
@@ -63,7 +63,7 @@ def test_a_plugin_lives_while_its_handshake_or_the_kubelet_says_so(
 
 def test_a_node_that_never_had_such_cards_is_asked_nothing() -> None:
     """Trap S11: HAMi stamps every node with every vendor's handshake."""
-    assert told_by(node({}), VENDORS, NOW) == NodeAnnotations()
+    assert read_annotations(node({}), VENDORS, NOW) == NodeAnnotations()
 
 
 def test_of_a_dead_plugin_nothing_is_deleted_its_handshake_stays() -> None:
@@ -75,14 +75,14 @@ def test_of_a_dead_plugin_nothing_is_deleted_its_handshake_stays() -> None:
         "hami.io/node-amd-register": [card],
     }
 
-    told = told_by(node(written, **{COUNT: "0", "amd.com/gpu": "0"}), VENDORS, NOW)
+    told = read_annotations(node(written, **{COUNT: "0", "amd.com/gpu": "0"}), VENDORS, NOW)
 
     assert told.devices == ()
     assert told.questions == {}
 
 
 def test_what_is_malformed_is_named_and_the_rest_is_told() -> None:
-    told = told_by(
+    told = read_annotations(
         node({REGISTER: "[{", "hami.io/node-nvidia-register": [GPU]}, **{"nvidia.com/gpu": "10"}),
         VENDORS,
         NOW,
@@ -94,7 +94,7 @@ def test_what_is_malformed_is_named_and_the_rest_is_told() -> None:
 
 
 def test_bad_pair_scores_are_a_malformed_node() -> None:
-    told = told_by(
+    told = read_annotations(
         node(
             {"hami.io/node-nvidia-register": [GPU], "hami.io/node-nvidia-score": "x"},
             **{"nvidia.com/gpu": "10"},
@@ -110,7 +110,7 @@ def test_bad_pair_scores_are_a_malformed_node() -> None:
 def test_of_a_node_with_our_agent_nothing_is_believed() -> None:
     written = {"hami.io/node-agent": "hami-node-agent", "hami.io/node-nvidia-register": [GPU]}
 
-    assert told_by(node(written, **{"nvidia.com/gpu": "10"}), VENDORS, NOW).empty
+    assert read_annotations(node(written, **{"nvidia.com/gpu": "10"}), VENDORS, NOW).empty
 
 
 def test_a_heartbeat_of_the_kubelet_looks_like_nothing_new() -> None:

@@ -67,7 +67,7 @@ async def test_pods_around_a_poisonous_one_are_looked_at(error: Exception) -> No
     store = Store(error, "last")
     watch = PodWatch(
         store=cast(Any, store),
-        releasing=cast(Any, None),
+        transitions=cast(Any, None),
         waiting=cast(Any, _Waiting()),
         request_of=cast(Any, None),
         scheduler_name="hami-scheduler",

@@ -109,14 +109,14 @@ class KubernetesPodEvents:
     def __init__(
         self,
         api: KubeApi,
-        aside: DeferredWrites,
+        deferred: DeferredWrites,
         *,
         component: str,
         bulkhead: Bulkhead | None = None,
     ) -> None:
         self._bulkhead = bulkhead or Bulkhead()
         self._api = api
-        self._aside = aside
+        self._deferred = deferred
         self._component = component
         self._queue: asyncio.Queue[PodEvent] = asyncio.Queue(EVENT_QUEUE_SIZE)
         self._shown: OrderedDict[str, _Shown] = OrderedDict()
@@ -126,7 +126,7 @@ class KubernetesPodEvents:
         """See the port."""
         event = replace(event, message=clip(event.message, _MESSAGE_LIMIT))
         if not event.warning:
-            self.dropped += not self._aside.put(partial(self._show, event))
+            self.dropped += not self._deferred.put(partial(self._show, event))
             return
         try:
             self._queue.put_nowait(event)

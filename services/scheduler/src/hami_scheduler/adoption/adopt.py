@@ -56,7 +56,7 @@ ACTOR = "adopt"
 REASON = "given by HAMi, adopted"
 NODES_AT_ONCE = 16
 # The grant is only told, never signed: its expiry says nothing.
-_TOLD_S = 600.0
+_ANNOUNCED_S = 600.0
 
 
 class Adopter:
@@ -143,7 +143,7 @@ class Adopter:
 
     async def _node(self, case: NodeCase, wanted: Wanted) -> None:
         try:
-            said = await self._witness.holdings(case.node)
+            holdings = await self._witness.holdings(case.node)
         except NotFound as exc:
             case.silence = (
                 f"{exc}, so nothing there can testify; put our node-agent in the place of HAMi's "
@@ -152,7 +152,7 @@ class Adopter:
         except Unavailable as exc:
             case.silence = f"its node's agent did not answer ({exc}); try again"
         else:
-            self._note(case, said)
+            self._note(case, holdings)
         live = {a.pod_uid: a for a in await self._ledger.live(case.node)}
         twice = held_twice(
             {uid: [i for h in held for i in set(h.device_ids)] for uid, held in case.held.items()},
@@ -160,19 +160,19 @@ class Adopter:
         )
         for claim in case.claims:
             await self._pod(case, claim, live.get(claim.uid), twice, wanted)
-        self._strangers(case, live)
+        self._unclaimed(case, live)
 
-    def _note(self, case: NodeCase, said: NodeHoldings) -> None:
-        case.problems = said.problems
+    def _note(self, case: NodeCase, holdings: NodeHoldings) -> None:
+        case.problems = holdings.problems
         case.silence = (
             "its kubelet's checkpoint and PodResources lack it: no container of it holds a device"
-            if said.readable
+            if holdings.readable
             else (
                 f"its kubelet's checkpoint and PodResources are unavailable: "
-                f"{'; '.join(said.problems)}"
+                f"{'; '.join(holdings.problems)}"
             )
         )
-        for one in said.containers:
+        for one in holdings.containers:
             pod = self._known_pods.get(PodUid(one.pod_uid))
             if not one.ended and (pod is None or not _over(pod)) and one.pod_name:
                 case.held.setdefault(PodUid(one.pod_uid), []).append(one)
@@ -232,7 +232,7 @@ class Adopter:
             f"what HAMi gave this pod on {claim.node} is in the ledger now; nothing was restarted",
             warning=False,
         )
-        expires_at = datetime.now(UTC) + timedelta(seconds=_TOLD_S)
+        expires_at = datetime.now(UTC) + timedelta(seconds=_ANNOUNCED_S)
         try:
             await self._grants.granted(grant_of(allocation, expires_at=expires_at))
         except Unavailable as exc:
@@ -259,25 +259,25 @@ class Adopter:
             evidence=verdict.evidence,
         )
 
-    def _strangers(self, case: NodeCase, live: Mapping[PodUid, Allocation]) -> None:
+    def _unclaimed(self, case: NodeCase, live: Mapping[PodUid, Allocation]) -> None:
         """Pods that hold devices and that no annotation speaks of."""
         claimed = {claim.uid for claim in case.claims}
         for uid, held in case.held.items():
             if uid in claimed or uid in live or any(one.ours for one in held):
                 continue
-            stranger = Claim(
+            unclaimed = Claim(
                 uid=uid,
                 namespace=held[0].namespace,
                 name=held[0].pod_name,
                 node=case.node,
-                said_node="",
+                written_node="",
                 containers=(),
             )
             sentence = (
                 "it holds devices, and HAMi's scheduler wrote nothing on it; delete it, its "
                 "controller makes a new one"
             )
-            case.rows.append(pod_row(stranger, "refused", (), sentence, why=Why.NOT_HAMI))
+            case.rows.append(pod_row(unclaimed, "refused", (), sentence, why=Why.NOT_HAMI))
 
     def _asked(self, claim: Claim) -> PodRequest | None:
         pod = self._known_pods.get(claim.uid)

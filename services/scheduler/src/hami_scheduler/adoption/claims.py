@@ -23,7 +23,7 @@ from hamicommon.k8s.annotations import (
 from hamicommon.vendors.pod_request import containers_of
 from hamicommon.vendors.registry import Vendors
 
-OUR_WORD = "NVIDIA"
+OUR_VENDOR = "NVIDIA"
 """The vendor whose devices our node-agent serves, and so can testify to."""
 
 
@@ -36,7 +36,7 @@ class Claim:
     name: str
     node: NodeName
     """spec.nodeName."""
-    said_node: str
+    written_node: str
     """The node that HAMi wrote down."""
     containers: tuple[tuple[str, Role], ...]
     """All containers in the order of the spec."""
@@ -59,8 +59,8 @@ def claim_of(pod: Mapping[str, Any], vendors: Vendors) -> Claim | None:
     """The pod's claim; None when it is on no node, or its annotations name no vendor's devices."""
     written = annotations_of(pod)
     node = (pod.get("spec") or {}).get("nodeName")
-    words = [v.name for v in vendors if v.keys.allocated and written.get(v.keys.allocated)]
-    if not node or not words:
+    vendors_named = [v.name for v in vendors if v.keys.allocated and written.get(v.keys.allocated)]
+    if not node or not vendors_named:
         return None
     metadata = pod["metadata"]
     claim = Claim(
@@ -68,14 +68,14 @@ def claim_of(pod: Mapping[str, Any], vendors: Vendors) -> Claim | None:
         namespace=str(metadata.get("namespace") or "default"),
         name=str(metadata.get("name") or ""),
         node=NodeName(node),
-        said_node=written.get(ASSIGNED_NODE, ""),
+        written_node=written.get(ASSIGNED_NODE, ""),
         containers=tuple((str(c.get("name", "")), role) for role, c in containers_of(dict(pod))),
         mig=bool(written.get(MIG_ALLOCATIONS)),
-        others=tuple(word for word in words if word != OUR_WORD),
+        others=tuple(name for name in vendors_named if name != OUR_VENDOR),
     )
-    if OUR_WORD not in words:
+    if OUR_VENDOR not in vendors_named:
         return claim
-    [vendor] = [v for v in vendors if v.name == OUR_WORD]
+    [vendor] = [v for v in vendors if v.name == OUR_VENDOR]
     try:
         entries = decode_pod_devices(written[vendor.keys.allocated])
     except InvalidRequest as exc:
@@ -84,5 +84,5 @@ def claim_of(pod: Mapping[str, Any], vendors: Vendors) -> Claim | None:
 
 
 def _ours(share: DeviceShare) -> DeviceShare:
-    kind = "" if share.vendor == OUR_WORD else share.vendor
-    return replace(share, vendor=OUR_WORD, type=kind)
+    kind = "" if share.vendor == OUR_VENDOR else share.vendor
+    return replace(share, vendor=OUR_VENDOR, type=kind)

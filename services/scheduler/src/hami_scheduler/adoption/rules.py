@@ -1,6 +1,6 @@
 """Whether a pod that HAMi started may be written into the ledger, and with which slices.
 
-Pure: `judge(claim, said, ...)`. The annotation is a claim, the node's word is the evidence:
+Pure: `judge(claim, observed, ...)`. The annotation is a claim, the node's word is the evidence:
 what the kubelet's books say, with the limits in the answer that HAMi's device plugin gave. Both
 must say the same; where they differ nothing is guessed, unless the operator said to believe the
 node. `adopting.py` gathers both and carries the verdicts out.
@@ -18,7 +18,7 @@ from hamicommon.domain.devices import DeviceUsage
 from hamicommon.domain.ids import GpuUuid, PodUid
 from hamicommon.domain.requests import PodRequest
 
-from hami_scheduler.adoption.claims import OUR_WORD, Claim
+from hami_scheduler.adoption.claims import OUR_VENDOR, Claim
 
 _MIG = "MIG-"
 
@@ -62,7 +62,7 @@ class Observed:
         return tuple(
             DeviceShare(
                 uuid=GpuUuid(uuid),
-                vendor=OUR_WORD,
+                vendor=OUR_VENDOR,
                 memory_mib=memory_mib,
                 core_percent=self.core_percent,
             )
@@ -94,7 +94,7 @@ class AdoptionResult:
 
 def judge(
     claim: Claim,
-    said: Sequence[Observed],
+    observed: Sequence[Observed],
     *,
     silence: str,
     cards: Mapping[GpuUuid, DeviceUsage],
@@ -108,41 +108,41 @@ def judge(
     ledger's of that node; `asked` is what the pod's spec asks for, None when it can't be read;
     `held_twice` has the device ids that the books give to several live pods.
     """
-    if claim.said_node != claim.node:
+    if claim.written_node != claim.node:
         return _refused(
             Why.WRONG_NODE,
-            f"its annotations name node {claim.said_node or 'nothing'}, and it is on {claim.node}; "
-            "delete it, its controller makes a new one",
+            f"its annotations name node {claim.written_node or 'nothing'}, and it is on "
+            f"{claim.node}; delete it, its controller makes a new one",
         )
     if claim.problem:
         return _refused(Why.MALFORMED, f"its annotation can't be read: {claim.problem}")
     if claim.others:
-        words = ", ".join(claim.others)
+        vendors = ", ".join(claim.others)
         return _refused(
             Why.OTHER_VENDOR,
-            f"it holds devices of {words}, to which no agent of ours can testify; "
-            f"drain the node's {words} pods before you hand them to us",
+            f"it holds devices of {vendors}, to which no agent of ours can testify; "
+            f"drain the node's {vendors} pods before you hand them to us",
         )
-    if not said:
+    if not observed:
         return _refused(Why.NO_EVIDENCE, silence)
-    return _compare(claim, said, cards, asked, held_twice, believe_node)
+    return _compare(claim, observed, cards, asked, held_twice, believe_node)
 
 
 def _compare(
     claim: Claim,
-    said: Sequence[Observed],
+    observed: Sequence[Observed],
     cards: Mapping[GpuUuid, DeviceUsage],
     asked: PodRequest | None,
     held_twice: Mapping[str, frozenset[PodUid]],
     believe_node: bool,
 ) -> AdoptionResult:
-    by_name = {one.container: one for one in said}
+    by_name = {one.container: one for one in observed}
     holding = [by_name[name] for name, _ in claim.containers if name in by_name]
-    if claim.mig or any(card.startswith(_MIG) for one in said for card in one.visible or ()):
+    if claim.mig or any(card.startswith(_MIG) for one in observed for card in one.visible or ()):
         return _refused(
             Why.MIG, "its slices are MIG instances, which are not adopted; drain it from this node"
         )
-    shared = [id_ for one in said for id_ in one.device_ids if id_ in held_twice]
+    shared = [id_ for one in observed for id_ in one.device_ids if id_ in held_twice]
     if shared:
         others = ", ".join(sorted(held_twice[shared[0]] - {claim.uid}))
         return _refused(
@@ -214,7 +214,7 @@ def _as_asked(
         request
         for one in (asked.containers if asked else ())
         for request in one.requests
-        if one.name == container and request.vendor == OUR_WORD
+        if one.name == container and request.vendor == OUR_VENDOR
     ]
     if len(requests) != 1 or requests[0].count != len(written):
         return False

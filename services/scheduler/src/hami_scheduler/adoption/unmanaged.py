@@ -34,7 +34,7 @@ from hamicommon.placement.engine import decide
 from hamicommon.vendors.registry import Vendors
 from pydantic import ValidationError
 
-from hami_scheduler.adoption.claims import OUR_WORD
+from hami_scheduler.adoption.claims import OUR_VENDOR
 from hami_scheduler.ledger.state_machine import TERMINAL_PHASES, facts_of
 from hami_scheduler.ledger.view import LedgerSnapshotCache
 from hami_scheduler.metrics import SchedulerInstruments
@@ -47,7 +47,7 @@ logger = logging.getLogger(__name__)
 SUBJECT = "hami.grants.unmanaged.*"
 QUEUE = "scheduler"
 REASON = "came past the scheduler; granted what its kubelet gave it"
-_TOLD_S = 600.0
+_ANNOUNCED_S = 600.0
 
 
 class UnmanagedGrants:
@@ -84,7 +84,7 @@ class UnmanagedGrants:
             allocation = await self._grant(asked)
         except (NotFound, InvalidRequest, Conflict) as exc:
             return UnmanagedReply(node=asked.node, refused=str(exc))
-        expires_at = datetime.now(UTC) + timedelta(seconds=_TOLD_S)
+        expires_at = datetime.now(UTC) + timedelta(seconds=_ANNOUNCED_S)
         return UnmanagedReply(node=asked.node, grant=grant_of(allocation, expires_at=expires_at))
 
     async def _grant(self, asked: UnmanagedRequest) -> Allocation:
@@ -201,7 +201,7 @@ def taken_containers(
 def _shares(
     container: ContainerRequest, uuids: Sequence[GpuUuid], cards: Mapping[GpuUuid, DeviceUsage]
 ) -> tuple[DeviceShare, ...]:
-    others = [one.vendor for one in container.requests if one.vendor != OUR_WORD]
+    others = [one.vendor for one in container.requests if one.vendor != OUR_VENDOR]
     if others:
         raise InvalidRequest(
             f"container {container.name} asks for {others[0]} devices, which only the scheduler "
@@ -226,7 +226,7 @@ def _shares(
         shares.append(
             DeviceShare(
                 uuid=uuid,
-                vendor=OUR_WORD,
+                vendor=OUR_VENDOR,
                 memory_mib=request.memory_mib_on(device.memory_mib),
                 core_percent=min(request.core_percent, 100),
             )

@@ -27,7 +27,7 @@ def create_app(service: Service) -> ASGIApp:
     app.include_router(_probes(service))
     app.include_router(_operator_api(service))
     return ExtenderApp(
-        filtering=service.filtering, binding=service.binding, deferred=service.aside, rest=app
+        filtering=service.filtering, binding=service.binding, deferred=service.deferred, rest=app
     )
 
 

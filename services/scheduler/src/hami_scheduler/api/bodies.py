@@ -13,9 +13,9 @@ class TooLong(InvalidRequest):
 
 async def read_json(request: Request, most_bytes: int) -> object:
     """The decoded body. Raises: TooLong, InvalidRequest when it is no JSON."""
-    told = request.headers.get("content-length", "")
+    length = request.headers.get("content-length", "")
     body = bytearray()
-    if not told.isdigit() or int(told) <= most_bytes:
+    if not length.isdigit() or int(length) <= most_bytes:
         async for chunk in request.stream():
             body += chunk
             if len(body) > most_bytes:

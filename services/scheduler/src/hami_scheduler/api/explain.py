@@ -63,8 +63,8 @@ class Explainer:
         rows = await self._queries.decisions(uid)
         attempts = await self._queries.allocations(pod_uid=uid)
         if rows or attempts:
-            told = (rows or attempts)[0]
-            namespace, name = told["namespace"], told["pod_name"]
+            latest = (rows or attempts)[0]
+            namespace, name = latest["namespace"], latest["pod_name"]
         pod = await self._pod(uid, namespace, name)
         if not rows:
             if pod is None and not attempts:

@@ -22,7 +22,7 @@ Loop = Callable[[], Awaitable[None]]
 class Service:
     """Everything that the outside can ask for."""
 
-    aside: DeferredWrites
+    deferred: DeferredWrites
     """What waits while decisions run; whoever asks for one says so there."""
     filtering: Filter
     binding: Bind

@@ -65,17 +65,17 @@ class Simulator:
             await self._view.refresh()
         view = self._view.cluster
         names = sorted(view.nodes)
-        said: dict[NodeName, SimulatedNode] = {}
+        answers: dict[NodeName, SimulatedNode] = {}
         winners: list[NodeName] = []
         for start in range(0, max(len(names), 1), _NODES_AT_ONCE):
             part = names[start : start + _NODES_AT_ONCE]
             verdict = self._ask(pod, Cluster(view=view, nodes=tuple(part))).verdict
-            said |= verdict.nodes
+            answers |= verdict.nodes
             if verdict.chosen is not None:
                 winners.append(verdict.chosen)
             await asyncio.sleep(0)
         final = self._ask(pod, Cluster(view=view, nodes=tuple(winners)))
-        return replace(final, verdict=replace(final.verdict, nodes=said))
+        return replace(final, verdict=replace(final.verdict, nodes=answers))
 
     def _ask(self, pod: Json, cluster: Cluster) -> Planned:
         return planned(pod, cluster, self._vendors, now=datetime.now(UTC), defaults=self._defaults)

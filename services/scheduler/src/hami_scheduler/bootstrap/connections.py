@@ -1,15 +1,16 @@
-"""The composition root, the only module that imports adapters: opens the outside world.
+"""What the service is connected to: the only module that imports adapters.
 
-What is opened here goes into `wiring/`, which makes the use cases of it.
+`Connections` is the world as the use cases see it, by ports; `open_connections` opens the real one.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from typing import Protocol
 
-from hamicommon import device_config
-from hamicommon.bus.client import open_bus
+from hamicommon.bus.client import Bus, open_bus
 from hamicommon.fault_injection import around, faults_of
 from hamicommon.grants.grant import Grant, read_signed
 from hamicommon.grants.signing import load_private_key, public_key, sign
@@ -38,38 +39,105 @@ from hami_scheduler.adapters.postgres.queries import PostgresLedgerStats, Postgr
 from hami_scheduler.adapters.postgres.quotas import PostgresQuotas
 from hami_scheduler.adapters.redis import open_node_lock
 from hami_scheduler.adapters.token_reviews import KubernetesAccessReviews, KubernetesTokenReviews
-from hami_scheduler.api.service import Service
-from hami_scheduler.bootstrap.outside import Connections
-from hami_scheduler.bootstrap.use_cases import build
 from hami_scheduler.bus.auth import Logins
+from hami_scheduler.bus.heartbeats import AgentMarks
+from hami_scheduler.bus.ledger_stats import LedgerStatsReader
 from hami_scheduler.deferred import DeferredWrites
 from hami_scheduler.ledger.quota import quota_amounts
 from hami_scheduler.ledger.state_machine import needs_node_lock
-from hami_scheduler.metrics import SchedulerInstruments
+from hami_scheduler.ports import (
+    AllocationStore,
+    CardReader,
+    DecisionLog,
+    DriftJournal,
+    GrantAnnouncer,
+    InventoryStore,
+    LedgerReader,
+    NodeApi,
+    NodeLock,
+    NodeWitness,
+    PodApi,
+    PodEvents,
+    QuotaStore,
+)
 from hami_scheduler.ports.access import Access
+from hami_scheduler.ports.queries import Queries
+from hami_scheduler.reconcile.retention import Retention
 from hami_scheduler.settings import Settings
 
 NAME = "hami-scheduler"
 
 
-@asynccontextmanager
-async def open_service(settings: Settings) -> AsyncIterator[Service]:
-    """Connects to everything and wires the use cases; closes in reverse.
-
-    Raises: InvalidRequest when a file that the settings name is not usable.
-    """
-    vendors = Vendors.from_config(
-        device_config.load(settings.device_config_file),
-        enable_ascend=settings.enable_ascend,
-        enable_iluvatar=settings.enable_iluvatar,
-    )
-    async with AsyncExitStack() as stack:
-        instruments = SchedulerInstruments()
-        outside = await _open_outside(settings, vendors, instruments.bulkhead, stack)
-        yield build(settings, vendors, instruments, outside)
+class LedgerStore(AllocationStore, LedgerReader, Protocol):
+    """The ledger of grants, written and read."""
 
 
-async def _open_outside(
+class InventoryLedger(InventoryStore, CardReader, AgentMarks, Protocol):
+    """Nodes and cards, written and read."""
+
+
+class LedgerQueries(Queries, Protocol):
+    """Answers for people, and how far the outbox lags."""
+
+    async def outbox_lag(self) -> tuple[float, float]:
+        """(rows, seconds)."""
+        ...
+
+
+class ListeningLock(NodeLock, Protocol):
+    """A node lock that hears of releases by other replicas."""
+
+    fallbacks: int
+
+    async def listen(self) -> None:
+        """Runs until cancelled."""
+        ...
+
+
+class QueuedEvents(PodEvents, Protocol):
+    """Pod events with the worker that writes them."""
+
+    dropped: int
+
+    async def run(self) -> None:
+        """Runs until cancelled."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Connections:
+    """Everything that `bootstrap.py` opened."""
+
+    store: LedgerStore
+    inventory: InventoryLedger
+    quotas: QuotaStore
+    decisions: DecisionLog
+    journal: DriftJournal
+    retention: Retention
+    queries: LedgerQueries
+    ping: Callable[[], Awaitable[None]]
+    relay: OutboxRelay
+    lock: ListeningLock
+    pods: PodApi
+    nodes: NodeApi
+    events: QueuedEvents
+    deferred: DeferredWrites
+    grants: GrantAnnouncer
+    witness: NodeWitness
+    sign: Callable[[Grant], str]
+    read_signed: Callable[[str], Grant]
+    """Raises: InvalidRequest when it was not signed by `sign`."""
+    bus: Bus
+    api: KubeApi
+    ledger_stats: LedgerStatsReader | None = None
+    """Of the ledger, for the bus; None: they are not told."""
+    access: Access | None = None
+    """Who may ask on the operators' port; None: it is not served."""
+    logins: Logins | None = None
+    """Answers the bus server about node-agents, where it is so configured."""
+
+
+async def open_connections(
     settings: Settings, vendors: Vendors, bulkhead: Bulkhead, stack: AsyncExitStack
 ) -> Connections:
     key = load_private_key(settings.grant_key_file)
@@ -111,7 +179,7 @@ async def _open_outside(
     lock = await stack.enter_async_context(
         open_node_lock(settings.redis, lease, lock_s=settings.lock_s, still_needed=still_needed)
     )
-    aside = DeferredWrites(bulkhead=bulkhead)
+    deferred = DeferredWrites(bulkhead=bulkhead)
     return Connections(
         store=store,
         inventory=around(PostgresInventory(database, on_commit=relay.wake), "inventory", faults),
@@ -126,16 +194,16 @@ async def _open_outside(
         pods=around(KubernetesPodApi(api), "pods", faults),
         nodes=around(KubernetesNodeApi(api), "nodes", faults),
         events=KubernetesPodEvents(
-            api, aside, component=settings.scheduler_name, bulkhead=bulkhead
+            api, deferred, component=settings.scheduler_name, bulkhead=bulkhead
         ),
-        aside=aside,
+        deferred=deferred,
         grants=around(NatsGrantAnnouncer(bus), "grants", faults),
         witness=around(NatsNodeWitness(bus), "witness", faults),
         sign=signed,
         read_signed=lambda text: read_signed(text, public_key(key)),
         bus=bus,
         api=api,
-        numbers=PostgresLedgerStats(database, bulkhead=bulkhead),
+        ledger_stats=PostgresLedgerStats(database, bulkhead=bulkhead),
         access=_access(settings, api),
         logins=_logins(settings, api),
     )

@@ -4,30 +4,30 @@ from __future__ import annotations
 
 from hamicommon.errors import Unavailable
 
-from hami_scheduler.bootstrap.outside import Connections
+from hami_scheduler.bootstrap.connections import Connections
 from hami_scheduler.bootstrap.shared import Core
 
 
-async def measure(core: Core, outside: Connections) -> None:
+async def measure(core: Core, connections: Connections) -> None:
     """Sets them; what can't be known now is NaN, never 0."""
     found = core.instruments
     found.view_age.set(core.view.age_s)
-    found.lock_fallbacks.set(outside.lock.fallbacks)
+    found.lock_fallbacks.set(connections.lock.fallbacks)
     found.decisions_dropped.set(core.recorder.dropped)
     found.decisions_without_cards.set(core.recorder.dropped_moments)
     found.decisions_waiting.set(core.recorder.waiting)
-    found.events_dropped.set(outside.events.dropped)
-    found.outbox_published.set(outside.relay.published)
-    found.outbox_parked.set(outside.relay.parked)
-    found.dead_letters.set(outside.bus.dead_letters)
-    found.stream_problems.set(len(outside.bus.streams.problems))
-    found.silent_agents.set(len(core.hearing.silent))
+    found.events_dropped.set(connections.events.dropped)
+    found.outbox_published.set(connections.relay.published)
+    found.outbox_parked.set(connections.relay.parked)
+    found.dead_letters.set(connections.bus.dead_letters)
+    found.stream_problems.set(len(connections.bus.streams.problems))
+    found.silent_agents.set(len(core.liveness.silent))
     try:
-        found.dead_letters_kept.set(await outside.bus.letters.kept())
+        found.dead_letters_kept.set(await connections.bus.letters.kept())
     except Unavailable:
         found.dead_letters_kept.set(float("nan"))
     try:
-        rows, age_s = await outside.queries.outbox_lag()
+        rows, age_s = await connections.queries.outbox_lag()
     except Unavailable:
         rows, age_s = float("nan"), float("nan")
     found.outbox_rows.set(rows)

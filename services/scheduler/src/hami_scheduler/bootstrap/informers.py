@@ -9,7 +9,7 @@ from hamicommon.k8s.annotations import DEVICE_CORDON, annotations_of, decode_cor
 from hamicommon.k8s.informer import Informer, Trim
 from hamicommon.k8s.types import JsonMapping
 
-from hami_scheduler.bootstrap.outside import Connections
+from hami_scheduler.bootstrap.connections import Connections
 from hami_scheduler.bootstrap.shared import Core
 from hami_scheduler.bus.reports import InventoryReports
 from hami_scheduler.ledger.quota import quota_limits
@@ -44,57 +44,57 @@ class Watches:
         }
 
 
-def watches_of(core: Core, outside: Connections, inventories: InventoryReports) -> Watches:
+def watches_of(core: Core, connections: Connections, inventories: InventoryReports) -> Watches:
     """Pods, nodes and quotas; each handler takes objects as the informer sees them."""
     pods = PodWatch(
-        store=outside.store,
-        releasing=core.releasing,
+        store=connections.store,
+        transitions=core.transitions,
         waiting=core.waiting,
         request_of=core.request_of,
         scheduler_name=core.settings.scheduler_name,
         bulkhead=core.instruments.bulkhead,
     )
     keeping = NodeSync(
-        store=outside.inventory,
+        store=connections.inventory,
         view=core.view,
         forget=inventories.forget,
-        on_freed=core.nudger.capacity_freed,
+        on_freed=core.requeuer.capacity_freed,
         bulkhead=core.instruments.bulkhead,
     )
     nodes = NodeWatch(cordon_of=_cordon_of, on_cordon=keeping.cordon, on_gone=keeping.gone)
     annotated = AnnotatedNodes(
-        store=outside.inventory,
+        store=connections.inventory,
         view=core.view,
-        nodes=outside.nodes,
+        nodes=connections.nodes,
         locks=core.mirrored,
         vendors=core.vendors,
         refused=core.refused,
-        journal=outside.journal,
+        journal=connections.journal,
         instruments=core.instruments,
         on_written=keeping.again,
-        on_freed=core.nudger.capacity_freed,
+        on_freed=core.requeuer.capacity_freed,
     )
     quotas = QuotaSync(
-        store=outside.quotas,
+        store=connections.quotas,
         limits_of=lambda quota: quota_limits(quota, core.vendors),
         synced=lambda: quota_informer.synced.is_set(),
-        on_freed=core.nudger.capacity_freed,
+        on_freed=core.requeuer.capacity_freed,
         bulkhead=core.instruments.bulkhead,
     )
 
     def node_seen(new: dict[str, Any], old: dict[str, Any] | None) -> None:
         nodes.on_upsert(new, old)
         annotated.on_upsert(new, old)
-        core.hearing.node_seen(new["metadata"]["name"], lives(new, core.vendors))
+        core.liveness.node_seen(new["metadata"]["name"], lives(new, core.vendors))
 
     def node_gone(node: dict[str, Any]) -> None:
         nodes.on_delete(node)
         annotated.on_delete(node)
-        core.hearing.node_gone(node["metadata"]["name"])
+        core.liveness.node_gone(node["metadata"]["name"])
 
     def informer(path: str, handlers: PodWatch | QuotaSync, trim: Trim | None = None) -> Informer:
         return Informer(
-            outside.api,
+            connections.api,
             path,
             on_upsert=handlers.on_upsert,
             on_delete=handlers.on_delete,
@@ -111,7 +111,7 @@ def watches_of(core: Core, outside: Connections, inventories: InventoryReports) 
         quotas=quotas,
         pod_informer=informer("/api/v1/pods", pods, trimmed_pod),
         node_informer=Informer(
-            outside.api,
+            connections.api,
             "/api/v1/nodes",
             on_upsert=node_seen,
             on_delete=node_gone,

@@ -14,15 +14,15 @@ from hamicommon.process.periodic import every
 from hami_scheduler.adoption.unmanaged import SUBJECT as UNMANAGED_SUBJECT
 from hami_scheduler.adoption.unmanaged import UnmanagedGrants
 from hami_scheduler.api.service import Loop
+from hami_scheduler.bootstrap.connections import Connections
 from hami_scheduler.bootstrap.informers import Watches
-from hami_scheduler.bootstrap.outside import Connections
 from hami_scheduler.bootstrap.shared import Core
 from hami_scheduler.bus.device_moves import SUBJECT as MOVES_SUBJECT
 from hami_scheduler.bus.device_moves import GrantMoves
 from hami_scheduler.bus.grant_snapshots import QUEUE, GrantSnapshots
 from hami_scheduler.bus.grant_snapshots import SUBJECT as SNAPSHOT_SUBJECT
 from hami_scheduler.bus.heartbeats import LOOK_EVERY_S
-from hami_scheduler.bus.ledger_stats import SAY_EVERY_S, LedgerStatsPublisher
+from hami_scheduler.bus.ledger_stats import PUBLISH_EVERY_S, LedgerStatsPublisher
 from hami_scheduler.bus.mig_instances import MadeInstances
 from hami_scheduler.bus.orphans import OrphanReporter
 from hami_scheduler.bus.reports import GrantReports, InventoryReports
@@ -48,27 +48,27 @@ def _periodic(
     return name, lambda: every(interval_s, one_round, name=name)
 
 
-def writing_loops(core: Core, outside: Connections) -> tuple[tuple[str, Loop], ...]:
+def writing_loops(core: Core, connections: Connections) -> tuple[tuple[str, Loop], ...]:
     """What writes to the ledger, the bus and the API server by its own clock."""
     settings = core.settings
     reaper = Reaper(
-        ledger=outside.store,
-        pods=outside.pods,
-        releasing=core.releasing,
-        agent_speaks=core.hearing.speaks,
+        ledger=connections.store,
+        pods=connections.pods,
+        transitions=core.transitions,
+        agent_speaks=core.liveness.speaks,
         bulkhead=core.instruments.bulkhead,
     )
     late = StuckPodReporter(
-        ledger=outside.store,
-        store=outside.store,
-        pods=outside.pods,
-        silent=lambda: core.hearing.silent,
+        ledger=connections.store,
+        store=connections.store,
+        pods=connections.pods,
+        silent=lambda: core.liveness.silent,
         announcer=core.announcer,
         instruments=core.instruments,
         late_s=core.settings.bound_late_s,
     )
     retaining = Retaining(
-        outside.retention,
+        connections.retention,
         KeepDays(
             grants=settings.grant_days,
             drift=settings.drift_days,
@@ -77,7 +77,7 @@ def writing_loops(core: Core, outside: Connections) -> tuple[tuple[str, Loop], .
         ),
     )
     return (
-        ("outbox", outside.relay.run),
+        ("outbox", connections.relay.run),
         _periodic(
             "view",
             lambda: settings.reconcile_s if core.view.loaded else LOAD_AGAIN_S,
@@ -87,30 +87,30 @@ def writing_loops(core: Core, outside: Connections) -> tuple[tuple[str, Loop], .
         _periodic(
             "old-decisions",
             TIDY_EVERY_S,
-            partial(outside.decisions.tidy, keep_days=settings.decision_days),
+            partial(connections.decisions.tidy, keep_days=settings.decision_days),
         ),
         _periodic("old-history", retention.EVERY_S, retaining.once),
-        ("pod-events", outside.events.run),
-        ("aside", outside.aside.run),
-        ("lock-releases", outside.lock.listen),
-        ("nudges", core.nudger.run),
+        ("pod-events", connections.events.run),
+        ("deferred", connections.deferred.run),
+        ("lock-releases", connections.lock.listen),
+        ("requeue", core.requeuer.run),
         _periodic("reap", settings.reap_s, reaper.once),
         _periodic("late", settings.reconcile_s, late.once),
-        _periodic("agents", min(LOOK_EVERY_S, settings.reconcile_s), core.hearing.once),
+        _periodic("agents", min(LOOK_EVERY_S, settings.reconcile_s), core.liveness.once),
     )
 
 
 def watching_loops(
-    core: Core, outside: Connections, watches: Watches
+    core: Core, connections: Connections, watches: Watches
 ) -> tuple[tuple[str, Loop], ...]:
     """What follows the API server, and compares it with the ledger."""
     reconciler = Reconciler(
-        store=outside.store,
-        ledger=outside.store,
-        pods=outside.pods,
-        releasing=core.releasing,
+        store=connections.store,
+        ledger=connections.store,
+        pods=connections.pods,
+        transitions=core.transitions,
         mirrors=core.mirrors,
-        journal=outside.journal,
+        journal=connections.journal,
         announcer=core.announcer,
         instruments=core.instruments,
         known_pods=watches.pods.by_uid,
@@ -118,11 +118,11 @@ def watching_loops(
         wants_devices=core.wants_devices,
         scheduler_name=core.settings.scheduler_name,
         restoring=GrantRestorer(
-            store=outside.store,
+            store=connections.store,
             apply=core.view.apply,
-            read_signed=outside.read_signed,
+            read_signed=connections.read_signed,
             quota_of=lambda containers: quota_amounts(containers, core.vendors),
-            witness=outside.witness,
+            witness=connections.witness,
         ),
     )
     every_s = core.settings.reconcile_s
@@ -130,7 +130,7 @@ def watching_loops(
     async def reconcile() -> None:
         if not watches.missing():
             await reconciler.once()
-            core.nudger.capacity_freed()
+            core.requeuer.capacity_freed()
 
     return (
         ("pods", watches.pod_informer.run),
@@ -145,25 +145,25 @@ def watching_loops(
 
 
 def bus_loops(
-    core: Core, outside: Connections, inventories: InventoryReports, watches: Watches
+    core: Core, connections: Connections, inventories: InventoryReports, watches: Watches
 ) -> tuple[tuple[str, Loop], ...]:
     """What the agents and other replicas tell and ask."""
     reports = GrantReports(
-        store=outside.store,
-        releasing=core.releasing,
-        outliving=OrphanReporter(
-            journal=outside.journal, announcer=core.announcer, instruments=core.instruments
+        store=connections.store,
+        transitions=core.transitions,
+        orphans=OrphanReporter(
+            journal=connections.journal, announcer=core.announcer, instruments=core.instruments
         ),
         instances=MadeInstances(
-            store=outside.store, pods=outside.pods, doubt_mirror=core.mirrors.doubt
+            store=connections.store, pods=connections.pods, doubt_mirror=core.mirrors.doubt
         ),
-        pods=outside.pods,
+        pods=connections.pods,
         known_pods=watches.pods.by_uid,
     )
-    moves = GrantMoves(store=outside.store, view=core.view, doubt_mirror=core.mirrors.doubt)
+    moves = GrantMoves(store=connections.store, view=core.view, doubt_mirror=core.mirrors.doubt)
     unmanaged = UnmanagedGrants(
-        store=outside.store,
-        pods=outside.pods,
+        store=connections.store,
+        pods=connections.pods,
         view=core.view,
         vendors=core.vendors,
         request_of=core.request_of,
@@ -171,8 +171,8 @@ def bus_loops(
         instruments=core.instruments,
     )
     follower = LedgerFollower(core.view)
-    snapshots = GrantSnapshots(outside.store, bulkhead=core.instruments.bulkhead)
-    outside.relay.listener = follower.relayed
+    snapshots = GrantSnapshots(connections.store, bulkhead=core.instruments.bulkhead)
+    connections.relay.listener = follower.relayed
     # The first two share their work among replicas; each replica follows the ledger for itself.
     inventory_source = Subscription(
         stream=INVENTORY_STREAM,
@@ -183,7 +183,7 @@ def bus_loops(
     reports_source = Subscription(
         stream=REPORTS_STREAM, subject="hami.reports.v1.*", consumer="scheduler-reports"
     )
-    bus = outside.bus
+    bus = connections.bus
     loops: list[tuple[str, Loop]] = [
         ("inventory", lambda: bus.consume(inventory_source, inventories.handle)),
         ("reports", lambda: bus.consume(reports_source, reports.handle)),
@@ -192,15 +192,15 @@ def bus_loops(
         ("moves", lambda: bus.serve(MOVES_SUBJECT, QUEUE, moves.respond)),
         ("unmanaged", lambda: bus.serve(UNMANAGED_SUBJECT, QUEUE, unmanaged.respond)),
     ]
-    if outside.numbers is not None:
-        teller = LedgerStatsPublisher(
-            outside.numbers,
+    if connections.ledger_stats is not None:
+        publisher = LedgerStatsPublisher(
+            connections.ledger_stats,
             bus,
             replica=secrets.token_hex(4),
             bulkhead=core.instruments.bulkhead,
         )
-        loops.append(_periodic("ledger-numbers", SAY_EVERY_S, teller.once))
-    if outside.logins is not None:
-        respond = outside.logins.respond
+        loops.append(_periodic("ledger-stats", PUBLISH_EVERY_S, publisher.once))
+    if connections.logins is not None:
+        respond = connections.logins.respond
         loops.append(("logins", lambda: bus.serve(ASK_SUBJECT, QUEUE, respond)))
     return tuple(loops)

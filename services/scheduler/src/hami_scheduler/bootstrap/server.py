@@ -15,7 +15,7 @@ from hamicommon.process.shutdown import until_stopped
 
 from hami_scheduler.api.app import create_app, create_operator_app, create_probe_app
 from hami_scheduler.api.service import Loop, Service
-from hami_scheduler.bootstrap.connections import open_service
+from hami_scheduler.bootstrap.use_cases import open_service
 from hami_scheduler.metrics import SchedulerInstruments
 from hami_scheduler.settings import Settings
 
@@ -90,15 +90,15 @@ async def running(service: Service, more: Sequence[tuple[str, Loop]] = ()) -> As
 
     Raises: what the loop died of.
     """
-    outside = asyncio.current_task()
-    assert outside is not None
+    block = asyncio.current_task()
+    assert block is not None
     died: list[asyncio.Task[None]] = []
     stopping = False
 
     def on_done(task: asyncio.Task[None]) -> None:
         if not stopping and not task.cancelled() and not died:
             died.append(task)
-            outside.cancel()
+            block.cancel()
 
     tasks = [asyncio.create_task(_named(run), name=name) for name, run in (*service.loops, *more)]
     for task in tasks:
@@ -108,7 +108,7 @@ async def running(service: Service, more: Sequence[tuple[str, Loop]] = ()) -> As
     except asyncio.CancelledError:
         if not died:
             raise
-        outside.uncancel()
+        block.uncancel()
         logger.error("background loop died", extra={"loop": died[0].get_name()})
         raise died[0].exception() or RuntimeError(f"{died[0].get_name()} ended") from None
     finally:

@@ -9,7 +9,7 @@ from hamicommon.k8s.types import JsonMapping
 from hamicommon.vendors.pod_request import pod_request, wants_devices
 from hamicommon.vendors.registry import Vendors
 
-from hami_scheduler.bootstrap.outside import Connections
+from hami_scheduler.bootstrap.connections import Connections
 from hami_scheduler.bus.heartbeats import AgentLiveness
 from hami_scheduler.bus.refused_cards import RefusedCards
 from hami_scheduler.ledger.annotation_lock import MirroredLocks
@@ -37,10 +37,10 @@ class Core:
     view: LedgerSnapshotCache
     announcer: Announcer
     recorder: DecisionQueue
-    nudger: Requeuer
+    requeuer: Requeuer
     mirrored: MirroredLocks
-    releasing: Transitions
-    hearing: AgentLiveness
+    transitions: Transitions
+    liveness: AgentLiveness
     mirrors: Mirrors
     refused: RefusedCards
     lines: LineBudget
@@ -58,20 +58,20 @@ def core_of(
     settings: Settings,
     vendors: Vendors,
     instruments: SchedulerInstruments,
-    outside: Connections,
+    connections: Connections,
 ) -> Core:
     """From the settings, and the outside world that was opened."""
     waiting = WaitingPods()
-    announcer = Announcer(outside.events)
-    view = LedgerSnapshotCache(outside.inventory, vendors.rules)
+    announcer = Announcer(connections.events)
+    view = LedgerSnapshotCache(connections.inventory, vendors.rules)
     mirrored = MirroredLocks(
-        nodes=outside.nodes,
-        pods=outside.pods,
-        lock=outside.lock,
-        store=outside.store,
+        nodes=connections.nodes,
+        pods=connections.pods,
+        lock=connections.lock,
+        store=connections.store,
         vendors=vendors,
     )
-    nudger = Requeuer(view=view, waiting=waiting, pods=outside.pods, instruments=instruments)
+    requeuer = Requeuer(view=view, waiting=waiting, pods=connections.pods, instruments=instruments)
     gpu = tuple(part.strip() for part in settings.gpu_scheduler_policy.split(","))
     return Core(
         settings=settings,
@@ -81,34 +81,34 @@ def core_of(
         waiting=waiting,
         view=view,
         announcer=announcer,
-        recorder=DecisionQueue(outside.decisions, announcer, bulkhead=instruments.bulkhead),
-        nudger=nudger,
+        recorder=DecisionQueue(connections.decisions, announcer, bulkhead=instruments.bulkhead),
+        requeuer=requeuer,
         mirrored=mirrored,
-        releasing=Transitions(
-            store=outside.store,
-            lock=outside.lock,
+        transitions=Transitions(
+            store=connections.store,
+            lock=connections.lock,
             mirrored=mirrored,
             announcer=announcer,
-            grants=outside.grants,
+            grants=connections.grants,
             view=view,
             instruments=instruments,
             release_unconfirmed_s=settings.release_unconfirmed_s,
-            on_freed=nudger.capacity_freed,
+            on_freed=requeuer.capacity_freed,
         ),
-        hearing=AgentLiveness(
-            reader=outside.inventory,
-            bus_connected_for_s=lambda: outside.bus.connected_for_s,
-            on_heard_again=nudger.capacity_freed,
+        liveness=AgentLiveness(
+            reader=connections.inventory,
+            bus_connected_for_s=lambda: connections.bus.connected_for_s,
+            on_heard_again=requeuer.capacity_freed,
             silent_s=settings.agent_silent_s,
         ),
         mirrors=Mirrors(
-            store=outside.store,
-            pods=outside.pods,
+            store=connections.store,
+            pods=connections.pods,
             vendors=vendors,
-            journal=outside.journal,
+            journal=connections.journal,
             instruments=instruments,
             lines=LineBudget(),
         ),
-        refused=RefusedCards(journal=outside.journal, instruments=instruments),
+        refused=RefusedCards(journal=connections.journal, instruments=instruments),
         lines=LineBudget(),
     )

@@ -1,9 +1,11 @@
-"""The whole service: its use cases, what they share, and its loops."""
+"""The composition root: opens the connections, wires the use cases and the loops over them."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
 
+from hamicommon import device_config
 from hamicommon.errors import Unavailable
 from hamicommon.placement.cluster.view import ClusterView
 from hamicommon.vendors.registry import Vendors
@@ -12,10 +14,10 @@ from hami_scheduler.adoption.adopt import Adopter
 from hami_scheduler.api.explain import Explainer
 from hami_scheduler.api.service import Service
 from hami_scheduler.api.simulate import Simulator
+from hami_scheduler.bootstrap.connections import Connections, open_connections
 from hami_scheduler.bootstrap.gauges import measure
 from hami_scheduler.bootstrap.informers import watches_of
 from hami_scheduler.bootstrap.loops import bus_loops, watching_loops, writing_loops
-from hami_scheduler.bootstrap.outside import Connections
 from hami_scheduler.bootstrap.shared import Core, core_of
 from hami_scheduler.bus.reports import InventoryReports
 from hami_scheduler.extender.bind import Bind, BindRules
@@ -26,29 +28,46 @@ from hami_scheduler.placement.reserve import Reservations
 from hami_scheduler.settings import Settings
 
 
+@asynccontextmanager
+async def open_service(settings: Settings) -> AsyncIterator[Service]:
+    """Connects to everything and wires the use cases; closes in reverse.
+
+    Raises: InvalidRequest when a file that the settings name is not usable.
+    """
+    vendors = Vendors.from_config(
+        device_config.load(settings.device_config_file),
+        enable_ascend=settings.enable_ascend,
+        enable_iluvatar=settings.enable_iluvatar,
+    )
+    async with AsyncExitStack() as stack:
+        instruments = SchedulerInstruments()
+        connections = await open_connections(settings, vendors, instruments.bulkhead, stack)
+        yield build(settings, vendors, instruments, connections)
+
+
 def build(
     settings: Settings,
     vendors: Vendors,
     instruments: SchedulerInstruments,
-    outside: Connections,
+    connections: Connections,
 ) -> Service:
     """The whole service."""
-    core = core_of(settings, vendors, instruments, outside)
-    filtering, binding = _deciding(core, outside)
+    core = core_of(settings, vendors, instruments, connections)
+    filtering, binding = _deciding(core, connections)
     inventories = InventoryReports(
-        store=outside.inventory,
+        store=connections.inventory,
         view=core.view,
         refused=core.refused,
         instruments=core.instruments,
-        on_heard=core.hearing.heard,
-        on_freed=core.nudger.capacity_freed,
+        on_heard=core.liveness.heard,
+        on_freed=core.requeuer.capacity_freed,
     )
-    watches = watches_of(core, outside, inventories)
+    watches = watches_of(core, connections, inventories)
 
     async def readiness() -> Mapping[str, str]:
         missing = watches.missing()
         try:
-            await outside.ping()
+            await connections.ping()
         except Unavailable as exc:
             missing["postgres"] = str(exc)
         if not core.view.loaded:
@@ -56,14 +75,14 @@ def build(
         return missing
 
     return Service(
-        aside=outside.aside,
+        deferred=connections.deferred,
         filtering=filtering,
         binding=binding,
-        queries=outside.queries,
-        letters=outside.bus.letters,
+        queries=connections.queries,
+        letters=connections.bus.letters,
         explaining=Explainer(
-            queries=outside.queries,
-            pods=outside.pods,
+            queries=connections.queries,
+            pods=connections.pods,
             vendors=vendors,
             scheduler_name=settings.scheduler_name,
             recorder=core.recorder,
@@ -71,11 +90,11 @@ def build(
         ),
         simulating=Simulator(view=core.view, vendors=vendors, defaults=core.defaults),
         adopting=Adopter(
-            store=outside.store,
-            ledger=outside.store,
-            pods=outside.pods,
-            witness=outside.witness,
-            grants=outside.grants,
+            store=connections.store,
+            ledger=connections.store,
+            pods=connections.pods,
+            witness=connections.witness,
+            grants=connections.grants,
             view=core.view,
             announcer=core.announcer,
             instruments=core.instruments,
@@ -84,23 +103,23 @@ def build(
             synced=lambda: not watches.missing(),
             request_of=core.request_of,
         ),
-        access=outside.access,
+        access=connections.access,
         instruments=core.instruments,
         readiness=readiness,
-        measure=lambda: measure(core, outside),
+        measure=lambda: measure(core, connections),
         loops=(
-            *writing_loops(core, outside),
-            *watching_loops(core, outside, watches),
-            *bus_loops(core, outside, inventories, watches),
+            *writing_loops(core, connections),
+            *watching_loops(core, connections, watches),
+            *bus_loops(core, connections, inventories, watches),
         ),
     )
 
 
-def _deciding(core: Core, outside: Connections) -> tuple[Filter, Bind]:
+def _deciding(core: Core, connections: Connections) -> tuple[Filter, Bind]:
     reserving = Reservations(
         view=core.view,
-        store=outside.store,
-        pods=outside.pods,
+        store=connections.store,
+        pods=connections.pods,
         vendors=core.vendors,
         defaults=core.defaults,
         reservation_s=core.settings.reservation_s,
@@ -117,21 +136,21 @@ def _deciding(core: Core, outside: Connections) -> tuple[Filter, Bind]:
         recorder=core.recorder,
         waiting=core.waiting,
         instruments=core.instruments,
-        silent=lambda: core.hearing.silent,
+        silent=lambda: core.liveness.silent,
         lines=core.lines,
     )
     binding = Bind(
-        store=outside.store,
-        lock=outside.lock,
+        store=connections.store,
+        lock=connections.lock,
         mirrored=core.mirrored,
-        pod=PodBinding(outside.pods, sign=outside.sign),
-        grants=outside.grants,
-        releasing=core.releasing,
+        pod=PodBinding(connections.pods, sign=connections.sign),
+        grants=connections.grants,
+        transitions=core.transitions,
         placing=reserving.on_node,
         announcer=core.announcer,
-        aside=outside.aside,
+        deferred=connections.deferred,
         instruments=core.instruments,
-        on_unanswered=core.hearing.unanswered,
+        on_unanswered=core.liveness.unanswered,
         lines=core.lines,
         rules=BindRules(timeout_s=core.settings.bind_timeout_s),
     )

@@ -24,12 +24,12 @@ from hamicommon.events import (
 from hamicommon.process.bulkhead import Bulkhead
 from pydantic import BaseModel
 
-SAY_EVERY_S = 2.0
-SAY_ALL_EVERY_S = 60.0
+PUBLISH_EVERY_S = 2.0
+PUBLISH_ALL_EVERY_S = 60.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LedgerNumbers:
+class LedgerStats:
     """What the ledger counted at one moment."""
 
     taken_at: datetime
@@ -43,7 +43,7 @@ class LedgerNumbers:
 class LedgerStatsReader(Protocol):
     """Where the numbers come from."""
 
-    async def numbers(self) -> LedgerNumbers:
+    async def read(self) -> LedgerStats:
         """Reads them. Raises: Unavailable, Conflict."""
         ...
 
@@ -72,28 +72,28 @@ class LedgerStatsPublisher:
         self._reader = reader
         self._bus = bus
         self._replica = replica
-        self._said: dict[str, tuple[QuotaNumbers, ...]] = {}
-        self._said_all_s = float("-inf")
+        self._published: dict[str, tuple[QuotaNumbers, ...]] = {}
+        self._published_all_s = float("-inf")
 
     async def once(self) -> None:
         """Reads the ledger and publishes. Raises: Unavailable, Conflict."""
-        await self.publish(await self._reader.numbers())
+        await self.publish(await self._reader.read())
 
-    async def publish(self, found: LedgerNumbers) -> None:
+    async def publish(self, found: LedgerStats) -> None:
         """Publishes one reading. Raises: Unavailable; then the rest is said at the next reading."""
         now_s = asyncio.get_running_loop().time()
-        if now_s - self._said_all_s >= SAY_ALL_EVERY_S:
-            self._said.clear()
-            self._said_all_s = now_s
+        if now_s - self._published_all_s >= PUBLISH_ALL_EVERY_S:
+            self._published.clear()
+            self._published_all_s = now_s
         for namespace, quotas in found.quotas.items():
-            if self._said.get(namespace) == quotas:
+            if self._published.get(namespace) == quotas:
                 continue
-            with self._bulkhead.item("ledger-numbers", namespace):
-                numbers = NamespaceNumbers(
+            with self._bulkhead.item("ledger-stats", namespace):
+                stats = NamespaceNumbers(
                     namespace=namespace, taken_at=found.taken_at, quotas=quotas
                 )
-                await self._publish(ledger_quota_subject(namespace), numbers, found.taken_at)
-                self._said[namespace] = quotas
+                await self._publish(ledger_quota_subject(namespace), stats, found.taken_at)
+                self._published[namespace] = quotas
         cluster = ClusterNumbers(
             taken_at=found.taken_at,
             agent_nodes=found.agent_nodes,

@@ -31,7 +31,7 @@ class OrphanReporter:
         self._announcer = announcer
         self._instruments = instruments
 
-    async def tell(self, allocation: Allocation) -> None:
+    async def report(self, allocation: Allocation) -> None:
         """Of an allocation that is no longer live. Raises: Unavailable."""
         text = sentence(allocation)
         subject = f"{allocation.namespace}/{allocation.pod_name} ({allocation.pod_uid})"

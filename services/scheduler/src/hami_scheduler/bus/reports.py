@@ -146,16 +146,16 @@ class GrantReports:
         self,
         *,
         store: AllocationStore,
-        releasing: Transitions,
-        outliving: OrphanReporter,
+        transitions: Transitions,
+        orphans: OrphanReporter,
         instances: MadeInstances,
         pods: PodApi,
         known_pods: Mapping[PodUid, Mapping[str, Any]],
     ) -> None:
         self._store = store
         self._instances = instances
-        self._releasing = releasing
-        self._outliving = outliving
+        self._transitions = transitions
+        self._orphans = orphans
         self._pods = pods
         self._known_pods = known_pods
 
@@ -173,7 +173,7 @@ class GrantReports:
                 )
             if isinstance(report, PodStays):
                 if not allocation.live:
-                    await self._outliving.tell(allocation)
+                    await self._orphans.report(allocation)
                 return
             if not allocation.live or await self._apply(allocation, report):
                 return
@@ -193,7 +193,7 @@ class GrantReports:
             if report.instances:
                 await self._instances.note(allocation, report.instances)
         else:
-            await self._releasing.note_failure(allocation, report.reason, actor=ACTOR)
+            await self._transitions.note_failure(allocation, report.reason, actor=ACTOR)
         return True
 
     async def _allocated(self, allocation: Allocation) -> bool:
@@ -203,16 +203,16 @@ class GrantReports:
                 # out at PreStartContainer; until the pod is here, it is not allocated.
                 raise Unavailable(f"pod {allocation.pod_uid} is not bound to {allocation.node} yet")
             # The next pod of the node need not wait for what is written down now.
-            await self._releasing.free_lock(allocation)
+            await self._transitions.free_lock(allocation)
             # The kubelet was faster than the answer to our binding.
             verdict = Transition(target=AllocationState.BOUND, reason=NODE_HAS_IT)
-            await self._releasing.carry_out(allocation, verdict, actor=ACTOR)
+            await self._transitions.apply(allocation, verdict, actor=ACTOR)
             return False
         if allocation.state is AllocationState.BOUND:
-            await self._releasing.free_lock(allocation)
+            await self._transitions.free_lock(allocation)
             verdict = Transition(target=AllocationState.ALLOCATED, reason="")
-            return await self._releasing.carry_out(allocation, verdict, actor=ACTOR) is not None
-        await self._releasing.free_lock(allocation)
+            return await self._transitions.apply(allocation, verdict, actor=ACTOR) is not None
+        await self._transitions.free_lock(allocation)
         return True
 
     async def _is_bound(self, allocation: Allocation) -> bool:
@@ -226,7 +226,7 @@ class GrantReports:
         verdict = gone_on_node(allocation, await pod_facts(self._pods, allocation))
         if verdict is None:
             return True
-        return await self._releasing.carry_out(allocation, verdict, actor=ACTOR) is not None
+        return await self._transitions.apply(allocation, verdict, actor=ACTOR) is not None
 
 
 async def pod_facts(pods: PodApi, allocation: Allocation) -> PodFacts:

@@ -22,7 +22,7 @@ from hamicommon.domain.ids import NodeName, PodUid
 from hamicommon.errors import Conflict, HamiError, NotFound, Unavailable
 from hamicommon.grants.grant import Grant, grant_of
 from hamicommon.ledger.model import LockHolder, StateStep
-from opentelemetry import trace
+from opentelemetry.trace import get_tracer
 
 from hami_scheduler.deferred import DeferredWrites
 from hami_scheduler.extender.pod_binding import AnswerUnknown, PodBinding
@@ -42,7 +42,7 @@ from hami_scheduler.ports import (
 )
 
 logger = logging.getLogger(__name__)
-tracer = trace.get_tracer(__name__)
+tracer = get_tracer(__name__)
 
 ACTOR = "scheduler"
 # kube-scheduler gives a call up at its time-out; we answer this much earlier.
@@ -86,10 +86,10 @@ class Bind:
         mirrored: MirroredLocks,
         pod: PodBinding,
         grants: GrantAnnouncer,
-        releasing: Transitions,
+        transitions: Transitions,
         placing: PlaceOnNode,
         announcer: Announcer,
-        aside: DeferredWrites,
+        deferred: DeferredWrites,
         instruments: SchedulerInstruments,
         on_unanswered: Callable[[NodeName], None],
         rules: BindRules,
@@ -101,10 +101,10 @@ class Bind:
         self._mirrored = mirrored
         self._pod = pod
         self._grants = grants
-        self._releasing = releasing
+        self._transitions = transitions
         self._placing = placing
         self._announcer = announcer
-        self._aside = aside
+        self._deferred = deferred
         self._instruments = instruments
         self._on_unanswered = on_unanswered
         self._rules = rules
@@ -225,17 +225,17 @@ class Bind:
     async def _bind_claimed(self, allocation: Allocation, deadline: float) -> None:
         grant = _grant(allocation)
         await self._acquire_lock(allocation, deadline)
-        late = allocation.has_agent and await self._tell_agent(allocation, grant)
+        late = allocation.has_agent and await self._announce_to_agent(allocation, grant)
         await self._check_still_ours(allocation)
         with tracer.start_as_current_span("mirror"):
             await self._pod.post(allocation, grant)
         await self._mark_bound(allocation)
         if late:
             # Elsewhere the node's report frees it.
-            await self._releasing.free_lock(allocation)
-        self._aside.put(partial(self._pod.label, allocation))
+            await self._transitions.free_lock(allocation)
+        self._deferred.put(partial(self._pod.label, allocation))
 
-    async def _tell_agent(self, allocation: Allocation, grant: Grant) -> bool:
+    async def _announce_to_agent(self, allocation: Allocation, grant: Grant) -> bool:
         """True when the node binds late: the lock then ends with the binding."""
         # A pod that is bound to a node whose agent or kubelet is away fails there for good.
         try:
@@ -275,7 +275,7 @@ class Bind:
 
     async def _mark_bound(self, allocation: Allocation) -> None:
         verdict = Transition(target=AllocationState.BOUND, reason="")
-        change = await self._releasing.carry_out(
+        change = await self._transitions.apply(
             allocation, verdict, actor=ACTOR, token=allocation.token
         )
         if change is None:
@@ -302,13 +302,11 @@ class Bind:
     async def _give_up(self, allocation: Allocation, reason: str) -> None:
         verdict = Transition(target=AllocationState.FAILED, reason=reason)
         try:
-            await self._releasing.carry_out(
-                allocation, verdict, actor=ACTOR, token=allocation.token
-            )
+            await self._transitions.apply(allocation, verdict, actor=ACTOR, token=allocation.token)
         except HamiError as exc:
             # The deadline of `binding` ends it.
             logger.warning("failed binding not written down", extra={"error": str(exc)})
-            await self._releasing.free_lock(allocation)
+            await self._transitions.free_lock(allocation)
 
     def _announce_bound(self, args: BindArgs) -> None:
         text = f"Successfully binding node [{args.node}] to {args.pod_namespace}/{args.pod_name}"

@@ -24,7 +24,7 @@ from hamicommon.placement.node_scores import NodeScores
 from hamicommon.placement.unschedulable import Refusal
 from hamicommon.vendors.pod_request import pod_request
 from hamicommon.vendors.registry import Vendors
-from opentelemetry import trace
+from opentelemetry.trace import get_tracer
 
 from hami_scheduler.bus.heartbeats import SILENT
 from hami_scheduler.extender.protocol import ExtenderArgs, FilterResult
@@ -49,7 +49,7 @@ logger = logging.getLogger(__name__)
 MOST_OF_AN_ERROR = 1024
 """Characters: as much as an event shows. What users wrote is clipped far shorter where it is
 quoted; this bounds what others quote."""
-tracer = trace.get_tracer(__name__)
+tracer = get_tracer(__name__)
 
 
 class Filter:
@@ -73,7 +73,7 @@ class Filter:
         silent: Callable[[], frozenset[NodeName]],
         lines: LineBudget,
     ) -> None:
-        """`silent`: nodes whose agents have stopped talking (`hearing.py`)."""
+        """`silent`: nodes whose agents have stopped talking (`bus/heartbeats.py`)."""
         self._view = view
         self._reserving = reserving
         self._reserve = reserve
@@ -91,19 +91,19 @@ class Filter:
 
         `received`: `time.perf_counter` when the call came, for the record and the histogram.
         """
-        course = DecisionTrace(pod=args.pod, started=received)
+        trace = DecisionTrace(pod=args.pod, started=received)
         admission = annotations_of(args.pod).get(TRACEPARENT, "")
         with tracer.start_as_current_span("filter", links=telemetry.link_to(admission)) as span:
             try:
-                result = await self._filter(args, course)
+                result = await self._filter(args, trace)
             except HamiError as exc:
-                result = self._failed(course, exc)
+                result = self._failed(trace, exc)
             body = result.to_json()
-            course.lap("answer")
-            span.set_attributes(course.attributes())
-            self._recorder.add(course)
-        outcome = course.outcome or "unmanaged"
-        spent_s = time.perf_counter() - course.started
+            trace.lap("answer")
+            span.set_attributes(trace.attributes())
+            self._recorder.add(trace)
+        outcome = trace.outcome or "unmanaged"
+        spent_s = time.perf_counter() - trace.started
         self._instruments.filter_seconds.labels(outcome).observe(spent_s)
         return body
 
@@ -115,9 +115,9 @@ class Filter:
             return dict.fromkeys(names, 0)
         return prioritize(request, self._view.cluster, names)
 
-    async def _filter(self, args: ExtenderArgs, course: DecisionTrace) -> FilterResult:
+    async def _filter(self, args: ExtenderArgs, trace: DecisionTrace) -> FilterResult:
         request = pod_request(args.pod, self._vendors, self._defaults)
-        course.lap("parse")
+        trace.lap("parse")
         if not request.wants_devices:
             return FilterResult(node_names=args.node_names, nodes=args.nodes)
         if args.nodes is not None:
@@ -125,82 +125,80 @@ class Filter:
         if not request.uid:
             raise InvalidRequest("the pod has no metadata.uid")
         names = args.node_names or ()
-        course.request, course.candidates = request, len(names)
+        trace.request, trace.candidates = request, len(names)
         self._waiting.saw(args.pod, request)
         if not self._view.loaded:
             await self._view.refresh()
         silent = self._silent()
         offered: Sequence[NodeName] = names
         if silent:
-            course.silent = tuple(name for name in names if name in silent)
+            trace.silent = tuple(name for name in names if name in silent)
             offered = [name for name in names if name not in silent]
         if not self._reserve:
-            return await self._answer_feasible(request, offered, course)
+            return await self._answer_feasible(request, offered, trace)
         try:
-            found = await self._reserving.best(request, offered, course)
+            found = await self._reserving.best(request, offered, trace)
         except OverQuota as exc:
-            return self._over_quota(names, exc, course)
+            return self._over_quota(names, exc, trace)
         if isinstance(found, Reserved):
-            return self._placed(found, course)
+            return self._placed(found, trace)
         assert found.refusal is not None
-        return self._refused(found.refusal, course)
+        return self._refused(found.refusal, trace)
 
-    def _placed(self, found: Reserved, course: DecisionTrace) -> FilterResult:
-        allocation = course.allocation = found.allocation
-        course.outcome = "placed"
+    def _placed(self, found: Reserved, trace: DecisionTrace) -> FilterResult:
+        allocation = trace.allocation = found.allocation
+        trace.outcome = "placed"
         if found.decision is None:
-            course.kept = True
-            course.message = f"kept what attempt {allocation.attempt} holds ({allocation.state})"
+            trace.kept = True
+            trace.message = f"kept what attempt {allocation.attempt} holds ({allocation.state})"
         else:
-            message = found_message(allocation.node, found.decision.scores, course.candidates)
-            self._announce(course, FILTERING_SUCCEED, message, warning=False)
+            message = found_message(allocation.node, found.decision.scores, trace.candidates)
+            self._announce(trace, FILTERING_SUCCEED, message, warning=False)
         return FilterResult(node_names=[allocation.node])
 
-    def _refused(self, refusal: Refusal, course: DecisionTrace) -> FilterResult:
-        course.refuse(
-            {**refusal.reasons, **dict.fromkeys(course.silent, SILENT)}, refusal.shortfalls
-        )
-        for series, message in refusal_messages(course.reasons, course.candidates).items():
-            self._announce(course, FILTERING_FAILED, message, series=series)
-        return _refusal_result(refusal, course.silent)
+    def _refused(self, refusal: Refusal, trace: DecisionTrace) -> FilterResult:
+        trace.refuse({**refusal.reasons, **dict.fromkeys(trace.silent, SILENT)}, refusal.shortfalls)
+        for series, message in refusal_messages(trace.reasons, trace.candidates).items():
+            self._announce(trace, FILTERING_FAILED, message, series=series)
+        return _refusal_result(refusal, trace.silent)
 
     def _over_quota(
-        self, names: Sequence[NodeName], error: OverQuota, course: DecisionTrace
+        self, names: Sequence[NodeName], error: OverQuota, trace: DecisionTrace
     ) -> FilterResult:
-        assert course.request is not None
+        assert trace.request is not None
         reasons = quota_reasons(
-            course.request, self._view.cluster, names, error.quota.resource, self._vendors
+            trace.request, self._view.cluster, names, error.quota.resource, self._vendors
         )
-        course.refuse(reasons, None)
-        course.message, course.quota = str(error), error.quota
+        trace.refuse(reasons, None)
+        trace.message, trace.quota = str(error), error.quota
         for series, message in refusal_messages(reasons, len(names)).items():
-            self._announce(course, FILTERING_FAILED, message, series=series)
+            self._announce(trace, FILTERING_FAILED, message, series=series)
         return FilterResult(failed={}, unresolvable=reasons)
 
     async def _answer_feasible(
-        self, request: PodRequest, names: Sequence[NodeName], course: DecisionTrace
+        self, request: PodRequest, names: Sequence[NodeName], trace: DecisionTrace
     ) -> FilterResult:
         """`allocate_at=bind`: every node that fits; kube-scheduler and /prioritize choose."""
         found = feasible(request, self._view.cluster, names)
         if not found.placements:
             await self._view.refresh()
             found = feasible(request, self._view.cluster, names)
-        course.view_version = self._view.cluster.version
+        trace.view_version = self._view.cluster.version
         scores = {node: one.score for node, one in found.placements.items()}
-        course.scores = NodeScores.of(dict(sorted(scores.items(), key=lambda item: item[1])))
-        course.frozen = self._recorder.frozen(self._view.cluster, course.scores)
+        trace.scores = NodeScores.of(dict(sorted(scores.items(), key=lambda item: item[1])))
+        trace.frozen = self._recorder.frozen(self._view.cluster, trace.scores)
         if not found.placements:
-            return self._refused(found.refusal, course)
-        course.outcome = "placed"
-        course.message = f"{len(found.placements)} of {course.candidates} nodes fit"
-        return _refusal_result(found.refusal, course.silent, node_names=list(found.placements))
+            return self._refused(found.refusal, trace)
+        trace.outcome = "placed"
+        trace.message = f"{len(found.placements)} of {trace.candidates} nodes fit"
+        return _refusal_result(found.refusal, trace.silent, node_names=list(found.placements))
 
     def _simulate(self, request: PodRequest, nodes: Sequence[Json]) -> FilterResult:
         """A dry run over Node objects with nothing granted on them (Cluster Autoscaler)."""
         view = ClusterView(self._vendors.rules)
         objects = {NodeName(node["metadata"]["name"]): node for node in nodes}
         for name, node in objects.items():
-            if cards := _cards_told_by(node, self._vendors):
+            if cards := _annotated_cards(node, self._vendors):
                 view.set_node(name, cards)
         decision = decide(request, view, candidates=list(objects))
         if decision.placement is not None:
@@ -208,17 +206,17 @@ class Filter:
         assert decision.refusal is not None
         return FilterResult(failed=decision.refusal.reasons)
 
-    def _failed(self, course: DecisionTrace, error: HamiError) -> FilterResult:
+    def _failed(self, trace: DecisionTrace, error: HamiError) -> FilterResult:
         why = clip(str(error), MOST_OF_AN_ERROR)
-        course.outcome, course.message = "error", why
+        trace.outcome, trace.message = "error", why
         text = why
         if isinstance(error, InvalidRequest):
-            text = f"calcScore failed {why} for pod {clip(course.name)}"
+            text = f"calcScore failed {why} for pod {clip(trace.name)}"
         # One event, whose text is the latest: the author may change what is wrong at each try.
-        self._announce(course, FILTERING_FAILED, text, series="error")
-        left_out = self._lines.spend(course.uid, why)
+        self._announce(trace, FILTERING_FAILED, text, series="error")
+        left_out = self._lines.spend(trace.uid, why)
         if left_out is not None:
-            extra = {"pod_uid": course.uid, "error": why, "left_out": left_out}
+            extra = {"pod_uid": trace.uid, "error": why, "left_out": left_out}
             logger.warning("filter failed", extra=extra)
         return FilterResult(error=why)
 
@@ -250,7 +248,7 @@ def _refusal_result(
     )
 
 
-def _cards_told_by(node: Json, vendors: Vendors) -> list[CardState]:
+def _annotated_cards(node: Json, vendors: Vendors) -> list[CardState]:
     cards: list[CardState] = []
     for vendor in vendors:
         try:

@@ -99,13 +99,13 @@ def quota_reasons(
     HAMi asks the quota card by card, right before the memory (protocol 1.0.4, 10): a card that an
     earlier rule refuses keeps that reason. So the engine is asked for more memory than there is.
     """
-    words = {v.name for v in vendors if resource in (v.resources.memory, v.resources.core)}
+    kinds = {v.name for v in vendors if resource in (v.resources.memory, v.resources.core)}
     containers = tuple(
         replace(
             container,
             requests=tuple(
                 replace(asked, memory_mib=_HOPELESS_MIB, memory_percent=None)
-                if asked.vendor in words
+                if asked.vendor in kinds
                 else asked
                 for asked in container.requests
             ),
@@ -126,12 +126,12 @@ def cards_beyond(
     request: PodRequest, view: ClusterView, conflict: QuotaConflict, vendors: Vendors
 ) -> frozenset[GpuUuid]:
     """Cards of which the percentage that is asked for is more than the quota has left."""
-    words = {v.name for v in vendors if v.resources.memory == conflict.resource}
+    kinds = {v.name for v in vendors if v.resources.memory == conflict.resource}
     by_percent = [
         asked
         for container in request.containers
         for asked in container.requests
-        if asked.vendor in words and not asked.memory_mib
+        if asked.vendor in kinds and not asked.memory_mib
     ]
     left = conflict.limit - conflict.used
     if not by_percent:

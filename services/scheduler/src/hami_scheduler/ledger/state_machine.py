@@ -22,7 +22,7 @@ HOW_BOUND = frozenset({"", FOUND_BOUND, NODE_HAS_IT})
 AGENT_SEES_NONE = "its node sees no container of it any more"
 STILL_SEEN = "pod deleted; its node is alive and has not reported its containers gone"
 POD_DELETED = "pod deleted"
-MOST_SAID = 300
+MOST_OF_A_REASON = 300
 """Characters of a kubelet's message that are kept; gRPC errors may be long."""
 
 _UNBOUND = frozenset({AllocationState.RESERVED, AllocationState.BINDING})
@@ -36,7 +36,7 @@ class PodFacts:
     uid: PodUid
     exists: bool
     phase: str = ""
-    said: str = ""
+    phase_reason: str = ""
     """Why it is in this phase, where the kubelet says so: `UnexpectedAdmissionError: ...`."""
     node: NodeName | None = None
     deleting: bool = False
@@ -50,7 +50,7 @@ class PodFacts:
     """kube-scheduler said PodScheduled=False after the pod's last visit to /filter."""
     node_exists: bool = True
     agent_speaks: bool = False
-    """The node's agent is heard, so it would say if the pod had left (`hearing.py`)."""
+    """The node's agent is heard, so it would say if the pod had left (`bus/heartbeats.py`)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,7 +70,7 @@ def facts_of(pod: Mapping[str, Any]) -> PodFacts:
         uid=PodUid(pod["metadata"]["uid"]),
         exists=True,
         phase=str(status.get("phase", "")),
-        said=_said(status),
+        phase_reason=_phase_reason(status),
         node=NodeName(node) if node else None,
         deleting=bool(pod["metadata"].get("deletionTimestamp")),
         started=_started(status),
@@ -78,9 +78,9 @@ def facts_of(pod: Mapping[str, Any]) -> PodFacts:
     )
 
 
-def _said(status: Mapping[str, Any]) -> str:
-    words = (status.get(key) for key in ("reason", "message"))
-    return ": ".join(str(word) for word in words if word)[:MOST_SAID]
+def _phase_reason(status: Mapping[str, Any]) -> str:
+    parts = (status.get(key) for key in ("reason", "message"))
+    return ": ".join(str(part) for part in parts if part)[:MOST_OF_A_REASON]
 
 
 def _bind_phase(pod: Mapping[str, Any]) -> str:
@@ -119,7 +119,7 @@ def _over(allocation: Allocation, facts: PodFacts) -> Transition:
     reason = f"pod is {facts.phase}"
     if never_ran:
         # What its node said of the grant is nearer to the cause than what the kubelet made of it.
-        why = facts.said if allocation.reason in HOW_BOUND else allocation.reason
+        why = facts.phase_reason if allocation.reason in HOW_BOUND else allocation.reason
         return Transition(
             target=AllocationState.FAILED, reason=f"{reason}: {why}" if why else reason
         )

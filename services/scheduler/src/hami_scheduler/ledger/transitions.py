@@ -1,6 +1,6 @@
 """How an allocation goes on after the binding, and how it ends: the steps that verdicts demand.
 
-`carry_out` is the one place that turns a `Transition` into a guarded change of state with all that
+`apply` is the one place that turns a `Transition` into a guarded change of state with all that
 hangs on it: the view, the node's lock, the word to the node, and the nudge to pods that wait.
 """
 
@@ -55,7 +55,7 @@ class Transitions:
         self._release_unconfirmed_s = release_unconfirmed_s
         self._on_freed = on_freed
 
-    async def carry_out(
+    async def apply(
         self, allocation: Allocation, verdict: Transition, *, actor: str, token: int | None = None
     ) -> Change | None:
         """Does the step if the row is still as `allocation` says; None when it is not.

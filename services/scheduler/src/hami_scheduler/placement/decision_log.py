@@ -20,7 +20,7 @@ from hamicommon.explain.sentence import stock_of
 from hamicommon.placement.cluster.view import ClusterView, Frozen
 from hamicommon.placement.node_scores import NodeScores
 from hamicommon.process.bulkhead import Bulkhead
-from opentelemetry import trace
+from opentelemetry.trace import get_current_span
 
 from hami_scheduler.placement.decision import DecisionTrace
 from hami_scheduler.placement.decision_queue import decision_of
@@ -60,7 +60,7 @@ class DecisionQueue:
         """Of the inventory version."""
         self._whole: Frozen | None = None
         self._moments: Counter[int] = Counter()
-        """By id: whole clusters that wait in the queue, and how many courses share each."""
+        """By id: whole clusters that wait in the queue, and how many traces share each."""
         self.dropped = 0
         """Decisions that found the queue full."""
         self.dropped_moments = 0
@@ -79,30 +79,30 @@ class DecisionQueue:
             self._whole = view.frozen()
         return self._whole
 
-    def add(self, course: DecisionTrace) -> None:
+    def add(self, trace: DecisionTrace) -> None:
         """Queues the record of a pod of ours; never waits, never raises."""
-        if not course.outcome or not course.uid:
+        if not trace.outcome or not trace.uid:
             return
-        course.phase_ms["total"] = round((time.perf_counter() - course.started) * 1000, 3)
-        span = trace.get_current_span().get_span_context()
-        course.trace_id = f"{span.trace_id:032x}" if span.is_valid else ""
+        trace.phase_ms["total"] = round((time.perf_counter() - trace.started) * 1000, 3)
+        span = get_current_span().get_span_context()
+        trace.trace_id = f"{span.trace_id:032x}" if span.is_valid else ""
         if self._queue.full():
             self.dropped += 1
             return
-        self._hold(course)
-        self._queue.put_nowait(course)
+        self._hold(trace)
+        self._queue.put_nowait(trace)
 
-    def _hold(self, course: DecisionTrace) -> None:
-        if course.frozen is None or len(course.frozen.rows) <= NODES_OF_A_PLACEMENT:
+    def _hold(self, trace: DecisionTrace) -> None:
+        if trace.frozen is None or len(trace.frozen.rows) <= NODES_OF_A_PLACEMENT:
             return
-        if id(course.frozen) not in self._moments and len(self._moments) >= MOST_MOMENTS:
-            course.frozen = None
+        if id(trace.frozen) not in self._moments and len(self._moments) >= MOST_MOMENTS:
+            trace.frozen = None
             self.dropped_moments += 1
             return
-        self._moments[id(course.frozen)] += 1
+        self._moments[id(trace.frozen)] += 1
 
-    def _let_go(self, course: DecisionTrace) -> None:
-        key = id(course.frozen)
+    def _let_go(self, trace: DecisionTrace) -> None:
+        key = id(trace.frozen)
         if key in self._moments:
             self._moments[key] -= 1
             self._moments += Counter()
@@ -123,37 +123,37 @@ class DecisionQueue:
                 await self._write(batch)
 
     def _more(self, most: int) -> list[DecisionTrace]:
-        courses: list[DecisionTrace] = []
-        while len(courses) < most and not self._queue.empty():
-            courses.append(self._queue.get_nowait())
-        return courses
+        traces: list[DecisionTrace] = []
+        while len(traces) < most and not self._queue.empty():
+            traces.append(self._queue.get_nowait())
+        return traces
 
-    async def _decisions(self, courses: list[DecisionTrace]) -> list[DecisionRow]:
+    async def _decisions(self, traces: list[DecisionTrace]) -> list[DecisionRow]:
         """Encoded beside the event loop, with the plain sentence said on each refused pod."""
-        encoded = await asyncio.to_thread(self._encoded, courses)
-        for course in courses:
-            self._let_go(course)
-        for course, decision in encoded:
-            if course.outcome == "refused" and decision.summary:
+        encoded = await asyncio.to_thread(self._encoded, traces)
+        for trace in traces:
+            self._let_go(trace)
+        for trace, decision in encoded:
+            if trace.outcome == "refused" and decision.summary:
                 self._announcer.announce(
-                    course.pod_ref, FILTERING_FAILED, decision.summary, series=WHY
+                    trace.pod_ref, FILTERING_FAILED, decision.summary, series=WHY
                 )
         return [decision for _, decision in encoded]
 
-    def _encoded(self, courses: list[DecisionTrace]) -> list[tuple[DecisionTrace, DecisionRow]]:
+    def _encoded(self, traces: list[DecisionTrace]) -> list[tuple[DecisionTrace, DecisionRow]]:
         """Those that can be encoded."""
         found: list[tuple[DecisionTrace, DecisionRow]] = []
-        for course in courses:
-            with self._bulkhead.item("decisions", course.uid):
-                found.append((course, self._decision(course)))
+        for trace in traces:
+            with self._bulkhead.item("decisions", trace.uid):
+                found.append((trace, self._decision(trace)))
         return found
 
-    def _decision(self, course: DecisionTrace) -> DecisionRow:
-        frozen = course.frozen
+    def _decision(self, trace: DecisionTrace) -> DecisionRow:
+        frozen = trace.frozen
         if frozen is not None and self._stock[0] != frozen.inventory_version:
             cards = (usage.device for usages in frozen.usages for usage in usages)
             self._stock = (frozen.inventory_version, stock_of(cards))
-        return decision_of(course, self._encoder, self._stock[1])
+        return decision_of(trace, self._encoder, self._stock[1])
 
     async def _write_until_done(self, batch: list[DecisionRow]) -> None:
         pause_s = RETRY_S

@@ -1,4 +1,4 @@
-"""A course that is over as a `DecisionRow`, with one plain sentence on what is short."""
+"""A trace that is over as a `DecisionRow`, with one plain sentence on what is short."""
 
 from __future__ import annotations
 
@@ -18,58 +18,56 @@ from hami_scheduler.ports import DecisionRow
 _COUNTED = re.compile(r"^\d+/\d+ ")
 
 
-def decision_of(course: DecisionTrace, encoder: MomentEncoder, stock: CardStock) -> DecisionRow:
-    """The record of a course that is over."""
-    request, allocation = course.request, course.allocation
-    moment = None if course.frozen is None else encoder.encode(course.frozen)
+def decision_of(trace: DecisionTrace, encoder: MomentEncoder, stock: CardStock) -> DecisionRow:
+    """The record of a trace that is over."""
+    request, allocation = trace.request, trace.allocation
+    moment = None if trace.frozen is None else encoder.encode(trace.frozen)
     return DecisionRow(
-        pod_uid=course.uid,
-        namespace=course.namespace,
-        pod_name=course.name,
-        outcome=course.outcome,
+        pod_uid=trace.uid,
+        namespace=trace.namespace,
+        pod_name=trace.name,
+        outcome=trace.outcome,
         node=None if allocation is None else allocation.node,
         allocation_id=None if allocation is None else allocation.id,
-        kept=course.kept,
-        candidates=course.candidates,
+        kept=trace.kept,
+        candidates=trace.candidates,
         request=request_json(request) if request else {},
         policy=asdict(request.policy) if request else {},
-        reason_counts=reason_counts(course.reasons),
+        reason_counts=reason_counts(trace.reasons),
         detail=detail_bytes(
-            reasons=course.reasons, scores=course.scores, quota=course.quota, moment=moment
+            reasons=trace.reasons, scores=trace.scores, quota=trace.quota, moment=moment
         ),
         inventory=None if moment is None else moment.inventory,
         counters=None if moment is None else moment.counters,
-        message=course.message,
-        summary=_summary(course, stock),
-        view_version=course.view_version,
-        phase_ms=course.phase_ms,
-        trace_id=course.trace_id,
-        decided_at=course.decided_at,
+        message=trace.message,
+        summary=_summary(trace, stock),
+        view_version=trace.view_version,
+        phase_ms=trace.phase_ms,
+        trace_id=trace.trace_id,
+        decided_at=trace.decided_at,
     )
 
 
-def _summary(course: DecisionTrace, stock: CardStock) -> str:
-    request, allocation = course.request, course.allocation
+def _summary(trace: DecisionTrace, stock: CardStock) -> str:
+    request, allocation = trace.request, trace.allocation
     if request is None:
-        return course.message
-    if course.quota is not None:
-        return quota_sentence(course.quota)
-    if course.outcome == "refused" and course.shortfalls is not None:
-        tables = course.shortfalls.tables
-        asked = course.candidates - len(course.silent)
+        return trace.message
+    if trace.quota is not None:
+        return quota_sentence(trace.quota)
+    if trace.outcome == "refused" and trace.shortfalls is not None:
+        tables = trace.shortfalls.tables
+        asked = trace.candidates - len(trace.silent)
         if not asked:
-            return f"{_silent_nodes(course)}, and there is no other"
-        said = refusal_sentence(request, tables, stock, candidates=asked)
-        return f"{said}; {_silent_nodes(course)}" if course.silent else said
+            return f"{_silent_nodes(trace)}, and there is no other"
+        sentence = refusal_sentence(request, tables, stock, candidates=asked)
+        return f"{sentence}; {_silent_nodes(trace)}" if trace.silent else sentence
     if allocation is not None:
-        return placed_sentence(
-            request, allocation.node, course.scores, candidates=course.candidates
-        )
-    return course.message
+        return placed_sentence(request, allocation.node, trace.scores, candidates=trace.candidates)
+    return trace.message
 
 
-def _silent_nodes(course: DecisionTrace) -> str:
-    nodes = sorted(course.silent)
+def _silent_nodes(trace: DecisionTrace) -> str:
+    nodes = sorted(trace.silent)
     more = f" and {len(nodes) - 3} more" if len(nodes) > 3 else ""
     named = ", ".join(nodes[:3]) + more
     is_left = (

@@ -23,7 +23,7 @@ from hami_scheduler.ports import PodApi
 logger = logging.getLogger(__name__)
 
 # More at once would only meet each other at the same few slices (architecture 3.7).
-MOST_NUDGES = 10
+MOST_REQUEUED = 10
 # Each look costs about a millisecond of the event loop.
 MOST_LOOKS = 100
 # Lets the events of one freeing (a job of many pods) come together.
@@ -58,7 +58,7 @@ class Requeuer:
             await asyncio.sleep(SETTLE_S)
             self._freed.clear()
             for pod in await self.fitting():
-                await self._nudge(pod)
+                await self._requeue(pod)
 
     async def fitting(self) -> list[WaitingPod]:
         """The first waiting pods that fit into the view, in the order of the queue."""
@@ -70,17 +70,17 @@ class Requeuer:
             if shape in refused:
                 continue
             refused.add(shape)  # until it is known to fit
-            with self._instruments.bulkhead.item("nudges", pod.uid):
+            with self._instruments.bulkhead.item("requeue", pod.uid):
                 if decide(pod.request, self._view.cluster).placement is not None:
                     refused.discard(shape)
                     found.append(pod)
             looks += 1
-            if len(found) == MOST_NUDGES or looks == MOST_LOOKS:
+            if len(found) == MOST_REQUEUED or looks == MOST_LOOKS:
                 break
             await asyncio.sleep(0)
         return found
 
-    async def _nudge(self, pod: WaitingPod) -> None:
+    async def _requeue(self, pod: WaitingPod) -> None:
         try:
             await self._pods.annotate(
                 pod.namespace,
@@ -89,7 +89,7 @@ class Requeuer:
                 annotations={RETRY_AT: datetime.now(UTC).isoformat(timespec="milliseconds")},
                 labels={},
             )
-            self._instruments.nudges.inc()
+            self._instruments.requeues.inc()
         except HamiError as exc:
             logger.info("pod not nudged", extra={"pod_uid": pod.uid, "error": str(exc)})
 

@@ -30,7 +30,7 @@ from hamicommon.explain.sentence import quota_sentence
 from hamicommon.placement.engine import Decision, decide
 from hamicommon.vendors.pod_request import pod_request
 from hamicommon.vendors.registry import Vendors
-from opentelemetry import trace
+from opentelemetry.trace import get_tracer
 
 from hami_scheduler.ledger.quota import cards_beyond, quota_short
 from hami_scheduler.ledger.view import LedgerSnapshotCache
@@ -40,7 +40,7 @@ from hami_scheduler.placement.decision_log import DecisionQueue
 from hami_scheduler.placement.draft import draft_of
 from hami_scheduler.ports import AllocationStore, PodApi
 
-tracer = trace.get_tracer(__name__)
+tracer = get_tracer(__name__)
 
 MAX_REPLANS = 3
 # kube-scheduler waits 30 s for /filter; each step of a plan may wait 5 s for a connection.
@@ -94,7 +94,7 @@ class Reservations:
         self,
         request: PodRequest,
         names: Sequence[NodeName],
-        course: DecisionTrace,
+        trace: DecisionTrace,
         *,
         replaces: Allocation | None = None,
     ) -> Reserved | Decision:
@@ -108,11 +108,11 @@ class Reservations:
         refused: QuotaConflict | None = None
         checked = False
         for _ in range(MAX_REPLANS + 2):
-            _check_in_time(course)
+            _check_in_time(trace)
             # Who lost a race keeps away from cards that others are taking at this moment: many pods
             # that want the same last slot part at once, instead of losing to each other in turn.
             busy = set(self._taking) if lost else set()
-            decision = self._decide(request, names, lost | busy | beyond, course)
+            decision = self._decide(request, names, lost | busy | beyond, trace)
             if decision.placement is None:
                 if refused is not None:
                     raise OverQuota(refused, self._vendors)
@@ -123,7 +123,7 @@ class Reservations:
                 live = await self._store.live_of(request.uid)
                 return _kept(live, names) or decision
             try:
-                allocation = await self._take(request, decision.placement, replaces, course)
+                allocation = await self._take(request, decision.placement, replaces, trace)
             except QuotaConflict as exc:
                 self._instruments.replans.inc()
                 # A percentage of a smaller card may still be within the quota.
@@ -163,22 +163,22 @@ class Reservations:
         pod = await self._pods.get(namespace, name)
         if pod["metadata"]["uid"] != uid:
             raise NotFound(f"pod {namespace}/{name} with uid {uid} is gone")
-        course = DecisionTrace(pod=pod, started=time.perf_counter(), candidates=1)
-        request = course.request = pod_request(pod, self._vendors, self._defaults)
+        trace = DecisionTrace(pod=pod, started=time.perf_counter(), candidates=1)
+        request = trace.request = pod_request(pod, self._vendors, self._defaults)
         if not request.wants_devices:
             return None
         if not self._view.loaded:
             await self._view.refresh()
         with tracer.start_as_current_span("filter"):
-            found = await self.best(request, [node], course, replaces=replaces)
+            found = await self.best(request, [node], trace, replaces=replaces)
             if isinstance(found, Decision):
                 assert found.refusal is not None
-                course.refuse(found.refusal.reasons, found.refusal.shortfalls)
-                self._recorder.add(course)
+                trace.refuse(found.refusal.reasons, found.refusal.shortfalls)
+                self._recorder.add(trace)
                 raise NoRoom(node, found.refusal.reasons[node])
-            course.outcome, course.allocation = "placed", found.allocation
-            course.message = "placed at /bind"
-            self._recorder.add(course)
+            trace.outcome, trace.allocation = "placed", found.allocation
+            trace.message = "placed at /bind"
+            self._recorder.add(trace)
         return found.allocation
 
     def _decide(
@@ -186,12 +186,12 @@ class Reservations:
         request: PodRequest,
         names: Sequence[NodeName],
         lost: set[GpuUuid],
-        course: DecisionTrace,
+        trace: DecisionTrace,
     ) -> Decision:
-        with telemetry.leaf_span(tracer, "place"), course.phase("place"):
+        with telemetry.leaf_span(tracer, "place"), trace.phase("place"):
             decision = decide(request, self._view.cluster, candidates=names, without_cards=lost)
-        course.view_version, course.scores = decision.view_version, decision.scores
-        course.frozen = self._recorder.frozen(self._view.cluster, decision.scores)
+        trace.view_version, trace.scores = decision.view_version, decision.scores
+        trace.frozen = self._recorder.frozen(self._view.cluster, decision.scores)
         return decision
 
     async def _outdated(self, refusal: Decision, lost: set[GpuUuid]) -> bool:
@@ -209,7 +209,7 @@ class Reservations:
         request: PodRequest,
         placement: Placement,
         replaces: Allocation | None,
-        course: DecisionTrace,
+        trace: DecisionTrace,
     ) -> Allocation:
         cards = self._view.cluster.cards(placement.node)
         draft = draft_of(
@@ -224,7 +224,7 @@ class Reservations:
         uuids = [share.uuid for container in placement.containers for share in container.shares]
         self._taking.update(uuids)
         try:
-            with telemetry.leaf_span(tracer, "reserve"), course.phase("reserve"):
+            with telemetry.leaf_span(tracer, "reserve"), trace.phase("reserve"):
                 change = await self._store.reserve(draft)
         finally:
             self._taking -= Counter(uuids)
@@ -233,8 +233,8 @@ class Reservations:
         return change.allocation
 
 
-def _check_in_time(course: DecisionTrace) -> None:
-    spent_s = time.perf_counter() - course.started
+def _check_in_time(trace: DecisionTrace) -> None:
+    spent_s = time.perf_counter() - trace.started
     if spent_s > MOST_S:
         raise Unavailable(
             f"the ledger was slow: {spent_s:.0f} s went by, no plan is begun after {MOST_S:g} s; "

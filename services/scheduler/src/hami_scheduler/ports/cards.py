@@ -68,7 +68,7 @@ class InventoryStore(Protocol):
         """
         ...
 
-    async def record_told(
+    async def record_annotated(
         self, inventory: NodeInventory, *, keep: frozenset[str], node_uid: str, sequence: int
     ) -> RecordedInventory | None:
         """Writes what a Node object has, for a node without our agent.

@@ -71,12 +71,12 @@ def _on_its_cards(text: str, containers: Iterable[ContainerGrant], vendor: str) 
     return ";".join(moved)
 
 
-def _same(said: str, wanted: str) -> bool:
-    if said == wanted:
+def _same(found: str, wanted: str) -> bool:
+    if found == wanted:
         return True
     try:
-        pairs = zip_longest(decode_pod_devices(said), decode_pod_devices(wanted), fillvalue=())
+        pairs = zip_longest(decode_pod_devices(found), decode_pod_devices(wanted), fillvalue=())
     except InvalidRequest:
         return False
     # HAMi's plugins add empty containers at the end.
-    return bool(said) and all(one == other for one, other in pairs)
+    return bool(found) and all(one == other for one, other in pairs)

@@ -3,7 +3,7 @@
 The reconciler asks here about every pod that has its cards and whose object changed since it was
 last found right; the API server is asked before anything is called different, because the watch may
 lag. What differs is written anew, counted and journalled. The label that follows the binding is
-written by its binder when there is time (`aside.py`); one that is missing at two comparisons was
+written by its binder when there is time (`deferred.py`); one that is missing at two comparisons was
 lost with its binder, and is written here. What the API server refuses (a policy, an object that is
 invalid by now) is journalled, and tried again when the pod changes or after five minutes: the
 ledger holds without it.
@@ -82,7 +82,7 @@ class Mirrors:
         self._looks = 0
 
     async def check(self, allocation: Allocation, pod: JsonMapping) -> int:
-        """1 when the pod's annotations differed and were mended, else 0.
+        """1 when the pod's annotations differed and were repaired, else 0.
 
         `allocation` may lack its containers. Raises: Conflict, Unavailable.
         """
@@ -96,17 +96,17 @@ class Mirrors:
         if refused and refused.version == version and self._clock() < refused.again_at:
             return 0
         self._looks += 1
-        mended = 0
+        repaired = 0
         row = await self._store.get(allocation.id)
         try:
             if row is not None and differing(row, annotations_of(pod), self._vendors):
-                mended = await self.mend(row)
+                repaired = await self.repair(row)
             if row is None or await self._labelled(row, pod):
                 self._right[allocation.pod_uid] = version
             self._refused.pop(allocation.pod_uid, None)
         except (InvalidRequest, Forbidden) as exc:
             await self._note_refusal(allocation, version, str(exc))
-        return mended
+        return repaired
 
     async def _note_refusal(self, allocation: Allocation, version: str, why: str) -> None:
         before = self._refused.get(allocation.pod_uid)
@@ -143,7 +143,7 @@ class Mirrors:
             )
         return True
 
-    async def mend(self, row: Allocation) -> int:
+    async def repair(self, row: Allocation) -> int:
         """Writes what the pod's object at the API server has otherwise; 1 when it did.
 
         Raises: Conflict, Unavailable.

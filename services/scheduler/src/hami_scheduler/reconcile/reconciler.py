@@ -53,7 +53,7 @@ class Reconciler:
         store: AllocationStore,
         ledger: LedgerReader,
         pods: PodApi,
-        releasing: Transitions,
+        transitions: Transitions,
         mirrors: Mirrors,
         journal: DriftJournal,
         announcer: Announcer,
@@ -67,7 +67,7 @@ class Reconciler:
         self._store = store
         self._ledger = ledger
         self._pods = pods
-        self._releasing = releasing
+        self._transitions = transitions
         self._mirrors = mirrors
         self._journal = journal
         self._announcer = announcer
@@ -77,7 +77,7 @@ class Reconciler:
         self._wants_devices = wants_devices
         self._scheduler_name = scheduler_name
         self._restoring = restoring
-        self._told: set[PodUid] = set()
+        self._reported: set[PodUid] = set()
 
     async def once(self) -> int:
         """One comparison; returns how many differences were found. Raises: Unavailable."""
@@ -117,7 +117,7 @@ class Reconciler:
         whole = await self._store.get(allocation.id)
         if whole is None or whole.state is not allocation.state:
             return 0
-        change = await self._releasing.carry_out(whole, step, actor="reconciler")
+        change = await self._transitions.apply(whole, step, actor="reconciler")
         if change is None:
             return 0
         await self._drift(_class_of(allocation, facts), allocation, step)
@@ -142,7 +142,7 @@ class Reconciler:
             facts.node is None
             or facts.deleting
             or facts.phase in TERMINAL_PHASES
-            or uid in self._told
+            or uid in self._reported
             or not self._wants_devices(pod)
             or await self._store.live_of(uid) is not None
         ):
@@ -155,7 +155,7 @@ class Reconciler:
                 self._instruments.drift.labels("grant-lost").inc()
                 await self._journal.drift("grant-lost", subject, REASON, repaired=True)
             return 1
-        self._told.add(uid)
+        self._reported.add(uid)
         text = UNMANAGED_TEXT.format(node=facts.node, scheduler=self._scheduler_name)
         self._announcer.announce(
             PodRef(metadata["namespace"], metadata["name"], uid), UNMANAGED, text
@@ -173,14 +173,14 @@ class Reaper:
         *,
         ledger: LedgerReader,
         pods: PodApi,
-        releasing: Transitions,
+        transitions: Transitions,
         agent_speaks: Callable[[NodeName], bool],
         bulkhead: Bulkhead | None = None,
     ) -> None:
         self._bulkhead = bulkhead or Bulkhead()
         self._ledger = ledger
         self._pods = pods
-        self._releasing = releasing
+        self._transitions = transitions
         self._agent_speaks = agent_speaks
 
     async def once(self) -> int:
@@ -203,7 +203,7 @@ class Reaper:
         step = overdue(allocation, facts)
         if step is None:
             return False
-        return await self._releasing.carry_out(allocation, step, actor="reaper") is not None
+        return await self._transitions.apply(allocation, step, actor="reaper") is not None
 
 
 def _class_of(allocation: Allocation, facts: PodFacts) -> str:

@@ -89,11 +89,11 @@ class GrantRestorer:
         grant = self._signed_for(pod, facts)
         if grant is None or await self._store.get(AllocationId(grant.allocation_id)) is not None:
             return Outcome.NONE
-        said = await self._said_by(NodeName(grant.node))
-        if said is None and self._patient(NodeName(grant.node)):
+        holdings = await self._holdings_of(NodeName(grant.node))
+        if holdings is None and self._patient(NodeName(grant.node)):
             return Outcome.LATER
         try:
-            change = await self._store.enter(self._entry(pod, grant, facts, said))
+            change = await self._store.enter(self._entry(pod, grant, facts, holdings))
         except (CapacityConflict, Conflict) as exc:
             logger.warning("lost grant not restored", extra={"error": str(exc)})
             return Outcome.LATER
@@ -114,18 +114,18 @@ class GrantRestorer:
             return None
         return grant
 
-    async def _said_by(self, node: NodeName) -> NodeHoldings | None:
+    async def _holdings_of(self, node: NodeName) -> NodeHoldings | None:
         """Who holds what there; None when nobody says."""
         at, kept = self._answers.get(node, (float("-inf"), None))
         if self._clock() - at < ANSWER_KEPT_S:
             return kept
         try:
-            said = await self._witness.holdings(node)
+            holdings = await self._witness.holdings(node)
         except (NotFound, Unavailable) as exc:
             logger.warning("node can't report who holds what", extra={"error": str(exc)})
             found = None
         else:
-            found = said if said.readable else None
+            found = holdings if holdings.readable else None
         if found is not None:
             self._silent_since.pop(node, None)
         self._answers[node] = (self._clock(), found)
@@ -136,11 +136,11 @@ class GrantRestorer:
         return self._clock() - since < PATIENCE_S
 
     def _entry(
-        self, pod: JsonMapping, grant: Grant, facts: PodFacts, said: NodeHoldings | None
+        self, pod: JsonMapping, grant: Grant, facts: PodFacts, holdings: NodeHoldings | None
     ) -> Entry:
         signed = grant.domain_containers()
-        containers = signed if said is None else as_held(signed, facts.uid, said.containers)
-        more = UNCONFIRMED if said is None else MOVED if containers != signed else ""
+        containers = signed if holdings is None else as_held(signed, facts.uid, holdings.containers)
+        more = UNCONFIRMED if holdings is None else MOVED if containers != signed else ""
         draft = Draft(
             allocation_id=AllocationId(grant.allocation_id),
             pod_uid=PodUid(grant.pod_uid),
@@ -161,7 +161,9 @@ class GrantRestorer:
             evidence={
                 "grant": annotations_of(pod)[GRANT],
                 "token": grant.token,
-                "books": None if said is None else _books_of(facts.uid, said.containers),
+                "books": None
+                if holdings is None
+                else _cards_by_container(facts.uid, holdings.containers),
             },
         )
 
@@ -173,14 +175,14 @@ def as_held(
 
     A container that the books don't have, or with another number of cards, stays as it was signed.
     """
-    books = _books_of(uid, held)
+    cards = _cards_by_container(uid, held)
     return tuple(
-        replace(container, shares=_on_cards(container.shares, books.get(container.name, ())))
+        replace(container, shares=_on_cards(container.shares, cards.get(container.name, ())))
         for container in signed
     )
 
 
-def _books_of(uid: PodUid, held: Iterable[HeldContainer]) -> dict[str, list[str]]:
+def _cards_by_container(uid: PodUid, held: Iterable[HeldContainer]) -> dict[str, list[str]]:
     """The cards of each container to which our agent gave its answer."""
     return {
         one.container: list(one.cards_of_ids) for one in held if one.pod_uid == uid and one.ours

@@ -27,7 +27,7 @@ from hami_scheduler.ports import AllocationStore, LedgerReader, PodApi, PodRef
 logger = logging.getLogger(__name__)
 
 ACTOR = "late-watch"
-TELL_AGAIN_S = 300.0
+REPORT_AGAIN_S = 300.0
 PREFIX = "bound and without its cards: "
 
 
@@ -52,24 +52,26 @@ class StuckPodReporter:
         self._announcer = announcer
         self._instruments = instruments
         self._late_s = late_s
-        self._told_at: dict[AllocationId, float] = {}
+        self._reported_at: dict[AllocationId, float] = {}
 
     async def once(self) -> int:
         """One look; returns how many are late. Raises: Unavailable."""
         late = await self._ledger.late(self._late_s)
         self._instruments.bound_late.set(len(late))
         now = time.monotonic()
-        self._told_at = {one.id: self._told_at[one.id] for one in late if one.id in self._told_at}
+        self._reported_at = {
+            one.id: self._reported_at[one.id] for one in late if one.id in self._reported_at
+        }
         for allocation in late:
             # Why the node could not do it is already there, in its own words.
             ours = allocation.reason in HOW_BOUND or allocation.reason.startswith(PREFIX)
-            due = now - self._told_at.get(allocation.id, -TELL_AGAIN_S) >= TELL_AGAIN_S
+            due = now - self._reported_at.get(allocation.id, -REPORT_AGAIN_S) >= REPORT_AGAIN_S
             if not (ours and due):
                 continue
             try:
                 with self._instruments.bulkhead.item("late", allocation.pod_uid):
-                    if await self._tell(allocation):
-                        self._told_at[allocation.id] = now
+                    if await self._report(allocation):
+                        self._reported_at[allocation.id] = now
             except HamiError as exc:
                 # It is looked at again; the others need not wait for it.
                 logger.warning(
@@ -78,7 +80,7 @@ class StuckPodReporter:
                 )
         return len(late)
 
-    async def _tell(self, allocation: Allocation) -> bool:
+    async def _report(self, allocation: Allocation) -> bool:
         """False when the row changed meanwhile: the next look tells what it waits for then."""
         try:
             pod = await self._pods.get(allocation.namespace, allocation.pod_name)

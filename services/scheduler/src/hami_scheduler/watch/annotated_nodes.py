@@ -1,7 +1,8 @@
 """Keeps the ledger's nodes without our agent equal to what their Node objects tell.
 
 Handlers of the node informer note which nodes look otherwise; one worker asks the vendors
-(`domain/told.py`), writes the ledger, and puts the question of the handshake to the device plugins.
+(`node_annotations.py`), writes the ledger, and puts the question of the handshake to the device
+plugins.
 A node that our agent reports is never written here: the store refuses it.
 """
 
@@ -27,7 +28,7 @@ from hami_scheduler.ledger.view import LedgerSnapshotCache
 from hami_scheduler.metrics import SchedulerInstruments
 from hami_scheduler.ports import DriftJournal, InventoryStore, NodeApi
 from hami_scheduler.watch.backoff import Backoff
-from hami_scheduler.watch.node_annotations import NodeAnnotations, looks, told_by
+from hami_scheduler.watch.node_annotations import NodeAnnotations, looks, read_annotations
 
 logger = logging.getLogger(__name__)
 
@@ -68,7 +69,7 @@ class AnnotatedNodes:
         self._objects: dict[str, JsonMapping] = {}
         self._changed: dict[str, None] = {}
         self._asked: set[str] = set()
-        self._told: dict[str, NodeAnnotations] = {}
+        self._annotations: dict[str, NodeAnnotations] = {}
         self._unlocked: dict[str, tuple[NodeName, str, str]] = {}
         self._waits = Backoff()
         self._woken = asyncio.Event()
@@ -87,7 +88,7 @@ class AnnotatedNodes:
     def on_delete(self, node: JsonMapping) -> None:
         """A node went; its cards are marked by the keeper of nodes."""
         name = node["metadata"]["name"]
-        for known in (self._objects, self._changed, self._told):
+        for known in (self._objects, self._changed, self._annotations):
             known.pop(name, None)
         self._waits.reset(name)
         self._asked.discard(name)
@@ -157,70 +158,70 @@ class AnnotatedNodes:
         name = NodeName(node["metadata"]["name"])
         if not self._view.loaded:
             await self._view.refresh()
-        told = told_by(node, self._vendors, self._clock())
-        before = self._told.get(name)
-        if not told.empty or before is not None or self._view.cluster.cards(name):
-            if not await self._write(name, node, told, before):
+        annotations = read_annotations(node, self._vendors, self._clock())
+        before = self._annotations.get(name)
+        if not annotations.empty or before is not None or self._view.cluster.cards(name):
+            if not await self._write(name, node, annotations, before):
                 return
-            self._told[name] = told
-            await self._report(name, before, told)
+            self._annotations[name] = annotations
+            await self._report(name, before, annotations)
         self._asked.discard(name)
-        if told.asked or told.questions:
+        if annotations.asked or annotations.questions:
             self._asked.add(name)
-        if told.questions:
-            await self._ask(name, node, told)
+        if annotations.questions:
+            await self._ask(name, node, annotations)
 
     async def _write(
         self,
         name: NodeName,
         node: JsonMapping,
-        told: NodeAnnotations,
+        annotations: NodeAnnotations,
         before: NodeAnnotations | None,
     ) -> bool:
         """False when the node's cards are not ours to write."""
         metadata = node["metadata"]
         inventory = NodeInventory(
             node=name,
-            devices=told.devices,
+            devices=annotations.devices,
             observed_at=self._clock(),
-            pair_scores={a: dict(scores) for a, scores in told.pair_scores.items()},
+            pair_scores={a: dict(scores) for a, scores in annotations.pair_scores.items()},
         )
-        recorded = await self._store.record_told(
+        recorded = await self._store.record_annotated(
             inventory,
-            keep=frozenset(told.malformed),
+            keep=frozenset(annotations.malformed),
             node_uid=metadata["uid"],
             sequence=int(metadata["resourceVersion"]),
         )
         if recorded is None:
             return False
         await self._refused.note(name, recorded.refused)
-        if recorded.changed or before is None or before.pair_scores != told.pair_scores:
+        if recorded.changed or before is None or before.pair_scores != annotations.pair_scores:
             await self._view.refresh_node(name)
             self._on_written(name)
             self._on_freed()
         return True
 
     async def _report(
-        self, name: NodeName, before: NodeAnnotations | None, told: NodeAnnotations
+        self, name: NodeName, before: NodeAnnotations | None, annotations: NodeAnnotations
     ) -> None:
         known = {} if before is None else before.malformed
-        for word, why in told.malformed.items():
-            if known.get(word) != why:
-                text = f"{word}: {why}; its last good cards stay"
+        for vendor, why in annotations.malformed.items():
+            if known.get(vendor) != why:
+                text = f"{vendor}: {why}; its last good cards stay"
                 logger.warning("malformed node annotation", extra={"node": name, "error": text})
                 await self._journal.drift("inventory-malformed", name, text, repaired=False)
-        if known.keys() != told.malformed.keys():
+        if known.keys() != annotations.malformed.keys():
             self._count_malformed()
 
     def _count_malformed(self) -> None:
         self._instruments.malformed_inventories.set(
-            sum(len(told.malformed) for told in self._told.values())
+            sum(len(annotations.malformed) for annotations in self._annotations.values())
         )
 
-    async def _ask(self, name: NodeName, node: JsonMapping, told: NodeAnnotations) -> None:
+    async def _ask(self, name: NodeName, node: JsonMapping, annotations: NodeAnnotations) -> None:
         try:
             await self._nodes.annotate(
-                name, told.questions, resource_version=node["metadata"]["resourceVersion"]
+                name, annotations.questions, resource_version=node["metadata"]["resourceVersion"]
             )
         except Conflict:
             # The node is another by now: its next state is on the way here.

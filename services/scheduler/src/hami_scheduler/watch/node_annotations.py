@@ -67,7 +67,9 @@ def lives(node: JsonMapping, vendors: Iterable[Vendor]) -> bool | None:
     return ready == ["True"] and not lost
 
 
-def told_by(node: JsonMapping, vendors: Iterable[Vendor], now: datetime) -> NodeAnnotations:
+def read_annotations(
+    node: JsonMapping, vendors: Iterable[Vendor], now: datetime
+) -> NodeAnnotations:
     """Asks every vendor; of a node with our agent nothing is believed."""
     if has_agent(node):
         return NodeAnnotations()

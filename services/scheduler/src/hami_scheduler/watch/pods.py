@@ -46,7 +46,7 @@ class PodWatch:
         self,
         *,
         store: AllocationStore,
-        releasing: Transitions,
+        transitions: Transitions,
         waiting: WaitingPods,
         request_of: Callable[[JsonMapping], PodRequest],
         scheduler_name: str,
@@ -56,7 +56,7 @@ class PodWatch:
         self._bulkhead = bulkhead or Bulkhead()
         self._waits = waits or Backoff()
         self._store = store
-        self._releasing = releasing
+        self._transitions = transitions
         self._waiting = waiting
         self._request_of = request_of
         self._scheduler_name = scheduler_name
@@ -161,11 +161,11 @@ class PodWatch:
             step = verdict(allocation, facts)
             if step is None:
                 if plugin_failed(allocation, facts):
-                    await self._releasing.note_failure(allocation, PLUGIN_FAILED, actor=ACTOR)
+                    await self._transitions.note_failure(allocation, PLUGIN_FAILED, actor=ACTOR)
                 elif facts.started:
-                    await self._releasing.free_lock(allocation)
+                    await self._transitions.free_lock(allocation)
                 break
-            await self._releasing.carry_out(allocation, step, actor=ACTOR)
+            await self._transitions.apply(allocation, step, actor=ACTOR)
             done = True
         return done
 

@@ -42,7 +42,7 @@ RETURNING name
 # Two runs of a node's agent are ordered by when the bus took their reports, never by the node's
 # clock; a date in the future is none (a bus that was restored, a row of an older version).
 # An agent's node is taken over only when its Node object went meanwhile.
-_UPSERT_TOLD = """
+_UPSERT_ANNOTATED = """
 INSERT INTO nodes (name, source, agent_id, agent_sequence, inventory_at, pair_scores)
 VALUES ($1, 'annotation', $2, $3, $4, $5)
 ON CONFLICT (name) DO UPDATE SET source = 'annotation', agent_id = excluded.agent_id,
@@ -132,13 +132,13 @@ class PostgresInventory:
         self._on_commit()
         return RecordedInventory(changed=not changes.empty, health=health, refused=screened.refused)
 
-    async def record_told(
+    async def record_annotated(
         self, inventory: NodeInventory, *, keep: frozenset[str], node_uid: str, sequence: int
     ) -> RecordedInventory | None:
         """See the port."""
         async with self._database.transaction() as connection:
             accepted = await connection.fetchrow(
-                _UPSERT_TOLD,
+                _UPSERT_ANNOTATED,
                 inventory.node,
                 node_uid,
                 sequence,
@@ -150,8 +150,10 @@ class PostgresInventory:
                 return None
             known, holders = await self._known(connection, inventory)
             screened = screen(inventory.devices, holders)
-            told = {uuid: card for uuid, card in known.items() if card.device.vendor not in keep}
-            changes = compare(told, screened.accepted)
+            annotated = {
+                uuid: card for uuid, card in known.items() if card.device.vendor not in keep
+            }
+            changes = compare(annotated, screened.accepted)
             health = await _write(connection, inventory.node, changes)
         self._on_commit()
         return RecordedInventory(changed=not changes.empty, health=health, refused=screened.refused)
@@ -210,7 +212,7 @@ class PostgresInventory:
         return {row[0]: (NodeName(row[1]), row[2]) for row in rows}
 
     async def agent_marks(self) -> dict[NodeName, tuple[str, int]]:
-        """See hearing.AgentMarks."""
+        """See bus.heartbeats.AgentMarks."""
         rows = await self._database.fetch(
             "SELECT name, agent_id, agent_sequence FROM nodes"
             " WHERE source = 'agent' AND gone_at IS NULL"

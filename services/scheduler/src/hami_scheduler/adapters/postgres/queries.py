@@ -10,7 +10,7 @@ from hamicommon.events import QuotaNumbers
 from hamicommon.ledger.database import Database
 from hamicommon.process.bulkhead import Bulkhead
 
-from hami_scheduler.bus.ledger_stats import LedgerNumbers
+from hami_scheduler.bus.ledger_stats import LedgerStats
 
 Row = dict[str, Any]
 
@@ -171,7 +171,7 @@ class PostgresLedgerStats:
         self._database = database
         self._bulkhead = bulkhead or Bulkhead()
 
-    async def numbers(self) -> LedgerNumbers:
+    async def read(self) -> LedgerStats:
         """See the port."""
         # The moment is that of the first statement: what changes between the two is said next time.
         [cluster] = await self._database.fetch(_CLUSTER)
@@ -180,7 +180,7 @@ class PostgresLedgerStats:
         for row in await self._database.fetch(_QUOTAS):
             limits = quotas.setdefault(row["namespace"], [])
             if row["limit_amount"] is not None:
-                with self._bulkhead.item("ledger-numbers", row["namespace"]):
+                with self._bulkhead.item("ledger-stats", row["namespace"]):
                     limits.append(
                         QuotaNumbers(
                             resource=row["resource"],
@@ -188,7 +188,7 @@ class PostgresLedgerStats:
                             used=row["used_amount"],
                         )
                     )
-        return LedgerNumbers(
+        return LedgerStats(
             taken_at=taken_at,
             quotas={namespace: tuple(limits) for namespace, limits in quotas.items()},
             agent_nodes=cluster["agent_nodes"],
