@@ -33,6 +33,8 @@ test-recorded: setup ## answers recorded from HAMi beside ours, as a table: ARGS
 	@PATH=$(BIN):$$PATH $(BIN)/python -m tests.reference.recorded $(ARGS)
 bench-%: setup ## one benchmark, for example: make bench-filter
 	@$(BIN)/python -m bench.$(subst -,_,$*) $(ARGS)
+release: ## version, changelog, commit, tag and notes of a release: make release VERSION=0.2.0
+	@scripts/release "$(VERSION)"
 native: ## only the C parts
 	@$(MAKE) --no-print-directory -C native
 native-sanitize: setup ## C unit tests, the library and fuzz targets under the sanitizers; libFuzzer for FUZZ_S seconds each
@@ -44,4 +46,4 @@ requirements: ## pin the third-party sets again
 	@scripts/compile-requirements
 format: setup ## let ruff write
 	@$(BIN)/ruff check --fix . ; $(BIN)/ruff format .
-.PHONY: help setup up down lint test test-e2e test-kubelet test-manifests test-faults test-model test-reviews test-recorded native native-sanitize proto requirements format
+.PHONY: help setup up down lint release test test-e2e test-kubelet test-manifests test-faults test-model test-reviews test-recorded native native-sanitize proto requirements format
