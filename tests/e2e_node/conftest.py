@@ -16,8 +16,6 @@ import pytest
 from hamilocal.servers.control_plane.apiserver import node_user
 from hamilocal.servers.control_plane.assets import Assets, control_plane
 from hamilocal.servers.processes import running
-from hamilocal.servers.real_node.containerd import Cdi
-from hamilocal.servers.real_node.node import real_node, workload_image
 from hamilocal.system.kubernetes import scheduler_configuration
 from hamilocal.system.nodes import SimulatedNode, fakegpu_config
 from hamilocal.system.options import UpOptions
@@ -26,6 +24,8 @@ from tests import measured
 from tests.e2e.conftest import kubernetes_client
 from tests.e2e.system import hamictl
 from tests.e2e_node.node_system import CARDS, Agent, NodeSystem
+from tests.real_node.containerd import Cdi
+from tests.real_node.node import real_node, workload_image
 
 NODE = "real"
 RUNTIME_VARIABLE = "HAMI_CONTAINERD"

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import httpx
 from hamicommon.k8s.types import Json
-from hamilocal.servers.real_node.node import WORKLOAD_IMAGE, RealNode
 from hamilocal.supervisor.ports import LOOPBACK, free_port
 
 from tests.e2e.system import MIB, System, a_pod, wait
+from tests.real_node.node import WORKLOAD_IMAGE, RealNode
 
 CARDS = 2
 SLOTS_PER_CARD = 10

@@ -15,11 +15,11 @@ from hami_node_agent.grants.ownership import KeptAnswer
 from hamicommon.admission.registration import IGNORE_LABEL, IGNORE_VALUE
 from hamicommon.k8s.types import Json
 from hamilocal.servers.control_plane.assets import Assets
-from hamilocal.servers.real_node.kubelet import DEVICE_PLUGINS, POD_RESOURCES
 
 from tests import measured
 from tests.e2e.system import MIB, slice_of, wait
 from tests.e2e_node.node_system import NodeSystem
+from tests.real_node.kubelet import DEVICE_PLUGINS, POD_RESOURCES
 
 pytestmark = pytest.mark.e2e
 

@@ -5,8 +5,8 @@ import sys
 from pathlib import Path
 
 import pytest
+from hamilocal.supervisor.ports import stable_ports
 from hamilocal.supervisor.state_file import SupervisorError, read_state, write_state
-from hamilocal.system.ports import stable_ports
 
 CHILD = """
 import resource, sys

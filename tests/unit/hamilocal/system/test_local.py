@@ -6,11 +6,11 @@ import threading
 from pathlib import Path
 
 import pytest
+from hamilocal.supervisor.ports import stable_ports
 from hamilocal.system.credentials import ensure_credentials
 from hamilocal.system.kubernetes import scheduler_configuration
 from hamilocal.system.layout import Layout
 from hamilocal.system.nodes import fakegpu_config, simulated_nodes
-from hamilocal.system.ports import stable_ports
 from hamilocal.system.registration import knows_match_conditions
 
 

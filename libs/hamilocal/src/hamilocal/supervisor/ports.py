@@ -1,4 +1,4 @@
-"""Free loopback ports.
+"""Free loopback ports, and the same ones again on the next start if they are still free.
 
 Ports are taken below the kernel's ephemeral range, so that no outgoing connection of this machine
 can take one between our choice and the server's bind, nor while a server is restarted.
@@ -7,6 +7,9 @@ can take one between our choice and the server's bind, nor while a server is res
 import random
 import socket
 import threading
+from pathlib import Path
+
+import orjson
 
 from hamilocal.supervisor.plan import ServerError
 
@@ -32,6 +35,27 @@ def free_port() -> int:
                 _given.add(port)
                 return port
     raise ServerError(f"no free TCP port between {_FIRST} and {_LAST} on {LOOPBACK}")
+
+
+def stable_ports(names: tuple[str, ...], path: Path) -> dict[str, int]:
+    """A port per name, kept in the file `path`: a kubeconfig stays valid over restarts.
+
+    A name keeps its port unless another process listens there.
+    """
+    try:
+        known: dict[str, int] = orjson.loads(path.read_bytes())
+    except (FileNotFoundError, orjson.JSONDecodeError):
+        known = {}
+    ports: dict[str, int] = {}
+    for name in names:
+        port = known.get(name, 0)
+        while not port or port in ports.values() or not is_free(port):
+            port = free_port()
+        ports[name] = port
+    partial = path.with_name(path.name + ".partial")
+    partial.write_bytes(orjson.dumps(known | ports))
+    partial.replace(path)
+    return ports
 
 
 def is_free(port: int) -> bool:

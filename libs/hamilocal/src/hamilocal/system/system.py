@@ -15,12 +15,12 @@ from hamicommon.settings import PostgresSettings
 from pydantic import SecretStr
 
 from hamilocal.servers.control_plane.kubeconfig import write_kubeconfig
+from hamilocal.supervisor.ports import stable_ports
 from hamilocal.supervisor.specs import Spec, StepSpec
 from hamilocal.system import kubernetes, services
 from hamilocal.system.credentials import ensure_credentials
 from hamilocal.system.layout import Layout, project
 from hamilocal.system.options import UpOptions
-from hamilocal.system.ports import stable_ports
 from hamilocal.system.registration import register_webhook
 from hamilocal.system.servers import data_servers
 

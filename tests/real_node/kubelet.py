@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-
 from hamilocal.supervisor.plan import ServerPlan
 from hamilocal.supervisor.ports import LOOPBACK, free_port
 from hamilocal.supervisor.probes import http_ready

@@ -1,7 +1,7 @@
 """A real node on this machine: containerd, runc, a bridge network and a real kubelet.
 
 For checks of the device plugin and of libvgpu where it matters, without any GPU: the workload image
-carries the stand-in driver. Needs root. `python -m hamilocal.servers.real_node.node --help` runs
+carries the stand-in driver. Needs root. `python -m tests.real_node.node --help` runs
 one by
 hand (with a control plane of its own unless a kubeconfig is given); see docs/real-kubelet.md.
 """
@@ -17,13 +17,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from hamilocal.servers.processes import ServerProcess, running, start
-from hamilocal.servers.real_node import containerd, kubelet
-from hamilocal.servers.real_node.images import with_libraries, write_image
-from hamilocal.servers.real_node.kubelet import DEVICE_PLUGINS, POD_RESOURCES, STATIC_PODS
 from hamilocal.supervisor.children import MARKER
 from hamilocal.supervisor.identity import send_signal
 from hamilocal.supervisor.plan import ServerError, ServerPlan
 from hamilocal.supervisor.state_file import marked_processes
+
+from tests.real_node import containerd, kubelet
+from tests.real_node.images import with_libraries, write_image
+from tests.real_node.kubelet import DEVICE_PLUGINS, POD_RESOURCES, STATIC_PODS
 
 WORKLOAD_IMAGE = "hami.local/workload:1"
 _OURS = kubelet.ROOT / ".hami-real-node"

@@ -12,8 +12,9 @@ from pathlib import Path
 from hamilocal.servers.control_plane.apiserver import node_user
 from hamilocal.servers.control_plane.assets import Assets, control_plane, find_assets
 from hamilocal.servers.processes import running
-from hamilocal.servers.real_node.node import WORKLOAD_IMAGE, RealNode, real_node, workload_image
 from hamilocal.supervisor.plan import ServerError
+
+from tests.real_node.node import WORKLOAD_IMAGE, RealNode, real_node, workload_image
 
 
 def main() -> None:

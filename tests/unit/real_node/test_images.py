@@ -5,8 +5,9 @@ import tarfile
 from pathlib import Path
 
 import pytest
-from hamilocal.servers.real_node.images import with_libraries, write_image
 from hamilocal.supervisor.plan import ServerError
+
+from tests.real_node.images import with_libraries, write_image
 
 
 def test_a_program_comes_with_the_libraries_it_loads() -> None:

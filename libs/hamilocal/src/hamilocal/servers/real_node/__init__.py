@@ -1,1 +1,0 @@
-"""A real kubelet and containerd on this machine."""
