@@ -34,6 +34,10 @@ PODS = "/api/v1/namespaces/default/pods"
 GPU = "nvidia.com/gpu"
 NO_CARD = "0/1 nodes are available: 1 no card."
 TOO_LARGE = "0/1 nodes are available: 1 Insufficient cpu."
+# Any event requeues what an extender refused (SchedulerQueueingHints).
+ANY_EVENT_REQUEUES = (1, 32)
+# The errors of a binding stand in the condition without a sentence before them.
+BARE_BINDING_ERRORS = (1, 26)
 
 
 class ScriptedExtender:
@@ -102,13 +106,21 @@ class World:
         return str(await eventually(where))
 
     async def refused(self, name: str, expected: str) -> Json:
-        """Wait until the pod's condition begins with these words; that condition."""
+        """Wait until the pod's condition begins with this text; that condition."""
 
-        async def said() -> Json | None:
+        async def reported() -> Json | None:
             condition = await self.condition(name)
             return condition if condition.get("message", "").startswith(expected) else None
 
-        return dict(await eventually(said))
+        return dict(await eventually(reported))
+
+    async def tried(self, name: str, times: int) -> None:
+        """Wait until the extender was asked about the pod so often."""
+
+        async def often() -> bool:
+            return self.extender.filtered.count(name) >= times
+
+        await eventually(often)
 
     async def events(self, name: str, reason: str) -> list[Json]:
         async def found() -> list[Json]:
@@ -135,6 +147,11 @@ class Kind:
     scheduler: str
     server: ApiServer
     plane: ControlPlane | None
+
+    def since(self, version: tuple[int, int]) -> bool:
+        """Whether this kube-scheduler is of the version at least; ours is as a new one."""
+        older = self.scheduler == "real" and self.plane and self.plane.assets.version < version
+        return not older
 
 
 @pytest.fixture(scope="module")
@@ -299,18 +316,53 @@ async def test_a_waiting_pod_is_tried_again_when_a_placed_one_is_deleted(world: 
     assert await world.bound("second") == "a"
 
 
-async def test_without_any_event_a_refused_pod_is_left_alone(world: World) -> None:
+async def test_a_pod_that_an_extender_refused_is_left_alone_while_nothing_changes(
+    world: World, kind: Kind
+) -> None:
+    """The change of its own condition counts as an event from 1.32 on: one attempt more."""
+    attempts = 2 if kind.since(ANY_EVENT_REQUEUES) else 1
+    await world.node("a")
+    world.extender.refused = {"a": "no card"}
+    for name in ("p", "q"):
+        await world.pod(name)
+        await world.refused(name, NO_CARD)
+        await world.tried(name, attempts)
+    # q's attempts took as long as one more of p would have.
+    assert world.extender.filtered.count("p") == attempts
+
+
+async def test_another_pods_binding_requeues_what_an_extender_refused(
+    world: World, kind: Kind
+) -> None:
+    """From 1.32 on; an older kube-scheduler waits for a node or for a pod that leaves one."""
+    attempts = 2 if kind.since(ANY_EVENT_REQUEUES) else 1
     await world.node("a")
     world.extender.refused = {"a": "no card"}
     await world.pod("p")
     await world.refused("p", NO_CARD)
-    await world.pod("q")
-    await world.refused("q", NO_CARD)
-    attempts = world.extender.filtered.count("p")
+    await world.tried("p", attempts)
     world.extender.refused = {}
     await world.pod("r")
     await world.bound("r")
-    assert world.extender.filtered.count("p") == attempts
+    if kind.since(ANY_EVENT_REQUEUES):
+        assert await world.bound("p") == "a"
+    else:
+        assert world.extender.filtered.count("p") == attempts
+
+
+async def test_another_pods_binding_requeues_nothing_that_the_filters_refused(
+    world: World,
+) -> None:
+    await world.node("a")
+    await world.pod("p", cpu="3")
+    await world.refused("p", TOO_LARGE)
+    await world.pod("q")
+    await world.bound("q")
+    await world.pod("r")
+    await world.bound("r")
+    (event,) = await world.events("p", "FailedScheduling")
+    assert event.get("count") in (None, 0, 1)
+    assert world.extender.filtered.count("p") == 0
 
 
 async def test_a_pod_counts_on_its_node_while_its_binding_is_on_its_way(world: World) -> None:
@@ -324,11 +376,14 @@ async def test_a_pod_counts_on_its_node_while_its_binding_is_on_its_way(world: W
     assert await world.bound("first") == "a"
 
 
-async def test_a_rejected_binding_is_said_and_the_pod_is_tried_again(world: World) -> None:
+async def test_a_rejected_binding_is_the_pods_condition_and_the_pod_is_tried_again(
+    world: World, kind: Kind
+) -> None:
+    before = "" if kind.since(BARE_BINDING_ERRORS) else "binding rejected: "
     await world.node("a")
     world.extender.bind_errors = ["node lock is held"]
     await world.pod("p")
-    condition = await world.refused("p", "binding rejected: node lock is held")
+    condition = await world.refused("p", before + "node lock is held")
     assert condition["reason"] == "SchedulerError"
     await world.api.patch(f"{PODS}/p", {"metadata": {"annotations": {"hami.io/retry-at": "1"}}})
     assert await world.bound("p") == "a"

@@ -14,10 +14,10 @@ def tried(queue: SchedulingQueue, now_s: float) -> str | None:
     return waiting.pod["metadata"]["name"] if waiting else None
 
 
-def refused(queue: SchedulingQueue, now_s: float) -> None:
+def refused(queue: SchedulingQueue, now_s: float, *, by_extender: bool = False) -> None:
     waiting = queue.pop(now_s)
     assert waiting is not None
-    queue.failed(waiting.uid, now_s, unschedulable=True)
+    queue.failed(waiting.uid, now_s, unschedulable=True, by_extender=by_extender)
 
 
 def with_annotation(pod: Json) -> Json:
@@ -93,12 +93,54 @@ def test_a_patch_of_its_own_annotation_wakes_a_pod_after_its_pause() -> None:
     assert tried(queue, 1.0) == "p1"
 
 
-def test_a_change_of_its_status_wakes_nothing() -> None:
+@pytest.mark.parametrize(("by_extender", "queued"), [(False, "unschedulable"), (True, "backoff")])
+def test_a_change_of_its_status_requeues_a_pod_that_an_extender_refused_alone(
+    by_extender: bool, queued: str
+) -> None:
     queue = SchedulingQueue()
     pod = a_pod()
     queue.add(pod, 0.0)
+    refused(queue, 0.0, by_extender=by_extender)
+    queue.update(pod, {**pod, "status": {"conditions": ["PodScheduled"]}}, 0.5)
+    assert queue.counts()[queued] == 1
+
+
+@pytest.mark.parametrize(("by_extender", "queued"), [(False, "unschedulable"), (True, "backoff")])
+@pytest.mark.parametrize("event", ["another pod", "own status"])
+def test_an_event_during_the_attempt_requeues_a_pod_that_an_extender_refuses_alone(
+    by_extender: bool, queued: str, event: str
+) -> None:
+    queue = SchedulingQueue()
+    pod = a_pod()
+    queue.add(pod, 0.0)
+    waiting = queue.pop(0.0)
+    assert waiting is not None
+    if event == "own status":
+        queue.update(pod, {**pod, "status": {"conditions": ["PodScheduled"]}}, 0.1)
+    else:
+        queue.move_refused_by_extenders(0.1)
+    queue.failed(waiting.uid, 0.2, unschedulable=True, by_extender=by_extender)
+    assert queue.counts()[queued] == 1
+
+
+def test_another_pods_binding_requeues_a_pod_that_an_extender_refused_alone() -> None:
+    queue = SchedulingQueue()
+    for name in ("p1", "p2"):
+        queue.add(a_pod(name), 0.0)
     refused(queue, 0.0)
-    queue.update(pod, {**pod, "status": {"conditions": ["PodScheduled"]}}, 5.0)
+    refused(queue, 0.0, by_extender=True)
+    queue.move_refused_by_extenders(5.0)
+    assert tried(queue, 5.0) == "p2"
+    assert queue.pop(5.0) is None
+
+
+def test_events_before_the_second_attempt_do_not_make_a_third() -> None:
+    queue = SchedulingQueue()
+    pod = a_pod()
+    queue.add(pod, 0.0)
+    refused(queue, 0.0, by_extender=True)
+    queue.update(pod, {**pod, "status": {"conditions": ["PodScheduled"]}}, 0.5)
+    refused(queue, 1.0, by_extender=True)
     assert queue.counts()["unschedulable"] == 1
 
 
@@ -137,8 +179,11 @@ def test_a_pod_that_is_gone_is_not_tried_again(when: str) -> None:
     assert queue.pop(100.0) is None
 
 
+_STEPS = ["add", "pop", "fail", "refuse", "error", "done", "move", "event", "touch"]
+
+
 @settings(max_examples=100)
-@given(st.lists(st.sampled_from(["add", "pop", "fail", "error", "done", "move", "touch"])))
+@given(st.lists(st.sampled_from(_STEPS)))
 def test_a_pod_is_in_one_queue_at_most_and_none_is_lost(steps: list[str]) -> None:
     queue, alive, flying, now_s = SchedulingQueue(), 0, [], 0.0
     for number, step in enumerate(steps):
@@ -150,13 +195,18 @@ def test_a_pod_is_in_one_queue_at_most_and_none_is_lost(steps: list[str]) -> Non
             case "pop":
                 waiting = queue.pop(now_s)
                 flying += [waiting] if waiting else []
-            case "fail" | "error" if flying:
-                queue.failed(flying.pop().uid, now_s, unschedulable=step == "fail")
+            case "fail" | "refuse" | "error" if flying:
+                unschedulable, refuse = step != "error", step == "refuse"
+                queue.failed(
+                    flying.pop().uid, now_s, unschedulable=unschedulable, by_extender=refuse
+                )
             case "done" if flying:
                 queue.done(flying.pop().uid)
                 alive -= 1
             case "move":
                 queue.move_all(now_s)
+            case "event":
+                queue.move_refused_by_extenders(now_s)
             case "touch" if flying:
                 queue.update(flying[-1].pod, with_annotation(flying[-1].pod), now_s)
         assert sum(queue.counts().values()) == alive

@@ -20,7 +20,14 @@ NO_NODES = "no nodes available to schedule pods"
 
 
 class NoFit(Exception):
-    """No node will do; the text is what kube-scheduler would say."""
+    """No node will do; the text is kube-scheduler's own sentence.
+
+    `by_extender`: an extender refused at least one node that our filters let through.
+    """
+
+    def __init__(self, message: str, *, by_extender: bool = False) -> None:
+        super().__init__(message)
+        self.by_extender = by_extender
 
 
 class Decider:
@@ -46,12 +53,13 @@ class Decider:
             raise NoFit(NO_NODES)
         interested = [one for one in self._extenders if one.is_interested(pod)]
         fitting, reasons = self._filter(pod, nodes, interested)
+        passed = len(fitting)
         for extender in interested:
             if not fitting:
                 break
             fitting = await _ask(extender, pod, fitting, reasons)
         if not fitting:
-            raise NoFit(fit_message(reasons, len(nodes)))
+            raise NoFit(fit_message(reasons, len(nodes)), by_extender=passed > 0)
         if len(fitting) == 1:
             return fitting[0].name
         totals = scoring.scores(pod, fitting)

@@ -27,6 +27,10 @@ _FLUSH_S = 30.0
 _LIVE_PODS = "status.phase!=Succeeded,status.phase!=Failed"
 
 
+class Unbound(Exception):
+    """The API server refused a binding, in kube-scheduler's sentence."""
+
+
 class SchedulingLoop:
     """Schedules the pods of the configured scheduler names."""
 
@@ -101,7 +105,7 @@ class SchedulingLoop:
         try:
             node = await self._decider.choose(pod)
         except NoFit as exc:
-            self._failed(waiting, "Unschedulable", str(exc))
+            self._failed(waiting, "Unschedulable", str(exc), by_extender=exc.by_extender)
         except ExtenderError as exc:
             self._failed(waiting, "SchedulerError", str(exc))
         else:
@@ -111,10 +115,10 @@ class SchedulingLoop:
     async def _bind(self, waiting: QueuedPod, pod: Json, node: str) -> None:
         try:
             await self._send_binding(pod, node)
-        except (ExtenderError, HamiError) as exc:
+        except (ExtenderError, Unbound) as exc:
             if self.cluster.is_assumed(waiting.uid):
                 self.cluster.remove_pod(waiting.uid)
-            self._failed(waiting, "SchedulerError", f"binding rejected: {exc}")
+            self._failed(waiting, "SchedulerError", str(exc))
             # What the pod had taken on that node is free again.
             self.queue.move_all(_now())
             self._wake.set()
@@ -135,10 +139,19 @@ class SchedulingLoop:
             "metadata": {"name": name, "namespace": namespace, "uid": metadata["uid"]},
             "target": {"apiVersion": "v1", "kind": "Node", "name": node},
         }
-        await self._api.create(f"/api/v1/namespaces/{namespace}/pods/{name}/binding", binding)
+        try:
+            await self._api.create(f"/api/v1/namespaces/{namespace}/pods/{name}/binding", binding)
+        except HamiError as exc:
+            # kube-scheduler names the plugin (framework/runtime, RunBindPlugins).
+            raise Unbound(f'running Bind plugin "DefaultBinder": {exc}') from exc
 
-    def _failed(self, waiting: QueuedPod, reason: str, message: str) -> None:
-        if not self.queue.failed(waiting.uid, _now(), unschedulable=reason == "Unschedulable"):
+    def _failed(
+        self, waiting: QueuedPod, reason: str, message: str, *, by_extender: bool = False
+    ) -> None:
+        unschedulable = reason == "Unschedulable"
+        if not self.queue.failed(
+            waiting.uid, _now(), unschedulable=unschedulable, by_extender=by_extender
+        ):
             return
         logger.info(
             "not scheduled",
@@ -160,6 +173,8 @@ class SchedulingLoop:
         if new["spec"].get("nodeName"):
             self.cluster.set_pod(new)
             self.queue.remove(uid)
+            self.queue.move_refused_by_extenders(_now())
+            self._wake.set()
             return
         if new["spec"].get("schedulerName", "default-scheduler") not in self._names:
             return

@@ -3,11 +3,16 @@
 A pod that failed waits in `unschedulable` until something happens that could help; then, if its
 pause is not over, in `backoff`, else in `active`. What happens while a pod is being tried counts
 for that pod too: it goes to `backoff` at once when the attempt fails.
+
+What could help depends on who refused. For kube-scheduler's own filters it is a node, a pod that
+leaves one, or a change of the pod beyond its status. An extender has no way to name its events, so
+from hamicommon.k8s.types import Json
+from 1.32 on every event counts for a pod that one refused: also another pod's binding or status,
+and the pod's own condition, which makes a second attempt follow each first refusal
+(kubernetes/kubernetes issue 122019; `schedule_one.go`, `ExtenderName`).
 """
 
 from dataclasses import dataclass, field
-
-from hamicommon.k8s.types import Json
 
 # kube-scheduler's podMaxInUnschedulablePodsDuration: a net for events that nobody sent.
 MAX_UNSCHEDULABLE_S = 300.0
@@ -23,6 +28,8 @@ class QueuedPod:
     number: int
     attempts: int = 0
     cycle: int = 0
+    by_extender: bool = False  # the last attempt failed because an extender refused nodes
+    touched: bool = False  # any change of the pod itself since the attempt began
 
 
 @dataclass(slots=True, kw_only=True)
@@ -37,6 +44,7 @@ class SchedulingQueue:
     _in_flight: dict[str, QueuedPod] = field(default_factory=dict)
     _cycle: int = 0
     _moved_in_cycle: int = -1
+    _event_in_cycle: int = -1
     _number: int = 0
 
     def add(self, pod: Json, now_s: float) -> None:
@@ -46,21 +54,23 @@ class SchedulingQueue:
         self._active[uid] = QueuedPod(uid=uid, pod=pod, since_s=now_s, number=self._number)
 
     def update(self, old: Json, new: Json, now_s: float) -> None:
-        """A pod changed; if it is more than its status, that may have made it schedulable."""
+        """A pod changed; that may have made it schedulable (see above)."""
         uid = new["metadata"]["uid"]
         helps = _substance(old) != _substance(new)
         for pool in (self._active, self._backoff, self._in_flight):
             if uid in pool:
                 pool[uid].pod = new
-                if pool is self._in_flight and helps:
-                    pool[uid].cycle = -1
+                if pool is self._in_flight:
+                    pool[uid].touched = True
+                    if helps:
+                        pool[uid].cycle = -1
                 return
         waiting = self._unschedulable.get(uid)
         if waiting is None:
             self.add(new, now_s)
             return
         waiting.pod = new
-        if helps:
+        if helps or waiting.by_extender:
             self._move(waiting, now_s)
 
     def remove(self, uid: str) -> None:
@@ -79,6 +89,7 @@ class SchedulingQueue:
         self._cycle += 1
         waiting.cycle = self._cycle
         waiting.attempts += 1
+        waiting.touched = False
         self._in_flight[uid] = waiting
         return waiting
 
@@ -86,16 +97,22 @@ class SchedulingQueue:
         """Whether the pod is being tried or bound."""
         return uid in self._in_flight
 
-    def failed(self, uid: str, now_s: float, *, unschedulable: bool) -> bool:
+    def failed(
+        self, uid: str, now_s: float, *, unschedulable: bool, by_extender: bool = False
+    ) -> bool:
         """The attempt failed: nothing fits (wait for an event), or an error (try again soon).
 
-        Returns False if the pod is gone or bound meanwhile, so that it does not matter any more.
+        `by_extender`: nothing fits, and an extender refused at least one node.
+        Returns False if the pod is gone or bound by now, so that it does not matter any more.
         """
         waiting = self._in_flight.pop(uid, None)
         if waiting is None:
             return False
         waiting.since_s = now_s
+        waiting.by_extender = by_extender
         moved = waiting.cycle <= self._moved_in_cycle or waiting.cycle < 0
+        if by_extender:
+            moved = moved or waiting.touched or waiting.cycle <= self._event_in_cycle
         pool = self._unschedulable if unschedulable and not moved else self._backoff
         pool[uid] = waiting
         return True
@@ -109,6 +126,13 @@ class SchedulingQueue:
         for waiting in list(self._unschedulable.values()):
             self._move(waiting, now_s)
         self._moved_in_cycle = self._cycle
+
+    def move_refused_by_extenders(self, now_s: float) -> None:
+        """Something changed that helps no filter of ours, but perhaps an extender's."""
+        for waiting in list(self._unschedulable.values()):
+            if waiting.by_extender:
+                self._move(waiting, now_s)
+        self._event_in_cycle = self._cycle
 
     def flush(self, now_s: float) -> None:
         """Try again what has waited in vain for long."""

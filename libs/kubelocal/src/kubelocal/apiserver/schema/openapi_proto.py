@@ -1,4 +1,7 @@
-"""OpenAPI v2 in protobuf (gnostic's `openapi.v2.Document`), the only form that old kubectls read.
+"""OpenAPI v2 in protobuf (gnostic's `openapi.v2.Document`), the form in which kubectl asks for it.
+
+client-go has no other (discovery_client.go, `OpenAPISchema`); kubectl 1.20 to 1.36 want it for
+`apply` and `create`.
 
 Only the messages and fields that `openapi.v2()` uses are encoded; the numbers are those of
 gnostic's OpenAPIv2.proto.
