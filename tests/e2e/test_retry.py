@@ -1,4 +1,4 @@
-"""Promise L3: a pod that fits is tried again within 2 s of capacity becoming free."""
+"""Promise LIVE-3: a pod that fits is tried again within 2 s of capacity becoming free."""
 
 from __future__ import annotations
 

@@ -33,9 +33,9 @@ class Row:
     """One fault at one point."""
 
     name: str
-    """What `-k` selects, for example `F8-store.reserve.after-kill`."""
+    """What `-k` selects, for example `FAULT-8-store.reserve.after-kill`."""
     point: str
-    """The survey's number (F1 .. F45), several with spaces between; S1: none of them, a promise."""
+    """The survey's number (FAULT-1 .. FAULT-45), several with spaces between; SAFE-1: none of them, a promise."""
     fault: str
     kind: str
     answer: str

@@ -1,9 +1,9 @@
 """What every case does around its fault: pods come, the fault passes, everything is asked again.
 
-`Stage` remembers which slice each pod asked for. `settle` is promise L2: ledger = pods = nodes soon
-after the last fault. `check` is the invariant checker; it reads the ledger (S1, S2, S6), the API
+`Stage` remembers which slice each pod asked for. `settle` is promise LIVE-2: ledger = pods = nodes soon
+after the last fault. `check` is the invariant checker; it reads the ledger (SAFE-1, SAFE-2, SAFE-6), the API
 server, the kubelets' checkpoints with the agents' limits files, and what every container says of
-its card (S2, S3).
+its card (SAFE-2, SAFE-3).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from tests.faults.rows import Row
 
 SIZES_MIB = (1024, 2048, 3072, 4096)
 RECOVERED_S = 30.0
-"""Promise L2: after the last fault ledger = pods = node within this."""
+"""Promise LIVE-2: after the last fault ledger = pods = node within this."""
 _UNTOLD = "SELECT count(*) FROM outbox WHERE published_at IS NULL"
 
 MEASURED: dict[str, float] = {}
@@ -171,7 +171,7 @@ class Stage:
 
 
 def check_node_files(system: System) -> None:
-    """The limits that each container mounts are what the ledger granted it (S2, S3)."""
+    """The limits that each container mounts are what the ledger granted it (SAFE-2, SAFE-3)."""
     rows = system.sql(
         "SELECT a.pod_uid || '/' || x.container_name, a.node, x.device_uuid, x.memory_mib,"
         " x.core_percent FROM allocation_devices x JOIN allocations a ON a.id = x.allocation_id"

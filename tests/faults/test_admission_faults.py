@@ -1,4 +1,4 @@
-"""F1-F5: the webhook is away, slow, changes its certificate; the pod is mutated twice."""
+"""FAULT-1..5: the webhook is away, slow, changes its certificate; the pod is mutated twice."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ SLOW_S = 3.0
 
 @pytest.mark.slow
 @pytest.mark.row(
-    point="F1",
+    point="FAULT-1",
     fault="the webhook",
     kind="kill",
     answer="creation is refused (`failurePolicy: Fail`) and tried again; no pod passes unseen",
-    promise="S3 S5 L2",
+    promise="SAFE-3 SAFE-5 LIVE-2",
 )
 def test_f1_a_killed_webhook_refuses_and_no_pod_passes_unseen(faulty: Faulty) -> None:
     system = faulty.system
@@ -50,11 +50,11 @@ def test_f1_a_killed_webhook_refuses_and_no_pod_passes_unseen(faulty: Faulty) ->
 
 @pytest.mark.slow
 @pytest.mark.row(
-    point="F2",
+    point="FAULT-2",
     fault="the webhook, beyond its time-out",
     kind="delay",
     answer="refused after the time-out, taken when tried again",
-    promise="S3 S5 L2",
+    promise="SAFE-3 SAFE-5 LIVE-2",
 )
 def test_f2_a_webhook_that_answers_late_is_waited_for(faulty: Faulty) -> None:
     stage = Stage(faulty)
@@ -78,11 +78,11 @@ def test_f2_a_webhook_that_answers_late_is_waited_for(faulty: Faulty) -> None:
 
 @pytest.mark.slow
 @pytest.mark.row(
-    point="F3",
+    point="FAULT-3",
     fault="the webhook's certificate, rotated between requests",
     kind="error",
     answer="the new one is served without a restart",
-    promise="L2",
+    promise="LIVE-2",
 )
 def test_f3_a_rotated_certificate_is_served_without_a_restart(faulty: Faulty) -> None:
     system = faulty.system
@@ -108,11 +108,11 @@ def test_f3_a_rotated_certificate_is_served_without_a_restart(faulty: Faulty) ->
 
 
 @pytest.mark.row(
-    point="F4 F5",
+    point="FAULT-4 FAULT-5",
     fault="a pod mutated twice, with a sidecar put in and another pod's annotations",
     kind="duplicate",
     answer="scheduler-owned annotations are dropped; each container has its own slice",
-    promise="S2 S5",
+    promise="SAFE-2 SAFE-5",
 )
 def test_f4_f5_a_pod_that_was_mutated_before_is_left_as_it_is(faulty: Faulty) -> None:
     system = faulty.system

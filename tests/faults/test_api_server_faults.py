@@ -1,4 +1,4 @@
-"""F12, F15, F19, F20: the API server refuses, loses answers, is late, ends watches.
+"""FAULT-12, FAULT-15, FAULT-19, FAULT-20: the API server refuses, loses answers, is late, ends watches.
 
 Only our own services may restart here: a kubelet would read the kubeconfig that names the proxy.
 """
@@ -32,11 +32,11 @@ def proxy(faulty_cluster: Faulty) -> Iterator[ApiProxy]:
 
 @pytest.mark.slow
 @pytest.mark.row(
-    point="F19",
+    point="FAULT-19",
     fault="the API server refuses every second request",
     kind="error",
     answer="tried again with pauses; 429's Retry-After is heeded; no process ends",
-    promise="S1-S3 S6 L2",
+    promise="SAFE-1..3 SAFE-6 LIVE-2",
 )
 @pytest.mark.parametrize("status", [401, 403, 422, 429, 500, 503])
 def test_f19_an_api_server_that_refuses_every_second_request(
@@ -64,11 +64,11 @@ def test_f19_an_api_server_that_refuses_every_second_request(
 
 @pytest.mark.slow
 @pytest.mark.row(
-    point="F15 F19",
+    point="FAULT-15 FAULT-19",
     fault="the API server carries writes out and loses the answers",
     kind="error",
     answer="what was written is read back; nothing is done twice",
-    promise="S1-S3 S6 L2",
+    promise="SAFE-1..3 SAFE-6 LIVE-2",
 )
 def test_f15_f19_writes_whose_answers_are_lost(faulty: Faulty, proxy: ApiProxy) -> None:
     stage = Stage(faulty)
@@ -89,11 +89,11 @@ def test_f15_f19_writes_whose_answers_are_lost(faulty: Faulty, proxy: ApiProxy) 
 
 @pytest.mark.slow
 @pytest.mark.row(
-    point="F20",
+    point="FAULT-20",
     fault="watches end with 410 (compaction)",
     kind="error",
     answer="listed anew; what was missed is compared",
-    promise="L2",
+    promise="LIVE-2",
 )
 def test_f20_watches_that_end_with_410(faulty: Faulty, proxy: ApiProxy) -> None:
     stage = Stage(faulty)
@@ -117,11 +117,11 @@ def test_f20_watches_that_end_with_410(faulty: Faulty, proxy: ApiProxy) -> None:
 
 @pytest.mark.slow
 @pytest.mark.row(
-    point="F12",
+    point="FAULT-12",
     fault="the API server a second late, so views are old",
     kind="delay",
     answer="the ledger decides, not the view",
-    promise="S1 S2 L2",
+    promise="SAFE-1 SAFE-2 LIVE-2",
 )
 def test_f12_a_view_that_is_seconds_old_grants_nothing_twice(
     faulty: Faulty, proxy: ApiProxy

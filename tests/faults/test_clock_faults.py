@@ -1,4 +1,4 @@
-"""F14: a wall clock jumps; time that decides is the ledger's or monotonic."""
+"""FAULT-14: a wall clock jumps; time that decides is the ledger's or monotonic."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 
 from tests.faults.stage import Faulty, Stage, since
 
-pytestmark = [pytest.mark.faults, pytest.mark.row(promise="S1-S3 S6 L2")]
+pytestmark = [pytest.mark.faults, pytest.mark.row(promise="SAFE-1..3 SAFE-6 LIVE-2")]
 
 JUMP_S = 600.0
 
@@ -17,11 +17,11 @@ JUMP_S = 600.0
 @pytest.mark.parametrize("seconds", [JUMP_S, -JUMP_S], ids=["forth", "back"])
 @pytest.mark.parametrize("who", ["hami-scheduler", "postgres", "node-0"])
 @pytest.mark.row(
-    point="F14",
+    point="FAULT-14",
     fault="a wall clock jumps ten minutes, and back again",
     kind="error",
     answer="deadlines are the ledger's, leases end early at most; what ended early is made anew",
-    promise="S1-S3 S6 L1 L2",
+    promise="SAFE-1..3 SAFE-6 LIVE-1 LIVE-2",
 )
 def test_f14_clock_jump(faulty: Faulty, who: str, seconds: float) -> None:
     stage = Stage(faulty)

@@ -1,4 +1,4 @@
-"""F22-F25, F27, F32: the kubelet dies, asks in another order, twice, for strangers.
+"""FAULT-22..25, FAULT-27, FAULT-32: the kubelet dies, asks in another order, twice, for strangers.
 
 The kubelet is ours here, whatever the API server; real ones are in `tests/e2e_node`.
 """
@@ -39,10 +39,10 @@ REFUSED_S = 10.0
 
 @pytest.mark.slow
 @pytest.mark.row(
-    point="F22",
+    point="FAULT-22",
     fault="the kubelet",
     answer="running pods are untouched; the agent registers again, then pods come",
-    promise="S2 S3 L2",
+    promise="SAFE-2 SAFE-3 LIVE-2",
 )
 @pytest.mark.parametrize(
     "action",
@@ -75,11 +75,11 @@ def test_f22_kubelet(faulty: Faulty, action: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.row(
-    point="F23",
+    point="FAULT-23",
     fault="Allocate in another order than bound (locks flushed)",
     kind="reorder",
     answer="PreStartContainer asks the ledger for the cards, then writes the true owner's limits",
-    promise="S1-S3",
+    promise="SAFE-1..3",
 )
 def test_f23_allocate_in_another_order_than_bound(faulty: Faulty) -> None:
     """Without locks three pods are bound before any Allocate, in another order than granted."""
@@ -102,17 +102,17 @@ def _swap_cases() -> Iterable[object]:
     ):
         for kind in kinds:
             row = pytest.mark.row(
-                point="F23",
+                point="FAULT-23",
                 fault=f"`{point}`: a container on other cards than granted, {what}",
                 kind=kind,
                 answer=answer,
             )
             quick = () if (point, kind) == ("store.move.after", "kill") else (pytest.mark.slow,)
-            name = f"F23-{point}-{kind}"
+            name = f"FAULT-23-{point}-{kind}"
             yield pytest.param(point, PLANNED[kind], id=name, marks=[row, *quick])
 
 
-@pytest.mark.row(promise="S1-S3 S6 L2")
+@pytest.mark.row(promise="SAFE-1..3 SAFE-6 LIVE-2")
 @pytest.mark.parametrize(("point", "action"), list(_swap_cases()))
 def test_f23_the_question_for_other_cards(faulty: Faulty, point: str, action: str) -> None:
     """As above, and the ledger is hard to ask."""
@@ -159,11 +159,11 @@ def _moves(system: System) -> int:
 
 
 @pytest.mark.row(
-    point="F24",
+    point="FAULT-24",
     fault="Allocate called twice for the same ids",
     kind="duplicate",
     answer="the same answer, nothing changed",
-    promise="S2",
+    promise="SAFE-2",
 )
 def test_f24_allocate_called_twice(faulty: Faulty) -> None:
     """The kubelet forgot our answer and asks again for the same ids."""
@@ -189,11 +189,11 @@ def test_f24_allocate_called_twice(faulty: Faulty) -> None:
 
 @pytest.mark.slow
 @pytest.mark.row(
-    point="F25",
+    point="FAULT-25",
     fault="Allocate for ids without a grant; a pod put on the node past the scheduler",
     kind="error",
     answer="refused with the reason; no allocation is made",
-    promise="S3 S5",
+    promise="SAFE-3 SAFE-5",
 )
 def test_f25_allocate_for_a_pod_that_nobody_knows(faulty: Faulty) -> None:
     """Ids that no grant explains, and a pod that was put on the node past the scheduler."""
@@ -221,11 +221,11 @@ def test_f25_allocate_for_a_pod_that_nobody_knows(faulty: Faulty) -> None:
 
 @pytest.mark.slow
 @pytest.mark.row(
-    point="F27",
+    point="FAULT-27",
     fault="the plugin's socket is removed",
     kind="error",
     answer="served and registered anew",
-    promise="L2",
+    promise="LIVE-2",
 )
 def test_f27_plugin_socket_removed(faulty: Faulty) -> None:
     """Somebody cleans the kubelet's directory; the agent serves and registers anew."""
@@ -246,11 +246,11 @@ def test_f27_plugin_socket_removed(faulty: Faulty) -> None:
 
 @pytest.mark.slow
 @pytest.mark.row(
-    point="F26",
+    point="FAULT-26",
     fault="the agent dies between its word that it is ready and Allocate",
     kind="kill",
     answer="the kubelet fails that pod for good; its slice comes back at once, with the reason",
-    promise="S1-S3 S6 L1 L2",
+    promise="SAFE-1..3 SAFE-6 LIVE-1 LIVE-2",
 )
 def test_f26_agent_away_at_allocate(faulty: Faulty) -> None:
     """The kubelet finds no plugin at the endpoint when the pod comes."""
@@ -281,11 +281,11 @@ def test_f26_agent_away_at_allocate(faulty: Faulty) -> None:
 
 @pytest.mark.slow
 @pytest.mark.row(
-    point="F32",
+    point="FAULT-32",
     fault="a container's restart, and an init container",
     kind="error",
     answer="checked before every start",
-    promise="S2 S3",
+    promise="SAFE-2 SAFE-3",
 )
 def test_f32_container_restart_and_init_container(faulty: Faulty) -> None:
     """Each start is checked anew: init, app, and the app's second run."""

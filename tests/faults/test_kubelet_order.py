@@ -41,7 +41,7 @@ WAVE_S = 300.0
 EMPTY_S = 120.0
 """200 pods end at once; well below the 5 min after which slices are freed unconfirmed."""
 RECOVERED_S = 30.0
-"""Promise L2."""
+"""Promise LIVE-2."""
 PROBE = ("vgpu-probe", "--no-launch")
 
 
@@ -149,7 +149,7 @@ class Crowd:
                 self.repaired.add((got.pod_uid, got.container))
 
     def check(self) -> None:
-        """The wave stands still: every container has its row, on its cards (L2)."""
+        """The wave stands still: every container has its row, on its cards (LIVE-2)."""
         self.look()
         assert self.wrong == []
         wait(

@@ -1,4 +1,4 @@
-"""F16-F18: pods and nodes go half-way."""
+"""FAULT-16..18: pods and nodes go half-way."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ NODE = "node-0"
 
 
 @pytest.mark.row(
-    point="F16",
+    point="FAULT-16",
     fault="the pod is deleted between reserve and bind",
     kind="error",
     answer="its slice is free at once",
-    promise="S3 L1",
+    promise="SAFE-3 LIVE-1",
 )
 def test_f16_a_pod_that_is_deleted_between_reserve_and_bind(faulty: Faulty) -> None:
     system = faulty.system
@@ -44,11 +44,11 @@ def test_f16_a_pod_that_is_deleted_between_reserve_and_bind(faulty: Faulty) -> N
 
 @pytest.mark.slow
 @pytest.mark.row(
-    point="F17",
+    point="FAULT-17",
     fault="somebody else binds the pod to another node",
     kind="error",
     answer="the grant is given back; the pod does not start there",
-    promise="S3 L1",
+    promise="SAFE-3 LIVE-1",
 )
 def test_f17_a_pod_that_somebody_else_binds_elsewhere(faulty: Faulty) -> None:
     system = faulty.system
@@ -74,7 +74,7 @@ def test_f17_a_pod_that_somebody_else_binds_elsewhere(faulty: Faulty) -> None:
 
     pod = system.pod("pod-0")
     assert pod is not None
-    # Without a grant it may not start, on the node of the other scheduler either (S3).
+    # Without a grant it may not start, on the node of the other scheduler either (SAFE-3).
     wait(lambda: not _runs(system, "pod-0"), "the pod not to run")
     stage.sizes_mib.clear()
     system.delete("pod-0")
@@ -84,11 +84,11 @@ def test_f17_a_pod_that_somebody_else_binds_elsewhere(faulty: Faulty) -> None:
 
 @pytest.mark.slow
 @pytest.mark.row(
-    point="F18",
+    point="FAULT-18",
     fault="the node is cordoned half-way",
     kind="error",
     answer="who is bound runs, nobody new comes",
-    promise="S1 L2",
+    promise="SAFE-1 LIVE-2",
 )
 def test_f18_a_node_that_is_cordoned_half_way(faulty: Faulty) -> None:
     system = faulty.system
@@ -114,11 +114,11 @@ def test_f18_a_node_that_is_cordoned_half_way(faulty: Faulty) -> None:
 @pytest.mark.slow
 @pytest.mark.emulator_only
 @pytest.mark.row(
-    point="F18",
+    point="FAULT-18",
     fault="the node is deleted while its pods run, then comes back",
     kind="error",
     answer="slices end as `released_unconfirmed`; the node is filled again",
-    promise="S1 L1 L2",
+    promise="SAFE-1 LIVE-1 LIVE-2",
 )
 def test_f18_a_node_that_is_deleted_while_its_pods_run(faulty: Faulty) -> None:
     system = faulty.system
@@ -154,11 +154,11 @@ def test_f18_a_node_that_is_deleted_while_its_pods_run(faulty: Faulty) -> None:
 @pytest.mark.slow
 @pytest.mark.emulator_only
 @pytest.mark.row(
-    point="F21",
+    point="FAULT-21",
     fault="kube-scheduler stops in the middle of binding and goes on late",
     kind="delay",
     answer="its late calls meet the row as it is",
-    promise="S1-S3 L2",
+    promise="SAFE-1..3 LIVE-2",
 )
 def test_f21_a_zombie_kube_scheduler_that_binds_late(faulty: Faulty) -> None:
     """The loop is stopped with pods reserved, and goes on when others think it dead."""
@@ -177,11 +177,11 @@ def test_f21_a_zombie_kube_scheduler_that_binds_late(faulty: Faulty) -> None:
 
 @pytest.mark.slow
 @pytest.mark.row(
-    point="F11",
+    point="FAULT-11",
     fault="two pods for the last card",
     kind="duplicate",
     answer="one gets it; the other is told why and is tried when the card is free",
-    promise="S1 L3",
+    promise="SAFE-1 LIVE-3",
 )
 def test_f11_two_pods_for_the_last_slot(faulty: Faulty) -> None:
     system = faulty.system

@@ -1,4 +1,4 @@
-"""F28-F30, F33, and a process that outlives its pod: power, books, cards and disk of one node."""
+"""FAULT-28..30, FAULT-33, and a process that outlives its pod: power, books, cards and disk of one node."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ pytestmark = pytest.mark.faults
 
 @pytest.mark.slow
 @pytest.mark.row(
-    point="F28",
+    point="FAULT-28",
     fault="the node loses its power and its tmpfs",
     kind="kill",
     answer="containers start again with their own limits",
-    promise="S2 S3 L2",
+    promise="SAFE-2 SAFE-3 LIVE-2",
 )
 def test_f28_reboot(faulty: Faulty) -> None:
     """Power gone: kubelet, agent, containers; what lies on a tmpfs is lost, the disk is not."""
@@ -73,7 +73,7 @@ def test_f28_reboot(faulty: Faulty) -> None:
         ),
     ],
 )
-@pytest.mark.row(point="F29", kind="error", promise="S2 S3 L2")
+@pytest.mark.row(point="FAULT-29", kind="error", promise="SAFE-2 SAFE-3 LIVE-2")
 def test_f29_corrupt_books(faulty: Faulty, which: str) -> None:
     """Half a file: the kubelet's checkpoint under a living kubelet, or the agent's own state."""
     system = faulty.system
@@ -99,10 +99,10 @@ def test_f29_corrupt_books(faulty: Faulty, which: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.row(
-    point="F30",
+    point="FAULT-30",
     kind="error",
     answer="nothing new is placed on it, nothing is ended; shown as sick",
-    promise="S1 L2",
+    promise="SAFE-1 LIVE-2",
 )
 @pytest.mark.parametrize(
     "what",
@@ -144,11 +144,11 @@ def test_f30_sick_card(faulty: Faulty, what: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.row(
-    point="F33",
+    point="FAULT-33",
     fault="no room on the agent's disk",
     kind="error",
     answer="Allocate fails with the reason; the kubelet fails that pod, its slice comes back",
-    promise="S3 L1",
+    promise="SAFE-3 LIVE-1",
 )
 def test_f33_disk_full(faulty: Faulty) -> None:
     """No limits file can be written: no container starts, and all do once there is room."""
@@ -173,11 +173,11 @@ def test_f33_disk_full(faulty: Faulty) -> None:
 
 @pytest.mark.slow
 @pytest.mark.row(
-    point="S1",
+    point="SAFE-1",
     fault="a force-deleted pod whose process lives on",
     kind="delay",
     answer="its slice is kept until the node says that the process is gone",
-    promise="S1",
+    promise="SAFE-1",
 )
 def test_force_deleted_pod_with_a_live_process(faulty: Faulty) -> None:
     """Its object is gone, its process holds the card: nobody gets the slice before it is free."""

@@ -37,7 +37,7 @@ BEFORE_S = 10.0
 SHORT_S = 20.0
 LONG_S = 600.0
 RECOVERED_S = 30.0
-"""Promise L2."""
+"""Promise LIVE-2."""
 EVERY_S = 1.0
 """A pod comes so often."""
 LONG_EVERY_S = 10.0
@@ -222,7 +222,7 @@ def _sleep(churn: Churn, away_s: float) -> None:
 
 
 def _recovered(system: System, back_s: float) -> float:
-    """Waits for L2: ledger = pods, every fact told; how long after the service was back."""
+    """Waits for LIVE-2: ledger = pods, every fact told; how long after the service was back."""
     waits = "SELECT count(*) FROM outbox WHERE published_at IS NULL"
     wait(
         lambda: system.converged() is None and system.sql(waits) == "0",

@@ -18,7 +18,7 @@ from tests.e2e.system import wait
 from tests.faults.pod_path_points import CASES, PLANNED
 from tests.faults.stage import Faulty, Stage, quietly
 
-pytestmark = [pytest.mark.faults, pytest.mark.row(promise="S1-S3 S6 L1 L2")]
+pytestmark = [pytest.mark.faults, pytest.mark.row(promise="SAFE-1..3 SAFE-6 LIVE-1 LIVE-2")]
 
 FAULT_S = 4.0
 """How long a fault lasts that is not counted."""

@@ -1,4 +1,4 @@
-"""F10, F39, F42: a second scheduler beside the first one, asked as kube-scheduler asks."""
+"""FAULT-10, FAULT-39, FAULT-42: a second scheduler beside the first one, asked as kube-scheduler asks."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.faults.processes import paused, replica, stopped
 from tests.faults.stage import Faulty, Stage, since
 from tests.waiting import PATIENCE_S, Unhurried
 
-pytestmark = [pytest.mark.faults, pytest.mark.row(promise="S1-S3 S6 L2")]
+pytestmark = [pytest.mark.faults, pytest.mark.row(promise="SAFE-1..3 SAFE-6 LIVE-2")]
 
 LOCK_S = 2.0
 """Of the replica whose lock shall expire."""
@@ -29,7 +29,7 @@ LOCK_S = 2.0
 
 @pytest.mark.emulator_only
 @pytest.mark.row(
-    point="F10",
+    point="FAULT-10",
     fault="two replicas filter and bind the same pods at the same time",
     kind="duplicate",
     answer="one reservation each; the other replica keeps it, or takes the binding over",
@@ -62,11 +62,11 @@ def test_f10_two_replicas_decide_the_same_pods(faulty: Faulty, tmp_path: Path) -
 
 @pytest.mark.emulator_only
 @pytest.mark.row(
-    point="F39",
+    point="FAULT-39",
     fault="the lock's holder is stopped past its expiry, and binds then",
     kind="delay",
     answer="its late grant meets others in flight; each container starts with its own: 0 swaps",
-    promise="S1-S3 L1 L2",
+    promise="SAFE-1..3 LIVE-1 LIVE-2",
 )
 def test_f39_holder_stopped_past_its_expiry(faulty: Faulty, tmp_path: Path) -> None:
     system = faulty.system
@@ -105,10 +105,10 @@ def test_f39_holder_stopped_past_its_expiry(faulty: Faulty, tmp_path: Path) -> N
     ],
 )
 @pytest.mark.row(
-    point="F42",
+    point="FAULT-42",
     fault="the trace collector is away (connection refused, or never an answer)",
     answer="spans are dropped; no decision waits",
-    promise="L4",
+    promise="LIVE-4",
 )
 def test_f42_collector_away(faulty: Faulty, tmp_path: Path, how: str) -> None:
     system = faulty.system

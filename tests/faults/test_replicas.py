@@ -151,13 +151,13 @@ async def _until_allocated(system: Cluster, slices: int) -> None:
 
 
 async def _check(system: Cluster, slices: int, quota: int) -> None:
-    """S1, S2, S4 and S6, and the ledger against the API server's bindings."""
+    """SAFE-1, SAFE-2, SAFE-4 and SAFE-6, and the ledger against the API server's bindings."""
     for name, query in INVARIANTS.items():
         assert await system.sql(query) == "", name
     held = await system.sql("SELECT sum(used_slots), sum(used_memory_mib) FROM devices")
     assert held == f"{slices}|{slices * SLICE_MIB}"
     over = "SELECT namespace FROM quotas WHERE used_amount > limit_amount"
-    assert await system.sql(over) == "", "S4"
+    assert await system.sql(over) == "", "SAFE-4"
     team = await system.sql(
         "SELECT sum(x.memory_mib) FROM allocation_devices x JOIN allocations a ON a.id ="
         " x.allocation_id WHERE a.namespace = 'team' AND a.ended_at IS NULL"
@@ -191,7 +191,7 @@ CALLERS = 8
 EVERY_S = 0.4
 """Each caller asks so often: 20 decisions a second, well below what two cores can do."""
 WORSE = 2.0
-"""Promise L4."""
+"""Promise LIVE-4."""
 
 
 @pytest.mark.slow
@@ -212,7 +212,7 @@ async def test_a_killed_replica_does_not_slow_decisions_down() -> None:
             assert await system.sql(query) == "", name
         normal, killed = _p99(normal_ms), _p99(killed_ms)
         measured.say(
-            f"L4: one of 4 replicas killed under {CALLERS / EVERY_S:.0f} decisions/s: p50 "
+            f"LIVE-4: one of 4 replicas killed under {CALLERS / EVERY_S:.0f} decisions/s: p50 "
             f"{statistics.median(normal_ms):.1f} -> {statistics.median(killed_ms):.1f} ms, p99 "
             f"{normal:.1f} -> {killed:.1f} ms, longest {max(normal_ms):.0f} -> "
             f"{max(killed_ms):.0f} ms; {broken} calls broke and were made again"

@@ -1,4 +1,4 @@
-"""F45: yesterday's backup is restored against today's cluster, as docs/operations.md says.
+"""FAULT-45: yesterday's backup is restored against today's cluster, as docs/operations.md says.
 
 The ledger then knows a pod that is gone and does not know one that came since. Both must be right
 again by themselves, and the pods that run must not notice anything.
@@ -73,12 +73,12 @@ def restore(system: System, backup: Path) -> None:
 
 
 @pytest.mark.row(
-    point="F45",
+    point="FAULT-45",
     fault="yesterday's backup is restored against today's cluster",
     kind="lose",
     answer="grants that it lacks are entered again from what we signed; those of pods that went "
     "are given back; nothing is restarted",
-    promise="S1-S3 S6 L2",
+    promise="SAFE-1..3 SAFE-6 LIVE-2",
 )
 def test_yesterdays_backup_is_made_to_fit_todays_cluster(faulty: Faulty, tmp_path: Path) -> None:
     system, stage = faulty.system, Stage(faulty)

@@ -1,4 +1,4 @@
-"""F35-F38, F40-F43: Postgres, Redis, NATS, metrics, and the network between node and core.
+"""FAULT-35..38, FAULT-40..43: Postgres, Redis, NATS, metrics, and the network between node and core.
 
 A server is killed (the supervisor starts it once more), or stopped: then it is there and says
 nothing, which is what a slow disk, a lost route and a paused machine look like.
@@ -28,7 +28,7 @@ from tests.faults.node import (
 from tests.faults.processes import kill, programs_of, replica, stopped, wait_until_back
 from tests.faults.stage import Faulty, Stage, is_running, since
 
-pytestmark = [pytest.mark.faults, pytest.mark.row(promise="S1-S3 S6 L2")]
+pytestmark = [pytest.mark.faults, pytest.mark.row(promise="SAFE-1..3 SAFE-6 LIVE-2")]
 
 STOPPED_S = 5.0
 CALLS = 30
@@ -36,11 +36,11 @@ CALLS = 30
 
 
 @pytest.mark.row(
-    point="F35",
+    point="FAULT-35",
     fault="Postgres is killed under load and recovers its log",
     kind="kill",
     answer="a clear error meanwhile; what was committed is there, nothing else",
-    promise="S1-S3 S6 L2",
+    promise="SAFE-1..3 SAFE-6 LIVE-2",
 )
 def test_f35_postgres_killed(faulty: Faulty) -> None:
     stage = Stage(faulty)
@@ -63,7 +63,7 @@ def test_f35_postgres_killed(faulty: Faulty) -> None:
         pytest.param(
             "postgres",
             marks=pytest.mark.row(
-                point="F36",
+                point="FAULT-36",
                 fault="Postgres says nothing for 5 s",
                 answer="decisions wait or fail with a clear error; running pods are untouched",
             ),
@@ -71,7 +71,7 @@ def test_f35_postgres_killed(faulty: Faulty) -> None:
         pytest.param(
             "redis",
             marks=pytest.mark.row(
-                point="F38",
+                point="FAULT-38",
                 fault="Redis says nothing for 5 s",
                 answer="locks are lease rows in Postgres meanwhile",
             ),
@@ -94,7 +94,7 @@ def test_stopped_server(faulty: Faulty, server: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.row(
-    point="F37",
+    point="FAULT-37",
     fault="Postgres has no connection left, and the scheduler is started into that",
     kind="error",
     answer="it is not ready and says why; it serves as soon as there is one",
@@ -118,7 +118,7 @@ def test_f37_no_connection_left(faulty: Faulty) -> None:
 
 @pytest.mark.slow
 @pytest.mark.row(
-    point="F37",
+    point="FAULT-37",
     fault="a replica's only connection to Postgres is busy, and Redis takes no new one",
     kind="delay",
     answer="calls are answered within their time-out, with a sentence; the next attempt succeeds",
@@ -149,11 +149,11 @@ def test_f37_own_pools_exhausted(faulty: Faulty, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.row(
-    point="F38",
+    point="FAULT-38",
     fault="Redis loses all keys, again and again",
     kind="lose",
     answer="two pods may be between bind and Allocate; PreStartContainer checks each start",
-    promise="S1-S3 L2",
+    promise="SAFE-1..3 LIVE-2",
 )
 def test_f38_redis_flushed(faulty: Faulty) -> None:
     redis = faulty.system.redis()
@@ -186,7 +186,7 @@ def test_f38_redis_flushed(faulty: Faulty) -> None:
         pytest.param(
             "redis",
             marks=pytest.mark.row(
-                point="F38",
+                point="FAULT-38",
                 fault="Redis is killed under load and comes back empty",
                 answer="locks are lease rows in Postgres meanwhile",
             ),
@@ -194,7 +194,7 @@ def test_f38_redis_flushed(faulty: Faulty) -> None:
         pytest.param(
             "nats",
             marks=pytest.mark.row(
-                point="F40",
+                point="FAULT-40",
                 fault="NATS is killed under load",
                 answer="facts wait in the outbox, reports on the nodes' disks",
             ),
@@ -202,7 +202,7 @@ def test_f38_redis_flushed(faulty: Faulty) -> None:
         pytest.param(
             "metrics",
             marks=pytest.mark.row(
-                point="F42",
+                point="FAULT-42",
                 fault="the metrics service is killed under load",
                 answer="nobody waits for it; usage is kept on the bus",
             ),
@@ -226,11 +226,11 @@ def test_killed_server(faulty: Faulty, server: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.row(
-    point="F41",
+    point="FAULT-41",
     fault="NATS says nothing while pods come",
     kind="delay",
     answer="pods are placed and run: agents read the signed grant of the annotation",
-    promise="S1-S3 S6 L1 L2",
+    promise="SAFE-1..3 SAFE-6 LIVE-1 LIVE-2",
 )
 def test_f41_pods_run_while_nats_is_silent(faulty: Faulty) -> None:
     system = faulty.system
@@ -254,11 +254,11 @@ def test_f41_pods_run_while_nats_is_silent(faulty: Faulty) -> None:
 
 
 @pytest.mark.row(
-    point="F43",
+    point="FAULT-43",
     fault="the node's agent and kubelet hear and say nothing for seconds",
     kind="lose",
     answer="its pods run on; new ones wait or go elsewhere",
-    promise="S1-S3 L2",
+    promise="SAFE-1..3 LIVE-2",
 )
 @pytest.mark.slow
 def test_f43_node_cut_off(faulty: Faulty) -> None:
@@ -276,11 +276,11 @@ def test_f43_node_cut_off(faulty: Faulty) -> None:
 
 
 @pytest.mark.row(
-    point="F43",
+    point="FAULT-43",
     fault="the node can't reach the API server, the bus or the ledger, and a container restarts",
     kind="lose",
     answer="the agent's own records are enough for the check before the start",
-    promise="S2 S3 L2",
+    promise="SAFE-2 SAFE-3 LIVE-2",
 )
 @pytest.mark.slow
 @pytest.mark.emulator_only

@@ -27,7 +27,7 @@ def written(container: Json, name: str, *, limits_only: bool = False) -> object:
 def whole(container: Json, name: str, *, limits_only: bool = False) -> int | None:
     """The amount as an integer; None when it is not given.
 
-    Raises: Malformed for what is no integer. (HAMi drops such a request in silence, trap S23.)
+    Raises: Malformed for what is no integer. (HAMi drops such a request in silence, TRAP-23.)
     """
     amount = written(container, name, limits_only=limits_only)
     if amount is None:

@@ -33,7 +33,7 @@ ASPECTS = ("verdict", "reasons", "cards", "annotations", "chosen")
 """Per node: fits or not; why not; which slices of which cards; all that is written. Per case: the
 node, or one that scores the same (HAMi breaks ties at random)."""
 
-UNREADABLE = "S23"
+UNREADABLE = "TRAP-23"
 """HAMi drops a request that it can't read; we refuse the pod and say why."""
 SIDECARS = "8.3 (26)"
 """HAMi counts sidecars as init containers; we count them beside the app containers."""

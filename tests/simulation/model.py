@@ -3,7 +3,7 @@
 `Model.committed` hears every change of the ledger, `Model.started` and `stopped` every container;
 `check` compares all of it with the ledger after each step. It knows nothing of how the service
 decides: it adds up slices itself, has its own table of legal steps (architecture 4), and
-counts what really runs on each card. The promises S1-S6, L1 and L2 are architecture 6.
+counts what really runs on each card. The promises SAFE-1..6, LIVE-1 and LIVE-2 are architecture 6.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class Model:
         self._dirty = False
 
     def committed(self, change: Change, before: Allocation | None) -> None:
-        """A transaction of the ledger; S2, S3, S5 and S6 are judged on the spot."""
+        """A transaction of the ledger; SAFE-2, SAFE-3, SAFE-5 and SAFE-6 are judged on the spot."""
         # Who speaks for the node is the node's fact, not the allocation's.
         row = replace(change.allocation, has_agent=True)
         before = None if before is None else replace(before, has_agent=True)
@@ -73,21 +73,21 @@ class Model:
         self._dirty = True
         known = self._rows.get(row.id)
         if (known is None) != (before is None) or (known and known != before):
-            raise Broken(f"S6: {_named(row)} was {before}, its history says {known}")
+            raise Broken(f"SAFE-6: {_named(row)} was {before}, its history says {known}")
         state = "" if known is None else known.state.value
         if row.state.value not in LEGAL.get(state, ()):
-            raise Broken(f"S6: {_named(row)} went from {state or 'nothing'} to {row.state}")
+            raise Broken(f"SAFE-6: {_named(row)} went from {state or 'nothing'} to {row.state}")
         self._sequences[row.pod_uid] += 1
         if change.sequence != self._sequences[row.pod_uid]:
             raise Broken(
-                f"S6: event {change.sequence} of pod {row.pod_uid} is number "
+                f"SAFE-6: event {change.sequence} of pod {row.pod_uid} is number "
                 f"{self._sequences[row.pod_uid]}"
             )
         if row.pod_uid not in self.asked:
-            raise Broken(f"S5: {_named(row)}, and kube-scheduler never asked for that pod")
+            raise Broken(f"SAFE-5: {_named(row)}, and kube-scheduler never asked for that pod")
         if row.token is not None and (known is None or known.token != row.token):
             if row.token <= self._token:
-                raise Broken(f"S2: token {row.token} of {_named(row)} after {self._token}")
+                raise Broken(f"SAFE-2: token {row.token} of {_named(row)} after {self._token}")
             self._token = row.token
         if row.state == "released_unconfirmed":
             self.excused.add(row.pod_uid)
@@ -100,17 +100,17 @@ class Model:
         name = f"container {container.container} of pod {container.pod_uid} on {container.node}"
         row = self.live_of(container.pod_uid)
         if row is None:
-            raise Broken(f"S3: {name} starts without a grant")
+            raise Broken(f"SAFE-3: {name} starts without a grant")
         if row.node != container.node:
-            raise Broken(f"S3: {name} starts with a grant on {row.node}")
+            raise Broken(f"SAFE-3: {name} starts with a grant on {row.node}")
         if row.state not in ("binding", "bound", "allocated", "releasing"):
-            raise Broken(f"S3: {name} starts with a grant that is {row.state}")
+            raise Broken(f"SAFE-3: {name} starts with a grant that is {row.state}")
         limits = sorted((share.memory_mib, share.core_percent) for share in container.shares)
         if limits != sorted(needed):
-            raise Broken(f"S2: {name} starts with {limits}, its pod asks for {sorted(needed)}")
+            raise Broken(f"SAFE-2: {name} starts with {limits}, its pod asks for {sorted(needed)}")
         granted = next((c for c in row.containers if c.name == container.container), None)
         if granted is None or _slices(granted.shares) != _slices(container.shares):
-            raise Broken(f"S2: {name} starts with {container.shares}, granted are {granted}")
+            raise Broken(f"SAFE-2: {name} starts with {container.shares}, granted are {granted}")
         self.running[container.pod_uid, container.container] = container
 
     def stopped(self, pod_uid: str, container: str) -> None:
@@ -126,7 +126,7 @@ class Model:
         return [row for row in self._rows.values() if row.state.value in LIVE]
 
     def check(self, ledger: Any) -> None:
-        """S1, S2, S4 and S6, after a step. Raises: Broken."""
+        """SAFE-1, SAFE-2, SAFE-4 and SAFE-6, after a step. Raises: Broken."""
         if not self._dirty:
             return
         self._dirty = False
@@ -134,10 +134,10 @@ class Model:
         if {row.id: row for row in live} != {
             r.id: replace(r, has_agent=True) for r in ledger.everything() if r.live
         }:
-            raise Broken("S6: the ledger's live rows are not those of the history")
+            raise Broken("SAFE-6: the ledger's live rows are not those of the history")
         pods = [row.pod_uid for row in live]
         if len(pods) != len(set(pods)):
-            raise Broken(f"S2: a pod has two live allocations: {sorted(pods)}")
+            raise Broken(f"SAFE-2: a pod has two live allocations: {sorted(pods)}")
         self._check_cards(live, ledger)
         self._check_quotas(live)
         self._check_reality(live)
@@ -149,7 +149,7 @@ class Model:
             for uuid, amounts in _footprint(row.containers).items():
                 held[uuid].append(amounts)
                 if self.cards[uuid][0] != row.node:  # type: ignore[index]
-                    raise Broken(f"S1: {_named(row)} holds card {uuid} of another node")
+                    raise Broken(f"SAFE-1: {_named(row)} holds card {uuid} of another node")
             whole |= {s.uuid for c in row.containers for s in c.shares if s.core_percent >= 100}
         for uuid, (_node, device) in self.cards.items():
             slots, memory, core = (
@@ -157,11 +157,13 @@ class Model:
             )
             usage = None if ledger is None else ledger.known_usage(uuid)
             if usage is not None and (slots, memory, core) != usage:
-                raise Broken(f"S1: card {uuid} counts {usage}, granted are {slots, memory, core}")
+                raise Broken(
+                    f"SAFE-1: card {uuid} counts {usage}, granted are {slots, memory, core}"
+                )
             if slots > device.slots or memory > device.memory_mib or core > device.core_percent:
-                raise Broken(f"S1: card {uuid} is over-committed: {slots, memory, core}")
+                raise Broken(f"SAFE-1: card {uuid} is over-committed: {slots, memory, core}")
             if uuid in whole and len(held[uuid]) > 1:
-                raise Broken(f"S1: card {uuid} belongs to one pod and is held by {held[uuid]}")
+                raise Broken(f"SAFE-1: card {uuid} belongs to one pod and is held by {held[uuid]}")
 
     def _check_quotas(self, live: Iterable[Allocation]) -> None:
         used: dict[str, int] = defaultdict(int)
@@ -169,10 +171,12 @@ class Model:
             used[row.namespace] += sum(m for _s, m, _c in _footprint(row.containers).values())
         for namespace, limit in self.quotas.items():
             if used[namespace] > limit:
-                raise Broken(f"S4: namespace {namespace} holds {used[namespace]} of {limit} MiB")
+                raise Broken(
+                    f"SAFE-4: namespace {namespace} holds {used[namespace]} of {limit} MiB"
+                )
 
     def _check_reality(self, live: Sequence[Allocation]) -> None:
-        """S1 and S3 of what runs: each container's slices are still granted to its pod."""
+        """SAFE-1 and SAFE-3 of what runs: each container's slices are still granted to its pod."""
         holders: dict[str, Allocation] = {row.pod_uid: row for row in live}
         for running in self.running.values():
             if running.pod_uid in self.excused:
@@ -180,23 +184,23 @@ class Model:
             row = holders.get(running.pod_uid)
             if row is None:
                 raise Broken(
-                    f"S3: {running.container} of {running.pod_uid} runs, its grant is gone"
+                    f"SAFE-3: {running.container} of {running.pod_uid} runs, its grant is gone"
                 )
             granted = next(c for c in row.containers if c.name == running.container)
             if _slices(granted.shares) != _slices(running.shares):
-                raise Broken(f"S3: {running} runs, granted are {granted.shares}")
+                raise Broken(f"SAFE-3: {running} runs, granted are {granted.shares}")
 
     def check_deadlines(self, now: Any) -> None:
-        """L1: nothing is reserved or being bound past its deadline. Raises: Broken."""
+        """LIVE-1: nothing is reserved or being bound past its deadline. Raises: Broken."""
         for row in self.live():
             if row.state in ("reserved", "binding"):
                 if row.deadline is None:
-                    raise Broken(f"L1: {_named(row)} is {row.state} without a deadline")
+                    raise Broken(f"LIVE-1: {_named(row)} is {row.state} without a deadline")
                 if (now - row.deadline).total_seconds() > LATE_S:
-                    raise Broken(f"L1: {_named(row)} is {row.state} past {row.deadline}")
+                    raise Broken(f"LIVE-1: {_named(row)} is {row.state} past {row.deadline}")
 
     def check_settled(self, pods: Mapping[str, Mapping[str, Any]], busy: set[str]) -> None:
-        """L2: ledger = pods = nodes. Raises: Broken.
+        """LIVE-2: ledger = pods = nodes. Raises: Broken.
 
         `busy` pods are in somebody's hands just now.
         """
@@ -206,20 +210,20 @@ class Model:
             if row.pod_uid in busy:
                 continue
             if pod is None and not runs:
-                raise Broken(f"L2: {_named(row)} is {row.state}, its pod is gone")
+                raise Broken(f"LIVE-2: {_named(row)} is {row.state}, its pod is gone")
             if pod is None or row.state in ("reserved", "binding"):
                 if pod is not None and pod["spec"].get("nodeName"):
-                    raise Broken(f"L2: {_named(row)} is {row.state}, its pod is bound")
+                    raise Broken(f"LIVE-2: {_named(row)} is {row.state}, its pod is bound")
                 continue
             if (pod["status"].get("phase")) in ("Succeeded", "Failed"):
-                raise Broken(f"L2: {_named(row)} is {row.state}, its pod is over")
+                raise Broken(f"LIVE-2: {_named(row)} is {row.state}, its pod is over")
             if pod["spec"].get("nodeName") != row.node:
-                raise Broken(f"L2: {_named(row)} is {row.state}, its pod is elsewhere")
+                raise Broken(f"LIVE-2: {_named(row)} is {row.state}, its pod is elsewhere")
             if runs and row.state == "bound":
-                raise Broken(f"L2: {_named(row)} is bound, its containers run")
+                raise Broken(f"LIVE-2: {_named(row)} is bound, its containers run")
 
     def check_started(self, waiting: Mapping[tuple[str, str], Sequence[Any]]) -> None:
-        """L2: containers of one node that wait do so because their cards have no room for all.
+        """LIVE-2: containers of one node that wait do so because their cards have no room for all.
 
         `waiting`: the cards that the kubelet gave them, which may be other than granted.
         Raises: Broken.
@@ -240,7 +244,9 @@ class Model:
         except Broken:
             return
         for pod_uid, name in waiting:
-            raise Broken(f"L2: {name} of {pod_uid} does not start, its cards have room: {waiting}")
+            raise Broken(
+                f"LIVE-2: {name} of {pod_uid} does not start, its cards have room: {waiting}"
+            )
 
     def _may_start(self, pod_uid: str) -> bool:
         row = self.live_of(pod_uid)
@@ -249,7 +255,7 @@ class Model:
     def check_empty(self) -> None:
         """After the last pod went nothing is held. Raises: Broken."""
         for row in self.live():
-            raise Broken(f"L2: {_named(row)} is {row.state}, and no pod is left")
+            raise Broken(f"LIVE-2: {_named(row)} is {row.state}, and no pod is left")
 
 
 def _footprint(containers: Iterable[ContainerGrant]) -> dict[str, tuple[int, int, int]]:

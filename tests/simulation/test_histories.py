@@ -1,4 +1,4 @@
-"""Seeded histories of the whole system on a fake clock; each keeps S1-S6, L1 and L2.
+"""Seeded histories of the whole system on a fake clock; each keeps SAFE-1..6, LIVE-1 and LIVE-2.
 
 pytest tests/simulation                  a few histories
 pytest tests/simulation --slow           100,000 steps

@@ -112,45 +112,46 @@ _VERDICT = _deletion_is_the_end(hami_scheduler.ledger.state_machine.verdict)
 
 MUTATIONS = {
     "a card is taken without its guard": Mutation(
-        patches=((FakeLedger, "_check", _anything),), breaks=("S1",)
+        patches=((FakeLedger, "_check", _anything),), breaks=("SAFE-1",)
     ),
     "a quota is taken without its guard": Mutation(
-        patches=((FakeLedger, "_check_quota", _anything),), breaks=("S4",)
+        patches=((FakeLedger, "_check_quota", _anything),), breaks=("SAFE-4",)
     ),
     "steps are not fenced by their token": Mutation(
         patches=((FakeLedger, "advance", _forgets_the_token(FakeLedger.advance)),),
-        breaks=("S2", "S3", "L2"),
+        breaks=("SAFE-2", "SAFE-3", "LIVE-2"),
     ),
     "a deletionTimestamp releases": Mutation(
         patches=(
             (hami_scheduler.watch.pods, "verdict", _VERDICT),
             (hami_scheduler.reconcile.reconciler, "verdict", _VERDICT),
         ),
-        breaks=("S3",),
+        breaks=("SAFE-3",),
     ),
     "a pod that is gone is released at once": Mutation(
-        patches=((hami_scheduler.ledger.state_machine, "_gone", _gone_is_the_end),), breaks=("S3",)
+        patches=((hami_scheduler.ledger.state_machine, "_gone", _gone_is_the_end),),
+        breaks=("SAFE-3",),
     ),
     "Allocate's order is trusted, PreStart checks nothing": Mutation(
-        patches=((PreStart, "check", _nothing),), breaks=("S2", "S3")
+        patches=((PreStart, "check", _nothing),), breaks=("SAFE-2", "SAFE-3")
     ),
     "a swapped container starts before the ledger has it there": Mutation(
-        patches=((LedgerMoves, "ask", _no_objection),), breaks=("S2", "S3")
+        patches=((LedgerMoves, "ask", _no_objection),), breaks=("SAFE-2", "SAFE-3")
     ),
     "a swapped container is never given its cards": Mutation(
         # Without locks the kubelet's order is any order, so many are swapped.
         patches=((LedgerMoves, "ask", _objection), (RedisNodeLock, "acquire", _nothing)),
-        breaks=("L2",),
+        breaks=("LIVE-2",),
     ),
     "the agent does not say that pods left": Mutation(
-        patches=((Sweeper, "sweep", _nothing),), breaks=("L2",)
+        patches=((Sweeper, "sweep", _nothing),), breaks=("LIVE-2",)
     ),
     "a report ends a binding that has not begun": Mutation(
         patches=(
             (GrantReports, "_is_bound", _yes),
             (NatsGrantAnnouncer, "granted", _answers_late(NatsGrantAnnouncer.granted)),
         ),
-        breaks=("L2",),
+        breaks=("LIVE-2",),
     ),
 }
 

@@ -115,7 +115,7 @@ class World:
             raise self.broken
 
     async def settle(self) -> None:
-        """The faults are over; L1 and L2 after 30 s, and nothing held when all pods went."""
+        """The faults are over; LIVE-1 and LIVE-2 after 30 s, and nothing held when all pods went."""
         self.note("calm")
         self.weather.clear()
         self.hub.away_until = 0.0
@@ -145,7 +145,7 @@ class World:
         await asyncio.sleep(30.0)
         self.note("emptied")
         if lasting := [pod["metadata"]["uid"] for pod in self.api.all("pods")]:
-            raise Broken(f"L2: deleted pods do not end: {lasting}")
+            raise Broken(f"LIVE-2: deleted pods do not end: {lasting}")
         self.model.check_empty()
         if self.model.running:
             raise Broken(f"the simulation itself: {self.model.running} runs for ever")
@@ -167,7 +167,9 @@ class World:
             for uuid, (node, _device) in self.model.cards.items():
                 mine = {s.usage.device.uuid: s.usage for s in cluster.cards(node)}  # type: ignore[arg-type]
                 if mine.get(uuid) != self.ledger.usage(uuid):
-                    raise Broken(f"L2: {name} sees {mine.get(uuid)}, not {self.ledger.usage(uuid)}")
+                    raise Broken(
+                        f"LIVE-2: {name} sees {mine.get(uuid)}, not {self.ledger.usage(uuid)}"
+                    )
 
     def errand(self, work: Coroutine[Any, Any, None]) -> None:
         task = self._loop.create_task(work)

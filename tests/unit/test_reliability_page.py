@@ -36,8 +36,12 @@ def test_the_command_of_a_line_selects_that_case_alone(collected: list[rows.Row]
 
 
 def test_a_new_figure_replaces_its_own_and_leaves_the_others() -> None:
-    row = rows.Row(name="F1-a-kill", point="F1", fault="a", kind="kill", answer="b", promise="S1")
-    other = rows.Row(name="F2-a-kill", point="F2", fault="a", kind="kill", answer="b", promise="S1")
+    row = rows.Row(
+        name="FAULT-1-a-kill", point="FAULT-1", fault="a", kind="kill", answer="b", promise="SAFE-1"
+    )
+    other = rows.Row(
+        name="FAULT-2-a-kill", point="FAULT-2", fault="a", kind="kill", answer="b", promise="SAFE-1"
+    )
     page = rows.with_rows(
         f"before\n{rows.BEGIN}\n{rows.END}\nafter\n",
         [row, other],
@@ -47,8 +51,8 @@ def test_a_new_figure_replaces_its_own_and_leaves_the_others() -> None:
     page = rows.with_rows(page, [row, other], {row.name: {"real": "4.0"}})
 
     assert rows.figures_of(page) == {
-        "F1-a-kill": {"emulator": "1.0", "real": "4.0"},
-        "F2-a-kill": {"emulator": "2.0", "real": "3.0"},
+        "FAULT-1-a-kill": {"emulator": "1.0", "real": "4.0"},
+        "FAULT-2-a-kill": {"emulator": "2.0", "real": "3.0"},
     }
     assert page.startswith("before\n")
     assert page.endswith("after\n")

@@ -32,7 +32,7 @@ VENDORS = Vendors.from_config(DeviceConfig())
 def decisions() -> dict[str, str]:
     """Number of the trap -> what we do, with all its lines."""
     text = ADR.read_text(encoding="utf-8")
-    return dict(re.findall(r"^- (S\d+), (.*(?:\n  .*)*)", text, re.MULTILINE))
+    return dict(re.findall(r"^- (TRAP-\d+), (.*(?:\n  .*)*)", text, re.MULTILINE))
 
 
 def named_tests(text: str) -> set[str]:
@@ -42,7 +42,7 @@ def named_tests(text: str) -> set[str]:
 def test_every_trap_is_decided_and_names_the_tests_of_its_decision() -> None:
     found = decisions()
 
-    assert list(found) == [f"S{number}" for number in range(1, 29)]
+    assert list(found) == [f"TRAP-{number}" for number in range(1, 29)]
     assert [number for number, text in found.items() if not named_tests(text)] == []
 
 
@@ -67,7 +67,7 @@ def admitted(limits: dict[str, str]) -> dict[str, Any]:
 
 
 def test_one_card_and_nothing_else_is_the_whole_card() -> None:
-    """Trap S3: all memory, all cores, and nobody beside it."""
+    """TRAP-3: all memory, all cores, and nobody beside it."""
     request = pod_request(admitted({"nvidia.com/gpu": "1"}), VENDORS)
 
     found = place(request, view_of({"n": [card("g", memory_mib=8000)]}))
@@ -98,7 +98,7 @@ def scheduler_settings(monkeypatch: pytest.MonkeyPatch, **variables: str) -> Sch
 def test_how_long_a_node_lock_lives_is_one_setting_that_counts(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Trap S8: HAMi's chart sets HAMI_NODELOCK_EXPIRE, which a flag overrides in silence."""
+    """TRAP-8: HAMi's chart sets HAMI_NODELOCK_EXPIRE, which a flag overrides in silence."""
     default = scheduler_settings(monkeypatch).lock_s
 
     assert scheduler_settings(monkeypatch, HAMI_NODELOCK_EXPIRE="7s").lock_s == default
@@ -108,7 +108,7 @@ def test_how_long_a_node_lock_lives_is_one_setting_that_counts(
 def test_the_host_path_and_the_containers_path_are_two_settings(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Trap S9: HAMi's HOOK_PATH is /usr/local for the plugin, /usr/local/vgpu for the monitor."""
+    """TRAP-9: HAMi's HOOK_PATH is /usr/local for the plugin, /usr/local/vgpu for the monitor."""
     monkeypatch.setenv("HAMI_NATS_URL", "nats://localhost")
     monkeypatch.setenv("HAMI_NODE_AGENT_NODE_NAME", "n")
     monkeypatch.setenv("HOOK_PATH", "/usr/local/vgpu")
@@ -126,7 +126,7 @@ def mig_answer(request: Any, *usages: Any) -> Placement | Refusal:
 
 
 def test_a_mig_card_takes_as_many_slices_as_it_registers() -> None:
-    """Trap S18: the kubelet counts `deviceSplitCount` replicas, the engine the card's instances."""
+    """TRAP-18: the kubelet counts `deviceSplitCount` replicas, the engine the card's instances."""
     seven, eight = (pod(cards(count=n, memory_mib=4000)) for n in (7, 8))
 
     assert isinstance(mig_answer(seven, mig_card()), Placement)
@@ -138,7 +138,7 @@ def test_a_mig_card_takes_as_many_slices_as_it_registers() -> None:
 
 
 def test_more_slices_may_be_dropped_at_a_numa_node_than_there_are_cards() -> None:
-    """Trap S24: seven slices of one MIG card are begun anew on the other NUMA node."""
+    """TRAP-24: seven slices of one MIG card are begun anew on the other NUMA node."""
     asked = pod(cards(count=8, memory_mib=4000), selection=Selection(numa_bind=True))
 
     refused = mig_answer(asked, mig_card("a"), mig_card("b", index=1, numa=1))

@@ -140,7 +140,7 @@ def test_tables_without_a_revision_are_half_a_restore(
 def test_parts_of_a_later_schema_are_named_and_nothing_is_changed(
     run: Run, empty_postgres_dsn: str
 ) -> None:
-    """F44: a restore of the tables of 0008 over a database at revision 0007."""
+    """FAULT-44: a restore of the tables of 0008 over a database at revision 0007."""
     upgrade.upgrade(settings_of(empty_postgres_dsn), MIGRATIONS, "0007")
     psql(empty_postgres_dsn, "CREATE TABLE namespace_rollups ()")
 

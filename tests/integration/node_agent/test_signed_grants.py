@@ -61,7 +61,7 @@ async def test_a_signed_grant_counts_only_while_the_ledger_cannot_be_asked(
     ledger: str,
     accepted: bool,
 ) -> None:
-    """The grant ended while its binder was held up; the pod came all the same (S3)."""
+    """The grant ended while its binder was held up; the pod came all the same (SAFE-3)."""
     private, public = new_key_pair()
     (folder / "grant.key").write_bytes(private)
     (folder / "grant.pub").write_bytes(public)

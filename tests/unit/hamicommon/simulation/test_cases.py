@@ -129,7 +129,7 @@ def test_a_node_that_lists_no_resource_at_all_is_believed() -> None:
 
 
 def test_entries_of_containers_without_a_card_are_left_out_as_hami_does() -> None:
-    """Trap S1: the node's cards have a product name as their type."""
+    """TRAP-1: the node's cards have a product name as their type."""
     given = answer(asking({}, gpus(1, 1000), {}), node("n", {}))
     written = given["nodes"]["n"]["annotations"]["hami.io/vgpu-devices-allocated"]
     assert written == "GPU-n-0,NVIDIA,1000,0:;"

@@ -178,7 +178,7 @@ async def written_by(failures: int) -> dict[str, str]:
 
 
 async def test_cards_are_registered_in_the_order_of_their_index() -> None:
-    """Trap S5: HAMi's order changes with every round, and with it the Node."""
+    """TRAP-5: HAMi's order changes with every round, and with it the Node."""
     written = await written_by(failures=0)
 
     assert [card.uuid for card in decode_register(written[REGISTER_ANNOTATION])] == [
@@ -192,7 +192,7 @@ async def test_cards_are_registered_in_the_order_of_their_index() -> None:
 async def test_a_register_annotation_that_was_not_written_is_tried_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Trap S6: HAMi takes it for written before it is."""
+    """TRAP-6: HAMi takes it for written before it is."""
     monkeypatch.setattr(publisher, "RETRY_S", 0.001)
 
     assert REGISTER_ANNOTATION in await written_by(failures=2)

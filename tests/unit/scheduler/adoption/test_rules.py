@@ -116,7 +116,7 @@ def test_the_card_that_the_container_sees_counts_not_the_one_of_its_ids() -> Non
     "written",
     [
         pytest.param(f";{A},NVIDIA,4096,30:;", id="by position"),
-        pytest.param(f"{A},NVIDIA,4096,30:;", id="HAMi lost the empty entry (trap S1)"),
+        pytest.param(f"{A},NVIDIA,4096,30:;", id="HAMi lost the empty entry (TRAP-1)"),
         pytest.param(f";{A},NVIDIA,4096,30:;;;", id="with the entries that its plugin adds"),
     ],
 )

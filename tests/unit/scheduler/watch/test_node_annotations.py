@@ -62,12 +62,12 @@ def test_a_plugin_lives_while_its_handshake_or_the_kubelet_says_so(
 
 
 def test_a_node_that_never_had_such_cards_is_asked_nothing() -> None:
-    """Trap S11: HAMi stamps every node with every vendor's handshake."""
+    """TRAP-11: HAMi stamps every node with every vendor's handshake."""
     assert read_annotations(node({}), VENDORS, NOW) == NodeAnnotations()
 
 
 def test_of_a_dead_plugin_nothing_is_deleted_its_handshake_stays() -> None:
-    """Trap S19: HAMi deletes the handshake, and for AMD the register annotation itself."""
+    """TRAP-19: HAMi deletes the handshake, and for AMD the register annotation itself."""
     card = {"id": "amd-0", "count": 4, "devmem": 1000, "devcore": 304, "type": "MI300X"}
     written = {
         REGISTER: [CHIP | {"health": True}],

@@ -204,7 +204,7 @@ def with_reservations(
     """The grants of a pod with what its annotation reserves: one entry per slice of that card.
 
     Cards are matched in order, as HAMi does: the entries' container indexes can't be relied on
-    where its slot padding lost empty containers (trap S1).
+    where its slot padding lost empty containers (TRAP-1).
     """
     left: dict[GpuUuid, list[MigReservation]] = defaultdict(list)
     for one in reservations:

@@ -52,7 +52,7 @@ def _wrong(sentence: str) -> ConstraintError:
 
 
 MEANINGS: dict[str, ConstraintError] = {
-    # S1: a card never gives more than it has.
+    # SAFE-1: a card never gives more than it has.
     SLOTS_WITHIN_CEILING: _full("the card's slots can't hold it"),
     MEMORY_WITHIN_CEILING: _full("the card's memory can't hold it"),
     CORES_WITHIN_CEILING: _full("the card's cores can't hold it"),
@@ -68,7 +68,7 @@ MEANINGS: dict[str, ConstraintError] = {
     ONE_LIVE_PER_POD: _taken("the pod has a live grant already"),
     ONE_GRANT_AT_A_TIME: _taken("the pod held another grant at that time"),
     "uq_allocations_pod_uid_attempt": _taken("another writer made this attempt of the pod"),
-    # S6: the history is complete and in order.
+    # SAFE-6: the history is complete and in order.
     "uq_allocation_events_pod_uid_sequence": _taken("another writer wrote the pod's next event"),
     EVENTS_GAP_FREE: _taken("the event does not follow the pod's last one"),
     # Values and amounts that only a mistake of ours can bring.

@@ -1,4 +1,4 @@
-"""What the promises S1, S2 and S6 mean in the ledger, as queries that must return nothing.
+"""What the promises SAFE-1, SAFE-2 and SAFE-6 mean in the ledger, as queries that must return nothing.
 
 Each row of an answer is one sentence about one card or pod. `hamictl db check` asks them of any
 installation, the tests after every fault.
@@ -36,7 +36,7 @@ WITH slices AS (
 """
 
 INVARIANTS: Mapping[str, str] = {
-    "S1: a card gives at most what it has": """
+    "SAFE-1: a card gives at most what it has": """
 SELECT format('card %s on %s gave %s of %s slots, %s of %s memory, %s of %s cores', uuid, node,
               used_slots, slots, used_memory_mib, memory_mib, used_core_percent, core_percent)
   FROM devices
@@ -46,7 +46,7 @@ SELECT format('card %s on %s gave %s of %s slots, %s of %s memory, %s of %s core
     OR least(used_slots, used_memory_mib, used_core_percent) < 0
  ORDER BY uuid
 """,
-    "S1: a card's counters are the sum of its live grants": f"""
+    "SAFE-1: a card's counters are the sum of its live grants": f"""
 {_HELD}
 SELECT format('card %s on %s counts %s slots, %s memory, %s cores; its live grants are %s, %s, %s',
               d.uuid, d.node, d.used_slots, d.used_memory_mib, d.used_core_percent,
@@ -56,31 +56,31 @@ SELECT format('card %s on %s counts %s slots, %s memory, %s cores; its live gran
        (coalesce(h.slots, 0), coalesce(h.memory_mib, 0), coalesce(h.core_percent, 0))
  ORDER BY d.uuid
 """,
-    "S1: a card's slices with a place on it belong to live grants": """
+    "SAFE-1: a card's slices with a place on it belong to live grants": """
 SELECT format('card %s on %s holds a slice for %s, which is no live grant', d.uuid, d.node, h.id)
   FROM devices d CROSS JOIN LATERAL jsonb_object_keys(d.holdings) AS h (id)
  WHERE NOT EXISTS (SELECT FROM allocations a WHERE a.id::text = h.id AND a.ended_at IS NULL)
  ORDER BY d.uuid
 """,
-    "S2: a pod has one live grant": """
+    "SAFE-2: a pod has one live grant": """
 SELECT format('pod %s has %s live grants', pod_uid, count(*)) FROM allocations
  WHERE state IN ('reserved', 'binding', 'bound', 'allocated', 'releasing')
  GROUP BY pod_uid HAVING count(*) > 1 ORDER BY pod_uid
 """,
-    "S2: the period of every grant that ended is kept, and so apart from the pod's others": """
+    "SAFE-2: the period of every grant that ended is kept, and so apart from the pod's others": """
 SELECT format('allocation %s of pod %s held %s, but %s is kept', a.id, a.pod_uid,
               hami_held(a.reserved_at, a.ended_at), coalesce(p.held::text, 'nothing'))
   FROM allocations a LEFT JOIN allocation_periods p ON p.allocation_id = a.id
  WHERE a.ended_at IS NOT NULL AND p.held IS DISTINCT FROM hami_held(a.reserved_at, a.ended_at)
  ORDER BY a.pod_uid
 """,
-    "S6: the events of a pod are numbered without a gap": """
+    "SAFE-6: the events of a pod are numbered without a gap": """
 SELECT format('pod %s has %s events, numbered %s to %s', pod_uid, count(*), min(sequence),
               max(sequence))
   FROM allocation_events GROUP BY pod_uid
 HAVING count(*) <> max(sequence) OR min(sequence) <> 1 ORDER BY pod_uid
 """,
-    "S6: every event goes on from the one before": """
+    "SAFE-6: every event goes on from the one before": """
 SELECT format('event %s of pod %s goes from %s, but the one before ended in %s', sequence, pod_uid,
               coalesce(previous_state, 'nothing'), coalesce(before, 'nothing'))
   FROM (SELECT pod_uid, sequence, previous_state,
@@ -88,7 +88,7 @@ SELECT format('event %s of pod %s goes from %s, but the one before ended in %s',
           FROM allocation_events) e
  WHERE previous_state IS DISTINCT FROM before ORDER BY pod_uid, sequence
 """,
-    "S6: the last event of a grant has its state": """
+    "SAFE-6: the last event of a grant has its state": """
 SELECT format('allocation %s of pod %s is %s, but its last event has %s', a.id, a.pod_uid, a.state,
               coalesce(e.state, 'nothing'))
   FROM allocations a

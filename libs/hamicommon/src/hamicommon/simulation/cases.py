@@ -2,7 +2,7 @@
 
 The answers have the form of those recorded from HAMi's real scheduler, so that both can be laid
 side by side: times and what repeats the node's name are left out, and device lists are written as
-HAMi writes them, trap S1 included (see `as_hami_writes`). What our own scheduler writes on pods has
+HAMi writes them, TRAP-1 included (see `as_hami_writes`). What our own scheduler writes on pods has
 an entry for every container.
 """
 
@@ -128,7 +128,7 @@ def _node_json(
 def as_hami_writes(
     annotations: Mapping[str, str], card_types: set[str], vendors: Vendors
 ) -> dict[str, str]:
-    """The annotations of a placed pod in HAMi's wording (protocol 4.6 d, trap S1).
+    """The annotations of a placed pod in HAMi's wording (protocol 4.6 d, TRAP-1).
 
     HAMi keeps the empty entry of a container without a card only where the vendor's name is also
     the type of a card of the node.

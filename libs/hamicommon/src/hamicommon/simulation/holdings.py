@@ -152,7 +152,7 @@ def _grants(pod: Json, vendor: Vendor, text: str) -> list[ContainerGrant]:
             index=index,
             name="",
             # By position alone, as HAMi: also where it left out the entry of an init container
-            # without a card (trap S1), and for sidecars, too.
+            # without a card (TRAP-1), and for sidecars, too.
             role="init" if index < init else "app",
             shares=shares,
         )

@@ -42,7 +42,7 @@ class Claim:
     """All containers in the order of the spec."""
     written: tuple[tuple[DeviceShare, ...], ...] = ()
     """The entries that name a card, in order. HAMi loses empty ones, so that their position does
-    not tell the container (protocol, trap S1)."""
+    not tell the container (protocol, TRAP-1)."""
     problem: str = ""
     """Why the annotation can't be read."""
     mig: bool = False

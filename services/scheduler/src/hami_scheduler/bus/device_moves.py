@@ -2,7 +2,7 @@
 
 In: `hami.grants.moves.<node>`, asked at PreStartContainer when the kubelet's answers went to other
 containers than meant. Out: yes, once the ledger counts the container where it is, or why it can't.
-The moves are guarded UPDATEs like every grant, so what starts is always counted (S1, S3); a
+The moves are guarded UPDATEs like every grant, so what starts is always counted (SAFE-1, SAFE-3); a
 container that is refused does not start. Idempotent: who asks again is told yes again.
 """
 

@@ -1,4 +1,4 @@
-"""Grants that the ledger lost, as after the restore of an older backup (F45).
+"""Grants that the ledger lost, as after the restore of an older backup (FAULT-45).
 
 In: a pod that runs on its node and has no grant, met by the reconciler. Its `hami.io/grant` was
 signed by our own scheduler for this very pod and node, so it was granted; if the ledger has never

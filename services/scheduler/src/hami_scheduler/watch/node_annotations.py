@@ -89,7 +89,7 @@ def read_annotations(
         if not cards:
             continue
         waiting = False
-        # Only where the vendor's plugin wrote its cards: HAMi stamps every node (trap S11).
+        # Only where the vendor's plugin wrote its cards: HAMi stamps every node (TRAP-11).
         if vendor.keys.handshake and vendor.keys.register in annotations:
             value = annotations.get(vendor.keys.handshake, "")
             waiting = _unanswered(value, now)

@@ -29,7 +29,7 @@ from hamicommon.ledger.partitions import days_of
 from hamicommon.ledger.tables import metadata
 from hamicommon.settings import PostgresSettings
 
-# S6 reads all of the history: some ten seconds per million allocations.
+# SAFE-6 reads all of the history: some ten seconds per million allocations.
 STATEMENT_TIMEOUT_S = 300.0
 PARTITIONED = ("decisions", "usage_samples")
 GUARDS = {
