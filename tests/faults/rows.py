@@ -35,7 +35,7 @@ class Row:
     name: str
     """What `-k` selects, for example `FAULT-8-store.reserve.after-kill`."""
     point: str
-    """The survey's number (FAULT-1 .. FAULT-45), several with spaces between; SAFE-1: none of them, a promise."""
+    """Of the survey (FAULT-1 .. FAULT-45), several with spaces between, or a promise: SAFE-1."""
     fault: str
     kind: str
     answer: str

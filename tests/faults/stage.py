@@ -1,9 +1,9 @@
 """What every case does around its fault: pods come, the fault passes, everything is asked again.
 
-`Stage` remembers which slice each pod asked for. `settle` is promise LIVE-2: ledger = pods = nodes soon
-after the last fault. `check` is the invariant checker; it reads the ledger (SAFE-1, SAFE-2, SAFE-6), the API
-server, the kubelets' checkpoints with the agents' limits files, and what every container says of
-its card (SAFE-2, SAFE-3).
+`Stage` remembers which slice each pod asked for. `settle` is promise LIVE-2: ledger = pods = nodes
+soon after the last fault. `check` is the invariant checker; it reads the ledger (SAFE-1, SAFE-2,
+SAFE-6), the API server, the kubelets' checkpoints with the agents' limits files, and what every
+container reports of its card (SAFE-2, SAFE-3).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""FAULT-12, FAULT-15, FAULT-19, FAULT-20: the API server refuses, loses answers, is late, ends watches.
+"""FAULT-12, -15, -19, -20: the API server refuses, loses answers, is late, ends watches.
 
 Only our own services may restart here: a kubelet would read the kubeconfig that names the proxy.
 """

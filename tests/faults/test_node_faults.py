@@ -1,4 +1,4 @@
-"""FAULT-28..30, FAULT-33, and a process that outlives its pod: power, books, cards and disk of one node."""
+"""FAULT-28..30, -33, an orphaned process: power, checkpoint, cards and disk of one node."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""FAULT-10, FAULT-39, FAULT-42: a second scheduler beside the first one, asked as kube-scheduler asks."""
+"""FAULT-10, -39, -42: a second scheduler beside the first one, asked as kube-scheduler asks."""
 
 from __future__ import annotations
 

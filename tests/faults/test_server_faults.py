@@ -1,4 +1,4 @@
-"""FAULT-35..38, FAULT-40..43: Postgres, Redis, NATS, metrics, and the network between node and core.
+"""FAULT-35..38, -40..43: Postgres, Redis, NATS, metrics, and the network between node and core.
 
 A server is killed (the supervisor starts it once more), or stopped: then it is there and says
 nothing, which is what a slow disk, a lost route and a paused machine look like.

@@ -9,7 +9,7 @@ suite) with `inventories.py` and `outbox.py`, `redis_server.py`, `bus.py`, `api_
 `kube_scheduler.py` and `kubelet.py`; between them `processes.py` (what may die or stop, and the
 wires) and `fake_time.py` (no thread, no clock, no chance but the seed's).
 
-After each step `model.py` checks SAFE-1..6; after the last fault, LIVE-1 and LIVE-2. A failure names its seed
-and the shortest script that `running.py` finds to fail the same way. `test_mutations.py` takes
-guards out of the code and sees each missed.
+After each step `model.py` checks SAFE-1..6; after the last fault, LIVE-1 and LIVE-2. A failure
+names its seed and the shortest script that `running.py` finds to fail the same way.
+`test_mutations.py` takes guards out of the code and sees each missed.
 """

@@ -115,7 +115,7 @@ class World:
             raise self.broken
 
     async def settle(self) -> None:
-        """The faults are over; LIVE-1 and LIVE-2 after 30 s, and nothing held when all pods went."""
+        """The faults are over; LIVE-1, LIVE-2 after 30 s, and nothing held when all pods went."""
         self.note("calm")
         self.weather.clear()
         self.hub.away_until = 0.0

@@ -1,4 +1,4 @@
-"""What the promises SAFE-1, SAFE-2 and SAFE-6 mean in the ledger, as queries that must return nothing.
+"""The promises SAFE-1, SAFE-2 and SAFE-6 in the ledger: queries that must return nothing.
 
 Each row of an answer is one sentence about one card or pod. `hamictl db check` asks them of any
 installation, the tests after every fault.
