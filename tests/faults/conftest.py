@@ -57,7 +57,13 @@ def pytest_runtest_teardown(item: pytest.Item) -> None:
 def _rows(collected: list[pytest.Item]) -> list[rows.Row]:
     items = [item for item in collected if item.get_closest_marker("row") is not None]
     found = map(rows.row_of, items)
-    return sorted(found, key=lambda row: (row.point[0], int(row.point.split()[0][1:]), row.name))
+    return sorted(found, key=_order)
+
+
+def _order(row: rows.Row) -> tuple[str, int, str]:
+    """By the first of its points, `FAULT-8` before `FAULT-10`."""
+    kind, _, number = row.point.split()[0].rpartition("-")
+    return kind, int(number), row.name
 
 
 @pytest.fixture(scope="session")
