@@ -7,6 +7,10 @@
 
 enum { MOST = 16 };
 
+/* Where the linker puts the section's ends. */
+extern const struct vgpu_wiped __start_vgpu_wiped[] __attribute__((visibility("hidden")));
+extern const struct vgpu_wiped __stop_vgpu_wiped[] __attribute__((visibility("hidden")));
+
 static struct {
     void *pages;
     size_t bytes;
@@ -29,4 +33,9 @@ void vgpu_wipe_on_fork(void *pages, size_t bytes)
     kept[at].bytes = bytes;
     kept[at].pages = pages;
     if (at == 0) pthread_atfork(NULL, NULL, empty_in_child);
+}
+
+void vgpu_wipe_static_state_on_fork(void)
+{
+    for (const struct vgpu_wiped *at = __start_vgpu_wiped; at < __stop_vgpu_wiped; at++) vgpu_wipe_on_fork(at->pages, at->bytes);
 }

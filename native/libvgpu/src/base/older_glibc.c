@@ -1,24 +1,20 @@
 /* What a newer glibc gives another symbol version or keeps in another library, under its own names, hidden in this library.
  *
  * A library of /etc/ld.so.preload that needs a symbol version which the container's glibc does not have ends every program there. With
- * these functions it needs GLIBC_2.17 and libc.so.6 alone, whatever glibc it is built on (check-needs holds the result against that):
+ * these functions, and those of intercept/older_libdl.c, it needs GLIBC_2.17 and libc.so.6 alone, whatever glibc it is built on (check-needs holds the result against that):
  * stat and fstat became symbols in 2.33; what came from libdl and libpthread moved to libc.so.6 in 2.34.
  */
-#include <dlfcn.h>
+#include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
 #include <pthread.h>
 #include <semaphore.h>
-#include <stdatomic.h>
 #include <stdint.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
-
-#include "intercept/elf_symbol.h"
-#include "intercept/real.h"
 
 /* The kernel's struct stat is glibc's on machines of 64 bits. */
 static_assert(sizeof(void *) == 8, "64 bits");
@@ -33,33 +29,6 @@ int stat(const char *restrict path, struct stat *restrict status)
     const int result = fstat(file, status);
     close(file);
     return result;
-}
-
-/* Found as the dynamic linker would have bound it, so that a program's sanitizer sees the calls; before 2.34 also in a libdl that only
- * some library of the program shows to itself. NULL: there is no libdl. */
-static vgpu_function bound(_Atomic(vgpu_function) *cached, const char *name)
-{
-    vgpu_function function = atomic_load_explicit(cached, memory_order_relaxed);
-    if (function != NULL || vgpu_real_dlsym() == NULL) return function;
-    void *found = vgpu_real_dlsym()(RTLD_DEFAULT, name);
-    memcpy(&function, &found, sizeof function);
-    if (function == NULL) function = vgpu_elf_symbol("libdl.so.", name);
-    atomic_store_explicit(cached, function, memory_order_relaxed);
-    return function;
-}
-
-void *dlopen(const char *name, int flags)
-{
-    static _Atomic(vgpu_function) cached;
-    void *(*function)(const char *, int) = (void *(*)(const char *, int))bound(&cached, "dlopen");
-    return function != NULL ? function(name, flags) : NULL;
-}
-
-char *dlerror(void)
-{
-    static _Atomic(vgpu_function) cached;
-    char *(*function)(void) = (char *(*)(void))bound(&cached, "dlerror");
-    return function != NULL ? function() : NULL;
 }
 
 /* An archive beside libpthread has it before 2.34, with which programs name the library that goes with the handlers. */

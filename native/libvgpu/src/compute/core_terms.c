@@ -3,7 +3,6 @@
 #include "config/devices.h"
 #include "intercept/real.h"
 #include "region/region_account.h"
-#include "base/process_state.h"
 
 static void note_launch(struct vgpu_runtime *runtime)
 {

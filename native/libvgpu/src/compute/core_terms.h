@@ -5,14 +5,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "state/process_state.h"
 #include "vgpu_region.h"
-
-/* What a launch has to do with core limits. */
-enum vgpu_core_concern {
-    VGPU_CORES_FREE,    /* nothing */
-    VGPU_CORES_LIMITED, /* some device has a limit */
-    VGPU_CORES_BLOCKED  /* a container of higher priority goes first */
-};
 
 /* A kernel is about to be launched: tells monitors, at most once per RECORD_KERNEL_INTERVAL seconds; looks for new limits. A clock reading
  * and two loads while there is nothing to do. *now_ms is that clock, or untouched. */

@@ -6,7 +6,7 @@
 #include "base/log.h"
 #include "region/process.h"
 #include "intercept/real.h"
-#include "base/process_state.h"
+#include "state/process_state.h"
 
 /* More processes than this on one card are not looked through. */
 enum { SAMPLES = 256 };

@@ -1,6 +1,7 @@
 /* Arrays, mipmaps and imported memory: booked under their handle. */
 #include "memory/array_size.h"
 #include "memory/charge.h"
+#include "memory/current.h"
 #include "memory/physical.h"
 #include "intercept/real.h"
 #include "memory/slice.h"

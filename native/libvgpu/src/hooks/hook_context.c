@@ -6,7 +6,7 @@
 #include "memory/charge.h"
 #include "memory/overhead.h"
 #include "intercept/real.h"
-#include "base/process_state.h"
+#include "state/process_state.h"
 
 CUresult cuInit(unsigned int flags)
 {

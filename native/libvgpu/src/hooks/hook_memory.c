@@ -1,8 +1,9 @@
 /* Ordinary device memory: reserve, ask the driver, book. The outputs are written on success only. */
 #include "memory/charge.h"
+#include "memory/current.h"
 #include "config/quota.h"
 #include "intercept/real.h"
-#include "base/process_state.h"
+#include "state/process_state.h"
 #include "memory/slice.h"
 
 /* Rows of pitched memory are at most this far apart beyond their width on any card so far; the true pitch is charged afterwards. */

@@ -1,7 +1,7 @@
 /* NVML shows the slice: total is the limit, used is what this container holds. */
 #include "config/quota.h"
 #include "intercept/real.h"
-#include "base/process_state.h"
+#include "state/process_state.h"
 #include "memory/slice.h"
 
 struct view {

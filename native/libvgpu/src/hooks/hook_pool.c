@@ -6,7 +6,7 @@
 #include "memory/charge.h"
 #include "memory/pool.h"
 #include "intercept/real.h"
-#include "base/process_state.h"
+#include "state/process_state.h"
 
 typedef CUresult (*stream_status)(CUstream, int *);
 typedef CUresult (*stream_free)(CUdeviceptr, CUstream);
@@ -37,13 +37,13 @@ static CUmemoryPool pool_of(CUstream stream)
         const int device_ = from_ != NULL ? vgpu_pool_device(from_) : VGPU_DEVICE_UNKNOWN;         \
         if (device_ == VGPU_DEVICE_UNKNOWN) return (real_call);                                    \
         uint64_t reused_;                                                                          \
-        CUresult result_ = vgpu_pool_reserve(from_, device_, bytes, &reused_);                     \
+        CUresult result_ = vgpu_memory_reserve_pooled(from_, device_, bytes, &reused_);            \
         if (result_ != CUDA_SUCCESS) return result_;                                               \
         CUdeviceptr *const wanted_ = pointer, block_ = 0;                                          \
         pointer = &block_;                                                                         \
         result_ = (real_call);                                                                     \
         if (result_ == CUDA_SUCCESS) result_ = vgpu_memory_keep_pooled(block_, device_, bytes, from_); \
-        else vgpu_pool_not_taken(from_, device_, bytes, reused_);                                  \
+        else vgpu_memory_unreserve_pooled(from_, device_, bytes, reused_);                         \
         if (result_ == CUDA_SUCCESS) *wanted_ = block_;                                            \
         else if (block_ != 0) (void)(real_free)(block_, stream);                                   \
         return result_;                                                                            \

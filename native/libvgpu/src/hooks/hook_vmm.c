@@ -3,7 +3,7 @@
 #include "memory/charge.h"
 #include "memory/physical.h"
 #include "intercept/real.h"
-#include "base/process_state.h"
+#include "state/process_state.h"
 #include "memory/slice.h"
 
 static int device_of(const CUmemAllocationProp *properties)

@@ -41,7 +41,7 @@ static struct lacking look(const void *table, const struct vgpu_row *rows, size_
 {
     struct lacking lacking = {.used = 0};
     for (size_t i = 0; i < count; i++)
-        if ((rows[i].hook != NULL) == altered && is_missing(table, &rows[i])) add(&lacking, rows[i].name);
+        if (rows[i].altered == altered && is_missing(table, &rows[i])) add(&lacking, rows[i].name);
     return lacking;
 }
 

@@ -5,53 +5,18 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "intercept/elf_symbol.h"
+#include "intercept/real_dlsym.h"
 
 /* Both tables are built at most once per process and published with one pointer. No lock: a thread inside the dynamic linker may call
  * us while another one, with our lock, waits for the dynamic linker. Two threads may build; the second copy is dropped. */
 struct cuda_library {
     struct vgpu_cuda real;
-    struct {
-        void *function;
-        vgpu_function hook;
-    } known[]; /* two per row: by symbol and by cuGetProcAddress */
+    void *known[]; /* two per row: by symbol and by cuGetProcAddress; NULL: none */
 };
 
 static _Atomic(struct cuda_library *) cuda_library;
 static _Atomic(struct vgpu_nvml *) nvml_library;
 static _Thread_local int building;
-
-typedef void *(*dlsym_function)(void *, const char *);
-typedef void *(*dlvsym_function)(void *, const char *, const char *);
-
-static vgpu_function libc_function(const char *name)
-{
-    /* glibc before 2.34 keeps it in libdl. */
-    const vgpu_function found = vgpu_elf_symbol("libc.so.", name);
-    return found != NULL ? found : vgpu_elf_symbol("libdl.so.", name);
-}
-
-dlsym_function vgpu_real_dlsym(void)
-{
-    static _Atomic(dlsym_function) cached;
-    dlsym_function function = atomic_load_explicit(&cached, memory_order_relaxed);
-    if (function == NULL) {
-        function = (dlsym_function)libc_function("dlsym");
-        atomic_store_explicit(&cached, function, memory_order_relaxed);
-    }
-    return function;
-}
-
-dlvsym_function vgpu_real_dlvsym(void)
-{
-    static _Atomic(dlvsym_function) cached;
-    dlvsym_function function = atomic_load_explicit(&cached, memory_order_relaxed);
-    if (function == NULL) {
-        function = (dlvsym_function)libc_function("dlvsym");
-        atomic_store_explicit(&cached, function, memory_order_relaxed);
-    }
-    return function;
-}
 
 /* Fills one slot of a table of real functions. */
 static void *fill(void *table, const struct vgpu_row *row, void *handle)
@@ -86,7 +51,7 @@ static void *by_proc_address(const struct vgpu_cuda *real, const struct vgpu_row
 static int belongs_to_another(const struct cuda_library *library, size_t row, const void *function)
 {
     for (size_t i = 0; i < vgpu_cuda_row_count; i++)
-        if (i != row && library->known[2 * i].function == function) return 1;
+        if (i != row && library->known[2 * i] == function) return 1;
     return 0;
 }
 
@@ -94,18 +59,14 @@ static struct cuda_library *build_cuda(void *handle)
 {
     struct cuda_library *library = calloc(1, sizeof *library + 2 * vgpu_cuda_row_count * sizeof *library->known);
     if (library == NULL) return NULL;
-    for (size_t i = 0; i < vgpu_cuda_row_count; i++) {
-        library->known[2 * i].function = fill(&library->real, &vgpu_cuda_rows[i], handle);
-        library->known[2 * i].hook = vgpu_cuda_rows[i].hook;
-    }
+    for (size_t i = 0; i < vgpu_cuda_row_count; i++) library->known[2 * i] = fill(&library->real, &vgpu_cuda_rows[i], handle);
     for (size_t i = 0; i < vgpu_cuda_row_count; i++) {
         const struct vgpu_row *row = &vgpu_cuda_rows[i];
         void *answer = by_proc_address(&library->real, row);
         if (answer == NULL || belongs_to_another(library, i, answer)) continue;
-        library->known[2 * i + 1].function = answer;
-        library->known[2 * i + 1].hook = row->hook;
+        library->known[2 * i + 1] = answer;
         /* A driver may hand a function out that it does not export. */
-        if (library->known[2 * i].function == NULL) memcpy((char *)&library->real + row->offset, &answer, sizeof answer);
+        if (library->known[2 * i] == NULL) memcpy((char *)&library->real + row->offset, &answer, sizeof answer);
     }
     return library;
 }
@@ -155,28 +116,15 @@ const struct vgpu_nvml *vgpu_nvml(void) { return nvml_now(RTLD_NOLOAD); }
 
 const struct vgpu_nvml *vgpu_nvml_loaded(void) { return nvml_now(0); }
 
-static void *pointer_to(vgpu_function function)
-{
-    void *pointer;
-    memcpy(&pointer, &function, sizeof pointer);
-    return pointer;
-}
-
-void *vgpu_replacement(void *function)
+const struct vgpu_row *vgpu_altered_at(const void *function)
 {
     const struct cuda_library *cuda = cuda_now();
     for (size_t i = 0; function != NULL && cuda != NULL && i < 2 * vgpu_cuda_row_count; i++)
-        if (cuda->known[i].function == function && cuda->known[i].hook != NULL) return pointer_to(cuda->known[i].hook);
+        if (cuda->known[i] == function && vgpu_cuda_rows[i / 2].altered) return &vgpu_cuda_rows[i / 2];
     const struct vgpu_nvml *nvml = vgpu_nvml();
     for (size_t i = 0; function != NULL && nvml != NULL && i < vgpu_nvml_row_count; i++) {
         const struct vgpu_row *row = &vgpu_nvml_rows[i];
-        if (row->hook != NULL && memcmp((const char *)nvml + row->offset, &function, sizeof function) == 0)
-            return pointer_to(row->hook);
+        if (row->altered && memcmp((const char *)nvml + row->offset, &function, sizeof function) == 0) return row;
     }
-    return function;
-}
-
-int vgpu_library_present(const struct vgpu_row *row)
-{
-    return row->name[0] == 'c' ? vgpu_cuda() != NULL : vgpu_nvml() != NULL;
+    return NULL;
 }

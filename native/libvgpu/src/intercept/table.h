@@ -1,10 +1,12 @@
-/* What the .def lists expand to: prototypes of the hooks, typed tables of the real functions, and a list to search by name.
+/* What the .def lists expand to: prototypes of the hooks, typed tables of the real functions, and a row for each of them. The addresses
+ * of the hooks are no part of it: hook_lookup.c alone knows them, so that the hooks may use all that lies below them.
  *
  * A hook whose arguments differ from its row does not compile.
  */
 #ifndef VGPU_TABLE_H
 #define VGPU_TABLE_H
 
+#include <stdbool.h>
 #include <stddef.h>
 
 #include "cuda_abi.h"
@@ -47,16 +49,17 @@ struct vgpu_row {
     int version;
     cuuint64_t flags;
     size_t offset;         /* of the real function in its table */
-    vgpu_function hook;    /* NULL: needed, not altered */
+    bool altered;          /* there is a hook; else it is only needed */
     vgpu_function missing; /* stands in for a function the driver lacks */
 };
 
+/* The altered functions first, in the order of their .def list. */
 extern const struct vgpu_row vgpu_cuda_rows[];
 extern const size_t vgpu_cuda_row_count;
 extern const struct vgpu_row vgpu_nvml_rows[];
 extern const size_t vgpu_nvml_row_count;
 
 /* The altered function of that name, of either library; NULL for every other name. */
-const struct vgpu_row *vgpu_hook_named(const char *name);
+const struct vgpu_row *vgpu_altered_named(const char *name);
 
 #endif

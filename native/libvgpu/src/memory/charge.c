@@ -3,34 +3,18 @@
 
 #include <stdatomic.h>
 
-#include "memory/graph_memory.h"
 #include "base/lineage.h"
 #include "base/log.h"
 #include "memory/overhead.h"
-#include "memory/physical.h"
 #include "memory/pool.h"
-#include "intercept/real.h"
-#include "base/process_state.h"
+#include "state/process_state.h"
 #include "memory/slice.h"
 
-static struct VGPU_WIPED books {
+static struct VGPU_WIPED charges {
     struct vgpu_ledger ledger;
     _Atomic uint32_t age; /* how many contexts have begun to end */
-} books;
-
-int vgpu_memory_current_device(void)
-{
-    const struct vgpu_cuda *cuda = vgpu_cuda();
-    CUdevice device;
-    if (cuda == NULL || cuda->cuCtxGetDevice(&device) != CUDA_SUCCESS || !vgpu_runtime_start()) return -1;
-    return vgpu_runtime_cuda_device(device);
-}
-
-const void *vgpu_memory_current_context(void)
-{
-    CUcontext context = NULL;
-    return vgpu_cuda()->cuCtxGetCurrent(&context) == CUDA_SUCCESS ? context : NULL;
-}
+} charges;
+VGPU_WIPE_ON_FORK(charges);
 
 CUresult vgpu_memory_reserve(int device, uint64_t bytes)
 {
@@ -38,6 +22,20 @@ CUresult vgpu_memory_reserve(int device, uint64_t bytes)
     if (vgpu_slice_reserve(device, bytes) == 0) return CUDA_SUCCESS;
     if (vgpu_pool_trim_all(device) && vgpu_slice_reserve(device, bytes) == 0) return CUDA_SUCCESS;
     return CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+CUresult vgpu_memory_reserve_pooled(CUmemoryPool pool, int device, uint64_t bytes, uint64_t *reused)
+{
+    *reused = vgpu_pool_take(pool, device, bytes);
+    const CUresult result = bytes > *reused ? vgpu_memory_reserve(device, bytes - *reused) : CUDA_SUCCESS;
+    if (result != CUDA_SUCCESS) vgpu_pool_put_back(pool, bytes, *reused);
+    return result;
+}
+
+void vgpu_memory_unreserve_pooled(CUmemoryPool pool, int device, uint64_t bytes, uint64_t reused)
+{
+    vgpu_pool_put_back(pool, bytes, reused);
+    vgpu_slice_release(device, bytes - reused);
 }
 
 static void release(const struct vgpu_block *block)
@@ -52,16 +50,16 @@ static CUresult keep(const struct vgpu_block *block)
 {
     struct vgpu_block replaced;
     if (block->device < 0) return CUDA_SUCCESS;
-    const int result = vgpu_ledger_put(&books.ledger, block, &replaced);
+    const int result = vgpu_ledger_put(&charges.ledger, block, &replaced);
     if (result == 1) release(&replaced);
     if (result >= 0) return CUDA_SUCCESS;
     release(block);
     return CUDA_ERROR_OUT_OF_MEMORY;
 }
 
-static uint32_t age_now(void) { return atomic_load_explicit(&books.age, memory_order_acquire); }
+static uint32_t age_now(void) { return atomic_load_explicit(&charges.age, memory_order_acquire); }
 
-uint32_t vgpu_memory_end_begin(void) { return atomic_fetch_add(&books.age, 1); }
+uint32_t vgpu_memory_end_begin(void) { return atomic_fetch_add(&charges.age, 1); }
 
 CUresult vgpu_memory_keep(enum vgpu_block_kind kind, uint64_t key, int device, uint64_t bytes, const void *owner)
 {
@@ -79,7 +77,7 @@ CUresult vgpu_memory_keep_pooled(CUdeviceptr pointer, int device, uint64_t bytes
 
 bool vgpu_memory_take(enum vgpu_block_kind kind, uint64_t key, struct vgpu_block *block)
 {
-    return vgpu_runtime_start() && vgpu_ledger_take(&books.ledger, kind, key, block);
+    return vgpu_runtime_start() && vgpu_ledger_take(&charges.ledger, kind, key, block);
 }
 
 void vgpu_memory_settle(const struct vgpu_block *block, CUresult freed)
@@ -87,21 +85,13 @@ void vgpu_memory_settle(const struct vgpu_block *block, CUresult freed)
     struct vgpu_block replaced;
     if (freed == CUDA_SUCCESS)
         release(block);
-    else if (vgpu_ledger_put(&books.ledger, block, &replaced) < 0)
+    else if (vgpu_ledger_put(&charges.ledger, block, &replaced) < 0)
         vgpu_log(VGPU_LOG_WARN, "no memory to keep a block that the driver did not free; its bytes stay charged");
 }
 
 void vgpu_memory_forget_context(CUcontext context, uint32_t begun)
 {
     if (context == NULL) return;
-    vgpu_ledger_forget_owner(&books.ledger, context, begun, release);
+    vgpu_ledger_forget_owner(&charges.ledger, context, begun, release);
     vgpu_overhead_settle_all();
-}
-
-void vgpu_memory_books_are_ours(void)
-{
-    vgpu_wipe_on_fork(&books, sizeof books);
-    vgpu_physical_books_are_ours();
-    vgpu_pool_books_are_ours();
-    vgpu_graph_memory_books_are_ours();
 }

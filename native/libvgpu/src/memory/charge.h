@@ -5,14 +5,13 @@
 #include "cuda_abi.h"
 #include "memory/block_table.h"
 
-/* Index of the device that the current context is on (devices.h; negative: leave the call to the driver). */
-int vgpu_memory_current_device(void);
-
-/* The current context, as the owner of what is made in it; NULL: none. */
-const void *vgpu_memory_current_context(void);
-
 /* Reserves `bytes`; when the slice is full, trims what pools keep for later first. CUDA_ERROR_OUT_OF_MEMORY: nothing is reserved. */
 CUresult vgpu_memory_reserve(int device, uint64_t bytes);
+
+/* The same for an allocation from a stream-ordered pool: `*reused` of the bytes are those that the pool kept charged, the others are
+ * reserved anew. Undone, where the driver then makes no such allocation, by vgpu_memory_unreserve_pooled with the same arguments. */
+CUresult vgpu_memory_reserve_pooled(CUmemoryPool pool, int device, uint64_t bytes, uint64_t *reused);
+void vgpu_memory_unreserve_pooled(CUmemoryPool pool, int device, uint64_t bytes, uint64_t reused);
 
 /* Books a successful allocation whose bytes are reserved. On CUDA_ERROR_OUT_OF_MEMORY (no memory for the entry) the reservation is
  * gone and the caller frees the block. Bytes of an old block under the same key, freed behind our back, are released. */
@@ -40,9 +39,5 @@ void vgpu_memory_settle(const struct vgpu_block *block, CUresult freed);
  * and all memory of it. */
 uint32_t vgpu_memory_end_begin(void);
 void vgpu_memory_forget_context(CUcontext context, uint32_t begun);
-
-/* Before anything is booked: a fork child finds all books of memory empty, those of pools, graphs and physical memory too, as nothing of
- * the parent's is its own. */
-void vgpu_memory_books_are_ours(void);
 
 #endif

@@ -10,7 +10,7 @@
 #include "base/mutex.h"
 #include "config/quota.h"
 #include "intercept/real.h"
-#include "base/process_state.h"
+#include "state/process_state.h"
 #include "memory/slice.h"
 
 /* A node's memory is aligned to that many bytes. */
@@ -25,12 +25,13 @@ struct exec {
     struct exec *next;
 };
 
-static struct VGPU_WIPED books {
+static struct VGPU_WIPED registry {
     struct vgpu_mutex lock;
     struct exec *execs;
     _Atomic int exec_count;
     uint64_t charged[ORDINALS]; /* bytes, by CUDA ordinal */
-} books;
+} registry;
+VGPU_WIPE_ON_FORK(registry);
 
 static void count_nodes(const struct vgpu_cuda *cuda, CUgraph graph, uint64_t bytes[ORDINALS]);
 
@@ -66,25 +67,25 @@ void vgpu_graph_memory_instantiated(CUgraphExec handle, CUgraph graph)
     struct exec *made = malloc(sizeof *made);
     if (made == NULL) return; /* its growth is still charged by the next graph that runs, or by a trim */
     *made = counted;
-    vgpu_mutex_lock(&books.lock);
-    made->next = books.execs;
-    books.execs = made;
-    atomic_fetch_add(&books.exec_count, 1);
-    vgpu_mutex_unlock(&books.lock);
+    vgpu_mutex_lock(&registry.lock);
+    made->next = registry.execs;
+    registry.execs = made;
+    atomic_fetch_add(&registry.exec_count, 1);
+    vgpu_mutex_unlock(&registry.lock);
 }
 
 void vgpu_graph_memory_destroyed(CUgraphExec handle)
 {
-    if (atomic_load_explicit(&books.exec_count, memory_order_acquire) == 0) return;
-    vgpu_mutex_lock(&books.lock);
-    struct exec **at = &books.execs;
+    if (atomic_load_explicit(&registry.exec_count, memory_order_acquire) == 0) return;
+    vgpu_mutex_lock(&registry.lock);
+    struct exec **at = &registry.execs;
     while (*at != NULL && (*at)->handle != handle) at = &(*at)->next;
     struct exec *gone = *at;
     if (gone != NULL) {
         *at = gone->next;
-        atomic_fetch_sub(&books.exec_count, 1);
+        atomic_fetch_sub(&registry.exec_count, 1);
     }
-    vgpu_mutex_unlock(&books.lock);
+    vgpu_mutex_unlock(&registry.lock);
     free(gone);
 }
 
@@ -97,11 +98,11 @@ static uint64_t attribute(CUdevice device, int which)
 /* The charge becomes what the driver has reserved, `extra` bytes of which the caller reserved already. With the lock. */
 static void settle(CUdevice device, uint64_t extra)
 {
-    const uint64_t now = attribute(device, CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT), have = books.charged[device] + extra;
+    const uint64_t now = attribute(device, CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT), have = registry.charged[device] + extra;
     const int index = vgpu_runtime_cuda_device(device);
     if (now > have) vgpu_slice_charge(index, now - have);
     if (now < have) vgpu_slice_release(index, have - now);
-    books.charged[device] = now;
+    registry.charged[device] = now;
 }
 
 static uint64_t growth(CUdevice device, uint64_t bytes)
@@ -138,25 +139,23 @@ static CUresult run(const struct exec *exec, CUstream stream, CUresult (*real)(C
 
 CUresult vgpu_graph_memory_run(CUgraphExec handle, CUstream stream, CUresult (*real)(CUgraphExec, CUstream))
 {
-    if (atomic_load_explicit(&books.exec_count, memory_order_acquire) == 0 || !vgpu_runtime_start()) return real(handle, stream);
-    vgpu_mutex_lock(&books.lock);
-    const struct exec *exec = books.execs;
+    if (atomic_load_explicit(&registry.exec_count, memory_order_acquire) == 0 || !vgpu_runtime_start()) return real(handle, stream);
+    vgpu_mutex_lock(&registry.lock);
+    const struct exec *exec = registry.execs;
     while (exec != NULL && exec->handle != handle) exec = exec->next;
     if (exec == NULL) {
-        vgpu_mutex_unlock(&books.lock);
+        vgpu_mutex_unlock(&registry.lock);
         return real(handle, stream);
     }
     const CUresult result = run(exec, stream, real);
-    vgpu_mutex_unlock(&books.lock);
+    vgpu_mutex_unlock(&registry.lock);
     return result;
 }
 
 void vgpu_graph_memory_settle(CUdevice device)
 {
     if (device < 0 || device >= ORDINALS || !vgpu_runtime_start()) return;
-    vgpu_mutex_lock(&books.lock);
-    if (books.charged[device] != 0 || books.exec_count != 0) settle(device, 0);
-    vgpu_mutex_unlock(&books.lock);
+    vgpu_mutex_lock(&registry.lock);
+    if (registry.charged[device] != 0 || registry.exec_count != 0) settle(device, 0);
+    vgpu_mutex_unlock(&registry.lock);
 }
-
-void vgpu_graph_memory_books_are_ours(void) { vgpu_wipe_on_fork(&books, sizeof books); }

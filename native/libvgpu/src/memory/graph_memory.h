@@ -20,7 +20,4 @@ CUresult vgpu_graph_memory_run(CUgraphExec exec, CUstream stream, CUresult (*rea
 /* The driver has trimmed a device's graph memory, or ended its contexts: the charge follows. */
 void vgpu_graph_memory_settle(CUdevice device);
 
-/* Before anything is booked: a fork child finds the books empty. */
-void vgpu_graph_memory_books_are_ours(void);
-
 #endif

@@ -8,7 +8,7 @@
 #include "intercept/missing_symbols.h"
 #include "region/process.h"
 #include "intercept/real.h"
-#include "base/process_state.h"
+#include "state/process_state.h"
 #include "memory/slice.h"
 
 /* Programs load modules in bursts; a look costs NVML some hundred microseconds. */

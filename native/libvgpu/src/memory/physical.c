@@ -26,32 +26,33 @@ struct vgpu_use {
 /* 4096 chains: a card of 80 GiB in pieces of 2 MiB makes 40,000 mappings, ten to a chain. */
 enum { CHAINS = 4096 };
 
-static struct VGPU_WIPED books {
+static struct VGPU_WIPED registry {
     struct vgpu_mutex lock;
     struct vgpu_physical *handles[CHAINS];
     struct vgpu_use *mappings[CHAINS];
     struct vgpu_use *bindings; /* few */
-} books;
+} registry;
+VGPU_WIPE_ON_FORK(registry);
 
 static size_t chain_of(uint64_t key) { return (key * UINT64_C(0x9E3779B97F4A7C15)) >> 52; }
 
 static struct vgpu_physical *find(CUmemGenericAllocationHandle handle)
 {
-    struct vgpu_physical *memory = books.handles[chain_of(handle)];
+    struct vgpu_physical *memory = registry.handles[chain_of(handle)];
     while (memory != NULL && memory->handle != handle) memory = memory->next;
     return memory;
 }
 
 static void link_physical(struct vgpu_physical *memory)
 {
-    struct vgpu_physical **chain = &books.handles[chain_of(memory->handle)];
+    struct vgpu_physical **chain = &registry.handles[chain_of(memory->handle)];
     memory->next = *chain;
     *chain = memory;
 }
 
 static void unlink_physical(struct vgpu_physical *memory)
 {
-    struct vgpu_physical **at = &books.handles[chain_of(memory->handle)];
+    struct vgpu_physical **at = &registry.handles[chain_of(memory->handle)];
     while (*at != NULL && *at != memory) at = &(*at)->next;
     if (*at != NULL) *at = memory->next;
 }
@@ -73,7 +74,7 @@ static void drop_use(struct vgpu_use *use)
 
 static void drop_owner(uint64_t owner)
 {
-    for (struct vgpu_use **at = &books.bindings; *at != NULL;) {
+    for (struct vgpu_use **at = &registry.bindings; *at != NULL;) {
         struct vgpu_use *use = *at;
         if (use->owner != owner) {
             at = &use->next;
@@ -81,7 +82,7 @@ static void drop_owner(uint64_t owner)
         }
         *at = use->next;
         drop_use(use);
-        at = &books.bindings; /* ending that memory may have ended others */
+        at = &registry.bindings; /* ending that memory may have ended others */
     }
 }
 
@@ -102,23 +103,23 @@ CUresult vgpu_physical_made(CUmemGenericAllocationHandle handle, int device, uin
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
     *memory = (struct vgpu_physical){.handle = handle, .bytes = bytes, .device = device, .holds = 1};
-    vgpu_mutex_lock(&books.lock);
+    vgpu_mutex_lock(&registry.lock);
     link_physical(memory);
-    vgpu_mutex_unlock(&books.lock);
+    vgpu_mutex_unlock(&registry.lock);
     return CUDA_SUCCESS;
 }
 
 void vgpu_physical_retained(CUmemGenericAllocationHandle handle)
 {
-    vgpu_mutex_lock(&books.lock);
+    vgpu_mutex_lock(&registry.lock);
     struct vgpu_physical *memory = find(handle);
     if (memory != NULL) memory->holds++;
-    vgpu_mutex_unlock(&books.lock);
+    vgpu_mutex_unlock(&registry.lock);
 }
 
 struct vgpu_physical *vgpu_physical_release_begin(CUmemGenericAllocationHandle handle)
 {
-    vgpu_mutex_lock(&books.lock);
+    vgpu_mutex_lock(&registry.lock);
     struct vgpu_physical *memory = find(handle);
     if (memory != NULL && memory->holds > 0) {
         memory->holds--;
@@ -126,14 +127,14 @@ struct vgpu_physical *vgpu_physical_release_begin(CUmemGenericAllocationHandle h
     } else {
         memory = NULL;
     }
-    vgpu_mutex_unlock(&books.lock);
+    vgpu_mutex_unlock(&registry.lock);
     return memory;
 }
 
 void vgpu_physical_release_end(struct vgpu_physical *memory, CUresult released)
 {
     if (memory == NULL) return;
-    vgpu_mutex_lock(&books.lock);
+    vgpu_mutex_lock(&registry.lock);
     const bool linked = find(memory->handle) == memory;
     if (released != CUDA_SUCCESS) {
         memory->holds++;
@@ -141,7 +142,7 @@ void vgpu_physical_release_end(struct vgpu_physical *memory, CUresult released)
     } else if (!linked && unused(memory)) {
         finish(memory);
     }
-    vgpu_mutex_unlock(&books.lock);
+    vgpu_mutex_unlock(&registry.lock);
 }
 
 static struct vgpu_use *new_use(uint64_t owner, uint64_t at, uint64_t bytes, struct vgpu_physical *memory)
@@ -155,14 +156,14 @@ static struct vgpu_use *new_use(uint64_t owner, uint64_t at, uint64_t bytes, str
 
 void vgpu_physical_mapped(CUdeviceptr address, uint64_t bytes, CUmemGenericAllocationHandle handle)
 {
-    vgpu_mutex_lock(&books.lock);
+    vgpu_mutex_lock(&registry.lock);
     struct vgpu_physical *memory = find(handle);
     struct vgpu_use *use = memory != NULL ? new_use(0, address, bytes, memory) : NULL;
     if (use != NULL) {
-        use->next = books.mappings[chain_of(address)];
-        books.mappings[chain_of(address)] = use;
+        use->next = registry.mappings[chain_of(address)];
+        registry.mappings[chain_of(address)] = use;
     }
-    vgpu_mutex_unlock(&books.lock);
+    vgpu_mutex_unlock(&registry.lock);
 }
 
 /* Moves the mappings of one chain that begin in the range to `taken`; returns the bytes of the last one. */
@@ -188,63 +189,63 @@ struct vgpu_use *vgpu_physical_unmap_begin(CUdeviceptr address, uint64_t bytes)
     /* Physical memory comes in units of at least 64 KiB on every card so far; an imported piece in the range is unknown: look behind. */
     enum { UNIT = 65536 };
     struct vgpu_use *taken = NULL;
-    vgpu_mutex_lock(&books.lock);
+    vgpu_mutex_lock(&registry.lock);
     if (bytes / UNIT > CHAINS) {
-        for (size_t i = 0; i < CHAINS; i++) (void)take_from(&books.mappings[i], address, bytes, &taken);
+        for (size_t i = 0; i < CHAINS; i++) (void)take_from(&registry.mappings[i], address, bytes, &taken);
     } else {
         for (uint64_t done = 0; done < bytes;) {
-            const uint64_t size = take_from(&books.mappings[chain_of(address + done)], address + done, 1, &taken);
+            const uint64_t size = take_from(&registry.mappings[chain_of(address + done)], address + done, 1, &taken);
             done += size > 0 ? size : UNIT;
         }
     }
-    vgpu_mutex_unlock(&books.lock);
+    vgpu_mutex_unlock(&registry.lock);
     return taken;
 }
 
 void vgpu_physical_unmap_end(struct vgpu_use *taken, CUresult unmapped)
 {
-    vgpu_mutex_lock(&books.lock);
+    vgpu_mutex_lock(&registry.lock);
     while (taken != NULL) {
         struct vgpu_use *use = taken;
         taken = use->next;
         if (unmapped == CUDA_SUCCESS) {
             drop_use(use);
         } else {
-            use->next = books.mappings[chain_of(use->at)];
-            books.mappings[chain_of(use->at)] = use;
+            use->next = registry.mappings[chain_of(use->at)];
+            registry.mappings[chain_of(use->at)] = use;
         }
     }
-    vgpu_mutex_unlock(&books.lock);
+    vgpu_mutex_unlock(&registry.lock);
 }
 
 static void bind(uint64_t owner, uint64_t at, struct vgpu_physical *memory)
 {
     struct vgpu_use *use = memory != NULL ? new_use(owner, at, 0, memory) : NULL;
     if (use == NULL) return;
-    use->next = books.bindings;
-    books.bindings = use;
+    use->next = registry.bindings;
+    registry.bindings = use;
 }
 
 void vgpu_physical_bound(uint64_t owner, uint64_t at, CUmemGenericAllocationHandle handle)
 {
-    vgpu_mutex_lock(&books.lock);
+    vgpu_mutex_lock(&registry.lock);
     bind(owner, at, find(handle));
-    vgpu_mutex_unlock(&books.lock);
+    vgpu_mutex_unlock(&registry.lock);
 }
 
 void vgpu_physical_bound_address(uint64_t owner, uint64_t at, CUdeviceptr address)
 {
-    vgpu_mutex_lock(&books.lock);
-    struct vgpu_use *use = books.mappings[chain_of(address)];
+    vgpu_mutex_lock(&registry.lock);
+    struct vgpu_use *use = registry.mappings[chain_of(address)];
     while (use != NULL && use->at != address) use = use->next;
     bind(owner, at, use != NULL ? use->memory : NULL);
-    vgpu_mutex_unlock(&books.lock);
+    vgpu_mutex_unlock(&registry.lock);
 }
 
 void vgpu_physical_unbound(uint64_t owner, int device, uint64_t at, uint64_t bytes)
 {
-    vgpu_mutex_lock(&books.lock);
-    for (struct vgpu_use **place = &books.bindings; *place != NULL;) {
+    vgpu_mutex_lock(&registry.lock);
+    for (struct vgpu_use **place = &registry.bindings; *place != NULL;) {
         struct vgpu_use *use = *place;
         if (use->owner != owner || use->memory->device != device || use->at < at || use->at - at >= bytes) {
             place = &use->next;
@@ -252,16 +253,14 @@ void vgpu_physical_unbound(uint64_t owner, int device, uint64_t at, uint64_t byt
         }
         *place = use->next;
         drop_use(use);
-        place = &books.bindings;
+        place = &registry.bindings;
     }
-    vgpu_mutex_unlock(&books.lock);
+    vgpu_mutex_unlock(&registry.lock);
 }
 
 void vgpu_physical_owner_gone(uint64_t owner)
 {
-    vgpu_mutex_lock(&books.lock);
+    vgpu_mutex_lock(&registry.lock);
     drop_owner(owner);
-    vgpu_mutex_unlock(&books.lock);
+    vgpu_mutex_unlock(&registry.lock);
 }
-
-void vgpu_physical_books_are_ours(void) { vgpu_wipe_on_fork(&books, sizeof books); }

@@ -34,7 +34,4 @@ void vgpu_physical_bound_address(uint64_t owner, uint64_t at, CUdeviceptr addres
 void vgpu_physical_unbound(uint64_t owner, int device, uint64_t at, uint64_t bytes);
 void vgpu_physical_owner_gone(uint64_t owner);
 
-/* Before anything is booked: a fork child finds the books empty. */
-void vgpu_physical_books_are_ours(void);
-
 #endif

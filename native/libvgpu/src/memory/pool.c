@@ -3,10 +3,10 @@
 #include <stdlib.h>
 
 #include "base/lineage.h"
-#include "memory/charge.h"
+#include "memory/current.h"
 #include "base/mutex.h"
 #include "intercept/real.h"
-#include "base/process_state.h"
+#include "state/process_state.h"
 #include "memory/slice.h"
 
 /* A process has a handful of pools. */
@@ -17,17 +17,18 @@ struct pool {
     struct pool *next;
 };
 
-static struct VGPU_WIPED books {
+static struct VGPU_WIPED registry {
     struct vgpu_mutex lock;
     struct pool *pools;
-} books;
+} registry;
+VGPU_WIPE_ON_FORK(registry);
 
 static uint64_t smaller(uint64_t a, uint64_t b) { return a < b ? a : b; }
 
 /* With the lock. */
 static struct pool *known(CUmemoryPool handle)
 {
-    struct pool *pool = books.pools;
+    struct pool *pool = registry.pools;
     while (pool != NULL && pool->handle != handle) pool = pool->next;
     return pool;
 }
@@ -39,8 +40,8 @@ static struct pool *entry_of(CUmemoryPool handle, int device)
     if (pool != NULL) return pool;
     pool = malloc(sizeof *pool);
     if (pool == NULL) return NULL;
-    *pool = (struct pool){.handle = handle, .device = device, .next = books.pools};
-    return books.pools = pool;
+    *pool = (struct pool){.handle = handle, .device = device, .next = registry.pools};
+    return registry.pools = pool;
 }
 
 /* The most that the pool may keep beside what is live. */
@@ -56,18 +57,18 @@ static uint64_t drop_to(struct pool *pool, uint64_t kept)
 
 void vgpu_pool_made(CUmemoryPool handle, int device)
 {
-    vgpu_mutex_lock(&books.lock);
+    vgpu_mutex_lock(&registry.lock);
     struct pool *pool = entry_of(handle, device);
     if (pool != NULL) *pool = (struct pool){.handle = handle, .device = device, .next = pool->next};
-    vgpu_mutex_unlock(&books.lock);
+    vgpu_mutex_unlock(&registry.lock);
 }
 
 static int known_device(CUmemoryPool handle, int otherwise)
 {
-    vgpu_mutex_lock(&books.lock);
+    vgpu_mutex_lock(&registry.lock);
     const struct pool *pool = known(handle);
     const int device = pool != NULL ? pool->device : otherwise;
-    vgpu_mutex_unlock(&books.lock);
+    vgpu_mutex_unlock(&registry.lock);
     return device;
 }
 
@@ -90,60 +91,52 @@ int vgpu_pool_device(CUmemoryPool handle)
     return device;
 }
 
-static void take_back(CUmemoryPool handle, uint64_t bytes, uint64_t reused)
+uint64_t vgpu_pool_take(CUmemoryPool handle, int device, uint64_t bytes)
 {
-    vgpu_mutex_lock(&books.lock);
+    vgpu_mutex_lock(&registry.lock);
+    struct pool *pool = entry_of(handle, device);
+    const uint64_t reused = pool != NULL ? smaller(pool->kept, bytes) : 0;
+    if (pool != NULL) {
+        pool->kept -= reused;
+        pool->live += bytes;
+    }
+    vgpu_mutex_unlock(&registry.lock);
+    return reused;
+}
+
+void vgpu_pool_put_back(CUmemoryPool handle, uint64_t bytes, uint64_t reused)
+{
+    vgpu_mutex_lock(&registry.lock);
     struct pool *pool = known(handle);
     if (pool != NULL) {
         pool->live -= smaller(pool->live, bytes);
         pool->kept += reused;
     }
-    vgpu_mutex_unlock(&books.lock);
-}
-
-void vgpu_pool_not_taken(CUmemoryPool handle, int device, uint64_t bytes, uint64_t reused)
-{
-    take_back(handle, bytes, reused);
-    vgpu_slice_release(device, bytes - reused);
-}
-
-CUresult vgpu_pool_reserve(CUmemoryPool handle, int device, uint64_t bytes, uint64_t *reused)
-{
-    vgpu_mutex_lock(&books.lock);
-    struct pool *pool = entry_of(handle, device);
-    *reused = pool != NULL ? smaller(pool->kept, bytes) : 0;
-    if (pool != NULL) {
-        pool->kept -= *reused;
-        pool->live += bytes;
-    }
-    vgpu_mutex_unlock(&books.lock);
-    const CUresult result = bytes > *reused ? vgpu_memory_reserve(device, bytes - *reused) : CUDA_SUCCESS;
-    if (result != CUDA_SUCCESS) take_back(handle, bytes, *reused);
-    return result;
+    vgpu_mutex_unlock(&registry.lock);
 }
 
 void vgpu_pool_freed(CUmemoryPool handle, int device, uint64_t bytes)
 {
     uint64_t released = bytes;
-    vgpu_mutex_lock(&books.lock);
+    vgpu_mutex_lock(&registry.lock);
     struct pool *pool = known(handle);
     if (pool != NULL) {
         pool->live -= smaller(pool->live, bytes);
         pool->kept += bytes;
         released = drop_to(pool, room(pool));
     }
-    vgpu_mutex_unlock(&books.lock);
+    vgpu_mutex_unlock(&registry.lock);
     vgpu_slice_release(device, released);
 }
 
 void vgpu_pool_threshold(CUmemoryPool handle, uint64_t bytes)
 {
     const int device = vgpu_pool_device(handle);
-    vgpu_mutex_lock(&books.lock);
+    vgpu_mutex_lock(&registry.lock);
     struct pool *pool = entry_of(handle, device);
     /* Lowered: the pool lets go at the driver's next synchronisation; until it is used or trimmed the bytes stay charged. */
     if (pool != NULL) pool->threshold = bytes;
-    vgpu_mutex_unlock(&books.lock);
+    vgpu_mutex_unlock(&registry.lock);
 }
 
 void vgpu_pool_trimmed(CUmemoryPool handle, uint64_t keep)
@@ -153,24 +146,24 @@ void vgpu_pool_trimmed(CUmemoryPool handle, uint64_t keep)
     uint64_t released = 0, reserved;
     /* Blocks in use may hold more than was asked to be kept: then the driver knows how much. */
     const bool told = cuda->cuMemPoolGetAttribute(handle, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, &reserved) == CUDA_SUCCESS;
-    vgpu_mutex_lock(&books.lock);
+    vgpu_mutex_lock(&registry.lock);
     struct pool *pool = known(handle);
     if (pool != NULL) {
         const uint64_t left = told && reserved > keep ? reserved : keep;
         released = drop_to(pool, left > pool->live ? left - pool->live : 0);
     }
-    vgpu_mutex_unlock(&books.lock);
+    vgpu_mutex_unlock(&registry.lock);
     vgpu_slice_release(device, released);
 }
 
 struct pool *vgpu_pool_end_begin(CUmemoryPool handle)
 {
-    vgpu_mutex_lock(&books.lock);
-    struct pool **at = &books.pools;
+    vgpu_mutex_lock(&registry.lock);
+    struct pool **at = &registry.pools;
     while (*at != NULL && (*at)->handle != handle) at = &(*at)->next;
     struct pool *ending = *at;
     if (ending != NULL) *at = ending->next;
-    vgpu_mutex_unlock(&books.lock);
+    vgpu_mutex_unlock(&registry.lock);
     return ending;
 }
 
@@ -178,10 +171,10 @@ void vgpu_pool_end(struct pool *ending, CUresult destroyed)
 {
     if (ending == NULL) return;
     if (destroyed != CUDA_SUCCESS) {
-        vgpu_mutex_lock(&books.lock);
-        ending->next = books.pools;
-        books.pools = ending;
-        vgpu_mutex_unlock(&books.lock);
+        vgpu_mutex_lock(&registry.lock);
+        ending->next = registry.pools;
+        registry.pools = ending;
+        vgpu_mutex_unlock(&registry.lock);
         return;
     }
     vgpu_slice_release(ending->device, ending->kept); /* blocks that live on are in the ledger */
@@ -193,14 +186,12 @@ bool vgpu_pool_trim_all(int device)
     enum { MOST = 64 };
     CUmemoryPool keeping[MOST];
     int count = 0;
-    vgpu_mutex_lock(&books.lock);
-    for (const struct pool *pool = books.pools; pool != NULL && count < MOST; pool = pool->next)
+    vgpu_mutex_lock(&registry.lock);
+    for (const struct pool *pool = registry.pools; pool != NULL && count < MOST; pool = pool->next)
         if (pool->device == device && pool->kept > 0) keeping[count++] = pool->handle;
-    vgpu_mutex_unlock(&books.lock);
+    vgpu_mutex_unlock(&registry.lock);
     const struct vgpu_cuda *cuda = vgpu_cuda();
     for (int i = 0; i < count; i++)
         if (cuda->cuMemPoolTrimTo(keeping[i], 0) == CUDA_SUCCESS) vgpu_pool_trimmed(keeping[i], 0);
     return count > 0;
 }
-
-void vgpu_pool_books_are_ours(void) { vgpu_wipe_on_fork(&books, sizeof books); }

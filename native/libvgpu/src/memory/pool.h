@@ -18,11 +18,12 @@ void vgpu_pool_made(CUmemoryPool pool, int device);
 /* Index of the device that a pool's memory is on; asks the driver which default pool it is when it was not made here. */
 int vgpu_pool_device(CUmemoryPool pool);
 
-/* Reserves for an allocation from the pool, with its kept bytes first (*reused of them). CUDA_ERROR_OUT_OF_MEMORY: nothing is reserved. */
-CUresult vgpu_pool_reserve(CUmemoryPool pool, int device, uint64_t bytes, uint64_t *reused);
+/* An allocation from the pool begins: how many of its bytes are those that the pool kept, and are charged already. The caller reserves
+ * the others (vgpu_memory_reserve_pooled). */
+uint64_t vgpu_pool_take(CUmemoryPool pool, int device, uint64_t bytes);
 
-/* The driver made no such allocation: everything is as before the reservation. */
-void vgpu_pool_not_taken(CUmemoryPool pool, int device, uint64_t bytes, uint64_t reused);
+/* There is no such allocation after all: what vgpu_pool_take answered (`reused`) is kept by the pool again. */
+void vgpu_pool_put_back(CUmemoryPool pool, uint64_t bytes, uint64_t reused);
 
 /* A block of the pool was freed: its bytes are kept or released. */
 void vgpu_pool_freed(CUmemoryPool pool, int device, uint64_t bytes);
@@ -37,8 +38,5 @@ void vgpu_pool_end(struct pool *ending, CUresult destroyed);
 
 /* Trims all pools of a device that keep memory. Whether anything became free. */
 bool vgpu_pool_trim_all(int device);
-
-/* Before anything is booked: a fork child finds the books empty. */
-void vgpu_pool_books_are_ours(void);
 
 #endif

@@ -6,7 +6,7 @@
 #include "base/log.h"
 #include "config/quota.h"
 #include "region/region_account.h"
-#include "base/process_state.h"
+#include "state/process_state.h"
 
 /* Dead processes of the container are looked for while asking how much is used, at most so often. */
 enum { SWEEP_MS = 100 };

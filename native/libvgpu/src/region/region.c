@@ -14,7 +14,7 @@
 #include "region/process.h"
 #include "config/quota.h"
 #include "region/region_account.h"
-#include "region/region_lock.h"
+#include "region/region_file.h"
 
 static_assert(sizeof(sem_t) == 32, "HAMi's layout holds glibc semaphores");
 

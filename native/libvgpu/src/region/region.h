@@ -1,22 +1,12 @@
 /* The region file: open, initialise, take and give back a slot, sweep the slots of the dead. */
-#ifndef VGPU_REGION_FILE_H
-#define VGPU_REGION_FILE_H
+#ifndef VGPU_REGION_STATE_H
+#define VGPU_REGION_STATE_H
 
-#include <limits.h>
 #include <stdbool.h>
-#include <sys/types.h>
 
 #include "config/config.h"
+#include "region/region_file.h"
 #include "vgpu_region.h"
-
-struct vgpu_region_file {
-    struct vgpu_region *region; /* NULL: closed */
-    int file;                   /* -1: memory of this process alone, after the file could not be used */
-    dev_t device;               /* what tells that file from any other */
-    ino_t inode;
-    char path[PATH_MAX];
-    int device_count; /* that this process knows of */
-};
 
 /* What a new region is filled with. */
 struct vgpu_region_values {

@@ -1,4 +1,4 @@
-#include "region/region_lock.h"
+#include "region/region_file.h"
 
 #include <errno.h>
 #include <fcntl.h>

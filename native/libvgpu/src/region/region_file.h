@@ -1,8 +1,23 @@
-/* An exclusive lock on the region file between processes, which the kernel drops when its owner dies. */
-#ifndef VGPU_REGION_LOCK_H
-#define VGPU_REGION_LOCK_H
+/* The file of the region: opening it, knowing it again, and an exclusive lock on it between processes, which the kernel drops when its
+ * owner dies. */
+#ifndef VGPU_REGION_FILE_H
+#define VGPU_REGION_FILE_H
 
-#include "region/region.h"
+#include <limits.h>
+#include <stdbool.h>
+#include <sys/types.h>
+
+#include "vgpu_region.h"
+
+/* The caller holds the process's lock, or the process has one thread. */
+struct vgpu_region_file {
+    struct vgpu_region *region; /* NULL: closed */
+    int file;                   /* -1: memory of this process alone, after the file could not be used */
+    dev_t device;               /* what tells that file from any other */
+    ino_t inode;
+    char path[PATH_MAX];
+    int device_count; /* that this process knows of */
+};
 
 /* Opens the file at `path`, made if absent, as a descriptor that is not one of the standard three: programs close these and expect to get
  * them again. Follows no symbolic link (-ELOOP) and waits for no pipe. -errno on failure. */

@@ -1,4 +1,4 @@
-#include "base/process_state.h"
+#include "state/process_state.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -9,11 +9,10 @@
 #include "intercept/missing_symbols.h"
 #include "base/lineage.h"
 #include "base/log.h"
-#include "memory/charge.h"
 #include "region/process.h"
 #include "config/quota.h"
 #include "region/region_account.h"
-#include "region/region_lock.h"
+#include "region/region_file.h"
 
 static _Atomic(struct vgpu_runtime *) state_pages;
 static struct vgpu_devices devices; /* survives fork */
@@ -31,7 +30,7 @@ static struct vgpu_runtime *state(void)
     struct vgpu_runtime *fresh = mmap(NULL, sizeof *fresh, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (fresh == MAP_FAILED) return NULL;
     vgpu_wipe_on_fork(fresh, sizeof *fresh);
-    vgpu_memory_books_are_ours(); /* before anything can be booked; twice does no harm */
+    vgpu_wipe_static_state_on_fork();
     if (atomic_compare_exchange_strong(&state_pages, &pages, fresh)) return fresh;
     munmap(fresh, sizeof *fresh);
     return pages;

@@ -13,11 +13,17 @@
 
 #include "base/spin_lock.h"
 #include "config/config_source.h"
-#include "compute/core_terms.h"
 #include "cuda_abi.h"
 #include "base/mutex.h"
 #include "nvml_abi.h"
 #include "region/region.h"
+
+/* What a launch has to do with core limits. */
+enum vgpu_core_concern {
+    VGPU_CORES_FREE,    /* nothing */
+    VGPU_CORES_LIMITED, /* some device has a limit */
+    VGPU_CORES_BLOCKED  /* a container of higher priority goes first */
+};
 
 /* Zero means "not started". */
 struct vgpu_runtime {

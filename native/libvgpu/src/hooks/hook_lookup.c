@@ -8,16 +8,29 @@
 
 #include "intercept/elf_symbol.h"
 #include "intercept/real.h"
+#include "intercept/real_dlsym.h"
 
 VGPU_EXPORT void *dlsym(void *restrict handle, const char *restrict name);
 VGPU_EXPORT void *dlvsym(void *restrict handle, const char *restrict name, const char *restrict version);
+
+/* The hooks, in the order of the altered rows (table.h). */
+static const vgpu_function cuda_hooks[] = {
+#define HOOK(symbol, base, version, flags, parameters) (vgpu_function)symbol,
+#include "intercept/cuda.def"
+#undef HOOK
+};
+static const vgpu_function nvml_hooks[] = {
+#define HOOK(symbol, parameters) (vgpu_function)symbol,
+#include "intercept/nvml.def"
+#undef HOOK
+};
 
 /* Cheap refusal of the names that never concern us. */
 static int altered(const char *name)
 {
     if (name == NULL) return 0;
-    if (name[0] == 'c' && name[1] == 'u') return vgpu_hook_named(name) != NULL;
-    if (name[0] == 'n' && name[1] == 'v') return vgpu_hook_named(name) != NULL;
+    if (name[0] == 'c' && name[1] == 'u') return vgpu_altered_named(name) != NULL;
+    if (name[0] == 'n' && name[1] == 'v') return vgpu_altered_named(name) != NULL;
     return name[0] == 'd' && name[1] == 'l' && (vgpu_same(name, "dlsym") || vgpu_same(name, "dlvsym"));
 }
 
@@ -28,23 +41,39 @@ static void *as_pointer(vgpu_function function)
     return pointer;
 }
 
+static bool is_of_cuda(const struct vgpu_row *row) { return row->name[0] == 'c'; }
+
+static void *hook_of(const struct vgpu_row *row)
+{
+    return as_pointer(is_of_cuda(row) ? cuda_hooks[row - vgpu_cuda_rows] : nvml_hooks[row - vgpu_nvml_rows]);
+}
+
+/* Our function if `found` is a real one that is altered, else `found` itself. */
+static void *replacement(void *found)
+{
+    const struct vgpu_row *row = vgpu_altered_at(found);
+    return row != NULL ? hook_of(row) : found;
+}
+
+static bool library_present(const struct vgpu_row *row) { return is_of_cuda(row) ? vgpu_cuda() != NULL : vgpu_nvml() != NULL; }
+
 /* `found` is the answer of the real lookup. */
 static void *exchange(const char *name, void *found)
 {
     if (found == NULL) return NULL;
     if (found == as_pointer((vgpu_function)vgpu_real_dlsym())) return as_pointer((vgpu_function)dlsym);
     if (found == as_pointer((vgpu_function)vgpu_real_dlvsym())) return as_pointer((vgpu_function)dlvsym);
-    const struct vgpu_row *row = vgpu_hook_named(name);
+    const struct vgpu_row *row = vgpu_altered_named(name);
     /* A search of all objects finds our own export first. Without the driver in the process the honest answer is "none". */
-    if (row != NULL && found == as_pointer(row->hook)) return vgpu_library_present(row) ? found : NULL;
-    return vgpu_replacement(found);
+    if (row != NULL && found == hook_of(row)) return library_present(row) ? found : NULL;
+    return replacement(found);
 }
 
 /* The tables are built before the real lookup, so that dlerror() afterwards speaks of the caller's lookup and not of ours. */
 static void prepare(const char *name)
 {
-    const struct vgpu_row *row = vgpu_hook_named(name);
-    if (row != NULL) (void)vgpu_library_present(row);
+    const struct vgpu_row *row = vgpu_altered_named(name);
+    if (row != NULL) (void)library_present(row);
     (void)dlerror();
 }
 
@@ -72,7 +101,7 @@ CUresult cuGetProcAddress(const char *symbol, void **function, int version, cuui
     const struct vgpu_cuda *cuda = vgpu_cuda();
     if (cuda == NULL) return CUDA_ERROR_NOT_FOUND;
     const CUresult result = cuda->cuGetProcAddress(symbol, function, version, flags);
-    if (result == CUDA_SUCCESS && function != NULL) *function = vgpu_replacement(*function);
+    if (result == CUDA_SUCCESS && function != NULL) *function = replacement(*function);
     return result;
 }
 
@@ -82,6 +111,6 @@ CUresult cuGetProcAddress_v2(const char *symbol, void **function, int version, c
     const struct vgpu_cuda *cuda = vgpu_cuda();
     if (cuda == NULL) return CUDA_ERROR_NOT_FOUND;
     const CUresult result = cuda->cuGetProcAddress_v2(symbol, function, version, flags, status);
-    if (result == CUDA_SUCCESS && function != NULL) *function = vgpu_replacement(*function);
+    if (result == CUDA_SUCCESS && function != NULL) *function = replacement(*function);
     return result;
 }

@@ -1,0 +1,19 @@
+#include "memory/current.h"
+
+#include "config/devices.h"
+#include "intercept/real.h"
+#include "state/process_state.h"
+
+int vgpu_memory_current_device(void)
+{
+    const struct vgpu_cuda *cuda = vgpu_cuda();
+    CUdevice device;
+    if (cuda == NULL || cuda->cuCtxGetDevice(&device) != CUDA_SUCCESS || !vgpu_runtime_start()) return VGPU_DEVICE_UNKNOWN;
+    return vgpu_runtime_cuda_device(device);
+}
+
+const void *vgpu_memory_current_context(void)
+{
+    CUcontext context = NULL;
+    return vgpu_cuda()->cuCtxGetCurrent(&context) == CUDA_SUCCESS ? context : NULL;
+}
