@@ -7,11 +7,11 @@ static void parse_kernels(char *list, struct tenant *tenant)
 {
     char *rest;
     tenant->kinds = 0;
-    for (char *word = strtok_r(list, ",", &rest); word != NULL && tenant->kinds < MAX_KINDS; word = strtok_r(NULL, ",", &rest))
-        tenant->kernel_ns[tenant->kinds++] = (int64_t)(strtod(word, NULL) * 1e3);
+    for (char *item = strtok_r(list, ",", &rest); item != NULL && tenant->kinds < MAX_KINDS; item = strtok_r(NULL, ",", &rest))
+        tenant->kernel_ns[tenant->kinds++] = (int64_t)(strtod(item, NULL) * 1e3);
 }
 
-static bool parse_tenant_word(const char *key, char *value, struct tenant *tenant)
+static bool parse_tenant_setting(const char *key, char *value, struct tenant *tenant)
 {
     const double number = strtod(value, NULL);
     if (strcmp(key, "processes") == 0)
@@ -35,7 +35,7 @@ static bool parse_tenant_word(const char *key, char *value, struct tenant *tenan
     return true;
 }
 
-static bool parse_word(const char *key, char *value, struct scenario *scenario)
+static bool parse_setting(const char *key, char *value, struct scenario *scenario)
 {
     const double number = strtod(value, NULL);
     if (strcmp(key, "sm") == 0)
@@ -73,18 +73,18 @@ const char *scenario_parse(char *text, struct scenario *scenario)
                                   .context_switch_ns = 50000, .wake_late_ns = 200000, .utilization = true, .seed = 1};
     struct tenant *tenant = NULL;
     char *rest;
-    for (char *word = strtok_r(text, " \n", &rest); word != NULL; word = strtok_r(NULL, " \n", &rest)) {
-        char *value = strchr(word, '=');
-        if (value == NULL) return word;
+    for (char *setting = strtok_r(text, " \n", &rest); setting != NULL; setting = strtok_r(NULL, " \n", &rest)) {
+        char *value = strchr(setting, '=');
+        if (value == NULL) return setting;
         *value++ = '\0';
-        if (strcmp(word, "tenant") == 0) {
-            if (scenario->tenant_count == MAX_TENANTS) return word;
+        if (strcmp(setting, "tenant") == 0) {
+            if (scenario->tenant_count == MAX_TENANTS) return setting;
             tenant = &scenario->tenants[scenario->tenant_count++];
             *tenant = (struct tenant){.percent = (uint32_t)strtoul(value, NULL, 10), .processes = 1, .kinds = 1, .kernel_ns = {1000000}};
             tenant->ends_ns = INT64_MAX;
-            if (tenant->percent < 1 || tenant->percent > 100) return word;
-        } else if (!(tenant != NULL && parse_tenant_word(word, value, tenant)) && !parse_word(word, value, scenario)) {
-            return word;
+            if (tenant->percent < 1 || tenant->percent > 100) return setting;
+        } else if (!(tenant != NULL && parse_tenant_setting(setting, value, tenant)) && !parse_setting(setting, value, scenario)) {
+            return setting;
         }
     }
     return scenario->tenant_count > 0 && scenario->sm_count > 0 ? NULL : "tenant";

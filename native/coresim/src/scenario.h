@@ -1,4 +1,5 @@
-/* What is simulated: one line of text per scenario, words "key=value". A tenant begins with tenant=LIMIT and has the keys after it. */
+/* What is simulated: one line of text per scenario, of settings "key=value". A tenant begins with tenant=LIMIT and has
+ * the keys after it. */
 #ifndef CORESIM_SCENARIO_H
 #define CORESIM_SCENARIO_H
 
@@ -29,7 +30,7 @@ struct scenario {
     struct tenant tenants[MAX_TENANTS];
 };
 
-/* NULL, or the word that is wrong. Changes the text. */
+/* NULL, or the setting that is wrong. Changes the text. */
 const char *scenario_parse(char *text, struct scenario *scenario);
 
 #endif

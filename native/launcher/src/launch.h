@@ -7,7 +7,7 @@
  *   log    FILE             receives stdout and stderr, appended
  *   rootfs DIR              empty directory to build the root on; without it: no mount namespace
  *   env    NAME=VALUE       the whole environment, in order
- *   arg    WORD             the command line, in order
+ *   arg    ARGUMENT         the command line, in order
  *   mount  ro|rw SRC DST    in the order in which they are made
  */
 #ifndef HAMI_LAUNCH_H
@@ -27,14 +27,14 @@ struct launch {
 	const char *log;
 	const char *rootfs;
 	char **env;  /* NULL-terminated */
-	char **argv; /* NULL-terminated, at least one word */
+	char **argv; /* NULL-terminated, at least one argument */
 	struct launch_mount *mounts;
 	size_t mount_count;
 	bool own_pids; /* not read from the file: the caller is process 1 of a pid namespace */
 };
 
 /* Reads the file at `path` into `launch`, whose pointers stay valid until exit.
- * Returns 0, or -errno; -EPROTO says that the file is not of the form above. */
+ * Returns 0, or -errno; -EPROTO: the file is not of the form above. */
 int launch_read(const char *path, struct launch *launch);
 
 #endif

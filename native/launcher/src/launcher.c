@@ -106,9 +106,9 @@ static int write_exit(const char *path, int code, const char *text)
 	return write_renamed(path, line);
 }
 
-static void say(const char *word, const char *text)
+static void report(const char *event, const char *text)
 {
-	printf("%s %s\n", word, text);
+	printf("%s %s\n", event, text);
 	fflush(stdout);
 	fclose(stdout);
 }
@@ -327,13 +327,13 @@ static int run(const char *launch_file, const char *pid_file, const char *exit_f
 	}
 	if (container < 0) {
 		write_exit(exit_file, EXIT_START_ERROR, message);
-		say("error", message);
+		report("error", message);
 		return 1;
 	}
 	program = program_of(&launch, container);
 	write_pids(pid_file, program);
 	snprintf(number, sizeof(number), "%d", (int)program);
-	say("started", number);
+	report("started", number);
 	error = attend(container);
 	kill_leftovers(container);
 	return write_exit(exit_file, error, "") < 0;

@@ -106,7 +106,7 @@ static int mirror_entry(const char *from, const char *to)
 	return mount(from, to, NULL, MS_BIND | MS_REC, NULL) < 0 ? -errno : 0;
 }
 
-/* Mirrors every entry of `from` into the directory `to`. An entry that vanished meanwhile, or that
+/* Mirrors every entry of `from` into the directory `to`. An entry that has vanished, or that
  * this user may not reach, is left out: the container could not have used it either. */
 static int mirror_directory(struct root *root, const char *from, const char *to)
 {
@@ -182,7 +182,7 @@ static int shadow(struct root *root, const char *directory)
 	return 0;
 }
 
-/* Replaces `path`, whose first `length` bytes name a symbolic link, by what the link says. */
+/* Replaces `path`, whose first `length` bytes name a symbolic link, by what the link points to. */
 static int follow(struct root *root, char *path, size_t length, const char *at)
 {
 	char link[PATH_MAX], result[2 * PATH_MAX];

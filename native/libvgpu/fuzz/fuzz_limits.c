@@ -1,4 +1,5 @@
-/* The parser of the limits file and of amounts: any bytes at all are read without harm, and never allow more than they say. */
+/* The parser of the limits file and of amounts: any bytes at all are read without harm, and never allow more than they
+ * state. */
 #include <string.h>
 
 #include "config/config.h"
@@ -25,9 +26,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     }
     if (vgpu_config_limit(&config, "GPU-not-listed-in-any-input", 0).memory_bytes != 0) __builtin_trap();
     /* An amount. */
-    char word[64] = {0};
-    memcpy(word, data, size < sizeof word - 1 ? size : sizeof word - 1);
+    char amount[64] = {0};
+    memcpy(amount, data, size < sizeof amount - 1 ? size : sizeof amount - 1);
     uint64_t bytes = 12345;
-    if (vgpu_config_parse_bytes(word, &bytes) != 0 && bytes != 12345) __builtin_trap();
+    if (vgpu_config_parse_bytes(amount, &bytes) != 0 && bytes != 12345) __builtin_trap();
     return 0;
 }

@@ -21,9 +21,10 @@ static void scribble(struct vgpu_region *region, const uint8_t *data, size_t siz
     for (size_t i = 0; i + WRITE_BYTES <= size && i < (size_t)MOST_WRITES * WRITE_BYTES; i += WRITE_BYTES) {
         uint16_t where;
         memcpy(&where, data + i, sizeof where);
-        /* Half of the writes hit the head, its tail, or the first slots, where the words are that matter; the others any bank. */
-        const size_t word = (where & 1) != 0 ? (size_t)(where >> 1) % 1024 : (size_t)(where >> 1) * (VGPU_REGION_FILE_BYTES / 8) / 32768;
-        const size_t at = (where & 3) == 3 ? sizeof *region - 8 * (1 + (size_t)(where >> 2) % 8) : 8 * word;
+        /* Half of the writes hit the head, its tail, or the first slots, where the fields are that matter; the others
+         * any bank. */
+        const size_t cell = (where & 1) != 0 ? (size_t)(where >> 1) % 1024 : (size_t)(where >> 1) * (VGPU_REGION_FILE_BYTES / 8) / 32768;
+        const size_t at = (where & 3) == 3 ? sizeof *region - 8 * (1 + (size_t)(where >> 2) % 8) : 8 * cell;
         if (at + 8 <= VGPU_REGION_FILE_BYTES) memcpy((char *)region + at, data + i + 2, 8);
     }
 }

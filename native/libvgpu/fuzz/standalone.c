@@ -11,14 +11,14 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 enum { MOST = 4096 };
 
-int main(int count, char **word)
+int main(int count, char **argument)
 {
     static uint8_t data[MOST];
     if (count < 3) return 2;
-    unsigned int seed = (unsigned int)strtoul(word[2], NULL, 10);
-    for (long run = strtol(word[1], NULL, 10); run > 0; run--) {
+    unsigned int seed = (unsigned int)strtoul(argument[2], NULL, 10);
+    for (long run = strtol(argument[1], NULL, 10); run > 0; run--) {
         size_t size = (size_t)rand_r(&seed) % (run % 8 == 0 ? MOST : 256);
-        const char *sample = count > 3 && run % 4 != 0 ? word[3 + rand_r(&seed) % (count - 3)] : NULL;
+        const char *sample = count > 3 && run % 4 != 0 ? argument[3 + rand_r(&seed) % (count - 3)] : NULL;
         FILE *file = sample != NULL ? fopen(sample, "re") : NULL;
         if (file != NULL) {
             size = fread(data, 1, MOST, file);

@@ -43,7 +43,7 @@ typedef struct nvmlMemory_v2_st {
     unsigned long long total, reserved, free, used;
 } nvmlMemory_v2_t;
 static_assert(sizeof(nvmlMemory_v2_t) == 40, "nvmlMemory_v2_t");
-/* A versioned structure carries its size and its version in one word. */
+/* A versioned structure carries its size and its version in one field. */
 #define NVML_STRUCT_VERSION(type, version) ((unsigned int)(sizeof(type) | ((unsigned int)(version) << 24)))
 
 typedef struct nvmlPciInfo_st {

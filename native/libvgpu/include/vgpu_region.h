@@ -1,19 +1,19 @@
 /* The shared region: one file per container in which every process accounts for the device memory that it holds.
  *
  * The byte layout is version 1 of HAMi's, so that HAMi's monitor and our node agent read it alike. tests/native holds every offset
- * against the published table. Words that the layout leaves unused carry our own bookkeeping:
+ * against the published table. Fields that the layout leaves unused carry our own bookkeeping:
  *
  *   slot.mem[0].spare[0]       start time of the process (clock ticks since boot): a recycled pid is not its predecessor
  *   slot.mem[0].spare[1], [2]  accounting operations begun and done by the process (equal: none is under way)
  *   slots[0].util[d].spare[0]  bytes reserved on device d by the whole container. It belongs to the region, by position, not to
- *                              whoever owns slot 0; no code that clears a slot may touch it.
+ *                              the owner of slot 0; no code that clears a slot may touch it.
  *   slots[1].util[d].spare[0]  until when GPU time that the container used of device d is paid for (bucket.h); the region's, likewise
  *   slots[2].util[d].spare[0]  until when the running time of its launches has been claimed (shared_time.h); the region's, likewise
  *   slot.util[d].spare[1], [2] GPU time charged to the process, and when it last waited for its turn (fairness.h)
  *
  * HAMi's layout has places for 16 devices. Behind it the file holds the same structure three times more, at multiples of
  * VGPU_BANK_BYTES, for devices 16..31 and so on. In these banks only what belongs to a device means anything (count, uuids, limits;
- * mem and util of the slots); a process has the slot of the same number in each, and its own words stand in the first. HAMi's readers
+ * mem and util of the slots); a process has the slot of the same number in each, and its own fields stand in the first. HAMi's readers
  * see the first bank. The banks are holes in the file until a container has so many devices.
  *
  * The workload can write this file. It is therefore only ever used to lower a limit, never to raise one.

@@ -1,4 +1,4 @@
-/* CHECK(condition): says where it failed and ends the test program. */
+/* CHECK(condition): prints where it failed and ends the test program. */
 #ifndef VGPU_TEST_CHECK_H
 #define VGPU_TEST_CHECK_H
 

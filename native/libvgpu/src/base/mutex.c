@@ -12,7 +12,7 @@ static void futex(struct vgpu_mutex *mutex, int operation, int value)
     errno = kept;
 }
 
-/* Who has slept takes it as awaited: it cannot know whether it was the only one. */
+/* A thread that has slept takes it as awaited: it cannot know whether it was the only one. */
 void vgpu_mutex_wait(struct vgpu_mutex *mutex)
 {
     while (atomic_exchange_explicit(&mutex->state, VGPU_MUTEX_AWAITED, memory_order_acquire) != VGPU_MUTEX_FREE)

@@ -1,11 +1,12 @@
 /* A lock between threads of one process for sections that may wait: for the disk, for NVML, for the driver.
  *
- * Whoever holds it is not cancelled (pthread_cancel), or it would stay locked for good; a cancellation that was asked for before takes
- * place after. Locks are given back in the reverse order of taking. Every such lock lies in pages that a fork child finds empty
- * (lineage.h), and a zeroed one is free. errno stays as it was.
+ * The thread that holds it is not cancelled (pthread_cancel), or it would stay locked for good; a cancellation that was
+ * asked for before takes place after. Locks are given back in the reverse order of taking. Every such lock lies in
+ * pages that a fork child finds empty (lineage.h), and a zeroed one is free. errno stays as it was.
  *
- * It is no pthread_mutex_t: before glibc 2.34 those of libc.so.6 do nothing until libpthread is there, which often comes with the driver,
- * while a lock is held. Then a mutex that nobody locked is unlocked, which ends the process where glibc elides locks (TSX, before 2.27).
+ * It is no pthread_mutex_t: before glibc 2.34 those of libc.so.6 do nothing until libpthread is there, which often
+ * comes with the driver, while a lock is held. Then a mutex that nobody locked is unlocked, which ends the process
+ * where glibc elides locks (TSX, before 2.27).
  */
 #ifndef VGPU_MUTEX_H
 #define VGPU_MUTEX_H

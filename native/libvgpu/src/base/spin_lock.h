@@ -1,7 +1,9 @@
-/* A lock between threads of one process, for sections of some nanoseconds: one locked instruction where a mutex needs two.
+/* A lock between threads of one process, for sections of some nanoseconds: one locked instruction where a mutex needs
+ * two.
  *
- * A zeroed lock is free. Whoever finds it taken tries again for a moment and then sleeps in short steps, so that an owner of lower
- * priority gets on. Not for signal handlers. In a fork child a lock may still be held by a thread that the child does not have: zero it.
+ * A zeroed lock is free. A thread that finds it taken tries again for a moment and then sleeps in short steps, so that
+ * an owner of lower priority gets on. Not for signal handlers. In a fork child a lock may still be held by a thread
+ * that the child does not have: zero it.
  */
 #ifndef VGPU_BRIEF_LOCK_H
 #define VGPU_BRIEF_LOCK_H

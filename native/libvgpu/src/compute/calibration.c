@@ -2,14 +2,16 @@
 
 #include <string.h>
 
-/* What is believed before NVML has spoken weighs as much as 50 ms of launches; what it said is half forgotten after 300 ms of launches. */
+/* What is believed before the first sample of NVML weighs as much as 50 ms of launches; a sample is half forgotten
+ * after 300 ms of launches. */
 static const double PRIOR_NS = 50e6, MEMORY_NS = 300e6;
 /* A fiftieth: so many tenants on one card are not seen. Four: NVML counts what we do not time, such as memsets. */
 static const double LEAST = 0.02, MOST = 4;
-/* A sample in which hardly anything was launched says nothing about prices; what it used is owed all the same. */
+/* A sample in which hardly anything was launched shows nothing of prices; what it used is owed all the same. */
 static const double LEAST_BUSY = 0.02;
-/* NVML tells whole hundredths, rounded down: half of one more is the best guess. But of one or two, as many processes of a container have,
- * the guess may be half of all; there our own figure counts, if it lies within what was rounded away. */
+/* NVML reports whole hundredths, rounded down: half of one more is the best guess. But of one or two, as many processes
+ * of a container have, the guess may be half of all; there our own figure counts, if it lies within what was rounded
+ * away. */
 static const double ROUNDED = 0.01, LITTLE = 0.025;
 
 void vgpu_calibration_start(struct vgpu_calibration *calibration)

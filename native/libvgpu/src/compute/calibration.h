@@ -36,12 +36,12 @@ void vgpu_calibration_start(struct vgpu_calibration *calibration);
 /* Launches took `apparent_ns` in total between two moments, for which `charged_ns` were charged. */
 void vgpu_calibration_took(struct vgpu_calibration *calibration, int64_t from_ns, int64_t until_ns, int64_t apparent_ns, int64_t charged_ns);
 
-/* NVML says that this process kept the card busy for that percentage of a sample that ended at `end_ns`. 0 says nothing: a card that
- * cannot tell answers 0 as well. */
+/* NVML reports that this process kept the card busy for that percentage of a sample that ended at `end_ns`. 0 means
+ * nothing: a card that cannot measure it answers 0 as well. */
 void vgpu_calibration_sample(struct vgpu_calibration *calibration, int64_t end_ns, unsigned int percent);
 
-/* Compares what NVML said with what launches took, for all time before `settled_ns`, and adjusts the ratio. Returns the GPU time that was
- * charged too little in that time (negative: too much). */
+/* Compares what NVML reported with what launches took, for all time before `settled_ns`, and adjusts the ratio. Returns
+ * the GPU time that was charged too little in that time (negative: too much). */
 int64_t vgpu_calibration_settle(struct vgpu_calibration *calibration, int64_t settled_ns);
 
 #endif

@@ -75,7 +75,7 @@ bool vgpu_core_terms_of(int index, struct vgpu_core_terms *terms)
     return true;
 }
 
-/* What the driver said, and at which look; valid until the next one. */
+/* What the driver answered, and at which look; valid until the next one. */
 static _Thread_local struct {
     int64_t look_ms; /* 0: not asked */
     int index;

@@ -60,7 +60,7 @@ bool vgpu_core_timing_begin(struct vgpu_core_timing *timing, int at, CUstream st
 bool vgpu_core_timing_end(struct vgpu_core_timing *timing, int at, CUstream stream)
 {
     const struct vgpu_cuda *cuda = vgpu_cuda();
-    if (timing->pairs[at].context == NULL) return true; /* forgotten meanwhile, and the governor told */
+    if (timing->pairs[at].context == NULL) return true; /* forgotten since it began, and the governor knows */
     timing->pairs[at].pending = cuda->cuEventRecord(timing->pairs[at].end, stream) == CUDA_SUCCESS;
     return timing->pairs[at].pending;
 }

@@ -25,7 +25,7 @@ void vgpu_core_timing_leave(int mode);
 bool vgpu_core_timing_begin(struct vgpu_core_timing *timing, int at, CUstream stream);
 bool vgpu_core_timing_end(struct vgpu_core_timing *timing, int at, CUstream stream);
 
-/* Tells the governor of launches that have begun and ended. */
+/* Reports launches that have begun and ended to the governor. */
 void vgpu_core_timing_collect(struct vgpu_core_timing *timing, struct vgpu_governor *governor, const struct vgpu_shared_cores *shared,
                               int64_t now_ns);
 

@@ -20,7 +20,7 @@ static void open_device(struct vgpu_core_usage *usage, int index)
         vgpu_log(VGPU_LOG_INFO, "NVML does not know device %d: its core limit goes by the times of launches alone", index);
 }
 
-/* The node may tell the pid later than the process starts. */
+/* The node may write the pid later than the process starts. */
 static void look_for_pids(struct vgpu_core_usage *usage, int64_t now_ns)
 {
     if (usage->recognised || now_ns < usage->next_pids_ns) return;

@@ -1,4 +1,4 @@
-/* What NVML says of this process's use of a card. The caller holds the cores' lock. */
+/* What NVML reports of this process's use of a card. The caller holds the cores' lock. */
 #ifndef VGPU_CORE_USAGE_H
 #define VGPU_CORE_USAGE_H
 

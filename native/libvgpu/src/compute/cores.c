@@ -32,8 +32,9 @@ struct state {
 
 static _Atomic(struct state *) pages;
 
-/* So many launches go by one look at the clock, the limits and the context, if they come this closely: then all of them are made before a
- * person, a monitor or a limits file could tell. Whoever launches less often looks each time. */
+/* So many launches go by one look at the clock, the limits and the context, if they come this closely: then all of them
+ * are made before a person, a monitor or a limits file could notice. A thread that launches less often looks each
+ * time. */
 enum { LAUNCHES_PER_LOOK = 16, CLOSE_MS = 4 };
 
 _Thread_local struct vgpu_core_pass vgpu_core_pass;

@@ -21,7 +21,8 @@ struct vgpu_launch {
 /* The per-thread default stream, for functions whose NULL means it (CU_STREAM_PER_THREAD). */
 static inline CUstream vgpu_per_thread(CUstream stream) { return stream != NULL ? stream : (CUstream)(uintptr_t)2; }
 
-/* What a thread knows of its next launches. In a fork child the governor's memory is empty (costs NULL), and the thread asks anew. */
+/* What a thread knows of its next launches. In a fork child the governor's memory is empty (costs NULL), and the thread
+ * asks again. */
 struct vgpu_core_pass {
     int left;                       /* so many launches go by what stands here; 0: ask */
     struct vgpu_governor *governor; /* of the current device; NULL: nothing limits it */
@@ -44,9 +45,9 @@ static inline bool vgpu_cores_pass(const void *what, uint64_t size)
 /* The thread's current context may be another one now: its next launch asks. */
 void vgpu_cores_device_changed(void);
 
-/* Waits until the launch may be made. `what` is the function or the graph, `size` tells its launches apart, `stream` is where it goes (the
- * special handle 2 for the per-thread default stream). Never longer than VGPU_LONGEST_WAIT_NS, and as long again while a monitor gives
- * another container precedence. */
+/* Waits until the launch may be made. `what` is the function or the graph, `size` distinguishes its launches, `stream`
+ * is where it goes (the special handle 2 for the per-thread default stream). Never longer than VGPU_LONGEST_WAIT_NS,
+ * and as long again while a monitor gives another container precedence. */
 struct vgpu_launch vgpu_cores_admit(const void *what, uint64_t size, CUstream stream);
 
 void vgpu_cores_timed(const struct vgpu_launch *launch, CUresult result);

@@ -1,8 +1,10 @@
-/* Turns among the processes of one container that share a bucket. Pure, lock free, and indifferent to a member that was killed.
+/* Turns among the processes of one container that share a bucket. Pure, lock free, and indifferent to a member that was
+ * killed.
  *
- * Whoever has had least goes first: a process that must wait says so, with a time; one that could launch lets a waiting one with less
- * go before it. A time that is old belongs to somebody who is gone, or no longer wants anything. (Start-time fair queueing: Goyal, Vin,
- * Cheng, 1996. A process that comes back from idling starts level with the others and has saved nothing up.)
+ * The process that has had least goes first: one that must wait marks itself with a time; one that could launch lets a
+ * waiting one with less go before it. A time that is old belongs to somebody who is gone, or no longer wants anything.
+ * (Start-time fair queueing: Goyal, Vin, Cheng, 1996. A process that comes back from idling starts level with the
+ * others and has saved nothing up.)
  */
 #ifndef VGPU_FAIRNESS_H
 #define VGPU_FAIRNESS_H
@@ -11,10 +13,10 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* One process's words, in memory that all can write. */
+/* One process's cells, in memory that all can write. */
 struct vgpu_member {
     _Atomic uint64_t *had_ns;     /* GPU time charged so far */
-    _Atomic uint64_t *waiting_at_ns; /* last time it said that it waits; 0: it does not */
+    _Atomic uint64_t *waiting_at_ns; /* last time it marked itself as waiting; 0: it does not wait */
 };
 
 struct vgpu_members {
@@ -23,7 +25,7 @@ struct vgpu_members {
     void *context;
 };
 
-/* Whether `own` has to let another one go first. Says that it waits. */
+/* Whether `own` has to let another one go first. Marks it as waiting. */
 bool vgpu_fairness_waits(const struct vgpu_members *members, struct vgpu_member own, int64_t now_ns);
 
 /* `own` waits, but not for its turn to launch: others need not care. */

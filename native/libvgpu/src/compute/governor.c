@@ -104,7 +104,7 @@ static void charge_running(struct vgpu_governor *governor, const struct vgpu_sha
     }
 }
 
-/* What the lease paid for since the last renewal. Timed launches tell their own time more exactly, and are left out. */
+/* What the lease paid for since the last renewal. Timed launches show their own time more exactly, and are left out. */
 static void account_for_lease(struct vgpu_governor *governor, int64_t now_ns)
 {
     const int64_t used = governor->leased_ns - atomic_load_explicit(&governor->lease_ns, memory_order_relaxed);
@@ -124,7 +124,7 @@ static int free_timing(const struct vgpu_governor *governor)
     return -1;
 }
 
-/* Whether a launch of an unknown kind waits for what another of it, or any to make room, is about to tell. */
+/* Whether a launch of an unknown kind waits for what another of it, or any to make room, is about to show. */
 static bool waits_for_timing(struct vgpu_governor *governor, uint64_t key, int64_t asked_first_ns, int64_t now_ns)
 {
     const struct vgpu_cost *cost = vgpu_cost_of(governor->costs, key);
@@ -247,7 +247,7 @@ void vgpu_governor_ended(struct vgpu_governor *governor, const struct vgpu_share
     struct vgpu_timing ended = governor->timings[timing];
     forget(governor, timing);
     claim_to_the_end(&ended, shared, now_ns, took_ns);
-    /* Whoever claimed less than an equal part had it claimed by others. */
+    /* Where less than an equal part was claimed, others claimed the rest. */
     const int64_t equal_ns = took_ns / (shared->members.count > 0 ? shared->members.count : 1);
     vgpu_cost_learn(governor->costs, ended.key, ended.claimed_ns > equal_ns ? ended.claimed_ns : equal_ns);
     governor->progress_ns = now_ns;

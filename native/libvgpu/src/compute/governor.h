@@ -1,12 +1,13 @@
-/* Decides when a process may launch on one device, so that its container keeps to its share of the card. Pure: time, timings and NVML's
- * samples come in as arguments; the simulation in native/coresim runs the very same code in virtual time.
+/* Decides when a process may launch on one device, so that its container keeps to its share of the card. Pure: time,
+ * timings and NVML's samples come in as arguments; the simulation in native/coresim runs the very same code in virtual
+ * time.
  *
- * Most launches are paid from a lease of GPU time, which threads draw on in small amounts (thread_budget.h), so that most launches need no locked
- * instruction. When the lease is used up, vgpu_governor_ask is called:
- * it charges the container's bucket for the next lease, or says how long to wait. A lease is given in two parts. The launch that asks for
- * the second, or is long, or of an unknown kind, is timed, and teaches what its kind costs (costs.h): the first launch after a pause would
- * not do, as it waits for the turn of this process on the card. What a timed launch took beyond its price is charged afterwards, while it still runs if it is long.
- * NVML corrects prices (calibration.h).
+ * Most launches are paid from a lease of GPU time, which threads draw on in small amounts (thread_budget.h), so that
+ * most launches need no locked instruction. When the lease is used up, vgpu_governor_ask is called: it charges the
+ * container's bucket for the next lease, or answers how long to wait. A lease is given in two parts. The launch that
+ * asks for the second, or is long, or of an unknown kind, is timed, and teaches what its kind costs (costs.h): the
+ * first launch after a pause would not do, as it waits for the turn of this process on the card. What a timed launch
+ * took beyond its price is charged afterwards, while it still runs if it is long. NVML corrects prices (calibration.h).
  *
  * One thread at a time; the caller holds a lock. Paying from the lease needs none: thread_budget.h.
  */
@@ -41,7 +42,7 @@ struct vgpu_governor {
     int64_t leased_ns;        /* of that, not yet entered as used */
     int64_t prepaid_ns;       /* the rest of a lease, given when its first part is used up */
     int64_t last_ask_ns;
-    _Atomic int64_t own_paid_until_ns; /* the same limit for this process alone: the shared words can be written by anybody */
+    _Atomic int64_t own_paid_until_ns; /* the same limit for this process alone: the shared cells can be written by anybody */
     int64_t oldest_ns;   /* since when the oldest timed launch that has not ended is under way */
     int64_t progress_ns; /* when a timed launch ended last */
     int64_t longest_ns; /* apparent time of the longest recent launch */
@@ -60,7 +61,7 @@ struct vgpu_shared_cores {
 
 struct vgpu_verdict {
     int64_t wait_ns; /* 0: launch now; else ask again after that time at most */
-    int timing;      /* >= 0: time this launch, and tell by vgpu_governor_started, _ended or _untimed */
+    int timing;      /* >= 0: time this launch, and report it by vgpu_governor_started, _ended or _untimed */
 };
 
 /* All zeroes before, it may be paid from by other threads the moment it is started. */
@@ -78,7 +79,7 @@ void vgpu_governor_untimed(struct vgpu_governor *governor, int timing);
 /* Whether it is time to ask NVML; true for one caller per interval. */
 bool vgpu_governor_wants_sample(struct vgpu_governor *governor, int64_t now_ns);
 
-/* What NVML said (calibration.h). */
+/* What NVML reported (calibration.h). */
 void vgpu_governor_sample(struct vgpu_governor *governor, int64_t end_ns, unsigned int percent);
 
 #endif

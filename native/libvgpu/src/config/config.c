@@ -95,25 +95,25 @@ static void parse_region(const char *path, struct vgpu_config *config)
 static void parse_line(char *line, struct vgpu_config *config)
 {
     char *rest;
-    const char *word = strtok_r(line, " \t", &rest);
-    if (word == NULL || *word == '#') return;
-    if (strcmp(word, "device") == 0) {
+    const char *key = strtok_r(line, " \t", &rest);
+    if (key == NULL || *key == '#') return;
+    if (strcmp(key, "device") == 0) {
         parse_device(&rest, config);
         return;
     }
     const char *value = strtok_r(NULL, " \t", &rest);
-    if (value != NULL && strcmp(word, "policy") == 0)
+    if (value != NULL && strcmp(key, "policy") == 0)
         config->core_policy = core_policy_of(value);
-    else if (value != NULL && strcmp(word, "oversubscribe") == 0)
+    else if (value != NULL && strcmp(key, "oversubscribe") == 0)
         config->oversubscribe = strcmp(value, "1") == 0;
-    else if (value != NULL && strcmp(word, "utilization_switch") == 0)
+    else if (value != NULL && strcmp(key, "utilization_switch") == 0)
         config->utilization_off = strcmp(value, "0") == 0;
-    else if (value != NULL && strcmp(word, "priority_block") == 0)
+    else if (value != NULL && strcmp(key, "priority_block") == 0)
         config->priority_block = strcmp(value, "1") == 0;
-    else if (value != NULL && strcmp(word, "region") == 0)
+    else if (value != NULL && strcmp(key, "region") == 0)
         parse_region(value, config);
     else
-        vgpu_log(VGPU_LOG_WARN, "limits file: line \"%s\" ignored", word);
+        vgpu_log(VGPU_LOG_WARN, "limits file: line \"%s\" ignored", key);
 }
 
 int vgpu_config_parse_file(const char *text, size_t length, struct vgpu_config *config)

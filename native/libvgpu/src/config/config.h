@@ -46,7 +46,7 @@ struct vgpu_config {
     bool oversubscribe;
     bool utilization_off; /* policy default: nothing is limited at present */
     bool priority_block;
-    char region_path[VGPU_REGION_PATH_BYTES]; /* source FILE; empty: not said */
+    char region_path[VGPU_REGION_PATH_BYTES]; /* source FILE; empty: not given */
     size_t device_count; /* source FILE: entries of `uuid` and `listed` */
     char uuid[VGPU_MAX_DEVICES][VGPU_UUID_BYTES];
     struct vgpu_limit listed[VGPU_MAX_DEVICES];

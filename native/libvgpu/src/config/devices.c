@@ -8,7 +8,7 @@
 #include "base/log.h"
 #include "intercept/real.h"
 
-/* CUDA says the number alone, which is that of a whole card (GPU-...) or of a MIG instance (MIG-...). */
+/* CUDA gives the number alone, which is that of a whole card (GPU-...) or of a MIG instance (MIG-...). */
 static const char *number_of(const char *uuid)
 {
     return strncmp(uuid, "GPU-", 4) == 0 || strncmp(uuid, "MIG-", 4) == 0 ? uuid + 4 : uuid;

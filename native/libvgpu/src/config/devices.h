@@ -13,7 +13,7 @@
 #include "vgpu_region.h"
 
 enum {
-    VGPU_DEVICE_UNKNOWN = -1, /* the driver would not say which device: let it answer the call itself */
+    VGPU_DEVICE_UNKNOWN = -1, /* the driver does not answer which device: let it answer the call itself */
     VGPU_DEVICE_UNPLACED = -2 /* a sixty-fifth device: the region has no place for it */
 };
 

@@ -1,4 +1,4 @@
-/* Arrays, mipmaps and imported memory: booked under their handle. */
+/* Arrays, mipmaps and imported memory: charged under their handle. */
 #include "memory/array_size.h"
 #include "memory/charge.h"
 #include "memory/current.h"
@@ -6,7 +6,8 @@
 #include "intercept/real.h"
 #include "memory/slice.h"
 
-/* Reserves, creates through the driver (`real_call` writes *handle), books. One body for the functions that make a handle. */
+/* Reserves, creates through the driver (`real_call` writes *handle), enters the charge. One body for the functions that
+ * make a handle. */
 #define CREATE(handle, bytes, real_call, real_destroy)                                                      \
     do {                                                                                                    \
         const uint64_t bytes_ = (bytes);                                                                    \
@@ -87,7 +88,7 @@ CUresult cuMipmappedArrayDestroy(CUmipmappedArray array)
     VGPU_MEMORY_FREE(VGPU_BLOCK_OBJECT, (uintptr_t)array, cuda->cuMipmappedArrayDestroy(array));
 }
 
-/* Memory of another interface (Vulkan, a dma-buf): nobody else counts it, so whoever imports it pays. */
+/* Memory of another interface (Vulkan, a dma-buf): nobody else counts it, so the importer pays. */
 CUresult cuImportExternalMemory(CUexternalMemory *memory, const CUDA_EXTERNAL_MEMORY_HANDLE_DESC *wanted)
 {
     const struct vgpu_cuda *cuda = vgpu_cuda();

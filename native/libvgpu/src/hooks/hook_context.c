@@ -1,5 +1,6 @@
-/* Start, and contexts. One takes memory of the card that no call names: what it took is looked up after. One that dies frees its memory
- * without a word, so its charges end with it. Whatever changes the thread's current context says so (core_terms.h). */
+/* Start, and contexts. A context takes memory of the card that no call names: what it took is looked up after. One that
+ * ends frees its memory without a call for each block, so its charges end with it. Every hook that changes the thread's
+ * current context reports it (core_terms.h). */
 #include "compute/core_terms.h"
 #include "compute/cores.h"
 #include "memory/graph_memory.h"

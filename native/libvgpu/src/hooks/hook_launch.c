@@ -2,7 +2,7 @@
 #include "compute/cores.h"
 #include "intercept/real.h"
 
-/* What tells launches of one function apart: blocks, and threads of each. */
+/* What distinguishes launches of one function: blocks, and threads of each. */
 static uint64_t size_of(unsigned int grid_x, unsigned int grid_y, unsigned int grid_z, unsigned int block_x, unsigned int block_y,
                         unsigned int block_z)
 {
@@ -44,7 +44,7 @@ static uint64_t size_of_config(const CUlaunchConfig *c)
 #define CONFIG_ARGUMENTS (config, function, parameters, extra)
 #define CONFIG_STREAM (config != NULL ? config->hStream : NULL)
 
-/* One call: its name, what tells it apart, and its parameters. */
+/* One call: its name, what distinguishes its launches, and its parameters. */
 #define LAUNCH(name, size, at, PARAMETERS, ARGUMENTS)                                         \
     SLOW slow_##name PARAMETERS { MAKE(function, size, at, name ARGUMENTS); }                 \
     CUresult name PARAMETERS { PASS(function, size, slow_##name ARGUMENTS, name ARGUMENTS); }
@@ -69,7 +69,7 @@ static void admit_one(const struct vgpu_cuda *cuda, const CUDA_LAUNCH_PARAMS *p)
     if (cuda->cuStreamGetCtx(p->hStream, &context) != CUDA_SUCCESS || cuda->cuCtxPushCurrent_v2(context) != CUDA_SUCCESS) return;
     const uint64_t size = size_of(p->gridDimX, p->gridDimY, p->gridDimZ, p->blockDimX, p->blockDimY, p->blockDimZ);
     const struct vgpu_launch launch = vgpu_cores_admit(p->function, size, p->hStream);
-    vgpu_cores_launched(&launch, CUDA_ERROR_NOT_READY); /* not timed: the driver makes these launches itself; NVML tells what they took */
+    vgpu_cores_launched(&launch, CUDA_ERROR_NOT_READY); /* not timed: the driver makes these launches itself; NVML reports what they took */
     cuda->cuCtxPopCurrent_v2(&popped);
 }
 

@@ -1,7 +1,7 @@
 /* Every way a program can look a function up: dlsym, dlvsym, cuGetProcAddress.
  *
- * The rule is one: ask whoever was asked, with the very same arguments, then exchange the answer if it is the real address of a
- * function that we alter. So versions, flags, handles and errors mean what they always meant.
+ * The rule is one: pass the question on, with the very same arguments, then exchange the answer if it is the real
+ * address of a function that we alter. So versions, flags, handles and errors mean what they always meant.
  */
 #include <dlfcn.h>
 #include <string.h>
@@ -64,12 +64,14 @@ static void *exchange(const char *name, void *found)
     if (found == as_pointer((vgpu_function)vgpu_real_dlsym())) return as_pointer((vgpu_function)dlsym);
     if (found == as_pointer((vgpu_function)vgpu_real_dlvsym())) return as_pointer((vgpu_function)dlvsym);
     const struct vgpu_row *row = vgpu_altered_named(name);
-    /* A search of all objects finds our own export first. Without the driver in the process the honest answer is "none". */
+    /* A search of all objects finds our own export first. Without the driver in the process the honest answer is
+     * "none". */
     if (row != NULL && found == hook_of(row)) return library_present(row) ? found : NULL;
     return replacement(found);
 }
 
-/* The tables are built before the real lookup, so that dlerror() afterwards speaks of the caller's lookup and not of ours. */
+/* The tables are built before the real lookup, so that dlerror() afterwards speaks of the caller's lookup and not of
+ * ours. */
 static void prepare(const char *name)
 {
     const struct vgpu_row *row = vgpu_altered_named(name);
@@ -81,7 +83,8 @@ void *dlsym(void *restrict handle, const char *restrict name)
 {
     void *(*real)(void *, const char *) = vgpu_real_dlsym();
     if (real == NULL) return NULL;
-    /* A tail call: the real one sees our caller's return address, by which it decides what RTLD_NEXT and RTLD_DEFAULT mean. */
+    /* A tail call: the real one sees our caller's return address, by which it decides what RTLD_NEXT and RTLD_DEFAULT
+     * mean. */
     if (!altered(name)) return real(handle, name);
     prepare(name);
     return exchange(name, real(handle, name));

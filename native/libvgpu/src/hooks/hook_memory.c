@@ -1,4 +1,4 @@
-/* Ordinary device memory: reserve, ask the driver, book. The outputs are written on success only. */
+/* Ordinary device memory: reserve, ask the driver, enter the charge. The outputs are written on success only. */
 #include "memory/charge.h"
 #include "memory/current.h"
 #include "config/quota.h"
@@ -9,7 +9,7 @@
 /* Rows of pitched memory are at most this far apart beyond their width on any card so far; the true pitch is charged afterwards. */
 enum { PITCH_ALIGNMENT = 512 };
 
-/* Books a block, or gives it back to the driver when there is no memory to remember it. */
+/* Enters a block, or gives it back to the driver when there is no memory to remember it. */
 static CUresult keep(const struct vgpu_cuda *cuda, CUdeviceptr block, int device, uint64_t bytes)
 {
     const CUresult result = vgpu_memory_keep(VGPU_BLOCK_POINTER, block, device, bytes, vgpu_memory_current_context());

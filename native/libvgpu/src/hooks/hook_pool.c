@@ -23,13 +23,15 @@ static CUmemoryPool pool_of(CUstream stream)
     const struct vgpu_cuda *cuda = vgpu_cuda();
     CUmemoryPool pool = NULL;
     CUdevice device;
-    /* A stream of one's own may be on another device than the current context; drivers before 12.8 cannot say. */
+    /* A stream of one's own may be on another device than the current context; drivers before 12.8 cannot answer
+     * that. */
     const bool own = (uintptr_t)stream > 2;
     if ((!own || cuda->cuStreamGetDevice(stream, &device) != CUDA_SUCCESS) && cuda->cuCtxGetDevice(&device) != CUDA_SUCCESS) return NULL;
     return cuda->cuDeviceGetMemPool(&pool, device) == CUDA_SUCCESS ? pool : NULL;
 }
 
-/* One body for the four allocators: they differ in the real call and in how the block goes back when it cannot be booked. */
+/* One body for the four allocators: they differ in the real call and in how the block goes back when it cannot be
+ * entered. */
 #define ALLOCATE(from, is_capturing, real_call, real_free)                                         \
     do {                                                                                           \
         if (pointer == NULL || bytes == 0 || !vgpu_runtime_start() || records((is_capturing), stream)) return (real_call); \

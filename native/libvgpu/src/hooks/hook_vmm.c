@@ -86,7 +86,8 @@ CUresult cuMemUnmap(CUdeviceptr pointer, size_t bytes)
     return result;
 }
 
-/* Tiles of a sparse array are charged until the array is destroyed: an undone tile does not say which memory it lets go. */
+/* Tiles of a sparse array are charged until the array is destroyed: an undone tile does not name the memory that it
+ * lets go. */
 static void tiles_mapped(const CUarrayMapInfo *tiles, unsigned int count)
 {
     for (unsigned int i = 0; i < count; i++)

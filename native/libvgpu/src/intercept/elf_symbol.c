@@ -46,8 +46,8 @@ static uint32_t gnu_hash(const char *name)
 
 static const ElfW(Sym) *find(const struct symbols *symbols, const char *name)
 {
-    const uint32_t buckets = symbols->gnu_hash[0], first = symbols->gnu_hash[1], bloom_words = symbols->gnu_hash[2];
-    const uint32_t *bucket = symbols->gnu_hash + 4 + bloom_words * (sizeof(ElfW(Addr)) / sizeof(uint32_t));
+    const uint32_t buckets = symbols->gnu_hash[0], first = symbols->gnu_hash[1], bloom_cells = symbols->gnu_hash[2];
+    const uint32_t *bucket = symbols->gnu_hash + 4 + bloom_cells * (sizeof(ElfW(Addr)) / sizeof(uint32_t));
     const uint32_t *chain = bucket + buckets;
     const uint32_t hash = gnu_hash(name);
     uint32_t at = bucket[hash % buckets];

@@ -45,13 +45,13 @@ static struct lacking look(const void *table, const struct vgpu_row *rows, size_
     return lacking;
 }
 
-static bool first(_Atomic bool *said) { return !atomic_exchange(said, true); }
+static bool first(_Atomic bool *logged) { return !atomic_exchange(logged, true); }
 
 void vgpu_lacking_of_driver(void)
 {
-    static _Atomic bool said;
+    static _Atomic bool logged;
     const struct vgpu_cuda *cuda = vgpu_cuda();
-    if (cuda == NULL || !first(&said)) return;
+    if (cuda == NULL || !first(&logged)) return;
     const struct lacking needed = look(cuda, vgpu_cuda_rows, vgpu_cuda_row_count, false);
     const struct lacking altered = look(cuda, vgpu_cuda_rows, vgpu_cuda_row_count, true);
     if (needed.used > 0)
@@ -61,7 +61,7 @@ void vgpu_lacking_of_driver(void)
         vgpu_log(VGPU_LOG_INFO, "the driver lacks %s (and %zu more): programs cannot call them either", altered.names, altered.more);
 }
 
-static void say_what_nvml_lacks(const struct vgpu_nvml *nvml)
+static void log_what_nvml_lacks(const struct vgpu_nvml *nvml)
 {
     const struct lacking needed = look(nvml, vgpu_nvml_rows, vgpu_nvml_row_count, false);
     if (needed.used > 0) vgpu_log(VGPU_LOG_WARN, "NVML lacks %s (and %zu more): as far as they are needed, " WITHOUT_NVML, needed.names, needed.more);
@@ -69,16 +69,16 @@ static void say_what_nvml_lacks(const struct vgpu_nvml *nvml)
 
 const struct vgpu_nvml *vgpu_nvml_begin(void)
 {
-    static _Atomic bool said;
+    static _Atomic bool logged;
     const struct vgpu_nvml *nvml = vgpu_nvml_loaded();
     if (nvml == NULL) {
-        if (first(&said)) vgpu_log(VGPU_LOG_WARN, "no NVML (libnvidia-ml.so.1 is missing): " WITHOUT_NVML);
+        if (first(&logged)) vgpu_log(VGPU_LOG_WARN, "no NVML (libnvidia-ml.so.1 is missing): " WITHOUT_NVML);
         return NULL;
     }
     const nvmlReturn_t result = nvml->nvmlInit_v2();
-    if (first(&said)) {
+    if (first(&logged)) {
         if (result == NVML_SUCCESS)
-            say_what_nvml_lacks(nvml);
+            log_what_nvml_lacks(nvml);
         else
             vgpu_log(VGPU_LOG_WARN, "no NVML (nvmlInit_v2 answers %d): " WITHOUT_NVML, (int)result);
     }

@@ -1,4 +1,4 @@
-/* What a driver or an NVML that is older than this library does without, said once per process and in one line. */
+/* What a driver or an NVML that is older than this library does without, logged once per process and in one line. */
 #ifndef VGPU_LACKING_H
 #define VGPU_LACKING_H
 
@@ -8,8 +8,8 @@
  * what this library itself needs. */
 void vgpu_lacking_of_driver(void);
 
-/* NVML, initialised once more (the caller calls nvmlShutdown when done); NULL where it cannot be had. Says at WARN what is missing: the
- * library, its initialisation, or functions. */
+/* NVML, initialised once more (the caller calls nvmlShutdown when done); NULL where it cannot be had. Logs at WARN what
+ * is missing: the library, its initialisation, or functions. */
 const struct vgpu_nvml *vgpu_nvml_begin(void);
 
 #endif

@@ -1,5 +1,5 @@
-/* dlopen and dlerror, which came from libdl before glibc 2.34: under their own names, hidden in this library (base/older_glibc.c has the
- * reason, and the other functions). */
+/* dlopen and dlerror, which came from libdl before glibc 2.34: under their own names, hidden in this library
+ * (base/older_glibc.c has the reason, and the other functions). */
 #include <dlfcn.h>
 #include <stdatomic.h>
 #include <string.h>
@@ -7,8 +7,8 @@
 #include "intercept/elf_symbol.h"
 #include "intercept/real_dlsym.h"
 
-/* Found as the dynamic linker would have bound it, so that a program's sanitizer sees the calls; before 2.34 also in a libdl that only
- * some library of the program shows to itself. NULL: there is no libdl. */
+/* Found as the dynamic linker would have bound it, so that a program's sanitizer sees the calls; before 2.34 also in a
+ * libdl that only some library of the program shows to itself. NULL: there is no libdl. */
 static vgpu_function bound(_Atomic(vgpu_function) *cached, const char *name)
 {
     vgpu_function function = atomic_load_explicit(cached, memory_order_relaxed);

@@ -1,5 +1,5 @@
-/* The C library's own dlsym and dlvsym, which this library replaces for the program. Any thread; looked for once. NULL only on a C library
- * that is not glibc. */
+/* The C library's own dlsym and dlvsym, which this library replaces for the program. Any thread; looked for once. NULL
+ * only on a C library that is not glibc. */
 #ifndef VGPU_REAL_DLSYM_H
 #define VGPU_REAL_DLSYM_H
 

@@ -1,5 +1,6 @@
-/* What the .def lists expand to: prototypes of the hooks, typed tables of the real functions, and a row for each of them. The addresses
- * of the hooks are no part of it: hook_lookup.c alone knows them, so that the hooks may use all that lies below them.
+/* What the .def lists expand to: prototypes of the hooks, typed tables of the real functions, and a row for each of
+ * them. The addresses of the hooks are no part of it: hook_lookup.c alone knows them, so that the hooks may use all
+ * that lies below them.
  *
  * A hook whose arguments differ from its row does not compile.
  */

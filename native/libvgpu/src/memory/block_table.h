@@ -47,8 +47,9 @@ int vgpu_ledger_put(struct vgpu_ledger *ledger, const struct vgpu_block *block, 
 /* Forgets the block of that key and hands it out. false: unknown key. */
 bool vgpu_ledger_take(struct vgpu_ledger *ledger, enum vgpu_block_kind kind, uint64_t key, struct vgpu_block *taken);
 
-/* Forgets all blocks of `owner` that are no younger than `age` (numbers of 32 bits that go round): a driver may have given the owner's
- * number to another one meanwhile, whose blocks are younger. Calls forget(block) for each, with the shard's lock held (forget must not use the ledger). */
+/* Forgets all blocks of `owner` that are no younger than `age` (numbers of 32 bits that go round): a driver may have
+ * given the owner's number to another one since, whose blocks are younger. Calls forget(block) for each, with the
+ * shard's lock held (forget must not use the ledger). */
 void vgpu_ledger_forget_owner(struct vgpu_ledger *ledger, const void *owner, uint32_t age, void (*forget)(const struct vgpu_block *));
 
 #endif

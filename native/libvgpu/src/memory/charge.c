@@ -1,4 +1,4 @@
-/* Reserving, booking and releasing: what all memory hooks have in common. */
+/* Reserving, entering and releasing: what all memory hooks have in common. */
 #include "memory/charge.h"
 
 #include <stdatomic.h>

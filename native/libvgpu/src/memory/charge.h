@@ -8,13 +8,15 @@
 /* Reserves `bytes`; when the slice is full, trims what pools keep for later first. CUDA_ERROR_OUT_OF_MEMORY: nothing is reserved. */
 CUresult vgpu_memory_reserve(int device, uint64_t bytes);
 
-/* The same for an allocation from a stream-ordered pool: `*reused` of the bytes are those that the pool kept charged, the others are
- * reserved anew. Undone, where the driver then makes no such allocation, by vgpu_memory_unreserve_pooled with the same arguments. */
+/* The same for an allocation from a stream-ordered pool: `*reused` of the bytes are those that the pool kept charged,
+ * the others are reserved. Undone, where the driver then makes no such allocation, by vgpu_memory_unreserve_pooled with
+ * the same arguments. */
 CUresult vgpu_memory_reserve_pooled(CUmemoryPool pool, int device, uint64_t bytes, uint64_t *reused);
 void vgpu_memory_unreserve_pooled(CUmemoryPool pool, int device, uint64_t bytes, uint64_t reused);
 
-/* Books a successful allocation whose bytes are reserved. On CUDA_ERROR_OUT_OF_MEMORY (no memory for the entry) the reservation is
- * gone and the caller frees the block. Bytes of an old block under the same key, freed behind our back, are released. */
+/* Enters a successful allocation whose bytes are reserved. On CUDA_ERROR_OUT_OF_MEMORY (no memory for the entry) the
+ * reservation is gone and the caller frees the block. Bytes of an old block under the same key, freed behind our back,
+ * are released. */
 CUresult vgpu_memory_keep(enum vgpu_block_kind kind, uint64_t key, int device, uint64_t bytes, const void *owner);
 
 /* The same for a block that came from a stream-ordered pool. */
@@ -34,9 +36,9 @@ CUresult vgpu_memory_keep_pooled(CUdeviceptr block, int device, uint64_t bytes, 
 bool vgpu_memory_take(enum vgpu_block_kind kind, uint64_t key, struct vgpu_block *block);
 void vgpu_memory_settle(const struct vgpu_block *block, CUresult freed);
 
-/* A context is ended in two halves, as the driver may give its handle, and its addresses, to another thread before it returns: what is
- * booked after `begin` is another context's. `begin` changes nothing that is booked; the second half: the driver has destroyed the context
- * and all memory of it. */
+/* A context is ended in two halves, as the driver may give its handle, and its addresses, to another thread before it
+ * returns: what is entered after `begin` is another context's. `begin` changes nothing that is entered; the second
+ * half: the driver has destroyed the context and all memory of it. */
 uint32_t vgpu_memory_end_begin(void);
 void vgpu_memory_forget_context(CUcontext context, uint32_t begun);
 

@@ -1,8 +1,8 @@
 /* Memory that graphs take when they run.
  *
- * A graph with allocation nodes takes memory at its launch (or upload), not when it is built; the driver keeps it for the device's
- * graphs until cuDeviceGraphMemTrim. So the charge of a device is what the driver says its graphs have reserved, and before a launch
- * the most by which that can grow is reserved.
+ * A graph with allocation nodes takes memory at its launch (or upload), not when it is built; the driver keeps it for
+ * the device's graphs until cuDeviceGraphMemTrim. So the charge of a device is what its graphs have reserved as the
+ * driver reports it, and before a launch the most by which that can grow is reserved.
  */
 #ifndef VGPU_GRAPH_MEMORY_H
 #define VGPU_GRAPH_MEMORY_H

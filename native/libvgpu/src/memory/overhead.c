@@ -15,7 +15,7 @@
 static const int64_t LOOK_EVERY_MS = 100;
 /* So often where NVML does not list us; the node writes pids within seconds. */
 static const int64_t LOOK_AGAIN_MS = 1000;
-/* As NVML says "not known". */
+/* What NVML answers for "not known". */
 static const unsigned long long UNKNOWN_BYTES = ~0ULL;
 /* More processes than one card ever has. */
 enum { PROCESSES = 1024, DEVICES = 64 };
@@ -48,8 +48,8 @@ static const nvmlProcessInfo_v2_t *own_entry(const nvmlProcessInfo_v2_t *found, 
     return NULL;
 }
 
-/* What NVML says that the driver holds for this process. Not listed: it has no context there, or the list has pids of another namespace
- * that the node has not written yet; either way nothing is known to be held. */
+/* What the driver holds, as NVML reports, for this process. Not listed: it has no context there, or the list has pids
+ * of another namespace that the node has not written yet; either way nothing is known to be held. */
 struct look {
     bool known, listed;
     uint64_t bytes;

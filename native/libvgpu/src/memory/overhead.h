@@ -1,9 +1,9 @@
-/* Memory that the driver takes for itself: contexts, modules, heaps. No call says how much, so NVML is asked what the driver holds for
- * this process; what no block explains is charged to the slice as the context's.
+/* Memory that the driver takes for itself: contexts, modules, heaps. No call answers how much, so NVML is asked what
+ * the driver holds for this process; what no block explains is charged to the slice as the context's.
  *
- * Only where NVML lists this process under a pid that it knows itself by (vgpu_process_own_pids): its own in its pid namespace, or the
- * one that the node wrote beside the limits. Nothing that the tenant can write counts. Where it is not listed yet, allocations look again
- * every second.
+ * Only where NVML lists this process under a pid that it knows itself by (vgpu_process_own_pids): its own in its pid
+ * namespace, or the one that the node wrote beside the limits. Nothing that the tenant can write counts. Where it is
+ * not listed yet, allocations look again every second.
  */
 #ifndef VGPU_OVERHEAD_H
 #define VGPU_OVERHEAD_H

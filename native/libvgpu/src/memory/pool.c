@@ -78,7 +78,7 @@ int vgpu_pool_device(CUmemoryPool handle)
     int device = known_device(handle, ASK), count = 0;
     if (device != ASK) return device;
     const struct vgpu_cuda *cuda = vgpu_cuda();
-    device = vgpu_memory_current_device(); /* an imported pool says nothing about itself */
+    device = vgpu_memory_current_device(); /* an imported pool does not name its own */
     if (cuda->cuDeviceGetCount(&count) != CUDA_SUCCESS) count = 0;
     for (int i = 0; i < count; i++) {
         CUmemoryPool pool;
@@ -145,11 +145,11 @@ void vgpu_pool_trimmed(CUmemoryPool handle, uint64_t keep)
     const int device = vgpu_pool_device(handle);
     uint64_t released = 0, reserved;
     /* Blocks in use may hold more than was asked to be kept: then the driver knows how much. */
-    const bool told = cuda->cuMemPoolGetAttribute(handle, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, &reserved) == CUDA_SUCCESS;
+    const bool known_reserved = cuda->cuMemPoolGetAttribute(handle, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, &reserved) == CUDA_SUCCESS;
     vgpu_mutex_lock(&registry.lock);
     struct pool *pool = known(handle);
     if (pool != NULL) {
-        const uint64_t left = told && reserved > keep ? reserved : keep;
+        const uint64_t left = known_reserved && reserved > keep ? reserved : keep;
         released = drop_to(pool, left > pool->live ? left - pool->live : 0);
     }
     vgpu_mutex_unlock(&registry.lock);

@@ -18,8 +18,8 @@ void vgpu_pool_made(CUmemoryPool pool, int device);
 /* Index of the device that a pool's memory is on; asks the driver which default pool it is when it was not made here. */
 int vgpu_pool_device(CUmemoryPool pool);
 
-/* An allocation from the pool begins: how many of its bytes are those that the pool kept, and are charged already. The caller reserves
- * the others (vgpu_memory_reserve_pooled). */
+/* An allocation from the pool begins: how many of its bytes are those that the pool kept, and are charged already. The
+ * caller reserves the others (vgpu_memory_reserve_pooled). */
 uint64_t vgpu_pool_take(CUmemoryPool pool, int device, uint64_t bytes);
 
 /* There is no such allocation after all: what vgpu_pool_take answered (`reused`) is kept by the pool again. */

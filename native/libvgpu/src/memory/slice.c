@@ -34,7 +34,7 @@ uint64_t vgpu_slice_used(int index)
     return vgpu_region_used(runtime->shared.region, index);
 }
 
-/* Alone the process never gets more than the limit, whatever the region says. */
+/* Alone the process never gets more than the limit, whatever stands in the region. */
 static bool reserve_once(struct vgpu_runtime *runtime, struct vgpu_region_slot *slot, int index, uint64_t bytes, uint64_t limit)
 {
     vgpu_brief_lock(&runtime->account_lock);

@@ -27,8 +27,8 @@ void vgpu_region_publish_limits(struct vgpu_region *region, const struct vgpu_li
     }
 }
 
-/* Blocks of the disk for a part of the file, so that a store into it cannot fail later. File systems that cannot say so beforehand (old
- * NFS, FUSE) are believed. */
+/* Blocks of the disk for a part of the file, so that a store into it cannot fail later. File systems that cannot
+ * promise it (old NFS, FUSE) are believed. */
 static int allocate(const struct vgpu_region_file *opened, size_t from, size_t bytes)
 {
     int result;
@@ -88,18 +88,18 @@ static void initialise(struct vgpu_region_file *opened, struct vgpu_region_value
 /* HAMi's library makes its file one byte longer than the structure before it writes anything. */
 enum { HAMI_FILE_BYTES = sizeof(struct vgpu_region) + 1 };
 
-/* Whether the file is a region, or one may be made of it. Whatever else lies there is somebody's: it is left alone. A region that has
- * been scribbled over is made anew where the node says that this is the place of regions. */
+/* Whether the file is a region, or one may be made of it. Whatever else lies there is somebody's: it is left alone. A
+ * region that has been scribbled over is made again where the node names this as the place of regions. */
 static bool may_be_region(const struct vgpu_region_file *opened, const struct stat *status, bool place_is_given)
 {
-    int32_t words[2]; /* magic, major version */
+    int32_t head[2]; /* magic, major version */
     if (!S_ISREG(status->st_mode)) return false;
     if (status->st_size == 0) return status->st_nlink == 1;
-    if (pread(opened->file, words, sizeof words, 0) != sizeof words) return false;
-    if (words[0] == VGPU_REGION_MAGIC) return words[1] == VGPU_REGION_MAJOR;
+    if (pread(opened->file, head, sizeof head, 0) != sizeof head) return false;
+    if (head[0] == VGPU_REGION_MAGIC) return head[1] == VGPU_REGION_MAJOR;
     /* Its maker was killed before it was done. */
     const bool long_enough = status->st_size == VGPU_REGION_FILE_BYTES || status->st_size == HAMI_FILE_BYTES;
-    return long_enough && (words[0] == 0 || place_is_given);
+    return long_enough && (head[0] == 0 || place_is_given);
 }
 
 /* Makes the file as long as it must be. Beyond the limit on file sizes the kernel would end the program (SIGXFSZ). */
@@ -120,7 +120,7 @@ static int prepare(struct vgpu_region_file *opened, struct vgpu_region_values *v
     int error = grow(opened, &status);
     opened->device_count = values->device_count;
     if (error == 0) error = allocate_slots(opened, 0);
-    /* The words behind the slots. */
+    /* The fields behind the slots. */
     if (error == 0) error = allocate(opened, offsetof(struct vgpu_region, process_count), sizeof(struct vgpu_region) - offsetof(struct vgpu_region, process_count));
     if (error != 0) return error;
     struct vgpu_region *region = mmap(NULL, VGPU_REGION_FILE_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, opened->file, 0);
@@ -195,9 +195,9 @@ void vgpu_region_close(struct vgpu_region_file *opened)
 }
 
 /* Writes nothing where nothing is: most devices are not there. */
-static void clear(_Atomic uint64_t *word)
+static void clear(_Atomic uint64_t *cell)
 {
-    if (atomic_load_explicit(word, memory_order_relaxed) != 0) atomic_store(word, 0);
+    if (atomic_load_explicit(cell, memory_order_relaxed) != 0) atomic_store(cell, 0);
 }
 
 static void free_share(struct vgpu_region *region, struct vgpu_region_slot *slot, int device)
@@ -216,7 +216,8 @@ static void free_share(struct vgpu_region *region, struct vgpu_region_slot *slot
     clear(&vgpu_slot_util(slot, device)->sm_percent);
 }
 
-/* Shares first, totals second, pid last: whoever is killed here leaves totals too high and the slot still to be swept. */
+/* Shares first, totals second, pid last: a process that is killed here leaves totals too high and the slot still to be
+ * swept. */
 static void free_slot(struct vgpu_region *region, struct vgpu_region_slot *slot)
 {
     atomic_store(&slot->status, VGPU_SLOT_EXITED);

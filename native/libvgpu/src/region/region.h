@@ -15,7 +15,7 @@ struct vgpu_region_values {
     struct vgpu_limit limit[VGPU_MAX_DEVICES];
     int priority;
     bool limits_are_authoritative; /* from the limits file: written even where other processes live already */
-    bool place_is_given;           /* the path is the node's: a damaged region that lies there is made anew */
+    bool place_is_given;           /* the path is the node's: a damaged region that lies there is made again */
 };
 
 /* Maps the region at `path`, creating and initialising it if need be, and publishes the values. When the file cannot be used (NULL

@@ -12,8 +12,9 @@ static void subtract_from_total(_Atomic uint64_t *total, uint64_t bytes)
     }
 }
 
-/* A slot's own words have one writer at a time (its process, which holds its account lock), so they need no locked instruction. Each
- * is released after all that was written before it: whoever sees a share or `done` sees `begun` as well (repair_total). */
+/* A slot's own cells have one writer at a time (its process, which holds its account lock), so they need no locked
+ * instruction. Each is released after all that was written before it: a reader that sees a share or `done` sees `begun`
+ * as well (repair_total). */
 static void add(_Atomic uint64_t *own, uint64_t amount)
 {
     atomic_store_explicit(own, atomic_load_explicit(own, memory_order_relaxed) + amount, memory_order_release);

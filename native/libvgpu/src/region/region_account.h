@@ -1,12 +1,12 @@
 /* Reserving bytes of a device in the region: lock free, exact, and safe against being killed at any instruction.
  *
- * Two numbers are kept: the container's total per device (the one that is held against the limit) and each process's own share. A
- * reservation raises the total first and the share second; a release lowers the share first and the total second. Whoever is killed
- * between leaves the total too high, never too low: a limit may be reached early but is never exceeded, and
- * vgpu_region_repair_totals puts it right as soon as somebody would be refused.
+ * Two numbers are kept: the container's total per device (the one that is held against the limit) and each process's
+ * own share. A reservation raises the total first and the share second; a release lowers the share first and the total
+ * second. A process that is killed between leaves the total too high, never too low: a limit may be reached early but
+ * is never exceeded, and vgpu_region_repair_totals puts it right as soon as somebody would be refused.
  *
- * Between processes nothing is locked. Among the threads of one process, whoever writes its slot holds a lock of that process: so the one
- * locked instruction that a reservation needs is the exchange of the total.
+ * Between processes nothing is locked. Among the threads of one process, the one that writes its slot holds a lock of
+ * that process: so the one locked instruction that a reservation needs is the exchange of the total.
  */
 #ifndef VGPU_REGION_ACCOUNT_H
 #define VGPU_REGION_ACCOUNT_H
@@ -35,11 +35,11 @@ void vgpu_region_release(struct vgpu_region *region, struct vgpu_region_slot *sl
 /* Bytes that the processes of this container hold on a device. */
 uint64_t vgpu_region_used(struct vgpu_region *region, int device);
 
-/* Sets the total of each of the first devices to the sum of the shares, unless somebody is reserving at this very moment. Needs the file lock (no slot may come
- * or go meanwhile). */
+/* Sets the total of each of the first devices to the sum of the shares, unless somebody is reserving at this very
+ * moment. Needs the file lock (no slot may come or go until it is done). */
 void vgpu_region_repair_totals(struct vgpu_region *region, int device_count);
 
-/* Number of slots that may be in use, in range whatever the file says. */
+/* Number of slots that may be in use, in range whatever stands in the file. */
 int vgpu_region_process_count(struct vgpu_region *region);
 
 #endif

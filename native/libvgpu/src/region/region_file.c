@@ -6,12 +6,15 @@
 #include <time.h>
 #include <unistd.h>
 
-/* The lock is held for microseconds; half a millisecond between tries costs nothing, and 5 s without it is an owner that is stopped. */
+/* The lock is held for microseconds; half a millisecond between tries costs nothing, and 5 s without it is an owner
+ * that is stopped. */
 enum { TRIES = 10000, PAUSE_NS = 500000 };
-/* Every user of the container shares the file, whatever umask its creator had; changing the umask itself would change the host. */
+/* Every user of the container shares the file, whatever umask its creator had; changing the umask itself would change
+ * the host. */
 enum { FILE_MODE = 0666 };
 
-/* The directory is the tenant's: a link there would lead us to a file of somebody else's, a pipe would keep us waiting. */
+/* The directory is the tenant's: a link there would lead us to a file of somebody else's, a pipe would keep us
+ * waiting. */
 enum { HOW = O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY };
 
 static int open_or_make(const char *path)

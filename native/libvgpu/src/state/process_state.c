@@ -201,7 +201,8 @@ int vgpu_runtime_device_count(void) { return atomic_load_explicit(&devices.count
 
 const char *vgpu_runtime_device_uuid(int index) { return devices.uuid[index]; }
 
-/* Gives the slot back on a regular exit, so that monitors need not wait for the next sweep. A killed process is swept by others. */
+/* Gives the slot back on a regular exit, so that monitors need not wait for the next sweep. A killed process is swept
+ * by others. */
 __attribute__((destructor)) static void leave(void)
 {
     struct vgpu_runtime *s = atomic_load(&state_pages);

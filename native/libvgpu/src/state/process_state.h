@@ -1,7 +1,9 @@
-/* The state of one process: its configuration, devices, region and slot. What is done with it: slice.h (memory), core_terms.h (launches).
+/* The state of one process: its configuration, devices, region and slot. What is done with it: slice.h (memory),
+ * core_terms.h (launches).
  *
- * It is started by the first call that concerns it (cuInit, an NVML memory query), never by being loaded: a process that uses no GPU
- * pays nothing. After fork the child starts afresh by itself: the state lives in pages that the kernel empties in a child.
+ * It is started by the first call that concerns it (cuInit, an NVML memory query), never by being loaded: a process
+ * that uses no GPU pays nothing. After fork the child starts afresh by itself: the state lives in pages that the kernel
+ * empties in a child.
  */
 #ifndef VGPU_RUNTIME_H
 #define VGPU_RUNTIME_H
@@ -31,10 +33,11 @@ struct vgpu_runtime {
     _Atomic bool ready;
     struct vgpu_region_file shared;
     _Atomic(struct vgpu_region_slot *) slot;
-    pid_t pid; /* of whoever took the slot */
+    pid_t pid; /* of the process that took the slot */
     uint64_t start_time;
-    /* What the process knows of itself, whatever the region says: bytes it holds, and bytes of these that the driver took for itself.
-     * The lock guards them and the process's own words in the region, which change together; where both are taken it comes second. */
+    /* What the process knows of itself, whatever stands in the region: bytes it holds, and bytes of these that the
+     * driver took for itself. The lock guards them and the process's own fields in the region, which change together;
+     * where both are taken it comes second. */
     struct vgpu_brief_lock account_lock;
     uint64_t held[VGPU_MAX_DEVICES], overhead[VGPU_MAX_DEVICES];
     struct vgpu_config config;
@@ -48,22 +51,25 @@ struct vgpu_runtime {
     int64_t launch_interval_s;
 };
 
-/* Starts the process's state if it is not. Needs an initialised driver or NVML. NULL: without memory, or called from inside itself. */
+/* Starts the process's state if it is not. Needs an initialised driver or NVML. NULL: without memory, or called from
+ * inside itself. */
 struct vgpu_runtime *vgpu_runtime_start(void);
 
 /* The state if it has been started, else NULL. */
 struct vgpu_runtime *vgpu_runtime_started(void);
 
-/* Whether this thread is just starting the state: what it allocates meanwhile is the driver's own affair. */
+/* Whether this thread is just starting the state: what it allocates while it does is the driver's own affair. */
 bool vgpu_runtime_is_starting(void);
 
-/* The process's slot, taken if need be; taken anew, with what the process holds, if somebody has scribbled over it. NULL: none is free. */
+/* The process's slot, taken if need be; taken again, with what the process holds, if somebody has scribbled over it.
+ * NULL: none is free. */
 struct vgpu_region_slot *vgpu_runtime_slot(struct vgpu_runtime *runtime);
 
 /* Takes the process's slot in the region now rather than at its first allocation, so that monitors see the process. */
 void vgpu_runtime_register(void);
 
-/* A changed limits file is seen by the first allocation or launch after 10 ms: one stat per 10 ms is nothing, and people cannot tell. */
+/* A changed limits file is seen by the first allocation or launch after 10 ms: one stat per 10 ms is nothing, and
+ * people do not notice. */
 enum { VGPU_LIMITS_LOOK_MS = 10 };
 void vgpu_runtime_look_for_new_limits(struct vgpu_runtime *runtime);
 
