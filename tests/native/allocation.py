@@ -47,7 +47,7 @@ def ok(result: int) -> None:
 def kind(
     name: str, takes: str, ends: str, given_up: bool = False
 ) -> Callable[[Callable[[int], GiveBack]], Callable[[int], GiveBack]]:
-    """Registers a way; the function raises RefusedError where the driver says no."""
+    """Registers a way; the function raises RefusedError where the driver refuses."""
 
     def register(function: Callable[[int], GiveBack]) -> Callable[[int], GiveBack]:
         def take(size: int) -> Taken:

@@ -226,7 +226,7 @@ def own_context(bytes: int) -> dict[str, Any]:
 
 
 def further_context(how: str, bytes: int) -> dict[str, Any]:
-    """A further context, a block in it, and its end: what is free meanwhile and afterwards."""
+    """A further context, a block in it, and its end: what is free until then and afterwards."""
     end = CONTEXTS[how]()
     made = info()["free"]
     result = alloc(bytes)["result"]

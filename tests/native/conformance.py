@@ -75,7 +75,7 @@ HEAD = """# What libvgpu does with every call of CUDA 13
 
 Written by `python -m tests.native.conformance` from a run on the stand-in driver.
 A test holds it against the lists in the code.
-How memory is charged is told in [libvgpu-memory.md](libvgpu-memory.md).
+How memory is charged is described in [libvgpu-memory.md](libvgpu-memory.md).
 
 ## Memory, measured
 
@@ -94,8 +94,8 @@ def table(verdicts: Mapping[str, Verdict]) -> Iterable[str]:
     for name, verdict in verdicts.items():
         kind = KINDS[name]
         marks = ["yes" if getattr(verdict, title) else "**no**" for title in titles]
-        words = [name, f"`{kind.takes}`", f"`{kind.ends}`", *marks]
-        yield "| " + " | ".join(words).replace(", ", "`, `") + " |"
+        cells = [name, f"`{kind.takes}`", f"`{kind.ends}`", *marks]
+        yield "| " + " | ".join(cells).replace(", ", "`, `") + " |"
 
 
 def wrapped(names: Iterable[str]) -> str:
@@ -118,7 +118,7 @@ def render(verdicts: Mapping[str, Verdict]) -> str:
 ## Driver calls that are altered
 
 {len(ours)} functions, under every version and with the per-thread default stream alike; all that
-is not said above about them is the driver's own answer.
+is not stated above about them is the driver's own answer.
 
 {wrapped(ours)}
 

@@ -20,7 +20,7 @@ class Tenant:
     processes: int = 1
     more: str = ""
 
-    def words(self) -> str:
+    def settings(self) -> str:
         kernels = ",".join(f"{length:.3f}" for length in self.kernels_us)
         return (
             f"tenant={self.limit_percent} processes={self.processes}"
@@ -44,7 +44,7 @@ class Scenario:
             f"sm={self.sm_count} seconds={self.seconds} settle_s={self.settle_s}"
             f" sample_ms={self.sample_ms} delay_ms={self.delay_ms} missing={self.missing_percent}"
         )
-        return " ".join([head, self.more, *(tenant.words() for tenant in self.tenants)])
+        return " ".join([head, self.more, *(tenant.settings() for tenant in self.tenants)])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -37,11 +37,11 @@ class Load:
 
 
 def start(
-    stack: ExitStack, container: Container, *words: str, env: Mapping[str, str] | None = None
+    stack: ExitStack, container: Container, *options: str, env: Mapping[str, str] | None = None
 ) -> Load:
     process = stack.enter_context(
         subprocess.Popen(
-            [LOAD, "--seconds", "1000", *words],
+            [LOAD, "--seconds", "1000", *options],
             env=container.env(FAKEGPU_VISIBLE_DEVICES=CARDS[0], **(env or {})),
         )
     )
@@ -95,7 +95,7 @@ def another(machine: Machine, name: str, cores: int) -> Container:
 
 
 @pytest.mark.parametrize(
-    "words",
+    "options",
     [
         ("--blocks", "216"),
         ("--blocks", "216", "--graph", "20"),
@@ -103,10 +103,10 @@ def another(machine: Machine, name: str, cores: int) -> Container:
     ],
     ids=["kernels of 50 us", "graphs of 1 ms", "cooperative kernels of 1 ms"],
 )
-def test_two_tenants_get_30_and_70(machine: Machine, words: tuple[str, ...]) -> None:
+def test_two_tenants_get_30_and_70(machine: Machine, options: tuple[str, ...]) -> None:
     with ExitStack() as stack:
         loads = [
-            start(stack, another(machine, f"limit-{limit}", limit), *words) for limit in (30, 70)
+            start(stack, another(machine, f"limit-{limit}", limit), *options) for limit in (30, 70)
         ]
         assert_shares(lambda: shares(loads), 30, 70)
 
@@ -192,8 +192,8 @@ def test_a_monitor_of_hami_holds_launches_back_through_the_region(machine: Machi
         wait(lambda: shares([load], settle_s=1) == [0], "the program to wait")
 
 
-@pytest.mark.parametrize("known", [True, False], ids=["node tells pids", "nobody tells pids"])
-def test_a_driver_that_tells_containers_the_pids_of_the_host(machine: Machine, known: bool) -> None:
+@pytest.mark.parametrize("known", [True, False], ids=["node writes pids", "nobody writes pids"])
+def test_a_driver_that_shows_containers_the_pids_of_the_host(machine: Machine, known: bool) -> None:
     machine.settings["pid_offset"] = 100_000
     machine.write()
     containers = [another(machine, f"limit-{limit}", limit) for limit in (30, 65)]
@@ -205,7 +205,7 @@ def test_a_driver_that_tells_containers_the_pids_of_the_host(machine: Machine, k
             if known:
                 (container.folder / "hami" / "pids").write_text(f"{pid} {pid + 100_000}\n")
             loads.append(load)
-        # Nobody exceeds its limit; without NVML's word a tenant beside another may get less.
+        # Nobody exceeds its limit; without NVML's samples a tenant beside another may get less.
         assert_at_most(shares(loads), 30, 65)
         if known:
             assert_shares(lambda: shares(loads)[:1], 30)
@@ -237,7 +237,7 @@ def test_a_program_that_forks_keeps_to_its_limit(container: Container) -> None:
     assert client.call("launch", kernels=100, blocks=216) == {"result": 0}
 
 
-def test_a_load_without_a_driver_says_what_is_missing(tmp_path: Path) -> None:
+def test_a_load_without_a_driver_prints_what_is_missing(tmp_path: Path) -> None:
     done = subprocess.run(
         [LOAD], env={"LD_LIBRARY_PATH": str(tmp_path)}, capture_output=True, text=True, check=False
     )

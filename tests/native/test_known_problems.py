@@ -1,4 +1,4 @@
-"""docs/libvgpu.md says which test shows that a known problem is none of ours: they exist."""
+"""docs/libvgpu.md names the test that shows that a known problem is none of ours: they exist."""
 
 import re
 

@@ -131,7 +131,7 @@ def name_region(container: Container, limit: int) -> None:
 
 
 @pytest.mark.parametrize("own", ["", "/nowhere/at/all.cache", "{folder}/one.cache"])
-def test_the_place_of_the_region_is_the_files_to_say(container: Container, own: str) -> None:
+def test_the_file_names_the_place_of_the_region(container: Container, own: str) -> None:
     # By the variable each process had a region, and so a slice, of its own.
     name_region(container, 10 * MIB)
     env = {"CUDA_DEVICE_MEMORY_SHARED_CACHE": own.format(folder=container.folder)}
@@ -152,7 +152,7 @@ def test_a_file_without_the_region_leaves_it_to_the_variable(container: Containe
     assert two.info() == (10 * MIB, 10 * MIB)
 
 
-def test_a_region_that_was_scribbled_over_is_made_anew_where_the_file_says(
+def test_a_region_that_was_scribbled_over_is_made_again_where_the_file_names_it(
     container: Container,
 ) -> None:
     name_region(container, 10 * MIB)

@@ -49,7 +49,7 @@ def test_nothing_is_printed_unless_asked_for(container: Container) -> None:
     assert done.stderr == ""
 
 
-def test_errors_are_printed_when_asked_for_in_the_words_of_hami(container: Container) -> None:
+def test_errors_are_printed_when_asked_for_in_the_wording_of_hami(container: Container) -> None:
     container.limit(MIB)
     done = subprocess.run(
         [FAKEGPU / "vgpu-probe", "--once"],

@@ -112,7 +112,7 @@ CASES: dict[str, tuple[dict[str, Sequence[str]], str, str]] = {
 
 
 @pytest.mark.parametrize(("libraries", "level", "line"), CASES.values(), ids=CASES)
-def test_what_is_missing_is_said_in_one_line(
+def test_what_is_missing_is_logged_in_one_line(
     container: Container,
     tmp_path: Path,
     libraries: dict[str, Sequence[str]],
@@ -123,19 +123,21 @@ def test_what_is_missing_is_said_in_one_line(
     folder.mkdir()
     for library, without in libraries.items():
         build(folder, library, without)
-    said = [said for said in run(container, folder, level) if "lacks" in said or "NVML" in said]
-    assert len(said) == 1
-    assert re.search(line, said[0])
+    logged = [
+        entry for entry in run(container, folder, level) if "lacks" in entry or "NVML" in entry
+    ]
+    assert len(logged) == 1
+    assert re.search(line, logged[0])
     below = run(container, folder, str(int(level) - 1))
-    assert not [said for said in below if "lacks" in said or "NVML" in said]
+    assert not [entry for entry in below if "lacks" in entry or "NVML" in entry]
 
 
-def test_an_nvml_that_does_not_start_is_said_in_one_line(container: Container) -> None:
+def test_an_nvml_that_does_not_start_is_logged_in_one_line(container: Container) -> None:
     container.machine.settings["faults"] = [{"call": "nvmlInit", "result": 18, "times": 0}]
     container.machine.write()
-    said = run(container, FAKEGPU, "2")
-    assert len(said) == 1
-    assert "no NVML (nvmlInit_v2 answers 18)" in said[0]
+    logged = run(container, FAKEGPU, "2")
+    assert len(logged) == 1
+    assert "no NVML (nvmlInit_v2 answers 18)" in logged[0]
     assert run(container, FAKEGPU, "1") == []
 
 

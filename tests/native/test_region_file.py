@@ -1,4 +1,4 @@
-"""Whatever lies at the region's path, and whatever the disk says: programs run and limits hold."""
+"""Whatever lies at the region's path, whatever the disk answers: programs run and limits hold."""
 
 import os
 import socket
@@ -25,8 +25,8 @@ def holds(container: Container, **env: str) -> None:
     assert client.close() == 0
 
 
-def mounted(folder: Path, *words: str) -> None:
-    done = subprocess.run(["mount", *words, folder], capture_output=True, text=True, timeout=30)
+def mounted(folder: Path, *options: str) -> None:
+    done = subprocess.run(["mount", *options, folder], capture_output=True, text=True, timeout=30)
     if done.returncode != 0:
         pytest.skip(f"this machine refuses to mount: {done.stderr.strip()}")
 

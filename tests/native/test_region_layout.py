@@ -86,7 +86,7 @@ def test_every_offset_is_the_published_one(compile_c: Callable[..., Path]) -> No
     ]
 
 
-def words(content: bytes, offset: int, kind: str, count: int = 1) -> tuple[int, ...]:
+def fields(content: bytes, offset: int, kind: str, count: int = 1) -> tuple[int, ...]:
     return struct.unpack_from(f"<{count}{kind}", content, offset)
 
 
@@ -100,22 +100,22 @@ def test_a_monitor_finds_what_it_reads(container: Container) -> None:
     client.alloc(3 * MIB)
     content = container.region.read_bytes()
     assert len(content) == 4 * BANK
-    assert words(content, 0, "i", 3) == (19920718, 1, 2)
-    assert words(content, 56, "Q") == (2,)
+    assert fields(content, 0, "i", 3) == (19920718, 1, 2)
+    assert fields(content, 56, "Q") == (2,)
     for index, uuid in enumerate(CARDS):
         assert content[64 + 96 * index :][:96] == uuid.encode().ljust(96, b"\0")
     assert content[64 + 96 * 2 : 1600] == bytes(96 * 14)
-    assert words(content, 1600, "Q", 3) == (10 * MIB, 0, 0)
-    assert words(content, 1728, "Q", 2) == (30, 100)
-    assert words(content, 1856, "i")[0] == client.pid
-    assert words(content, 1856 + 1928, "i") == (1,)
-    assert words(content, 1856 + 8, "Q", 5) == (0, 0, 3 * MIB, 0, 3 * MIB)
-    assert words(content, 2008896, "i", 4) == (1, 1, 2, 0)
-    assert abs(words(content, 2008912, "Q")[0] - time.time()) < 60
+    assert fields(content, 1600, "Q", 3) == (10 * MIB, 0, 0)
+    assert fields(content, 1728, "Q", 2) == (30, 100)
+    assert fields(content, 1856, "i")[0] == client.pid
+    assert fields(content, 1856 + 1928, "i") == (1,)
+    assert fields(content, 1856 + 8, "Q", 5) == (0, 0, 3 * MIB, 0, 3 * MIB)
+    assert fields(content, 2008896, "i", 4) == (1, 1, 2, 0)
+    assert abs(fields(content, 2008912, "Q")[0] - time.time()) < 60
     client.close()
     content = container.region.read_bytes()
-    assert words(content, 2008896, "i") == (0,)
-    assert words(content, 1856 + 1928, "i") == (0,)
+    assert fields(content, 2008896, "i") == (0,)
+    assert fields(content, 1856 + 1928, "i") == (0,)
 
 
 def test_a_launch_is_noted_for_the_monitor(container: Container) -> None:
@@ -129,8 +129,8 @@ def test_a_launch_is_noted_for_the_monitor(container: Container) -> None:
         file.write(struct.pack("<Q", 5))
     assert client.call("launch", kernels=3) == {"result": 0}
     content = container.region.read_bytes()
-    assert words(content, 2008904, "i") == (2,)
-    assert abs(words(content, 2008912, "Q")[0] - time.time()) < 60
+    assert fields(content, 2008904, "i") == (2,)
+    assert abs(fields(content, 2008912, "Q")[0] - time.time()) < 60
 
 
 def test_a_monitor_may_lower_a_limit_while_the_program_runs_but_not_raise_it(

@@ -1,6 +1,6 @@
 """Every driver function of CUDA 13, asked for as the CUDA runtimes do.
 
-The driver here is a list of functions that note who was called with what. Whoever asks for a
+The driver here is a list of functions that note who was called with what. A caller that asks for a
 version and flags gets exactly the function of that version and flags: the driver's own address, or
 ours, through which the arguments arrive at that very function unchanged.
 """
@@ -13,7 +13,7 @@ from tests.native.driver_calls import DATA, Request, hooks, requests
 from tests.native.machine import LIBVGPU
 from tests.waiting import PATIENCE_S
 
-WORDS = 11  # of the longest parameter list
+PARAMETERS = 11  # of the longest parameter list
 
 DRIVER = (DATA / "noting_driver.c").read_text()
 PROGRAM = (DATA / "ask.c").read_text()
@@ -32,7 +32,7 @@ def test_every_function_is_the_one_that_was_asked_for(
     assert set(altered) <= set(asked)
 
     def kinds(request: Request) -> str:
-        return altered[request].parameters if request in altered else "p" * WORDS
+        return altered[request].parameters if request in altered else "p" * PARAMETERS
 
     stubs = "\n".join(f"STUB({i})" for i in range(len(asked)))
     rows = "\n".join(

@@ -10,18 +10,18 @@ from tests.native.machine import MIB, ROOT, Container
 
 ABI = ROOT / "native/libvgpu/include"
 
-# One context, one pool, and addresses that begin anew with each: in the middle of their end the
+# One context, one pool, and addresses that begin again with each: in the middle of their end the
 # program goes on, as another thread would.
 DRIVER = """
 #include <string.h>
 #include "cuda_abi.h"
 #define ANSWER(name, ...) int name(__VA_ARGS__)
-void (*meanwhile)(void);
+void (*in_between)(void);
 static unsigned long long next = 1 << 21, kept;
 static void go_on(void)
 {
-    void (*now)(void) = meanwhile;
-    meanwhile = 0;
+    void (*now)(void) = in_between;
+    in_between = 0;
     if (REUSE_ADDRESSES) next = 1 << 21;
     if (now) now();
 }
@@ -61,7 +61,7 @@ PROLOGUE = """
 #define MIB (1UL << 20)
 #define CALL(name, ...) (((int (*)())dlsym(driver, #name))(__VA_ARGS__))
 static void *driver;
-static void (**meanwhile)(void);
+static void (**in_between)(void);
 static CUdeviceptr block;
 static void print_free(void)
 {
@@ -72,7 +72,7 @@ static void print_free(void)
 static void begin(void)
 {
     driver = dlopen("libcuda.so.1", RTLD_NOW);
-    meanwhile = dlsym(driver, "meanwhile");
+    in_between = dlsym(driver, "in_between");
     CALL(cuInit, 0);
 }
 """
@@ -90,7 +90,7 @@ int main(void)
 {
     begin();
     again();
-    *meanwhile = again;
+    *in_between = again;
     CALL(cuCtxDestroy_v2, context);
     print_free();
     printf("%d ", CALL(cuMemAlloc_v2, &block, 11 * MIB));
@@ -118,7 +118,7 @@ int main(void)
 {
     begin();
     again();
-    *meanwhile = again;
+    *in_between = again;
     CALL(cuMemPoolDestroy, pool);
     print_free();
     printf("%d ", CALL(cuMemAllocFromPoolAsync, &block, 21 * MIB, pool, NULL));
@@ -132,7 +132,7 @@ int main(void)
 
 @pytest.mark.parametrize("reuse_addresses", [0, 1])
 @pytest.mark.parametrize("program", [CONTEXTS, POOLS], ids=["contexts", "pools"])
-def test_what_was_made_meanwhile_stays_charged(
+def test_what_was_made_before_the_end_returns_stays_charged(
     container: Container,
     compile_c: Callable[..., Path],
     tmp_path: Path,

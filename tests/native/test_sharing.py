@@ -217,7 +217,7 @@ def test_without_nvml_the_limits_hold(container: Container, machine: Machine) ->
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="a pid namespace of one's own needs root")
-def test_processes_with_equal_pids_in_different_containers_are_told_apart(
+def test_processes_with_equal_pids_in_different_containers_are_distinguished(
     machine: Machine, container: Container
 ) -> None:
     (machine.folder / "other").mkdir()

@@ -20,9 +20,9 @@ def siege(compile_c: Callable[..., Path], container: Container) -> Callable[...,
     program = compile_c((DATA / "siege.c").read_text(), "-O1", "-ldl", name="siege")
     container.limit(LIMIT)
 
-    def run(*words: object) -> Any:
+    def run(*arguments: object) -> Any:
         done = subprocess.run(
-            [program, *map(str, words)],
+            [program, *map(str, arguments)],
             env=container.env(),
             capture_output=True,
             text=True,
@@ -39,7 +39,7 @@ def test_64_racing_processes_get_the_slice_and_not_a_byte_more(
     siege: Callable[..., Any], machine: Machine
 ) -> None:
     outcome = siege("race", 64, 40, LIMIT)
-    # The card's own books: the most that was ever given away is the slice.
+    # The card's own account: the most that was ever given away is the slice.
     assert machine.peak() == LIMIT
     assert outcome == {"failed": 0, "whole": 0, "beyond": OUT_OF_MEMORY}
     assert machine.used() == 0
@@ -48,7 +48,7 @@ def test_64_racing_processes_get_the_slice_and_not_a_byte_more(
 @pytest.mark.parametrize(
     "points", [300, pytest.param(10_000, marks=pytest.mark.slow)], ids=["300", "10000"]
 )
-def test_whoever_is_killed_at_any_moment_holds_nobody_up_and_leaves_exact_accounts(
+def test_a_process_killed_at_any_moment_holds_nobody_up_and_leaves_exact_accounts(
     siege: Callable[..., Any], points: int
 ) -> None:
     outcome = siege("kill", points, LIMIT, points)

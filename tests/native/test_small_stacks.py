@@ -17,9 +17,9 @@ def program(compile_c: Callable[..., Path]) -> Path:
     return compile_c((DATA / "small_stack.c").read_text(), "-ldl", "-pthread")
 
 
-def run(program: Path, env: dict[str, str], *words: str) -> tuple[int, str]:
+def run(program: Path, env: dict[str, str], *arguments: str) -> tuple[int, str]:
     done = subprocess.run(
-        [program, *words], env=env, capture_output=True, text=True, timeout=60, check=False
+        [program, *arguments], env=env, capture_output=True, text=True, timeout=60, check=False
     )
     return done.returncode, done.stderr
 

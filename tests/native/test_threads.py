@@ -108,7 +108,7 @@ def within(program: subprocess.Popen[str], seconds: float) -> str:
     return program.stdout.readline()
 
 
-# A driver without state and without locks: whoever hangs, hangs in the library.
+# A driver without state and without locks: a thread that hangs, hangs in the library.
 STATELESS = """
 #include <string.h>
 #include "cuda_abi.h"
@@ -180,7 +180,7 @@ static void child(const char *call)
     else named(call)((void *)0x1234560);
     _exit(0);
 }
-int main(int count, char **word)
+int main(int count, char **argument)
 {
     pthread_t threads[6];
     int stuck = 0;
@@ -188,7 +188,7 @@ int main(int count, char **word)
     for (int i = 0; i < 6; i++)
         pthread_create(&threads[i], NULL, i < 3 ? physical : graphs, NULL);
     for (int i = 0; i < 150; i++) {
-        const char *call = word[1 + i % (count - 1)];
+        const char *call = argument[1 + i % (count - 1)];
         pause_ns(rand() % 300000);
         int status;
         const pid_t one = fork();

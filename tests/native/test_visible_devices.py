@@ -93,7 +93,7 @@ def assert_limits(client: Client, machine: Machine, cards: list[int]) -> None:
         assert client.alloc(1)[0] == 2
         assert machine.used(card) == slice_of(card)
     assert client.call("total_mem", ordinal=len(cards))["result"] != 0
-    # NVML's order is that of the bus, whatever CUDA is told.
+    # NVML's order is that of the bus, whatever CUDA is configured to.
     for card in range(4):
         held = slice_of(card) if card in cards else 0
         shown = client.nvml("nvmlDeviceGetMemoryInfo", card)

@@ -41,7 +41,7 @@ static int take(size_t mib)
     return allocate(&pointer, mib * MIB);
 }
 
-static void say(const char *who)
+static void report(const char *who)
 {
     size_t available = 0, total = 0;
     memory_info(&available, &total);
@@ -49,7 +49,7 @@ static void say(const char *who)
     fflush(stdout);
 }
 
-/* Who ended without a word is looked for at most ten times a second when somebody asks how much is free. */
+/* A process that was killed is looked for at most ten times a second when somebody asks how much is free. */
 static void until_available(size_t mib)
 {
     size_t available = 0, total = 0;
@@ -73,19 +73,19 @@ static int wait_for(pid_t child)
     return waitpid(child, &status, 0) == child && WIFEXITED(status) ? WEXITSTATUS(status) : -1;
 }
 
-int main(int words, char **word)
+int main(int count, char **argument)
 {
-    char *const child[] = {word[0], "child", NULL}, *const image[] = {word[0], "image", NULL};
-    const char *role = words > 1 ? word[1] : "";
+    char *const child[] = {argument[0], "child", NULL}, *const image[] = {argument[0], "image", NULL};
+    const char *role = count > 1 ? argument[1] : "";
     open_device();
     if (strcmp(role, "child") == 0) {
-        say("child");
+        report("child");
         const int fits = take(4);
         printf("child %d %d\n", fits, take(1));
         return 0;
     }
     if (strcmp(role, "image") == 0) {
-        say("image");
+        report("image");
         const int fits = take(10);
         printf("image %d %d\n", fits, take(1));
         return 0;
@@ -93,15 +93,15 @@ int main(int words, char **word)
     if (take(6) != 0) return 4;
     pid_t pid = vfork();
     if (pid == 0) {
-        execv(word[0], child);
+        execv(argument[0], child);
         _exit(9);
     }
     wait_for(pid);
-    say("after vfork");
+    report("after vfork");
     extern char **environ;
-    if (posix_spawn(&pid, word[0], NULL, NULL, child, environ) != 0) return 5;
+    if (posix_spawn(&pid, argument[0], NULL, NULL, child, environ) != 0) return 5;
     wait_for(pid);
-    say("after spawn");
+    report("after spawn");
     pthread_t thread;
     pthread_create(&thread, NULL, churn, NULL);
     int good = 0;
@@ -114,7 +114,7 @@ int main(int words, char **word)
     pthread_join(thread, NULL);
     printf("forked %d\n", good);
     until_available(4);
-    say("after fork");
-    execv(word[0], image);
+    report("after fork");
+    execv(argument[0], image);
     return 6;
 }

@@ -1,12 +1,12 @@
 /* A driver of functions that note who was called with what; the test fills in @STUBS@ and @ROWS@. */
 #include <stdint.h>
 #include <string.h>
-typedef uintptr_t word;
-int noted_row; word noted[11];
+typedef uintptr_t cell;
+int noted_row; cell noted[11];
 int cuGetProcAddress_v2();
 int cuGetProcAddress();
-#define STUB(i) static int stub_##i(word a, word b, word c, word d, word e, word f, word g, word h, word j, word k, word l) \
-    { word all[] = {a, b, c, d, e, f, g, h, j, k, l}; noted_row = i; memcpy(noted, all, sizeof all); return 201; }
+#define STUB(i) static int stub_##i(cell a, cell b, cell c, cell d, cell e, cell f, cell g, cell h, cell j, cell k, cell l) \
+    { cell all[] = {a, b, c, d, e, f, g, h, j, k, l}; noted_row = i; memcpy(noted, all, sizeof all); return 201; }
 @STUBS@
 static const struct { const char *name; int version; uint64_t flags; void *function; } rows[] = {
 @ROWS@

@@ -141,12 +141,12 @@ static int kill_at_random(long points, size_t limit, unsigned int seed)
     return 0;
 }
 
-int main(int count, char **word)
+int main(int count, char **argument)
 {
     look_up();
-    if (count == 5 && strcmp(word[1], "race") == 0) return race(atoi(word[2]), atol(word[3]), strtoul(word[4], NULL, 10));
-    if (count == 5 && strcmp(word[1], "kill") == 0)
-        return kill_at_random(atol(word[2]), strtoul(word[3], NULL, 10), (unsigned int)atol(word[4]));
+    if (count == 5 && strcmp(argument[1], "race") == 0) return race(atoi(argument[2]), atol(argument[3]), strtoul(argument[4], NULL, 10));
+    if (count == 5 && strcmp(argument[1], "kill") == 0)
+        return kill_at_random(atol(argument[2]), strtoul(argument[3], NULL, 10), (unsigned int)atol(argument[4]));
     fprintf(stderr, "siege race PROCESSES ROUNDS LIMIT | kill POINTS LIMIT SEED\n");
     return 2;
 }

@@ -1,4 +1,4 @@
-/* Makes all its driver calls from a thread of 16 KiB, the least that POSIX allows here. The word is the first call that matters:
+/* Makes all its driver calls from a thread of 16 KiB, the least that POSIX allows here. Its argument is the first call that matters:
  *
  *   small_stack init|alloc|launch|nvml|child
  */
@@ -84,14 +84,14 @@ static void *work(void *argument)
     return NULL;
 }
 
-int main(int words, char **word)
+int main(int count, char **argument)
 {
     pthread_attr_t small;
     pthread_t thread;
     driver = dlopen("libcuda.so.1", RTLD_NOW);
     management = dlopen("libnvidia-ml.so.1", RTLD_NOW);
-    if (words != 2 || driver == NULL || management == NULL) return 2;
+    if (count != 2 || driver == NULL || management == NULL) return 2;
     pthread_attr_init(&small);
-    if (pthread_attr_setstacksize(&small, STACK_BYTES) != 0 || pthread_create(&thread, &small, work, word[1]) != 0) return 2;
+    if (pthread_attr_setstacksize(&small, STACK_BYTES) != 0 || pthread_create(&thread, &small, work, argument[1]) != 0) return 2;
     return pthread_join(thread, NULL);
 }
