@@ -30,7 +30,7 @@ struct process {
     } timings[VGPU_TIMINGS];
     struct vgpu_governor governor;
     struct vgpu_costs costs;
-    int64_t purse_ns;
+    int64_t budget_ns;
     _Atomic uint64_t had_ns, waiting_at_ns;
 };
 
@@ -130,7 +130,7 @@ static void step(struct process *process, int64_t now_ns)
     process->governor.percent = scenario.change_ns != 0 && now_ns >= scenario.change_ns && tenant->later_percent != 0
                                     ? tenant->later_percent : tenant->percent;
     int timed_as = -1;
-    if (process->governor.percent < 100 && !vgpu_purse_fill_and_pay(&process->governor, key, &process->purse_ns)) {
+    if (process->governor.percent < 100 && !vgpu_thread_budget_fill_and_pay(&process->governor, key, &process->budget_ns)) {
         const struct vgpu_shared_cores shared = shared_of(process);
         harvest(process, &shared, now_ns);
         ask_nvml(process, now_ns);

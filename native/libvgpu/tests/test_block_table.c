@@ -5,7 +5,7 @@
 
 enum { BLOCKS = 50000, THREADS = 4 };
 
-static struct vgpu_ledger ledger;
+static struct vgpu_block_table table;
 static uint64_t forgotten;
 
 static struct vgpu_block block(uint64_t key, const void *context)
@@ -20,16 +20,16 @@ static void put_and_take(void)
     struct vgpu_block replaced, taken, wanted;
     for (uint64_t key = 1; key <= BLOCKS; key++) {
         wanted = block(key * 512, NULL);
-        CHECK(vgpu_ledger_put(&ledger, &wanted, &replaced) == 0);
+        CHECK(vgpu_block_table_put(&table, &wanted, &replaced) == 0);
     }
     wanted = block(512, NULL);
     wanted.bytes = 7;
-    CHECK(vgpu_ledger_put(&ledger, &wanted, &replaced) == 1 && replaced.bytes == 1536);
-    CHECK(!vgpu_ledger_take(&ledger, VGPU_BLOCK_OBJECT, 512, &taken)); /* another kind of number */
-    for (uint64_t key = 2; key <= BLOCKS; key += 2) CHECK(vgpu_ledger_take(&ledger, VGPU_BLOCK_POINTER, key * 512, &taken) && taken.bytes == key * 1536);
-    for (uint64_t key = 3; key <= BLOCKS; key += 2) CHECK(vgpu_ledger_take(&ledger, VGPU_BLOCK_POINTER, key * 512, &taken) && taken.bytes == key * 1536);
-    CHECK(vgpu_ledger_take(&ledger, VGPU_BLOCK_POINTER, 512, &taken) && taken.bytes == 7);
-    CHECK(!vgpu_ledger_take(&ledger, VGPU_BLOCK_POINTER, 512, &taken));
+    CHECK(vgpu_block_table_put(&table, &wanted, &replaced) == 1 && replaced.bytes == 1536);
+    CHECK(!vgpu_block_table_take(&table, VGPU_BLOCK_OBJECT, 512, &taken)); /* another kind of number */
+    for (uint64_t key = 2; key <= BLOCKS; key += 2) CHECK(vgpu_block_table_take(&table, VGPU_BLOCK_POINTER, key * 512, &taken) && taken.bytes == key * 1536);
+    for (uint64_t key = 3; key <= BLOCKS; key += 2) CHECK(vgpu_block_table_take(&table, VGPU_BLOCK_POINTER, key * 512, &taken) && taken.bytes == key * 1536);
+    CHECK(vgpu_block_table_take(&table, VGPU_BLOCK_POINTER, 512, &taken) && taken.bytes == 7);
+    CHECK(!vgpu_block_table_take(&table, VGPU_BLOCK_POINTER, 512, &taken));
 }
 
 static void contexts(void)
@@ -40,15 +40,15 @@ static void contexts(void)
     for (uint64_t key = 1; key <= 1000; key++) {
         wanted = block(key, key % 3 == 0 ? &one : &two);
         if (key % 3 == 0) expected += wanted.bytes;
-        CHECK(vgpu_ledger_put(&ledger, &wanted, &replaced) == 0);
+        CHECK(vgpu_block_table_put(&table, &wanted, &replaced) == 0);
     }
     struct vgpu_block younger = block(2000, &one);
     younger.age = 1; /* another owner, of the same number */
-    CHECK(vgpu_ledger_put(&ledger, &younger, &replaced) == 0);
-    vgpu_ledger_forget_owner(&ledger, &one, 0, forget);
+    CHECK(vgpu_block_table_put(&table, &younger, &replaced) == 0);
+    vgpu_block_table_forget_owner(&table, &one, 0, forget);
     CHECK(forgotten == expected);
-    CHECK(vgpu_ledger_take(&ledger, VGPU_BLOCK_POINTER, 2000, &taken) && taken.bytes == younger.bytes);
-    for (uint64_t key = 1; key <= 1000; key++) CHECK(vgpu_ledger_take(&ledger, VGPU_BLOCK_POINTER, key, &taken) == (key % 3 != 0));
+    CHECK(vgpu_block_table_take(&table, VGPU_BLOCK_POINTER, 2000, &taken) && taken.bytes == younger.bytes);
+    for (uint64_t key = 1; key <= 1000; key++) CHECK(vgpu_block_table_take(&table, VGPU_BLOCK_POINTER, key, &taken) == (key % 3 != 0));
 }
 
 static void *work(void *argument)
@@ -58,9 +58,9 @@ static void *work(void *argument)
     for (uint64_t round = 0; round < 20; round++) {
         for (uint64_t key = 1; key <= 1000; key++) {
             const struct vgpu_block wanted = block(base + key, NULL);
-            CHECK(vgpu_ledger_put(&ledger, &wanted, &replaced) == 0);
+            CHECK(vgpu_block_table_put(&table, &wanted, &replaced) == 0);
         }
-        for (uint64_t key = 1; key <= 1000; key++) CHECK(vgpu_ledger_take(&ledger, VGPU_BLOCK_POINTER, base + key, &taken));
+        for (uint64_t key = 1; key <= 1000; key++) CHECK(vgpu_block_table_take(&table, VGPU_BLOCK_POINTER, base + key, &taken));
     }
     return NULL;
 }
@@ -70,7 +70,7 @@ static void threads(void)
     pthread_t thread[THREADS];
     for (size_t i = 0; i < THREADS; i++) CHECK(pthread_create(&thread[i], NULL, work, (void *)(i + 1)) == 0);
     for (size_t i = 0; i < THREADS; i++) pthread_join(thread[i], NULL);
-    for (size_t i = 0; i < VGPU_LEDGER_SHARDS; i++) CHECK(ledger.shards[i].count == 0);
+    for (size_t i = 0; i < VGPU_BLOCK_SHARDS; i++) CHECK(table.shards[i].count == 0);
 }
 
 int main(void)

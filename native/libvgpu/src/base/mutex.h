@@ -2,7 +2,7 @@
  *
  * The thread that holds it is not cancelled (pthread_cancel), or it would stay locked for good; a cancellation that was
  * asked for before takes place after. Locks are given back in the reverse order of taking. Every such lock lies in
- * pages that a fork child finds empty (lineage.h), and a zeroed one is free. errno stays as it was.
+ * pages that a fork child finds empty (wipe_on_fork.h), and a zeroed one is free. errno stays as it was.
  *
  * It is no pthread_mutex_t: before glibc 2.34 those of libc.so.6 do nothing until libpthread is there, which often
  * comes with the driver, while a lock is held. Then a mutex that nobody locked is unlocked, which ends the process

@@ -6,7 +6,7 @@
 /* A hundred looks are about a microsecond, many times what a section lasts; who still waits then waits for a thread that does not run. */
 enum { LOOKS = 100, PAUSE_NS = 20000 };
 
-void vgpu_brief_lock_wait(struct vgpu_brief_lock *lock)
+void vgpu_spin_lock_wait(struct vgpu_spin_lock *lock)
 {
     int before = PTHREAD_CANCEL_ENABLE; /* without libpthread nothing is stored */
     pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &before); /* sleeping is where a thread may be cancelled, and it may hold others */

@@ -5,23 +5,23 @@
  * an owner of lower priority gets on. Not for signal handlers. In a fork child a lock may still be held by a thread
  * that the child does not have: zero it.
  */
-#ifndef VGPU_BRIEF_LOCK_H
-#define VGPU_BRIEF_LOCK_H
+#ifndef VGPU_SPIN_LOCK_H
+#define VGPU_SPIN_LOCK_H
 
 #include <stdatomic.h>
 
-struct vgpu_brief_lock {
+struct vgpu_spin_lock {
     _Atomic int taken;
 };
 
 /* Waits for a lock that was found taken. */
-void vgpu_brief_lock_wait(struct vgpu_brief_lock *lock);
+void vgpu_spin_lock_wait(struct vgpu_spin_lock *lock);
 
-static inline void vgpu_brief_lock(struct vgpu_brief_lock *lock)
+static inline void vgpu_spin_lock(struct vgpu_spin_lock *lock)
 {
-    if (__builtin_expect(atomic_exchange_explicit(&lock->taken, 1, memory_order_acquire) != 0, 0)) vgpu_brief_lock_wait(lock);
+    if (__builtin_expect(atomic_exchange_explicit(&lock->taken, 1, memory_order_acquire) != 0, 0)) vgpu_spin_lock_wait(lock);
 }
 
-static inline void vgpu_brief_unlock(struct vgpu_brief_lock *lock) { atomic_store_explicit(&lock->taken, 0, memory_order_release); }
+static inline void vgpu_spin_unlock(struct vgpu_spin_lock *lock) { atomic_store_explicit(&lock->taken, 0, memory_order_release); }
 
 #endif

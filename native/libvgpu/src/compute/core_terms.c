@@ -4,11 +4,11 @@
 #include "intercept/real.h"
 #include "region/region_account.h"
 
-static void note_launch(struct vgpu_runtime *runtime)
+static void note_launch(struct vgpu_process_state *state)
 {
     const int64_t now_s = vgpu_now_ms(CLOCK_REALTIME_COARSE) / 1000;
-    if (!vgpu_is_due(&runtime->next_launch_s, now_s, runtime->launch_interval_s)) return;
-    struct vgpu_region *region = runtime->shared.region;
+    if (!vgpu_is_due(&state->next_launch_s, now_s, state->launch_interval_s)) return;
+    struct vgpu_region *region = state->shared.region;
     atomic_store(&region->last_kernel_time_s, (uint64_t)now_s);
     /* Negative: a monitor has asked this container to wait for another; that is the monitor's to lift. */
     if (atomic_load(&region->recent_kernel) >= 0) atomic_store(&region->recent_kernel, 2);
@@ -16,61 +16,61 @@ static void note_launch(struct vgpu_runtime *runtime)
 
 /* The container's share of a device. Limits that the tenant could have written into the region only count when they are lower; the switch
  * of a monitor that knows nothing of our limits file only counts where there is none. */
-static uint32_t core_percent(const struct vgpu_runtime *runtime, int index)
+static uint32_t core_percent(const struct vgpu_process_state *state, int index)
 {
-    const struct vgpu_config *config = &runtime->config;
+    const struct vgpu_config *config = &state->config;
     const bool off = config->source == VGPU_CONFIG_FILE ? config->utilization_off
-                                                        : atomic_load(&runtime->shared.region->utilization_switch) == 0;
+                                                        : atomic_load(&state->shared.region->utilization_switch) == 0;
     if (config->core_policy == VGPU_CORE_POLICY_DISABLE || (config->core_policy == VGPU_CORE_POLICY_DEFAULT && off)) return 100;
-    const uint32_t own = atomic_load_explicit(&runtime->core_percent[index], memory_order_relaxed);
-    const uint64_t shown = atomic_load_explicit(vgpu_region_sm_limit_percent(runtime->shared.region, index), memory_order_relaxed);
+    const uint32_t own = atomic_load_explicit(&state->core_percent[index], memory_order_relaxed);
+    const uint64_t shown = atomic_load_explicit(vgpu_region_sm_limit_percent(state->shared.region, index), memory_order_relaxed);
     return shown >= 1 && shown < own ? (uint32_t)shown : own;
 }
 
-static bool is_blocked(const struct vgpu_runtime *runtime)
+static bool is_blocked(const struct vgpu_process_state *state)
 {
-    return runtime->config.priority_block || atomic_load(&runtime->shared.region->recent_kernel) < 0;
+    return state->config.priority_block || atomic_load(&state->shared.region->recent_kernel) < 0;
 }
 
-static enum vgpu_core_concern concern_of(const struct vgpu_runtime *runtime)
+static enum vgpu_core_concern concern_of(const struct vgpu_process_state *state)
 {
-    if (is_blocked(runtime)) return VGPU_CORES_BLOCKED;
-    for (int i = 0; i < vgpu_runtime_device_count(); i++)
-        if (core_percent(runtime, i) < 100) return VGPU_CORES_LIMITED;
+    if (is_blocked(state)) return VGPU_CORES_BLOCKED;
+    for (int i = 0; i < vgpu_state_device_count(); i++)
+        if (core_percent(state, i) < 100) return VGPU_CORES_LIMITED;
     return VGPU_CORES_FREE;
 }
 
 enum vgpu_core_concern vgpu_core_concern_now(int64_t *now_ms)
 {
-    struct vgpu_runtime *runtime = vgpu_runtime_started();
-    if (runtime == NULL) return VGPU_CORES_FREE;
+    struct vgpu_process_state *state = vgpu_state_started();
+    if (state == NULL) return VGPU_CORES_FREE;
     const int64_t now = *now_ms = vgpu_now_ms(CLOCK_MONOTONIC_COARSE);
-    if (now >= atomic_load_explicit(&runtime->next_core_look_ms, memory_order_relaxed)) {
-        atomic_store_explicit(&runtime->next_core_look_ms, now + VGPU_LIMITS_LOOK_MS, memory_order_relaxed);
-        note_launch(runtime);
-        vgpu_runtime_look_for_new_limits(runtime);
-        atomic_store_explicit(&runtime->concern, concern_of(runtime), memory_order_relaxed);
+    if (now >= atomic_load_explicit(&state->next_core_look_ms, memory_order_relaxed)) {
+        atomic_store_explicit(&state->next_core_look_ms, now + VGPU_LIMITS_LOOK_MS, memory_order_relaxed);
+        note_launch(state);
+        vgpu_state_look_for_new_limits(state);
+        atomic_store_explicit(&state->concern, concern_of(state), memory_order_relaxed);
     }
-    return atomic_load_explicit(&runtime->concern, memory_order_relaxed);
+    return atomic_load_explicit(&state->concern, memory_order_relaxed);
 }
 
 bool vgpu_core_limits(int index)
 {
-    const struct vgpu_runtime *runtime = vgpu_runtime_started();
-    return runtime != NULL && index < VGPU_MAX_DEVICES && core_percent(runtime, index) < 100;
+    const struct vgpu_process_state *state = vgpu_state_started();
+    return state != NULL && index < VGPU_MAX_DEVICES && core_percent(state, index) < 100;
 }
 
 bool vgpu_core_terms_of(int index, struct vgpu_core_terms *terms)
 {
-    struct vgpu_runtime *runtime = index >= 0 && index < VGPU_MAX_DEVICES ? vgpu_runtime_start() : NULL;
-    if (runtime == NULL) return false;
-    vgpu_runtime_look_for_new_limits(runtime);
+    struct vgpu_process_state *state = index >= 0 && index < VGPU_MAX_DEVICES ? vgpu_state_start() : NULL;
+    if (state == NULL) return false;
+    vgpu_state_look_for_new_limits(state);
     *terms = (struct vgpu_core_terms){
-        .percent = core_percent(runtime, index),
-        .blocked = is_blocked(runtime),
-        .region = runtime->shared.region,
-        .slot = vgpu_runtime_slot(runtime),
-        .process_count = vgpu_region_process_count(runtime->shared.region),
+        .percent = core_percent(state, index),
+        .blocked = is_blocked(state),
+        .region = state->shared.region,
+        .slot = vgpu_state_slot(state),
+        .process_count = vgpu_region_process_count(state->shared.region),
     };
     return true;
 }
@@ -85,13 +85,13 @@ void vgpu_core_device_changed(void) { current.look_ms = 0; }
 
 int vgpu_core_current_device(void)
 {
-    struct vgpu_runtime *runtime = vgpu_runtime_started();
-    const int64_t look_ms = runtime != NULL ? atomic_load_explicit(&runtime->next_core_look_ms, memory_order_relaxed) : 0;
+    struct vgpu_process_state *state = vgpu_state_started();
+    const int64_t look_ms = state != NULL ? atomic_load_explicit(&state->next_core_look_ms, memory_order_relaxed) : 0;
     if (look_ms != 0 && current.look_ms == look_ms) return current.index;
     const struct vgpu_cuda *cuda = vgpu_cuda();
     CUdevice device;
     if (cuda == NULL || cuda->cuCtxGetDevice(&device) != CUDA_SUCCESS) return VGPU_DEVICE_UNKNOWN;
-    current.index = vgpu_runtime_cuda_device(device);
+    current.index = vgpu_state_cuda_device(device);
     current.look_ms = look_ms;
     return current.index;
 }

@@ -15,7 +15,7 @@ static void open_device(struct vgpu_core_usage *usage, int index)
 {
     const struct vgpu_nvml *nvml = vgpu_nvml_begin(); /* stays initialised, one count more than the host's own */
     usage->opened = true;
-    usage->unavailable = nvml == NULL || nvml->nvmlDeviceGetHandleByUUID(vgpu_runtime_device_uuid(index), &usage->device) != NVML_SUCCESS;
+    usage->unavailable = nvml == NULL || nvml->nvmlDeviceGetHandleByUUID(vgpu_state_device_uuid(index), &usage->device) != NVML_SUCCESS;
     if (nvml != NULL && usage->unavailable)
         vgpu_log(VGPU_LOG_INFO, "NVML does not know device %d: its core limit goes by the times of launches alone", index);
 }
@@ -46,8 +46,8 @@ static int64_t monotonic_ns(unsigned long long stamp_us, int64_t now_ns)
 /* For HAMi's monitor: the last sample, which stands until the next one, as nobody looks while nothing is launched. */
 static void show(int index, unsigned int sm_percent)
 {
-    struct vgpu_runtime *runtime = vgpu_runtime_started();
-    struct vgpu_region_slot *slot = runtime != NULL ? atomic_load(&runtime->slot) : NULL;
+    struct vgpu_process_state *state = vgpu_state_started();
+    struct vgpu_region_slot *slot = state != NULL ? atomic_load(&state->slot) : NULL;
     if (slot != NULL) atomic_store(&vgpu_slot_util(slot, index)->sm_percent, sm_percent);
 }
 

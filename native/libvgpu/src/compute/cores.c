@@ -8,7 +8,7 @@
 #include "compute/core_timing.h"
 #include "compute/core_usage.h"
 #include "config/devices.h"
-#include "base/lineage.h"
+#include "base/wipe_on_fork.h"
 #include "base/mutex.h"
 #include "compute/thread_budget.h"
 #include "intercept/real.h"
@@ -154,9 +154,9 @@ static void wait_while_blocked(int index)
 static void keep_pass(struct vgpu_core_pass *pass, struct vgpu_governor *governor, int64_t now_ms)
 {
     if (pass->governor != governor) {
-        if (pass->governor != NULL) vgpu_purse_empty(pass->governor, &pass->purse_ns);
+        if (pass->governor != NULL) vgpu_thread_budget_return(pass->governor, &pass->budget_ns);
         pass->governor = governor;
-        pass->purse_ns = 0;
+        pass->budget_ns = 0;
     }
     pass->left = now_ms != 0 && now_ms - pass->asked_ms <= CLOSE_MS ? LAUNCHES_PER_LOOK - 1 : 0;
     pass->asked_ms = now_ms;
@@ -167,8 +167,8 @@ struct vgpu_launch vgpu_cores_admit(const void *what, uint64_t size, CUstream st
     struct vgpu_core_pass *pass = &vgpu_core_pass;
     struct vgpu_launch launch = {.index = VGPU_DEVICE_UNKNOWN, .timing = -1, .stream = stream};
     const uint64_t key = vgpu_cost_key(what, size);
-    const bool only_the_purse = pass->left > 0 && pass->governor != NULL;
-    if (only_the_purse && vgpu_purse_fill_and_pay(pass->governor, key, &pass->purse_ns)) return launch;
+    const bool only_the_budget = pass->left > 0 && pass->governor != NULL;
+    if (only_the_budget && vgpu_thread_budget_fill_and_pay(pass->governor, key, &pass->budget_ns)) return launch;
     int64_t now_ms = 0;
     pass->left = 0;
     const enum vgpu_core_concern concern = vgpu_core_concern_now(&now_ms);
@@ -181,7 +181,7 @@ struct vgpu_launch vgpu_cores_admit(const void *what, uint64_t size, CUstream st
     struct vgpu_governor *governor = s != NULL ? &s->devices[launch.index].governor : NULL;
     if (concern != VGPU_CORES_BLOCKED) keep_pass(pass, governor, now_ms);
     if (governor == NULL) return launch;
-    if (vgpu_purse_fill_and_pay(governor, key, &pass->purse_ns)) return launch;
+    if (vgpu_thread_budget_fill_and_pay(governor, key, &pass->budget_ns)) return launch;
     admit_slowly(s, key, &launch);
     return launch;
 }

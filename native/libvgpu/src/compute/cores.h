@@ -26,7 +26,7 @@ static inline CUstream vgpu_per_thread(CUstream stream) { return stream != NULL 
 struct vgpu_core_pass {
     int left;                       /* so many launches go by what stands here; 0: ask */
     struct vgpu_governor *governor; /* of the current device; NULL: nothing limits it */
-    int64_t purse_ns;               /* GPU time that the thread has of the governor's lease */
+    int64_t budget_ns;               /* GPU time that the thread has of the governor's lease */
     int64_t asked_ms;               /* when it asked last */
 };
 extern _Thread_local struct vgpu_core_pass vgpu_core_pass;
@@ -39,7 +39,7 @@ static inline bool vgpu_cores_pass(const void *what, uint64_t size)
     pass->left--;
     struct vgpu_governor *governor = pass->governor;
     if (governor == NULL) return true;
-    return vgpu_purse_pay(governor, vgpu_cost_key(what, size), &pass->purse_ns);
+    return vgpu_thread_budget_pay(governor, vgpu_cost_key(what, size), &pass->budget_ns);
 }
 
 /* The thread's current context may be another one now: its next launch asks. */

@@ -86,7 +86,7 @@ static void charge_timing(struct vgpu_governor *governor, const struct vgpu_shar
 static void claim_until(struct vgpu_timing *timing, const struct vgpu_shared_cores *shared, int64_t until_ns, int64_t now_ns)
 {
     if (until_ns <= timing->seen_until_ns) return;
-    timing->claimed_ns += vgpu_claim(shared->claimed_until_ns, timing->seen_until_ns, until_ns, now_ns);
+    timing->claimed_ns += vgpu_shared_time_claim(shared->claimed_until_ns, timing->seen_until_ns, until_ns, now_ns);
     timing->seen_until_ns = until_ns;
 }
 

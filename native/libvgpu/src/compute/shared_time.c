@@ -1,6 +1,6 @@
 #include "compute/shared_time.h"
 
-int64_t vgpu_claim(_Atomic int64_t *claimed_until_ns, int64_t from_ns, int64_t until_ns, int64_t now_ns)
+int64_t vgpu_shared_time_claim(_Atomic int64_t *claimed_until_ns, int64_t from_ns, int64_t until_ns, int64_t now_ns)
 {
     int64_t claimed = atomic_load_explicit(claimed_until_ns, memory_order_relaxed), begin;
     do {

@@ -14,7 +14,7 @@ CUresult cuInit(unsigned int flags)
     const struct vgpu_cuda *cuda = vgpu_cuda();
     if (cuda == NULL) return CUDA_ERROR_NOT_FOUND;
     const CUresult result = cuda->cuInit(flags);
-    if (result == CUDA_SUCCESS) vgpu_runtime_register();
+    if (result == CUDA_SUCCESS) vgpu_state_register();
     return result;
 }
 

@@ -136,8 +136,8 @@ CUresult cuDeviceTotalMem_v2(size_t *bytes, CUdevice device)
     const struct vgpu_cuda *cuda = vgpu_cuda();
     if (cuda == NULL) return CUDA_ERROR_NOT_FOUND;
     const CUresult result = cuda->cuDeviceTotalMem_v2(bytes, device);
-    if (result != CUDA_SUCCESS || bytes == NULL || !vgpu_runtime_start()) return result;
+    if (result != CUDA_SUCCESS || bytes == NULL || !vgpu_state_start()) return result;
     *bytes = (vgpu_slice_oversubscribes() ? vgpu_quota_view_oversubscribed : vgpu_quota_view)(
-                 vgpu_slice_limit(vgpu_runtime_cuda_device(device)), 0, *bytes, 0).total;
+                 vgpu_slice_limit(vgpu_state_cuda_device(device)), 0, *bytes, 0).total;
     return CUDA_SUCCESS;
 }

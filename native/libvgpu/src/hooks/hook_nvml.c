@@ -11,8 +11,8 @@ struct view {
 /* false: the device is not limited and NVML's own numbers stand. */
 static int view_of(nvmlDevice_t device, unsigned long long real_total, struct view *view)
 {
-    if (!vgpu_runtime_start()) return 0;
-    const int index = vgpu_runtime_nvml_device(device);
+    if (!vgpu_state_start()) return 0;
+    const int index = vgpu_state_nvml_device(device);
     const uint64_t limit = vgpu_slice_limit(index);
     if (limit == VGPU_UNLIMITED) return 0;
     view->total = limit < real_total || vgpu_slice_oversubscribes() ? limit : real_total;

@@ -34,7 +34,7 @@ static CUmemoryPool pool_of(CUstream stream)
  * entered. */
 #define ALLOCATE(from, is_capturing, real_call, real_free)                                         \
     do {                                                                                           \
-        if (pointer == NULL || bytes == 0 || !vgpu_runtime_start() || records((is_capturing), stream)) return (real_call); \
+        if (pointer == NULL || bytes == 0 || !vgpu_state_start() || records((is_capturing), stream)) return (real_call); \
         const CUmemoryPool from_ = (from);                                                         \
         const int device_ = from_ != NULL ? vgpu_pool_device(from_) : VGPU_DEVICE_UNKNOWN;         \
         if (device_ == VGPU_DEVICE_UNKNOWN) return (real_call);                                    \
@@ -103,12 +103,12 @@ CUresult cuMemPoolCreate(CUmemoryPool *pool, const CUmemPoolProps *properties)
     const struct vgpu_cuda *cuda = vgpu_cuda();
     if (cuda == NULL) return CUDA_ERROR_NOT_FOUND;
     const CUresult result = cuda->cuMemPoolCreate(pool, properties);
-    if (result != CUDA_SUCCESS || !vgpu_runtime_start()) return result;
+    if (result != CUDA_SUCCESS || !vgpu_state_start()) return result;
     CUdevice device;
     /* A pool of managed memory may name no place at all: its memory is counted where it is asked for, like cuMemAllocManaged's. */
     if (properties->location.type == CU_MEM_LOCATION_TYPE_INVALID) return result;
     const bool counted = properties->location.type == CU_MEM_LOCATION_TYPE_DEVICE && cuda->cuDeviceGet(&device, properties->location.id) == CUDA_SUCCESS;
-    vgpu_pool_made(*pool, counted ? vgpu_runtime_cuda_device(device) : VGPU_DEVICE_UNKNOWN);
+    vgpu_pool_made(*pool, counted ? vgpu_state_cuda_device(device) : VGPU_DEVICE_UNKNOWN);
     return result;
 }
 
@@ -127,7 +127,7 @@ CUresult cuMemPoolTrimTo(CUmemoryPool pool, size_t keep)
     const struct vgpu_cuda *cuda = vgpu_cuda();
     if (cuda == NULL) return CUDA_ERROR_NOT_FOUND;
     const CUresult result = cuda->cuMemPoolTrimTo(pool, keep);
-    if (result == CUDA_SUCCESS && vgpu_runtime_start()) vgpu_pool_trimmed(pool, keep);
+    if (result == CUDA_SUCCESS && vgpu_state_start()) vgpu_pool_trimmed(pool, keep);
     return result;
 }
 
@@ -136,6 +136,6 @@ CUresult cuMemPoolSetAttribute(CUmemoryPool pool, int attribute, void *value)
     const struct vgpu_cuda *cuda = vgpu_cuda();
     if (cuda == NULL) return CUDA_ERROR_NOT_FOUND;
     const CUresult result = cuda->cuMemPoolSetAttribute(pool, attribute, value);
-    if (result == CUDA_SUCCESS && attribute == CU_MEMPOOL_ATTR_RELEASE_THRESHOLD && vgpu_runtime_start()) vgpu_pool_threshold(pool, *(uint64_t *)value);
+    if (result == CUDA_SUCCESS && attribute == CU_MEMPOOL_ATTR_RELEASE_THRESHOLD && vgpu_state_start()) vgpu_pool_threshold(pool, *(uint64_t *)value);
     return result;
 }

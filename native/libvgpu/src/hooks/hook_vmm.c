@@ -11,9 +11,9 @@ static int device_of(const CUmemAllocationProp *properties)
     const struct vgpu_cuda *cuda = vgpu_cuda();
     CUdevice device;
     if (properties == NULL || properties->location.type != CU_MEM_LOCATION_TYPE_DEVICE ||
-        cuda->cuDeviceGet(&device, properties->location.id) != CUDA_SUCCESS || !vgpu_runtime_start())
+        cuda->cuDeviceGet(&device, properties->location.id) != CUDA_SUCCESS || !vgpu_state_start())
         return VGPU_DEVICE_UNKNOWN;
-    return vgpu_runtime_cuda_device(device);
+    return vgpu_state_cuda_device(device);
 }
 
 CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t bytes, const CUmemAllocationProp *properties,
@@ -147,6 +147,6 @@ CUresult cuMulticastUnbind(CUmemGenericAllocationHandle object, CUdevice device,
     const struct vgpu_cuda *cuda = vgpu_cuda();
     if (cuda == NULL) return CUDA_ERROR_NOT_FOUND;
     const CUresult result = cuda->cuMulticastUnbind(object, device, at, bytes);
-    if (result == CUDA_SUCCESS && vgpu_runtime_start()) vgpu_physical_unbound(object, vgpu_runtime_cuda_device(device), at, bytes);
+    if (result == CUDA_SUCCESS && vgpu_state_start()) vgpu_physical_unbound(object, vgpu_state_cuda_device(device), at, bytes);
     return result;
 }

@@ -15,20 +15,20 @@
 /* Room for a few names; what does not fit is counted. */
 enum { NAMES_BYTES = 160 };
 
-struct lacking {
+struct missing {
     char names[NAMES_BYTES];
     size_t used, more;
 };
 
-static void add(struct lacking *lacking, const char *name)
+static void add(struct missing *missing, const char *name)
 {
     const size_t length = strlen(name);
-    if (lacking->used + length + 3 > sizeof lacking->names) {
-        lacking->more++;
+    if (missing->used + length + 3 > sizeof missing->names) {
+        missing->more++;
         return;
     }
-    lacking->used += (size_t)snprintf(lacking->names + lacking->used, sizeof lacking->names - lacking->used, "%s%s",
-                                      lacking->used > 0 ? ", " : "", name);
+    missing->used += (size_t)snprintf(missing->names + missing->used, sizeof missing->names - missing->used, "%s%s",
+                                      missing->used > 0 ? ", " : "", name);
 }
 
 /* A missing function is its row's stand-in. */
@@ -37,23 +37,23 @@ static bool is_missing(const void *table, const struct vgpu_row *row)
     return memcmp((const char *)table + row->offset, &row->missing, sizeof row->missing) == 0;
 }
 
-static struct lacking look(const void *table, const struct vgpu_row *rows, size_t count, bool altered)
+static struct missing look(const void *table, const struct vgpu_row *rows, size_t count, bool altered)
 {
-    struct lacking lacking = {.used = 0};
+    struct missing missing = {.used = 0};
     for (size_t i = 0; i < count; i++)
-        if (rows[i].altered == altered && is_missing(table, &rows[i])) add(&lacking, rows[i].name);
-    return lacking;
+        if (rows[i].altered == altered && is_missing(table, &rows[i])) add(&missing, rows[i].name);
+    return missing;
 }
 
 static bool first(_Atomic bool *logged) { return !atomic_exchange(logged, true); }
 
-void vgpu_lacking_of_driver(void)
+void vgpu_missing_of_driver(void)
 {
     static _Atomic bool logged;
     const struct vgpu_cuda *cuda = vgpu_cuda();
     if (cuda == NULL || !first(&logged)) return;
-    const struct lacking needed = look(cuda, vgpu_cuda_rows, vgpu_cuda_row_count, false);
-    const struct lacking altered = look(cuda, vgpu_cuda_rows, vgpu_cuda_row_count, true);
+    const struct missing needed = look(cuda, vgpu_cuda_rows, vgpu_cuda_row_count, false);
+    const struct missing altered = look(cuda, vgpu_cuda_rows, vgpu_cuda_row_count, true);
     if (needed.used > 0)
         vgpu_log(VGPU_LOG_WARN, "the driver lacks %s (and %zu more): what depends on them is not counted", needed.names,
                  needed.more + altered.more);
@@ -63,7 +63,7 @@ void vgpu_lacking_of_driver(void)
 
 static void log_what_nvml_lacks(const struct vgpu_nvml *nvml)
 {
-    const struct lacking needed = look(nvml, vgpu_nvml_rows, vgpu_nvml_row_count, false);
+    const struct missing needed = look(nvml, vgpu_nvml_rows, vgpu_nvml_row_count, false);
     if (needed.used > 0) vgpu_log(VGPU_LOG_WARN, "NVML lacks %s (and %zu more): as far as they are needed, " WITHOUT_NVML, needed.names, needed.more);
 }
 

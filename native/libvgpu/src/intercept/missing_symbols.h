@@ -1,12 +1,12 @@
 /* What a driver or an NVML that is older than this library does without, logged once per process and in one line. */
-#ifndef VGPU_LACKING_H
-#define VGPU_LACKING_H
+#ifndef VGPU_MISSING_SYMBOLS_H
+#define VGPU_MISSING_SYMBOLS_H
 
 #include "intercept/real.h"
 
 /* At the start: which functions of the driver are missing. At INFO what programs can then not call either, and needs no limit; at WARN
  * what this library itself needs. */
-void vgpu_lacking_of_driver(void);
+void vgpu_missing_of_driver(void);
 
 /* NVML, initialised once more (the caller calls nvmlShutdown when done); NULL where it cannot be had. Logs at WARN what
  * is missing: the library, its initialisation, or functions. */

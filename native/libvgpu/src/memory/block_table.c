@@ -28,14 +28,14 @@ static size_t home_of(unsigned int kind, uint64_t key, size_t mask)
     return ((hash << NEIGHBOUR_BITS) | ((key >> GRANULE_BITS) & ((1U << NEIGHBOUR_BITS) - 1))) & mask;
 }
 
-static struct vgpu_ledger_shard *shard_of(struct vgpu_ledger *ledger, uint64_t hash)
+static struct vgpu_block_shard *shard_of(struct vgpu_block_table *table, uint64_t hash)
 {
     /* The top bits: places within a shard come from the low ones, and the two must not overlap. */
-    return &ledger->shards[(hash >> 59) % VGPU_LEDGER_SHARDS];
+    return &table->shards[(hash >> 59) % VGPU_BLOCK_SHARDS];
 }
 
 /* Index of the block of that key, or of the empty place where it belongs. The table is never full. */
-static size_t find(const struct vgpu_ledger_shard *shard, unsigned int kind, uint64_t key)
+static size_t find(const struct vgpu_block_shard *shard, unsigned int kind, uint64_t key)
 {
     size_t at = home_of(kind, key, shard->capacity - 1);
     while (shard->blocks[at].kind != VGPU_BLOCK_NONE && (shard->blocks[at].kind != kind || shard->blocks[at].key != key))
@@ -43,11 +43,11 @@ static size_t find(const struct vgpu_ledger_shard *shard, unsigned int kind, uin
     return at;
 }
 
-static int make_room(struct vgpu_ledger_shard *shard)
+static int make_room(struct vgpu_block_shard *shard)
 {
     /* At most half full: to put one looks at two and a half places on average, to take at as many; at three quarters it would be eight. */
     if (shard->capacity != 0 && (shard->count + 1) * 2 <= shard->capacity) return 0;
-    struct vgpu_ledger_shard grown = {.capacity = shard->capacity == 0 ? FIRST_CAPACITY : shard->capacity * 2};
+    struct vgpu_block_shard grown = {.capacity = shard->capacity == 0 ? FIRST_CAPACITY : shard->capacity * 2};
     grown.blocks = calloc(grown.capacity, sizeof *grown.blocks);
     if (grown.blocks == NULL) return -ENOMEM;
     for (size_t i = 0; i < shard->capacity; i++) {
@@ -61,7 +61,7 @@ static int make_room(struct vgpu_ledger_shard *shard)
 }
 
 /* Empties place `at` and moves later blocks of the same run back, so that no tombstones are needed. */
-static void remove_at(struct vgpu_ledger_shard *shard, size_t at)
+static void remove_at(struct vgpu_block_shard *shard, size_t at)
 {
     const size_t mask = shard->capacity - 1;
     size_t hole = at;
@@ -75,10 +75,10 @@ static void remove_at(struct vgpu_ledger_shard *shard, size_t at)
     shard->count--;
 }
 
-int vgpu_ledger_put(struct vgpu_ledger *ledger, const struct vgpu_block *block, struct vgpu_block *replaced)
+int vgpu_block_table_put(struct vgpu_block_table *table, const struct vgpu_block *block, struct vgpu_block *replaced)
 {
-    struct vgpu_ledger_shard *shard = shard_of(ledger, hash_of(block->kind, block->key));
-    vgpu_brief_lock(&shard->lock);
+    struct vgpu_block_shard *shard = shard_of(table, hash_of(block->kind, block->key));
+    vgpu_spin_lock(&shard->lock);
     int result = make_room(shard);
     if (result == 0) {
         struct vgpu_block *place = &shard->blocks[find(shard, block->kind, block->key)];
@@ -90,15 +90,15 @@ int vgpu_ledger_put(struct vgpu_ledger *ledger, const struct vgpu_block *block, 
         }
         *place = *block;
     }
-    vgpu_brief_unlock(&shard->lock);
+    vgpu_spin_unlock(&shard->lock);
     return result;
 }
 
-bool vgpu_ledger_take(struct vgpu_ledger *ledger, enum vgpu_block_kind kind, uint64_t key, struct vgpu_block *taken)
+bool vgpu_block_table_take(struct vgpu_block_table *table, enum vgpu_block_kind kind, uint64_t key, struct vgpu_block *taken)
 {
-    struct vgpu_ledger_shard *shard = shard_of(ledger, hash_of(kind, key));
+    struct vgpu_block_shard *shard = shard_of(table, hash_of(kind, key));
     bool known = false;
-    vgpu_brief_lock(&shard->lock);
+    vgpu_spin_lock(&shard->lock);
     if (shard->count != 0) {
         const size_t at = find(shard, kind, key);
         known = shard->blocks[at].kind != VGPU_BLOCK_NONE;
@@ -107,11 +107,11 @@ bool vgpu_ledger_take(struct vgpu_ledger *ledger, enum vgpu_block_kind kind, uin
             remove_at(shard, at);
         }
     }
-    vgpu_brief_unlock(&shard->lock);
+    vgpu_spin_unlock(&shard->lock);
     return known;
 }
 
-static void forget_in_shard(struct vgpu_ledger_shard *shard, const void *owner, uint32_t age, void (*forget)(const struct vgpu_block *))
+static void forget_in_shard(struct vgpu_block_shard *shard, const void *owner, uint32_t age, void (*forget)(const struct vgpu_block *))
 {
     for (size_t i = 0; i < shard->capacity;) {
         const struct vgpu_block block = shard->blocks[i];
@@ -125,12 +125,12 @@ static void forget_in_shard(struct vgpu_ledger_shard *shard, const void *owner, 
     }
 }
 
-void vgpu_ledger_forget_owner(struct vgpu_ledger *ledger, const void *owner, uint32_t age, void (*forget)(const struct vgpu_block *))
+void vgpu_block_table_forget_owner(struct vgpu_block_table *table, const void *owner, uint32_t age, void (*forget)(const struct vgpu_block *))
 {
-    for (size_t i = 0; i < VGPU_LEDGER_SHARDS; i++) {
-        struct vgpu_ledger_shard *shard = &ledger->shards[i];
-        vgpu_brief_lock(&shard->lock);
+    for (size_t i = 0; i < VGPU_BLOCK_SHARDS; i++) {
+        struct vgpu_block_shard *shard = &table->shards[i];
+        vgpu_spin_lock(&shard->lock);
         forget_in_shard(shard, owner, age, forget);
-        vgpu_brief_unlock(&shard->lock);
+        vgpu_spin_unlock(&shard->lock);
     }
 }

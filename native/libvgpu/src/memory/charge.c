@@ -3,7 +3,7 @@
 
 #include <stdatomic.h>
 
-#include "base/lineage.h"
+#include "base/wipe_on_fork.h"
 #include "base/log.h"
 #include "memory/overhead.h"
 #include "memory/pool.h"
@@ -11,7 +11,7 @@
 #include "memory/slice.h"
 
 static struct VGPU_WIPED charges {
-    struct vgpu_ledger ledger;
+    struct vgpu_block_table table;
     _Atomic uint32_t age; /* how many contexts have begun to end */
 } charges;
 VGPU_WIPE_ON_FORK(charges);
@@ -50,7 +50,7 @@ static CUresult keep(const struct vgpu_block *block)
 {
     struct vgpu_block replaced;
     if (block->device < 0) return CUDA_SUCCESS;
-    const int result = vgpu_ledger_put(&charges.ledger, block, &replaced);
+    const int result = vgpu_block_table_put(&charges.table, block, &replaced);
     if (result == 1) release(&replaced);
     if (result >= 0) return CUDA_SUCCESS;
     release(block);
@@ -77,7 +77,7 @@ CUresult vgpu_memory_keep_pooled(CUdeviceptr pointer, int device, uint64_t bytes
 
 bool vgpu_memory_take(enum vgpu_block_kind kind, uint64_t key, struct vgpu_block *block)
 {
-    return vgpu_runtime_start() && vgpu_ledger_take(&charges.ledger, kind, key, block);
+    return vgpu_state_start() && vgpu_block_table_take(&charges.table, kind, key, block);
 }
 
 void vgpu_memory_settle(const struct vgpu_block *block, CUresult freed)
@@ -85,13 +85,13 @@ void vgpu_memory_settle(const struct vgpu_block *block, CUresult freed)
     struct vgpu_block replaced;
     if (freed == CUDA_SUCCESS)
         release(block);
-    else if (vgpu_ledger_put(&charges.ledger, block, &replaced) < 0)
+    else if (vgpu_block_table_put(&charges.table, block, &replaced) < 0)
         vgpu_log(VGPU_LOG_WARN, "no memory to keep a block that the driver did not free; its bytes stay charged");
 }
 
 void vgpu_memory_forget_context(CUcontext context, uint32_t begun)
 {
     if (context == NULL) return;
-    vgpu_ledger_forget_owner(&charges.ledger, context, begun, release);
+    vgpu_block_table_forget_owner(&charges.table, context, begun, release);
     vgpu_overhead_settle_all();
 }

@@ -1,6 +1,6 @@
 /* Charges of this process: shared by the hooks that allocate and those that free. */
-#ifndef VGPU_MEMORY_H
-#define VGPU_MEMORY_H
+#ifndef VGPU_CHARGE_H
+#define VGPU_CHARGE_H
 
 #include "cuda_abi.h"
 #include "memory/block_table.h"

@@ -8,8 +8,8 @@ int vgpu_memory_current_device(void)
 {
     const struct vgpu_cuda *cuda = vgpu_cuda();
     CUdevice device;
-    if (cuda == NULL || cuda->cuCtxGetDevice(&device) != CUDA_SUCCESS || !vgpu_runtime_start()) return VGPU_DEVICE_UNKNOWN;
-    return vgpu_runtime_cuda_device(device);
+    if (cuda == NULL || cuda->cuCtxGetDevice(&device) != CUDA_SUCCESS || !vgpu_state_start()) return VGPU_DEVICE_UNKNOWN;
+    return vgpu_state_cuda_device(device);
 }
 
 const void *vgpu_memory_current_context(void)

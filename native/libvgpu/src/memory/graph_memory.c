@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/lineage.h"
+#include "base/wipe_on_fork.h"
 #include "memory/charge.h"
 #include "base/mutex.h"
 #include "config/quota.h"
@@ -99,7 +99,7 @@ static uint64_t attribute(CUdevice device, int which)
 static void settle(CUdevice device, uint64_t extra)
 {
     const uint64_t now = attribute(device, CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT), have = registry.charged[device] + extra;
-    const int index = vgpu_runtime_cuda_device(device);
+    const int index = vgpu_state_cuda_device(device);
     if (now > have) vgpu_slice_charge(index, now - have);
     if (now < have) vgpu_slice_release(index, have - now);
     registry.charged[device] = now;
@@ -117,10 +117,10 @@ static CUresult reserve(const struct exec *exec, uint64_t reserved[ORDINALS])
     for (CUdevice device = 0; device < ORDINALS; device++) {
         if (exec->bytes[device] == 0) continue;
         reserved[device] = growth(device, exec->bytes[device]);
-        if (reserved[device] == 0 || vgpu_memory_reserve(vgpu_runtime_cuda_device(device), reserved[device]) == CUDA_SUCCESS) continue;
+        if (reserved[device] == 0 || vgpu_memory_reserve(vgpu_state_cuda_device(device), reserved[device]) == CUDA_SUCCESS) continue;
         reserved[device] = 0;
         for (CUdevice back = 0; back < device; back++)
-            if (reserved[back] != 0) vgpu_slice_release(vgpu_runtime_cuda_device(back), reserved[back]);
+            if (reserved[back] != 0) vgpu_slice_release(vgpu_state_cuda_device(back), reserved[back]);
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
     return CUDA_SUCCESS;
@@ -139,7 +139,7 @@ static CUresult run(const struct exec *exec, CUstream stream, CUresult (*real)(C
 
 CUresult vgpu_graph_memory_run(CUgraphExec handle, CUstream stream, CUresult (*real)(CUgraphExec, CUstream))
 {
-    if (atomic_load_explicit(&registry.exec_count, memory_order_acquire) == 0 || !vgpu_runtime_start()) return real(handle, stream);
+    if (atomic_load_explicit(&registry.exec_count, memory_order_acquire) == 0 || !vgpu_state_start()) return real(handle, stream);
     vgpu_mutex_lock(&registry.lock);
     const struct exec *exec = registry.execs;
     while (exec != NULL && exec->handle != handle) exec = exec->next;
@@ -154,7 +154,7 @@ CUresult vgpu_graph_memory_run(CUgraphExec handle, CUstream stream, CUresult (*r
 
 void vgpu_graph_memory_settle(CUdevice device)
 {
-    if (device < 0 || device >= ORDINALS || !vgpu_runtime_start()) return;
+    if (device < 0 || device >= ORDINALS || !vgpu_state_start()) return;
     vgpu_mutex_lock(&registry.lock);
     if (registry.charged[device] != 0 || registry.exec_count != 0) settle(device, 0);
     vgpu_mutex_unlock(&registry.lock);

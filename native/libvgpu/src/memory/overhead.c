@@ -76,9 +76,9 @@ static struct look look_at(const char *uuid)
 /* Whether NVML listed the process. */
 static bool settle(CUdevice device)
 {
-    if (!vgpu_runtime_start()) return false;
-    const int index = vgpu_runtime_cuda_device(device);
-    const char *uuid = index >= 0 ? vgpu_runtime_device_uuid(index) : NULL;
+    if (!vgpu_state_start()) return false;
+    const int index = vgpu_state_cuda_device(device);
+    const char *uuid = index >= 0 ? vgpu_state_device_uuid(index) : NULL;
     if (uuid == NULL) return true;
     const struct look seen = look_at(uuid);
     if (seen.known) vgpu_slice_set_overhead(index, seen.bytes);

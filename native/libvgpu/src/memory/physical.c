@@ -3,7 +3,7 @@
 #include <stdbool.h>
 #include <stdlib.h>
 
-#include "base/lineage.h"
+#include "base/wipe_on_fork.h"
 #include "base/mutex.h"
 #include "memory/slice.h"
 

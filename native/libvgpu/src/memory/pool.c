@@ -2,7 +2,7 @@
 
 #include <stdlib.h>
 
-#include "base/lineage.h"
+#include "base/wipe_on_fork.h"
 #include "memory/current.h"
 #include "base/mutex.h"
 #include "intercept/real.h"
@@ -85,7 +85,7 @@ int vgpu_pool_device(CUmemoryPool handle)
         CUdevice ordinal;
         if (cuda->cuDeviceGet(&ordinal, i) != CUDA_SUCCESS || cuda->cuDeviceGetDefaultMemPool(&pool, ordinal) != CUDA_SUCCESS || pool != handle)
             continue;
-        device = vgpu_runtime_cuda_device(ordinal);
+        device = vgpu_state_cuda_device(ordinal);
         vgpu_pool_made(handle, device);
     }
     return device;
@@ -177,7 +177,7 @@ void vgpu_pool_end(struct pool *ending, CUresult destroyed)
         vgpu_mutex_unlock(&registry.lock);
         return;
     }
-    vgpu_slice_release(ending->device, ending->kept); /* blocks that live on are in the ledger */
+    vgpu_slice_release(ending->device, ending->kept); /* blocks that live on are in the block table */
     free(ending);
 }
 

@@ -1,4 +1,5 @@
-/* The container's slice of memory: its limit, what is used of it, and taking from it. Hooks talk to this module and to the ledger.
+/* The container's slice of memory: its limit, what is used of it, and taking from it. Hooks talk to this module and to
+ * charge.h.
  *
  * `index` is that of devices.h. Where it is negative nothing is counted: the driver answers for itself.
  */

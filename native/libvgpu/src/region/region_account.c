@@ -68,7 +68,7 @@ void vgpu_region_set_overhead(struct vgpu_region *region, struct vgpu_region_slo
     add(vgpu_slot_done(slot), 1);
 }
 
-void vgpu_region_stand_by(struct vgpu_region *region, struct vgpu_region_slot *slot, uint64_t start_time)
+void vgpu_region_repair_slot(struct vgpu_region *region, struct vgpu_region_slot *slot, uint64_t start_time)
 {
     const int32_t wanted = (int32_t)(slot - region->slots) + 1;
     int32_t count = atomic_load(&region->process_count);
@@ -77,7 +77,7 @@ void vgpu_region_stand_by(struct vgpu_region *region, struct vgpu_region_slot *s
     if (atomic_load(vgpu_slot_start_time(slot)) != start_time) atomic_store(vgpu_slot_start_time(slot), start_time);
 }
 
-void vgpu_region_insist(struct vgpu_region *region, struct vgpu_region_slot *slot, int device, uint64_t held)
+void vgpu_region_repair_share(struct vgpu_region *region, struct vgpu_region_slot *slot, int device, uint64_t held)
 {
     const uint64_t shown = atomic_load(&vgpu_slot_mem(slot, device)->total_bytes);
     if (shown < held) vgpu_region_charge(region, slot, device, held - shown);

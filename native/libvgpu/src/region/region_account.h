@@ -23,11 +23,11 @@ void vgpu_region_charge(struct vgpu_region *region, struct vgpu_region_slot *slo
 void vgpu_region_set_overhead(struct vgpu_region *region, struct vgpu_region_slot *slot, int device, uint64_t old, uint64_t now);
 
 /* Undoes what somebody scribbled over the slot of a living process: it is among those that count, and was born when it was. */
-void vgpu_region_stand_by(struct vgpu_region *region, struct vgpu_region_slot *slot, uint64_t start_time);
+void vgpu_region_repair_slot(struct vgpu_region *region, struct vgpu_region_slot *slot, uint64_t start_time);
 
 /* Undoes what somebody scribbled into the region to have more: the process's share is at least what it `held`, and a device's total at
  * least the sum of the shares. Too high a total is put right by vgpu_region_repair_totals. One thread of the process at a time. */
-void vgpu_region_insist(struct vgpu_region *region, struct vgpu_region_slot *slot, int device, uint64_t held);
+void vgpu_region_repair_share(struct vgpu_region *region, struct vgpu_region_slot *slot, int device, uint64_t held);
 
 /* Takes back a reservation of this process. Saturates at 0. Likewise. */
 void vgpu_region_release(struct vgpu_region *region, struct vgpu_region_slot *slot, int device, uint64_t bytes);

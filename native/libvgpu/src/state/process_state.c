@@ -7,14 +7,14 @@
 
 #include "config/devices.h"
 #include "intercept/missing_symbols.h"
-#include "base/lineage.h"
+#include "base/wipe_on_fork.h"
 #include "base/log.h"
 #include "region/process.h"
 #include "config/quota.h"
 #include "region/region_account.h"
 #include "region/region_file.h"
 
-static _Atomic(struct vgpu_runtime *) state_pages;
+static _Atomic(struct vgpu_process_state *) state_pages;
 static struct vgpu_devices devices; /* survives fork */
 static bool devices_discovered;
 /* What the parent had mapped; its child lets go of it. */
@@ -23,11 +23,11 @@ static struct vgpu_region_file inherited = {.file = -1};
 static struct vgpu_region_values values;
 static _Thread_local bool starting;
 
-static struct vgpu_runtime *state(void)
+static struct vgpu_process_state *state(void)
 {
-    struct vgpu_runtime *pages = atomic_load_explicit(&state_pages, memory_order_acquire);
+    struct vgpu_process_state *pages = atomic_load_explicit(&state_pages, memory_order_acquire);
     if (pages != NULL) return pages;
-    struct vgpu_runtime *fresh = mmap(NULL, sizeof *fresh, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    struct vgpu_process_state *fresh = mmap(NULL, sizeof *fresh, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (fresh == MAP_FAILED) return NULL;
     vgpu_wipe_on_fork(fresh, sizeof *fresh);
     vgpu_wipe_static_state_on_fork();
@@ -36,7 +36,7 @@ static struct vgpu_runtime *state(void)
     return pages;
 }
 
-static void apply_limits(struct vgpu_runtime *s)
+static void apply_limits(struct vgpu_process_state *s)
 {
     for (int i = 0; i < VGPU_MAX_DEVICES; i++) {
         values.limit[i] = vgpu_config_limit(&s->config, devices.uuid[i], i);
@@ -63,14 +63,14 @@ static int number_of(const char *variable, int otherwise)
 }
 
 /* The program may have closed our descriptor, and the lock have opened another. */
-static void note_descriptor(const struct vgpu_runtime *s) { inherited.file = s->shared.file; }
+static void note_descriptor(const struct vgpu_process_state *s) { inherited.file = s->shared.file; }
 
 static void drop_inherited(void)
 {
     if (inherited.region != NULL) vgpu_region_close(&inherited);
 }
 
-static int start_locked(struct vgpu_runtime *s)
+static int start_locked(struct vgpu_process_state *s)
 {
     drop_inherited();
     vgpu_config_load(VGPU_LIMITS_PATH, &s->config, &s->stamp);
@@ -89,16 +89,16 @@ static int start_locked(struct vgpu_runtime *s)
     const int error = vgpu_region_open(&s->shared, region_path(&s->config), &values);
     if (error != 0) return error;
     inherited = s->shared;
-    vgpu_lacking_of_driver();
+    vgpu_missing_of_driver();
     for (int i = 0; i < values.device_count; i++)
         vgpu_log(VGPU_LOG_INFO, "device %d %s: %llu bytes, %u %% of the cores", i, values.uuid[i],
                  (unsigned long long)values.limit[i].memory_bytes, values.limit[i].core_percent);
     return 0;
 }
 
-struct vgpu_runtime *vgpu_runtime_start(void)
+struct vgpu_process_state *vgpu_state_start(void)
 {
-    struct vgpu_runtime *s = state();
+    struct vgpu_process_state *s = state();
     if (s == NULL || starting) return NULL;
     if (atomic_load_explicit(&s->ready, memory_order_acquire)) return s;
     starting = true; /* NVML and the driver are called below and may come back through our hooks */
@@ -112,23 +112,23 @@ struct vgpu_runtime *vgpu_runtime_start(void)
     }
     vgpu_mutex_unlock(&s->lock);
     starting = false;
-    return vgpu_runtime_started();
+    return vgpu_state_started();
 }
 
-struct vgpu_runtime *vgpu_runtime_started(void)
+struct vgpu_process_state *vgpu_state_started(void)
 {
-    struct vgpu_runtime *s = atomic_load_explicit(&state_pages, memory_order_acquire);
+    struct vgpu_process_state *s = atomic_load_explicit(&state_pages, memory_order_acquire);
     return s != NULL && atomic_load_explicit(&s->ready, memory_order_acquire) ? s : NULL;
 }
 
-bool vgpu_runtime_is_starting(void) { return starting; }
+bool vgpu_state_is_starting(void) { return starting; }
 
-static bool is_ours(const struct vgpu_runtime *s, struct vgpu_region_slot *slot)
+static bool is_ours(const struct vgpu_process_state *s, struct vgpu_region_slot *slot)
 {
     return slot != NULL && atomic_load_explicit(&slot->pid, memory_order_relaxed) == s->pid;
 }
 
-struct vgpu_region_slot *vgpu_runtime_slot(struct vgpu_runtime *s)
+struct vgpu_region_slot *vgpu_state_slot(struct vgpu_process_state *s)
 {
     struct vgpu_region_slot *slot = atomic_load_explicit(&s->slot, memory_order_acquire);
     if (is_ours(s, slot)) return slot;
@@ -139,38 +139,38 @@ struct vgpu_region_slot *vgpu_runtime_slot(struct vgpu_runtime *s)
         s->start_time = vgpu_process_start_time(s->pid);
         slot = vgpu_region_claim(&s->shared);
         note_descriptor(s);
-        vgpu_brief_lock(&s->account_lock);
+        vgpu_spin_lock(&s->account_lock);
         for (int i = 0; slot != NULL && i < VGPU_MAX_DEVICES; i++)
             if (s->held[i] != 0) vgpu_region_charge(s->shared.region, slot, i, s->held[i]);
         atomic_store_explicit(&s->slot, slot, memory_order_release);
-        vgpu_brief_unlock(&s->account_lock);
+        vgpu_spin_unlock(&s->account_lock);
     }
     vgpu_mutex_unlock(&s->lock);
     return slot;
 }
 
-void vgpu_runtime_register(void)
+void vgpu_state_register(void)
 {
-    struct vgpu_runtime *s = vgpu_runtime_start();
-    if (s != NULL) (void)vgpu_runtime_slot(s);
+    struct vgpu_process_state *s = vgpu_state_start();
+    if (s != NULL) (void)vgpu_state_slot(s);
 }
 
 /* What others wrote into the region does not change what this process holds. */
-static void insist(struct vgpu_runtime *s)
+static void repair_own_share(struct vgpu_process_state *s)
 {
-    struct vgpu_region_slot *slot = atomic_load(&s->slot) != NULL ? vgpu_runtime_slot(s) : NULL;
+    struct vgpu_region_slot *slot = atomic_load(&s->slot) != NULL ? vgpu_state_slot(s) : NULL;
     if (slot == NULL) return;
-    vgpu_region_stand_by(s->shared.region, slot, s->start_time);
+    vgpu_region_repair_slot(s->shared.region, slot, s->start_time);
     const int count = atomic_load(&devices.count);
-    vgpu_brief_lock(&s->account_lock);
-    for (int i = 0; i < count; i++) vgpu_region_insist(s->shared.region, slot, i, s->held[i]);
-    vgpu_brief_unlock(&s->account_lock);
+    vgpu_spin_lock(&s->account_lock);
+    for (int i = 0; i < count; i++) vgpu_region_repair_share(s->shared.region, slot, i, s->held[i]);
+    vgpu_spin_unlock(&s->account_lock);
 }
 
-void vgpu_runtime_look_for_new_limits(struct vgpu_runtime *s)
+void vgpu_state_look_for_new_limits(struct vgpu_process_state *s)
 {
     if (!vgpu_is_due(&s->next_look_ms, vgpu_now_ms(CLOCK_MONOTONIC_COARSE), VGPU_LIMITS_LOOK_MS)) return;
-    insist(s);
+    repair_own_share(s);
     if (!vgpu_config_changed(VGPU_LIMITS_PATH, &s->stamp)) return;
     vgpu_mutex_lock(&s->lock);
     vgpu_config_load(VGPU_LIMITS_PATH, &s->config, &s->stamp);
@@ -182,11 +182,11 @@ void vgpu_runtime_look_for_new_limits(struct vgpu_runtime *s)
     vgpu_log(VGPU_LOG_INFO, "limits read again");
 }
 
-int vgpu_runtime_cuda_device(CUdevice device) { return vgpu_devices_of_cuda(&devices, device); }
+int vgpu_state_cuda_device(CUdevice device) { return vgpu_devices_of_cuda(&devices, device); }
 
-int vgpu_runtime_nvml_device(nvmlDevice_t device) { return vgpu_devices_of_nvml(&devices, device); }
+int vgpu_state_nvml_device(nvmlDevice_t device) { return vgpu_devices_of_nvml(&devices, device); }
 
-void vgpu_runtime_reclaim(struct vgpu_runtime *s)
+void vgpu_state_reclaim(struct vgpu_process_state *s)
 {
     vgpu_mutex_lock(&s->lock);
     if (vgpu_region_lock(&s->shared) == 0) {
@@ -197,15 +197,15 @@ void vgpu_runtime_reclaim(struct vgpu_runtime *s)
     vgpu_mutex_unlock(&s->lock);
 }
 
-int vgpu_runtime_device_count(void) { return atomic_load_explicit(&devices.count, memory_order_relaxed); }
+int vgpu_state_device_count(void) { return atomic_load_explicit(&devices.count, memory_order_relaxed); }
 
-const char *vgpu_runtime_device_uuid(int index) { return devices.uuid[index]; }
+const char *vgpu_state_device_uuid(int index) { return devices.uuid[index]; }
 
 /* Gives the slot back on a regular exit, so that monitors need not wait for the next sweep. A killed process is swept
  * by others. */
 __attribute__((destructor)) static void leave(void)
 {
-    struct vgpu_runtime *s = atomic_load(&state_pages);
+    struct vgpu_process_state *s = atomic_load(&state_pages);
     if (s == NULL || !atomic_load(&s->ready) || atomic_load(&s->slot) == NULL) return;
     /* A thread that is stuck in here must not keep the process from ending. */
     if (!vgpu_mutex_trylock(&s->lock)) return;

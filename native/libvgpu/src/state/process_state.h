@@ -5,8 +5,8 @@
  * that uses no GPU pays nothing. After fork the child starts afresh by itself: the state lives in pages that the kernel
  * empties in a child.
  */
-#ifndef VGPU_RUNTIME_H
-#define VGPU_RUNTIME_H
+#ifndef VGPU_PROCESS_STATE_H
+#define VGPU_PROCESS_STATE_H
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -28,7 +28,7 @@ enum vgpu_core_concern {
 };
 
 /* Zero means "not started". */
-struct vgpu_runtime {
+struct vgpu_process_state {
     struct vgpu_mutex lock; /* guards all that is not atomic */
     _Atomic bool ready;
     struct vgpu_region_file shared;
@@ -38,7 +38,7 @@ struct vgpu_runtime {
     /* What the process knows of itself, whatever stands in the region: bytes it holds, and bytes of these that the
      * driver took for itself. The lock guards them and the process's own fields in the region, which change together;
      * where both are taken it comes second. */
-    struct vgpu_brief_lock account_lock;
+    struct vgpu_spin_lock account_lock;
     uint64_t held[VGPU_MAX_DEVICES], overhead[VGPU_MAX_DEVICES];
     struct vgpu_config config;
     struct vgpu_config_stamp stamp;
@@ -53,37 +53,37 @@ struct vgpu_runtime {
 
 /* Starts the process's state if it is not. Needs an initialised driver or NVML. NULL: without memory, or called from
  * inside itself. */
-struct vgpu_runtime *vgpu_runtime_start(void);
+struct vgpu_process_state *vgpu_state_start(void);
 
 /* The state if it has been started, else NULL. */
-struct vgpu_runtime *vgpu_runtime_started(void);
+struct vgpu_process_state *vgpu_state_started(void);
 
 /* Whether this thread is just starting the state: what it allocates while it does is the driver's own affair. */
-bool vgpu_runtime_is_starting(void);
+bool vgpu_state_is_starting(void);
 
 /* The process's slot, taken if need be; taken again, with what the process holds, if somebody has scribbled over it.
  * NULL: none is free. */
-struct vgpu_region_slot *vgpu_runtime_slot(struct vgpu_runtime *runtime);
+struct vgpu_region_slot *vgpu_state_slot(struct vgpu_process_state *state);
 
 /* Takes the process's slot in the region now rather than at its first allocation, so that monitors see the process. */
-void vgpu_runtime_register(void);
+void vgpu_state_register(void);
 
 /* A changed limits file is seen by the first allocation or launch after 10 ms: one stat per 10 ms is nothing, and
  * people do not notice. */
 enum { VGPU_LIMITS_LOOK_MS = 10 };
-void vgpu_runtime_look_for_new_limits(struct vgpu_runtime *runtime);
+void vgpu_state_look_for_new_limits(struct vgpu_process_state *state);
 
 /* Frees what dead processes of the container held, and repairs totals. */
-void vgpu_runtime_reclaim(struct vgpu_runtime *runtime);
+void vgpu_state_reclaim(struct vgpu_process_state *state);
 
 /* Index of a device (devices.h); negative: VGPU_DEVICE_UNKNOWN or VGPU_DEVICE_UNPLACED. */
-int vgpu_runtime_cuda_device(CUdevice device);
-int vgpu_runtime_nvml_device(nvmlDevice_t device);
+int vgpu_state_cuda_device(CUdevice device);
+int vgpu_state_nvml_device(nvmlDevice_t device);
 
-int vgpu_runtime_device_count(void);
+int vgpu_state_device_count(void);
 
 /* UUID of a device of that index. */
-const char *vgpu_runtime_device_uuid(int index);
+const char *vgpu_state_device_uuid(int index);
 
 /* Milliseconds of a coarse clock: about 5 ns, exact to 4 ms. */
 static inline int64_t vgpu_now_ms(clockid_t clock)

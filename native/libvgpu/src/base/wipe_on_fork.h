@@ -4,8 +4,8 @@
  * The kernel empties the pages, whatever made the child, so no call of the child needs to come first. A type that is
  * declared VGPU_WIPED fills whole pages; zeroes must be a valid beginning.
  */
-#ifndef VGPU_LINEAGE_H
-#define VGPU_LINEAGE_H
+#ifndef VGPU_WIPE_ON_FORK_H
+#define VGPU_WIPE_ON_FORK_H
 
 #include <stddef.h>
 

@@ -1,4 +1,4 @@
-#include "base/lineage.h"
+#include "base/wipe_on_fork.h"
 
 #include <pthread.h>
 #include <stdatomic.h>
