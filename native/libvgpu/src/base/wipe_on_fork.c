@@ -37,5 +37,6 @@ void vgpu_wipe_on_fork(void *pages, size_t bytes)
 
 void vgpu_wipe_static_state_on_fork(void)
 {
-    for (const struct vgpu_wiped *at = __start_vgpu_wiped; at < __stop_vgpu_wiped; at++) vgpu_wipe_on_fork(at->pages, at->bytes);
+    for (const struct vgpu_wiped *at = __start_vgpu_wiped; at < __stop_vgpu_wiped; at++)
+        vgpu_wipe_on_fork(at->pages, at->bytes);
 }

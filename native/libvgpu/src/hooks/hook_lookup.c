@@ -2,6 +2,9 @@
  *
  * The rule is one: pass the question on, with the very same arguments, then exchange the answer if it is the real
  * address of a function that we alter. So versions, flags, handles and errors mean what they always meant.
+ *
+ * Takes no lock and allocates once, when the tables of real functions are built: a thread inside the dynamic linker may
+ * come here. Runs before constructors do, and before a sanitizer of the program is ready (the Makefile's LOOKUP).
  */
 #include <dlfcn.h>
 #include <string.h>
@@ -55,7 +58,10 @@ static void *replacement(void *found)
     return row != NULL ? hook_of(row) : found;
 }
 
-static bool library_present(const struct vgpu_row *row) { return is_of_cuda(row) ? vgpu_cuda() != NULL : vgpu_nvml() != NULL; }
+static bool library_present(const struct vgpu_row *row)
+{
+    return is_of_cuda(row) ? vgpu_cuda() != NULL : vgpu_nvml() != NULL;
+}
 
 /* `found` is the answer of the real lookup. */
 static void *exchange(const char *name, void *found)

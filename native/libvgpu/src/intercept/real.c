@@ -59,7 +59,8 @@ static struct cuda_library *build_cuda(void *handle)
 {
     struct cuda_library *library = calloc(1, sizeof *library + 2 * vgpu_cuda_row_count * sizeof *library->known);
     if (library == NULL) return NULL;
-    for (size_t i = 0; i < vgpu_cuda_row_count; i++) library->known[2 * i] = fill(&library->real, &vgpu_cuda_rows[i], handle);
+    for (size_t i = 0; i < vgpu_cuda_row_count; i++)
+        library->known[2 * i] = fill(&library->real, &vgpu_cuda_rows[i], handle);
     for (size_t i = 0; i < vgpu_cuda_row_count; i++) {
         const struct vgpu_row *row = &vgpu_cuda_rows[i];
         void *answer = by_proc_address(&library->real, row);

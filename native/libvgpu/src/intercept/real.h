@@ -1,4 +1,4 @@
-/* The real functions of the CUDA driver and of NVML. */
+/* The real functions of the CUDA driver and of NVML. They survive fork, as the libraries do. */
 #ifndef VGPU_REAL_H
 #define VGPU_REAL_H
 

@@ -3,6 +3,9 @@
  * A graph with allocation nodes takes memory at its launch (or upload), not when it is built; the driver keeps it for
  * the device's graphs until cuDeviceGraphMemTrim. So the charge of a device is what its graphs have reserved as the
  * driver reports it, and before a launch the most by which that can grow is reserved.
+ *
+ * Any thread; not from signal handlers. The lock of the graphs is held while a graph with allocation nodes is launched,
+ * as what the driver has reserved before and after must belong to that launch. A fork child finds no graph.
  */
 #ifndef VGPU_GRAPH_MEMORY_H
 #define VGPU_GRAPH_MEMORY_H

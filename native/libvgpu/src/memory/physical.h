@@ -3,6 +3,9 @@
  *
  * Whatever ends something is begun before the driver is asked and ended after: the driver may hand the same number out again at once.
  * Handles that this process did not make (imports) are unknown here and stay uncharged: their maker pays.
+ *
+ * Any thread; not from signal handlers. One lock for all, never held while the driver is called. A fork child finds no
+ * handle.
  */
 #ifndef VGPU_PHYSICAL_H
 #define VGPU_PHYSICAL_H

@@ -3,6 +3,9 @@
  * A pool gives freed memory back to the card only beyond its release threshold. What stays below it is charged on as the pool's kept
  * bytes, and the next allocation from that pool uses them up before it reserves anything. Without a threshold (the default) nothing is
  * kept. When the slice is full, pools that keep memory are trimmed before anybody is refused.
+ *
+ * Any thread; not from signal handlers. The lock of the pools is held for a few loads and stores: never while the driver
+ * is called or the slice is charged. A fork child finds no pool.
  */
 #ifndef VGPU_POOL_H
 #define VGPU_POOL_H

@@ -3,7 +3,11 @@
  *
  * It is started by the first call that concerns it (cuInit, an NVML memory query), never by being loaded: a process
  * that uses no GPU pays nothing. After fork the child starts afresh by itself: the state lives in pages that the kernel
- * empties in a child.
+ * empties in a child. So do all other accounts and locks (wipe_on_fork.h); only the table of devices survives.
+ *
+ * Any thread may call any of these functions, but no signal handler: they wait for locks, for the disk, for NVML. Locks
+ * are taken in this order, and any may be left out: one of memory/ (graphs, physical memory, pools, a shard of the block
+ * table), `lock`, the lock of the region's file, `account_lock`. The lock of the cores is held with none of them.
  */
 #ifndef VGPU_PROCESS_STATE_H
 #define VGPU_PROCESS_STATE_H
@@ -13,10 +17,10 @@
 #include <sys/types.h>
 #include <time.h>
 
+#include "base/mutex.h"
 #include "base/spin_lock.h"
 #include "config/config_source.h"
 #include "cuda_abi.h"
-#include "base/mutex.h"
 #include "nvml_abi.h"
 #include "region/region.h"
 
