@@ -1,10 +1,12 @@
 """Children by vfork, posix_spawn and fork, and a program's successor by exec, share one slice."""
 
+import re
 import subprocess
 from collections.abc import Callable
+from pathlib import Path
 
 from tests.native.driver_calls import DATA
-from tests.native.machine import MIB, Container
+from tests.native.machine import LIBVGPU, MIB, Container
 from tests.waiting import PATIENCE_S
 
 PROGRAM = (DATA / "lineage.c").read_text()
@@ -37,3 +39,41 @@ def test_children_and_successors_count_for_themselves_alone(
         "image 0 2",
     ]
     assert done.stderr == ""
+
+
+def whole_pages_of_the_library() -> list[range]:
+    """Static objects that fill pages of their own (VGPU_WIPED): where they lie in the library."""
+    listing = subprocess.run(["nm", "-S", LIBVGPU], check=True, capture_output=True, text=True)
+    found = re.findall(r"^(\w+) (\w+) [bB] ", listing.stdout, re.MULTILINE)
+    objects = [range(int(at, 16), int(at, 16) + int(size, 16)) for at, size in found]
+    return [pages for pages in objects if pages.start % 4096 == 0 and len(pages) % 4096 == 0]
+
+
+def wiped_on_fork(pid: int) -> list[range]:
+    """What the kernel empties in a child of that process, from the start of the library on."""
+    text = Path(f"/proc/{pid}/smaps").read_text()
+    head = re.compile(r"^(\w+)-(\w+) \S{4} .*$", re.MULTILINE)
+    areas = [(range(int(m[1], 16), int(m[2], 16)), m) for m in head.finditer(text)]
+    base = min(area.start for area, m in areas if m[0].endswith(str(LIBVGPU)))
+    flags = re.findall(r"^VmFlags: (.*)$", text, re.MULTILINE)
+    return [
+        range(area.start - base, area.stop - base)
+        for (area, _), flag in zip(areas, flags, strict=True)
+        if "wf" in flag.split() and area.start > base
+    ]
+
+
+def test_a_fork_child_finds_every_account_empty_and_a_program_without_gpu_pays_nothing(
+    container: Container,
+) -> None:
+    container.limit(10 * MIB)
+    client = container.start()
+    objects = whole_pages_of_the_library()
+    assert len(objects) == 4  # of blocks, pools, graphs and physical memory
+    end = max(pages.stop for pages in objects)
+    assert not [area for area in wiped_on_fork(client.pid) if area.start < end]
+    assert client.call("open_device") == {"result": 0}
+    assert client.alloc(MIB)[0] == 0
+    emptied = {page for area in wiped_on_fork(client.pid) for page in area[::4096]}
+    for pages in objects:
+        assert set(pages[::4096]) <= emptied
