@@ -20,7 +20,7 @@ from opentelemetry.trace import Tracer
 RULES = AdmissionRules(
     vendors=Vendors.from_config(device_config.load(None)), scheduler_name="hami-scheduler"
 )
-MUTATE: Decide = lambda pod, about: mutate(pod.read(), RULES, about)  # noqa: E731
+MUTATE: Decide = lambda pod, about: mutate(pod, RULES, about)  # noqa: E731
 MAX_BODY = 100_000
 
 

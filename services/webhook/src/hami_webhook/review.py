@@ -1,8 +1,8 @@
 """AdmissionReview as it travels: what the API server asks, and the answer in the same version.
 
-In: the body of `POST /webhook`. Out: `AdmissionReview` values and answers as plain JSON. What a
-verdict says is decided in `hamicommon.admission.mutation`; `service.py` brings both together.
-`quick_reading.py` reads what API servers send, here is read whole what it does not know.
+In: the body of `POST /webhook`. Out: `AdmissionReview` values and answers as plain JSON. The
+structs below are the review's schema: decoding checks what they name and passes over the rest. The
+verdict is decided in `hamicommon.admission.mutation`; `service.py` brings both together.
 Source: admission.k8s.io/v1 (v1beta1 has the same fields).
 """
 
@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Mapping, Sequence
-from typing import Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
+import msgspec
 import orjson
-from hamicommon.admission.cache import OfObject, Relevant
 from hamicommon.errors import InvalidRequest
 from hamicommon.k8s.annotations import TRACEPARENT, annotations_of
 from hamicommon.k8s.types import Json
+from msgspec import Meta, Struct
 
 ApiVersion = Literal["admission.k8s.io/v1", "admission.k8s.io/v1beta1"]
 API_VERSIONS: tuple[ApiVersion, ...] = ("admission.k8s.io/v1", "admission.k8s.io/v1beta1")
@@ -47,12 +48,32 @@ class AdmissionReview(NamedTuple):
     dry_run: bool
     stamp: str
     """The trace that the pod brings along; empty: none."""
-    pod: Relevant
+    pod: Json
 
 
-def name_of(*names: object, prefix: object) -> str:
-    """The pod's name, the first that there is, or what its name will start with."""
-    return next((str(name) for name in names if name), f"{prefix or ''}*")
+class _User(Struct, rename="camel"):
+    username: Any = None
+
+
+class _Request(Struct, rename="camel"):
+    uid: Annotated[str, Meta(min_length=1)]
+    operation: Annotated[str, Meta(min_length=1)]
+    object: dict[str, Any]
+    namespace: str | None = None
+    name: str | None = None
+    user_info: _User | None = None
+    dry_run: Any = None
+
+
+class _Review(Struct, rename="camel"):
+    """The values of the first two are checked behind the types, so that the message names them."""
+
+    api_version: Any = None
+    kind: Any = None
+    request: _Request | None = None
+
+
+_reviews = msgspec.json.Decoder(_Review)
 
 
 def read_review(body: bytes) -> AdmissionReview:
@@ -61,72 +82,64 @@ def read_review(body: bytes) -> AdmissionReview:
     Raises: MalformedReview with one sentence: what was found and what would be right.
     """
     try:
-        document = orjson.loads(body)
-    except orjson.JSONDecodeError as exc:
+        review = _reviews.decode(body)
+    except msgspec.ValidationError as exc:
+        raise _malformed(body, _sentence(exc)) from exc
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as exc:
         raise MalformedReview(f"the body is no JSON: {exc}") from exc
-    if not isinstance(document, dict):
-        raise MalformedReview("the body is no JSON object: an AdmissionReview is wanted")
-    request = document.get("request")
-    uid = request.get("uid") if isinstance(request, dict) else None
-    version = document.get("apiVersion")
-    known = API_VERSIONS[1] if version == API_VERSIONS[1] else API_VERSIONS[0]
-    problem = _no_review(document) or _no_request(request)
-    if problem or not isinstance(request, dict):
-        raise MalformedReview(
-            f"the AdmissionReview is malformed: {problem}",
-            uid=uid if isinstance(uid, str) else "",
-            api_version=known,
-        )
-    pod = request["object"]
+    if review.api_version not in API_VERSIONS:
+        found = f"apiVersion is {review.api_version!r:.60}"
+        raise _malformed(body, f"{found}: one of {', '.join(API_VERSIONS)} is wanted")
+    if review.kind != "AdmissionReview":
+        raise _malformed(body, f"kind is {review.kind!r:.60}: AdmissionReview is wanted")
+    if review.request is None:
+        raise _malformed(body, "request is absent: an object is wanted")
+    return _of_request(review.api_version, review.request)
+
+
+def _of_request(api_version: ApiVersion, request: _Request) -> AdmissionReview:
+    pod = request.object
     problem = _no_pod(pod)
     if problem:
-        raise MalformedReview(problem, uid=request["uid"], api_version=known)
-    user, metadata = request.get("userInfo") or {}, pod.get("metadata") or {}
+        raise MalformedReview(problem, uid=request.uid, api_version=api_version)
+    metadata = pod.get("metadata") or {}
+    names = (request.name, metadata.get("name"))
+    prefix = metadata.get("generateName") or ""
     return AdmissionReview(
-        api_version=known,
-        uid=request["uid"],
-        operation=request["operation"],
-        namespace=request.get("namespace") or "",
-        pod_name=name_of(
-            request.get("name"), metadata.get("name"), prefix=metadata.get("generateName")
-        ),
-        username=str(user.get("username") or ""),
-        dry_run=bool(request.get("dryRun")),
+        api_version=api_version,
+        uid=request.uid,
+        operation=request.operation,
+        namespace=request.namespace or "",
+        pod_name=next((str(name) for name in names if name), f"{prefix}*"),
+        username=str((request.user_info.username if request.user_info else "") or ""),
+        dry_run=bool(request.dry_run),
         stamp=str(annotations_of(pod).get(TRACEPARENT, "")),
-        pod=OfObject(pod),
+        pod=pod,
     )
 
 
-def _no_review(document: Json) -> str:
-    """Why the document is no AdmissionReview; empty when it is one."""
-    if document.get("apiVersion") not in API_VERSIONS:
-        found = document.get("apiVersion")
-        return f"apiVersion is {found!r:.60}: one of {', '.join(API_VERSIONS)} is wanted"
-    if document.get("kind") != "AdmissionReview":
-        return f"kind is {document.get('kind')!r:.60}: AdmissionReview is wanted"
-    return ""
+def _malformed(body: bytes, problem: str) -> MalformedReview:
+    """The error, with whom to answer where that can be read of the body."""
+    try:
+        document = msgspec.json.decode(body)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as exc:
+        return MalformedReview(f"the body is no JSON: {exc}")
+    if not isinstance(document, dict):
+        return MalformedReview("the body is no JSON object: an AdmissionReview is wanted")
+    request, version = document.get("request"), document.get("apiVersion")
+    uid = request.get("uid") if isinstance(request, dict) else None
+    return MalformedReview(
+        f"the AdmissionReview is malformed: {problem}",
+        uid=uid if isinstance(uid, str) else "",
+        api_version=API_VERSIONS[1] if version == API_VERSIONS[1] else API_VERSIONS[0],
+    )
 
 
-def _no_request(request: object) -> str:
-    """Why the request can't be answered; empty when it can."""
-    if not isinstance(request, dict):
-        return f"request is {_kind(request)}: an object is wanted"
-    for field, wanted in (
-        ("uid", True),
-        ("operation", True),
-        ("namespace", False),
-        ("name", False),
-    ):
-        value = request.get(field)
-        if value is None and not wanted:
-            continue
-        if not isinstance(value, str) or (wanted and not value):
-            return f"request.{field} is {value!r:.60}: a text is wanted"
-    for field, wanted in (("object", True), ("userInfo", False)):
-        value = request.get(field)
-        if not isinstance(value, dict) and (wanted or value is not None):
-            return f"request.{field} is {_kind(value)}: an object is wanted"
-    return ""
+def _sentence(exc: msgspec.ValidationError) -> str:
+    """`request.uid: expected str, got int`, of msgspec's "Expected `str`, got `int` - at `$.…`"."""
+    problem, _, path = str(exc).replace("`", "").partition(" - at $.")
+    problem = problem[:1].lower() + problem[1:]
+    return f"{path}: {problem}" if path else problem
 
 
 def _no_pod(obj: Json) -> str:

@@ -13,8 +13,7 @@ from fastapi import APIRouter, FastAPI, Request, Response
 from fastapi.responses import PlainTextResponse
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 
-from hami_webhook.review import MalformedReview, refused
-from hami_webhook.review_decoder import read_quickly
+from hami_webhook.review import MalformedReview, read_review, refused
 from hami_webhook.service import ReviewService
 
 Hindrances = Callable[[], list[str]]
@@ -31,7 +30,7 @@ def create_app(admission: ReviewService, probes: APIRouter, *, max_body_bytes: i
             message = f"the body is longer than {max_body_bytes} bytes"
             return _json({"error": message}, 413)
         try:
-            return _json(admission.answer(read_quickly(body), _traceparent(request)))
+            return _json(admission.answer(read_review(body), _traceparent(request)))
         except MalformedReview as exc:
             admission.count_malformed(str(exc))
             if exc.uid:

@@ -15,26 +15,24 @@ from datetime import UTC, datetime
 from typing import Literal
 
 from hamicommon import telemetry
-from hamicommon.admission.cache import Relevant
 from hamicommon.admission.context import NOTHING_KNOWN, Knowledge
 from hamicommon.admission.verdicts import AdmissionCircumstances, AdmissionResult
 from hamicommon.events import AdmissionRefused
 from hamicommon.k8s.types import Json
-from hamicommon.telemetry.logs import LineLogger
 from opentelemetry import trace
 from opentelemetry.trace import Span, SpanContext, Tracer
 
 from hami_webhook.metrics import WebhookInstruments
-from hami_webhook.review import AdmissionReview, MalformedReview, allowed, refused
+from hami_webhook.review import AdmissionReview, allowed, refused
 from hami_webhook.trace_stamps import Stamps
 
 logger = logging.getLogger(__name__)
-audit = LineLogger("hami_webhook.audit")
+audit = logging.getLogger("hami_webhook.audit")
 
 FailPolicy = Literal["closed", "open"]
 VerdictName = Literal["mutated", "untouched", "denied", "failed"]
 
-Decide = Callable[[Relevant, AdmissionCircumstances], AdmissionResult]
+Decide = Callable[[Json, AdmissionCircumstances], AdmissionResult]
 """`mutate` with this installation's rules."""
 FAILED = "own-failure"
 """The reason of a verdict that is none: this service failed on the pod."""
@@ -74,11 +72,7 @@ class ReviewService:
         self._stamps = Stamps()
 
     def answer(self, review: AdmissionReview, traceparent: str = "") -> Json:
-        """The answer to one review. `traceparent`: the caller's, which is linked.
-
-        Raises: MalformedReview where a part of the pod that was not read before is no JSON; of
-        anything else the answer tells.
-        """
+        """The answer to one review. `traceparent`: the caller's, which is linked."""
         started = time.perf_counter()
         stamp = review.stamp
         # A trace of its own: a copied or unsampled parent must not swallow the pod's trace.
@@ -108,8 +102,6 @@ class ReviewService:
     def _outcome(self, review: AdmissionReview, pod: str, stamp: str, span: Span) -> _Outcome:
         try:
             verdict = self._judge(review, pod, stamp, span)
-        except MalformedReview:
-            raise
         except Exception as exc:
             with (
                 trace.use_span(span),
@@ -185,7 +177,7 @@ class ReviewService:
         }
         if span.is_valid:
             fields["trace_id"] = f"{span.trace_id:032x}"
-        audit.info("admission", fields)
+        audit.info("admission", extra=fields)
         if outcome.verdict in ("denied", "failed") and not review.dry_run:
             self._announce(
                 AdmissionRefused(

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from hamicommon.admission import cache, pod_review
-from hamicommon.admission.cache import AdmissionCache, OfObject
+from hamicommon.admission.cache import AdmissionCache
 from hamicommon.admission.context import Knowledge
 from hamicommon.admission.mutation import mutate
 from hamicommon.admission.quota import QuotaUse
@@ -31,8 +31,8 @@ def test_it_says_what_mutate_says(given_: dict[str, Any], about: AdmissionCircum
     before = deepcopy(given_)
     wanted = mutate(given_, RULES, about)
 
-    assert ONE(OfObject(given_), about) == wanted
-    assert ONE(OfObject(deepcopy(given_)), about) == wanted
+    assert ONE(given_, about) == wanted
+    assert ONE(deepcopy(given_), about) == wanted
     assert given_ == before
 
 
@@ -60,7 +60,7 @@ def replica(number: int) -> dict[str, Any]:
 def test_replicas_are_looked_at_once(looks: list[object]) -> None:
     judge = AdmissionCache(rules())
     for number in range(5):
-        assert judge(OfObject(replica(number))) == mutate(replica(number), rules())
+        assert judge(replica(number)) == mutate(replica(number), rules())
 
     assert len(looks) == 1
 
@@ -83,19 +83,19 @@ def test_a_pod_that_differs_where_it_matters_is_looked_at(
     judge = AdmissionCache(rules())
     other = replica(1)
     other["spec"]["containers"][0] |= change
-    judge(OfObject(replica(0)))
+    judge(replica(0))
 
-    assert judge(OfObject(other)) == mutate(other, rules())
+    assert judge(other) == mutate(other, rules())
     assert len(looks) == 2
 
 
 def test_a_name_that_is_no_text_is_refused_beside_replicas_with_names() -> None:
     judge = AdmissionCache(rules())
-    judge(OfObject(replica(0)))
+    judge(replica(0))
     odd = replica(1)
     odd["metadata"]["name"] = 5
 
-    assert not judge(OfObject(odd)).allowed
+    assert not judge(odd).allowed
 
 
 def test_quotas_and_the_trace_are_asked_each_time() -> None:
@@ -110,18 +110,18 @@ def test_quotas_and_the_trace_are_asked_each_time() -> None:
         knowledge=Knowledge(quotas={"ns": {MEM: QuotaUse(limit=800, used=700)}}),
     )
 
-    first, second = judge(OfObject(replica(0)), roomy), judge(OfObject(replica(1)), full)
+    first, second = judge(replica(0), roomy), judge(replica(1), full)
     assert first.patch[-1]["value"] == {"hami.io/traceparent": "t1"}
     assert (second.allowed, second.reason) == (False, "over-quota")
-    assert judge(OfObject(replica(2)), roomy) == first
+    assert judge(replica(2), roomy) == first
 
 
 def test_a_verdict_that_somebody_changes_changes_no_other() -> None:
     judge = AdmissionCache(rules())
-    once = judge(OfObject(replica(0)))
+    once = judge(replica(0))
     once.patch.clear()
 
-    assert judge(OfObject(replica(1))).patch == mutate(replica(1), rules()).patch
+    assert judge(replica(1)).patch == mutate(replica(1), rules()).patch
 
 
 def test_only_so_many_kinds_are_remembered(
@@ -130,7 +130,7 @@ def test_only_so_many_kinds_are_remembered(
     monkeypatch.setattr(cache, "MOST_LOOKS", 2)
     judge = AdmissionCache(rules())
     for amount in (1, 2, 3, 1):
-        judge(OfObject(pod(container({GPU: amount}))))
+        judge(pod(container({GPU: amount})))
 
     assert len(looks) == 4
 
@@ -138,6 +138,6 @@ def test_only_so_many_kinds_are_remembered(
 def test_a_number_of_more_than_64_bits_is_judged_each_time(looks: list[object]) -> None:
     judge = AdmissionCache(rules())
     for _ in range(2):
-        assert not judge(OfObject(pod(container({GPU: 2**80})))).allowed
+        assert not judge(pod(container({GPU: 2**80}))).allowed
 
     assert len(looks) == 2

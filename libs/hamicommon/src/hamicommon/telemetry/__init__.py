@@ -22,7 +22,7 @@ from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter
 from opentelemetry.trace import Link, Span, SpanContext
 
 from hamicommon.settings import TelemetrySettings
-from hamicommon.telemetry.logs import JsonFormatter, TurnHandler, log_context
+from hamicommon.telemetry.logs import JsonFormatter, log_context
 from hamicommon.telemetry.spans import FileSpans, begin_trace, leaf_span, pod_attributes
 
 __all__ = [
@@ -51,7 +51,7 @@ def setup(service_name: str, settings: TelemetrySettings) -> None:
     # What no line of ours shows need not be found out for each (the logging HOWTO, Optimization).
     logging._srcfile = None
     logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False
-    handler = TurnHandler(sys.stdout)
+    handler = logging.StreamHandler(sys.stdout)
     handler.setFormatter(JsonFormatter(service_name))
     root = logging.getLogger()
     root.handlers[:] = [handler]
