@@ -20,6 +20,7 @@ from hamicommon.admission.verdicts import AdmissionCircumstances, AdmissionResul
 from hamicommon.events import AdmissionRefused
 from hamicommon.k8s.types import Json
 from opentelemetry import trace
+from opentelemetry.context import Context
 from opentelemetry.trace import Span, SpanContext, Tracer
 
 from hami_webhook.metrics import WebhookInstruments
@@ -77,7 +78,7 @@ class ReviewService:
         stamp = review.stamp
         # A trace of its own: a copied or unsampled parent must not swallow the pod's trace.
         links = [*telemetry.link_to(traceparent), *telemetry.link_to(stamp)]
-        span = telemetry.begin_trace(self._tracer, "admission", links)
+        span = self._tracer.start_span("admission", context=Context(), links=links)
         pod = review.pod_name
         outcome = self._outcome(review, pod, stamp, span)
         span.set_attributes(

@@ -1,8 +1,9 @@
 """Logs, traces and their context, set up once per process by `setup`.
 
 Logs are JSON lines on standard output with trace id and whatever `log_context` holds (`logs.py`).
-Spans go to a file, to an OTLP endpoint, to both or nowhere (`spans.py`); they are exported from a
-bounded background queue, so a collector that is down costs spans, never time. The context travels
+Spans are the OpenTelemetry SDK's and go, clipped (`clipped.py`), to a file (`spans.py`), to an OTLP
+endpoint, to both or nowhere; they are exported from a bounded background queue, so a collector that
+is down costs spans, never time. The context travels
 in W3C form over HTTP headers, NATS headers and the pod annotation `hami.io/traceparent` (`inject`
 and `extract`).
 """
@@ -17,20 +18,19 @@ from typing import Any
 from opentelemetry import propagate, trace
 from opentelemetry.context import Context
 from opentelemetry.sdk.resources import Resource
-from opentelemetry.sdk.trace import TracerProvider
-from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter
+from opentelemetry.sdk.trace import SpanProcessor, TracerProvider
+from opentelemetry.sdk.trace.export import BatchSpanProcessor
 from opentelemetry.trace import Link, Span, SpanContext
 
 from hamicommon.settings import TelemetrySettings
+from hamicommon.telemetry.clipped import ClippedSpans
 from hamicommon.telemetry.logs import JsonFormatter, log_context
-from hamicommon.telemetry.spans import FileSpans, begin_trace, leaf_span, pod_attributes
+from hamicommon.telemetry.spans import FileSpans, pod_attributes
 
 __all__ = [
-    "begin_trace",
     "extract",
     "inject",
     "is_probe",
-    "leaf_span",
     "link_to",
     "log_context",
     "pod_attributes",
@@ -42,7 +42,7 @@ __all__ = [
 
 
 def is_probe(scope: Mapping[str, Any]) -> bool:
-    """Whether an ASGI request is a health check or a scrape: their traces tell nobody anything."""
+    """Whether an ASGI request is a health check or a scrape: their traces help nobody."""
     return scope.get("path") in ("/healthz", "/readyz", "/livez", "/metrics")
 
 
@@ -58,23 +58,31 @@ def setup(service_name: str, settings: TelemetrySettings) -> None:
     root.setLevel(settings.log_level)
     for noisy in ("uvicorn.access", "nats", "httpx", "asyncio", "watchfiles"):
         logging.getLogger(noisy).setLevel(logging.WARNING)
+    # The sampler is the one that OTEL_TRACES_SAMPLER names; without it, every trace is sampled.
     provider = TracerProvider(resource=Resource.create({"service.name": service_name}))
+    provider.add_span_processor(ClippedSpans(_exporters(settings)))
+    trace.set_tracer_provider(provider)
+
+
+def _exporters(settings: TelemetrySettings) -> list[SpanProcessor]:
+    exporters: list[SpanProcessor] = []
     if settings.traces_file is not None:
-        provider.add_span_processor(FileSpans(settings.traces_file))
+        exporters.append(FileSpans(settings.traces_file))
     if settings.otlp_endpoint:
         # Here: a process that sends to nobody need not have an HTTP client and its messages.
         from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 
         endpoint = settings.otlp_endpoint.rstrip("/") + "/v1/traces"
-        _export(provider, OTLPSpanExporter(endpoint=endpoint, timeout=5))
-    trace.set_tracer_provider(provider)
-
-
-def _export(provider: TracerProvider, exporter: SpanExporter) -> None:
-    # 500 ms: a trace shall be readable soon after the pod ran; 8192 spans is minutes of decisions.
-    provider.add_span_processor(
-        BatchSpanProcessor(exporter, max_queue_size=8192, schedule_delay_millis=500)
-    )
+        # 500 ms: a trace shall be readable soon after the pod ran; 8192 spans is minutes of
+        # decisions.
+        exporters.append(
+            BatchSpanProcessor(
+                OTLPSpanExporter(endpoint=endpoint, timeout=5),
+                max_queue_size=8192,
+                schedule_delay_millis=500,
+            )
+        )
+    return exporters
 
 
 def shutdown() -> None:

@@ -13,7 +13,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from hamicommon import telemetry
 from hamicommon.domain.allocations import Allocation, AllocationState, Placement
 from hamicommon.domain.ids import GpuUuid, NodeName, PodUid
 from hamicommon.domain.requests import PodRequest, Policy
@@ -188,7 +187,7 @@ class Reservations:
         lost: set[GpuUuid],
         trace: DecisionTrace,
     ) -> Decision:
-        with telemetry.leaf_span(tracer, "place"), trace.phase("place"):
+        with tracer.start_as_current_span("place"), trace.phase("place"):
             decision = decide(request, self._view.cluster, candidates=names, without_cards=lost)
         trace.view_version, trace.scores = decision.view_version, decision.scores
         trace.frozen = self._recorder.frozen(self._view.cluster, decision.scores)
@@ -224,7 +223,7 @@ class Reservations:
         uuids = [share.uuid for container in placement.containers for share in container.shares]
         self._taking.update(uuids)
         try:
-            with telemetry.leaf_span(tracer, "reserve"), trace.phase("reserve"):
+            with tracer.start_as_current_span("reserve"), trace.phase("reserve"):
                 change = await self._store.reserve(draft)
         finally:
             self._taking -= Counter(uuids)

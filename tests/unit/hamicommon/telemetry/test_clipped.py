@@ -1,0 +1,125 @@
+"""What a tenant chose of a span is bounded, in the file and over OTLP alike."""
+
+import json
+from pathlib import Path
+
+import pytest
+from hamicommon.telemetry.clipped import ATTRIBUTE_LIMIT, ClippedSpans
+from hamicommon.telemetry.spans import FileSpans
+from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
+from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from opentelemetry.trace import Span, StatusCode, Tracer
+
+HOSTILE = "\x1b[2J" + "x" * 300_000
+SHOWN = "\\x1b[2Jxxx"
+
+
+class Exported:
+    """A tracer whose spans go to a file and to what OTLP would send."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._kept = InMemorySpanExporter()
+        self._provider = TracerProvider()
+        exporters = [FileSpans(path), SimpleSpanProcessor(self._kept)]
+        self._provider.add_span_processor(ClippedSpans(exporters))
+        self.tracer: Tracer = self._provider.get_tracer("t")
+
+    def lines(self) -> list[dict[str, object]]:
+        """What the file has after an orderly end."""
+        self._provider.shutdown()
+        return [json.loads(line) for line in self._path.read_text().splitlines()]
+
+    def spans(self) -> tuple[ReadableSpan, ...]:
+        """What an OTLP exporter got."""
+        return self._kept.get_finished_spans()
+
+
+@pytest.fixture
+def exported(tmp_path: Path) -> Exported:
+    return Exported(tmp_path / "t.jsonl")
+
+
+def test_an_attribute_is_bounded_and_on_one_line_for_every_exporter(exported: Exported) -> None:
+    with exported.tracer.start_as_current_span("filter") as span:
+        span.set_attribute("hami.message", HOSTILE)
+        span.set_attribute("hami.nodes", ["n1", HOSTILE])
+        span.set_attribute("hami.count", 3)
+
+    [line], [sent] = exported.lines(), exported.spans()
+    assert sent.attributes is not None
+    for attributes in (line["attributes"], dict(sent.attributes)):
+        assert isinstance(attributes, dict)
+        assert attributes["hami.message"].startswith(SHOWN)
+        assert len(attributes["hami.message"]) == ATTRIBUTE_LIMIT
+        assert [len(text) for text in attributes["hami.nodes"]] == [2, ATTRIBUTE_LIMIT]
+        assert attributes["hami.count"] == 3
+
+
+def test_an_exception_is_bounded_and_its_traceback_keeps_its_lines(exported: Exported) -> None:
+    with (
+        pytest.raises(ValueError, match="x"),
+        exported.tracer.start_as_current_span("filter"),
+    ):
+        raise ValueError(HOSTILE)
+
+    [line], [sent] = exported.lines(), exported.spans()
+    [event] = sent.events
+    assert event.attributes is not None
+    assert str(event.attributes["exception.message"]).startswith(SHOWN)
+    assert "\n" in str(event.attributes["exception.stacktrace"])
+    for value in event.attributes.values():
+        assert len(str(value)) <= ATTRIBUTE_LIMIT
+    assert line["events"][0]["attributes"] == dict(event.attributes)  # type: ignore[index]
+    assert str(sent.status.description).startswith("ValueError: " + SHOWN)
+    assert len(str(sent.status.description)) <= ATTRIBUTE_LIMIT
+
+
+def wire(span: ReadableSpan) -> object:
+    """All that OTLP carries of a span, but its ids and times."""
+    [scope] = encode_spans([span]).resource_spans[0].scope_spans
+    encoded = scope.spans[0]
+    for field in ("trace_id", "span_id", "parent_span_id"):
+        encoded.ClearField(field)
+    for field in ("start_time_unix_nano", "end_time_unix_nano"):
+        encoded.ClearField(field)
+    for event in encoded.events:
+        event.ClearField("time_unix_nano")
+    return encoded, scope.scope
+
+
+def test_but_for_the_clipped_text_the_copy_is_the_span(exported: Exported) -> None:
+    def fill(span: Span, name: str) -> None:
+        span.set_attributes({"k8s.pod.name": name, "hami.verdict": "denied"})
+        span.add_event("asked", {"whom": "the ledger"})
+        span.set_status(StatusCode.ERROR, "no")
+
+    with exported.tracer.start_as_current_span("outer") as outer:
+        for name in ("p\n", "p\\n"):
+            with exported.tracer.start_as_current_span("inner") as inner:
+                fill(inner, name)
+
+    clipped, fitting, parent = exported.spans()
+    assert wire(clipped) == wire(fitting)
+    assert clipped.parent == fitting.parent == outer.get_span_context()
+    assert clipped.resource == parent.resource
+    assert [line["name"] for line in exported.lines()] == ["inner", "inner", "outer"]
+
+
+def test_a_span_that_fits_is_passed_on_as_it_is() -> None:
+    kept: list[ReadableSpan] = []
+
+    class Kept(SimpleSpanProcessor):
+        def on_end(self, span: ReadableSpan) -> None:
+            kept.append(span)
+
+    provider = TracerProvider()
+    plain = Kept(InMemorySpanExporter())
+    provider.add_span_processor(plain)
+    provider.add_span_processor(ClippedSpans([plain]))
+    provider.get_tracer("t").start_span("s", attributes={"k": "v"}).end()
+
+    provider.shutdown()
+    assert kept[0] is kept[1]
