@@ -1,6 +1,5 @@
 """Usage history, retention and the ledger's view, on fakes of the ports."""
 
-import asyncio
 import json
 import math
 from collections.abc import Sequence
@@ -8,7 +7,6 @@ from datetime import UTC, date, datetime, timedelta
 from itertools import count
 
 import pytest
-from hami_metrics.bootstrap import _repeat
 from hami_metrics.domain.cluster import ClusterSnapshot
 from hami_metrics.domain.rollup import COARSE_S, FINE_S, Rollup
 from hami_metrics.domain.samples import Sample
@@ -16,10 +14,6 @@ from hami_metrics.instruments import MetricsInstruments
 from hami_metrics.service import LedgerFigures, Retention, UsageHistory, keep_days
 from hamicommon.errors import Conflict, InvalidRequest, Unavailable
 from hamicommon.events import ContainerSample, DeviceSample, Usage
-from hamicommon.process.bulkhead import Bulkhead
-from hamicommon.process.cancellation import end
-
-from tests.waiting import PATIENCE_S
 
 START = datetime(2026, 11, 20, 10, 0, tzinfo=UTC)
 GRACE_S = 20.0
@@ -355,21 +349,3 @@ async def test_buckets_around_a_poisonous_one_are_summed_up(
 
     # A lost race is tried again; what fails in an unknown way waits for the next sample.
     assert await history.sum_up() == (1 if isinstance(error, Conflict) else 0)
-
-
-async def test_a_round_that_fails_is_repeated_and_the_loop_goes_on() -> None:
-    bulkhead, rounds, done = Bulkhead(), count(), asyncio.Event()
-
-    async def step() -> None:
-        number = next(rounds)
-        if number < 2:
-            raise (ValueError("odd"), InvalidRequest("not this one"))[number]
-        done.set()
-
-    loop = asyncio.create_task(_repeat("keep days", step, 0.001, bulkhead))
-    waiting = asyncio.create_task(done.wait())
-    async with asyncio.timeout(PATIENCE_S):
-        await asyncio.wait([loop, waiting], return_when=asyncio.FIRST_COMPLETED)
-    assert not loop.done()
-    await end([loop, waiting])
-    assert bulkhead.failures == {"keep days": 1}

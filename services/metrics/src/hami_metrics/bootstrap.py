@@ -8,23 +8,24 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Itera
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from importlib.metadata import version
 
 from hamicommon import events
 from hamicommon.bus.client import Bus, Message, Subscription, open_bus
-from hamicommon.errors import HamiError
 from hamicommon.ledger.engine import open_pool
-from hamicommon.process.bulkhead import Bulkhead
 from hamicommon.process.cancellation import end
 from hamicommon.process.http_server import serving
+from hamicommon.process.periodic import every
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from hami_metrics.adapters.ledger import PostgresLedger
 from hami_metrics.adapters.postgres import PostgresUsageStore
+from hami_metrics.adapters.server_certificates import nats_certificate, postgres_certificate
 from hami_metrics.exposition import LedgerCollector, build_info
 from hami_metrics.instruments import MetricsInstruments
-from hami_metrics.ports import UsageStore
+from hami_metrics.ports import Certificate, UsageStore
 from hami_metrics.routes import create_app
 from hami_metrics.service import LedgerFigures, Retention, UsageHistory, keep_days
 from hami_metrics.settings import Settings
@@ -38,6 +39,8 @@ USAGE = Subscription(
 KEEP_DAYS_INTERVAL_S = 3600.0
 # Hours end once an hour; late usage is taken in a few times.
 NAMESPACES_INTERVAL_S = 900.0
+# A server takes a new certificate at its restart; a look costs a handshake.
+CERTIFICATE_INTERVAL_S = 60.0
 RETRY_S = 5.0
 
 
@@ -76,7 +79,7 @@ async def open_app(settings: Settings) -> AsyncIterator[MetricsApp]:
         instruments.watch_state(lambda: view.age_s, lambda: bus.connected)
         instruments.registry.register(LedgerCollector(view.newest, _now))
         instruments.registry.register(_BuildInfo())
-        for loop in _loops(settings, store, view, history, bus, instruments.bulkhead):
+        for loop in _loops(settings, store, view, history, bus, instruments):
             stack.push_async_callback(end, [group.create_task(loop)])
 
         def hindrances() -> list[str]:
@@ -96,7 +99,7 @@ def _loops(
     view: LedgerFigures,
     history: UsageHistory,
     bus: Bus,
-    bulkhead: Bulkhead,
+    instruments: MetricsInstruments,
 ) -> list[Coroutine[object, object, None]]:
     """Everything that goes on beside the requests."""
     retention = Retention(
@@ -110,6 +113,9 @@ def _loops(
         dropped = await keep_days(store, retention, now=_now())
         logger.info("days kept", extra={"dropped": [day.isoformat() for day in dropped]})
 
+    async def look_at(certificate: Certificate) -> None:
+        instruments.show_expiry(certificate.server, await certificate.not_after())
+
     async def sum_up_namespaces() -> None:
         hours = await store.sum_up_namespaces(_now())
         logger.info("namespaces summed up", extra={"hours": hours})
@@ -119,9 +125,16 @@ def _loops(
         ("sum up usage", history.sum_up, settings.rollup_interval_s),
         ("keep days", keep, KEEP_DAYS_INTERVAL_S),
         ("sum up namespaces", sum_up_namespaces, NAMESPACES_INTERVAL_S),
+        *(
+            (f"certificate of {each.server}", partial(look_at, each), CERTIFICATE_INTERVAL_S)
+            for each in (postgres_certificate(settings.postgres), nats_certificate(settings.nats))
+        ),
     ]
     return [
-        *(_repeat(what, step, every_s, bulkhead) for what, step, every_s in rounds),
+        *(
+            every(interval_s, one, name=name, retry_s=RETRY_S, bulkhead=instruments.bulkhead)
+            for name, one, interval_s in rounds
+        ),
         *(_ingest(bus, history) for _ in range(settings.ingest_workers)),
     ]
 
@@ -140,22 +153,3 @@ async def _ingest(bus: Bus, history: UsageHistory) -> None:
         await history.ingest(message.data)
 
     await bus.consume(USAGE, handle)
-
-
-async def _repeat(
-    what: str, step: Callable[[], Awaitable[object]], interval_s: float, bulkhead: Bulkhead
-) -> None:
-    """Repeats `step` for ever; while a backend is away, it says so and tries again soon.
-
-    The rounds know nothing of each other: one that fails on something in the ledger is counted, and
-    usage is taken in and served all the same.
-    """
-    while True:
-        try:
-            with bulkhead.item(what, "round"):
-                await step()
-        except HamiError as exc:
-            logger.warning("must wait", extra={"what": what, "error": str(exc)})
-            await asyncio.sleep(min(RETRY_S, interval_s))
-        else:
-            await asyncio.sleep(interval_s)

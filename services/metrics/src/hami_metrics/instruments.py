@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
+from datetime import datetime
 
 from hamicommon.process.bulkhead import Bulkhead
 from prometheus_client import CollectorRegistry, Counter, Gauge
@@ -53,7 +55,13 @@ class MetricsInstruments:
             "1 while the connection to NATS is healthy",
             registry=self.registry,
         )
-
+        self.certificate_not_after = Gauge(
+            "hami_metrics_certificate_not_after_timestamp_seconds",
+            "When the certificate expires that this server presented last (Unix time);"
+            " absent without TLS",
+            ["server"],
+            registry=self.registry,
+        )
         self.loop_errors = Counter(
             "hami_metrics_loop_errors",
             "Unexpected errors of one bucket or one round of a background loop",
@@ -61,6 +69,14 @@ class MetricsInstruments:
             registry=self.registry,
         )
         self.bulkhead = Bulkhead(lambda loop: self.loop_errors.labels(loop).inc())
+
+    def show_expiry(self, server: str, not_after: datetime | None) -> None:
+        """Shows when a server's certificate expires; None: it speaks no TLS."""
+        if not_after is not None:
+            self.certificate_not_after.labels(server).set(not_after.timestamp())
+            return
+        with contextlib.suppress(KeyError):
+            self.certificate_not_after.remove(server)
 
     def watch_state(
         self, snapshot_age_s: Callable[[], float], bus_connected: Callable[[], bool]

@@ -1,4 +1,4 @@
-"""What the metrics service needs from the outside, in its own words."""
+"""What the metrics service needs from the outside, in its own terms."""
 
 from __future__ import annotations
 
@@ -16,6 +16,16 @@ class Ledger(Protocol):
 
     async def snapshot(self) -> ClusterSnapshot:
         """One consistent reading. Raises: Unavailable."""
+
+
+class Certificate(Protocol):
+    """What a backend presents to its clients."""
+
+    server: str
+    """The backend's name."""
+
+    async def not_after(self) -> datetime | None:
+        """When it expires; None: the backend speaks no TLS. Raises: Unavailable."""
 
 
 class UsageStore(Protocol):

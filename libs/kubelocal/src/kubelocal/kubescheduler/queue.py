@@ -6,13 +6,14 @@ for that pod too: it goes to `backoff` at once when the attempt fails.
 
 What could help depends on who refused. For kube-scheduler's own filters it is a node, a pod that
 leaves one, or a change of the pod beyond its status. An extender has no way to name its events, so
-from hamicommon.k8s.types import Json
 from 1.32 on every event counts for a pod that one refused: also another pod's binding or status,
 and the pod's own condition, which makes a second attempt follow each first refusal
 (kubernetes/kubernetes issue 122019; `schedule_one.go`, `ExtenderName`).
 """
 
 from dataclasses import dataclass, field
+
+from hamicommon.k8s.types import Json
 
 # kube-scheduler's podMaxInUnschedulablePodsDuration: a net for events that nobody sent.
 MAX_UNSCHEDULABLE_S = 300.0

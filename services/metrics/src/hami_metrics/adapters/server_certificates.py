@@ -1,0 +1,126 @@
+"""The certificates that Postgres and NATS present, read before they expire.
+
+This service logs in to both by password and has no certificate of its own; what ends its work is
+the end of theirs, which they read at their start alone (k8s/README.md, "Certificates"). In: where
+the servers are. Out: when what they present now expires. Each look is a connection of its own that
+ends with the handshake: nothing is sent over it, and nothing is verified, so a certificate that
+expired or is for another host is still read.
+
+Sources: PostgreSQL, "Message Formats" (SSLRequest); NATS client protocol, `INFO`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import socket
+import ssl
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from urllib.parse import urlsplit
+
+import orjson
+from cryptography import x509
+from hamicommon.errors import Unavailable
+from hamicommon.settings import NatsSettings, PostgresSettings
+
+POSTGRES_PORT, NATS_PORT = 5432, 4222
+_MOST_OF_INFO = 65_536
+"""Bytes; a server in a cluster of a hundred sends some kB."""
+_SSL_REQUEST = (8).to_bytes(4, "big") + (80877103).to_bytes(4, "big")
+
+Opening = Callable[[socket.socket], bool]
+"""What comes before the handshake; False: the server speaks no TLS."""
+
+
+class ServerCertificate:
+    """The certificate of one backend, which may have several addresses."""
+
+    def __init__(
+        self, server: str, urls: Sequence[str], port: int, opening: Opening, *, timeout_s: float
+    ) -> None:
+        """`port`: where a URL names none."""
+        self.server = server
+        self._urls = urls
+        self._port = port
+        self._opening = opening
+        self._timeout_s = timeout_s
+
+    async def not_after(self) -> datetime | None:
+        """When the first of them expires; None: no address speaks TLS.
+
+        Raises: Unavailable when an address does not answer, or not as this kind of server.
+        """
+        ends = [await self._not_after(url) for url in self._urls]
+        return min((end for end in ends if end is not None), default=None)
+
+    async def _not_after(self, url: str) -> datetime | None:
+        try:
+            parts = urlsplit(url.strip())
+            if not parts.hostname:
+                return None  # a Unix socket
+            address = (parts.hostname, parts.port or self._port)
+            presented = await asyncio.to_thread(_presented, address, self._opening, self._timeout_s)
+            if presented is None:
+                return None
+            return x509.load_der_x509_certificate(presented).not_valid_after_utc
+        except TimeoutError as exc:
+            why = f"no answer in {self._timeout_s:g} s"
+            raise Unavailable(f"the certificate of {self.server} is not readable: {why}") from exc
+        except (OSError, ValueError) as exc:
+            raise Unavailable(f"the certificate of {self.server} is not readable: {exc}") from exc
+
+
+def postgres_certificate(settings: PostgresSettings) -> ServerCertificate:
+    """Of the ledger's server."""
+    _, _, rest = settings.dsn.get_secret_value().partition("://")
+    places = re.split("[/?]", rest)[0].rpartition("@")[2].split(",")
+    return ServerCertificate(
+        "postgres",
+        [f"//{place}" for place in places],
+        POSTGRES_PORT,
+        _ask_postgres,
+        timeout_s=settings.connect_timeout_s,
+    )
+
+
+def nats_certificate(settings: NatsSettings) -> ServerCertificate:
+    """Of the bus."""
+    urls = settings.url.split(",")
+    timeout_s = settings.connect_timeout_s
+    return ServerCertificate("nats", urls, NATS_PORT, _ask_nats, timeout_s=timeout_s)
+
+
+def _presented(address: tuple[str, int], opening: Opening, timeout_s: float) -> bytes | None:
+    """The certificate in DER form; None: the server speaks no TLS. `timeout_s`: of each step."""
+    with socket.create_connection(address, timeout=timeout_s) as plain:
+        if not opening(plain):
+            return None
+        with _unverified().wrap_socket(plain, server_hostname=address[0]) as encrypted:
+            return encrypted.getpeercert(binary_form=True)
+
+
+def _ask_postgres(connection: socket.socket) -> bool:
+    connection.sendall(_SSL_REQUEST)
+    return connection.recv(1) == b"S"
+
+
+def _ask_nats(connection: socket.socket) -> bool:
+    line = b""
+    while not line.endswith(b"\n") and len(line) < _MOST_OF_INFO:
+        byte = connection.recv(1)  # what follows the line is the handshake's
+        if not byte:
+            break
+        line += byte
+    name, _, rest = line.partition(b" ")
+    info = orjson.loads(rest) if name == b"INFO" else None
+    if not isinstance(info, dict):
+        raise ValueError("what answers there is no NATS server")
+    return bool(info.get("tls_required") or info.get("tls_available"))
+
+
+def _unverified() -> ssl.SSLContext:
+    context = ssl.create_default_context()
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    return context
