@@ -19,9 +19,8 @@ from hami_webhook.metrics import WebhookInstruments
 from hami_webhook.routes import create_app, probe_routes
 from hami_webhook.service import ReviewService
 from hamicommon.admission.cache import AdmissionCache
-from hamicommon.admission.context import Knowledge
 from hamicommon.admission.quota import QuotaUse
-from hamicommon.admission.verdicts import AdmissionRules
+from hamicommon.admission.verdicts import AdmissionRules, Knowledge
 from hamicommon.device_config import DeviceConfig, NvidiaConfig
 from hamicommon.k8s import annotations as keys
 from hamicommon.k8s.types import Json

@@ -13,8 +13,7 @@ from datetime import UTC, datetime
 
 from hamicommon import device_config
 from hamicommon.admission.cache import AdmissionCache
-from hamicommon.admission.context import Knowledge
-from hamicommon.admission.verdicts import AdmissionRules
+from hamicommon.admission.verdicts import AdmissionRules, Knowledge
 from hamicommon.bus.client import open_bus
 from hamicommon.process.cancellation import end
 from hamicommon.process.http_server import serving

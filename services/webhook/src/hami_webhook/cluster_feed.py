@@ -13,9 +13,9 @@ from collections.abc import Callable, Iterator
 from datetime import datetime, timedelta
 
 from hamicommon import events
-from hamicommon.admission.context import Knowledge
 from hamicommon.admission.idle_cards import IdleCards
 from hamicommon.admission.quota import NamespaceQuotas, QuotaUse
+from hamicommon.admission.verdicts import Knowledge
 from hamicommon.bus.client import Bus, Deliver, Message, Subscription
 from hamicommon.bus.inventories import inventory_of
 from hamicommon.bus.reading import read

@@ -15,8 +15,12 @@ from datetime import UTC, datetime
 from typing import Literal
 
 from hamicommon import telemetry
-from hamicommon.admission.context import NOTHING_KNOWN, Knowledge
-from hamicommon.admission.verdicts import AdmissionCircumstances, AdmissionResult
+from hamicommon.admission.verdicts import (
+    NOTHING_KNOWN,
+    AdmissionCircumstances,
+    AdmissionResult,
+    Knowledge,
+)
 from hamicommon.events import AdmissionRefused
 from hamicommon.k8s.types import Json
 from opentelemetry import trace

@@ -8,10 +8,9 @@ from typing import Any
 import pytest
 from hamicommon.admission import cache, pod_review
 from hamicommon.admission.cache import AdmissionCache
-from hamicommon.admission.context import Knowledge
 from hamicommon.admission.mutation import mutate
 from hamicommon.admission.quota import QuotaUse
-from hamicommon.admission.verdicts import AdmissionCircumstances, AdmissionRules
+from hamicommon.admission.verdicts import AdmissionCircumstances, AdmissionRules, Knowledge
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

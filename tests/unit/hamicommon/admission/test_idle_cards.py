@@ -6,13 +6,13 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hamicommon.admission.context import Knowledge
 from hamicommon.admission.idle_cards import IdleCards
 from hamicommon.admission.mutation import mutate
 from hamicommon.admission.verdicts import (
     AdmissionCircumstances,
     AdmissionResult,
     AdmissionRules,
+    Knowledge,
     NeverFits,
 )
 from hamicommon.device_config import DeviceConfig

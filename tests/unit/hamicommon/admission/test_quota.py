@@ -5,10 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hamicommon.admission.context import Knowledge
 from hamicommon.admission.mutation import mutate
 from hamicommon.admission.quota import QuotaUse, needs
-from hamicommon.admission.verdicts import AdmissionCircumstances, AdmissionResult, AdmissionRules
+from hamicommon.admission.verdicts import (
+    AdmissionCircumstances,
+    AdmissionResult,
+    AdmissionRules,
+    Knowledge,
+)
 from hamicommon.device_config import DeviceConfig
 from hamicommon.domain.allocations import ContainerGrant, DeviceShare, footprints
 from hamicommon.domain.ids import GpuUuid

@@ -1,6 +1,8 @@
-"""The values of admission: an installation's rules, what belongs to one review, and the answer.
+"""The values of admission: rules, what is known of the cluster, one review's own, and the answer.
 
-`mutation.mutate` makes a `AdmissionResult` of them; the webhook and `hamictl lint` say it.
+`mutation.mutate` makes an `AdmissionResult` of them, which the webhook and `hamictl lint` report.
+Nothing of the cluster is needed: what is unknown refuses no pod, and the audit annotations name it.
+The webhook keeps it from the bus (`hami_webhook.cluster_feed`), `hamictl lint` from a dump.
 """
 
 from __future__ import annotations
@@ -9,9 +11,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
-from hamicommon.admission.context import NOTHING_KNOWN, Knowledge
+from hamicommon.admission.idle_cards import IdleCards, words_of
 from hamicommon.admission.patches import Operation
+from hamicommon.admission.quota import NamespaceQuotas
 from hamicommon.clipping import clip
+from hamicommon.domain.requests import PodRequest
 from hamicommon.vendors.registry import Vendors
 
 OK = 200
@@ -53,6 +57,41 @@ class AdmissionRules:
     never_fits: NeverFits = "warn"
     """What becomes of pods that no node could take if nothing were granted. A warning by default:
     an autoscaler makes a node for a pod that waits, not for one that was refused."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Knowledge:
+    """What is known of the cluster at one moment."""
+
+    cards: IdleCards | None = None
+    cards_unknown: str = "the cluster's cards are not known"
+    """Why `cards` is None, for the audit annotation."""
+    foreign_vendors: frozenset[str] = frozenset()
+    """Vendors that have cards on nodes without our agent: those are in no inventory stream."""
+    quotas: Mapping[str, NamespaceQuotas] | None = None
+    """By namespace; one that is absent has none."""
+    quotas_unknown: str = "the ledger's quota numbers are not known"
+    """Why `quotas` is None, for the audit annotation."""
+
+    def quotas_of(self, namespace: str) -> NamespaceQuotas:
+        """Empty where it has none, or none is known."""
+        return (self.quotas or {}).get(namespace, {})
+
+    def cards_for(self, request: PodRequest) -> tuple[IdleCards | None, str]:
+        """The cards on which the pod can be judged, or why it can't."""
+        if self.cards is None:
+            return None, self.cards_unknown
+        words = words_of(request)
+        foreign = sorted(words & self.foreign_vendors)
+        if foreign:
+            return None, f"nodes without our agent have cards of {', '.join(foreign)}"
+        missing = sorted(self.cards.vendors_without_cards(request))
+        if missing:
+            return None, f"no node has reported a card of {', '.join(missing)}"
+        return self.cards, ""
+
+
+NOTHING_KNOWN = Knowledge()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,13 +15,13 @@ from typing import Annotated
 import orjson
 import typer
 from hamicommon import device_config as deviceconfig
-from hamicommon.admission.context import Knowledge
 from hamicommon.admission.idle_cards import IdleCards
 from hamicommon.admission.lint import Linter, as_json
 from hamicommon.admission.verdicts import (
     AdmissionCircumstances,
     AdmissionResult,
     AdmissionRules,
+    Knowledge,
     NeverFits,
 )
 from hamicommon.errors import HamiError, InvalidRequest, Unavailable
