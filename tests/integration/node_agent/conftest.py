@@ -93,6 +93,11 @@ class ApiServer:
             token=self._made.secret("kubernetes-admin"),
         )
 
+    @property
+    def authority(self) -> Path:
+        """Certificate of the authority that its clients verify it with."""
+        return self._made.ca
+
     def _spawn(self) -> None:
         with (self._folder / "apiserver.log").open("ab") as log:
             self._process = subprocess.Popen(

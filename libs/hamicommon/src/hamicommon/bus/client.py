@@ -13,6 +13,7 @@ import ssl
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
+from datetime import datetime
 from pathlib import Path
 
 import nats
@@ -40,6 +41,7 @@ from hamicommon.bus.publishing import Outgoing, store, store_all
 from hamicommon.bus.streams import StreamKeeper
 from hamicommon.errors import InvalidRequest, Unavailable
 from hamicommon.process.cancellation import end, propagate_cancellation
+from hamicommon.process.trusted_authorities import trusted_until
 from hamicommon.settings import NatsSettings
 
 __all__ = [
@@ -86,6 +88,8 @@ class Bus:
         self._was_up = asyncio.Event()
         self._closed = False
         self.dead_letters = 0
+        self.trusted_until: datetime | None = None
+        """When the last authority that verifies the server expires; None: unknown, or no TLS."""
         self.streams = StreamKeeper(js)
         self.letters = DeadLetters(js)
 
@@ -282,7 +286,7 @@ async def open_bus(
                         user=settings.user or None,
                         password=settings.password.get_secret_value() or None,
                         token=_token(settings.token_file),
-                        tls=_tls(settings),
+                        tls=_tls(settings, bus),
                         inbox_prefix=inbox_prefix(user).encode(),
                         connect_timeout=int(max(1, settings.connect_timeout_s)),
                         max_reconnect_attempts=-1,
@@ -314,7 +318,9 @@ def _token(path: Path | None) -> Callable[[], str] | None:
     return None if path is None else lambda: path.read_text().strip()
 
 
-def _tls(settings: NatsSettings) -> ssl.SSLContext | None:
+def _tls(settings: NatsSettings, bus: Bus) -> ssl.SSLContext | None:
     if settings.tls_ca_file is None:
         return None
-    return ssl.create_default_context(cafile=str(settings.tls_ca_file))
+    context = ssl.create_default_context(cafile=str(settings.tls_ca_file))
+    bus.trusted_until = trusted_until(context)
+    return context

@@ -12,6 +12,7 @@ import asyncio
 import re
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
+from datetime import datetime
 from enum import StrEnum
 from pathlib import Path
 from typing import cast
@@ -22,6 +23,7 @@ import orjson
 from hamicommon.errors import Conflict, Forbidden, HamiError, InvalidRequest, NotFound, Unavailable
 from hamicommon.k8s.credentials import Credentials, credentials_of
 from hamicommon.k8s.types import Json
+from hamicommon.process.trusted_authorities import trusted_until
 
 REQUEST_TIMEOUT_S = 10.0
 # Idle time after which a silent watch is given up; the server sends bookmarks about once a minute.
@@ -67,6 +69,11 @@ class KubeApi:
     def server_url(self) -> str:
         """The API server's base address."""
         return self._credentials.server_url
+
+    @property
+    def trusted_until(self) -> datetime | None:
+        """When the last authority that verifies the server expires; None: unknown, or no TLS."""
+        return trusted_until(self._credentials.ssl_context)
 
     async def request(
         self,

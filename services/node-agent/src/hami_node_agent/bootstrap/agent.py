@@ -45,7 +45,12 @@ from hami_node_agent.inventory.publisher import (
 )
 from hami_node_agent.inventory.tracker import CardTracker
 from hami_node_agent.metrics.collectors import registry_of
-from hami_node_agent.metrics.health import BindingCollector, BulkheadCollector, RemovalCollector
+from hami_node_agent.metrics.health import (
+    AuthorityCollector,
+    BindingCollector,
+    BulkheadCollector,
+    RemovalCollector,
+)
 from hami_node_agent.metrics.http_server import serving
 from hami_node_agent.metrics.mig import MigCollector
 from hami_node_agent.metrics.routes import make_routes
@@ -106,6 +111,12 @@ async def open_agent(settings: Settings) -> AsyncIterator[Agent]:
                 BindingCollector(way),
                 RemovalCollector(outside.files),
                 BulkheadCollector(bulkhead),
+                AuthorityCollector(
+                    {
+                        "kubernetes": lambda: outside.api.trusted_until,
+                        "nats": lambda: outside.bus.trusted_until,
+                    }
+                ),
                 *([] if mig is None else [MigCollector(mig)]),
             ),
             lambda: _not_ready(registrations, draining, mps),

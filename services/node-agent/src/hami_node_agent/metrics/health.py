@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from datetime import datetime
 from typing import Protocol
 
 from hamicommon.domain.devices import GpuDevice
@@ -106,6 +107,31 @@ class BindingCollector(Collector):
         )
         binding.add_metric(["late" if self._way.late else "lock", self._way.reason], 1)
         yield binding
+
+
+class AuthorityCollector(Collector):
+    """Until when the agent can verify the servers that it is a client of.
+
+    It has no certificate of its own: it logs in to both with tokens.
+    """
+
+    def __init__(self, trusted_until: Mapping[str, Callable[[], datetime | None]]) -> None:
+        """By server; None: not known yet, or no TLS."""
+        self._trusted_until = trusted_until
+
+    def collect(self) -> Iterator[Metric]:
+        """One sample for each server whose authority is known."""
+        expiry = GaugeMetricFamily(
+            "hami_node_agent_certificate_not_after_timestamp_seconds",
+            "When the last authority that verifies this server expires (Unix time);"
+            " authorities are read at the agent's start",
+            labels=["server"],
+        )
+        for server, until in sorted(self._trusted_until.items()):
+            end = until()
+            if end is not None:
+                expiry.add_metric([server], end.timestamp())
+        yield expiry
 
 
 class CardsNow(Protocol):
