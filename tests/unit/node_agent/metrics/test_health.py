@@ -6,7 +6,6 @@ from hami_node_agent.metrics.collectors import registry_of
 from hami_node_agent.metrics.health import AuthorityCollector
 from prometheus_client.exposition import generate_latest
 from prometheus_client.registry import Collector
-from prometheus_client.utils import floatToGoString
 
 END = datetime(2027, 1, 1, tzinfo=UTC)
 NAME = "hami_node_agent_certificate_not_after_timestamp_seconds"
@@ -21,7 +20,7 @@ def test_an_authoritys_end_appears_once_it_is_known() -> None:
     collector = AuthorityCollector(
         {"kubernetes": lambda: END, "nats": lambda: bus[0] if bus else None}
     )
-    kubernetes = f'{NAME}{{server="kubernetes"}} {floatToGoString(END.timestamp())}'
+    kubernetes = f'{NAME}{{server="kubernetes"}} {END.timestamp():.9e}'
     nats = kubernetes.replace("kubernetes", "nats")
 
     assert [line for line in lines_of(collector) if line.startswith(NAME)] == [kubernetes]

@@ -1,136 +1,87 @@
-"""HTTP for those who ask one thing: the kubelet's probes and a scrape now and then.
+"""HTTP for the kubelet's probes and a scrape now and then, on the event loop.
 
-The standard library's server, which prometheus_client loads anyway; a general one would be 4 MB
-more on every node. Each connection has its own thread and is closed after one answer. Accepting and
-answering are the event loop's, so an agent whose loop hangs does not answer /healthz. What is asked
-is `routes.py`'s.
+In: a handler of requests. Out: one answer for each connection, which is closed after it: an agent
+whose loop hangs does not answer /healthz. What is asked is `routes.py`'s.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import socket
-from collections import OrderedDict
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass
+from contextlib import asynccontextmanager
 from http import HTTPStatus
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any
 
+from aiohttp import web
 from hamicommon.process.listening_socket import listen
 
 logger = logging.getLogger(__name__)
+# aiohttp's own: a traceback at each malformed request, which anybody may send.
+_protocol_logger = logging.getLogger(f"{__name__}.protocol")
+_protocol_logger.setLevel(logging.CRITICAL)
 
 PATIENCE_S = 5.0
-"""From the connection to its end: who says or takes little holds no thread for long."""
+"""From a connection's begin to its end: a client that sends or reads slowly is hung up on."""
 MOST_AT_ONCE = 64
-"""Connections. For one more the oldest is hung up on: a question is answered within milliseconds,
-so that one asks nothing, or takes no answer."""
+"""Connections. One more closes the oldest: an answer takes milliseconds, so that client sends
+nothing or reads nothing."""
+
+Handler = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """What is sent back."""
+class _Server(web.Server):
+    """Bounds connections in number and time, which aiohttp leaves to a proxy in front of it."""
 
-    status: HTTPStatus
-    content_type: str
-    body: bytes
+    def __init__(self, handler: Handler) -> None:
+        # Nobody waits for the answer to a connection that has ended.
+        super().__init__(
+            handler,
+            handler_cancellation=True,
+            access_log=None,
+            logger=_protocol_logger,
+            lingering_time=0,
+        )
+        self._open: dict[web.RequestHandler, tuple[asyncio.Transport, asyncio.TimerHandle]] = {}
 
-
-Answering = Callable[[str], Awaitable[Answer]]
-"""From a path to its answer."""
-
-
-class _Server(ThreadingHTTPServer):
-    # Who has asked by the end is answered before the process may end.
-    daemon_threads = False
-
-    def __init__(self, answering: Answering, bind: str) -> None:
-        super().__init__(("", 0), _Conversation, bind_and_activate=False)
-        self.socket.close()
-        self.socket = listen(bind)
-        self.socket.setblocking(False)  # who has gone by the time must not hold the loop
-        self._answering = answering
-        self._loop = asyncio.get_running_loop()
-        self._open: OrderedDict[socket.socket, None] = OrderedDict()  # the oldest first
-
-    def answer(self, path: str) -> Answer:
-        """Asks the event loop, from another thread."""
-
-        async def answered() -> Answer:
-            return await self._answering(path)
-
-        return asyncio.run_coroutine_threadsafe(answered(), self._loop).result(PATIENCE_S)
-
-    def process_request(self, request: Any, client_address: Any) -> None:
-        """Begins a conversation, and sees to its end. On the event loop."""
+    def connection_made(self, handler: web.RequestHandler, transport: asyncio.Transport) -> None:
+        super().connection_made(handler, transport)
         if len(self._open) >= MOST_AT_ONCE:
-            _hang_up(self._open.popitem(last=False)[0])
-        self._open[request] = None
-        self._loop.call_later(PATIENCE_S, _hang_up, request)
-        try:
-            super().process_request(request, client_address)
-        except RuntimeError:  # no thread to be had
-            self._open.pop(request, None)
-            raise
+            oldest, _ = self._open[next(iter(self._open))]
+            oldest.abort()
+        # Not close(): that would wait for the client to read what is on its way.
+        deadline = asyncio.get_running_loop().call_later(PATIENCE_S, transport.abort)
+        self._open[handler] = transport, deadline
 
-    def process_request_thread(self, request: Any, client_address: Any) -> None:
-        """The conversation, on its own thread."""
-        try:
-            super().process_request_thread(request, client_address)
-        finally:
-            self._open.pop(request, None)
-
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        """A client that went is no matter."""
-        logger.debug("connection broken", exc_info=True, extra={"client": str(client_address)})
-
-
-class _Conversation(BaseHTTPRequestHandler):
-    server: _Server
-
-    def do_GET(self) -> None:
-        """Answers a GET or a HEAD."""
-        try:
-            answer = self.server.answer(self.path.partition("?")[0])
-        except Exception:  # one question's fault; the next may be another one
-            logger.exception("no answer", extra={"path": self.path})
-            self.send_error(HTTPStatus.INTERNAL_SERVER_ERROR)
-            return
-        self.send_response(answer.status)
-        self.send_header("Content-Type", answer.content_type)
-        self.send_header("Content-Length", str(len(answer.body)))
-        self.end_headers()
-        if self.command == "GET":
-            self.wfile.write(answer.body)
-
-    do_HEAD = do_GET  # noqa: N815 - the library's name
-
-    def version_string(self) -> str:
-        """Not which Python this is."""
-        return "hami-node-agent"
-
-    def log_message(self, format: str, *args: object) -> None:
-        """Requests are no events."""
-        logger.debug(format, *args)
-
-
-def _hang_up(connection: socket.socket) -> None:
-    with suppress(OSError):  # it has ended
-        connection.shutdown(socket.SHUT_RDWR)
+    def connection_lost(
+        self, handler: web.RequestHandler, exc: BaseException | None = None
+    ) -> None:
+        _, deadline = self._open.pop(handler)
+        deadline.cancel()
+        super().connection_lost(handler, exc)
 
 
 @asynccontextmanager
-async def serving(answering: Answering, bind: str) -> AsyncIterator[int]:
-    """Serves while the block runs; yields the port. Raises: InvalidRequest, Unavailable."""
-    server = _Server(answering, bind)
-    loop = asyncio.get_running_loop()
-    loop.add_reader(server.fileno(), server.handle_request)
+async def serving(handler: Handler, bind: str) -> AsyncIterator[int]:
+    """Serves while the block runs; yields the port. Requests under way are answered at the end.
+
+    Raises: InvalidRequest, Unavailable.
+    """
+
+    async def answer(request: web.BaseRequest) -> web.StreamResponse:
+        try:
+            response = await handler(request)
+        except Exception:  # one request's fault; the next may be another one
+            logger.exception("request failed", extra={"path": request.path})
+            response = web.Response(status=HTTPStatus.INTERNAL_SERVER_ERROR)
+        response.headers["Server"] = "hami-node-agent"
+        response.force_close()
+        return response
+
+    listening = listen(bind)
+    runner = web.ServerRunner(_Server(answer), shutdown_timeout=PATIENCE_S)
+    await runner.setup()
     try:
-        yield int(server.socket.getsockname()[1])
+        await web.SockSite(runner, listening).start()
+        yield int(listening.getsockname()[1])
     finally:
-        loop.remove_reader(server.fileno())
-        # Waits for the threads, which wait for this loop.
-        await asyncio.to_thread(server.server_close)
+        await runner.cleanup()

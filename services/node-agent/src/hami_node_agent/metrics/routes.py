@@ -1,5 +1,5 @@
 """What the agent answers over HTTP: /metrics, /healthz (the process lives) and /readyz (it does
-its work); `serving.py` carries it.
+its work); `http_server.py` carries it.
 """
 
 from __future__ import annotations
@@ -9,22 +9,40 @@ from collections.abc import Callable
 from http import HTTPStatus
 
 import orjson
+from aiohttp import web
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
-from hami_node_agent.metrics.http_server import Answer, Answering
+from hami_node_agent.metrics.http_server import Handler
 
 
-def make_routes(registry: CollectorRegistry, not_ready: Callable[[], str]) -> Answering:
-    """The answer to each path; `not_ready` says what is missing, or nothing."""
+class _Exposition:
+    """The registry as text, written by one thread at a time: scrapes that meet share the text."""
 
-    async def answer(path: str) -> Answer:
-        if path == "/metrics":
-            text = await asyncio.to_thread(generate_latest, registry)
-            return Answer(HTTPStatus.OK, CONTENT_TYPE_LATEST, text)
-        if path == "/healthz":
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._registry = registry
+        self._writing: asyncio.Task[bytes] | None = None
+
+    async def text(self) -> bytes:
+        if self._writing is None or self._writing.done():
+            self._writing = asyncio.create_task(asyncio.to_thread(generate_latest, self._registry))
+        # A scrape that is given up leaves the others theirs.
+        return await asyncio.shield(self._writing)
+
+
+def make_routes(registry: CollectorRegistry, not_ready: Callable[[], str]) -> Handler:
+    """The answer to each path; `not_ready` names what is missing, or nothing."""
+    exposition = _Exposition(registry)
+
+    async def answer(request: web.BaseRequest) -> web.Response:
+        if request.method not in ("GET", "HEAD"):
+            return _json(HTTPStatus.METHOD_NOT_ALLOWED, {"detail": "GET and HEAD are answered"})
+        if request.path == "/metrics":
+            text = await exposition.text()
+            return web.Response(body=text, headers={"Content-Type": CONTENT_TYPE_LATEST})
+        if request.path == "/healthz":
             return _json(HTTPStatus.OK, {"status": "ok"})
-        if path == "/readyz":
+        if request.path == "/readyz":
             missing = not_ready()
             if missing:
                 reason = {"status": "not ready", "reason": missing}
@@ -35,5 +53,5 @@ def make_routes(registry: CollectorRegistry, not_ready: Callable[[], str]) -> An
     return answer
 
 
-def _json(status: HTTPStatus, content: dict[str, str]) -> Answer:
-    return Answer(status, "application/json", orjson.dumps(content))
+def _json(status: HTTPStatus, content: dict[str, str]) -> web.Response:
+    return web.Response(status=status, body=orjson.dumps(content), content_type="application/json")
