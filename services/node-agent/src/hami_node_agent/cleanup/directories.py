@@ -9,6 +9,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
+from hamicommon.process.periodic import every
+
 INTERVAL_S = 5.0
 BUSY_INTERVAL_S = 1.0
 BUDGET_S = 2.0
@@ -19,6 +21,13 @@ async def remove_leftovers(
     work: Callable[[float], bool], *, interval_s: float = INTERVAL_S, budget_s: float = BUDGET_S
 ) -> None:
     """Calls `work` (blocking; True: there is more) with its budget in seconds until cancelled."""
-    while True:
+    more = False
+
+    async def one_round() -> None:
+        nonlocal more
         more = await asyncio.to_thread(work, budget_s)
-        await asyncio.sleep(min(BUSY_INTERVAL_S, interval_s) if more else interval_s)
+
+    def pause_s() -> float:
+        return min(BUSY_INTERVAL_S, interval_s) if more else interval_s
+
+    await every(pause_s, one_round, name="leftovers")

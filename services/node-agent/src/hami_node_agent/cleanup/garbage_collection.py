@@ -20,6 +20,7 @@ from hamicommon.clipping import clip
 from hamicommon.domain.allocations import AllocationState
 from hamicommon.errors import HamiError, Unavailable
 from hamicommon.process.bulkhead import Bulkhead
+from hamicommon.process.periodic import every
 
 from hami_node_agent.grants.book import NodeGrant
 from hami_node_agent.grants.ownership import Holding
@@ -112,12 +113,7 @@ class Sweeper:
 
     async def run(self) -> None:
         """Sweeps until cancelled."""
-        while True:
-            try:
-                await self.sweep()
-            except HamiError as exc:
-                logger.warning("sweep not finished", extra={"error": str(exc)})
-            await asyncio.sleep(self._interval_s)
+        await every(self._interval_s, self.sweep, name="sweep")
 
     async def sweep(self) -> None:
         """One round. Raises: Unavailable when somebody can't be asked."""

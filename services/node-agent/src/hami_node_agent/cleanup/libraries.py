@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Protocol
 
 from hamicommon.errors import Unavailable
+from hamicommon.process.periodic import every
 
 logger = logging.getLogger(__name__)
 
@@ -58,9 +59,7 @@ class OldLibraries:
 
     async def run(self) -> None:
         """Looks until cancelled."""
-        while True:
-            await self.look()
-            await asyncio.sleep(self._interval_s)
+        await every(self._interval_s, self.look, name="libraries")
 
     async def look(self) -> None:
         """One round; where the checkpoint can't be read nothing is removed."""

@@ -6,13 +6,13 @@ plugin answers. An instance is as well as its card.
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Iterator, Sequence
 from uuid import uuid4
 
 from hamicommon.domain.ids import GpuUuid
 from hamicommon.errors import Unavailable
+from hamicommon.process.periodic import every
 
 from hami_node_agent.deviceplugin.servicer import Advertised, DevicePluginService
 from hami_node_agent.devices.device_list import ContainerSpec, DeviceListPolicy, device_list
@@ -60,18 +60,19 @@ class MigCards:
 
     async def run(self) -> None:
         """Probes until cancelled."""
-        while True:
-            try:
-                failing = await self._probe.failing()
-            except Unavailable as exc:
-                failing = dict.fromkeys(self._health, Failure(reason=str(exc), certain=False))
-            now = time.monotonic()
-            for card, health in list(self._health.items()):
-                if card in failing:
-                    self._set(card, after_bad_probe(health, failing[card]))
-                else:
-                    self._set(card, after_good_probe(health, now=now))
-            await asyncio.sleep(self._interval_s)
+        await every(self._interval_s, self._probe_all, name="MIG cards")
+
+    async def _probe_all(self) -> None:
+        try:
+            failing = await self._probe.failing()
+        except Unavailable as exc:
+            failing = dict.fromkeys(self._health, Failure(reason=str(exc), certain=False))
+        now = time.monotonic()
+        for card, health in list(self._health.items()):
+            if card in failing:
+                self._set(card, after_bad_probe(health, failing[card]))
+            else:
+                self._set(card, after_good_probe(health, now=now))
 
     def _set(self, card: GpuUuid, health: Health) -> None:
         before, self._health[card] = self._health[card], health

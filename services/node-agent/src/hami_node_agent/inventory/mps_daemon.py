@@ -7,11 +7,11 @@ pods are: their processes are its clients.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from typing import Protocol
 
 from hamicommon.errors import Unavailable
+from hamicommon.process.periodic import every
 
 logger = logging.getLogger(__name__)
 
@@ -39,9 +39,7 @@ class Mps:
 
     async def run(self) -> None:
         """Looks until cancelled."""
-        while True:
-            await self.look()
-            await asyncio.sleep(self._look_s)
+        await every(self._look_s, self.look, name="MPS")
 
     async def look(self) -> None:
         """One round: asks, and starts what does not answer."""

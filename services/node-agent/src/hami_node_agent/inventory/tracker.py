@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Mapping
 from hamicommon.domain.devices import GpuDevice
 from hamicommon.domain.ids import GpuUuid
 from hamicommon.errors import Unavailable
+from hamicommon.process.periodic import every
 
 from hami_node_agent.devices.health import (
     Failure,
@@ -86,7 +87,8 @@ class CardTracker:
     async def run(self) -> None:
         """Probes and listens for XID events until cancelled."""
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self._probe_all(), name="probe")
+            probing = every(self._interval_s, self.probe, name="probe")
+            tasks.create_task(probing, name="probe")
             if self._xids.any_matters:
                 tasks.create_task(self._listen(), name="xids")
 
@@ -106,11 +108,6 @@ class CardTracker:
             except Unavailable as exc:
                 logger.warning("links of cards not read", extra={"error": str(exc)})
             self._publish()
-
-    async def _probe_all(self) -> None:
-        while True:
-            await self.probe()
-            await asyncio.sleep(self._interval_s)
 
     async def probe(self) -> None:
         """One round: looks for other cards, then asks every card how it is."""

@@ -11,11 +11,11 @@ spec, which HAMi's webhook sets), the cards are those granted.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 from typing import Protocol
 
 from hamicommon.process.bulkhead import Bulkhead
+from hamicommon.process.periodic import every
 
 from hami_node_agent.usage.feedback_rules import INTERVAL_S, Shared, decide, decided
 from hami_node_agent.usage.limits_writer import LimitsWriter, nonce_of
@@ -55,11 +55,10 @@ class Feedback:
 
     async def run(self) -> None:
         """Runs until cancelled."""
-        containers = await self._monitor.containers()
-        while True:
-            await self.round(containers)
-            await asyncio.sleep(INTERVAL_S - SLACK_S)
-            containers = await self._monitor.containers_soon(2 * SLACK_S)
+        await every(INTERVAL_S - SLACK_S, self._round_soon, name="feedback")
+
+    async def _round_soon(self) -> None:
+        await self.round(await self._monitor.containers_soon(2 * SLACK_S))
 
     async def round(self, containers: Sequence[Container]) -> None:
         """One round, on what was just read."""

@@ -8,7 +8,6 @@ What is unknown is absent.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import time
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ from hamicommon import events
 from hamicommon.errors import Unavailable
 from hamicommon.events import ContainerSample, DeviceSample
 from hamicommon.process.bulkhead import Bulkhead
+from hamicommon.process.periodic import every
 
 from hami_node_agent.devices.ports import DeviceProbe
 from hami_node_agent.grants.ports import Publisher
@@ -118,9 +118,7 @@ class Sampler:
 
     async def run(self) -> None:
         """Samples until cancelled."""
-        while True:
-            await self.sample()
-            await asyncio.sleep(self._interval_s)
+        await every(self._interval_s, self.sample, name="usage")
 
     async def sample(self) -> None:
         """One round."""

@@ -11,6 +11,7 @@ import logging
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
+from hamicommon.process.periodic import every
 from watchfiles import awatch
 
 from hami_node_agent.deviceplugin.servicer import Advertised, DevicePluginService
@@ -62,13 +63,12 @@ class DirectoryPlugin(DevicePluginService):
 
     async def run(self) -> None:
         """Follows the directory until cancelled."""
-        while True:
-            await asyncio.to_thread(self.look)
-            if self._directory.is_dir():
-                await self._until_away()
-            await asyncio.sleep(POLL_MS / 1000)
+        await every(POLL_MS / 1000, self._until_away, name="device directory")
 
     async def _until_away(self) -> None:
+        await asyncio.to_thread(self.look)
+        if not self._directory.is_dir():
+            return
         changes = awatch(
             self._directory,
             watch_filter=None,
