@@ -16,6 +16,7 @@ from hami_node_agent.grants.reports import Reports
 from hami_node_agent.grants.state import NodeState
 from hamicommon.domain.allocations import AllocationState
 from hamicommon.domain.ids import AllocationId
+from hamicommon.errors import Unavailable
 
 from tests.unit.node_agent.builders import CARD_A, a_book, a_grant, a_holding, a_record
 
@@ -157,3 +158,29 @@ async def test_a_pod_of_which_it_is_not_known_that_its_grant_ended_is_nothing_to
 
     assert not after.saved.reports
     assert after.saved.records
+
+
+class Asked(Node):
+    """A node whose API server answers for one pod and not for another."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked: list[str] = []
+
+    async def still_there(self, *, namespace: str, name: str, pod_uid: str) -> bool:
+        del namespace, name
+        self.asked.append(pod_uid)
+        if pod_uid == GONE.pod_uid:
+            raise Unavailable("403: pods is forbidden")
+        return True
+
+
+async def test_a_pod_that_cannot_be_checked_is_not_asked_for_in_every_round() -> None:
+    node = Asked()
+
+    after = await swept(
+        node, a_record(GONE, ids=IDS), a_record(OTHER, ids=IDS, nonce="n2"), grants=(), times=20
+    )
+
+    assert node.asked.count(GONE.pod_uid) < 5 < node.asked.count(OTHER.pod_uid)
+    assert len(after.saved.records) == 2

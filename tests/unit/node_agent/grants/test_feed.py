@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from operator import methodcaller
 from typing import Any, cast
 
 from hami_node_agent.grants.feed import GrantsFeed
@@ -14,6 +15,7 @@ from hamicommon.grants.grant import grant_of
 from hamicommon.process.bulkhead import Bulkhead
 
 from tests.unit.hamicommon.grants.test_grant import NOW, an_allocation
+from tests.unit.node_agent.builders import a_record
 
 GRANT = grant_of(an_allocation(), expires_at=NOW)
 
@@ -65,3 +67,35 @@ async def test_grants_around_a_poisonous_one_are_known_and_none_is_withdrawn() -
 
     assert state.book.grants.keys() == {"first", "poison", "last"}
     assert bulkhead.failures == {"grant snapshot": 1}
+
+
+async def test_a_report_that_the_ledger_never_takes_is_repeated_less_and_less_often() -> None:
+    """A grant that stays `bound` in the ledger, whatever its node reports."""
+    bus = Bus()
+    state = NodeState(Store(), AgentState())
+    feed = GrantsFeed(
+        cast(Any, bus),
+        state,
+        reports=Reports(GRANT.node),
+        node=GRANT.node,
+        snapshot_interval_s=60.0,
+    )
+    bus.states = {GRANT.allocation_id: "bound"}
+    await feed.refresh()
+    [known] = state.book.grants.values()
+    records = [
+        a_record(known, container.name, ids={container.name}, nonce=container.name)
+        for container in known.containers
+        if container.shares
+    ]
+    await state.change(lambda saved: saved.with_records(records))
+
+    due = []
+    for comparison in range(1, 65):
+        await feed._remind()
+        if state.saved.reports:
+            due.append(comparison)
+        for report in state.saved.reports:
+            await state.change(methodcaller("without_report", report.report_id))
+
+    assert due == [2, 4, 8, 16, 32, 64]

@@ -64,7 +64,7 @@ async def cards_of(driver: Driver) -> CardTracker:
 async def test_a_one_sided_link_is_one_event_on_the_node(
     refusals: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(link_warnings, "RETRY_S", 0.01)
+    monkeypatch.setattr(link_warnings, "RETRY_FIRST_S", 0.01)
     node, cards = Node(refusals), await cards_of(OneSided())
     telling = asyncio.ensure_future(warn_of_links(cards, node))
 

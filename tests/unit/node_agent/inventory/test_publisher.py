@@ -198,6 +198,52 @@ async def test_a_register_annotation_that_was_not_written_is_tried_again(
     assert REGISTER_ANNOTATION in await written_by(failures=2)
 
 
+class Waits:
+    """Stands for `Signal.wait`: notes the pauses, and ends the loop after some of them."""
+
+    def __init__(self, rounds: int) -> None:
+        self.pauses_s: list[float] = []
+        self._rounds = rounds
+
+    async def __call__(self, seen: int, timeout_s: float | None = None) -> int:
+        assert timeout_s is not None
+        self.pauses_s.append(timeout_s)
+        if len(self.pauses_s) == self._rounds:
+            raise asyncio.CancelledError
+        return seen
+
+
+async def test_a_node_that_cannot_be_annotated_is_asked_less_and_less_often(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Every node of a cluster meets an API server that is ill."""
+    cards, waits = await discovered(), Waits(8)
+    monkeypatch.setattr(cards.changed, "wait", waits)
+    with pytest.raises(asyncio.CancelledError):
+        await keep_annotation(cards, Node(failures=100))
+
+    assert waits.pauses_s[0] <= publisher.RETRY_S
+    assert all(pause_s >= publisher.RECHECK_S / 2 for pause_s in waits.pauses_s[-3:])
+    assert max(waits.pauses_s) <= publisher.RECHECK_S
+
+
+async def test_an_inventory_that_the_bus_does_not_take_is_sent_less_and_less_often(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Away(Bus):
+        async def publish(self, subject: str, payload: BaseModel, *, message_id: str) -> None:
+            raise Unavailable("NATS is not connected")
+
+    cards, waits = await discovered(), Waits(8)
+    monkeypatch.setattr(cards.changed, "wait", waits)
+    loop = InventoryPublisher(cards, Away(), node="n", agent_id="a", heartbeat_s=10)
+    with pytest.raises(asyncio.CancelledError):
+        await loop.run()
+
+    assert waits.pauses_s[0] <= publisher.RETRY_S
+    assert all(5 <= pause_s <= 10 for pause_s in waits.pauses_s[-3:])
+
+
 async def test_pair_scores_are_on_the_node_in_the_order_of_the_cards() -> None:
     written = await written_by(failures=0)
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 
 from hamicommon.errors import HamiError
+from hamicommon.process.backoff import Backoff
 
 from hami_node_agent.grants.ownership import foreign_records
 from hami_node_agent.grants.ports import KubeletState
@@ -18,7 +19,9 @@ from hami_node_agent.grants.state import NodeState
 
 logger = logging.getLogger(__name__)
 
-RETRY_S = 5.0
+# While a pod with a grant is not in the kubelet's checkpoint yet.
+RETRY_FIRST_S = 5.0
+RETRY_LAST_S = 60.0
 
 
 class AdoptedAnswers:
@@ -30,14 +33,16 @@ class AdoptedAnswers:
 
     async def run(self) -> None:
         """Looks at every change of the book, until cancelled."""
+        backoff = Backoff(RETRY_FIRST_S, RETRY_LAST_S)
         while True:
             seen = self._state.book_changed.version
             try:
                 await self.take_up()
             except HamiError as exc:
                 logger.warning("adopted answers not taken up", extra={"error": str(exc)})
-            waits = RETRY_S if self._waiting() else None
-            await self._state.book_changed.wait(seen, waits)
+            pause_s = backoff.failed() if self._waiting() else None
+            if await self._state.book_changed.wait(seen, pause_s) != seen:
+                backoff.succeeded()
 
     async def take_up(self) -> None:
         """Records what the books show now. Raises: Unavailable when they can't be read."""

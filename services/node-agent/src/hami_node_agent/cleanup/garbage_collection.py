@@ -19,6 +19,7 @@ from typing import Protocol
 from hamicommon.clipping import clip
 from hamicommon.domain.allocations import AllocationState
 from hamicommon.errors import HamiError, Unavailable
+from hamicommon.process.backoff import Backoff
 from hamicommon.process.bulkhead import Bulkhead
 from hamicommon.process.periodic import every
 
@@ -36,6 +37,8 @@ _BOUND = frozenset({AllocationState.BOUND, AllocationState.ALLOCATED, Allocation
 # HAMi's resync interval: directories that nobody knows are kept as long.
 STRAY_AGE_S = 300.0
 STRAY_INTERVAL_S = 60.0
+# Of a pod that can't be checked: the first pause is the sweep's own.
+RETRY_LAST_S = 30.0
 
 
 class PodLookup(Protocol):
@@ -83,6 +86,13 @@ class _Suspect:
     token: int
 
 
+@dataclass(slots=True)
+class _Retry:
+    backoff: Backoff
+    at_s: float = 0.0
+    """On the monotonic clock."""
+
+
 class Sweeper:
     """Looks for pods that left."""
 
@@ -108,6 +118,8 @@ class Sweeper:
         self._interval_s = interval_s
         self._strays_at = time.monotonic()
         self._unheld: frozenset[str] = frozenset()
+        self._retries: dict[str, _Retry] = {}
+        """By pod: those whose last look failed."""
         self._told_to_stay: set[str] = set()
         """Allocations whose pods were said to run on, by this process."""
 
@@ -120,21 +132,40 @@ class Sweeper:
         if not self._pods.live:
             return
         suspects = self._suspects()
-        if suspects:
+        uids = {suspect.pod_uid for suspect in suspects}
+        self._retries = {uid: retry for uid, retry in self._retries.items() if uid in uids}
+        due = [suspect for suspect in suspects if self._is_due(suspect)]
+        if due:
             kept = await self._books.pods()
-            for suspect in suspects:
-                try:
-                    with self._bulkhead.item("sweep", suspect.pod_uid):
-                        await self._look_at(suspect, kept)
-                except HamiError as exc:
-                    # It is looked at again; the others need not wait for it.
-                    logger.warning(
-                        "pod not looked at",
-                        extra={"pod_uid": suspect.pod_uid, "error": clip(str(exc))},
-                    )
+            for suspect in due:
+                await self._check(suspect, kept)
         if time.monotonic() - self._strays_at > STRAY_INTERVAL_S:
             await self._remove_strays()
             self._strays_at = time.monotonic()
+
+    def _is_due(self, suspect: _Suspect) -> bool:
+        retry = self._retries.get(suspect.pod_uid)
+        return retry is None or time.monotonic() >= retry.at_s
+
+    async def _check(self, suspect: _Suspect, kept: frozenset[tuple[str, str]]) -> None:
+        """One that fails is looked at again after a pause; the others do not wait for it."""
+        uid = suspect.pod_uid
+        try:
+            with self._bulkhead.item("sweep", uid):
+                await self._look_at(suspect, kept)
+                self._retries.pop(uid, None)
+                return
+            error = "unexpected, see the traceback"
+        except HamiError as exc:
+            error = clip(str(exc))
+        retry = self._retries.setdefault(
+            uid, _Retry(Backoff(self._interval_s, max(self._interval_s, RETRY_LAST_S)))
+        )
+        pause_s = retry.backoff.failed()
+        retry.at_s = time.monotonic() + pause_s
+        logger.warning(
+            "pod not checked, retrying", extra={"pod_uid": uid, "error": error, "retry_s": pause_s}
+        )
 
     async def _look_at(self, suspect: _Suspect, kept: frozenset[tuple[str, str]]) -> None:
         """Raises: HamiError."""

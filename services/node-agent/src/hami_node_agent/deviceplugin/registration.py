@@ -17,6 +17,7 @@ from pathlib import Path
 import grpc
 from hamicommon.errors import HamiError, InvalidRequest, Unavailable
 from hamicommon.kubelet_api._generated import deviceplugin_pb2, deviceplugin_pb2_grpc
+from hamicommon.process.backoff import Backoff
 
 from hami_node_agent.deviceplugin.servicer import VERSION, DevicePluginService
 
@@ -127,7 +128,7 @@ class KubeletRegistration:
         """Tells the kubelet; while it is away, waits for it. Returns the socket's identity."""
         if not self._tells_kubelet:
             return _identity(self._kubelet)
-        pause_s = RETRY_FIRST_S
+        backoff = Backoff(RETRY_FIRST_S, RETRY_LAST_S)
         while True:
             before = _identity(self._kubelet)
             if before is not None:
@@ -139,8 +140,7 @@ class KubeletRegistration:
                     return before
             if _identity(self._socket) is None:
                 raise OSError(f"{self._socket} was removed before it was registered")
-            await asyncio.sleep(pause_s)
-            pause_s = min(pause_s * 2, RETRY_LAST_S)
+            await asyncio.sleep(backoff.failed())
 
     async def _tell_kubelet(self) -> None:
         request = deviceplugin_pb2.RegisterRequest(

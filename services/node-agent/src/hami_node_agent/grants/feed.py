@@ -21,6 +21,7 @@ from hamicommon.domain.allocations import AllocationState
 from hamicommon.domain.ids import AllocationId, PodUid
 from hamicommon.errors import InvalidRequest, Unavailable
 from hamicommon.grants.grant import Grant
+from hamicommon.process.backoff import Backoff
 from hamicommon.process.bulkhead import Bulkhead
 from pydantic import BaseModel
 
@@ -34,6 +35,10 @@ logger = logging.getLogger(__name__)
 SNAPSHOT_TIMEOUT_S = 2.0
 # How often a lost connection is noticed to be back.
 CONNECTION_CHECK_S = 0.5
+# After a snapshot that nobody gave; up to the interval, because every node asks for one.
+RETRY_FIRST_S = 2.0
+# A ledger that never takes a report still gets it again after as many comparisons.
+MOST_COMPARISONS = 32
 
 
 _UNANSWERED = frozenset({AllocationState.BINDING, AllocationState.BOUND})
@@ -90,7 +95,8 @@ class GrantsFeed:
         self._bus = bus
         self._state = state
         self._reports = reports
-        self._lagging: frozenset[AllocationId] = frozenset()
+        self._lagging: dict[AllocationId, int] = {}
+        """Comparisons in a row that found the ledger behind."""
         self._node = node
         self._interval_s = snapshot_interval_s
 
@@ -133,6 +139,7 @@ class GrantsFeed:
     async def _compare(self) -> None:
         """Asks for the snapshot when the connection is (back) there, and every interval."""
         asked_at: float | None = None
+        backoff = Backoff(RETRY_FIRST_S, self._interval_s)
         while True:
             if not self._bus.connected:
                 asked_at = None
@@ -141,9 +148,10 @@ class GrantsFeed:
                     await self.refresh()
                     await self._remind()
                     asked_at = time.monotonic()
+                    backoff.succeeded()
                 except (Unavailable, InvalidRequest) as exc:
                     logger.warning("no grant snapshot", extra={"error": str(exc)})
-                    await asyncio.sleep(min(self._interval_s, 2.0))
+                    await asyncio.sleep(backoff.failed())
                     continue
             await asyncio.sleep(min(CONNECTION_CHECK_S, self._interval_s))
 
@@ -172,15 +180,20 @@ class GrantsFeed:
         return complete
 
     async def _remind(self) -> None:
-        """Reports again what the ledger has not taken in two comparisons in a row."""
+        """Reports again what the ledger has not taken in 2, 4, 8 .. comparisons in a row."""
         records = self._state.saved.records.values()
         answered = {
             grant.allocation_id: grant
             for grant in self._state.book.grants.values()
             if grant.state in _UNANSWERED and is_complete(grant, records)
         }
-        for allocation_id in answered.keys() & self._lagging:
-            grant, saved = answered[allocation_id], self._state.saved
-            report = self._reports.allocated(grant, saved)
-            await self._state.change(methodcaller("with_report", report))
-        self._lagging = frozenset(answered)
+        self._lagging = {uid: self._lagging.get(uid, 0) + 1 for uid in answered}
+        for allocation_id, grant in answered.items():
+            if _is_due(self._lagging[allocation_id]):
+                report = self._reports.allocated(grant, self._state.saved)
+                await self._state.change(methodcaller("with_report", report))
+
+
+def _is_due(comparisons: int) -> bool:
+    power_of_two = comparisons & (comparisons - 1) == 0
+    return comparisons > 1 and (power_of_two or comparisons % MOST_COMPARISONS == 0)

@@ -11,12 +11,14 @@ import hashlib
 import logging
 from collections.abc import Iterator
 from datetime import UTC, datetime
+from operator import methodcaller
 from typing import Any
 from uuid import uuid4
 
 from hamicommon import events, telemetry
 from hamicommon.clipping import clip
 from hamicommon.errors import Unavailable
+from hamicommon.process.backoff import Backoff
 from pydantic import ValidationError
 
 from hami_node_agent.grants.book import NodeGrant
@@ -26,8 +28,10 @@ from hami_node_agent.grants.state import NodeState
 
 logger = logging.getLogger(__name__)
 
-# Pause after a failed publish; the queue is short and the bus is told nothing meanwhile.
-RETRY_S = 1.0
+# Pauses after a round that left reports: the bus does not take them, or the disk is full and they
+# would be published again.
+RETRY_FIRST_S = 1.0
+RETRY_LAST_S = 5.0
 REASON_LIMIT = 1024
 """Characters; a report beyond the bus's largest message would hold up all that follow."""
 
@@ -116,31 +120,34 @@ def _pending(report: events.ReportBase) -> PendingReport:
 
 async def send_reports(state: NodeState, bus: Publisher, *, node: str) -> None:
     """Publishes queued reports in order until cancelled; one stays queued until it is stored."""
-    subject = events.reports_subject(node)
+    backoff = Backoff(RETRY_FIRST_S, RETRY_LAST_S)
     while True:
         seen = state.reports_changed.version
-        for waiting in state.saved.reports:
-            try:
-                report = events.REPORT.validate_json(waiting.body)
-                await bus.publish(subject, report, message_id=waiting.report_id)
-            except Unavailable as exc:
-                logger.warning("report waits", extra={"error": str(exc)})
-                break
-            except ValidationError as exc:
-                logger.error(
-                    "report dropped, it can't be read",
-                    extra={"body": waiting.body, "error": str(exc)},
-                )
-            await _drop(state, waiting.report_id)
-        if state.saved.reports:
-            await asyncio.sleep(RETRY_S)
-        else:
+        try:
+            for waiting in state.saved.reports:
+                await _send(waiting, bus, node=node)
+                # Sent twice after a power cut, at worst: the scheduler knows the id.
+                await state.change(methodcaller("without_report", waiting.report_id))
+                backoff.succeeded()
+        except Unavailable as exc:
+            pause_s = backoff.failed()
+            logger.warning(
+                "report not sent, retrying",
+                extra={"error": str(exc), "waiting": len(state.saved.reports), "retry_s": pause_s},
+            )
+            await asyncio.sleep(pause_s)
+            continue
+        if not state.saved.reports:
             await state.reports_changed.wait(seen)
 
 
-async def _drop(state: NodeState, report_id: str) -> None:
+async def _send(waiting: PendingReport, bus: Publisher, *, node: str) -> None:
+    """Raises: Unavailable when it is not known to be stored."""
     try:
-        # Sent twice after a power cut, at worst: the scheduler knows the id.
-        await state.change(lambda saved: saved.without_report(report_id))
-    except Unavailable as exc:
-        logger.warning("state not saved", extra={"error": str(exc)})
+        report = events.REPORT.validate_json(waiting.body)
+    except ValidationError as exc:
+        logger.error(
+            "report dropped, it can't be read", extra={"body": waiting.body, "error": str(exc)}
+        )
+        return
+    await bus.publish(events.reports_subject(node), report, message_id=waiting.report_id)

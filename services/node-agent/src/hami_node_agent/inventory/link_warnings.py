@@ -11,6 +11,7 @@ import logging
 from typing import Protocol
 
 from hamicommon.errors import HamiError
+from hamicommon.process.backoff import Backoff
 from hamicommon.process.bulkhead import Bulkhead
 
 from hami_node_agent.inventory.tracker import CardTracker
@@ -18,7 +19,8 @@ from hami_node_agent.inventory.tracker import CardTracker
 logger = logging.getLogger(__name__)
 
 REASON = "NvlinksContradict"
-RETRY_S = 30.0
+RETRY_FIRST_S = 30.0
+RETRY_LAST_S = 600.0
 
 
 class NodeEvents(Protocol):
@@ -34,8 +36,9 @@ async def warn_of_links(
     """One event for each pair, until cancelled; one that could not be written is tried again."""
     told: set[tuple[str, str]] = set()
     bulkhead = bulkhead or Bulkhead()
+    backoff = Backoff(RETRY_FIRST_S, RETRY_LAST_S)
     while True:
-        seen, wait_s = cards.changed.version, None
+        seen, failed = cards.changed.version, False
         for pair in cards.contradictions:
             if pair in told:
                 continue
@@ -49,7 +52,7 @@ async def warn_of_links(
                     await node.warn(REASON, message)
             except HamiError as exc:
                 logger.warning("event not written", extra={"error": str(exc)})
-                wait_s = RETRY_S
+                failed = True
                 continue
             told.add(pair)
-        await cards.changed.wait(seen, wait_s)
+        await cards.changed.wait(seen, backoff.failed() if failed else None)

@@ -16,6 +16,7 @@ from hamicommon.domain.devices import GpuDevice
 from hamicommon.errors import HamiError, Unavailable
 from hamicommon.k8s.annotations import AGENT, NVIDIA_PAIR_SCORES
 from hamicommon.k8s.node_register import encode_pair_scores, encode_register
+from hamicommon.process.backoff import Backoff
 from hamicommon.process.bulkhead import Bulkhead
 
 from hami_node_agent.grants.ports import Publisher
@@ -64,10 +65,15 @@ class InventoryPublisher:
 
     async def run(self) -> None:
         """Publishes until cancelled; a failure is followed by another try, not by silence."""
+        backoff = Backoff(RETRY_S, self._heartbeat_s)
         while True:
             seen = self._cards.changed.version
             self.told = await self._tell()
-            await self._cards.changed.wait(seen, self._heartbeat_s if self.told else RETRY_S)
+            if self.told:
+                backoff.succeeded()
+            await self._cards.changed.wait(
+                seen, self._heartbeat_s if self.told else backoff.failed()
+            )
 
     async def _tell(self) -> bool:
         self._sequence += 1
@@ -147,6 +153,7 @@ async def keep_annotation(
     `more`, which does not change.
     """
     bulkhead = bulkhead or Bulkhead()
+    backoff = Backoff(RETRY_S, RECHECK_S)
     while True:
         seen = cards.changed.version
         text = encode_register(_encodable(cards.devices(), bulkhead))
@@ -158,9 +165,10 @@ async def keep_annotation(
             if not wanted.items() <= (await node.annotations()).items():
                 await node.annotate(wanted)
                 logger.info("node annotation written", extra={"key": REGISTER_ANNOTATION})
+            backoff.succeeded()
         except HamiError as exc:
             logger.warning("node annotation not written", extra={"error": str(exc)})
-            wait_s = RETRY_S
+            wait_s = backoff.failed()
         await cards.changed.wait(seen, wait_s)
 
 
