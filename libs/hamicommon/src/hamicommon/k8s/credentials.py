@@ -1,8 +1,8 @@
 """Who we are to the API server: plain credentials of a kubeconfig, or of the pod's service account.
 
-Read here, and not by `kubernetes.aio`, because that imports every typed model at once: a second of
-start and ten MiB, which an agent on every node need not pay. What needs a credential plugin is left
-to it (`plugged`); both are `Credentials` to `client.py`.
+Read here, and not by `kubernetes.aio`, because that imports every typed model: a second of CPU at
+start and some 30 MiB (ADR 10), which an agent on every node need not pay. What needs a credential
+plugin is left to it (`plugged`); both are `Credentials` to `client.py`.
 """
 
 from __future__ import annotations
