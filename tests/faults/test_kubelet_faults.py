@@ -325,7 +325,7 @@ def test_f32_container_restart_and_init_container(faulty: Faulty) -> None:
 def _hits(system: System, point: str) -> int:
     """How often the scheduler has come to a fault at that point."""
     log = (system.folder / "logs" / "scheduler.log").read_text()
-    return sum('"failpoint"' in line and f'"{point}"' in line for line in log.splitlines())
+    return sum('"failpoint hit"' in line and f'"{point}"' in line for line in log.splitlines())
 
 
 def _bound(system: System) -> list[str]:

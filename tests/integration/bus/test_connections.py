@@ -112,7 +112,7 @@ async def test_who_asked_before_the_end_is_answered_and_who_asks_later_learns_th
 
 
 async def _until_served(ask: Callable[[], Awaitable[bytes]]) -> bytes:
-    """Asks until somebody serves the subject; whoever was reached must answer."""
+    """Asks until somebody serves the subject; the one that was reached must answer."""
     async with asyncio.timeout(PATIENCE_S):
         while True:
             try:

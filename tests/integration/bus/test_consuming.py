@@ -1,4 +1,4 @@
-"""Consumers and followers: redelivery, dead letters, what is said while they wait, their end."""
+"""Consumers and followers: redelivery, dead letters, what is logged while they wait, their end."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ async def test_a_handler_that_must_wait_gets_the_message_again(bus: Bus) -> None
         consuming.cancel()
 
 
-class Said(logging.Handler):
+class Logged(logging.Handler):
     """Collects log lines as they are written."""
 
     def __init__(self) -> None:
@@ -72,7 +72,7 @@ class Said(logging.Handler):
         self.lines.put_nowait(record.getMessage())
 
 
-async def test_a_consumer_says_once_that_it_waits_for_its_stream_and_once_that_it_goes_on(
+async def test_a_consumer_logs_once_that_its_stream_is_missing_and_once_that_it_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tmp_path.chmod(0o755)
@@ -88,8 +88,8 @@ async def test_a_consumer_says_once_that_it_waits_for_its_stream_and_once_that_i
         await run(consumer)
 
     monkeypatch.setattr(consuming.Consumer, "run", counted)
-    inbox, said, logger = Inbox(), Said(), logging.getLogger(consuming.__name__)
-    logger.addHandler(said)
+    inbox, logged, logger = Inbox(), Logged(), logging.getLogger(consuming.__name__)
+    logger.addHandler(logged)
     monkeypatch.setattr(logger, "level", logging.INFO)
     plan = nats_server.prepare(tmp_path / "nats")
     with running(plan, die_with_parent=True):
@@ -99,11 +99,11 @@ async def test_a_consumer_says_once_that_it_waits_for_its_stream_and_once_that_i
             async with open_bus(NatsSettings(url=plan.url), "owner", owns_streams=True) as owner:
                 await owner.publish("hami.inventory.v1.a", inventory("a"), message_id="1")
                 await inbox.next()
-                lines = [await said.lines.get() for _ in range(2)]
+                lines = [await logged.lines.get() for _ in range(2)]
             following.cancel()
-    logger.removeHandler(said)
+    logger.removeHandler(logged)
 
-    assert lines == ["consumer waits", "consumer goes on"]
+    assert lines == ["consumer unavailable, retrying", "consumer resumed"]
 
 
 @pytest.mark.parametrize("cancelled", [False, True], ids=["left alone", "cancelled at once"])
@@ -139,7 +139,7 @@ async def test_a_follower_without_echo_hears_others_and_not_its_own_bus(
         following = asyncio.create_task(replica.follow("hami.inventory.v1.*", refuse_first))
         heard_once, stored = False, Inbox()
         consuming = asyncio.create_task(replica.consume(INVENTORIES, stored.take))
-        # Nothing tells when the subscription has reached the server, but the first message.
+        # Nothing shows when the subscription has reached the server, but the first message.
         while not heard_once:
             await bus.publish("hami.inventory.v1.a", inventory("hello"), message_id=uuid4().hex)
             with contextlib.suppress(TimeoutError):
@@ -162,7 +162,7 @@ async def test_a_follower_without_echo_hears_others_and_not_its_own_bus(
             task.cancel()
 
 
-async def test_a_dead_letter_tells_why_and_can_be_sent_again(bus: Bus) -> None:
+async def test_a_dead_letter_has_its_reason_and_can_be_sent_again(bus: Bus) -> None:
     inbox, able = Inbox(), asyncio.Event()
 
     async def refuse(message: Message) -> None:

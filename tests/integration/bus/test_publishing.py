@@ -50,7 +50,7 @@ async def test_many_messages_are_stored_at_once_and_a_repeated_one_only_once(
         await client.close()
 
 
-async def test_of_many_messages_each_says_whether_it_was_stored(bus: Bus) -> None:
+async def test_of_many_messages_each_has_its_own_outcome(bus: Bus) -> None:
     stored, lost = await bus.publish_all([outgoing("1"), outgoing("2", "no.stream.takes.this")])
 
     assert stored is None

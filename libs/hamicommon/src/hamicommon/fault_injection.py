@@ -162,7 +162,7 @@ class Faults:
             return None
         if fault.times is not None and passed > fault.skip + fault.times:
             return None
-        logger.warning("failpoint", extra={"point": point, "action": fault.action})
+        logger.warning("failpoint hit", extra={"point": point, "action": fault.action})
         return fault
 
     def _read(self) -> None:

@@ -85,7 +85,7 @@ class TelemetrySettings(BaseSettings):
 
 
 class FailpointSettings(BaseSettings):
-    """Faults on demand, for tests alone (see `failpoints`)."""
+    """Faults on demand, for tests alone (see `fault_injection`)."""
 
     model_config = SettingsConfigDict(env_prefix="HAMI_FAILPOINTS_")
 

@@ -208,7 +208,7 @@ class Bus:
                     await handle(message)
                 except (InvalidRequest, Unavailable) as exc:
                     logger.warning(
-                        "message passed over", extra={"subject": raw.subject, "error": str(exc)}
+                        "message skipped", extra={"subject": raw.subject, "error": str(exc)}
                     )
 
         await self._was_up.wait()
@@ -300,7 +300,9 @@ async def open_bus(
                     )
                     await on_connect()
             except (nats.errors.Error, OSError, TimeoutError) as exc:
-                logger.warning("NATS away", extra={"error": str(exc) or type(exc).__name__})
+                logger.warning(
+                    "NATS unavailable, retrying", extra={"error": str(exc) or type(exc).__name__}
+                )
                 await asyncio.sleep(RETRY_DELAY_S)
 
     connecting = asyncio.create_task(connect(), name="nats-connect")

@@ -76,7 +76,7 @@ Handler = Callable[[Message], Awaitable[None]]
 
 
 class Pause:
-    """One line when a subscription begins to wait, one when it goes on, however often it tries."""
+    """Logs when a subscription stops working and when it works again, not each try between."""
 
     def __init__(self, what: Subscription) -> None:
         self._about = {"stream": what.stream, "consumer": what.consumer}
@@ -86,13 +86,13 @@ class Pause:
         """It can't be consumed now."""
         if not self._lasts:
             error = str(exc) or type(exc).__name__
-            logger.warning("consumer waits", extra={**self._about, "error": error})
+            logger.warning("consumer unavailable, retrying", extra={**self._about, "error": error})
         self._lasts = True
 
     def ends(self) -> None:
         """The server answers it."""
         if self._lasts:
-            logger.info("consumer goes on", extra=self._about)
+            logger.info("consumer resumed", extra=self._about)
         self._lasts = False
 
 
@@ -109,7 +109,7 @@ class Consumer:
         on_dead_letter: Callable[[], None],
         on_answer: Callable[[], None],
     ) -> None:
-        """`user` is ours on the bus; `on_answer` hears of each pull that the server answered."""
+        """`user` is ours on the bus; `on_answer` is called after each pull that was answered."""
         self._js = js
         self._what = what
         self._handle = handle
@@ -120,7 +120,7 @@ class Consumer:
     async def run(self) -> None:
         """Until cancelled.
 
-        Raises: nats.errors.Error, OSError or TimeoutError when it must be begun again.
+        Raises: nats.errors.Error, OSError or TimeoutError when it must be started again.
         """
         what = self._what
         config = ConsumerConfig(
@@ -167,7 +167,9 @@ class Consumer:
             try:
                 await self._handle(message)
             except Unavailable as exc:
-                logger.warning("handler must wait", extra={"error": str(exc)})
+                logger.warning(
+                    "backend unavailable, message is delivered again", extra={"error": str(exc)}
+                )
                 await raw.nak(delay=RETRY_DELAY_S)
                 return
             except InvalidRequest as exc:

@@ -79,13 +79,13 @@ STREAMS = (
 
 
 class StreamKeeper:
-    """Makes the streams as they should be, and tries again while one can't be."""
+    """Creates and updates the streams, and tries again while one can't be."""
 
     def __init__(self, js: JetStreamContext) -> None:
         self._js = js
         self._again: asyncio.Task[None] | None = None
         self.problems: dict[str, str] = {}
-        """Stream -> what is wrong with it. It is used as it is, and hinders no other."""
+        """Stream -> what is wrong with it. It is used as it is, and the others are unaffected."""
 
     async def check(self) -> None:
         """Creates what is missing and brings limits up to date; what fails is tried again later."""
@@ -118,7 +118,9 @@ class StreamKeeper:
                 problems[config.name] = reason
         if problems != self.problems:
             for name, reason in problems.items():
-                logger.error("stream not as it should be", extra={"stream": name, "error": reason})
+                logger.error(
+                    "stream differs from its configuration", extra={"stream": name, "error": reason}
+                )
         self.problems = problems
 
 

@@ -1,4 +1,4 @@
-"""The keys of signed grants, and the signing: the scheduler's side of `grants.py`."""
+"""The keys of signed grants, and the signing: the scheduler's side of `grant.py`."""
 
 from __future__ import annotations
 

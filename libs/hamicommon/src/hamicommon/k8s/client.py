@@ -29,7 +29,7 @@ REQUEST_TIMEOUT_S = 10.0
 # Idle time after which a silent watch is given up; the server sends bookmarks about once a minute.
 WATCH_IDLE_S = 120.0
 # Some exchanges with a server near by.
-TLS_FAREWELL_S = 0.1
+TLS_CLOSE_S = 0.1
 # aiohttp's own 100 is short for the watches plus the binds in flight of a burst of 200 pods.
 MAX_CONNECTIONS = 400
 _WARNING = re.compile(r'\d{3} \S+ "(.*)"', re.DOTALL)
@@ -169,13 +169,13 @@ class KubeApi:
                     async for event in _events(response):
                         yield event
                 finally:
-                    _hang_up(response)
+                    _abort(response)
         except (aiohttp.ClientError, OSError, TimeoutError) as exc:
             raise Unavailable(f"Kubernetes API: watch {path}: {exc or 'silent'}") from exc
 
 
-def _hang_up(response: aiohttp.ClientResponse) -> None:
-    """Drops a watch's connection at once: a TLS farewell would outlive the client."""
+def _abort(response: aiohttp.ClientResponse) -> None:
+    """Drops a watch's connection at once: an orderly TLS close would outlive the client."""
     if response.connection is not None and response.connection.transport is not None:
         response.connection.transport.abort()
 
@@ -246,6 +246,6 @@ async def open_kube_api(
             connector=connector, timeout=aiohttp.ClientTimeout(total=None)
         ) as session:
             yield KubeApi(credentials, session, timeout_s=timeout_s)
-        # Requests that were cancelled have their TLS farewell on the way (aiohttp's documentation,
+        # Requests that were cancelled are still closing TLS (aiohttp's documentation,
         # "Graceful shutdown"); without this their sockets would outlive the event loop.
-        await asyncio.sleep(TLS_FAREWELL_S)
+        await asyncio.sleep(TLS_CLOSE_S)

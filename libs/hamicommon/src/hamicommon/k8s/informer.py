@@ -94,7 +94,9 @@ class Informer:
                 version = None
             except HamiError as exc:
                 self.connected = False
-                logger.warning("watch broken", extra={"path": self._path, "error": str(exc)})
+                logger.warning(
+                    "watch broken, retrying", extra={"path": self._path, "error": str(exc)}
+                )
                 await asyncio.sleep(backoff_s * random.uniform(0.5, 1.5))
                 backoff_s = min(backoff_s * 2, BACKOFF_LAST_S)
 
@@ -141,7 +143,7 @@ class Informer:
                 yield
         except HamiError as exc:
             logger.warning(
-                "object not taken in",
+                "object skipped",
                 extra={"path": self._path, "object": name, "error": clip(str(exc))},
             )
 

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hamicommon.domain.ids import GpuUuid, NodeName
-from hamicommon.placement.choice.chooser_answers import Asked
+from hamicommon.placement.choice.chooser_answers import ChooserAnswers
 from hamicommon.placement.cluster.cards import Bools, Cards, Codes, Int
 from hamicommon.placement.cluster.view import ClusterView
 from hamicommon.placement.predicates import Ask
@@ -70,7 +70,7 @@ class Step:
     """Cards that fitted, in the last NUMA group when grouped."""
     dropped: Int | None
     """Picks dropped by NUMA grouping; None: it was not asked for."""
-    asked: Asked
+    asked: ChooserAnswers
     """What the vendor's chooser answered, where it decided."""
 
     def detail(self) -> Refused:
@@ -104,7 +104,7 @@ class Refused:
     codes: Codes
     partial: Int
     dropped: Int | None
-    asked: Asked
+    asked: ChooserAnswers
     positions: Int
     """By which `asked` knows the nodes."""
 

@@ -1,4 +1,4 @@
-"""Cancellation that arrives: background tasks end for sure, and drivers lose no cancellation.
+"""Cancellation of background tasks: they end for sure, and drivers lose no cancellation.
 
 `asyncio.wait_for`, which the NATS client uses, loses a cancellation before Python 3.12 when it
 comes in the same turn of the loop as the answer or the time-out (gh-86296). A loop whose

@@ -94,10 +94,12 @@ class ServingCertificate:
             self._loaded = content
         except InvalidRequest as exc:
             self._on_reload("refused")
-            logger.error("certificate not taken over, the old one stays", extra={"error": str(exc)})
+            logger.error(
+                "certificate not reloaded, the old one stays in use", extra={"error": str(exc)}
+            )
             return False
         self._on_reload("loaded")
-        logger.info("certificate taken over", extra={"not_after": self.not_after.isoformat()})
+        logger.info("certificate reloaded", extra={"not_after": self.not_after.isoformat()})
         return True
 
     def _read(self) -> tuple[bytes, ...]:

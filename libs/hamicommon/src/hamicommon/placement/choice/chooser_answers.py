@@ -18,7 +18,7 @@ from hamicommon.placement.rules import RULES
 from hamicommon.placement.vendor_policy import Chosen, NotChosen
 
 
-class Asked:
+class ChooserAnswers:
     """Answers by position in the rows of the walk."""
 
     def __init__(self, asking: VendorChoosers) -> None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from hamicommon.placement.choice import selection as picking
-from hamicommon.placement.choice.chooser_answers import Asked
+from hamicommon.placement.choice.chooser_answers import ChooserAnswers
 from hamicommon.placement.choice.picks import Picks
 from hamicommon.placement.choice.vendor_chooser import VendorChoosers
 from hamicommon.placement.cluster.cards import Bools, Cards, Int
@@ -43,7 +43,7 @@ class Choice:
         pick: bool,
     ) -> None:
         self._asking = asking
-        self.asked = Asked(asking)
+        self.asked = ChooserAnswers(asking)
         self.order: Int | None = None
         """(rows, places); made where it is needed of all rows."""
         self._walk: picking.NumaWalk | None = None
