@@ -6,6 +6,7 @@ from datetime import UTC, date, datetime, timedelta
 
 import asyncpg
 import pytest
+from hamicommon.ledger import partitions
 from hamicommon.ledger.partitions import AHEAD_DAYS, days_of, keep_partitions, make_days
 
 from tests.waiting import Unhurried
@@ -119,6 +120,20 @@ async def test_writers_do_not_wait_while_days_are_made_and_dropped(
 
     # A drop holds its lock for milliseconds; a second would be a queue behind it.
     assert slowest_s < 1.0 * dropped.slowdown
+
+
+async def test_a_day_that_another_keeper_has_dropped_in_between_is_not_dropped_again(
+    connection: asyncpg.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await make_days(connection, "decisions", "at", [TODAY - timedelta(days=1)])
+    seen = await days_of(connection, "decisions")
+
+    async def as_seen_before(*_: object) -> list[date]:
+        return seen
+
+    assert (await keep(connection, 0)).dropped == (TODAY - timedelta(days=1),)
+    monkeypatch.setattr(partitions, "days_of", as_seen_before)
+    assert (await keep(connection, 0)).dropped == ()
 
 
 async def test_many_keepers_at_once_do_it_once(

@@ -98,6 +98,8 @@ async def _drop(connection: Connection, table: str, day: date) -> bool:
     async with connection.transaction():
         if not await _turn(connection, table):
             return False
+        if not await connection.fetchval("SELECT to_regclass($1)", f"{table}_{day:%Y%m%d}"):
+            return False
         await connection.execute("SELECT hami_drop_partition($1, $2)", table, day)
     return True
 
