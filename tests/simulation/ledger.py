@@ -1,6 +1,6 @@
 """The database of the simulation: grants with their announcements, quotas, leases.
 
-`FakeLedger` guards, `Inventories` adds nodes and cards; `tests/contract/test_allocation_*.py`
+`FakeLedger` guards, `Inventories` adds nodes and cards; `tests/contract/ledger`
 holds all of it to what Postgres does. Each method is one transaction: nothing awaits inside.
 """
 

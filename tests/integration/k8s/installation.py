@@ -35,7 +35,7 @@ from hamilocal.supervisor.ports import LOOPBACK, free_port
 from hamilocal.supervisor.probes import http_ready
 from hamilocal.system.credentials import ensure_credentials
 
-from tests.contract.kubernetes_servers import TOKEN, client_for, emulator_plan
+from tests.contract.kubernetes.servers import TOKEN, client_for, emulator_plan
 
 PROJECT = Path(__file__).parents[3]
 BASE = PROJECT / "k8s" / "base"

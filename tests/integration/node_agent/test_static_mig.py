@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from hamicommon.kubelet_api._generated import deviceplugin_pb2 as api
 
-from tests.contract.plugin_kubelet import PluginKubelet
+from tests.contract.kubelet.plugin_kubelet import PluginKubelet
 from tests.integration.node_agent.control import Control
 from tests.integration.node_agent.machine import CARDS, AgentProcess, Machine
 from tests.waiting import PATIENCE_S, eventually

@@ -20,7 +20,7 @@ from hamicommon.admission.registration import (
 from hamicommon.errors import NotFound
 from hamicommon.k8s.client import KubeApi, open_kube_api
 
-from tests.contract.kubernetes_servers import Cluster, emulated
+from tests.contract.kubernetes.servers import Cluster, emulated
 
 CONFIGURATIONS = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations"
 NOW = datetime.now(UTC)

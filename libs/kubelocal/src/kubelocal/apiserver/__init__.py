@@ -2,5 +2,5 @@
 
 The story in order: `__main__` (flags) -> `bootstrap` (wiring) -> `routes` (HTTP) -> `registry`
 (verbs) -> `admission` and `validation` (rules) -> `store` (the truth) -> `watching` (fan-out).
-Where it differs from the real server it is wrong: `tests/contract/test_kubernetes_*.py` compare.
+Where it differs from the real server it is wrong: `tests/contract/kubernetes` compare.
 """

@@ -5,8 +5,8 @@ from collections.abc import Iterator
 import pytest
 from hamicommon.k8s.types import Json
 
-from tests.contract.kubernetes_bodies import bind, config_map, pod
-from tests.contract.kubernetes_servers import Cluster, emulated, fresh_namespace
+from tests.contract.kubernetes.bodies import bind, config_map, pod
+from tests.contract.kubernetes.servers import Cluster, emulated, fresh_namespace
 from tests.waiting import wait
 
 

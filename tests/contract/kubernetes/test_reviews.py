@@ -7,7 +7,7 @@ import uuid
 import pytest
 from hamicommon.k8s.types import Json
 
-from tests.contract.kubernetes_servers import Cluster
+from tests.contract.kubernetes.servers import Cluster
 
 AUTHENTICATION = "/apis/authentication.k8s.io/v1"
 AUTHORIZATION = "/apis/authorization.k8s.io/v1"

@@ -9,8 +9,8 @@ import orjson
 import pytest
 from hamicommon.k8s.types import Json
 
-from tests.contract.kubernetes_bodies import bind, config_map, pod
-from tests.contract.kubernetes_servers import (
+from tests.contract.kubernetes.bodies import bind, config_map, pod
+from tests.contract.kubernetes.servers import (
     Cluster,
 )
 

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 from hami_node_agent.deviceplugin.registration import KubeletRegistration
 
-from tests.contract.plugin_kubelet import PluginKubelet
+from tests.contract.kubelet.plugin_kubelet import PluginKubelet
 from tests.waiting import eventually
 
 pytestmark = pytest.mark.integration
-PAGE = Path(__file__).parents[2] / "docs/device-plugins.md"
+PAGE = Path(__file__).parents[3] / "docs/device-plugins.md"
 
 
 async def test_the_vendor_of_the_page_works_before_a_kubelet() -> None:

@@ -6,8 +6,8 @@ The same cases on our server and on the real one.
 import pytest
 from hamicommon.k8s.types import Json
 
-from tests.contract.kubernetes_bodies import config_map, pod
-from tests.contract.kubernetes_servers import (
+from tests.contract.kubernetes.bodies import config_map, pod
+from tests.contract.kubernetes.servers import (
     JSON_PATCH,
     MERGE_PATCH,
     STRATEGIC_PATCH,

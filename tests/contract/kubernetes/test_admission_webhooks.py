@@ -13,8 +13,8 @@ import pytest
 from hamicommon.k8s.types import Json
 from hamilocal.servers.control_plane.pki import make_pki
 
-from tests.contract.kubernetes_bodies import pod
-from tests.contract.kubernetes_servers import Cluster, emulated_or_real, fresh_namespace
+from tests.contract.kubernetes.bodies import pod
+from tests.contract.kubernetes.servers import Cluster, emulated_or_real, fresh_namespace
 from tests.waiting import wait
 
 CONFIGURATIONS = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations"

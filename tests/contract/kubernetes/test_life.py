@@ -8,8 +8,8 @@ import uuid
 import orjson
 from hamicommon.k8s.types import Json
 
-from tests.contract.kubernetes_bodies import bind, config_map, pod
-from tests.contract.kubernetes_servers import STRATEGIC_PATCH, Cluster
+from tests.contract.kubernetes.bodies import bind, config_map, pod
+from tests.contract.kubernetes.servers import STRATEGIC_PATCH, Cluster
 from tests.waiting import wait
 
 GPU = "nvidia.com/gpu"

@@ -12,7 +12,7 @@ from hamicommon.k8s.client import KubeApi, open_kube_api
 from hamicommon.k8s.informer import Informer
 from hamilocal.servers.processes import start
 
-from tests.contract.kubernetes_servers import client_for, emulated, emulator_plan
+from tests.contract.kubernetes.servers import client_for, emulated, emulator_plan
 from tests.waiting import PATIENCE_S
 
 MAPS = "/api/v1/namespaces/default/configmaps"

@@ -13,7 +13,7 @@ from hamicommon.domain.ids import PodUid
 from hamicommon.errors import CapacityConflict, Conflict
 from hamicommon.ledger.model import Entry
 
-from tests.contract.allocation_stores import (
+from tests.contract.ledger.allocation_stores import (
     MEMORY,
     OTHER,
     Harness,

@@ -2,7 +2,7 @@
 
 from hamicommon.k8s.types import Json
 
-from tests.contract.kubernetes_servers import Cluster
+from tests.contract.kubernetes.servers import Cluster
 
 
 def pod(name: str = "a", **resources: Json) -> Json:

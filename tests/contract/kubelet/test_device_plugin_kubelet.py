@@ -19,7 +19,7 @@ from hamicommon.k8s.client import open_kube_api
 from hamilocal.servers.control_plane.assets import control_plane
 from hamilocal.servers.processes import running
 
-from tests.contract.kubelet_support import (
+from tests.contract.kubelet.nodes import (
     Node,
     Plugin,
     alive,

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.contract.kubernetes_servers import emulated
+from tests.contract.kubernetes.servers import emulated
 from tests.waiting import PATIENCE_S
 
 POD = """

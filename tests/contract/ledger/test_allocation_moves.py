@@ -9,7 +9,7 @@ from hamicommon.domain.allocations import (
 from hamicommon.errors import CapacityConflict
 from hamicommon.ledger.model import Move
 
-from tests.contract.allocation_stores import (
+from tests.contract.ledger.allocation_stores import (
     Harness,
     S,
     card,
