@@ -33,5 +33,5 @@ class Biren(SlotVendor):
 
     name = NAME
     keys = _KEYS
-    uuid_prefix = "birentech.com"
+    uuid_domain = "birentech.com"
     rules = _RULES

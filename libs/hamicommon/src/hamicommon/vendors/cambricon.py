@@ -6,15 +6,13 @@ read; the node's cards follow from the capacities that the kubelet lists.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 from hamicommon.device_config import CambriconConfig
 from hamicommon.domain.devices import GpuDevice
-from hamicommon.domain.requests import Selection
 from hamicommon.k8s.types import Json
 from hamicommon.vendors.interface.shares import ShareVendor, cards_by_cores
-from hamicommon.vendors.interface.standard import device_annotations, selection
+from hamicommon.vendors.interface.standard import device_annotations
 from hamicommon.vendors.interface.vendor import AnnotationKeys, Placed
 
 NAME = "MLU"
@@ -40,14 +38,7 @@ class Cambricon(ShareVendor):
     name = NAME
     keys = KEYS
     memory_factor = FACTOR
-
-    def select(self, annotations: Mapping[str, str]) -> Selection:
-        """By uuid only."""
-        return selection(
-            annotations,
-            use_uuids="cambricon.com/use-gpuuuid",
-            avoid_uuids="cambricon.com/nouse-gpuuuid",
-        )
+    uuid_domain = "cambricon.com"
 
     def node_devices(self, node: Json) -> tuple[GpuDevice, ...]:
         """A card per hundred of the listed cores, each with its part of the listed memory.

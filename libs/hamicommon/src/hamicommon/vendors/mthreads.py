@@ -12,18 +12,13 @@ from dataclasses import dataclass
 
 from hamicommon.device_config import INT32_MAX, MthreadsConfig
 from hamicommon.domain.devices import GpuDevice
-from hamicommon.domain.requests import DeviceRequest, Selection
+from hamicommon.domain.requests import DeviceRequest
 from hamicommon.errors import InvalidRequest
 from hamicommon.k8s.types import Json
 from hamicommon.placement.vendor_policy import VendorRules
 from hamicommon.vendors.interface import amounts
 from hamicommon.vendors.interface.shares import ShareVendor, cards_by_cores
-from hamicommon.vendors.interface.standard import (
-    device_annotations,
-    indexes,
-    selection,
-    unix_ns,
-)
+from hamicommon.vendors.interface.standard import device_annotations, indexes, unix_ns
 from hamicommon.vendors.interface.vendor import NO_ANNOTATIONS, Admitted, AnnotationKeys, Placed
 
 NAME = "Mthreads"
@@ -57,6 +52,7 @@ class Mthreads(ShareVendor):
     keys = KEYS
     rules = RULES
     memory_factor = FACTOR
+    uuid_domain = "mthreads.ai"  # not .com, as its other keys
 
     def parse_request(
         self, container: Json, annotations: Mapping[str, str] = NO_ANNOTATIONS
@@ -77,14 +73,6 @@ class Mthreads(ShareVendor):
             memory_mib=memory,
             memory_percent=None if memory else 100,
             core_percent=(cores or 0) // count,
-        )
-
-    def select(self, annotations: Mapping[str, str]) -> Selection:
-        """By uuid; the keys' domain is `.ai`."""
-        return selection(
-            annotations,
-            use_uuids="mthreads.ai/use-gpuuuid",
-            avoid_uuids="mthreads.ai/nouse-gpuuuid",
         )
 
     def node_devices(self, node: Json) -> tuple[GpuDevice, ...]:

@@ -104,5 +104,5 @@ class Vastai(SlotVendor):
 
     name = NAME
     keys = _KEYS
-    uuid_prefix = "vastaitech.com"
+    uuid_domain = "vastaitech.com"
     rules = _RULES

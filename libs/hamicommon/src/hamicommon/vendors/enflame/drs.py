@@ -31,12 +31,7 @@ from hamicommon.placement.vendor_policy import (
     tally,
 )
 from hamicommon.vendors.interface import amounts
-from hamicommon.vendors.interface.standard import (
-    StandardVendor,
-    device_annotations,
-    selection,
-    unix_ns,
-)
+from hamicommon.vendors.interface.standard import StandardVendor, device_annotations, unix_ns
 from hamicommon.vendors.interface.vendor import (
     NO_ANNOTATIONS,
     Admitted,
@@ -159,6 +154,7 @@ class EnflameDrs(StandardVendor):
     name = NAME
     keys = KEYS
     rules = RULES
+    uuid_domain = "enflame.com"
 
     @property
     def resources(self) -> ResourceNames:
@@ -203,14 +199,6 @@ class EnflameDrs(StandardVendor):
             name = container.get("name", "")
             raise InvalidRequest(f"container {name!r}: {resource} {must}, not {amount}")
         return value
-
-    def select(self, annotations: Mapping[str, str]) -> Selection:
-        """By uuid."""
-        return selection(
-            annotations,
-            use_uuids="enflame.com/use-gpuuuid",
-            avoid_uuids="enflame.com/nouse-gpuuuid",
-        )
 
     def node_devices(self, node: Json) -> tuple[GpuDevice, ...]:
         """The cards in the node's capacity annotation; empty when it has none.

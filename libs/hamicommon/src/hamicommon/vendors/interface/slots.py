@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, ClassVar, Protocol
+from typing import Any, Protocol
 
 from hamicommon.domain.devices import GpuDevice
 from hamicommon.domain.requests import DeviceRequest, Selection
@@ -16,7 +16,6 @@ from hamicommon.placement.rules import Rule
 from hamicommon.placement.vendor_policy import Need
 from hamicommon.vendors.interface import amounts
 from hamicommon.vendors.interface.registered import RegisteredVendor
-from hamicommon.vendors.interface.standard import selection
 from hamicommon.vendors.interface.vendor import NO_ANNOTATIONS, Admitted, ResourceNames
 
 SLOT_ORDER = (Rule.NOT_HEALTHY, Rule.CORDONED, Rule.UUID, Rule.SLOTS, Rule.MUTEX)
@@ -35,8 +34,6 @@ class SlotVendor(RegisteredVendor, Protocol):
 
     config: Any
     """Its block of the device configuration; names the count resource."""
-    uuid_prefix: ClassVar[str]
-    """Of the annotations that name uuids, such as `birentech.com`."""
 
     @property
     def resources(self) -> ResourceNames:
@@ -52,14 +49,6 @@ class SlotVendor(RegisteredVendor, Protocol):
         """
         count = amounts.count(container, self.resources.count)
         return DeviceRequest(vendor=self.name, count=count, memory_percent=100) if count else None
-
-    def select(self, annotations: Mapping[str, str]) -> Selection:
-        """Which cards the pod's annotations allow."""
-        return selection(
-            annotations,
-            use_uuids=f"{self.uuid_prefix}/use-gpuuuid",
-            avoid_uuids=f"{self.uuid_prefix}/nouse-gpuuuid",
-        )
 
     def node_devices(self, node: Json) -> tuple[GpuDevice, ...]:
         """The registered cards; 100 cores each, whatever is registered, as HAMi's scores count.

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 from hamicommon.domain.devices import GpuDevice
 from hamicommon.domain.ids import GpuUuid
@@ -29,14 +29,23 @@ MOST_CARDS = 1024
 class StandardVendor(Vendor, Protocol):
     """What most vendors do; a vendor's module has the rest and what differs."""
 
+    uuid_domain: ClassVar[str] = ""
+    """Of the pod's annotations `<domain>/use-gpuuuid` and `/nouse-gpuuuid`; empty: it has none."""
+
     @property
     def rules(self) -> VendorRules:
         """The standard loop."""
         return STANDARD_RULES
 
     def select(self, annotations: Mapping[str, str]) -> Selection:
-        """No annotation restricts the cards."""
-        return Selection()
+        """By uuid, where the vendor has annotations for that."""
+        if not self.uuid_domain:
+            return Selection()
+        return selection(
+            annotations,
+            use_uuids=f"{self.uuid_domain}/use-gpuuuid",
+            avoid_uuids=f"{self.uuid_domain}/nouse-gpuuuid",
+        )
 
     def node_pair_scores(self, node: Json) -> PairScores:
         """Nothing is known of how the cards are connected."""

@@ -24,12 +24,7 @@ from hamicommon.k8s.annotations import NODE_LOCK, annotations_of
 from hamicommon.k8s.quantities import canonical, parse_int
 from hamicommon.k8s.types import Json
 from hamicommon.vendors.interface import amounts
-from hamicommon.vendors.interface.standard import (
-    StandardVendor,
-    device_annotations,
-    selection,
-    unix_ns,
-)
+from hamicommon.vendors.interface.standard import StandardVendor, device_annotations, unix_ns
 from hamicommon.vendors.interface.vendor import (
     NO_ANNOTATIONS,
     Admitted,
@@ -79,6 +74,7 @@ class MetaxSgpu(StandardVendor):
     name = NAME
     keys = KEYS
     rules = RULES
+    uuid_domain = "metax-tech.com"
 
     @property
     def resources(self) -> ResourceNames:
@@ -150,12 +146,7 @@ class MetaxSgpu(StandardVendor):
             QOS: "" if pod_class == ONLINE else policy,
             TOPOLOGY: str(aware).lower(),
         }
-        by_uuid = selection(
-            annotations,
-            use_uuids="metax-tech.com/use-gpuuuid",
-            avoid_uuids="metax-tech.com/nouse-gpuuuid",
-        )
-        return replace(by_uuid, traits=traits)
+        return replace(StandardVendor.select(self, annotations), traits=traits)
 
     def detail_of(self, share: DeviceShare, annotations: Mapping[str, str]) -> Mapping[str, Any]:
         """What a slice of a placed pod remembers (see `interface.vendor.RestoresDetails`)."""
