@@ -3,7 +3,8 @@
 kube-scheduler asks for one decision after the other, and a burst of pods is as slow as the CPU time
 that each of them costs. What is only for people to read is kept until no decision has run for a
 moment, and under a load that never ends for some seconds at most. It is kept in memory: what a kill
-takes is written by the next comparison (the label, `mirrors.py`) or is in the ledger's history.
+takes is written by the next comparison (the label, `pod_annotations.py`) or is in the ledger's
+history.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 kube-scheduler tries a pod that can't be placed again each second, for as long as it exists, and its
 author may change what is wrong with it each time. What is left out is counted, and the decisions
-(`recording.py`) have all of it.
+(`decision_log.py`) have all of it.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class _Spent:
 
 
 class LineBudget:
-    """Says of each line whether it is written."""
+    """Decides of each line whether it is written."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock

@@ -57,7 +57,10 @@ class SchedulerInstruments:
         self.replans = self._counter("replans", "Placements planned again after losing a card")
         self.transitions = self._counter("transitions", "State changes of allocations", ["state"])
         self.drift = self._counter("drift", "Differences found by the reconciler", ["class"])
-        self.requeues = self._counter("nudges", "Waiting pods asked to be tried again")
+        self.requeues = self._counter(
+            "nudges",  # codespell:ignore nudges
+            "Waiting pods asked to be tried again",
+        )
         self.grants_unannounced = self._counter(
             "grants_unannounced", "Binds that went on without the bus"
         )

@@ -1,4 +1,4 @@
-"""The events that users see on their pods, in HAMi's words (protocol 4.7, 4.8)."""
+"""The events that users see on their pods, in HAMi's wording (protocol 4.7, 4.8)."""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ PULLING = {
             True,
             False,
             "the kubelet of n1 has taken the pod up (main ContainerCreating), and its node-agent "
-            "has not said that every container has its cards",
+            "has not reported that every container has its cards",
         ),
         (PULLING, False, False, "its containers have not started on n1: main ContainerCreating"),
     ],

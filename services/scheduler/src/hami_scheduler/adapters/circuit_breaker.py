@@ -17,12 +17,12 @@ class Circuit:
     _open_until_s: float | None = None
 
     def allows(self, now_s: float) -> bool:
-        """Whether the caller may ask now; it must then say `failed` or `answered`."""
+        """Whether the caller may ask now; it must then call `failed` or `answered`."""
         if self._open_until_s is None:
             return True
         if now_s < self._open_until_s:
             return False
-        # The caller is the one that tries; one that never tells keeps the others for `open_s`.
+        # The caller is the one that tries; one that never reports holds the others for `open_s`.
         self._open_until_s = now_s + self.open_s
         return True
 

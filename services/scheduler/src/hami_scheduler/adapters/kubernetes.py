@@ -29,9 +29,9 @@ logger = logging.getLogger(__name__)
 EVENT_QUEUE_SIZE = 1000
 EVENT_WORKERS = 4
 # Events of one series are counted up in one object, as client-go does, this many remembered; the
-# object's name tells the series, so that a replica that does not remember finds it as well.
+# object's name identifies the series, so that a replica that does not remember finds it as well.
 EVENT_MEMORY = 20_000
-# Within this time the same message is only counted, and the next write tells the count; doubled by
+# Within this time the same message is only counted, and the next write has the count; doubled by
 # every write, up to the rate at which client-go lets one pod's events through.
 EVENT_QUIET_S = 5.0
 EVENT_QUIET_MOST_S = 300.0
@@ -172,7 +172,7 @@ class KubernetesPodEvents:
         try:
             await self._api.create(path, self._body(event, name))
         except Conflict:
-            # Another replica, or this one before it started anew.
+            # Another replica, or this one before its restart.
             found = await self._api.get(f"{path}/{name}")
             shown.count = int(found.get("count") or 1) + 1
             await self._count_up(path, name, event, shown)

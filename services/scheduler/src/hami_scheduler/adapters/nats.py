@@ -61,7 +61,7 @@ class NatsGrantAnnouncer:
         try:
             answer = read(Readiness, reply, f"readiness of {node}")
         except InvalidRequest as exc:
-            # An agent that answers runs; what it would say is unknown, as without a bus.
+            # An agent that answers runs; whether it is ready is unknown, as without a bus.
             logger.warning("readiness not read", extra={"node": node, "error": str(exc)})
             return False
         if not answer.ready:

@@ -1,8 +1,8 @@
 """`POST /v1/adopt`: pods of a running HAMi into the ledger, with their nodes as witnesses.
 
-In: the pods that the watch knows, the books of their kubelets (through our agents), the ledger's
-cards. `domain/adoption.py` judges each pod; with `apply` what fits is written, each in one
-transaction with its evidence, and told to its node, whose agent goes on in `adopted_answers.py`.
+In: the pods that the watch knows, the checkpoints of their kubelets (through our agents), the
+ledger's cards. `rules.py` judges each pod; with `apply` what fits is written, each in one
+transaction with its evidence, and published to its node, whose agent serves it from then on.
 Without `apply` nothing is written anywhere. Both may be repeated at any time.
 """
 
@@ -55,7 +55,7 @@ logger = logging.getLogger(__name__)
 ACTOR = "adopt"
 REASON = "given by HAMi, adopted"
 NODES_AT_ONCE = 16
-# The grant is only told, never signed: its expiry says nothing.
+# The grant is only published, never signed: its expiry means nothing.
 _ANNOUNCED_S = 600.0
 
 
@@ -92,7 +92,7 @@ class Adopter:
         self._request_of = request_of
 
     async def answer(self, body: object) -> dict[str, Any]:
-        """Adopts or says what would be adopted.
+        """Adopts, or reports what would be adopted.
 
         Raises: InvalidRequest when the body is malformed or a node is unknown, Unavailable.
         """
@@ -217,7 +217,7 @@ class Adopter:
             case.taken += footprints(verdict.containers)
 
     async def _write(self, claim: Claim, verdict: AdoptionResult) -> None:
-        """Raises: NotFound (the pod went meanwhile), Conflict, CapacityConflict, Unavailable."""
+        """Raises: NotFound (the pod was deleted since), Conflict, CapacityConflict, Unavailable."""
         pod = await self._pods.get(claim.namespace, claim.name)
         facts = facts_of(pod)
         if facts.uid != claim.uid or facts.node != claim.node or _over(pod):
@@ -236,7 +236,7 @@ class Adopter:
         try:
             await self._grants.granted(grant_of(allocation, expires_at=expires_at))
         except Unavailable as exc:
-            # The next snapshot tells the node.
+            # The node gets it with the next snapshot.
             logger.warning("adoption not published to its node", extra={"error": str(exc)})
 
     def _entry(self, claim: Claim, verdict: AdoptionResult) -> Entry:

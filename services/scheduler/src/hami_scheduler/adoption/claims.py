@@ -1,6 +1,6 @@
-"""What a pod's annotations say that HAMi gave it: a claim, which alone proves nothing.
+"""What HAMi gave a pod by the pod's own annotations: a claim, which alone proves nothing.
 
-Pure. `adoption.py` compares claims with what the node says. Any user may have written a claim; it
+Pure. `rules.py` compares claims with what the node reports. Any user may have written a claim; it
 is read for what HAMi meant, not for what is true.
 """
 
@@ -29,7 +29,7 @@ OUR_VENDOR = "NVIDIA"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claim:
-    """A pod that is bound to a node, and what its annotations say it holds there."""
+    """A pod that is bound to a node, and what it holds there by its annotations."""
 
     uid: PodUid
     namespace: str
@@ -41,13 +41,13 @@ class Claim:
     containers: tuple[tuple[str, Role], ...]
     """All containers in the order of the spec."""
     written: tuple[tuple[DeviceShare, ...], ...] = ()
-    """The entries that name a card, in order. HAMi loses empty ones, so that their position does
-    not tell the container (protocol, TRAP-1)."""
+    """The entries that name a card, in order. HAMi loses empty ones, so that their position is
+    not the container's (protocol, TRAP-1)."""
     problem: str = ""
     """Why the annotation can't be read."""
     mig: bool = False
     others: tuple[str, ...] = ()
-    """Words of other vendors that gave the pod something, too."""
+    """Names of other vendors that gave the pod something, too."""
 
     @property
     def full_name(self) -> str:

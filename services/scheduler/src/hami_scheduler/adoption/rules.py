@@ -1,9 +1,9 @@
 """Whether a pod that HAMi started may be written into the ledger, and with which slices.
 
-Pure: `judge(claim, observed, ...)`. The annotation is a claim, the node's word is the evidence:
-what the kubelet's books say, with the limits in the answer that HAMi's device plugin gave. Both
-must say the same; where they differ nothing is guessed, unless the operator said to believe the
-node. `adopting.py` gathers both and carries the verdicts out.
+Pure: `judge(claim, observed, ...)`. The annotation is a claim, the node's report is the evidence:
+what the kubelet's checkpoint holds, with the limits in the answer that HAMi's device plugin gave.
+Both must agree; where they differ nothing is guessed, unless the operator chose to believe the
+node. `adopt.py` gathers both and writes what is adopted.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Why(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Observed:
-    """What the node says of one container."""
+    """What the node reports of one container."""
 
     container: str
     device_ids: tuple[str, ...]
@@ -88,7 +88,7 @@ class AdoptionResult:
     containers: tuple[ContainerGrant, ...] = ()
     refused: Why | None = None
     sentence: str = ""
-    """Why it is refused and what to do, or what the node's word replaced."""
+    """Why it is refused and what to do, or what the node's report replaced."""
     evidence: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -104,9 +104,9 @@ def judge(
 ) -> AdoptionResult:
     """The verdict on one pod.
 
-    `said` is what its node says of this pod, `silence` why it says nothing; `cards` are the
-    ledger's of that node; `asked` is what the pod's spec asks for, None when it can't be read;
-    `held_twice` has the device ids that the books give to several live pods.
+    `observed` is what its node reports of this pod, `silence` why it reports nothing; `cards` are
+    the ledger's of that node; `asked` is what the pod's spec asks for, None when it can't be read;
+    `held_twice` has the device ids that the checkpoint gives to several live pods.
     """
     if claim.written_node != claim.node:
         return _refused(
@@ -148,7 +148,7 @@ def _compare(
         return _refused(
             Why.HELD_TWICE,
             f"the kubelet's checkpoint gives device {shared[0]} also to pod {others}; restart the "
-            "kubelet, which mends its books, and try again",
+            "kubelet, which repairs its checkpoint, and try again",
         )
     if any(one.ours or (one.visible is not None and not one.shares) for one in holding):
         return _refused(
@@ -230,7 +230,7 @@ def _as_asked(
 def _difference(
     claim: Claim, holding: Sequence[Observed], found: Sequence[tuple[DeviceShare, ...]]
 ) -> str:
-    """What the annotation and the node say differently; empty when they agree."""
+    """Where annotation and node differ; empty when they agree."""
     if len(claim.written) != len(holding):
         return (
             f"its annotation names {len(claim.written)} containers with cards, its node "
@@ -238,11 +238,11 @@ def _difference(
         )
     for written, one, shares in zip(claim.written, holding, found, strict=True):
         if {_key(s) for s in written} != {_key(s) for s in shares}:
-            said = ", ".join(map(_entry, shares)) or (
+            reported = ", ".join(map(_entry, shares)) or (
                 f"cards {', '.join(sorted(set(one.cards_of_ids)))}, and can't read the limits"
             )
             claimed = ", ".join(map(_entry, written))
-            return f"container {one.container}: its annotation has {claimed}, its node {said}"
+            return f"container {one.container}: its annotation has {claimed}, its node {reported}"
         if len(written) != len(one.device_ids):
             return (
                 f"container {one.container}: its annotation names {len(written)} cards, and the "
@@ -266,7 +266,7 @@ def _refused(why: Why, sentence: str) -> AdoptionResult:
 def held_twice(
     ids_of: Mapping[PodUid, Sequence[str]], live: frozenset[PodUid]
 ) -> dict[str, frozenset[PodUid]]:
-    """Device ids that the books give to more than one live pod."""
+    """Device ids that the checkpoint gives to more than one live pod."""
     owners: dict[str, set[PodUid]] = {}
     for uid, ids in ids_of.items():
         if uid in live:

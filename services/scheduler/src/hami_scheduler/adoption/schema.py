@@ -1,4 +1,4 @@
-"""What `POST /v1/adopt` is asked and answers, as plain JSON; `adopting.py` fills it."""
+"""What `POST /v1/adopt` is asked and answers, as plain JSON; `adopt.py` fills it."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Wanted:
 
 @dataclass(slots=True, kw_only=True)
 class NodeCase:
-    """One node while it is looked at: claims, what its agent says, and the rows of the answer."""
+    """One node while it is looked at: claims, its agent's report, and the rows of the answer."""
 
     node: NodeName
     claims: list[Claim]

@@ -88,7 +88,7 @@ class UnmanagedGrants:
         return UnmanagedReply(node=asked.node, grant=grant_of(allocation, expires_at=expires_at))
 
     async def _grant(self, asked: UnmanagedRequest) -> Allocation:
-        """Raises: NotFound, InvalidRequest, Conflict (each said to the pod), Unavailable."""
+        """Raises: NotFound, InvalidRequest, Conflict (each reported to the agent), Unavailable."""
         node, uid = NodeName(asked.node), PodUid(asked.pod_uid)
         pod = await self._pods.get(asked.namespace, asked.pod_name)
         facts = facts_of(pod)

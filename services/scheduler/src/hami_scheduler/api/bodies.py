@@ -1,4 +1,4 @@
-"""Bodies of the operator API, read up to a bound: whoever may ask may not fill the memory."""
+"""Bodies of the operator API, read up to a bound: a caller that may ask may not fill the memory."""
 
 from __future__ import annotations
 

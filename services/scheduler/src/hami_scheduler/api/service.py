@@ -23,7 +23,7 @@ class Service:
     """Everything that the outside can ask for."""
 
     deferred: DeferredWrites
-    """What waits while decisions run; whoever asks for one says so there."""
+    """What waits while decisions run; the extender announces each decision there."""
     filtering: Filter
     binding: Bind
     queries: Queries

@@ -130,7 +130,7 @@ class Connections:
     bus: Bus
     api: KubeApi
     ledger_stats: LedgerStatsReader | None = None
-    """Of the ledger, for the bus; None: they are not told."""
+    """For the bus; None: they are not published."""
     access: Access | None = None
     """Who may ask on the operators' port; None: it is not served."""
     logins: Logins | None = None

@@ -1,4 +1,4 @@
-"""What is watched at the API server, and who is told."""
+"""What is watched at the API server, and who handles it."""
 
 from __future__ import annotations
 

@@ -147,7 +147,7 @@ def watching_loops(
 def bus_loops(
     core: Core, connections: Connections, inventories: InventoryReports, watches: Watches
 ) -> tuple[tuple[str, Loop], ...]:
-    """What the agents and other replicas tell and ask."""
+    """What the agents and other replicas report and ask."""
     reports = GrantReports(
         store=connections.store,
         transitions=core.transitions,

@@ -55,7 +55,7 @@ async def other_ports(
 ) -> AsyncIterator[dict[str, int]]:
     """Serves operators and probes during the block, where the settings name their addresses.
 
-    `certificate`: the operators'; whoever gives it watches its files.
+    `certificate`: the operators'; the caller watches its files.
 
     Yields the ports, by `operator` and `probe`. Raises: Unavailable when an address is taken,
     InvalidRequest when it is none.

@@ -1,8 +1,8 @@
 """Lets node-agents log in to the bus with their pod's service-account token (ADR 7).
 
-In: the bus server's question about a client. Out: the rights of the node that the API server says
-the token's pod runs on, never of one that the client names. A token that was stolen from one node
-opens that node's subjects and no other's.
+In: the bus server's question about a client. Out: the rights of the node on which, by the API
+server, the token's pod runs, never of one that the client names. A token that was stolen from one
+node opens that node's subjects and no other's.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from hamicommon.errors import HamiError, InvalidRequest
 
 logger = logging.getLogger(__name__)
 
-# The agent's token is renewed every hour; its rights end with it, and it logs in anew.
+# The agent's token is renewed every hour; its rights end with it, and it logs in again.
 LIFETIME_S = 3600
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bearer:
-    """Whose token it is, as the API server says."""
+    """Whose token it is, by the API server's review."""
 
     username: str
     """`system:serviceaccount:NAMESPACE:NAME`."""

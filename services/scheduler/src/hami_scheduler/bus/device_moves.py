@@ -3,7 +3,8 @@
 In: `hami.grants.moves.<node>`, asked at PreStartContainer when the kubelet's answers went to other
 containers than meant. Out: yes, once the ledger counts the container where it is, or why it can't.
 The moves are guarded UPDATEs like every grant, so what starts is always counted (SAFE-1, SAFE-3); a
-container that is refused does not start. Idempotent: who asks again is told yes again.
+container that is refused does not start. Idempotent: a question that is asked again is answered yes
+again.
 """
 
 from __future__ import annotations

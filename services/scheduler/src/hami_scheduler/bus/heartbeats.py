@@ -3,10 +3,10 @@
 In: the ledger's count of every agent's inventories, read every few seconds, and those inventories
 that came to this replica. An agent was heard when its count grew, so no node's clock matters; of
 one that was not heard twice nothing is known. Silence counts only while we could hear: while the
-bus and the ledger were there. Else the Node object says whether the node lives.
+bus and the ledger were there. Else the Node object shows whether the node lives.
 
-`filtering.py` offers no silent node, `binding.py` tells of agents that did not answer, and the
-reaper asks whether the agent of a deleted pod could still speak.
+`extender/filter.py` offers no silent node, `extender/bind.py` reports agents that did not answer,
+and the reaper asks whether the agent of a deleted pod could still report.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class AgentMarks(Protocol):
 
 
 class AgentLiveness:
-    """What is known of the agents' voices."""
+    """Which agents are heard, and which are silent."""
 
     def __init__(
         self,
@@ -64,7 +64,7 @@ class AgentLiveness:
         self._unanswered: dict[NodeName, float] = {}
         """Until when, by the clock, a node is left out whose agent could take no pod."""
         self._lives: dict[NodeName, bool | None] = {}
-        """What the Node objects say."""
+        """Whether each node lives, by its Node object."""
         self.silent: frozenset[NodeName] = frozenset()
         """Nodes whose agents are known to have stopped talking: no pod should go there."""
         self._seeing_since: float | None = None
@@ -94,7 +94,7 @@ class AgentLiveness:
         self._update()
 
     def heard(self, node: NodeName) -> None:
-        """The agent said something."""
+        """A report of the agent came."""
         if node in self._heard_once:
             self._heard_at[node] = self._clock()
         self._heard_once.add(node)
@@ -103,7 +103,7 @@ class AgentLiveness:
             self._update()
 
     def node_seen(self, node: NodeName, lives: bool | None) -> None:
-        """The Node object says that the node and its device plugin live; None: it says nothing."""
+        """Whether node and device plugin live by the Node object; None: it does not show."""
         self._lives[node] = lives
 
     def node_gone(self, node: NodeName) -> None:
@@ -131,7 +131,7 @@ class AgentLiveness:
             self._on_heard_again()
 
     def speaks(self, node: NodeName) -> bool:
-        """True when the agent is there to say what it sees; what it has not said then holds."""
+        """True when the agent is there to report what it sees; no report is then no change."""
         if not self._could_hear():
             return self._lives.get(node) is True
         heard_at = self._heard_at.get(node)

@@ -1,9 +1,9 @@
-"""The ledger's numbers on the bus, for those who may not read the ledger: the webhook.
+"""The ledger's statistics on the bus, for those who may not read the ledger: the webhook.
 
 Every few seconds: what quotas have left by namespace (those that changed), and what the ledger
-knows of the cluster. Everything is said again now and then, because replicas speak in no order;
-readers take the newest by its time. A replica that can't read the ledger is silent, and readers
-take silence for "unknown".
+knows of the cluster. Everything is published again now and then, since replicas publish in no
+order; readers take the newest by its time. A replica that can't read the ledger is silent, and
+readers take silence for "unknown".
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class LedgerStats:
 
 
 class LedgerStatsReader(Protocol):
-    """Where the numbers come from."""
+    """Where the statistics come from."""
 
     async def read(self) -> LedgerStats:
         """Reads them. Raises: Unavailable, Conflict."""
@@ -57,7 +57,7 @@ class StatsPublisher(Protocol):
 
 
 class LedgerStatsPublisher:
-    """Says what changed, and everything now and then."""
+    """Publishes what changed, and everything now and then."""
 
     def __init__(
         self,
@@ -67,7 +67,7 @@ class LedgerStatsPublisher:
         *,
         bulkhead: Bulkhead | None = None,
     ) -> None:
-        """`replica` tells this process's messages from those of others."""
+        """`replica` keeps this process's message ids apart from those of others."""
         self._bulkhead = bulkhead or Bulkhead()
         self._reader = reader
         self._bus = bus
@@ -80,7 +80,7 @@ class LedgerStatsPublisher:
         await self.publish(await self._reader.read())
 
     async def publish(self, found: LedgerStats) -> None:
-        """Publishes one reading. Raises: Unavailable; then the rest is said at the next reading."""
+        """Publishes one reading. Raises: Unavailable; then the rest goes out at the next."""
         now_s = asyncio.get_running_loop().time()
         if now_s - self._published_all_s >= PUBLISH_ALL_EVERY_S:
             self._published.clear()

@@ -1,8 +1,8 @@
 """The names of MIG instances that nodes made, in the ledger and on the pods (protocol 2.6).
 
 In: the instances in a node's report. The row keeps the annotation as it must be, the pod gets it at
-once; where it does not, the mirror writes it at the next comparison (`mirrors.py`). hami-metrics
-tells of realised instances from the rows.
+once; where it does not, the mirror writes it at the next comparison (`pod_annotations.py`).
+hami-metrics exposes realised instances from the rows.
 """
 
 from __future__ import annotations

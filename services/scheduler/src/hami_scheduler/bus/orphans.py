@@ -1,9 +1,9 @@
-"""Containers that run on after their grant ended: told, because nobody can end them from here.
+"""Containers that run on after their grant ended: reported, since only their node can end them.
 
-In: an agent's word that processes of a pod live whose object is gone and whose grant has ended, as
+In: an agent's report that a pod's processes live though its object is gone and its grant ended, as
 after `released_unconfirmed`: the node was silent for too long, its slices were given back, and it
 comes back with them in use. Their cards may be over-held until they end, and only the node can end
-them. Counted, journalled, and said in an event; containers that came since keep their own limits.
+them. Counted, journalled, and shown in an event; containers that came since keep their own limits.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ CLASS = "runs-without-grant"
 
 
 class OrphanReporter:
-    """Tells of them."""
+    """Reports them."""
 
     def __init__(
         self, *, journal: DriftJournal, announcer: Announcer, instruments: SchedulerInstruments

@@ -1,6 +1,6 @@
 """Cards that nodes report and the ledger does not take: logged, journalled and counted, once each.
 
-In: per report, what was refused and why (`domain/inventory_changes.py` decides). The node's other
+In: per report, what was refused and why (`ledger/inventory_diff.py` decides). The node's other
 cards are served; `hamictl drift` has a line for each refused one.
 """
 

@@ -1,7 +1,7 @@
-"""What nodes say on the bus: inventories, and what became of grants.
+"""What nodes report on the bus: inventories, and what became of grants.
 
 Messages are read here, checked against the subject they came on (a node's credentials reach its own
-subjects only), and applied; both are idempotent. `releasing.py` changes states.
+subjects only), and applied; both are idempotent. `ledger/transitions.py` changes states.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ from hami_scheduler.ports import AllocationStore, InventoryStore, PodApi
 logger = logging.getLogger(__name__)
 
 ACTOR = "node-agent"
-# A heartbeat that says nothing new is written down at most this often.
+# A heartbeat without news is written down at most this often.
 HEARTBEAT_WRITE_S = 30.0
 MOST_LOOKS = 5
 CLOCK_SKEW_S = 5.0
@@ -120,7 +120,7 @@ class InventoryReports:
             self._on_freed()
 
     def forget(self, node: str) -> None:
-        """The node was deleted; its next inventory is written whatever it says."""
+        """The node was deleted; its next inventory is written whatever is in it."""
         self._last.pop(node, None)
         self._refused.forget(NodeName(node))
         self._forget_clock(node)
@@ -182,7 +182,7 @@ class GrantReports:
     async def _apply(
         self, allocation: Allocation, report: Allocated | AllocateFailed | PodGone
     ) -> bool:
-        """False when the row changed meanwhile, or another step is due."""
+        """False when the row changed since, or another step is due."""
         if isinstance(report, PodGone):
             return await self._gone(allocation)
         if allocation.token != report.token:

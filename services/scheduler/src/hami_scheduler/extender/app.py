@@ -1,7 +1,7 @@
 """The three extender verbs as a bare ASGI application, in front of everything else.
 
 kube-scheduler calls them once or more per pod and waits; a web framework's middleware would cost as
-much as the decision's SQL. All other paths go on to the application of `routes.py`. An extender
+much as the decision's SQL. All other paths go on to the application of `api/app.py`. An extender
 always answers 200, with what went wrong inside the result, as kube-scheduler expects.
 """
 

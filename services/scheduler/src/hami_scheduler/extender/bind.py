@@ -1,9 +1,9 @@
-"""/bind: from a reservation to a pod that is bound, with its grant told to the node first.
+"""/bind: from a reservation to a pod that is bound, with its grant published to the node first.
 
 Order: token (ledger), node lock, the agent's readiness, grant on the bus, the row once more,
 `pods/binding` with the annotations and the signed grant in it, `bound`. Everything is read from the
 ledger, so any replica may do it, and again. The node-agent goes on with the grant; what it reports
-comes to `reports.py`. `pod_binding.py` has what is done to the pod at the API server.
+comes to `bus/reports.py`. `pod_binding.py` has what is done to the pod at the API server.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class _NoCards(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BindRules:
-    """What the settings say about binding."""
+    """The settings of binding."""
 
     timeout_s: float
 
@@ -95,7 +95,7 @@ class Bind:
         rules: BindRules,
         lines: LineBudget,
     ) -> None:
-        """`on_unanswered` is told of nodes whose agent can take no pod."""
+        """`on_unanswered` gets the nodes whose agent can take no pod."""
         self._store = store
         self._lock = lock
         self._mirrored = mirrored
@@ -195,7 +195,7 @@ class Bind:
         for _ in range(_CLAIMS):
             live = await self._store.live_of(uid)
             if live is not None and live.node == node and live.state in _BOUND:
-                # The row says that the pod is bound; if it is, this is a success.
+                # By the row the pod is bound; if it is, this is a success.
                 if not await self._pod.is_bound(live):
                     await self._pod.post(live, _grant(live))
                 return None
@@ -287,7 +287,7 @@ class Bind:
     async def _bound_after_all(self, allocation: Allocation) -> bool:
         """True when the pod is on the node all the same, through a binder that we took over from.
 
-        Raises: AnswerUnknown when nobody can say; the grant then stays until its deadline.
+        Raises: AnswerUnknown when that can't be found out; the grant then stays until its deadline.
         """
         try:
             bound = await self._pod.is_bound(allocation)

@@ -1,7 +1,7 @@
-"""/filter and /prioritize: which node a pod goes to, and the answer in kube-scheduler's words.
+"""/filter and /prioritize: which node a pod goes to, and the answer in kube-scheduler's form.
 
-In: the extender's arguments. `reserving.py` chooses and takes; here the pod is read, and the
-answer, the events and the record are made. The story goes on in `binding.py`.
+In: the extender's arguments. `placement/reserve.py` chooses and takes; here the pod is read, and
+the answer, the events and the record are made. The story goes on in `bind.py`.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """What a binding does to the pod at the API server: `pods/binding`, reading it back, the label.
 
-`binding.py` decides when. A lost answer is no answer: the pod itself says what became of it.
+`bind.py` decides when. A lost answer is no answer: the pod itself shows what became of it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ logger = logging.getLogger(__name__)
 
 
 class AnswerUnknown(Unavailable):
-    """The binding was sent and nobody can say what became of it; the reaper will find out."""
+    """The binding was sent and its outcome is unknown; the reaper will find out."""
 
 
 class PodBinding:

@@ -1,7 +1,7 @@
 """Node locks as annotations, on nodes without our agent (architecture 2.5, protocol 2.5).
 
-Our own lock (port NodeLock) is taken first and keeps our replicas apart; the annotation tells the
-device plugin whose Allocate is next, and keeps a scheduler of HAMi apart from us. The plugin
+Our own lock (port NodeLock) is taken first and keeps our replicas apart; the annotation shows
+the device plugin whose Allocate is next, and keeps a scheduler of HAMi apart from us. The plugin
 removes it after Allocate, which frees our lock too (`removed`, from the node watch).
 """
 

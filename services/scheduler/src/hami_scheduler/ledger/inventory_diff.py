@@ -1,7 +1,7 @@
 """What a node's report changes in the ledger's cards: a pure comparison.
 
 In: the cards as the ledger has them and as the agent reports them. Out: cards to insert, cards to
-update, and whose health changed. `adapters/postgres_inventory.py` writes it down.
+update, and whose health changed. `adapters/postgres/inventory.py` writes it down.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class HealthChange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InventoryChanges:
-    """What must be written; all empty when the report says nothing new."""
+    """What must be written; all empty when the report has no news."""
 
     inserts: tuple[GpuDevice, ...] = ()
     updates: tuple[KnownCard, ...] = ()

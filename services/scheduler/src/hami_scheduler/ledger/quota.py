@@ -30,7 +30,7 @@ _HOPELESS_MIB = 2**30
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuotaLimits:
-    """What one ResourceQuota object says of our resources."""
+    """The limits of our resources in one ResourceQuota object."""
 
     limits: Mapping[str, int]
     """Resource name -> MiB of memory, or cores; 0 lets nothing in."""

@@ -18,7 +18,7 @@ TERMINAL_PHASES = frozenset({"Succeeded", "Failed"})
 FOUND_BOUND = "found bound"
 NODE_HAS_IT = "its node has it"
 HOW_BOUND = frozenset({"", FOUND_BOUND, NODE_HAS_IT})
-"""How a row came to `bound`, which says nothing of why its pod failed."""
+"""How a row came to `bound`, which is no reason why its pod failed."""
 AGENT_SEES_NONE = "its node sees no container of it any more"
 STILL_SEEN = "pod deleted; its node is alive and has not reported its containers gone"
 POD_DELETED = "pod deleted"
@@ -31,26 +31,26 @@ _RUNNING = frozenset({AllocationState.BOUND, AllocationState.ALLOCATED})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodFacts:
-    """What the API server says about a pod, as far as allocations care."""
+    """What the API server has of a pod, as far as allocations care."""
 
     uid: PodUid
     exists: bool
     phase: str = ""
     phase_reason: str = ""
-    """Why it is in this phase, where the kubelet says so: `UnexpectedAdmissionError: ...`."""
+    """Why it is in this phase, if the kubelet gives a reason: `UnexpectedAdmissionError: ...`."""
     node: NodeName | None = None
     deleting: bool = False
     started: bool = False
     """The kubelet has reported a container with an id, so every Allocate of it was answered."""
     bind_phase: str = ""
-    """What a device plugin other than ours said: `success`, `failed` or nothing yet (protocol 2.7).
+    """A device plugin's answer, other than ours: `success`, `failed`, or none yet (protocol 2.7).
     A user could write it as well, so it counts only where we have no agent, and for a grant that
     there is."""
     given_up: bool = False
-    """kube-scheduler said PodScheduled=False after the pod's last visit to /filter."""
+    """kube-scheduler set PodScheduled=False after the pod's last visit to /filter."""
     node_exists: bool = True
     agent_speaks: bool = False
-    """The node's agent is heard, so it would say if the pod had left (`bus/heartbeats.py`)."""
+    """The node's agent is heard, so it would report that the pod left (`bus/heartbeats.py`)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,7 +118,8 @@ def _over(allocation: Allocation, facts: PodFacts) -> Transition:
     never_ran = allocation.state is AllocationState.BOUND and facts.phase == "Failed"
     reason = f"pod is {facts.phase}"
     if never_ran:
-        # What its node said of the grant is nearer to the cause than what the kubelet made of it.
+        # What its node reported of the grant is nearer to the cause than what the kubelet made of
+        # it.
         why = facts.phase_reason if allocation.reason in HOW_BOUND else allocation.reason
         return Transition(
             target=AllocationState.FAILED, reason=f"{reason}: {why}" if why else reason
@@ -177,7 +178,7 @@ def plugin_failed(allocation: Allocation, facts: PodFacts) -> bool:
 
 
 def gone_on_node(allocation: Allocation, facts: PodFacts) -> Transition | None:
-    """The step when the agent says that it sees no container of the pod any more."""
+    """The step when the agent reports that it sees no container of the pod any more."""
     if not facts.exists:
         if allocation.state in _RUNNING or allocation.state is AllocationState.RELEASING:
             return Transition(

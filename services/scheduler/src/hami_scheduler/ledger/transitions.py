@@ -1,7 +1,7 @@
 """How an allocation goes on after the binding, and how it ends: the steps that verdicts demand.
 
 `apply` is the one place that turns a `Transition` into a guarded change of state with all that
-hangs on it: the view, the node's lock, the word to the node, and the nudge to pods that wait.
+hangs on it: the view, the node's lock, the withdrawal at the node, and the retry of pods that wait.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Transitions:
     async def apply(
         self, allocation: Allocation, verdict: Transition, *, actor: str, token: int | None = None
     ) -> Change | None:
-        """Does the step if the row is still as `allocation` says; None when it is not.
+        """Does the step if the row is still as `allocation` has it; None when it is not.
 
         Raises: Conflict, Unavailable.
         """
@@ -110,7 +110,7 @@ class Transitions:
         ended = verdict.target not in LIVE_STATES
         if allocation.token is not None and (ended or verdict.target in _LOCK_ENDS_AT):
             await self.free_lock(allocation)
-            # A node keeps a releasing grant in its book: it is the one to say that the pod left.
+            # A node keeps a releasing grant: it is the one to report that the pod left.
             if ended and allocation.has_agent:
                 await self._withdraw(allocation, verdict.reason)
         if ended:

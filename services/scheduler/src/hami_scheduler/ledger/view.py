@@ -88,7 +88,7 @@ class LedgerSnapshotCache:
             await self._reload({node})
 
     def doubt(self, node: NodeName) -> None:
-        """Says that the node's cards may differ from what is known; the next refresh reads it."""
+        """The node's cards may differ from what is known; the next refresh reads it."""
         self._doubtful.add(node)
 
     async def _reload(self, nodes: set[NodeName]) -> None:
@@ -132,7 +132,7 @@ class LedgerSnapshotCache:
                 pair_scores=pair_scores.get(node),
             )
             self._nodes[node] = frozenset(card.usage.device.uuid for card in mine)
-            # The engine keeps newer counters that came meanwhile, and so does the tally.
+            # The engine keeps newer counters that came in the meantime, and so does the tally.
             for state in self.cluster.cards(node):
                 self._set_version(state.usage.device.uuid, state.version)
 

@@ -38,7 +38,7 @@ class LedgerFollower:
             await self._view.refresh_node(NodeName(health.node))
 
     async def relayed(self, subject: str, payload: Mapping[str, Any]) -> None:
-        """Applies one event that this replica announced, whoever wrote it; never raises."""
+        """Applies one event that this replica announced, whichever wrote it; never raises."""
         if subject.startswith(_ALLOCATION):
             if payload["counters"]:
                 self._apply(AllocationEvent.model_validate(payload))

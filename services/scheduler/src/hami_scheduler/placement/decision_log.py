@@ -1,8 +1,9 @@
 """The queue that writes decisions down after the reply.
 
-`filtering.py` fills a `DecisionTrace` as it goes; `DecisionQueue` turns it into a `DecisionRow`
-(`decisions.py`), says in one plain sentence what is short (the pod's event), and writes in batches.
-What is recorded is what was used to decide: explain (`explaining.py`) answers from it.
+`extender/filter.py` fills a `DecisionTrace` as it goes; `DecisionQueue` turns it into a
+`DecisionRow` (`decision_queue.py`), shows in one plain sentence what is short (the pod's event),
+and writes in batches. What is recorded is what was used to decide: `api/explain.py` answers from
+it.
 """
 
 from __future__ import annotations
@@ -129,7 +130,7 @@ class DecisionQueue:
         return traces
 
     async def _decisions(self, traces: list[DecisionTrace]) -> list[DecisionRow]:
-        """Encoded beside the event loop, with the plain sentence said on each refused pod."""
+        """Encoded beside the event loop, with the plain sentence shown on each refused pod."""
         encoded = await asyncio.to_thread(self._encoded, traces)
         for trace in traces:
             self._let_go(trace)

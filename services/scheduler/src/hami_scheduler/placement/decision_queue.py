@@ -77,7 +77,7 @@ def _silent_nodes(trace: DecisionTrace) -> str:
 
 
 def reason_counts(reasons: Mapping[NodeName, str]) -> dict[str, int]:
-    """Reason word -> number of nodes that gave it.
+    """Reason -> number of nodes that gave it.
 
     >>> reason_counts({"a": "1/2 CardInsufficientMemory, 1/2 CardNotHealth", "b": "node gone"})
     {'CardInsufficientMemory': 1, 'CardNotHealth': 1, 'node gone': 1}

@@ -48,11 +48,11 @@ class Requeuer:
         self._freed = asyncio.Event()
 
     def capacity_freed(self) -> None:
-        """Says that something became free."""
+        """Something became free."""
         self._freed.set()
 
     async def run(self) -> None:
-        """Nudges until cancelled."""
+        """Wakes pods until cancelled."""
         while True:
             await self._freed.wait()
             await asyncio.sleep(SETTLE_S)
@@ -91,7 +91,7 @@ class Requeuer:
             )
             self._instruments.requeues.inc()
         except HamiError as exc:
-            logger.info("pod not nudged", extra={"pod_uid": pod.uid, "error": str(exc)})
+            logger.info("waiting pod not requeued", extra={"pod_uid": pod.uid, "error": str(exc)})
 
 
 def _shape(request: PodRequest) -> int:

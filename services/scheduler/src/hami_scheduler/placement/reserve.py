@@ -1,8 +1,8 @@
 """Choosing cards and taking them: the loop of one pure choice and one transaction.
 
-`decide` over the view chooses, `AllocationStore.reserve` takes; a card that was lost meanwhile is
-left out and the choice made again, at most `MAX_REPLANS` times. A refusal counts only after the
-view was found equal to the ledger. /filter (`filtering.py`) offers many nodes, /bind exactly one.
+`decide` over the view chooses, `AllocationStore.reserve` takes; a card that was lost since is left
+out and the choice made again, at most `MAX_REPLANS` times. A refusal counts only after the view was
+found equal to the ledger. /filter (`extender/filter.py`) offers many nodes, /bind exactly one.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Pods that wait for capacity, and what was known of them when they last came to /filter.
 
-Fed by the pod watch and by /filter; read by `nudging.py` (who might fit now?) and by the watch (has
+Fed by the pod watch and by /filter; read by `requeue.py` (who might fit now?) and by the watch (has
 kube-scheduler given this pod up since?). Only hints: losing them costs time, never correctness.
 """
 
@@ -50,7 +50,7 @@ class WaitingPods:
             self._visits.popitem(last=False)
 
     def given_up_since(self, pod: JsonMapping) -> bool:
-        """True when kube-scheduler has said PodScheduled=False after the last visit here.
+        """True when kube-scheduler has set PodScheduled=False after the last visit here.
 
         The condition that an earlier attempt left behind, arriving late, is none: the pod must be
         newer than the one that /filter saw, and the verdict another.

@@ -1,4 +1,4 @@
-"""What the use cases need of the world, in domain words; `adapters/` says how.
+"""What the use cases need of the world, in domain terms; `adapters/` has how.
 
 All calls are bounded in time and raise only from `hamicommon.errors`.
 """

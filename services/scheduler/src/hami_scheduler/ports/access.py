@@ -1,7 +1,7 @@
 """Who may ask the operator API, and for what: the cluster's own RBAC decides.
 
-In: the bearer token of a call and the role that the call needs. The API server says whose token it
-is (TokenReview) and whether they may (SubjectAccessReview) `get` or `update` the resource
+In: the bearer token of a call and the role that the call needs. The API server is asked whose token
+it is (TokenReview) and whether they may (SubjectAccessReview) `get` or `update` the resource
 `scheduler.hami.io`, which exists for this alone: administrators grant it with the ClusterRoles
 `hami-reader` and `hami-operator`. `operator_access.py` asks for every call. The extender's verbs
 are served on another port, to a client certificate, and no token opens them.
@@ -25,7 +25,7 @@ RESOURCE = "scheduler"
 
 # A role that was taken away, or a token that was revoked, is good for so long at most.
 ALLOWED_S = 30.0
-# Short, because whoever is refused asks an administrator and tries again.
+# Short, because a caller who is refused asks an administrator and tries again.
 REFUSED_S = 5.0
 # Some 200 bytes each. A flood of invented tokens makes others be asked about again, no more.
 CACHE_MOST = 1024
@@ -53,7 +53,7 @@ class NotAllowed(InvalidRequest):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Caller:
-    """Whose token it is, as the API server says."""
+    """Whose token it is, by the API server's review."""
 
     username: str
     uid: str = ""
@@ -107,7 +107,7 @@ class Access:
                     answer = self._kept(key) or await self._ask(token, role)
             except TimeoutError:
                 raise Unavailable(
-                    f"the API server did not say within {REVIEW_TIMEOUT_S:g} s whose token this is"
+                    f"the API server did not answer within {REVIEW_TIMEOUT_S:g} s whose token it is"
                 ) from None
             self._keep(key, answer)
         if isinstance(answer, InvalidRequest):

@@ -50,7 +50,7 @@ class AllocationStore(Protocol):
     async def annotate(
         self, allocation_id: AllocationId, token: int, annotations: Mapping[str, str]
     ) -> bool:
-        """Keeps what the pod's annotations must say besides, for as long as the grant is live.
+        """Keeps what the pod's annotations must have besides, for as long as the grant is live.
 
         No step of its history: what the pod holds is as it was. False, and nothing changed, when
         the allocation is not live under this token any more. Raises: Unavailable.
@@ -76,7 +76,7 @@ class LedgerReader(Protocol):
     def standing(self) -> AsyncIterator[Sequence[Allocation]]:
         """All live allocations without their containers, some hundreds at a time.
 
-        For comparing many with the API server; whoever acts on one reads it whole. Raises:
+        For comparing many with the API server; who acts on one reads it whole. Raises:
         Unavailable.
         """
         ...

@@ -1,4 +1,4 @@
-"""Nodes and their cards in the ledger: told by agents and annotations, read for the view."""
+"""Nodes and their cards in the ledger: reported by agents or annotations, read for the view."""
 
 from __future__ import annotations
 

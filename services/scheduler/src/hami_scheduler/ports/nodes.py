@@ -1,4 +1,4 @@
-"""A node that a pod is bound to: its lock, and what its agent is told and asked."""
+"""A node that a pod is bound to: its lock, and what its agent is sent and asked."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ class AgentNotReady(Conflict):
 
 
 class NodeWitness(Protocol):
-    """What a node's own agent says of who holds devices there."""
+    """Who holds devices on a node, by the node's own agent."""
 
     async def holdings(self, node: NodeName) -> NodeHoldings:
-        """Reads the books of the node's kubelet.
+        """Reads the checkpoint of the node's kubelet.
 
         Raises: NotFound (no agent of ours runs there), Unavailable (the bus is away, or silence).
         """
@@ -47,14 +47,14 @@ class NodeWitness(Protocol):
 
 
 class GrantAnnouncer(Protocol):
-    """Tells nodes of their grants."""
+    """Publishes grants to their nodes."""
 
     async def expect_ready(self, node: NodeName) -> bool:
         """Asks the node's agent whether it and its kubelet can take a pod now.
 
         True when it binds late: the next pod need not wait for this one's Allocate. A bus that is
-        away proves nothing, and is no reason to wait. Raises: AgentNotReady when the agent says no,
-        or does not run.
+        away proves nothing, and is no reason to wait. Raises: AgentNotReady when the agent
+        refuses or does not run.
         """
         ...
 

@@ -28,7 +28,7 @@ class DecisionRow:
     request: Mapping[str, object]
     policy: Mapping[str, object]
     reason_counts: Mapping[str, int]
-    """Reason word -> number of nodes that gave it."""
+    """Reason -> number of nodes that gave it."""
     detail: bytes
     """See hamicommon.explain.record.detail_bytes."""
     inventory: Blob | None

@@ -1,9 +1,9 @@
-"""What a pod's annotations must say of its slices, from its row in the ledger: a pure comparison.
+"""What a pod's annotations must be for its slices, from its row in the ledger: a pure comparison.
 
 Only what stays is compared: the vendors' `allocated` keys, and the reservations of MIG slices once
-our agent has told what it made for them (HAMi's plugin writes that into the pod by itself). Device
-plugins take `to-allocate` values apart and answer in `bind-phase`, as HAMi's protocol has it (sheet
-2.7).
+our agent has reported what it made for them (HAMi's plugin writes that into the pod by itself).
+Device plugins take `to-allocate` values apart and answer in `bind-phase`, as HAMi's protocol has it
+(sheet 2.7).
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def differing(
 
 
 def _reserved(annotations: Mapping[str, str]) -> tuple[MigReservation, ...]:
-    """What the pod says; nothing where that can't be read."""
+    """What the pod has; nothing where that can't be read."""
     try:
         return decode_reservations(annotations.get(MIG_ALLOCATIONS, ""))
     except InvalidRequest:

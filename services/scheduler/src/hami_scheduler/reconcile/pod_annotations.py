@@ -1,8 +1,8 @@
-"""Keeps the pods' annotations what the ledger says (architecture 2.4: they are a mirror).
+"""Keeps the pods' annotations equal to the ledger (architecture 2.4: they are a mirror).
 
 The reconciler asks here about every pod that has its cards and whose object changed since it was
 last found right; the API server is asked before anything is called different, because the watch may
-lag. What differs is written anew, counted and journalled. The label that follows the binding is
+lag. What differs is written again, counted and journalled. The label that follows the binding is
 written by its binder when there is time (`deferred.py`); one that is missing at two comparisons was
 lost with its binder, and is written here. What the API server refuses (a policy, an object that is
 invalid by now) is journalled, and tried again when the pod changes or after five minutes: the
@@ -37,7 +37,7 @@ MOST_LOOKS = 2000
 CLASS = "annotations-differ"
 REFUSED = "annotations-refused"
 MOST_OF_A_REFUSAL = 1024
-"""Characters of what the API server says."""
+"""Characters of the API server's message."""
 REFUSED_AGAIN_S = 300.0
 _MIRRORED = frozenset({AllocationState.BOUND, AllocationState.ALLOCATED})
 
@@ -160,9 +160,9 @@ class Mirrors:
             return 0
         self._instruments.drift.labels(CLASS).inc()
         subject = f"{row.namespace}/{row.pod_name} ({row.pod_uid})"
-        said = annotations_of(pod)
+        found = annotations_of(pod)
         detail = "; ".join(
-            f"{key} was '{clip(said.get(key, 'missing'))}', the ledger has '{clip(value)}'"
+            f"{key} was '{clip(found.get(key, 'missing'))}', the ledger has '{clip(value)}'"
             for key, value in wrong.items()
         )
         if self._lines.spend(row.pod_uid, detail) is not None:
@@ -179,5 +179,5 @@ class Mirrors:
         """Forgets all pods but these; a comparison of all of them is over."""
         self._looks = 0
         self._right = {uid: seen for uid, seen in self._right.items() if uid in uids}
-        self._refused = {uid: said for uid, said in self._refused.items() if uid in uids}
+        self._refused = {uid: each for uid, each in self._refused.items() if uid in uids}
         self._unlabelled &= set(uids)

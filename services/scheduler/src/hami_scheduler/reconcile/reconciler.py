@@ -1,9 +1,9 @@
 """Comparing ledger, pods and nodes, and reaping deadlines: what makes missed messages harmless.
 
 `Reconciler.once` looks at every live allocation with the facts of its pod and does what the verdict
-says, as the pod watch would have, and where nothing is due compares the pod's annotations
-(`mirrors.py`); each difference is counted and journalled. `Reaper.once` ends
-what is past its deadline. All replicas may do both at once: every step is guarded by the row.
+asks, as the pod watch would have, and where nothing is due compares the pod's annotations
+(`pod_annotations.py`); each difference is counted and journalled. `Reaper.once` ends what is past
+its deadline. All replicas may do both at once: every step is guarded by the row.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ UNMANAGED_TEXT = (
 
 
 class Reconciler:
-    """Finds and mends differences."""
+    """Finds and repairs differences."""
 
     def __init__(
         self,

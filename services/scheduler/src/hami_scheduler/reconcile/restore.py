@@ -4,10 +4,10 @@ In: a pod that runs on its node and has no grant, met by the reconciler. Its `ha
 signed by our own scheduler for this very pod and node, so it was granted; if the ledger has never
 heard of that grant, the ledger is the older of the two, and the grant is entered again, with its
 own id and with the signed text as evidence. On which of the node's cards it is now, the kubelet's
-books say: the pod may have been moved since it was signed (`moving.py`). A node that does not
+checkpoint shows: the pod may have been moved since (`bus/device_moves.py`). A node that does not
 answer is asked again for a while, then the signed cards count. A grant that the ledger knows has
 ended there, and stays ended. Nothing that a user can write makes a grant: the signature is over
-pod, node and cards, and the books are the node's.
+pod, node and cards, and the checkpoint is the node's.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ ACTOR = "reconciler"
 REASON = "the ledger had lost it; restored from the grant that we signed"
 MOVED = "on the cards that its kubelet's checkpoint has"
 UNCONFIRMED = "its node did not report whether it is still on these cards"
-# An agent that lives answers within seconds. Without its word the cards are counted soon all the
-# same: what is not counted may be granted again.
+# An agent that lives answers within seconds. Without its answer the cards are counted soon all
+# the same: what is not counted may be granted again.
 PATIENCE_S = 30.0
 # One answer of a node serves all its pods of one comparison.
 ANSWER_KEPT_S = 5.0
@@ -115,7 +115,7 @@ class GrantRestorer:
         return grant
 
     async def _holdings_of(self, node: NodeName) -> NodeHoldings | None:
-        """Who holds what there; None when nobody says."""
+        """Who holds what there; None when the node does not report it."""
         at, kept = self._answers.get(node, (float("-inf"), None))
         if self._clock() - at < ANSWER_KEPT_S:
             return kept
@@ -161,7 +161,7 @@ class GrantRestorer:
             evidence={
                 "grant": annotations_of(pod)[GRANT],
                 "token": grant.token,
-                "books": None
+                "books": None  # codespell:ignore books
                 if holdings is None
                 else _cards_by_container(facts.uid, holdings.containers),
             },
@@ -173,7 +173,8 @@ def as_held(
 ) -> tuple[ContainerGrant, ...]:
     """The containers on the cards that the kubelet counts their ids on.
 
-    A container that the books don't have, or with another number of cards, stays as it was signed.
+    A container that the checkpoint doesn't have, or with another number of cards, stays as it was
+    signed.
     """
     cards = _cards_by_container(uid, held)
     return tuple(

@@ -1,4 +1,4 @@
-"""How long history is kept: once an hour what is older than the settings say leaves the ledger.
+"""How long history is kept: once an hour what is older than the settings allow leaves the ledger.
 
 In small batches with a pause between them, so that decisions hardly notice. Any number of replicas
 may do it at once. What auditors want for longer is exported first (docs/operations.md).

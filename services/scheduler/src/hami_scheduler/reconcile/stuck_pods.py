@@ -1,8 +1,8 @@
 """Pods that are bound and have no cards yet: shown with the reason (architecture 4).
 
 A bound pod can't be unbound, so its slices stay; but nobody should have to guess what it waits for.
-After a minute the reason is kept with the allocation (and so in its history), told in an event on
-the pod, and counted. Another reason later is told too, but an image that can't be pulled must not
+After a minute the reason is kept with the allocation (and so in its history), shown in an event on
+the pod, and counted. Another reason later is shown too, but an image that can't be pulled must not
 fill the history with the phases of its back-off.
 """
 
@@ -63,7 +63,7 @@ class StuckPodReporter:
             one.id: self._reported_at[one.id] for one in late if one.id in self._reported_at
         }
         for allocation in late:
-            # Why the node could not do it is already there, in its own words.
+            # Why the node could not do it is already there, in its own report.
             ours = allocation.reason in HOW_BOUND or allocation.reason.startswith(PREFIX)
             due = now - self._reported_at.get(allocation.id, -REPORT_AGAIN_S) >= REPORT_AGAIN_S
             if not (ours and due):
@@ -75,13 +75,13 @@ class StuckPodReporter:
             except HamiError as exc:
                 # It is looked at again; the others need not wait for it.
                 logger.warning(
-                    "late pod not told of",
+                    "late pod not reported",
                     extra={"pod_uid": allocation.pod_uid, "error": clip(str(exc))},
                 )
         return len(late)
 
     async def _report(self, allocation: Allocation) -> bool:
-        """False when the row changed meanwhile: the next look tells what it waits for then."""
+        """False when the row changed since: the next look finds what it waits for then."""
         try:
             pod = await self._pods.get(allocation.namespace, allocation.pod_name)
         except NotFound:
@@ -100,7 +100,7 @@ class StuckPodReporter:
             actor=ACTOR,
             token=allocation.token,
         )
-        # Of many replicas that found it, the one whose row was still the same says so.
+        # Of many replicas that found it, the one whose row was still the same reports it.
         latest = await self._store.get(allocation.id)
         if latest != allocation or await self._store.advance(step) is None:
             return False
@@ -118,7 +118,7 @@ class StuckPodReporter:
 
 
 def why_late(pod: JsonMapping, allocation: Allocation, *, agent_silent: bool) -> str:
-    """What the pod waits for, as far as its object and its node tell."""
+    """What the pod waits for, as far as its object and its node show."""
     node, status = allocation.node, pod.get("status") or {}
     if agent_silent:
         return f"the node-agent of {node} is silent"
@@ -134,7 +134,7 @@ def why_late(pod: JsonMapping, allocation: Allocation, *, agent_silent: bool) ->
     if waiting and allocation.has_agent:
         return (
             f"the kubelet of {node} has taken the pod up ({', '.join(waiting)}), and its "
-            "node-agent has not said that every container has its cards"
+            "node-agent has not reported that every container has its cards"
         )
     if waiting:
         return f"its containers have not started on {node}: {', '.join(waiting)}"

@@ -1,9 +1,8 @@
-"""Keeps the ledger's nodes without our agent equal to what their Node objects tell.
+"""Keeps the ledger's nodes without our agent equal to what their Node objects show.
 
-Handlers of the node informer note which nodes look otherwise; one worker asks the vendors
+Handlers of the node informer note which nodes changed; one worker asks the vendors
 (`node_annotations.py`), writes the ledger, and puts the question of the handshake to the device
-plugins.
-A node that our agent reports is never written here: the store refuses it.
+plugins. A node that our agent reports is never written here: the store refuses it.
 """
 
 from __future__ import annotations
@@ -154,7 +153,7 @@ class AnnotatedNodes:
         return False
 
     async def look(self, node: JsonMapping) -> None:
-        """Takes over what the node tells. Raises: Conflict, Unavailable."""
+        """Takes over what the node shows. Raises: Conflict, Unavailable."""
         name = NodeName(node["metadata"]["name"])
         if not self._view.loaded:
             await self._view.refresh()

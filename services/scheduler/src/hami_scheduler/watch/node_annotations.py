@@ -1,4 +1,4 @@
-"""What a Node object tells of its cards, where no agent of ours reports them (architecture 2.5).
+"""What a Node object shows of its cards, where no agent of ours reports them (architecture 2.5).
 
 Pure: every vendor reads its own part (annotation or capacity). A part that is malformed is named,
 and leaves what was known of that vendor's cards as it was; a vendor whose device plugin does not
@@ -33,7 +33,7 @@ class NodeAnnotations:
     devices: tuple[GpuDevice, ...] = ()
     pair_scores: Mapping[GpuUuid, Mapping[GpuUuid, int]] = field(default_factory=dict)
     malformed: Mapping[str, str] = field(default_factory=dict)
-    """Vendor word -> what is wrong; the last good cards of these vendors stay."""
+    """Vendor -> what is wrong; the last good cards of these vendors stay."""
     questions: Mapping[str, str] = field(default_factory=dict)
     """Handshake annotations that are to be set on the node."""
     asked: bool = False
@@ -41,17 +41,17 @@ class NodeAnnotations:
 
     @property
     def empty(self) -> bool:
-        """True when it tells of no card, and of none in a wrong way."""
+        """True when it shows no card, and nothing malformed."""
         return not (self.devices or self.malformed)
 
 
 def has_agent(node: JsonMapping) -> bool:
-    """True when an agent of ours says that it reports this node's cards."""
+    """True when an agent of ours reports this node's cards."""
     return AGENT in annotations_of(node)
 
 
 def lives(node: JsonMapping, vendors: Iterable[Vendor]) -> bool | None:
-    """What the node's conditions and the kubelet's count of cards say; None: they say nothing.
+    """Whether the node lives, by its conditions and the kubelet's count of cards; None: unknown.
 
     The kubelet sets `allocatable` to 0 when a device plugin of its has ended.
     """

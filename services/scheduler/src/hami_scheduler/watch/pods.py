@@ -1,8 +1,8 @@
-"""The pod, node and quota watches: what the API server says is turned into steps.
+"""The pod and node watches: what changes at the API server is turned into steps.
 
 Handlers of the informers only note what changed; one worker carries it out, with the ledger's row
 read afresh. A pod is looked at when a fact changed that allocations care about
-(`lifecycle.facts_of`); all other updates cost a comparison.
+(`state_machine.facts_of`); all other updates cost a comparison.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Every method is one transaction: cards and quota (guarded), the allocation's row, its event with the
 pod's next number, and the outbox row that announces it. What was announced goes on in
-`hamicommon.ledger.outbox`; the counters go to the view of whoever called.
+`hamicommon.ledger.outbox`; the counters go to the view of the caller.
 """
 
 from __future__ import annotations
@@ -85,9 +85,9 @@ QuotaOf = Callable[[Sequence[ContainerGrant]], QuotaAmounts]
 class PostgresAllocationStore:
     """Ports AllocationStore and LedgerReader.
 
-    `quota_of` says what an allocation's slices count in quotas, `rules` which rules of the loop the
-    vendors of its cards have;
-    `on_commit` is called after each change, so that the outbox is looked at without delay.
+    `quota_of` returns what an allocation's slices count in quotas, `rules` which rules of the loop
+    the vendors of its cards have; `on_commit` is called after each change, so that the outbox is
+    looked at without delay.
     """
 
     def __init__(

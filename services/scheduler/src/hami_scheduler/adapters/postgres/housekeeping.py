@@ -43,7 +43,7 @@ WITH gone AS (
      WHERE id IN (SELECT id FROM drift_journal WHERE at < $1 ORDER BY at LIMIT $2) RETURNING id)
 SELECT count(*) FROM gone
 """
-# The newest event of a card stays: it says how the card is.
+# The newest event of a card stays: it has the state that the card is in.
 _OLD_HEALTH = """
 WITH gone AS (
     DELETE FROM device_health_events

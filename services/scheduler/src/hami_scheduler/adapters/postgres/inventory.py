@@ -41,7 +41,7 @@ RETURNING name
 """
 # Two runs of a node's agent are ordered by when the bus took their reports, never by the node's
 # clock; a date in the future is none (a bus that was restored, a row of an older version).
-# An agent's node is taken over only when its Node object went meanwhile.
+# An agent's node is taken over only when its Node object was deleted since.
 _UPSERT_ANNOTATED = """
 INSERT INTO nodes (name, source, agent_id, agent_sequence, inventory_at, pair_scores)
 VALUES ($1, 'annotation', $2, $3, $4, $5)
@@ -60,8 +60,8 @@ SELECT d.uuid, d.node, d.vendor, d.index, d.type, d.slots, d.memory_mib, d.core_
        {HOLDINGS} AS holdings
   FROM devices d
 """
-# A card that enters has a higher version than any that left, so that the sum of versions tells a
-# view that one took another's place.
+# A card that enters has a higher version than any that left, so that the sum of versions
+# shows a view that one took another's place.
 _FRESH_VERSION = "(extract(epoch FROM clock_timestamp()) * 1000)::bigint"
 _INSERT_CARD = f"""
 INSERT INTO devices (uuid, node, vendor, index, type, slots, memory_mib, core_percent,

@@ -85,11 +85,11 @@ _UNPUBLISHED = """
 SELECT count(*) AS rows, coalesce(extract(epoch FROM now() - min(created_at)), 0)::float AS age_s
   FROM outbox WHERE published_at IS NULL
 """
-# Rows of quotas that ended are kept without a limit, so that their end is told too.
+# Rows of quotas that ended are kept without a limit, so that their end is published too.
 _QUOTAS = """
 SELECT namespace, resource, limit_amount, used_amount FROM quotas ORDER BY namespace, resource
 """
-# A node that reported no card has told an inventory all the same, so it counts.
+# A node whose inventory is empty has reported one all the same, so it counts.
 _CLUSTER = """
 SELECT now() AS taken_at,
        (SELECT count(*) FROM nodes WHERE source = 'agent' AND gone_at IS NULL) AS agent_nodes,
@@ -173,7 +173,8 @@ class PostgresLedgerStats:
 
     async def read(self) -> LedgerStats:
         """See the port."""
-        # The moment is that of the first statement: what changes between the two is said next time.
+        # The moment is that of the first statement: what changes between the two is reported next
+        # time.
         [cluster] = await self._database.fetch(_CLUSTER)
         taken_at: datetime = cluster["taken_at"]
         quotas: dict[str, list[QuotaNumbers]] = {}

@@ -100,7 +100,7 @@ SELECT {_RESERVED}, allocation.token FROM allocation, event
 
 # The whole reservation in one statement, for the common case of one card and a namespace without
 # quota: one round trip, committed by itself. No row comes back when the card refuses or when the
-# namespace has a quota; then the long way says which.
+# namespace has a quota; then the long way finds out which.
 RESERVE_ONE = f"""
 WITH taken AS (
   UPDATE devices SET used_slots = used_slots + $30, used_memory_mib = used_memory_mib + $31,
