@@ -1,4 +1,4 @@
-"""Whatever people write on nodes, pods and quotas: what reads it says what is wrong, or goes on."""
+"""Whatever is written on nodes, pods and quotas: the reader reports what is wrong, or goes on."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ _limits = st.dictionaries(st.sampled_from(_resources), _amounts, max_size=4)
 
 
 @given(_written, _limits, _limits)
-def test_a_node_tells_cards_or_what_is_wrong(
+def test_a_node_shows_cards_or_what_is_wrong(
     written: dict[str, str], capacity: dict[str, str], allocatable: dict[str, str]
 ) -> None:
     node = trimmed_node(
@@ -99,13 +99,13 @@ def test_a_node_tells_cards_or_what_is_wrong(
         }
     )
 
-    told = read_annotations(node, VENDORS, NOW)
+    found = read_annotations(node, VENDORS, NOW)
 
     looks(node)
     lives(node, VENDORS)
     annotations.decode_cordon(written.get(annotations.DEVICE_CORDON, ""))
-    assert all(why for why in told.malformed.values())
-    assert all(card.memory_mib >= 0 and card.slots >= 0 for card in told.devices)
+    assert all(why for why in found.malformed.values())
+    assert all(card.memory_mib >= 0 and card.slots >= 0 for card in found.devices)
 
 
 @given(_written, _limits)

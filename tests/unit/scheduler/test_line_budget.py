@@ -15,7 +15,7 @@ class Clock:
         return self.now
 
 
-def test_the_same_text_is_written_once_in_a_window_and_says_what_was_left_out() -> None:
+def test_the_same_text_is_written_once_in_a_window_and_counts_what_was_left_out() -> None:
     clock = Clock()
     budget = LineBudget(clock)
 

@@ -7,7 +7,7 @@ from hamicommon.domain.ids import NodeName as N
 from hamicommon.placement.node_scores import NodeScores
 
 
-def test_a_placement_in_hamis_words() -> None:
+def test_a_placement_in_hamis_wording() -> None:
     scores = NodeScores.of({N("gpu-b"): 0.0, N("gpu-a"): 0.0})
 
     assert found_message("gpu-a", scores, 2) == (

@@ -36,7 +36,7 @@ def test_one_caller_tries_and_its_answer_lets_all_in() -> None:
     assert circuit.allows(12.6)
 
 
-def test_a_caller_that_never_tells_is_followed_by_another() -> None:
+def test_a_caller_that_never_reports_is_followed_by_another() -> None:
     circuit = Circuit(open_s=OPEN_S)
     circuit.failed(10.0)
 

@@ -128,7 +128,7 @@ def whys(answer: Json) -> list[str]:
     return [row["why"] or row["outcome"] for row in answer["pods"]]
 
 
-async def test_a_pod_that_went_meanwhile_is_not_adopted() -> None:
+async def test_a_pod_that_was_deleted_since_is_not_adopted() -> None:
     world = World()
     world.run("gone")
     world.pods.remove("default", "gone")
@@ -156,7 +156,7 @@ async def test_a_pod_that_is_another_by_now_is_not_adopted(change: Json) -> None
     assert world.ledger.usage(CARD).used_slots == 0
 
 
-async def test_adoptions_are_told_to_the_node_and_on_the_pod() -> None:
+async def test_adoptions_are_published_to_the_node_and_on_the_pod() -> None:
     world = World()
     world.run("old")
 
@@ -177,13 +177,13 @@ async def test_without_the_bus_an_adoption_stands_all_the_same() -> None:
 
 
 @pytest.mark.parametrize(
-    ("silence", "said"),
+    ("silence", "sentence"),
     [
         (NotFound("no node-agent of ours runs on n1"), "put our node-agent in the place"),
         (Unavailable("no answer within 5 s"), "did not answer (no answer within 5 s); try again"),
     ],
 )
-async def test_a_silent_node_proves_nothing(silence: NotFound | Unavailable, said: str) -> None:
+async def test_a_silent_node_proves_nothing(silence: NotFound | Unavailable, sentence: str) -> None:
     world = World()
     world.run("old")
     world.silent = silence
@@ -191,10 +191,10 @@ async def test_a_silent_node_proves_nothing(silence: NotFound | Unavailable, sai
     answer = await world.adopt()
 
     assert whys(answer) == ["no-evidence"]
-    assert said in answer["pods"][0]["sentence"]
+    assert sentence in answer["pods"][0]["sentence"]
 
 
-async def test_what_a_dry_run_would_overfill_is_told_before_it_is_written() -> None:
+async def test_what_a_dry_run_would_overfill_is_reported_before_it_is_written() -> None:
     world = World()
     for name in ("a", "b", "c"):
         world.run(name)

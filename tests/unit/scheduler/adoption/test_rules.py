@@ -59,7 +59,7 @@ def a_pod(
     }
 
 
-def said(container: str = "main", **changes: Any) -> Observed:
+def reported(container: str = "main", **changes: Any) -> Observed:
     testimony = Observed(
         container=container,
         device_ids=(f"{A}-3",),
@@ -91,7 +91,7 @@ def verdict(
 
 
 def test_a_pod_whose_annotation_and_node_agree_is_adopted_with_its_evidence() -> None:
-    found = verdict(a_pod(f"{A},NVIDIA,4096,30:;"), said())
+    found = verdict(a_pod(f"{A},NVIDIA,4096,30:;"), reported())
 
     assert found.refused is None
     [container] = found.containers
@@ -107,7 +107,7 @@ def test_the_card_that_the_container_sees_counts_not_the_one_of_its_ids() -> Non
     # HAMi shows the annotated card whatever ids the kubelet took, unless it prefers ids.
     ids = {"device_ids": (f"{B}-0",), "cards_of_ids": (GpuUuid(B),)}
 
-    found = verdict(a_pod(f"{A},NVIDIA,4096,30:;"), said(**ids))
+    found = verdict(a_pod(f"{A},NVIDIA,4096,30:;"), reported(**ids))
 
     assert found.containers[0].shares[0].uuid == A
 
@@ -120,10 +120,10 @@ def test_the_card_that_the_container_sees_counts_not_the_one_of_its_ids() -> Non
         pytest.param(f";{A},NVIDIA,4096,30:;;;", id="with the entries that its plugin adds"),
     ],
 )
-def test_the_node_tells_which_container_an_entry_is_for(written: str) -> None:
+def test_the_node_shows_which_container_an_entry_is_for(written: str) -> None:
     pod = a_pod(written, names=("sidecar", "cuda"))
 
-    found = verdict(pod, said("cuda"))
+    found = verdict(pod, reported("cuda"))
 
     assert [(c.name, len(c.shares)) for c in found.containers] == [("sidecar", 0), ("cuda", 1)]
 
@@ -131,7 +131,7 @@ def test_the_node_tells_which_container_an_entry_is_for(written: str) -> None:
 def test_init_containers_are_adopted_with_their_own_slices() -> None:
     pod = a_pod(f"{A},NVIDIA,8192,10:;{A},NVIDIA,4096,30:;", init=("prepare",))
 
-    found = verdict(pod, said(), said("prepare", memory_mib=(8192,), core_percent=10))
+    found = verdict(pod, reported(), reported("prepare", memory_mib=(8192,), core_percent=10))
 
     assert [(c.name, c.role, c.shares[0].memory_mib) for c in found.containers] == [
         ("prepare", "init", 8192),
@@ -144,40 +144,45 @@ def test_init_containers_are_adopted_with_their_own_slices() -> None:
     [
         pytest.param(a_pod(f"{A},NVIDIA,4096,30:;"), (), Why.NO_EVIDENCE, id="no evidence"),
         pytest.param(
-            a_pod(f"{A},NVIDIA,1,0:;"), (said(),), Why.DISAGREE, id="annotation says less"
+            a_pod(f"{A},NVIDIA,1,0:;"), (reported(),), Why.DISAGREE, id="annotation has less"
         ),
-        pytest.param(a_pod(f"{B},NVIDIA,4096,30:;"), (said(),), Why.DISAGREE, id="another card"),
+        pytest.param(
+            a_pod(f"{B},NVIDIA,4096,30:;"), (reported(),), Why.DISAGREE, id="another card"
+        ),
         pytest.param(
             a_pod(f"{A},NVIDIA,4096,30:;", names=("x", "y")),
-            (said("x"), said("y")),
+            (reported("x"), reported("y")),
             Why.DISAGREE,
             id="fewer containers than the node",
         ),
         pytest.param(
             a_pod(f"{A},NVIDIA,4096,30:;"),
-            (said(device_ids=(f"{A}-0", f"{B}-1")),),
+            (reported(device_ids=(f"{A}-0", f"{B}-1")),),
             Why.DISAGREE,
             id="more ids than cards",
         ),
         pytest.param(
             a_pod("GPU-x,NVIDIA,4096,30:;"),
-            (said(visible=("GPU-x",)),),
+            (reported(visible=("GPU-x",)),),
             Why.UNKNOWN_CARD,
             id="a card nobody reports",
         ),
-        pytest.param(a_pod("GPU-x,NVIDIA:;"), (said(),), Why.MALFORMED, id="fields missing"),
-        pytest.param(a_pod(f"{A},NVIDIA,much,30:;"), (said(),), Why.MALFORMED, id="no number"),
+        pytest.param(a_pod("GPU-x,NVIDIA:;"), (reported(),), Why.MALFORMED, id="fields missing"),
+        pytest.param(a_pod(f"{A},NVIDIA,much,30:;"), (reported(),), Why.MALFORMED, id="no number"),
         pytest.param(
-            a_pod(f"{A},NVIDIA,4096,30:;"), (said(ours=True),), Why.NOT_HAMI, id="our own answer"
+            a_pod(f"{A},NVIDIA,4096,30:;"),
+            (reported(ours=True),),
+            Why.NOT_HAMI,
+            id="our own answer",
         ),
         pytest.param(
             a_pod(f"{A},NVIDIA,4096,30:;"),
-            (said(memory_mib=()),),
+            (reported(memory_mib=()),),
             Why.NOT_HAMI,
             id="an answer without HAMi's limits",
         ),
         pytest.param(
-            a_pod(f"{A},NVIDIA,4096,30:;"), (said(visible=("MIG-1",)),), Why.MIG, id="MIG"
+            a_pod(f"{A},NVIDIA,4096,30:;"), (reported(visible=("MIG-1",)),), Why.MIG, id="MIG"
         ),
     ],
 )
@@ -194,25 +199,25 @@ def test_an_annotation_of_another_node_is_refused() -> None:
     pod = a_pod(f"{A},NVIDIA,4096,30:;")
     pod["spec"]["nodeName"] = "n2"
 
-    assert verdict(pod, said()).refused is Why.WRONG_NODE
+    assert verdict(pod, reported()).refused is Why.WRONG_NODE
 
 
 def test_a_pod_with_devices_of_another_vendor_is_refused() -> None:
     pod = a_pod(f"{A},NVIDIA,4096,30:;")
     pod["metadata"]["annotations"]["hami.io/dcu-devices-allocated"] = "DCU-0,DCU,1024,10:;"
 
-    assert verdict(pod, said()).refused is Why.OTHER_VENDOR
+    assert verdict(pod, reported()).refused is Why.OTHER_VENDOR
 
 
-def test_the_node_is_believed_where_the_operator_says_so() -> None:
-    found = verdict(a_pod(f"{A},NVIDIA,1,0:;"), said(), believe_node=True)
+def test_the_node_is_believed_where_the_operator_chooses_so() -> None:
+    found = verdict(a_pod(f"{A},NVIDIA,1,0:;"), reported(), believe_node=True)
 
     assert found.containers[0].shares[0].memory_mib == 4096
     assert "its annotation has" in found.sentence
 
 
 def test_a_node_that_cannot_read_the_limits_is_not_believed() -> None:
-    found = verdict(a_pod(f"{A},NVIDIA,1,0:;"), said(visible=None), believe_node=True)
+    found = verdict(a_pod(f"{A},NVIDIA,1,0:;"), reported(visible=None), believe_node=True)
 
     assert found.refused is Why.DISAGREE
 
@@ -229,7 +234,7 @@ def test_a_node_that_cannot_read_the_limits_is_not_believed() -> None:
 def test_without_the_answer_the_amounts_must_be_what_the_spec_asks_for(
     written: str, refused: Why | None
 ) -> None:
-    blind = said(visible=None, memory_mib=(), core_percent=None)
+    blind = reported(visible=None, memory_mib=(), core_percent=None)
 
     assert verdict(a_pod(written), blind).refused is refused
 
@@ -239,7 +244,7 @@ def test_a_device_that_two_live_pods_claim_is_given_to_neither() -> None:
     ids = {PodUid(f"uid-{n}"): (f"{A}-3",) for n in (1, 2, 3)}
     twice = held_twice(ids, live)
 
-    found = verdict(a_pod(f"{A},NVIDIA,4096,30:;"), said(), twice=twice)
+    found = verdict(a_pod(f"{A},NVIDIA,4096,30:;"), reported(), twice=twice)
 
     assert twice == {f"{A}-3": live}
     assert found.refused is Why.HELD_TWICE

@@ -47,7 +47,7 @@ async def asked(app: App, method: str, *authorization: str) -> httpx.Response:
 
 
 @pytest.mark.parametrize(
-    ("method", "authorization", "status", "words"),
+    ("method", "authorization", "status", "sentence"),
     [
         ("GET", (), 401, "a token is wanted"),
         ("GET", ("Basic Z29vZA==",), 401, "a token is wanted"),
@@ -61,14 +61,14 @@ async def asked(app: App, method: str, *authorization: str) -> httpx.Response:
     ],
 )
 async def test_a_call_without_the_right_is_refused_in_one_sentence(
-    method: str, authorization: tuple[str, ...], status: int, words: str
+    method: str, authorization: tuple[str, ...], status: int, sentence: str
 ) -> None:
     app = App()
 
     answer = await asked(app, method, *authorization)
 
     assert (answer.status_code, app.calls) == (status, 0)
-    assert words in answer.json()["error"]
+    assert sentence in answer.json()["error"]
     assert ("www-authenticate" in answer.headers) == (status == 401)
 
 

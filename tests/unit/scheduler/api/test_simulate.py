@@ -70,7 +70,7 @@ async def test_given_nodes_are_asked_in_place_of_the_live_ones() -> None:
 
 
 @pytest.mark.parametrize(
-    ("body", "says"),
+    ("body", "sentence"),
     [
         pytest.param(b"{", "the body is not JSON", id="no JSON"),
         pytest.param([], "is wanted", id="a list"),
@@ -81,7 +81,7 @@ async def test_given_nodes_are_asked_in_place_of_the_live_ones() -> None:
         pytest.param({"pod": {"spec": {}}}, "the pod has no containers", id="no containers"),
     ],
 )
-async def test_mistakes_are_refused_with_what_is_wrong(body: object, says: str) -> None:
+async def test_mistakes_are_refused_with_what_is_wrong(body: object, sentence: str) -> None:
     status, answer = await ask(ledger(1), body)
     assert status == 400
-    assert says in answer["error"]
+    assert sentence in answer["error"]

@@ -1,4 +1,4 @@
-"""What the ledger says of containers that their kubelet gave other cards than granted."""
+"""What the ledger makes of containers that their kubelet gave other cards than granted."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ async def test_a_swap_on_full_cards_is_one_move() -> None:
     assert [event.state for event in ledger.history(PodUid("big"))][-1] == "binding"
 
 
-async def test_who_asks_again_is_told_the_same_and_nothing_more_happens() -> None:
+async def test_who_asks_again_is_answered_the_same_and_nothing_more_happens() -> None:
     ledger = Ledger(a=100, b=100)
     one, two = await ledger.bound("one", a=100), await ledger.bound("two", b=100)
 
@@ -163,7 +163,7 @@ async def test_containers_of_one_pod_change_places_among_themselves() -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("changes", "answer"),
     [
         pytest.param({"token": 99}, "is not the pod's any more", id="an old token"),
         pytest.param({"allocation_id": "nobody's"}, "n has no grant", id="no such grant"),
@@ -172,12 +172,12 @@ async def test_containers_of_one_pod_change_places_among_themselves() -> None:
     ],
 )
 async def test_what_does_not_add_up_is_refused_with_the_reason(
-    changes: dict[str, Any], said: str
+    changes: dict[str, Any], answer: str
 ) -> None:
     ledger = Ledger(a=100, b=100)
     pod = await ledger.bound("pod", a=100)
 
-    assert said in await ask(ledger, onto(pod, "b", **changes))
+    assert answer in await ask(ledger, onto(pod, "b", **changes))
     assert await ledger.get(pod.id) == pod
 
 

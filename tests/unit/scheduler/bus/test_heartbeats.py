@@ -1,4 +1,4 @@
-"""Whose agent is heard, whose is silent, and when nothing can be said."""
+"""Whose agent is heard, whose is silent, and when nothing is known."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SILENT_S = 60.0
 
 
 class Cluster:
-    """Agents, the bus and the ledger, as far as they are heard; time passes when it is told to."""
+    """Agents, the bus and the ledger, as far as they are heard; the test lets time pass."""
 
     def __init__(self) -> None:
         self.now_s = 0.0
@@ -114,7 +114,7 @@ async def test_who_does_not_answer_is_asked_again_after_a_while(cluster: Cluster
 @pytest.mark.parametrize(
     ("lives", "silent", "speaks"),
     [(True, False, True), (False, True, False), (None, False, False)],
-    ids=["node-ready", "node-not-ready", "node-says-nothing"],
+    ids=["node-ready", "node-not-ready", "node-unknown"],
 )
 async def test_while_nothing_can_be_heard_the_node_object_decides(
     cluster: Cluster, lost: str, lives: bool | None, silent: bool, speaks: bool

@@ -1,4 +1,4 @@
-"""The ledger's numbers are told when they change, and all of them now and then."""
+"""The ledger's statistics are published when they change, and all of them now and then."""
 
 from __future__ import annotations
 
@@ -54,61 +54,61 @@ def heard() -> Heard:
 
 
 @pytest.fixture
-def teller(heard: Heard) -> LedgerStatsPublisher:
+def publisher(heard: Heard) -> LedgerStatsPublisher:
     return LedgerStatsPublisher(NoReader(), heard, replica="r")
 
 
-async def test_a_namespace_is_told_when_its_numbers_change(
-    teller: LedgerStatsPublisher, heard: Heard
+async def test_a_namespace_is_published_when_its_numbers_change(
+    publisher: LedgerStatsPublisher, heard: Heard
 ) -> None:
-    await teller.publish(found(1))
+    await publisher.publish(found(1))
     assert heard.taken() == [TEAM, CLUSTER]
 
-    await teller.publish(found(1))
+    await publisher.publish(found(1))
     assert heard.taken() == [CLUSTER]
 
-    await teller.publish(found(2))
+    await publisher.publish(found(2))
     assert heard.taken() == [TEAM, CLUSTER]
 
 
-async def test_everything_is_told_again_now_and_then(
-    teller: LedgerStatsPublisher, heard: Heard, monkeypatch: pytest.MonkeyPatch
+async def test_everything_is_published_again_now_and_then(
+    publisher: LedgerStatsPublisher, heard: Heard, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(ledger_stats, "PUBLISH_ALL_EVERY_S", 0.0)
     for _ in range(2):
-        await teller.publish(found(1))
+        await publisher.publish(found(1))
         assert heard.taken() == [TEAM, CLUSTER]
 
 
-async def test_what_the_bus_did_not_take_is_told_at_the_next_reading(
-    teller: LedgerStatsPublisher, heard: Heard
+async def test_what_the_bus_did_not_take_is_published_at_the_next_reading(
+    publisher: LedgerStatsPublisher, heard: Heard
 ) -> None:
     heard.away = True
     with pytest.raises(Unavailable):
-        await teller.publish(found(1))
+        await publisher.publish(found(1))
 
     heard.away = False
-    await teller.publish(found(1))
+    await publisher.publish(found(1))
     assert heard.taken() == [TEAM, CLUSTER]
 
 
 async def test_every_message_has_an_id_of_its_own(
-    teller: LedgerStatsPublisher, heard: Heard
+    publisher: LedgerStatsPublisher, heard: Heard
 ) -> None:
-    await teller.publish(found(1))
-    await teller.publish(found(2, NOW.replace(second=2)))
+    await publisher.publish(found(1))
+    await publisher.publish(found(2, NOW.replace(second=2)))
 
     assert len(heard.ids) == 4
 
 
-async def test_namespaces_around_a_poisonous_one_are_told(heard: Heard) -> None:
+async def test_namespaces_around_a_poisonous_one_are_published(heard: Heard) -> None:
     bulkhead = Bulkhead()
-    teller = LedgerStatsPublisher(NoReader(), heard, replica="r", bulkhead=bulkhead)
+    publisher = LedgerStatsPublisher(NoReader(), heard, replica="r", bulkhead=bulkhead)
     quotas = found(1).quotas["team"]
     odd = cast(Any, object())
 
     numbers = replace(found(1), quotas={"a": quotas, "poison": odd, "z": quotas})
-    await teller.publish(numbers)
+    await publisher.publish(numbers)
 
     assert heard.taken() == ["hami.ledger.v1.quota.a", "hami.ledger.v1.quota.z", CLUSTER]
     assert bulkhead.failures == {"ledger-stats": 1}

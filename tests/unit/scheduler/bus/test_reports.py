@@ -1,4 +1,4 @@
-"""What a node's word is worth while the binding is under way."""
+"""What a node's report is worth while the binding is under way."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ async def test_the_kubelet_may_be_faster_than_the_answer_to_the_binding() -> Non
 
 
 async def test_an_answer_that_another_pod_took_ends_no_binding_that_has_not_begun() -> None:
-    """A pod without a grant asked the kubelet, and Allocate says not for whom it is."""
+    """A pod without a grant asked the kubelet, and Allocate does not show for whom it is."""
     ledger = FakeLedger()
     allocation = await binding(ledger)
 

@@ -63,7 +63,7 @@ def test_whole_nodes_are_read_too() -> None:
         pytest.param(b'{"pod": {}, "nodenames": [1]}', "NodeNames must be", id="names"),
     ],
 )
-def test_what_can_not_be_read_is_said_in_one_sentence(body: bytes, message: str) -> None:
+def test_what_can_not_be_read_is_reported_in_one_sentence(body: bytes, message: str) -> None:
     with pytest.raises(InvalidRequest, match=message):
         parse_extender_args(body)
 

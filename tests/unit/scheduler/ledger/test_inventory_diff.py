@@ -51,7 +51,7 @@ def test_a_change_of_capacity_is_no_change_of_health() -> None:
     assert changes.health == ()
 
 
-def test_a_sick_card_is_told_with_its_reason() -> None:
+def test_a_sick_card_is_reported_with_its_reason() -> None:
     [change] = compare(KNOWN, [replace(CARD, healthy=False, health_reason="XID 79")]).health
 
     assert (change.healthy, change.reason) == (False, "XID 79")

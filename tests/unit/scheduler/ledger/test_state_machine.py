@@ -64,14 +64,14 @@ def test_a_bound_pod_that_failed_before_it_ran_is_a_failed_grant() -> None:
     [
         ("", "pod is Failed: UnexpectedAdmissionError: no endpoint"),
         ("found bound", "pod is Failed: UnexpectedAdmissionError: no endpoint"),
-        ("its agent's own words", "pod is Failed: its agent's own words"),
+        ("its agent's own message", "pod is Failed: its agent's own message"),
     ],
-    ids=["the kubelet's words", "how it was bound", "the node's words"],
+    ids=["the kubelet's message", "how it was bound", "the node's message"],
 )
-def test_a_failed_grant_says_why(known: str, expected: str) -> None:
-    said = "UnexpectedAdmissionError: no endpoint"
+def test_a_failed_grant_shows_why(known: str, expected: str) -> None:
+    message = "UnexpectedAdmissionError: no endpoint"
 
-    found = verdict(allocation(S.BOUND, reason=known), facts(phase="Failed", phase_reason=said))
+    found = verdict(allocation(S.BOUND, reason=known), facts(phase="Failed", phase_reason=message))
 
     assert found is not None
     assert found.reason == expected
@@ -127,14 +127,14 @@ def test_only_a_reservation_is_given_up_by_kube_scheduler() -> None:
 
 
 @pytest.mark.parametrize("state", [S.BOUND, S.ALLOCATED, S.RELEASING])
-def test_what_the_node_says_counts_when_the_object_is_gone(state: S) -> None:
+def test_what_the_node_reports_counts_when_the_object_is_gone(state: S) -> None:
     found = gone_on_node(allocation(state), facts(exists=False))
 
     assert found is not None
     assert found.target is S.RELEASED
 
 
-def test_a_live_pod_is_not_released_on_the_word_of_its_node() -> None:
+def test_a_live_pod_is_not_released_on_the_report_of_its_node() -> None:
     assert gone_on_node(allocation(S.ALLOCATED), facts(node=NODE)) is None
 
 
@@ -166,10 +166,10 @@ def test_every_deadline_has_an_end(state: S, changes: dict[str, Any], expected: 
             S.RELEASED_UNCONFIRMED,
             id="node-gone",
         ),
-        pytest.param(AGENT_SEES_NONE, {"agent_speaks": True}, S.RELEASED, id="said-before"),
+        pytest.param(AGENT_SEES_NONE, {"agent_speaks": True}, S.RELEASED, id="reported-before"),
     ],
 )
-def test_a_deleted_pods_slices_end_with_the_word_of_its_node_or_its_silence(
+def test_a_deleted_pods_slices_end_with_the_report_of_its_node_or_its_silence(
     reason: str, changes: dict[str, Any], expected: S
 ) -> None:
     found = overdue(allocation(S.RELEASING, reason=reason), facts(exists=False, **changes))
@@ -221,7 +221,7 @@ def without_agent(state: S) -> Allocation:
         pytest.param(S.ALLOCATED, "success", None, id="success-again"),
     ],
 )
-def test_another_plugins_word_advances_a_grant_where_we_have_no_agent(
+def test_another_plugins_answer_advances_a_grant_where_we_have_no_agent(
     state: S, phase: str, expected: S | None
 ) -> None:
     found = verdict(without_agent(state), facts(node=NODE, bind_phase=phase))
@@ -229,14 +229,14 @@ def test_another_plugins_word_advances_a_grant_where_we_have_no_agent(
     assert (None if found is None else found.target) is expected
 
 
-def test_the_same_word_means_nothing_where_our_agent_runs() -> None:
+def test_the_same_answer_means_nothing_where_our_agent_runs() -> None:
     assert verdict(allocation(S.BOUND), facts(node=NODE, bind_phase="success")) is None
     assert not plugin_failed(allocation(S.BOUND), facts(node=NODE, bind_phase="failed"))
     assert plugin_failed(without_agent(S.BOUND), facts(node=NODE, bind_phase="failed"))
 
 
 @pytest.mark.parametrize("state", [S.BOUND, S.ALLOCATED, S.RELEASING])
-def test_without_an_agent_nobody_has_more_to_say_when_the_pod_is_deleted(state: S) -> None:
+def test_without_an_agent_nobody_has_more_to_report_when_the_pod_is_deleted(state: S) -> None:
     found = verdict(without_agent(state), facts(exists=False))
 
     assert found is not None
@@ -244,6 +244,6 @@ def test_without_an_agent_nobody_has_more_to_say_when_the_pod_is_deleted(state: 
 
 
 @pytest.mark.parametrize("phase", ["allocating", "", "nonsense"])
-def test_only_the_last_words_of_the_phase_are_facts(phase: str) -> None:
+def test_only_the_final_values_of_the_phase_are_facts(phase: str) -> None:
     pod = {"metadata": {"uid": "uid", "annotations": {"hami.io/bind-phase": phase}}}
     assert facts_of(pod).bind_phase == ""

@@ -193,7 +193,7 @@ change = st.one_of(
 
 @settings(max_examples=50)
 @given(script=st.lists(change, max_size=30))
-def test_a_view_that_lived_through_it_all_is_the_one_that_is_built_anew(
+def test_a_view_that_lived_through_it_all_is_the_one_that_is_built_again(
     script: list[tuple[str, Any, Any]],
 ) -> None:
     """Events are lost, come late, twice and in any order; the ledger is compared now and then."""
@@ -229,16 +229,16 @@ def test_a_view_that_lived_through_it_all_is_the_one_that_is_built_anew(
                     node=node, usage=usage, version=card.version + 1
                 )
         await live.refresh()
-        anew = LedgerSnapshotCache(reader)
-        await anew.refresh()
+        fresh = LedgerSnapshotCache(reader)
+        await fresh.refresh()
         for node in ("n", "m"):
-            assert known(live, node) == known(anew, node)
+            assert known(live, node) == known(fresh, node)
 
     asyncio.run(run())
 
 
 def known(view: LedgerSnapshotCache, node: str) -> list[tuple[DeviceUsage, int]]:
-    """All that a view says of a node's cards."""
+    """All that a view has of a node's cards."""
     if NodeName(node) not in view.cluster.nodes:
         return []
     cards = view.cluster.cards(NodeName(node))

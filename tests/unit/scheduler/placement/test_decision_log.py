@@ -1,4 +1,4 @@
-"""The queue in front of the decision log: bounded, counted, and said in one sentence."""
+"""The queue in front of the decision log: bounded, counted, and shown in one sentence."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ WISH = pod(cards(memory_mib=9000))
 
 
 class Log:
-    """Keeps decisions; away as often as it is told."""
+    """Keeps decisions; away as often as a test asks."""
 
     def __init__(self, away: int = 0) -> None:
         self.away = away
@@ -84,7 +84,7 @@ async def written(queue: DecisionQueue, log: Log) -> None:
         await task
 
 
-async def test_a_refusal_is_written_with_its_cards_and_said_on_the_pod() -> None:
+async def test_a_refusal_is_written_with_its_cards_and_shown_on_the_pod() -> None:
     log, events, view = Log(), Events(), a_view()
     queue = DecisionQueue(log, Announcer(events))
     queue.add(refused(queue, view))

@@ -88,6 +88,6 @@ def test_an_exact_vendor_s_choice_names_the_versions_it_saw() -> None:
     assert drafted(exact=True).seen == {CARD.uuid: 7}
 
 
-def test_cores_that_a_request_counts_otherwise_are_told() -> None:
+def test_cores_that_a_request_counts_otherwise_are_reported() -> None:
     draft = drafted(need=lambda request, selection, card: Need(300, 30, of_core=100))
     assert draft.core_totals == {CARD.uuid: 100}

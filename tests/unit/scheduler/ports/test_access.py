@@ -61,7 +61,7 @@ async def test_a_reader_reads_and_an_operator_operates() -> None:
 
 
 @pytest.mark.parametrize("token", ["", "unknown", "x" * 20_000], ids=["none", "unknown", "long"])
-async def test_who_is_not_known_is_told_so(token: str) -> None:
+async def test_who_is_not_known_gets_that_answer(token: str) -> None:
     with pytest.raises(Unauthenticated, match="token"):
         await Access(Reviews()).check(token, Role.READ)
 

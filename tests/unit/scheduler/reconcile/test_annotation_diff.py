@@ -61,7 +61,7 @@ RIGHT = ";GPU-a,NVIDIA,1024,30:GPU-b,NVIDIA,1024,30:;"
 
 
 @pytest.mark.parametrize(
-    ("said", "differs"),
+    ("found_on_pod", "differs"),
     [
         pytest.param(RIGHT, False, id="as-written"),
         pytest.param(RIGHT + ";;", False, id="containers-added-by-hamis-plugin"),
@@ -72,8 +72,8 @@ RIGHT = ";GPU-a,NVIDIA,1024,30:GPU-b,NVIDIA,1024,30:;"
         pytest.param("nonsense,1", True, id="unreadable"),
     ],
 )
-def test_slices_must_be_those_of_the_ledger(said: str, differs: bool) -> None:
-    annotations = {NVIDIA_ALLOCATED: said, NVIDIA_TO_ALLOCATE: ";", BIND_PHASE: "success"}
+def test_slices_must_be_those_of_the_ledger(found_on_pod: str, differs: bool) -> None:
+    annotations = {NVIDIA_ALLOCATED: found_on_pod, NVIDIA_TO_ALLOCATE: ";", BIND_PHASE: "success"}
 
     found = differing(row("GPU-a", "GPU-b"), annotations, VENDORS)
 
@@ -102,9 +102,9 @@ MADE = replace(RESERVED, mig_uuid="MIG-1", gpu_instance_id=3, compute_instance_i
 
 
 @pytest.mark.parametrize(
-    ("told", "said", "differs"),
+    ("reported", "found_on_pod", "differs"),
     [
-        pytest.param(MADE, encode_reservations([MADE]), False, id="as-told"),
+        pytest.param(MADE, encode_reservations([MADE]), False, id="as-reported"),
         pytest.param(MADE, encode_reservations([RESERVED]), True, id="not-written-yet"),
         pytest.param(MADE, "", True, id="removed"),
         pytest.param(MADE, "[{}]", True, id="unreadable"),
@@ -112,12 +112,12 @@ MADE = replace(RESERVED, mig_uuid="MIG-1", gpu_instance_id=3, compute_instance_i
         pytest.param(RESERVED, encode_reservations([RESERVED]), False, id="not-made-yet"),
     ],
 )
-def test_a_pod_shows_the_instances_that_our_agent_told(
-    told: MigReservation, said: str, differs: bool
+def test_a_pod_shows_the_instances_that_our_agent_reported(
+    reported: MigReservation, found_on_pod: str, differs: bool
 ) -> None:
-    text = encode_reservations([told])
+    text = encode_reservations([reported])
     allocation = replace(row(), annotations={MIG_ALLOCATIONS: text})
 
-    found = differing(allocation, {MIG_ALLOCATIONS: said}, VENDORS)
+    found = differing(allocation, {MIG_ALLOCATIONS: found_on_pod}, VENDORS)
 
     assert found == ({MIG_ALLOCATIONS: text} if differs else {})

@@ -100,7 +100,7 @@ def pod_with(text: str, **changes: Any) -> dict[str, Any]:
 
 @dataclass
 class Node:
-    """What the node's agent says of the kubelet's books; an error: why it does not."""
+    """What the node's agent reports of the kubelet's checkpoint; an error: why it does not."""
 
     held: dict[str, tuple[str, ...]] = field(default_factory=lambda: {"main": ("GPU-0",)})
     error: HamiError | None = None
@@ -256,9 +256,9 @@ async def test_a_pod_that_was_moved_since_is_entered_where_its_kubelet_has_it() 
         Node(error=Unavailable("the bus is away")),
         Node(readable=False),
     ],
-    ids=["no agent", "no answer", "no books"],
+    ids=["no agent", "no answer", "no checkpoint"],
 )
-async def test_a_node_that_says_nothing_is_asked_again_before_the_signed_cards_count(
+async def test_a_node_that_reports_nothing_is_asked_again_before_the_signed_cards_count(
     node: Node,
 ) -> None:
     fake = ledger()
@@ -294,9 +294,9 @@ async def test_a_node_that_answers_late_is_believed() -> None:
 @pytest.mark.parametrize(
     "node",
     [Node(held={}), Node(held={"main": ("GPU-1",)}, ours=False), Node(held={"main": ("a", "b")})],
-    ids=["not in the books", "another plugin's answer", "another number of cards"],
+    ids=["not in the checkpoint", "another plugin's answer", "another number of cards"],
 )
-async def test_books_that_say_nothing_of_our_answer_leave_the_signed_cards(node: Node) -> None:
+async def test_a_checkpoint_without_our_answer_leaves_the_signed_cards(node: Node) -> None:
     fake = ledger()
 
     assert await restoring(fake, node).restore(pod_with(await signed())) is Outcome.RESTORED

@@ -57,9 +57,9 @@ PULLING = {
 def test_the_reason_is_what_is_known(
     status: dict[str, Any], has_agent: bool, silent: bool, reason: str
 ) -> None:
-    said = why_late({"status": status}, allocation(has_agent=has_agent), agent_silent=silent)
+    found = why_late({"status": status}, allocation(has_agent=has_agent), agent_silent=silent)
 
-    assert said == reason
+    assert found == reason
 
 
 class Ledger:
@@ -68,7 +68,7 @@ class Ledger:
     def __init__(self) -> None:
         self.row = allocation(has_agent=True)
         self.overtaken = True
-        self.said: list[str] = []
+        self.announced: list[str] = []
 
     async def late(self, late_s: float) -> list[Allocation]:
         return [self.row]
@@ -86,7 +86,7 @@ class Ledger:
         return object()
 
     def announce(self, pod: PodRef, reason: str, message: str, **about: Any) -> None:
-        self.said.append(message)
+        self.announced.append(message)
 
 
 def watch_of(ledger: Any) -> StuckPodReporter:
@@ -101,22 +101,22 @@ def watch_of(ledger: Any) -> StuckPodReporter:
     )
 
 
-async def test_a_row_that_changed_under_the_first_look_is_told_of_at_the_next() -> None:
+async def test_a_row_that_changed_under_the_first_look_is_reported_at_the_next() -> None:
     ledger = Ledger()
     watch = watch_of(ledger)
 
     assert [await watch.once(), await watch.once(), await watch.once()] == [1, 1, 1]
 
-    assert ledger.said == [PREFIX + "the kubelet of n1 has not taken the pod up"]
+    assert ledger.announced == [PREFIX + "the kubelet of n1 has not taken the pod up"]
 
 
 @pytest.mark.parametrize(
-    ("reason", "told"),
+    ("reason", "announced"),
     [("", 1), ("found bound", 1), ("its node has it", 1), ("no such device", 0)],
-    ids=["bound by /bind", "found by a comparison", "said by its node", "the node's own words"],
+    ids=["bound by /bind", "found by a comparison", "its node's reason", "the node's own message"],
 )
-async def test_a_late_pod_is_told_of_however_it_was_bound_unless_its_node_said_why(
-    reason: str, told: int
+async def test_a_late_pod_is_reported_however_it_was_bound_unless_its_node_gave_a_reason(
+    reason: str, announced: int
 ) -> None:
     ledger = Ledger()
     ledger.overtaken = False
@@ -124,4 +124,4 @@ async def test_a_late_pod_is_told_of_however_it_was_bound_unless_its_node_said_w
 
     await watch_of(ledger).once()
 
-    assert len(ledger.said) == told
+    assert len(ledger.announced) == announced

@@ -1,4 +1,4 @@
-"""What a Node without our agent tells of its cards."""
+"""What a Node without our agent shows of its cards."""
 
 from __future__ import annotations
 
@@ -51,14 +51,14 @@ def asked(seconds_ago: float) -> str:
         pytest.param("Requesting_soon", "0", True, False, True, id="no-readable-time"),
     ],
 )
-def test_a_plugin_lives_while_its_handshake_or_the_kubelet_says_so(
+def test_a_plugin_lives_while_its_handshake_or_the_kubelet_shows_so(
     handshake: str | None, listed: str, alive: bool, asks: bool, open_: bool
 ) -> None:
-    told = chips(handshake, **{COUNT: listed})
+    found = chips(handshake, **{COUNT: listed})
 
-    assert [d.uuid for d in told.devices] == (["npu-0"] if alive else [])
-    assert told.questions == ({HANDSHAKE: "Requesting_2026-05-01 12:00:00"} if asks else {})
-    assert told.asked is open_
+    assert [d.uuid for d in found.devices] == (["npu-0"] if alive else [])
+    assert found.questions == ({HANDSHAKE: "Requesting_2026-05-01 12:00:00"} if asks else {})
+    assert found.asked is open_
 
 
 def test_a_node_that_never_had_such_cards_is_asked_nothing() -> None:
@@ -75,26 +75,26 @@ def test_of_a_dead_plugin_nothing_is_deleted_its_handshake_stays() -> None:
         "hami.io/node-amd-register": [card],
     }
 
-    told = read_annotations(node(written, **{COUNT: "0", "amd.com/gpu": "0"}), VENDORS, NOW)
+    found = read_annotations(node(written, **{COUNT: "0", "amd.com/gpu": "0"}), VENDORS, NOW)
 
-    assert told.devices == ()
-    assert told.questions == {}
+    assert found.devices == ()
+    assert found.questions == {}
 
 
-def test_what_is_malformed_is_named_and_the_rest_is_told() -> None:
-    told = read_annotations(
+def test_what_is_malformed_is_named_and_the_rest_is_read() -> None:
+    found = read_annotations(
         node({REGISTER: "[{", "hami.io/node-nvidia-register": [GPU]}, **{"nvidia.com/gpu": "10"}),
         VENDORS,
         NOW,
     )
 
-    assert [d.uuid for d in told.devices] == ["GPU-0"]
-    assert list(told.malformed) == ["Ascend910B3"]
-    assert not told.empty
+    assert [d.uuid for d in found.devices] == ["GPU-0"]
+    assert list(found.malformed) == ["Ascend910B3"]
+    assert not found.empty
 
 
 def test_bad_pair_scores_are_a_malformed_node() -> None:
-    told = read_annotations(
+    found = read_annotations(
         node(
             {"hami.io/node-nvidia-register": [GPU], "hami.io/node-nvidia-score": "x"},
             **{"nvidia.com/gpu": "10"},
@@ -103,8 +103,8 @@ def test_bad_pair_scores_are_a_malformed_node() -> None:
         NOW,
     )
 
-    assert told.devices == ()
-    assert list(told.malformed) == ["NVIDIA"]
+    assert found.devices == ()
+    assert list(found.malformed) == ["NVIDIA"]
 
 
 def test_of_a_node_with_our_agent_nothing_is_believed() -> None:
