@@ -108,7 +108,6 @@ class World:
 
     async def adopt(self, **wanted: Any) -> Json:
         adopting = Adopter(
-            store=self.ledger,
             ledger=self.ledger,
             pods=self.pods,
             witness=self,

@@ -92,7 +92,6 @@ class Ledger:
 def watch_of(ledger: Any) -> StuckPodReporter:
     return StuckPodReporter(
         ledger=ledger,
-        store=ledger,
         pods=ledger,
         silent=frozenset,
         announcer=ledger,

@@ -42,9 +42,8 @@ from hami_scheduler.ledger.view import LedgerSnapshotCache
 from hami_scheduler.metrics import SchedulerInstruments
 from hami_scheduler.pod_events import ADOPTED, Announcer
 from hami_scheduler.ports import (
-    AllocationStore,
     GrantAnnouncer,
-    LedgerReader,
+    Ledger,
     NodeWitness,
     PodApi,
     PodRef,
@@ -65,8 +64,7 @@ class Adopter:
     def __init__(
         self,
         *,
-        store: AllocationStore,
-        ledger: LedgerReader,
+        ledger: Ledger,
         pods: PodApi,
         witness: NodeWitness,
         grants: GrantAnnouncer,
@@ -78,7 +76,6 @@ class Adopter:
         synced: Callable[[], bool],
         request_of: Callable[[JsonMapping], PodRequest],
     ) -> None:
-        self._store = store
         self._ledger = ledger
         self._pods = pods
         self._witness = witness
@@ -222,7 +219,7 @@ class Adopter:
         facts = facts_of(pod)
         if facts.uid != claim.uid or facts.node != claim.node or _over(pod):
             raise NotFound("it is over or another by now")
-        change = await self._store.enter(self._entry(claim, verdict))
+        change = await self._ledger.enter(self._entry(claim, verdict))
         allocation = change.allocation
         self._view.apply(change.counters)
         self._instruments.transitions.labels(AllocationState.ALLOCATED.value).inc()

@@ -46,13 +46,12 @@ from hami_scheduler.deferred import DeferredWrites
 from hami_scheduler.ledger.quota import quota_amounts
 from hami_scheduler.ledger.state_machine import needs_node_lock
 from hami_scheduler.ports import (
-    AllocationStore,
     CardReader,
     DecisionLog,
     DriftJournal,
     GrantAnnouncer,
     InventoryStore,
-    LedgerReader,
+    Ledger,
     NodeApi,
     NodeLock,
     NodeWitness,
@@ -66,10 +65,6 @@ from hami_scheduler.reconcile.retention import Retention
 from hami_scheduler.settings import Settings
 
 NAME = "hami-scheduler"
-
-
-class LedgerStore(AllocationStore, LedgerReader, Protocol):
-    """The ledger of grants, written and read."""
 
 
 class InventoryLedger(InventoryStore, CardReader, AgentMarks, Protocol):
@@ -108,7 +103,7 @@ class QueuedEvents(PodEvents, Protocol):
 class Connections:
     """Everything that `bootstrap.py` opened."""
 
-    store: LedgerStore
+    store: Ledger
     inventory: InventoryLedger
     quotas: QuotaStore
     decisions: DecisionLog

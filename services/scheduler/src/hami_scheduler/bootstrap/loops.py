@@ -34,6 +34,7 @@ from hami_scheduler.reconcile.reconciler import Reaper, Reconciler
 from hami_scheduler.reconcile.restore import GrantRestorer
 from hami_scheduler.reconcile.retention import KeepDays, Retaining
 from hami_scheduler.reconcile.stuck_pods import StuckPodReporter
+from hami_scheduler.reconcile.ungranted_pods import UngrantedPods
 
 # Nothing can be decided before the ledger was read once.
 LOAD_AGAIN_S = 1.0
@@ -60,7 +61,6 @@ def writing_loops(core: Core, connections: Connections) -> tuple[tuple[str, Loop
     )
     late = StuckPodReporter(
         ledger=connections.store,
-        store=connections.store,
         pods=connections.pods,
         silent=lambda: core.liveness.silent,
         announcer=core.announcer,
@@ -105,25 +105,15 @@ def watching_loops(
 ) -> tuple[tuple[str, Loop], ...]:
     """What follows the API server, and compares it with the ledger."""
     reconciler = Reconciler(
-        store=connections.store,
         ledger=connections.store,
         pods=connections.pods,
         transitions=core.transitions,
         mirrors=core.mirrors,
         journal=connections.journal,
-        announcer=core.announcer,
         instruments=core.instruments,
         known_pods=watches.pods.by_uid,
         known_nodes=watches.nodes.names,
-        wants_devices=core.wants_devices,
-        scheduler_name=core.settings.scheduler_name,
-        restoring=GrantRestorer(
-            store=connections.store,
-            apply=core.view.apply,
-            read_signed=connections.read_signed,
-            quota_of=lambda containers: quota_amounts(containers, core.vendors),
-            witness=connections.witness,
-        ),
+        ungranted=_ungranted_pods(core, connections),
     )
     every_s = core.settings.reconcile_s
 
@@ -141,6 +131,24 @@ def watching_loops(
         ("annotated-nodes", watches.annotated.run),
         ("quota-changes", lambda: watches.quotas.run(every_s)),
         _periodic("reconcile", lambda: SYNCED_AGAIN_S if watches.missing() else every_s, reconcile),
+    )
+
+
+def _ungranted_pods(core: Core, connections: Connections) -> UngrantedPods:
+    return UngrantedPods(
+        store=connections.store,
+        restorer=GrantRestorer(
+            store=connections.store,
+            apply=core.view.apply,
+            read_signed=connections.read_signed,
+            quota_of=lambda containers: quota_amounts(containers, core.vendors),
+            witness=connections.witness,
+        ),
+        journal=connections.journal,
+        announcer=core.announcer,
+        instruments=core.instruments,
+        wants_devices=core.wants_devices,
+        scheduler_name=core.settings.scheduler_name,
     )
 
 

@@ -13,6 +13,7 @@ from hami_scheduler.bootstrap.connections import Connections
 from hami_scheduler.bus.heartbeats import AgentLiveness
 from hami_scheduler.bus.refused_cards import RefusedCards
 from hami_scheduler.ledger.annotation_lock import MirroredLocks
+from hami_scheduler.ledger.node_locks import NodeLocks
 from hami_scheduler.ledger.transitions import Transitions
 from hami_scheduler.ledger.view import LedgerSnapshotCache
 from hami_scheduler.line_budget import LineBudget
@@ -39,6 +40,7 @@ class Core:
     recorder: DecisionQueue
     requeuer: Requeuer
     mirrored: MirroredLocks
+    locks: NodeLocks
     transitions: Transitions
     liveness: AgentLiveness
     mirrors: Mirrors
@@ -71,6 +73,7 @@ def core_of(
         store=connections.store,
         vendors=vendors,
     )
+    locks = NodeLocks(connections.lock, mirrored)
     requeuer = Requeuer(view=view, waiting=waiting, pods=connections.pods, instruments=instruments)
     gpu = tuple(part.strip() for part in settings.gpu_scheduler_policy.split(","))
     return Core(
@@ -84,10 +87,10 @@ def core_of(
         recorder=DecisionQueue(connections.decisions, announcer, bulkhead=instruments.bulkhead),
         requeuer=requeuer,
         mirrored=mirrored,
+        locks=locks,
         transitions=Transitions(
             store=connections.store,
-            lock=connections.lock,
-            mirrored=mirrored,
+            locks=locks,
             announcer=announcer,
             grants=connections.grants,
             view=view,

@@ -20,7 +20,7 @@ from hami_scheduler.bootstrap.informers import watches_of
 from hami_scheduler.bootstrap.loops import bus_loops, watching_loops, writing_loops
 from hami_scheduler.bootstrap.shared import Core, core_of
 from hami_scheduler.bus.reports import InventoryReports
-from hami_scheduler.extender.bind import Bind, BindRules
+from hami_scheduler.extender.bind import Bind
 from hami_scheduler.extender.filter import Filter
 from hami_scheduler.extender.pod_binding import PodBinding
 from hami_scheduler.metrics import SchedulerInstruments
@@ -90,7 +90,6 @@ def build(
         ),
         simulating=Simulator(view=core.view, vendors=vendors, defaults=core.defaults),
         adopting=Adopter(
-            store=connections.store,
             ledger=connections.store,
             pods=connections.pods,
             witness=connections.witness,
@@ -141,8 +140,7 @@ def _deciding(core: Core, connections: Connections) -> tuple[Filter, Bind]:
     )
     binding = Bind(
         store=connections.store,
-        lock=connections.lock,
-        mirrored=core.mirrored,
+        locks=core.locks,
         pod=PodBinding(connections.pods, sign=connections.sign),
         grants=connections.grants,
         transitions=core.transitions,
@@ -152,6 +150,6 @@ def _deciding(core: Core, connections: Connections) -> tuple[Filter, Bind]:
         instruments=core.instruments,
         on_unanswered=core.liveness.unanswered,
         lines=core.lines,
-        rules=BindRules(timeout_s=core.settings.bind_timeout_s),
+        timeout_s=core.settings.bind_timeout_s,
     )
     return filtering, binding

@@ -11,7 +11,6 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import partial
 
@@ -21,13 +20,13 @@ from hamicommon.domain.allocations import Allocation, AllocationState
 from hamicommon.domain.ids import NodeName, PodUid
 from hamicommon.errors import Conflict, HamiError, NotFound, Unavailable
 from hamicommon.grants.grant import Grant, grant_of
-from hamicommon.ledger.model import LockHolder, StateStep
+from hamicommon.ledger.model import StateStep
 from opentelemetry.trace import get_tracer
 
 from hami_scheduler.deferred import DeferredWrites
 from hami_scheduler.extender.pod_binding import AnswerUnknown, PodBinding
 from hami_scheduler.extender.protocol import BindArgs
-from hami_scheduler.ledger.annotation_lock import MirroredLocks
+from hami_scheduler.ledger.node_locks import NodeLocks
 from hami_scheduler.ledger.state_machine import Transition
 from hami_scheduler.ledger.transitions import Transitions
 from hami_scheduler.line_budget import LineBudget
@@ -37,7 +36,6 @@ from hami_scheduler.ports import (
     AgentNotReady,
     AllocationStore,
     GrantAnnouncer,
-    NodeLock,
     PodRef,
 )
 
@@ -68,13 +66,6 @@ class _NoCards(Exception):
     """The pod asks for no card."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BindRules:
-    """The settings of binding."""
-
-    timeout_s: float
-
-
 class Bind:
     """The use case of /bind."""
 
@@ -82,8 +73,7 @@ class Bind:
         self,
         *,
         store: AllocationStore,
-        lock: NodeLock,
-        mirrored: MirroredLocks,
+        locks: NodeLocks,
         pod: PodBinding,
         grants: GrantAnnouncer,
         transitions: Transitions,
@@ -92,13 +82,12 @@ class Bind:
         deferred: DeferredWrites,
         instruments: SchedulerInstruments,
         on_unanswered: Callable[[NodeName], None],
-        rules: BindRules,
+        timeout_s: float,
         lines: LineBudget,
     ) -> None:
         """`on_unanswered` gets the nodes whose agent can take no pod."""
         self._store = store
-        self._lock = lock
-        self._mirrored = mirrored
+        self._locks = locks
         self._pod = pod
         self._grants = grants
         self._transitions = transitions
@@ -107,7 +96,7 @@ class Bind:
         self._deferred = deferred
         self._instruments = instruments
         self._on_unanswered = on_unanswered
-        self._rules = rules
+        self._timeout_s = timeout_s
         self._lines = lines
 
     async def bind(self, args: BindArgs) -> str:
@@ -115,7 +104,7 @@ class Bind:
         started = time.perf_counter()
         error = ""
         try:
-            await self._bind(args, deadline=started + self._rules.timeout_s - ANSWER_MARGIN_S)
+            await self._bind(args, deadline=started + self._timeout_s - ANSWER_MARGIN_S)
         except HamiError as exc:
             error = clip(str(exc), MOST_OF_AN_ERROR)
             self._announcer.announce(_pod_ref(args), BINDING_FAILED, error)
@@ -214,7 +203,7 @@ class Bind:
                     actor=ACTOR,
                     token=live.token,
                     new_token=True,
-                    lease_s=self._rules.timeout_s + BINDING_EXTRA_S,
+                    lease_s=self._timeout_s + BINDING_EXTRA_S,
                 )
             )
             if change is not None:
@@ -251,17 +240,9 @@ class Bind:
         return late
 
     async def _acquire_lock(self, allocation: Allocation, deadline: float) -> None:
-        assert allocation.token is not None
-        holder = LockHolder(
-            pod_uid=allocation.pod_uid, allocation_id=allocation.id, token=allocation.token
-        )
         started = time.perf_counter()
         with tracer.start_as_current_span("lock"):
-            wait_s = max(0.1, deadline - started)
-            await self._lock.acquire(allocation.node, holder, wait_s=wait_s)
-            if not allocation.has_agent:
-                wait_s = max(0.1, deadline - time.perf_counter())
-                await self._mirrored.acquire(allocation, wait_s=wait_s)
+            await self._locks.acquire(allocation, deadline=deadline)
         self._instruments.lock_wait_seconds.observe(time.perf_counter() - started)
 
     async def _check_still_ours(self, allocation: Allocation) -> None:

@@ -15,12 +15,12 @@ from hamicommon.errors import Unavailable
 from hamicommon.ledger.model import Change, StateStep
 from opentelemetry import trace
 
-from hami_scheduler.ledger.annotation_lock import MirroredLocks
+from hami_scheduler.ledger.node_locks import NodeLocks
 from hami_scheduler.ledger.state_machine import Transition
 from hami_scheduler.ledger.view import LedgerSnapshotCache
 from hami_scheduler.metrics import SchedulerInstruments
 from hami_scheduler.pod_events import ALLOCATE_FAILED, Announcer
-from hami_scheduler.ports import AllocationStore, GrantAnnouncer, NodeLock, PodRef
+from hami_scheduler.ports import AllocationStore, GrantAnnouncer, PodRef
 
 logger = logging.getLogger(__name__)
 tracer = trace.get_tracer(__name__)
@@ -36,8 +36,7 @@ class Transitions:
         self,
         *,
         store: AllocationStore,
-        lock: NodeLock,
-        mirrored: MirroredLocks,
+        locks: NodeLocks,
         announcer: Announcer,
         grants: GrantAnnouncer,
         view: LedgerSnapshotCache,
@@ -46,8 +45,7 @@ class Transitions:
         on_freed: Callable[[], None],
     ) -> None:
         self._store = store
-        self._lock = lock
-        self._mirrored = mirrored
+        self._locks = locks
         self._announcer = announcer
         self._grants = grants
         self._view = view
@@ -118,13 +116,7 @@ class Transitions:
 
     async def free_lock(self, allocation: Allocation) -> None:
         """Frees the node's lock if this allocation holds it; it ends by itself anyway."""
-        if allocation.token is None:
-            return
-        await self._mirrored.release(allocation)
-        try:
-            await self._lock.release(allocation.node, allocation.token)
-        except Unavailable as exc:
-            logger.warning("node lock not freed", extra={"error": str(exc)})
+        await self._locks.release(allocation)
 
     async def note_failure(self, allocation: Allocation, reason: str, *, actor: str) -> None:
         """The node could not give the pod its cards: shown, kept with the row, the lock freed.

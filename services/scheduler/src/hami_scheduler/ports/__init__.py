@@ -3,7 +3,7 @@
 All calls are bounded in time and raise only from `hamicommon.errors`.
 """
 
-from hami_scheduler.ports.allocations import AllocationStore, LedgerReader, QuotaStore
+from hami_scheduler.ports.allocations import AllocationStore, Ledger, LedgerReader, QuotaStore
 from hami_scheduler.ports.apiserver import NodeApi, PodApi, PodEvent, PodEvents, PodRef
 from hami_scheduler.ports.cards import (
     CardReader,
@@ -24,6 +24,7 @@ __all__ = [
     "DriftJournal",
     "GrantAnnouncer",
     "InventoryStore",
+    "Ledger",
     "LedgerCard",
     "LedgerReader",
     "NodeApi",

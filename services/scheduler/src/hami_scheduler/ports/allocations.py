@@ -94,6 +94,10 @@ class LedgerReader(Protocol):
         ...
 
 
+class Ledger(AllocationStore, LedgerReader, Protocol):
+    """The ledger of grants, written and read."""
+
+
 class QuotaStore(Protocol):
     """Quotas of namespaces as the ledger guards them."""
 

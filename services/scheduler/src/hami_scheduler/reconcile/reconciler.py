@@ -29,19 +29,11 @@ from hami_scheduler.ledger.state_machine import (
 )
 from hami_scheduler.ledger.transitions import Transitions
 from hami_scheduler.metrics import SchedulerInstruments
-from hami_scheduler.pod_events import UNMANAGED, Announcer
-from hami_scheduler.ports import AllocationStore, DriftJournal, LedgerReader, PodApi, PodRef
+from hami_scheduler.ports import DriftJournal, Ledger, LedgerReader, PodApi
 from hami_scheduler.reconcile.pod_annotations import Mirrors
-from hami_scheduler.reconcile.restore import REASON, GrantRestorer, Outcome
+from hami_scheduler.reconcile.ungranted_pods import UngrantedPods
 
 logger = logging.getLogger(__name__)
-
-UNMANAGED_TEXT = (
-    "this pod was bound to node {node} past the scheduler {scheduler} and has no grant: its "
-    "containers don't start, unless its node's agent asks for one (unmanaged_pods=adopt); remove "
-    "spec.nodeName and set spec.schedulerName: {scheduler}; a pod that HAMi started is taken over "
-    "by `hamictl adopt`"
-)
 
 
 class Reconciler:
@@ -50,34 +42,25 @@ class Reconciler:
     def __init__(
         self,
         *,
-        store: AllocationStore,
-        ledger: LedgerReader,
+        ledger: Ledger,
         pods: PodApi,
         transitions: Transitions,
         mirrors: Mirrors,
         journal: DriftJournal,
-        announcer: Announcer,
         instruments: SchedulerInstruments,
         known_pods: Mapping[PodUid, JsonMapping],
         known_nodes: set[str],
-        wants_devices: Callable[[JsonMapping], bool],
-        scheduler_name: str,
-        restoring: GrantRestorer,
+        ungranted: UngrantedPods,
     ) -> None:
-        self._store = store
         self._ledger = ledger
         self._pods = pods
         self._transitions = transitions
         self._mirrors = mirrors
         self._journal = journal
-        self._announcer = announcer
         self._instruments = instruments
         self._known_pods = known_pods
         self._known_nodes = known_nodes
-        self._wants_devices = wants_devices
-        self._scheduler_name = scheduler_name
-        self._restoring = restoring
-        self._reported: set[PodUid] = set()
+        self._ungranted = ungranted
 
     async def once(self) -> int:
         """One comparison; returns how many differences were found. Raises: Unavailable."""
@@ -101,7 +84,7 @@ class Reconciler:
             if uid not in held:
                 try:
                     with self._instruments.bulkhead.item("reconcile", uid):
-                        found += await self._check_unmanaged(uid, pod)
+                        found += await self._ungranted.check(uid, pod)
                 except Unavailable:
                     raise
                 except HamiError as exc:
@@ -114,7 +97,7 @@ class Reconciler:
         if step is None:
             pod = self._known_pods.get(allocation.pod_uid)
             return 0 if pod is None else await self._mirrors.check(allocation, pod)
-        whole = await self._store.get(allocation.id)
+        whole = await self._ledger.get(allocation.id)
         if whole is None or whole.state is not allocation.state:
             return 0
         change = await self._transitions.apply(whole, step, actor="reconciler")
@@ -134,35 +117,6 @@ class Reconciler:
         subject = f"{allocation.namespace}/{allocation.pod_name} ({allocation.pod_uid})"
         detail = f"{allocation.state} -> {step.target} on {allocation.node}: {step.reason}"
         await self._journal.drift(kind, subject, detail, repaired=True)
-
-    async def _check_unmanaged(self, uid: PodUid, pod: JsonMapping) -> int:
-        """A pod with a node and without a grant: the ledger lost it, or it was bound past us."""
-        facts = facts_of(pod)
-        if (
-            facts.node is None
-            or facts.deleting
-            or facts.phase in TERMINAL_PHASES
-            or uid in self._reported
-            or not self._wants_devices(pod)
-            or await self._store.live_of(uid) is not None
-        ):
-            return 0
-        metadata = pod["metadata"]
-        subject = f"{metadata['namespace']}/{metadata['name']} ({uid})"
-        lost = await self._restoring.restore(pod)
-        if lost is not Outcome.NONE:
-            if lost is Outcome.RESTORED:
-                self._instruments.drift.labels("grant-lost").inc()
-                await self._journal.drift("grant-lost", subject, REASON, repaired=True)
-            return 1
-        self._reported.add(uid)
-        text = UNMANAGED_TEXT.format(node=facts.node, scheduler=self._scheduler_name)
-        self._announcer.announce(
-            PodRef(metadata["namespace"], metadata["name"], uid), UNMANAGED, text
-        )
-        self._instruments.drift.labels("pod-without-grant").inc()
-        await self._journal.drift("pod-without-grant", subject, text, repaired=False)
-        return 1
 
 
 class Reaper:

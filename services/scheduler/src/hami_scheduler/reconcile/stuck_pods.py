@@ -22,7 +22,7 @@ from hamicommon.ledger.model import StateStep
 from hami_scheduler.ledger.state_machine import HOW_BOUND
 from hami_scheduler.metrics import SchedulerInstruments
 from hami_scheduler.pod_events import ALLOCATE_LATE, Announcer
-from hami_scheduler.ports import AllocationStore, LedgerReader, PodApi, PodRef
+from hami_scheduler.ports import Ledger, PodApi, PodRef
 
 logger = logging.getLogger(__name__)
 
@@ -37,8 +37,7 @@ class StuckPodReporter:
     def __init__(
         self,
         *,
-        ledger: LedgerReader,
-        store: AllocationStore,
+        ledger: Ledger,
         pods: PodApi,
         silent: Callable[[], frozenset[NodeName]],
         announcer: Announcer,
@@ -46,7 +45,6 @@ class StuckPodReporter:
         late_s: float,
     ) -> None:
         self._ledger = ledger
-        self._store = store
         self._pods = pods
         self._silent = silent
         self._announcer = announcer
@@ -101,8 +99,8 @@ class StuckPodReporter:
             token=allocation.token,
         )
         # Of many replicas that found it, the one whose row was still the same reports it.
-        latest = await self._store.get(allocation.id)
-        if latest != allocation or await self._store.advance(step) is None:
+        latest = await self._ledger.get(allocation.id)
+        if latest != allocation or await self._ledger.advance(step) is None:
             return False
         logger.warning(
             "bound and late",

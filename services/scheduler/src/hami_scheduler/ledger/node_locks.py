@@ -1,0 +1,56 @@
+"""The lock of a node from a pod's binding to its Allocate: ours, and its mirror as an annotation.
+
+Every node has ours (port NodeLock), which keeps our replicas apart. Nodes without our agent have
+the annotations that their device plugins look at as well (`annotation_lock.py`).
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+
+from hamicommon.domain.allocations import Allocation
+from hamicommon.errors import Unavailable
+from hamicommon.ledger.model import LockHolder
+
+from hami_scheduler.ledger.annotation_lock import MirroredLocks
+from hami_scheduler.ports import NodeLock
+
+logger = logging.getLogger(__name__)
+
+_SHORTEST_WAIT_S = 0.1
+
+
+class NodeLocks:
+    """Takes both in order, and frees both."""
+
+    def __init__(self, lock: NodeLock, mirrored: MirroredLocks) -> None:
+        self._lock = lock
+        self._mirrored = mirrored
+
+    async def acquire(self, allocation: Allocation, *, deadline: float) -> None:
+        """Waits for the node until `deadline`, by `time.perf_counter`; the allocation has a token.
+
+        Raises: Conflict when another pod has it until then, NotFound, Unavailable.
+        """
+        assert allocation.token is not None
+        holder = LockHolder(
+            pod_uid=allocation.pod_uid, allocation_id=allocation.id, token=allocation.token
+        )
+        await self._lock.acquire(allocation.node, holder, wait_s=_left_s(deadline))
+        if not allocation.has_agent:
+            await self._mirrored.acquire(allocation, wait_s=_left_s(deadline))
+
+    async def release(self, allocation: Allocation) -> None:
+        """Frees what this allocation holds; it ends by itself anyway."""
+        if allocation.token is None:
+            return
+        await self._mirrored.release(allocation)
+        try:
+            await self._lock.release(allocation.node, allocation.token)
+        except Unavailable as exc:
+            logger.warning("node lock not freed", extra={"error": str(exc)})
+
+
+def _left_s(deadline: float) -> float:
+    return max(_SHORTEST_WAIT_S, deadline - time.perf_counter())
