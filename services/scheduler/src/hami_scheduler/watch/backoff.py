@@ -8,7 +8,6 @@ minutes; a new version of the object is due at once (`reset`).
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -28,9 +27,9 @@ class _Wait:
 class Backoff:
     """Waits of one worker's failed items; an item without one is due."""
 
-    def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
-        """`clock`: seconds."""
-        self._clock = clock
+    def __init__(self, *, clock: Callable[[], float] | None = None) -> None:
+        """`clock`: seconds; the event loop's own when None."""
+        self._clock = clock or (lambda: asyncio.get_running_loop().time())
         self._waits: dict[str, _Wait] = {}
 
     def failed(self, key: str, *, away: bool = False) -> None:
