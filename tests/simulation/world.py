@@ -163,7 +163,7 @@ class World:
 
     def _check_views(self) -> None:
         for name, replica in self.replicas.items():
-            cluster = replica.service.simulating._view.cluster
+            cluster = replica.service.simulator._view.cluster
             for uuid, (node, _device) in self.model.cards.items():
                 mine = {s.usage.device.uuid: s.usage for s in cluster.cards(node)}  # type: ignore[arg-type]
                 if mine.get(uuid) != self.ledger.usage(uuid):

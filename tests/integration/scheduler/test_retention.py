@@ -8,7 +8,7 @@ from typing import Any
 import asyncpg
 import pytest
 from hami_scheduler.adapters.postgres.housekeeping import PostgresRetention
-from hami_scheduler.reconcile.retention import KeepDays, Retaining
+from hami_scheduler.reconcile.retention import HistoryCleanup, KeepDays
 from hamicommon.ledger.database import open_database
 from hamicommon.ledger.invariants import broken
 from hamicommon.settings import PostgresSettings
@@ -85,7 +85,7 @@ async def forget(dsn: str, days: KeepDays) -> dict[str, int]:
     async def at_once(_: float) -> None: ...
 
     async with open_database(PostgresSettings(dsn=dsn), application="test") as database:
-        return await Retaining(PostgresRetention(database), days, sleep=at_once).once()
+        return await HistoryCleanup(PostgresRetention(database), days, sleep=at_once).once()
 
 
 async def counts(connection: asyncpg.Connection, *tables: str) -> list[int]:

@@ -107,7 +107,7 @@ class World:
         return pod
 
     async def adopt(self, **wanted: Any) -> Json:
-        adopting = Adopter(
+        adopter = Adopter(
             ledger=self.ledger,
             pods=self.pods,
             witness=self,
@@ -120,7 +120,7 @@ class World:
             synced=lambda: True,
             request_of=lambda pod: pod_request(dict(pod), VENDORS),
         )
-        return await adopting.answer({"apply": True, **wanted})
+        return await adopter.answer({"apply": True, **wanted})
 
 
 def whys(answer: Json) -> list[str]:

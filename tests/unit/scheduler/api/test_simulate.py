@@ -16,13 +16,13 @@ from tests.unit.scheduler.ledger.test_view import Reader
 
 
 async def ask(reader: Reader, body: object) -> tuple[int, Any]:
-    simulating = Simulator(
+    simulator = Simulator(
         view=LedgerSnapshotCache(reader), vendors=every_vendor(), defaults=Policy()
     )
     app = FastAPI()
     answer_errors(app)
     nothing = cast(Any, None)
-    app.include_router(pod_routes(nothing, simulating, nothing))
+    app.include_router(pod_routes(nothing, simulator, nothing))
     transport = httpx.ASGITransport(app=app)
     async with httpx.AsyncClient(transport=transport, base_url="http://scheduler") as client:
         content = body if isinstance(body, bytes) else None

@@ -117,7 +117,7 @@ class _Nothing:
 
 def test_several_quotas_of_a_namespace_hold_all_at_once() -> None:
     """HAMi keeps the last one written only (protocol 8.3, 18)."""
-    keeping = QuotaSync(
+    sync = QuotaSync(
         store=_Nothing(),
         limits_of=lambda item: quota_limits(item, VENDORS),
         synced=lambda: True,
@@ -127,12 +127,12 @@ def test_several_quotas_of_a_namespace_hold_all_at_once() -> None:
         quota("a", **{f"limits.{MEMORY}": "1000"}),
         quota("b", **{f"limits.{MEMORY}": "2000", f"limits.{CORES}": "50"}),
     )
-    keeping.on_upsert(strict, None)
-    keeping.on_upsert(loose, None)
-    assert keeping.limits("ns") == {MEMORY: 1000, CORES: 50}
+    sync.on_upsert(strict, None)
+    sync.on_upsert(loose, None)
+    assert sync.limits("ns") == {MEMORY: 1000, CORES: 50}
 
-    keeping.on_delete(strict)
-    assert keeping.limits("ns") == {MEMORY: 2000, CORES: 50}
+    sync.on_delete(strict)
+    assert sync.limits("ns") == {MEMORY: 2000, CORES: 50}
 
 
 def card(uuid: str, index: int, memory_mib: int = 1000, **used: Any) -> CardState:

@@ -93,7 +93,7 @@ async def placed_at_once(
     view = LedgerSnapshotCache(ledger, VENDORS.rules)
     await view.refresh()
     instruments = SchedulerInstruments()
-    reserving = Reservations(
+    reservations = Reservations(
         view=view,
         store=ledger,
         pods=FakePodApi(),
@@ -107,7 +107,7 @@ async def placed_at_once(
     async def one(number: int) -> Any:
         body = pod(number)
         trace = DecisionTrace(pod=body, started=time.perf_counter() - spent_s, candidates=1)
-        return await reserving.best(pod_request(body, VENDORS), [NODE], trace)
+        return await reservations.best(pod_request(body, VENDORS), [NODE], trace)
 
     return await asyncio.gather(*map(one, range(PODS))), instruments
 

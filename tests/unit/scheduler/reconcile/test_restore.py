@@ -128,7 +128,7 @@ class Node:
         )
 
 
-def restoring(fake: FakeLedger, node: Node | None = None) -> GrantRestorer:
+def restorer(fake: FakeLedger, node: Node | None = None) -> GrantRestorer:
     witness = node or Node()
     return GrantRestorer(
         store=fake,
@@ -156,7 +156,7 @@ async def test_a_grant_that_the_ledger_never_heard_of_is_entered_under_its_own_i
     fake = ledger()
     pod = pod_with(await signed(), status={"phase": "Running", "containerStatuses": statuses})
 
-    assert await restoring(fake).restore(pod) is Outcome.RESTORED
+    assert await restorer(fake).restore(pod) is Outcome.RESTORED
 
     back = await fake.get(DRAFT.allocation_id)
     assert back is not None
@@ -169,8 +169,8 @@ async def test_it_happens_once() -> None:
     fake = ledger()
     pod = pod_with(await signed())
 
-    assert await restoring(fake).restore(pod) is Outcome.RESTORED
-    assert await restoring(fake).restore(pod) is Outcome.NONE
+    assert await restorer(fake).restore(pod) is Outcome.RESTORED
+    assert await restorer(fake).restore(pod) is Outcome.NONE
 
     assert fake.usage(GpuUuid("GPU-0")).used_memory_mib == 600
 
@@ -182,7 +182,7 @@ async def test_it_is_counted_where_there_is_no_room_left() -> None:
     other = AllocationId("00000000-0000-4000-8000-000000000002")
     await fake.reserve(replace(DRAFT, allocation_id=other, pod_uid=PodUid("uid-2")))
 
-    assert await restoring(fake).restore(pod_with(text)) is Outcome.RESTORED
+    assert await restorer(fake).restore(pod_with(text)) is Outcome.RESTORED
 
     assert fake.usage(GpuUuid("GPU-0")).used_memory_mib == 1200
 
@@ -196,7 +196,7 @@ async def test_a_grant_that_ended_stays_ended() -> None:
         )
     )
 
-    assert await restoring(fake).restore(pod_with(text)) is Outcome.NONE
+    assert await restorer(fake).restore(pod_with(text)) is Outcome.NONE
 
     assert fake.usage(GpuUuid("GPU-0")).used_memory_mib == 0
 
@@ -209,7 +209,7 @@ async def test_a_grant_that_ended_stays_ended() -> None:
 async def test_a_grant_copied_from_elsewhere_makes_none(changes: dict[str, str]) -> None:
     fake = ledger()
 
-    assert await restoring(fake).restore(pod_with(await signed(), **changes)) is Outcome.NONE
+    assert await restorer(fake).restore(pod_with(await signed(), **changes)) is Outcome.NONE
 
 
 async def test_what_a_user_writes_makes_none() -> None:
@@ -223,7 +223,7 @@ async def test_what_a_user_writes_makes_none() -> None:
     ]
 
     for text in forged:
-        assert await restoring(fake).restore(pod_with(text)) is Outcome.NONE
+        assert await restorer(fake).restore(pod_with(text)) is Outcome.NONE
 
     assert await fake.live() == []
 
@@ -231,14 +231,14 @@ async def test_what_a_user_writes_makes_none() -> None:
 async def test_a_card_that_is_not_there_is_left_to_the_next_round() -> None:
     empty = FakeLedger(quota_of=lambda _: {})
 
-    assert await restoring(empty).restore(pod_with(await signed())) is Outcome.LATER
+    assert await restorer(empty).restore(pod_with(await signed())) is Outcome.LATER
 
 
 async def test_a_pod_that_was_moved_since_is_entered_where_its_kubelet_has_it() -> None:
     fake = ledger("GPU-1")
     node = Node(held={"main": ("GPU-1",)})
 
-    assert await restoring(fake, node).restore(pod_with(await signed())) is Outcome.RESTORED
+    assert await restorer(fake, node).restore(pod_with(await signed())) is Outcome.RESTORED
 
     back = await fake.get(DRAFT.allocation_id)
     assert back is not None
@@ -262,7 +262,7 @@ async def test_a_node_that_reports_nothing_is_asked_again_before_the_signed_card
     node: Node,
 ) -> None:
     fake = ledger()
-    asking = restoring(fake, node)
+    asking = restorer(fake, node)
     pod = pod_with(await signed())
 
     assert await asking.restore(pod) is Outcome.LATER
@@ -280,7 +280,7 @@ async def test_a_node_that_reports_nothing_is_asked_again_before_the_signed_card
 async def test_a_node_that_answers_late_is_believed() -> None:
     fake = ledger("GPU-1")
     node = Node(held={"main": ("GPU-1",)}, error=Unavailable("the bus is away"))
-    asking = restoring(fake, node)
+    asking = restorer(fake, node)
     pod = pod_with(await signed())
     assert await asking.restore(pod) is Outcome.LATER
 
@@ -299,7 +299,7 @@ async def test_a_node_that_answers_late_is_believed() -> None:
 async def test_a_checkpoint_without_our_answer_leaves_the_signed_cards(node: Node) -> None:
     fake = ledger()
 
-    assert await restoring(fake, node).restore(pod_with(await signed())) is Outcome.RESTORED
+    assert await restorer(fake, node).restore(pod_with(await signed())) is Outcome.RESTORED
 
     assert fake.usage(GpuUuid("GPU-0")).used_memory_mib == 600
 

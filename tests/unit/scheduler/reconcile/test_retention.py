@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hami_scheduler.reconcile.retention import KeepDays, Retaining
+from hami_scheduler.reconcile.retention import HistoryCleanup, KeepDays
 from hami_scheduler.settings import KeptDays
 from hamicommon.errors import Unavailable
 from pydantic import TypeAdapter, ValidationError
@@ -44,7 +44,7 @@ async def at_once(_: float) -> None: ...
 async def test_batches_go_on_until_nothing_is_old() -> None:
     ledger = Ledger()
 
-    gone = await Retaining(ledger, ALL, sleep=at_once).once()
+    gone = await HistoryCleanup(ledger, ALL, sleep=at_once).once()
 
     assert gone == {"grants": 12, "drift": 3, "health": 0, "cards": 1}
     assert not any(ledger.left.values())
@@ -53,11 +53,11 @@ async def test_batches_go_on_until_nothing_is_old() -> None:
 async def test_what_fails_stays_and_the_others_go() -> None:
     ledger = Ledger()
     ledger.away = "grants"
-    retaining = Retaining(ledger, ALL, sleep=at_once)
+    cleanup = HistoryCleanup(ledger, ALL, sleep=at_once)
 
-    assert await retaining.once() == {"drift": 3, "health": 0, "cards": 1}
+    assert await cleanup.once() == {"drift": 3, "health": 0, "cards": 1}
     ledger.away = ""
-    assert (await retaining.once())["grants"] == 12
+    assert (await cleanup.once())["grants"] == 12
 
 
 @pytest.mark.parametrize("days", [-1, 1, 29])

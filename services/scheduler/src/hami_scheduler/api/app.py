@@ -82,6 +82,6 @@ def _probes(service: Service) -> APIRouter:
 def _operator_api(service: Service) -> APIRouter:
     api = APIRouter()
     api.include_router(v1.ledger_routes(service.queries))
-    api.include_router(v1.pod_routes(service.explaining, service.simulating, service.adopting))
+    api.include_router(v1.pod_routes(service.explainer, service.simulator, service.adopter))
     api.include_router(v1.letter_routes(service.letters))
     return api

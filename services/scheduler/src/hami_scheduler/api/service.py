@@ -28,9 +28,9 @@ class Service:
     binding: Bind
     queries: Queries
     letters: Letters
-    explaining: Explainer
-    simulating: Simulator
-    adopting: Adopter
+    explainer: Explainer
+    simulator: Simulator
+    adopter: Adopter
     access: Access | None
     """Who may ask on the operators' port; None: it is not served."""
     instruments: SchedulerInstruments

@@ -28,7 +28,7 @@ class Watches:
     pods: PodWatch
     nodes: NodeWatch
     annotated: AnnotatedNodes
-    keeping: NodeSync
+    node_sync: NodeSync
     quotas: QuotaSync
     pod_informer: Informer
     node_informer: Informer
@@ -54,14 +54,14 @@ def watches_of(core: Core, connections: Connections, inventories: InventoryRepor
         scheduler_name=core.settings.scheduler_name,
         bulkhead=core.instruments.bulkhead,
     )
-    keeping = NodeSync(
+    node_sync = NodeSync(
         store=connections.inventory,
         view=core.view,
         forget=inventories.forget,
         on_freed=core.requeuer.capacity_freed,
         bulkhead=core.instruments.bulkhead,
     )
-    nodes = NodeWatch(cordon_of=_cordon_of, on_cordon=keeping.cordon, on_gone=keeping.gone)
+    nodes = NodeWatch(cordon_of=_cordon_of, on_cordon=node_sync.cordon, on_gone=node_sync.gone)
     annotated = AnnotatedNodes(
         store=connections.inventory,
         view=core.view,
@@ -71,7 +71,7 @@ def watches_of(core: Core, connections: Connections, inventories: InventoryRepor
         refused=core.refused,
         journal=connections.journal,
         instruments=core.instruments,
-        on_written=keeping.again,
+        on_written=node_sync.again,
         on_freed=core.requeuer.capacity_freed,
     )
     quotas = QuotaSync(
@@ -107,7 +107,7 @@ def watches_of(core: Core, connections: Connections, inventories: InventoryRepor
         pods=pods,
         nodes=nodes,
         annotated=annotated,
-        keeping=keeping,
+        node_sync=node_sync,
         quotas=quotas,
         pod_informer=informer("/api/v1/pods", pods, trimmed_pod),
         node_informer=Informer(

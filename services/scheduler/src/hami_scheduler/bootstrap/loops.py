@@ -32,7 +32,7 @@ from hami_scheduler.ledger.view_feed import LedgerFollower
 from hami_scheduler.reconcile import retention
 from hami_scheduler.reconcile.reconciler import Reaper, Reconciler
 from hami_scheduler.reconcile.restore import GrantRestorer
-from hami_scheduler.reconcile.retention import KeepDays, Retaining
+from hami_scheduler.reconcile.retention import HistoryCleanup, KeepDays
 from hami_scheduler.reconcile.stuck_pods import StuckPodReporter
 from hami_scheduler.reconcile.ungranted_pods import UngrantedPods
 
@@ -67,7 +67,7 @@ def writing_loops(core: Core, connections: Connections) -> tuple[tuple[str, Loop
         instruments=core.instruments,
         late_s=core.settings.bound_late_s,
     )
-    retaining = Retaining(
+    cleanup = HistoryCleanup(
         connections.retention,
         KeepDays(
             grants=settings.grant_days,
@@ -89,7 +89,7 @@ def writing_loops(core: Core, connections: Connections) -> tuple[tuple[str, Loop
             TIDY_EVERY_S,
             partial(connections.decisions.tidy, keep_days=settings.decision_days),
         ),
-        _periodic("old-history", retention.EVERY_S, retaining.once),
+        _periodic("old-history", retention.EVERY_S, cleanup.once),
         ("pod-events", connections.events.run),
         ("deferred", connections.deferred.run),
         ("lock-releases", connections.lock.listen),
@@ -127,7 +127,7 @@ def watching_loops(
         ("nodes", watches.node_informer.run),
         ("quotas", watches.quota_informer.run),
         ("pod-changes", watches.pods.run),
-        ("node-changes", watches.keeping.run),
+        ("node-changes", watches.node_sync.run),
         ("annotated-nodes", watches.annotated.run),
         ("quota-changes", lambda: watches.quotas.run(every_s)),
         _periodic("reconcile", lambda: SYNCED_AGAIN_S if watches.missing() else every_s, reconcile),

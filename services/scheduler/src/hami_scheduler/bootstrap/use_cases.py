@@ -80,7 +80,7 @@ def build(
         binding=binding,
         queries=connections.queries,
         letters=connections.bus.letters,
-        explaining=Explainer(
+        explainer=Explainer(
             queries=connections.queries,
             pods=connections.pods,
             vendors=vendors,
@@ -88,8 +88,8 @@ def build(
             recorder=core.recorder,
             new_view=lambda: ClusterView(vendors.rules),
         ),
-        simulating=Simulator(view=core.view, vendors=vendors, defaults=core.defaults),
-        adopting=Adopter(
+        simulator=Simulator(view=core.view, vendors=vendors, defaults=core.defaults),
+        adopter=Adopter(
             ledger=connections.store,
             pods=connections.pods,
             witness=connections.witness,
@@ -115,7 +115,7 @@ def build(
 
 
 def _deciding(core: Core, connections: Connections) -> tuple[Filter, Bind]:
-    reserving = Reservations(
+    reservations = Reservations(
         view=core.view,
         store=connections.store,
         pods=connections.pods,
@@ -127,7 +127,7 @@ def _deciding(core: Core, connections: Connections) -> tuple[Filter, Bind]:
     )
     filtering = Filter(
         view=core.view,
-        reserving=reserving,
+        reservations=reservations,
         reserve=core.settings.allocate_at == "filter",
         vendors=core.vendors,
         defaults=core.defaults,
@@ -144,7 +144,7 @@ def _deciding(core: Core, connections: Connections) -> tuple[Filter, Bind]:
         pod=PodBinding(connections.pods, sign=connections.sign),
         grants=connections.grants,
         transitions=core.transitions,
-        placing=reserving.on_node,
+        place_on_node=reservations.on_node,
         announcer=core.announcer,
         deferred=connections.deferred,
         instruments=core.instruments,

@@ -77,7 +77,7 @@ class Bind:
         pod: PodBinding,
         grants: GrantAnnouncer,
         transitions: Transitions,
-        placing: PlaceOnNode,
+        place_on_node: PlaceOnNode,
         announcer: Announcer,
         deferred: DeferredWrites,
         instruments: SchedulerInstruments,
@@ -91,7 +91,7 @@ class Bind:
         self._pod = pod
         self._grants = grants
         self._transitions = transitions
-        self._placing = placing
+        self._place_on_node = place_on_node
         self._announcer = announcer
         self._deferred = deferred
         self._instruments = instruments
@@ -192,7 +192,7 @@ class Bind:
                 if live.node != node or live.state is not AllocationState.BINDING:
                     raise Conflict(f"the pod is {live.state} on node {live.node}, not on {node}")
             elif live is None or live.node != node:
-                live = await self._placing(args.pod_namespace, args.pod_name, uid, node, live)
+                live = await self._place_on_node(args.pod_namespace, args.pod_name, uid, node, live)
                 if live is None:
                     raise _NoCards
             change = await self._store.advance(

@@ -62,7 +62,7 @@ class Filter:
         self,
         *,
         view: LedgerSnapshotCache,
-        reserving: Reservations,
+        reservations: Reservations,
         reserve: bool,
         vendors: Vendors,
         defaults: Policy,
@@ -75,7 +75,7 @@ class Filter:
     ) -> None:
         """`silent`: nodes whose agents have stopped talking (`bus/heartbeats.py`)."""
         self._view = view
-        self._reserving = reserving
+        self._reservations = reservations
         self._reserve = reserve
         self._vendors = vendors
         self._defaults = defaults
@@ -137,7 +137,7 @@ class Filter:
         if not self._reserve:
             return await self._answer_feasible(request, offered, trace)
         try:
-            found = await self._reserving.best(request, offered, trace)
+            found = await self._reservations.best(request, offered, trace)
         except OverQuota as exc:
             return self._over_quota(names, exc, trace)
         if isinstance(found, Reserved):

@@ -1,7 +1,7 @@
 """From a placement to the draft of a reservation: what the ledger must know beside the slices.
 
 Pure: the vendors' annotations of the placed pod, what counts against quotas, and, where a vendor's
-choice can't be guarded by counters alone, what the choice was made of. `reserving.py` calls it
+choice can't be guarded by counters alone, what the choice was made of. `reserve.py` calls it
 between the choice and the transaction.
 """
 

@@ -57,7 +57,7 @@ class KeepDays:
     cards: int
 
 
-class Retaining:
+class HistoryCleanup:
     """Removes what is old, kind by kind."""
 
     def __init__(
