@@ -1,7 +1,7 @@
 """Why the scheduler could not be asked, in one sentence with what to set. Pure but for proxies.
 
-TLS tells little of it: a server that wants a client certificate closes the connection after the
-handshake (TLS 1.3), and asyncio's servers do so without the alert that would say why.
+TLS shows little of it: a server that wants a client certificate closes the connection after the
+handshake (TLS 1.3), and asyncio's servers do so without the alert that would name the reason.
 """
 
 from __future__ import annotations

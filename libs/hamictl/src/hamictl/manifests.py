@@ -1,7 +1,7 @@
 """Manifests of people, read down to the pods they mean. Pure.
 
 A Pod is itself; of a workload kind it is the pod template, once per replica; a List is its items.
-Other kinds are named, so that nothing is dropped without a word.
+Other kinds are named, so that nothing is dropped silently.
 """
 
 from __future__ import annotations

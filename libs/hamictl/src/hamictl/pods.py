@@ -8,7 +8,7 @@ from hamicommon.k8s.types import Json
 
 
 async def apply_pod(api: KubeApi, pod: Json) -> str:
-    """Creates the pod; an existing one gets its labels and annotations; says what was done."""
+    """Creates the pod; an existing one gets its labels and annotations; returns what was done."""
     metadata = pod["metadata"]
     collection = f"/api/v1/namespaces/{metadata['namespace']}/pods"
     try:

@@ -16,7 +16,7 @@ _TOKEN = re.compile(r"[\x21-\x7e]+")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SchedulerAddress:
-    """As the settings of the same names say; empty and None: not given."""
+    """As in the settings of the same names; empty and None: not given."""
 
     url: str
     ca_file: Path | None = None

@@ -75,7 +75,7 @@ def _containers(spec: Mapping[str, Any]) -> Iterable[Mapping[str, Any]]:
 
 def _requests(container: Mapping[str, Any]) -> Amounts:
     resources = container.get("resources") or {}
-    # A missing request equals the limit; the API server's defaulting says the same.
+    # A missing request equals the limit; the API server's defaulting does the same.
     return amounts({**(resources.get("limits") or {}), **(resources.get("requests") or {})})
 
 

@@ -42,7 +42,7 @@ def adopt(
         console.print_json(data=answer)
     else:
         for part in adoption(answer):
-            # Names and words come from the cluster: nothing in them is markup.
+            # Names and texts come from the cluster: nothing in them is markup.
             console.print(part, highlight=False, markup=False)
     if any(row["outcome"] == "refused" for row in answer["pods"]):
         raise typer.Exit(1)

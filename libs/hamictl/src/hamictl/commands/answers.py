@@ -49,10 +49,10 @@ async def pod_uid(target: Installation, namespace: str, name: str) -> str:
 
 
 async def _why_unknown(target: Installation, namespace: str, name: str) -> str:
-    """A pod that admission refused is an event of whoever tried to make it."""
-    said = f"pod {namespace}/{name}: neither the cluster nor the ledger knows it"
+    """A pod that admission refused is an event of the controller that tried to create it."""
+    unknown = f"pod {namespace}/{name}: neither the cluster nor the ledger knows it"
     if target.kubeconfig is None:
-        return said
+        return unknown
     async with open_kube_api(target.kubeconfig) as api:
         events = (await api.get(f"/api/v1/namespaces/{namespace}/events"))["items"]
     refusals = [
@@ -62,9 +62,9 @@ async def _why_unknown(target: Installation, namespace: str, name: str) -> str:
         and name.startswith(str(event["involvedObject"].get("name", "?")))
     ]
     if refusals:
-        return f"{said}; its controller could not create it: {refusals[-1]}"
+        return f"{unknown}; its controller could not create it: {refusals[-1]}"
     return (
-        f"{said}; if admission refused it, `kubectl apply` or its controller's events "
+        f"{unknown}; if admission refused it, `kubectl apply` or its controller's events "
         f"have the reason"
     )
 
@@ -89,7 +89,7 @@ async def _explain(pod: str, namespace: str, output: Output) -> None:
         console.print_json(data=answer)
         return
     for part in explanation(answer, name=f"{namespace}/{name}"):
-        # Names and words come from the cluster: nothing in them is markup.
+        # Names and texts come from the cluster: nothing in them is markup.
         console.print(part, highlight=False, markup=False)
 
 
@@ -179,7 +179,7 @@ async def _query(query: str) -> tuple[list[str], list[tuple[Any, ...]]]:
 
 
 async def _become_reader(connection: asyncpg.Connection[Any]) -> None:
-    """Whoever logged in, the query has the rights of `hami_reader`.
+    """The query has the rights of `hami_reader`, with any login.
 
     Raises: InvalidRequest with what an administrator does about it.
     """

@@ -1,4 +1,4 @@
-"""`hamictl db`: bring the ledger's schema up to date, or say whether it is fit to serve.
+"""`hamictl db`: bring the ledger's schema up to date, or check whether it is fit to serve.
 
 Exit status of `check`: 0 all is well, 1 it could not be asked, else by the gravest finding, see
 `STATUS`.

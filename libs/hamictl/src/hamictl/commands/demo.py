@@ -1,4 +1,4 @@
-"""The demo: pods of `examples/`, applied in order, until each runs or says why it waits."""
+"""The demo: pods of `examples/`, applied in order, until each runs or shows why it waits."""
 
 from __future__ import annotations
 

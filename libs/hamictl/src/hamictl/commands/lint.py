@@ -1,4 +1,4 @@
-"""`hamictl lint`: what admission would say to pods, before anybody creates them.
+"""`hamictl lint`: what admission would answer to pods, before anybody creates them.
 
 By default the webhook's own code answers, here; with `--cluster DUMP` it also knows the cards of a
 cluster. With `--live` the running system is asked by a dry run, so that its quotas, its cards and
@@ -82,7 +82,7 @@ def lint(
             enable_ascend=enable_ascend,
             enable_iluvatar=enable_iluvatar,
         )
-        # Admission asks no policy of the installation; a mistyped one is said all the same.
+        # Admission asks no policy of the installation; a mistyped one is reported all the same.
         simulate.policy_of(node_policy, gpu_policy)
         rules = AdmissionRules(
             vendors=vendors,
@@ -132,7 +132,7 @@ def _batch(linter: Linter, live: bool) -> None:
             [verdict] = asyncio.run(_live(linter, [case["pod"]]))
             answer = as_json(answer["name"], verdict)
         out.write(orjson.dumps(answer) + b"\n")
-        # Whoever asks may wait for this answer before the next question.
+        # The caller may wait for this answer before the next question.
         out.flush()
 
 
@@ -168,15 +168,15 @@ def _name(pod: Json) -> str:
 
 def _show(names: list[str], verdicts: list[AdmissionResult], output: Output) -> None:
     if output is Output.JSON:
-        items = [as_json(name, said) for name, said in zip(names, verdicts, strict=True)]
+        items = [as_json(name, verdict) for name, verdict in zip(names, verdicts, strict=True)]
         console.print_json(data={"items": items})
         return
     for name, verdict in zip(names, verdicts, strict=True):
-        for line in _in_words(name, verdict):
+        for line in _as_text(name, verdict):
             console.print(line, highlight=False, markup=False, soft_wrap=True)
 
 
-def _in_words(name: str, verdict: AdmissionResult) -> list[str]:
+def _as_text(name: str, verdict: AdmissionResult) -> list[str]:
     if not verdict.allowed:
         head = f"{name} would be refused: {verdict.message}"
     elif verdict.reason == "no-cards":

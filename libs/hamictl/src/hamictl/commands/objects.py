@@ -66,7 +66,7 @@ async def _apply(files: list[str], namespace: str) -> None:
 
 
 async def _applied(api: KubeApi, pod: Json) -> bool:
-    """Applies one pod and says so; False when it was refused: the others go on, as in kubectl.
+    """Applies one pod and reports it; False when it was refused: the others go on, as in kubectl.
 
     Raises: Unavailable, when there is nobody to ask about the others either.
     """

@@ -101,7 +101,7 @@ def _batch(simulator: Simulator) -> None:
     for number, line in enumerate(sys.stdin.buffer, start=1):
         if line.strip():
             out.write(orjson.dumps(simulator.answer_line(line, number)) + b"\n")
-            # Whoever asks may wait for this answer before the next question.
+            # The caller may wait for this answer before the next question.
             out.flush()
 
 
@@ -193,5 +193,5 @@ def _answer(
     for answer in answers:
         if not answer.verdict.error and not answer.verdict.unfiltered:
             console.print(simulation.verdict_table(answer, cluster))
-        for line in simulation.in_words(answer):
+        for line in simulation.as_text(answer):
             console.print(line, highlight=False, markup=False)

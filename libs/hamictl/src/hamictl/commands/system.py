@@ -97,7 +97,7 @@ def up(
     with spoken_errors():
         if kubeconfig is not None and not kubeconfig.exists():
             raise InvalidRequest(f"--kubeconfig {kubeconfig}: no such file")
-        # A mistake in it is told here, not in the logs of three services.
+        # A mistake in it is reported here, not in the logs of three services.
         options.vendors()
         if fresh:
             control.erase(layout)
@@ -124,12 +124,12 @@ def _bring_up(layout: Layout, options: UpOptions, *, quiet: bool) -> dict[str, A
     """Starts the supervisor (or finds it running) and waits until every process serves."""
     state = read_state(layout.state)
     if control.is_running(layout) and state is not None:
-        _say(quiet, f"already running in {layout.folder}")
+        _echo(quiet, f"already running in {layout.folder}")
         if state["phase"] == "ready":
             return state
         pid = state["supervisor"]["pid"]
     else:
-        _say(quiet, f"starting in {layout.folder} (logs: {layout.logs})")
+        _echo(quiet, f"starting in {layout.folder} (logs: {layout.logs})")
         pid = control.start(layout, options)
     announced: set[str] = set()
     for seen in control.progress(layout, pid):
@@ -137,7 +137,7 @@ def _bring_up(layout: Layout, options: UpOptions, *, quiet: bool) -> dict[str, A
         for name, entry in seen["services"].items():
             if entry["phase"] == "ready" and name not in announced:
                 announced.add(name)
-                _say(quiet, f"  {name} is ready")
+                _echo(quiet, f"  {name} is ready")
     assert state is not None
     return state
 
@@ -150,7 +150,7 @@ async def _until_useful(
     *,
     quiet: bool,
 ) -> None:
-    """Waits for the nodes' cards, then runs the demo until every pod runs or says why not."""
+    """Waits for the nodes' cards, then runs the demo until every pod runs or shows why not."""
     scheduler = SchedulerClient(SchedulerAddress(url=described["scheduler_url"]))
     async with open_kube_api(Path(described["kubeconfig"])) as api:
         deadline_s = time.monotonic() + _NODES_TIMEOUT_S
@@ -164,12 +164,12 @@ async def _until_useful(
                     f" (logs: {layout.logs})"
                 )
             await asyncio.sleep(0.1)
-        _say(quiet, f"  {options.nodes} nodes with {options.gpus} cards each")
+        _echo(quiet, f"  {options.nodes} nodes with {options.gpus} cards each")
         if pods:
-            _say(quiet, f"applying {len(pods)} pods of {project().examples}")
+            _echo(quiet, f"applying {len(pods)} pods of {project().examples}")
             await demo.apply_demo(api, pods)
             if not await demo.settled(api, pods):
-                _say(quiet, f"not all pods settled within {demo.SETTLE_TIMEOUT_S:g} s")
+                _echo(quiet, f"not all pods settled within {demo.SETTLE_TIMEOUT_S:g} s")
 
 
 async def _unregistered(scheduler: SchedulerClient, options: UpOptions) -> list[str]:
@@ -201,7 +201,7 @@ async def _watch(layout: Layout, described: dict[str, Any], *, once: bool, silen
                     it.refresh()
                 await asyncio.sleep(_REFRESH_S)
     control.check_stopped(layout)
-    _say(silent, "stopped by `hamictl down`")
+    _echo(silent, "stopped by `hamictl down`")
 
 
 def down() -> None:
@@ -212,6 +212,6 @@ def down() -> None:
     console.print("stopped" if stopped else f"nothing runs in {layout.folder}")
 
 
-def _say(quiet: bool, text: str) -> None:
+def _echo(quiet: bool, text: str) -> None:
     if not quiet:
         console.print(text, highlight=False)

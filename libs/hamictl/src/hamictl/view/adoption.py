@@ -16,7 +16,7 @@ _UNITS = {"slots": "slots", "memory_mib": "MiB", "core_percent": "% of cores"}
 
 
 def adoption(answer: Mapping[str, Any]) -> Iterator[Table | str]:
-    """Pods, cards that hold too much, cards that hold more than the ledger says, and the sum."""
+    """Pods, cards that hold too much, cards that hold more than the ledger has, and the sum."""
     rows = answer["pods"]
     shown = [row for row in rows if row["outcome"] != "held"]
     if shown:
@@ -69,9 +69,9 @@ def _beyond(card: Row) -> str:
 
 def _sum(answer: Mapping[str, Any]) -> str:
     counts = Counter(row["outcome"] for row in answer["pods"])
-    said = ", ".join(
-        f"{counts[outcome]} {words}"
-        for outcome, words in (
+    counted = ", ".join(
+        f"{counts[outcome]} {phrase}"
+        for outcome, phrase in (
             ("adopted", "adopted"),
             ("would adopt", "would be adopted"),
             ("held", "in the ledger already"),
@@ -80,4 +80,4 @@ def _sum(answer: Mapping[str, Any]) -> str:
         if counts[outcome]
     )
     dry = "" if answer["applied"] else "; nothing was written, --apply writes"
-    return f"{said or 'no pods of HAMi'}{dry}"
+    return f"{counted or 'no pods of HAMi'}{dry}"

@@ -19,7 +19,7 @@ MOUNTS_ANNOTATION = "hamictl.io/mounts"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterState:
-    """What was seen; `missing` says what could not be asked."""
+    """What was seen; `missing` names what could not be read."""
 
     pods: Sequence[JsonMapping] = ()
     nodes: Sequence[JsonMapping] = ()
@@ -99,7 +99,7 @@ def phase(pod: JsonMapping) -> str:
 
 
 def why_waiting(pod: JsonMapping) -> str:
-    """The message of the PodScheduled condition, or what else the status says."""
+    """The message of the PodScheduled condition, or the status' own reason."""
     status = pod.get("status") or {}
     for condition in status.get("conditions") or []:
         if condition.get("type") == "PodScheduled" and condition.get("status") == "False":

@@ -1,4 +1,4 @@
-"""The simulator's answer to one pod, as a table and in plain words. Pure."""
+"""The simulator's answer to one pod, as a table and as plain text. Pure."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def _cards(containers: Sequence[ContainerGrant]) -> str:
     return "\n".join(lines)
 
 
-def in_words(answer: Planned) -> Iterator[str]:
+def as_text(answer: Planned) -> Iterator[str]:
     """What the table means, for somebody who has never seen one."""
     verdict, name = answer.verdict, f"{answer.namespace}/{answer.name}"
     yield from (f"warning: {warning}" for warning in answer.warnings)

@@ -18,7 +18,7 @@ WHOLE_PERCENT = 100
 def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
     """A plain table that also reads well when it is not on a terminal.
 
-    Cells come from the cluster and from whoever may write there: nothing in them is markup, and no
+    Cells come from the cluster, where anybody may have written: nothing in them is markup, and no
     control character reaches the terminal.
     """
     made = Table(title=title or None, box=box.SIMPLE_HEAD, title_justify="left", pad_edge=False)
@@ -43,14 +43,14 @@ def of(value: object) -> str:
 
 
 def memory(mib: int | None) -> str:
-    """MiB as people say it."""
+    """MiB in the unit that people use."""
     if mib is None:
         return UNKNOWN
     return f"{mib / 1024:.4g} GiB" if mib >= 1024 else f"{mib} MiB"
 
 
 def devices_table(rows: Iterable[Row], *, short: bool = False) -> Table:
-    """Cards with what is granted of each; `short` uuids suffice to tell cards apart."""
+    """Cards with what is granted of each; `short` uuids suffice to distinguish cards."""
     return table(
         "Cards",
         ("NODE", "#", "MODEL", "UUID", "MEMORY", "CORES", "SLOTS", "HEALTH"),
@@ -71,7 +71,7 @@ def devices_table(rows: Iterable[Row], *, short: bool = False) -> Table:
 
 
 def model(row: Row) -> str:
-    """The product, with its vendor where the name does not say it."""
+    """The product, with its vendor where the name does not contain it."""
     kind, vendor = of(row["type"]), of(row.get("vendor") or "")
     if vendor == "NVIDIA":
         return kind.removeprefix("NVIDIA ")
@@ -84,7 +84,7 @@ def amount(used: str, capacity: str) -> str:
 
 
 CORE_UNITS = {"AMD": "CUs", "AWSNeuron": "NeuronCores", "Mthreads": "16ths"}
-"""Words of vendors that count cores, not percent; an Ascend chip that registers AI cores too."""
+"""Amounts of vendors that count cores, not percent; an Ascend chip that registers AI cores too."""
 
 
 def card_cores(row: Row) -> str:
@@ -102,7 +102,7 @@ def card_cores(row: Row) -> str:
 
 
 def health(row: Row) -> str:
-    """One word, or the reason."""
+    """One state, or the reason."""
     if not row.get("present", True):
         return "gone"
     if row.get("cordoned"):

@@ -32,7 +32,7 @@ class ServerProcess:
         return self._popen.poll() is None
 
     def stop(self) -> None:
-        """Ask for a clean stop, wait for it, kill what does not heed; harmless if it has ended."""
+        """Ask for a clean stop, wait for it, kill what stays; harmless if it has ended."""
         if self._popen.poll() is not None:
             return
         self._popen.send_signal(self.plan.stop_signal)

@@ -33,7 +33,7 @@ class Child:
         self._pidfd = os.pidfd_open(popen.pid)
 
     async def wait(self) -> str:
-        """Wait for its end, kill what is left of its process group, and say how it ended."""
+        """Wait for its end, kill what is left of its process group, and return how it ended."""
         loop = asyncio.get_running_loop()
         over = asyncio.Event()
         loop.add_reader(self._pidfd, over.set)
@@ -87,7 +87,7 @@ def spawn(spec: ChildSpec, *, log_path: Path, system: Path) -> Child:
 
 
 def rotate(log_path: Path) -> None:
-    """Move a log that has grown too long aside, replacing the one moved before."""
+    """Rename a log that has grown too long, replacing the one renamed before."""
     log_path.parent.mkdir(parents=True, exist_ok=True)
     try:
         if log_path.stat().st_size > _LOG_LIMIT_BYTES:

@@ -27,5 +27,5 @@ def service_entry(
 
 
 def identity_entry(process: ProcessIdentity) -> dict[str, object]:
-    """What tells a process from a later one with its pid."""
+    """What distinguishes a process from a later one with its pid."""
     return {name: getattr(process, name) for name in ("pid", "start_ticks", "boot_id")}

@@ -13,7 +13,7 @@ from hamilocal.supervisor.identity import ProcessIdentity
 
 
 class NotReadyError(Exception):
-    """The server does not answer yet; the text says what it did instead."""
+    """The server does not answer yet; the text names what it did instead."""
 
 
 class ServerError(Exception):

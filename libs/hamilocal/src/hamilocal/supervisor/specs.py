@@ -1,6 +1,6 @@
 """What a child of the local system is: a process to keep alive, or a step to do once.
 
-Specs are made by whoever knows the system (`hamictl up`); `supervisor.Supervisor` carries them out.
+Specs are made by `hamilocal.system`, which knows the parts; `supervisor.Supervisor` runs them.
 """
 
 import signal

@@ -25,7 +25,7 @@ _GRACE_S = 10.0
 
 
 class SupervisorError(Exception):
-    """The local system cannot run; the text says which part and why."""
+    """The local system cannot run; the text names which part and why."""
 
 
 def write_state(path: Path, state: Mapping[str, object]) -> None:
@@ -126,7 +126,7 @@ def end_stale(path: Path) -> list[int]:
 
 
 def marked_processes(system: Path) -> list[ProcessIdentity]:
-    """Every process whose environment says that it belongs to the system in this folder.
+    """Every process whose environment marks that it belongs to the system in this folder.
 
     We and the processes we run under are left out.
     """

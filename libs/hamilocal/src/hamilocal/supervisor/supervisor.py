@@ -1,4 +1,4 @@
-"""The supervisor: carries out what `lifecycle.decide` says, and tells the state file.
+"""The supervisor: carries out what `lifecycle.decide` returns, and records it in the state file.
 
 In: specs. It starts children in order, watches their health and their end, restarts them, and on
 SIGTERM, SIGINT or `stop()` stops them in reverse order. `hamictl up` runs one, detached or not.

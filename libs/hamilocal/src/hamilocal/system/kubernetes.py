@@ -1,4 +1,4 @@
-"""How kube-scheduler is told of our scheduler, its extender."""
+"""kube-scheduler's configuration with our scheduler as its extender."""
 
 from __future__ import annotations
 

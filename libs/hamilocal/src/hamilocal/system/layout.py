@@ -1,4 +1,4 @@
-"""Where everything of a local system lies: one folder, `.hami/` unless told otherwise.
+"""Where everything of a local system lies: one folder, `.hami/` unless another is named.
 
 It also knows the project's own folders (migrations, native parts), which an installation from a
 checkout has beside the packages.

@@ -1,4 +1,4 @@
-"""The simulated nodes: their cards, and what the stand-in driver is told of them. Pure."""
+"""The simulated nodes: their cards, and the stand-in driver's configuration of them. Pure."""
 
 from __future__ import annotations
 

@@ -245,7 +245,7 @@ def node_agent(context: Context, node: SimulatedNode) -> ChildSpec:
 
 
 def agent_env(context: Context, node: str) -> dict[str, str]:
-    """What any node-agent of this system must be told, also one that somebody else runs."""
+    """What any node-agent of this system must be given, also one that somebody else runs."""
     return {
         **context.service_env(f"node-agent-{node}", agent_user(node)),
         **context.vendors_env("HAMI_NODE_AGENT", families=False),

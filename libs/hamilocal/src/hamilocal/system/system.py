@@ -1,7 +1,7 @@
 """The whole local system: prepares files and servers, then names every child in order.
 
 Run as `python -m hamilocal.system FOLDER` it is the supervisor process that `hamictl up` starts; it
-ends when it is told to stop, with everything it started.
+ends when it is asked to stop, with everything it started.
 """
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ class ApiTarget:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Caller:
-    """Who asks, and how: `warnings` collects what the answer's Warning headers will say."""
+    """Who asks, and how: `warnings` collects the answer's Warning headers."""
 
     user: User
     dry_run: bool = False

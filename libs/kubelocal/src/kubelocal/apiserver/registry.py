@@ -16,7 +16,7 @@ from kubelocal.apiserver.verbs.delete import Delete
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Registry:
-    """Verbs over one store. `address` is what discovery tells clients (`host:port`)."""
+    """Verbs over one store. `address` is what discovery gives clients (`host:port`)."""
 
     store: ObjectStore
     writing: CreateUpdate

@@ -77,7 +77,7 @@ class Controller:
                 path = f"{kind.collection(namespace)}/{name}/status"
                 await self._api.patch(path, {"status": dict(wanted.status)})
         except (Conflict, NotFound):
-            # The store was older than the server; the event that says so is on its way.
+            # The store was older than the server; the event that brings it is on its way.
             return
         except HamiError as exc:
             logger.warning(

@@ -40,7 +40,7 @@ class WorkloadPlan:
     create: tuple[Json, ...] = ()
     delete: tuple[str, ...] = ()
     status: Mapping[str, int] | None = None
-    """What the workload's status should say, when it says something else."""
+    """What the workload's status should be, where it differs."""
 
 
 def plan(kind: WorkloadKind, workload: Json, owned: Sequence[Json]) -> WorkloadPlan:
@@ -67,7 +67,7 @@ def plan(kind: WorkloadKind, workload: Json, owned: Sequence[Json]) -> WorkloadP
     return WorkloadPlan(
         create=tuple(_missing(kind, workload, existing, wanted - len(alive))),
         delete=tuple(pod["metadata"]["name"] for pod in surplus[: max(0, len(alive) - wanted)]),
-        status=None if _says(workload, status) else status,
+        status=None if _has_status(workload, status) else status,
     )
 
 
@@ -141,6 +141,6 @@ def _is_ready(pod: Json) -> bool:
     return any(c.get("type") == "Ready" and c.get("status") == "True" for c in conditions)
 
 
-def _says(workload: Json, status: Mapping[str, int]) -> bool:
-    said = workload.get("status") or {}
-    return all(said.get(key, 0) == value for key, value in status.items())
+def _has_status(workload: Json, status: Mapping[str, int]) -> bool:
+    current = workload.get("status") or {}
+    return all(current.get(key, 0) == value for key, value in status.items())

@@ -25,7 +25,7 @@ async def _run(options: KubeletOptions) -> None:
 
 
 def main() -> int:
-    """Runs one kubelet; 1 for an error that a user can mend."""
+    """Runs one kubelet; 1 for an error that a user can repair."""
     options = parse()
     handler = logging.StreamHandler(sys.stdout)
     handler.setFormatter(JsonFormatter("hamictl-kubelet"))

@@ -1,4 +1,4 @@
-"""What the kubelet is told on its command line."""
+"""What the kubelet is given on its command line."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class KubeletOptions:
     cdi_dir: Path | None
 
 
-def parse(words: Sequence[str] | None = None) -> KubeletOptions:
+def parse(arguments: Sequence[str] | None = None) -> KubeletOptions:
     """The options given on the command line."""
     parser = argparse.ArgumentParser(prog="python -m kubelocal.kubelet", description=__doc__)
     add = parser.add_argument
@@ -57,7 +57,7 @@ def parse(words: Sequence[str] | None = None) -> KubeletOptions:
     add("--stop-containers-on-exit", action="store_true", help="leave nothing running")
     add("--seed", type=int, help="makes the choice of device ids repeatable")
     add("--cdi-dir", type=Path, help="where CDI files are; absent: a runtime that knows no CDI")
-    given = parser.parse_args(words)
+    given = parser.parse_args(arguments)
     fakegpu = given.fakegpu_config
     return KubeletOptions(
         node=given.node,

@@ -1,4 +1,4 @@
-"""Events of pods, in the kubelet's words; best effort and in the background."""
+"""Events of pods, in the kubelet's text; best effort and in the background."""
 
 from __future__ import annotations
 

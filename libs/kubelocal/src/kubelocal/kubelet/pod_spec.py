@@ -72,7 +72,7 @@ def limits(container: Json) -> dict[str, int]:
 
 
 def is_terminal(pod: Json) -> bool:
-    """Whether the API object says that the pod has ended."""
+    """Whether the pod has ended by its API object."""
     return (pod.get("status") or {}).get("phase") in ("Succeeded", "Failed")
 
 

@@ -48,7 +48,7 @@ State = WaitingState | Running | Terminated
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContainerState:
-    """Everything that a container status tells of one container."""
+    """Everything that a container status holds of one container."""
 
     state: State = WaitingState()
     last: Terminated | None = None

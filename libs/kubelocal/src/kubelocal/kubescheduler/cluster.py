@@ -84,7 +84,7 @@ class ClusterState:
         self._assumed.add(pod["metadata"]["uid"])
 
     def set_pod(self, pod: Json) -> None:
-        """The API server says where the pod is."""
+        """The pod's node according to the API server."""
         self._assumed.discard(pod["metadata"]["uid"])
         self._place(pod, pod["spec"]["nodeName"])
 

@@ -93,7 +93,7 @@ class LeaderElection(_Part):
 
 
 class ClientConnection(_Part):
-    """Where the API server is, unless the command line says so."""
+    """Where the API server is, unless the command line names it."""
 
     kubeconfig: str = ""
 

@@ -106,7 +106,7 @@ async def _ask(
 
 
 async def _prioritize(extender: Extender, pod: Json, nodes: list[Node]) -> dict[str, int]:
-    """A failed prioritize is not an error to kube-scheduler: the extender then has no say."""
+    """A failed prioritize is not an error to kube-scheduler: the extender then does not count."""
     try:
         return await extender.prioritize(pod, nodes)
     except ExtenderError as exc:

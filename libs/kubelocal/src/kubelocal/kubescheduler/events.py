@@ -1,7 +1,7 @@
 """What users read about a scheduling attempt: events, and the PodScheduled condition.
 
-Both are written behind the loop's back from a bounded queue: a slow API server costs words, never
-placements. Equal events are counted in one object, as kube-scheduler's recorder does.
+Both are written behind the loop's back from a bounded queue: a slow API server costs messages,
+never placements. Equal events are counted in one object, as kube-scheduler's recorder does.
 """
 
 import asyncio
@@ -83,7 +83,7 @@ class Reporter:
                 self._remember(key, name, count + 1)
                 return
             except NotFound:
-                pass  # expired; begin anew
+                pass  # expired; begin again
         name = f"{metadata['name']}.{secrets.token_hex(8)}"
         event = _event(pod, name, reason, message, now)
         await self._api.create(path, event)

@@ -1,4 +1,4 @@
-"""Does a pod fit a node? kube-scheduler's own filters, with its own words. Pure.
+"""Does a pod fit a node? kube-scheduler's own filters, with its own reasons. Pure.
 
 The filters run in kube-scheduler's order and the first that refuses ends the matter; only the
 resource filter gives several reasons. What the extenders refuse comes later.

@@ -1,4 +1,4 @@
-"""Leader election over a Lease: whoever renews it schedules, the others wait.
+"""Leader election over a Lease: the one that renews it schedules, the others wait.
 
 Times follow client-go: a lease that was not renewed for its duration may be taken; a holder that
 could not renew in time ends itself rather than risk two schedulers.

@@ -1,4 +1,4 @@
-"""How good is a node for a pod, 0..100 and the extenders' say on top? Pure.
+"""How good is a node for a pod, 0..100 and the extenders' scores on top? Pure.
 
 Least allocated (free share of cpu and memory), preferred node affinity and avoided taints, each
 0..100 as in kube-scheduler; then the sum of the extenders' scores.

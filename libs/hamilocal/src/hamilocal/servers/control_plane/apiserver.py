@@ -23,7 +23,7 @@ _WANT_CONTROLLERS = ("ServiceAccount", "TaintNodesByCondition")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KubeUser:
-    """Somebody who may log in with a token; RBAC says what they may do."""
+    """Somebody who may log in with a token; RBAC decides what they may do."""
 
     name: str
     groups: tuple[str, ...] = ()
@@ -61,7 +61,7 @@ def prepare(
     arguments: Sequence[str] = (),
     service_accounts: bool = False,
 ) -> ApiServer:
-    """Write keys, tokens and kubeconfigs into `folder` and say how to run the server.
+    """Write keys, tokens and kubeconfigs into `folder`; returns how to run the server.
 
     `arguments` are added at the end of its command line (such as a different audit policy).
     `service_accounts`: pods need their account, which a controller manager makes.

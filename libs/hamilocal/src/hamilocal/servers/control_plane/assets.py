@@ -87,7 +87,7 @@ def find_assets(folder: Path) -> Assets:
     """What is in the folder.
 
     Raises:
-        ServerError: a binary is missing or does not tell its version.
+        ServerError: a binary is missing or does not print its version.
     """
     for name in ("kube-apiserver", "kube-scheduler"):
         if not os.access(folder / name, os.X_OK):

@@ -21,7 +21,7 @@ from hamilocal.supervisor.probes import http_ready
 def prepare(
     folder: Path, *, users: Sequence[KubeUser] = (), arguments: Sequence[str] = ()
 ) -> ApiServer:
-    """Write keys, tokens and kubeconfigs into `folder` and say how to run the server."""
+    """Write keys, tokens and kubeconfigs into `folder`; returns how to run the server."""
     folder = folder.absolute()
     make_pki(folder)
     port = free_port()

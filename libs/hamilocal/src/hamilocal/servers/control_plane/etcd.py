@@ -9,7 +9,7 @@ from hamilocal.supervisor.probes import http_ready
 
 
 def prepare(folder: Path, *, binary: Path, name: str = "etcd") -> ServerPlan:
-    """Say how to run a single member whose data are in `folder`, without fsync: it is for tests."""
+    """How to run a single member whose data are in `folder`, without fsync: it is for tests."""
     folder = folder.absolute()
     folder.mkdir(parents=True, exist_ok=True)
     client, peer = free_port(), free_port()

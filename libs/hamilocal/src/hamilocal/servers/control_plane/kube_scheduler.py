@@ -35,8 +35,8 @@ def scheduler_config(
 ) -> dict[str, Any]:
     """A KubeSchedulerConfiguration; `extenders` are entries as that type has them.
 
-    Back-off is 1 s: the scheduler nudges a pod when capacity becomes free (architecture 3.7), and a
-    longer back-off would only delay that.
+    Back-off is 1 s: the scheduler requeues a pod when capacity becomes free (architecture 3.7),
+    and a longer back-off would only delay that.
     """
     config: dict[str, Any] = {
         "apiVersion": f"{_GROUP}/{config_version(version)}",
@@ -49,7 +49,7 @@ def scheduler_config(
         "extenders": [dict(extender) for extender in extenders],
     }
     if version < (1, 22):
-        # The open port of old versions is 10251 on every interface unless it is told otherwise.
+        # The open port of old versions is 10251 on every interface by default.
         open_port = f"{LOOPBACK}:{free_port()}"
         config |= {"healthzBindAddress": open_port, "metricsBindAddress": open_port}
     return config
@@ -58,7 +58,7 @@ def scheduler_config(
 def prepare(
     folder: Path, *, binary: Path, kubeconfig: Path, config: Mapping[str, Any]
 ) -> ServerPlan:
-    """Write the configuration into `folder` and say how to run the scheduler."""
+    """Write the configuration into `folder`; returns how to run the scheduler."""
     folder = folder.absolute()
     folder.mkdir(parents=True, exist_ok=True)
     file = folder / "kube-scheduler.yaml"

@@ -1,4 +1,4 @@
-"""Certificates and keys of a control plane on loopback, made anew for each data folder."""
+"""Certificates and keys of a control plane on loopback, new ones for each data folder."""
 
 from pathlib import Path
 

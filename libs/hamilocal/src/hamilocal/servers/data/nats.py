@@ -19,7 +19,7 @@ def prepare(
     users: Sequence[NatsUser] = (),
     name: str = "nats",
 ) -> ServerPlan:
-    """Write the configuration file into `folder` and say how to run the server.
+    """Write the configuration file into `folder`; returns how to run the server.
 
     The URL carries no credentials; with `users` each client adds its own (`nats://name:password@host:port`).
     """
@@ -27,7 +27,7 @@ def prepare(
     store = folder / "jetstream"
     store.mkdir(parents=True, exist_ok=True)
     port = port or free_port()
-    server_name = f"hami-{name}-{secrets.token_hex(4)}"  # tells the probe our server from another
+    server_name = f"hami-{name}-{secrets.token_hex(4)}"  # the probe distinguishes our server by it
     config = folder / "nats.conf"
     config.touch(mode=0o600)  # it may hold passwords
     config.write_text(

@@ -51,7 +51,7 @@ def prepare(
     password: str | None = None,
     name: str = "postgres",
 ) -> ServerPlan:
-    """Make `folder` a PostgreSQL data folder if it is none yet, and say how to run it.
+    """Make `folder` a PostgreSQL data folder if it is none yet; returns how to run it.
 
     With a password (it counts when the folder is made) connections use SCRAM, else everybody on
     loopback is trusted. `durable=False` is for tests: commits survive a killed server but not a

@@ -17,7 +17,7 @@ def prepare(
     password: str | None = None,
     name: str = "redis",
 ) -> ServerPlan:
-    """Say how to run the server. Keys outlive the process only with `append_only`.
+    """How to run the server. Keys outlive the process only with `append_only`.
 
     Locks need no persistence: the ledger knows who holds a node.
     """

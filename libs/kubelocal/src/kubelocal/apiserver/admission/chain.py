@@ -112,8 +112,10 @@ class AdmissionChain:
             return None
         write.caller.warnings.extend(response.get("warnings") or [])
         if response.get("auditAnnotations"):
-            said = {f"{name}/{key}": value for key, value in response["auditAnnotations"].items()}
-            logger.info("audit annotations", extra={"uid": uid, "annotations": said})
+            annotations = {
+                f"{name}/{key}": value for key, value in response["auditAnnotations"].items()
+            }
+            logger.info("audit annotations", extra={"uid": uid, "annotations": annotations})
         if not response.get("allowed"):
             raise review.denial(name, response)
         return response

@@ -45,7 +45,7 @@ class Roles:
 
 
 def allowed_by(asked: Asked, roles: Roles) -> str | None:
-    """Why it is allowed, in the authorizer's words; None when it is not."""
+    """Why it is allowed, as the authorizer writes it; None when it is not."""
     if MASTERS in asked.groups:
         return ""
     for binding in roles.cluster_bindings:

@@ -46,7 +46,7 @@ def apply_patch(content_type: str, definition: str, target: Json, patch: Any) ->
 
 
 def apply_json_patch(target: Json, operations: list[Any]) -> Json:
-    """RFC 6902, in place. Raises: ApiError 422, in the real words, where a step does not apply."""
+    """RFC 6902, in place. Raises: ApiError 422, as the real server, where a step does not apply."""
     try:
         patched: Json = jsonpatch.apply_patch(target, operations, in_place=True)
     except (jsonpatch.JsonPatchException, jsonpatch.JsonPointerException, TypeError) as error:

@@ -35,7 +35,7 @@ def default_pod_spec(spec: Json) -> None:
 
 
 def tolerate_lost_nodes(spec: Json) -> None:
-    """Five minutes on a node that is not ready, unless the pod says otherwise."""
+    """Five minutes on a node that is not ready, unless the pod asks otherwise."""
     tolerations = spec.setdefault("tolerations", [])
     for key in _TOLERATED:
         if not any(_covers(each, key) for each in tolerations):

@@ -37,7 +37,7 @@ class Column:
 
 
 def age(timestamp: str | None) -> str:
-    """`5m`, `3h`, `2d`: two digits of time, as kubectl says it."""
+    """`5m`, `3h`, `2d`: two digits of time, as kubectl prints it."""
     if not timestamp:
         return _UNKNOWN
     seconds = int((datetime.now(UTC) - datetime.fromisoformat(timestamp)).total_seconds())
@@ -74,7 +74,7 @@ def _ready(pod: Json) -> str:
 
 
 def pod_status(pod: Json) -> str:
-    """What the pod is doing, in one word: the reason that says most."""
+    """What the pod is doing, in one state: the reason that explains most."""
     status = pod.get("status", {})
     reason: str = status.get("reason") or status.get("phase", "")
     if any(gate for gate in pod.get("spec", {}).get("schedulingGates", [])):
@@ -103,10 +103,10 @@ def _restarts(pod: Json) -> int:
 def _node_status(node: Json) -> str:
     conditions = node.get("status", {}).get("conditions", [])
     ready = next((c for c in conditions if c.get("type") == "Ready"), None)
-    words = ["Unknown" if ready is None else "Ready" if ready["status"] == "True" else "NotReady"]
+    states = ["Unknown" if ready is None else "Ready" if ready["status"] == "True" else "NotReady"]
     if node.get("spec", {}).get("unschedulable"):
-        words.append("SchedulingDisabled")
-    return ",".join(words)
+        states.append("SchedulingDisabled")
+    return ",".join(states)
 
 
 def _roles(node: Json) -> str:

@@ -34,7 +34,7 @@ _BAD_SUFFIX = "unable to parse quantity's suffix"
 
 
 class Unreadable(ValueError):
-    """A value of the wrong type; `str(error)` says which, where."""
+    """A value of the wrong type; `str(error)` names which, where."""
 
 
 @dataclass(slots=True)
@@ -52,7 +52,7 @@ def definitions() -> dict[str, Any]:
 
 
 def field_type(definition: str, name: str) -> str:
-    """The type word of a field, or an empty string where there is no such field."""
+    """The type's name of a field, or an empty string where there is no such field."""
     found: str = definitions().get(definition, {"fields": {}})["fields"].get(name, "")
     return found
 

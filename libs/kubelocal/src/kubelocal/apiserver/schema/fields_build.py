@@ -20,7 +20,7 @@ from kubelocal.apiserver.schema.resources import RESOURCES
 FIELDS_FILE = Path(__file__).parents[1] / "_generated" / "fields.json"
 EXTRA_ROOTS = ("V1DeleteOptions", "V1Status", "V1Eviction")
 
-# The models say `str` or `object` where the wire has its own types; these are those fields.
+# The models have `str` or `object` where the wire has its own types; these are those fields.
 _QUANTITIES = {
     ("V1EmptyDirVolumeSource", "sizeLimit"),
     ("V1NodeStatus", "allocatable"),
@@ -48,7 +48,7 @@ _PLAIN = {"str": "string", "int": "integer", "bool": "boolean", "float": "number
 def build() -> dict[str, Any]:
     """{definition: {"fields": {json name: type}, "required": [json name]}} of all we serve.
 
-    A type is a plain word, a definition's name, or `[]`/`{}` before either (list, map of).
+    A type is a plain name, a definition's name, or `[]`/`{}` before either (list, map of).
     """
     definitions: dict[str, Any] = {}
     queue = [each.schema for each in RESOURCES] + list(EXTRA_ROOTS)

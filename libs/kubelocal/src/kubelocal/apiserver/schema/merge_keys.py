@@ -52,7 +52,7 @@ MERGED_SETS: frozenset[tuple[str, str]] = frozenset(
     {("V1ObjectMeta", "finalizers"), ("V1NodeSpec", "podCIDRs")}
 )
 
-# Objects of which a patch may say, with $retainKeys, that only the named fields stay.
+# Objects of which a patch may keep, with $retainKeys, the named fields only.
 RETAINED_KEYS: frozenset[tuple[str, str]] = frozenset(
     {("V1PodSpec", "volumes"), ("V1DeploymentSpec", "strategy")}
 )

@@ -15,7 +15,7 @@ from hamicommon.k8s.types import Json
 from kubelocal.apiserver.schema.resources import BY_KIND, STORED, Resource
 
 Key = tuple[str, str, str]  # (collection, namespace or "", name)
-# Stands for an owner of a kind that is not served: nobody can tell whether it exists.
+# Stands for an owner of a kind that is not served: nobody knows whether it exists.
 UNKNOWN = "unknown"
 
 

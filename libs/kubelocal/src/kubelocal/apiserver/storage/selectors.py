@@ -81,8 +81,8 @@ def _requirement(text: str) -> Predicate:
 
 
 def _malformed(text: str) -> ApiError:
-    words = text.split()
-    found = words[1] if len(words) > 1 else text
+    tokens = text.split()
+    found = tokens[1] if len(tokens) > 1 else text
     return bad_request(
         f"unable to parse requirement: found '{found}', expected: '=', '!=', '==', 'in', notin'"
     )

@@ -1,4 +1,4 @@
-"""The sentences of broken rules, as apimachinery's `field` package words them."""
+"""The sentences of broken rules, as apimachinery's `field` package writes them."""
 
 from __future__ import annotations
 

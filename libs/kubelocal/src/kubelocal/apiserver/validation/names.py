@@ -1,4 +1,4 @@
-"""The grammars of names: what is wrong with one, in the real server's words.
+"""The grammars of names: what is wrong with one, in the real server's text.
 
 Each function returns the complaints; an empty list means that the name is fine.
 Source: apimachinery `util/validation`.

@@ -1,6 +1,6 @@
 """Create and update: the rules of a write, in the order of the real server.
 
-Read the body -> defaults -> admission -> validation -> one transaction. Where no webhook has a say
+Read the body -> defaults -> admission -> validation -> one transaction. Where no webhook is asked
 in an update, all of it happens inside the transaction, so it cannot lose a race; else the
 transaction checks that the object is still the one that was admitted.
 """
@@ -38,7 +38,7 @@ from kubelocal.apiserver.validation.objects import validate_create, validate_upd
 from kubelocal.apiserver.wire import bodies
 
 Change = Callable[[Json], Json]
-# Letters of generated names: no vowels, so no words (apimachinery `util/rand`).
+# Letters of generated names: no vowels, so nothing that can be read (apimachinery `util/rand`).
 _ALPHABET = "bcdfghjklmnpqrstvwxz2456789"
 _ADMISSION_TRIES = 5
 

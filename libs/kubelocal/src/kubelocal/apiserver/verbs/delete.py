@@ -1,4 +1,4 @@
-"""Deletion: preconditions, the grace of pods, finalizers, namespaces, and what the client is told.
+"""Deletion: preconditions, the grace of pods, finalizers, namespaces, and the answer.
 
 A pod on a node is only marked; it goes when the kubelet deletes it with grace 0. Objects that the
 gone one owned are collected by `controllers`.
@@ -28,7 +28,7 @@ _POLICIES = ("Background", "Foreground", "Orphan")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """A DeleteOptions object. `grace_s` None: as long as the pod says."""
+    """A DeleteOptions object. `grace_s` None: as long as the pod's own."""
 
     grace_s: int | None = None
     uid: str = ""

@@ -1,7 +1,7 @@
 """Bodies of requests: bytes -> an object of the resource, in stored shape.
 
 JSON, YAML and protobuf are read; what the schema does not know is dropped, with a warning or an
-error as the `fieldValidation` parameter says.
+error as the `fieldValidation` parameter asks.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def read_object(target: ApiTarget, caller: Caller, body: Json) -> Json:
 
 
 def check_kind(resource: Resource, body: Json) -> None:
-    """Raises: ApiError 400 where the body says that it is something else."""
+    """Raises: ApiError 400 where the body claims to be something else."""
     kind = body.get("kind") or resource.kind
     version = body.get("apiVersion") or resource.api_version
     if version != resource.api_version:

@@ -1,6 +1,6 @@
 """Bodies in Kubernetes' protobuf form: typed Go clients, new kubectls among them, send it.
 
-In: the bytes of a request. Out: the same object as JSON would say it. Answers are JSON always; all
+In: the bytes of a request. Out: the same object as JSON has it. Answers are JSON always; all
 clients accept it. The numbers of the fields are `_generated/protobuf_numbers.json`.
 """
 
@@ -79,7 +79,7 @@ def _fill(body: Json, definition: str, numbers: Json, data: bytes) -> None:
             key = _as_bytes(entry.get(1, b"")).decode()
             body.setdefault(name, {})[key] = _value(kind[2:], entry.get(2, b""))
         elif (value := _value(kind, raw)) not in ("", None):
-            body[name] = value  # an empty text is Go's way to say nothing
+            body[name] = value  # an empty text is Go's way to leave it out
 
 
 def _value(kind: str, raw: Value) -> Any:

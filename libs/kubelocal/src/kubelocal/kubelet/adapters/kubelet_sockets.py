@@ -37,7 +37,7 @@ class KubeletRegistrationServicer:
     async def Register(  # noqa: N802 - the name is the protocol's
         self, request: Any, context: grpc.aio.ServicerContext[Any, Any]
     ) -> Any:
-        """Takes a plugin's registration, or says why not."""
+        """Takes a plugin's registration, or returns why not."""
         refusal = refuse_registration(request.version, request.resource_name, request.endpoint)
         if refusal is not None:
             await context.abort(grpc.StatusCode.UNKNOWN, refusal)
@@ -46,7 +46,7 @@ class KubeletRegistrationServicer:
 
 
 def refuse_registration(version: str, resource: str, endpoint: str) -> str | None:
-    """Why a registration is not taken, in the kubelet's words; None when it is."""
+    """Why a registration is not taken, in the kubelet's text; None when it is."""
     if version != VERSION:
         return (
             f'requested API version "{version}" is not supported by kubelet. '
@@ -62,7 +62,7 @@ def refuse_registration(version: str, resource: str, endpoint: str) -> str | Non
 
 
 class PodResourcesServicer:
-    """Service v1.PodResourcesLister over what `snapshot()` says."""
+    """Service v1.PodResourcesLister over what `snapshot()` returns."""
 
     def __init__(self, snapshot: Callable[[], list[PodDevices]]) -> None:
         self._snapshot = snapshot

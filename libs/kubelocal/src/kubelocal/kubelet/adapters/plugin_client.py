@@ -104,7 +104,7 @@ class PluginClient:
         return list(responses[0].deviceIDs) if responses else []
 
     async def allocate(self, ids: Iterable[str]) -> AllocateAnswer:
-        """Tells the plugin which ids a container gets; the answer is what the container is given.
+        """Gives the plugin the ids of a container; the answer is what the container is given.
 
         Raises: PluginError.
         """
@@ -120,7 +120,7 @@ class PluginClient:
         return allocate_response.from_message(answer.container_responses[0])
 
     async def pre_start(self, ids: Iterable[str]) -> None:
-        """Tells the plugin that the container holding these ids is about to start.
+        """Announces to the plugin that the container holding these ids is about to start.
 
         Raises: PluginError.
         """

@@ -1,4 +1,4 @@
-"""gRPC failures in the words in which a kubelet reports them."""
+"""gRPC failures in the text in which a kubelet reports them."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ class BackoffRule:
 
     @property
     def forget_after_s(self) -> float:
-        """A container that ran this long starts anew without waiting."""
+        """A container that ran this long starts again without waiting."""
         return 2 * self.longest_s
 
 

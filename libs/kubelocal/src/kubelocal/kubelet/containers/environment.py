@@ -128,7 +128,7 @@ def command_line(container: Json, env: Mapping[str, str]) -> Sequence[str]:
     command = container.get("command") or []
     if not command:
         return PAUSE
-    return [expand(word, env) for word in [*command, *(container.get("args") or [])]]
+    return [expand(part, env) for part in [*command, *(container.get("args") or [])]]
 
 
 def visible_devices(env: Mapping[str, str], mounts: Sequence[Mount]) -> str:

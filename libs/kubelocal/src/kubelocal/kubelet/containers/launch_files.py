@@ -72,7 +72,7 @@ class AttemptFiles:
 def encode(launch: Launch) -> bytes:
     """The launch file.
 
-    Raises: InvalidRequest when a word holds a NUL, which no program can be given.
+    Raises: InvalidRequest when an argument holds a NUL, which no program can be given.
     """
     fields = ["cwd", launch.cwd, "log", str(launch.log)]
     if launch.rootfs is not None:
@@ -82,8 +82,8 @@ def encode(launch: Launch) -> bytes:
             fields += ["mount", mode, mount.host_path, mount.container_path]
     for name, value in launch.env.items():
         fields += ["env", f"{name}={value}"]
-    for word in launch.argv:
-        fields += ["arg", word]
+    for argument in launch.argv:
+        fields += ["arg", argument]
     if any("\0" in field for field in fields):
         raise InvalidRequest("command, environment and mounts of a container may not hold a NUL")
     return b"".join(field.encode() + b"\0" for field in fields)

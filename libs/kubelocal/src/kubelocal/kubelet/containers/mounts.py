@@ -20,7 +20,7 @@ PRELOAD_FILE = "/etc/ld.so.preload"
 
 
 class MountMode(StrEnum):
-    """How mounts of containers come about on this machine; the Node's annotation says it."""
+    """How mounts of containers come about on this machine; the Node's annotation shows it."""
 
     NAMESPACE = "namespace"
     PATHMAP = "pathmap"

@@ -23,14 +23,14 @@ from kubelocal.kubelet.containers import launch_files
 from kubelocal.kubelet.containers.launch_files import AttemptFiles, Ended, Launch
 from kubelocal.kubelet.containers.mounts import MountMode
 
-# What a container runtime reports when it can't say how a container ended.
+# What a container runtime reports when it doesn't know how a container ended.
 UNKNOWN_EXIT_CODE = 137
 # The launcher answers within milliseconds; a machine this slow is broken.
 START_TIMEOUT_S = 30.0
 
 
 class StartFailed(Exception):
-    """The container's program could not be started; the text says why."""
+    """The container's program could not be started; the text names the reason."""
 
     def __init__(self, ended: Ended) -> None:
         super().__init__(ended.message)
@@ -114,8 +114,8 @@ class ProcessRuntime:
         )
         async with asyncio.timeout(START_TIMEOUT_S):
             output, _ = await process.communicate()
-        word, _, reason = output.decode().strip().partition(" ")
-        return MountMode(word), reason
+        mode, _, reason = output.decode().strip().partition(" ")
+        return MountMode(mode), reason
 
     def pod_dir(self, pod_uid: str) -> Path:
         """Where a pod's logs, volumes and launch files lie."""

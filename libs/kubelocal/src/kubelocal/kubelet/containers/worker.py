@@ -85,7 +85,7 @@ class ContainerWorker:
         return self._name
 
     async def run(self) -> int:
-        """Keeps the container going as the restart policy says; returns its last exit code."""
+        """Keeps the container going as the restart policy asks; returns its last exit code."""
         ended = self._recover()
         while True:
             if ended is None and self.running is None:

@@ -2,7 +2,7 @@
 
 As containerd does it from 1.7 on: a name is looked up in the files of the directory at the
 container's creation, one that no file has is an error, and what a file sets wins over what the
-container says itself (Container Device Interface specification, containerEdits).
+container has itself (Container Device Interface specification, containerEdits).
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def edits_of(names: Sequence[str], directory: Path | None) -> Edits:
     """The edits of these devices, read now (blocking).
 
     Without a directory this is a runtime that knows nothing of CDI: names mean nothing to it, and
-    it says so to nobody (containerd 1.6).
+    it reports so to nobody (containerd 1.6).
 
     Raises: InvalidRequest when a name is in no file.
     """

@@ -1,4 +1,4 @@
-"""What PodResources tells: pods, their regular containers, and the device ids these hold."""
+"""What PodResources answers: pods, their regular containers, and the device ids these hold."""
 
 from __future__ import annotations
 

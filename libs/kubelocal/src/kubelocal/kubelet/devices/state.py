@@ -39,7 +39,7 @@ class IdRequest:
 
     @property
     def complete(self) -> bool:
-        """The reused ids suffice: neither the plugin's preference nor chance has a say."""
+        """The reused ids suffice: neither the plugin's preference nor chance counts."""
         return len(self.preset) == self.size
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Device:
-    """One device id of a plugin, as its ListAndWatch stream said last."""
+    """One device id of a plugin, as its ListAndWatch stream sent it last."""
 
     id: str
     healthy: bool
@@ -76,14 +76,14 @@ class DeviceAllocation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceCounts:
-    """What the Node object says of one resource."""
+    """What the Node object shows of one resource."""
 
     capacity: int
     allocatable: int
 
 
 class AdmissionError(Exception):
-    """A device allocation failed; the text is what the pod's status says about it."""
+    """A device allocation failed; the text is the message in the pod's status."""
 
 
 class PluginError(Exception):

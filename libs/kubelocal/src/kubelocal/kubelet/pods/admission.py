@@ -20,7 +20,7 @@ from kubelocal.pod_resources import Amounts, amounts
 
 
 class PodAdmission:
-    """`allocatable` and `labels` say what the Node object says; `delay_s` is a fault for tests."""
+    """`allocatable` and `labels` are those of the Node object; `delay_s` is a fault for tests."""
 
     def __init__(
         self,

@@ -17,7 +17,7 @@ from kubelocal.pod_resources import PODS, Amounts, add, pod_requests
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rejection:
-    """Why a pod may not run here, in the words of the pod's status."""
+    """Why a pod may not run here, as the pod's status has it."""
 
     reason: str
     message: str

@@ -30,7 +30,7 @@ DELETE_RETRY_S = 1.0
 class PodWorker:
     """`rejection` is set for a pod that may not run here; it is shown and waits for its deletion.
 
-    `active` says whether the pod still holds its devices.
+    `active` is whether the pod still holds its devices.
     """
 
     def __init__(
