@@ -1,6 +1,6 @@
 """Makes what the containers of docker-compose.yml share: keys, certificates, configurations.
 
-`prepare.py files` writes them into /shared, once; `prepare.py register` tells the emulated API
+`prepare.py files` writes them into /shared, once; `prepare.py register` gives the emulated API
 server of the webhook. Both may run any number of times.
 """
 

@@ -54,7 +54,7 @@ def short_folder() -> Iterator[Path]:
 
 
 @pytest.mark.parametrize("enabled", [True, False], ids=["cdi-on", "cdi-off"])
-async def test_a_real_runtimes_own_word_is_the_proof(
+async def test_a_real_runtimes_own_answer_is_the_proof(
     programs: Path, short_folder: Path, enabled: bool
 ) -> None:
     cdi = Cdi(enabled=enabled, directory=short_folder / "cdi")

@@ -139,7 +139,7 @@ CASES = (
     Case(
         "FAULT-40",
         "grants.granted.after",
-        "the grant was told, the answer lost",
+        "the grant was published, the answer lost",
         REPEATED,
         ("error", "kill"),
     ),
@@ -192,7 +192,7 @@ CASES = (
         "FAULT-40",
         "bus.publish_all.after",
         "facts from the outbox, the receipt lost",
-        "told once more under the same id",
+        "published once more under the same id",
         ("error", "kill"),
     ),
     Case(
@@ -251,7 +251,7 @@ CASES = (
     Case(
         "FAULT-24",
         "node_books.holdings.before",
-        "the agent reads the kubelet's books",
+        "the agent reads the kubelet's checkpoint",
         "the container waits for the check; it never starts unchecked",
         ("error", "delay"),
     ),

@@ -35,7 +35,7 @@ def proxy(faulty_cluster: Faulty) -> Iterator[ApiProxy]:
     point="FAULT-19",
     fault="the API server refuses every second request",
     kind="error",
-    answer="tried again with pauses; 429's Retry-After is heeded; no process ends",
+    answer="tried again with pauses; 429's Retry-After is observed; no process ends",
     promise="SAFE-1..3 SAFE-6 LIVE-2",
 )
 @pytest.mark.parametrize("status", [401, 403, 422, 429, 500, 503])
@@ -92,7 +92,7 @@ def test_f15_f19_writes_whose_answers_are_lost(faulty: Faulty, proxy: ApiProxy) 
     point="FAULT-20",
     fault="watches end with 410 (compaction)",
     kind="error",
-    answer="listed anew; what was missed is compared",
+    answer="listed again; what was missed is compared",
     promise="LIVE-2",
 )
 def test_f20_watches_that_end_with_410(faulty: Faulty, proxy: ApiProxy) -> None:

@@ -93,7 +93,7 @@ def test_f23_allocate_in_another_order_than_bound(faulty: Faulty) -> None:
 
 
 def _swap_cases() -> Iterable[object]:
-    answer = "no answer, no start; the kubelet tries again, and the ledger says the same again"
+    answer = "no answer, no start; the kubelet tries again, and the ledger answers the same again"
     for point, what, kinds in (
         ("node_moves.ask.before", "before the question", ("kill", "error", "delay", "duplicate")),
         ("node_moves.ask.after", "the answer is lost", ("kill", "error")),
@@ -224,7 +224,7 @@ def test_f25_allocate_for_a_pod_that_nobody_knows(faulty: Faulty) -> None:
     point="FAULT-27",
     fault="the plugin's socket is removed",
     kind="error",
-    answer="served and registered anew",
+    answer="served and registered again",
     promise="LIVE-2",
 )
 def test_f27_plugin_socket_removed(faulty: Faulty) -> None:
@@ -247,7 +247,7 @@ def test_f27_plugin_socket_removed(faulty: Faulty) -> None:
 @pytest.mark.slow
 @pytest.mark.row(
     point="FAULT-26",
-    fault="the agent dies between its word that it is ready and Allocate",
+    fault="the agent dies between its report that it is ready and Allocate",
     kind="kill",
     answer="the kubelet fails that pod for good; its slice comes back at once, with the reason",
     promise="SAFE-1..3 SAFE-6 LIVE-1 LIVE-2",

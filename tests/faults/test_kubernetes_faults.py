@@ -180,7 +180,7 @@ def test_f21_a_zombie_kube_scheduler_that_binds_late(faulty: Faulty) -> None:
     point="FAULT-11",
     fault="two pods for the last card",
     kind="duplicate",
-    answer="one gets it; the other is told why and is tried when the card is free",
+    answer="one gets it; the other gets the reason and is tried when the card is free",
     promise="SAFE-1 LIVE-3",
 )
 def test_f11_two_pods_for_the_last_slot(faulty: Faulty) -> None:

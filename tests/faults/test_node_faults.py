@@ -68,13 +68,13 @@ def test_f28_reboot(faulty: Faulty) -> None:
             "state",
             marks=pytest.mark.row(
                 fault="the agent's state is half a file",
-                answer="put aside; checkpoint and ledger tell enough to go on",
+                answer="renamed; checkpoint and ledger suffice to go on",
             ),
         ),
     ],
 )
 @pytest.mark.row(point="FAULT-29", kind="error", promise="SAFE-2 SAFE-3 LIVE-2")
-def test_f29_corrupt_books(faulty: Faulty, which: str) -> None:
+def test_f29_corrupt_checkpoint(faulty: Faulty, which: str) -> None:
     """Half a file: the kubelet's checkpoint under a living kubelet, or the agent's own state."""
     system = faulty.system
     stage = Stage(faulty)
@@ -176,7 +176,7 @@ def test_f33_disk_full(faulty: Faulty) -> None:
     point="SAFE-1",
     fault="a force-deleted pod whose process lives on",
     kind="delay",
-    answer="its slice is kept until the node says that the process is gone",
+    answer="its slice is kept until the node reports that the process is gone",
     promise="SAFE-1",
 )
 def test_force_deleted_pod_with_a_live_process(faulty: Faulty) -> None:

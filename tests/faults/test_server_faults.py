@@ -39,7 +39,7 @@ CALLS = 30
     point="FAULT-35",
     fault="Postgres is killed under load and recovers its log",
     kind="kill",
-    answer="a clear error meanwhile; what was committed is there, nothing else",
+    answer="a clear error until then; what was committed is there, nothing else",
     promise="SAFE-1..3 SAFE-6 LIVE-2",
 )
 def test_f35_postgres_killed(faulty: Faulty) -> None:
@@ -64,7 +64,7 @@ def test_f35_postgres_killed(faulty: Faulty) -> None:
             "postgres",
             marks=pytest.mark.row(
                 point="FAULT-36",
-                fault="Postgres says nothing for 5 s",
+                fault="Postgres is silent for 5 s",
                 answer="decisions wait or fail with a clear error; running pods are untouched",
             ),
         ),
@@ -72,8 +72,8 @@ def test_f35_postgres_killed(faulty: Faulty) -> None:
             "redis",
             marks=pytest.mark.row(
                 point="FAULT-38",
-                fault="Redis says nothing for 5 s",
-                answer="locks are lease rows in Postgres meanwhile",
+                fault="Redis is silent for 5 s",
+                answer="locks are lease rows in Postgres until then",
             ),
         ),
     ],
@@ -97,7 +97,7 @@ def test_stopped_server(faulty: Faulty, server: str) -> None:
     point="FAULT-37",
     fault="Postgres has no connection left, and the scheduler is started into that",
     kind="error",
-    answer="it is not ready and says why; it serves as soon as there is one",
+    answer="it is not ready and reports why; it serves as soon as there is one",
 )
 def test_f37_no_connection_left(faulty: Faulty) -> None:
     system = faulty.system
@@ -188,7 +188,7 @@ def test_f38_redis_flushed(faulty: Faulty) -> None:
             marks=pytest.mark.row(
                 point="FAULT-38",
                 fault="Redis is killed under load and comes back empty",
-                answer="locks are lease rows in Postgres meanwhile",
+                answer="locks are lease rows in Postgres until then",
             ),
         ),
         pytest.param(
@@ -227,7 +227,7 @@ def test_killed_server(faulty: Faulty, server: str) -> None:
 @pytest.mark.slow
 @pytest.mark.row(
     point="FAULT-41",
-    fault="NATS says nothing while pods come",
+    fault="NATS is silent while pods come",
     kind="delay",
     answer="pods are placed and run: agents read the signed grant of the annotation",
     promise="SAFE-1..3 SAFE-6 LIVE-1 LIVE-2",
@@ -255,7 +255,7 @@ def test_f41_pods_run_while_nats_is_silent(faulty: Faulty) -> None:
 
 @pytest.mark.row(
     point="FAULT-43",
-    fault="the node's agent and kubelet hear and say nothing for seconds",
+    fault="the node's agent and kubelet neither hear nor answer for seconds",
     kind="lose",
     answer="its pods run on; new ones wait or go elsewhere",
     promise="SAFE-1..3 LIVE-2",
