@@ -30,11 +30,11 @@ IDLE: Used = (0, 0, 0)
 class Kind:
     """Nodes of one vendor."""
 
-    word: str
+    common_name: str
     cards: int
     """Per node."""
-    tell: Callable[[Json, str, int], None]
-    """Writes into a Node (its name, number of cards) what the vendor's plugin tells of them."""
+    publish: Callable[[Json, str, int], None]
+    """Writes into a Node (its name, number of cards) what the vendor's plugin publishes of them."""
     use: Callable[[random.Random, int], list[Used]]
     """What is granted on each of a node's cards."""
 
@@ -43,12 +43,12 @@ class Kind:
 class Cluster:
     """Nodes, and per node what is granted on its cards."""
 
-    word: str
+    common_name: str
     nodes: dict[NodeName, tuple[Json, list[Used]]]
 
     def view(self, vendors: Vendors) -> ClusterView:
         """As the engine sees it."""
-        view, vendor = ClusterView(vendors.rules), vendors[self.word]
+        view, vendor = ClusterView(vendors.rules), vendors[self.common_name]
         for name, (node, used) in self.nodes.items():
             states = [
                 CardState(
@@ -71,7 +71,7 @@ class Cluster:
         """As the reference model sees it."""
         found = {}
         for name, (node, used) in self.nodes.items():
-            cards = inventory.cards_of(node, [self.word])
+            cards = inventory.cards_of(node, [self.common_name])
             for card, (slots, memory, core) in zip(cards, used, strict=True):
                 card |= {"used": slots, "used_mem": memory, "used_core": core}
             found[name] = (node, cards)
@@ -88,10 +88,10 @@ def cluster(kind: Kind, nodes: int, seed: int) -> Cluster:
             "metadata": {"name": name, "annotations": {}, "labels": {}},
             "status": {"capacity": {}, "allocatable": {}},
         }
-        kind.tell(node, name, kind.cards)
+        kind.publish(node, name, kind.cards)
         node["status"]["allocatable"] |= node["status"]["capacity"]
         found[NodeName(name)] = (node, kind.use(chance, kind.cards))
-    return Cluster(word=kind.word, nodes=found)
+    return Cluster(common_name=kind.common_name, nodes=found)
 
 
 PODS_PER_NODE = 32
@@ -117,20 +117,20 @@ def _some(*choices: tuple[float, Used]) -> Callable[[random.Random, int], list[U
 
 
 def _registered(
-    key: str, word: str, *, info: Callable[[int], Json] = lambda index: {}, **fields: Any
+    key: str, common_name: str, *, info: Callable[[int], Json] = lambda index: {}, **fields: Any
 ) -> Callable[[Json, str, int], None]:
     """Cards in HAMi's JSON; `info` makes a card's `custominfo` from its index."""
 
-    def tell(node: Json, name: str, cards: int) -> None:
+    def publish(node: Json, name: str, cards: int) -> None:
         listed = [
-            {"id": f"{word}-{name}-{index}", "index": index, "health": True, **fields}
+            {"id": f"{common_name}-{name}-{index}", "index": index, "health": True, **fields}
             | {"numa": index * 2 // cards, "custominfo": info(index)}
             for index in range(cards)
         ]
         node["metadata"]["annotations"][key] = json.dumps(listed)
         node["status"]["capacity"]["nvidia.com/gpu"] = "80"
 
-    return tell
+    return publish
 
 
 def _neuron(node: Json, name: str, cards: int) -> None:
@@ -141,14 +141,14 @@ def _neuron(node: Json, name: str, cards: int) -> None:
     }
 
 
-def _ascend(word: str, cards: int) -> Kind:
+def _ascend(common_name: str, cards: int) -> Kind:
     return Kind(
-        word=word,
+        common_name=common_name,
         cards=cards,
-        tell=_registered(
-            f"hami.io/node-register-{word}",
-            word,
-            type=word,
+        publish=_registered(
+            f"hami.io/node-register-{common_name}",
+            common_name,
+            type=common_name,
             count=7,
             devmem=65536,
             devcore=20,
@@ -164,9 +164,9 @@ def _kunlun(node: Json, name: str, cards: int) -> None:
 
 KINDS = {
     "nvidia": Kind(
-        word="NVIDIA",
+        common_name="NVIDIA",
         cards=8,
-        tell=_registered(
+        publish=_registered(
             "hami.io/node-nvidia-register",
             "GPU",
             type="NVIDIA A100-SXM4-80GB",
@@ -178,26 +178,28 @@ KINDS = {
         use=_slices,
     ),
     "neuron": Kind(
-        word="AWSNeuron",
+        common_name="AWSNeuron",
         cards=16,
-        tell=_neuron,
+        publish=_neuron,
         use=_some((0.25, (2, 0, 3)), (0.15, (1, 0, 1)), (0.05, (1, 0, 2))),
     ),
     "910b3": _ascend("Ascend910B3", 8),
     "910c": _ascend("Ascend910C", 16),
-    "kunlun": Kind(word="kunlun", cards=8, tell=_kunlun, use=_some((0.4, (1, 98304, 100)))),
+    "kunlun": Kind(
+        common_name="kunlun", cards=8, publish=_kunlun, use=_some((0.4, (1, 98304, 100)))
+    ),
     "vxpu": Kind(
-        word="XPU",
+        common_name="XPU",
         cards=8,
-        tell=_registered(
+        publish=_registered(
             "hami.io/node-register-xpu", "XPU", type="XPU-P800", count=4, devmem=98304, devcore=100
         ),
         use=_some((0.2, (1, 98304, 100)), (0.2, (1, 24576, 25)), (0.1, (2, 49152, 50))),
     ),
     "vastai": Kind(
-        word="Vastai",
+        common_name="Vastai",
         cards=16,
-        tell=_registered(
+        publish=_registered(
             "hami.io/node-va-register",
             "Vastai",
             type="Vastai",

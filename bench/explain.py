@@ -1,8 +1,8 @@
 """What explaining costs: pods that wait, tried again and again, on a real scheduler process.
 
 200 pods that fit nowhere on 1000 nodes are tried again in turn by clients that play kube-scheduler,
-for `--seconds`; meanwhile small pods are placed, so that the cards change. The stack is that of
-bench/filter: durable Postgres, decision records, outbox, traces and pod events. Says how many
+for `--seconds`; in that time small pods are placed, so that the cards change. The stack is that of
+bench/filter: durable Postgres, decision records, outbox, traces and pod events. Prints how many
 bytes of Postgres a decision takes with its index and the cards that it was made on, how many
 records were lost (must be 0), and whether /filter at the end is as quick as at the start. Writes
 bench/results/explain.json.
@@ -147,7 +147,7 @@ def run(bench: Bench, pods: int, seconds: float) -> dict[str, Any]:
     return {
         "seconds": seconds,
         "refusals": len(tries.spent),
-        "placed_meanwhile": tries.placed,
+        "placed_in_that_time": tries.placed,
         "rows": int(counted["rows"]),
         "bytes_per_row": round(float(counted["row_bytes"])),
         "bytes_per_decision": round(all_bytes / max(1, len(tries.spent) + tries.placed)),

@@ -6,7 +6,7 @@ Allocate and PreStartContainer on one channel. The ratio is to a bare gRPC serve
 that answers the same message to the same client in the same run. Then the agent is left alone with
 its 200 containers: `idle` while their regions stay as they are, `busy` while every one changes
 every second. The CPU time of a call is that of all the agent's threads
-while it was under way: it tells on a busy machine what the wall clock can't. Goals: Allocate p99
+while it was under way: on a busy machine it shows what the wall clock can't. Goals: Allocate p99
 10 ms, 1 % of a core, 90 MB; the stand-in driver's state file, which the agent maps and a real
 driver has not, is no part of that. The agent starts with the variables of its image. Writes
 bench/results/node_agent.json.
@@ -153,7 +153,7 @@ class Run:
     async def _timed(
         self, spent: list[float], computed: list[float], call: Any, request: Any
     ) -> Any:
-        """Whatever else the agent does meanwhile is in its CPU time too."""
+        """Whatever else the agent does at that time is in its CPU time too."""
         began = running_ms(self._agent_pid)
         spent_ms, answer = await timed(call, request)
         spent.append(spent_ms)
@@ -210,16 +210,16 @@ def mapped_mb(pid: int, name: str) -> float:
     """Resident pages of files with that name."""
     kib, counted = 0, False
     for line in Path(f"/proc/{pid}/smaps").read_text().splitlines():
-        words = line.split()
-        if not words[0].endswith(":"):
+        fields = line.split()
+        if not fields[0].endswith(":"):
             counted = line.endswith(f"/{name}")
-        elif words[0] == "Rss:" and counted:
-            kib += int(words[1])
+        elif fields[0] == "Rss:" and counted:
+            kib += int(fields[1])
     return kib * 1024 / 1e6
 
 
 async def core_percent(pid: int, seconds: float, regions: list[Path]) -> float:
-    """CPU of a process over some seconds, in percent of a core; these regions change meanwhile."""
+    """CPU of a process over some seconds, in percent of a core, while these regions change."""
     files = [os.open(region, os.O_RDWR) for region in regions]
     total_at = layout.V1.slots_at + layout.V1.memory_at + layout.MemoryV1.total_bytes.offset
     used, began = cpu_s(pid), time.monotonic()
@@ -306,8 +306,8 @@ def main() -> None:
         goal = f"  (goal {GOALS[name]:g})" if name in GOALS else ""
         print(f"{name:>20}  {value:10.2f}{goal}")
     RESULTS.parent.mkdir(exist_ok=True)
-    told = {"machine": where, "cards": len(CARDS), "pods": arguments.pods, **result}
-    RESULTS.write_text(json.dumps(told, indent=2) + "\n")
+    result_of_run = {"machine": where, "cards": len(CARDS), "pods": arguments.pods, **result}
+    RESULTS.write_text(json.dumps(result_of_run, indent=2) + "\n")
 
 
 if __name__ == "__main__":

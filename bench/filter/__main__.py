@@ -4,7 +4,7 @@ Each row: a cluster with placed pods; the new pods exist at the API server; one 
 (p50, p99), then eight at once (decisions/s). Everything that production does is on: fsync and
 synchronous_commit, traces to a file, decision records, outbox to NATS, pod events; that the records
 and announcements came is checked. `cpu_ms` is the scheduler's CPU time per decision with all its
-background work; on a busy machine it says more than the latencies. Prints the budgets of
+background work; on a busy machine it shows more than the latencies. Prints the budgets of
 architecture 7 beside the figures and writes bench/results/filter.json.
 """
 
@@ -22,7 +22,7 @@ from bench.filter.cluster import Fill
 from bench.filter.figures import cpu_s, fdatasync_ms, machine, percentile, resident_mb
 from bench.filter.load import WARM_UP, all_at_once, new_pods, one_after_the_other, phases_ms
 from bench.filter.objects import CARDS
-from bench.filter.system import Bench, end_when_told, system, wait_until_quiet
+from bench.filter.system import Bench, end_when_asked, system, wait_until_quiet
 
 RESULTS = Path(__file__).resolve().parents[1] / "results" / "filter.json"
 SIZES = (100, 400, 1000, 5000)
@@ -104,7 +104,7 @@ def report(rows: list[Row]) -> None:
 
 def main() -> None:
     """Measures, prints the table and writes the results."""
-    end_when_told()
+    end_when_asked()
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--runs", type=int, default=400, help="decisions per client mode")
     parser.add_argument(

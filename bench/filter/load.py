@@ -111,7 +111,7 @@ def one_after_the_other(bench: Bench, pods: list[bytes]) -> list[float]:
 def all_at_once(bench: Bench, pods: list[bytes]) -> tuple[float, list[float]]:
     """(decisions per second, latencies in ms) of CLIENTS clients.
 
-    Raises: SystemExit, with what the first client that gave up has to say.
+    Raises: SystemExit, with the error of the first client that gave up.
     """
     clients = [Client(bench) for _ in range(CLIENTS)]
 

@@ -29,7 +29,7 @@ def card_uuid(node: str, index: int) -> str:
 
 
 def node_object(name: str) -> Json:
-    """A node of 8 cards, with the twenty images that a kubelet tells of."""
+    """A node of 8 cards, with the twenty images that a kubelet reports."""
     amounts = {"cpu": "128", "memory": "1056Gi", "pods": "250", "nvidia.com/gpu": str(10 * CARDS)}
     return {
         "metadata": {

@@ -33,7 +33,7 @@ ROOT = Path(__file__).resolve().parents[2]
 READY_S = 180.0
 CHILD = ("setpriv", "--pdeathsig", "SIGKILL", "--")
 """Before a command: it dies with the bench, however that ends."""
-SAID_CHARACTERS = 4000
+LOG_TAIL_CHARACTERS = 4000
 QUIET_S = 0.5
 """A process that used less than a tenth of the processor for this long has settled."""
 
@@ -98,8 +98,8 @@ def system(nodes: int, fill: Fill) -> Iterator[Bench]:
         try:
             yield bench
         except (SystemExit, OSError) as exc:
-            said = (folder / "scheduler.log").read_text()[-SAID_CHARACTERS:]
-            raise SystemExit(f"{exc}\nthe scheduler's last words:\n{said}") from exc
+            tail = (folder / "scheduler.log").read_text()[-LOG_TAIL_CHARACTERS:]
+            raise SystemExit(f"{exc}\nthe end of the scheduler's log:\n{tail}") from exc
 
 
 @contextmanager
@@ -125,7 +125,7 @@ def api_server(folder: Path, made: LocalCredentials) -> Iterator[Path]:
         stop(process)
 
 
-def end_when_told() -> None:
+def end_when_asked() -> None:
     """A time-out's SIGTERM ends this process as Ctrl-C does: children and folders are cleared."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
 
@@ -148,7 +148,7 @@ def wait_until_ready(
 
 
 def wait_until_quiet(pid: int) -> None:
-    """Waits until the process has caught up with what it was told."""
+    """Waits until the process has caught up with what was sent to it."""
     before = cpu_s(pid)
     while True:
         time.sleep(QUIET_S)

@@ -50,9 +50,9 @@ class Added:
 class Program:
     """A running program that measures one round for each line it is sent."""
 
-    def __init__(self, program: Path, env: Env, *words: object) -> None:
+    def __init__(self, program: Path, env: Env, *arguments: object) -> None:
         self.process = subprocess.Popen(
-            [program, *map(str, words)],
+            [program, *map(str, arguments)],
             env=env,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -82,13 +82,13 @@ def one_processor() -> Iterator[None]:
 
 
 def added(
-    program: Path, words: tuple[object, ...], bare: Env, ours: Env, couples: int, budget: float
+    program: Path, arguments: tuple[object, ...], bare: Env, ours: Env, couples: int, budget: float
 ) -> Added:
     """Both programs in turns on one processor, in several couples."""
     differences, without = [], []
     with one_processor():
         for _ in range(couples):
-            pair = Program(program, bare, *words), Program(program, ours, *words)
+            pair = Program(program, bare, *arguments), Program(program, ours, *arguments)
             rounds = [(pair[0].round(), pair[1].round()) for _ in range(30)]
             for one in pair:
                 one.end()
@@ -169,8 +169,10 @@ def run(couples: int, peer: Path | None, report: Callable[[str, Cost], None]) ->
         def measure(label: str, ours: Env, other: Env | None, one: Callable[[Env], Added]) -> None:
             report(label, Cost(one(ours), one(other) if other is not None else None))
 
-        def calls(words: tuple[object, ...], budget: float, cards: Env) -> Callable[[Env], Added]:
-            return lambda env: added(program, words, bare | cards, env | cards, couples, budget)
+        def calls(
+            arguments: tuple[object, ...], budget: float, cards: Env
+        ) -> Callable[[Env], Added]:
+            return lambda env: added(program, arguments, bare | cards, env | cards, couples, budget)
 
         def starts(at_once: int, *, fresh: bool = False) -> Callable[[Env], Added]:
             return lambda env: started(program, bare, env, at_once, 3 * couples, fresh=fresh)
@@ -216,11 +218,11 @@ def main() -> int:
     def report(name: str, cost: Cost) -> None:
         found[name] = cost
         one = cost.ours
-        word = "within" if one.value <= one.budget else "OVER"
+        state = "within" if one.value <= one.budget else "OVER"
         peer = f"   peer {cost.peer.value:.1f}" if cost.peer is not None else ""
         sys.stdout.write(
             f"{name:42} {one.value:8.1f}  ({one.least:.1f} to {one.most:.1f}; bare {one.bare:.1f})"
-            f"   {word} the budget of {one.budget:.0f}{peer}\n"
+            f"   {state} the budget of {one.budget:.0f}{peer}\n"
         )
         sys.stdout.flush()
 

@@ -98,7 +98,7 @@ static void answer_rounds(double (*piece)(void))
 {
     while (getchar() != EOF) {
         double pieces[PIECES];
-        (void)piece(); /* the other program has had the caches meanwhile */
+        (void)piece(); /* the other program has had the caches in between */
         for (int i = 0; i < PIECES; i++) pieces[i] = piece();
         qsort(pieces, PIECES, sizeof *pieces, ascending);
         printf("%.2f\n", pieces[PIECES / 10]);
@@ -106,21 +106,21 @@ static void answer_rounds(double (*piece)(void))
     }
 }
 
-int main(int words, char **word)
+int main(int count, char **argument)
 {
     library = dlopen("libcuda.so.1", RTLD_NOW);
-    if (library == NULL || words < 2) return 2;
-    if (strcmp(word[1], "start") == 0) {
+    if (library == NULL || count < 2) return 2;
+    if (strcmp(argument[1], "start") == 0) {
         check(((int (*)(unsigned))function("cuInit"))(0));
         printf("%.1f\n", now_ns(CLOCK_PROCESS_CPUTIME_ID) / 1e3);
         return 0;
     }
     open_device();
-    if (strcmp(word[1], "launch") == 0) {
+    if (strcmp(argument[1], "launch") == 0) {
         prepare_launches();
         answer_rounds(launches);
     } else {
-        prepare_pairs(atol(word[2]));
+        prepare_pairs(atol(argument[2]));
         answer_rounds(pairs);
     }
     return 0;

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.filter.figures import machine
-from bench.filter.system import end_when_told
+from bench.filter.system import end_when_asked
 from bench.pods.system import Bench, system
 
 RESULTS = Path(__file__).resolve().parents[1] / "results" / "pods.json"
@@ -77,7 +77,7 @@ def _median(kind: str, rounds: list[Row]) -> Row:
 
 def main() -> None:
     """Measures, prints and writes down."""
-    end_when_told()
+    end_when_asked()
     parser = argparse.ArgumentParser(prog="make bench-pods", description=__doc__)
     parser.add_argument("--nodes", type=int, default=100)
     parser.add_argument("--pods", type=int, default=200, help="of one round")
@@ -91,8 +91,8 @@ def main() -> None:
             f"{row['ratio']:.2f}"
         )
         for what in ("requests_per_pod", "cpu_ms_per_pod"):
-            told = ", ".join(f"{name} {count:g}" for name, count in row[what].items())
-            print(f"  {what.replace('_', ' ')}: {told}")
+            figures = ", ".join(f"{name} {count:g}" for name, count in row[what].items())
+            print(f"  {what.replace('_', ' ')}: {figures}")
     RESULTS.parent.mkdir(exist_ok=True)
     RESULTS.write_text(json.dumps({"machine": machine(), "rows": rows}, indent=2) + "\n")
 

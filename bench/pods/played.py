@@ -34,7 +34,7 @@ WRITERS = 16
 
 
 class PlayedNodes:
-    """So many equal nodes. `on_running` is told the uid of each pod that was said to run."""
+    """So many equal nodes. `on_running` gets the uid of each pod that was reported to run."""
 
     def __init__(
         self,
@@ -59,7 +59,7 @@ class PlayedNodes:
         self._work: asyncio.Queue[Json] = asyncio.Queue()
 
     async def register(self) -> None:
-        """Makes the Node objects and tells of their cards."""
+        """Makes the Node objects and publishes their cards."""
         for name in self._names:
             amounts = {"cpu": "64", "memory": "512Gi", "pods": "500", RESOURCE: self._slots_there()}
             status = {
@@ -72,9 +72,9 @@ class PlayedNodes:
             await self._api.patch(f"/api/v1/nodes/{name}/status", {"status": status})
             # A cluster without a node controller leaves the taint of new nodes on.
             await self._api.patch(f"/api/v1/nodes/{name}", {"spec": {"taints": None}})
-        await self._tell_inventories()
+        await self._publish_inventories()
 
-    async def _tell_inventories(self) -> None:
+    async def _publish_inventories(self) -> None:
         self._sequence += 1
         for name in self._names:
             inventory = events.Inventory(
@@ -120,9 +120,9 @@ class PlayedNodes:
         while True:
             await asyncio.sleep(events.HEARTBEAT_S)
             try:
-                await self._tell_inventories()
+                await self._publish_inventories()
             except HamiError as exc:
-                logger.warning("inventories not told", extra={"error": str(exc)})
+                logger.warning("inventories not published", extra={"error": str(exc)})
 
     async def _on_readiness(self, subject: str, body: bytes) -> events.Readiness:
         del subject
@@ -168,7 +168,7 @@ class PlayedNodes:
             except (NotFound, Conflict):
                 continue
             except HamiError as exc:
-                logger.warning("a word was lost, it is said again", extra={"error": str(exc)})
+                logger.warning("a report was lost, it is sent again", extra={"error": str(exc)})
                 self._work.put_nowait(item)
                 await asyncio.sleep(1.0)
 

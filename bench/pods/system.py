@@ -51,7 +51,7 @@ _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 @dataclass(slots=True)
 class Bench:
-    """The running system, and the pods that were said to run."""
+    """The running system, and the pods that were reported to run."""
 
     api: KubeApi
     kube_scheduler: int
@@ -60,12 +60,12 @@ class Bench:
     _more: asyncio.Event = field(default_factory=asyncio.Event)
 
     def ran(self, uid: str) -> None:
-        """A kubelet said that the pod runs."""
+        """A kubelet reported that the pod runs."""
         self._ran.add(uid)
         self._more.set()
 
     async def round(self, kind: str, count: int) -> tuple[float, Counter[str]]:
-        """So many pods at once; seconds until a kubelet said of the last one that it runs, and the
+        """So many pods at once; seconds until a kubelet reported the last one to run, and the
         CPU time by program in them."""
         os.kill(self.kube_scheduler, signal.SIGSTOP)
         try:

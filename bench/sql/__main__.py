@@ -75,7 +75,7 @@ async def timed(work: Awaitable[T]) -> tuple[float, T]:
 
 
 async def beside_writers(settings: PostgresSettings, work: Callable[[], Awaitable[object]]) -> Row:
-    """How long it took, and what the writers saw meanwhile."""
+    """How long it took, and what the writers saw in that time."""
     async with writing(settings) as times:
         await asyncio.sleep(0.5)
         took_s, _ = await timed(work())
@@ -99,12 +99,12 @@ async def migrated(settings: PostgresSettings) -> dict[str, Row]:
 
 
 def cpu_ms(pid: int) -> float:
-    """CPU time of a server process so far; on a busy machine it says more than the clock."""
+    """CPU time of a server process so far; on a busy machine it shows more than the clock."""
     return int(Path(f"/proc/{pid}/schedstat").read_text().split()[0]) / 1e6
 
 
 async def asked(connection: asyncpg.Connection, runs: int) -> dict[str, Row]:
-    """Every question, planned anew each time; `max_ms` is the worst of all runs."""
+    """Every question, planned again each time; `max_ms` is the worst of all runs."""
     answers: dict[str, Row] = {}
     pid = await connection.fetchval("SELECT pg_backend_pid()")
     for title, query in questions().items():
@@ -170,7 +170,7 @@ async def filled(settings: PostgresSettings, allocations: int, usage: int) -> di
             usage=usage,
             days=DAYS,
             until=datetime.now(UTC),
-            say=lambda text: print(f"  {text}", flush=True),
+            report=lambda text: print(f"  {text}", flush=True),
         )
     finally:
         await connection.close()

@@ -1,5 +1,5 @@
 """Fills an empty ledger with a made-up history by COPY, as a restore would: triggers and foreign
-keys are off meanwhile (`session_replication_role`), the promises are asked afterwards."""
+keys are off until then (`session_replication_role`), the promises are asked afterwards."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ async def fill(
     usage: int,
     days: float,
     until: datetime,
-    say: Callable[[str], None] = lambda _: None,
+    report: Callable[[str], None] = lambda _: None,
 ) -> dict[str, float]:
     """Returns what took how many seconds. The database has the tables and nothing in them."""
     took: dict[str, float] = {}
@@ -87,7 +87,7 @@ async def fill(
         started = time.perf_counter()
         await work
         took[what] = round(time.perf_counter() - started, 1)
-        say(f"{what}: {took[what]} s")
+        report(f"{what}: {took[what]} s")
 
     history = list(made_up.grants(allocations, days=days, until=until))
     await connection.execute("SET session_replication_role = replica")
@@ -188,8 +188,8 @@ async def _decisions(connection: asyncpg.Connection, history: list[Grant], until
                 at = stamp(g.reserved - 5 - g.number % 900)
                 reason = made_up.REASONS[g.number // REFUSED_EVERY % len(made_up.REASONS)]
                 counts = f'{{"{reason}": {NODES}}}'
-                said = f"no node has a card for the pod: {reason} on {NODES} nodes"
-                yield f"{at}\t{stamp(g.reserved)}\t{pod}\trefused\t{NULL}\t{counts}\t{said}\t9\n"
+                message = f"no node has a card for the pod: {reason} on {NODES} nodes"
+                yield f"{at}\t{stamp(g.reserved)}\t{pod}\trefused\t{NULL}\t{counts}\t{message}\t9\n"
             at = stamp(g.reserved)
             yield f"{at}\t{at}\t{pod}\tplaced\t{g.id}\t{{}}\t\t1\n"
 

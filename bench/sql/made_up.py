@@ -63,7 +63,7 @@ def card_uuid(number: int) -> str:
 
 
 def grants(count: int, *, days: float, until: datetime, seed: int = 1) -> Iterator[Grant]:
-    """In the order of their reservation; whoever would end after `until` is live."""
+    """In the order of their reservation; those that would end after `until` are live."""
     chance = random.Random(seed)
     end_s = until.timestamp()
     step_s = days * 86_400 / count

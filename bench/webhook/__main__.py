@@ -88,7 +88,7 @@ async def measure(args: argparse.Namespace, folder: Path) -> dict[str, Any]:
 
 
 def figures(rounds: Mapping[str, Sequence[Load]]) -> dict[str, Any]:
-    """What the rounds of each kind say."""
+    """What the rounds of each kind show."""
     reviews, unseens, bares = rounds["review"], rounds["unseen"], rounds["bare"]
     failures = [text for kind in rounds.values() for load in kind for text in load.failures]
     return {

@@ -23,7 +23,7 @@ class Load:
     failures: list[str] = field(default_factory=list)
     took_s: float = 0.0
     server_cpu_s: float = 0.0
-    """CPU time of the webhook's process meanwhile."""
+    """CPU time of the webhook's process in that time."""
 
     def cpu_us(self) -> float:
         """CPU time of the server per answer."""
@@ -114,7 +114,7 @@ async def rotated(
     connections: int,
     rotate: Callable[[], None],
 ) -> tuple[Load, int]:
-    """Load while the certificate changes; every second connection is made anew each time."""
+    """Load while the certificate changes; every second connection is a new one each time."""
     load, rotations = Load(), 0
     began_s = time.perf_counter()
     asking = asyncio.gather(
