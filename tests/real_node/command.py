@@ -53,7 +53,7 @@ def _run(arguments: argparse.Namespace) -> None:
                 images=[workload, *arguments.image],
             ) as node,
         ):
-            _tell(admin, node)
+            _print_node(admin, node)
             signal.pause()
 
 
@@ -75,7 +75,7 @@ def _cluster(
             yield both
 
 
-def _tell(admin: Path, node: RealNode) -> None:
+def _print_node(admin: Path, node: RealNode) -> None:
     facts = {
         "kubeconfig": str(admin),
         "node": node.name,

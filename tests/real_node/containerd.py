@@ -50,7 +50,7 @@ SystemdCgroup = false
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cdi:
-    """What containerd is told of CDI; it knows these words from 1.7 on."""
+    """containerd's switch for CDI; it knows these keys from 1.7 on."""
 
     enabled: bool
     directory: Path
@@ -67,7 +67,7 @@ def prepare(
     programs: Path | None = None,
     cdi: Cdi | None = None,
 ) -> ServerPlan:
-    """Write the configuration and say how to run it; `url` is the CRI endpoint.
+    """Write the configuration; returns how to run it. `url` is the CRI endpoint.
 
     `programs`: folder of containerd and its shim; None: the machine's own.
 

@@ -45,7 +45,7 @@ def write_image(
 ) -> Path:
     """Write a docker archive of one layer; `files` maps paths in the image to files or contents.
 
-    `name` is what pods say (`host/repository:tag`). The same files give the same image.
+    `name` is what pods ask for (`host/repository:tag`). The same files give the same image.
 
     Raises:
         ServerError: a file is missing.

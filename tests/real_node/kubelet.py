@@ -62,7 +62,7 @@ def prepare(
     node: str,
     runtime: str,
 ) -> ServerPlan:
-    """Write the configuration into `folder` and say how to run the kubelet of the node `node`.
+    """Write the configuration into `folder`; returns how to run the kubelet of the node `node`.
 
     Its own state is under /var/lib/kubelet, so there is one per machine.
     """

@@ -70,7 +70,7 @@ class RealNode:
         return self.kubelet.plan.cwd / STATIC_PODS
 
     def restart_kubelet(self) -> None:
-        """Kills the kubelet and starts another on the same state; containers go on meanwhile."""
+        """Kills the kubelet and starts another on the same state; containers go on in between."""
         self.kubelet.kill()
         self.kubelet = start(self.kubelet.plan)
 
@@ -131,7 +131,7 @@ def real_node(
 ) -> Iterator[RealNode]:
     """A kubelet named `name` runs inside the `with` block, with these docker archives imported.
 
-    `runtime`: folder of another containerd than the machine's own; `cdi`: what it is told of that.
+    `runtime`: folder of another containerd than the machine's own; `cdi`: its switch for that.
 
     Leaving the block ends every container and takes away mounts, network and /var/lib/kubelet.
 

@@ -49,7 +49,7 @@ def test_the_environment_is_read_by_settings_alone(path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", SOURCES, ids=ids(SOURCES))
-def test_a_module_is_short_says_what_it_is_and_has_a_name_that_means_something(path: Path) -> None:
+def test_a_module_is_short_describes_itself_and_has_a_name_that_means_something(path: Path) -> None:
     text = path.read_text()
 
     assert text.count("\n") <= LONGEST_MODULE_LINES

@@ -33,13 +33,13 @@ def sections(page: str) -> set[str]:
 
 @pytest.mark.parametrize("page", ["protocol.md", "architecture.md"])
 def test_every_section_that_is_cited_opens(page: str) -> None:
-    word = page.removesuffix(".md")
+    name = page.removesuffix(".md")
     there = sections(page)
 
     missing = {
         (str(path.relative_to(ROOT)), number)
         for path, text in texts().items()
-        for number in re.findall(rf"\b[{word[0].upper()}{word[0]}]{word[1:]} (\d+(?:\.\d+)*)", text)
+        for number in re.findall(rf"\b[{name[0].upper()}{name[0]}]{name[1:]} (\d+(?:\.\d+)*)", text)
         if number not in there
     }
 

@@ -81,9 +81,9 @@ def test_the_page_has_a_line_for_every_metric_and_no_other(tmp_path: Path) -> No
     exposed |= names(families(EMPTY, now=EMPTY.taken_at))
     exposed |= names([build_info("1", "unknown")]) | names(MetricsInstruments().registry.collect())
 
-    told = re.findall(r"^\| `(hami_\w+)` \|", PAGE.read_text(), re.MULTILINE)
+    described = re.findall(r"^\| `(hami_\w+)` \|", PAGE.read_text(), re.MULTILINE)
 
-    assert set(told) == exposed
+    assert set(described) == exposed
 
 
 def test_the_page_names_every_older_metric() -> None:

@@ -1,4 +1,4 @@
-"""docs/reliability.md tells of the fault cases that there are, in their own words."""
+"""docs/reliability.md has the fault cases that there are, each with its own text."""
 
 from __future__ import annotations
 

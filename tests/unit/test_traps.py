@@ -138,7 +138,7 @@ def test_a_mig_card_takes_as_many_slices_as_it_registers() -> None:
 
 
 def test_more_slices_may_be_dropped_at_a_numa_node_than_there_are_cards() -> None:
-    """TRAP-24: seven slices of one MIG card are begun anew on the other NUMA node."""
+    """TRAP-24: seven slices of one MIG card are begun again on the other NUMA node."""
     asked = pod(cards(count=8, memory_mib=4000), selection=Selection(numa_bind=True))
 
     refused = mig_answer(asked, mig_card("a"), mig_card("b", index=1, numa=1))

@@ -24,7 +24,7 @@ def lint(*arguments: object, stdin: str = "") -> Result:
     return CliRunner().invoke(app, ["lint", *map(str, arguments)], input=stdin)
 
 
-def test_a_good_pod_is_told_what_would_be_filled_in() -> None:
+def test_a_good_pod_gets_what_would_be_filled_in() -> None:
     result = lint("-f", "-", stdin=GOOD)
 
     assert result.exit_code == 0, result.output
@@ -34,7 +34,7 @@ def test_a_good_pod_is_told_what_would_be_filled_in() -> None:
     ]
 
 
-def test_a_pod_that_would_be_refused_ends_with_1_and_the_others_are_told_too() -> None:
+def test_a_pod_that_would_be_refused_ends_with_1_and_the_others_are_answered_too() -> None:
     result = lint("-f", "-", stdin=f"{BAD}---{GOOD}")
 
     assert result.exit_code == 1
@@ -64,11 +64,11 @@ def test_against_a_dump_a_pod_that_no_card_can_take_is_warned_of(tmp_path: Path)
 
 
 @pytest.mark.parametrize(
-    ("policy", "code", "says"),
+    ("policy", "code", "expected"),
     [("deny", 1, "would be refused: no node"), ("warn", 0, "warning: no node"), ("off", 0, "add")],
 )
 def test_what_no_card_can_take_is_answered_as_the_webhook_is_configured(
-    policy: str, code: int, says: str, tmp_path: Path
+    policy: str, code: int, expected: str, tmp_path: Path
 ) -> None:
     dump = tmp_path / "dump.json"
     dump.write_text(json.dumps({"kind": "List", "items": [node("n1", {})]}))
@@ -77,7 +77,7 @@ def test_what_no_card_can_take_is_answered_as_the_webhook_is_configured(
     result = lint("--cluster", dump, "--never-fits", policy, "-f", "-", stdin=asking)
 
     assert result.exit_code == code, result.output
-    assert says in result.output
+    assert expected in result.output
     assert ("no node" in result.output) is (policy != "off")
 
 
@@ -137,7 +137,7 @@ def test_lines_recorded_from_hami_get_hamis_verdicts() -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "says"),
+    ("arguments", "expected"),
     [
         ((), "-f is wanted, or --jsonl"),
         (("-f", "/none"), "/none: not readable: no such file"),
@@ -151,11 +151,11 @@ def test_lines_recorded_from_hami_get_hamis_verdicts() -> None:
     ids=["nothing", "no file", "a folder", "no configuration", "no policy"],
 )
 def test_mistakes_are_one_sentence_with_the_path_once(
-    arguments: tuple[str, ...], says: str
+    arguments: tuple[str, ...], expected: str
 ) -> None:
     result = lint(*arguments, stdin=GOOD)
 
     assert result.exit_code == 1
-    assert says in result.stderr
+    assert expected in result.stderr
     assert "Errno" not in result.stderr
     assert len(result.stderr.splitlines()) == 1

@@ -101,7 +101,7 @@ def test_cordoned_nodes_are_left_out_and_named(tmp_path: Path, manifest: Path) -
     assert "default/small would go to n2: n2 is the only one of 1 node" in result.output
 
 
-def test_a_pod_of_the_dump_may_be_asked_for_anew(tmp_path: Path) -> None:
+def test_a_pod_of_the_dump_may_be_asked_for_again(tmp_path: Path) -> None:
     before = placed("GPU-n1-0,NVIDIA,6000,0:;", on="n1")
     before["metadata"]["uid"] = "u"
     path = tmp_path / "dump.json"
@@ -112,7 +112,7 @@ def test_a_pod_of_the_dump_may_be_asked_for_anew(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("pod", "says"),
+    ("pod", "expected"),
     [
         pytest.param(
             asking(gpus(1, "16Gi")),
@@ -133,14 +133,14 @@ def test_a_pod_of_the_dump_may_be_asked_for_anew(tmp_path: Path) -> None:
         pytest.param(asking({}), "default/new: it asks for no card", id="no card"),
     ],
 )
-def test_what_is_odd_about_a_pod_is_said_in_one_sentence(
-    tmp_path: Path, dump: Path, pod: Json, says: str
+def test_what_is_odd_about_a_pod_is_one_sentence(
+    tmp_path: Path, dump: Path, pod: Json, expected: str
 ) -> None:
     path = tmp_path / "pod.json"
     path.write_text(json.dumps(pod))
     result = simulate("--cluster", dump, "-f", path)
     assert result.exit_code == 0
-    assert says in " ".join(result.output.split())
+    assert expected in " ".join(result.output.split())
 
 
 def case(name: str, pod: Json) -> str:
@@ -157,7 +157,7 @@ def test_a_batch_is_answered_line_by_line_in_order() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "says"),
+    ("text", "expected"),
     [
         pytest.param("{", "is neither JSON nor YAML", id="cut off"),
         pytest.param("3", "a List of nodes and pods is wanted", id="a number"),
@@ -172,17 +172,17 @@ def test_a_batch_is_answered_line_by_line_in_order() -> None:
     ],
 )
 def test_a_dump_that_is_none_is_refused_in_one_sentence(
-    tmp_path: Path, manifest: Path, text: str, says: str
+    tmp_path: Path, manifest: Path, text: str, expected: str
 ) -> None:
     path = tmp_path / "dump.json"
     path.write_text(text)
     result = simulate("--cluster", path, "-f", manifest)
     assert result.exit_code == 1
-    assert says in result.stderr
+    assert expected in result.stderr
 
 
 @pytest.mark.parametrize(
-    ("arguments", "says"),
+    ("arguments", "expected"),
     [
         pytest.param((), "--cluster and -f are wanted, or --jsonl", id="nothing"),
         pytest.param(("--cluster", "/none", "-f", "/none"), "/none: not readable", id="no file"),
@@ -191,7 +191,7 @@ def test_a_dump_that_is_none_is_refused_in_one_sentence(
         pytest.param(("--jsonl", "--gpu-policy", "numa,x"), "--gpu-policy has 'x'", id="card"),
     ],
 )
-def test_mistakes_are_one_sentence(arguments: tuple[str, ...], says: str) -> None:
+def test_mistakes_are_one_sentence(arguments: tuple[str, ...], expected: str) -> None:
     result = simulate(*arguments)
     assert result.exit_code == 1
-    assert says in result.stderr
+    assert expected in result.stderr

@@ -1,4 +1,4 @@
-"""`hamictl vendors`: what is served, and what the cluster must be told of it."""
+"""`hamictl vendors`: what is served, and what the cluster must know of it."""
 
 from pathlib import Path
 
@@ -28,7 +28,7 @@ def test_ascend_is_shown_where_it_is_on() -> None:
     assert "huawei.com/Ascend910A" in vendors("-o", "kube-scheduler", "--enable-ascend").output
 
 
-def test_what_the_cluster_must_be_told_is_yaml_to_paste() -> None:
+def test_what_the_cluster_needs_is_yaml_to_paste() -> None:
     managed = yaml.safe_load(vendors("-o", "kube-scheduler").output)["managedResources"]
     (condition,) = yaml.safe_load(vendors("-o", "webhook").output)["matchConditions"]
 

@@ -26,7 +26,7 @@ QUESTIONS = (
 
 
 @pytest.mark.parametrize("question", QUESTIONS)
-def test_it_says_what_to_start_or_to_set(
+def test_it_names_what_to_start_or_to_set(
     question: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)

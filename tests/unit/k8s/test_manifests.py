@@ -136,7 +136,7 @@ def test_every_container_but_the_agents_runs_without_root_and_none_writes_its_im
 
 RIGHTS = {
     "scheduler": {
-        # Watched by every replica; annotations and the nudge are patches (adapters/kubernetes.py).
+        # Watched by every replica; annotations and requeues are patches (adapters/kubernetes.py).
         "pods": {"get", "list", "watch", "patch"},
         "pods/binding": {"create"},
         # The patch is for locks and handshakes of nodes that have no agent of ours.
@@ -209,7 +209,7 @@ def test_what_is_scraped_is_on_a_port_of_each_services_own() -> None:
     }
 
 
-def test_the_webhook_may_do_on_the_bus_what_its_permissions_say() -> None:
+def test_the_webhook_may_do_on_the_bus_what_its_permissions_allow() -> None:
     written = config_map(BASE / "nats.yaml", "hami-nats")["nats.conf"]
     user = written.partition("{ user: hami-webhook,")[2].partition("} }")[0]
     allowed = webhook_permissions()

@@ -25,7 +25,7 @@ PODS = "/api/v1/namespaces/default/pods"
     ("version", "runtime", "cgroup"),
     [((1, 20), False, False), ((1, 27), True, False), ((1, 36), True, True)],
 )
-def test_newer_kubelets_are_told_more_in_the_file(
+def test_newer_kubelets_are_given_more_in_the_file(
     version: tuple[int, int], runtime: bool, cgroup: bool
 ) -> None:
     config = kubelet_config(version=version, runtime="unix:///x", port=1, health_port=2)

@@ -35,10 +35,12 @@ def shown(**answer: Any) -> str:
     return capture.get()
 
 
-def test_every_pod_is_told_with_its_slices_or_why_not() -> None:
+def test_every_pod_is_shown_with_its_slices_or_why_not() -> None:
     pods = [
         row("a", "would adopt"),
-        row("b", "refused", why="no-evidence", sentence="its kubelet's books do not have it"),
+        row(
+            "b", "refused", why="no-evidence", sentence="its kubelet's checkpoint does not have it"
+        ),
         row("c", "held"),
     ]
 
@@ -46,7 +48,7 @@ def test_every_pod_is_told_with_its_slices_or_why_not() -> None:
 
     assert "main: 4 GiB, 30 % cores of GPU-aaaaaaaa" in text
     assert "refused: no-evidence" in text
-    assert "its kubelet's books do not have it" in text
+    assert "its kubelet's checkpoint does not have it" in text
     assert "team/c" not in text
     assert (
         "1 would be adopted, 1 in the ledger already, 1 refused; nothing was written, --apply"
@@ -54,7 +56,7 @@ def test_every_pod_is_told_with_its_slices_or_why_not() -> None:
     )
 
 
-def test_cards_that_hold_too_much_or_more_than_is_known_are_told_with_what_to_do() -> None:
+def test_cards_that_hold_too_much_or_more_than_is_known_are_shown_with_what_to_do() -> None:
     full = {
         "node": "n1",
         "uuid": CARD,
@@ -70,5 +72,5 @@ def test_cards_that_hold_too_much_or_more_than_is_known_are_told_with_what_to_do
     assert "not read: node n1: no checkpoint" in text
 
 
-def test_an_empty_cluster_is_said_to_be_one() -> None:
+def test_an_empty_cluster_is_shown_as_one() -> None:
     assert "no pods of HAMi" in shown(applied=True)

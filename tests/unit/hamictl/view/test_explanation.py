@@ -51,7 +51,7 @@ def screen(answer: dict[str, Any]) -> str:
     return text.getvalue()
 
 
-def test_a_refused_pod_starts_with_the_sentence_and_has_words_beside_hamis_reason() -> None:
+def test_a_refused_pod_starts_with_the_sentence_and_has_ours_beside_hamis_reason() -> None:
     shown = screen(an_answer())
 
     assert shown.startswith("ns/p waits: no card of 4 on 1 node has 9 MiB\n")
@@ -62,7 +62,7 @@ def test_a_refused_pod_starts_with_the_sentence_and_has_words_beside_hamis_reaso
     assert "Trace abc, view version 7." in shown
 
 
-def test_a_repeated_refusal_says_how_often_since_when_and_how_old_the_cards_are() -> None:
+def test_a_repeated_refusal_shows_how_often_since_when_and_how_old_the_cards_are() -> None:
     shown = screen(an_answer(repeat_count=8, last_at="2026-11-20T10:05:00Z"))
 
     assert "Decided 8 times alike since 2026-11-20 10:00:00, last at 2026-11-20 10:05:00." in shown
@@ -93,7 +93,7 @@ def test_a_placed_pod_shows_its_slices_and_the_nodes_that_it_was_chosen_from() -
     assert "fits     usage 0.00 of 30" in shown
 
 
-def test_a_pod_nobody_decided_about_says_why_and_no_more() -> None:
+def test_a_pod_nobody_decided_about_shows_why_and_no_more() -> None:
     empty: dict[str, Any] = {
         "outcome": "undecided", "summary": "it has gates", "asked": [], "nodes": [],
         "counterfactuals": [], "decided_at": None, "cards_as_of": None, "last_at": None,
@@ -103,11 +103,11 @@ def test_a_pod_nobody_decided_about_says_why_and_no_more() -> None:
     assert screen(an_answer(**empty)).strip() == "ns/p was never decided on: it has gates"
 
 
-def test_when_nothing_alone_would_help_it_is_said() -> None:
+def test_when_nothing_alone_would_help_it_is_shown() -> None:
     assert "No single change" in screen(an_answer(counterfactuals=[]))
 
 
-def test_unknown_is_shown_as_unknown_and_amounts_as_people_say_them() -> None:
+def test_unknown_is_shown_as_unknown_and_amounts_in_the_units_of_people() -> None:
     assert (memory(None), memory(512), memory(4096), memory(6000)) == (
         "?",
         "512 MiB",

@@ -25,7 +25,7 @@ def row(vendor: str, core: int, used: int = 0, kind: str = "X1") -> dict[str, An
         pytest.param(row("Vastai", 0), "-", id="not-counted"),
     ],
 )
-def test_cores_are_said_in_the_vendors_unit(card: dict[str, Any], text: str) -> None:
+def test_cores_are_in_the_vendors_unit(card: dict[str, Any], text: str) -> None:
     assert card_cores(card) == text
 
 

@@ -25,7 +25,7 @@ def a_plan(tmp_path: Path, program: str) -> ServerPlan:
     )
 
 
-def test_a_server_that_ends_at_once_is_reported_with_its_last_words(tmp_path: Path) -> None:
+def test_a_server_that_ends_at_once_is_reported_with_the_end_of_its_log(tmp_path: Path) -> None:
     plan = a_plan(tmp_path, "import sys; sys.exit('no such luck')")
     with pytest.raises(ServerError, match=r"thing ended with exit status 1.*no such luck"):
         start(plan)

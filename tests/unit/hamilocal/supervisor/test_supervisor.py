@@ -54,8 +54,8 @@ async def test_children_start_in_order_and_stop_in_reverse(tmp_path: Path) -> No
     log = tmp_path / "order"
     noting = textwrap.dedent("""
         import signal, sys, pathlib
-        def note(word):
-            with open("order", "a") as file: file.write(f"{word} {sys.argv[1]}\\n")
+        def note(line):
+            with open("order", "a") as file: file.write(f"{line} {sys.argv[1]}\\n")
         def stop(*_):
             note("stop"); sys.exit(0)
         signal.signal(signal.SIGTERM, stop)
@@ -226,17 +226,17 @@ async def test_after_a_killed_supervisor_the_next_one_ends_the_children_it_left(
 
 
 async def test_a_process_that_merely_has_a_noted_pid_is_left_alone(tmp_path: Path) -> None:
-    with subprocess.Popen([sys.executable, "-c", SLEEPER]) as stranger:
+    with subprocess.Popen([sys.executable, "-c", SLEEPER]) as foreign:
         state_path = tmp_path / ".hami" / "state.json"
         state_path.parent.mkdir()
-        real = identity_of(stranger.pid)
+        real = identity_of(foreign.pid)
         assert real is not None
         entry = {"pid": real.pid, "start_ticks": real.start_ticks - 1, "boot_id": real.boot_id}
         state_path.write_text(json.dumps({"services": {"service": entry}}))
         async with running(tmp_path, child(tmp_path, "service")) as supervisor:
             await asyncio.wait_for(supervisor.ready(), PATIENCE_S)
-        assert stranger.poll() is None
-        stranger.kill()
+        assert foreign.poll() is None
+        foreign.kill()
 
 
 async def test_what_a_killed_supervisor_had_not_yet_noted_is_found_by_its_marker(
@@ -251,7 +251,7 @@ async def test_what_a_killed_supervisor_had_not_yet_noted_is_found_by_its_marker
             assert orphan.wait(5) == -signal.SIGTERM
 
 
-def test_a_long_log_is_moved_aside(tmp_path: Path) -> None:
+def test_a_long_log_is_renamed(tmp_path: Path) -> None:
     log = tmp_path / "service.log"
     log.write_bytes(b"x" * (5 * 1024 * 1024 + 1))
     rotate(log)

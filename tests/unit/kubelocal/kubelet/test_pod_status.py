@@ -109,7 +109,7 @@ def test_a_running_sidecar_counts_as_initialized_and_ready() -> None:
     assert set(conditions(shown).values()) == {"True"}
 
 
-def test_a_completed_pod_is_not_ready_and_says_why() -> None:
+def test_a_completed_pod_is_not_ready_and_has_the_reason() -> None:
     shown = status(pod(container(), restartPolicy="Never"), {"main": state(DONE)})
 
     ready = next(c for c in shown["conditions"] if c["type"] == "Ready")
@@ -129,7 +129,7 @@ def test_transition_times_change_only_with_the_verdict() -> None:
     assert times["Ready"] == "2026-01-02T03:05:05Z"
 
 
-def test_the_last_end_is_told_beside_the_present_state() -> None:
+def test_the_last_end_is_reported_beside_the_present_state() -> None:
     shown = status(pod(container()), {"main": state(RUNNING, FAILED)})
 
     assert shown["containerStatuses"][0]["lastState"]["terminated"]["exitCode"] == 1

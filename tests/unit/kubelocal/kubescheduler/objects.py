@@ -7,7 +7,7 @@ from kubelocal.kubescheduler.cluster import ClusterState, Node
 
 
 def a_node(name: str = "n1", **fields: Any) -> Json:
-    """A node with room for 4 cpu, 8 GiB and 10 pods unless `allocatable` says otherwise."""
+    """A node with room for 4 cpu, 8 GiB and 10 pods unless `allocatable` is given."""
     allocatable = {"cpu": "4", "memory": "8Gi", "pods": "10", **fields.pop("allocatable", {})}
     return {
         "metadata": {"name": name, "labels": fields.pop("labels", {})},

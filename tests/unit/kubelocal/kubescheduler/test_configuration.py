@@ -52,7 +52,7 @@ def test_every_key_that_matters_is_read(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("version", ["v1", "v1beta1", "v1beta2", "v1beta3"])
-def test_what_is_not_said_is_kube_schedulers_default(tmp_path: Path, version: str) -> None:
+def test_what_is_not_set_is_kube_schedulers_default(tmp_path: Path, version: str) -> None:
     text = f"apiVersion: kubescheduler.config.k8s.io/{version}\nkind: KubeSchedulerConfiguration\n"
     config = read_configuration(written(tmp_path, text))
     assert config.scheduler_names == {"default-scheduler"}

@@ -1,4 +1,4 @@
-"""kube-scheduler's own filters, and its words."""
+"""kube-scheduler's own filters, and its reasons."""
 
 from typing import Any
 

@@ -250,7 +250,7 @@ async def world(kind: Kind, tmp_path: Path) -> AsyncIterator[World]:
                 await found.clear()
 
 
-async def test_a_pod_is_bound_by_the_extender_and_an_event_says_so(world: World) -> None:
+async def test_a_pod_is_bound_by_the_extender_and_an_event_reports_it(world: World) -> None:
     await world.node("a")
     await world.pod("p")
     assert await world.bound("p") == "a"

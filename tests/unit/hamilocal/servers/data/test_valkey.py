@@ -32,8 +32,8 @@ def test_a_password_is_demanded_when_one_was_given(tmp_path: Path) -> None:
     with running(valkey.prepare(tmp_path, password="s3cret"), die_with_parent=True) as server:
         with redis.Redis.from_url(server.value.url) as client:
             assert client.ping()
-        stranger = redis.Redis(
+        unauthenticated = redis.Redis(
             host="127.0.0.1", port=server.value.port, retry=Retry(NoBackoff(), 0)
         )
-        with stranger, pytest.raises(redis.AuthenticationError):
-            stranger.ping()
+        with unauthenticated, pytest.raises(redis.AuthenticationError):
+            unauthenticated.ping()

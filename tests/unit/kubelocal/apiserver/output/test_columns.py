@@ -18,7 +18,7 @@ def test_an_unknown_time_is_unknown() -> None:
 
 
 @pytest.mark.parametrize(
-    ("status", "word"),
+    ("status", "state"),
     [
         ({"phase": "Pending"}, "Pending"),
         ({"phase": "Failed", "reason": "UnexpectedAdmissionError"}, "UnexpectedAdmissionError"),
@@ -42,8 +42,8 @@ def test_an_unknown_time_is_unknown() -> None:
         ),
     ],
 )
-def test_a_pod_in_one_word(status: dict[str, object], word: str) -> None:
-    assert pod_status({"metadata": {}, "status": status}) == word
+def test_a_pod_in_one_state(status: dict[str, object], state: str) -> None:
+    assert pod_status({"metadata": {}, "status": status}) == state
 
 
 def test_a_marked_pod_is_terminating() -> None:

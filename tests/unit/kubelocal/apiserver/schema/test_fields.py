@@ -5,7 +5,7 @@ import pytest
 from kubelocal.apiserver.schema import fields, fields_build
 
 
-def test_the_committed_field_table_is_what_the_models_say() -> None:
+def test_the_committed_field_table_is_that_of_the_models() -> None:
     built = orjson.loads(orjson.dumps(fields_build.build()))
     assert built == fields.definitions(), "run python -m kubelocal.apiserver.schema.fields_build"
 

@@ -23,7 +23,7 @@ def test_references_lead_somewhere() -> None:
             assert reference.rpartition("/")[2] in definitions
 
 
-def test_merge_keys_are_told() -> None:
+def test_merge_keys_are_described() -> None:
     containers = openapi.v2()["definitions"]["io.k8s.api.v1.PodSpec"]["properties"]["containers"]
     assert containers["x-kubernetes-patch-merge-key"] == "name"
     assert containers["x-kubernetes-patch-strategy"] == "merge"

@@ -101,7 +101,7 @@ async def test_writers_in_one_batch_see_each_other(tmp_path: Path) -> None:
         assert stored.load()["data"]["n"] == "200"
 
 
-async def test_changes_say_what_was_before(tmp_path: Path) -> None:
+async def test_changes_hold_what_was_before(tmp_path: Path) -> None:
     async with opened(tmp_path) as store:
         await store.transact(put("a"))
         await store.transact(put("a", data={"x": "1"}))

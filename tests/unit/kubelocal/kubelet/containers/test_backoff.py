@@ -14,7 +14,7 @@ def test_the_first_restart_is_at_once_and_the_waits_double_up_to_the_longest() -
     assert waits == [0, 10, 20, 40, 80, 160, 300, 300]
 
 
-def test_a_container_that_ran_long_starts_anew_at_once() -> None:
+def test_a_container_that_ran_long_starts_again_at_once() -> None:
     rule = BackoffRule()
     backoff = Backoff(wait_s=160.0, ended_at_s=5.0)
 

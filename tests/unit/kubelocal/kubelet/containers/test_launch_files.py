@@ -27,7 +27,7 @@ def test_a_launch_is_a_list_of_tagged_fields() -> None:
     ]
 
 
-def test_a_word_with_a_nul_is_refused() -> None:
+def test_an_argument_with_a_nul_is_refused() -> None:
     with pytest.raises(InvalidRequest, match="NUL"):
         launch_files.encode(Launch(argv=["a\0b"], env={}, cwd="/", log=Path("/log")))
 

@@ -63,7 +63,7 @@ async def test_a_container_that_asks_for_no_device_starts_without_the_plugin(nod
     assert plugin.calls == []
 
 
-async def test_the_plugin_is_asked_what_it_prefers_and_then_told(node: Node) -> None:
+async def test_the_plugin_is_asked_what_it_prefers_and_then_given_it(node: Node) -> None:
     async with node.serving(FakePlugin(prefer=["gpu-2"])) as plugin:
         await node.allocate(pod(container(gpus=1)))
 
@@ -123,7 +123,7 @@ async def test_before_every_start_the_plugin_is_called_and_never_allocates_again
     assert first.envs["IDS"] == plugin.calls[1][1][0]
 
 
-async def test_a_refused_start_tells_the_plugins_reason(node: Node) -> None:
+async def test_a_refused_start_has_the_plugins_reason(node: Node) -> None:
     wanted = pod(container(gpus=1))
     async with node.serving(FakePlugin(refuse={"pre_start"})):
         await node.allocate(wanted)

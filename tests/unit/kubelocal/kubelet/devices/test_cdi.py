@@ -45,7 +45,7 @@ def test_a_name_that_no_file_has_is_an_error_and_a_broken_file_hides_only_its_ow
         edits_of(["example.com/card=two"], tmp_path)
 
 
-def test_a_runtime_without_cdi_says_nothing(tmp_path: Path) -> None:
+def test_a_runtime_without_cdi_reports_nothing(tmp_path: Path) -> None:
     assert edits_of(["example.com/card=one"], None) == Edits()
 
 

@@ -91,7 +91,7 @@ def test_without_a_preference_chance_decides() -> None:
     assert len(chosen) > 5
 
 
-def test_too_few_free_ids_are_refused_in_the_kubelets_words() -> None:
+def test_too_few_free_ids_are_refused_with_the_kubelets_message() -> None:
     book = book_of(2)
     take(book, "a", "main", 1)
 

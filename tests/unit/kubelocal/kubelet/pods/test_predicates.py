@@ -18,7 +18,7 @@ def test_a_pod_that_fits_is_admitted() -> None:
     assert check(pod(container(limits={"cpu": "4", "memory": "8Gi"}, gpus=10))) is None
 
 
-def test_too_much_cpu_is_told_in_thousandths() -> None:
+def test_too_much_cpu_is_reported_in_thousandths() -> None:
     rejection = check(pod(container(limits={"cpu": "3"})), pod(container(limits={"cpu": "1500m"})))
 
     assert rejection == Rejection(
