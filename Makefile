@@ -1,6 +1,9 @@
 # Two commands matter: `make up` and `make test`. Each does its own set-up.
 .DEFAULT_GOAL := help
 BIN := .venv/bin
+# Folders that keep to the dictionary of scripts/words.txt.
+TERMS := libs/kubelocal libs/hamilocal libs/hamictl docs README.md CONTRIBUTING.md k8s scripts bench tests/real_node \
+	$(addprefix tests/unit/,hamictl hamilocal k8s kubelocal real_node scripts)
 FAULTS := tests/faults tests/simulation tests/native/test_siege.py
 
 help: ## this list
@@ -11,8 +14,8 @@ up: setup ## the whole system on this machine, with a demo
 	@$(BIN)/hamictl up $(ARGS)
 down: ## stop what `make up ARGS=--detach` started
 	@$(BIN)/hamictl down
-lint: setup ## ruff, mypy strict, import contracts, generated stubs
-	@$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy && $(BIN)/lint-imports && scripts/declared && scripts/proto --check
+lint: setup ## ruff, mypy strict, import contracts, generated stubs, house terms
+	@$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy && $(BIN)/lint-imports && scripts/declared && scripts/proto --check && $(BIN)/codespell $(TERMS)
 test: setup lint ## everything that needs no real Kubernetes; two workers
 	@$(BIN)/pytest -n 2 $(ARGS)
 test-e2e: setup ## the end-to-end cases on a real control plane (KUBEBUILDER_ASSETS)
