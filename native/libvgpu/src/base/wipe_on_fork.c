@@ -1,42 +1,79 @@
 #include "base/wipe_on_fork.h"
 
 #include <pthread.h>
-#include <stdatomic.h>
+#include <stdbool.h>
 #include <string.h>
 #include <sys/mman.h>
 
-enum { MOST = 16 };
+/* More than all state of this library, even if several threads begin at once and each enters what is static. */
+enum { MOST = 64 };
 
 /* Where the linker puts the section's ends. */
 extern const struct vgpu_wiped __start_vgpu_wiped[] __attribute__((visibility("hidden")));
 extern const struct vgpu_wiped __stop_vgpu_wiped[] __attribute__((visibility("hidden")));
 
+/* Only on kernels before 4.14, which do not empty pages themselves. Written without a lock, as a fork may come at any
+ * moment: an entry counts as soon as it has both. */
 static struct {
-    void *pages;
-    size_t bytes;
+    _Atomic(void *) pages; /* NULL: free */
+    _Atomic size_t bytes;
 } kept[MOST];
-static _Atomic int kept_count;
+static _Atomic bool handler_is_set;
 
 static void empty_in_child(void)
 {
-    const int count = atomic_load(&kept_count);
-    for (int i = 0; i < count && i < MOST; i++)
-        if (kept[i].pages != NULL) memset(kept[i].pages, 0, kept[i].bytes);
+    for (int i = 0; i < MOST; i++) {
+        void *pages = atomic_load(&kept[i].pages);
+        if (pages != NULL) memset(pages, 0, atomic_load(&kept[i].bytes));
+    }
 }
 
-void vgpu_wipe_on_fork(void *pages, size_t bytes)
+static int place_of(const void *pages)
 {
-    if (madvise(pages, bytes, MADV_WIPEONFORK) == 0) return;
-    /* Kernels before 4.14 cannot. */
-    const int at = atomic_fetch_add(&kept_count, 1);
-    if (at >= MOST) return;
-    kept[at].bytes = bytes;
-    kept[at].pages = pages;
-    if (at == 0) pthread_atfork(NULL, NULL, empty_in_child);
+    for (int i = 0; i < MOST; i++)
+        if (atomic_load(&kept[i].pages) == pages) return i;
+    return -1;
+}
+
+static void keep(void *pages, size_t bytes)
+{
+    if (place_of(pages) >= 0) return;
+    void *free_place = NULL;
+    int at = 0;
+    while (at < MOST && !atomic_compare_exchange_strong(&kept[at].pages, &free_place, pages)) at++, free_place = NULL;
+    if (at == MOST) return;
+    atomic_store(&kept[at].bytes, bytes);
+    if (!atomic_exchange(&handler_is_set, true)) pthread_atfork(NULL, NULL, empty_in_child);
+}
+
+/* Before the pages are unmapped: a child must not write there. */
+static void forget(const void *pages)
+{
+    const int at = place_of(pages);
+    if (at < 0) return;
+    atomic_store(&kept[at].bytes, 0);
+    atomic_store(&kept[at].pages, NULL);
+}
+
+static void wipe(void *pages, size_t bytes)
+{
+    if (madvise(pages, bytes, MADV_WIPEONFORK) != 0) keep(pages, bytes);
 }
 
 void vgpu_wipe_static_state_on_fork(void)
 {
-    for (const struct vgpu_wiped *at = __start_vgpu_wiped; at < __stop_vgpu_wiped; at++)
-        vgpu_wipe_on_fork(at->pages, at->bytes);
+    for (const struct vgpu_wiped *at = __start_vgpu_wiped; at < __stop_vgpu_wiped; at++) wipe(at->pages, at->bytes);
+}
+
+void *vgpu_wiped_pages(_Atomic(void *) *published, size_t bytes)
+{
+    void *pages = atomic_load_explicit(published, memory_order_acquire);
+    if (pages != NULL) return pages;
+    void *fresh = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (fresh == MAP_FAILED) return NULL;
+    wipe(fresh, bytes);
+    if (atomic_compare_exchange_strong(published, &pages, fresh)) return fresh;
+    forget(fresh);
+    munmap(fresh, bytes);
+    return pages;
 }

@@ -7,6 +7,7 @@
 #ifndef VGPU_WIPE_ON_FORK_H
 #define VGPU_WIPE_ON_FORK_H
 
+#include <stdatomic.h>
 #include <stddef.h>
 
 /* The largest page of the machines we run on. */
@@ -32,7 +33,8 @@ struct vgpu_wiped {
  * harm. */
 void vgpu_wipe_static_state_on_fork(void);
 
-/* From now on a fork child finds zeroes there. `pages` begin and end with a page. At most 16 times per process. */
-void vgpu_wipe_on_fork(void *pages, size_t bytes);
+/* Pages of zeroes that a fork child finds empty again: made by the first caller and published, for all others what it
+ * published. NULL: no memory. Any thread, without a lock; not from signal handlers. */
+void *vgpu_wiped_pages(_Atomic(void *) *published, size_t bytes);
 
 #endif

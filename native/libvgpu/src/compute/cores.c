@@ -1,6 +1,5 @@
 #include "compute/cores.h"
 
-#include <sys/mman.h>
 #include <time.h>
 
 #include "compute/bucket.h"
@@ -30,7 +29,7 @@ struct state {
     struct device devices[VGPU_MAX_DEVICES];
 };
 
-static _Atomic(struct state *) pages;
+static _Atomic(void *) pages; /* struct state */
 
 /* So many launches go by one look at the clock, the limits and the context, if they come this closely: then all of them
  * are made before a person, a monitor or a limits file could notice. A thread that launches less often looks each
@@ -42,16 +41,7 @@ _Thread_local struct vgpu_core_pass vgpu_core_pass;
 /* Zeroes are a valid beginning. NULL: no memory. */
 static struct state *state(void)
 {
-    struct state *now = atomic_load_explicit(&pages, memory_order_acquire);
-    if (now != NULL) return now;
-    struct state *fresh = mmap(NULL, sizeof *fresh, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (fresh == MAP_FAILED) return NULL;
-    if (!atomic_compare_exchange_strong(&pages, &now, fresh)) {
-        munmap(fresh, sizeof *fresh);
-        return now;
-    }
-    vgpu_wipe_on_fork(fresh, sizeof *fresh);
-    return fresh;
+    return vgpu_wiped_pages(&pages, sizeof(struct state));
 }
 
 static int64_t now_ns(void)

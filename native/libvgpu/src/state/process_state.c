@@ -2,7 +2,6 @@
 
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <unistd.h>
 
 #include "config/devices.h"
@@ -14,7 +13,7 @@
 #include "region/region_account.h"
 #include "region/region_file.h"
 
-static _Atomic(struct vgpu_process_state *) state_pages;
+static _Atomic(void *) state_pages; /* struct vgpu_process_state */
 static struct vgpu_devices devices; /* survives fork */
 static bool devices_discovered;
 /* What the parent had mapped; its child lets go of it. */
@@ -25,15 +24,10 @@ static _Thread_local bool starting;
 
 static struct vgpu_process_state *state(void)
 {
-    struct vgpu_process_state *pages = atomic_load_explicit(&state_pages, memory_order_acquire);
+    void *pages = atomic_load_explicit(&state_pages, memory_order_acquire);
     if (pages != NULL) return pages;
-    struct vgpu_process_state *fresh = mmap(NULL, sizeof *fresh, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (fresh == MAP_FAILED) return NULL;
-    vgpu_wipe_on_fork(fresh, sizeof *fresh);
     vgpu_wipe_static_state_on_fork();
-    if (atomic_compare_exchange_strong(&state_pages, &pages, fresh)) return fresh;
-    munmap(fresh, sizeof *fresh);
-    return pages;
+    return vgpu_wiped_pages(&state_pages, sizeof(struct vgpu_process_state));
 }
 
 static void apply_limits(struct vgpu_process_state *s)
