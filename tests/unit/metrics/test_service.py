@@ -308,11 +308,11 @@ async def test_a_stale_reading_of_the_ledger_is_unknown(clock: Clock) -> None:
     view = LedgerFigures(ledger, clock, stale_s=30)
     assert view.newest() is None
     assert math.isnan(view.age_s)
-    assert view.hindrances() == ["the ledger was not read yet"]
+    assert view.not_ready_reasons() == ["the ledger was not read yet"]
 
     await view.refresh()
     assert view.newest() is EMPTY
-    assert view.hindrances() == []
+    assert view.not_ready_reasons() == []
 
     ledger.away = True
     clock.now += timedelta(seconds=30)
@@ -321,7 +321,7 @@ async def test_a_stale_reading_of_the_ledger_is_unknown(clock: Clock) -> None:
     assert view.newest() is EMPTY
     clock.now += timedelta(seconds=1)
     assert view.newest() is None
-    assert view.hindrances() == ["the last reading of the ledger is 31 s old"]
+    assert view.not_ready_reasons() == ["the last reading of the ledger is 31 s old"]
 
 
 @pytest.mark.parametrize("error", [ValueError("odd"), Conflict("a lock was not granted")])

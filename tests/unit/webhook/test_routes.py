@@ -29,11 +29,11 @@ def client(
     *,
     decide: Decide = MUTATE,
     fail_policy: FailPolicy = "closed",
-    hindrances: tuple[str, ...] = (),
+    not_ready_reasons: tuple[str, ...] = (),
     tracer: Tracer | None = None,
 ) -> httpx.AsyncClient:
     admission = ReviewService(decide, instruments, fail_policy, tracer=tracer)
-    probes = probe_routes(instruments.registry, lambda: list(hindrances))
+    probes = probe_routes(instruments.registry, lambda: list(not_ready_reasons))
     app = create_app(admission, probes, max_body_bytes=MAX_BODY)
     return httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://webhook")
 
@@ -178,7 +178,9 @@ async def test_our_own_failure_lets_the_pod_pass_with_a_warning_when_open(
 
 
 async def test_the_probes_say_why_it_is_not_ready(instruments: WebhookInstruments) -> None:
-    async with client(instruments, hindrances=("the certificate expired", "stopping")) as http:
+    async with client(
+        instruments, not_ready_reasons=("the certificate expired", "stopping")
+    ) as http:
         assert (await http.get("/healthz")).text == "ok"
         ready = await http.get("/readyz")
         page = (await http.get("/metrics")).text

@@ -82,10 +82,10 @@ async def open_app(settings: Settings) -> AsyncIterator[MetricsApp]:
         for loop in _loops(settings, store, view, history, bus, instruments):
             stack.push_async_callback(end, [group.create_task(loop)])
 
-        def hindrances() -> list[str]:
-            return ["stopping"] if app.draining else view.hindrances()
+        def not_ready_reasons() -> list[str]:
+            return ["stopping"] if app.draining else view.not_ready_reasons()
 
-        api = create_app(instruments.registry, hindrances)
+        api = create_app(instruments.registry, not_ready_reasons)
         app.port = await stack.enter_async_context(serving(api, settings.http_bind))
         logger.info("serving", extra={"port": app.port})
         yield app

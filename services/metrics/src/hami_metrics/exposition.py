@@ -68,7 +68,7 @@ def families(snapshot: ClusterSnapshot, *, now: datetime) -> Iterator[Metric]:
 
 
 def build_info(version: str, revision: str) -> Metric:
-    """HAMi's `hami_build_info` (without zone); its Go labels say what we are instead."""
+    """HAMi's `hami_build_info` (without zone); its Go labels name what we are instead."""
     labels = {
         "version": version,
         "revision": revision,

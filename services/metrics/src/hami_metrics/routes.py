@@ -9,11 +9,11 @@ from fastapi.responses import PlainTextResponse
 from hamicommon import telemetry
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 
-Hindrances = Callable[[], list[str]]
+NotReadyReasons = Callable[[], list[str]]
 """Why the service is not ready, one sentence each; empty: it is."""
 
 
-def create_app(registry: CollectorRegistry, hindrances: Hindrances) -> FastAPI:
+def create_app(registry: CollectorRegistry, not_ready_reasons: NotReadyReasons) -> FastAPI:
     """The application."""
     app = FastAPI(
         telemetry={"operation_spans": False, "exclude": telemetry.is_probe},
@@ -29,7 +29,7 @@ def create_app(registry: CollectorRegistry, hindrances: Hindrances) -> FastAPI:
 
     @app.get("/readyz")
     async def readyz() -> Response:
-        reasons = hindrances()
+        reasons = not_ready_reasons()
         return PlainTextResponse("; ".join(reasons) or "ok", status_code=503 if reasons else 200)
 
     # Rendering 40 000 series takes a fifth of a second: in a thread, so that reports go on.

@@ -1,7 +1,7 @@
 """The use cases: store a usage report, sum up finished buckets, keep the days, read the ledger.
 
 A report is acknowledged on the bus only when Postgres has it, so while Postgres is away the stream
-itself is the buffer (bounded by its age and size); the agents' numbering tells what it lost. The
+itself is the buffer (bounded by its age and size); the agents' numbering shows what it lost. The
 sums are made from what is stored, so a crash between both only means summing up again.
 """
 
@@ -85,7 +85,7 @@ class UsageHistory:
         for node, start in sorted(self._unsummed, key=lambda item: (item[1], item[0])):
             if start > latest:
                 break
-            # Taken off first: a sample that comes meanwhile puts it on the list again.
+            # Taken off first: a sample that comes in between puts it on the list again.
             self._unsummed.discard((node, start))
             try:
                 # One that fails in an unknown way is left out until a sample comes for it.
@@ -146,7 +146,7 @@ async def keep_days(store: UsageStore, retention: Retention, *, now: datetime) -
 
 
 class LedgerFigures:
-    """The newest reading of the ledger, as long as it is fresh enough to be said."""
+    """The newest reading of the ledger, as long as it is fresh enough to be shown."""
 
     def __init__(self, ledger: Ledger, clock: Clock, *, stale_s: float) -> None:
         self._ledger = ledger
@@ -171,7 +171,7 @@ class LedgerFigures:
         """The last reading, or None when there is none or it is stale."""
         return self._snapshot if self.age_s <= self._stale_s else None
 
-    def hindrances(self) -> list[str]:
+    def not_ready_reasons(self) -> list[str]:
         """Why there is nothing to serve, one sentence each."""
         if self.newest() is not None:
             return []

@@ -32,8 +32,8 @@ logger = logging.getLogger(__name__)
 
 NAME = "hami-webhook"
 _MIB = 1024 * 1024
-_UNTOLD = "this webhook follows no bus (HAMI_NATS_URL is not set)"
-_NOT_FOLLOWED = Knowledge(cards_unknown=_UNTOLD, quotas_unknown=_UNTOLD)
+_NO_BUS = "this webhook follows no bus (HAMI_NATS_URL is not set)"
+_NOT_FOLLOWED = Knowledge(cards_unknown=_NO_BUS, quotas_unknown=_NO_BUS)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -60,24 +60,24 @@ async def open_app(settings: Settings) -> AsyncIterator[WebhookApp]:
     )
     rules = _rules(settings)
     follower = ClusterFollower(rules.vendors, _now)
-    teller = RefusalPublisher(instruments)
+    refusals = RefusalPublisher(instruments)
     bus_wanted = bool(settings.nats.url)
     admission = ReviewService(
         AdmissionCache(rules),
         instruments,
         settings.fail_policy,
         knowledge=follower.knowledge if bus_wanted else lambda: _NOT_FOLLOWED,
-        announce=teller.take if bus_wanted else lambda refusal: None,
+        announce=refusals.take if bus_wanted else lambda refusal: None,
     )
     app = WebhookApp(port=0, probe_port=None)
 
-    def hindrances() -> list[str]:
+    def not_ready_reasons() -> list[str]:
         reasons = ["stopping"] if app.draining else []
         if certificate.expired(_now()):
             reasons.append(f"the certificate expired at {certificate.not_after.isoformat()}")
         return reasons
 
-    probes = probe_routes(instruments.registry, hindrances)
+    probes = probe_routes(instruments.registry, not_ready_reasons)
     async with asyncio.TaskGroup() as group, AsyncExitStack() as stack:
         main = create_app(admission, probes, max_body_bytes=settings.max_body_mib * _MIB)
         app.port = await stack.enter_async_context(
@@ -89,8 +89,8 @@ async def open_app(settings: Settings) -> AsyncIterator[WebhookApp]:
             )
         loops = [group.create_task(certificate.watch(), name="watch-certificate")]
         if bus_wanted:
-            talking = _talk(settings.nats, follower, teller)
-            loops.append(group.create_task(talking, name="bus"))
+            over_bus = _follow_and_publish(settings.nats, follower, refusals)
+            loops.append(group.create_task(over_bus, name="bus"))
         stack.push_async_callback(end, loops)
         # A full collection would walk all that was imported, some 30 ms in the middle of reviews.
         gc.collect()
@@ -101,8 +101,8 @@ async def open_app(settings: Settings) -> AsyncIterator[WebhookApp]:
         await asyncio.sleep(settings.drain_s)
 
 
-async def _talk(
-    settings: NatsSettings, follower: ClusterFollower, teller: RefusalPublisher
+async def _follow_and_publish(
+    settings: NatsSettings, follower: ClusterFollower, refusals: RefusalPublisher
 ) -> None:
     """All that goes over the bus, until cancelled. Reviews wait for none of it."""
     name = f"{NAME}-{secrets.token_hex(4)}"
@@ -110,7 +110,7 @@ async def _talk(
         loops = [
             asyncio.create_task(follower.follow_inventories(bus, name), name="inventories"),
             asyncio.create_task(follower.follow_numbers(bus, name), name="ledger-numbers"),
-            asyncio.create_task(teller.run(bus), name="tell-refusals"),
+            asyncio.create_task(refusals.run(bus), name="publish-refusals"),
         ]
         try:
             ended, _ = await asyncio.wait(loops, return_when=asyncio.FIRST_EXCEPTION)

@@ -1,8 +1,8 @@
-"""What the bus tells of the cluster: inventories of nodes, and the ledger's numbers.
+"""What the bus carries of the cluster: inventories of nodes, and the ledger's statistics.
 
 In: `hami.inventory.v1.*` and `hami.ledger.v1.>`, each from its last message per subject; out:
 `Knowledge` for each review. What is stale or not complete yet counts as unknown, and what is
-unknown hinders no pod (docs/admission.md). Reviews wait for nothing of this.
+unknown refuses no pod (docs/admission.md). Reviews wait for nothing of this.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from hamicommon.vendors.registry import Vendors
 logger = logging.getLogger(__name__)
 
 STALE_AFTER = timedelta(seconds=60)
-"""The scheduler says every few seconds what it knows; later than this nothing is believed."""
+"""The scheduler publishes its statistics every few seconds; older ones are not used."""
 _QUOTA_PREFIX = events.ledger_quota_subject("")
 
 
 class ClusterFollower:
-    """Keeps the newest of what was told. One event loop owns it."""
+    """Keeps the newest of what was published. One event loop owns it."""
 
     def __init__(self, vendors: Vendors, now: Callable[[], datetime]) -> None:
         self._now = now
@@ -52,7 +52,7 @@ class ClusterFollower:
         await bus.consume(what, self.take_numbers)
 
     async def take_inventory(self, message: Message) -> None:
-        """One node's cards; what can't be read is the scheduler's to complain of."""
+        """One node's cards; what can't be read is logged, and refused by the scheduler too."""
         with _passing_over(message):
             self._take_inventory(message)
 
@@ -69,24 +69,26 @@ class ClusterFollower:
         if agent == report.agent_id and report.sequence <= sequence:
             return
         self._sequences[report.node] = (report.agent_id, report.sequence)
-        told = inventory_of(report, received_at=message.received_at)
-        self._cards.set_node(NodeName(report.node), told.devices, told.pair_scores)
+        inventory = inventory_of(report, received_at=message.received_at)
+        self._cards.set_node(NodeName(report.node), inventory.devices, inventory.pair_scores)
 
     def _take_numbers(self, message: Message) -> None:
         if message.subject.startswith(_QUOTA_PREFIX):
             self._take_quotas(read(events.NamespaceNumbers, message.data, "quota numbers"))
         elif message.subject == events.LEDGER_CLUSTER_SUBJECT:
-            told = read(events.ClusterNumbers, message.data, "cluster numbers")
-            if self._cluster is None or told.taken_at > self._cluster.taken_at:
-                self._cluster = told
+            numbers = read(events.ClusterNumbers, message.data, "cluster numbers")
+            if self._cluster is None or numbers.taken_at > self._cluster.taken_at:
+                self._cluster = numbers
 
-    def _take_quotas(self, told: events.NamespaceNumbers) -> None:
-        known = self._quotas.get(told.namespace)
-        if known is not None and known[0] >= told.taken_at:
+    def _take_quotas(self, numbers: events.NamespaceNumbers) -> None:
+        known = self._quotas.get(numbers.namespace)
+        if known is not None and known[0] >= numbers.taken_at:
             return
-        limits = {item.resource: QuotaUse(limit=item.limit, used=item.used) for item in told.quotas}
-        self._quotas[told.namespace] = (told.taken_at, limits)
-        self._limits[told.namespace] = limits
+        limits = {
+            item.resource: QuotaUse(limit=item.limit, used=item.used) for item in numbers.quotas
+        }
+        self._quotas[numbers.namespace] = (numbers.taken_at, limits)
+        self._limits[numbers.namespace] = limits
 
     def knowledge(self) -> Knowledge:
         """What counts now."""
@@ -98,10 +100,10 @@ class ClusterFollower:
         if age > STALE_AFTER:
             unknown = f"the scheduler's numbers are {age.total_seconds():.0f} s old"
             return Knowledge(cards_unknown=unknown, quotas_unknown=unknown)
-        told, wanted = self._cards.nodes, cluster.agent_nodes
+        reported, wanted = self._cards.nodes, cluster.agent_nodes
         return Knowledge(
-            cards=self._cards if told >= wanted else None,
-            cards_unknown=f"{told} of {wanted} nodes have reported their cards",
+            cards=self._cards if reported >= wanted else None,
+            cards_unknown=f"{reported} of {wanted} nodes have reported their cards",
             foreign_vendors=frozenset(cluster.foreign_vendors),
             quotas=self._limits,
         )

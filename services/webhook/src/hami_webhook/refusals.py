@@ -1,7 +1,7 @@
-"""Refusals told on the bus, beside the answers: a bounded queue, and what does not fit is counted.
+"""Publishes refusals on the bus, beside the answers, from a bounded queue; overflow is counted.
 
-A refused pod is no object, so no Kubernetes event can belong to it; whoever made it (a ReplicaSet)
-gets the API server's own. `hami.events.v1.admission.refused` is for everybody else.
+A refused pod is no object, so no Kubernetes event can belong to it; its owner (a ReplicaSet) gets
+the API server's own. `hami.events.v1.admission.refused` is for everybody else.
 """
 
 from __future__ import annotations

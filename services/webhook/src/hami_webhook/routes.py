@@ -16,7 +16,7 @@ from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_l
 from hami_webhook.review import MalformedReview, read_review, refused
 from hami_webhook.service import ReviewService
 
-Hindrances = Callable[[], list[str]]
+NotReadyReasons = Callable[[], list[str]]
 """Why the service is not ready, one sentence each; empty: it is."""
 
 
@@ -50,7 +50,7 @@ def create_probe_app(probes: APIRouter) -> FastAPI:
     return app
 
 
-def probe_routes(registry: CollectorRegistry, hindrances: Hindrances) -> APIRouter:
+def probe_routes(registry: CollectorRegistry, not_ready_reasons: NotReadyReasons) -> APIRouter:
     """`/healthz`: the process answers. `/readyz`: it can do its work. `/metrics`."""
     router = APIRouter()
 
@@ -60,7 +60,7 @@ def probe_routes(registry: CollectorRegistry, hindrances: Hindrances) -> APIRout
 
     @router.get("/readyz")
     async def readyz() -> Response:
-        reasons = hindrances()
+        reasons = not_ready_reasons()
         return PlainTextResponse("; ".join(reasons) or "ok", status_code=503 if reasons else 200)
 
     @router.get("/metrics")

@@ -66,7 +66,7 @@ class ReviewService:
         announce: Callable[[AdmissionRefused], None] = lambda refusal: None,
         tracer: Tracer | None = None,
     ) -> None:
-        """`announce` is told of refusals and must return at once; `tracer`: else the process's."""
+        """`announce` takes refusals and must return at once; `tracer`: else the process's."""
         self._decide = decide
         self._instruments = instruments
         self._fail_policy = fail_policy
@@ -156,12 +156,18 @@ class ReviewService:
 
     def _failure(self, review: AdmissionReview, exc: Exception) -> _Outcome:
         message = f"hami-webhook failed on this pod ({type(exc).__name__}); its log has the details"
-        said = {"reason": FAILED}
+        audit_annotations = {"reason": FAILED}
         if self._fail_policy == "open":
             warning = f"{message}; the pod passes as it is, without a slice"
-            answer = allowed(review, warnings=(warning,), audit=said)
+            answer = allowed(review, warnings=(warning,), audit=audit_annotations)
         else:
-            answer = refused(review.uid, review.api_version, code=500, message=message, audit=said)
+            answer = refused(
+                review.uid,
+                review.api_version,
+                code=500,
+                message=message,
+                audit=audit_annotations,
+            )
         return _Outcome(verdict="failed", reason=FAILED, code=500, message=message, answer=answer)
 
     def _record(
@@ -174,7 +180,7 @@ class ReviewService:
             "verdict": outcome.verdict,
             "reason": outcome.reason,
             "code": outcome.code,
-            "said": outcome.message,
+            "answer": outcome.message,
             "warnings": outcome.warnings,
             "user": review.username,
             "review_uid": review.uid,
@@ -191,7 +197,7 @@ class ReviewService:
                     pod_name=pod,
                     user=review.username,
                     reason=outcome.reason,
-                    said=outcome.message,
+                    said=outcome.message,  # codespell:ignore said
                     at=datetime.now(UTC),
                 )
             )

@@ -80,8 +80,8 @@ class Settings(BaseSettings):
         default_factory=OptionalNats,
         description=(
             "where the cluster's cards and the ledger's quota numbers are learnt from; without a "
-            "url, or while the bus is away, pods are admitted without them, as the audit "
-            "annotations say"
+            "url, or while the bus is away, pods are admitted without them, which the "
+            "audit annotations show"
         ),
     )
     telemetry: TelemetrySettings = Field(default_factory=TelemetrySettings)

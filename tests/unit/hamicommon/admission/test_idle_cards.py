@@ -187,5 +187,5 @@ def test_nodes_alike_are_asked_once_and_the_answer_is_remembered(
     monkeypatch.setattr(idle_cards, "decide", counting)
     request = pod_request(pod({GPU: 1, MEM: 1000}), VENDORS)
 
-    assert [cards.hindrance(request) for _ in range(3)] == ["", "", ""]
+    assert [cards.never_fits_reason(request) for _ in range(3)] == ["", "", ""]
     assert asked == [2]

@@ -25,11 +25,11 @@ from hamicommon.placement.vendor_policy import PairScores
 from hamicommon.vendors.registry import Vendors
 
 MOST_ANSWERS = 1024
-"""Requests whose answers are remembered: the pods of a workload ask for the same."""
+"""Requests whose answers are cached: the pods of a workload ask for the same."""
 MOST_CHANGES = 2
-"""Ways out that are said: the sentence is read in a terminal."""
+"""Ways out that are named: the sentence is read in a terminal."""
 _WAITING = (", or wait until a pod ends", "; wait until a pod ends")
-"""What the scheduler's sentence says besides; here nothing is granted, so no end would help."""
+"""What the scheduler's sentence adds; here nothing is granted, so no end would help."""
 
 
 class IdleCards:
@@ -90,13 +90,13 @@ class IdleCards:
 
     def vendors_without_cards(self, request: PodRequest) -> frozenset[str]:
         """Vendors that the pod asks for and of which no card is known."""
-        return words_of(request) - self._stock().types.keys()
+        return vendors_of(request) - self._stock().types.keys()
 
-    def hindrance(self, request: PodRequest) -> str:
+    def never_fits_reason(self, request: PodRequest) -> str:
         """Why no node can take the pod though nothing were granted; empty when one can."""
         key = (
             tuple((c.role, c.requests) for c in request.containers),
-            tuple(sorted((word, repr(chosen)) for word, chosen in request.selections.items())),
+            tuple(sorted((vendor, repr(chosen)) for vendor, chosen in request.selections.items())),
             request.policy,
         )
         known = self._answers.get(key)
@@ -115,14 +115,14 @@ class IdleCards:
         if decision.refusal is None:
             return ""
         tables = decision.refusal.shortfalls.tables
-        said = refusal_sentence(request, tables, self._stock(), candidates=len(every))
+        sentence = refusal_sentence(request, tables, self._stock(), candidates=len(every))
         for waiting in _WAITING:
-            said = said.replace(waiting, "")
+            sentence = sentence.replace(waiting, "")
         about = Circumstances(names=resource_names(self._vendors))
         new_view = partial(ClusterView, self._vendors.rules)
         found = counterfactuals(request, self._view, some, about, new_view)
         ways = " or ".join(change.text for change in islice(found, MOST_CHANGES))
-        return f"{said} ({ways})" if ways else said
+        return f"{sentence} ({ways})" if ways else sentence
 
     def _some_nodes(self, request: PodRequest) -> tuple[NodeName, ...]:
         """Nodes of which one fits if any does: one of every kind, and those with wanted cards."""
@@ -144,13 +144,13 @@ class IdleCards:
         return self._kinds
 
 
-def words_of(request: PodRequest) -> frozenset[str]:
+def vendors_of(request: PodRequest) -> frozenset[str]:
     """The vendors that the pod asks for."""
     return frozenset(asked.vendor for c in request.containers for asked in c.requests)
 
 
 def resource_names(vendors: Vendors) -> Mapping[str, Mapping[str, str]]:
-    """How sentences call what a vendor's pods ask for, by the vendor's word."""
+    """How sentences call what a vendor's pods ask for, by the vendor's short name."""
     return {
         vendor.name: {
             "count": vendor.resources.count,

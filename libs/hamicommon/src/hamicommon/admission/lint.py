@@ -1,4 +1,4 @@
-"""What admission would say to a pod, without a cluster: `hamictl lint`.
+"""What admission would answer for a pod, without a cluster: `hamictl lint`.
 
 In: pods as people write them, or lines `{"name": ..., "pod": {...}}`; out: `{"name", "allowed",
 "message", "warnings", "patch"}`. The verdict is `mutation.mutate`'s own.

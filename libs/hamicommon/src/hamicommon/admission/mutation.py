@@ -1,10 +1,10 @@
 """What the webhook answers when a pod is created: defaults filled in, or a denial with the reason.
 
-In: the pod as raw JSON, the installation's rules, what is known of the cluster; out: a
-`AdmissionResult`
-with a minimal JSON patch. Pure. The decisions and their order are HAMi's (protocol 3, steps 2
-to 9); what differs is said at each place. `looking.py` has what follows from the pod alone, here
-the cluster, the quotas and the trace are added. The scheduler's `/filter` sees the pod next.
+In: the pod as raw JSON, the installation's rules, what is known of the cluster; out: an
+`AdmissionResult` with a minimal JSON patch. Pure. The decisions and their order are HAMi's
+(protocol 3, steps 2 to 9); a comment stands where ours differ. `pod_review.py` has what follows
+from the pod alone, here the cluster, the quotas and the trace are added. The scheduler's `/filter`
+sees the pod next.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from hamicommon.k8s import annotations as keys
 from hamicommon.k8s.types import Json
 
 OVER_QUOTA = "exceeding resource quota"
-"""HAMi's words; ours stand behind them."""
+"""HAMi's text; ours stands behind it."""
 
 MOST_WARNINGS = 32
 """An object may have thousands of annotations with odd names."""
@@ -82,7 +82,7 @@ def _room(
 ) -> tuple[AdmissionResult | None, tuple[str, ...]]:
     """A denial, or warnings: what quotas have left, and what no card of the cluster can take.
 
-    `audit` is told what was known.
+    What was known is added to `audit`.
     """
     known = about.knowledge
     audit["quotas"] = "known" if known.quotas is not None else f"unknown: {known.quotas_unknown}"
@@ -94,13 +94,13 @@ def _room(
         return None, ()
     cards, unknown = known.cards_for(request)
     audit["cards"] = f"unknown: {unknown}" if unknown else "known"
-    why = cards.hindrance(request) if cards is not None else ""
+    why = cards.never_fits_reason(request) if cards is not None else ""
     if not why:
         return None, ()
-    said = f"no node can take a pod that asks for {_asked(look, asked_by(request))}: {why}"
+    sentence = f"no node can take a pod that asks for {_asked(look, asked_by(request))}: {why}"
     if rules.never_fits == "deny":
-        return denied(said, "never-fits", audit=audit), ()
-    return None, (said,)
+        return denied(sentence, "never-fits", audit=audit), ()
+    return None, (sentence,)
 
 
 def _asked(look: Look, amounts: list[str]) -> str:

@@ -2,7 +2,7 @@
 
 In: the pod as raw JSON and the installation's rules; out: a `Look`. Pure. Only `relevant` parts of
 the pod are looked at, so two pods that are alike in these get the same: the replicas of a workload
-differ in their names, volumes and mounts (`remembering.py` relies on it). `mutation.py` goes on.
+differ in their names, volumes and mounts (`cache.py` relies on it). `mutation.py` goes on.
 """
 
 from __future__ import annotations
@@ -129,11 +129,11 @@ def look_at(seen: Json, rules: AdmissionRules) -> Look:
         request = pod_request(after, rules.vendors) if wants else None
     except InvalidRequest as exc:
         return Look(verdict=denied(str(exc), "malformed-annotation", code=UNPROCESSABLE))
-    said = (*(remarks(seen, rules.vendors) if wants else ()), *misspelt(after, rules.vendors))
+    oddities = (*(remarks(seen, rules.vendors) if wants else ()), *misspelt(after, rules.vendors))
     if request is not None and not request.wants_devices:
         request = None
     return _filled_in(
-        seen, after, rules, wants=wants, request=request, warnings=warnings, said=said
+        seen, after, rules, wants=wants, request=request, warnings=warnings, oddities=oddities
     )
 
 
@@ -145,7 +145,7 @@ def _filled_in(
     wants: bool,
     request: PodRequest | None,
     warnings: tuple[str, ...],
-    said: tuple[str, ...],
+    oddities: tuple[str, ...],
 ) -> Look:
     written = keys.annotations_of(after)
     chosen = tuple(
@@ -162,7 +162,7 @@ def _filled_in(
         chosen=chosen,
         patch=tuple(diff(seen, after)),
         warnings=warnings,
-        remarks=said,
+        remarks=oddities,
         stamp_at=_missing(after.get("metadata")),
         stamp=written.get(keys.TRACEPARENT),
     )
@@ -177,7 +177,8 @@ def _missing(metadata: Json | None) -> Missing:
 def _only_we_can_schedule(spec: Json, vendors: Vendors) -> bool:
     """True for a pod that asks for no card, but names amounts that no node lists.
 
-    Other schedulers look for them on the nodes; the one in front of us is told to pass them over.
+    Other schedulers look for them on the nodes; the one in front of us is configured to ignore
+    them.
     Memory or cores without any count are no such pod: that a card is missing must be seen.
     """
     if spec.get("nodeName"):
@@ -264,7 +265,7 @@ def _amounts(container: Json) -> dict[str, Json]:
 
 
 def _keep_spelling(container: Json, given: Mapping[str, Json]) -> None:
-    """An amount that was written anew with the same value stays as it was.
+    """An amount that was rewritten with the same value keeps its spelling.
 
     The API server stores 100000 as 100k; a second look must not change it back.
     """

@@ -6,12 +6,12 @@ them). The webhook itself is `hami_webhook`; what it does to a pod is `mutation.
 
 Closed for pods that ask for our resources, open for all others: `matchConditions` keeps every other
 pod away from us (API servers >= 1.28), so failing closed costs nobody else anything. An older
-server drops the field without a word; there the failure policy must be `Ignore`, and the node's
+server drops the field silently; there the failure policy must be `Ignore`, and the node's
 check before a container starts is the net.
 
 A second webhook of the same configuration always fails open. It sees pods that ask for nothing of
 ours by our names but by names like ours, so that a slip of the finger is warned of, and every other
-pod where the device configuration says that all pods are changed.
+pod where the device configuration changes all pods.
 """
 
 from __future__ import annotations
@@ -138,7 +138,7 @@ def other_conditions(resources: Iterable[str], *, every_pod: bool) -> list[Json]
     """Which pods come to the webhook that fails open: those that do not come to the other, and,
     unless it is every pod, that name something of one of our vendors' domains.
 
-    `nvidia.com/gpumemory` is no resource of ours, and nobody else would say a word about it.
+    `nvidia.com/gpumemory` is no resource of ours, and no other component would warn of it.
     """
     names = sorted(set(resources))
     conditions = [

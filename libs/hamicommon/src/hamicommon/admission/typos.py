@@ -31,7 +31,7 @@ _LIKE_RESOURCE = 0.65
 _LIKE_ANNOTATION = 0.8
 """Longer names: `gpu-schedule-policy` for `gpu-scheduler-policy`."""
 _SELECTING = ("use-", "nouse-", "no-use-")
-"""How annotations that choose cards begin, whoever reads them."""
+"""How annotations that choose cards begin, in every vendor's domain."""
 
 
 def misspelt(pod: Json, vendors: Vendors) -> tuple[str, ...]:
@@ -53,7 +53,7 @@ class _Names:
     read: Mapping[str, list[str]]
     """Annotations that users may write, by domain."""
     annotations: frozenset[str]
-    """All of ours, and resource names: what is said of those as annotations is said elsewhere."""
+    """All of ours, and resource names: those as annotations get a sentence of their own."""
 
 
 def _names_of(vendors: Vendors) -> _Names:

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
-from hamicommon.admission.idle_cards import IdleCards, words_of
+from hamicommon.admission.idle_cards import IdleCards, vendors_of
 from hamicommon.admission.patches import Operation
 from hamicommon.admission.quota import NamespaceQuotas
 from hamicommon.clipping import clip
@@ -40,7 +40,7 @@ Reason = Literal[
     "over-quota",
     "never-fits",
 ]
-"""Why a verdict is as it is, in a word, for metrics and audit; the first three admit."""
+"""Why a verdict is as it is, for metrics and audit; the first three admit."""
 
 NeverFits = Literal["deny", "warn", "off"]
 
@@ -81,8 +81,7 @@ class Knowledge:
         """The cards on which the pod can be judged, or why it can't."""
         if self.cards is None:
             return None, self.cards_unknown
-        words = words_of(request)
-        foreign = sorted(words & self.foreign_vendors)
+        foreign = sorted(vendors_of(request) & self.foreign_vendors)
         if foreign:
             return None, f"nodes without our agent have cards of {', '.join(foreign)}"
         missing = sorted(self.cards.vendors_without_cards(request))
@@ -113,7 +112,7 @@ class AdmissionCircumstances(NamedTuple):
     """What belongs to one review and not to the pod."""
 
     namespace: str = ""
-    """Of the request; empty: the pod's own says it."""
+    """Of the request; empty: the pod's own counts."""
     traceparent: str = ""
     """Stamped on a pod that asks for cards; empty: none is."""
     stamped: bool = False

@@ -1,7 +1,7 @@
 """Hours and days of namespaces in Postgres: what was granted and what was used.
 
 In: the ledger's grants and the hourly sums of usage. Out: `namespace_rollups`, from which totals of
-months are answered. Sums are made anew for the last hours each time, so doing it twice (or in two
+months are answered. The sums of the last hours are replaced each time, so doing it twice (or in two
 replicas, one after the other) changes nothing.
 """
 

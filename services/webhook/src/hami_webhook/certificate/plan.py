@@ -2,7 +2,7 @@
 
 In: what the cluster holds (authority, serving pair, the bundle that the API server trusts) and the
 time; out: the same as it should be. Nothing changes while all of it is good for long enough, so it
-may run any number of times. `renewing.py` reads and writes.
+may run any number of times. `renew.py` reads and writes.
 """
 
 from __future__ import annotations

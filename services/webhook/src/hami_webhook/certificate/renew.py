@@ -4,9 +4,8 @@ A CronJob runs it every day. Secrets: `hami-ca` (the authority that k8s/bootstra
 that servers serve with, and the extender's client's. The API server trusts a new authority before
 the webhook serves a certificate of it, so no review fails in between. Webhook and scheduler take
 new files over by themselves (`hamicommon.process.serving_certificate`), kube-scheduler reads its
-client
-certificate anew; the stores are restarted, by an annotation of their pods that names the
-certificate. With cert-manager, which renews the Secrets, only that restart is left.
+client certificate with each connection; the stores are restarted, by an annotation of their pods
+that names the certificate. With cert-manager, which renews the Secrets, only that restart is left.
 """
 
 from __future__ import annotations
@@ -124,7 +123,7 @@ async def _publish(api: KubeApi, settings: RenewalSettings, bundle: bytes) -> No
 
 
 async def _restart(api: KubeApi, namespace: str, store: str, secret: str) -> None:
-    """Lets the store's pods be made anew when its certificate is another one than is noted."""
+    """Lets the store's pods be replaced when its certificate is another one than is noted."""
     path = f"/apis/apps/v1/namespaces/{namespace}/statefulsets/{store}"
     held = await _read(api, namespace, secret)
     try:
@@ -179,7 +178,7 @@ async def _configuration(api: KubeApi) -> Json:
 
 
 def _trusted(configuration: Json) -> bytes:
-    """What the API server trusts now, whichever webhook says so."""
+    """What the API server trusts now, in any of the webhooks."""
     bundles = [
         base64.b64decode(hook.get("clientConfig", {}).get("caBundle") or "")
         for hook in configuration.get("webhooks", ())
