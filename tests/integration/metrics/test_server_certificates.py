@@ -140,7 +140,7 @@ async def test_servers_without_tls_show_no_expiry(postgres_dsn: str, nats_url: s
 
 @asynccontextmanager
 async def answering(greeting: bytes) -> AsyncIterator[int]:
-    """The port of a server that says one thing and then nothing."""
+    """The port of a server that sends one line and then nothing."""
 
     async def greet(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
@@ -180,8 +180,8 @@ async def test_what_is_no_server_of_ours_is_named_in_one_sentence(
 
 @pytest.mark.parametrize("place", ["127.0.0.1:1", "localhost:notaport"])
 async def test_a_server_that_is_away_is_unavailable_without_its_password(place: str) -> None:
-    settings = postgres(f"postgresql://user:secret-word@{place}/hami")
+    settings = postgres(f"postgresql://user:secret-text@{place}/hami")
     with pytest.raises(Unavailable) as caught:
         await postgres_certificate(settings).not_after()
 
-    assert "secret-word" not in str(caught.value)
+    assert "secret-text" not in str(caught.value)

@@ -85,8 +85,8 @@ async def until(http: httpx.AsyncClient, limits: Json, reason: str) -> Json:
         await asyncio.sleep(0.05)
 
 
-async def tell_cluster(bus: Bus, *, used: int = 0) -> None:
-    """What scheduler and agent would say."""
+async def publish_cluster(bus: Bus, *, used: int = 0) -> None:
+    """What scheduler and agent would publish."""
     now = datetime.now(UTC)
     device = events.InventoryDevice(
         uuid="GPU-1",
@@ -97,10 +97,12 @@ async def tell_cluster(bus: Bus, *, used: int = 0) -> None:
         memory_mib=81920,
         core_percent=100,
     )
-    told = events.Inventory(node=NODE, agent_id="a", sequence=1, observed_at=now, devices=(device,))
+    inventory = events.Inventory(
+        node=NODE, agent_id="a", sequence=1, observed_at=now, devices=(device,)
+    )
     quota = events.QuotaNumbers(resource=MEM, limit=10_000, used=used)
     spoken = (
-        (events.inventory_subject(NODE), told),
+        (events.inventory_subject(NODE), inventory),
         (
             events.ledger_quota_subject("team"),
             events.NamespaceNumbers(namespace="team", taken_at=now, quotas=(quota,)),
@@ -128,7 +130,7 @@ async def test_cards_and_quotas_are_learnt_with_the_webhooks_own_rights(
 
     with running(plan):
         async with open_bus(boss, "boss", owns_streams=True) as bus:
-            await tell_cluster(bus)
+            await publish_cluster(bus)
             async with webhook(certificate, mine) as http:
                 denied = await until(http, {GPU: 1, MEM: 90_000}, "over-quota")
                 assert "exceeding resource quota: namespace team has" in denied["status"]["message"]
@@ -142,7 +144,7 @@ async def test_cards_and_quotas_are_learnt_with_the_webhooks_own_rights(
                     "quotas": "known",
                 }
 
-                await tell_cluster(bus, used=1)
+                await publish_cluster(bus, used=1)
                 await until(http, {GPU: 1, MEM: 10_000}, "over-quota")
 
                 what = Subscription(
@@ -158,7 +160,7 @@ async def test_cards_and_quotas_are_learnt_with_the_webhooks_own_rights(
                 await asyncio.wait([hearing])
 
 
-async def test_without_a_bus_pods_are_admitted_and_the_audit_says_so(certificate: Path) -> None:
+async def test_without_a_bus_pods_are_admitted_and_the_audit_shows_it(certificate: Path) -> None:
     away = OptionalNats(url=f"nats://127.0.0.1:{free_port()}")
     async with webhook(certificate, away) as http:
         response = await asked(http, {GPU: 1, MEM: 90_000})
@@ -178,5 +180,5 @@ async def test_it_opens_and_closes_again_and_again_with_messages_on_the_way(
     async with open_bus(NatsSettings(url=nats_url), "boss", owns_streams=True) as bus:
         for used in range(5):
             async with webhook(certificate, OptionalNats(url=nats_url)) as http:
-                await tell_cluster(bus, used=used)
+                await publish_cluster(bus, used=used)
                 assert (await asked(http, {GPU: 1, MEM: 1}))["allowed"]

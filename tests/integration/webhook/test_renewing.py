@@ -130,7 +130,7 @@ async def test_without_the_configuration_the_certificate_is_made_all_the_same(
         assert await bundles(api) == [[await held(api, "hami-ca")]] * 2
 
 
-async def test_a_secret_that_holds_nonsense_is_made_anew(
+async def test_a_secret_that_holds_nonsense_is_replaced(
     cluster: Cluster, settings: RenewalSettings
 ) -> None:
     nonsense = base64.b64encode(b"nonsense").decode()

@@ -241,9 +241,9 @@ async def check_patch(http: httpx.AsyncClient, review: Json, patch: list[Json]) 
     stored, still_taken = as_stored(copy.deepcopy(after))
     assert still_taken, validate_pod_spec("spec", stored["spec"])
     again = await http.post("/webhook", json=review_of(stored))
-    said = again.json()["response"]
-    assert said["allowed"], said
-    assert "patch" not in said, json.loads(base64.b64decode(said["patch"]))
+    answered = again.json()["response"]
+    assert answered["allowed"], answered
+    assert "patch" not in answered, json.loads(base64.b64decode(answered["patch"]))
 
 
 PARTS = 10

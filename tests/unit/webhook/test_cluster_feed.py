@@ -1,4 +1,4 @@
-"""What the webhook believes of what the bus tells, and when it does not."""
+"""What the webhook believes of what the bus carries, and when it does not."""
 
 from __future__ import annotations
 
@@ -43,14 +43,14 @@ def message(subject: str, payload: BaseModel | bytes) -> Message:
 
 
 def cluster(nodes: int = 0, *, at: datetime = NOW, foreign: tuple[str, ...] = ()) -> Message:
-    told = events.ClusterNumbers(taken_at=at, agent_nodes=nodes, foreign_vendors=foreign)
-    return message(events.LEDGER_CLUSTER_SUBJECT, told)
+    numbers = events.ClusterNumbers(taken_at=at, agent_nodes=nodes, foreign_vendors=foreign)
+    return message(events.LEDGER_CLUSTER_SUBJECT, numbers)
 
 
 def quotas(used: int | None, *, at: datetime = NOW) -> Message:
     items = () if used is None else (events.QuotaNumbers(resource=MEM, limit=100, used=used),)
-    told = events.NamespaceNumbers(namespace="team", taken_at=at, quotas=items)
-    return message(events.ledger_quota_subject("team"), told)
+    numbers = events.NamespaceNumbers(namespace="team", taken_at=at, quotas=items)
+    return message(events.ledger_quota_subject("team"), numbers)
 
 
 def inventory(node: str, *, sequence: int = 1, cards: int = 1) -> Message:
@@ -66,10 +66,10 @@ def inventory(node: str, *, sequence: int = 1, cards: int = 1) -> Message:
         )
         for index in range(cards)
     )
-    told = events.Inventory(
+    inventory = events.Inventory(
         node=node, agent_id="a", sequence=sequence, observed_at=NOW, devices=devices
     )
-    return message(events.inventory_subject(node), told)
+    return message(events.inventory_subject(node), inventory)
 
 
 async def test_nothing_is_known_before_the_scheduler_spoke(follower: ClusterFollower) -> None:
@@ -82,7 +82,7 @@ async def test_nothing_is_known_before_the_scheduler_spoke(follower: ClusterFoll
     assert known.cards_unknown == "the scheduler has not published its statistics"
 
 
-async def test_cards_are_known_once_every_node_with_an_agent_has_told(
+async def test_cards_are_known_once_every_node_with_an_agent_has_reported(
     follower: ClusterFollower,
 ) -> None:
     await follower.take_numbers(cluster(2))
@@ -145,7 +145,7 @@ async def test_what_can_not_be_believed_is_passed_over(
     assert "message passed over" in caplog.text
 
 
-async def test_vendors_on_nodes_without_our_agent_are_told(follower: ClusterFollower) -> None:
+async def test_vendors_on_nodes_without_our_agent_are_counted(follower: ClusterFollower) -> None:
     await follower.take_numbers(cluster(foreign=("DCU",)))
 
     assert follower.knowledge().foreign_vendors == {"DCU"}

@@ -86,17 +86,17 @@ async def test_a_pod_that_asks_for_a_card_is_sent_to_our_scheduler(
     assert {"op": "add", "path": "/spec/schedulerName", "value": "hami-scheduler"} in patch
     assert count(instruments, "mutated") == 1
     (line,) = [record for record in caplog.records if record.name == "hami_webhook.audit"]
-    said = line.__dict__
-    assert (said["verdict"], said["user"], said["review_uid"]) == ("mutated", "alice", "r1")
-    assert (said["namespace"], said["pod"]) == ("ns", "p")
+    fields = line.__dict__
+    assert (fields["verdict"], fields["user"], fields["review_uid"]) == ("mutated", "alice", "r1")
+    assert (fields["namespace"], fields["pod"]) == ("ns", "p")
 
 
 async def test_a_pod_without_a_card_is_left_as_it_is(instruments: WebhookInstruments) -> None:
     async with client(instruments) as http:
         body = (await http.post("/webhook", json=review(pod(cpu="1")))).json()
 
-    said = {"reason": "no-cards"}
-    assert body["response"] == {"uid": "r1", "allowed": True, "auditAnnotations": said}
+    annotations = {"reason": "no-cards"}
+    assert body["response"] == {"uid": "r1", "allowed": True, "auditAnnotations": annotations}
     assert count(instruments, "untouched") == 1
 
 
@@ -177,7 +177,7 @@ async def test_our_own_failure_lets_the_pod_pass_with_a_warning_when_open(
     assert "without a slice" in response["warnings"][0]
 
 
-async def test_the_probes_say_why_it_is_not_ready(instruments: WebhookInstruments) -> None:
+async def test_the_probes_report_why_it_is_not_ready(instruments: WebhookInstruments) -> None:
     async with client(
         instruments, not_ready_reasons=("the certificate expired", "stopping")
     ) as http:

@@ -1,4 +1,4 @@
-"""What was remembered of another pod is what `mutate` would say of this one."""
+"""What was cached of another pod is what `mutate` would answer for this one."""
 
 from __future__ import annotations
 
@@ -26,7 +26,9 @@ ONE = AdmissionCache(RULES)
 @given(
     pods, st.sampled_from((STAMPED, AdmissionCircumstances(), AdmissionCircumstances(stamped=True)))
 )
-def test_it_says_what_mutate_says(given_: dict[str, Any], about: AdmissionCircumstances) -> None:
+def test_it_answers_what_mutate_answers(
+    given_: dict[str, Any], about: AdmissionCircumstances
+) -> None:
     before = deepcopy(given_)
     wanted = mutate(given_, RULES, about)
 

@@ -1,7 +1,7 @@
-"""What admission says to each of HAMi's example pods, beside what was reviewed by eye.
+"""What admission answers to each of HAMi's example pods, beside what was reviewed by eye.
 
 The examples are no part of this project; `golden/` holds our answers to them, one file per example.
-`pytest --update-golden` writes them anew.
+`pytest --update-golden` writes them again.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What can never fit is said at once, with what would; what may fit once a pod ends is not."""
+"""What can never fit is reported at once, with what would; what may fit once a pod ends is not."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def judged(
 
 
 @pytest.mark.parametrize(
-    ("limits", "annotations", "words"),
+    ("limits", "annotations", "parts"),
     [
         (
             {GPU: 1, MEM: 90000},
@@ -97,13 +97,13 @@ def judged(
     ],
 )
 def test_what_no_node_can_take_is_denied_with_the_way_out(
-    cards: IdleCards, limits: Json, annotations: Json, words: tuple[str, ...]
+    cards: IdleCards, limits: Json, annotations: Json, parts: tuple[str, ...]
 ) -> None:
     verdict = judged(pod(limits, annotations), cards)
 
     assert (verdict.allowed, verdict.code, verdict.reason) == (False, 403, "never-fits")
     assert verdict.message.startswith("no node can take a pod that asks for ")
-    for each in words:
+    for each in parts:
         assert each in verdict.message
     assert "pod ends" not in verdict.message
 
@@ -163,7 +163,7 @@ def test_what_is_known_changes_with_the_nodes(cards: IdleCards) -> None:
     ],
     ids=["a vendor of which no card is known", "cards on nodes without our agent"],
 )
-def test_what_is_known_in_part_hinders_nobody_and_the_audit_says_so(
+def test_what_is_known_in_part_refuses_nobody_and_the_audit_shows_it(
     cards: IdleCards, limits: Json, known: Json, unknown: str
 ) -> None:
     verdict = judged(pod(limits), cards, **known)

@@ -133,7 +133,7 @@ def test_a_pod_that_names_its_node_is_denied() -> None:
 
 
 @pytest.mark.parametrize(
-    ("limits", "words"),
+    ("limits", "sentence"),
     [
         ({GPU: 1, MEM: "16Gi"}, "nvidia.com/gpumem is 16Gi: a whole number of MiB"),
         ({GPU: -1}, "nvidia.com/gpu is -1: a whole number of cards"),
@@ -144,12 +144,12 @@ def test_a_pod_that_names_its_node_is_denied() -> None:
     ],
 )
 def test_a_malformed_amount_is_denied_with_field_value_and_what_would_be_right(
-    limits, words
+    limits, sentence
 ) -> None:
     verdict = mutate(pod(container(limits)), rules())
 
     assert (verdict.allowed, verdict.code, verdict.patch) == (False, 422, [])
-    assert verdict.message.startswith("container 'c': " + words)
+    assert verdict.message.startswith("container 'c': " + sentence)
 
 
 def test_what_is_taken_otherwise_than_written_is_warned_of() -> None:
@@ -411,7 +411,7 @@ def test_a_pod_of_no_card_with_other_amounts_is_scheduled_by_us(limits: dict[str
 
 
 def test_no_card_of_many_keeps_a_container_that_sees_none() -> None:
-    """Whoever wants 0 cards must not find all of them in an image that says `all`."""
+    """A pod with 0 cards must not get all of them by an image whose variable is `all`."""
     given_ = pod(container({GPU: "0"}))
 
     after = patched(given_, mutate(given_, rules(overwrite_env=True)))

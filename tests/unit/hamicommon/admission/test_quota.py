@@ -128,7 +128,7 @@ def test_every_vendor_with_memory_has_a_quota(vendor: Any) -> None:
     assert names.memory in verdict.message
 
 
-def test_what_is_unknown_admits_and_the_audit_says_so() -> None:
+def test_what_is_unknown_admits_and_the_audit_shows_it() -> None:
     verdict = mutate(pod(container(1, 10**6)), RULES, AdmissionCircumstances(namespace="team"))
 
     assert verdict.allowed

@@ -40,10 +40,10 @@ def test_verdicts_messages_and_patched_pods_are_hamis() -> None:
     for line in lines:
         verdict = mutate(line["pod"], RULES)
         assert verdict.allowed == line["allowed"], line["name"]
-        # Ours may name the container before HAMi's words, and the value after them.
-        words = line["status"].get("message", "")
-        assert words in verdict.message, line["name"]
-        assert bool(words) == bool(verdict.message), line["name"]
+        # Ours may name the container before HAMi's text, and the value after them.
+        message = line["status"].get("message", "")
+        assert message in verdict.message, line["name"]
+        assert bool(message) == bool(verdict.message), line["name"]
         # A mistake of the user is 422 here; HAMi's 500 blames the server.
         assert verdict.code == {500: 422}.get(line["status"]["code"], line["status"]["code"])
         theirs = apply_patch(line["pod"], line["patch"])

@@ -69,7 +69,9 @@ def test_resources_of_others_are_left_alone(resource: str) -> None:
     [("annotations", "annotation"), ("labels", "label")],
     ids=["annotation", "label"],
 )
-def test_an_amount_beside_the_resources_is_said_to_be_without_effect(where: str, what: str) -> None:
+def test_an_amount_beside_the_resources_is_reported_to_be_without_effect(
+    where: str, what: str
+) -> None:
     pod = a_pod({"nvidia.com/gpu": "1"}, **{where: {"nvidia.com/gpumem": "3000"}})
 
     assert misspelt(pod, VENDORS) == (
@@ -93,11 +95,11 @@ def test_an_annotation_that_is_nearly_one_that_is_read_is_asked_about(key: str, 
     )
 
 
-def test_an_annotation_that_chooses_cards_and_is_never_evaluated_is_told() -> None:
+def test_an_annotation_that_chooses_cards_and_is_never_evaluated_is_reported() -> None:
     """HAMi declares it and does not read it (protocol 1.0.2)."""
-    [said] = misspelt(a_pod(GPU, annotations={"vastaitech.com/use-va": "x"}), VENDORS)
+    [sentence] = misspelt(a_pod(GPU, annotations={"vastaitech.com/use-va": "x"}), VENDORS)
 
-    assert said.startswith("annotation vastaitech.com/use-va is read by nobody here")
+    assert sentence.startswith("annotation vastaitech.com/use-va is read by nobody here")
 
 
 def test_annotations_that_are_read_or_are_not_ours_are_left_alone() -> None:
@@ -117,7 +119,7 @@ def test_annotations_that_are_read_or_are_not_ours_are_left_alone() -> None:
 
 
 @pytest.mark.parametrize(
-    ("limits", "said"),
+    ("limits", "sentence"),
     [
         pytest.param(
             {"hygon.com/dcumem": "1000", "hygon.com/dcucores": "10"},
@@ -132,8 +134,8 @@ def test_annotations_that_are_read_or_are_not_ours_are_left_alone() -> None:
         ),
     ],
 )
-def test_amounts_without_a_card_are_told(limits: Json, said: str) -> None:
-    assert misspelt(a_pod(limits), VENDORS) == (f"container 'c' {said}",)
+def test_amounts_without_a_card_are_reported(limits: Json, sentence: str) -> None:
+    assert misspelt(a_pod(limits), VENDORS) == (f"container 'c' {sentence}",)
 
 
 @pytest.mark.parametrize(
@@ -148,8 +150,8 @@ def test_amounts_that_ask_for_a_card_themselves_need_no_count(limits: Json) -> N
     assert misspelt(a_pod(limits), VENDORS) == ()
 
 
-def test_the_webhook_says_it_after_defaults_are_filled_in() -> None:
-    """Memory alone gets a card by default, so there is nothing to say about it."""
+def test_the_webhook_warns_after_defaults_are_filled_in() -> None:
+    """Memory alone gets a card by default, so there is nothing to warn of."""
     assert mutate(a_pod({"nvidia.com/gpumem": "1000"}), RULES).warnings == ()
 
 

@@ -1,4 +1,4 @@
-"""What is odd about a request is said, with what is done about it."""
+"""What is odd about a request is reported, with what is done about it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def a_pod(annotations: dict[str, str], **limits: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("annotations", "words"),
+    ("annotations", "parts"),
     [
         pytest.param(
             {"hami.io/node-scheduler-policy": "best"},
@@ -74,21 +74,21 @@ def a_pod(annotations: dict[str, str], **limits: str) -> dict[str, Any]:
     ],
 )
 def test_an_odd_annotation_is_named_with_its_value(
-    annotations: dict[str, str], words: list[str]
+    annotations: dict[str, str], parts: list[str]
 ) -> None:
-    said = remarks(a_pod(annotations), VENDORS)
+    found = remarks(a_pod(annotations), VENDORS)
 
-    assert len(said) == len(words)
-    assert all(word in remark for word, remark in zip(words, said, strict=True))
+    assert len(found) == len(parts)
+    assert all(part in remark for part, remark in zip(parts, found, strict=True))
 
 
-def test_memory_asked_for_twice_is_said_with_the_one_that_wins() -> None:
+def test_memory_asked_for_twice_is_reported_with_the_one_that_wins() -> None:
     twice = a_pod({}, gpumem="100", **{"gpumem-percentage": "50"})
 
-    [said] = remarks(twice, VENDORS)
+    [remark] = remarks(twice, VENDORS)
 
-    assert "nvidia.com/gpumem 100 and nvidia.com/gpumem-percentage 50" in said
-    assert said.endswith("nvidia.com/gpumem wins")
+    assert "nvidia.com/gpumem 100 and nvidia.com/gpumem-percentage 50" in remark
+    assert remark.endswith("nvidia.com/gpumem wins")
 
 
 def test_the_webhook_warns_of_what_is_odd_and_admits_the_pod() -> None:

@@ -1,4 +1,4 @@
-"""`telemetry.setup` in a process of its own: spans reach the file, unless the sampler says no."""
+"""`telemetry.setup` in a process of its own: spans reach the file unless the sampler drops them."""
 
 import json
 import os

@@ -60,7 +60,7 @@ def test_spans_that_are_not_sampled_are_not_written(tmp_path: Path) -> None:
     assert path.read_bytes() == b""
 
 
-def test_spans_beyond_the_bound_are_lost_and_told(
+def test_spans_beyond_the_bound_are_lost_and_logged(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(spans, "MOST_WAITING", 2)

@@ -77,7 +77,7 @@ def kept(reports: Iterable[Usage]) -> dict[tuple[datetime, Series], Sample]:
     return rows
 
 
-def told(history: History) -> tuple[Bus, list[Round], list[Round]]:
+def published(history: History) -> tuple[Bus, list[Round], list[Round]]:
     """The bus afterwards, all rounds, and those of which nothing went wrong."""
     bus, at, every, well = Bus(), START, [], []
     teller = UsagePublisher(bus, node="n", agent_id="a")
@@ -111,8 +111,8 @@ def histories(*troubles: str) -> st.SearchStrategy[History]:
 
 
 @given(histories("lost"))
-def test_what_is_stored_is_what_telling_all_of_every_round_would_store(history: History) -> None:
-    bus, _, well = told(history)
+def test_what_is_stored_is_what_publishing_all_of_every_round_would_store(history: History) -> None:
+    bus, _, well = published(history)
 
     assert kept(bus.stored) == kept(map(whole, well))
 
@@ -121,7 +121,7 @@ def test_what_is_stored_is_what_telling_all_of_every_round_would_store(history: 
 def test_a_report_in_doubt_makes_nothing_up_and_loses_its_own_round_at_most(
     history: History,
 ) -> None:
-    bus, every, well = told(history)
+    bus, every, well = published(history)
 
     found = kept(bus.stored).items()
     assert found <= kept(map(whole, every)).items()
@@ -130,7 +130,7 @@ def test_a_report_in_doubt_makes_nothing_up_and_loses_its_own_round_at_most(
 
 @given(histories())
 def test_no_sample_waits_longer_than_the_next_heartbeat(history: History) -> None:
-    bus, _, _ = told(history)
+    bus, _, _ = published(history)
 
     for report in bus.stored:
         heartbeats = {heartbeat_of("n", at) for at in report.earlier_rounds}

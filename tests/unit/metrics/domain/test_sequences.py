@@ -43,7 +43,7 @@ def test_a_repeated_report_changes_nothing() -> None:
     assert (reports.lost, reports.missing) == (0, 0)
 
 
-def test_a_restarted_agent_begins_anew_and_what_the_old_one_owed_is_lost() -> None:
+def test_a_restarted_agent_starts_over_and_what_the_old_one_owed_is_lost() -> None:
     reports = book(1, 3)
 
     reports.note("n1", "a2", 100, now=NOW)
