@@ -1,21 +1,25 @@
 """`telemetry.setup` in a process of its own: spans reach the file unless the sampler drops them."""
 
+import gzip
 import json
 import os
 import subprocess
 import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import pytest
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
 PROGRAM = """
-import sys
-from pathlib import Path
 from hamicommon import telemetry
 from hamicommon.settings import TelemetrySettings
 from opentelemetry import trace
 
-telemetry.setup("service", TelemetrySettings(traces_file=Path(sys.argv[1])))
+telemetry.setup("service", TelemetrySettings())
 with trace.get_tracer("t").start_as_current_span("s") as span:
     span.set_attribute("hami.message", "line\\nbreak")
     print(telemetry.traceparent())
@@ -26,8 +30,8 @@ telemetry.shutdown()
 def sampled(path: Path, **env: str) -> bool:
     """Whether the traceparent of the one span has W3C's flag `sampled`."""
     done = subprocess.run(
-        [sys.executable, "-c", PROGRAM, path],
-        env=os.environ | env,
+        [sys.executable, "-c", PROGRAM],
+        env=os.environ | {"HAMI_TELEMETRY_TRACES_FILE": str(path)} | env,
         check=True,
         capture_output=True,
         text=True,
@@ -44,6 +48,46 @@ def test_a_span_reaches_the_file_clipped_and_with_its_service(tmp_path: Path) ->
     [line] = map(json.loads, path.read_text().splitlines())
     assert (line["name"], line["service"]) == ("s", "service")
     assert line["attributes"] == {"hami.message": "line\\nbreak"}
+
+
+@contextmanager
+def collector() -> Iterator[tuple[str, list[ExportTraceServiceRequest]]]:
+    """The address of an OTLP/HTTP endpoint, and what was sent to it."""
+    received: list[ExportTraceServiceRequest] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            body = self.rfile.read(int(self.headers["Content-Length"]))
+            if self.headers.get("Content-Encoding") == "gzip":
+                body = gzip.decompress(body)
+            received.append(ExportTraceServiceRequest.FromString(body))
+            self.send_response(200)
+            self.end_headers()
+
+        def log_message(self, *_parts: object) -> None:
+            """Nothing: what was received is the test's."""
+
+    server = HTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}", received
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+def test_a_collector_gets_the_same_clipped_text_as_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "t.jsonl"
+    with collector() as (address, received):
+        assert sampled(path, HAMI_TELEMETRY_OTLP_ENDPOINT=address)
+
+    [span] = received[0].resource_spans[0].scope_spans[0].spans
+    assert {each.key: each.value.string_value for each in span.attributes} == {
+        "hami.message": "line\\nbreak"
+    }
+    assert json.loads(path.read_text())["attributes"] == {"hami.message": "line\\nbreak"}
 
 
 @pytest.mark.parametrize(
