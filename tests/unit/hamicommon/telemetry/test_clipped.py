@@ -77,6 +77,19 @@ def test_an_exception_is_bounded_and_its_traceback_keeps_its_lines(exported: Exp
     assert len(str(sent.status.description)) <= ATTRIBUTE_LIMIT
 
 
+def test_half_a_character_in_an_exception_does_not_end_its_writer(exported: Exported) -> None:
+    with (
+        pytest.raises(ValueError, match="half"),
+        exported.tracer.start_as_current_span("filter"),
+    ):
+        raise ValueError("half \ud800\x1b[2J")
+
+    [line] = exported.lines()
+    attributes = line["events"][0]["attributes"]  # type: ignore[index]
+    assert attributes["exception.message"] == "half \\ud800\\x1b[2J"
+    assert attributes["exception.stacktrace"].endswith("half \\ud800\\x1b[2J")
+
+
 def wire(span: ReadableSpan) -> object:
     """All that OTLP carries of a span, but its ids and times."""
     [scope] = encode_spans([span]).resource_spans[0].scope_spans

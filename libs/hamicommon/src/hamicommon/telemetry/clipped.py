@@ -99,8 +99,13 @@ def _clipped(attributes: Attributes) -> dict[str, AttributeValue]:
 
 def _clipped_value(key: str, value: AttributeValue) -> AttributeValue:
     if isinstance(value, str):
-        # A traceback's line breaks are ours, and people want them back.
-        return value[:ATTRIBUTE_LIMIT] if key == _STACKTRACE else clip(value, ATTRIBUTE_LIMIT)
+        return _clipped_lines(value) if key == _STACKTRACE else clip(value, ATTRIBUTE_LIMIT)
     if isinstance(value, tuple):
         return tuple(clip(e, ATTRIBUTE_LIMIT) if isinstance(e, str) else e for e in value)
     return value
+
+
+def _clipped_lines(traceback: str) -> str:
+    """A traceback's line breaks are ours, and people want them back."""
+    lines = traceback[:ATTRIBUTE_LIMIT].splitlines()
+    return "\n".join(clip(line, ATTRIBUTE_LIMIT) for line in lines)[:ATTRIBUTE_LIMIT]
