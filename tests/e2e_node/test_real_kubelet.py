@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
-from hami_node_agent.adapters.kubelet.pod_resources import Books, read_checkpoint
+from hami_node_agent.adapters.kubelet.pod_resources import KubeletStateReader, read_checkpoint
 from hami_node_agent.devices.replica_ids import card_of
 from hami_node_agent.grants.ownership import KeptAnswer
 from hamicommon.admission.registration import IGNORE_LABEL, IGNORE_VALUE
@@ -200,7 +200,7 @@ async def test_the_kubelets_own_books_are_read_as_they_are(system: NodeSystem) -
 
     kept = read_checkpoint(checkpoint.read_bytes(), "nvidia.com/gpu")
     kept = tuple(holding for holding in kept if holding.pod_uid == uid)
-    listed = await Books(
+    listed = await KubeletStateReader(
         checkpoint=Path("/nonexistent"),
         pod_resources=POD_RESOURCES,
         resource="nvidia.com/gpu",

@@ -250,7 +250,7 @@ CASES = (
     ),
     Case(
         "FAULT-24",
-        "node_books.holdings.before",
+        "node_kubelet_state.holdings.before",
         "the agent reads the kubelet's checkpoint",
         "the container waits for the check; it never starts unchecked",
         ("error", "delay"),

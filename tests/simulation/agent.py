@@ -144,14 +144,16 @@ class Agent:
         reports = Reports(node)
         feed = GrantsFeed(bus, state, reports=reports, node=node, snapshot_interval_s=15.0)
         self.plugin = _Plugin()
-        finder = GrantFinder(state, source=feed, pods=pods, books=wired, node=node, wait_s=2.0)
+        finder = GrantFinder(
+            state, source=feed, pods=pods, kubelet_state=wired, node=node, wait_s=2.0
+        )
         self._allocating = Allocate(
             state, finder=finder, pods=pods, files=disk, reports=reports, answers=ANSWERS
         )
-        adopted = AdoptedAnswers(state, books=wired)
+        adopted = AdoptedAnswers(state, kubelet_state=wired)
         self._prestarting = PreStart(
             state,
-            books=wired,
+            kubelet_state=wired,
             source=feed,
             pods=pods,
             files=disk,
@@ -163,7 +165,7 @@ class Agent:
         sweeper = Sweeper(
             state,
             pods=pods,
-            books=wired,
+            kubelet_state=wired,
             processes=processes,
             files=disk,
             reports=reports,
@@ -177,10 +179,10 @@ class Agent:
             cast(Any, self.plugin),
             node=node,
             reachable=lambda: True,
-            hindrance=str,
+            not_ready_reason=str,
             on_ready=lambda: None,
         )
-        holdings = HoldingsService(cast(Any, bus), state, books=wired, pods=pods, node=node)
+        holdings = HoldingsService(cast(Any, bus), state, kubelet_state=wired, pods=pods, node=node)
         for loop in (
             pods.run(),
             feed.run(),

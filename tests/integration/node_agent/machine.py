@@ -1,6 +1,6 @@
-"""One GPU node for the tests: fakegpu's cards, the kubelet's sockets and books, the real agent.
+"""One GPU node for the tests: fakegpu's cards, the kubelet's sockets and state, the real agent.
 
-The kubelet here admits when a test says so, in the order that it says; whatever an admission loop
+The kubelet here admits when a test asks for it, in the order that it asks; what an admission loop
 or a container runtime adds is not part of it (`kubelocal.kubelet` has those).
 """
 
@@ -142,10 +142,10 @@ class Machine:
             **self.extra,
         }
 
-    def control(self, *words: str) -> None:
-        """Tells the stand-in driver that something happened to a card."""
+    def control(self, *arguments: str) -> None:
+        """Makes something happen to a card of the stand-in driver."""
         subprocess.run(
-            [FAKEGPU / "fakegpu-ctl", *words],
+            [FAKEGPU / "fakegpu-ctl", *arguments],
             env={"FAKEGPU_CONFIG": str(self.root / "fakegpu.json")},
             check=True,
             timeout=PATIENCE_S,
@@ -225,7 +225,7 @@ class AgentProcess:
 
 
 class Kubelet:
-    """Sockets, ids and books of a kubelet that does what a test says."""
+    """Sockets, ids and state of a kubelet that does what a test asks."""
 
     def __init__(self, machine: Machine) -> None:
         self.machine = machine
@@ -267,7 +267,7 @@ class Kubelet:
             yield stub
 
     async def allocate(self, pod: str, container: str, *ids: str) -> api.ContainerAllocateResponse:
-        """Admits one container: Allocate, and the books after it."""
+        """Admits one container: Allocate, and the checkpoint after it."""
         request = api.AllocateRequest(
             container_requests=[api.ContainerAllocateRequest(devices_ids=ids)]
         )

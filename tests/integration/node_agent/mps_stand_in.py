@@ -1,6 +1,6 @@
 """Stands in for `nvidia-cuda-mps-control`: `-d` starts a daemon, commands come on standard input.
 
-As with NVIDIA's: a daemon is told from others by CUDA_MPS_PIPE_DIRECTORY, a second one of the same
+As with NVIDIA's: a daemon is known by CUDA_MPS_PIPE_DIRECTORY, a second one of the same
 directory is refused, and a command without a daemon ends with status 1. Besides `get_server_list`
 and `quit` there is `pid`.
 """

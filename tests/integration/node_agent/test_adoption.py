@@ -48,21 +48,21 @@ def old(kubelet: Kubelet, pod: str, *, machine: Machine, name: str = "old") -> N
     kubelet.keep(pod, "main", B_0, answer=answer, name=name)
 
 
-async def test_the_node_testifies_what_hamis_answer_says(
+async def test_the_node_reports_hamis_answer(
     agent: AgentProcess, kubelet: Kubelet, control: Control, machine: Machine
 ) -> None:
     old(kubelet, "a", machine=machine)
 
-    said = await holdings(control)
+    reply = await holdings(control)
 
-    assert (said.node, said.readable, said.problems) == (NODE, True, ())
-    [one] = said.containers
+    assert (reply.node, reply.readable, reply.problems) == (NODE, True, ())
+    [one] = reply.containers
     assert (one.pod_uid, one.container, one.ours) == ("a", "main", False)
     assert (one.device_ids, one.cards_of_ids) == ((B_0,), (CARDS[1],))
     assert (one.visible, one.memory_mib, one.core_percent) == ((CARDS[0],), (4096,), 30)
 
 
-async def test_a_damaged_checkpoint_is_said_to_be_one_and_podresources_goes_on(
+async def test_a_damaged_checkpoint_is_reported_and_podresources_goes_on(
     api_pods: ApiPods, agent: AgentProcess, kubelet: Kubelet, control: Control, machine: Machine
 ) -> None:
     await api_pods.create("old")
@@ -70,12 +70,12 @@ async def test_a_damaged_checkpoint_is_said_to_be_one_and_podresources_goes_on(
     machine.checkpoint.write_bytes(b'{"Data": null}')
 
     async with asyncio.timeout(PATIENCE_S):
-        while not (said := await holdings(control)).containers:
+        while not (reply := await holdings(control)).containers:
             await asyncio.sleep(0.05)
 
-    assert said.readable
-    assert "not a device checkpoint" in said.problems[0]
-    [one] = said.containers
+    assert reply.readable
+    assert "not a device checkpoint" in reply.problems[0]
+    [one] = reply.containers
     assert (one.pod_name, one.device_ids, one.visible) == ("old", (B_0,), None)
 
 
@@ -100,7 +100,7 @@ async def test_an_adopted_container_restarts_and_its_end_is_reported(
     await kubelet.prestart(B_0)
     assert list((machine.root / "state" / "limits").iterdir()) == []
     with pytest.raises(grpc.aio.AioRpcError):
-        await kubelet.allocate("stranger", "main", A_0)
+        await kubelet.allocate("unscheduled", "main", A_0)
 
     control.live.pop(uid)
     kubelet.forget(uid)

@@ -29,7 +29,7 @@ LIMITS_4096_30 = (
 
 
 def limits_4096_30(answer: api.ContainerAllocateResponse) -> str:
-    """The region is where the environment says it too, for HAMi's library."""
+    """The region is where the environment has it too, for HAMi's library."""
     return LIMITS_4096_30.format(region=answer.envs["CUDA_DEVICE_MEMORY_SHARED_CACHE"])
 
 
@@ -100,11 +100,11 @@ async def test_a_pod_is_reported_when_all_its_containers_have_their_answer(
     await kubelet.prestart(B_0)
 
 
-async def test_without_a_grant_the_kubelet_is_told_the_way_out(
+async def test_without_a_grant_the_kubelet_gets_the_way_out(
     agent: AgentProcess, kubelet: Kubelet
 ) -> None:
     with pytest.raises(grpc.aio.AioRpcError) as refused:
-        await kubelet.allocate("stranger", "main", A_0)
+        await kubelet.allocate("unscheduled", "main", A_0)
 
     assert refused.value.code() is grpc.StatusCode.NOT_FOUND
     assert "set spec.schedulerName" in (refused.value.details() or "")
@@ -240,12 +240,12 @@ async def test_a_second_answer_leaves_the_directory_of_who_took_the_first_alone(
     assert mounts_of(for_a)["/usr/local/vgpu"] != mounts_of(for_b)["/usr/local/vgpu"]
 
 
-async def test_a_stranger_that_took_an_answer_does_not_start_and_the_owner_gets_another(
+async def test_an_unscheduled_pod_that_took_an_answer_does_not_start_and_the_owner_gets_another(
     agent: AgentProcess, kubelet: Kubelet, control: Control
 ) -> None:
     await control.announce(grant("a"))
 
-    await kubelet.allocate("stranger", "main", A_0)
+    await kubelet.allocate("unscheduled", "main", A_0)
     with pytest.raises(grpc.aio.AioRpcError) as refused:
         await kubelet.prestart(A_0)
     answer = await kubelet.allocate("a", "main", A_1)
@@ -272,7 +272,7 @@ async def test_limits_that_were_lost_or_changed_are_put_right_before_a_start(
     assert mounts_of(answer)["/usr/local/vgpu"].stat().st_mode & 0o777 == 0o777
 
 
-async def test_the_kubelets_books_being_away_keeps_the_container_waiting(
+async def test_the_kubelets_state_being_away_keeps_the_container_waiting(
     agent: AgentProcess, kubelet: Kubelet, control: Control, machine: Machine
 ) -> None:
     await control.announce(grant("a"))

@@ -12,7 +12,7 @@ from typing import Any
 import grpc
 import pytest
 from hami_node_agent.adapters.kubelet.container_runtime import ContainerRuntime
-from hami_node_agent.allocation.late_binding_rules import RuntimeSays
+from hami_node_agent.allocation.late_binding_rules import RuntimeReport
 from hamicommon.errors import Unavailable
 from hamicommon.kubelet_api._generated import criruntime_pb2 as cri
 from hamicommon.kubelet_api._generated import criruntime_pb2_grpc
@@ -43,8 +43,8 @@ class Runtime(criruntime_pb2_grpc.RuntimeServiceServicer):
 
     async def Status(self, request: cri.StatusRequest, context: object) -> cri.StatusResponse:
         del context
-        told = {"config": json.dumps(self.config), "golang": '"go1.22"'}
-        return cri.StatusResponse(info=told if request.verbose else {})
+        info = {"config": json.dumps(self.config), "golang": '"go1.22"'}
+        return cri.StatusResponse(info=info if request.verbose else {})
 
 
 @asynccontextmanager
@@ -69,12 +69,12 @@ async def runtime(machine: Machine, api_server: ApiServer) -> AsyncIterator[Runt
         "HAMI_NODE_AGENT_CRI_SOCKET": str(socket),
         "HAMI_NODE_AGENT_DRAIN_S": "0",
     }
-    says = {
+    reported = {
         "kubeletVersion": "v1.31.2",
         "containerRuntimeVersion": "containerd://1.7.24",
     }
     async with api_server.client() as api:
-        await api.patch(f"/api/v1/nodes/{NODE}/status", {"status": {"nodeInfo": says}})
+        await api.patch(f"/api/v1/nodes/{NODE}/status", {"status": {"nodeInfo": reported}})
     made = Runtime({"enableCDI": True, "cdiSpecDirs": ["/etc/cdi", str(machine.cdi)]})
     async with serving(socket, made):
         yield made
@@ -103,10 +103,10 @@ async def test_a_runtime_that_proves_cdi_binds_late_and_one_without_keeps_such_c
     agent.start()
     await agent.ready()
 
-    told = await asyncio.to_thread(binding, agent)
-    assert 'way="lock"' in told
-    assert "enable_cdi is false in its configuration" in told
-    # Such a runtime would start it without its limits, and say so to nobody.
+    shown = await asyncio.to_thread(binding, agent)
+    assert 'way="lock"' in shown
+    assert "enable_cdi is false in its configuration" in shown
+    # Such a runtime would start it without its limits, and nobody would know.
     with pytest.raises(grpc.aio.AioRpcError, match=r"comes by CDI, and .*enable_cdi is false"):
         await kubelet.prestart(A_0)
 
@@ -129,17 +129,17 @@ async def test_a_container_that_was_bound_late_starts_as_it_was_when_late_bindin
     assert file.exists()
 
 
-async def test_what_a_runtime_says_is_read_as_it_says_it(tmp_path: Path) -> None:
+async def test_what_a_runtime_reports_is_read_as_it_is(tmp_path: Path) -> None:
     socket = tmp_path / "cri.sock"
     with pytest.raises(Unavailable, match="no such socket"):
-        await ContainerRuntime(socket).says()
+        await ContainerRuntime(socket).report()
 
     runtime = Runtime({"enableCDI": True, "cdiSpecDirs": ["/etc/cdi"]})
     async with serving(socket, runtime):
-        assert await ContainerRuntime(socket).says() == RuntimeSays(
+        assert await ContainerRuntime(socket).report() == RuntimeReport(
             name="containerd", version="v1.7.24", cdi_enabled=True, cdi_dirs=("/etc/cdi",)
         )
         runtime.config = {"snapshotter": "overlayfs"}  # containerd 1.6
-        assert await ContainerRuntime(socket).says() == RuntimeSays(
+        assert await ContainerRuntime(socket).report() == RuntimeReport(
             name="containerd", version="v1.7.24"
         )

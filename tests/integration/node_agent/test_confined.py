@@ -76,8 +76,8 @@ async def test_a_pod_gets_its_slice_from_an_agent_that_may_write_nothing_else(
     limits = Path(mounts_of(answer)["/etc/hami"]) / "limits"
     assert f"memory_bytes {4096 << 20}" in limits.read_text()
     await eventually(lambda: {r.pod_uid for r in control.reported("allocated")} == {"a"})
-    words = (Path("/proc") / str(confined.pid) / "status").read_text()
-    assert ("Uid:\t65534" in words) == ("65534" in " ".join(confined.command))
+    status = (Path("/proc") / str(confined.pid) / "status").read_text()
+    assert ("Uid:\t65534" in status) == ("65534" in " ".join(confined.command))
     assert "ERROR" not in confined.log
 
 

@@ -109,7 +109,9 @@ def test_it_is_the_package_that_runs(package: Path, machine: Machine) -> None:
     assert Path(found.stdout.strip()).is_relative_to(package)
 
 
-async def test_options_and_devices_are_told_at_once(agent: AgentProcess, kubelet: Kubelet) -> None:
+async def test_options_and_devices_are_advertised_at_once(
+    agent: AgentProcess, kubelet: Kubelet
+) -> None:
     async with kubelet.plugin() as plugin:
         options = await plugin.GetDevicePluginOptions(api.Empty(), timeout=PATIENCE_S)
         first = await plugin.ListAndWatch(api.Empty(), timeout=PATIENCE_S).read()
@@ -118,7 +120,7 @@ async def test_options_and_devices_are_told_at_once(agent: AgentProcess, kubelet
     assert advertised(first) == dict.fromkeys(ALL_IDS, "Healthy")
 
 
-async def test_two_kubelets_that_overlap_are_both_told_of_health(
+async def test_two_kubelets_that_overlap_both_learn_of_health(
     agent: AgentProcess, kubelet: Kubelet, machine: Machine
 ) -> None:
     async with kubelet.plugin() as before, kubelet.plugin() as after:
@@ -150,15 +152,15 @@ async def test_a_flapping_card_stays_sick_and_comes_back_once(
         await stream.read()
         machine.control("lose", "0")
         assert advertised(await stream.read())[A_0] == "Unhealthy"
-        said = asyncio.create_task(stream.read())
+        reading = asyncio.create_task(stream.read())
 
         for _ in range(6):
             machine.control("restore", "0")
             machine.control("lose", "0")
-        assert not said.done()
+        assert not reading.done()
         machine.control("restore", "0")
 
-        healthy = advertised(await said)
+        healthy = advertised(await reading)
         assert healthy == dict.fromkeys(ALL_IDS, "Healthy")
 
 
@@ -267,7 +269,7 @@ async def test_a_kill_between_grant_and_answer_leaves_one_answer_to_the_next_cal
 
 
 @pytest.mark.parametrize("who", ["agent", "kubelet", "socket"])
-async def test_whoever_restarts_the_containers_that_run_may_start_again(
+async def test_after_any_restart_running_containers_may_start_again(
     agent: AgentProcess, kubelet: Kubelet, control: Control, machine: Machine, who: str
 ) -> None:
     await control.announce(grant("a"), grant("b", container(share(1)), token=2))
@@ -294,7 +296,7 @@ async def test_whoever_restarts_the_containers_that_run_may_start_again(
     assert set(advertised(listed)) == ALL_IDS
 
 
-async def test_a_socket_that_is_removed_while_the_kubelet_is_told_is_served_again(
+async def test_a_socket_that_is_removed_while_registering_is_served_again(
     agent: AgentProcess, kubelet: Kubelet, machine: Machine
 ) -> None:
     socket = machine.sockets / "nvidia-gpu.sock"

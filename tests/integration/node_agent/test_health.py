@@ -85,16 +85,16 @@ driver = NvmlDriver(sysfs_root=pathlib.Path("/nowhere"), fallback_memory_mib=0)
 driver.start()
 driver.cards()
 driver.register_events()
-told = [driver.outdated(), len(driver.probe())]
+found = [driver.outdated(), len(driver.probe())]
 pynvml.nvmlShutdown()
-told += [driver.outdated(), sorted({str(f.reason) for f in driver.probe().values()})]
+found += [driver.outdated(), sorted({str(f.reason) for f in driver.probe().values()})]
 driver.reload()
-told += [driver.outdated(), len(driver.probe()), driver.wait_for_event()]
-print(json.dumps(told))
+found += [driver.outdated(), len(driver.probe()), driver.wait_for_event()]
+print(json.dumps(found))
 """
 
 
-def test_a_driver_that_was_reloaded_is_asked_anew(machine: Machine) -> None:
+def test_a_driver_that_was_reloaded_is_asked_again(machine: Machine) -> None:
     """Where the driver goes away under it, NVML answers as if it had never been initialised."""
     done = subprocess.run(
         [sys.executable, "-c", RELOADED],
@@ -108,7 +108,7 @@ def test_a_driver_that_was_reloaded_is_asked_anew(machine: Machine) -> None:
     assert json.loads(done.stdout) == [False, 0, True, ["Uninitialized"], False, 0, None]
 
 
-async def test_health_is_told_both_ways(
+async def test_health_is_reported_both_ways(
     api_server: ApiServer,
     agent: AgentProcess,
     kubelet: Kubelet,

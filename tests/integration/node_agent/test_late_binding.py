@@ -1,4 +1,4 @@
-"""Late binding: Allocate answers a nonce, PreStartContainer says by CDI what it stands for."""
+"""Late binding: Allocate answers a nonce, PreStartContainer decides by CDI what it stands for."""
 
 import asyncio
 import signal
@@ -57,7 +57,7 @@ async def test_the_answer_is_one_name_and_waits_for_no_grant(
     for answer in (first, again):
         name = name_in(answer)
         assert name.startswith("hami.io/slice=")
-        # The Node here does not say how old its kubelet is, so it is told in both ways.
+        # The Node here does not state how old its kubelet is, so both ways are answered.
         assert answer == api.ContainerAllocateResponse(
             annotations={"cdi.k8s.io/hami-slice": name}, cdi_devices=[api.CDIDevice(name=name)]
         )
@@ -162,7 +162,7 @@ async def test_init_and_main_container_with_the_same_ids_have_a_file_each(
 async def test_a_pod_without_a_grant_does_not_start_and_has_no_file(
     agent: AgentProcess, kubelet: Kubelet, control: Control, machine: Machine
 ) -> None:
-    await kubelet.allocate("stranger", "main", A_0)
+    await kubelet.allocate("unscheduled", "main", A_0)
 
     with pytest.raises(grpc.aio.AioRpcError) as refused:
         await kubelet.prestart(A_0)
@@ -201,14 +201,14 @@ async def test_a_dead_pods_entry_with_the_same_ids_keeps_nobody_from_starting(
     assert len(list(machine.cdi.glob("*.json"))) == 1
 
 
-async def test_a_pod_granted_anew_keeps_its_cards_or_does_not_start(
+async def test_a_pod_granted_again_keeps_its_cards_or_does_not_start(
     agent: AgentProcess, kubelet: Kubelet, control: Control, machine: Machine
 ) -> None:
     await control.announce(grant("a"))
     answer = await kubelet.allocate("a", "main", A_0)
     await kubelet.prestart(A_0)
-    anew = grant("a", container(share(0, 2048, 20)), token=2)
-    await control.announce(anew.model_copy(update={"allocation_id": "another"}))
+    renewed = grant("a", container(share(0, 2048, 20)), token=2)
+    await control.announce(renewed.model_copy(update={"allocation_id": "another"}))
     await control.until_all_is_consumed()
     await kubelet.prestart(A_0)
     assert f"memory_bytes {2048 << 20} core_percent 20" in limits_of(machine, answer)
@@ -255,7 +255,7 @@ async def test_an_answer_of_the_lock_way_is_checked_as_it_was_given(
     assert not machine.cdi.exists() or list(machine.cdi.glob("*.json")) == []
 
 
-async def test_a_pod_that_left_leaves_no_file_and_the_node_says_its_way(
+async def test_a_pod_that_left_leaves_no_file_and_the_node_shows_its_way(
     api_server: ApiServer,
     api_pods: ApiPods,
     agent: AgentProcess,

@@ -1,11 +1,12 @@
-"""A pod has left when the API server, the kubelet and its cgroup say so; its files go last."""
+"""A pod has left when the API server, the kubelet and its cgroup have it no more; its files go
+last."""
 
 import asyncio
 import os
 from pathlib import Path
 
 import pytest
-from hami_node_agent.adapters.host.removal import ASIDE
+from hami_node_agent.adapters.host.removal import REMOVING
 
 from tests.integration.node_agent.conftest import ApiPods
 from tests.integration.node_agent.control import Control, grant
@@ -118,7 +119,7 @@ async def test_four_thousand_nested_directories_of_a_pod_go_and_the_agent_stays(
     await eventually(lambda: control.reported("gone"))
     # Given up by name first, removed bit by bit then: nothing of it is left below the parent.
     await eventually(
-        lambda: not cache.exists() and not any(cache.parent.glob(f"{ASIDE}/{cache.name}*"))
+        lambda: not cache.exists() and not any(cache.parent.glob(f"{REMOVING}/{cache.name}*"))
     )
     assert kept.is_dir()
     assert agent.pid == process

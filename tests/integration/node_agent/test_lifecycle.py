@@ -41,7 +41,7 @@ async def test_the_agent_registers_again_with_a_restarted_kubelet(
     await kubelet.allocate("a", "main", A_0)
 
 
-async def test_the_agent_serves_anew_when_its_socket_is_removed(
+async def test_the_agent_serves_again_when_its_socket_is_removed(
     agent: AgentProcess, kubelet: Kubelet, control: Control, machine: Machine
 ) -> None:
     async def unready() -> str:
@@ -176,7 +176,7 @@ async def test_a_lost_state_is_rebuilt_from_checkpoint_and_ledger(
 
 
 @pytest.mark.parametrize(
-    ("variable", "value", "words"),
+    ("variable", "value", "message"),
     [
         ("HAMI_NODE_AGENT_NODE_NAME", "", "NODE_NAME"),
         ("HAMI_NODE_AGENT_LIBRARY_PATH", "/nowhere", "libvgpu.so is wanted"),
@@ -187,7 +187,7 @@ async def test_a_lost_state_is_rebuilt_from_checkpoint_and_ledger(
     ],
 )
 async def test_bad_settings_end_in_one_clear_line(
-    machine: Machine, variable: str, value: str, words: str
+    machine: Machine, variable: str, value: str, message: str
 ) -> None:
     machine.extra[variable] = value
     agent = AgentProcess(machine)
@@ -196,5 +196,5 @@ async def test_bad_settings_end_in_one_clear_line(
     code = await asyncio.to_thread(agent.wait)
 
     assert code == 1
-    assert words in agent.log.splitlines()[-1]
+    assert message in agent.log.splitlines()[-1]
     assert "Traceback" not in agent.log

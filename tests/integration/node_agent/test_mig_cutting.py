@@ -145,10 +145,10 @@ async def test_a_container_gets_its_instances_and_after_it_another_pod_the_whole
     assert dict(answer.envs) == {"NVIDIA_VISIBLE_DEVICES": instances(machine)[0][0]}
 
 
-def _with(agent: AgentProcess, *words: str) -> str:
-    """The metrics, if they have one line with all words."""
+def _with(agent: AgentProcess, *parts: str) -> str:
+    """The metrics, if they have one line with all parts."""
     text = agent.get("/metrics")[1]
-    return text if any(all(w in line for w in words) for line in text.splitlines()) else ""
+    return text if any(all(w in line for w in parts) for line in text.splitlines()) else ""
 
 
 @pytest.mark.parametrize("point", ["make.before", "make.after"])
@@ -230,10 +230,10 @@ async def test_an_instance_that_cannot_be_made_is_a_clear_error_and_the_next_is_
     agent.start()
     try:
         await agent.ready()
-        for number, (says, wanted) in enumerate(IMPOSSIBLE.items()):
+        for number, (reason, wanted) in enumerate(IMPOSSIBLE.items()):
             made = of_pod(f"pod-{number}", wanted, token=number + 1)
             await control.announce(made)
-            with pytest.raises(grpc.aio.AioRpcError, match=says):
+            with pytest.raises(grpc.aio.AioRpcError, match=reason):
                 await kubelet.allocate(f"pod-{number}", "main", A_0)
             await control.withdraw(made)
             await control.until_all_is_consumed()
@@ -246,7 +246,7 @@ async def test_an_instance_that_cannot_be_made_is_a_clear_error_and_the_next_is_
         machine.control("lose", "1")
         await control.announce(of_pod("beside", part(ONE, 1), token=10))
         await kubelet.allocate("beside", "main", A_1)
-        assert sorted(instances(machine)) == [0, 1, 4], "a lost card is no hindrance to others"
+        assert sorted(instances(machine)) == [0, 1, 4], "a lost card holds up no other"
     finally:
         agent.close()
 

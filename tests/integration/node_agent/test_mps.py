@@ -40,7 +40,7 @@ class Daemon:
         self.command.write_text(f'#!/bin/sh\nexec {sys.executable} {STAND_IN} "$@"\n')
         self.command.chmod(0o755)
 
-    def tell(self, command: str) -> str:
+    def command(self, command: str) -> str:
         """The reply; empty without a daemon."""
         done = subprocess.run(
             [self.command],
@@ -56,7 +56,7 @@ class Daemon:
     @property
     def pid(self) -> int:
         """0 while it is away."""
-        return int(self.tell("pid") or 0)
+        return int(self.command("pid") or 0)
 
 
 @pytest.fixture
@@ -68,10 +68,10 @@ def daemon(machine: Machine) -> Iterator[Daemon]:
     machine.extra["HAMI_NODE_AGENT_DRAIN_S"] = "0"
     yield daemon
     daemon.install()
-    daemon.tell("quit")
+    daemon.command("quit")
 
 
-async def test_a_client_is_told_where_the_daemon_is_and_what_its_share_is(
+async def test_a_client_learns_where_the_daemon_is_and_what_its_share_is(
     daemon: Daemon, agent: AgentProcess, kubelet: Kubelet, control: Control
 ) -> None:
     await control.announce(grant("a", container(share(0, 4096, 30), share(1, 8192, 50))))
@@ -114,15 +114,15 @@ async def test_the_daemon_outlives_the_agent_and_is_taken_as_it_is(
 async def test_while_the_daemon_is_away_no_pod_is_bound_here(
     daemon: Daemon, agent: AgentProcess, control: Control
 ) -> None:
-    async def said() -> str:
+    async def reason() -> str:
         asked = readiness_subject(NODE), ReadinessRequest(node=NODE)
         return Readiness.model_validate_json(await control.bus.request(*asked)).reason
 
-    assert "MPS" not in await said()
-    daemon.tell("quit")
+    assert "MPS" not in await reason()
+    daemon.command("quit")
     daemon.command.write_text("#!/bin/sh\necho no card is there; exit 3\n")
 
     await eventually(lambda: "MPS control daemon is away" in agent.get("/readyz")[1])
-    assert "exit status 3: no card is there" in await said()
+    assert "exit status 3: no card is there" in await reason()
     daemon.install()
     await agent.ready()

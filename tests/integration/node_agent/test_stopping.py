@@ -1,4 +1,4 @@
-"""SIGTERM that no pod notices, SIGHUP that reads everything anew."""
+"""SIGTERM that no pod notices, SIGHUP that reads everything again."""
 
 import asyncio
 import signal
@@ -42,10 +42,10 @@ async def test_a_pod_that_was_bound_before_the_stop_still_gets_its_answer(
 
         stopping = asyncio.create_task(asyncio.to_thread(agent.stop, signal.SIGTERM))
         await eventually(lambda: '"its agent is stopping"' in agent.get("/readyz")[1])
-        said = await readiness(control)
+        reply = await readiness(control)
         answer = await kubelet.allocate("a", "main", A_0)
 
-        assert (said.ready, said.reason) == (False, "its agent is stopping")
+        assert (reply.ready, reply.reason) == (False, "its agent is stopping")
         assert f"device {CARDS[0]} " in limits_of(answer)
         assert await asyncio.wait_for(stopping, PATIENCE_S) == 0
         assert "Traceback" not in agent.log

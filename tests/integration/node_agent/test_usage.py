@@ -75,7 +75,7 @@ async def test_a_containers_region_is_sampled_for_bus_and_prometheus(
     assert f'device_uuid="{CARDS[1]}"' in text
 
 
-async def test_what_does_not_change_is_told_once_and_with_its_rounds_at_the_end(
+async def test_what_does_not_change_is_published_once_and_with_its_rounds_at_the_end(
     agent: AgentProcess, kubelet: Kubelet, control: Control
 ) -> None:
     await control.announce(grant("a"))

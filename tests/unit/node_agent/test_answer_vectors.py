@@ -116,7 +116,7 @@ VECTORS = {
             }
         ),
     ),
-    "an empty log level is not said": Vector(
+    "an empty log level is not passed": Vector(
         node={"log_level": ""},
         expect=hami(
             {k: v for k, v in LIMITED_ONE.items() if k != "LIBCUDA_LOG_LEVEL"}

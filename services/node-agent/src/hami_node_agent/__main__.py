@@ -1,4 +1,4 @@
-"""Starts hami-node-agent: settings, telemetry, then serve until stopped; SIGHUP reads them anew."""
+"""Starts hami-node-agent: settings, telemetry, then serve until stopped; SIGHUP reloads them."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from hami_node_agent.config.sources import Configured, configured, environment
 
 logger = logging.getLogger("hami_node_agent")
 
-# Readers of regions and books compute in threads; the kubelet's calls wait as long for the
-# interpreter, and Python's own 5 ms are half of what an answer may take.
+# Readers of regions and of the kubelet's state compute in threads; the kubelet's calls wait as long
+# for the interpreter, and Python's own 5 ms are half of what an answer may take.
 SWITCH_INTERVAL_S = 0.001
 
 
@@ -57,20 +57,18 @@ async def _run(arguments: Sequence[str], start: Configured) -> None:
         for note in now.notes:
             logger.warning("configuration", extra={"note": note})
         async with open_agent(now.settings):
-            _out_of_the_collectors_sight()
-            now = await _until_configured_anew(arguments, hung_up)
+            _freeze_gc()
+            now = await _wait_for_reload(arguments, hung_up)
 
 
-def _out_of_the_collectors_sight() -> None:
+def _freeze_gc() -> None:
     """What is loaded by now stays: to look through it again takes longer than an answer may."""
     gc.unfreeze()
     gc.collect()
     gc.freeze()
 
 
-async def _until_configured_anew(
-    arguments: Sequence[str], hung_up: asyncio.Event
-) -> Configured | None:
+async def _wait_for_reload(arguments: Sequence[str], hung_up: asyncio.Event) -> Configured | None:
     """The configuration that a SIGHUP brought; None when we are to stop.
 
     One that can't be used changes nothing.

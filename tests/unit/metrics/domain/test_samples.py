@@ -88,12 +88,12 @@ def published(history: History) -> tuple[Bus, list[Round], list[Round]]:
             at += timedelta(seconds=seconds)
             now = a_round(at, memory, pods)
             bus.trouble, before = trouble, bus.tries
-            await teller.tell(now)
+            await teller.publish(now)
             every.append(now)
             if not trouble or bus.tries == before:
                 well.append(now)
         bus.trouble = ""
-        await teller.tell_rest()
+        await teller.flush()
 
     asyncio.run(go())
     return bus, every, well

@@ -57,7 +57,7 @@ def test_other_resources_are_left_out_and_a_fresh_kubelet_has_no_entries() -> No
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"[]", b"{}", b'{"Data": 3}', b'{"Data": null}'])
-def test_a_damaged_checkpoint_is_said_to_be_one(content: bytes) -> None:
+def test_a_damaged_checkpoint_is_reported_as_damaged(content: bytes) -> None:
     with pytest.raises(InvalidRequest, match="not a device checkpoint"):
         read_checkpoint(content, RESOURCE)
 

@@ -39,7 +39,7 @@ WHOLE: dict[str, Any] = {
 }
 
 
-def told(pod: dict[str, Any]) -> list[object]:
+def shown(pod: dict[str, Any]) -> list[object]:
     api: Any = AsyncMock()
     pods = NodePods(api, node="n", resource=RESOURCE, key=None)
     pods._on_upsert(pod, None)
@@ -57,7 +57,7 @@ def told(pod: dict[str, Any]) -> list[object]:
 def test_what_is_kept_of_a_pod_answers_as_the_whole_pod() -> None:
     kept = kept_of(WHOLE)
 
-    assert told(kept) == told(WHOLE)
+    assert shown(kept) == shown(WHOLE)
     assert kept["metadata"].keys() == {
         "name",
         "namespace",

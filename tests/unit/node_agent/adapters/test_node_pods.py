@@ -1,4 +1,4 @@
-"""What the watch says of the node's pods is found out anew when one of them changes."""
+"""What the watch shows of the node's pods is found out again when one of them changes."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ def a_seen(*, bound: str = "", ended: str = "") -> PodsSeen:
 def test_pods_come_end_and_go() -> None:
     api: Any = AsyncMock()
     pods = NodePods(api, node="n", resource="nvidia.com/gpu", key=None)
-    said = [pods.seen()]
+    seen = [pods.seen()]
     for uid, phase in (("a", "Pending"), ("b", "Running"), ("b", "Succeeded")):
         pods._on_upsert(a_pod(uid, phase), None)
-        said.append(pods.seen())
+        seen.append(pods.seen())
     pods._on_delete(a_pod("a", "Running"))
-    said.append(pods.seen())
+    seen.append(pods.seen())
 
-    assert said == [
+    assert seen == [
         a_seen(),
         a_seen(bound="a"),
         a_seen(bound="ab"),

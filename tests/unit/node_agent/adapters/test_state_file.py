@@ -51,9 +51,7 @@ def test_what_is_made_replaces_what_was_about_to_be_made() -> None:
 @pytest.mark.parametrize(
     "content", [b"", b"{", b"[]", b"null", b'{"version": 9}', encode(STATE)[:-40], b'{"version":1}']
 )
-def test_a_damaged_file_is_put_aside_and_the_agent_starts_empty(
-    tmp_path: Path, content: bytes
-) -> None:
+def test_a_damaged_file_is_kept_and_the_agent_starts_empty(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "state.json"
     path.write_bytes(content)
 
@@ -62,7 +60,7 @@ def test_a_damaged_file_is_put_aside_and_the_agent_starts_empty(
     assert path.with_suffix(".damaged").read_bytes() == content
 
 
-def test_a_full_disk_is_said_in_our_words(tmp_path: Path) -> None:
+def test_a_full_disk_is_our_own_error(tmp_path: Path) -> None:
     with pytest.raises(Unavailable, match="can't be written"):
         StateFile(tmp_path / "missing" / "state.json").save(STATE)
 

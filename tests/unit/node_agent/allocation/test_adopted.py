@@ -43,7 +43,7 @@ async def test_a_kubelet_without_the_pod_is_asked_less_and_less_often(
     state.book = a_book(replace(a_grant(), answered=True))
     monkeypatch.setattr(state.book_changed, "wait", wait)
     with pytest.raises(asyncio.CancelledError):
-        await AdoptedAnswers(state, books=kubelet).run()
+        await AdoptedAnswers(state, kubelet_state=kubelet).run()
 
     assert pauses_s[0] <= subject.RETRY_FIRST_S
     assert all(pause_s >= subject.RETRY_LAST_S / 2 for pause_s in pauses_s[-3:])

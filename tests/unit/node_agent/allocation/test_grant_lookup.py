@@ -70,7 +70,9 @@ def finder(world: World, *records: Record, book: GrantBook) -> tuple[GrantFinder
     state = NodeState(world, AgentState().with_records(records))
     state.book = book
     port: Any = world
-    return GrantFinder(state, source=port, pods=port, books=port, node="n", wait_s=0.0), state
+    return GrantFinder(
+        state, source=port, pods=port, kubelet_state=port, node="n", wait_s=0.0
+    ), state
 
 
 async def test_an_answer_that_another_container_took_is_not_given_once_more() -> None:
@@ -104,7 +106,7 @@ async def test_an_answer_that_a_killed_kubelet_did_not_store_comes_before_stored
 
 
 async def test_an_answer_that_was_lost_carries_the_name_of_who_has_it() -> None:
-    """Whoever sweeps asks the API server by this name."""
+    """The sweep asks the API server by this name."""
     owner = a_grant(pod="owner")
     meant = a_record(owner, ids=IDS)
     world = World(
@@ -120,7 +122,7 @@ async def test_an_answer_that_was_lost_carries_the_name_of_who_has_it() -> None:
     assert (lost.pod_name, lost.pod_uid, lost.allocation_id) == ("name-of-taker", "taker", "")
 
 
-async def test_without_the_bus_the_annotation_comes_before_what_the_bus_last_said() -> None:
+async def test_without_the_bus_the_annotation_comes_before_what_the_bus_last_announced() -> None:
     failed = a_grant(a_container(a_share(CARD_A)), pod="p", token=7)
     bound = replace(
         a_grant(a_container(a_share(CARD_B)), pod="p", token=9),

@@ -51,13 +51,13 @@ async def start(state: NodeState, *signed: NodeGrant) -> bool:
         write_limits=lambda record: None,
         limits_dir=lambda nonce: Path("/limits"),
     )
-    books: Any = SimpleNamespace(holdings=AsyncMock(return_value=[holding]))
+    kubelet_state: Any = SimpleNamespace(holdings=AsyncMock(return_value=[holding]))
     source: Any = SimpleNamespace(refresh=AsyncMock(side_effect=Unavailable("the bus is away")))
     devices: Any = SimpleNamespace(write=lambda nonce, spec: None)
     reports: Any = SimpleNamespace(allocated=lambda grant, state: None)
     late = LateBinding(
         state,
-        books=books,
+        kubelet_state=kubelet_state,
         source=source,
         pods=pods,
         files=files,

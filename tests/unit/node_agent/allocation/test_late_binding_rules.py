@@ -1,6 +1,6 @@
 import pytest
 from hami_node_agent.allocation.late_binding_rules import (
-    RuntimeSays,
+    RuntimeReport,
     late_answer,
     named_by,
     nonce_of,
@@ -12,11 +12,11 @@ DEFAULT_DIRS = ("/etc/cdi", "/var/run/cdi")
 
 def containerd(
     version: str, *, cdi: bool | None = None, dirs: tuple[str, ...] | None = DEFAULT_DIRS
-) -> RuntimeSays:
-    return RuntimeSays(name="containerd", version=version, cdi_enabled=cdi, cdi_dirs=dirs)
+) -> RuntimeReport:
+    return RuntimeReport(name="containerd", version=version, cdi_enabled=cdi, cdi_dirs=dirs)
 
 
-CRI_O = RuntimeSays(name="cri-o", version="1.28.1")
+CRI_O = RuntimeReport(name="cri-o", version="1.28.1")
 
 
 @pytest.mark.parametrize(
@@ -35,13 +35,13 @@ CRI_O = RuntimeSays(name="cri-o", version="1.28.1")
         ("v1.19.9", containerd("1.7.24", cdi=True), False, "the kubelet is older than 1.20"),
         ("v1.28.9", CRI_O, False, "older than 1.29, and names in annotations were not tried"),
         ("v1.30.0", containerd("1.6.20~ds1", cdi=True), False, "unknown there before 1.7"),
-        ("v1.30.0", RuntimeSays(name="cri-o", version="1.27.0"), False, "before 1.28"),
-        ("v1.30.0", RuntimeSays(name="docker", version="27.0.1"), False, "is not known"),
-        ("", RuntimeSays(name="", version=""), False, "the kubelet is older"),
+        ("v1.30.0", RuntimeReport(name="cri-o", version="1.27.0"), False, "before 1.28"),
+        ("v1.30.0", RuntimeReport(name="docker", version="27.0.1"), False, "is not known"),
+        ("", RuntimeReport(name="", version=""), False, "the kubelet is older"),
     ],
 )
 def test_a_node_binds_late_where_it_is_proven_to_honour_cdi(
-    kubelet: str, runtime: RuntimeSays, late: bool, why: str
+    kubelet: str, runtime: RuntimeReport, late: bool, why: str
 ) -> None:
     way = way_of(kubelet, runtime, cdi_dir="/run/cdi")
 
@@ -58,7 +58,7 @@ def test_a_node_binds_late_where_it_is_proven_to_honour_cdi(
         ("", ["hami.io/slice=n"], {"cdi.k8s.io/hami-slice": "hami.io/slice=n"}),
     ],
 )
-def test_the_kubelet_is_told_a_name_where_it_reads_it(
+def test_the_kubelet_gets_a_name_where_it_reads_it(
     kubelet: str, fields: list[str], annotations: dict[str, str]
 ) -> None:
     answer = late_answer("n", named_by(kubelet))

@@ -1,4 +1,4 @@
-"""A container on other cards than granted starts when the ledger says so, and not before."""
+"""A container on other cards than granted starts when the ledger agrees, and not before."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ B_HOLDS_AS = a_holding("b", ids=set(IDS_A), record=MEANT_FOR_A)
 
 
 class Node:
-    """The kubelet's books, the ledger's word and the limits files of one node."""
+    """The kubelet's state, the ledger's answer and the limits files of one node."""
 
     def __init__(self, *held: Holding) -> None:
         self.held = held
@@ -55,7 +55,7 @@ class Node:
         port: Any = self
         self.starting = PreStart(
             self.state,
-            books=port,
+            kubelet_state=port,
             source=port,
             pods=port,
             files=port,
@@ -102,7 +102,7 @@ class Node:
 
 @pytest.fixture(autouse=True)
 def _short(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(prestart, "_BOOKS_POLL_S", 0.001)
+    monkeypatch.setattr(prestart, "_KUBELET_STATE_POLL_S", 0.001)
 
 
 async def test_both_of_a_swap_are_asked_for_at_once_and_before_anything_is_written() -> None:

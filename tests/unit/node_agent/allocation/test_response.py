@@ -1,4 +1,4 @@
-"""Whole answers are in `test_answer_vectors.py`; here is what a container may say itself."""
+"""Whole answers are in `test_answer_vectors.py`; here is what a container may set itself."""
 
 from dataclasses import replace
 from pathlib import PurePosixPath
@@ -51,7 +51,7 @@ def test_the_nodes_switch_wins_over_the_containers_wish(
     assert core_policy(env, disable_core_limit=disabled) == policy
 
 
-def test_oversubscription_and_no_core_limit_are_said_in_the_env() -> None:
+def test_oversubscription_and_no_core_limit_are_passed_in_the_env() -> None:
     policy = replace(POLICY, oversubscribe=True, disable_core_limit=True, log_level="")
     record = a_record(a_grant(), ids={"x"})
 

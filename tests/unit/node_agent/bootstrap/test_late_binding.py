@@ -16,24 +16,24 @@ LATE = BindingWay(late=True, reason="proven")
 
 
 class Node:
-    """Says one thing after the other; the last for ever."""
+    """Reports one thing after the other; the last for ever."""
 
-    def __init__(self, *says: tuple[str, str] | None) -> None:
-        self.says = list(says)
+    def __init__(self, *reports: tuple[str, str] | None) -> None:
+        self.reports = list(reports)
 
     async def versions(self) -> tuple[str, str]:
-        said = self.says.pop(0) if len(self.says) > 1 else self.says[0]
-        if said is None:
+        reported = self.reports.pop(0) if len(self.reports) > 1 else self.reports[0]
+        if reported is None:
             raise Unavailable("the API server is away")
-        return said
+        return reported
 
 
 CRI_O = ("v1.31.0", "cri-o://1.31.1")
 
 
 def settings(**more: object) -> Settings:
-    told = {"node_name": "n", "nats": {"url": "nats://nobody"}, "binding": "auto", **more}
-    return Settings.model_validate(told)
+    fields = {"node_name": "n", "nats": {"url": "nats://nobody"}, "binding": "auto", **more}
+    return Settings.model_validate(fields)
 
 
 @pytest.mark.parametrize(
@@ -48,7 +48,7 @@ def settings(**more: object) -> Settings:
         ({"unmanaged_pods": "adopt"}, Node(CRI_O), "lock: unmanaged_pods adopt needs"),
     ],
 )
-async def test_the_way_is_told_with_its_reason(
+async def test_the_way_is_shown_with_its_reason(
     more: dict[str, object], node: Node, way: str
 ) -> None:
     found = str(await binding_way(settings(**more), node))
@@ -70,4 +70,4 @@ async def test_a_proof_that_is_gone_ends_the_agent_and_one_that_cannot_be_had_do
     with pytest.raises(Unavailable, match=r"can't be any more: .*cri-o 1\.27\.0"):
         await keep_proven(settings(), node, LATE)
 
-    assert len(node.says) == 1
+    assert len(node.reports) == 1

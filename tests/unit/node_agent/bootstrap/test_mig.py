@@ -11,12 +11,12 @@ from hamicommon.errors import InvalidRequest
 
 
 def settings(**more: Any) -> Settings:
-    told = {"node_name": "n", "nats": {"url": "nats://nobody"}, "operating_mode": "mig", **more}
-    return Settings.model_validate(told)
+    fields = {"node_name": "n", "nats": {"url": "nats://nobody"}, "operating_mode": "mig", **more}
+    return Settings.model_validate(fields)
 
 
 @pytest.mark.parametrize(
-    ("more", "says"),
+    ("more", "reason"),
     [
         ({"mig_strategy": "mixed"}, "mig_strategy mixed offers MIG instances that are there"),
         ({"unmanaged_pods": "adopt"}, "a MIG instance is of one size"),
@@ -26,8 +26,8 @@ def settings(**more: Any) -> Settings:
         ),
     ],
 )
-def test_what_makes_no_sense_together_is_refused(more: dict[str, Any], says: str) -> None:
-    with pytest.raises(InvalidRequest, match=says):
+def test_what_makes_no_sense_together_is_refused(more: dict[str, Any], reason: str) -> None:
+    with pytest.raises(InvalidRequest, match=reason):
         require_possible(settings(**more))
 
 

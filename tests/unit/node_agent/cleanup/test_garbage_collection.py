@@ -1,4 +1,4 @@
-"""Which grant is meant when the agent says that a pod left."""
+"""Which grant is meant when the agent reports that a pod left."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ async def swept(
     sweeper = Sweeper(
         state,
         pods=port,
-        books=port,
+        kubelet_state=port,
         processes=port,
         files=port,
         reports=Reports("n"),
@@ -88,7 +88,7 @@ async def swept(
     return state
 
 
-def told(state: NodeState) -> list[str]:
+def reported(state: NodeState) -> list[str]:
     return [orjson.loads(report.body)["allocation_id"] for report in state.saved.reports]
 
 
@@ -101,7 +101,7 @@ async def test_a_pod_that_only_took_anothers_answer_leaves_under_its_own_grant(
 ) -> None:
     after = await swept(Node(), LOST, grants=(replace(GONE, state=state),))
 
-    assert told(after) == [GONE.allocation_id]
+    assert reported(after) == [GONE.allocation_id]
     assert not after.saved.records
 
 
@@ -111,7 +111,7 @@ async def test_of_two_attempts_of_a_pod_the_latest_is_meant(latest: str) -> None
 
     after = await swept(Node(), a_record(record, ids=IDS), grants=(grant,))
 
-    assert told(after) == [SECOND.allocation_id]
+    assert reported(after) == [SECOND.allocation_id]
 
 
 async def test_a_pod_of_which_only_the_uid_is_known_stays_while_the_kubelet_has_it() -> None:
@@ -122,10 +122,10 @@ async def test_a_pod_of_which_only_the_uid_is_known_stays_while_the_kubelet_has_
 
     after = await swept(Node(), nameless, grants=())
     assert not after.saved.records
-    assert not told(after)
+    assert not reported(after)
 
 
-async def test_a_pod_that_runs_on_after_its_grant_ended_is_told_of_once() -> None:
+async def test_a_pod_that_runs_on_after_its_grant_ended_is_reported_once() -> None:
     """Given up while this node was silent: its cards may be somebody else's by now."""
     after = await swept(Node(runs=True), a_record(GONE, ids=IDS), grants=(), times=2)
 
@@ -149,7 +149,7 @@ async def test_a_pod_that_is_over_and_that_its_kubelet_still_has_runs_nothing() 
     [((GONE,), True, False), ((), False, False), ((), True, True)],
     ids=["its grant lives", "the ledger was not asked yet", "the watch lags"],
 )
-async def test_a_pod_of_which_it_is_not_known_that_its_grant_ended_is_nothing_to_tell(
+async def test_a_pod_of_which_it_is_not_known_that_its_grant_ended_is_not_reported(
     grants: tuple[NodeGrant, ...], whole: bool, object_there: bool
 ) -> None:
     node = Node(runs=True, object_there=object_there)

@@ -10,7 +10,7 @@ from hamicommon.errors import Unavailable
 from tests.unit.node_agent.library_file import a_library
 
 
-class Books:
+class Checkpoint:
     """The paths that the kubelet's checkpoint names, or that it can't be read."""
 
     def __init__(self) -> None:
@@ -48,7 +48,7 @@ HAMIS = {"libvgpu.so", "libvgpu.so.v2.10.0"}
 
 
 async def test_an_old_version_goes_after_two_looks_without_an_entry(files: HostFiles) -> None:
-    libraries = OldLibraries(files, Books())
+    libraries = OldLibraries(files, Checkpoint())
 
     await libraries.look()
     assert there(files) == HAMIS | {"libvgpu.so.1.0.0", "libvgpu.so.2.0.0"}
@@ -58,9 +58,9 @@ async def test_an_old_version_goes_after_two_looks_without_an_entry(files: HostF
 
 
 async def test_a_version_that_an_answer_names_stays(files: HostFiles) -> None:
-    books = Books()
-    books.named = frozenset({str(files.base / "libvgpu.so.1.0.0")})
-    libraries = OldLibraries(files, books)
+    checkpoint = Checkpoint()
+    checkpoint.named = frozenset({str(files.base / "libvgpu.so.1.0.0")})
+    libraries = OldLibraries(files, checkpoint)
 
     for _ in range(3):
         await libraries.look()
@@ -69,13 +69,13 @@ async def test_a_version_that_an_answer_names_stays(files: HostFiles) -> None:
 
 
 async def test_while_the_checkpoint_cannot_be_read_nothing_goes(files: HostFiles) -> None:
-    books = Books()
-    libraries = OldLibraries(files, books)
+    checkpoint = Checkpoint()
+    libraries = OldLibraries(files, checkpoint)
 
     await libraries.look()
-    books.named = None
+    checkpoint.named = None
     await libraries.look()
-    books.named = frozenset()
+    checkpoint.named = frozenset()
     await libraries.look()
 
     assert "libvgpu.so.1.0.0" in there(files)

@@ -1,10 +1,10 @@
-"""A DaemonSet of HAMi's plugin says what it said, to our agent."""
+"""A DaemonSet of HAMi's plugin means the same to our agent."""
 
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hami_node_agent.config.hami_flags import FLAGS, HamiOptions, told_by
+from hami_node_agent.config.hami_flags import FLAGS, HamiOptions, options_of
 from hami_node_agent.config.settings import Settings
 from hamicommon.errors import InvalidRequest
 
@@ -17,9 +17,9 @@ def test_a_flag_counts_before_its_variable_and_ours_before_hamis() -> None:
         "HAMI_NODE_AGENT_GDS_ENABLED": "0",
     }
 
-    told = told_by(["--mig-strategy=none", "--kubelet-socket", "/k/kubelet.sock"], variables)
+    options = options_of(["--mig-strategy=none", "--kubelet-socket", "/k/kubelet.sock"], variables)
 
-    assert told == HamiOptions(
+    assert options == HamiOptions(
         settings={
             "mig_strategy": "none",
             "device_id_strategy": "index",
@@ -29,7 +29,7 @@ def test_a_flag_counts_before_its_variable_and_ours_before_hamis() -> None:
 
 
 @pytest.mark.parametrize(
-    ("word", "settings"),
+    ("argument", "settings"),
     [
         ("--pass-device-specs", {"pass_device_specs": True}),
         ("--pass-device-specs=F", {"pass_device_specs": False}),
@@ -41,32 +41,32 @@ def test_a_flag_counts_before_its_variable_and_ours_before_hamis() -> None:
         ("--config-file=/d.yaml", {"device_config_file": "/d.yaml"}),
     ],
 )
-def test_a_flag_is_a_setting(word: str, settings: dict[str, Any]) -> None:
-    assert told_by([word], {}).settings == settings
+def test_a_flag_is_a_setting(argument: str, settings: dict[str, Any]) -> None:
+    assert options_of([argument], {}).settings == settings
 
 
 def test_hook_path_is_the_base_on_the_host_and_in_containers() -> None:
-    assert told_by([], {"HOOK_PATH": "/opt"}).settings == {
+    assert options_of([], {"HOOK_PATH": "/opt"}).settings == {
         "hook_path": "/opt",
         "container_hook_path": "/opt",
     }
 
 
 def test_what_hami_reads_without_using_it_is_weak() -> None:
-    told = told_by(["--device-split-count=4", "--disable-core-limit"], {})
+    options = options_of(["--device-split-count=4", "--disable-core-limit"], {})
 
-    assert told.settings == {}
-    assert told.weak == {"device_split_count": "4", "disable_core_limit": True}
+    assert options.settings == {}
+    assert options.weak == {"device_split_count": "4", "disable_core_limit": True}
 
 
-def test_what_means_nothing_here_is_said_in_a_sentence() -> None:
-    told = told_by(["-v=4"], {"NVIDIA_DRIVER_ROOT": "/run/nvidia/driver"})
+def test_what_means_nothing_here_is_reported_in_a_sentence() -> None:
+    options = options_of(["-v=4"], {"NVIDIA_DRIVER_ROOT": "/run/nvidia/driver"})
 
-    assert [note.partition(":")[0] for note in told.notes] == ["NVIDIA_DRIVER_ROOT", "--v"]
+    assert [note.partition(":")[0] for note in options.notes] == ["NVIDIA_DRIVER_ROOT", "--v"]
 
 
 @pytest.mark.parametrize(
-    ("words", "variables", "why"),
+    ("arguments", "variables", "why"),
     [
         (["--mig-stratgy=none"], {}, "--mig-stratgy=none: no such flag; there are --mig-strategy"),
         (["none"], {}, "none: no such flag"),
@@ -80,22 +80,22 @@ def test_what_means_nothing_here_is_said_in_a_sentence() -> None:
         ([], {"DEVICE_DISCOVERY_STRATEGY": "tegra"}, "'tegra': cards are found through NVML"),
     ],
 )
-def test_a_word_that_makes_no_sense_is_named(
-    words: list[str], variables: dict[str, str], why: str
+def test_an_argument_that_makes_no_sense_is_named(
+    arguments: list[str], variables: dict[str, str], why: str
 ) -> None:
     with pytest.raises(InvalidRequest, match=why):
-        told_by(words, variables)
+        options_of(arguments, variables)
 
 
-def test_every_flag_tells_settings_that_there_are_or_why_it_tells_none() -> None:
+def test_every_flag_means_settings_that_exist_or_has_a_reason_for_none() -> None:
     samples = ("true", "/x/kubelet.sock", "auto")
     for flag in FLAGS:
-        if flag.tells is None:
+        if flag.meaning is None:
             assert flag.unused
             continue
         for sample in samples:
             try:
-                assert flag.tells(sample).keys() <= Settings.model_fields.keys()
+                assert flag.meaning(sample).keys() <= Settings.model_fields.keys()
                 break
             except InvalidRequest:
                 continue

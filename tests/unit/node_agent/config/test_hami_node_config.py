@@ -14,7 +14,7 @@ def read(*entries: dict[str, Any], node: str = "node-1") -> NodeFile:
     return parse(orjson.dumps({"nodeconfig": entries}), node)
 
 
-def test_an_entry_of_our_name_says_it_all() -> None:
+def test_an_entry_of_our_name_has_it_all() -> None:
     found = read(
         {
             "name": "node-1",
@@ -57,7 +57,7 @@ def test_entries_of_our_name_are_merged_in_order_and_others_are_not_ours() -> No
     assert found.settings == {"device_split_count": 5, "device_memory_scaling": 2.0}
 
 
-def test_zero_values_say_nothing() -> None:
+def test_zero_values_override_nothing() -> None:
     found = read(
         {
             "name": "node-1",
@@ -112,7 +112,7 @@ def test_what_cannot_be_read_is_named(content: bytes, why: str) -> None:
         parse(content, "node-1")
 
 
-def test_without_a_file_nothing_is_said(tmp_path: Path) -> None:
+def test_without_a_file_nothing_is_overridden(tmp_path: Path) -> None:
     assert load(tmp_path / "config.json", "node-1") == NodeFile()
     (tmp_path / "config.json").mkdir()
     with pytest.raises(InvalidRequest, match=r"config\.json: it can't be read"):

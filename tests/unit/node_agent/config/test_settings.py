@@ -1,4 +1,4 @@
-"""How values are written, and that the page says all of them."""
+"""How values are written, and that the page has all of them."""
 
 from pathlib import Path
 
@@ -37,4 +37,4 @@ def test_the_page_has_every_setting_every_flag_and_every_key() -> None:
     wanted |= {f"--{name}" for flag in FLAGS for name in flag.names if len(name) > 1}
     wanted |= {name for flag in FLAGS for name in flag.variables} | set(KEYS)
 
-    assert {word for word in wanted if f"`{word}`" not in page} == set()
+    assert {name for name in wanted if f"`{name}`" not in page} == set()

@@ -13,7 +13,7 @@ OURS = "HAMI_NODE_AGENT_"
 
 
 @pytest.fixture
-def said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+def read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     """Sets variables and files, and reads."""
 
     def read(
@@ -44,47 +44,47 @@ def said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
 YAML = "nvidia: {deviceSplitCount: 4, deviceMemoryScaling: 2, resourceCountName: example.com/gpu}"
 
 
-def test_the_device_configuration_fills_in_what_nobody_says(said: Any) -> None:
-    found = said(device_config=YAML).settings
+def test_the_device_configuration_fills_in_what_nobody_sets(read: Any) -> None:
+    found = read(device_config=YAML).settings
 
     assert (found.node_name, found.device_split_count) == (NODE, 4)
     assert (found.device_memory_scaling, found.resource_name) == (2.0, "example.com/gpu")
 
 
-def test_the_nodes_file_counts_before_the_device_configuration(said: Any) -> None:
-    found = said(device_config=YAML, node={"devicesplitcount": 7}).settings
+def test_the_nodes_file_counts_before_the_device_configuration(read: Any) -> None:
+    found = read(device_config=YAML, node={"devicesplitcount": 7}).settings
 
     assert (found.device_split_count, found.device_memory_scaling) == (7, 2.0)
 
 
-def test_our_variable_counts_before_both(said: Any) -> None:
+def test_our_variable_counts_before_both(read: Any) -> None:
     variables = {f"{OURS}DEVICE_SPLIT_COUNT": "3"}
 
-    found = said(device_config=YAML, node={"devicesplitcount": 7}, **variables)
+    found = read(device_config=YAML, node={"devicesplitcount": 7}, **variables)
 
     assert found.settings.device_split_count == 3
 
 
 def test_what_hami_reads_without_using_it_counts_only_without_a_device_configuration(
-    said: Any,
+    read: Any,
 ) -> None:
-    assert said(device_config=YAML, DEVICE_SPLIT_COUNT="9").settings.device_split_count == 4
-    assert said("--config-file=", DEVICE_SPLIT_COUNT="9", CONFIG_FILE="").settings
+    assert read(device_config=YAML, DEVICE_SPLIT_COUNT="9").settings.device_split_count == 4
+    assert read("--config-file=", DEVICE_SPLIT_COUNT="9", CONFIG_FILE="").settings
 
 
-def test_without_a_device_configuration_hamis_variables_count(said: Any) -> None:
-    assert said(DEVICE_SPLIT_COUNT="9").settings.device_split_count == 9
+def test_without_a_device_configuration_hamis_variables_count(read: Any) -> None:
+    assert read(DEVICE_SPLIT_COUNT="9").settings.device_split_count == 9
 
 
-def test_words_that_mean_nothing_are_told(said: Any) -> None:
-    found = said("-v=5", node={"migstrategy": "mixed"})
+def test_options_that_mean_nothing_are_reported(read: Any) -> None:
+    found = read("-v=5", node={"migstrategy": "mixed"})
 
     assert len(found.notes) == 2
     assert "config.json: nodeconfig[0].migstrategy" in found.notes[1]
 
 
 @pytest.mark.parametrize(
-    ("words", "why"),
+    ("options", "why"),
     [
         ({"device_config": "nvidia: {deviceSplitCount: 0}"}, "deviceSplitCount is 0"),
         ({"device_config": "hygon: {}"}, "no block nvidia"),
@@ -93,6 +93,6 @@ def test_words_that_mean_nothing_are_told(said: Any) -> None:
         ({"DEVICE_LIST_STRATEGY": "envvar,shout"}, "_DEVICE_LIST_STRATEGY"),
     ],
 )
-def test_what_makes_no_sense_is_refused(said: Any, words: dict[str, Any], why: str) -> None:
+def test_what_makes_no_sense_is_refused(read: Any, options: dict[str, Any], why: str) -> None:
     with pytest.raises(InvalidRequest, match=why):
-        said(**words)
+        read(**options)

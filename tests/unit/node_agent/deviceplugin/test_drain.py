@@ -73,7 +73,7 @@ async def test_a_pod_that_ended_is_not_waited_for_and_time_has_an_end() -> None:
     assert draining.coming() == []
 
 
-async def test_a_stop_waits_for_the_grant_of_a_pod_that_was_just_said_yes_to() -> None:
+async def test_a_stop_waits_for_the_grant_of_a_pod_that_was_just_answered_yes() -> None:
     state = node()
     draining = Drain(state, Pods(), drain_s=30.0)  # type: ignore[arg-type]
     draining.expect_grant()

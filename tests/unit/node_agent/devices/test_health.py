@@ -76,7 +76,7 @@ def test_a_card_is_well_again_after_enough_good_probes() -> None:
     assert health == Health()
 
 
-def test_a_bad_probe_in_between_starts_the_count_anew() -> None:
+def test_a_bad_probe_in_between_restarts_the_count() -> None:
     health = after_bad_probe(Health(), LOST)
     for _ in range(GOOD_PROBES - 1):
         health = after_good_probe(health, now=0.0)

@@ -101,7 +101,7 @@ def test_an_instance_that_a_container_holds_is_kept_and_a_released_one_destroyed
     assert (found.kept, found.destroy) == ((held,), ((released, there(1, "MIG-b")),))
 
 
-def test_one_that_was_made_and_of_which_nobody_was_told_is_destroyed() -> None:
+def test_one_that_was_made_and_that_no_answer_names_is_destroyed() -> None:
     found = plan([own(0)], [there(0, "MIG-a")], set())
     assert found.destroy == ((own(0), there(0, "MIG-a")),)
 

@@ -80,7 +80,7 @@ def test_cards_at_a_switch_reach_each_other_by_it() -> None:
     assert two(3, 3, switch_links=(12, 12)) == 300
 
 
-def test_a_pair_that_contradicts_itself_is_told_once_and_no_other() -> None:
+def test_a_pair_that_contradicts_itself_is_reported_once_and_no_other() -> None:
     def card(uuid: str, **nvlinks: int) -> CardLinks:
         links = {GpuUuid(other): count for other, count in nvlinks.items()}
         return CardLinks(uuid=GpuUuid(uuid), meetings={}, nvlinks=links)

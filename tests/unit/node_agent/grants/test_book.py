@@ -70,9 +70,9 @@ def test_an_incomplete_snapshot_only_adds() -> None:
 
 def test_the_snapshot_brings_the_state_of_a_grant_with_the_same_token() -> None:
     book = a_book(a_grant(heard_at=3.0))
-    told = a_grant(state=AllocationState.ALLOCATED)
+    listed = a_grant(state=AllocationState.ALLOCATED)
 
-    after = book.reset_to([told], complete=True, asked_at=2.0).of("pod-1")
+    after = book.reset_to([listed], complete=True, asked_at=2.0).of("pod-1")
 
     assert after is not None
     assert after.state is AllocationState.ALLOCATED

@@ -33,7 +33,7 @@ class Bus:
 
     async def request(self, subject: str, payload: Any, *, timeout_s: float) -> bytes:
         del subject, payload, timeout_s
-        told = events.GrantSnapshot(
+        snapshot = events.GrantSnapshot(
             node=GRANT.node,
             complete=True,
             taken_at=datetime.now(UTC),
@@ -45,7 +45,7 @@ class Bus:
                 for uid, state in self.states.items()
             ),
         )
-        return told.model_dump_json().encode()
+        return snapshot.model_dump_json().encode()
 
 
 async def test_grants_around_a_poisonous_one_are_known_and_none_is_withdrawn() -> None:

@@ -3,7 +3,7 @@ from hami_node_agent.grants.limits_file import CoreFeedback, limits_text, pids_t
 from tests.unit.node_agent.builders import CARD_A, CARD_B, a_share
 
 
-def test_the_file_says_bytes_and_percent_for_each_card() -> None:
+def test_the_file_has_bytes_and_percent_for_each_card() -> None:
     text = limits_text(
         [a_share(CARD_A, 4096, 30), a_share(CARD_B, 0, 100)],
         policy="force",
@@ -21,7 +21,7 @@ def test_the_file_says_bytes_and_percent_for_each_card() -> None:
     )
 
 
-def test_the_feedback_loops_words_are_there_only_while_they_say_something() -> None:
+def test_the_feedback_loops_lines_are_there_only_while_they_mean_something() -> None:
     plain = limits_text(
         [a_share(CARD_A, 4096, 30)], policy="default", oversubscribe=False, region="/n.cache"
     )

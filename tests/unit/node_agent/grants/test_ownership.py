@@ -89,7 +89,7 @@ def test_a_swap_on_one_card_moves_nothing() -> None:
 
 
 def test_a_pod_without_a_grant_does_not_start() -> None:
-    found = decide(a_holding("stranger", ids=IDS_A), MEANT_FOR_A)
+    found = decide(a_holding("unscheduled", ids=IDS_A), MEANT_FOR_A)
 
     assert isinstance(found, RefusedHolding)
     assert found.grant is None
@@ -193,7 +193,7 @@ def test_an_answer_that_nobody_knows_is_not_started_upon() -> None:
     assert "does not know the answer" in found.reason
 
 
-def test_an_answer_that_a_stranger_took_is_nobodys_until_he_has_a_grant() -> None:
+def test_an_answer_that_an_unscheduled_pod_took_is_nobodys_until_it_has_a_grant() -> None:
     lost = MEANT_FOR_A.lost_to("b", "main", namespace="default", pod_name="pod-b")
 
     assert lost.allocation_id == AllocationId("")
@@ -201,7 +201,7 @@ def test_an_answer_that_a_stranger_took_is_nobodys_until_he_has_a_grant() -> Non
     assert isinstance(decide(a_holding("b", ids=IDS_A), lost), Reassigned)
 
 
-def test_an_answer_of_an_attempt_that_failed_is_written_anew_for_the_bound_one() -> None:
+def test_an_answer_of_an_attempt_that_failed_is_written_again_for_the_bound_one() -> None:
     bound = replace(POD_A, allocation_id=AllocationId("second attempt"), token=7)
 
     found = decide(a_holding("a", ids=IDS_A), MEANT_FOR_A, book=a_book(bound))
@@ -210,7 +210,7 @@ def test_an_answer_of_an_attempt_that_failed_is_written_anew_for_the_bound_one()
     assert (found.after.allocation_id, found.after.token) == ("second attempt", 7)
 
 
-def test_init_and_app_container_with_the_same_ids_are_told_apart_by_their_answers() -> None:
+def test_init_and_app_container_with_the_same_ids_are_distinguished_by_their_answers() -> None:
     grant = a_grant(
         a_container(a_share(CARD_A, 1024), name="prepare", role="init"),
         a_container(a_share(CARD_A, 4096), name="main", index=1),

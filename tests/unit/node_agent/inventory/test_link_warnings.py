@@ -1,4 +1,4 @@
-"""Cards whose NVLinks contradict each other are told to the operator, once."""
+"""Cards whose NVLinks contradict each other become one event for the operator."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ class Node:
 
     def __init__(self, refusals: int = 0) -> None:
         self.refusals = refusals
-        self.told: list[tuple[str, str]] = []
+        self.events: list[tuple[str, str]] = []
         self.heard = asyncio.Event()
 
     async def warn(self, reason: str, message: str) -> None:
         if self.refusals:
             self.refusals -= 1
             raise Unavailable("the API server is away")
-        self.told.append((reason, message))
+        self.events.append((reason, message))
         self.heard.set()
 
 
@@ -66,15 +66,15 @@ async def test_a_one_sided_link_is_one_event_on_the_node(
 ) -> None:
     monkeypatch.setattr(link_warnings, "RETRY_FIRST_S", 0.01)
     node, cards = Node(refusals), await cards_of(OneSided())
-    telling = asyncio.ensure_future(warn_of_links(cards, node))
+    warning = asyncio.ensure_future(warn_of_links(cards, node))
 
     async with asyncio.timeout(PATIENCE_S):
         await node.heard.wait()
     cards.changed.notify()
     await asyncio.sleep(0)
-    await end([telling])
+    await end([warning])
 
-    [(reason, message)] = node.told
+    [(reason, message)] = node.events
     assert reason == REASON
     assert A in message
     assert B in message
@@ -82,31 +82,31 @@ async def test_a_one_sided_link_is_one_event_on_the_node(
 
 async def test_cards_that_agree_are_no_news() -> None:
     node, cards = Node(), await cards_of(Driver())
-    telling = asyncio.ensure_future(warn_of_links(cards, node))
+    warning = asyncio.ensure_future(warn_of_links(cards, node))
     await asyncio.sleep(0)
-    await end([telling])
+    await end([warning])
 
-    assert node.told == []
+    assert node.events == []
 
 
 @pytest.mark.parametrize("error", [ValueError("odd"), InvalidRequest("no such node")])
-async def test_pairs_around_a_poisonous_one_are_told(error: Exception) -> None:
+async def test_pairs_around_a_poisonous_one_are_reported(error: Exception) -> None:
     class Odd(Node):
         async def warn(self, reason: str, message: str) -> None:
             if "poison" in message:
                 raise error
-            self.told.append((reason, message))
+            self.events.append((reason, message))
             if "last" in message:
                 self.heard.set()
 
     node, cards = Odd(), await cards_of(Driver())
     cards.contradictions = tuple((A, GpuUuid(other)) for other in ("first", "poison", "last"))
-    telling = asyncio.create_task(warn_of_links(cards, node))
+    warning = asyncio.create_task(warn_of_links(cards, node))
     heard = asyncio.create_task(node.heard.wait())
 
     async with asyncio.timeout(PATIENCE_S):
-        await asyncio.wait([telling, heard], return_when=asyncio.FIRST_COMPLETED)
-    assert not telling.done()
-    await end([telling, heard])
+        await asyncio.wait([warning, heard], return_when=asyncio.FIRST_COMPLETED)
+    assert not warning.done()
+    await end([warning, heard])
 
-    assert ["first" in text or "last" in text for _, text in node.told] == [True, True]
+    assert ["first" in text or "last" in text for _, text in node.events] == [True, True]

@@ -1,4 +1,4 @@
-"""What the node tells of its cards, on the bus and on the Node."""
+"""What the node publishes of its cards, on the bus and on the Node."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ SLICED = replace(
 
 def test_everything_that_the_engine_judges_a_card_by_reaches_the_scheduler() -> None:
     """MIG profiles and the vendor's own facts too."""
-    told = events.Inventory(
+    sent = events.Inventory(
         node="n",
         agent_id="a",
         sequence=1,
@@ -64,8 +64,8 @@ def test_everything_that_the_engine_judges_a_card_by_reaches_the_scheduler() -> 
         devices=(inventory_device(SLICED), inventory_device(a_card("GPU-b"))),
     )
 
-    read = events.Inventory.model_validate_json(told.model_dump_json())
-    heard = inventory_of(read, received_at=told.observed_at)
+    read = events.Inventory.model_validate_json(sent.model_dump_json())
+    heard = inventory_of(read, received_at=sent.observed_at)
 
     assert heard.devices == (SLICED, a_card("GPU-b"))
 
@@ -124,13 +124,13 @@ class Bus:
 
     def __init__(self) -> None:
         self.inventories: list[events.Inventory] = []
-        self.told = asyncio.Event()
+        self.published = asyncio.Event()
 
     async def publish(self, subject: str, payload: BaseModel, *, message_id: str) -> None:
         del subject, message_id
         assert isinstance(payload, events.Inventory)
         self.inventories.append(payload)
-        self.told.set()
+        self.published.set()
 
 
 class Node:
@@ -256,12 +256,12 @@ async def test_pair_scores_are_on_the_node_in_the_order_of_the_cards() -> None:
 
 async def test_the_inventory_carries_the_pair_scores() -> None:
     bus = Bus()
-    telling = asyncio.create_task(
+    publishing = asyncio.create_task(
         InventoryPublisher(await discovered(), bus, node="n", agent_id="a", heartbeat_s=60).run()
     )
     async with asyncio.timeout(PATIENCE_S):
-        await bus.told.wait()
-    telling.cancel()
+        await bus.published.wait()
+    publishing.cancel()
 
     [publisher] = bus.inventories
     assert inventory_of(publisher, received_at=publisher.observed_at).pair_scores[UUIDS[0]] == {
@@ -270,7 +270,7 @@ async def test_the_inventory_carries_the_pair_scores() -> None:
     }
 
 
-async def test_an_annotation_that_somebody_broke_is_mended_and_nothing_is_written_twice(
+async def test_an_annotation_that_somebody_broke_is_repaired_and_nothing_is_written_twice(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(publisher, "RECHECK_S", 0.001)
@@ -291,18 +291,18 @@ async def test_an_annotation_that_somebody_broke_is_mended_and_nothing_is_writte
     assert node.patches == 2
 
 
-async def test_cards_around_a_poisonous_one_are_told_on_the_bus_and_on_the_node() -> None:
+async def test_cards_around_a_poisonous_one_are_published_on_the_bus_and_on_the_node() -> None:
     cards, bus, node, bulkhead = await discovered(), Bus(), Node(0), Bulkhead()
     odd = replace(cards._devices[UUIDS[1]], memory_mib=cast(Any, object()))
     cards._devices[UUIDS[1]] = odd
-    telling = InventoryPublisher(
+    publishing = InventoryPublisher(
         cards, bus, node="n", agent_id="a", heartbeat_s=60, bulkhead=bulkhead
     )
     loops = [
-        asyncio.create_task(telling.run()),
+        asyncio.create_task(publishing.run()),
         asyncio.create_task(keep_annotation(cards, node, bulkhead=bulkhead)),
     ]
-    for event in (bus.told, node.done):
+    for event in (bus.published, node.done):
         waiting = asyncio.create_task(event.wait())
         async with asyncio.timeout(PATIENCE_S):
             await asyncio.wait([*loops, waiting], return_when=asyncio.FIRST_COMPLETED)

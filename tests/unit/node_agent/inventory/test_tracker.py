@@ -85,7 +85,7 @@ async def cards(driver: Driver) -> CardTracker:
     return made
 
 
-def told(cards: CardTracker) -> dict[str, str]:
+def reasons(cards: CardTracker) -> dict[str, str]:
     return {device.uuid: device.health_reason for device in cards.devices()}
 
 
@@ -99,7 +99,7 @@ async def test_a_lost_card_is_sick_at_once_and_alone(driver: Driver, cards: Card
 
     await probe(cards)
 
-    assert told(cards) == {A: "GPU is lost", B: ""}
+    assert reasons(cards) == {A: "GPU is lost", B: ""}
 
 
 async def test_a_driver_that_is_away_once_takes_no_card_off(
@@ -114,11 +114,11 @@ async def test_a_driver_that_is_away_once_takes_no_card_off(
 
     driver.away = True
     await probe(cards, 2)
-    assert told(cards) == dict.fromkeys((A, B), "NVML: reload: Driver Not Loaded")
+    assert reasons(cards) == dict.fromkeys((A, B), "NVML: reload: Driver Not Loaded")
 
     driver.away = False
     await probe(cards, GOOD_PROBES)
-    assert told(cards) == {A: "", B: ""}
+    assert reasons(cards) == {A: "", B: ""}
 
 
 async def test_a_card_that_is_plugged_in_is_offered(driver: Driver, cards: CardTracker) -> None:
@@ -137,32 +137,32 @@ async def test_a_card_that_is_plugged_in_is_offered(driver: Driver, cards: CardT
 
 
 async def test_a_card_that_is_pulled_out_stays_as_sick(driver: Driver, cards: CardTracker) -> None:
-    """Its grants live on; that nothing new comes on it is what its health says."""
+    """Its grants live on; that nothing new comes on it is what its health shows."""
     driver.listed, driver.changed = (facts(B, 0),), True
     driver.broken = {A: Failure(reason="Not Found", certain=True)}
 
     await probe(cards)
 
-    assert told(cards) == {A: "Not Found", B: ""}
+    assert reasons(cards) == {A: "Not Found", B: ""}
 
 
 async def test_xids_are_counted_and_only_the_cards_own_make_it_sick(cards: CardTracker) -> None:
     cards.on_xid(A, 31)
-    assert told(cards) == {A: "", B: ""}
+    assert reasons(cards) == {A: "", B: ""}
 
     cards.on_xid(A, 79)
     cards.on_xid(A, 79)
-    assert told(cards) == {A: "XID 79", B: ""}
+    assert reasons(cards) == {A: "XID 79", B: ""}
     assert cards.xids_seen == {(A, 31, False): 1, (A, 79, True): 2}
 
     await probe(cards)
-    assert told(cards) == {A: "", B: ""}
+    assert reasons(cards) == {A: "", B: ""}
 
 
 async def test_an_xid_of_no_known_card_may_be_any_cards(cards: CardTracker) -> None:
     cards.on_xid(None, 48)
 
-    assert told(cards) == {A: "XID 48", B: "XID 48"}
+    assert reasons(cards) == {A: "XID 48", B: "XID 48"}
 
 
 async def test_who_names_cards_hears_of_those_that_are_plugged_in(driver: Driver) -> None:

@@ -1,4 +1,4 @@
-"""What of a round of samples is worth telling."""
+"""What of a round of samples is published."""
 
 from collections import Counter
 from datetime import UTC, datetime, timedelta
@@ -51,11 +51,11 @@ def moments(*seconds: float) -> tuple[datetime, ...]:
 
 
 def after(*rounds: Round) -> PublishedState:
-    """What is known when these were told."""
-    told = PublishedState()
+    """What is known when these were published."""
+    published = PublishedState()
     for one in rounds:
-        told = changes(NODE, told, one).told
-    return told
+        published = changes(NODE, published, one).published
+    return published
 
 
 def parts(
@@ -64,7 +64,7 @@ def parts(
     return found.devices, found.containers, found.unchanged
 
 
-def test_the_first_round_is_told_whole() -> None:
+def test_the_first_round_is_published_whole() -> None:
     assert parts(changes(NODE, PublishedState(), a_round(0, slice_of("a")))) == (
         (CARD,),
         (slice_of("a"),),
@@ -72,16 +72,16 @@ def test_the_first_round_is_told_whole() -> None:
     )
 
 
-def test_of_a_round_like_the_one_before_nothing_is_told() -> None:
-    told = after(a_round(0, slice_of("a")))
+def test_of_a_round_like_the_one_before_nothing_is_published() -> None:
+    published = after(a_round(0, slice_of("a")))
 
-    assert not changes(NODE, told, a_round(5, slice_of("a")))
+    assert not changes(NODE, published, a_round(5, slice_of("a")))
 
 
-def test_a_change_is_told_alone_and_at_once_with_the_rounds_of_the_old_value() -> None:
-    told = after(*(a_round(second, slice_of("a"), slice_of("b")) for second in (0, 5, 10)))
+def test_a_change_is_published_alone_and_at_once_with_the_rounds_of_the_old_value() -> None:
+    published = after(*(a_round(second, slice_of("a"), slice_of("b")) for second in (0, 5, 10)))
 
-    found = changes(NODE, told, a_round(15, slice_of("a", memory=7), slice_of("b")))
+    found = changes(NODE, published, a_round(15, slice_of("a", memory=7), slice_of("b")))
 
     assert parts(found) == (
         (),
@@ -91,28 +91,28 @@ def test_a_change_is_told_alone_and_at_once_with_the_rounds_of_the_old_value() -
     assert found.earlier_rounds == moments(5, 10)
 
 
-def test_a_value_of_one_round_was_told_already() -> None:
-    told = after(a_round(0, slice_of("a")))
+def test_a_value_of_one_round_was_published_already() -> None:
+    published = after(a_round(0, slice_of("a")))
 
-    found = changes(NODE, told, a_round(5, slice_of("a", memory=7)))
+    found = changes(NODE, published, a_round(5, slice_of("a", memory=7)))
 
     assert parts(found) == ((), (slice_of("a", memory=7),), ())
 
 
-def test_of_a_container_that_is_gone_the_end_is_told() -> None:
-    told = after(a_round(0, slice_of("a")), a_round(5, slice_of("a")))
+def test_of_a_container_that_is_gone_the_end_is_published() -> None:
+    published = after(a_round(0, slice_of("a")), a_round(5, slice_of("a")))
 
-    found = changes(NODE, told, a_round(10))
+    found = changes(NODE, published, a_round(10))
 
     assert parts(found) == ((), (), (Unchanged(rounds=1, containers=(slice_of("a"),)),))
     assert found.earlier_rounds == moments(5)
-    assert not changes(NODE, found.told, a_round(15))
+    assert not changes(NODE, found.published, a_round(15))
 
 
-def test_once_in_a_heartbeat_everything_is_told() -> None:
-    told = after(a_round(50, slice_of("a")), a_round(55, slice_of("a"), card=BUSY_CARD))
+def test_once_in_a_heartbeat_everything_is_published() -> None:
+    published = after(a_round(50, slice_of("a")), a_round(55, slice_of("a"), card=BUSY_CARD))
 
-    found = changes(NODE, told, a_round(USAGE_HEARTBEAT_S, slice_of("a"), card=BUSY_CARD))
+    found = changes(NODE, published, a_round(USAGE_HEARTBEAT_S, slice_of("a"), card=BUSY_CARD))
 
     assert parts(found) == (
         (BUSY_CARD,),
@@ -121,27 +121,27 @@ def test_once_in_a_heartbeat_everything_is_told() -> None:
     )
 
 
-def test_after_as_many_rounds_as_a_report_can_name_everything_is_told() -> None:
-    told = after(*(a_round(n / 10) for n in range(USAGE_MOST_ROUNDS)))
+def test_after_as_many_rounds_as_a_report_can_name_everything_is_published() -> None:
+    published = after(*(a_round(n / 10) for n in range(USAGE_MOST_ROUNDS)))
 
-    found = changes(NODE, told, a_round(USAGE_MOST_ROUNDS / 10))
+    found = changes(NODE, published, a_round(USAGE_MOST_ROUNDS / 10))
 
     assert parts(found) == (
         (CARD,),
         (),
         (Unchanged(rounds=USAGE_MOST_ROUNDS - 1, devices=(CARD,)),),
     )
-    assert not changes(NODE, found.told, a_round(USAGE_MOST_ROUNDS / 10 + 0.1))
+    assert not changes(NODE, found.published, a_round(USAGE_MOST_ROUNDS / 10 + 0.1))
 
 
-def test_what_ended_at_one_moment_is_told_together_when_it_lasted_alike() -> None:
-    told = after(
+def test_what_ended_at_one_moment_is_published_together_when_it_lasted_alike() -> None:
+    published = after(
         a_round(0, slice_of("a")),
         a_round(5, slice_of("a"), slice_of("b")),
         a_round(10, slice_of("a"), slice_of("b")),
     )
 
-    found = changes(NODE, told, a_round(15, card=BUSY_CARD))
+    found = changes(NODE, published, a_round(15, card=BUSY_CARD))
 
     assert found.unchanged == (
         Unchanged(rounds=1, containers=(slice_of("b"),)),
@@ -149,18 +149,18 @@ def test_what_ended_at_one_moment_is_told_together_when_it_lasted_alike() -> Non
     )
 
 
-def test_what_a_lost_report_owed_is_told_again_to_the_letter() -> None:
-    told = after(a_round(0, slice_of("a")), a_round(5, slice_of("a")))
-    lost = changes(NODE, told, a_round(10, slice_of("a", memory=7)))
+def test_what_a_lost_report_owed_is_published_again_as_it_was() -> None:
+    published = after(a_round(0, slice_of("a")), a_round(5, slice_of("a")))
+    lost = changes(NODE, published, a_round(10, slice_of("a", memory=7)))
 
-    found = changes(NODE, told, a_round(15, slice_of("a", memory=8)))
+    found = changes(NODE, published, a_round(15, slice_of("a", memory=8)))
 
     assert lost.unchanged == (Unchanged(rounds=1, containers=(slice_of("a"),)),)
     assert parts(found) == ((), (slice_of("a", memory=8),), lost.unchanged)
     assert found.earlier_rounds == lost.earlier_rounds == moments(5)
 
 
-def test_nodes_tell_everything_at_different_seconds() -> None:
+def test_nodes_publish_everything_at_different_seconds() -> None:
     beats = [
         [heartbeat_of(f"node-{n}", START + timedelta(seconds=second)) for second in range(60)]
         for n in range(1000)

@@ -29,7 +29,7 @@ class Node:
             return {}
         return {"CUDA_TASK_PRIORITY": self.priority}
 
-    async def write(self, directory: str, **_words: object) -> None:
+    async def write(self, directory: str, **_switches: object) -> None:
         self.written.append(directory)
 
     async def feedback(self, decided: object) -> None:

@@ -1,7 +1,7 @@
 """Vectors of HAMi's feedback loop (protocol 6.4)."""
 
 from hami_node_agent.grants.limits_file import CoreFeedback
-from hami_node_agent.usage.feedback_rules import Shared, Words, decide, decided
+from hami_node_agent.usage.feedback_rules import Shared, Switches, decide, decided
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -23,25 +23,25 @@ def one(
     )
 
 
-def words(name: str, recent: int | None = None, switch: int | None = None) -> Words:
-    return Words(name=name, recent_kernel=recent, utilization_switch=switch)
+def switches(name: str, recent: int | None = None, switch: int | None = None) -> Switches:
+    return Switches(name=name, recent_kernel=recent, utilization_switch=switch)
 
 
 def test_who_is_alone_is_counted_down_and_freed_of_its_limit() -> None:
-    assert decide([one("x")]) == [words("x", recent=1, switch=0)]
-    assert decide([one("x", recent=1, switch=0)]) == [words("x", recent=0)]
+    assert decide([one("x")]) == [switches("x", recent=1, switch=0)]
+    assert decide([one("x", recent=1, switch=0)]) == [switches("x", recent=0)]
     assert decide([one("x", recent=0, switch=0)]) == []
 
 
 def test_two_of_one_priority_keep_their_limits_while_both_are_active() -> None:
     assert decide([one("x"), one("y", switch=0)]) == [
-        words("x", recent=1),
-        words("y", recent=1, switch=1),
+        switches("x", recent=1),
+        switches("y", recent=1, switch=1),
     ]
     # A count of 1 is 0 after this round: not active any more.
     assert decide([one("x"), one("y", recent=1)]) == [
-        words("x", recent=1, switch=0),
-        words("y", recent=0, switch=0),
+        switches("x", recent=1, switch=0),
+        switches("y", recent=0, switch=0),
     ]
 
 
@@ -49,8 +49,8 @@ def test_who_comes_after_an_active_one_waits() -> None:
     first, second = one("first", priority=0), one("second", priority=1)
 
     assert decide([first, second]) == [
-        words("first", recent=1, switch=0),
-        words("second", recent=-1),
+        switches("first", recent=1, switch=0),
+        switches("second", recent=-1),
     ]
 
 
@@ -58,25 +58,25 @@ def test_who_waits_goes_on_when_nobody_is_before_it() -> None:
     waiting = one("w", recent=-1)
 
     assert decide([one("first", priority=0, recent=1), waiting]) == [
-        words("first", recent=0, switch=0),
-        words("w", recent=0, switch=0),
+        switches("first", recent=0, switch=0),
+        switches("w", recent=0, switch=0),
     ]
     assert decide([one("first", priority=0, recent=2, switch=0), waiting]) == [
-        words("first", recent=1)
+        switches("first", recent=1)
     ]
 
 
 def test_others_cards_do_not_matter() -> None:
     assert decide([one("first", priority=0, cards="b"), one("x", cards="ac", recent=0)]) == [
-        words("first", recent=1, switch=0),
-        words("x", switch=0),
+        switches("first", recent=1, switch=0),
+        switches("x", switch=0),
     ]
 
 
 def test_one_shared_card_is_enough_to_wait() -> None:
     changes = decide([one("first", priority=0, cards="b"), one("x", cards="ab")])
 
-    assert words("x", recent=-1) in changes
+    assert switches("x", recent=-1) in changes
 
 
 _SHARED = st.builds(
@@ -121,5 +121,5 @@ def test_what_holds_after_a_round_is_what_was_changed_or_what_was_there() -> Non
 
     assert decided(alone, None) == CoreFeedback(relaxed=True)
     assert decided(waits, None) == CoreFeedback(waits=True)
-    assert decided(one("x"), words("x", recent=1, switch=0)) == CoreFeedback(relaxed=True)
-    assert decided(alone, words("x", recent=-1, switch=1)) == CoreFeedback(waits=True)
+    assert decided(one("x"), switches("x", recent=1, switch=0)) == CoreFeedback(relaxed=True)
+    assert decided(alone, switches("x", recent=-1, switch=1)) == CoreFeedback(waits=True)

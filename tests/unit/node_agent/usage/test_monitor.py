@@ -48,10 +48,10 @@ class Node:
         self.alive: dict[int, HostProcess] = {}
         self.driver = True
         self.sees_processes = True
-        self.told: dict[str, CoreFeedback] = {}
+        self.written: dict[str, CoreFeedback] = {}
 
     def write_feedback(self, nonce: str, feedback: CoreFeedback) -> None:
-        self.told[nonce] = feedback
+        self.written[nonce] = feedback
 
     async def processes(self) -> Mapping[str, CardProcesses]:
         if not self.driver:
@@ -71,10 +71,10 @@ class Node:
         del container
         return self.env.get(pod_uid)
 
-    def region(self, directory: str, *slots: Slot, **words: Any) -> Path:
+    def region(self, directory: str, *slots: Slot, **fields: Any) -> Path:
         (self.base / directory).mkdir(exist_ok=True)
         file = self.base / directory / "x.cache"
-        return v1_file(file, *slots, **{"last_kernel_epoch_s": KERNEL_S, **words})
+        return v1_file(file, *slots, **{"last_kernel_epoch_s": KERNEL_S, **fields})
 
     def granted(self, pod: str = "pod-1", **changes: Any) -> None:
         record = a_record(a_grant(pod=pod), ids={"x"}, nonce=f"nonce of {pod}")
@@ -97,7 +97,7 @@ def node(tmp_path: Path) -> Node:
     return Node(tmp_path)
 
 
-async def test_a_sample_says_what_was_granted_and_what_is_held(node: Node) -> None:
+async def test_a_sample_has_what_was_granted_and_what_is_held(node: Node) -> None:
     node.granted()
     node.region("pod-1_main", Slot(total_bytes=5 * MIB), utilization_switch=0)
 
@@ -126,7 +126,7 @@ async def test_a_finished_pod_counts_no_more_and_a_deleted_one_until_it_has_left
     assert {sample.pod_uid for sample in await samples(monitor)} == {"runs", "deleted"}
 
 
-async def test_limits_are_the_grants_whatever_the_region_says(node: Node) -> None:
+async def test_limits_are_the_grants_whatever_the_region_has(node: Node) -> None:
     node.granted()
     file = node.region("pod-1_main")
     body = bytearray(file.read_bytes())
@@ -148,7 +148,7 @@ async def test_a_region_is_believed_about_its_own_cards_alone(node: Node) -> Non
     assert [sample.uuid for sample in await samples(node.monitor())] == [CARD_A]
 
 
-async def test_the_record_tells_whose_a_directory_is_before_its_name_does(node: Node) -> None:
+async def test_the_record_decides_whose_a_directory_is_before_its_name_does(node: Node) -> None:
     node.granted(cache_dir="pod-2_main")
     node.pods["pod-2"] = PodRef(uid="pod-2", namespace="default", name="two")
     node.region("pod-2_main")
@@ -180,7 +180,7 @@ async def test_a_killed_process_holds_nothing_any_more(node: Node) -> None:
     assert (sample.memory_used_bytes, sample.core_percent, sample.processes) == (0, 0.0, 0)
 
 
-async def test_without_the_hosts_processes_the_regions_word_counts(node: Node) -> None:
+async def test_without_the_hosts_processes_the_regions_own_figures_count(node: Node) -> None:
     node.granted()
     node.region("pod-1_main", Slot(host_pid=99, started_ticks=500))
     node.sees_processes = False
@@ -220,20 +220,20 @@ async def test_the_first_pod_makes_the_second_wait_and_lets_it_go(node: Node) ->
     monitor = node.monitor()
     feedback = Feedback(monitor, port, LimitsWriter(port))
 
-    def words(file: Path) -> tuple[int, int]:
+    def switches(file: Path) -> tuple[int, int]:
         reading = read_region(file)
         assert reading is not None
         return reading.region.recent_kernel, reading.region.utilization_switch
 
     await feedback.round(await monitor.containers())
-    assert (words(first), words(second)) == ((1, 0), (-1, 1))
-    assert node.told == {
+    assert (switches(first), switches(second)) == ((1, 0), (-1, 1))
+    assert node.written == {
         "nonce of pod-1": CoreFeedback(relaxed=True),
         "nonce of pod-2": CoreFeedback(waits=True),
     }
     await feedback.round(await monitor.containers())
-    assert (words(first), words(second)) == ((0, 0), (0, 0))
-    assert set(node.told.values()) == {CoreFeedback(relaxed=True)}
+    assert (switches(first), switches(second)) == ((0, 0), (0, 0))
+    assert set(node.written.values()) == {CoreFeedback(relaxed=True)}
 
 
 async def test_a_tenant_does_not_get_first_by_writing_so(node: Node) -> None:

@@ -21,7 +21,7 @@ _CONTAINERS = ("initContainers", "containers")
 
 
 def kept_of(pod: Json) -> Json:
-    """Identity, our annotations, phase, and of each container what it asks for and is told."""
+    """Identity, our annotations, phase, and of each container what it asks for and is given."""
     metadata, spec, status = pod["metadata"], pod.get("spec") or {}, pod.get("status") or {}
     kept = _only(metadata, _METADATA)
     kept["annotations"] = _only(metadata.get("annotations") or {}, _ANNOTATIONS)

@@ -99,7 +99,7 @@ class NodePods:
         return pod_uid in self._by_uid
 
     def seen(self) -> PodsSeen:
-        """What the watch says at present."""
+        """What the watch has at present."""
         if self._seen is None:
             over = {uid for uid, pod in self._by_uid.items() if _phase(pod) in _TERMINAL}
             self._seen = PodsSeen(
@@ -114,7 +114,7 @@ class NodePods:
         return None if pod is None else _ref(pod)
 
     def mig_devices(self) -> list[MigDevice]:
-        """The MIG slices of this node's pods that were made; their annotation says so."""
+        """The MIG slices of this node's pods that were made, by their annotation."""
         return [
             device
             for pod in self._by_uid.values()
@@ -236,7 +236,7 @@ class NodeObject:
         return dict(node["metadata"].get("annotations") or {})
 
     async def versions(self) -> tuple[str, str]:
-        """Of the kubelet and of the container runtime; empty where the Node does not say.
+        """Of the kubelet and of the container runtime; empty where the Node does not state it.
 
         Raises: Unavailable, NotFound.
         """

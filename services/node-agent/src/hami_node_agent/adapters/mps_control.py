@@ -12,7 +12,7 @@ TIMEOUT_S = 10.0
 
 
 class MpsControl:
-    """One daemon, told from others by its pipe directory."""
+    """One daemon, known by its pipe directory."""
 
     def __init__(self, command: str, *, pipe_dir: Path, log_dir: Path) -> None:
         self._command = command
@@ -30,11 +30,11 @@ class MpsControl:
             await asyncio.to_thread(directory.mkdir, parents=True, exist_ok=True)
         # Clients are other users of other containers.
         await asyncio.to_thread(self._pipe_dir.chmod, 0o777)
-        code, said = await self._run(b"", "-d")
+        code, output = await self._run(b"", "-d")
         if code != 0:
-            raise Unavailable(f"{self._command} -d: exit status {code}: {said.strip()}")
+            raise Unavailable(f"{self._command} -d: exit status {code}: {output.strip()}")
 
-    async def _run(self, told: bytes, *words: str) -> tuple[int, str]:
+    async def _run(self, stdin: bytes, *arguments: str) -> tuple[int, str]:
         env = {
             "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
             "CUDA_MPS_PIPE_DIRECTORY": str(self._pipe_dir),
@@ -43,7 +43,7 @@ class MpsControl:
         try:
             process = await asyncio.create_subprocess_exec(
                 self._command,
-                *words,
+                *arguments,
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,
                 stderr=asyncio.subprocess.STDOUT,
@@ -54,9 +54,9 @@ class MpsControl:
             raise Unavailable(f"{self._command}: {exc.strerror or exc}") from exc
         try:
             async with asyncio.timeout(TIMEOUT_S):
-                said, _ = await process.communicate(told)
+                output, _ = await process.communicate(stdin)
         except TimeoutError as exc:
             process.kill()
             await process.wait()
             raise Unavailable(f"{self._command}: no answer within {TIMEOUT_S:g} s") from exc
-        return process.returncode or 0, said.decode(errors="replace")
+        return process.returncode or 0, output.decode(errors="replace")

@@ -1,6 +1,6 @@
 """The agent's state as one JSON file, flushed to the disk and replaced by rename.
 
-A file that can't be read is put aside (`.damaged`) and the agent starts without it: the kubelet's
+A file that can't be read is kept as `.damaged` and the agent starts without it: the kubelet's
 checkpoint and the ledger know enough to go on (`domain/ownership.py`).
 """
 
@@ -41,11 +41,11 @@ class StateFile:
         except FileNotFoundError:
             return AgentState()
         except InvalidRequest as exc:
-            aside = self._path.with_suffix(".damaged")
-            self._path.replace(aside)
+            damaged = self._path.with_suffix(".damaged")
+            self._path.replace(damaged)
             logger.error(
                 "state file is damaged, starting without it",
-                extra={"error": str(exc), "kept_as": str(aside)},
+                extra={"error": str(exc), "kept_as": str(damaged)},
             )
             return AgentState()
 

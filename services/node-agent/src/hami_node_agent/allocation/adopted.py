@@ -1,6 +1,6 @@
 """Takes up HAMi's answers to pods that the ledger has adopted, so that containers may restart.
 
-In: grants that came after their Allocate, and the kubelet's books. Out: records marked `foreign`;
+In: grants that came after their Allocate, and the kubelet's state. Out: records marked `foreign`;
 with them PreStartContainer knows the container, usage is sampled, and the pod's end is reported.
 Nothing of the container is touched: HAMi's mounts and environment stay as they are.
 """
@@ -27,9 +27,9 @@ RETRY_LAST_S = 60.0
 class AdoptedAnswers:
     """Keeps a record for each adopted container."""
 
-    def __init__(self, state: NodeState, *, books: KubeletState) -> None:
+    def __init__(self, state: NodeState, *, kubelet_state: KubeletState) -> None:
         self._state = state
-        self._books = books
+        self._kubelet_state = kubelet_state
 
     async def run(self) -> None:
         """Looks at every change of the book, until cancelled."""
@@ -45,10 +45,10 @@ class AdoptedAnswers:
                 backoff.succeeded()
 
     async def take_up(self) -> None:
-        """Records what the books show now. Raises: Unavailable when they can't be read."""
+        """Records what the kubelet shows now. Raises: Unavailable when they can't be read."""
         if not self._waiting():
             return
-        holdings = await self._books.holdings()
+        holdings = await self._kubelet_state.holdings()
         found = foreign_records(self._state.book, holdings, self._state.saved.records.values())
         if found:
             await self._state.change(lambda saved: saved.with_records(found))

@@ -1,8 +1,8 @@
 """Allocate: from the ids of one container to its env, mounts and limits directory.
 
-`finding.py` says whom the call is for. Then, in this order: limits and cache directory on disk, the
-record and (when the pod is complete) the report in one durable write, and only then the answer. A
-kill between any two leaves nothing that a later call does not mend.
+`grant_lookup.py` finds whom the call is for. Then, in this order: limits and cache directory on
+disk, the record and (when the pod is complete) the report in one durable write, and only then the
+answer. A kill between any two leaves nothing that a later call does not repair.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ class Allocate:
                     if self._adopts_unmanaged:
                         specs.append(await self._provisional(ids, planned))
                         continue
-                    await self._warn_strangers(len(ids), str(exc))
+                    await self._warn_unscheduled(len(ids), str(exc))
                     raise
                 if isinstance(found, Record):
                     specs.append(await self._again(found))
@@ -248,8 +248,8 @@ class Allocate:
             policy=self._answers,
         )
 
-    async def _warn_strangers(self, count: int, message: str) -> None:
-        """Says it on the pods that may have caused it: waiting here, and without a grant."""
+    async def _warn_unscheduled(self, count: int, message: str) -> None:
+        """Warns on the pods that may have caused it: waiting here, and without a grant."""
         for pod in self._pods.waiting_for(count):
             if self._state.book.of(pod.uid) is None and not self._state.saved.of_pod(pod.uid):
                 await self._pods.warn(pod, message)

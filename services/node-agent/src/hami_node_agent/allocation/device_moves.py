@@ -1,8 +1,8 @@
 """Asks the scheduler for the cards that the kubelet gave in place of the granted ones.
 
 In: a container that is about to start on other cards than the ledger has for it, and the partners
-that hold what it was granted. Out: the ledger's word, before the start; without a yes no container
-starts there. `prestarting.py` asks.
+that hold what it was granted. Out: the ledger's answer, before the start; without a yes no
+container starts there. `prestarting.py` asks.
 """
 
 from __future__ import annotations

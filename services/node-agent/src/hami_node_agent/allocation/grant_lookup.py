@@ -33,14 +33,14 @@ class GrantFinder:
         *,
         source: GrantSource,
         pods: NodePodApi,
-        books: KubeletState,
+        kubelet_state: KubeletState,
         node: str,
         wait_s: float,
     ) -> None:
         self._state = state
         self._source = source
         self._pods = pods
-        self._books = books
+        self._kubelet_state = kubelet_state
         self._node = node
         self._wait_s = wait_s
 
@@ -56,8 +56,8 @@ class GrantFinder:
         Raises: NotFound when no source knows a grant.
         """
         if not self._source.connected:
-            # What the bus last said may be an attempt that failed since; the annotation is of the
-            # attempt that was bound.
+            # What the bus last announced may be an attempt that failed since; the annotation is of
+            # the attempt that was bound.
             await read_signed(self._state, self._pods)
         candidate = self.in_flight(len(ids), planned)
         again = repeated({**self._state.saved.records, **planned}.values(), ids, candidate)
@@ -82,11 +82,11 @@ class GrantFinder:
 
         A kubelet that was killed between an answer and its checkpoint asks twice for an init
         container, and we take the second call for the next container's; the ids go on to that one,
-        whose own call is then a new one. In doubt it is new: PreStart mends a new answer that
+        whose own call is then a new one. In doubt it is new: PreStart repairs a new answer that
         should have been the old one, but not one directory in the hands of two containers.
         """
         try:
-            holdings = await self._books.holdings()
+            holdings = await self._kubelet_state.holdings()
         except Unavailable as exc:
             logger.warning(
                 "kubelet's checkpoint and PodResources unavailable", extra={"error": str(exc)}
@@ -106,7 +106,7 @@ class GrantFinder:
         if candidate is not None:
             return None
         try:
-            holdings = await self._books.holdings()
+            holdings = await self._kubelet_state.holdings()
         except Unavailable as exc:
             logger.warning(
                 "kubelet's checkpoint and PodResources unavailable", extra={"error": str(exc)}
@@ -132,7 +132,7 @@ class GrantFinder:
     ) -> Record | None:
         """Our answer for exactly these ids that a killed kubelet did not write down.
 
-        It comes before the answers that the books show: an init container's ids go on to the next
+        It comes before the answers in the checkpoint: an init container's ids go on to the next
         one, and two containers must not be given one directory.
         """
         if any(holding.answer is None for holding in holdings):

@@ -45,8 +45,8 @@ from hami_node_agent.inventory.mig_instances import MigInstances
 
 logger = logging.getLogger(__name__)
 
-BOOKS_WAIT_S = 3.0
-_BOOKS_POLL_S = 0.1
+KUBELET_STATE_WAIT_S = 3.0
+_KUBELET_STATE_POLL_S = 0.1
 # containerd learns of a file by inotify; 5 ms were enough in 3600 of 3600 trials, none was not.
 SETTLE_S = 0.02
 
@@ -65,7 +65,7 @@ class LateBinding:
         self,
         state: NodeState,
         *,
-        books: KubeletState,
+        kubelet_state: KubeletState,
         source: GrantSource,
         pods: NodePodApi,
         files: ContainerFiles,
@@ -77,11 +77,11 @@ class LateBinding:
         mig: MigInstances | None = None,
     ) -> None:
         """`unproven`: why it is not known that the runtime honours CDI; empty: it is, or the
-        operator says so. Nothing that rests on it is started then."""
+        operator set it so. Nothing that rests on it is started then."""
         self._named_by = named_by
         self._unproven = unproven
         self._state = state
-        self._books = books
+        self._kubelet_state = kubelet_state
         self._source = source
         self._pods = pods
         self._files = files
@@ -131,7 +131,7 @@ class LateBinding:
 
     async def _owners(self, ids: frozenset[str]) -> list[Holding]:
         """Who holds exactly these ids: one container, or several of one pod that follow on."""
-        deadline = time.monotonic() + BOOKS_WAIT_S
+        deadline = time.monotonic() + KUBELET_STATE_WAIT_S
         while True:
             problem = (
                 "no container with these devices is in the kubelet's checkpoint or PodResources"
@@ -140,7 +140,7 @@ class LateBinding:
                 ended = self._pods.seen().ended
                 owners = [
                     holding
-                    for holding in await self._books.holdings()
+                    for holding in await self._kubelet_state.holdings()
                     if holding.device_ids == ids and holding.pod_uid not in ended
                 ]
                 if owners and all(owner.answer or owner.foreign for owner in owners):
@@ -151,7 +151,7 @@ class LateBinding:
                 problem = str(exc)
             if time.monotonic() > deadline:
                 raise Unavailable(f"the container waits: {problem}")
-            await asyncio.sleep(_BOOKS_POLL_S)
+            await asyncio.sleep(_KUBELET_STATE_POLL_S)
 
     async def _settle(self, owner: Holding) -> bool:
         """Puts everything in place; True when something is new. Raises: Conflict, Unavailable."""

@@ -1,7 +1,7 @@
-"""Late binding: Allocate answers one nonce, and PreStartContainer says what it stands for.
+"""Late binding: Allocate answers one nonce, and PreStartContainer decides what it stands for.
 
 Where it may be used, and what the answer looks like. A runtime that knows nothing of CDI starts the
-container without limits and without a word (containerd 1.6), so that it honours CDI must
+container without limits and without a warning (containerd 1.6), so that it honours CDI must
 be proven.
 """
 
@@ -18,7 +18,7 @@ CDI_KIND = "hami.io/slice"
 CDI_VERSION = "0.5.0"
 """The first with which a name may contain a dot; runtimes read older ones."""
 CDI_ANNOTATION = "cdi.k8s.io/hami-slice"
-"""Any key with this prefix says CDI names to a runtime."""
+"""Any key with this prefix passes CDI names to a runtime."""
 _KUBELET = (1, 29)
 """From then on the kubelet hands CDI names of device plugins to the runtime without a gate."""
 _ANNOTATING = (1, 20)
@@ -26,7 +26,7 @@ _ANNOTATING = (1, 20)
 _RUNTIMES = {"containerd": (1, 7), "cri-o": (1, 28)}
 """From then on they know CDI names of the kubelet's."""
 _SWITCHED = frozenset({"containerd"})
-"""Those that can be told to know nothing of CDI (`enable_cdi`)."""
+"""Those that can be configured to ignore CDI (`enable_cdi`)."""
 _READ_ANNOTATIONS = frozenset({"containerd"})
 """Those that were tried with names in annotations."""
 _ALWAYS_ON = (2, 0)
@@ -67,15 +67,15 @@ def nonce_of(name: str) -> str | None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RuntimeSays:
-    """What the container runtime says of itself."""
+class RuntimeReport:
+    """What the container runtime reports of itself."""
 
     name: str
     version: str
     cdi_enabled: bool | None = None
-    """Of its running configuration; None where that does not say so."""
+    """Of its running configuration; None where that does not have it."""
     cdi_dirs: tuple[str, ...] | None = None
-    """Where it reads CDI files; None where it does not say so."""
+    """Where it reads CDI files; None where it does not report it."""
 
     def __str__(self) -> str:
         return f"{self.name} {self.version}"
@@ -93,22 +93,22 @@ class BindingWay:
         return f"{'late' if self.late else 'lock'}: {self.reason}"
 
 
-def way_of(kubelet_version: str, runtime: RuntimeSays, *, cdi_dir: str) -> BindingWay:
-    """What `auto` means where kubelet and runtime say this of themselves.
+def way_of(kubelet_version: str, runtime: RuntimeReport, *, cdi_dir: str) -> BindingWay:
+    """What `auto` means where kubelet and runtime report this of themselves.
 
-    Late only where it is proven: containerd has a switch, and says in its running configuration
+    Late only where it is proven: containerd has a switch, and shows in its running configuration
     how it stands; CRI-O has none.
     """
-    said = f"kubelet {kubelet_version}, {runtime}"
-    hindrance = _hindrance(kubelet_version, runtime, cdi_dir)
-    if hindrance:
-        return BindingWay(late=False, reason=f"{said}: {hindrance}")
+    found = f"kubelet {kubelet_version}, {runtime}"
+    obstacle = _obstacle(kubelet_version, runtime, cdi_dir)
+    if obstacle:
+        return BindingWay(late=False, reason=f"{found}: {obstacle}")
     by = named_by(kubelet_version)
     how = "it honours CDI" if by is NamedBy.FIELD else "it honours CDI, by annotation"
-    return BindingWay(late=True, reason=f"{said}: {how}", named_by=by)
+    return BindingWay(late=True, reason=f"{found}: {how}", named_by=by)
 
 
-def _hindrance(kubelet_version: str, runtime: RuntimeSays, cdi_dir: str) -> str:
+def _obstacle(kubelet_version: str, runtime: RuntimeReport, cdi_dir: str) -> str:
     if _version(kubelet_version) < _ANNOTATING:
         return "the kubelet is older than 1.20"
     since = _RUNTIMES.get(runtime.name)

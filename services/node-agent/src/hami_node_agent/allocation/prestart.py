@@ -1,6 +1,6 @@
 """PreStartContainer: before every start, the limits in the answer must be the owner's own.
 
-In: the ids of the container about to start. The kubelet's books say who that is, `ownership.py`
+In: the ids of the container about to start. The kubelet's state shows who that is, `ownership.py`
 decides, and this carries it out: nothing, limits rewritten, or an error that keeps the container
 from starting (HAMi#3096). Where the kubelet gave other cards than granted, the ledger is asked
 first (`moving.py`): what starts is counted where it runs.
@@ -47,12 +47,12 @@ from hami_node_agent.inventory.mig_instances import MigInstances
 
 logger = logging.getLogger(__name__)
 
-# The kubelet writes its books before it starts containers; this covers a slow disk. It gives a
+# The kubelet writes its checkpoint before it starts containers; this covers a slow disk. It gives a
 # plugin 30 s for the call.
-BOOKS_WAIT_S = 3.0
-_BOOKS_POLL_S = 0.1
+KUBELET_STATE_WAIT_S = 3.0
+_KUBELET_STATE_POLL_S = 0.1
 # Two pods that got each other's answers are admitted one after the other, within a moment. Until
-# the books show both, the first finds the second's card full.
+# the kubelet shows both, the first finds the second's card full.
 PARTNER_WAIT_S = 2.0
 
 
@@ -76,7 +76,7 @@ class PreStart:
         self,
         state: NodeState,
         *,
-        books: KubeletState,
+        kubelet_state: KubeletState,
         source: GrantSource,
         pods: NodePodApi,
         files: ContainerFiles,
@@ -91,7 +91,7 @@ class PreStart:
         off."""
         self._late = late
         self._state = state
-        self._books = books
+        self._kubelet_state = kubelet_state
         self._source = source
         self._pods = pods
         self._files = files
@@ -120,7 +120,7 @@ class PreStart:
                     return
                 if last:
                     await self._refuse(refused)
-            await self._books_changed(holdings, deadline)
+            await self._kubelet_state_changed(holdings, deadline)
 
     async def _bound_late(self, ids: frozenset[str], owners: Sequence[Holding]) -> bool:
         """True when the container's answer was but a name, and it may start.
@@ -131,36 +131,36 @@ class PreStart:
             return False
         return await self._late.check(ids)
 
-    async def _books_changed(self, seen: Sequence[Holding], deadline: float) -> None:
+    async def _kubelet_state_changed(self, seen: Sequence[Holding], deadline: float) -> None:
         """Waits, with others having their turn, until the kubelet has admitted somebody else."""
         while time.monotonic() < deadline:
-            await asyncio.sleep(_BOOKS_POLL_S)
+            await asyncio.sleep(_KUBELET_STATE_POLL_S)
             with contextlib.suppress(Unavailable):
-                if set(await self._books.holdings()) != set(seen):
+                if set(await self._kubelet_state.holdings()) != set(seen):
                     return
 
     async def _owners(self, ids: frozenset[str]) -> tuple[list[Holding], tuple[Holding, ...]]:
         """Who holds exactly these ids: one container, or several of one pod that follow on."""
-        deadline = time.monotonic() + BOOKS_WAIT_S
+        deadline = time.monotonic() + KUBELET_STATE_WAIT_S
         while True:
             problem = (
                 "no container with these devices is in the kubelet's checkpoint or PodResources"
             )
             try:
-                # The kubelet writes its checkpoint before it calls us. The rest of its books takes
-                # as long to read again, and says more where the checkpoint is damaged or behind.
+                # The kubelet writes its checkpoint before it calls us. The rest of its state takes
+                # as long to read again, and shows more where the checkpoint is damaged or behind.
                 with contextlib.suppress(Unavailable):
-                    holdings = await self._books.checkpointed()
+                    holdings = await self._kubelet_state.checkpointed()
                     if owners := self._with_ids(ids, holdings):
                         return owners, holdings
-                holdings = await self._books.holdings()
+                holdings = await self._kubelet_state.holdings()
                 if owners := self._with_ids(ids, holdings):
                     return owners, holdings
             except Unavailable as exc:
                 problem = str(exc)
             if time.monotonic() > deadline:
                 raise Unavailable(f"the container waits: {problem}")
-            await asyncio.sleep(_BOOKS_POLL_S)
+            await asyncio.sleep(_KUBELET_STATE_POLL_S)
 
     def _with_ids(self, ids: frozenset[str], holdings: Sequence[Holding]) -> list[Holding]:
         # A dead pod's entry stays in the checkpoint until the kubelet next allocates.
@@ -174,8 +174,9 @@ class PreStart:
         """
         found = self._decide(owner)
         if not isinstance(found, Confirmed) or self._state.book.of(owner.pod_uid) is None:
-            # What is about to be changed or refused rests on the ledger's newest word, and so does
-            # a start of which the book knows nothing (our own start, or an attempt that failed).
+            # What is about to be changed or refused rests on the ledger's newest answer, and so
+            # does a start of which the book knows nothing (our own start, or an attempt that
+            # failed).
             await refresh_book(self._state, self._source, self._pods)
             await self._adopted.take_up()
             found = self._decide(owner)
@@ -292,7 +293,7 @@ class PreStart:
 
     def _write(self, record: Record) -> None:
         self._files.write_limits(record)
-        # The pod that the answer was meant for may have left meanwhile, and its directories too.
+        # The pod that the answer was meant for may have left by now, and its directories too.
         if record.cache_dir:
             self._files.keep_cache_dir(record.cache_dir)
 

@@ -49,7 +49,7 @@ class AnswerPolicy:
     licensed: bool = False
     """`$HOOK_PATH/vgpu/license` exists on the host."""
     devices: DeviceListPolicy = field(default_factory=DeviceListPolicy)
-    """How the runtime is told of the cards."""
+    """How cards are passed to the runtime."""
 
     @property
     def cores_unlimited(self) -> bool:

@@ -1,8 +1,8 @@
 """Asks the scheduler for grants of pods that came to this node past it (unmanaged_pods=adopt).
 
-Allocate does not say for whom it asks, so such a container was answered without limits
+Allocate does not name its pod, so such a container was answered without limits
 (`allocating.py`); before it starts, PreStartContainer knows its pod and comes here. The scheduler
-grants the cards that the kubelet gave, if the ledger has room; what it says is final for this try.
+grants the cards that the kubelet gave, if the ledger has room; its answer is final for this try.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class UnmanagedPods:
         self._node = node
 
     async def ask(self, owner: Holding, holdings: Sequence[Holding]) -> str:
-        """Gets a grant into the book for the pod that holds this; else says why there is none.
+        """Gets a grant into the book for the pod that holds this; else returns why there is none.
 
         Raises: Unavailable when nobody answers, InvalidRequest when the answer can't be read.
         """

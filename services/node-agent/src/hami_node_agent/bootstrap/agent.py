@@ -16,7 +16,7 @@ from hami_node_agent.adapters.host.cgroups import PodCgroups
 from hami_node_agent.adapters.kubernetes import NodeObject
 from hami_node_agent.adapters.mps_control import MpsControl
 from hami_node_agent.allocation.adopted import AdoptedAnswers
-from hami_node_agent.bootstrap.connections import DISTRIBUTION, AgentConnections, open_outside
+from hami_node_agent.bootstrap.connections import DISTRIBUTION, AgentConnections, open_connections
 from hami_node_agent.bootstrap.gpu_plugin import plugin_of
 from hami_node_agent.bootstrap.late_binding import binding_way, keep_proven
 from hami_node_agent.bootstrap.mig import mig_instances, require_possible
@@ -79,42 +79,42 @@ async def open_agent(settings: Settings) -> AsyncIterator[Agent]:
     require_possible(settings)
     async with asyncio.TaskGroup() as group, AsyncExitStack() as stack:
         bulkhead = Bulkhead()
-        outside = await open_outside(settings, stack, bulkhead)
-        mig = mig_instances(settings, outside)
+        connections = await open_connections(settings, stack, bulkhead)
+        mig = mig_instances(settings, connections)
         if mig is not None:
             # What an earlier run of ours left is gone before anything is offered in its place.
             await mig.settle()
-        cards = _cards(settings, outside)
+        cards = _cards(settings, connections)
         await cards.discover()
         reports = Reports(settings.node_name)
         feed = GrantsFeed(
-            outside.bus,
-            outside.state,
+            connections.bus,
+            connections.state,
             reports=reports,
             node=settings.node_name,
             snapshot_interval_s=settings.snapshot_interval_s,
             bulkhead=bulkhead,
         )
-        node = NodeObject(outside.api, settings.node_name)
+        node = NodeObject(connections.api, settings.node_name)
         way = await binding_way(settings, node)
-        slices = plugin_of(settings, outside, cards, feed, reports, way, mig)
+        slices = plugin_of(settings, connections, cards, feed, reports, way, mig)
         # With the MIG strategy `single` the count resource is the instances'.
-        plugins = {settings.resource_name: slices, **outside.driver.mig_plugins}
+        plugins = {settings.resource_name: slices, **connections.driver.mig_plugins}
         registrations = _registrations(settings, plugins)
         registration = registrations[settings.resource_name]
         mps = _mps(settings)
-        draining = Drain(outside.state, outside.pods, drain_s=settings.drain_s)
-        watched = _monitoring(settings, outside, cards, mig, bulkhead)
+        draining = Drain(connections.state, connections.pods, drain_s=settings.drain_s)
+        watched = _monitoring(settings, connections, cards, mig, bulkhead)
         app = make_routes(
             registry_of(
                 *watched.collectors,
                 BindingCollector(way),
-                RemovalCollector(outside.files),
+                RemovalCollector(connections.files),
                 BulkheadCollector(bulkhead),
                 AuthorityCollector(
                     {
-                        "kubernetes": lambda: outside.api.trusted_until,
-                        "nats": lambda: outside.bus.trusted_until,
+                        "kubernetes": lambda: connections.api.trusted_until,
+                        "nats": lambda: connections.bus.trusted_until,
                     }
                 ),
                 *([] if mig is None else [MigCollector(mig)]),
@@ -123,38 +123,42 @@ async def open_agent(settings: Settings) -> AsyncIterator[Agent]:
         )
         port = await stack.enter_async_context(serving(app, settings.metrics_bind))
         loops = {
-            "pods": outside.pods.run(),
+            "pods": connections.pods.run(),
             "cards": cards.run(),
             "grants": feed.run(),
             **{f"registration of {name}": each.run() for name, each in registrations.items()},
-            "adopted": AdoptedAnswers(outside.state, books=outside.books).run(),
+            "adopted": AdoptedAnswers(
+                connections.state, kubelet_state=connections.kubelet_state
+            ).run(),
             "holdings": HoldingsService(
-                outside.bus,
-                outside.state,
-                books=outside.books,
-                pods=outside.pods,
+                connections.bus,
+                connections.state,
+                kubelet_state=connections.kubelet_state,
+                pods=connections.pods,
                 node=settings.node_name,
             ).run(),
             "readiness": ReadinessService(
-                outside.bus,
+                connections.bus,
                 plugins[settings.resource_name],
                 node=settings.node_name,
                 reachable=registration.reachable,
-                hindrance=lambda: _hindrance(draining, mps),
+                not_ready_reason=lambda: _not_ready_reason(draining, mps),
                 on_ready=draining.expect_grant,
                 late=way.late,
             ).run(),
-            "inventory": _inventory(settings, outside, cards, bulkhead).run(),
+            "inventory": _inventory(settings, connections, cards, bulkhead).run(),
             "annotation": keep_annotation(
                 cards, node, more={BINDING_ANNOTATION: str(way)}, bulkhead=bulkhead
             ),
             "binding": keep_proven(settings, node, way),
             "links": warn_of_links(cards, node, bulkhead=bulkhead),
-            "reports": send_reports(outside.state, outside.bus, node=settings.node_name),
-            "sweep": _sweeper(settings, outside, reports, bulkhead).run(),
-            "leftovers": remove_leftovers(outside.files.remove_given_up),
+            "reports": send_reports(connections.state, connections.bus, node=settings.node_name),
+            "sweep": _sweeper(settings, connections, reports, bulkhead).run(),
+            "leftovers": remove_leftovers(connections.files.remove_given_up),
             "libraries": OldLibraries(
-                outside.files, outside.books, described=outside.cdi.mounted_paths
+                connections.files,
+                connections.kubelet_state,
+                described=connections.cdi.mounted_paths,
             ).run(),
             **watched.loops,
         }
@@ -162,17 +166,17 @@ async def open_agent(settings: Settings) -> AsyncIterator[Agent]:
             loops["MPS"] = mps.run()
         if mig is not None:
             loops["MIG instances"] = mig.run()
-        if outside.driver.mig is not None:
-            loops["MIG cards"] = outside.driver.mig.run()
+        if connections.driver.mig is not None:
+            loops["MIG cards"] = connections.driver.mig.run()
         tasks = [group.create_task(loop, name=name) for name, loop in loops.items()]
         logger.info("agent runs", extra={"node": settings.node_name, "port": port})
         try:
-            yield Agent(port=port, state=outside.state, cards=cards, registration=registration)
+            yield Agent(port=port, state=connections.state, cards=cards, registration=registration)
             await draining.drain()
         finally:
             # Inside: the loops use our connections until they are done.
             await end(tasks)
-        await watched.usage.tell_rest()
+        await watched.usage.flush()
 
 
 def _registrations(
@@ -184,7 +188,7 @@ def _registrations(
             socket_dir=settings.kubelet_socket_dir,
             socket_name=f"nvidia-{resource.partition('/')[2]}.sock",
             resource_name=resource,
-            tells_kubelet=settings.register_with_kubelet,
+            registers=settings.register_with_kubelet,
         )
         for resource, plugin in plugins.items()
     }
@@ -202,7 +206,7 @@ def _mps(settings: Settings) -> Mps | None:
     )
 
 
-def _hindrance(draining: Drain, mps: Mps | None) -> str:
+def _not_ready_reason(draining: Drain, mps: Mps | None) -> str:
     if draining.begun:
         return "its agent is stopping"
     return "" if mps is None else mps.problem
@@ -213,13 +217,13 @@ def _not_ready(
 ) -> str:
     waiting = [name for name, each in registrations.items() if not each.registered]
     missing = f"not registered with the kubelet: {', '.join(waiting)}" if waiting else ""
-    return _hindrance(draining, mps) or missing
+    return _not_ready_reason(draining, mps) or missing
 
 
-def _cards(settings: Settings, outside: AgentConnections) -> CardTracker:
+def _cards(settings: Settings, connections: AgentConnections) -> CardTracker:
     return CardTracker(
-        outside.driver.probe,
-        outside.state,
+        connections.driver.probe,
+        connections.state,
         offer=Offer(
             split_count=settings.device_split_count,
             memory_scaling=settings.device_memory_scaling,
@@ -229,18 +233,18 @@ def _cards(settings: Settings, outside: AgentConnections) -> CardTracker:
         xids=xid_policy(settings.disable_health_checks, settings.enable_health_checks),
         probe_interval_s=settings.probe_interval_s,
         xid_quiet_s=settings.xid_quiet_s,
-        on_found=outside.driver.names.learn,
+        on_found=connections.driver.names.learn,
     )
 
 
 def _inventory(
-    settings: Settings, outside: AgentConnections, cards: CardTracker, bulkhead: Bulkhead
+    settings: Settings, connections: AgentConnections, cards: CardTracker, bulkhead: Bulkhead
 ) -> InventoryPublisher:
     return InventoryPublisher(
         cards,
-        outside.bus,
+        connections.bus,
         node=settings.node_name,
-        agent_id=outside.agent_id,
+        agent_id=connections.agent_id,
         heartbeat_s=settings.heartbeat_s,
         bulkhead=bulkhead,
     )
@@ -248,37 +252,37 @@ def _inventory(
 
 def _monitoring(
     settings: Settings,
-    outside: AgentConnections,
+    connections: AgentConnections,
     cards: CardTracker,
     mig: MigInstances | None,
     bulkhead: Bulkhead,
 ) -> UsageWiring:
     return monitoring(
         settings,
-        probe=outside.driver.probe,
+        probe=connections.driver.probe,
         cards=cards,
-        state=outside.state,
-        pods=outside.pods,
-        # Of pods that a HAMi before us made them for, the annotation tells.
-        mig_devices=outside.pods.mig_devices if mig is None else mig.devices,
-        bus=outside.bus,
-        files=outside.files,
-        containers_dir=outside.files.base / "containers",
-        agent_id=outside.agent_id,
+        state=connections.state,
+        pods=connections.pods,
+        # Of pods that a HAMi before us made them for, they are in the annotation.
+        mig_devices=connections.pods.mig_devices if mig is None else mig.devices,
+        bus=connections.bus,
+        files=connections.files,
+        containers_dir=connections.files.base / "containers",
+        agent_id=connections.agent_id,
         version=version(DISTRIBUTION),
         bulkhead=bulkhead,
     )
 
 
 def _sweeper(
-    settings: Settings, outside: AgentConnections, reports: Reports, bulkhead: Bulkhead
+    settings: Settings, connections: AgentConnections, reports: Reports, bulkhead: Bulkhead
 ) -> Sweeper:
     return Sweeper(
-        outside.state,
-        pods=outside.pods,
-        books=outside.books,
+        connections.state,
+        pods=connections.pods,
+        kubelet_state=connections.kubelet_state,
         processes=PodCgroups(settings.cgroup_root),
-        files=outside.files,
+        files=connections.files,
         reports=reports,
         interval_s=settings.sweep_interval_s,
         bulkhead=bulkhead,

@@ -18,7 +18,7 @@ from hamicommon.process.bulkhead import Bulkhead
 
 from hami_node_agent.adapters.cdi_files import CdiFiles
 from hami_node_agent.adapters.host.files import HostFiles
-from hami_node_agent.adapters.kubelet.pod_resources import Books
+from hami_node_agent.adapters.kubelet.pod_resources import KubeletStateReader
 from hami_node_agent.adapters.kubernetes import NodePods
 from hami_node_agent.adapters.state_file import StateFile
 from hami_node_agent.allocation.device_moves import LedgerMoves
@@ -42,7 +42,7 @@ class AgentConnections:
     files: HostFiles
     library: Path
     pods: NodePods
-    books: Books
+    kubelet_state: KubeletStateReader
     moves: CardMoves
     state: NodeState
     agent_id: str
@@ -53,7 +53,7 @@ class AgentConnections:
         return around(driver, "node_mig", self.faults)
 
 
-async def open_outside(
+async def open_connections(
     settings: Settings, stack: AsyncExitStack, bulkhead: Bulkhead
 ) -> AgentConnections:
     """Opens all; the bus and the API server may be away. Raises: Unavailable, InvalidRequest."""
@@ -88,7 +88,7 @@ async def open_outside(
         api, node=settings.node_name, resource=settings.resource_name, key=key, bulkhead=bulkhead
     )
     state = NodeState(around(store, "node_state", faults, blocking=True), saved)
-    books = Books(
+    kubelet_state = KubeletStateReader(
         checkpoint=settings.checkpoint_path,
         pod_resources=settings.pod_resources_socket,
         resource=settings.resource_name,
@@ -104,7 +104,7 @@ async def open_outside(
         files=around(files, "node_files", faults, blocking=True),
         library=library,
         pods=around(pods, "node_pods", faults),
-        books=around(books, "node_books", faults),
+        kubelet_state=around(kubelet_state, "node_kubelet_state", faults),
         moves=around(LedgerMoves(bus, node=settings.node_name), "node_moves", faults),
         state=state,
         agent_id=str(uuid4()),

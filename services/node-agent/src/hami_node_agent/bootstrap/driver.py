@@ -164,7 +164,7 @@ async def _device_list(settings: Settings, names: CardNames) -> DeviceListPolicy
 def _of_instances(
     policy: DeviceListPolicy, instances: tuple[MigInstance, ...], settings: Settings
 ) -> DeviceListPolicy:
-    # The runtime knows instances by uuid, or by "<card>:<instance>", which NVML does not tell.
+    # The runtime knows instances by uuid, or by "<card>:<instance>", which NVML does not report.
     policy = replace(policy, id_strategy="uuid")
     if not settings.pass_device_specs:
         return policy

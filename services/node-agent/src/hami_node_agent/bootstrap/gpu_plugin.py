@@ -27,7 +27,7 @@ from hami_node_agent.inventory.tracker import CardTracker
 
 def plugin_of(
     settings: Settings,
-    outside: AgentConnections,
+    connections: AgentConnections,
     cards: CardTracker,
     feed: GrantsFeed,
     reports: Reports,
@@ -37,22 +37,22 @@ def plugin_of(
     """`way`: whether containers are bound by CDI at their start, see `late_binding.py`; `mig`:
     their cards are cut for them."""
     finder = GrantFinder(
-        outside.state,
+        connections.state,
         source=feed,
-        pods=outside.pods,
-        books=outside.books,
+        pods=connections.pods,
+        kubelet_state=connections.kubelet_state,
         node=settings.node_name,
         wait_s=settings.grant_wait_s,
     )
     adopts = settings.unmanaged_pods == "adopt"
-    answers = with_instances(_answers(settings, outside), settings, outside)
+    answers = with_instances(_answers(settings, connections), settings, connections)
     late_binding = LateBinding(
-        outside.state,
-        books=outside.books,
+        connections.state,
+        kubelet_state=connections.kubelet_state,
         source=feed,
-        pods=outside.pods,
-        files=outside.files,
-        devices=outside.cdi,
+        pods=connections.pods,
+        files=connections.files,
+        devices=connections.cdi,
         reports=reports,
         answers=answers,
         named_by=way.named_by,
@@ -60,26 +60,26 @@ def plugin_of(
         mig=mig,
     )
     allocating = Allocate(
-        outside.state,
+        connections.state,
         finder=finder,
-        pods=outside.pods,
-        files=outside.files,
+        pods=connections.pods,
+        files=connections.files,
         reports=reports,
         answers=answers,
         adopts_unmanaged=adopts,
         mig=mig,
     )
     prestarting = PreStart(
-        outside.state,
-        books=outside.books,
+        connections.state,
+        kubelet_state=connections.kubelet_state,
         source=feed,
-        pods=outside.pods,
-        files=outside.files,
+        pods=connections.pods,
+        files=connections.files,
         reports=reports,
-        adopted=AdoptedAnswers(outside.state, books=outside.books),
-        moves=outside.moves,
+        adopted=AdoptedAnswers(connections.state, kubelet_state=connections.kubelet_state),
+        moves=connections.moves,
         unmanaged=UnmanagedPods(
-            outside.bus, outside.state, pods=outside.pods, node=settings.node_name
+            connections.bus, connections.state, pods=connections.pods, node=settings.node_name
         )
         if adopts
         else None,
@@ -97,19 +97,19 @@ def plugin_of(
     )
 
 
-def _answers(settings: Settings, outside: AgentConnections) -> AnswerPolicy:
+def _answers(settings: Settings, connections: AgentConnections) -> AnswerPolicy:
     return AnswerPolicy(
         container_base=PurePosixPath(settings.container_hook_path / "vgpu"),
-        host_base=PurePosixPath(outside.files.base),
-        library=PurePosixPath(outside.library),
+        host_base=PurePosixPath(connections.files.base),
+        library=PurePosixPath(connections.library),
         lock_dir=PurePosixPath(settings.lock_dir),
         enforced=settings.operating_mode not in (WHOLE, MIG),
         mps=_mps_policy(settings),
         oversubscribe=settings.device_memory_scaling > 1,
         log_level=settings.libcuda_log_level,
         disable_core_limit=settings.disable_core_limit,
-        licensed=(outside.files.base / "license").exists(),
-        devices=outside.driver.devices,
+        licensed=(connections.files.base / "license").exists(),
+        devices=connections.driver.devices,
     )
 
 

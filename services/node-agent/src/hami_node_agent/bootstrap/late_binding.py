@@ -12,7 +12,12 @@ from typing import Protocol
 from hamicommon.errors import HamiError, InvalidRequest, Unavailable
 
 from hami_node_agent.adapters.kubelet.container_runtime import ContainerRuntime
-from hami_node_agent.allocation.late_binding_rules import BindingWay, RuntimeSays, named_by, way_of
+from hami_node_agent.allocation.late_binding_rules import (
+    BindingWay,
+    RuntimeReport,
+    named_by,
+    way_of,
+)
 from hami_node_agent.config.settings import Settings
 from hami_node_agent.devices.device_list import Strategy
 
@@ -25,7 +30,7 @@ PROOF_INTERVAL_S = 30.0
 
 
 class NodeVersions(Protocol):
-    """What our Node says of itself."""
+    """What our Node reports of itself."""
 
     async def versions(self) -> tuple[str, str]:
         """Of the kubelet and of the container runtime. Raises: HamiError."""
@@ -41,19 +46,19 @@ async def binding_way(settings: Settings, node: NodeVersions) -> BindingWay:
 async def _binding_way(settings: Settings, node: NodeVersions) -> BindingWay:
     if settings.binding == "lock":
         return BindingWay(late=False, reason="binding is set to lock")
-    hindrance = _hindrance(settings)
+    obstacle = _obstacle(settings)
     if settings.binding == "late":
-        if hindrance:
-            raise InvalidRequest(f"binding late: {hindrance}; set binding to lock")
+        if obstacle:
+            raise InvalidRequest(f"binding late: {obstacle}; set binding to lock")
         by = named_by(await _kubelet(node))
         return BindingWay(late=True, reason="binding is set to late", named_by=by)
-    if hindrance:
-        return BindingWay(late=False, reason=hindrance)
+    if obstacle:
+        return BindingWay(late=False, reason=obstacle)
     return await _proven(settings, node)
 
 
 async def _kubelet(node: NodeVersions) -> str:
-    """The kubelet's version; empty where the API server does not tell."""
+    """The kubelet's version; empty where the API server does not answer."""
     try:
         async with asyncio.timeout(NODE_WAIT_S):
             return (await node.versions())[0]
@@ -65,8 +70,8 @@ async def _kubelet(node: NodeVersions) -> str:
 async def _proven(settings: Settings, node: NodeVersions) -> BindingWay:
     try:
         async with asyncio.timeout(NODE_WAIT_S):
-            kubelet, told = await node.versions()
-            runtime = await _runtime(settings, told)
+            kubelet, runtime_version = await node.versions()
+            runtime = await _runtime(settings, runtime_version)
     except (HamiError, TimeoutError) as exc:
         logger.warning("no proof of CDI", extra={"error": str(exc)})
         reason = str(exc) or f"the Node did not answer within {NODE_WAIT_S:g} s"
@@ -74,16 +79,16 @@ async def _proven(settings: Settings, node: NodeVersions) -> BindingWay:
     return way_of(kubelet, runtime, cdi_dir=str(settings.cdi_dir))
 
 
-async def _runtime(settings: Settings, told: str) -> RuntimeSays:
-    """The runtime's own word, else the Node's (`containerd://2.1.9`). Raises: Unavailable."""
+async def _runtime(settings: Settings, runtime_version: str) -> RuntimeReport:
+    """The runtime's own report, else the Node's (`containerd://2.1.9`). Raises: Unavailable."""
     if settings.cri_socket is not None:
-        return await ContainerRuntime(settings.cri_socket).says()
-    name, _, version = told.partition("://")
-    return RuntimeSays(name=name, version=version)
+        return await ContainerRuntime(settings.cri_socket).report()
+    name, _, version = runtime_version.partition("://")
+    return RuntimeReport(name=name, version=version)
 
 
 async def keep_proven(settings: Settings, node: NodeVersions, way: BindingWay) -> None:
-    """Returns never while what was proven holds; a runtime that is away says nothing.
+    """Returns never while what was proven holds; a runtime that is away proves nothing.
 
     Raises: Unavailable when the runtime now runs without CDI: the agent ends, and the next one
     takes the lock way.
@@ -91,8 +96,10 @@ async def keep_proven(settings: Settings, node: NodeVersions, way: BindingWay) -
     while way.late and settings.binding == "auto":
         await asyncio.sleep(PROOF_INTERVAL_S)
         try:
-            kubelet, told = await node.versions()
-            now = way_of(kubelet, await _runtime(settings, told), cdi_dir=str(settings.cdi_dir))
+            kubelet, runtime_version = await node.versions()
+            now = way_of(
+                kubelet, await _runtime(settings, runtime_version), cdi_dir=str(settings.cdi_dir)
+            )
         except HamiError as exc:
             logger.warning("proof of CDI not renewed", extra={"error": str(exc)})
             continue
@@ -101,7 +108,7 @@ async def keep_proven(settings: Settings, node: NodeVersions, way: BindingWay) -
     await asyncio.Event().wait()
 
 
-def _hindrance(settings: Settings) -> str:
+def _obstacle(settings: Settings) -> str:
     if set(settings.device_list_strategy) & {Strategy.CDI_ANNOTATIONS, Strategy.CDI_CRI}:
         return "device_list_strategy names cards by CDI, which a CDI file can't do"
     if settings.unmanaged_pods == "adopt":

@@ -48,15 +48,15 @@ def require_possible(settings: Settings) -> None:
         )
 
 
-def mig_instances(settings: Settings, outside: AgentConnections) -> MigInstances | None:
+def mig_instances(settings: Settings, connections: AgentConnections) -> MigInstances | None:
     """None in the other operating modes."""
-    cutting = outside.driver.cutting
+    cutting = connections.driver.cutting
     if cutting is None:
         return None
     return MigInstances(
-        outside.state,
-        outside.mig_driver(cutting.driver),
-        pods=outside.pods,
+        connections.state,
+        connections.mig_driver(cutting.driver),
+        pods=connections.pods,
         cards=cutting.minors,
         on_foreign=cutting.probe.set_foreign,
         interval_s=settings.sweep_interval_s,
@@ -64,16 +64,16 @@ def mig_instances(settings: Settings, outside: AgentConnections) -> MigInstances
 
 
 def with_instances(
-    answers: AnswerPolicy, settings: Settings, outside: AgentConnections
+    answers: AnswerPolicy, settings: Settings, connections: AgentConnections
 ) -> AnswerPolicy:
-    """The policy for answers that name instances, by uuid: an index tells the runtime of cards."""
-    cutting = outside.driver.cutting
+    """The policy for answers that name instances, by uuid: an index names cards to the runtime."""
+    cutting = connections.driver.cutting
     if cutting is None:
         return answers
     devices = replace(answers.devices, id_strategy="uuid")
     if settings.pass_device_specs:
         files = InstanceFiles(
-            outside.state,
+            connections.state,
             minors=cutting.minors,
             dev_root=settings.dev_root,
             proc_root=settings.proc_root or Path("/proc"),

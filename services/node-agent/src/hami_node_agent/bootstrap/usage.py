@@ -1,4 +1,4 @@
-"""Puts the monitor together: regions, samples, feedback loop and what /metrics says of them."""
+"""Puts the monitor together: regions, samples, feedback loop and their metrics."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from hami_node_agent.metrics.collectors import NodeCollector
 from hami_node_agent.metrics.health import CardCollector, RegionCollector
 from hami_node_agent.metrics.legacy import LegacyCollector
 from hami_node_agent.usage.feedback import Feedback
-from hami_node_agent.usage.limits_writer import LimitsWriter, ToldFiles
+from hami_node_agent.usage.limits_writer import LimitsFiles, LimitsWriter
 from hami_node_agent.usage.monitor import Monitor
 from hami_node_agent.usage.owners import Owners
 from hami_node_agent.usage.regions.directory import Regions
@@ -45,7 +45,7 @@ def monitoring(
     pods: NodePods,
     mig_devices: Callable[[], Sequence[MigDevice]],
     bus: Publisher,
-    files: ToldFiles,
+    files: LimitsFiles,
     containers_dir: Path,
     agent_id: str,
     version: str,
@@ -61,13 +61,13 @@ def monitoring(
         processes=None if proc is None else HostProcesses(proc),
         bulkhead=bulkhead,
     )
-    telling = LimitsWriter(files, bulkhead=bulkhead)
+    limits_writer = LimitsWriter(files, bulkhead=bulkhead)
     usage = UsagePublisher(bus, node=settings.node_name, agent_id=agent_id)
     sampler = Sampler(
         probe,
         monitor,
         usage,
-        telling=telling,
+        limits_writer=limits_writer,
         interval_s=settings.sample_interval_s,
         bulkhead=bulkhead,
     )
@@ -86,7 +86,7 @@ def monitoring(
     return UsageWiring(
         loops={
             "usage": sampler.run(),
-            "feedback": Feedback(monitor, pods, telling, bulkhead=bulkhead).run(),
+            "feedback": Feedback(monitor, pods, limits_writer, bulkhead=bulkhead).run(),
         },
         collectors=tuple(collectors),
         usage=usage,

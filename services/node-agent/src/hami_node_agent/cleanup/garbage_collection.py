@@ -1,9 +1,9 @@
-"""Notices pods that left: tells the scheduler, drops the records, removes their directories.
+"""Notices pods that left: reports to the scheduler, drops the records, removes their directories.
 
 A pod has left when its object is gone from the API server, the kubelet has it no more and its
-cgroup holds no process. Where one of the first two can't be asked, nothing is said: unknown is not
-gone. One that has not left though its grant has ended (given up while this node was silent, say) is
-told as well: its cards may be somebody else's by now.
+cgroup holds no process. Where one of the first two can't be asked, nothing is reported: unknown is
+not gone. One that has not left though its grant has ended (given up while this node was silent, for
+one) is reported as well: its cards may be somebody else's by now.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ class Sweeper:
         state: NodeState,
         *,
         pods: PodLookup,
-        books: KubeletState,
+        kubelet_state: KubeletState,
         processes: Processes,
         files: StrayFiles,
         reports: Reports,
@@ -111,7 +111,7 @@ class Sweeper:
         self._bulkhead = bulkhead or Bulkhead()
         self._state = state
         self._pods = pods
-        self._books = books
+        self._kubelet_state = kubelet_state
         self._processes = processes
         self._files = files
         self._reports = reports
@@ -120,8 +120,8 @@ class Sweeper:
         self._unheld: frozenset[str] = frozenset()
         self._retries: dict[str, _Retry] = {}
         """By pod: those whose last look failed."""
-        self._told_to_stay: set[str] = set()
-        """Allocations whose pods were said to run on, by this process."""
+        self._reported_to_stay: set[str] = set()
+        """Allocations whose pods this process reported as running on."""
 
     async def run(self) -> None:
         """Sweeps until cancelled."""
@@ -136,7 +136,7 @@ class Sweeper:
         self._retries = {uid: retry for uid, retry in self._retries.items() if uid in uids}
         due = [suspect for suspect in suspects if self._is_due(suspect)]
         if due:
-            kept = await self._books.pods()
+            kept = await self._kubelet_state.pods()
             for suspect in due:
                 await self._check(suspect, kept)
         if time.monotonic() - self._strays_at > STRAY_INTERVAL_S:
@@ -172,13 +172,13 @@ class Sweeper:
         if await self._left(suspect, kept):
             await self._forget(suspect)
         elif await self._outlives_its_grant(suspect):
-            await self._tell_that_it_stays(suspect)
+            await self._report_that_it_stays(suspect)
 
     def _suspects(self) -> list[_Suspect]:
         """Pods with records, and bound pods that never came to Allocate, that the watch has not.
 
         Of what is known of a pod the latest attempt counts. A record of nobody's (an answer that
-        the kubelet gave to another pod than was meant) says only that the pod was here.
+        the kubelet gave to another pod than was meant) shows only that the pod was here.
         """
         # Nobody's yet: PreStartContainer finds out whose, or `_remove_strays` that nobody is.
         records = [record for record in self._state.saved.records.values() if record.pod_uid]
@@ -206,7 +206,7 @@ class Sweeper:
         """Raises: Unavailable when somebody can't be asked."""
         if not suspect.name:
             # Of a pod that took another's answer before our watch knew it there is only its uid.
-            holdings = await self._books.holdings()
+            holdings = await self._kubelet_state.holdings()
             there = any(holding.pod_uid == suspect.pod_uid for holding in holdings)
         else:
             there = self._has(kept, suspect) or await self._pods.still_there(
@@ -222,7 +222,7 @@ class Sweeper:
         ended = self._state.book.whole and self._state.book.of(suspect.pod_uid) is None
         if not (ended and suspect.name and suspect.allocation_id):
             return False
-        if suspect.allocation_id in self._told_to_stay:
+        if suspect.allocation_id in self._reported_to_stay:
             return False
         if not await asyncio.to_thread(self._processes.populated, suspect.pod_uid):
             return False
@@ -230,20 +230,20 @@ class Sweeper:
             namespace=suspect.namespace, name=suspect.name, pod_uid=suspect.pod_uid
         )
 
-    async def _tell_that_it_stays(self, suspect: _Suspect) -> None:
+    async def _report_that_it_stays(self, suspect: _Suspect) -> None:
         logger.warning("pod runs on without a grant", extra={"pod_uid": suspect.pod_uid})
         report = self._reports.stays(
             allocation_id=suspect.allocation_id, pod_uid=suspect.pod_uid, token=suspect.token
         )
         await self._state.change(methodcaller("with_report", report))
-        self._told_to_stay.add(suspect.allocation_id)
+        self._reported_to_stay.add(suspect.allocation_id)
 
     def _has(self, kept: frozenset[tuple[str, str]], suspect: _Suspect) -> bool:
         """Whether the kubelet still has the pod; PodResources names pods without their uid."""
         if (suspect.namespace, suspect.name) not in kept:
             return False
         # The name may be a successor's. The kubelet admits that one only after it is done with
-        # its predecessor, because both can't be in its books under one name.
+        # its predecessor, because it can't have both under one name.
         return self._pods.uid_of(suspect.namespace, suspect.name) in ("", suspect.pod_uid)
 
     async def _forget(self, suspect: _Suspect) -> None:
@@ -256,7 +256,7 @@ class Sweeper:
 
         def edit(saved: AgentState) -> AgentState:
             after = saved.without_pod(suspect.pod_uid)
-            # A stranger's leftovers have no allocation to speak of.
+            # What an unscheduled pod left has no allocation.
             return after.with_report(report) if suspect.allocation_id else after
 
         await self._state.change(edit)
@@ -272,7 +272,7 @@ class Sweeper:
         )
 
     async def _drop_nobodys(self, holdings: Sequence[Holding]) -> None:
-        """Answers without a pod that the kubelet's books have not had for two rounds."""
+        """Answers without a pod that the kubelet has not had for two rounds."""
         nonces = {h.answer.nonce for h in holdings if h.answer is not None}
         ids = {h.device_ids for h in holdings if h.answer is None}
         unheld = frozenset(
@@ -286,20 +286,20 @@ class Sweeper:
             await self._state.change(lambda saved: saved.without_records(gone))
 
     async def _held_by_others(self, suspect: _Suspect) -> frozenset[str]:
-        """Nonces of answers in the kubelet's books of other pods: they may have taken this pod's.
+        """Nonces of answers that the kubelet keeps for other pods: they may have taken this pod's.
 
         Such a container has the directories mounted, or will have. Raises: Unavailable.
         """
         return frozenset(
             holding.answer.nonce
-            for holding in await self._books.holdings()
+            for holding in await self._kubelet_state.holdings()
             if holding.answer is not None and holding.pod_uid != suspect.pod_uid
         )
 
     async def _remove_strays(self) -> None:
         """Leftovers of kills between writing and recording, and of pods before our time."""
         try:
-            holdings = await self._books.holdings()
+            holdings = await self._kubelet_state.holdings()
         except Unavailable:
             return
         answers = [holding.answer for holding in holdings if holding.answer is not None]

@@ -45,14 +45,14 @@ class OldLibraries:
     def __init__(
         self,
         files: Libraries,
-        books: MountedPaths,
+        checkpoint: MountedPaths,
         *,
         described: Callable[[], frozenset[str]] = frozenset,
         interval_s: float = INTERVAL_S,
     ) -> None:
         """`described`: paths that CDI files mount (blocking). Raises: Unavailable."""
         self._files = files
-        self._books = books
+        self._checkpoint = checkpoint
         self._described = described
         self._interval_s = interval_s
         self._unnamed: frozenset[Path] = frozenset()
@@ -64,7 +64,7 @@ class OldLibraries:
     async def look(self) -> None:
         """One round; where the checkpoint can't be read nothing is removed."""
         try:
-            named = await self._books.mounted_paths()
+            named = await self._checkpoint.mounted_paths()
             named |= await asyncio.to_thread(self._described)
         except Unavailable as exc:
             logger.debug("old libraries stay", extra={"error": str(exc)})

@@ -28,7 +28,7 @@ _ENTRY, _NEED, _VERSION = struct.Struct("<qQ"), struct.Struct("<HHIII"), struct.
 
 
 class DamagedLibrary(ValueError):
-    """The bytes are no whole ELF shared library of 64 bits; the text says what is wrong."""
+    """The bytes are no whole ELF shared library of 64 bits; the text names what is wrong."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

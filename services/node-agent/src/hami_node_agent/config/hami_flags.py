@@ -1,9 +1,8 @@
 """The flags and variables of HAMi's device plugin, as settings of ours (protocol 5.1).
 
 In: a command line and the environment. Out: `HamiOptions`: settings as pydantic reads them, in
-three
-ranks, and one sentence for each word that means nothing here. A DaemonSet written for HAMi's plugin
-runs our agent as it stands; `docs/node-agent.md` has the table.
+three ranks, and one sentence for each option that means nothing here. A DaemonSet written for
+HAMi's plugin runs our agent as it stands; `docs/node-agent.md` has the table.
 """
 
 from __future__ import annotations
@@ -15,13 +14,13 @@ from pathlib import Path
 from hamicommon.errors import InvalidRequest
 
 OUR_PREFIX = "HAMI_NODE_AGENT_"
-# Words that Go's strconv.ParseBool takes, which reads HAMi's flags.
+# Texts that Go's strconv.ParseBool takes, which reads HAMi's flags.
 _BOOLS = dict.fromkeys(("1", "t", "T", "TRUE", "true", "True"), True) | dict.fromkeys(
     ("0", "f", "F", "FALSE", "false", "False"), False
 )
 
 Meaning = Mapping[str, object]
-"""Settings that one word tells."""
+"""The settings that one value means."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,12 +30,12 @@ class Flag:
     names: tuple[str, ...]
     """Without the dashes; none: there is only a variable."""
     variables: tuple[str, ...] = ()
-    tells: Callable[[str], Meaning] | None = None
+    meaning: Callable[[str], Meaning] | None = None
     """The settings that a value stands for."""
     switch: bool = False
     """May stand alone on the command line, and is true then."""
     weak: bool = False
-    """HAMi reads it and goes by the device configuration: it counts where that says nothing."""
+    """HAMi reads it and goes by the device configuration: it counts where that is silent."""
     unused: str = ""
     """Why it means nothing here."""
 
@@ -46,12 +45,12 @@ def _as(setting: str) -> Callable[[str], Meaning]:
 
 
 def _flag(setting: str) -> Callable[[str], Meaning]:
-    def tells(value: str) -> Meaning:
+    def meaning(value: str) -> Meaning:
         if value not in _BOOLS:
             raise InvalidRequest(f"{value!r} is neither true nor false")
         return {setting: _BOOLS[value]}
 
-    return tells
+    return meaning
 
 
 def _kubelet_socket(value: str) -> Meaning:
@@ -84,52 +83,55 @@ def _discovery(value: str) -> Meaning:
 _CTK = "the agent makes no CDI file of the driver: `nvidia-ctk cdi generate` of the node does"
 
 FLAGS: tuple[Flag, ...] = (
-    Flag(names=("mig-strategy",), variables=("MIG_STRATEGY",), tells=_as("mig_strategy")),
+    Flag(names=("mig-strategy",), variables=("MIG_STRATEGY",), meaning=_as("mig_strategy")),
     Flag(
         names=("fail-on-init-error",),
         variables=("FAIL_ON_INIT_ERROR",),
-        tells=_flag("fail_on_init_error"),
+        meaning=_flag("fail_on_init_error"),
         switch=True,
     ),
     Flag(names=("nvidia-driver-root",), variables=("NVIDIA_DRIVER_ROOT",), unused=_CTK),
-    Flag(names=("dev-root", "nvidia-dev-root"), variables=("NVIDIA_DEV_ROOT",), tells=_dev_root),
+    Flag(names=("dev-root", "nvidia-dev-root"), variables=("NVIDIA_DEV_ROOT",), meaning=_dev_root),
     Flag(
         names=("pass-device-specs",),
         variables=("PASS_DEVICE_SPECS",),
-        tells=_flag("pass_device_specs"),
+        meaning=_flag("pass_device_specs"),
         switch=True,
     ),
     Flag(
         names=("device-list-strategy",),
         variables=("DEVICE_LIST_STRATEGY",),
-        tells=_as("device_list_strategy"),
+        meaning=_as("device_list_strategy"),
     ),
     Flag(
         names=("device-id-strategy",),
         variables=("DEVICE_ID_STRATEGY",),
-        tells=_as("device_id_strategy"),
+        meaning=_as("device_id_strategy"),
     ),
     Flag(
         names=("gdrcopy-enabled",),
         variables=("GDRCOPY_ENABLED",),
-        tells=_flag("gdrcopy_enabled"),
+        meaning=_flag("gdrcopy_enabled"),
         switch=True,
     ),
     Flag(
-        names=("gds-enabled",), variables=("GDS_ENABLED",), tells=_flag("gds_enabled"), switch=True
+        names=("gds-enabled",),
+        variables=("GDS_ENABLED",),
+        meaning=_flag("gds_enabled"),
+        switch=True,
     ),
     Flag(
         names=("mofed-enabled",),
         variables=("MOFED_ENABLED",),
-        tells=_flag("mofed_enabled"),
+        meaning=_flag("mofed_enabled"),
         switch=True,
     ),
-    Flag(names=("kubelet-socket",), variables=("KUBELET_SOCKET",), tells=_kubelet_socket),
-    Flag(names=("config-file",), variables=("CONFIG_FILE",), tells=_config_file),
+    Flag(names=("kubelet-socket",), variables=("KUBELET_SOCKET",), meaning=_kubelet_socket),
+    Flag(names=("config-file",), variables=("CONFIG_FILE",), meaning=_config_file),
     Flag(
         names=("cdi-annotation-prefix",),
         variables=("CDI_ANNOTATION_PREFIX",),
-        tells=_as("cdi_annotation_prefix"),
+        meaning=_as("cdi_annotation_prefix"),
     ),
     Flag(
         names=("nvidia-cdi-hook-path", "nvidia-ctk-path"),
@@ -144,46 +146,48 @@ FLAGS: tuple[Flag, ...] = (
     Flag(
         names=("device-discovery-strategy",),
         variables=("DEVICE_DISCOVERY_STRATEGY",),
-        tells=_discovery,
+        meaning=_discovery,
     ),
     Flag(
-        names=("imex-channel-ids",), variables=("IMEX_CHANNEL_IDS",), tells=_as("imex_channel_ids")
+        names=("imex-channel-ids",),
+        variables=("IMEX_CHANNEL_IDS",),
+        meaning=_as("imex_channel_ids"),
     ),
     Flag(
         names=("imex-required",),
         variables=("IMEX_REQUIRED",),
-        tells=_flag("imex_required"),
+        meaning=_flag("imex_required"),
         switch=True,
     ),
     Flag(names=("v",), unused="HAMI_TELEMETRY_LOG_LEVEL sets how much is logged"),
-    Flag(names=("node-name",), variables=("NodeName", "NODE_NAME"), tells=_as("node_name")),
+    Flag(names=("node-name",), variables=("NodeName", "NODE_NAME"), meaning=_as("node_name")),
     Flag(
         names=("device-split-count",),
         variables=("DEVICE_SPLIT_COUNT",),
-        tells=_as("device_split_count"),
+        meaning=_as("device_split_count"),
         weak=True,
     ),
     Flag(
         names=("device-memory-scaling",),
         variables=("DEVICE_MEMORY_SCALING",),
-        tells=_as("device_memory_scaling"),
+        meaning=_as("device_memory_scaling"),
         weak=True,
     ),
     Flag(
         names=("device-cores-scaling",),
         variables=("DEVICE_CORES_SCALING",),
-        tells=_as("device_core_scaling"),
+        meaning=_as("device_core_scaling"),
         weak=True,
     ),
     Flag(
         names=("disable-core-limit",),
         variables=("DISABLE_CORE_LIMIT",),
-        tells=_flag("disable_core_limit"),
+        meaning=_flag("disable_core_limit"),
         switch=True,
         weak=True,
     ),
-    Flag(names=("resource-name",), tells=_as("resource_name"), weak=True),
-    Flag(names=(), variables=("HOOK_PATH",), tells=_hook_path),
+    Flag(names=("resource-name",), meaning=_as("resource_name"), weak=True),
+    Flag(names=(), variables=("HOOK_PATH",), meaning=_hook_path),
 )
 """In the order of the sheet. DP_DISABLE_HEALTHCHECKS, DP_ENABLE_HEALTHCHECKS and KUBECONFIG are
 settings of ours by the same name."""
@@ -191,39 +195,39 @@ settings of ours by the same name."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HamiOptions:
-    """What HAMi's words say."""
+    """What HAMi's flags and variables mean."""
 
     settings: Mapping[str, object] = field(default_factory=dict)
     """They count before the device configuration."""
     weak: Mapping[str, object] = field(default_factory=dict)
-    """They count where no file says otherwise."""
+    """They count where no file sets another value."""
     notes: tuple[str, ...] = ()
 
 
-def told_by(arguments: Sequence[str], variables: Mapping[str, str]) -> HamiOptions:
+def options_of(arguments: Sequence[str], variables: Mapping[str, str]) -> HamiOptions:
     """Reads a command line (without the program's name) and the environment.
 
     A flag counts before its variable, and our own variable of the same setting before both.
 
     Raises: InvalidRequest that names the flag or the variable, its value and what would be right.
     """
-    said: dict[int, tuple[str, str]] = {}
+    given: dict[int, tuple[str, str]] = {}
     for index, flag in enumerate(FLAGS):
         name = next((name for name in flag.variables if name in variables), None)
         if name is not None:
-            said[index] = (name, variables[name])
+            given[index] = (name, variables[name])
     for index, name, value in _command_line(arguments):
-        said[index] = (name, value)
+        given[index] = (name, value)
     settings: dict[str, object] = {}
     weak: dict[str, object] = {}
     notes = []
-    for index, (name, value) in said.items():
+    for index, (name, value) in given.items():
         flag = FLAGS[index]
-        if flag.tells is None:
+        if flag.meaning is None:
             notes.append(f"{name}: {flag.unused}")
             continue
         try:
-            found = flag.tells(value)
+            found = flag.meaning(value)
         except InvalidRequest as exc:
             raise InvalidRequest(f"{name}: {exc}") from exc
         ours = {k: v for k, v in found.items() if f"{OUR_PREFIX}{k.upper()}" not in variables}
@@ -237,11 +241,11 @@ def _command_line(arguments: Sequence[str]) -> list[tuple[int, str, str]]:
     found = []
     rest = list(arguments)
     while rest:
-        word = rest.pop(0)
-        name, equals, value = word.lstrip("-").partition("=")
-        if not word.startswith("-") or name not in by_name:
+        argument = rest.pop(0)
+        name, equals, value = argument.lstrip("-").partition("=")
+        if not argument.startswith("-") or name not in by_name:
             known = ", ".join(f"--{known}" for known in by_name)
-            raise InvalidRequest(f"{word}: no such flag; there are {known}")
+            raise InvalidRequest(f"{argument}: no such flag; there are {known}")
         index = by_name[name]
         if not equals:
             if FLAGS[index].switch:

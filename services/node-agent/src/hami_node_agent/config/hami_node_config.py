@@ -1,10 +1,10 @@
-"""HAMi's `config.json`: what one node says otherwise than the device configuration (protocol 5.2).
+"""HAMi's `config.json`: what one node overrides in the device configuration (protocol 5.2).
 
     {"nodeconfig": [{"name": "node-1", "devicesplitcount": 4, "filterdevices": {"index": [0]}}]}
 
 In: the text and the node's name. Out: settings, merged over the device configuration's, and one
 sentence for each key that means nothing. As in HAMi, entries with our name are merged in order, and
-a zero, an empty text or an empty list says nothing.
+a zero, an empty text or an empty list overrides nothing.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ DEFAULT_PATH = Path("/config/config.json")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeFile:
-    """What the file says of one node."""
+    """What the file has for one node."""
 
     settings: Mapping[str, object] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
 
 
 def load(path: Path, node: str) -> NodeFile:
-    """Reads the file; nothing is said where there is none.
+    """Reads the file; without one nothing is overridden.
 
     Raises: InvalidRequest that names the file, and the key when one is wrong.
     """
@@ -66,22 +66,22 @@ def parse(content: bytes, node: str) -> NodeFile:
         found = _object(entry, KEYS, where, noted)
         if found.pop("name", "") == node:
             notes += noted
-            settings |= _told(found, where, notes)
+            settings |= _settings_of(found, where, notes)
     return NodeFile(settings=settings, notes=tuple(notes))
 
 
-def _told(found: Mapping[str, object], where: str, notes: list[str]) -> dict[str, object]:
-    told: dict[str, object] = {}
+def _settings_of(found: Mapping[str, object], where: str, notes: list[str]) -> dict[str, object]:
+    settings: dict[str, object] = {}
     for key, value in found.items():
         if key == "filterdevices":
-            told |= _filter(value, f"{where}.{key}", notes)
+            settings |= _filter(value, f"{where}.{key}", notes)
         elif key == "migstrategy":
             if value:
                 notes.append(f"{where}.{key}: HAMi reads it and does nothing; set MIG_STRATEGY")
-        # False is a word only there: elsewhere HAMi can't tell it from silence.
+        # False counts only there: elsewhere HAMi can't distinguish it from silence.
         elif value or key == "enablegetpreferredallocation":
-            told[_SETTINGS[key]] = value
-    return told
+            settings[_SETTINGS[key]] = value
+    return settings
 
 
 def _filter(value: object, where: str, notes: list[str]) -> dict[str, object]:

@@ -156,8 +156,8 @@ class Settings(BaseSettings):
     )
     proc_root: Path | None = Field(
         default=None,
-        description="the host's /proc: tells which processes of containers live and what they "
-        "compute; absent: their own word counts",
+        description="the host's /proc: shows which processes of containers live and what they "
+        "compute; absent: what the processes themselves report counts",
     )
     libcuda_log_level: str = Field(default="1", description="0 error, 1 warn, 3 info, 4 debug")
 
@@ -171,12 +171,12 @@ class Settings(BaseSettings):
         default="lock",
         description="lock: slices are passed at Allocate, one pod at a time; late: by CDI when a "
         "container starts, which its runtime must honour; auto: late where that is proven, by "
-        "the runtime's own word (cri_socket) or by having no switch for it",
+        "the runtime's own report (cri_socket) or by having no switch for it",
     )
     cri_socket: Path | None = Field(
         default=None,
         description="the container runtime's CRI socket, asked for its configuration alone; "
-        "absent: only what the Node says of its runtime is known",
+        "absent: only what the Node states about its runtime is known",
     )
     cdi_dir: Path = Field(
         default=Path("/var/run/cdi"), description="where the container runtime reads CDI files"

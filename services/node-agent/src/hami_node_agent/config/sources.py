@@ -1,6 +1,6 @@
 """From command line, variables and files to one node's settings.
 
-What is said counts in this order: a flag of HAMi's, our variable, HAMi's variable, the node's
+Values count in this order: a flag of HAMi's, our variable, HAMi's variable, the node's
 entry in `config.json`, the device configuration, what HAMi's plugin reads without using it, our
 default. `hami_flags.py`, `node_file.py` and hamicommon's `deviceconfig` read them.
 """
@@ -17,7 +17,7 @@ from pydantic import ValidationError
 from pydantic_settings import EnvSettingsSource
 
 from hami_node_agent.config import hami_node_config
-from hami_node_agent.config.hami_flags import told_by
+from hami_node_agent.config.hami_flags import options_of
 from hami_node_agent.config.settings import Settings
 
 _FROM_DEVICE_CONFIG = {
@@ -36,7 +36,7 @@ _FROM_DEVICE_CONFIG = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Configured:
-    """Settings, and one sentence for each word that was read and means nothing."""
+    """Settings, and one sentence for each option that was read and means nothing."""
 
     settings: Settings
     notes: tuple[str, ...] = ()
@@ -49,26 +49,26 @@ def environment() -> Mapping[str, str]:
 
 
 def configured(arguments: Sequence[str], variables: Mapping[str, str]) -> Configured:
-    """Reads everything anew.
+    """Reads everything again.
 
     Raises: InvalidRequest that names the flag, the variable or the file and its key.
     """
-    told = told_by(arguments, variables)
-    operators = _settings(told.settings)
-    notes = list(told.notes)
-    files = dict(told.weak)
+    options = options_of(arguments, variables)
+    operators = _settings(options.settings)
+    notes = list(options.notes)
+    files = dict(options.weak)
     if operators.device_config_file is not None:
         files |= _of_device_config(operators, notes)
     entry = hami_node_config.load(operators.node_config_file, operators.node_name)
     files |= entry.settings
     notes += (f"{operators.node_config_file}: {note}" for note in entry.notes)
     added = {k: v for k, v in files.items() if k not in operators.model_fields_set}
-    return Configured(settings=_settings({**told.settings, **added}), notes=tuple(notes))
+    return Configured(settings=_settings({**options.settings, **added}), notes=tuple(notes))
 
 
-def _settings(told: Mapping[str, object]) -> Settings:
+def _settings(options: Mapping[str, object]) -> Settings:
     try:
-        return Settings(**told)  # type: ignore[arg-type]  # pydantic checks what they are
+        return Settings(**options)  # type: ignore[arg-type]  # pydantic checks what they are
     except ValidationError as exc:
         raise describe(exc, Settings) from exc
 

@@ -1,9 +1,9 @@
 """A stop that no pod notices: the scheduler binds no more here, and who is on the way gets through.
 
-On SIGTERM and SIGHUP. In: the grants in flight. Readiness says no from the first moment, then the
-agent serves on until every pod that was bound before has its answers, or `drain_s` is over; running
-calls finish after that (`registration.py`). Pods that run are left alone. The scheduler asks for
-readiness before it sends the grant, so a yes given just before is waited for as well.
+On SIGTERM and SIGHUP. In: the grants in flight. Readiness answers no from the first moment, then
+the agent serves on until every pod that was bound before has its answers, or `drain_s` is over;
+running calls finish after that (`registration.py`). Pods that run are left alone. The scheduler
+asks for readiness before it sends the grant, so a yes given just before is waited for as well.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Drain:
         ]
 
     def expect_grant(self) -> None:
-        """The scheduler was told that a pod may come; its grant is on the way."""
+        """The scheduler was answered that a pod may come; its grant is on the way."""
         self._follows_until = time.monotonic() + GRANT_FOLLOWS_S
 
     async def drain(self) -> None:

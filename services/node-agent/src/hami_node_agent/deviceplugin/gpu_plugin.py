@@ -31,7 +31,7 @@ class Plugin(DevicePluginService):
         late: LateBinding,
         answers_late: bool,
     ) -> None:
-        """`answers_late`: containers are told at their start which slices they have, not at
+        """`answers_late`: containers are given their slices at their start, not at
         Allocate."""
         super().__init__(cards.changed, prefers=preferred_allocation, checks_starts=True)
         self._late = late

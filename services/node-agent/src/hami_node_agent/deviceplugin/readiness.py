@@ -28,21 +28,21 @@ class ReadinessService:
         *,
         node: str,
         reachable: Callable[[], bool],
-        hindrance: Callable[[], str],
+        not_ready_reason: Callable[[], str],
         on_ready: Callable[[], None],
         late: bool = False,
     ) -> None:
         """`reachable`: whether the kubelet finds our socket; an open stream outlives its file.
 
-        `hindrance`: what else keeps pods from coming here; empty: nothing.
-        `on_ready` is told of each yes: a grant will follow.
+        `not_ready_reason`: what else keeps pods from coming here; empty: nothing.
+        `on_ready` is called at each yes: a grant will follow.
         `late`: the order of Allocate calls does not matter here.
         """
         self._bus = bus
         self._plugin = plugin
         self._node = node
         self._reachable = reachable
-        self._hindrance = hindrance
+        self._not_ready_reason = not_ready_reason
         self._on_ready = on_ready
         self._late = late
 
@@ -51,14 +51,14 @@ class ReadinessService:
         await self._bus.serve(readiness_subject(self._node), "", self._answer)
 
     async def _answer(self, _subject: str, _data: bytes) -> Readiness:
-        hindrance = self._hindrance()
-        if hindrance:
-            return Readiness(node=self._node, ready=False, reason=hindrance)
+        not_ready_reason = self._not_ready_reason()
+        if not_ready_reason:
+            return Readiness(node=self._node, ready=False, reason=not_ready_reason)
         if not self._reachable():
             reason = "its kubelet does not find the device plugin's socket"
             return Readiness(node=self._node, ready=False, reason=reason)
-        told_for_s = self._plugin.listened_for_s()
-        if told_for_s is None or told_for_s < SETTLED_S:
+        listened_for_s = self._plugin.listened_for_s()
+        if listened_for_s is None or listened_for_s < SETTLED_S:
             reason = "its kubelet does not know the device plugin's devices yet"
             return Readiness(node=self._node, ready=False, reason=reason)
         self._on_ready()

@@ -1,7 +1,7 @@
 """Serving the plugin and registering it, again and again: the kubelet forgets plugins when it
 restarts, and removes all sockets in its directory.
 
-One cycle: listen on our socket, tell the kubelet, then look until kubelet.sock is another file than
+One cycle: listen on our socket, register, then look until kubelet.sock is another file than
 the one we registered with, or our own socket is gone. Leaving closes the server and leaves pods
 alone.
 """
@@ -69,15 +69,15 @@ class KubeletRegistration:
         socket_dir: Path,
         socket_name: str,
         resource_name: str,
-        tells_kubelet: bool = True,
+        registers: bool = True,
     ) -> None:
-        """Without `tells_kubelet` the plugin is served, and who wants it may come."""
+        """Without `registers` the plugin is served, and who wants it may come."""
         self._plugin = plugin
         self._dir = socket_dir
         self._socket = socket_dir / socket_name
         self._kubelet = socket_dir / KUBELET_SOCKET
         self._resource_name = resource_name
-        self._tells_kubelet = tells_kubelet
+        self._registers = registers
         self.registered = False
         self._own: Identity | None = None
         if len(str(self._socket)) > MAX_SOCKET_PATH:
@@ -108,11 +108,11 @@ class KubeletRegistration:
         server.add_insecure_port(f"unix:{self._socket}")
         await server.start()
         try:
-            # Before the kubelet is told: else one that is removed meanwhile would never be missed.
+            # Before the kubelet calls it: a socket removed in between would never be missed.
             self._own = _identity(self._socket)
             kubelet = await self._register()
             self.registered = True
-            if self._tells_kubelet:
+            if self._registers:
                 logger.info("registered with the kubelet", extra={"resource": self._resource_name})
             await self._until_changed(kubelet)
         finally:
@@ -125,15 +125,15 @@ class KubeletRegistration:
         self._socket.unlink(missing_ok=True)
 
     async def _register(self) -> Identity | None:
-        """Tells the kubelet; while it is away, waits for it. Returns the socket's identity."""
-        if not self._tells_kubelet:
+        """Registers; while the kubelet is away, waits for it. Returns the socket's identity."""
+        if not self._registers:
             return _identity(self._kubelet)
         backoff = Backoff(RETRY_FIRST_S, RETRY_LAST_S)
         while True:
             before = _identity(self._kubelet)
             if before is not None:
                 try:
-                    await self._tell_kubelet()
+                    await self._call_register()
                 except HamiError as exc:
                     logger.warning("not registered", extra={"error": str(exc)})
                 else:
@@ -142,7 +142,7 @@ class KubeletRegistration:
                 raise OSError(f"{self._socket} was removed before it was registered")
             await asyncio.sleep(backoff.failed())
 
-    async def _tell_kubelet(self) -> None:
+    async def _call_register(self) -> None:
         request = deviceplugin_pb2.RegisterRequest(
             version=VERSION,
             endpoint=self._socket.name,

@@ -1,6 +1,6 @@
 """The kubelet's device plugin API, v1beta1, without any vendor: what each plugin here is made of.
 
-A vendor says which devices there are and what a container gets that was given some of them
+A vendor names the devices there are and what a container gets that was given some of them
 (`devices`, `answers`); `registration.py` serves it. Errors of ours become gRPC codes in one table;
 the kubelet puts their text into the pod's status. `docs/device-plugins.md` shows a vendor.
 """
@@ -44,7 +44,7 @@ class Advertised:
     device_id: str
     healthy: bool = True
     numa: int | None = None
-    """NUMA node, if the kubelet is to be told."""
+    """NUMA node, if the kubelet is to know it."""
 
 
 class DevicePluginService(ABC, deviceplugin_pb2_grpc.DevicePluginServicer):
@@ -53,10 +53,10 @@ class DevicePluginService(ABC, deviceplugin_pb2_grpc.DevicePluginServicer):
     def __init__(
         self, changed: Signal, *, prefers: bool = False, checks_starts: bool = False
     ) -> None:
-        """`changed`: wakes when `devices` says something new; `prefers` and `checks_starts`:
+        """`changed`: wakes when `devices` has something new; `prefers` and `checks_starts`:
         whether the kubelet is to call `prefer` and `check`."""
         self._changed = changed
-        self._told_at_s: dict[object, float] = {}
+        self._listening_since_s: dict[object, float] = {}
         self._streams_end = asyncio.Event()
         self.options = api.DevicePluginOptions(
             pre_start_required=checks_starts, get_preferred_allocation_available=prefers
@@ -86,9 +86,9 @@ class DevicePluginService(ABC, deviceplugin_pb2_grpc.DevicePluginServicer):
 
     def listened_for_s(self) -> float | None:
         """How long a kubelet has had our devices, in seconds; None while it is away."""
-        if not self._told_at_s:
+        if not self._listening_since_s:
             return None
-        return time.monotonic() - min(self._told_at_s.values())
+        return time.monotonic() - min(self._listening_since_s.values())
 
     def end_streams(self) -> None:
         """Ends the streams that are open: the kubelet then has nothing to hand out."""
@@ -98,7 +98,7 @@ class DevicePluginService(ABC, deviceplugin_pb2_grpc.DevicePluginServicer):
     async def GetDevicePluginOptions(  # noqa: N802 - the API's name
         self, request: api.Empty, context: Context
     ) -> api.DevicePluginOptions:
-        """What we told the kubelet at registration."""
+        """What the kubelet got at registration."""
         return self.options
 
     async def ListAndWatch(  # noqa: N802 - the API's name
@@ -109,7 +109,7 @@ class DevicePluginService(ABC, deviceplugin_pb2_grpc.DevicePluginServicer):
         seen = self._changed.version
         yield self._listed()
         stream = object()
-        self._told_at_s[stream] = time.monotonic()
+        self._listening_since_s[stream] = time.monotonic()
         try:
             while not end.done():
                 change = asyncio.ensure_future(self._changed.wait(seen))
@@ -122,7 +122,7 @@ class DevicePluginService(ABC, deviceplugin_pb2_grpc.DevicePluginServicer):
                     yield self._listed()
         finally:
             end.cancel()
-            del self._told_at_s[stream]
+            del self._listening_since_s[stream]
 
     def _listed(self) -> api.ListAndWatchResponse:
         answer = api.ListAndWatchResponse()

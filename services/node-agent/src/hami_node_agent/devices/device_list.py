@@ -1,4 +1,4 @@
-"""How the container runtime is told which cards a container gets (protocol 5.7.1).
+"""How the container runtime learns which cards a container gets (protocol 5.7.1).
 
 NVIDIA's four strategies, several at once. In: cards and the node's policy. Out: the part of an
 Allocate answer that NVIDIA's own plugin would give; `container_spec.py` puts HAMi's part behind it.
@@ -43,7 +43,7 @@ class MountSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContainerSpec:
-    """An Allocate answer in domain words; `plugin.py` writes it as protobuf."""
+    """An Allocate answer as a domain value; `servicer.py` writes it as protobuf."""
 
     envs: Mapping[str, str]
     mounts: tuple[MountSpec, ...]
@@ -56,7 +56,7 @@ class ContainerSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceListPolicy:
-    """What the node's settings say about it."""
+    """What the node's settings decide about it."""
 
     strategies: frozenset[Strategy] = frozenset({Strategy.ENVVAR})
     id_strategy: Literal["uuid", "index"] = "uuid"
@@ -89,7 +89,7 @@ def device_list(
 ) -> ContainerSpec:
     """The answer for these devices (cards, or MIG instances).
 
-    `response_id` tells apart the CDI annotations of several plugins on one pod.
+    `response_id` distinguishes the CDI annotations of several plugins on one pod.
     """
     unique = tuple(dict.fromkeys(devices))
     ids = unique

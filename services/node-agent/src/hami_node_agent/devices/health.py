@@ -88,7 +88,7 @@ class Failure:
 
 
 def after_bad_probe(health: Health, failure: Failure) -> Health:
-    """NVML could not say that the card is well."""
+    """NVML did not report the card as well."""
     bad = health.bad_probes + 1
     if health.healthy and not failure.certain and bad < BAD_PROBES:
         return replace(health, bad_probes=bad)

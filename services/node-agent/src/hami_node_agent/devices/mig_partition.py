@@ -4,7 +4,7 @@ In: the driver's profiles and instances, those that we made (in the agent's stat
 before they are made), and which of them containers hold. Out: profiles as they are registered
 (protocol 5.6), and a `PartitionPlan` as data; `mig_instances.py` carries it out. An instance
 that we
-have not made is somebody else's: it is told of, its place is not offered, it is never destroyed.
+have not made is somebody else's: it is reported, its place is not offered, it is never destroyed.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ MIG = "mig"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProfileFacts:
-    """One GPU instance profile, as the driver says."""
+    """One GPU instance profile, as the driver has it."""
 
     number: int
     """Of the family `NVML_GPU_INSTANCE_PROFILE_*`; compute instances have the same."""
@@ -73,7 +73,7 @@ class OwnInstance:
     card: GpuUuid
     part: MigSlice
     uuid: str = ""
-    """Of its MIG device; empty: whether it was made is not known, and nobody was told of it."""
+    """Of its MIG device; empty: whether it was made is not known, and no answer names it."""
     gpu_instance: int = 0
     compute_instance: int = 0
 
@@ -97,14 +97,14 @@ class PartitionPlan:
     forget: tuple[OwnInstance, ...] = ()
     """Written down, not there, not held."""
     lost: tuple[OwnInstance, ...] = ()
-    """Held, and not there: the card was reset, the node started anew, or somebody destroyed it."""
+    """Held, and not there: the card was reset, the node restarted, or somebody destroyed it."""
     foreign: tuple[Instance, ...] = ()
 
 
 def plan(
     own: Iterable[OwnInstance], found: Iterable[Instance], held: Collection[str]
 ) -> PartitionPlan:
-    """`held`: uuids of MIG devices that containers were told of and that are not over."""
+    """`held`: uuids of MIG devices that answers to containers name that are not over."""
     left = list(own)
     kept, destroy, foreign = [], [], []
     for instance in found:
@@ -146,7 +146,7 @@ def in_the_way(part: MigSlice, card: GpuUuid, found: Iterable[Instance]) -> tupl
 def profile_of(name: str, facts: Sequence[ProfileFacts]) -> ProfileFacts | None:
     """The driver's profile that is meant by `1g.10gb`.
 
-    By its name, else by its slices: HAMi's table writes 7g.79gb where an A100's driver says
+    By its name, else by its slices: HAMi's table writes 7g.79gb where an A100's driver has
     7g.80gb.
     """
     named = next((one for one in facts if one.name == name), None)

@@ -1,4 +1,4 @@
-"""What an MPS client is told: where the daemon is, and its share of it (mode `mps`).
+"""What an MPS client is given: where the daemon is, and its share of it (mode `mps`).
 
 CUDA's variables: threads as a percentage of the card's, memory per device as the client counts
 its devices, from 0. A process may change its own variables: memory is held by libvgpu as well.

@@ -16,7 +16,7 @@ WHOLE = "whole"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CardFacts:
-    """One card, as NVML and sysfs say."""
+    """One card, as NVML and sysfs have it."""
 
     uuid: GpuUuid
     index: int

@@ -15,7 +15,7 @@ class HostProcess:
     """In its innermost namespace."""
     started_ticks: int
     pod_uid: str
-    """From its cgroup; empty where that says nothing."""
+    """From its cgroup; empty where that names none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,4 +24,4 @@ class CardProcesses:
 
     pids: frozenset[int] = frozenset()
     busy_percent: Mapping[int, float] | None = None
-    """Who computed since the last look; None where the card can't say, absent is 0."""
+    """Who computed since the last look; None where the card can't report it, absent is 0."""

@@ -1,7 +1,7 @@
 """How near two cards are to each other (protocol 5.6): what topology-aware placement sums up.
 
-In: where the driver says that the two meet, and their NVLinks. Out: HAMi's score of the pair, more
-is nearer.
+In: where the two meet by the driver's report, and their NVLinks. Out: HAMi's score of the pair,
+more is nearer.
 """
 
 from __future__ import annotations

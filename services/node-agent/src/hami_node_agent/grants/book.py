@@ -68,7 +68,7 @@ class GrantBook:
         default_factory=lambda: MappingProxyType({})
     )
     whole: bool = False
-    """The ledger has told all grants of this node: one that is not here has ended."""
+    """The ledger has sent all grants of this node: one that is not here has ended."""
 
     def of(self, pod_uid: str) -> NodeGrant | None:
         """The grant of a pod."""
@@ -101,9 +101,9 @@ class GrantBook:
     def reset_to(
         self, snapshot: Iterable[NodeGrant], *, complete: bool, asked_at: float
     ) -> GrantBook:
-        """Takes the ledger's word for all that was heard before it was asked.
+        """Replaces all that was heard before the ledger was asked by its answer.
 
-        An incomplete snapshot only adds. A grant heard since stays, whatever the snapshot says. A
+        An incomplete snapshot only adds. A grant heard since stays, whatever the snapshot has. A
         grant that the ledger still has seconds after its withdrawal lives: the ledger is the truth.
         """
         newer = {
@@ -111,14 +111,14 @@ class GrantBook:
             for uid, grant in self.grants.items()
             if not complete or grant.heard_at >= asked_at
         }
-        told = {
+        listed = {
             grant.pod_uid: grant
             for grant in snapshot
             if not self._is_withdrawn(grant, since=asked_at - OVERTAKEN_S)
         }
-        merged = dict(told)
+        merged = dict(listed)
         for uid, grant in newer.items():
-            if uid not in told or told[uid].token < grant.token:
+            if uid not in listed or listed[uid].token < grant.token:
                 merged[uid] = grant
         return replace(self, grants=MappingProxyType(merged), whole=self.whole or complete)
 

@@ -35,7 +35,7 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodsSeen:
-    """What the pod watch says of this node's pods; it may lag behind the kubelet."""
+    """This node's pods as the watch has them; it may lag behind the kubelet."""
 
     bound: frozenset[PodUid] = frozenset()
     """Pods of this node that are not over."""

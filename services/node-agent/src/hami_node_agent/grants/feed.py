@@ -156,7 +156,7 @@ class GrantsFeed:
             await asyncio.sleep(min(CONNECTION_CHECK_S, self._interval_s))
 
     async def refresh(self) -> bool:
-        """Asks the scheduler for all live grants of this node; True when it told them all.
+        """Asks the scheduler for all live grants of this node; True when it sent them all.
 
         Raises: Unavailable when nobody answers, InvalidRequest when the answer can't be read.
         """

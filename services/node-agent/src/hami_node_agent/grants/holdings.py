@@ -1,8 +1,8 @@
 """Answers the scheduler's question who holds devices here: the evidence of adoptions.
 
-In: the kubelet's books. Out: the reply on `hami.agents.holdings.<node>`; the scheduler's
-`adopting.py` judges with it. Nothing is decided here, and nothing here comes from a field that a
-user can write.
+In: the kubelet's checkpoint and PodResources. Out: the reply on `hami.agents.holdings.<node>`; the
+scheduler's `adopting.py` judges with it. Nothing is decided here, and nothing here comes from a
+field that a user can write.
 """
 
 from __future__ import annotations
@@ -24,11 +24,17 @@ class HoldingsService:
     """Serves `hami.agents.holdings.<node>`."""
 
     def __init__(
-        self, bus: Bus, state: NodeState, *, books: KubeletState, pods: NodePodApi, node: str
+        self,
+        bus: Bus,
+        state: NodeState,
+        *,
+        kubelet_state: KubeletState,
+        pods: NodePodApi,
+        node: str,
     ) -> None:
         self._bus = bus
         self._state = state
-        self._books = books
+        self._kubelet_state = kubelet_state
         self._pods = pods
         self._node = node
 
@@ -37,8 +43,8 @@ class HoldingsService:
         await self._bus.serve(holdings_subject(self._node), "", self.answer)
 
     async def answer(self, _subject: str, _data: bytes) -> NodeHoldings:
-        """What the books say now."""
-        reading = await self._books.read()
+        """What the kubelet has now."""
+        reading = await self._kubelet_state.read()
         ended = self._pods.seen().ended
         return NodeHoldings(
             node=self._node,
@@ -67,7 +73,7 @@ class HoldingsService:
         )
 
     def _recorded(self, holding: Holding) -> bool:
-        """Answered by us, where the checkpoint can't say so."""
+        """Answered by us, where the checkpoint does not show it."""
         return any(
             record.belongs_to(holding.pod_uid, holding.container) and not record.foreign
             for record in self._state.saved.records.values()

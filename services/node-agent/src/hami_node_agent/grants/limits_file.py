@@ -27,7 +27,7 @@ from hamicommon.domain.allocations import DeviceShare
 MIB = 1024 * 1024
 
 
-_FEEDBACK_WORDS = ("utilization_switch ", "priority_block ")
+_FEEDBACK_KEYS = ("utilization_switch ", "priority_block ")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,7 +61,7 @@ def limits_text(
 
 def with_feedback(text: str, feedback: CoreFeedback) -> str:
     """The same limits under another decision of the feedback loop."""
-    lines = [line for line in text.splitlines() if not line.startswith(_FEEDBACK_WORDS)]
+    lines = [line for line in text.splitlines() if not line.startswith(_FEEDBACK_KEYS)]
     lines += ["utilization_switch 0"] if feedback.relaxed else []
     lines += ["priority_block 1"] if feedback.waits else []
     return "\n".join(lines) + "\n"

@@ -1,7 +1,7 @@
 """Who really got an answer: the decision at PreStartContainer.
 
-The kubelet's Allocate does not say for whom it asks, so `choosing.py` may have taken one pod for
-another. Before every start the kubelet's own books tell who holds the ids. In: those holdings, our
+The kubelet's Allocate does not name its pod, so `candidates.py` may have taken one pod for
+another. Before every start the kubelet's own state shows who holds the ids. In: those holdings, our
 records and the grants. Out: a `Verdict` as data; `prestarting.py` carries it out.
 """
 
@@ -21,7 +21,7 @@ from hami_node_agent.grants.records import Record
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeptAnswer:
-    """What our answer says, as the kubelet keeps it in its checkpoint."""
+    """Our answer, as the kubelet keeps it in its checkpoint."""
 
     nonce: str
     cards: tuple[GpuUuid, ...]
@@ -30,7 +30,7 @@ class KeptAnswer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ForeignAnswer:
-    """What another device plugin's answer says (HAMi's, before us), as the kubelet keeps it."""
+    """Another device plugin's answer (HAMi's, before us), as the kubelet keeps it."""
 
     visible: tuple[str, ...]
     """Cards that the container sees, as the plugin names them: uuids, indexes or MIG uuids."""
@@ -43,7 +43,7 @@ class ForeignAnswer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Holding:
-    """What the kubelet says of one container: which ids it holds, and our answer's nonce."""
+    """What the kubelet has of one container: which ids it holds, and our answer's nonce."""
 
     pod_uid: str
     container: str
@@ -67,7 +67,7 @@ class Confirmed:
 class Reassigned:
     """The answer went to another container, which has a grant: its limits go into it.
 
-    Whether its cards can hold that is the ledger's to say (`moving.py`).
+    Whether its cards can hold that the ledger decides (`device_moves.py`).
     """
 
     after: Record
@@ -241,10 +241,11 @@ def partners_of(
     holdings: Iterable[Holding],
     book: GrantBook,
 ) -> tuple[Reassigned, ...]:
-    """Containers that are to leave the cards that the owner needs, as far as the books show them.
+    """Containers that are to leave the cards that the owner needs, as far as the kubelet shows
+    them.
 
-    They too hold an answer that was meant for somebody else, so none of them has started. Whoever
-    is granted a card that one of them needs in turn comes along.
+    They too hold an answer that was meant for somebody else, so none of them has started. A
+    container that is granted a card that one of them needs in turn comes along.
     """
     left = [
         change

@@ -72,7 +72,7 @@ class MigDevice:
 
 
 class CardMoves(Protocol):
-    """The ledger's word on containers that hold other cards than granted."""
+    """The ledger's decision on containers that hold other cards than granted."""
 
     async def ask(self, owner: Reassigned, partners: Iterable[Reassigned]) -> str:
         """Moves the owner's grant, and with it the partners'; empty, or why that can't be.
@@ -85,7 +85,7 @@ class NodePodApi(Protocol):
     """This node's pods."""
 
     def seen(self) -> PodsSeen:
-        """What the watch says at present."""
+        """What the watch has at present."""
 
     def name_of(self, pod_uid: str) -> PodRef | None:
         """The pod of this node with that uid."""
@@ -108,7 +108,7 @@ class NodePodApi(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KubeletReading:
-    """What the kubelet's books say, and which of them could not be read."""
+    """What checkpoint and PodResources have, and which of them could not be read."""
 
     holdings: tuple[Holding, ...]
     problems: tuple[str, ...] = ()
@@ -118,10 +118,10 @@ class KubeletReading:
 
 
 class KubeletState(Protocol):
-    """Who holds which device ids, in the kubelet's own words."""
+    """Who holds which device ids, as the kubelet itself keeps it."""
 
     async def read(self) -> KubeletReading:
-        """All containers that hold ids of our resource, as far as the books can be read."""
+        """All containers that hold ids of our resource, as far as they can be read."""
 
     async def holdings(self) -> tuple[Holding, ...]:
         """All containers that hold ids of our resource.
@@ -130,7 +130,7 @@ class KubeletState(Protocol):
         """
 
     async def checkpointed(self) -> tuple[Holding, ...]:
-        """Those in the kubelet's checkpoint, the cheaper of its two books.
+        """Those in the kubelet's checkpoint, the cheaper of the two to read.
 
         Raises: Unavailable when it can't be read.
         """

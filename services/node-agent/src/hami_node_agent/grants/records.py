@@ -1,7 +1,7 @@
 """What the agent has answered to Allocate, and what it still has to report: its state on disk.
 
 A record is one answer for one container. The kubelet keeps that answer for the pod's life, so the
-record says which limits directory (its nonce) and which cards are in it, and for whom the limits
+record names which limits directory (its nonce) and which cards are in it, and for whom the limits
 inside are written at present; `ownership.py` may turn out another owner.
 """
 

@@ -1,4 +1,4 @@
-"""What the node tells the scheduler of its grants, kept on disk until the bus has stored it.
+"""The node's reports to the scheduler about its grants, kept on disk until the bus has stored it.
 
 In: `queue` of a report in the same write as the records it follows from. Out:
 `hami.reports.v1.<node>`, consumed by the scheduler, idempotent by `report_id`.

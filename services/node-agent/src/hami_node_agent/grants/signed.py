@@ -2,8 +2,8 @@
 
 The last resort are grants that the scheduler signed into the pods' annotations.
 
-Asked only while the ledger can't be. A signature says that the grant was made once, not that it
-still holds: whoever may write annotations can put that of an earlier attempt back. So one with a
+Asked only while the ledger can't be. A signature proves that the grant was made once, not that it
+still holds: a user who may write annotations can put that of an earlier attempt back. So one with a
 lower token than was ever heard for its pod is an older attempt's, and counts no more; what was
 heard is kept in the agent's state file.
 """
@@ -26,7 +26,7 @@ async def refresh_book(state: NodeState, source: GrantSource, pods: NodePodApi) 
     Signed grants are read only where the ledger can't be asked: an annotation outlives its
     allocation, and a pod that was bound too late still carries it.
     """
-    if not await _told_by_the_ledger(source):
+    if not await _refreshed(source):
         await read_signed(state, pods)
 
 
@@ -50,7 +50,7 @@ async def read_signed(state: NodeState, pods: NodePodApi) -> None:
     await state.heard(current)
 
 
-async def _told_by_the_ledger(source: GrantSource) -> bool:
+async def _refreshed(source: GrantSource) -> bool:
     """True when the book now has all that the ledger has."""
     try:
         return await source.refresh()

@@ -23,7 +23,7 @@ logger = logging.getLogger(__name__)
 
 
 class Signal:
-    """Wakes all who wait for the next change; a version tells what a waiter has seen."""
+    """Wakes all who wait for the next change; a version shows what a waiter has seen."""
 
     def __init__(self) -> None:
         self.version = 0

@@ -1,4 +1,4 @@
-"""Tells the operator of cards whose NVLinks contradict each other: a Warning event on the Node.
+"""Warns of cards whose NVLinks contradict each other, by an event on the Node.
 
 In: `CardTracker.contradictions`, found whenever cards come. Such a pair counts nothing for
 placement
@@ -34,13 +34,13 @@ async def warn_of_links(
     cards: CardTracker, node: NodeEvents, *, bulkhead: Bulkhead | None = None
 ) -> None:
     """One event for each pair, until cancelled; one that could not be written is tried again."""
-    told: set[tuple[str, str]] = set()
+    reported: set[tuple[str, str]] = set()
     bulkhead = bulkhead or Bulkhead()
     backoff = Backoff(RETRY_FIRST_S, RETRY_LAST_S)
     while True:
         seen, failed = cards.changed.version, False
         for pair in cards.contradictions:
-            if pair in told:
+            if pair in reported:
                 continue
             message = (
                 f"cards {pair[0]} and {pair[1]} do not see the same number of NVLinks from both "
@@ -54,5 +54,5 @@ async def warn_of_links(
                 logger.warning("event not written", extra={"error": str(exc)})
                 failed = True
                 continue
-            told.add(pair)
+            reported.add(pair)
         await cards.changed.wait(seen, backoff.failed() if failed else None)

@@ -3,7 +3,7 @@
 In: grants with a profile and a place on the card, chosen by the scheduler. What is about to be made
 is written down first, then made, then the record names it, then the kubelet is answered: a kill
 between any two leaves an instance that is ours and that nobody holds, and the next look destroys
-it. `domain/mig_cutting.py` decides; instances that we have not made are left alone and told of.
+it. `domain/mig_cutting.py` decides; instances that we have not made are left alone and reported.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ logger = logging.getLogger(__name__)
 
 # Programs of the pod before may take a moment to end; the node's lock is held for 30 s.
 BUSY_WAIT_S = 5.0
-# The driver tells nobody when an instance is free.
+# The driver does not announce when an instance is free.
 _BUSY_POLL_S = 0.1
 
 
@@ -55,7 +55,7 @@ class MigInstances:
         on_foreign: Callable[[Sequence[Instance]], None],
         interval_s: float,
     ) -> None:
-        """`cards` may grow; `on_foreign` is told what others have made at every look."""
+        """`cards` may grow; `on_foreign` is given what others have made at every look."""
         self._state = state
         self._driver = driver
         self._pods = pods
@@ -64,7 +64,7 @@ class MigInstances:
         self._interval_s = interval_s
         self._turn = asyncio.Lock()
         self._look = Signal()
-        self._told: frozenset[object] = frozenset()
+        self._logged: frozenset[object] = frozenset()
         self._plan: PartitionPlan | None = None
         self._asked: tuple[GpuUuid, ...] = ()
         self._done: Counter[tuple[str, str]] = Counter()
@@ -102,9 +102,9 @@ class MigInstances:
             await self._look.wait(seen, self._interval_s)
 
     async def settle(self) -> None:
-        """Destroys what is ours and nobody holds; never raises for what the driver says.
+        """Destroys what is ours and nobody holds; never raises for the driver's errors.
 
-        Card by card: one that can't be asked keeps its instances, and is no hindrance to others.
+        Card by card: one that can't be asked keeps its instances, and holds up no other.
         """
         async with self._turn:
             plans: dict[GpuUuid, PartitionPlan] = {}
@@ -118,7 +118,7 @@ class MigInstances:
             self._asked = tuple(plans)
             self._plan = joined(plans.values()) if plans else None
             if self._plan is not None:
-                self._tell(self._plan)
+                self._log_news(self._plan)
 
     @asynccontextmanager
     async def cutting(self, record: Record) -> AsyncIterator[Record]:
@@ -143,7 +143,7 @@ class MigInstances:
     async def missing(self, record: Record) -> str:
         """Why the container of this answer must not start; empty when its devices are there.
 
-        One that is gone is made anew; it counts if the driver gives it the same name.
+        One that is gone is made again; it counts if the driver gives it the same name.
         Raises: Unavailable.
         """
         if record.foreign:
@@ -236,7 +236,7 @@ class MigInstances:
                 await asyncio.sleep(_BUSY_POLL_S)
 
     def _whose(self, other: Instance, wanting: Record, *, foreign: bool) -> str:
-        """What is said of an instance that lies where `wanting` was to have one."""
+        """Describes an instance that lies where `wanting` was to have one."""
         if foreign:
             return "somebody else made, is in the way"
         for record in self._state.saved.of_pod(wanting.pod_uid):
@@ -277,11 +277,11 @@ class MigInstances:
         left = tuple(pair for pair in now.destroy if pair[0] not in gone)
         return replace(now, destroy=left, forget=())
 
-    def _tell(self, now: PartitionPlan) -> None:
-        """Says once what is not as it should be."""
+    def _log_news(self, now: PartitionPlan) -> None:
+        """Logs once what is not as it should be."""
         news = frozenset({*now.foreign, *now.lost})
         for instance in now.foreign:
-            if instance not in self._told:
+            if instance not in self._logged:
                 logger.warning(
                     "MIG instance that we have not made: left alone, its place is not offered",
                     extra={
@@ -292,16 +292,16 @@ class MigInstances:
                     },
                 )
         for own in now.lost:
-            if own not in self._told:
+            if own not in self._logged:
                 logger.error(
                     "MIG instance of a container is gone",
                     extra={"card": own.card, "uuid": own.uuid},
                 )
-        self._told = news
+        self._logged = news
         self._on_foreign(now.foreign)
 
     def _held(self) -> frozenset[str]:
-        """What containers were told of whose pod is not over."""
+        """What answers to containers named whose pod is not over."""
         return frozenset(
             uuid
             for record in self._state.saved.records.values()
@@ -331,8 +331,8 @@ def _parts(record: Record) -> list[tuple[GpuUuid, MigSlice]]:
 
 def _gone(uuid: str) -> str:
     return (
-        f"its MIG device {uuid} is gone (the card was reset, the node started anew, or somebody "
-        f"destroyed it), and one made anew has another name; {TRY_AGAIN}"
+        f"its MIG device {uuid} is gone (the card was reset, the node restarted, or somebody "
+        f"destroyed it), and a new one has another name; {TRY_AGAIN}"
     )
 
 

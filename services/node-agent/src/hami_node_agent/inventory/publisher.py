@@ -1,4 +1,4 @@
-"""Tells the cluster what this node has: inventory on the bus, HAMi's annotation on the Node.
+"""Publishes what this node has: inventory on the bus, HAMi's annotation on the Node.
 
 The bus gets it on every change and as heartbeat. The annotation `hami.io/node-nvidia-register` is
 written only when its text differs from what the Node has, and tried again when that failed.
@@ -61,21 +61,21 @@ class InventoryPublisher:
         self._agent_id = agent_id
         self._heartbeat_s = heartbeat_s
         self._sequence = 0
-        self.told = False
+        self.published = False
 
     async def run(self) -> None:
         """Publishes until cancelled; a failure is followed by another try, not by silence."""
         backoff = Backoff(RETRY_S, self._heartbeat_s)
         while True:
             seen = self._cards.changed.version
-            self.told = await self._tell()
-            if self.told:
+            self.published = await self._publish()
+            if self.published:
                 backoff.succeeded()
             await self._cards.changed.wait(
-                seen, self._heartbeat_s if self.told else backoff.failed()
+                seen, self._heartbeat_s if self.published else backoff.failed()
             )
 
-    async def _tell(self) -> bool:
+    async def _publish(self) -> bool:
         self._sequence += 1
         inventory = events.Inventory(
             node=self._node,

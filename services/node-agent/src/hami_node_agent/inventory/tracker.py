@@ -71,11 +71,11 @@ class CardTracker:
 
     @property
     def pair_scores(self) -> Mapping[GpuUuid, Mapping[GpuUuid, int]]:
-        """How near the cards are to each other, by index; empty where the driver can't say."""
+        """How near the cards are to each other, by index; empty where the driver reports none."""
         return self._pair_scores
 
     async def discover(self) -> None:
-        """Reads the cards; they are healthy until told otherwise. Raises: Unavailable."""
+        """Reads the cards; healthy until a probe or an XID shows otherwise. Raises: Unavailable."""
         await self._take_in()
         await self._probe.watch_events()
 

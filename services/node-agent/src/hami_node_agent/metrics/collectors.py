@@ -2,7 +2,7 @@
 
 In: `Sampler.latest` and the pods' MIG slices. Out: a collector that `routes.py` serves on :9394.
 Every sample has the constant label zone="vGPU", except hami_build_info. HAMi's older names are in
-`exposition_legacy.py`, what HAMi does not tell in `exposition_health.py`.
+`legacy.py`, what HAMi does not show in `health.py`.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ class GaugeSpec(Generic[T]):
     """None: unknown."""
 
 
-def families(told: Iterable[GaugeSpec[T]], things: Sequence[T]) -> Iterator[Metric]:
+def families(specs: Iterable[GaugeSpec[T]], things: Sequence[T]) -> Iterator[Metric]:
     """Each metric with a sample for every thing whose number is known."""
-    for metric in told:
+    for metric in specs:
         family = GaugeMetricFamily(metric.name, metric.text, labels=[ZONE[0], *metric.labels])
         for thing in things:
             number = metric.number(thing)

@@ -1,4 +1,4 @@
-"""What the agent tells of its own sight: how cards are, and which regions it could not read."""
+"""Metrics of the agent itself: cards' health, unreadable regions, failures, certificates."""
 
 from __future__ import annotations
 

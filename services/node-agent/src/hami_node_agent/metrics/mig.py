@@ -1,6 +1,6 @@
-"""Prometheus text of MIG instances that are made on demand; HAMi tells none of it.
+"""Prometheus text of MIG instances that are made on demand; HAMi shows none of it.
 
-In: `MigInstances`. What containers hold is told as HAMi does (`exposition.py`).
+In: `MigInstances`. What containers hold is shown as HAMi does (`collectors.py`).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from hami_node_agent.metrics.collectors import ZONE
 
 
 class InstancesSeen(Protocol):
-    """What `MigInstances` tells."""
+    """What is known of made instances, as `MigInstances` has it."""
 
     @property
     def cards(self) -> Sequence[GpuUuid]:

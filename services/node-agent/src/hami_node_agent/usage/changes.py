@@ -1,8 +1,9 @@
-"""What of a round of samples is worth telling: what changed, and everything once a minute. Pure.
+"""What of a round of samples is published: what changed, and everything once a minute. Pure.
 
 A card that idles and a notebook that only holds its memory read the same for hours. Of a sample
-that did not change nothing is said; when it does, or when the minute is over, the report names the
-rounds in which it was so. Nobody has to guess: what is stored is what telling all would store.
+that did not change nothing is published; when it does, or when the minute is over, the report names
+the rounds in which it was so. Nobody has to guess: what is stored is what publishing all would
+store.
 """
 
 from __future__ import annotations
@@ -40,73 +41,73 @@ class PublishedState:
     """What the readers of the bus know, and what they are still owed."""
 
     samples: Mapping[_Series, _Sample] = field(default_factory=dict)
-    """As told last."""
+    """As last published."""
     owed: Mapping[_Series, int] = field(default_factory=dict)
     """In how many rounds since then a sample was the same."""
     rounds: tuple[datetime, ...] = ()
-    """Those of this heartbeat that were told or are owed."""
+    """Those of this heartbeat that were published or are owed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Changes:
-    """What to tell, and what is known when it was told."""
+    """What to publish, and what is known when it was."""
 
     devices: tuple[DeviceSample, ...]
     containers: tuple[ContainerSample, ...]
     unchanged: tuple[Unchanged, ...]
     earlier_rounds: tuple[datetime, ...]
-    told: PublishedState
+    published: PublishedState
 
     def __bool__(self) -> bool:
-        """Whether there is anything to tell."""
+        """Whether there is anything to publish."""
         return bool(self.devices or self.containers or self.unchanged)
 
 
 def heartbeat_of(node: str, at: datetime) -> int:
     """The number of the heartbeat that a moment is in; each node's begin at a second of its own.
 
-    Else all agents of a cluster would tell everything in the same second of each minute.
+    Else all agents of a cluster would publish everything in the same second of each minute.
     """
     phase_s = zlib.crc32(node.encode()) % USAGE_HEARTBEAT_S
     return (int(at.timestamp()) + phase_s) // USAGE_HEARTBEAT_S
 
 
-def changes(node: str, told: PublishedState, now: Round) -> Changes:
-    """What the round adds to what was told."""
-    whole = _is_over(node, told, now)
+def changes(node: str, published: PublishedState, now: Round) -> Changes:
+    """What the round adds to what was published."""
+    whole = _is_over(node, published, now)
     samples = _by_series(now)
     new = {
         series: sample
         for series, sample in samples.items()
-        if whole or told.samples.get(series) != sample
+        if whole or published.samples.get(series) != sample
     }
-    ended = [series for series in told.samples if series in new or series not in samples]
-    unchanged = _unchanged(told, ended)
+    ended = [series for series in published.samples if series in new or series not in samples]
+    unchanged = _unchanged(published, ended)
     longest = max((one.rounds for one in unchanged), default=0)
     return Changes(
         devices=_devices(new.values()),
         containers=_containers(new.values()),
         unchanged=unchanged,
-        earlier_rounds=told.rounds[len(told.rounds) - longest :],
-        told=PublishedState(
+        earlier_rounds=published.rounds[len(published.rounds) - longest :],
+        published=PublishedState(
             samples=samples,
-            owed={series: 0 if series in new else told.owed[series] + 1 for series in samples},
-            rounds=(now.sampled_at,) if whole else (*told.rounds, now.sampled_at),
+            owed={series: 0 if series in new else published.owed[series] + 1 for series in samples},
+            rounds=(now.sampled_at,) if whole else (*published.rounds, now.sampled_at),
         ),
     )
 
 
-def _is_over(node: str, told: PublishedState, now: Round) -> bool:
-    if not told.rounds or len(told.rounds) == USAGE_MOST_ROUNDS:
+def _is_over(node: str, published: PublishedState, now: Round) -> bool:
+    if not published.rounds or len(published.rounds) == USAGE_MOST_ROUNDS:
         return True
-    return heartbeat_of(node, told.rounds[-1]) != heartbeat_of(node, now.sampled_at)
+    return heartbeat_of(node, published.rounds[-1]) != heartbeat_of(node, now.sampled_at)
 
 
-def _unchanged(told: PublishedState, ended: Iterable[_Series]) -> tuple[Unchanged, ...]:
+def _unchanged(published: PublishedState, ended: Iterable[_Series]) -> tuple[Unchanged, ...]:
     by_owed: dict[int, list[_Sample]] = defaultdict(list)
     for series in ended:
-        if owed := told.owed[series]:
-            by_owed[owed].append(told.samples[series])
+        if owed := published.owed[series]:
+            by_owed[owed].append(published.samples[series])
     return tuple(
         Unchanged(rounds=owed, devices=_devices(samples), containers=_containers(samples))
         for owed, samples in sorted(by_owed.items())

@@ -2,7 +2,8 @@
 
 The sampler looks as often, so the two share one reading where that comes in time.
 
-Two words go into the region, for HAMi's library and other readers; libvgpu heeds the limits file.
+Two switches go into the region, for HAMi's library and other readers; libvgpu follows the limits
+file.
 
 What is decided, and why, is in `domain/feedback.py`. The region belongs to the tenant, so neither
 its priority nor its cards are believed: the priority is the pod's (`CUDA_TASK_PRIORITY` in its
@@ -31,7 +32,7 @@ SLACK_S = 0.25
 
 
 class PodSpecs(Protocol):
-    """What pods say of their containers."""
+    """What pods specify for their containers."""
 
     def literal_env(self, pod_uid: str, container: str) -> dict[str, str] | None:
         """Literal env entries of a container; None when the pod is not known."""
@@ -44,14 +45,14 @@ class Feedback:
         self,
         monitor: Monitor,
         pods: PodSpecs,
-        telling: LimitsWriter,
+        limits_writer: LimitsWriter,
         *,
         bulkhead: Bulkhead | None = None,
     ) -> None:
         self._bulkhead = bulkhead or Bulkhead()
         self._monitor = monitor
         self._pods = pods
-        self._telling = telling
+        self._limits_writer = limits_writer
 
     async def run(self) -> None:
         """Runs until cancelled."""
@@ -68,20 +69,20 @@ class Feedback:
             with self._bulkhead.item("feedback", container.directory):
                 shared.append(self._shared(container))
                 nonces.append(nonce_of(container))
-        changed = {words.name: words for words in decide(shared)}
-        await self._telling.feedback(
+        changed = {switches.name: switches for switches in decide(shared)}
+        await self._limits_writer.feedback(
             {
                 nonce: decided(one, changed.get(one.name))
                 for nonce, one in zip(nonces, shared, strict=True)
                 if nonce
             }
         )
-        for words in changed.values():
-            with self._bulkhead.item("feedback", words.name):
+        for switches in changed.values():
+            with self._bulkhead.item("feedback", switches.name):
                 await self._monitor.write(
-                    words.name,
-                    recent_kernel=words.recent_kernel,
-                    utilization_switch=words.utilization_switch,
+                    switches.name,
+                    recent_kernel=switches.recent_kernel,
+                    utilization_switch=switches.utilization_switch,
                 )
 
     def _shared(self, one: Container) -> Shared:

@@ -1,10 +1,10 @@
 """The feedback loop: who must wait for whom, and whose core limit holds (protocol 6.4).
 
-In: the two words and the priority of every container that shares cards here. Out: the words to
-write. Lower numbers come first. A container that launched a kernel within two rounds is active on
-all its cards. One with an active container before it on a card of its own waits (recent_kernel -1);
-a core limit holds while somebody before it, or another of its own priority, is active there, and
-is relaxed for who is alone.
+In: the two switches and the priority of every container that shares cards here. Out: the switches
+to write. Lower numbers come first. A container that launched a kernel within two rounds is active
+on all its cards. One with an active container before it on a card of its own waits (recent_kernel
+-1); a core limit holds while somebody before it, or another of its own priority, is active there,
+and is relaxed for who is alone.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Shared:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Words:
+class Switches:
     """What to write into one container's region; None: as it is."""
 
     name: str
@@ -42,7 +42,7 @@ class Words:
     utilization_switch: int | None = None
 
 
-def decide(containers: Iterable[Shared]) -> list[Words]:
+def decide(containers: Iterable[Shared]) -> list[Switches]:
     """The changes of one round, by name."""
     ordered = sorted(containers, key=lambda one: one.name)
     counted = {one.name: _counted(one.recent_kernel) for one in ordered}
@@ -52,16 +52,16 @@ def decide(containers: Iterable[Shared]) -> list[Words]:
         if counted[one.name] > 0 and one.priority >= 0:
             for card in one.cards:
                 active.setdefault(card, Counter())[one.priority] += 1
-    changes = (_words(one, counted[one.name], active) for one in ordered)
-    return [words for words in changes if words is not None]
+    changes = (_switches(one, counted[one.name], active) for one in ordered)
+    return [switches for switches in changes if switches is not None]
 
 
-def decided(one: Shared, words: Words | None) -> CoreFeedback:
-    """What holds for a container after a round: its words as they were, or as they are changed."""
+def decided(one: Shared, switches: Switches | None) -> CoreFeedback:
+    """What holds for a container after a round: its switches, kept or changed."""
     recent, switch = one.recent_kernel, one.utilization_switch
-    if words is not None:
-        recent = recent if words.recent_kernel is None else words.recent_kernel
-        switch = switch if words.utilization_switch is None else words.utilization_switch
+    if switches is not None:
+        recent = recent if switches.recent_kernel is None else switches.recent_kernel
+        switch = switch if switches.utilization_switch is None else switches.utilization_switch
     return CoreFeedback(relaxed=switch == 0, waits=recent < 0)
 
 
@@ -69,7 +69,7 @@ def _counted(recent_kernel: int) -> int:
     return recent_kernel - 1 if recent_kernel > 0 else recent_kernel
 
 
-def _words(one: Shared, recent: int, active: dict[str, Counter[int]]) -> Words | None:
+def _switches(one: Shared, recent: int, active: dict[str, Counter[int]]) -> Switches | None:
     here = [active[card] for card in one.cards if card in active]
     must_wait = any(priority < one.priority for counts in here for priority in counts)
     among_equals = any(counts[one.priority] > 1 for counts in here)
@@ -80,7 +80,7 @@ def _words(one: Shared, recent: int, active: dict[str, Counter[int]]) -> Words |
     switch = int(must_wait or among_equals)
     if (recent, switch) == (one.recent_kernel, one.utilization_switch):
         return None
-    return Words(
+    return Switches(
         name=one.name,
         recent_kernel=None if recent == one.recent_kernel else recent,
         utilization_switch=None if switch == one.utilization_switch else switch,

@@ -1,7 +1,7 @@
-"""What the node tells libvgpu of a running container, in files that its tenant can't write.
+"""What libvgpu reads about a running container, in files that its tenant can't write.
 
-The region holds the same words for HAMi's library and for monitors; ours believes only the limits
-directory. In: what the feedback loop decided, and the processes that the monitor found.
+The region holds the same switches for HAMi's library and for monitors; ours believes only the
+limits directory. In: what the feedback loop decided, and the processes that the monitor found.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ from hami_node_agent.usage.monitor import Container, Seen
 logger = logging.getLogger(__name__)
 
 
-class ToldFiles(Protocol):
+class LimitsFiles(Protocol):
     """The files in limits directories (blocking; each call may run twice)."""
 
     def write_feedback(self, nonce: str, feedback: CoreFeedback) -> None:
-        """Changes what a limits file says of the feedback loop. Raises: Unavailable."""
+        """Changes the feedback loop's lines of a limits file. Raises: Unavailable."""
 
     def write_pids(self, nonce: str, pids: Iterable[tuple[int, int]]) -> None:
-        """Says which host pids a container's processes have. Raises: Unavailable."""
+        """Writes which host pids a container's processes have. Raises: Unavailable."""
 
 
 class LimitsWriter:
     """Writes the files of all containers, those that changed."""
 
-    def __init__(self, files: ToldFiles, *, bulkhead: Bulkhead | None = None) -> None:
+    def __init__(self, files: LimitsFiles, *, bulkhead: Bulkhead | None = None) -> None:
         self._bulkhead = bulkhead or Bulkhead()
         self._files = files
 

@@ -1,8 +1,8 @@
 """What the node's containers hold and do now: regions joined with owners, processes and the driver.
 
 Two ask: `usage.py` for samples, `feedback.py` for the feedback loop. Each look reads the regions
-anew; the evidence of who lives and computes is gathered with it, where the host's /proc is there to
-ask (`proc_root`).
+again; the evidence of who lives and computes is gathered with it, where the host's /proc is there
+to ask (`proc_root`).
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ class Monitor:
     async def write(
         self, directory: str, *, recent_kernel: int | None, utilization_switch: int | None
     ) -> None:
-        """Writes the feedback loop's words into a container's region."""
+        """Writes the feedback loop's switches into a container's region."""
         async with self._turn:
             await asyncio.to_thread(
                 self._regions.write,

@@ -1,6 +1,6 @@
 """Whose a region's directory is: joins the directories of containers with grants and pods.
 
-The record's word counts before the directory's name (`<pod uid>_<container>`): the kubelet may have
+The record counts before the directory's name (`<pod uid>_<container>`): the kubelet may have
 given an answer to another pod than it was made for.
 """
 

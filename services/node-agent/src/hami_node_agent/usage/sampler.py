@@ -2,7 +2,7 @@
 
 In: NVML, the shared regions (`monitor.py`) and the grants. Out: `hami.usage.v1.<node>` (consumed
 by the metrics service; only what changed, see `domain/usage_changes.py`), `Sampler.latest`, and the
-host pids that libvgpu is told. A round that can't be published is dropped: the next one comes soon.
+host pids that libvgpu reads. A round that can't be published is dropped: the next one comes soon.
 What is unknown is absent.
 """
 
@@ -45,24 +45,24 @@ class Observation:
 
 
 class UsagePublisher:
-    """Tells the bus what changed from round to round."""
+    """Publishes what changed from round to round."""
 
     def __init__(self, bus: Publisher, *, node: str, agent_id: str) -> None:
         self._bus = bus
         self._node = node
         self._agent_id = agent_id
         self._sequence = 0
-        self._told = PublishedState()
+        self._published = PublishedState()
 
-    async def tell_rest(self) -> None:
-        """Tells what is still owed of the rounds so far: the last that is told before an end."""
-        await self.tell(Round(sampled_at=datetime.now(UTC), devices=(), containers=()))
+    async def flush(self) -> None:
+        """Publishes what is still owed of the rounds so far, before an end."""
+        await self.publish(Round(sampled_at=datetime.now(UTC), devices=(), containers=()))
 
-    async def tell(self, now: Round) -> None:
-        """Tells what the round adds to what was told; a round that can't be told is dropped."""
-        new = changes(self._node, self._told, now)
+    async def publish(self, now: Round) -> None:
+        """Publishes what the round adds; a round that can't be published is dropped."""
+        new = changes(self._node, self._published, now)
         if not new:
-            self._told = new.told
+            self._published = new.published
             return
         self._sequence += 1
         usage = events.Usage(
@@ -82,11 +82,11 @@ class UsagePublisher:
                 message_id=f"{self._agent_id}:usage:{self._sequence}",
             )
         except Unavailable as exc:
-            # Should it have arrived after all: what it owed is told again to the letter, and stored
-            # once.
+            # Should it have arrived after all: what it owed is published again as it was, and
+            # stored once.
             logger.debug("usage not published", extra={"error": str(exc)})
         else:
-            self._told = new.told
+            self._published = new.published
 
 
 class Sampler:
@@ -96,17 +96,17 @@ class Sampler:
         self,
         probe: DeviceProbe,
         monitor: Monitor,
-        teller: UsagePublisher,
+        publisher: UsagePublisher,
         *,
-        telling: LimitsWriter,
+        limits_writer: LimitsWriter,
         interval_s: float,
         bulkhead: Bulkhead | None = None,
     ) -> None:
         self._bulkhead = bulkhead or Bulkhead()
         self._probe = probe
         self._monitor = monitor
-        self._teller = teller
-        self._telling = telling
+        self._publisher = publisher
+        self._limits_writer = limits_writer
         self._interval_s = interval_s
         self._latest = Observation()
 
@@ -128,13 +128,13 @@ class Sampler:
             logger.warning("cards not sampled", extra={"error": str(exc)})
             devices = ()
         seen = await self._monitor.look()
-        await self._telling.processes(seen)
+        await self._limits_writer.processes(seen)
         now = datetime.now(UTC)
         containers = tuple(sample for one in seen for sample in self._samples(one, now))
         self._latest = Observation(
             devices=devices, containers=containers, taken_at=time.monotonic()
         )
-        await self._teller.tell(Round(sampled_at=now, devices=devices, containers=containers))
+        await self._publisher.publish(Round(sampled_at=now, devices=devices, containers=containers))
 
     def _samples(self, seen: Seen, now: datetime) -> list[ContainerSample]:
         with self._bulkhead.item("usage", seen.container.directory):
@@ -177,7 +177,7 @@ def _sample(use: CardUse, owner: Owner, last_kernel_at: datetime | None) -> Cont
 
 
 def _limits(use: CardUse, owner: Owner) -> tuple[int | None, int | None]:
-    """Memory in bytes and cores in percent: as granted; of HAMi's containers, as they say."""
+    """Memory in bytes and cores in percent: as granted; HAMi's containers': their regions'."""
     record = owner.record
     if record is not None and not record.foreign:
         shares = [share for share in record.shares if share.uuid == use.card.uuid]

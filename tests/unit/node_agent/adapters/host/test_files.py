@@ -153,7 +153,7 @@ def test_strays_go_when_they_are_old_and_nobody_knows_them(files: HostFiles) -> 
     assert files.to_remove == 0
 
 
-def test_feedback_changes_two_words_and_outlives_a_move_of_the_cards(files: HostFiles) -> None:
+def test_feedback_changes_two_lines_and_outlives_a_move_of_the_cards(files: HostFiles) -> None:
     record = a_record(a_grant(), ids={"x"}, nonce="n1")
     limits = files.limits_dir("n1") / "limits"
     files.write_limits(record)

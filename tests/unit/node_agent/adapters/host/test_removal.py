@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from hami_node_agent.adapters.host.removal import ASIDE, RETRY_FIRST_S, Removal
+from hami_node_agent.adapters.host.removal import REMOVING, RETRY_FIRST_S, Removal
 from hami_node_agent.adapters.host.tree_removal import OutOfTime, remove_tree
 
 
@@ -61,7 +61,7 @@ def test_five_thousand_nested_directories_go(removal: Removal, pod: Path) -> Non
 
     assert not pod.exists()
     assert removed(removal)
-    assert not list((pod.parent / ASIDE).iterdir())
+    assert not list((pod.parent / REMOVING).iterdir())
     assert not removal.failures
 
 
@@ -139,7 +139,7 @@ def test_a_mount_inside_stays_whole_and_everything_else_goes(
 
     assert (mounted / "file").exists()
     assert removal.failures == {"EBUSY": 1}
-    [left] = (pod.parent / ASIDE).iterdir()
+    [left] = (pod.parent / REMOVING).iterdir()
     assert sum(1 for _ in left.rglob("*")) == 3  # b, the mount point, and the file seen through it
 
 
@@ -219,10 +219,10 @@ def test_what_a_killed_agent_left_half_removed_is_removed_by_the_next(
     removal.give_up(pod.name)
 
     assert removed(Removal(pod.parent, clock=clock))
-    assert not list((pod.parent / ASIDE).iterdir())
+    assert not list((pod.parent / REMOVING).iterdir())
 
 
-@pytest.mark.parametrize("name", ["", ".", "..", ASIDE, "../precious", "a/b"])
+@pytest.mark.parametrize("name", ["", ".", "..", REMOVING, "../precious", "a/b"])
 def test_a_name_that_is_none_of_ours_is_refused(removal: Removal, name: str) -> None:
     with pytest.raises(OSError, match="no name of a directory"):
-        removal.set_aside(name)
+        removal.detach(name)

@@ -13,7 +13,7 @@ def read(answer: api.ContainerAllocateResponse) -> Any:
     return kept_answer(base64.b64encode(answer.SerializeToString()).decode())
 
 
-def test_hamis_answer_tells_cards_limits_and_where_its_region_is() -> None:
+def test_hamis_answer_has_cards_limits_and_where_its_region_is() -> None:
     answer = hami_answer("uid", "main", {"GPU-a": 4096, "GPU-b": 2048}, core_percent=30)
 
     assert read(answer) == ForeignAnswer(
@@ -99,6 +99,6 @@ def test_one_that_is_bound_late_has_its_nonce_alone(answer: api.ContainerAllocat
 
 
 @pytest.mark.parametrize("text", ["not base64!", base64.b64encode(b"\xff\xff\xff").decode()])
-def test_what_is_no_answer_is_said_to_be_none(text: str) -> None:
+def test_what_is_no_answer_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="AllocResp"):
         kept_answer(text)

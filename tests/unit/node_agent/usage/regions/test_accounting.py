@@ -63,7 +63,7 @@ def test_a_counter_below_zero_makes_memory_unknown() -> None:
 
 
 @pytest.mark.parametrize(
-    ("measured", "told", "percent"),
+    ("measured", "reported", "percent"),
     [
         ([40.0, 20.0], [0, 0], 60.0),
         ([0.0, 0.0], [11, 0], 0.0),
@@ -74,9 +74,9 @@ def test_a_counter_below_zero_makes_memory_unknown() -> None:
         ([None, None], [99, 99], 100.0),
     ],
 )
-def test_the_drivers_word_counts_before_the_librarys(
-    measured: list[float | None], told: list[int], percent: float | None
+def test_the_drivers_figure_counts_before_the_librarys(
+    measured: list[float | None], reported: list[int], percent: float | None
 ) -> None:
-    held = [RegionHeld(core_percent=one) for one in told]
+    held = [RegionHeld(core_percent=one) for one in reported]
 
     assert use_of(*held, measured=measured).core_percent == percent

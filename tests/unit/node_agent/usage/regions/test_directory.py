@@ -20,13 +20,13 @@ from hypothesis import strategies as st
 from tests.unit.node_agent.region_files import Slot, v0_file, v1_file
 
 # Where a file's meaning is: counts, sizes, names, limits, counters.
-_TELLING = st.one_of(
+_MEANINGFUL = st.one_of(
     st.integers(0, layout.SLOTS_AT_V1 + 2 * layout.V1.slot_size),
     st.integers(layout.TAIL_AT_V1, layout.SIZE_V1),
     st.integers(layout.TAIL_AT_V0, layout.SIZE_V0),
     st.integers(0, layout.SIZE_V1),
 )
-_WRITES = st.lists(st.tuples(_TELLING, st.binary(min_size=1, max_size=64)), max_size=6)
+_WRITES = st.lists(st.tuples(_MEANINGFUL, st.binary(min_size=1, max_size=64)), max_size=6)
 _SIZES = st.one_of(
     st.none(),
     st.integers(0, 4096),
@@ -56,7 +56,7 @@ def base() -> Iterator[Path]:
 
 @settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(old=st.booleans(), writes=_WRITES, size=_SIZES)
-def test_no_region_file_hinders_another_or_says_what_cannot_be(
+def test_no_region_file_harms_another_or_has_impossible_values(
     base: Path,
     old: bool,
     writes: list[tuple[int, bytes]],
@@ -95,7 +95,7 @@ def _not_ready(file: Path) -> int:
         return int(not any(opened.read(4)))
 
 
-def test_a_problem_is_counted_each_time_and_told_once(
+def test_a_problem_is_counted_each_time_and_logged_once(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     file = directory(tmp_path, "a_main") / "a.cache"
@@ -169,10 +169,10 @@ def test_a_thousand_stale_directories_cost_no_listing_each_round(
     assert len(listed) <= 2
 
 
-def test_a_disk_that_is_full_is_counted_and_told(
+def test_a_disk_that_is_full_is_counted_and_logged(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A region is sparse, so even the monitor's words may need room. /dev/full has none."""
+    """A region is sparse, so even the monitor's switches may need room. /dev/full has none."""
     v1_file(directory(tmp_path, "a_main") / "a.cache")
     regions = Regions(tmp_path)
     read(regions)

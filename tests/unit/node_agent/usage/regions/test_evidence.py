@@ -39,7 +39,7 @@ def test_a_process_of_another_start_pod_or_card_is_another() -> None:
     assert found(OURS, living(replace(LIVING, pod_uid="another"))) == Found()
 
 
-def test_where_cgroups_say_nothing_pid_and_start_are_enough() -> None:
+def test_where_cgroups_name_nothing_pid_and_start_are_enough() -> None:
     assert found(OURS, living(replace(LIVING, pod_uid=""))) == Found(host_pid=4711)
 
 
@@ -56,10 +56,10 @@ def test_a_process_that_was_found_and_ended_is_gone() -> None:
 
 
 def test_a_library_that_knows_its_host_pid_is_believed_if_the_start_agrees() -> None:
-    told = replace(OURS, host_pid=4711)
+    known = replace(OURS, host_pid=4711)
 
-    assert found(told) == Found(host_pid=4711)
-    assert found(replace(told, started_ticks=501)).gone
+    assert found(known) == Found(host_pid=4711)
+    assert found(replace(known, started_ticks=501)).gone
 
 
 def test_a_process_that_was_never_found_is_not_gone() -> None:
@@ -73,7 +73,7 @@ def test_hamis_host_pid_is_never_enough_for_a_death() -> None:
     assert found(replace(HAMIS, host_pid=99), living()) == Found()
 
 
-def test_the_driver_says_who_computes() -> None:
+def test_the_driver_reports_who_computes() -> None:
     assert percent_of(Found(host_pid=4711), "GPU-a", SEEN) == 40.0
     assert percent_of(Found(host_pid=4712), "GPU-a", SEEN) == 0.0
     assert percent_of(Found(), "GPU-a", SEEN) is None

@@ -144,7 +144,7 @@ def test_a_slot_that_is_being_written_is_read_all_the_same(tmp_path: Path) -> No
     assert [process.pid for process in reading(file).region.processes] == [7, 9]
 
 
-def test_feedback_changes_two_words_and_nothing_else(tmp_path: Path) -> None:
+def test_feedback_changes_two_switches_and_nothing_else(tmp_path: Path) -> None:
     file = v1_file(tmp_path / "a.cache", uuids=(CARD_A, CARD_B))
     before = file.read_bytes()
 

@@ -3,7 +3,7 @@
 PodResources forgets a pod that was deleted by force at once, while its processes have their grace
 period, or hang in the driver; the kubelet can't remove a cgroup that still has processes. Where it
 makes none per pod (`cgroupsPerQOS: false`), or where the host's cgroups are not mounted, nothing is
-found, and its books are all there is.
+found, and its own state is all there is.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def _find(folder: Path, names: tuple[str, str], levels: int) -> Iterator[Path]:
     for child in _directories(folder):
         if child.name.endswith(names):
             yield child
-        elif levels and any(word in child.name for word in _LEVELS) and "pod" not in _leaf(child):
+        elif levels and any(level in child.name for level in _LEVELS) and "pod" not in _leaf(child):
             yield from _find(child, names, levels - 1)
 
 
@@ -84,5 +84,5 @@ def _procs(cgroup: str) -> bool:
         with open(f"{cgroup}/cgroup.procs", "rb") as file:  # noqa: PTH123 - parses the deep path
             return bool(file.read(1))
     except OSError as exc:
-        # Deeper than a path may be long, so nobody can say that it is empty.
+        # Deeper than a path may be long, so it is not known to be empty.
         return exc.errno == errno.ENAMETOOLONG

@@ -32,7 +32,7 @@ def card_files(cards: Iterable[CardFacts], dev_root: Path) -> dict[str, list[tup
 class CardNames:
     """What cards are called on this node besides their uuid: it follows cards that are plugged in.
 
-    The mappings stay the same objects, so whoever has one sees the cards that come.
+    The mappings stay the same objects, so code that has one sees the cards that come.
     """
 
     def __init__(self, dev_root: Path) -> None:
@@ -73,8 +73,8 @@ def mig_files(
 
 def _capability_minor(access: Path) -> int | None:
     try:
-        words = access.read_text().split()
-        return int(words[words.index("DeviceFileMinor:") + 1])
+        fields = access.read_text().split()
+        return int(fields[fields.index("DeviceFileMinor:") + 1])
     except (OSError, ValueError, IndexError):
         return None
 

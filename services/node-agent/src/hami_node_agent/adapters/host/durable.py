@@ -23,7 +23,7 @@ def replace_file(path: Path, content: bytes, *, mode: int = 0o644, durable: bool
             os.fchmod(descriptor, mode)
             left = memoryview(content)
             while left:
-                # One write takes what the disk has room for; the next one says that it is full.
+                # One write takes what the disk has room for; the next one reports that it is full.
                 left = left[file.write(left) :]
             if durable:
                 # Without it the rename may reach the disk before the content.

@@ -26,7 +26,7 @@ from hamicommon.errors import InvalidRequest, Unavailable
 
 from hami_node_agent.adapters.cdi_files import CdiFiles
 from hami_node_agent.adapters.host.durable import replace_file
-from hami_node_agent.adapters.host.removal import ASIDE, Removal
+from hami_node_agent.adapters.host.removal import REMOVING, Removal
 from hami_node_agent.allocation.response import region_path
 from hami_node_agent.cleanup.library_needs import machine_of, why_not_loadable
 from hami_node_agent.grants.limits_file import CoreFeedback, limits_text, pids_text, with_feedback
@@ -87,7 +87,7 @@ class HostFiles:
             for directory in (self._containers, self._limits):
                 directory.mkdir(parents=True, exist_ok=True)
             self._lock_dir.mkdir(parents=True, exist_ok=True)
-            # Whoever made it for all may be another user.
+            # It may have been made for all by another user.
             if self._lock_dir.stat().st_mode & 0o777 != 0o777:
                 self._lock_dir.chmod(0o777)
             _update(target, content, mode=0o755, durable=True)
@@ -140,7 +140,7 @@ class HostFiles:
                 raise Unavailable(f"{directory} can't be written: {exc}") from exc
 
     def write_feedback(self, nonce: str, feedback: CoreFeedback) -> None:
-        """Changes what the limits file says of waiting and relaxed limits, and nothing else in it.
+        """Changes the limits file's lines on waiting and relaxed limits, and nothing else in it.
 
         Nothing where there is no such file. Raises: Unavailable.
         """
@@ -158,7 +158,7 @@ class HostFiles:
             self._feedback[nonce] = feedback
 
     def write_pids(self, nonce: str, pids: Iterable[tuple[int, int]]) -> None:
-        """Says which host pids the container's processes have. Raises: Unavailable."""
+        """Writes which host pids the container's processes have. Raises: Unavailable."""
         text = pids_text(pids)
         directory = self.limits_dir(nonce)
         if self._pids.get(nonce, "") == text or not directory.is_dir():
@@ -173,7 +173,7 @@ class HostFiles:
         """An empty directory that any user in the container can write. Raises: Unavailable."""
         try:
             # What is in it now is removed when nobody waits.
-            self._removals[self._containers].set_aside(name)
+            self._removals[self._containers].detach(name)
         except OSError as exc:
             directory = self._containers / name
             raise Unavailable(f"{directory} can't be emptied: {clip(str(exc))}") from exc
@@ -218,7 +218,7 @@ class HostFiles:
             except OSError as exc:
                 raise Unavailable(f"{parent} can't be listed: {exc}") from exc
             for name in names:
-                if name != ASIDE and name not in known and _age_s(parent / name) > older_than_s:
+                if name != REMOVING and name not in known and _age_s(parent / name) > older_than_s:
                     self._removals[parent].give_up(name)
 
     def remove_given_up(self, budget_s: float) -> bool:

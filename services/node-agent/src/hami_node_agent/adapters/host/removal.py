@@ -1,6 +1,6 @@
 """Directories on their way out: first without their names, then, bit by bit, without themselves.
 
-A directory that a tenant filled may take minutes to remove. `set_aside` moves it into
+A directory that a tenant filled may take minutes to remove. `detach` moves it into
 `<parent>/.removing` at once, so its name is free and no mistake of a tenant holds anybody up;
 `work` removes what lies there (`tree_removal.py`), for so long a turn, oldest turn first. What a
 kill interrupted lies there still and is removed by the next agent. All calls block.
@@ -25,7 +25,7 @@ from hami_node_agent.adapters.host.tree_removal import OutOfTime, remove_tree
 
 logger = logging.getLogger(__name__)
 
-ASIDE = ".removing"
+REMOVING = ".removing"
 TURN_S = 1.0
 """Of one directory in a round: one that is filled as fast as it is emptied holds up nobody."""
 RETRY_FIRST_S = 30.0
@@ -50,7 +50,7 @@ class Removal:
         self._known = threading.Lock()
         """Of the next three, which rounds and those who give up directories change."""
         self._in_place: set[str] = set()
-        """Names that could not be set aside because the disk is full."""
+        """Names that could not be detached because the disk is full."""
         self._troubles: dict[str, _Trouble] = {}
         self._worked_at: dict[str, float] = {}
         self._failures: Counter[str] = Counter()
@@ -62,14 +62,14 @@ class Removal:
         """How often something could not be removed since the start, by the system's error."""
         return dict(self._failures)
 
-    def set_aside(self, name: str) -> None:
+    def detach(self, name: str) -> None:
         """Takes what has that name away from it. Nothing when there is nothing. Raises: OSError."""
-        if name in ("", os.curdir, os.pardir, ASIDE) or "/" in name:
+        if name in ("", os.curdir, os.pardir, REMOVING) or "/" in name:
             raise OSError(errno.EINVAL, "no name of a directory of ours", clip(name))
         kept = os.fsdecode(os.fsencode(name)[:_NAME_BYTES])
         try:
-            (self._parent / ASIDE).mkdir(mode=0o700, exist_ok=True)
-            (self._parent / name).rename(self._parent / ASIDE / f"{kept}.{token_hex(8)}")
+            (self._parent / REMOVING).mkdir(mode=0o700, exist_ok=True)
+            (self._parent / name).rename(self._parent / REMOVING / f"{kept}.{token_hex(8)}")
         except FileNotFoundError:
             return
 
@@ -80,7 +80,7 @@ class Removal:
         if trouble is not None and self._clock() < trouble.retry_at_s:
             return
         try:
-            self.set_aside(name)
+            self.detach(name)
         except OSError as exc:
             # On a full disk it is the removal that makes room.
             if exc.errno not in _DISK_FULL:
@@ -105,24 +105,24 @@ class Removal:
 
     def _due(self) -> list[tuple[Path, str]]:
         """Those whose turn was longest ago first."""
-        aside = self._parent / ASIDE
+        removing = self._parent / REMOVING
         try:
-            names = [path.name for path in aside.iterdir()]
+            names = [path.name for path in removing.iterdir()]
         except FileNotFoundError:
             names = []
         except OSError as exc:
-            self._failed(ASIDE, exc)
+            self._failed(REMOVING, exc)
             names = []
         now = self._clock()
         with self._known:
-            found = [*((aside, n) for n in names), *((self._parent, n) for n in self._in_place)]
+            found = [*((removing, n) for n in names), *((self._parent, n) for n in self._in_place)]
             self.waiting = len(found)
             here = {name for _, name in found}
             self._worked_at = {n: at for n, at in self._worked_at.items() if n in here}
             self._troubles = {
                 name: trouble
                 for name, trouble in self._troubles.items()
-                # One that could not be set aside is given up again before long, or is gone.
+                # One that could not be detached is given up again before long, or is gone.
                 if name in here or now < trouble.retry_at_s + RETRY_LAST_S
             }
             due = [

@@ -4,7 +4,7 @@ In: a directory by descriptor, and the name of what goes. Nothing is recursive a
 each directory found below is moved up into the tree's own top and emptied there, so neither depth
 nor the length of a path matters and three descriptors are enough. No link is followed, and nothing
 mounted inside is entered: the kernel refuses to move or remove a mount point (EBUSY), and only what
-it called "not empty" is opened. Whoever still writes there costs time, which is bounded.
+it called "not empty" is opened. A process that still writes there costs time, which is bounded.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Allocate answers as the kubelet's checkpoint keeps them: ours, and those of the plugin before us.
 
 Ours is known by the limits mount. HAMi's has its limits in the environment (protocol 5.7.1)
-and names the cards there, in mounts or as CDI devices, as its device list strategy says. Both were
+and names the cards there, in mounts or as CDI devices, by its device list strategy. Both were
 given by a device plugin and kept by the kubelet: no user can write them.
 """
 
@@ -50,7 +50,7 @@ def kept_answer(text: str) -> KeptAnswer | ForeignAnswer | None:
         )
     nonces = [nonce for name in _cdi_names(answer) if (nonce := nonce_of(name))]
     if nonces:
-        # Bound late: the answer is the nonce, and cards are what its CDI file says.
+        # Bound late: the answer is the nonce, and its cards are in its CDI file.
         return KeptAnswer(nonce=nonces[0], cards=(), cache_dir="")
     return ForeignAnswer(
         visible=_visible(answer, mounts),

@@ -1,4 +1,4 @@
-"""The container runtime's own word on what it is and how it runs, over its CRI socket."""
+"""The container runtime's own report of what it is and how it runs, over its CRI socket."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from hamicommon.errors import Unavailable
 from hamicommon.kubelet_api._generated import criruntime_pb2 as api
 from hamicommon.kubelet_api._generated import criruntime_pb2_grpc
 
-from hami_node_agent.allocation.late_binding_rules import RuntimeSays
+from hami_node_agent.allocation.late_binding_rules import RuntimeReport
 
 TIMEOUT_S = 5.0
 
 
 class ContainerRuntime:
-    """A runtime that is asked anew each time: it may have been restarted otherwise configured."""
+    """A runtime that is asked again each time: it may have been restarted otherwise configured."""
 
     def __init__(self, socket: Path) -> None:
         self._socket = socket
 
-    async def says(self) -> RuntimeSays:
+    async def report(self) -> RuntimeReport:
         """Raises: Unavailable when it does not answer."""
         if not self._socket.exists():
             raise Unavailable(f"cri_socket {self._socket}: no such socket")
@@ -37,7 +37,7 @@ class ContainerRuntime:
         config = _json(status.info.get("config", ""))
         directories = config.get("cdiSpecDirs")
         enabled = config.get("enableCDI")
-        return RuntimeSays(
+        return RuntimeReport(
             name=version.runtime_name,
             version=version.runtime_version,
             cdi_enabled=enabled if isinstance(enabled, bool) else None,

@@ -1,4 +1,4 @@
-"""The kubelet's own books: its device checkpoint and its PodResources API.
+"""The kubelet's own state: its device checkpoint and its PodResources API.
 
 The checkpoint knows pod uids, init containers and the answers we gave; PodResources is public API
 but has neither. Each is enough by itself where the other can't be read.
@@ -28,7 +28,7 @@ logger = logging.getLogger(__name__)
 POD_RESOURCES_TIMEOUT_S = 2.0
 
 
-class Books:
+class KubeletStateReader:
     """Reads both, merged by pod uid and container."""
 
     def __init__(

@@ -41,7 +41,7 @@ _WANTED_EVENTS = (
     | pynvml.nvmlEventTypeSingleBitEccError
 )
 _UNSUPPORTED = (pynvml.NVML_ERROR_NOT_SUPPORTED, pynvml.NVML_ERROR_FUNCTION_NOT_FOUND)
-# What the driver says of a card that is surely not usable.
+# What the driver reports of a card that is surely not usable.
 _CERTAIN = (
     pynvml.NVML_ERROR_GPU_IS_LOST,
     pynvml.NVML_ERROR_NOT_FOUND,
@@ -49,7 +49,7 @@ _CERTAIN = (
     pynvml.NVML_ERROR_IRQ_ISSUE,
     pynvml.NVML_ERROR_INSUFFICIENT_POWER,
 )
-# What it says when it was unloaded, or loaded anew, under this process.
+# What it reports when it was unloaded, or reloaded, under this process.
 _RELOADED = (
     pynvml.NVML_ERROR_UNINITIALIZED,
     pynvml.NVML_ERROR_DRIVER_NOT_LOADED,
@@ -80,7 +80,8 @@ class NvmlDriver:
         pynvml.nvmlShutdown()
 
     def outdated(self) -> bool:
-        """True when the driver was reloaded, or cards came or went: then NVML must begin anew."""
+        """True when the driver was reloaded, or cards came or went: then NVML must be initialised
+        again."""
         if self._attached_cards() != self._attached:
             return True
         try:
@@ -90,7 +91,7 @@ class NvmlDriver:
         return False
 
     def reload(self) -> None:
-        """Begins anew; cards that went stay known, so that they count as sick."""
+        """Initialises NVML again; cards that went stay known, so that they count as sick."""
         try:
             pynvml.nvmlShutdown()
         except pynvml.NVMLError as exc:

@@ -36,7 +36,7 @@ class NvmlProbe:
         self._turn = asyncio.Lock()
         self._busy: asyncio.Future[Any] | None = None
         self._event: asyncio.Future[tuple[GpuUuid | None, int] | None] | None = None
-        # The driver is not loaded anew under a thread that waits for its events.
+        # The driver is not reloaded under a thread that waits for its events.
         self._waiting = threading.Lock()
 
     async def start(self) -> None:
@@ -60,7 +60,8 @@ class NvmlProbe:
         return await self._call("links", self._driver.links)
 
     async def reload(self) -> bool:
-        """Begins anew where the driver was reloaded or cards came or went; True if it did.
+        """Initialises NVML again where the driver was reloaded or cards came or went; True if it
+        did.
 
         Raises: Unavailable while the driver is away.
         """

@@ -18,7 +18,7 @@ from hami_node_agent.devices.mig_partition import Instance, ProfileFacts
 
 UNSUPPORTED = (pynvml.NVML_ERROR_NOT_SUPPORTED, pynvml.NVML_ERROR_FUNCTION_NOT_FOUND)
 ABSENT = (*UNSUPPORTED, pynvml.NVML_ERROR_INVALID_ARGUMENT)
-"""What drivers say of a profile that the card does not have."""
+"""What drivers report of a profile that the card does not have."""
 
 
 def profiles(handle: Any) -> Iterator[ProfileFacts]:
@@ -41,7 +41,7 @@ def profiles(handle: Any) -> Iterator[ProfileFacts]:
 
 
 def _profile_info(handle: Any, number: int) -> Any:
-    """None when the card has no such profile; older drivers tell no names."""
+    """None when the card has no such profile; older drivers have no names."""
     for version in (2, 1):
         try:
             return pynvml.nvmlDeviceGetGpuInstanceProfileInfo(handle, number, version=version)

@@ -1,4 +1,4 @@
-"""What one card is doing, by its NVML handle. What the card can't say is None, never 0."""
+"""What one card is doing, by its NVML handle. What the card can't report is None, never 0."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def card_processes(handle: Any, since_us: int) -> CardProcesses:
 
 
 def _busy(handle: Any, since_us: int) -> dict[int, float] | None:
-    """Percent by host pid; None where the card can't say (MIG, some virtual cards)."""
+    """Percent by host pid; None where the card can't report it (MIG, some virtual cards)."""
     try:
         samples = pynvml.nvmlDeviceGetProcessUtilization(handle, since_us)
     except pynvml.NVMLError as exc:

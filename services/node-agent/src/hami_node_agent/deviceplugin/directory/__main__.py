@@ -44,18 +44,18 @@ async def _run(given: argparse.Namespace) -> None:
             task.cancel()
 
 
-def _envs(words: Sequence[str], resource: str) -> dict[str, str]:
-    """Raises: InvalidRequest when a word is not NAME=VALUE."""
+def _envs(pairs: Sequence[str], resource: str) -> dict[str, str]:
+    """Raises: InvalidRequest when a pair is not NAME=VALUE."""
     envs = {}
-    for word in words or [f"{resource.rpartition('/')[2].upper()}={{ids}}"]:
-        name, equals, value = word.partition("=")
+    for pair in pairs or [f"{resource.rpartition('/')[2].upper()}={{ids}}"]:
+        name, equals, value = pair.partition("=")
         if not name or not equals:
-            raise InvalidRequest(f"--env {word}: NAME=VALUE is wanted, {{ids}} in it for the files")
+            raise InvalidRequest(f"--env {pair}: NAME=VALUE is wanted, {{ids}} in it for the files")
         envs[name] = value
     return envs
 
 
-def _parse(words: Sequence[str]) -> argparse.Namespace:
+def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="hami-directory-plugin", description=__doc__)
     add = parser.add_argument
     add("--resource", required=True, help="what pods ask for, such as example.com/gopher")
@@ -67,7 +67,7 @@ def _parse(words: Sequence[str]) -> argparse.Namespace:
         default=Path("/var/lib/kubelet/device-plugins"),
         help="where the kubelet's socket is",
     )
-    return parser.parse_args(words)
+    return parser.parse_args(arguments)
 
 
 if __name__ == "__main__":

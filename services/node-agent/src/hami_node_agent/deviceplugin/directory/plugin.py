@@ -20,7 +20,7 @@ from hami_node_agent.grants.state import Signal
 
 logger = logging.getLogger(__name__)
 
-# inotify tells at once; this covers file systems where it does not, and a directory that is away.
+# inotify reports at once; this covers file systems where it does not, and a directory that is away.
 POLL_MS = 1000
 
 

@@ -1,4 +1,4 @@
-"""What a container's shared region says, and which of it is true at present.
+"""What a container's shared region holds, and which of it is true at present.
 
 In: a region as `region_reader.py` read it, and the evidence of who lives and who computes. Out:
 the container's use of each card. The region belongs to the tenant: what can't be is unknown, never
@@ -28,7 +28,7 @@ class RegionHeld:
 
     @property
     def plausible(self) -> bool:
-        """False when a counter says what can't be."""
+        """False when a counter has an impossible value."""
         counters = (self.total_bytes, self.context_bytes, self.module_bytes, self.buffer_bytes)
         return max(counters) <= MAX_BYTES
 
@@ -42,7 +42,7 @@ class RegionProcess:
     host_pid: int
     """0: not known to the library."""
     started_ticks: int
-    """Clock ticks from boot to its start; 0: HAMi's library does not say."""
+    """Clock ticks from boot to its start; 0: HAMi's library does not write it."""
     held: tuple[RegionHeld, ...]
     """In the order of the region's cards."""
 
@@ -92,8 +92,8 @@ def used(
     """The container's use of each of its cards.
 
     `living`: numbers of the processes in the region that have not ended. `measured_percent`: what
-    the driver says that a process of that number computes on the card of that uuid; None where it
-    does not say.
+    the driver reports that a process of that number computes on the card of that uuid; None where
+    it does not report it.
     """
     return tuple(
         _card_use(
@@ -118,13 +118,13 @@ def _card_use(card: RegionCard, held: list[RegionHeld], measured: list[float | N
     )
 
 
-def _core_percent(measured: list[float | None], told: list[int]) -> float | None:
-    """The driver's word where it has one for every process; else what HAMi's library wrote.
+def _core_percent(measured: list[float | None], reported: list[int]) -> float | None:
+    """The driver's figure where it has one for every process; else what HAMi's library wrote.
 
     Its 0 means nothing: it measures only while a core limit is set.
     """
     known = [percent for percent in measured if percent is not None]
     if len(known) == len(measured):
         return min(sum(known), float(MAX_PERCENT))
-    itself = sum(percent for percent in told if 0 <= percent <= MAX_PERCENT)
+    itself = sum(percent for percent in reported if 0 <= percent <= MAX_PERCENT)
     return float(min(itself, MAX_PERCENT)) if itself > 0 else None

@@ -44,9 +44,9 @@ class _Directory:
     """Its modification time when `file` was looked for."""
     reading: RegionReading | None = None
     problem: str = ""
-    """Why it could not be read in the last round, in a word."""
+    """Why it could not be read in the last round: a failure's kind."""
     unwritten: str = ""
-    """Why the last write failed, in a word."""
+    """Why the last write failed: a failure's kind."""
 
 
 class Regions:
@@ -83,7 +83,7 @@ class Regions:
     def write(
         self, name: str, *, recent_kernel: int | None, utilization_switch: int | None
     ) -> None:
-        """Writes the monitor's words into a region that was read (blocking)."""
+        """Writes the monitor's switches into a region that was read (blocking)."""
         directory = self._directories.get(name)
         if directory is None or not directory.file:
             return
@@ -99,7 +99,7 @@ class Regions:
             return
         except (NotARegion, OSError) as exc:
             kind = f"write_{_kind(exc)}"
-            self._failed(name, kind, exc, told=directory.unwritten)
+            self._failed(name, kind, exc, logged=directory.unwritten)
             directory.unwritten = kind
 
     def _names(self) -> Iterator[tuple[str, int]]:
@@ -139,12 +139,12 @@ class Regions:
             directory.file, directory.reading, directory.looked_at_ns = "", None, _UNSETTLED
         except (NotARegion, OSError) as exc:
             kind = _kind(exc)
-            self._failed(name, kind, exc, told=directory.problem)
+            self._failed(name, kind, exc, logged=directory.problem)
             directory.reading, directory.problem = None, kind
 
-    def _failed(self, name: str, kind: str, exc: Exception, *, told: str) -> None:
+    def _failed(self, name: str, kind: str, exc: Exception, *, logged: str) -> None:
         self._count(kind)
-        if kind != told:
+        if kind != logged:
             logger.warning(
                 "region not usable", extra={"directory": name, "kind": kind, "error": str(exc)}
             )

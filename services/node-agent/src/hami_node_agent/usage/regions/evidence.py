@@ -88,7 +88,7 @@ def proves(
 
 
 def percent_of(found: Found, uuid: str, evidence: Evidence | None) -> float | None:
-    """What the driver says that the process computes on a card, 0 to 100; None is unknown."""
+    """What the process computes on a card by the driver's report, 0 to 100; None is unknown."""
     card = None if evidence is None else evidence.cards.get(uuid)
     if not found.host_pid or card is None or card.busy_percent is None:
         return None

@@ -90,13 +90,13 @@ class TailV1(ctypes.LittleEndianStructure):
 
 
 class MemoryV0(ctypes.LittleEndianStructure):
-    """As MemoryV1, without the unused words."""
+    """As MemoryV1, without the unused fields."""
 
     _fields_ = MemoryV1._fields_[:5]
 
 
 class UtilizationV0(ctypes.LittleEndianStructure):
-    """As UtilizationV1, without the unused words."""
+    """As UtilizationV1, without the unused fields."""
 
     _fields_ = UtilizationV1._fields_[:3]
 
@@ -116,7 +116,7 @@ class SlotV0(ctypes.LittleEndianStructure):
 
 
 class HeadV0(ctypes.LittleEndianStructure):
-    """Everything before the slots, without version words."""
+    """Everything before the slots, without the version."""
 
     _fields_ = (
         ("magic", ctypes.c_int32),
@@ -184,7 +184,7 @@ V1 = RegionForm(
     sm_at=UtilizationV1.sm_percent.offset,
     status_at=SlotV1.status.offset,
     sequence_at=SlotV1.sequence.offset,
-    # Ours alone, in a word that HAMi leaves unused: `vgpu_region.h`.
+    # Ours alone, in a field that HAMi leaves unused: `vgpu_region.h`.
     started_at=SlotV1.memory.offset + MemoryV1.unused.offset,
 )
 V0 = RegionForm(

@@ -5,7 +5,7 @@ In: `$HOOK_PATH/vgpu/containers/<dir>/*.cache`. Out: `Region` values, kept and c
 are not opened, counts are clamped, and a file that is no region is no region.
 
 Only the head, the tail and the slots in use are read, a few kilobytes of two megabytes. They are
-read and not mapped: whoever touches a mapped page of a file that its owner has cut short is killed
+read and not mapped: a process that touches a mapped page of a file cut short is killed
 (SIGBUS), and this owner is the tenant.
 """
 
@@ -28,7 +28,7 @@ UUID_SHOWN = 40
 MAX_READS = 3
 _MOST_HEAD = max(layout.V0.slots_at, layout.V1.slots_at)
 _COUNTERS = struct.Struct("<QQQQQ")
-_WORDS = struct.Struct(f"<{layout.MAX_DEVICES}Q")
+_UINT64S = struct.Struct(f"<{layout.MAX_DEVICES}Q")
 _TAIL = struct.Struct("<iiii")
 _PIDS = struct.Struct("<ii")
 _U64 = struct.Struct("<Q")
@@ -36,7 +36,7 @@ _I32 = struct.Struct("<i")
 
 
 class NotARegion(Exception):
-    """The file is none; `kind` says in a word why."""
+    """The file is none; `kind` names why."""
 
     def __init__(self, kind: str, detail: str) -> None:
         super().__init__(f"{kind}: {detail}")
@@ -45,7 +45,7 @@ class NotARegion(Exception):
 
 @dataclass(frozen=True, slots=True)
 class _Bank:
-    """Sixteen cards: what is said of them, and what the processes hold of them."""
+    """Sixteen cards: their limits, and what the processes hold of them."""
 
     head: bytes
     slots: bytes
@@ -102,7 +102,7 @@ def read_region(path: Path | str, last: RegionReading | None = None) -> RegionRe
 def write_feedback(
     path: Path | str, *, recent_kernel: int | None, utilization_switch: int | None
 ) -> None:
-    """Writes the monitor's two words, where one is given. Raises: NotARegion, OSError.
+    """Writes the monitor's two switches, where one is given. Raises: NotARegion, OSError.
 
     Each is one aligned write of four bytes into the page that the container has mapped.
     """
@@ -137,15 +137,15 @@ def _size(descriptor: int) -> int:
 
 def _form(head: bytes, size: int) -> layout.RegionForm | None:
     """By its first eight bytes and its size."""
-    words = head[:8]
+    start = head[:8]
     # The library makes the file, sets its size and writes the magic last.
-    if not any(words[:4]):
+    if not any(start[:4]):
         return None
-    if len(words) < 8 or int.from_bytes(words[:4], "little") != layout.MAGIC:
-        raise NotARegion("not_a_region", f"it begins with {words.hex()}")
+    if len(start) < 8 or int.from_bytes(start[:4], "little") != layout.MAGIC:
+        raise NotARegion("not_a_region", f"it begins with {start.hex()}")
     if layout.SIZE_V0 <= size < layout.SIZE_V1:
         return layout.V0
-    major = int.from_bytes(words[4:], "little")
+    major = int.from_bytes(start[4:], "little")
     if major == 1 and size >= layout.SIZE_V1:
         return layout.V1
     raise NotARegion("unknown_layout", f"{size} bytes of major version {major}")
@@ -178,8 +178,8 @@ def _further_banks(
 
 
 def _cards(head: bytes, form: layout.RegionForm, bank: int) -> Iterator[RegionCard]:
-    limits = _WORDS.unpack_from(head, form.limits_at)
-    sm_limits = _WORDS.unpack_from(head, form.sm_limits_at)
+    limits = _UINT64S.unpack_from(head, form.limits_at)
+    sm_limits = _UINT64S.unpack_from(head, form.sm_limits_at)
     for index in range(layout.MAX_DEVICES):
         at = form.uuids_at + index * layout.UUID_BYTES
         uuid = _uuid(head[at : at + UUID_SHOWN])
@@ -205,7 +205,7 @@ def _processes(
 ) -> Iterator[RegionProcess]:
     slots = banks[0].slots
     for at in range(0, len(slots), form.slot_size):
-        # Either says that the slot is free.
+        # Either marks the slot as free.
         if not (_I32.unpack_from(slots, at)[0] and _I32.unpack_from(slots, at + form.status_at)[0]):
             continue
         parts = [bank.slots[at : at + form.slot_size] for bank in banks]

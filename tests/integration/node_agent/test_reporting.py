@@ -1,4 +1,4 @@
-"""What the agent tells: its inventory, an event on a stranger's pod, the trace of a grant."""
+"""What the agent reports: its inventory, an event on an unscheduled pod, the trace of a grant."""
 
 import json
 import signal
@@ -17,21 +17,21 @@ A_0 = f"{CARDS[0]}-0"
 KILLS = 3
 
 
-async def test_a_stranger_reads_the_reason_in_an_event(
+async def test_an_unscheduled_pod_gets_the_reason_in_an_event(
     api_pods: ApiPods, agent: AgentProcess, kubelet: Kubelet
 ) -> None:
-    await api_pods.create("stranger")
+    await api_pods.create("unscheduled")
     for _ in range(KILLS):
         with pytest.raises(grpc.aio.AioRpcError):
-            await kubelet.allocate(api_pods.uids["stranger"], "main", A_0)
-        if await api_pods.events("stranger"):
+            await kubelet.allocate(api_pods.uids["unscheduled"], "main", A_0)
+        if await api_pods.events("unscheduled"):
             break
 
-    [message, *_] = await api_pods.events("stranger")
+    [message, *_] = await api_pods.events("unscheduled")
     assert "set spec.schedulerName" in message
 
 
-async def test_inventory_is_repeated_and_says_what_the_node_offers(
+async def test_inventory_is_repeated_and_lists_what_the_node_offers(
     agent: AgentProcess, control: Control
 ) -> None:
     await eventually(lambda: len(control.inventories) >= 2)
