@@ -13,6 +13,7 @@ from hami_node_agent.allocation.adopted import AdoptedAnswers
 from hami_node_agent.allocation.allocate import Allocate
 from hami_node_agent.allocation.device_moves import LedgerMoves
 from hami_node_agent.allocation.grant_lookup import GrantFinder
+from hami_node_agent.allocation.node_ports import NodePorts
 from hami_node_agent.allocation.prestart import PreStart
 from hami_node_agent.allocation.response import AnswerPolicy
 from hami_node_agent.cleanup.garbage_collection import Processes, Sweeper
@@ -144,23 +145,14 @@ class Agent:
         reports = Reports(node)
         feed = GrantsFeed(bus, state, reports=reports, node=node, snapshot_interval_s=15.0)
         self.plugin = _Plugin()
-        finder = GrantFinder(
-            state, source=feed, pods=pods, kubelet_state=wired, node=node, wait_s=2.0
+        ports = NodePorts(
+            state=state, kubelet_state=wired, source=feed, pods=pods, files=disk, reports=reports
         )
-        self._allocating = Allocate(
-            state, finder=finder, pods=pods, files=disk, reports=reports, answers=ANSWERS
-        )
+        finder = GrantFinder(ports, node_name=node, wait_s=2.0)
+        self._allocating = Allocate(ports, finder=finder, answers=ANSWERS)
         adopted = AdoptedAnswers(state, kubelet_state=wired)
         self._prestarting = PreStart(
-            state,
-            kubelet_state=wired,
-            source=feed,
-            pods=pods,
-            files=disk,
-            reports=reports,
-            moves=LedgerMoves(bus, node=node),
-            adopted=adopted,
-            unmanaged=None,
+            ports, moves=LedgerMoves(bus, node=node), adopted=adopted, unmanaged=None
         )
         sweeper = Sweeper(
             state,

@@ -6,11 +6,13 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from hami_node_agent.allocation.grant_lookup import GrantFinder
+from hami_node_agent.allocation.node_ports import NodePorts
 from hami_node_agent.grants.book import GrantBook, NodeGrant
 from hami_node_agent.grants.candidates import Candidate, PodsSeen
 from hami_node_agent.grants.ownership import Holding
 from hami_node_agent.grants.ports import PodRef
 from hami_node_agent.grants.records import AgentState, Record
+from hami_node_agent.grants.reports import Reports
 from hami_node_agent.grants.state import NodeState
 from hamicommon.domain.ids import AllocationId
 
@@ -70,9 +72,15 @@ def finder(world: World, *records: Record, book: GrantBook) -> tuple[GrantFinder
     state = NodeState(world, AgentState().with_records(records))
     state.book = book
     port: Any = world
-    return GrantFinder(
-        state, source=port, pods=port, kubelet_state=port, node="n", wait_s=0.0
-    ), state
+    node = NodePorts(
+        state=state,
+        kubelet_state=port,
+        source=port,
+        pods=port,
+        files=port,
+        reports=Reports("n"),
+    )
+    return GrantFinder(node, node_name="n", wait_s=0.0), state
 
 
 async def test_an_answer_that_another_container_took_is_not_given_once_more() -> None:

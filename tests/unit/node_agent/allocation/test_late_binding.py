@@ -11,6 +11,7 @@ from unittest.mock import AsyncMock
 import pytest
 from hami_node_agent.adapters.state_file import decode, encode
 from hami_node_agent.allocation.late_binding import LateBinding
+from hami_node_agent.allocation.node_ports import NodePorts
 from hami_node_agent.allocation.response import AnswerPolicy
 from hami_node_agent.grants.book import NodeGrant
 from hami_node_agent.grants.ownership import Holding, KeptAnswer
@@ -55,16 +56,15 @@ async def start(state: NodeState, *signed: NodeGrant) -> bool:
     source: Any = SimpleNamespace(refresh=AsyncMock(side_effect=Unavailable("the bus is away")))
     devices: Any = SimpleNamespace(write=lambda nonce, spec: None)
     reports: Any = SimpleNamespace(allocated=lambda grant, state: None)
-    late = LateBinding(
-        state,
+    node = NodePorts(
+        state=state,
         kubelet_state=kubelet_state,
         source=source,
         pods=pods,
         files=files,
-        devices=devices,
         reports=reports,
-        answers=ANSWERS,
     )
+    late = LateBinding(node, devices=devices, answers=ANSWERS)
     return await late.check(IDS)
 
 

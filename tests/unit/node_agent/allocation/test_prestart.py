@@ -9,6 +9,7 @@ from unittest.mock import AsyncMock
 
 import pytest
 from hami_node_agent.allocation import prestart
+from hami_node_agent.allocation.node_ports import NodePorts
 from hami_node_agent.allocation.prestart import PreStart
 from hami_node_agent.grants.candidates import PodsSeen
 from hami_node_agent.grants.ownership import Holding, Reassigned
@@ -53,17 +54,15 @@ class Node:
         self.state = NodeState(self, AgentState().with_records((MEANT_FOR_A, MEANT_FOR_B)))
         self.state.book = a_book(POD_A, POD_B)
         port: Any = self
-        self.starting = PreStart(
-            self.state,
+        node = NodePorts(
+            state=self.state,
             kubelet_state=port,
             source=port,
             pods=port,
             files=port,
             reports=Reports("n"),
-            moves=self,
-            adopted=AsyncMock(),
-            unmanaged=None,
         )
+        self.starting = PreStart(node, moves=self, adopted=AsyncMock(), unmanaged=None)
 
     def save(self, state: AgentState) -> None:
         """Always succeeds."""

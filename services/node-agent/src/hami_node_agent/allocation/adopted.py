@@ -39,7 +39,7 @@ class AdoptedAnswers:
             try:
                 await self.take_up()
             except HamiError as exc:
-                logger.warning("adopted answers not taken up", extra={"error": str(exc)})
+                logger.warning("adopted answers not recorded, retrying", extra={"error": str(exc)})
             pause_s = backoff.failed() if self._waiting() else None
             if await self._state.book_changed.wait(seen, pause_s) != seen:
                 backoff.succeeded()
@@ -54,7 +54,7 @@ class AdoptedAnswers:
             await self._state.change(lambda saved: saved.with_records(found))
             for record in found:
                 logger.info(
-                    "adopted",
+                    "adopted container recorded",
                     extra={
                         "pod_uid": record.pod_uid,
                         "container": record.container,

@@ -21,6 +21,7 @@ from hamicommon.errors import HamiError, NotFound
 from opentelemetry import trace
 
 from hami_node_agent.allocation.grant_lookup import GrantFinder
+from hami_node_agent.allocation.node_ports import NodePorts
 from hami_node_agent.allocation.response import (
     AnswerPolicy,
     cache_dir_name,
@@ -31,10 +32,7 @@ from hami_node_agent.devices.device_list import ContainerSpec
 from hami_node_agent.devices.replica_ids import card_of, preferred_ids
 from hami_node_agent.grants.book import NodeGrant
 from hami_node_agent.grants.candidates import Candidate, roomiest
-from hami_node_agent.grants.ports import ContainerFiles, NodePodApi
 from hami_node_agent.grants.records import AgentState, Record, is_complete
-from hami_node_agent.grants.reports import Reports
-from hami_node_agent.grants.state import NodeState
 from hami_node_agent.inventory.mig_instances import MigInstances
 
 logger = logging.getLogger(__name__)
@@ -46,21 +44,18 @@ class Allocate:
 
     def __init__(
         self,
-        state: NodeState,
+        node: NodePorts,
         *,
         finder: GrantFinder,
-        pods: NodePodApi,
-        files: ContainerFiles,
-        reports: Reports,
         answers: AnswerPolicy,
         adopts_unmanaged: bool = False,
         mig: MigInstances | None = None,
     ) -> None:
-        self._state = state
+        self._state = node.state
+        self._pods = node.pods
+        self._files = node.files
+        self._reports = node.reports
         self._finder = finder
-        self._pods = pods
-        self._files = files
-        self._reports = reports
         self._answers = answers
         self._adopts_unmanaged = adopts_unmanaged
         self._mig = mig

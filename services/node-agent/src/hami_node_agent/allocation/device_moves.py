@@ -2,7 +2,7 @@
 
 In: a container that is about to start on other cards than the ledger has for it, and the partners
 that hold what it was granted. Out: the ledger's answer, before the start; without a yes no
-container starts there. `prestarting.py` asks.
+container starts there. `prestart.py` asks.
 """
 
 from __future__ import annotations

@@ -14,12 +14,12 @@ from collections.abc import Mapping, Sequence
 
 from hamicommon.errors import NotFound, Unavailable
 
+from hami_node_agent.allocation.node_ports import NodePorts
 from hami_node_agent.grants.candidates import Candidate, candidates, repeated
 from hami_node_agent.grants.ownership import Holding, record_of
-from hami_node_agent.grants.ports import GrantSource, KubeletState, NodePodApi, PodRef
+from hami_node_agent.grants.ports import PodRef
 from hami_node_agent.grants.records import Record
 from hami_node_agent.grants.signed import read_signed, refresh_book
-from hami_node_agent.grants.state import NodeState
 
 logger = logging.getLogger(__name__)
 
@@ -27,21 +27,13 @@ logger = logging.getLogger(__name__)
 class GrantFinder:
     """Looks in all places where a grant may be."""
 
-    def __init__(
-        self,
-        state: NodeState,
-        *,
-        source: GrantSource,
-        pods: NodePodApi,
-        kubelet_state: KubeletState,
-        node: str,
-        wait_s: float,
-    ) -> None:
-        self._state = state
-        self._source = source
-        self._pods = pods
-        self._kubelet_state = kubelet_state
-        self._node = node
+    def __init__(self, node: NodePorts, *, node_name: str, wait_s: float) -> None:
+        """`wait_s`: how long an announcement may take to come."""
+        self._state = node.state
+        self._source = node.source
+        self._pods = node.pods
+        self._kubelet_state = node.kubelet_state
+        self._node = node_name
         self._wait_s = wait_s
 
     def in_flight(self, count: int, planned: Mapping[str, Record]) -> Candidate | None:

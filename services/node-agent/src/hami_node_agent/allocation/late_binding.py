@@ -21,6 +21,7 @@ from hamicommon.domain.allocations import ContainerGrant
 from hamicommon.errors import Conflict, HamiError, Unavailable
 
 from hami_node_agent.allocation.late_binding_rules import NamedBy, late_answer
+from hami_node_agent.allocation.node_ports import NodePorts
 from hami_node_agent.allocation.response import (
     AnswerPolicy,
     cache_dir_name,
@@ -31,16 +32,10 @@ from hami_node_agent.devices.device_list import ContainerSpec
 from hami_node_agent.grants.book import NodeGrant
 from hami_node_agent.grants.ownership import Holding
 from hami_node_agent.grants.ports import (
-    ContainerFiles,
-    GrantSource,
-    KubeletState,
-    NodePodApi,
     PodRef,
 )
 from hami_node_agent.grants.records import AgentState, Record, is_complete
-from hami_node_agent.grants.reports import Reports
 from hami_node_agent.grants.signed import refresh_book
-from hami_node_agent.grants.state import NodeState
 from hami_node_agent.inventory.mig_instances import MigInstances
 
 logger = logging.getLogger(__name__)
@@ -63,14 +58,9 @@ class LateBinding:
 
     def __init__(
         self,
-        state: NodeState,
+        node: NodePorts,
         *,
-        kubelet_state: KubeletState,
-        source: GrantSource,
-        pods: NodePodApi,
-        files: ContainerFiles,
         devices: DeviceDescriptions,
-        reports: Reports,
         answers: AnswerPolicy,
         named_by: NamedBy = NamedBy.FIELD,
         unproven: str = "",
@@ -80,13 +70,13 @@ class LateBinding:
         operator set it so. Nothing that rests on it is started then."""
         self._named_by = named_by
         self._unproven = unproven
-        self._state = state
-        self._kubelet_state = kubelet_state
-        self._source = source
-        self._pods = pods
-        self._files = files
+        self._state = node.state
+        self._kubelet_state = node.kubelet_state
+        self._source = node.source
+        self._pods = node.pods
+        self._files = node.files
+        self._reports = node.reports
         self._devices = devices
-        self._reports = reports
         self._answers = answers
         self._mig = mig
         self._turn = asyncio.Lock()

@@ -3,7 +3,7 @@
 In: the ids of the container about to start. The kubelet's state shows who that is, `ownership.py`
 decides, and this carries it out: nothing, limits rewritten, or an error that keeps the container
 from starting (HAMi#3096). Where the kubelet gave other cards than granted, the ledger is asked
-first (`moving.py`): what starts is counted where it runs.
+first (`device_moves.py`): what starts is counted where it runs.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from typing import Protocol
 from hamicommon.errors import Conflict, InvalidRequest, Unavailable
 
 from hami_node_agent.allocation.adopted import AdoptedAnswers
+from hami_node_agent.allocation.node_ports import NodePorts
 from hami_node_agent.allocation.unmanaged import UnmanagedPods
 from hami_node_agent.grants.ownership import (
     TRY_AGAIN,
@@ -33,16 +34,10 @@ from hami_node_agent.grants.ownership import (
 )
 from hami_node_agent.grants.ports import (
     CardMoves,
-    ContainerFiles,
-    GrantSource,
-    KubeletState,
-    NodePodApi,
     PodRef,
 )
 from hami_node_agent.grants.records import AgentState, Record, is_complete
-from hami_node_agent.grants.reports import Reports
 from hami_node_agent.grants.signed import refresh_book
-from hami_node_agent.grants.state import NodeState
 from hami_node_agent.inventory.mig_instances import MigInstances
 
 logger = logging.getLogger(__name__)
@@ -74,13 +69,8 @@ class PreStart:
 
     def __init__(
         self,
-        state: NodeState,
+        node: NodePorts,
         *,
-        kubelet_state: KubeletState,
-        source: GrantSource,
-        pods: NodePodApi,
-        files: ContainerFiles,
-        reports: Reports,
         moves: CardMoves,
         adopted: AdoptedAnswers,
         unmanaged: UnmanagedPods | None,
@@ -90,12 +80,12 @@ class PreStart:
         """`late`: checks starts of containers that were answered before late binding was switched
         off."""
         self._late = late
-        self._state = state
-        self._kubelet_state = kubelet_state
-        self._source = source
-        self._pods = pods
-        self._files = files
-        self._reports = reports
+        self._state = node.state
+        self._kubelet_state = node.kubelet_state
+        self._source = node.source
+        self._pods = node.pods
+        self._files = node.files
+        self._reports = node.reports
         self._moves = moves
         self._adopted = adopted
         self._unmanaged = unmanaged

@@ -1,7 +1,7 @@
 """Asks the scheduler for grants of pods that came to this node past it (unmanaged_pods=adopt).
 
 Allocate does not name its pod, so such a container was answered without limits
-(`allocating.py`); before it starts, PreStartContainer knows its pod and comes here. The scheduler
+(`allocate.py`); before it starts, PreStartContainer knows its pod and comes here. The scheduler
 grants the cards that the kubelet gave, if the ledger has room; its answer is final for this try.
 """
 

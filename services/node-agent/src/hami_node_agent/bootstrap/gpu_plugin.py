@@ -9,6 +9,7 @@ from hami_node_agent.allocation.allocate import Allocate
 from hami_node_agent.allocation.grant_lookup import GrantFinder
 from hami_node_agent.allocation.late_binding import LateBinding
 from hami_node_agent.allocation.late_binding_rules import BindingWay
+from hami_node_agent.allocation.node_ports import NodePorts
 from hami_node_agent.allocation.prestart import PreStart
 from hami_node_agent.allocation.response import AnswerPolicy
 from hami_node_agent.allocation.unmanaged import UnmanagedPods
@@ -36,46 +37,28 @@ def plugin_of(
 ) -> Plugin:
     """`way`: whether containers are bound by CDI at their start, see `late_binding.py`; `mig`:
     their cards are cut for them."""
-    finder = GrantFinder(
-        connections.state,
-        source=feed,
-        pods=connections.pods,
-        kubelet_state=connections.kubelet_state,
-        node=settings.node_name,
-        wait_s=settings.grant_wait_s,
-    )
-    adopts = settings.unmanaged_pods == "adopt"
-    answers = with_instances(_answers(settings, connections), settings, connections)
-    late_binding = LateBinding(
-        connections.state,
+    node = NodePorts(
+        state=connections.state,
         kubelet_state=connections.kubelet_state,
         source=feed,
         pods=connections.pods,
         files=connections.files,
-        devices=connections.cdi,
         reports=reports,
+    )
+    finder = GrantFinder(node, node_name=settings.node_name, wait_s=settings.grant_wait_s)
+    adopts = settings.unmanaged_pods == "adopt"
+    answers = with_instances(_answers(settings, connections), settings, connections)
+    late_binding = LateBinding(
+        node,
+        devices=connections.cdi,
         answers=answers,
         named_by=way.named_by,
         unproven="" if way.late or settings.binding == "lock" else way.reason,
         mig=mig,
     )
-    allocating = Allocate(
-        connections.state,
-        finder=finder,
-        pods=connections.pods,
-        files=connections.files,
-        reports=reports,
-        answers=answers,
-        adopts_unmanaged=adopts,
-        mig=mig,
-    )
+    allocating = Allocate(node, finder=finder, answers=answers, adopts_unmanaged=adopts, mig=mig)
     prestarting = PreStart(
-        connections.state,
-        kubelet_state=connections.kubelet_state,
-        source=feed,
-        pods=connections.pods,
-        files=connections.files,
-        reports=reports,
+        node,
         adopted=AdoptedAnswers(connections.state, kubelet_state=connections.kubelet_state),
         moves=connections.moves,
         unmanaged=UnmanagedPods(
