@@ -15,6 +15,7 @@ from hami_node_agent.allocation.late_binding_rules import BindingWay
 from hami_node_agent.devices.mig_partition import PartitionPlan
 from hami_node_agent.metrics.collectors import NodeCollector
 from hami_node_agent.metrics.health import (
+    AuthorityCollector,
     BindingCollector,
     BulkheadCollector,
     CardCollector,
@@ -77,6 +78,7 @@ def test_the_page_has_a_line_for_every_metric_and_no_other(tmp_path: Path) -> No
     exposed |= names(BindingCollector(BindingWay(late=False, reason="")).collect())
     exposed |= names(BulkheadCollector(Bulkhead()).collect())
     exposed |= names(RemovalCollector(NoLeftovers()).collect())
+    exposed |= names(AuthorityCollector({}).collect())
     exposed |= names(MigCollector(NoInstances()).collect())
     exposed |= names(families(EMPTY, now=EMPTY.taken_at))
     exposed |= names([build_info("1", "unknown")]) | names(MetricsInstruments().registry.collect())

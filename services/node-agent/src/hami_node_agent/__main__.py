@@ -55,7 +55,7 @@ async def _run(arguments: Sequence[str], start: Configured) -> None:
     now: Configured | None = start
     while now is not None:
         for note in now.notes:
-            logger.warning("configuration", extra={"note": note})
+            logger.warning("configuration note", extra={"note": note})
         async with open_agent(now.settings):
             _freeze_gc()
             now = await _wait_for_reload(arguments, hung_up)

@@ -1,6 +1,6 @@
 """Opens the driver: which cards are offered as slices, and which as the MIG instances they have.
 
-Part of the composition root, like `bootstrap.py`.
+Part of the composition root, like `agent.py`.
 """
 
 from __future__ import annotations
@@ -133,7 +133,7 @@ async def _open(settings: Settings, stack: AsyncExitStack) -> NvmlProbe:
         except Unavailable as exc:
             if settings.fail_on_init_error:
                 raise
-            logger.warning("waiting for a driver", extra={"error": str(exc)})
+            logger.warning("no driver, retrying", extra={"error": str(exc)})
             await asyncio.sleep(DRIVER_RETRY_S)
 
 

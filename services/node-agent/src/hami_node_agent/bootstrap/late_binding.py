@@ -1,6 +1,6 @@
 """Which way containers of this node get their slices: settled at the start, and looked after.
 
-Part of the composition root, like `bootstrap.py`.
+Part of the composition root, like `agent.py`.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class NodeVersions(Protocol):
 async def binding_way(settings: Settings, node: NodeVersions) -> BindingWay:
     """Raises: InvalidRequest when late binding is wanted with what it can't do."""
     way = await _binding_way(settings, node)
-    logger.info("binding", extra={"way": str(way)})
+    logger.info("binding mode selected", extra={"way": str(way)})
     return way
 
 
@@ -73,7 +73,9 @@ async def _proven(settings: Settings, node: NodeVersions) -> BindingWay:
             kubelet, runtime_version = await node.versions()
             runtime = await _runtime(settings, runtime_version)
     except (HamiError, TimeoutError) as exc:
-        logger.warning("no proof of CDI", extra={"error": str(exc)})
+        logger.warning(
+            "CDI support not proven, slices are passed at Allocate", extra={"error": str(exc)}
+        )
         reason = str(exc) or f"the Node did not answer within {NODE_WAIT_S:g} s"
         return BindingWay(late=False, reason=f"nothing is proven at the agent's start: {reason}")
     return way_of(kubelet, runtime, cdi_dir=str(settings.cdi_dir))
@@ -101,7 +103,7 @@ async def keep_proven(settings: Settings, node: NodeVersions, way: BindingWay) -
                 kubelet, await _runtime(settings, runtime_version), cdi_dir=str(settings.cdi_dir)
             )
         except HamiError as exc:
-            logger.warning("proof of CDI not renewed", extra={"error": str(exc)})
+            logger.warning("CDI support not proven again, retrying", extra={"error": str(exc)})
             continue
         if not now.late:
             raise Unavailable(f"binding was late and can't be any more: {now.reason}")

@@ -1,6 +1,6 @@
 """Cards cut on demand (`OPERATING_MODE=mig`), put together.
 
-Part of the composition root, like `bootstrap.py`.
+Part of the composition root, like `agent.py`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Removes what pods left behind, a little every few seconds, beside everything else.
 
-In: directories that `sweeping.py` and `allocating.py` gave up. One may hold a hundred thousand
-files, or be filled by a process that outlived its pod: a round has an end, and another one follows.
+In: directories that `garbage_collection.py` and `allocate.py` gave up. One may hold a hundred
+thousand files, or be filled by a process that outlived its pod: a round has an end, and another one
+follows.
 """
 
 from __future__ import annotations

@@ -247,7 +247,7 @@ class Sweeper:
         return self._pods.uid_of(suspect.namespace, suspect.name) in ("", suspect.pod_uid)
 
     async def _forget(self, suspect: _Suspect) -> None:
-        logger.info("pod left", extra={"pod_uid": suspect.pod_uid, "pod": suspect.name})
+        logger.info("pod terminated", extra={"pod_uid": suspect.pod_uid, "pod": suspect.name})
         held = await self._held_by_others(suspect)
         records = [r for r in self._state.saved.of_pod(suspect.pod_uid) if r.nonce not in held]
         report = self._reports.gone(

@@ -67,7 +67,7 @@ class OldLibraries:
             named = await self._checkpoint.mounted_paths()
             named |= await asyncio.to_thread(self._described)
         except Unavailable as exc:
-            logger.debug("old libraries stay", extra={"error": str(exc)})
+            logger.debug("old libraries not checked", extra={"error": str(exc)})
             self._unnamed = frozenset()
             return
         old = await asyncio.to_thread(self._files.old_libraries)

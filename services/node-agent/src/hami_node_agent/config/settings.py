@@ -114,21 +114,23 @@ class Settings(BaseSettings):
     )
     fail_on_init_error: bool = Field(
         default=True,
-        description="false: wait for a driver, in place of ending, while there is none",
+        description="true: end when there is no driver; false: wait for one",
     )
     device_split_count: int = Field(default=10, ge=1, description="containers per card")
     device_memory_scaling: float = Field(default=1.0, gt=0, description="> 1: oversubscription")
-    device_core_scaling: float = Field(default=1.0, gt=0)
+    device_core_scaling: float = Field(
+        default=1.0, gt=0, description="> 1: more than 100 % of a card's cores are granted"
+    )
     preconfigured_device_memory_mib: int = Field(
         default=0,
         ge=0,
         description="memory of cards for which NVML reports none; 0: such cards are left out",
     )
-    disable_core_limit: bool = Field(default=False)
+    disable_core_limit: bool = Field(default=False, description="containers have no core limit")
     enable_numa_topology: bool = Field(
         default=False, description="report NUMA nodes to the kubelet"
     )
-    pass_device_specs: bool = Field(default=False, description="answer /dev/nvidia* files too")
+    pass_device_specs: bool = Field(default=False, description="also pass the files /dev/nvidia*")
     device_list_strategy: Annotated[tuple[Strategy, ...], NoDecode] = Field(
         default=(Strategy.ENVVAR,),
         min_length=1,
@@ -166,7 +168,9 @@ class Settings(BaseSettings):
         description="Ed25519 public key (PEM) of the scheduler; "
         "absent: grants come from the bus alone",
     )
-    grant_wait_s: float = Field(default=2.0, ge=0, le=10, description="Allocate waits for a grant")
+    grant_wait_s: float = Field(
+        default=2.0, ge=0, le=10, description="how long Allocate waits for a grant"
+    )
     binding: Literal["lock", "late", "auto"] = Field(
         default="lock",
         description="lock: slices are passed at Allocate, one pod at a time; late: by CDI when a "
@@ -182,7 +186,9 @@ class Settings(BaseSettings):
         default=Path("/var/run/cdi"), description="where the container runtime reads CDI files"
     )
     drain_s: float = Field(
-        default=15.0, ge=0, description="a stop waits as long for pods that are on their way"
+        default=15.0,
+        ge=0,
+        description="longest time that a stop waits for granted pods that have not arrived",
     )
     unmanaged_pods: Literal["refuse", "adopt"] = Field(
         default="refuse",
@@ -194,9 +200,11 @@ class Settings(BaseSettings):
     enable_health_checks: str = Field(default="", validation_alias="DP_ENABLE_HEALTHCHECKS")
     probe_interval_s: float = Field(default=5.0, gt=0, description="between NVML health probes")
     xid_quiet_s: float = Field(
-        default=300.0, ge=0, description="a card is well again this long after its last XID"
+        default=300.0, ge=0, description="a card is healthy again this long after its last XID"
     )
-    nvml_timeout_s: float = Field(default=10.0, gt=0, description="one NVML round at most")
+    nvml_timeout_s: float = Field(
+        default=10.0, gt=0, description="longest time of one round of NVML calls"
+    )
 
     heartbeat_s: float = Field(default=10.0, gt=0, description="inventory repeated this often")
     sample_interval_s: float = Field(default=5.0, gt=0, description="usage sampled this often")

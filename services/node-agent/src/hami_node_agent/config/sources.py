@@ -2,7 +2,7 @@
 
 Values count in this order: a flag of HAMi's, our variable, HAMi's variable, the node's
 entry in `config.json`, the device configuration, what HAMi's plugin reads without using it, our
-default. `hami_flags.py`, `node_file.py` and hamicommon's `deviceconfig` read them.
+default. `hami_flags.py`, `hami_node_config.py` and hamicommon's `device_config` read them.
 """
 
 from __future__ import annotations

@@ -61,6 +61,8 @@ class Drain:
         while self.coming() or time.monotonic() < self._follows_until:
             seen = self._state.book_changed.version
             if time.monotonic() > deadline:
-                logger.warning("stopped before pods came", extra={"pod_uids": self.coming()})
+                logger.warning(
+                    "stopping, granted pods have not arrived", extra={"pod_uids": self.coming()}
+                )
                 return
             await self._state.book_changed.wait(seen, _LOOK_S)

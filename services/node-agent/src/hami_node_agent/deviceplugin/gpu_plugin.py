@@ -1,7 +1,7 @@
 """The count resource of NVIDIA cards (`nvidia.com/gpu`): slices, as many per card as it has slots.
 
-ListAndWatch follows `cards.py`; Allocate and GetPreferredAllocation go to `allocating.py`,
-PreStartContainer to `prestarting.py`.
+ListAndWatch follows `tracker.py`; Allocate and GetPreferredAllocation go to `allocate.py`,
+PreStartContainer to `prestart.py`.
 """
 
 from __future__ import annotations

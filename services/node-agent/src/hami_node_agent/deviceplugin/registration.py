@@ -135,7 +135,9 @@ class KubeletRegistration:
                 try:
                     await self._call_register()
                 except HamiError as exc:
-                    logger.warning("not registered", extra={"error": str(exc)})
+                    logger.warning(
+                        "not registered with the kubelet, retrying", extra={"error": str(exc)}
+                    )
                 else:
                     return before
             if _identity(self._socket) is None:

@@ -2,7 +2,7 @@
 
 A `GrantBook` is a value: every message makes a new one. A grant with a lower token never replaces
 one with a higher token, and no message brings a withdrawn one back, in whatever order they arrive.
-The ledger does: it may have been restored from a backup that has the grant. `choosing.py` picks
+The ledger does: it may have been restored from a backup that has the grant. `candidates.py` picks
 from it what an Allocate call means.
 """
 

@@ -1,7 +1,7 @@
 """How grants come in: announcements from the bus, the snapshot on start, on reconnect and on doubt.
 
 In: `hami.grants.v1.<node>` and the reply of `hami.grants.snapshot.<node>`. Out: `NodeState.book`,
-where `allocating.py` waits for it. A consumer that was away starts with what is new; the snapshot
+where `allocate.py` waits for it. A consumer that was away starts with what is new; the snapshot
 brings the rest.
 """
 
@@ -150,7 +150,7 @@ class GrantsFeed:
                     asked_at = time.monotonic()
                     backoff.succeeded()
                 except (Unavailable, InvalidRequest) as exc:
-                    logger.warning("no grant snapshot", extra={"error": str(exc)})
+                    logger.warning("no grant snapshot, retrying", extra={"error": str(exc)})
                     await asyncio.sleep(backoff.failed())
                     continue
             await asyncio.sleep(min(CONNECTION_CHECK_S, self._interval_s))

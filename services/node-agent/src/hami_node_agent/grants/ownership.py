@@ -2,7 +2,7 @@
 
 The kubelet's Allocate does not name its pod, so `candidates.py` may have taken one pod for
 another. Before every start the kubelet's own state shows who holds the ids. In: those holdings, our
-records and the grants. Out: a `Verdict` as data; `prestarting.py` carries it out.
+records and the grants. Out: a `Verdict` as data; `prestart.py` carries it out.
 """
 
 from __future__ import annotations

@@ -112,7 +112,7 @@ class KubeletReading:
 
     holdings: tuple[Holding, ...]
     problems: tuple[str, ...] = ()
-    """One sentence per book that could not be read."""
+    """One sentence for each that could not be read."""
     readable: bool = True
     """False when none could: then nothing is known."""
 

@@ -1,6 +1,6 @@
 """What the running agent knows: the grant book in memory and the records on disk, with a signal.
 
-`grants_feed.py` fills the book, `allocating.py` and `prestarting.py` change the records,
+`feed.py` fills the book, `allocate.py` and `prestart.py` change the records,
 `reporting.py` empties the queue of reports. A change of the records counts only when it is on disk.
 """
 
@@ -112,7 +112,7 @@ class NodeState:
         try:
             await self.change(lambda saved: saved.with_least_tokens(tokens))
         except Unavailable as exc:
-            logger.warning("attempts not written down", extra={"error": str(exc)})
+            logger.warning("tokens of ended attempts not saved", extra={"error": str(exc)})
 
     async def _save(self, after: AgentState, first: Callable[[], None] | None) -> None:
         def write() -> None:

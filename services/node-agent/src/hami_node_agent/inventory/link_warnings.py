@@ -2,7 +2,7 @@
 
 In: `CardTracker.contradictions`, found whenever cards come. Such a pair counts nothing for
 placement
-(`domain/topology.py`), which nobody would see otherwise.
+(`devices/topology.py`), which nobody would see otherwise.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ async def warn_of_links(
                 with bulkhead.item("links", "/".join(pair)):
                     await node.warn(REASON, message)
             except HamiError as exc:
-                logger.warning("event not written", extra={"error": str(exc)})
+                logger.warning("event not written, retrying", extra={"error": str(exc)})
                 failed = True
                 continue
             reported.add(pair)

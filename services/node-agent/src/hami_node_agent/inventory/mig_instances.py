@@ -3,7 +3,7 @@
 In: grants with a profile and a place on the card, chosen by the scheduler. What is about to be made
 is written down first, then made, then the record names it, then the kubelet is answered: a kill
 between any two leaves an instance that is ours and that nobody holds, and the next look destroys
-it. `domain/mig_cutting.py` decides; instances that we have not made are left alone and reported.
+it. `devices/mig_partition.py` decides; instances that we have not made are left alone and reported.
 """
 
 from __future__ import annotations
@@ -113,7 +113,8 @@ class MigInstances:
                     plans[card] = await self._settle(card)
                 except HamiError as exc:
                     logger.warning(
-                        "MIG instances not looked at", extra={"card": card, "error": str(exc)}
+                        "MIG instances not checked, retrying",
+                        extra={"card": card, "error": str(exc)},
                     )
             self._asked = tuple(plans)
             self._plan = joined(plans.values()) if plans else None

@@ -55,4 +55,4 @@ class Mps:
         else:
             self.problem = ""
         if self.problem != before:
-            logger.info("MPS", extra={"problem": self.problem})
+            logger.info("MPS control daemon changed state", extra={"problem": self.problem})

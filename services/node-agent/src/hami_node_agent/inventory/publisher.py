@@ -95,7 +95,7 @@ class InventoryPublisher:
                 message_id=f"{self._agent_id}:{self._sequence}",
             )
         except Unavailable as exc:
-            logger.warning("inventory not published", extra={"error": str(exc)})
+            logger.warning("inventory not published, retrying", extra={"error": str(exc)})
             return False
         return True
 
@@ -167,7 +167,7 @@ async def keep_annotation(
                 logger.info("node annotation written", extra={"key": REGISTER_ANNOTATION})
             backoff.succeeded()
         except HamiError as exc:
-            logger.warning("node annotation not written", extra={"error": str(exc)})
+            logger.warning("node annotation not written, retrying", extra={"error": str(exc)})
             wait_s = backoff.failed()
         await cards.changed.wait(seen, wait_s)
 

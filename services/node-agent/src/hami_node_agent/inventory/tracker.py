@@ -156,7 +156,7 @@ class CardTracker:
         self._health[uuid] = health
         if (before.healthy, before.reason) != (health.healthy, health.reason):
             logger.warning(
-                "card is well again" if health.healthy else "card is sick",
+                "card is healthy again" if health.healthy else "card is unhealthy",
                 extra={"uuid": uuid, "reason": health.reason or before.reason},
             )
             self._publish()

@@ -1,6 +1,6 @@
 """HAMi's metric names of before 2.6, for dashboards that still ask for them (`legacy_metrics`).
 
-Same numbers as in `exposition.py`, other names and labels (protocol 6.5).
+Same numbers as in `collectors.py`, other names and labels (protocol 6.5).
 """
 
 from __future__ import annotations

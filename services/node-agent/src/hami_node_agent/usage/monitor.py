@@ -1,6 +1,6 @@
 """What the node's containers hold and do now: regions joined with owners, processes and the driver.
 
-Two ask: `usage.py` for samples, `feedback.py` for the feedback loop. Each look reads the regions
+Two ask: `sampler.py` for samples, `feedback.py` for the feedback loop. Each look reads the regions
 again; the evidence of who lives and computes is gathered with it, where the host's /proc is there
 to ask (`proc_root`).
 """

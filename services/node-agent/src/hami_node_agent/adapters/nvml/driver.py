@@ -95,7 +95,7 @@ class NvmlDriver:
         try:
             pynvml.nvmlShutdown()
         except pynvml.NVMLError as exc:
-            logger.debug("driver not let go of", extra={"error": str(exc)})
+            logger.debug("NVML not shut down", extra={"error": str(exc)})
         self.start()
         self._by_handle.clear()
         self.cards()

@@ -1,8 +1,8 @@
 """All shared regions of the node, by the name of their directory; what can't be read is counted.
 
-In: `$HOOK_PATH/vgpu/containers/*/`. Out: `Regions.read()`, used by `usage.py` and `feedback.py`,
-and the problems that `exposition.py` shows. Whatever a tenant puts into its directory, the other
-regions are read all the same; a problem is logged when it begins, not in every round.
+In: `$HOOK_PATH/vgpu/containers/*/`. Out: `Regions.read()`, used by `monitor.py`, and the problems
+that `metrics/health.py` shows. Whatever a tenant puts into its directory, the other regions are
+read all the same; a problem is logged when it begins, not in every round.
 """
 
 from __future__ import annotations
