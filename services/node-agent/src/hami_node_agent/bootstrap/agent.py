@@ -7,7 +7,6 @@ import logging
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
-from importlib.metadata import version
 
 from hamicommon.process.bulkhead import Bulkhead
 from hamicommon.process.cancellation import end
@@ -16,7 +15,7 @@ from hami_node_agent.adapters.host.cgroups import PodCgroups
 from hami_node_agent.adapters.kubernetes import NodeObject
 from hami_node_agent.adapters.mps_control import MpsControl
 from hami_node_agent.allocation.adopted import AdoptedAnswers
-from hami_node_agent.bootstrap.connections import DISTRIBUTION, AgentConnections, open_connections
+from hami_node_agent.bootstrap.connections import AgentConnections, open_connections
 from hami_node_agent.bootstrap.gpu_plugin import plugin_of
 from hami_node_agent.bootstrap.late_binding import binding_way, keep_proven
 from hami_node_agent.bootstrap.mig import mig_instances, require_possible
@@ -259,17 +258,10 @@ def _monitoring(
 ) -> UsageWiring:
     return monitoring(
         settings,
-        probe=connections.driver.probe,
-        cards=cards,
-        state=connections.state,
-        pods=connections.pods,
+        connections,
+        cards,
         # Of pods that a HAMi before us made them for, they are in the annotation.
         mig_devices=connections.pods.mig_devices if mig is None else mig.devices,
-        bus=connections.bus,
-        files=connections.files,
-        containers_dir=connections.files.base / "containers",
-        agent_id=connections.agent_id,
-        version=version(DISTRIBUTION),
         bulkhead=bulkhead,
     )
 

@@ -4,23 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from importlib.metadata import version
 
 from hamicommon.process.bulkhead import Bulkhead
 from prometheus_client.registry import Collector
 
 from hami_node_agent.adapters.host.processes import HostProcesses
-from hami_node_agent.adapters.kubernetes import NodePods
+from hami_node_agent.bootstrap.connections import DISTRIBUTION, AgentConnections
 from hami_node_agent.config.settings import Settings
-from hami_node_agent.devices.ports import DeviceProbe
-from hami_node_agent.grants.ports import MigDevice, Publisher
-from hami_node_agent.grants.state import NodeState
+from hami_node_agent.grants.ports import MigDevice
 from hami_node_agent.inventory.tracker import CardTracker
 from hami_node_agent.metrics.collectors import NodeCollector
 from hami_node_agent.metrics.health import CardCollector, RegionCollector
 from hami_node_agent.metrics.legacy import LegacyCollector
 from hami_node_agent.usage.feedback import Feedback
-from hami_node_agent.usage.limits_writer import LimitsFiles, LimitsWriter
+from hami_node_agent.usage.limits_writer import LimitsWriter
 from hami_node_agent.usage.monitor import Monitor
 from hami_node_agent.usage.owners import Owners
 from hami_node_agent.usage.regions.directory import Regions
@@ -38,31 +36,25 @@ class UsageWiring:
 
 def monitoring(
     settings: Settings,
-    *,
-    probe: DeviceProbe,
+    connections: AgentConnections,
     cards: CardTracker,
-    state: NodeState,
-    pods: NodePods,
+    *,
     mig_devices: Callable[[], Sequence[MigDevice]],
-    bus: Publisher,
-    files: LimitsFiles,
-    containers_dir: Path,
-    agent_id: str,
-    version: str,
     bulkhead: Bulkhead,
 ) -> UsageWiring:
     """The monitor of one node; nothing runs yet."""
-    regions = Regions(containers_dir, bulkhead=bulkhead)
+    probe, pods = connections.driver.probe, connections.pods
+    regions = Regions(connections.files.base / "containers", bulkhead=bulkhead)
     proc = settings.proc_root
     monitor = Monitor(
         probe,
         regions,
-        Owners(state, pods),
+        Owners(connections.state, pods),
         processes=None if proc is None else HostProcesses(proc),
         bulkhead=bulkhead,
     )
-    limits_writer = LimitsWriter(files, bulkhead=bulkhead)
-    usage = UsagePublisher(bus, node=settings.node_name, agent_id=agent_id)
+    limits_writer = LimitsWriter(connections.files, bulkhead=bulkhead)
+    usage = UsagePublisher(connections.bus, node=settings.node_name, agent_id=connections.agent_id)
     sampler = Sampler(
         probe,
         monitor,
@@ -77,7 +69,7 @@ def monitoring(
 
     node, slices = settings.node_name, mig_devices
     collectors: list[Collector] = [
-        NodeCollector(latest, slices, node=node, version=version),
+        NodeCollector(latest, slices, node=node, version=version(DISTRIBUTION)),
         RegionCollector(regions),
         CardCollector(cards),
     ]
