@@ -1,11 +1,15 @@
 """The library in the user lands of other distributions, named by /etc/ld.so.preload as in a pod.
 
-    HAMI_USER_LANDS=/folder .venv/bin/pytest tests/native/test_user_lands.py -rs
+    pip install --target /runtimes --no-deps \\
+        nvidia-cuda-runtime-cu11 nvidia-cuda-runtime-cu12 nvidia-cuda-runtime==13.0.96
+    HAMI_USER_LANDS=/folder HAMI_CUDA_RUNTIMES=/runtimes \\
+        .venv/bin/pytest tests/native/test_user_lands.py -rs
 
 Each folder in HAMI_USER_LANDS is the root file system of one distribution (`mmdebstrap`, an
-exported image); root is needed. docs/libvgpu.md has the table of what was run. The driver's
-stand-in and its client are built for GLIBC_2.17 by zig (the wheel `ziglang`), because the project's
-own builds of them are for this machine alone. A user land of musl is one without glibc's loader.
+exported image); root is needed. HAMI_CUDA_RUNTIMES has, anywhere below it, files
+`libcudart.so.*` of NVIDIA. docs/libvgpu.md has the table of what was run. The driver's stand-in and
+its clients are built for GLIBC_2.17 by zig (the wheel `ziglang`), because the project's own builds
+of them are for this machine alone. A user land of musl is one without glibc's loader.
 """
 
 import os
@@ -21,9 +25,13 @@ from tests.native.driver_calls import DATA
 from tests.native.machine import CARDS, LIBVGPU, MIB, ROOT, Machine
 
 LANDS = os.environ.get("HAMI_USER_LANDS", "")
+RUNTIMES = os.environ.get("HAMI_CUDA_RUNTIMES", "")
 NO_LANDS = "HAMI_USER_LANDS names no folder of root file systems"
 LOADERS = ("lib64/ld-linux-x86-64.so.2", "lib/ld-linux-aarch64.so.1")
 PRELOADED = "/usr/local/vgpu/libvgpu.so"
+LIMIT = 64 * MIB
+BLOCK = 16 * MIB  # what runtime_client.c takes
+OUT_OF_MEMORY = 2  # cudaErrorMemoryAllocation
 
 Inside = Callable[..., tuple[int, str, str]]
 
@@ -47,13 +55,17 @@ def lands() -> list[Path]:
     return sorted(path for path in Path(LANDS).iterdir() if path.is_dir()) if LANDS else []
 
 
+def runtimes() -> list[Path]:
+    return sorted(Path(RUNTIMES).rglob("libcudart.so.*")) if RUNTIMES else []
+
+
 def has_glibc(land: Path) -> bool:
     return any(os.path.lexists(land / each) for each in LOADERS)
 
 
 @pytest.fixture(scope="module")
 def old_driver(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The stand-in driver and its client for GLIBC_2.17."""
+    """The stand-in driver and its clients for GLIBC_2.17."""
     if not LANDS:
         pytest.skip(NO_LANDS)  # made before the fixture that would skip
     folder = tmp_path_factory.mktemp("old") / "native"
@@ -79,9 +91,14 @@ def old_driver(tmp_path_factory: pytest.TempPathFactory) -> Path:
         timeout=280,
     )
     build = folder / "fakegpu/build"
-    client = build / "small_stack"
-    command = [*zig.split(), "-O2", "-o", client, DATA / "small_stack.c", "-ldl", "-pthread"]
-    subprocess.run(command, check=True, timeout=280)
+    for made, source, options in (
+        ("small_stack", "small_stack.c", []),
+        ("runtime_client", "runtime_client.c", []),
+        ("libcudart.so", "recorded_runtime.c", ["-shared", "-fPIC"]),
+    ):
+        command = [*zig.split(), "-O2", *options, "-o", str(build / made), str(DATA / source)]
+        subprocess.run([*command, "-ldl", "-pthread"], check=True, timeout=280)
+    shutil.copy(DATA / "runtime-requests.txt", build)
     return build
 
 
@@ -93,7 +110,7 @@ def given(tmp_path: Path) -> Path:
         (folder / each).mkdir(parents=True)
     shutil.copy(LIBVGPU, folder / PRELOADED[1:])
     (folder / "etc/ld.so.preload").write_text(f"{PRELOADED}\n")
-    lines = (f"device {card} memory_bytes {64 * MIB} core_percent 50\n" for card in CARDS)
+    lines = (f"device {card} memory_bytes {LIMIT} core_percent 50\n" for card in CARDS)
     (folder / "etc/hami/limits").write_text("hami-limits 1\n" + "".join(lines))
     return folder
 
@@ -108,7 +125,7 @@ def inside(given: Path, tmp_path: Path) -> Inside:
         land: Path, command: Sequence[str], env: dict[str, str] | None = None
     ) -> tuple[int, str, str]:
         done = subprocess.run(
-            ["unshare", "--mount", "sh", "-c", ENTER, "sh", land, work, *command],
+            ["unshare", "--mount", "sh", "-c", ENTER, "sh", str(land), str(work), *command],
             env={
                 "PATH": "/usr/sbin:/usr/bin:/sbin:/bin",
                 "HOME": "/",
@@ -123,6 +140,25 @@ def inside(given: Path, tmp_path: Path) -> Inside:
         return done.returncode, done.stdout, done.stderr
 
     return run
+
+
+@pytest.fixture
+def with_driver(old_driver: Path, given: Path, tmp_path: Path) -> dict[str, str]:
+    """The environment of a program on two cards of the stand-in driver, which is in /driver."""
+    shutil.copytree(old_driver, given / "driver", ignore=shutil.ignore_patterns("*.o", "*.d"))
+    machine = Machine.with_two_cards(tmp_path)
+    machine.settings["state"] = "/tmp/state"
+    machine.write()
+    shutil.copy(tmp_path / "machine.json", given / "machine.json")
+    return {
+        "LD_LIBRARY_PATH": "/driver",
+        "FAKEGPU_CONFIG": "/machine.json",
+        "CUDA_DEVICE_MEMORY_SHARED_CACHE": "/tmp/region",
+    }
+
+
+def not_preloaded(given: Path) -> None:
+    (given / "etc/ld.so.preload").write_text("")
 
 
 @pytest.fixture(params=lands() or [None], ids=lambda land: land.name if land else "none")
@@ -155,23 +191,72 @@ def test_python_runs_and_looks_functions_up(glibc_land: Path, inside: Inside) ->
 
 
 def test_a_cuda_program_is_held_to_its_limit(
-    glibc_land: Path, inside: Inside, old_driver: Path, given: Path, tmp_path: Path
+    glibc_land: Path, inside: Inside, with_driver: dict[str, str]
 ) -> None:
-    shutil.copytree(old_driver, given / "driver", ignore=shutil.ignore_patterns("*.o", "*.d"))
-    machine = Machine.with_two_cards(tmp_path)
-    machine.settings["state"] = "/tmp/state"
-    machine.write()
-    shutil.copy(tmp_path / "machine.json", given / "machine.json")
-    env = {"LD_LIBRARY_PATH": "/driver", "FAKEGPU_CONFIG": "/machine.json"}
-    limited = {**env, "CUDA_DEVICE_MEMORY_SHARED_CACHE": "/tmp/region"}
-
     for first in ("init", "alloc", "launch", "nvml", "child"):
-        assert inside(glibc_land, ["/driver/small_stack", first], limited) == (0, "", ""), first
+        assert inside(glibc_land, ["/driver/small_stack", first], with_driver) == (0, "", ""), first
     status, out, err = inside(
-        glibc_land, ["/driver/vgpu-probe", "--once"], {**limited, "LIBCUDA_LOG_LEVEL": "1"}
+        glibc_land, ["/driver/vgpu-probe", "--once"], {**with_driver, "LIBCUDA_LOG_LEVEL": "1"}
     )
     assert status == 0, (out, err)
-    assert f"OOM {64 * MIB + 1} / {64 * MIB}" in err
+    assert f"OOM {LIMIT + 1} / {LIMIT}" in err
+
+
+def test_the_calls_of_a_cuda_runtime_are_held_to_the_limit(
+    glibc_land: Path, inside: Inside, with_driver: dict[str, str], given: Path
+) -> None:
+    client = ["/driver/runtime_client", "/driver/libcudart.so"]
+    env = {**with_driver, "RUNTIME_REQUESTS": "/driver/runtime-requests.txt"}
+    status, held, err = inside(glibc_land, client, env)
+    assert (status, err) == (0, "")
+    lookups = next(
+        (line for line in held.splitlines() if line.startswith("lookups ")), "no lookups"
+    )
+    assert held.splitlines() == [
+        "cudaDriverGetVersion 0 12080",
+        "cudaGetDeviceCount 0 2",
+        "libcuda.so.1 1",
+        lookups,
+        f"cudaMemGetInfo 0 {LIMIT} {LIMIT}",
+        "cudaMalloc 0 1",
+        f"cudaMemGetInfo 0 {LIMIT - BLOCK} {LIMIT}",
+        "cudaMemset 0",
+        "cudaMemcpy 0",
+        "cudaMemcpy 0 1 1",
+        f"cudaMalloc {OUT_OF_MEMORY} 0",
+        "cudaFree 0",
+        f"cudaMemGetInfo 0 {LIMIT} {LIMIT}",
+    ]
+    not_preloaded(given)
+    status, bare, err = inside(glibc_land, client, env)
+    assert (status, err) == (0, "")
+    assert lookups in bare.splitlines()
+    assert f"cudaMemGetInfo 0 {8192 * MIB} {8192 * MIB}" in bare.splitlines()
+
+
+@pytest.mark.parametrize(
+    "runtime", [*runtimes()] or [None], ids=lambda path: path.name if path else "none"
+)
+def test_nvidias_runtime_answers_as_it_does_without_the_library(
+    glibc_land: Path,
+    runtime: Path | None,
+    inside: Inside,
+    with_driver: dict[str, str],
+    given: Path,
+) -> None:
+    """On the stand-in driver it loads, finds libcuda and refuses it, no more."""
+    if runtime is None:
+        pytest.skip("HAMI_CUDA_RUNTIMES names no folder with a libcudart.so.*")
+    shutil.copy(runtime, given / "driver" / runtime.name)
+    client = ["/driver/runtime_client", f"/driver/{runtime.name}"]
+    held = inside(glibc_land, client, with_driver)
+    not_preloaded(given)
+    bare = inside(glibc_land, client, with_driver)
+    if bare[0] == 2:
+        pytest.skip(f"{glibc_land.name} has not what {runtime.name} needs: {bare[2].strip()}")
+    assert held == bare
+    assert (held[0], held[2]) == (0, "")
+    assert "libcuda.so.1 1" in held[1].splitlines()
 
 
 def test_where_there_is_no_glibc_programs_run_without_the_library(
