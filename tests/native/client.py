@@ -14,7 +14,13 @@ from typing import Any
 
 from tests.native.allocators import KINDS, GiveBack
 from tests.native.context_makers import KINDS as CONTEXTS
-from tests.native.nvml_calls import nvml, wait_event
+from tests.native.nvml_calls import (
+    nvml,
+    nvml_codes,
+    nvml_instance_codes,
+    nvml_neighbours,
+    wait_event,
+)
 from tests.native.replies import say
 
 cuda = ctypes.CDLL("libcuda.so.1")
@@ -295,6 +301,9 @@ OPS: dict[str, Callable[..., Any]] = {
         further_contexts,
         launch_on_both,
         nvml,
+        nvml_codes,
+        nvml_instance_codes,
+        nvml_neighbours,
         wait_event,
     )
 }

@@ -1,14 +1,20 @@
 """Calls of NVML that a driven program makes, with their structures as JSON."""
 
 import ctypes
+import re
 from typing import Any
 
 import pynvml
 
 from tests.native.replies import say
 
+# Their first argument is a device, given by its index.
+OF_A_DEVICE = re.compile(r"nvmlDevice(Get(?!Handle|Count)|OnSameBoard|Set|Reset)|nvmlGpmQuery")
+
 
 def structure(value: Any) -> Any:
+    if isinstance(value, ctypes.Union):  # nvmlValue_t: every number here is an unsigned one
+        return value.ullVal
     if isinstance(value, ctypes.Structure):
         return {name: structure(getattr(value, name)) for name, *_ in value._fields_}
     if type(value).__name__ == "nvmlFriendlyObject":
@@ -20,12 +26,10 @@ def structure(value: Any) -> Any:
 
 def nvml(name: str, arguments: list[Any]) -> Any:
     pynvml.nvmlInit()
-    takes_device = name.startswith("nvmlDeviceGet") and "Handle" not in name and "Count" not in name
     try:
-        values = [
-            pynvml.nvmlDeviceGetHandleByIndex(value) if takes_device and position == 0 else value
-            for position, value in enumerate(arguments)
-        ]
+        values = list(arguments)
+        if OF_A_DEVICE.match(name):
+            values[0] = pynvml.nvmlDeviceGetHandleByIndex(values[0])
         return structure(getattr(pynvml, name)(*values))
     except pynvml.NVMLError as error:
         return {"error": type(error).__name__}
@@ -44,3 +48,29 @@ def wait_event(index: int, timeout_ms: int) -> Any:
         return {"error": type(error).__name__}
     finally:
         pynvml.nvmlEventSetFree(events)
+
+
+def nvml_neighbours(index: int, level: int) -> list[int]:
+    """Indexes of the devices that are at most so far away (nvmlGpuLevel_t)."""
+    pynvml.nvmlInit()
+    device = pynvml.nvmlDeviceGetHandleByIndex(index)
+    near = pynvml.nvmlDeviceGetTopologyNearestGpus(device, level)
+    return [pynvml.nvmlDeviceGetIndex(each) for each in near]
+
+
+def nvml_codes(index: int, names: list[str]) -> dict[str, int]:
+    """What functions answer that get a device and nothing else that could be used."""
+    pynvml.nvmlInit()
+    return codes_of(pynvml.nvmlDeviceGetHandleByIndex(index), names)
+
+
+def nvml_instance_codes(index: int, names: list[str]) -> dict[str, int]:
+    """The same of the first instance of a device in MIG mode."""
+    pynvml.nvmlInit()
+    card = pynvml.nvmlDeviceGetHandleByIndex(index)
+    return codes_of(pynvml.nvmlDeviceGetMigDeviceHandleByIndex(card, 0), names)
+
+
+def codes_of(device: Any, names: list[str]) -> dict[str, int]:
+    library, room = pynvml.nvmlLib, (ctypes.c_uint64 * 16)()
+    return {name: getattr(library, name)(device, room, room, room, room) for name in names}

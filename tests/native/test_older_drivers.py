@@ -25,7 +25,7 @@ assert info()["total"] == 4 << 20
 print("done")
 """
 LIBRARIES = {"libcuda.so.1": "driver", "libnvidia-ml.so.1": "nvml"}
-SHARED = ("clock", "fault", "json", "machine", "mig", "shared", "state")
+SHARED = ("clock", "fault", "json", "machine", "mig", "shared", "state", "value")
 PROC_ADDRESS = ("cuGetProcAddress", "cuGetProcAddress_v2")
 # About what a driver of CUDA 11.0 does without.
 SINCE_11_0 = (
@@ -111,33 +111,31 @@ CASES: dict[str, tuple[dict[str, Sequence[str]], str, str]] = {
 }
 
 
-@pytest.mark.parametrize(("libraries", "level", "line"), CASES.values(), ids=CASES)
-def test_what_is_missing_is_logged_in_one_line(
+@pytest.mark.parametrize(("libraries", "level", "expected"), CASES.values(), ids=CASES)
+def test_what_is_missing_is_reported_in_one_line(
     container: Container,
     tmp_path: Path,
     libraries: dict[str, Sequence[str]],
     level: str,
-    line: str,
+    expected: str,
 ) -> None:
     folder = tmp_path / "older"
     folder.mkdir()
     for library, without in libraries.items():
         build(folder, library, without)
-    logged = [
-        entry for entry in run(container, folder, level) if "lacks" in entry or "NVML" in entry
-    ]
-    assert len(logged) == 1
-    assert re.search(line, logged[0])
+    lines = [line for line in run(container, folder, level) if "lacks" in line or "NVML" in line]
+    assert len(lines) == 1
+    assert re.search(expected, lines[0])
     below = run(container, folder, str(int(level) - 1))
-    assert not [entry for entry in below if "lacks" in entry or "NVML" in entry]
+    assert not [line for line in below if "lacks" in line or "NVML" in line]
 
 
-def test_an_nvml_that_does_not_start_is_logged_in_one_line(container: Container) -> None:
+def test_an_nvml_that_does_not_start_is_reported_in_one_line(container: Container) -> None:
     container.machine.settings["faults"] = [{"call": "nvmlInit", "result": 18, "times": 0}]
     container.machine.write()
-    logged = run(container, FAKEGPU, "2")
-    assert len(logged) == 1
-    assert "no NVML (nvmlInit_v2 answers 18)" in logged[0]
+    lines = run(container, FAKEGPU, "2")
+    assert len(lines) == 1
+    assert "no NVML (nvmlInit_v2 answers 18)" in lines[0]
     assert run(container, FAKEGPU, "1") == []
 
 

@@ -27,7 +27,7 @@ def stand_in_rows(file: str) -> set[str]:
     """The functions of a table of the stand-in, with the tables that it includes."""
     table = (ROOT / "native/fakegpu/src" / file).read_text()
     files = [file, *re.findall(r'^#include "(\w+\.def)"', table, re.MULTILINE)]
-    macro = "(?:FN|PER_THREAD|REFUSED)"
+    macro = "(?:FN|PER_THREAD|REFUSED|DENIED|ELSEWHERE)"
     return set().union(*(rows(f"native/fakegpu/src/{name}", macro) for name in files))
 
 

@@ -67,6 +67,20 @@ static const char *read_migs(const struct json *entry, struct fg_card *card)
     return NULL;
 }
 
+static const char *read_values(const struct json *entry, struct fg_card *card)
+{
+    const struct json *values = json_member(entry, "values");
+    for (int value = 0; value < FG_VALUES; value++) card->values[value] = fg_value_at_first((enum fg_value)value);
+    for (const struct json *each = values != NULL ? values->child : NULL; each != NULL; each = each->next) {
+        const enum fg_value value = fg_value_named(each->name);
+        if (value == FG_VALUES) return "values names none of those of docs/fakegpu.md";
+        if (each->type != JSON_NULL && (each->type != JSON_NUMBER || each->number < 0 || each->number >= 0x1p62))
+            return "values wants numbers that are not negative, or null";
+        card->values[value] = each->type == JSON_NULL ? FG_UNKNOWN : (int64_t)each->number;
+    }
+    return NULL;
+}
+
 /* NULL, or what is wrong with the entry. */
 static const char *read_card(const struct json *entry, int index, struct fg_card *card)
 {
@@ -87,6 +101,7 @@ static const char *read_card(const struct json *entry, int index, struct fg_card
     if (card->memory_bytes == 0 || card->sm_count < 1 || card->max_threads_per_sm < 1)
         return "memory_mib, sm_count and max_threads_per_sm want to be positive";
     const char *wrong = read_migs(entry, card);
+    if (wrong == NULL) wrong = read_values(entry, card);
     return wrong != NULL ? wrong : read_links(entry, card);
 }
 

@@ -7,7 +7,7 @@
  *    "cuda_order": [0], "faults": [{"call": "cuMemAlloc", "result": 2, "after": 0, "times": 1}],
  *    "devices": [{"uuid": "GPU-...", "name": "...", "memory_mib": 81920, "sm_count": 108, "max_threads_per_sm": 2048,
  *                 "pci_bus_id": "00000000:07:00.0", "numa": 0, "major": 8, "minor": 0, "nvlinks": [1, 1, 2],
- *                 "mig_slices": 7,
+ *                 "mig_slices": 7, "values": {"pcie_replays": 3},
  *                 "mig": [{"uuid": "MIG-...", "gpu_slices": 1, "compute_slices": 1, "memory_mib": 9728, "gpu_instance": 7, "compute_instance": 0,
  *                          "start": 0}]}]}
  * granularity_bytes: what an allocation is rounded up to; wave_ns: how long a card needs for as many threads as it can hold at once;
@@ -24,6 +24,7 @@
 
 #include "clock.h"
 #include "fault.h"
+#include "value.h"
 
 enum { FG_MAX_DEVICES = 64, FG_MAX_LINKS = 18, FG_MAX_QUEUE_DEPTH = 4096, FG_MAX_MIG = 7 };
 
@@ -45,6 +46,7 @@ struct fg_card {
     unsigned int mig_mode; /* at the beginning */
     int mig_slices, mig_count;
     struct fg_mig migs[FG_MAX_MIG];
+    int64_t values[FG_VALUES]; /* at the beginning */
 };
 
 struct fg_machine {

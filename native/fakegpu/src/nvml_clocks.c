@@ -1,8 +1,4 @@
-/* Clocks, power, fans, errors and buses of a device in the stand-in NVML.
- *
- * Clocks and power follow the card's load as an A100's do. What this card has not, it says: no fan, no encoder sessions, no counters of
- * PCIe traffic, no energy meter.
- */
+/* Clocks, limits of power, and the bus of a device in the stand-in NVML. They follow the card's load as an A100's do. */
 #include "nvml.h"
 
 enum { GRAPHICS, SM, MEMORY, VIDEO, CLOCKS };
@@ -121,21 +117,13 @@ nvmlReturn_t nvmlDeviceGetDisplayActive(nvmlDevice_t device, int *active) { retu
         ANSWER(device, output);                    \
         return NVML_ERROR_NOT_SUPPORTED;           \
     }
-NOT_THERE(nvmlDeviceGetFanSpeed, (nvmlDevice_t device, unsigned int *percent), percent)
-NOT_THERE(nvmlDeviceGetTotalEnergyConsumption, (nvmlDevice_t device, unsigned long long *millijoules), millijoules)
-NOT_THERE(nvmlDeviceGetEncoderUtilization, (nvmlDevice_t device, unsigned int *percent, unsigned int *period_us), period_us ? percent : NULL)
-NOT_THERE(nvmlDeviceGetDecoderUtilization, (nvmlDevice_t device, unsigned int *percent, unsigned int *period_us), period_us ? percent : NULL)
 
 nvmlReturn_t nvmlDeviceGetPcieThroughput(nvmlDevice_t device, int counter, unsigned int *kib_per_s)
 {
-    ANSWER(device, kib_per_s);
-    return counter < 0 || counter > 1 ? NVML_ERROR_INVALID_ARGUMENT : NVML_ERROR_NOT_SUPPORTED;
-}
-
-nvmlReturn_t nvmlDeviceGetTotalEccErrors(nvmlDevice_t device, int type, int counter, unsigned long long *errors)
-{
-    ANSWER(device, errors);
-    return type < 0 || type > 1 || counter < 0 || counter > 1 ? NVML_ERROR_INVALID_ARGUMENT : NVML_ERROR_NOT_SUPPORTED;
+    enum { SENT, RECEIVED };
+    ANSWER_OF_CARD(device, kib_per_s);
+    if (counter != SENT && counter != RECEIVED) return NVML_ERROR_INVALID_ARGUMENT;
+    return fg_value(device, counter == SENT ? FG_VALUE_pcie_tx_kib_per_s : FG_VALUE_pcie_rx_kib_per_s, kib_per_s);
 }
 
 nvmlReturn_t nvmlDeviceGetCurrPcieLinkGeneration(nvmlDevice_t device, unsigned int *generation)

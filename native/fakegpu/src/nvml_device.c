@@ -1,4 +1,4 @@
-/* What the stand-in NVML says of one device: name, memory, load and modes. */
+/* One device in the stand-in NVML: name, memory, load and modes. */
 #include "nvml.h"
 
 #include <stdio.h>
@@ -55,6 +55,19 @@ void fg_fill_pci(const struct fg_card *card, nvmlPciInfo_t *pci)
     pci->pciSubSystemId = 0x147F10DE;
     snprintf(pci->busId, sizeof pci->busId, "%08X:%02X:%02X.0", pci->domain, pci->bus, pci->device);
     snprintf(pci->busIdLegacy, sizeof pci->busIdLegacy, "%04X:%02X:%02X.0", pci->domain & 0xFFFF, pci->bus & 0xFF, pci->device & 0xFF);
+}
+
+nvmlReturn_t nvmlDeviceGetPciInfoExt(nvmlDevice_t device, nvmlPciInfoExt_v1_t *pci)
+{
+    nvmlPciInfo_t known;
+    ANSWER(device, pci);
+    if (pci->version != NVML_STRUCT_VERSION(nvmlPciInfoExt_v1_t, 1)) return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
+    fg_fill_pci(fg_card(device), &known);
+    *pci = (nvmlPciInfoExt_v1_t){.version = pci->version, .domain = known.domain, .bus = known.bus, .device = known.device,
+                                 .pciDeviceId = known.pciDeviceId, .pciSubSystemId = known.pciSubSystemId,
+                                 .baseClass = 3, .subClass = 2}; /* display, 3D controller */
+    memcpy(pci->busId, known.busId, sizeof pci->busId);
+    return NVML_SUCCESS;
 }
 
 nvmlReturn_t nvmlDeviceGetPciInfo_v3(nvmlDevice_t device, nvmlPciInfo_t *pci)
@@ -133,6 +146,7 @@ nvmlReturn_t nvmlDeviceGetTemperature(nvmlDevice_t device, int sensor, unsigned 
 {
     ANSWER(device, celsius);
     if (sensor != 0) return NVML_ERROR_INVALID_ARGUMENT;
+    if (fg_value(device, FG_VALUE_temperature_c, celsius) == NVML_SUCCESS) return NVML_SUCCESS;
     *celsius = 35 + busy_percent(device) * 45 / 100; /* idle to full load */
     return NVML_SUCCESS;
 }
@@ -140,7 +154,7 @@ nvmlReturn_t nvmlDeviceGetTemperature(nvmlDevice_t device, int sensor, unsigned 
 nvmlReturn_t nvmlDeviceGetPowerUsage(nvmlDevice_t device, unsigned int *milliwatts)
 {
     ANSWER(device, milliwatts);
-    *milliwatts = 60000 + busy_percent(device) * 3400; /* 60 W idle, 400 W at full load */
+    if (fg_value(device, FG_VALUE_power_mw, milliwatts) != NVML_SUCCESS) *milliwatts = fg_power_mw(busy_percent(device));
     return NVML_SUCCESS;
 }
 

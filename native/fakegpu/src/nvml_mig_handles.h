@@ -4,7 +4,7 @@
 
 #include "nvml.h"
 
-/* Of one process; `made` tells an instance from a later one in its slot. */
+/* Of one process; `made` differs between an instance and a later one in its slot. */
 struct nvmlGpuInstance_st {
     uint32_t tag, made;
     int card, slot;

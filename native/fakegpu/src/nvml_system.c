@@ -1,4 +1,4 @@
-/* Start-up of the stand-in NVML, what it says of the driver, and the handles of the devices. */
+/* Start-up of the stand-in NVML, versions of the driver, and the handles of the devices. */
 #include "nvml.h"
 
 #include <limits.h>

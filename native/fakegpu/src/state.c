@@ -16,7 +16,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { MAGIC = 0x55504746, VERSION = 8 };
+enum { MAGIC = 0x55504746, VERSION = 9 };
 
 static const char *state_path; /* of the mapped state */
 
@@ -57,6 +57,7 @@ static void initialise(struct fg_state *state, const struct fg_machine *machine,
         snprintf(state->cards[i].uuid, sizeof state->cards[i].uuid, "%s", machine->cards[i].uuid);
         state->cards[i].total_bytes = machine->cards[i].memory_bytes;
         fg_mig_begin(&state->cards[i].mig, &machine->cards[i]);
+        for (int value = 0; value < FG_VALUES; value++) state->cards[i].values[value] = machine->cards[i].values[value];
     }
     struct timespec wall;
     clock_gettime(CLOCK_REALTIME, &wall);

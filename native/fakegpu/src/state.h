@@ -12,6 +12,7 @@
 #include "clock.h"
 #include "machine.h"
 #include "mig.h"
+#include "value.h"
 
 enum { FG_EVENTS = 256 };
 
@@ -28,6 +29,7 @@ struct fg_card_state {
     uint64_t total_bytes, used_bytes, peak_bytes;
     bool lost;
     bool unplugged; /* lost, and not listed by the next nvmlInit */
+    _Atomic int64_t values[FG_VALUES];
     struct fg_mig_state mig;
     struct fg_clock clock; /* CLOCK_MONOTONIC */
 };
