@@ -17,8 +17,8 @@ from tests.servers import Databases, Servers, embedded_servers, migrate
 
 SLOW_TIMEOUT_S = 3600
 
-# How long an example takes is the machine's load, not the code: hypothesis' 200 ms, and its word
-# that examples are made too slowly, fail at random where others compute.
+# How long an example takes is the machine's load, not the code: hypothesis' 200 ms, and its check
+# that examples are made fast enough, fail at random where others compute.
 settings.register_profile("hami", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("hami")
 
@@ -70,7 +70,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--update-golden",
         action="store_true",
-        help="tests/unit/hamicommon/admission: writes the answers to HAMi's examples anew",
+        help="tests/unit/hamicommon/admission: rewrites the answers to HAMi's examples",
     )
     parser.addoption(
         "--slow", action="store_true", help="also the cases that are marked slow (long runs)"

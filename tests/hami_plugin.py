@@ -1,4 +1,4 @@
-"""HAMi 2.10's NVIDIA device plugin as far as a kubelet and a later adoption can tell (protocol 5).
+"""HAMi 2.10's NVIDIA device plugin as far as a kubelet and a later adoption can see (protocol 5).
 
 It reads what HAMi's scheduler wrote on the pod, as HAMi's does, and answers Allocate in hami-core
 mode. Ids are advertised alike (`<GPU-uuid>-<i>`) and it does not prefer any.

@@ -22,11 +22,11 @@ def kubectl_for(api: httpx.Client, kubectl: Path, folder: Path) -> None:
     if api.get("/openapi/v2", headers={"accept": DESCRIBED}).status_code == 200:
         wrapper.symlink_to(kubectl)
         return
-    measured.say("this API server describes nothing to kubectl: applied with --validate=false")
+    measured.note("this API server describes nothing to kubectl: applied with --validate=false")
     wrapper.write_text(
         f"""#!/usr/bin/env bash
-for word in "$@"; do
-    case $word in apply | create) exec {kubectl} "$@" --validate=false ;; esac
+for argument in "$@"; do
+    case $argument in apply | create) exec {kubectl} "$@" --validate=false ;; esac
 done
 exec {kubectl} "$@"
 """

@@ -9,16 +9,16 @@ import pytest
 
 KEY = "measured"
 _LINES: list[str] = []
-"""Said since the last report."""
+"""Since the last report of a case."""
 
 
-def say(line: str) -> None:
+def note(line: str) -> None:
     """Shows `line` under the results of the run, with the case that runs now."""
     _LINES.append(line)
 
 
 def attach(report: pytest.TestReport) -> None:
-    """Gives the lines that were said meanwhile to this report."""
+    """Moves the lines noted since the last report to this one."""
     report.user_properties.extend((KEY, line) for line in _LINES)
     _LINES.clear()
 

@@ -18,7 +18,7 @@ from typing import TypeVar
 T = TypeVar("T")
 
 PATIENCE_S = 240.0
-"""Less than the time-out of a case (pyproject.toml), so that the wait says what it waited for."""
+"""Less than the time-out of a case (pyproject.toml), so that the wait names what it waited for."""
 LOOK_EVERY_S = 0.02
 _OF_THIS_THREAD = Path("/proc/thread-self/schedstat")
 
@@ -74,7 +74,7 @@ class Unhurried:
 
     @property
     def slowdown(self) -> float:
-        """How many times longer things took, at least 1; 1 where the kernel does not say."""
+        """How many times longer things took, at least 1; 1 where the kernel does not show it."""
         ran_ns, waited_ns = (
             now - then for now, then in zip(_scheduled_ns(), self._began_ns, strict=True)
         )

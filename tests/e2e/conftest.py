@@ -36,7 +36,7 @@ def running_system(
         plane = None
         if kind == "real":
             assets = find_assets(Path(os.environ["KUBEBUILDER_ASSETS"]))
-            measured.say(f"control plane: Kubernetes {assets.version[0]}.{assets.version[1]}")
+            measured.note(f"control plane: Kubernetes {assets.version[0]}.{assets.version[1]}")
             plane = stack.enter_context(control_plane(folder / "plane", assets=assets))
             flags = (*flags, "--kubeconfig", str(plane.kubeconfig))
         home = folder / "system"
@@ -60,7 +60,7 @@ def running_system(
 
 
 def kubernetes_client(kubeconfig: Path) -> httpx.Client:
-    """An HTTP client that is logged in as the kubeconfig says."""
+    """An HTTP client that is logged in with the kubeconfig's credentials."""
     config = yaml.safe_load(kubeconfig.read_text())
     cluster, user = config["clusters"][0]["cluster"], config["users"][0]["user"]
     context = ssl.create_default_context()

@@ -79,7 +79,7 @@ class System:
         return lambda: json.dumps((self.pod(name) or {}).get("status"))
 
     def wait_for_reason(self, name: str) -> str:
-        """Waits until the pod says why it is not scheduled."""
+        """Waits for the reason that the pod's condition gives for not being scheduled."""
 
         def reason() -> str | None:
             for condition in (self.pod(name) or {"status": {}})["status"].get("conditions") or []:
@@ -87,7 +87,7 @@ class System:
                     return str(condition.get("message") or "")
             return None
 
-        return wait(reason, f"{name} to say why it waits")
+        return wait(reason, f"the reason why {name} waits")
 
     def delete(self, *names: str, timeout_s: float | None = None) -> None:
         """Deletes pods and waits until they are gone."""

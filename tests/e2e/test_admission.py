@@ -1,4 +1,4 @@
-"""What a user is told when a pod is created, on the running system; and by `hamictl lint`."""
+"""What a user reads when a pod is created, on the running system; and by `hamictl lint`."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ def dry(system: System, pod: Json) -> httpx.Response:
     return system.api.post("/api/v1/namespaces/default/pods?dryRun=All", json=pod)
 
 
-def until(look: Callable[[], httpx.Response], told: Callable[[httpx.Response], bool]) -> None:
-    """What the bus tells comes a moment later."""
+def until(look: Callable[[], httpx.Response], arrived: Callable[[httpx.Response], bool]) -> None:
+    """What is published on the bus arrives a moment later."""
 
     def found() -> bool:
-        return told(look())
+        return arrived(look())
 
     wait(found, "admission to know", why=lambda: f"{look().text} {look().headers}")
 
@@ -65,7 +65,7 @@ def test_a_pod_beyond_its_quota_is_denied_when_it_is_created(system: System) -> 
     assert dry(system, a_pod("one", slice_of(5000))).status_code == 201
 
 
-def test_what_no_card_can_take_is_said_with_what_would_fit(system: System) -> None:
+def test_a_refusal_of_what_no_card_can_take_names_what_would_fit(system: System) -> None:
     pod = a_pod("huge", slice_of(100_000))
     until(lambda: dry(system, pod), lambda answer: "no node can take" in warned(answer))
 
@@ -102,11 +102,11 @@ def test_lint_asks_the_running_system(system: System, tmp_path: Path) -> None:
     pod = a_pod("huge", slice_of(100_000))
     until(lambda: dry(system, pod), lambda answer: "no node can take" in warned(answer))
 
-    [said] = json.loads(hamictl(system.folder, "lint", "--live", "-o", "json", "-f", str(file)))[
+    [answer] = json.loads(hamictl(system.folder, "lint", "--live", "-o", "json", "-f", str(file)))[
         "items"
     ]
-    assert said["allowed"] is True
-    assert "the largest has 81920 MiB" in said["warnings"][0]
+    assert answer["allowed"] is True
+    assert "the largest has 81920 MiB" in answer["warnings"][0]
     assert hamictl(system.folder, "lint", "-f", str(file)).startswith("default/huge would be admi")
 
     file.write_text(yaml.safe_dump(a_pod("wrong", {"nvidia.com/gpu": -1})))
@@ -146,6 +146,6 @@ def test_admission_goes_on_without_postgres_redis_and_nats(system: System) -> No
             refused = dry(system, a_pod("wrong", {"nvidia.com/gpu": -1}))
             assert "nvidia.com/gpu is -1" in refused.json()["message"]
         assert system.create(asking).status_code == 201
-    # All are back: what was admitted meanwhile gets its card.
+    # All are back: what was admitted while they were away gets its card.
     system.wait_for_phase("later", "Running", timeout_s=90)
     system.delete("later")

@@ -165,7 +165,7 @@ def test_hamis_pods_are_taken_over_while_they_run(node: OldNode) -> None:
     _, done = node.adopt("--apply")
     assert [row["outcome"] for row in done["pods"]].count("adopted") == 4
     assert used(system) == {first: 10096, second: 12000}
-    measured.say(f"adopted: {len(done['pods'])} pods judged, 4 adopted, 1 forged one refused")
+    measured.note(f"adopted: {len(done['pods'])} pods judged, 4 adopted, 1 forged one refused")
     system.check_invariants()
 
     # Nothing was restarted, and what ends by itself starts again.
@@ -192,8 +192,8 @@ def test_hamis_pods_are_taken_over_while_they_run(node: OldNode) -> None:
     system.wait_for_phase("large", "Running")
     wait(lambda: used(system)[first] in (6288, 6288 + 6289), "the slices to be free")
     assert not (node.hook / "containers" / f"{pods['a']['metadata']['uid']}_cuda").exists()
-    told = hamictl(system.folder, "history", "c")
-    assert "given by HAMi, adopted" in told
+    history = hamictl(system.folder, "history", "c")
+    assert "given by HAMi, adopted" in history
     system.check_invariants()
     system.delete_all()
 
@@ -220,7 +220,7 @@ def test_pods_past_the_scheduler_are_granted_what_there_is_room_for(node: OldNod
             for name in ("past-0", "past-1", "past-2")
             if any("CardInsufficientMemory" in text for _, text in system.events(name))
         ],
-        "one of three to be told that there is no room",
+        "the event of one of three that there is no room",
     )
     running = {"past-0", "past-1", "past-2"} - set(waiting)
     for name in running:
@@ -230,11 +230,11 @@ def test_pods_past_the_scheduler_are_granted_what_there_is_room_for(node: OldNod
     assert set(used(system).values()) == {CARD_MIB - 4096}
     system.check_invariants()
 
-    # It has to be the very card that the kubelet gave, whoever of the two holds it.
+    # It has to be the very card that the kubelet gave, whichever of the two holds it.
     system.delete(*running)
     system.wait_for_phase(waiting[0], "Running", timeout_s=60)
     system.check_invariants()
-    measured.say("3 pods past the scheduler on 2 cards: 2 granted, 1 waited until there was room")
+    measured.note("3 pods past the scheduler on 2 cards: 2 granted, 1 waited until there was room")
     system.delete_all()
 
 

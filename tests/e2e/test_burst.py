@@ -52,7 +52,7 @@ def test_a_hundred_pods_on_one_node_all_run(cluster_kind: str) -> None:
             ),
         )
 
-        measured.say(
+        measured.note(
             f"{PODS} one-slice pods at once on one node of ten cards: all running after"
             f" {time.monotonic() - began_s:.1f} s; {_phases(system)};"
             f" {_spent(used_s, _cpu_s(system))}"
@@ -70,17 +70,17 @@ def _kube_scheduler(system: System) -> int:
         if not entry.name.isdigit():
             continue
         try:
-            words = (entry / "cmdline").read_bytes().decode().split("\0")
+            arguments = (entry / "cmdline").read_bytes().decode().split("\0")
         except OSError:
             continue
-        ours = "kubelocal.kubescheduler" in words or words[0].endswith("/kube-scheduler")
-        if ours and any(str(system.folder.parent) in word for word in words):
+        ours = "kubelocal.kubescheduler" in arguments or arguments[0].endswith("/kube-scheduler")
+        if ours and any(str(system.folder.parent) in argument for argument in arguments):
             return int(entry.name)
     raise AssertionError("no kube-scheduler runs")
 
 
 def _cpu_s(system: System) -> dict[str, float]:
-    """CPU seconds of each service until now, with its children: on a busy machine they say more
+    """CPU seconds of each service until now, with its children: on a busy machine they show more
     than the time on the wall."""
     services = json.loads((system.folder / "state.json").read_text())["services"]
     names = {int(entry["pid"]): name for name, entry in services.items() if entry.get("pid")}

@@ -65,13 +65,13 @@ def test_a_refused_pod_of_the_demo_explains_itself_on_one_screen(
     assert all(f"node-{number}" in screen for number in range(3))
     assert len(screen.splitlines()) <= ONE_SCREEN
 
-    def said() -> bool:
+    def published() -> bool:
         return any(
             reason == "FilteringFailed" and message.startswith(sentence)
             for reason, message in system.events(name)
         )
 
-    wait(said, "the event with the plain sentence", why=lambda: str(system.events(name)))
+    wait(published, "the event with the plain sentence", why=lambda: str(system.events(name)))
 
 
 def test_the_pod_that_holds_what_another_wants_is_named(system: System) -> None:
@@ -90,11 +90,11 @@ def test_the_pod_that_holds_what_another_wants_is_named(system: System) -> None:
     assert ends
     named = ends[0]["pods"][0].removeprefix("default/")
     system.delete(named)
-    # What was said is true: the pod that was named ends, and the other one runs.
+    # The explanation is true: the pod that was named ends, and the other one runs.
     system.wait_for_phase("late", "Running", timeout_s=60)
 
 
-def test_a_pod_of_another_scheduler_says_that_it_never_came(system: System) -> None:
+def test_of_a_pod_of_another_scheduler_it_explains_that_it_never_came(system: System) -> None:
     pod: Json = a_pod("elsewhere", slice_of(1000))
     pod["spec"]["schedulerName"] = "somebody-else"
     assert system.create(pod).status_code == 201

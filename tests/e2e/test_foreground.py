@@ -35,11 +35,11 @@ def folder() -> Iterator[Path]:
 
 @pytest.fixture
 def up(folder: Path, request: pytest.FixtureRequest) -> Iterator[subprocess.Popen[str]]:
-    """Serves one node, without cards unless a parameter says how many."""
+    """Serves one node, without cards unless a parameter names a number."""
     folder.mkdir()
     flags = ("--nodes", "1", "--gpus", str(getattr(request, "param", 0)), "--no-demo", "--json")
     with subprocess.Popen(
-        # Whoever runs the tests in the background of a shell has Ctrl-C ignored, and hands it on.
+        # A shell ignores Ctrl-C in what it runs in the background, and tests run so pass that on.
         [
             *("env", "--default-signal=INT"),
             *(str(Path(sys.executable).parent / "hamictl"), "up", *flags),
@@ -92,10 +92,10 @@ def test_a_supervisor_that_dies_ends_it_with_a_sentence_and_leaves_nothing(
 ) -> None:
     os.kill(described(up)["pids"]["supervisor"], signal.SIGKILL)
 
-    _, said = up.communicate(timeout=READY_TIMEOUT_S)
+    _, message = up.communicate(timeout=READY_TIMEOUT_S)
 
     assert up.returncode == 1
-    assert said.startswith("hamictl: the local system ended unasked; ")
+    assert message.startswith("hamictl: the local system ended unasked; ")
     assert marked_processes(folder) == []
 
 

@@ -1,6 +1,6 @@
 """Pods that nobody would write, by the hundred: each runs, waits with one sentence, or is refused.
 
-No process ends of them, and neither the ledger nor the logs grow with what they say.
+No process ends of them, and neither the ledger nor the logs grow with what they contain.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ def sentence_about(pod: Json) -> str:
     return next((c.get("message", "") for c in conditions if c["type"] == "PodScheduled"), "")
 
 
-def test_whatever_a_pod_says_it_runs_or_waits_with_one_sentence(
+def test_whatever_a_pod_contains_it_runs_or_waits_with_one_sentence(
     system: System, pytestconfig: pytest.Config
 ) -> None:
     seed = str(pytestconfig.getoption("--seed", default="") or "1")
@@ -122,9 +122,9 @@ def test_whatever_a_pod_says_it_runs_or_waits_with_one_sentence(
         answer = system.create(some_pod(chance, number))
         answers[answer.status_code] += 1
         if answer.status_code != 201:
-            said = str(answer.json()["message"])
+            message = str(answer.json()["message"])
             assert answer.status_code in REFUSALS, answer.text[:3000]
-            assert len(said) <= 2 * LONGEST, said[:3000]
+            assert len(message) <= 2 * LONGEST, message[:3000]
         waiting = [pod for pod in system.pods() if not pod["spec"].get("nodeName")]
         if waiting:
             change(system, chance.choice(waiting), chance)
@@ -136,7 +136,7 @@ def test_whatever_a_pod_says_it_runs_or_waits_with_one_sentence(
 
     now = size_of(system)
     grown = (now[0] - database, now[1] - logs)
-    measured.say(
+    measured.note(
         f"{number} odd pods in {TIME_S:g} s: answers {dict(answers)}; the database grew "
         f"{grown[0]:.1f} MiB, logs {grown[1]:.1f} MiB"
     )

@@ -1,6 +1,6 @@
 """Slices bound late, by CDI: bursts of pods of random sizes on one node that admits in any order.
 
-Each container says which limits it has. The long run compares the two ways.
+Each container prints which limits it has. The long run compares the two ways.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.e2e
 CARDS = 10
 BURST = 80
 TIMEOUT_S = 180.0
-SAY_LIMITS = (
+PRINT_LIMITS = (
     "sh",
     "-c",
     'printf \'{"event": "limits", "bytes": %s, "variable": "%s"}\\n\' '
@@ -55,14 +55,14 @@ def _bursts(cluster_kind: str, binding: str, *, pods: int) -> list[str]:
             }
             began_s = time.monotonic()
             for name, memory_mib in wanted.items():
-                pod = a_pod(name, slice_of(memory_mib), command=SAY_LIMITS)
+                pod = a_pod(name, slice_of(memory_mib), command=PRINT_LIMITS)
                 pod["spec"]["restartPolicy"] = "Never"
                 assert system.create(pod).status_code == 201
             _wait_until_over(system, len(wanted))
             spent_s += time.monotonic() - began_s
             wrong += _wrong(system, wanted, binding)
             system.delete(*wanted)
-        measured.say(
+        measured.note(
             f"binding {binding}: {pods} pods of random sizes in bursts of {BURST} on one node, "
             f"shuffled: {len(wrong)} with another's limits, {spent_s:.1f} s"
         )
@@ -78,18 +78,18 @@ def _wait_until_over(system: System, count: int) -> None:
         ][:3]
         return phases.count("Succeeded") == count
 
-    wait(over, "all pods to have said their limits", timeout_s=TIMEOUT_S)
+    wait(over, "all pods to have printed their limits", timeout_s=TIMEOUT_S)
 
 
 def _wrong(system: System, wanted: dict[str, int], binding: str) -> list[str]:
-    """The lock way mends a swapped answer in the limits file; variables it can't mend."""
+    """The lock way repairs a swapped answer in the limits file, but not in variables."""
     wrong = []
     for pod in system.pods():
         name = pod["metadata"]["name"]
-        [said] = [line for line in system.log(pod, "cuda") if line["event"] == "limits"]
-        right = said["bytes"] == wanted[name] * MIB
+        [printed] = [line for line in system.log(pod, "cuda") if line["event"] == "limits"]
+        right = printed["bytes"] == wanted[name] * MIB
         if binding == "late":
-            right &= said["variable"] == f"{wanted[name]}m"
+            right &= printed["variable"] == f"{wanted[name]}m"
         if not right:
-            wrong.append(f"{name}: {said}, not {wanted[name]} MiB")
+            wrong.append(f"{name}: {printed}, not {wanted[name]} MiB")
     return wrong

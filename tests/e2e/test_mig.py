@@ -20,21 +20,21 @@ from tests.e2e.system import System, a_pod, slice_of, wait
 pytestmark = pytest.mark.e2e
 
 TIMEOUT_S = 120.0
-SAY_DEVICE = (
+PRINT_DEVICE = (
     "sh",
     "-c",
     'printf \'{"event": "device", "uuid": "%s"}\\n\' "$NVIDIA_VISIBLE_DEVICES"; exec sleep 600',
 )
 
 
-def test_pods_get_instances_of_their_size_and_the_card_is_cut_anew_after_them(
+def test_pods_get_instances_of_their_size_and_the_card_is_cut_again_after_them(
     cluster_kind: str,
 ) -> None:
     mig = {"HAMI_NODE_AGENT_OPERATING_MODE": "mig"}
     with running_system(cluster_kind, "--nodes", "1", "--gpus", "1", environment=mig) as system:
         small, half = system.run(
-            a_pod("small", slice_of(9000), command=SAY_DEVICE),
-            a_pod("half", slice_of(40000), command=SAY_DEVICE),
+            a_pod("small", slice_of(9000), command=PRINT_DEVICE),
+            a_pod("half", slice_of(40000), command=PRINT_DEVICE),
         )
         uuids = {device_of(system, small), device_of(system, half)}
         assert len(uuids) == 2
@@ -43,9 +43,11 @@ def test_pods_get_instances_of_their_size_and_the_card_is_cut_anew_after_them(
             [entry] = wait(partial(named, system, pod), "the instance's names on the pod")
             assert entry["migUUID"] == device_of(system, pod)
         url = system.described["metrics_url"]
-        wait(lambda: told(httpx.get(url).text) == uuids, "the instances in the metrics")
+        wait(lambda: shown(httpx.get(url).text) == uuids, "the instances in the metrics")
 
-        assert system.create(a_pod("whole", slice_of(80000), command=SAY_DEVICE)).status_code == 201
+        assert (
+            system.create(a_pod("whole", slice_of(80000), command=PRINT_DEVICE)).status_code == 201
+        )
         assert "CardInsufficientMemory" in system.wait_for_reason("whole")
         system.delete("small", "half", timeout_s=TIMEOUT_S)
         whole = system.wait_for_phase("whole", "Running", timeout_s=TIMEOUT_S)
@@ -55,13 +57,13 @@ def test_pods_get_instances_of_their_size_and_the_card_is_cut_anew_after_them(
 
 
 def named(system: System, pod: Json) -> list[Json]:
-    """What the pod's annotation says of its slices, once the node has named them all."""
+    """The pod's slices by its annotation, once the node has named them all."""
     now = system.pod(pod["metadata"]["name"]) or pod
     entries = json.loads(now["metadata"]["annotations"]["hami.io/vgpu-mig-allocations"])
     return entries if all("migUUID" in entry for entry in entries) else []
 
 
-def told(page: str) -> set[str]:
+def shown(page: str) -> set[str]:
     """The instances on the cluster's page."""
     lines = [line for line in page.splitlines() if line.startswith("hami_node_gpu_mig_instance")]
     return {re.findall('mig_uuid="([^"]*)"', line)[0] for line in lines}
@@ -70,8 +72,8 @@ def told(page: str) -> set[str]:
 def device_of(system: System, pod: dict[str, object]) -> str:
     """The MIG device that the container was given."""
 
-    def said() -> str:
+    def printed() -> str:
         found = [line["uuid"] for line in system.log(pod, "cuda") if line["event"] == "device"]
         return str(found[-1]) if found else ""
 
-    return wait(said, "the container to say its device")
+    return wait(printed, "the container to print its device")

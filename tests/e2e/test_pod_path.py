@@ -91,7 +91,7 @@ def test_nodes_carry_hamis_register_annotation(system: System) -> None:
         assert node["status"]["allocatable"]["nvidia.com/gpu"] == "40"
 
 
-def test_a_pod_that_fits_nowhere_says_why(system: System) -> None:
+def test_a_pod_that_fits_nowhere_gets_the_reason(system: System) -> None:
     assert system.create(a_pod("huge", slice_of(100_000))).status_code == 201
 
     reason = system.wait_for_reason("huge")
@@ -136,7 +136,7 @@ def test_a_pod_that_ended_gives_its_slices_back(system: System) -> None:
     )
 
 
-def test_the_ledger_says_who_held_which_slice_when(system: System) -> None:
+def test_the_ledger_knows_who_held_which_slice_when(system: System) -> None:
     [pod] = system.run(a_pod("held", slice_of(5000, 25)))
     system.delete("held")
 

@@ -58,7 +58,7 @@ def test_waiting_pods_come_again_within_two_seconds_of_each_slice(cluster_kind: 
             " USING (number) ORDER BY number"
         ).splitlines()
         retried_s = [float(row) for row in rows]
-        measured.say(
+        measured.note(
             f"{WAITING} pods wait, {FREED} slices freed one by one: taken again "
             f"{statistics.median(retried_s):.2f} s after (p50), {max(retried_s):.2f} s at most"
         )

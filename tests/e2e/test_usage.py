@@ -43,7 +43,7 @@ def test_usage_follows_a_program_that_allocates_computes_and_ends(system: System
     began_s = time.monotonic()
     wait(lambda: used_bytes(system) in ([], [0.0]), "Prometheus to show that it holds nothing")
     freed_s = time.monotonic() - began_s
-    measured.say(
+    measured.note(
         f"usage after the event: {shown_s:.1f} s in Prometheus, {stored_s:.1f} s in Postgres,"
         f" {freed_s:.1f} s after the end"
     )

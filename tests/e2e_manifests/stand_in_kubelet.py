@@ -201,12 +201,14 @@ class StandInKubelet:
 
     def _report(self, running: Running, phase: str, *, ready: bool) -> None:
         running.phase = phase
-        word = "True" if ready else "False"
+        truth = "True" if ready else "False"
         names = [container["name"] for container in running.pod["spec"]["containers"]]
         state: Json = {"running": {}} if phase == "Running" else {"terminated": {"exitCode": 0}}
         status = {
             "phase": phase,
-            "conditions": [{"type": kind, "status": word} for kind in ("Ready", "ContainersReady")],
+            "conditions": [
+                {"type": kind, "status": truth} for kind in ("Ready", "ContainersReady")
+            ],
             "containerStatuses": [
                 {
                     "name": name,

@@ -101,11 +101,11 @@ def test_from_nothing_to_a_running_slice(cluster: Cluster) -> None:
 
     for what, took_s in cluster.times:
         if not what.startswith("psql"):
-            measured.say(f"{took_s:6.1f} s  {what}")
-    measured.say(f"from nothing to {len(pods)} running pods: {from_nothing_s:.1f} s")
+            measured.note(f"{took_s:6.1f} s  {what}")
+    measured.note(f"from nothing to {len(pods)} running pods: {from_nothing_s:.1f} s")
     calls = ", ".join(f"{name} {count}" for name, count in sorted(cluster.calls().items()))
-    measured.say(f"calls by account: {calls}")
-    measured.say(f"denied calls in the audit log: {len(cluster.denied())}")
+    measured.note(f"calls by account: {calls}")
+    measured.note(f"denied calls in the audit log: {len(cluster.denied())}")
     assert cluster.denied() == []
 
 

@@ -109,15 +109,15 @@ def running_node(node_assets: Assets, other_runtime: Path | None) -> Iterator[No
         system = NodeSystem(described=described, folder=home, api=api, node=node, agent=agent)
         system.wait_until_offered()
         version = system.get(f"/api/v1/nodes/{NODE}")["status"]["nodeInfo"]
-        measured.say(f"kubelet {version['kubeletVersion']}, {version['containerRuntimeVersion']}")
+        measured.note(f"kubelet {version['kubeletVersion']}, {version['containerRuntimeVersion']}")
         yield system
 
 
 def major_of(programs: Path | None) -> int:
     """Of the containerd there: `containerd github.com/containerd/containerd/v2 2.1.9 ...`."""
     command = "containerd" if programs is None else str(programs / "containerd")
-    said = subprocess.run([command, "--version"], capture_output=True, text=True, check=True)
-    return int(re.findall(r" v?(\d+)\.\d+", said.stdout)[0])
+    done = subprocess.run([command, "--version"], capture_output=True, text=True, check=True)
+    return int(re.findall(r" v?(\d+)\.\d+", done.stdout)[0])
 
 
 @pytest.fixture

@@ -60,7 +60,7 @@ class Agent:
         self.wait_until_ready()
 
     def wait_until_ready(self) -> None:
-        """Waits for its own word that it serves."""
+        """Waits until its readiness probe succeeds."""
         wait(self._ready, "the node-agent to be ready", why=lambda: self.log[-2000:])
 
     def metrics(self) -> str:
@@ -74,7 +74,7 @@ class Agent:
             return False
 
     def stop(self) -> None:
-        """As an upgrade does: it is told to, and may end what it has begun."""
+        """As an upgrade does: by SIGTERM, so that it may end what it has begun."""
         assert self._process is not None
         self._process.terminate()
         assert self._process.wait(timeout=60) == 0
@@ -153,7 +153,7 @@ class NodeSystem(System):
         return self.node.container_pid(identity)
 
     def wrong_slice(self, pod: Json, memory_mib: int, *, core_percent: int) -> list[str]:
-        """What of the container's process is not as the ledger's row says, in a line; or nothing.
+        """What of the container's process differs from the ledger's row, in a line; or nothing.
 
         Its card, its limits file and what it can really take are compared.
         """
@@ -183,7 +183,7 @@ class NodeSystem(System):
         return int(self.sql("SELECT count(*) FROM allocations WHERE ended_at IS NULL"))
 
     def offered(self) -> int:
-        """Device slots that the kubelet tells the API server of."""
+        """Device slots that the kubelet reports to the API server."""
         status = self.get(f"/api/v1/nodes/{self.node.name}")["status"]
         return int(status["allocatable"].get("nvidia.com/gpu", "0"))
 

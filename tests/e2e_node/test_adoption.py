@@ -55,14 +55,14 @@ def test_a_pod_past_the_scheduler_is_granted_what_there_is_room_for(adopting: No
 
     wait(
         lambda: any("CardInsufficientMemory" in text for _, text in system.events("third")),
-        "the pod without room to be told why",
+        "the event why the pod without room waits",
     )
     assert system.sql("SELECT max(used_memory_mib) FROM devices") == str(CARD_MIB - 4096)
     assert system.sql("SELECT DISTINCT origin FROM allocations WHERE ended_at IS NULL") == (
         "unmanaged"
     )
     system.check_invariants()
-    measured.say("unmanaged pods: 2 granted on a card each, 1 waits with the reason")
+    measured.note("unmanaged pods: 2 granted on a card each, 1 waits with the reason")
 
 
 def test_a_static_pod_is_granted_what_the_kubelet_gave_it(adopting: NodeSystem) -> None:
@@ -139,7 +139,7 @@ def test_hamis_pods_are_taken_over_while_they_run(system: NodeSystem) -> None:
     assert system.seen_mib(after) == [CARD_MIB - 10096]
     assert system.sql("SELECT max(used_memory_mib) FROM devices") == str(CARD_MIB)
     system.check_invariants()
-    measured.say("HAMi's plugin replaced: 2 running pods adopted, 0 restarted by it")
+    measured.note("HAMi's plugin replaced: 2 running pods adopted, 0 restarted by it")
 
 
 def adopt(system: NodeSystem) -> Json:

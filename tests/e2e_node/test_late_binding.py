@@ -1,6 +1,6 @@
-"""Late binding on a real container runtime: its own word for CDI, and containers that get by it.
+"""Late binding on a real container runtime: what it reports of CDI, and containers that use it.
 
-The containerd that is tried is named by HAMI_CONTAINERD; docs/real-kubelet.md says how to get one.
+The containerd that is tried is named by HAMI_CONTAINERD; docs/real-kubelet.md shows how to get one.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def short_folder() -> Iterator[Path]:
 
 
 @pytest.mark.parametrize("enabled", [True, False], ids=["cdi-on", "cdi-off"])
-async def test_a_real_runtimes_own_answer_is_the_proof(
+async def test_what_a_real_runtime_reports_is_the_proof(
     programs: Path, short_folder: Path, enabled: bool
 ) -> None:
     cdi = Cdi(enabled=enabled, directory=short_folder / "cdi")
@@ -64,18 +64,18 @@ async def test_a_real_runtimes_own_answer_is_the_proof(
         deadline = time.monotonic() + SERVES_S
         while True:
             try:
-                says = await runtime.says()
+                statement = await runtime.says()  # codespell:ignore says
                 break
             except Unavailable:
                 # It answers before its CRI plugin does.
                 assert time.monotonic() < deadline
-    way = way_of("v1.31.0", says, cdi_dir=str(cdi.directory))
+    way = way_of("v1.31.0", statement, cdi_dir=str(cdi.directory))
 
     assert way.late is enabled, way
     assert enabled or "enable_cdi is false in its configuration" in way.reason
-    elsewhere = way_of("v1.31.0", says, cdi_dir="/nowhere")
+    elsewhere = way_of("v1.31.0", statement, cdi_dir="/nowhere")
     assert not elsewhere.late
-    measured.say(f"binding auto, enable_cdi {str(enabled).lower()}: {way}")
+    measured.note(f"binding auto, enable_cdi {str(enabled).lower()}: {way}")
 
 
 @pytest.fixture
@@ -119,7 +119,7 @@ def test_pods_of_different_sizes_in_one_burst_are_bound_late_and_each_has_its_ow
         for pod in pods
         for line in late.wrong_slice(pod, wanted[pod["metadata"]["name"]], core_percent=5)
     ]
-    measured.say(
+    measured.note(
         f"{BURST} pods of different sizes bound late: all Running after {took_s:.1f} s, "
         f"{len(wrong)} with another's slice; {way}"
     )

@@ -33,15 +33,15 @@ WAVES = 3
 ALL_GONE_S = 400.0
 """A kubelet of 1.20 takes the containers of a full node away one by one."""
 WAVE = 17
-"""Of the node's 20 slots, so that the strangers find some."""
-STRANGERS = 2
+"""Of the node's 20 slots, so that the bypassing pods find some."""
+BYPASSING = 2
 SEED = 3096
 
 
 def test_a_pod_is_placed_started_and_held_to_its_slice(system: NodeSystem) -> None:
     began_s = time.monotonic()
     [pod] = system.run(system.pod_like("one", slice_of(4096, 30)))
-    measured.say(f"one pod: Running {time.monotonic() - began_s:.2f} s after its creation")
+    measured.note(f"one pod: Running {time.monotonic() - began_s:.2f} s after its creation")
 
     assert system.seen_mib(pod) == [4096]
 
@@ -112,7 +112,7 @@ def test_a_restarted_container_is_held_to_the_same_slice(system: NodeSystem) -> 
     before = system.container_pid(pod)
     kept = (system.agent.folder / "agent" / "limits").glob("*/limits")
     [limits] = [path for path in kept if path.samefile(f"/proc/{before}/root/etc/hami/limits")]
-    limits.unlink()  # PreStartContainer writes it anew
+    limits.unlink()  # PreStartContainer writes it again
 
     os.kill(before, signal.SIGKILL)
 
@@ -132,7 +132,7 @@ def test_a_restarted_kubelet_touches_no_running_pod(system: NodeSystem) -> None:
     registered = "registered with the kubelet"
     count = system.agent.log.count(registered)
     wait(lambda: system.agent.log.count(registered) > count, "the registration")
-    measured.say(
+    measured.note(
         f"kubelet killed and restarted: known to it again after {time.monotonic() - began_s:.2f} s"
     )
     system.wait_until_offered()
@@ -188,11 +188,11 @@ def test_a_pod_that_bypassed_the_scheduler_is_refused(system: NodeSystem) -> Non
 
     assert refused["status"]["reason"] == "UnexpectedAdmissionError"
     assert "HAMi's scheduler" in refused["status"]["message"]
-    measured.say(f"refused: {refused['status']['message']}")
+    measured.note(f"refused: {refused['status']['message']}")
     assert system.live_allocations() == 0
 
 
-async def test_the_kubelets_own_books_are_read_as_they_are(system: NodeSystem) -> None:
+async def test_the_kubelets_own_checkpoint_is_read_as_it_is(system: NodeSystem) -> None:
     parts = {"left": slice_of(3000, 20), "right": slice_of(5000, 10)}
     [pod] = system.run(system.pod_like("two", containers=parts))
     uid = pod["metadata"]["uid"]
@@ -236,7 +236,7 @@ def test_twenty_pods_at_once_are_each_held_to_their_own_slice(system: NodeSystem
     seen = {pod["metadata"]["name"]: system.seen_mib(pod) for pod in pods}
 
     wrong = {name: mib for name, mib in seen.items() if mib != [wanted[name]]}
-    measured.say(
+    measured.note(
         f"{BURST} pods at once: all Running after {took_s:.1f} s, {len(wrong)} wrong limits"
     )
     assert wrong == {}
@@ -251,26 +251,26 @@ def test_fifty_pods_of_different_sizes_start_with_their_own_limits(system: NodeS
     began_s = time.monotonic()
     for wave in range(WAVES):
         wanted = {f"crowd-{wave}-{n}": 500 + chance.randrange(4000) for n in range(WAVE)}
-        strangers = [f"stranger-{wave}-{n}" for n in range(STRANGERS)]
-        names = [*wanted, *strangers]
+        bypassing = [f"bypassing-{wave}-{n}" for n in range(BYPASSING)]
+        names = [*wanted, *bypassing]
         chance.shuffle(names)
         for name in names:
             pod = system.pod_like(name, slice_of(wanted.get(name, 1), 5))
-            if name in strangers:
+            if name in bypassing:
                 pod["spec"]["nodeName"] = system.node.name
                 pod["metadata"]["labels"] = {IGNORE_LABEL: IGNORE_VALUE}
             assert system.create(pod).status_code == 201
         for name, memory_mib in wanted.items():
             pod = system.wait_for_phase(name, "Running", timeout_s=BURST_TIMEOUT_S)
             wrong += system.wrong_slice(pod, memory_mib, core_percent=5)
-        for name in strangers:
+        for name in bypassing:
             status = (system.pod(name) or {"status": {}})["status"]
             started = [s for s in status.get("containerStatuses") or [] if s.get("containerID")]
             assert not started, f"{name} bypassed the scheduler and was started"
         system.check_invariants()
         system.delete(*names, timeout_s=ALL_GONE_S)
-    measured.say(
-        f"{WAVES * WAVE} pods of different sizes and {WAVES * STRANGERS} past the scheduler in "
+    measured.note(
+        f"{WAVES * WAVE} pods of different sizes and {WAVES * BYPASSING} past the scheduler in "
         f"{time.monotonic() - began_s:.0f} s: every container compared with its row, "
         f"{len(wrong)} with another's limits"
     )

@@ -18,12 +18,12 @@ from tests.e2e_node.node_system import NodeSystem
 
 pytestmark = pytest.mark.e2e
 
-SAY = (
-    "while read -r word _ _ bytes _; do "
-    '[ "$word" = device ] && printf \'{"event": "limits", "bytes": %s}\\n\' "$bytes"; '
+PRINT = (
+    "while read -r key _ _ bytes _; do "
+    '[ "$key" = device ] && printf \'{"event": "limits", "bytes": %s}\\n\' "$bytes"; '
     "done < /etc/hami/limits"
 )
-SAY_LIMITS = ("bash", "-c", f"{SAY}; true")
+PRINT_LIMITS = ("bash", "-c", f"{PRINT}; true")
 PODS = 200
 WAVE = 40
 """Twice the node's slots: half of a wave waits for room."""
@@ -32,7 +32,7 @@ WAVE_TIMEOUT_S = 240.0
 SOON_S = 120.0
 
 
-def limits_said(system: NodeSystem, pod: Json) -> list[int]:
+def limits_printed(system: NodeSystem, pod: Json) -> list[int]:
     """MiB, once for each life of the container whose log is kept."""
     lines = system.log(pod, "cuda")
     return [line["bytes"] // MIB for line in lines if line["event"] == "limits"]
@@ -54,23 +54,23 @@ def test_two_hundred_pods_come_while_the_agent_is_restarted_and_none_fails(
     for wave in range(PODS // WAVE):
         wanted = {f"wave-{wave}-{n}": 1000 + 10 * n for n in range(WAVE)}
         for name, memory_mib in wanted.items():
-            pod = system.pod_like(name, slice_of(memory_mib, 5), command=SAY_LIMITS)
+            pod = system.pod_like(name, slice_of(memory_mib, 5), command=PRINT_LIMITS)
             pod["spec"]["restartPolicy"] = "Never"
             assert system.create(pod).status_code == 201
         system.agent.stop()
         system.agent.start()
         wait(
             lambda names=list(wanted): over(system, names),
-            "the wave to have said its limits",
+            "the wave to have printed its limits",
             timeout_s=WAVE_TIMEOUT_S,
         )
         for name, memory_mib in wanted.items():
             pod = system.pod(name)
             assert pod is not None
-            said = limits_said(system, pod)
-            wrong += [f"{name}: {said}"] if said != [memory_mib] else []
+            printed = limits_printed(system, pod)
+            wrong += [f"{name}: {printed}"] if printed != [memory_mib] else []
     assert PODS // WAVE == RESTARTS
-    measured.say(
+    measured.note(
         f"{PODS} pods while the agent was restarted {RESTARTS} times: 0 Failed, "
         f"{len(wrong)} wrong limits"
     )
@@ -80,8 +80,10 @@ def test_two_hundred_pods_come_while_the_agent_is_restarted_and_none_fails(
 
 @pytest.fixture
 def crashing(system: NodeSystem) -> Json:
-    """A container that ends as soon as it has said its limits, for ever."""
-    pod = system.pod_like("crashing", slice_of(4096, 30), command=("bash", "-c", f"{SAY}; exit 1"))
+    """A container that ends as soon as it has printed its limits, for ever."""
+    pod = system.pod_like(
+        "crashing", slice_of(4096, 30), command=("bash", "-c", f"{PRINT}; exit 1")
+    )
     pod["spec"]["restartPolicy"] = "Always"
     assert system.create(pod).status_code == 201
     return pod
@@ -92,7 +94,7 @@ def test_a_crash_loop_goes_through_an_upgrade_with_tmp_wiped_and_keeps_its_limit
 ) -> None:
     [steady] = system.run(system.pod_like("steady", slice_of(2048, 10)))
     assert system.seen_mib(steady) == [2048]
-    wait(lambda: limits_said(system, crashing), "its first life")
+    wait(lambda: limits_printed(system, crashing), "its first life")
 
     def lives() -> int:
         statuses = (system.pod("crashing") or {})["status"].get("containerStatuses") or []
@@ -118,7 +120,7 @@ def test_a_crash_loop_goes_through_an_upgrade_with_tmp_wiped_and_keeps_its_limit
         timeout_s=SOON_S,
     )
     assert library.stat().st_ino != before
-    assert set(limits_said(system, crashing)) == {4096}
+    assert set(limits_printed(system, crashing)) == {4096}
     taken = [line["bytes"] for line in system.log(steady, "cuda") if line["event"] == "allocated"]
     assert taken == [2048 * MIB] * 2
     assert system.live_allocations() == 2

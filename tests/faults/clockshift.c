@@ -1,6 +1,6 @@
 /* Preloaded into every process of a fault run: shifts the wall clock of those that a test names.
  *
- * CLOCKSHIFT_DIR holds one file per process, named by its last word of command line that such a file is named after
+ * CLOCKSHIFT_DIR holds one file per process, which is named after the process's last argument that has such a file
  * ("hami-scheduler", "postgres"); each is eight bytes, the shift in nanoseconds, mapped so that a change counts at once.
  * Monotonic clocks are left alone, as a machine's are when its time is set.
  */
@@ -20,39 +20,39 @@
 
 static const int64_t *shift_ns;
 
-static int named_here(const char *name, const char *words, size_t size)
+static int named_here(const char *name, const char *strings, size_t size)
 {
-    for (const char *word = words; word < words + size; word += strlen(word) + 1) {
-        const char *slash = strrchr(word, '/');
-        if (strcmp(slash != NULL ? slash + 1 : word, name) == 0) return 1;
-        if (strncmp(word, "HAMI_NODE_AGENT_NODE_NAME=", 26) == 0 && strcmp(word + 26, name) == 0) return 1;
+    for (const char *each = strings; each < strings + size; each += strlen(each) + 1) {
+        const char *slash = strrchr(each, '/');
+        if (strcmp(slash != NULL ? slash + 1 : each, name) == 0) return 1;
+        if (strncmp(each, "HAMI_NODE_AGENT_NODE_NAME=", 26) == 0 && strcmp(each + 26, name) == 0) return 1;
     }
     return 0;
 }
 
-static size_t read_words(const char *path, char *words, size_t size)
+static size_t read_strings(const char *path, char *strings, size_t size)
 {
     const int file = open(path, O_RDONLY | O_CLOEXEC);
     if (file < 0) return 0;
     size_t length = 0;
     ssize_t more;
-    while (length < size && (more = read(file, words + length, size - length)) > 0) length += (size_t)more;
+    while (length < size && (more = read(file, strings + length, size - length)) > 0) length += (size_t)more;
     close(file);
-    if (length > 0) words[length - 1] = '\0';
+    if (length > 0) strings[length - 1] = '\0';
     return length;
 }
 
 __attribute__((constructor)) static void find_own_shift(void)
 {
-    static char words[1 << 17];
+    static char strings[1 << 17];
     const char *folder = getenv("CLOCKSHIFT_DIR");
     DIR *listing = folder != NULL ? opendir(folder) : NULL;
     if (listing == NULL) return;
-    const size_t own = read_words("/proc/self/cmdline", words, sizeof words);
-    const size_t all = own + read_words("/proc/self/environ", words + own, sizeof words - own);
+    const size_t own = read_strings("/proc/self/cmdline", strings, sizeof strings);
+    const size_t all = own + read_strings("/proc/self/environ", strings + own, sizeof strings - own);
     const struct dirent *entry;
     while ((entry = readdir(listing)) != NULL) {
-        if (entry->d_name[0] == '.' || !named_here(entry->d_name, words, all)) continue;
+        if (entry->d_name[0] == '.' || !named_here(entry->d_name, strings, all)) continue;
         char path[4096];
         snprintf(path, sizeof path, "%s/%s", folder, entry->d_name);
         const int file = open(path, O_RDONLY | O_CLOEXEC);

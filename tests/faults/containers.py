@@ -1,4 +1,4 @@
-"""What containers of emulated nodes really got: read from their processes, not from our books.
+"""What containers of emulated nodes really got: read from their processes, not from our ledger.
 
 A container's process is found by the kubelet's pid file; its env is the kernel's, its limits file
 is read through its own mount namespace (or, where there is none, at the path that it was given).
@@ -29,7 +29,7 @@ class Got:
     limits: frozenset[str]
     """The lines of its limits file that name a card."""
     seen_mib: frozenset[int]
-    """Memory of the cards as the program in it was told, by CUDA and by NVML."""
+    """Memory of the cards as the program in it sees it, by CUDA and by NVML."""
     printed: str
     """The beginning of its log, for the message of a failed case."""
 
@@ -40,7 +40,7 @@ class Got:
         sizes = frozenset(int(line.split()[3]) // MIB for line in granted)
         if not self.seen_mib <= sizes:
             return (
-                f"was told {sorted(self.seen_mib)} MiB, granted {sorted(sizes)}; "
+                f"sees {sorted(self.seen_mib)} MiB, granted {sorted(sizes)}; "
                 f"it printed {self.printed!r} and has {self.env}"
             )
         return ""
@@ -119,10 +119,10 @@ def _environment(pid: int) -> dict[str, str]:
 
 
 def _limits(pid: int, pid_file: Path) -> frozenset[str]:
-    words = pid_file.with_suffix(".launch").read_text().split("\0")
-    host = Path(words[words.index(LIMITS) - 1])
+    arguments = pid_file.with_suffix(".launch").read_text().split("\0")
+    host = Path(arguments[arguments.index(LIMITS) - 1])
     own = Path(f"/proc/{pid}/root{LIMITS}")
-    folder = own if "rootfs" in words else host
+    folder = own if "rootfs" in arguments else host
     lines = (folder / "limits").read_text().splitlines()
     return frozenset(line for line in lines if line.startswith("device "))
 
@@ -131,6 +131,6 @@ def _seen_mib(log: str) -> frozenset[int]:
     found: set[int] = set()
     for line in log.splitlines():
         if line.startswith('{"event":"device"'):
-            said = json.loads(line)
-            found |= {said["total_bytes"] // MIB, said["nvml_total_bytes"] // MIB}
+            event = json.loads(line)
+            found |= {event["total_bytes"] // MIB, event["nvml_total_bytes"] // MIB}
     return frozenset(found)

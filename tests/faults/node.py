@@ -76,10 +76,10 @@ def restart_container(system: System, name: str) -> None:
     )
 
 
-def fakegpu(system: System, *words: str) -> None:
+def fakegpu(system: System, *arguments: str) -> None:
     """Makes a card of the node misbehave (`fakegpu-ctl`)."""
     subprocess.run(
-        [project().fakegpu / "fakegpu-ctl", *words],
+        [project().fakegpu / "fakegpu-ctl", *arguments],
         env={"FAKEGPU_CONFIG": str(home(system) / "fakegpu.json")},
         check=True,
         capture_output=True,

@@ -15,7 +15,7 @@ PLANNED = {
     "reorder": "late:1*3",
     "lose": "lose*3",
 }
-"""What a kind is at a point that does not say otherwise."""
+"""What a kind is at a point that names no other."""
 AGAIN = "kube-scheduler tries the pod again"
 REPEATED = "the step is made again; it is idempotent by (pod uid, attempt)"
 REAPED = "the reconciler or the reaper finishes it from the ledger's row"

@@ -1,6 +1,6 @@
 """The processes of a running system: found by their names, killed, stopped, and started once more.
 
-`state.json` of the supervisor says which pid a service has. A server such as PostgreSQL is several
+`state.json` of the supervisor has the pid of each service. A server such as PostgreSQL is several
 processes; what is done to it is done to all of them, as a machine that stops or loses its power.
 """
 
@@ -59,7 +59,7 @@ def wait_until_back(system: System, service: str, old_pid: int) -> None:
 
 @contextmanager
 def stopped(system: System, service: str) -> Iterator[None]:
-    """SIGSTOP inside the block: to its peers the service is there and says nothing."""
+    """SIGSTOP inside the block: to its peers the service is there and does not answer."""
     family = _family(serving_pid(system, service))
     for pid in family:
         _signal(pid, signal.SIGSTOP)
@@ -109,7 +109,7 @@ def another(
     try:
         yield process
     finally:
-        # A stopped process heeds no SIGTERM.
+        # A stopped process does not react to SIGTERM.
         _signal(process.pid, signal.SIGCONT)
         process.terminate()
         try:

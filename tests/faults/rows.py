@@ -1,9 +1,9 @@
 """The rows of docs/reliability.md: each case of this folder is one, with what it measured.
 
-A case says its row with `@pytest.mark.row(point=..., fault=..., kind=..., answer=..., promise=...)`
+Each has its row: `@pytest.mark.row(point=..., fault=..., kind=..., answer=..., promise=...)`
 on the function, on the parameter, or in parts on both. The page's table is between two markers;
-`make test-faults ARGS=--update-page` writes it, and `tests/unit/test_reliability_page.py` says when
-it is not of the cases that there are.
+`make test-faults ARGS=--update-page` writes it, and `tests/unit/test_reliability_page.py` fails
+when it is not of the cases that there are.
 """
 
 from __future__ import annotations
@@ -59,29 +59,29 @@ class Row:
 
 
 def row_of(item: pytest.Item) -> Row:
-    """The row that the case's marks tell; the mark that is closest to the case wins.
+    """The row of the case's marks; the mark that is closest to the case wins.
 
-    Raises: pytest.UsageError when one does not say all.
+    Raises: pytest.UsageError when something is missing.
     """
-    told: dict[str, str] = {}
+    found: dict[str, str] = {}
     for mark in item.iter_markers("row"):
-        told = {**mark.kwargs, **told}
-    missing = {"point", "fault", "kind", "answer", "promise"} - told.keys()
+        found = {**mark.kwargs, **found}
+    missing = {"point", "fault", "kind", "answer", "promise"} - found.keys()
     if missing:
-        raise pytest.UsageError(f"{item.nodeid}: its row does not say {', '.join(sorted(missing))}")
-    if told["kind"] not in KINDS:
-        raise pytest.UsageError(f"{item.nodeid}: kind {told['kind']}: one of {KINDS} is wanted")
+        raise pytest.UsageError(f"{item.nodeid}: its row lacks {', '.join(sorted(missing))}")
+    if found["kind"] not in KINDS:
+        raise pytest.UsageError(f"{item.nodeid}: kind {found['kind']}: one of {KINDS} is wanted")
     inner = item.name.partition("[")[2].removesuffix("]")
-    return Row(name=inner if "-" in inner else item.name, **told)
+    return Row(name=inner if "-" in inner else item.name, **found)
 
 
 def collected() -> list[Row]:
     """The rows of all cases that there are, from a collection in a process of its own."""
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "rows.json"
-        words = ["-q", "--collect-only", "--slow", "-p", "no:cacheprovider", "--rows", str(file)]
+        options = ["-q", "--collect-only", "--slow", "-p", "no:cacheprovider", "--rows", str(file)]
         done = subprocess.run(
-            [sys.executable, "-m", "pytest", *words, str(Path(__file__).parent)],
+            [sys.executable, "-m", "pytest", *options, str(Path(__file__).parent)],
             cwd=PAGE.parents[1],
             capture_output=True,
             text=True,
@@ -93,7 +93,7 @@ def collected() -> list[Row]:
 
 
 def to_json(rows: Iterable[Row]) -> str:
-    """For whoever collects the cases without running them."""
+    """For the process that collects the cases without running them."""
     return json.dumps([asdict(row) for row in rows])
 
 
@@ -113,7 +113,7 @@ def figures_of(page: str) -> dict[str, dict[str, str]]:
 
 
 def with_rows(page: str, rows: Iterable[Row], figures: Mapping[str, Mapping[str, str]]) -> str:
-    """The page with this table in it; what was not measured anew keeps its figures."""
+    """The page with this table in it; what was not measured again keeps its figures."""
     known = figures_of(page)
     lines = [row.line({**known.get(row.name, {}), **figures.get(row.name, {})}) for row in rows]
     before, after = page.partition(BEGIN)[0], page.partition(END)[2]

@@ -113,7 +113,7 @@ class Stage:
         return [p for p in self.system.pods() if p["metadata"]["name"] in self.sizes_mib]
 
     def settled(self) -> bool:
-        """Whether every pod runs (or was refused for good), the ledger says the same, and every
+        """Whether every pod runs (or was refused for good), the ledger has the same, and every
         change of it has been announced."""
         return (
             all(is_running(pod) or is_refused(pod) for pod in self.mine())
@@ -127,14 +127,14 @@ class Stage:
         began_s = time.monotonic()
         wait(
             quietly(self.settled),
-            "every pod to run, and the ledger to say so",
+            "every pod to run, and the ledger to have them so",
             timeout_s=timeout_s,
             why=lambda: f"{self.system.converged()} {phases(self.mine())}",
         )
         return time.monotonic() - began_s
 
     def check(self, *, restarted: Container[str] = (), blind: Container[str] = ()) -> None:
-        """The invariant checker; every container must have said what it sees.
+        """The invariant checker; every container must have printed what it sees.
 
         `restarted`: pods whose container the case ended. `blind`: pods whose card was taken away.
         """
@@ -167,7 +167,7 @@ class Stage:
             f" recovered {recovered_s:.1f} s after the fault{tail}{'; ' if more else ''}{more}"
         )
         MEASURED[row.name] = recovered_s
-        measured.say(line)
+        measured.note(line)
 
 
 def check_node_files(system: System) -> None:

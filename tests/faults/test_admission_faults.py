@@ -40,7 +40,7 @@ def test_f1_a_killed_webhook_refuses_and_no_pod_passes_unseen(faulty: Faulty) ->
     back_s = time.monotonic()
     stage.settle()
 
-    # Whoever got in went through the webhook: its mark is on every pod.
+    # Every pod that got in went through the webhook: its mark is on every pod.
     for pod in stage.mine():
         assert pod["spec"]["schedulerName"] == "hami-scheduler"
         assert "hami.io/traceparent" in pod["metadata"]["annotations"]
@@ -62,7 +62,7 @@ def test_f2_a_webhook_that_answers_late_is_waited_for(faulty: Faulty) -> None:
 
     with stopped(faulty.system, "webhook"):
         asking = Unhurried()
-        # The registration says Fail: after its time-out the pod is refused, never let through.
+        # The failure policy is Fail: after its time-out the pod is refused, never let through.
         answer = faulty.system.create(pod)
         refused_s = asking.seconds
     assert answer.status_code == 500, answer.text

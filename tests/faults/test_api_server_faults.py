@@ -20,7 +20,7 @@ SERVICES = ("scheduler", "node-agent-node-0", "node-agent-node-1")
 FAULT_S = 4.0
 """A fault lasts so long: it is the time that is tried, there is no event to wait for."""
 PAUSE_S = 0.2
-"""Between two watches that are ended, so that some end while they are listed anew."""
+"""Between two watches that are ended, so that some end while they are listed again."""
 
 
 @pytest.fixture(scope="module")
@@ -35,7 +35,7 @@ def proxy(faulty_cluster: Faulty) -> Iterator[ApiProxy]:
     point="FAULT-19",
     fault="the API server refuses every second request",
     kind="error",
-    answer="tried again with pauses; 429's Retry-After is observed; no process ends",
+    answer="tried again with pauses; 429's Retry-After is kept; no process ends",
     promise="SAFE-1..3 SAFE-6 LIVE-2",
 )
 @pytest.mark.parametrize("status", [401, 403, 422, 429, 500, 503])

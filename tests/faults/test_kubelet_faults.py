@@ -1,4 +1,4 @@
-"""FAULT-22..25, FAULT-27, FAULT-32: the kubelet dies, asks in another order, twice, for strangers.
+"""FAULT-22..25, FAULT-27, FAULT-32: the kubelet dies, asks in another order, twice, for unknown devices.
 
 The kubelet is ours here, whatever the API server; real ones are in `tests/e2e_node`.
 """
@@ -32,9 +32,9 @@ pytestmark = pytest.mark.faults
 ASKED_S = 4.0
 """How long a fault of the question lasts that is not counted."""
 SILENT_S = 3.0
-"""How long a stopped process says nothing."""
+"""How long a stopped process does not answer."""
 REFUSED_S = 10.0
-"""Allocate waits 2 s for a grant and asks the snapshot before it says no."""
+"""Allocate waits 2 s for a grant and asks the snapshot before it refuses."""
 
 
 @pytest.mark.slow
@@ -52,7 +52,7 @@ REFUSED_S = 10.0
     ],
 )
 def test_f22_kubelet(faulty: Faulty, action: str) -> None:
-    """It dies, or says nothing for seconds, while one pod runs and others come."""
+    """It dies, or does not answer for seconds, while one pod runs and others come."""
     system = faulty.system
     stage = Stage(faulty)
     stage.run_before(1, node=NODE)
@@ -202,11 +202,11 @@ def test_f25_allocate_for_a_pod_that_nobody_knows(faulty: Faulty) -> None:
     stage.run_before(1, node=NODE)
     held = ids_in_checkpoint(system)
     rows = system.sql("SELECT count(*) FROM allocations")
-    stranger = next(f"{i.rpartition('-')[0]}-9" for i in held)
+    unknown = next(f"{i.rpartition('-')[0]}-9" for i in held)
 
     began_s, asking = time.monotonic(), Unhurried()
     with pytest.raises(grpc.RpcError) as refused:
-        allocate(system, [stranger])
+        allocate(system, [unknown])
     assert asking.seconds < REFUSED_S
     assert "grant" in str(refused.value.details())  # type: ignore[attr-defined]
 
@@ -228,7 +228,7 @@ def test_f25_allocate_for_a_pod_that_nobody_knows(faulty: Faulty) -> None:
     promise="LIVE-2",
 )
 def test_f27_plugin_socket_removed(faulty: Faulty) -> None:
-    """Somebody cleans the kubelet's directory; the agent serves and registers anew."""
+    """Somebody cleans the kubelet's directory; the agent serves and registers again."""
     system = faulty.system
     stage = Stage(faulty)
     stage.run_before(1, node=NODE)
@@ -269,14 +269,14 @@ def test_f26_agent_away_at_allocate(faulty: Faulty) -> None:
         row = f"SELECT state || ': ' || reason FROM allocations WHERE pod_uid = '{uid}'"
         wait(lambda: system.sql(row).startswith("failed: "), "its slice to come back")
         freed_s = since(refused_s)
-        said = system.sql(row)
-    assert "UnexpectedAdmissionError" in said, said
+        reason = system.sql(row)
+    assert "UnexpectedAdmissionError" in reason, reason
     back_s = time.monotonic()
     stage.come(2, node=NODE)
     stage.settle()
 
     stage.check()
-    stage.report(since(back_s), more=f"its slice was free after {freed_s:.1f} s: {said}")
+    stage.report(since(back_s), more=f"its slice was free after {freed_s:.1f} s: {reason}")
 
 
 @pytest.mark.slow
@@ -288,7 +288,7 @@ def test_f26_agent_away_at_allocate(faulty: Faulty) -> None:
     promise="SAFE-2 SAFE-3",
 )
 def test_f32_container_restart_and_init_container(faulty: Faulty) -> None:
-    """Each start is checked anew: init, app, and the app's second run."""
+    """Each start is checked again: init, app, and the app's second run."""
     system = faulty.system
     stage = Stage(faulty)
     stage.run_before(1, node=NODE)

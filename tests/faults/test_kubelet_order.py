@@ -1,10 +1,10 @@
 """The kubelet's order shuffled: no container ever starts with another's limits.
 
-Allocate does not say for whom it asks (HAMi#3096). Waves of pods of many shapes come while those of
+Allocate does not name its pod (HAMi#3096). Waves of pods of many shapes come while those of
 the wave before are deleted, so device ids are given again at once; each kubelet admits what came
 within a window in any order; pods that bypassed the scheduler take devices in between. With
 `locks=lost` Redis forgets every node lock again and again, so that many pods are between bind and
-Allocate at the same time and only PreStartContainer can tell them apart.
+Allocate at the same time and only PreStartContainer can distinguish them.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Crowd:
     chance: random.Random
     managed: list[str] = field(default_factory=list)
     """Names of the wave's pods that came through the scheduler."""
-    strangers: list[str] = field(default_factory=list)
+    bypassing: list[str] = field(default_factory=list)
     """Names of those that bypassed it."""
     made: int = 0
     bypassed: int = 0
@@ -65,13 +65,13 @@ class Crowd:
 
     def come(self, count: int) -> None:
         """A wave: the one before goes at the same moment."""
-        before = [*self.managed, *self.strangers]
-        self.managed, self.strangers = [], []
+        before = [*self.managed, *self.bypassing]
+        self.managed, self.bypassing = [], []
         jobs: list[Callable[[], object]] = [partial(self._delete, name) for name in before]
         for number in range(count):
             name = f"pod-{self.made + number}"
             if self.chance.randrange(100) < UNMANAGED_PERCENT:
-                self.strangers.append(name)
+                self.bypassing.append(name)
                 node = f"node-{self.chance.randrange(NODES)}"
                 way = self.chance.choice((self._pinned, self._bound_by_another))
                 pod = a_pod(name, {"nvidia.com/gpu": 1}, command=PROBE)
@@ -80,7 +80,7 @@ class Crowd:
                 self.managed.append(name)
                 jobs.append(partial(self._create, self._pod(name)))
         self.made += count
-        self.bypassed += len(self.strangers)
+        self.bypassed += len(self.bypassing)
         self.chance.shuffle(jobs)
         with ThreadPoolExecutor(CREATORS) as pool:
             for done in [pool.submit(job) for job in jobs]:
@@ -131,13 +131,13 @@ class Crowd:
         """Compares every process with the ledger's row, at any moment."""
         gots = list(running_containers(self.system))
         granted = granted_containers(self.system)
-        strangers = {
+        bypassing = {
             pod["metadata"]["uid"]
             for pod in self.system.pods()
-            if pod["metadata"]["name"] in self.strangers
+            if pod["metadata"]["name"] in self.bypassing
         }
         for got in gots:
-            if got.pod_uid in strangers:
+            if got.pod_uid in bypassing:
                 self.wrong.append(f"{got.pod_uid} bypassed the scheduler and runs")
             row = granted.get((got.node, got.pod_uid, got.container))
             if row is None:
@@ -161,11 +161,11 @@ class Crowd:
         for pod in self.system.pods():
             name = pod["metadata"]["name"]
             self.refused += name in self.managed and _over(pod)
-            assert name not in self.strangers or not _runs(pod), f"{name} bypassed us and runs"
+            assert name not in self.bypassing or not _runs(pod), f"{name} bypassed us and runs"
         self.system.check_invariants()
 
     def differences(self) -> list[str]:
-        """Between what the wave's containers have and what the ledger says."""
+        """Between what the wave's containers have and what the ledger has."""
         granted = granted_containers(self.system)
         here = {(got.pod_uid, got.container): got for got in running_containers(self.system)}
         found = []
@@ -242,7 +242,7 @@ def test_no_container_starts_with_anothers_limits(locks: str, waves: int, size: 
         else:
             _waves(crowd, waves, size)
         took_s = time.monotonic() - began_s
-        measured.say(
+        measured.note(
             f"Kubelet order shuffled, locks {locks}: {crowd.made} pods ({crowd.bypassed} past the "
             f"scheduler) on {NODES} nodes in {took_s:.0f} s; {len(crowd.compared)} containers "
             f"compared with their rows, {len(crowd.repaired)} repaired before their start, "

@@ -1,4 +1,4 @@
-"""FAULT-28..30, -33, an orphaned process: power, checkpoint, cards and disk of one node."""
+"""FAULT-28..30, FAULT-33, a process that outlives its pod: power, checkpoints, cards and disk of a node."""
 
 from __future__ import annotations
 
@@ -68,13 +68,13 @@ def test_f28_reboot(faulty: Faulty) -> None:
             "state",
             marks=pytest.mark.row(
                 fault="the agent's state is half a file",
-                answer="renamed; checkpoint and ledger suffice to go on",
+                answer="moved away; checkpoint and ledger have enough to go on",
             ),
         ),
     ],
 )
 @pytest.mark.row(point="FAULT-29", kind="error", promise="SAFE-2 SAFE-3 LIVE-2")
-def test_f29_corrupt_checkpoint(faulty: Faulty, which: str) -> None:
+def test_f29_corrupt_checkpoints(faulty: Faulty, which: str) -> None:
     """Half a file: the kubelet's checkpoint under a living kubelet, or the agent's own state."""
     system = faulty.system
     stage = Stage(faulty)

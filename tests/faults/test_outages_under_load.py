@@ -2,9 +2,9 @@
 
 `hangs` is SIGSTOP: connections stay and nobody answers. `gone` is kill -9 with nobody to start it
 again: connections are refused. While Redis or NATS is away pods are placed and run; while Postgres
-is away none is granted anything and each says why; containers that run notice nothing. Afterwards
-the ledger equals the pods within 30 s, every pod's history is without a gap, and the bus has every
-event of the ledger exactly once by its deduplication id.
+is away none is granted anything and each gets the reason; containers that run notice nothing.
+Afterwards the ledger equals the pods within 30 s, every pod's history is without a gap, and the
+bus has every event of the ledger exactly once by its deduplication id.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ RECOVERED_S = 30.0
 EVERY_S = 1.0
 """A pod comes so often."""
 LONG_EVERY_S = 10.0
-"""In ten minutes: slices of pods deleted meanwhile are kept for five, because no agent can say that
-they left, and the 80 slots of the cluster must do."""
+"""In ten minutes: slices of pods deleted in them are kept for five, because no agent can report
+that they left, and the 80 slots of the cluster must do."""
 ALIVE = 10
 """So many pods live at once; the oldest goes when another comes."""
 POLL_S = 0.2
@@ -58,8 +58,8 @@ class Churn:
     every_s: float
     created_s: dict[str, float] = field(default_factory=dict)
     ran_s: dict[str, float] = field(default_factory=dict)
-    said: dict[str, str] = field(default_factory=dict)
-    """What a pod said last of why it waits."""
+    reasons: dict[str, str] = field(default_factory=dict)
+    """The last reason of each pod why it waits."""
     deleted: set[str] = field(default_factory=set)
     failed: list[str] = field(default_factory=list)
     errors: list[BaseException] = field(default_factory=list)
@@ -102,7 +102,7 @@ class Churn:
             self.system.api.request("DELETE", path, json={"gracePeriodSeconds": 1})
 
     def look(self) -> None:
-        """Notes who runs, who failed, and what those say who wait."""
+        """Notes who runs, who failed, and why the others wait."""
         for pod in self.system.pods():
             name, status = pod["metadata"]["name"], pod["status"]
             if name not in self.created_s:
@@ -113,7 +113,7 @@ class Churn:
                 self.failed.append(f"{name}: {status.get('reason')} {status.get('message')}")
             for condition in status.get("conditions") or ():
                 if condition["type"] == "PodScheduled" and condition["status"] == "False":
-                    self.said[name] = str(condition.get("message"))
+                    self.reasons[name] = str(condition.get("message"))
 
     def waited_s(self, since_s: float, until_s: float) -> list[float]:
         """How long those took to run that came in between; who never ran is left out."""
@@ -197,7 +197,9 @@ def test_an_outage_under_load_loses_nothing(
     assert churn.failed == []
     if service == "postgres":
         assert ran <= 1, "a pod was granted something without the ledger"
-        assert any("Postgres is not available" in text for text in churn.said.values()), churn.said
+        assert any("Postgres is not available" in text for text in churn.reasons.values()), (
+            churn.reasons
+        )
     else:
         # Who hangs is waited for by one call and then passed over: no slower than who is gone.
         least = 0.5 * away_s / churn.every_s
@@ -206,12 +208,12 @@ def test_an_outage_under_load_loses_nothing(
     assert now["metadata"]["uid"] == quiet["metadata"]["uid"]
     assert [each["restartCount"] for each in now["status"]["containerStatuses"]] == [0]
     loaded.check_invariants()
-    told = asyncio.run(_check_events(loaded))
-    measured.say(
+    published = asyncio.run(_check_events(loaded))
+    measured.note(
         f"{service} {way} for {away_s:.0f} s under load: {len(during_s)} pods came, {ran} ran "
-        f"meanwhile; created to Running p50 {_p50(churn.waited_s(began_s, lost_s))} s before, "
+        f"in that time; created to Running p50 {_p50(churn.waited_s(began_s, lost_s))} s before, "
         f"{_p50(during_s)} s during (longest {max(during_s, default=0):.1f} s); ledger = pods "
-        f"{recovered_s:.1f} s after; {told}"
+        f"{recovered_s:.1f} s after; {published}"
     )
 
 
@@ -222,7 +224,7 @@ def _sleep(churn: Churn, away_s: float) -> None:
 
 
 def _recovered(system: System, back_s: float) -> float:
-    """Waits for LIVE-2: ledger = pods, every fact told; how long after the service was back."""
+    """Waits for LIVE-2: ledger = pods, every fact published; how long after the service was back."""
     waits = "SELECT count(*) FROM outbox WHERE published_at IS NULL"
     wait(
         lambda: system.converged() is None and system.sql(waits) == "0",

@@ -116,7 +116,7 @@ async def test_racing_replicas_grant_exactly_what_there_is(
         assert deadlocks == "0"
         decisions = sum(len(caller.spent_s) for caller in callers)
         spent_ms = [1000 * spent_s for caller in callers for _, spent_s in caller.spent_s]
-        measured.say(
+        measured.note(
             f"{replicas} replicas, binpack, {pods} pods for {slices} slices (quota {quota}): "
             f"{slices} granted and bound, {race.granted['team']} within the quota; "
             f"{decisions / took_s:.0f} decisions/s, p50 {statistics.median(spent_ms):.0f} ms, "
@@ -211,7 +211,7 @@ async def test_a_killed_replica_does_not_slow_decisions_down() -> None:
         for name, query in INVARIANTS.items():
             assert await system.sql(query) == "", name
         normal, killed = _p99(normal_ms), _p99(killed_ms)
-        measured.say(
+        measured.note(
             f"LIVE-4: one of 4 replicas killed under {CALLERS / EVERY_S:.0f} decisions/s: p50 "
             f"{statistics.median(normal_ms):.1f} -> {statistics.median(killed_ms):.1f} ms, p99 "
             f"{normal:.1f} -> {killed:.1f} ms, longest {max(normal_ms):.0f} -> "

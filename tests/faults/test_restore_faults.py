@@ -1,4 +1,4 @@
-"""FAULT-45: yesterday's backup is restored against today's cluster, as docs/operations.md says.
+"""FAULT-45: yesterday's backup is restored against today's cluster, by docs/operations.md.
 
 The ledger then knows a pod that is gone and does not know one that came since. Both must be right
 again by themselves, and the pods that run must not notice anything.
@@ -22,7 +22,7 @@ from tests.faults.stage import Faulty, Stage
 pytestmark = [pytest.mark.faults, pytest.mark.slow]
 
 OPERATIONS = Path(__file__).parents[2] / "docs" / "operations.md"
-# The agents compare with the ledger every 15 s, and say again of a pod that it left.
+# The agents compare with the ledger every 15 s, and report again that a pod left.
 GONE_S = 30.0
 RESTORED_S = 40.0
 TABLES = "SELECT pod_name, state, id FROM allocations ORDER BY pod_name"
@@ -63,8 +63,8 @@ def restore(system: System, backup: Path) -> None:
         "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
         " WHERE pid <> pg_backend_pid() AND datname = current_database()"
     )
-    anew = ("-c", "DROP SCHEMA public CASCADE", "-c", "CREATE SCHEMA public", "-f", backup)
-    tool("psql", "-Xq", "--single-transaction", "-v", "ON_ERROR_STOP=1", *anew, dsn)
+    restore = ("-c", "DROP SCHEMA public CASCADE", "-c", "CREATE SCHEMA public", "-f", backup)
+    tool("psql", "-Xq", "--single-transaction", "-v", "ON_ERROR_STOP=1", *restore, dsn)
     system.sql(numbers_no_longer_used())
     for pid in pids.values():
         os.kill(pid, signal.SIGKILL)
@@ -86,7 +86,7 @@ def test_yesterdays_backup_is_made_to_fit_todays_cluster(faulty: Faulty, tmp_pat
     _, stays = system.run(a_pod("goes", slice_of(2000, 10)), a_pod("stays", slice_of(2000, 10)))
     tool("pg_dump", "--file", backup, str(system.described["postgres_dsn"]))
     system.delete("goes")
-    wait(lambda: state_of(system, "goes") == "released", "its agent to have said that it left")
+    wait(lambda: state_of(system, "goes") == "released", "its agent to have reported that it left")
     [comes] = system.run(a_pod("comes", slice_of(3000, 20)))
     granted = live_of(system, "comes")
 

@@ -1,7 +1,7 @@
 """FAULT-35..38, -40..43: Postgres, Redis, NATS, metrics, and the network between node and core.
 
-A server is killed (the supervisor starts it once more), or stopped: then it is there and says
-nothing, which is what a slow disk, a lost route and a paused machine look like.
+A server is killed (the supervisor starts it once more), or stopped: then it is there and does
+not answer, which is what a slow disk, a lost route and a paused machine look like.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ CALLS = 30
     point="FAULT-35",
     fault="Postgres is killed under load and recovers its log",
     kind="kill",
-    answer="a clear error until then; what was committed is there, nothing else",
+    answer="a clear error in that time; what was committed is there, nothing else",
     promise="SAFE-1..3 SAFE-6 LIVE-2",
 )
 def test_f35_postgres_killed(faulty: Faulty) -> None:
@@ -64,7 +64,7 @@ def test_f35_postgres_killed(faulty: Faulty) -> None:
             "postgres",
             marks=pytest.mark.row(
                 point="FAULT-36",
-                fault="Postgres is silent for 5 s",
+                fault="Postgres does not answer for 5 s",
                 answer="decisions wait or fail with a clear error; running pods are untouched",
             ),
         ),
@@ -72,8 +72,8 @@ def test_f35_postgres_killed(faulty: Faulty) -> None:
             "redis",
             marks=pytest.mark.row(
                 point="FAULT-38",
-                fault="Redis is silent for 5 s",
-                answer="locks are lease rows in Postgres until then",
+                fault="Redis does not answer for 5 s",
+                answer="locks are lease rows in Postgres in that time",
             ),
         ),
     ],
@@ -138,9 +138,9 @@ def test_f37_own_pools_exhausted(faulty: Faulty, tmp_path: Path) -> None:
         free_s = time.monotonic()
         stage.settle()
 
-    said = [error for error, _ in answers]
-    assert all(said), "a pod was placed on a card that nobody could write down"
-    assert any("all 1 connections of this process to Postgres are in use" in one for one in said)
+    errors = [error for error, _ in answers]
+    assert all(errors), "a pod was placed on a card that nobody could write down"
+    assert any("all 1 connections of this process to Postgres are in use" in one for one in errors)
     slowest_s = max(took_s for _, took_s in answers)
     assert slowest_s < CALL_TIMEOUT_S
     stage.check()
@@ -188,7 +188,7 @@ def test_f38_redis_flushed(faulty: Faulty) -> None:
             marks=pytest.mark.row(
                 point="FAULT-38",
                 fault="Redis is killed under load and comes back empty",
-                answer="locks are lease rows in Postgres until then",
+                answer="locks are lease rows in Postgres in that time",
             ),
         ),
         pytest.param(
@@ -227,7 +227,7 @@ def test_killed_server(faulty: Faulty, server: str) -> None:
 @pytest.mark.slow
 @pytest.mark.row(
     point="FAULT-41",
-    fault="NATS is silent while pods come",
+    fault="NATS does not answer while pods come",
     kind="delay",
     answer="pods are placed and run: agents read the signed grant of the annotation",
     promise="SAFE-1..3 SAFE-6 LIVE-1 LIVE-2",

@@ -98,25 +98,25 @@ class Load:
     iterations: int
     kernel_ms: float
 
-    def words(self, seconds: float, *more: str) -> list[str | Path]:
-        words = ["--seconds", seconds, "--blocks", BLOCKS, "--iterations", self.iterations, *more]
-        return [FAKEGPU / "vgpu-load", *map(str, words)]
+    def command(self, seconds: float, *more: str) -> list[str | Path]:
+        options = ["--seconds", seconds, "--blocks", BLOCKS, "--iterations", self.iterations, *more]
+        return [FAKEGPU / "vgpu-load", *map(str, options)]
 
-    def percent(self, said: Any, kernels: int = 1) -> float:
+    def percent(self, measured: Any, kernels: int = 1) -> float:
         """Share of the card that a program's launches were, if they were `kernels` each."""
-        return float(said["launches"] * kernels * self.kernel_ms / said["seconds"] / 10)
+        return float(measured["launches"] * kernels * self.kernel_ms / measured["seconds"] / 10)
 
 
 def measured_load(tenant: Tenant) -> Load:
     """Makes kernels of about a millisecond. The card is the tenant's alone, without a limit."""
-    words = ["--seconds", "2", "--blocks", str(BLOCKS), "--sync-every", "1", "--iterations"]
-    tried = tenant.run(FAKEGPU / "vgpu-load", *words, str(TRIED_ITERATIONS))
+    options = ["--seconds", "2", "--blocks", str(BLOCKS), "--sync-every", "1", "--iterations"]
+    tried = tenant.run(FAKEGPU / "vgpu-load", *options, str(TRIED_ITERATIONS))
     iterations = max(1, int(TRIED_ITERATIONS * KERNEL_MS / tried["kernel_ms"]))
-    said = tenant.run(*Load(iterations, 0).words(4))
-    return Load(iterations, said["seconds"] * 1000 / said["launches"])
+    measured = tenant.run(*Load(iterations, 0).command(4))
+    return Load(iterations, measured["seconds"] * 1000 / measured["launches"])
 
 
 def shares(load: Load, tenants: Sequence[Tenant], seconds: float = 12) -> list[float]:
     """What each gets while all of them launch as fast as they may."""
-    running = [tenant.start(*load.words(seconds)) for tenant in tenants]
+    running = [tenant.start(*load.command(seconds)) for tenant in tenants]
     return [load.percent(answer(process)) for process in running]

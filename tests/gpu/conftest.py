@@ -3,7 +3,7 @@
     pytest tests/gpu -rs
 
 They need the native parts built, an NVIDIA driver and a card that nobody else uses; PyTorch and
-nvcc where the test's name says so.
+nvcc where the test's name has them.
 """
 
 import shutil

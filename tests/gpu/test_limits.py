@@ -58,14 +58,14 @@ def test_graphs_are_limited_like_kernels(tenants: list[Tenant]) -> None:
     tenant.limit()
     load = measured_load(tenant)
     tenant.limit(cores=30)
-    said = tenant.run(*load.words(12, "--graph", "10"))
-    assert load.percent(said, kernels=10) == pytest.approx(30, abs=POINTS)
+    result = tenant.run(*load.command(12, "--graph", "10"))
+    assert load.percent(result, kernels=10) == pytest.approx(30, abs=POINTS)
 
 
 @needs_torch
 def test_pytorch_is_out_of_memory_at_its_limit_and_goes_on(tenants: list[Tenant]) -> None:
     tenants[0].limit(memory_bytes=4 * GIB)
-    said = tenants[0].python(
+    result = tenants[0].python(
         "import json, torch\n"
         "held, caught = [], False\n"
         "try:\n"
@@ -75,9 +75,9 @@ def test_pytorch_is_out_of_memory_at_its_limit_and_goes_on(tenants: list[Tenant]
         "total = float(torch.ones(1 << 20, device='cuda').sum())\n"
         "print(json.dumps({'caught': caught, 'mib': 64 * count, 'sum': total}))\n"
     )
-    assert said["caught"]
-    assert 2048 < said["mib"] <= 4096
-    assert said["sum"] == 1 << 20
+    assert result["caught"]
+    assert 2048 < result["mib"] <= 4096
+    assert result["sum"] == 1 << 20
 
 
 @needs_torch
@@ -135,6 +135,6 @@ def test_a_program_of_the_cuda_runtime_is_held_to_its_slice(
     source.write_text(RUNTIME_PROGRAM)
     subprocess.run([nvcc, "-o", program, source], check=True, timeout=200)
     tenants[0].limit(memory_bytes=1 * GIB)
-    said = tenants[0].run(program)
-    assert (said["value"], said["error"]) == (42, OUT_OF_MEMORY)
-    assert 512 <= said["mib"] <= 1024
+    result = tenants[0].run(program)
+    assert (result["value"], result["error"]) == (42, OUT_OF_MEMORY)
+    assert 512 <= result["mib"] <= 1024

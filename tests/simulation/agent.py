@@ -108,13 +108,13 @@ class Cards:
 
 class _Plugin:
     def __init__(self) -> None:
-        self.told_at: float | None = None
+        self.reported_at: float | None = None
 
     def listened_for_s(self) -> float | None:
         """As `hami_node_agent.deviceplugin.gpu_plugin.Plugin`."""
-        if self.told_at is None:
+        if self.reported_at is None:
             return None
-        return asyncio.get_running_loop().time() - self.told_at
+        return asyncio.get_running_loop().time() - self.reported_at
 
 
 class Agent:
@@ -129,7 +129,7 @@ class Agent:
         weather: Weather,
         hub: Hub,
         api: ApiServer,
-        books: KubeletState,
+        kubelet: KubeletState,
         processes: Processes,
         disk: Disk,
         cards: Cards,
@@ -141,7 +141,7 @@ class Agent:
         state = self.state = NodeState(disk, disk.state)
         state.cards = cards.by_uuid()
         pods = NodePods(cast(Any, connection), node=node, resource=RESOURCE, key=public_key(KEY))
-        wired = process.wire(books, "books")
+        wired = process.wire(kubelet, "kubelet")
         reports = Reports(node)
         feed = GrantsFeed(bus, state, reports=reports, node=node, snapshot_interval_s=15.0)
         self.plugin = _Plugin()
@@ -163,7 +163,7 @@ class Agent:
             reports=reports,
             interval_s=2.0,
         )
-        teller = InventoryPublisher(
+        publisher = InventoryPublisher(
             cast(Any, cards), bus, node=node, agent_id=str(uuid4()), heartbeat_s=10.0
         )
         readiness = ReadinessService(
@@ -181,7 +181,7 @@ class Agent:
             adopted.run(),
             readiness.run(),
             holdings.run(),
-            teller.run(),
+            publisher.run(),
             send_reports(state, bus, node=node),
             sweeper.run(),
         ):
@@ -208,7 +208,7 @@ class Agent:
         await self._serve(lambda: self._prestarting.check(ids))
 
     async def _serve(self, work: Callable[[], Awaitable[T]]) -> T:
-        """One gRPC call of the kubelet. Raises: ConnectionError when the agent dies meanwhile."""
+        """One gRPC call of the kubelet. Raises: ConnectionError when the agent dies in the call."""
         answer: asyncio.Future[T] = asyncio.get_running_loop().create_future()
 
         async def serve() -> None:

@@ -50,7 +50,7 @@ class ApiServer:
         self.objects[key] = kept
         if plural == "pods":
             self._keys[metadata["uid"]] = key
-        self._tell(kind, plural, kept)
+        self._notify(kind, plural, kept)
         return kept
 
     def remove(self, plural: str, namespace: str, name: str) -> None:
@@ -59,7 +59,7 @@ class ApiServer:
         if item is not None:
             self.version += 1
             metadata = {**item["metadata"], "resourceVersion": str(self.version)}
-            self._tell("DELETED", plural, {**item, "metadata": metadata})
+            self._notify("DELETED", plural, {**item, "metadata": metadata})
 
     def pod(self, uid: str) -> Json | None:
         """The pod with this uid."""
@@ -90,7 +90,7 @@ class ApiServer:
             raise Expired("too old resource version")
         return [event for event in self.log if event[0] > version]
 
-    def _tell(self, kind: str, plural: str, item: Json) -> None:
+    def _notify(self, kind: str, plural: str, item: Json) -> None:
         self.log.append((self.version, kind, plural, item))
         if len(self.log) > KEPT_EVENTS:
             self._first = self.log[-KEPT_EVENTS][0]

@@ -1,8 +1,8 @@
-"""The bus: streams that remember, consumers that get a message again until they say it is done.
+"""The bus: streams that remember, consumers that get a message again until they acknowledge it.
 
 `Hub` is the server, `BusConnection` one process's client with the methods of
 `hamicommon.bus.client.Bus`. Delivery is at least once and, among the messages of one consumer, in
-no order: whoever is slower is overtaken. Source of the rules: `hamicommon.bus.consuming`.
+no order: a slower one is overtaken. Source of the rules: `hamicommon.bus.consuming`.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ class Hub:
                 queue.arrived.set()
 
     def queue(self, what: Subscription) -> _Queue:
-        """The consumer of that name; one that did not exist starts where it says."""
+        """The consumer of that name; one that did not exist starts where its options name."""
         queue = self._queues.get(what.consumer)
         if queue is None:
             queue = self._queues[what.consumer] = _Queue(what.subject)

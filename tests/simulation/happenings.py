@@ -32,7 +32,7 @@ class Happenings:
         self._world.api.put("pods", pod_object(action, managed=True))
         return True
 
-    def _do_stranger(self, action: Action) -> bool:
+    def _do_unknown(self, action: Action) -> bool:
         """A pod that was made past the scheduler, with forged annotations."""
         pod = pod_object(action, managed=False)
         pod["spec"]["nodeName"] = self._a_node(action)

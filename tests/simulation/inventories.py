@@ -59,7 +59,7 @@ class Inventories(FakeLedger):
             or (node.agent_id == node_uid and node.sequence > sequence)
         ):
             return None
-        assert not keep, "no vendor tells its cards in here"
+        assert not keep, "no vendor reports its cards in here"
         self._know(
             inventory.node, _Node(node_uid, sequence, inventory.observed_at, has_agent=False)
         )

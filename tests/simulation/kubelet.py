@@ -1,7 +1,7 @@
 """A kubelet: admits pods one at a time in an order of its own, with device ids picked at random.
 
-It follows the real one where that matters: Allocate says neither pod nor container, an error of it
-fails the pod for good, its answer is kept for the pod's life, a dead pod's ids stay in the books
+It follows the real one where that matters: Allocate names neither pod nor container, an error of it
+fails the pod for good, its answer is kept for the pod's life, a dead pod's ids stay checkpointed
 until the next admission, and PreStartContainer is asked before every start. A process may outlive
 its pod's object.
 """
@@ -142,7 +142,7 @@ class Kubelet:
 
     async def _list(self, agent: Agent) -> None:
         await asyncio.sleep(self._rng.uniform(0.1, REGISTER_S))
-        agent.plugin.told_at = asyncio.get_running_loop().time()
+        agent.plugin.reported_at = asyncio.get_running_loop().time()
 
     def waiting(self) -> dict[tuple[str, str], tuple[Any, ...]]:
         """The cards that the kubelet gave to containers which stay and do not run."""
@@ -174,7 +174,7 @@ class Kubelet:
         self._turn = asyncio.Lock()
 
     def power_on(self) -> None:
-        """The pods that are bound here and not over are started anew."""
+        """The pods that are bound here and not over are started again."""
         self.up = True
         for pod in self._api.all("pods"):
             self._heard("ADDED", "pods", pod)
@@ -283,7 +283,7 @@ class Kubelet:
         return frozenset(chosen)
 
     async def _allocate(self, ids: frozenset[str]) -> str:
-        if self.agent is None or self.agent.plugin.told_at is None:
+        if self.agent is None or self.agent.plugin.reported_at is None:
             raise Unavailable("no such plugin")
         nonce = await self.agent.allocate(ids)
         if not self._orderly and self._rng.random() < 0.02:

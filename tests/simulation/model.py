@@ -1,4 +1,4 @@
-"""The reference model: who may hold what, said with plain loops, and the promises checked on it.
+"""The reference model: who may hold what, written with plain loops, and the promises checked on it.
 
 `Model.committed` hears every change of the ledger, `Model.started` and `stopped` every container;
 `check` compares all of it with the ledger after each step. It knows nothing of how the service
@@ -42,7 +42,7 @@ class Running:
     container: str
     node: str
     shares: tuple[DeviceShare, ...]
-    """What its limits file says."""
+    """What its limits file holds."""
 
 
 class Model:
@@ -73,7 +73,7 @@ class Model:
         self._dirty = True
         known = self._rows.get(row.id)
         if (known is None) != (before is None) or (known and known != before):
-            raise Broken(f"SAFE-6: {_named(row)} was {before}, its history says {known}")
+            raise Broken(f"SAFE-6: {_named(row)} was {before}, its history has {known}")
         state = "" if known is None else known.state.value
         if row.state.value not in LEGAL.get(state, ()):
             raise Broken(f"SAFE-6: {_named(row)} went from {state or 'nothing'} to {row.state}")
@@ -118,11 +118,11 @@ class Model:
         self.running.pop((pod_uid, container), None)
 
     def live_of(self, pod_uid: str) -> Allocation | None:
-        """The pod's live allocation, as its history says."""
+        """The pod's live allocation, by its history."""
         return next((row for row in self.live() if row.pod_uid == pod_uid), None)
 
     def live(self) -> list[Allocation]:
-        """All live allocations, as their histories say."""
+        """All live allocations, by their histories."""
         return [row for row in self._rows.values() if row.state.value in LIVE]
 
     def check(self, ledger: Any) -> None:

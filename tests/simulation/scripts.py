@@ -10,7 +10,7 @@ import random
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-WIRES = ("ledger", "redis", "api", "bus", "watch", "books")
+WIRES = ("ledger", "redis", "api", "bus", "watch", "kubelet")
 KINDS = {
     "arrive": 42,
     "delete": 11,
@@ -26,7 +26,7 @@ KINDS = {
     "kill_agent": 3,
     "sick_card": 2,
     "node_lost": 1,
-    "stranger": 3,
+    "unknown": 3,
 }
 Slice = tuple[int, int, int]
 """(cards, MiB of each, percent of each) that one container asks for."""
@@ -68,7 +68,7 @@ class Scenario:
     """Of each node."""
     replicas: int
     orderly: bool
-    """Kubelets admit in order and heed the agent's preference, as those without bad luck do."""
+    """Kubelets admit in order and follow the agent's preference, as those without bad luck do."""
     quotas: dict[str, int] = field(default_factory=dict, hash=False)
     """MiB by namespace."""
     actions: tuple[Action, ...]

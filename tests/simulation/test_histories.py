@@ -37,7 +37,7 @@ def test_ten_thousand_steps_keep_every_promise(part: int) -> None:
         steps, histories = steps + played.steps, histories + 1
         starts, commits = starts + played.starts, commits + played.commits
     took_s = time.perf_counter() - began
-    measured.say(
+    measured.note(
         f"simulation part {part}: {steps} steps in {histories} histories (seeds {part}.0 to "
         f"{part}.{histories - 1}), {commits} commits, "
         f"{starts} container starts, {took_s:.1f} s, {steps / took_s:.0f} steps/s"

@@ -143,7 +143,7 @@ MUTATIONS = {
         patches=((LedgerMoves, "ask", _objection), (RedisNodeLock, "acquire", _nothing)),
         breaks=("LIVE-2",),
     ),
-    "the agent does not say that pods left": Mutation(
+    "the agent does not report that pods left": Mutation(
         patches=((Sweeper, "sweep", _nothing),), breaks=("LIVE-2",)
     ),
     "a report ends a binding that has not begun": Mutation(
@@ -174,6 +174,6 @@ def test_a_missing_guard_is_found(name: str) -> None:
             if played.error is not None:
                 break
             assert steps < MOST_STEPS, "nothing was found"
-    measured.say(f"found after {steps} steps: {name}: {played.error}")
+    measured.note(f"found after {steps} steps: {name}: {played.error}")
     assert isinstance(played.error, Broken), played.error
     assert str(played.error)[:2] in mutation.breaks

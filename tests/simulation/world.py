@@ -230,7 +230,7 @@ class World:
                 weather=self.weather,
                 hub=self.hub,
                 api=self.api,
-                books=self.kubelets[node],
+                kubelet=self.kubelets[node],
                 processes=self.kubelets[node],
                 disk=self._disks[node],
                 cards=self.cards[node],
@@ -267,15 +267,15 @@ class World:
         return True
 
     def _committed(self, changes: Sequence[tuple[Change, Allocation | None]]) -> None:
-        said = []
+        changes = []
         for change, before in changes:
             row = change.allocation
-            said.append(f"{row.pod_uid}#{row.attempt} {row.state} on {row.node} ({row.reason})")
+            changes.append(f"{row.pod_uid}#{row.attempt} {row.state} on {row.node} ({row.reason})")
             try:
                 self.model.committed(change, before)
             except Broken as exc:
                 self._failed(exc)
-        self.note(f"commit {', '.join(said)}")
+        self.note(f"commit {', '.join(changes)}")
 
     def _failed(self, error: BaseException) -> None:
         if self.broken is None:

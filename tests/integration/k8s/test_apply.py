@@ -70,9 +70,9 @@ def sh(tmp_path_factory: pytest.TempPathFactory, assets: Assets) -> Iterator[Sh]
 def test_bootstrap_and_manifests_are_accepted_and_may_be_repeated(sh: Sh, assets: Assets) -> None:
     modern = assets.version >= (1, 28)
 
-    said = sh("k8s/bootstrap")
-    assert "authority" in said
-    [overlay] = re.findall(r"now apply (\S+),", said)
+    output = sh("k8s/bootstrap")
+    assert "authority" in output
+    [overlay] = re.findall(r"now apply (\S+),", output)
     sh("kubectl", "apply", "--kustomize", overlay)
     sh("k8s/bootstrap")
     sh("kubectl", "apply", "--kustomize", overlay)

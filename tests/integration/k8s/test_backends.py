@@ -117,7 +117,7 @@ async def test_each_service_reaches_its_own_streams(tmp_path: Path) -> None:
 
 
 async def test_the_webhook_reads_what_admission_needs_and_no_grants(tmp_path: Path) -> None:
-    told = events.ClusterNumbers(taken_at=NOW, agent_nodes=1, foreign_vendors=())
+    numbers = events.ClusterNumbers(taken_at=NOW, agent_nodes=1, foreign_vendors=())
     ledger = Subscription(
         stream=events.LEDGER_STREAM,
         subject="hami.ledger.v1.>",
@@ -130,10 +130,10 @@ async def test_the_webhook_reads_what_admission_needs_and_no_grants(tmp_path: Pa
             open_bus(login(url, "hami-scheduler"), "s", owns_streams=True) as scheduler,
             open_bus(login(url, "hami-webhook"), "w") as webhook,
         ):
-            await scheduler.publish(events.LEDGER_CLUSTER_SUBJECT, told, message_id="1")
-            assert await first(webhook, ledger, events.ClusterNumbers) == told
+            await scheduler.publish(events.LEDGER_CLUSTER_SUBJECT, numbers, message_id="1")
+            assert await first(webhook, ledger, events.ClusterNumbers) == numbers
             with pytest.raises(Unavailable):
-                await webhook.publish(events.grants_subject("n"), told, message_id="2")
+                await webhook.publish(events.grants_subject("n"), numbers, message_id="2")
 
 
 async def first(bus: Bus, what: Subscription, kind: type[M]) -> M:

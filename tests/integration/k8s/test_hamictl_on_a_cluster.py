@@ -1,4 +1,4 @@
-"""Every verb of hamictl against the scheduler that `k8s/base` runs, and what mistakes are told.
+"""Every verb of hamictl against the scheduler that `k8s/base` runs, and the messages of mistakes.
 
 On the emulated API server always, and on a real one where KUBEBUILDER_ASSETS names it.
 """
@@ -137,10 +137,10 @@ READS = [
 @pytest.mark.parametrize("argv", READS, ids=" ".join)
 @pytest.mark.parametrize("as_", ["reader", "operator"])
 def test_who_may_read_reads(ask: Ask, argv: tuple[str, ...], as_: str) -> None:
-    status, said = ask(*argv, as_=as_)
+    status, output = ask(*argv, as_=as_)
 
-    assert status == 0, said
-    assert "not asked" not in said
+    assert status == 0, output
+    assert "not asked" not in output
 
 
 def test_explain_and_history_answer_about_a_pod(ask: Ask, installed: Installed) -> None:
@@ -151,13 +151,13 @@ def test_explain_and_history_answer_about_a_pod(ask: Ask, installed: Installed) 
     with _kubernetes(installed) as client:
         client.post("/api/v1/namespaces/default/pods", json=body)
 
-    status, said = ask("explain", "asked")
-    assert (status, "asked" in said) == (0, True), said
-    status, said = ask("history", "asked", "-o", "json")
-    assert (status, json.loads(said)) == (0, {"items": []})
-    status, said = ask("explain", "nowhere")
+    status, output = ask("explain", "asked")
+    assert (status, "asked" in output) == (0, True), output
+    status, output = ask("history", "asked", "-o", "json")
+    assert (status, json.loads(output)) == (0, {"items": []})
+    status, output = ask("explain", "nowhere")
     assert status == 1
-    assert "neither the cluster nor the ledger knows it" in said
+    assert "neither the cluster nor the ledger knows it" in output
 
 
 def _kubernetes(installed: Installed) -> httpx.Client:
@@ -178,32 +178,32 @@ def test_the_verbs_that_need_no_scheduler_work_too(ask: Ask, pod_file: Path) -> 
     cluster.write_text(json.dumps({"kind": "List", "items": [node]}))
 
     assert ask("sql", "select count(*) from nodes", "-o", "csv") == (0, "count\n0\n")
-    status, said = ask("db", "check")
-    assert (status, "every promise holds" in said) == (0, True), said
-    status, said = ask("lint", "-f", str(pod_file))
-    assert status == 0, said
-    status, said = ask("simulate", "--cluster", str(cluster), "-f", str(pod_file))
-    assert status == 0, said
+    status, output = ask("db", "check")
+    assert (status, "every promise holds" in output) == (0, True), output
+    status, output = ask("lint", "-f", str(pod_file))
+    assert status == 0, output
+    status, output = ask("simulate", "--cluster", str(cluster), "-f", str(pod_file))
+    assert status == 0, output
 
 
 def test_adopting_is_for_operators(ask: Ask) -> None:
-    status, said = ask("adopt", as_="operator")
-    assert status == 0, said
+    status, output = ask("adopt", as_="operator")
+    assert status == 0, output
 
-    status, said = ask("adopt", as_="reader")
+    status, output = ask("adopt", as_="reader")
     assert status == 1
-    assert "reader may not update scheduler.hami.io" in said
-    assert "hami-operator" in said
-    assert said.count("\n") == 1
+    assert "reader may not update scheduler.hami.io" in output
+    assert "hami-operator" in output
+    assert output.count("\n") == 1
 
 
 def test_sending_a_letter_again_is_for_operators(ask: Ask) -> None:
-    status, said = ask("dead-letters", "--send-again", "7", as_="operator")
-    assert (status, said) == (1, "hamictl: there is no dead letter 7\n")
+    status, output = ask("dead-letters", "--send-again", "7", as_="operator")
+    assert (status, output) == (1, "hamictl: there is no dead letter 7\n")
 
-    status, said = ask("dead-letters", "--send-again", "7", as_="reader")
+    status, output = ask("dead-letters", "--send-again", "7", as_="reader")
     assert status == 1
-    assert "may not update" in said
+    assert "may not update" in output
 
 
 @pytest.mark.parametrize(
@@ -213,19 +213,19 @@ def test_sending_a_letter_again_is_for_operators(ask: Ask) -> None:
         ("unknown", "a token is wanted"),
     ],
 )
-def test_who_may_not_read_is_told_what_is_missing(ask: Ask, as_: str, wanted: str) -> None:
-    status, said = ask("get", "devices", as_=as_)
+def test_a_user_who_may_not_read_learns_what_is_missing(ask: Ask, as_: str, wanted: str) -> None:
+    status, output = ask("get", "devices", as_=as_)
 
     assert status == 1
-    assert wanted in said
-    assert said.count("\n") == 1
+    assert wanted in output
+    assert output.count("\n") == 1
 
 
 def test_a_forged_token_is_not_good(ask: Ask) -> None:
-    status, said = ask("get", "devices", HAMI_SCHEDULER_TOKEN="forged")
+    status, output = ask("get", "devices", HAMI_SCHEDULER_TOKEN="forged")
 
     assert status == 1
-    assert "the token is not good: " in said
+    assert "the token is not good: " in output
 
 
 def test_a_client_certificate_opens_kube_schedulers_port_without_a_token(
@@ -239,8 +239,8 @@ def test_a_client_certificate_opens_kube_schedulers_port_without_a_token(
     }
 
     for argv in [*READS, ("adopt",)]:
-        status, said = ask(*argv, **pair)
-        assert status == 0, said
+        status, output = ask(*argv, **pair)
+        assert status == 0, output
 
 
 @pytest.mark.parametrize("verb", ["filter", "prioritize", "bind"])
@@ -271,9 +271,9 @@ def test_metrics_and_probes_need_no_certificate_and_open_nothing_else(
 
 
 @pytest.mark.parametrize(("path", "most"), [("/v1/simulate", 16 << 20), ("/v1/adopt", 1 << 20)])
-@pytest.mark.parametrize("told", [True, False], ids=["length told", "in chunks"])
+@pytest.mark.parametrize("with_length", [True, False], ids=["with length", "in chunks"])
 def test_a_body_without_end_is_refused_before_it_fills_the_memory(
-    installed: Installed, path: str, most: int, told: bool
+    installed: Installed, path: str, most: int, with_length: bool
 ) -> None:
     context = ssl.create_default_context(cafile=str(installed.ca))
     headers = {"Authorization": f"Bearer {installed.cluster.tokens['operator']}"}
@@ -281,7 +281,7 @@ def test_a_body_without_end_is_refused_before_it_fills_the_memory(
 
     answer = httpx.post(
         f"{installed.scheduler.operator}{path}",
-        content=b" " * (most + 1) if told else chunks,
+        content=b" " * (most + 1) if with_length else chunks,
         headers=headers,
         verify=context,
         timeout=60,
@@ -401,7 +401,7 @@ def mistakes(
             {"HAMI_SCHEDULER_TOKEN": None, "HAMI_SCHEDULER_TOKEN_FILE": no_file},
             f"HAMI_SCHEDULER_TOKEN_FILE={no_file}: No such file or directory",
         ),
-        "a token of two words": (
+        "a token of two parts": (
             {"HAMI_SCHEDULER_TOKEN": "error: forbidden"},
             "that is no token",
         ),
@@ -409,16 +409,16 @@ def mistakes(
     }
 
 
-def test_each_mistake_is_one_sentence_that_says_what_to_set(
+def test_each_mistake_is_one_sentence_that_names_what_to_set(
     ask: Ask, mistakes: dict[str, tuple[dict[str, Any], str]]
 ) -> None:
     for name, (changes, wanted) in mistakes.items():
-        status, said = ask("get", "devices", **changes)
+        status, output = ask("get", "devices", **changes)
 
-        assert status == 1, (name, said)
-        assert wanted in said, (name, said)
-        assert said.startswith("hamictl: "), (name, said)
-        assert said.count("\n") == 1, (name, said)
+        assert status == 1, (name, output)
+        assert wanted in output, (name, output)
+        assert output.startswith("hamictl: "), (name, output)
+        assert output.count("\n") == 1, (name, output)
 
 
 def test_a_token_file_is_read(ask: Ask, installed: Installed, tmp_path: Path) -> None:

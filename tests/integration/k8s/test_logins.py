@@ -1,4 +1,4 @@
-"""Node-agents on the bus of `k8s/`: each reaches its own node's subjects, whatever it says."""
+"""Node-agents on the bus of `k8s/`: each reaches its own node's subjects, whatever it publishes."""
 
 from __future__ import annotations
 

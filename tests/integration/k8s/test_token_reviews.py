@@ -1,4 +1,4 @@
-"""Whose token it is, as a real API server says (KUBEBUILDER_ASSETS names the folder)."""
+"""Whose token it is, by a real API server (KUBEBUILDER_ASSETS names the folder)."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ async def token(api: KubeApi, *, audience: str, bound: bool = True) -> str:
     return str(made["status"]["token"])
 
 
-async def test_a_pods_token_tells_its_node_and_another_audiences_tells_nothing(
+async def test_a_pods_token_names_its_node_and_another_audiences_names_nothing(
     api: KubeApi,
 ) -> None:
     reviews = KubernetesTokenReviews(api, audience="hami-nats")
