@@ -131,16 +131,16 @@ class Machine:
             **more,
         }
 
-    def ctl(self, *words: str) -> Any:
+    def ctl(self, *arguments: str) -> Any:
         result = subprocess.run(
-            [FAKEGPU / "fakegpu-ctl", *words],
+            [FAKEGPU / "fakegpu-ctl", *arguments],
             env=self.env(),
             check=True,
             capture_output=True,
             text=True,
             timeout=PATIENCE_S,
         )
-        return json.loads(result.stdout) if words == ("show",) else None
+        return json.loads(result.stdout) if arguments == ("show",) else None
 
     def used(self, card: int = 0) -> int:
         """Bytes that the card really gave away, to anybody."""

@@ -1,6 +1,6 @@
 """Cuts a simulated card through pynvml, run by test_nvml_mig.py in a process of its own.
 
-Commands are words on the command line, answers one JSON list on stdout.
+Commands are arguments, answers one JSON list on stdout.
 """
 
 import json
@@ -82,11 +82,11 @@ def mode(index: str, wanted: str) -> list[int]:
 CALLS = {f.__name__: f for f in (profiles, make, destroy, devices, mode)}
 
 
-def run(words: Sequence[str]) -> None:
+def run(arguments: Sequence[str]) -> None:
     """Calls separated by commas, each a name and its arguments."""
     pynvml.nvmlInit()
     answers: list[Any] = []
-    for call in " ".join(words).split(","):
+    for call in " ".join(arguments).split(","):
         name, *arguments = call.split()
         try:
             answers.append(CALLS[name](*arguments))

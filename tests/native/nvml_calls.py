@@ -6,7 +6,7 @@ from typing import Any
 
 import pynvml
 
-from tests.native.replies import say
+from tests.native.replies import reply
 
 # Their first argument is a device, given by its index.
 OF_A_DEVICE = re.compile(r"nvmlDevice(Get(?!Handle|Count)|OnSameBoard|Set|Reset)|nvmlGpmQuery")
@@ -40,7 +40,7 @@ def wait_event(index: int, timeout_ms: int) -> Any:
     device = pynvml.nvmlDeviceGetHandleByIndex(index)
     events = pynvml.nvmlEventSetCreate()
     pynvml.nvmlDeviceRegisterEvents(device, pynvml.nvmlEventTypeXidCriticalError, events)
-    say("registered")
+    reply("registered")
     try:
         data = pynvml.nvmlEventSetWait_v2(events, timeout_ms)
         return {"type": data.eventType, "data": data.eventData}

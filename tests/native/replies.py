@@ -5,6 +5,6 @@ import sys
 from typing import Any
 
 
-def say(answer: Any) -> None:
+def reply(answer: Any) -> None:
     sys.stdout.write(json.dumps(answer) + "\n")
     sys.stdout.flush()

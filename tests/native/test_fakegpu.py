@@ -35,7 +35,7 @@ def test_cuda_counts_the_fastest_card_first_and_nvml_by_the_bus(machine: Machine
     assert second.call("uuid", ordinal=0)["uuid"] == CARDS[0]
 
 
-def test_a_call_fails_as_often_as_it_is_told_to(machine: Machine) -> None:
+def test_a_call_fails_as_often_as_configured(machine: Machine) -> None:
     fault = {"call": "cuMemAlloc", "result": OUT_OF_MEMORY, "after": 1, "times": 2}
     program = opened(machine.start(configured(machine, faults=[fault]).env()))
     assert [program.alloc(MIB)[0] for _ in range(4)] == [0, OUT_OF_MEMORY, OUT_OF_MEMORY, 0]
@@ -57,7 +57,7 @@ def test_nvml_fails_for_good_if_no_number_of_times_is_given(machine: Machine) ->
         ({"time_slice_us": 0}, "time_slice_us and nvml_sample_ms want to be at least 1"),
     ],
 )
-def test_a_wrong_configuration_is_said_in_a_sentence(
+def test_a_wrong_configuration_is_reported_in_a_sentence(
     machine: Machine, settings: dict[str, Any], message: str
 ) -> None:
     configured(machine, **settings)
@@ -72,9 +72,9 @@ def test_a_wrong_configuration_is_said_in_a_sentence(
     assert message in done.stderr
 
 
-def load(machine: Machine, *words: str) -> subprocess.Popen[bytes]:
+def load(machine: Machine, *arguments: str) -> subprocess.Popen[bytes]:
     return subprocess.Popen(
-        [FAKEGPU / "vgpu-load", *words], env=machine.env(), stdout=subprocess.PIPE
+        [FAKEGPU / "vgpu-load", *arguments], env=machine.env(), stdout=subprocess.PIPE
     )
 
 
@@ -99,13 +99,13 @@ def test_two_programs_take_turns_on_a_card(machine: Machine) -> None:
 
 def test_a_program_that_is_alone_has_the_card_to_itself(machine: Machine) -> None:
     program = load(machine, "--seconds", "1", "--blocks", "21600", "--sync-every", "1")
-    said = json.loads(program.communicate(timeout=PATIENCE_S)[0])
-    assert said["kernel_ms"] == pytest.approx(5.0, abs=0.01)
+    result = json.loads(program.communicate(timeout=PATIENCE_S)[0])
+    assert result["kernel_ms"] == pytest.approx(5.0, abs=0.01)
     # On a busy machine the program itself comes late; the card never works faster.
-    assert said["launches"] <= said["seconds"] * 1000 / 5 + 1
+    assert result["launches"] <= result["seconds"] * 1000 / 5 + 1
 
 
-def test_where_processes_have_no_utilisation_nvml_says_so(machine: Machine) -> None:
+def test_where_processes_have_no_utilisation_nvml_reports_so(machine: Machine) -> None:
     configured(machine, nvml_process_utilization=False)
     program = opened(machine.start(machine.env()))
     assert program.nvml("nvmlDeviceGetProcessUtilization", 0, 0) == {

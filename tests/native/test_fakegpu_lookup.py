@@ -9,7 +9,7 @@ from pathlib import Path
 from tests.native.driver_calls import Request, requests
 from tests.native.machine import FAKEGPU, ROOT, Machine
 
-# What a runtime looks up and does not find here; docs/fakegpu.md says why. By subject.
+# What a runtime looks up and does not find here; docs/fakegpu.md explains why. By subject.
 ABSENT = {
     "graphs beyond kernels, memory, copies, fills, host functions and children": (
         r"cuGraph(AddDependencies|AddEvent\w+|AddExternal\w+|Clone|Conditional\w+|DebugDotPrint|"
@@ -104,7 +104,7 @@ def test_each_version_and_stream_of_a_call_has_a_function_of_its_own(
     for request, symbol in answers(machine, compile_c).items():
         if symbol != "-":
             by_symbol.setdefault(symbol, []).append(request)
-            # The name says which it is: cuMemcpy2DAsync_v2_ptsz.
+            # The name shows which it is: cuMemcpy2DAsync_v2_ptsz.
             suffix = symbol.removeprefix(request.name)
             assert re.fullmatch(r"(_v\d)?(_pt[sd][sz])?", suffix), (request, symbol)
             assert (request.flags == 2) == ("_pt" in suffix), (request, symbol)

@@ -34,9 +34,9 @@ def call(machine: Machine, *calls: str) -> list[Any]:
     return list(json.loads(done.stdout))
 
 
-def control(machine: Machine, *words: str) -> str:
+def control(machine: Machine, *arguments: str) -> str:
     done = subprocess.run(
-        [FAKEGPU / "fakegpu-ctl", *words],
+        [FAKEGPU / "fakegpu-ctl", *arguments],
         env=machine.env(),
         check=True,
         capture_output=True,
@@ -76,7 +76,7 @@ def test_an_instance_is_made_where_it_is_wanted_and_all_processes_see_it(machine
     ]
 
 
-def test_one_made_anew_has_another_name(machine: Machine) -> None:
+def test_one_made_again_has_another_name(machine: Machine) -> None:
     [[number, _, first], _, [again, _, second]] = call(
         machine, "make 0 0 6", "destroy 0 7", "make 0 0 6"
     )

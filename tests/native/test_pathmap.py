@@ -8,10 +8,10 @@ from tests.native.machine import FAKEGPU, Machine
 from tests.waiting import PATIENCE_S
 
 
-def run(machine: Machine, rules: str, *words: str) -> str:
+def run(machine: Machine, rules: str, *arguments: str) -> str:
     env = machine.env(LD_PRELOAD=str(FAKEGPU / "libpathmap.so"), HAMI_PATHMAP=rules)
     return subprocess.run(
-        words, env=env, capture_output=True, text=True, timeout=PATIENCE_S, check=True
+        arguments, env=env, capture_output=True, text=True, timeout=PATIENCE_S, check=True
     ).stdout
 
 

@@ -11,9 +11,14 @@ from tests.waiting import PATIENCE_S
 PROBE = FAKEGPU / "vgpu-probe"
 
 
-def run(env: dict[str, str], *words: str) -> tuple[int, list[dict[str, Any]]]:
+def run(env: dict[str, str], *arguments: str) -> tuple[int, list[dict[str, Any]]]:
     done = subprocess.run(
-        [PROBE, *words], env=env, capture_output=True, text=True, timeout=PATIENCE_S, check=False
+        [PROBE, *arguments],
+        env=env,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=False,
     )
     return done.returncode, [json.loads(line) for line in done.stdout.splitlines()]
 
@@ -43,7 +48,7 @@ def test_it_takes_its_slice_and_is_refused_one_byte_more(
     assert machine.used() == 0
 
 
-def test_it_says_so_when_the_limit_does_not_hold(container: Container) -> None:
+def test_it_reports_a_limit_that_does_not_hold(container: Container) -> None:
     container.limit(300 * MIB)
     env = container.env(FAKEGPU_VISIBLE_DEVICES=CARDS[0])
     holder = container.machine.start(env)
@@ -60,7 +65,7 @@ def test_it_says_so_when_the_limit_does_not_hold(container: Container) -> None:
     assert (status, events[-1]) == (0, {"event": "allocated", "index": 0, "bytes": 100 * MIB})
 
 
-def test_it_runs_until_it_is_told_to_stop(container: Container, machine: Machine) -> None:
+def test_it_runs_until_it_is_stopped(container: Container, machine: Machine) -> None:
     container.limit(300 * MIB)
     with subprocess.Popen(
         [PROBE],
@@ -78,7 +83,7 @@ def test_it_runs_until_it_is_told_to_stop(container: Container, machine: Machine
     assert machine.used() == 0
 
 
-def test_without_a_driver_it_says_what_is_missing(container: Container) -> None:
+def test_without_a_driver_it_prints_what_is_missing(container: Container) -> None:
     status, events = run(container.env(LD_LIBRARY_PATH="/nowhere"), "--once")
     assert status == 1
     assert events == [
