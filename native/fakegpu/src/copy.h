@@ -10,12 +10,16 @@
 
 /* Checks both ends against blocks, host memory and arrays. */
 CUresult fg_check_copy(const CUDA_MEMCPY3D *copy);
+
+/* The same for a copy that a graph will make: memory may also be what a graph will allocate. */
+CUresult fg_check_planned_copy(const CUDA_MEMCPY3D *copy);
 void fg_make_copy(const CUDA_MEMCPY3D *copy);
 
 /* A copy in a stream, or (`wait`) one that returns when it is done. Checks it. */
 CUresult fg_copy(const CUDA_MEMCPY3D *copy, CUstream stream, bool wait);
 
 CUresult fg_check_fill(const CUDA_MEMSET_NODE_PARAMS *fill);
+CUresult fg_check_planned_fill(const CUDA_MEMSET_NODE_PARAMS *fill);
 CUresult fg_fill(const CUDA_MEMSET_NODE_PARAMS *fill, CUstream stream);
 void fg_make_fill(const CUDA_MEMSET_NODE_PARAMS *fill);
 

@@ -12,13 +12,14 @@ struct action {
     void (*run)(void *data);
     void *data;
     uint64_t ticket;
+    bool apart; /* from the order of streams */
     struct action *next;
 };
 
 /* How often a value in memory is looked at: nothing reports its change. */
 static const int64_t POLL_NS = 100000, NEVER_NS = INT64_MAX;
 
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_mutex_t lock = PTHREAD_RECURSIVE_MUTEX_INITIALIZER_NP; /* `ready` may ask whether an action is done */
 static pthread_cond_t queued, finished = PTHREAD_COND_INITIALIZER;
 static struct action *first, **last = &first;
 static _Atomic int pending_count;
@@ -39,7 +40,7 @@ CUresult fg_stream_context(CUstream stream, CUcontext *context)
 /* A fork child has neither the thread nor the work of its parent. */
 static void forget_in_child(void)
 {
-    lock = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
+    lock = (pthread_mutex_t)PTHREAD_RECURSIVE_MUTEX_INITIALIZER_NP;
     finished = (pthread_cond_t)PTHREAD_COND_INITIALIZER;
     first = NULL;
     last = &first;
@@ -68,7 +69,7 @@ static struct action *next_to_run(int64_t *wait_ns)
     scans++;
     *wait_ns = NEVER_NS;
     for (struct action *action = first; action != NULL; action = action->next) {
-        if (held_up(action)) continue;
+        if (!action->apart && held_up(action)) continue;
         const int64_t left_ns = action->mark != 0 ? fg_left_ns(fg_driver.state, fg_card_of(action->context), action->mark) : 0;
         if (left_ns == 0 && (action->ready == NULL || action->ready(action->data))) return action;
         const int64_t again_ns = left_ns > POLL_NS ? left_ns : POLL_NS;
@@ -138,12 +139,11 @@ static bool start_worker(void)
     return has_worker;
 }
 
-uint64_t fg_defer(CUcontext context, CUstream stream, bool (*ready)(void *data), void (*run)(void *data), void *data)
+static uint64_t queue(const struct action *wanted)
 {
     struct action *action = malloc(sizeof *action);
     if (action == NULL) return 0;
-    *action = (struct action){.context = context, .stream = special(stream) ? NULL : stream, .mark = fg_stream_mark(context, stream),
-                              .ready = ready, .run = run, .data = data};
+    *action = *wanted;
     pthread_mutex_lock(&lock);
     if (!start_worker()) {
         pthread_mutex_unlock(&lock);
@@ -159,13 +159,26 @@ uint64_t fg_defer(CUcontext context, CUstream stream, bool (*ready)(void *data),
     return ticket;
 }
 
+uint64_t fg_defer(CUcontext context, CUstream stream, bool (*ready)(void *data), void (*run)(void *data), void *data)
+{
+    const struct action action = {.context = context, .stream = special(stream) ? NULL : stream, .mark = fg_stream_mark(context, stream),
+                                  .ready = ready, .run = run, .data = data};
+    return queue(&action);
+}
+
+uint64_t fg_defer_apart(CUcontext context, bool (*ready)(void *data), void (*run)(void *data), void *data)
+{
+    const struct action action = {.context = context, .ready = ready, .run = run, .data = data, .apart = true};
+    return queue(&action);
+}
+
 uint64_t fg_pending(CUcontext context, CUstream stream)
 {
     uint64_t ticket = 0;
     if (pending_count == 0) return 0;
     pthread_mutex_lock(&lock);
     for (const struct action *action = first; action != NULL; action = action->next)
-        if (action->context == context && (special(stream) || action->stream == stream || action->stream == NULL)) ticket = action->ticket;
+        if (!action->apart && action->context == context && (special(stream) || action->stream == stream || action->stream == NULL)) ticket = action->ticket;
     pthread_mutex_unlock(&lock);
     return ticket;
 }

@@ -12,6 +12,9 @@
 /* Queues `run(data)`; with `ready`, not before that answers true (it is asked again and again). Returns a ticket, 0: no memory. */
 uint64_t fg_defer(CUcontext context, CUstream stream, bool (*ready)(void *data), void (*run)(void *data), void *data);
 
+/* An action that is in no stream's order: it waits for `ready` alone, and nothing waits for it. */
+uint64_t fg_defer_apart(CUcontext context, bool (*ready)(void *data), void (*run)(void *data), void *data);
+
 /* The last action that the stream (a special one: its context) still has to run; 0: none. Cheap where no program uses any. */
 uint64_t fg_pending(CUcontext context, CUstream stream);
 

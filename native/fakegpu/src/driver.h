@@ -19,7 +19,8 @@
 
 /* First word of every object behind a handle: a stray pointer, or a handle of another kind, is an error and not a crash. */
 enum fg_tag { FG_CONTEXT = 0x46474358, FG_STREAM = 0x46475354, FG_EVENT = 0x46474556, FG_MODULE = 0x46474d4f, FG_FUNCTION = 0x46474655, FG_POOL = 0x4647504f, FG_PHYSICAL = 0x46475048, FG_MULTICAST = 0x46474d43,
-              FG_ARRAY = 0x46474152, FG_EXTERNAL = 0x46474558, FG_GRAPH = 0x46474752, FG_NODE = 0x46474e4f, FG_EXEC = 0x46474745 };
+              FG_ARRAY = 0x46474152, FG_EXTERNAL = 0x46474558, FG_GRAPH = 0x46474752, FG_NODE = 0x46474e4f, FG_EXEC = 0x46474745,
+              FG_USER_OBJECT = 0x4647554f, FG_SEMAPHORE = 0x46475345, FG_LINK = 0x46474c49 };
 
 /* CUstream_flags */
 enum { CU_STREAM_NON_BLOCKING = 1 };
@@ -43,11 +44,21 @@ struct CUctx_st {
     uint64_t scan_blocking, scan_legacy; /* deferred.c's */
 };
 
+/* The nodes that the next one of a stream that records will depend on. */
+struct fg_frontier {
+    CUgraphNode *nodes;
+    CUgraphEdgeData *edges;
+    size_t count;
+};
+
 struct CUstream_st {
     enum fg_tag tag;
     CUcontext context;
     _Atomic int64_t last_mark;
-    CUgraph capture; /* the graph that it records; NULL: it executes */
+    struct fg_capture *capture; /* that it takes part in; NULL: it executes */
+    CUstream next_member; /* of that capture */
+    struct fg_frontier frontier;
+    struct fg_attributes *attributes; /* NULL: none was set */
     unsigned int flags;
     int priority;
     uint64_t id;
@@ -62,13 +73,33 @@ struct CUevent_st {
     uint64_t ticket;    /* of the action that it comes after; 0: none */
     unsigned int flags;
     int shared_entry;   /* one more than its entry in the machine's state, for other processes; 0: none */
+    uint32_t generation;
+    uint64_t capture_id; /* of the capture that it was recorded in last; 0: it was recorded outside of any */
+    struct fg_frontier frontier;
+};
+
+/* A variable of a module: memory of its own, inside what the module takes. */
+struct fg_variable {
+    CUdeviceptr at;
+    size_t bytes;
+    bool managed;
+    char name[128];
+    struct fg_variable *next;
 };
 
 struct CUmod_st {
     enum fg_tag tag;
     char *image;
     int device;
+    CUfunction functions; /* those that were asked for */
+    struct fg_variable *variables;
 };
+
+/* Where a parameter lies in a kernel's arguments. */
+struct fg_parameter {
+    size_t offset, bytes;
+};
+enum { FG_PARAMETERS = 256 };
 
 enum { FG_FUNCTION_ATTRIBUTES = 16 };
 
@@ -79,11 +110,15 @@ struct CUfunc_st {
     char name[128];
     int attributes[FG_FUNCTION_ATTRIBUTES]; /* CUfunction_attribute, where one was set */
     unsigned int attributes_set;
+    struct fg_parameter *parameters;
+    int parameter_count;
+    CUfunction next; /* of its module */
 };
 
 struct CUmemPoolHandle_st {
     enum fg_tag tag;
     int device; /* -1: on the host */
+    uint64_t peers; /* a bit for each other device that may use its memory */
     uint64_t threshold, reserved, used, reserved_high, used_high; /* bytes */
 };
 
@@ -138,11 +173,18 @@ void fg_graph_give(int device, uint64_t bytes);
 /* While a stream records a graph, an allocation in it is a node and takes no memory. false: the stream records nothing. */
 bool fg_capture_alloc(CUstream stream, CUdeviceptr *pointer, size_t bytes, int device, CUresult *result);
 bool fg_capture_free(CUstream stream, CUdeviceptr pointer, CUresult *result);
+bool fg_capture_graph(CUstream stream, CUgraph graph, CUresult *result);
 /* Whether that stream, or any, records a graph. */
 bool fg_is_recording(CUstream stream);
 bool fg_any_recording(void);
+/* The calling thread has said that it knows what it does while a stream is recorded (cuThreadExchangeStreamCaptureMode). */
+bool fg_thread_is_careful(void);
 
-bool fg_capture_kernel(const CUlaunchConfig *config, CUfunction function, CUresult *result);
+/* Whether a card takes a launch of those dimensions. */
+bool fg_launch_ok(unsigned int grid_x, unsigned int grid_y, unsigned int grid_z, unsigned int block_x, unsigned int block_y, unsigned int block_z);
+
+/* Clamps the priority to the levels that the card has. */
+void fg_set_priority(CUstream stream, int priority);
 
 /* Whether a stream handle is usable: NULL, the two special values 1 and 2, or one of ours. */
 bool fg_stream_ok(CUstream stream);

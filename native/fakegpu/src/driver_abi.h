@@ -16,10 +16,21 @@
 #define CUDA_ERROR_PEER_ACCESS_NOT_ENABLED ((CUresult)705)
 #define CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED ((CUresult)712)
 #define CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED ((CUresult)713)
+#define CUDA_ERROR_INVALID_PTX ((CUresult)218)
+#define CUDA_ERROR_OPERATING_SYSTEM ((CUresult)304)
+#define CUDA_ERROR_ILLEGAL_STATE ((CUresult)401)
+#define CUDA_ERROR_LOSSY_QUERY ((CUresult)402)
+#define CUDA_ERROR_NOT_PERMITTED ((CUresult)800)
+#define CUDA_ERROR_STREAM_CAPTURE_INVALIDATED ((CUresult)901)
+#define CUDA_ERROR_STREAM_CAPTURE_MERGE ((CUresult)902)
 #define CUDA_ERROR_STREAM_CAPTURE_UNMATCHED ((CUresult)903)
 #define CUDA_ERROR_STREAM_CAPTURE_UNJOINED ((CUresult)904)
 #define CUDA_ERROR_STREAM_CAPTURE_ISOLATION ((CUresult)905)
+#define CUDA_ERROR_STREAM_CAPTURE_IMPLICIT ((CUresult)906)
+#define CUDA_ERROR_CAPTURED_EVENT ((CUresult)907)
+#define CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD ((CUresult)908)
 #define CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE ((CUresult)910)
+#define CUDA_ERROR_INVALID_CLUSTER_SIZE ((CUresult)912)
 
 typedef struct CUlinkState_st *CUlinkState;
 typedef struct CUkern_st *CUkernel;
@@ -31,6 +42,8 @@ typedef struct CUsurfref_st *CUsurfref;
 typedef unsigned long long CUtexObject, CUsurfObject, CUgraphConditionalHandle;
 typedef void (*CUhostFn)(void *data);
 typedef void (*CUstreamCallback)(CUstream stream, CUresult status, void *data);
+typedef struct CUlogsCallbackEntry_st *CUlogsCallbackHandle;
+typedef void (*CUlogsCallback)(void *data, int level, char *message, size_t length);
 typedef size_t (*CUoccupancyB2DSize)(int block_size);
 
 /* CUmemorytype */
@@ -239,7 +252,10 @@ union fg_general_params {
         CUcontext context;
         CUDA_MEMCPY3D copy;
     } memcpy;
-    CUDA_MEMSET_NODE_PARAMS memset;
+    struct {
+        CUDA_MEMSET_NODE_PARAMS fill;
+        CUcontext context;
+    } memset;
     CUDA_HOST_NODE_PARAMS host;
     CUgraph graph;
     CUevent event;
@@ -260,12 +276,23 @@ typedef struct CUgraphExecUpdateResultInfo_st {
 static_assert(sizeof(CUgraphExecUpdateResultInfo) == 24, "CUgraphExecUpdateResultInfo");
 /* CUgraphExecUpdateResult */
 enum { CU_GRAPH_EXEC_UPDATE_SUCCESS = 0, CU_GRAPH_EXEC_UPDATE_ERROR = 1, CU_GRAPH_EXEC_UPDATE_ERROR_TOPOLOGY_CHANGED = 2,
-       CU_GRAPH_EXEC_UPDATE_ERROR_NODE_TYPE_CHANGED = 3 };
+       CU_GRAPH_EXEC_UPDATE_ERROR_NODE_TYPE_CHANGED = 3, CU_GRAPH_EXEC_UPDATE_ERROR_PARAMETERS_CHANGED = 5,
+       CU_GRAPH_EXEC_UPDATE_ERROR_NOT_SUPPORTED = 6, CU_GRAPH_EXEC_UPDATE_ERROR_UNSUPPORTED_FUNCTION_CHANGE = 7,
+       CU_GRAPH_EXEC_UPDATE_ERROR_ATTRIBUTES_CHANGED = 8 };
+/* CUgraphInstantiateResult */
+enum { CUDA_GRAPH_INSTANTIATE_SUCCESS = 0, CUDA_GRAPH_INSTANTIATE_ERROR = 1, CUDA_GRAPH_INSTANTIATE_INVALID_STRUCTURE = 2 };
 
 /* The value of an attribute of launches, streams and kernel nodes. */
 typedef struct CUlaunchAttributeValue_st {
     char bytes[64];
 } CUlaunchAttributeValue;
+/* CUlaunchAttribute */
+struct fg_launch_attribute {
+    int id;
+    char padding[4];
+    CUlaunchAttributeValue value;
+};
+static_assert(sizeof(struct fg_launch_attribute) == 72, "CUlaunchAttribute");
 enum { FG_LAUNCH_ATTRIBUTES = 32 }; /* more than CUlaunchAttributeID has */
 
 /* Of green contexts: the multiprocessors that a context may use. */

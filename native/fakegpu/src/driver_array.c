@@ -1,29 +1,16 @@
 /* Arrays, mipmaps and external memory of the stand-in driver. */
-#include "block.h"
+#include "array.h"
 
 #include <stdlib.h>
 
 #include "arena.h"
+#include "block.h"
 #include "copy.h"
 
-struct CUarray_st {
-    enum fg_tag tag;
-    int device;
-    uint64_t charged;
-    CUDA_ARRAY3D_DESCRIPTOR as; /* its first level, which alone has content here */
-    uint64_t content, content_bytes;
-};
-struct CUmipmappedArray_st {
-    struct CUarray_st array;
-};
-struct CUextMemory_st {
-    enum fg_tag tag;
-    int device;
-    uint64_t bytes;
-};
+bool fg_array_ok(CUarray array) { return array != NULL && array->tag == FG_ARRAY; }
 
-/* Bytes of an element; 0: no format that a program of ours uses. Only plain channels: the driver knows many more. */
-static uint64_t element_bytes(int format, unsigned int channels)
+/* Only plain channels: the driver knows many more. */
+uint64_t fg_element_bytes(int format, unsigned int channels)
 {
     static const unsigned char bytes[] = {[0x01] = 1, [0x02] = 2, [0x03] = 4, [0x08] = 1, [0x09] = 2, [0x0a] = 4, [0x10] = 2, [0x20] = 4};
     if (format < 0 || format >= (int)sizeof bytes || (channels != 1 && channels != 2 && channels != 4)) return 0;
@@ -32,20 +19,33 @@ static uint64_t element_bytes(int format, unsigned int channels)
 
 static uint64_t at_least_one(uint64_t n) { return n > 0 ? n : 1; }
 
-static CUresult create(struct CUarray_st *array, const CUDA_ARRAY3D_DESCRIPTOR *wanted, unsigned int levels)
+static size_t halved(size_t side, unsigned int level) { return side == 0 ? 0 : at_least_one(side >> level); }
+
+CUDA_ARRAY3D_DESCRIPTOR fg_level(const CUDA_ARRAY3D_DESCRIPTOR *first, unsigned int level)
+{
+    const size_t depth = (first->Flags & (CUDA_ARRAY3D_LAYERED | CUDA_ARRAY3D_CUBEMAP)) != 0 ? first->Depth : halved(first->Depth, level);
+    return (CUDA_ARRAY3D_DESCRIPTOR){halved(first->Width, level), halved(first->Height, level), depth, first->Format, first->NumChannels, first->Flags};
+}
+
+uint64_t fg_level_bytes(const CUDA_ARRAY3D_DESCRIPTOR *first, unsigned int level)
+{
+    const CUDA_ARRAY3D_DESCRIPTOR as = fg_level(first, level);
+    return fg_element_bytes(as.Format, as.NumChannels) * as.Width * at_least_one(as.Height) * at_least_one(as.Depth);
+}
+
+static CUresult create(struct CUarray_st *array, const CUDA_ARRAY3D_DESCRIPTOR *wanted, unsigned int levels, bool foreign)
 {
     CUcontext context;
     const CUresult result = fg_current(&context);
     if (result != CUDA_SUCCESS) return result;
-    const uint64_t element = element_bytes(wanted->Format, wanted->NumChannels);
-    if (wanted->Width == 0 || element == 0 || levels == 0 || wanted->Width > 1 << 17 || wanted->Height > 1 << 17 || wanted->Depth > 1 << 14)
+    if (wanted->Width == 0 || fg_element_bytes(wanted->Format, wanted->NumChannels) == 0 || wanted->Width > 1 << 17 || wanted->Height > 1 << 17 ||
+        wanted->Depth > 1 << 14)
         return CUDA_ERROR_INVALID_VALUE;
     uint64_t bytes = 0;
-    for (unsigned int level = 0; level < levels; level++)
-        bytes += element * at_least_one(wanted->Width >> level) * at_least_one(wanted->Height >> level) * at_least_one(wanted->Depth >> level);
-    if ((wanted->Flags & (CUDA_ARRAY3D_SPARSE | CUDA_ARRAY3D_DEFERRED_MAPPING)) != 0) bytes = 0;
-    *array = (struct CUarray_st){.tag = FG_ARRAY, .device = context->device, .charged = fg_rounded(bytes), .as = *wanted};
-    array->content_bytes = element * wanted->Width * at_least_one(wanted->Height) * at_least_one(wanted->Depth);
+    for (unsigned int level = 0; level < levels; level++) bytes += fg_level_bytes(wanted, level);
+    const bool later = (wanted->Flags & (CUDA_ARRAY3D_SPARSE | CUDA_ARRAY3D_DEFERRED_MAPPING)) != 0;
+    *array = (struct CUarray_st){.tag = FG_ARRAY, .device = context->device, .charged = later || foreign ? 0 : fg_rounded(bytes), .as = *wanted};
+    array->content_bytes = bytes;
     array->content = fg_arena_take(array->content_bytes);
     if (array->content == 0) return CUDA_ERROR_OUT_OF_MEMORY;
     if (fg_charge(array->device, array->charged)) return CUDA_SUCCESS;
@@ -58,7 +58,7 @@ CUresult cuArray3DCreate_v2(CUarray *array, const CUDA_ARRAY3D_DESCRIPTOR *wante
     if (array == NULL || wanted == NULL) return CUDA_ERROR_INVALID_VALUE;
     struct CUarray_st *made = calloc(1, sizeof *made);
     if (made == NULL) return CUDA_ERROR_OUT_OF_MEMORY;
-    const CUresult result = create(made, wanted, 1);
+    const CUresult result = create(made, wanted, 1, false);
     if (result != CUDA_SUCCESS)
         free(made);
     else
@@ -89,7 +89,7 @@ CUresult cuArray3DCreate(CUarray *array, const CUDA_ARRAY3D_DESCRIPTOR_v1 *wante
 
 static CUresult destroy(struct CUarray_st *array)
 {
-    if (array == NULL || array->tag != FG_ARRAY) return CUDA_ERROR_INVALID_HANDLE;
+    if (!fg_array_ok(array) || array->is_level) return CUDA_ERROR_INVALID_HANDLE;
     array->tag = 0;
     fg_unbind_tiles((uint64_t)(uintptr_t)array);
     fg_discharge(array->device, array->charged);
@@ -100,7 +100,7 @@ static CUresult destroy(struct CUarray_st *array)
 
 size_t fg_array_element(CUarray array)
 {
-    return array != NULL && array->tag == FG_ARRAY ? (size_t)element_bytes(array->as.Format, array->as.NumChannels) : 0;
+    return array != NULL && array->tag == FG_ARRAY ? (size_t)fg_element_bytes(array->as.Format, array->as.NumChannels) : 0;
 }
 
 static bool within(size_t from, size_t length, size_t all) { return from <= all && length <= all - from; }
@@ -135,20 +135,46 @@ CUresult cuArrayGetDescriptor_v2(CUDA_ARRAY_DESCRIPTOR *as, CUarray array)
 
 CUresult cuArrayDestroy(CUarray array) { return destroy(array); }
 
-CUresult cuMipmappedArrayCreate(CUmipmappedArray *array, const CUDA_ARRAY3D_DESCRIPTOR *wanted, unsigned int levels)
+/* No more levels than it takes to halve the longest side to 1; as many as wanted, and at least one. */
+static unsigned int level_count(const CUDA_ARRAY3D_DESCRIPTOR *as, unsigned int wanted)
 {
-    if (array == NULL || wanted == NULL) return CUDA_ERROR_INVALID_VALUE;
-    struct CUmipmappedArray_st *made = calloc(1, sizeof *made);
-    if (made == NULL) return CUDA_ERROR_OUT_OF_MEMORY;
-    const CUresult result = create(&made->array, wanted, levels);
-    if (result != CUDA_SUCCESS)
-        free(made);
-    else
-        *array = made;
-    return result;
+    const bool layers = (as->Flags & (CUDA_ARRAY3D_LAYERED | CUDA_ARRAY3D_CUBEMAP)) != 0;
+    size_t longest = as->Width > as->Height ? as->Width : as->Height;
+    unsigned int most = 1;
+    if (!layers && as->Depth > longest) longest = as->Depth;
+    for (; longest > 1; longest >>= 1) most++;
+    return wanted == 0 ? 1 : wanted < most ? wanted : most;
 }
 
-CUresult cuMipmappedArrayDestroy(CUmipmappedArray array) { return array == NULL ? CUDA_ERROR_INVALID_HANDLE : destroy(&array->array); }
+CUresult fg_make_mipmap(CUmipmappedArray *array, const CUDA_ARRAY3D_DESCRIPTOR *wanted, unsigned int levels, bool foreign)
+{
+    struct CUmipmappedArray_st *made = calloc(1, sizeof *made);
+    if (made == NULL) return CUDA_ERROR_OUT_OF_MEMORY;
+    made->levels = level_count(wanted, levels);
+    const CUresult result = made->levels <= FG_MOST_LEVELS ? create(&made->array, wanted, made->levels, foreign) : CUDA_ERROR_INVALID_VALUE;
+    if (result != CUDA_SUCCESS) return free(made), result;
+    uint64_t at = made->array.content;
+    for (unsigned int level = 0; level < made->levels; level++) {
+        const uint64_t bytes = fg_level_bytes(wanted, level);
+        made->level[level] = (struct CUarray_st){.tag = FG_ARRAY, .device = made->array.device, .as = fg_level(wanted, level), .content = at,
+                                                 .content_bytes = bytes, .is_level = true};
+        at += bytes;
+    }
+    *array = made;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuMipmappedArrayCreate(CUmipmappedArray *array, const CUDA_ARRAY3D_DESCRIPTOR *wanted, unsigned int levels)
+{
+    return array == NULL || wanted == NULL ? CUDA_ERROR_INVALID_VALUE : fg_make_mipmap(array, wanted, levels, false);
+}
+
+CUresult cuMipmappedArrayDestroy(CUmipmappedArray array)
+{
+    if (array == NULL || !fg_array_ok(&array->array)) return CUDA_ERROR_INVALID_HANDLE;
+    for (unsigned int level = 0; level < array->levels; level++) array->level[level].tag = 0;
+    return destroy(&array->array);
+}
 
 /* What is mapped into a sparse array lives as long as the array; its content is not modelled. */
 CUresult cuMemMapArrayAsync(CUarrayMapInfo *tiles, unsigned int count, CUstream stream)

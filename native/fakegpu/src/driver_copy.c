@@ -40,7 +40,7 @@ static bool span_of(const struct end *end, const CUDA_MEMCPY3D *c, size_t *bytes
     return !__builtin_add_overflow(last, end->x + c->WidthInBytes, bytes);
 }
 
-static CUresult check_end(const struct end *end, const CUDA_MEMCPY3D *c)
+static CUresult check_end(const struct end *end, const CUDA_MEMCPY3D *c, bool planned)
 {
     size_t bytes;
     CUdeviceptr base;
@@ -50,6 +50,7 @@ static CUresult check_end(const struct end *end, const CUDA_MEMCPY3D *c)
     }
     if (pitch_of(end, c) < c->WidthInBytes + end->x || height_of(end, c) < c->Height + end->y || !span_of(end, c, &bytes))
         return CUDA_ERROR_INVALID_VALUE;
+    if (planned && end->type != CU_MEMORYTYPE_HOST && fg_is_planned(end->device, bytes)) return CUDA_SUCCESS;
     switch (end->type) {
     case CU_MEMORYTYPE_HOST: return end->host != NULL ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
     case CU_MEMORYTYPE_DEVICE: return fg_touch(end->device, bytes) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
@@ -63,13 +64,16 @@ static CUresult check_end(const struct end *end, const CUDA_MEMCPY3D *c)
 
 static bool is_empty(const CUDA_MEMCPY3D *c) { return c->WidthInBytes == 0 || c->Height == 0 || c->Depth == 0; }
 
-CUresult fg_check_copy(const CUDA_MEMCPY3D *copy)
+static CUresult check(const CUDA_MEMCPY3D *copy, bool planned)
 {
     const struct end from = source(copy), to = target(copy);
     if (is_empty(copy)) return CUDA_SUCCESS;
-    const CUresult result = check_end(&from, copy);
-    return result == CUDA_SUCCESS ? check_end(&to, copy) : result;
+    const CUresult result = check_end(&from, copy, planned);
+    return result == CUDA_SUCCESS ? check_end(&to, copy, planned) : result;
 }
+
+CUresult fg_check_copy(const CUDA_MEMCPY3D *copy) { return check(copy, false); }
+CUresult fg_check_planned_copy(const CUDA_MEMCPY3D *copy) { return check(copy, true); }
 
 static char *line_of(const struct end *end, const CUDA_MEMCPY3D *c, size_t y, size_t z)
 {
@@ -97,9 +101,9 @@ CUresult fg_copy(const CUDA_MEMCPY3D *copy, CUstream stream, bool wait)
 {
     CUcontext context;
     CUresult result = fg_stream_context(stream, &context);
-    if (result == CUDA_SUCCESS) result = fg_check_copy(copy);
+    if (result != CUDA_SUCCESS || (!wait && fg_capture_copy(stream, copy, &result))) return result;
+    result = fg_check_copy(copy);
     if (result != CUDA_SUCCESS) return result;
-    if (!wait && fg_capture_copy(stream, copy, &result)) return result;
     if (wait) fg_drain(context, stream);
     if (wait || fg_pending(context, stream) == 0) return fg_make_copy(copy), CUDA_SUCCESS;
     CUDA_MEMCPY3D *kept = malloc(sizeof *kept);

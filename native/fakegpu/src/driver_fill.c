@@ -2,10 +2,11 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "block.h"
 #include "copy.h"
 #include "deferred.h"
 
-CUresult fg_check_fill(const CUDA_MEMSET_NODE_PARAMS *fill)
+static CUresult check(const CUDA_MEMSET_NODE_PARAMS *fill, bool planned)
 {
     const size_t unit = fill->elementSize;
     size_t line, span;
@@ -14,8 +15,11 @@ CUresult fg_check_fill(const CUDA_MEMSET_NODE_PARAMS *fill)
     if (fill->dst % unit != 0 || __builtin_mul_overflow(fill->width, unit, &line)) return CUDA_ERROR_INVALID_VALUE;
     if (fill->height > 1 && (fill->pitch % unit != 0 || fill->pitch < line)) return CUDA_ERROR_INVALID_VALUE;
     if (__builtin_mul_overflow(fill->height - 1, fill->pitch, &span) || __builtin_add_overflow(span, line, &span)) return CUDA_ERROR_INVALID_VALUE;
-    return fg_touch(fill->dst, span) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+    return (planned && fg_is_planned(fill->dst, span)) || fg_touch(fill->dst, span) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
+
+CUresult fg_check_fill(const CUDA_MEMSET_NODE_PARAMS *fill) { return check(fill, false); }
+CUresult fg_check_planned_fill(const CUDA_MEMSET_NODE_PARAMS *fill) { return check(fill, true); }
 
 void fg_make_fill(const CUDA_MEMSET_NODE_PARAMS *fill)
 {
@@ -38,8 +42,9 @@ CUresult fg_fill(const CUDA_MEMSET_NODE_PARAMS *fill, CUstream stream)
 {
     CUcontext context;
     CUresult result = fg_stream_context(stream, &context);
-    if (result == CUDA_SUCCESS) result = fg_check_fill(fill);
     if (result != CUDA_SUCCESS || fg_capture_fill(stream, fill, &result)) return result;
+    result = fg_check_fill(fill);
+    if (result != CUDA_SUCCESS) return result;
     if (fg_pending(context, stream) == 0) return fg_make_fill(fill), CUDA_SUCCESS;
     CUDA_MEMSET_NODE_PARAMS *kept = malloc(sizeof *kept);
     if (kept == NULL) return CUDA_ERROR_OUT_OF_MEMORY;

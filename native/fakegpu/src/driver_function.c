@@ -1,5 +1,6 @@
 /* Kernels as objects in the stand-in driver: attributes, occupancy, and kernels of libraries. */
 #include <stdlib.h>
+#include <string.h>
 
 #include "driver.h"
 
@@ -116,6 +117,53 @@ CUresult cuOccupancyAvailableDynamicSMemPerBlock(size_t *bytes, CUfunction funct
     if (bytes == NULL || blocks <= 0 || block_size <= 0 || blocks > blocks_at_once(function, block_size, 0)) return CUDA_ERROR_INVALID_VALUE;
     *bytes = (size_t)SHARED_PER_SM / (size_t)blocks;
     return CUDA_SUCCESS;
+}
+
+/* Clusters came with compute capability 9.0: up to 8 blocks anywhere, 16 where the kernel was allowed more than is portable. */
+static CUresult cluster_of(CUfunction function, const CUlaunchConfig *config, int *largest, int *wanted)
+{
+    enum { FIRST_MAJOR = 9, PORTABLE = 8, LARGEST = 16, CLUSTER_DIMENSION = 4, NON_PORTABLE_ALLOWED = 14 };
+    if (!is_function(function)) return CUDA_ERROR_INVALID_HANDLE;
+    if (config == NULL || (config->numAttrs > 0 && config->attrs == NULL) ||
+        !fg_launch_ok(config->gridDimX, config->gridDimY, config->gridDimZ, config->blockDimX, config->blockDimY, config->blockDimZ))
+        return CUDA_ERROR_INVALID_VALUE;
+    if (fg_driver.machine->cards[fg_driver.card_of[function->module->device]].major < FIRST_MAJOR) return CUDA_ERROR_NOT_SUPPORTED;
+    *largest = (function->attributes_set >> NON_PORTABLE_ALLOWED & 1) != 0 && function->attributes[NON_PORTABLE_ALLOWED] != 0 ? LARGEST : PORTABLE;
+    *wanted = 1;
+    for (unsigned int i = 0; i < config->numAttrs; i++) {
+        const struct fg_launch_attribute *attribute = (const struct fg_launch_attribute *)config->attrs + i;
+        unsigned int sides[3];
+        if (attribute->id != CLUSTER_DIMENSION) continue;
+        memcpy(sides, &attribute->value, sizeof sides);
+        const uint64_t blocks = (uint64_t)sides[0] * sides[1] * sides[2];
+        if (blocks == 0 || blocks > (uint64_t)*largest) return CUDA_ERROR_INVALID_CLUSTER_SIZE;
+        *wanted = (int)blocks;
+    }
+    return CUDA_SUCCESS;
+}
+
+static int blocks_of(CUfunction function, const CUlaunchConfig *config)
+{
+    const int threads = (int)(config->blockDimX * config->blockDimY * config->blockDimZ);
+    return blocks_at_once(function, threads, config->sharedMemBytes) * fg_multiprocessors(function->module->device);
+}
+
+CUresult cuOccupancyMaxPotentialClusterSize(int *size, CUfunction function, const CUlaunchConfig *config)
+{
+    int largest, wanted;
+    const CUresult result = size != NULL ? cluster_of(function, config, &largest, &wanted) : CUDA_ERROR_INVALID_VALUE;
+    if (result != CUDA_SUCCESS) return result;
+    const int blocks = blocks_of(function, config);
+    *size = blocks < largest ? blocks : largest;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuOccupancyMaxActiveClusters(int *count, CUfunction function, const CUlaunchConfig *config)
+{
+    int largest, wanted;
+    const CUresult result = count != NULL ? cluster_of(function, config, &largest, &wanted) : CUDA_ERROR_INVALID_VALUE;
+    if (result == CUDA_SUCCESS) *count = blocks_of(function, config) / wanted;
+    return result;
 }
 
 /* A library's kernel is its module's function: there is one device's code only. */

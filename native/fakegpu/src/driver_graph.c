@@ -1,31 +1,14 @@
-/* Building graphs in the stand-in driver: by adding nodes, and by recording a stream. */
+/* Graphs and nodes of the stand-in driver: how they are made, copied and ended. */
 #include "graph.h"
 
 #include <stdlib.h>
-
-#include "arena.h"
-#include "block.h"
-#include "copy.h"
-#include "deferred.h"
+#include <string.h>
 
 bool fg_graph_ok(CUgraph graph) { return graph != NULL && graph->tag == FG_GRAPH; }
+bool fg_node_ok(CUgraphNode node, int type) { return node != NULL && node->tag == FG_NODE && (type < 0 || node->type == type); }
 
-CUgraphNode fg_add_node(CUgraph graph, int type)
+CUresult fg_new_graph(CUgraph *graph)
 {
-    CUgraphNode node = calloc(1, sizeof *node);
-    if (node == NULL) return NULL;
-    node->tag = FG_NODE;
-    node->type = type;
-    *graph->last = node;
-    graph->last = &node->next;
-    graph->count++;
-    return node;
-}
-
-CUresult cuGraphCreate(CUgraph *graph, unsigned int flags)
-{
-    if (!fg_driver.initialised) return CUDA_ERROR_NOT_INITIALIZED;
-    if (graph == NULL || flags != 0) return CUDA_ERROR_INVALID_VALUE;
     CUgraph made = calloc(1, sizeof *made);
     if (made == NULL) return CUDA_ERROR_OUT_OF_MEMORY;
     made->tag = FG_GRAPH;
@@ -34,292 +17,185 @@ CUresult cuGraphCreate(CUgraph *graph, unsigned int flags)
     return CUDA_SUCCESS;
 }
 
+CUresult cuGraphCreate(CUgraph *graph, unsigned int flags)
+{
+    if (!fg_driver.initialised) return CUDA_ERROR_NOT_INITIALIZED;
+    return graph == NULL || flags != 0 ? CUDA_ERROR_INVALID_VALUE : fg_new_graph(graph);
+}
+
+void fg_free_node(CUgraphNode node)
+{
+    if (node->type == CU_GRAPH_NODE_TYPE_GRAPH && node->is.graph != NULL) fg_free_graph(node->is.graph);
+    if (node->type == CU_GRAPH_NODE_TYPE_MEM_ALLOC && node->is.alloc.dptr != 0) fg_address_drop(node->is.alloc.dptr);
+    node->tag = 0;
+    for (size_t i = 0; i < sizeof node->owned / sizeof *node->owned; i++) free(node->owned[i]);
+    free(node->attributes);
+    free(node->dependencies);
+    free(node);
+}
+
+void fg_free_graph(CUgraph graph)
+{
+    graph->tag = 0;
+    for (CUgraphNode node = graph->first, next; node != NULL; node = next) {
+        next = node->next;
+        fg_free_node(node);
+    }
+    fg_release_retained(fg_take_retained(graph));
+    free(graph->order);
+    free(graph);
+}
+
 CUresult cuGraphDestroy(CUgraph graph)
 {
-    if (!fg_graph_ok(graph)) return CUDA_ERROR_INVALID_VALUE;
-    graph->tag = 0; /* kept, with its nodes: what was instantiated from it still runs */
+    if (!fg_graph_ok(graph) || graph->embedded) return CUDA_ERROR_INVALID_VALUE;
+    fg_free_graph(graph);
     return CUDA_SUCCESS;
 }
 
-static bool dependencies_ok(const CUgraphNode *dependencies, size_t count)
+bool fg_has_memory_nodes(CUgraph graph)
 {
-    if (count > 0 && dependencies == NULL) return false;
-    for (size_t i = 0; i < count; i++)
-        if (dependencies[i] == NULL || dependencies[i]->tag != FG_NODE) return false;
-    return true;
-}
-
-/* A new node, or why there is none. */
-static CUresult add(CUgraphNode *made, CUgraph graph, const CUgraphNode *dependencies, size_t count, int type, CUgraphNode *node)
-{
-    if (made == NULL || !fg_graph_ok(graph) || !dependencies_ok(dependencies, count)) return CUDA_ERROR_INVALID_VALUE;
-    *node = fg_add_node(graph, type);
-    return *node != NULL ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
-}
-
-static CUresult add_kernel(CUgraphNode *made, CUgraph graph, const CUgraphNode *dependencies, size_t count, const CUDA_KERNEL_NODE_PARAMS *kernel)
-{
-    CUgraphNode node;
-    if (kernel->func == NULL || kernel->func->tag != FG_FUNCTION || kernel->gridDimX == 0 || kernel->blockDimX == 0)
-        return CUDA_ERROR_INVALID_VALUE;
-    const CUresult result = add(made, graph, dependencies, count, CU_GRAPH_NODE_TYPE_KERNEL, &node);
-    if (result != CUDA_SUCCESS) return result;
-    node->kernel = *kernel;
-    *made = node;
-    return CUDA_SUCCESS;
-}
-
-CUresult cuGraphAddKernelNode_v2(CUgraphNode *node, CUgraph graph, const CUgraphNode *dependencies, size_t count, const CUDA_KERNEL_NODE_PARAMS *kernel)
-{
-    return kernel == NULL ? CUDA_ERROR_INVALID_VALUE : add_kernel(node, graph, dependencies, count, kernel);
-}
-
-CUresult cuGraphAddKernelNode(CUgraphNode *node, CUgraph graph, const CUgraphNode *dependencies, size_t count, const CUDA_KERNEL_NODE_PARAMS *kernel)
-{
-    if (kernel == NULL) return CUDA_ERROR_INVALID_VALUE;
-    /* The first version's structure ends before `kern`. */
-    const CUDA_KERNEL_NODE_PARAMS wide = {kernel->func,      kernel->gridDimX,  kernel->gridDimY,       kernel->gridDimZ,     kernel->blockDimX,
-                                          kernel->blockDimY, kernel->blockDimZ, kernel->sharedMemBytes, kernel->kernelParams, kernel->extra,
-                                          NULL,              NULL};
-    return add_kernel(node, graph, dependencies, count, &wide);
-}
-
-CUresult cuGraphKernelNodeGetParams_v2(CUgraphNode node, CUDA_KERNEL_NODE_PARAMS *kernel)
-{
-    if (node == NULL || node->tag != FG_NODE || node->type != CU_GRAPH_NODE_TYPE_KERNEL || kernel == NULL) return CUDA_ERROR_INVALID_VALUE;
-    *kernel = node->kernel;
-    return CUDA_SUCCESS;
-}
-
-static CUresult new_alloc(CUgraph graph, CUDA_MEM_ALLOC_NODE_PARAMS *wanted, CUgraphNode *made)
-{
-    if (wanted->bytesize == 0 || wanted->poolProps.allocType != 1 || wanted->poolProps.location.type != CU_MEM_LOCATION_TYPE_DEVICE)
-        return CUDA_ERROR_INVALID_VALUE;
-    const CUresult result = fg_check_device(wanted->poolProps.location.id);
-    if (result != CUDA_SUCCESS) return result;
-    wanted->dptr = fg_arena_take(wanted->bytesize); /* an address now; memory when the graph runs */
-    CUgraphNode node = wanted->dptr != 0 ? fg_add_node(graph, CU_GRAPH_NODE_TYPE_MEM_ALLOC) : NULL;
-    if (node == NULL) return CUDA_ERROR_OUT_OF_MEMORY;
-    node->alloc = *wanted;
-    *made = node;
-    return CUDA_SUCCESS;
-}
-
-CUresult cuGraphAddMemAllocNode(CUgraphNode *node, CUgraph graph, const CUgraphNode *dependencies, size_t count, CUDA_MEM_ALLOC_NODE_PARAMS *wanted)
-{
-    if (node == NULL || wanted == NULL || !fg_graph_ok(graph) || !dependencies_ok(dependencies, count)) return CUDA_ERROR_INVALID_VALUE;
-    return new_alloc(graph, wanted, node);
-}
-
-CUresult cuGraphAddMemFreeNode(CUgraphNode *node, CUgraph graph, const CUgraphNode *dependencies, size_t count, CUdeviceptr pointer)
-{
-    CUgraphNode made;
-    if (pointer == 0) return CUDA_ERROR_INVALID_VALUE;
-    const CUresult result = add(node, graph, dependencies, count, CU_GRAPH_NODE_TYPE_MEM_FREE, &made);
-    if (result != CUDA_SUCCESS) return result;
-    made->free_pointer = pointer;
-    *node = made;
-    return CUDA_SUCCESS;
-}
-
-CUresult cuGraphAddChildGraphNode(CUgraphNode *node, CUgraph graph, const CUgraphNode *dependencies, size_t count, CUgraph child)
-{
-    CUgraphNode made;
-    if (!fg_graph_ok(child) || child == graph) return CUDA_ERROR_INVALID_VALUE;
-    const CUresult result = add(node, graph, dependencies, count, CU_GRAPH_NODE_TYPE_GRAPH, &made);
-    if (result != CUDA_SUCCESS) return result;
-    made->child = child;
-    *node = made;
-    return CUDA_SUCCESS;
-}
-
-CUresult cuGraphAddNode(CUgraphNode *node, CUgraph graph, const CUgraphNode *dependencies, size_t count, CUgraphNodeParams *wanted)
-{
-    if (wanted == NULL) return CUDA_ERROR_INVALID_VALUE;
-    switch (wanted->type) {
-    case CU_GRAPH_NODE_TYPE_MEM_ALLOC: return cuGraphAddMemAllocNode(node, graph, dependencies, count, &wanted->alloc);
-    case CU_GRAPH_NODE_TYPE_MEM_FREE: return cuGraphAddMemFreeNode(node, graph, dependencies, count, wanted->free_dptr);
-    default: return CUDA_ERROR_NOT_SUPPORTED;
+    for (CUgraphNode node = graph->first; node != NULL; node = node->next) {
+        if (node->type == CU_GRAPH_NODE_TYPE_MEM_ALLOC || node->type == CU_GRAPH_NODE_TYPE_MEM_FREE) return true;
+        if (node->type == CU_GRAPH_NODE_TYPE_GRAPH && fg_has_memory_nodes(node->is.graph)) return true;
     }
+    return false;
 }
 
-CUresult cuGraphAddNode_v2(CUgraphNode *node, CUgraph graph, const CUgraphNode *dependencies, const void *edges, size_t count, CUgraphNodeParams *wanted)
+static CUgraphNode append(CUgraph graph, int type)
 {
-    (void)edges; /* nodes run in the order in which they were added */
-    return cuGraphAddNode(node, graph, dependencies, count, wanted);
+    static _Atomic uint64_t ids = 1;
+    CUgraphNode node = calloc(1, sizeof *node);
+    if (node == NULL) return NULL;
+    *node = (struct CUgraphNode_st){.tag = FG_NODE, .type = type, .graph = graph, .id = ids++};
+    *graph->last = node;
+    graph->last = &node->next;
+    graph->count++;
+    return node;
 }
 
-CUresult cuGraphMemAllocNodeGetParams(CUgraphNode node, CUDA_MEM_ALLOC_NODE_PARAMS *params)
+/* The node that was appended last goes again. */
+static void take_back(CUgraph graph, CUgraphNode node)
 {
-    if (node == NULL || node->tag != FG_NODE || node->type != CU_GRAPH_NODE_TYPE_MEM_ALLOC || params == NULL) return CUDA_ERROR_INVALID_VALUE;
-    *params = node->alloc;
+    CUgraphNode *at = &graph->first;
+    while (*at != node) at = &(*at)->next;
+    *at = NULL;
+    graph->last = at;
+    graph->count--;
+    fg_free_node(node);
+}
+
+/* A graph may free an allocation once. */
+static bool is_freed_in(CUgraph graph, CUdeviceptr pointer)
+{
+    for (CUgraphNode node = graph->first; node != NULL; node = node->next)
+        if (node->type == CU_GRAPH_NODE_TYPE_MEM_FREE && node->is.free_pointer == pointer) return true;
+    return false;
+}
+
+CUresult fg_add_node(CUgraph graph, const struct fg_after *after, int type, union fg_general_params *params, CUgraphNode *made)
+{
+    if (!fg_graph_ok(graph) || made == NULL) return CUDA_ERROR_INVALID_VALUE;
+    CUresult result = fg_check_after(graph, after);
+    if (result == CUDA_SUCCESS) result = fg_check_params(type, params);
+    if (result == CUDA_SUCCESS && type == CU_GRAPH_NODE_TYPE_MEM_FREE && is_freed_in(graph, params->free_pointer)) result = CUDA_ERROR_INVALID_VALUE;
+    if (result != CUDA_SUCCESS) return result;
+    CUgraphNode node = append(graph, type);
+    if (node == NULL) return CUDA_ERROR_OUT_OF_MEMORY;
+    if (type == CU_GRAPH_NODE_TYPE_MEM_ALLOC) { /* an address now; memory when the graph runs */
+        params->alloc.dptr = fg_address_take(params->alloc.bytesize);
+        if (params->alloc.dptr == 0) result = CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    if (result == CUDA_SUCCESS) result = fg_keep_params(node, params);
+    for (size_t i = 0; i < after->count && result == CUDA_SUCCESS; i++)
+        result = fg_depend(node, after->nodes[i], after->edges != NULL ? &after->edges[i] : NULL);
+    if (result != CUDA_SUCCESS) return take_back(graph, node), result;
+    *made = node;
     return CUDA_SUCCESS;
 }
 
-CUresult cuGraphChildGraphNodeGetGraph(CUgraphNode node, CUgraph *graph)
+static CUresult copy_node(CUgraphNode from, CUgraph to, CUgraphNode *made)
 {
-    if (node == NULL || node->tag != FG_NODE || node->type != CU_GRAPH_NODE_TYPE_GRAPH || graph == NULL) return CUDA_ERROR_INVALID_VALUE;
-    *graph = node->child;
+    CUgraphNode node = append(to, from->type);
+    if (node == NULL) return CUDA_ERROR_OUT_OF_MEMORY;
+    node->origin = from->id;
+    node->disabled = from->disabled;
+    *made = node;
+    if (from->type == CU_GRAPH_NODE_TYPE_MEM_ALLOC) fg_address_hold(from->is.alloc.dptr);
+    const CUresult result = fg_keep_params(node, &from->is);
+    return result == CUDA_SUCCESS && from->attributes != NULL ? fg_copy_attributes(node, from->attributes) : result;
+}
+
+CUresult fg_copy_graph(CUgraph graph, CUgraph *copy)
+{
+    CUgraph made;
+    CUgraphNode *nodes = calloc(graph->count + 1, sizeof *nodes);
+    CUresult result = nodes != NULL ? fg_new_graph(&made) : CUDA_ERROR_OUT_OF_MEMORY;
+    if (result != CUDA_SUCCESS) return free(nodes), result;
+    size_t count = 0;
+    for (CUgraphNode node = graph->first; node != NULL && result == CUDA_SUCCESS; node = node->next) {
+        node->index = count;
+        result = copy_node(node, made, &nodes[count++]);
+    }
+    for (CUgraphNode node = graph->first; node != NULL && result == CUDA_SUCCESS; node = node->next)
+        for (size_t i = 0; i < node->dependency_count && result == CUDA_SUCCESS; i++)
+            result = fg_depend(nodes[node->index], nodes[node->dependencies[i].on->index], &node->dependencies[i].data);
+    if (result == CUDA_SUCCESS) result = fg_copy_retained(graph, made);
+    free(nodes);
+    if (result != CUDA_SUCCESS) return fg_free_graph(made), result;
+    *copy = made;
     return CUDA_SUCCESS;
 }
 
-CUresult cuGraphGetNodes(CUgraph graph, CUgraphNode *nodes, size_t *count)
+CUresult cuGraphClone(CUgraph *clone, CUgraph graph)
 {
-    if (!fg_graph_ok(graph) || count == NULL) return CUDA_ERROR_INVALID_VALUE;
-    size_t at = 0;
-    for (CUgraphNode node = graph->first; nodes != NULL && node != NULL && at < *count; node = node->next) nodes[at++] = node;
-    *count = nodes != NULL ? at : graph->count;
+    if (clone == NULL || !fg_graph_ok(graph)) return CUDA_ERROR_INVALID_VALUE;
+    return fg_has_memory_nodes(graph) ? CUDA_ERROR_NOT_SUPPORTED : fg_copy_graph(graph, clone);
+}
+
+CUgraphNode fg_copy_of(CUgraph graph, CUgraphNode node)
+{
+    for (CUgraphNode at = graph->first; at != NULL; at = at->next) {
+        if (at->origin == node->id) return at;
+        /* A copy's child graph was copied from the original's child graph, whose nodes are the program's handles. */
+        CUgraphNode inside = at->type == CU_GRAPH_NODE_TYPE_GRAPH ? fg_copy_of(at->is.graph, node) : NULL;
+        if (inside != NULL) return inside;
+    }
+    return NULL;
+}
+
+CUresult cuGraphNodeFindInClone(CUgraphNode *found, CUgraphNode original, CUgraph clone)
+{
+    if (found == NULL || !fg_node_ok(original, -1) || !fg_graph_ok(clone)) return CUDA_ERROR_INVALID_VALUE;
+    CUgraphNode copy = fg_copy_of(clone, original);
+    if (copy == NULL) return CUDA_ERROR_INVALID_VALUE;
+    *found = copy;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuGraphDestroyNode(CUgraphNode node)
+{
+    if (!fg_node_ok(node, -1)) return CUDA_ERROR_INVALID_VALUE;
+    CUgraph graph = node->graph;
+    if (fg_has_memory_nodes(graph)) return CUDA_ERROR_NOT_SUPPORTED;
+    CUgraphNode *at = &graph->first;
+    while (*at != node) at = &(*at)->next;
+    *at = node->next;
+    if (graph->last == &node->next) graph->last = at;
+    graph->count--;
+    for (CUgraphNode other = graph->first; other != NULL; other = other->next) {
+        size_t kept = 0;
+        for (size_t i = 0; i < other->dependency_count; i++)
+            if (other->dependencies[i].on != node) other->dependencies[kept++] = other->dependencies[i];
+        other->dependency_count = kept;
+    }
+    fg_free_node(node);
     return CUDA_SUCCESS;
 }
 
 CUresult cuGraphNodeGetType(CUgraphNode node, int *type)
 {
-    if (node == NULL || node->tag != FG_NODE || type == NULL) return CUDA_ERROR_INVALID_VALUE;
+    if (!fg_node_ok(node, -1) || type == NULL) return CUDA_ERROR_INVALID_VALUE;
     *type = node->type;
     return CUDA_SUCCESS;
-}
-
-/* Recording. Only streams of one's own record; the legacy stream cannot. */
-static CUgraph recorded_by(CUstream stream) { return (uintptr_t)stream > 2 && stream->tag == FG_STREAM ? stream->capture : NULL; }
-
-static _Atomic int recordings;
-
-bool fg_is_recording(CUstream stream) { return recorded_by(stream) != NULL; }
-bool fg_any_recording(void) { return recordings > 0; }
-
-CUresult cuStreamBeginCapture_v2(CUstream stream, int mode)
-{
-    if ((uintptr_t)stream <= 2 || stream->tag != FG_STREAM || mode < 0 || mode > 2) return CUDA_ERROR_INVALID_VALUE;
-    if (stream->capture != NULL) return CUDA_ERROR_INVALID_VALUE;
-    const CUresult result = cuGraphCreate(&stream->capture, 0);
-    if (result == CUDA_SUCCESS) recordings++;
-    return result;
-}
-
-/* The first version had the global mode alone. */
-CUresult cuStreamBeginCapture(CUstream stream) { return cuStreamBeginCapture_v2(stream, 0); }
-
-CUresult cuStreamBeginCapture_v2_ptsz(CUstream stream, int mode) { return cuStreamBeginCapture_v2(stream, mode); }
-
-CUresult cuStreamEndCapture(CUstream stream, CUgraph *graph)
-{
-    if (recorded_by(stream) == NULL || graph == NULL) return CUDA_ERROR_INVALID_VALUE;
-    *graph = stream->capture;
-    stream->capture = NULL;
-    recordings--;
-    return CUDA_SUCCESS;
-}
-
-CUresult cuStreamEndCapture_ptsz(CUstream stream, CUgraph *graph) { return cuStreamEndCapture(stream, graph); }
-
-CUresult cuStreamIsCapturing(CUstream stream, int *status)
-{
-    if (status == NULL || !fg_stream_ok(stream)) return CUDA_ERROR_INVALID_VALUE;
-    *status = recorded_by(stream) != NULL ? CU_STREAM_CAPTURE_STATUS_ACTIVE : CU_STREAM_CAPTURE_STATUS_NONE;
-    return CUDA_SUCCESS;
-}
-
-CUresult cuStreamIsCapturing_ptsz(CUstream stream, int *status) { return cuStreamIsCapturing(stream, status); }
-
-bool fg_capture_alloc(CUstream stream, CUdeviceptr *pointer, size_t bytes, int device, CUresult *result)
-{
-    CUgraph graph = recorded_by(stream);
-    if (graph == NULL) return false;
-    CUDA_MEM_ALLOC_NODE_PARAMS wanted = {.poolProps = {.allocType = 1, .location = {CU_MEM_LOCATION_TYPE_DEVICE, device}}, .bytesize = bytes};
-    CUgraphNode node;
-    *result = new_alloc(graph, &wanted, &node);
-    if (*result == CUDA_SUCCESS) *pointer = wanted.dptr;
-    return true;
-}
-
-bool fg_capture_free(CUstream stream, CUdeviceptr pointer, CUresult *result)
-{
-    CUgraph graph = recorded_by(stream);
-    CUgraphNode node;
-    if (graph != NULL) *result = cuGraphAddMemFreeNode(&node, graph, NULL, 0, pointer);
-    return graph != NULL;
-}
-
-bool fg_capture_kernel(const CUlaunchConfig *config, CUfunction function, CUresult *result)
-{
-    CUgraph graph = recorded_by(config->hStream);
-    CUgraphNode node;
-    const CUDA_KERNEL_NODE_PARAMS kernel = {function,           config->gridDimX,       config->gridDimY, config->gridDimZ, config->blockDimX,
-                                            config->blockDimY,  config->blockDimZ,      config->sharedMemBytes, NULL, NULL, NULL, NULL};
-    if (graph != NULL) *result = add_kernel(&node, graph, NULL, 0, &kernel);
-    return graph != NULL;
-}
-
-bool fg_capture_copy(CUstream stream, const CUDA_MEMCPY3D *copy, CUresult *result)
-{
-    CUgraph graph = recorded_by(stream);
-    CUgraphNode node = graph != NULL ? fg_add_node(graph, CU_GRAPH_NODE_TYPE_MEMCPY) : NULL;
-    if (node != NULL) node->copy = *copy;
-    *result = node != NULL ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
-    return graph != NULL;
-}
-
-bool fg_capture_fill(CUstream stream, const CUDA_MEMSET_NODE_PARAMS *fill, CUresult *result)
-{
-    CUgraph graph = recorded_by(stream);
-    CUgraphNode node = graph != NULL ? fg_add_node(graph, CU_GRAPH_NODE_TYPE_MEMSET) : NULL;
-    if (node != NULL) node->fill = *fill;
-    *result = node != NULL ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
-    return graph != NULL;
-}
-
-bool fg_capture_host(CUstream stream, CUhostFn function, void *data, CUresult *result)
-{
-    CUgraph graph = recorded_by(stream);
-    CUgraphNode node = graph != NULL ? fg_add_node(graph, CU_GRAPH_NODE_TYPE_HOST) : NULL;
-    if (node != NULL) node->host = (CUDA_HOST_NODE_PARAMS){function, data};
-    *result = node != NULL ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
-    return graph != NULL;
-}
-
-CUresult cuGraphAddMemcpyNode(CUgraphNode *node, CUgraph graph, const CUgraphNode *dependencies, size_t count, const CUDA_MEMCPY3D *copy,
-                              CUcontext context)
-{
-    CUgraphNode made;
-    if (copy == NULL) return CUDA_ERROR_INVALID_VALUE;
-    if (context != NULL && context->tag != FG_CONTEXT) return CUDA_ERROR_INVALID_CONTEXT;
-    CUresult result = fg_check_copy(copy);
-    if (result == CUDA_SUCCESS) result = add(node, graph, dependencies, count, CU_GRAPH_NODE_TYPE_MEMCPY, &made);
-    if (result != CUDA_SUCCESS) return result;
-    made->copy = *copy;
-    *node = made;
-    return CUDA_SUCCESS;
-}
-
-CUresult cuGraphAddMemsetNode(CUgraphNode *node, CUgraph graph, const CUgraphNode *dependencies, size_t count,
-                              const CUDA_MEMSET_NODE_PARAMS *fill, CUcontext context)
-{
-    CUgraphNode made;
-    if (fill == NULL) return CUDA_ERROR_INVALID_VALUE;
-    if (context != NULL && context->tag != FG_CONTEXT) return CUDA_ERROR_INVALID_CONTEXT;
-    CUresult result = fg_check_fill(fill);
-    if (result == CUDA_SUCCESS) result = add(node, graph, dependencies, count, CU_GRAPH_NODE_TYPE_MEMSET, &made);
-    if (result != CUDA_SUCCESS) return result;
-    made->fill = *fill;
-    *node = made;
-    return CUDA_SUCCESS;
-}
-
-CUresult cuGraphAddHostNode(CUgraphNode *node, CUgraph graph, const CUgraphNode *dependencies, size_t count, const CUDA_HOST_NODE_PARAMS *host)
-{
-    CUgraphNode made;
-    if (host == NULL || host->fn == NULL) return CUDA_ERROR_INVALID_VALUE;
-    const CUresult result = add(node, graph, dependencies, count, CU_GRAPH_NODE_TYPE_HOST, &made);
-    if (result != CUDA_SUCCESS) return result;
-    made->host = *host;
-    *node = made;
-    return CUDA_SUCCESS;
-}
-
-CUresult cuGraphAddEmptyNode(CUgraphNode *node, CUgraph graph, const CUgraphNode *dependencies, size_t count)
-{
-    CUgraphNode made;
-    const CUresult result = add(node, graph, dependencies, count, CU_GRAPH_NODE_TYPE_EMPTY, &made);
-    if (result == CUDA_SUCCESS) *node = made;
-    return result;
 }

@@ -1,79 +1,63 @@
-/* Running graphs in the stand-in driver, and the memory that graphs of a device share.
- *
- * A graph takes memory when it is launched (or uploaded) and keeps its share of the device's graph memory until cuDeviceGraphMemTrim;
- * what one graph has freed the next one uses.
- */
+/* Running graphs in the stand-in driver: a graph's nodes go one by one into the stream that it is launched in, each after those that it
+ * depends on. */
 #include <stdlib.h>
 
 #include "block.h"
 #include "copy.h"
+#include "deferred.h"
 #include "graph.h"
+#include "semaphore.h"
 
-struct CUgraphExec_st {
-    enum fg_tag tag;
-    CUgraph graph;
-    unsigned long long flags;
-};
+bool fg_exec_ok(CUgraphExec exec) { return exec != NULL && exec->tag == FG_EXEC; }
 
-static struct {
-    uint64_t used, reserved, used_high, reserved_high;
-} memory[FG_MAX_DEVICES]; /* under fg_driver.lock */
-
-static bool graph_take(int device, uint64_t bytes)
+/* Puts the nodes of the graph, and of those inside of it, in an order. */
+static CUresult order(CUgraph graph, CUgraphNode *in_circle)
 {
-    pthread_mutex_lock(&fg_driver.lock);
-    const uint64_t used = memory[device].used + bytes;
-    const uint64_t growth = used > memory[device].reserved ? used - memory[device].reserved : 0;
-    const bool fits = fg_charge(device, growth);
-    if (fits) {
-        memory[device].used = used;
-        memory[device].reserved += growth;
-        if (used > memory[device].used_high) memory[device].used_high = used;
-        if (memory[device].reserved > memory[device].reserved_high) memory[device].reserved_high = memory[device].reserved;
+    CUresult result = fg_order_graph(graph, in_circle);
+    for (CUgraphNode node = graph->first; node != NULL && result == CUDA_SUCCESS; node = node->next)
+        if (node->type == CU_GRAPH_NODE_TYPE_GRAPH) result = order(node->is.graph, in_circle);
+    return result;
+}
+
+static void disclaim(CUgraph graph, CUgraphNode until)
+{
+    for (CUgraphNode node = graph->first; node != until; node = node->next) {
+        if (node->type == CU_GRAPH_NODE_TYPE_MEM_ALLOC) fg_address_disclaim(node->is.alloc.dptr);
+        if (node->type == CU_GRAPH_NODE_TYPE_GRAPH) disclaim(node->is.graph, NULL);
     }
-    pthread_mutex_unlock(&fg_driver.lock);
-    return fits;
 }
 
-void fg_graph_give(int device, uint64_t bytes)
+static bool claim(CUgraph graph)
 {
-    pthread_mutex_lock(&fg_driver.lock);
-    memory[device].used -= bytes;
-    pthread_mutex_unlock(&fg_driver.lock);
+    for (CUgraphNode node = graph->first; node != NULL; node = node->next) {
+        const bool claimed = node->type == CU_GRAPH_NODE_TYPE_MEM_ALLOC ? fg_address_claim(node->is.alloc.dptr)
+                             : node->type == CU_GRAPH_NODE_TYPE_GRAPH   ? claim(node->is.graph)
+                                                                        : true;
+        if (!claimed) return disclaim(graph, node), false;
+    }
+    return true;
 }
 
-CUresult cuDeviceGraphMemTrim(CUdevice device)
+/* `error_node`: the original's node on a circle. */
+static CUresult instantiate(CUgraphExec *exec, CUgraph graph, unsigned long long flags, CUgraphNode *error_node)
 {
-    const CUresult result = fg_check_device(device);
-    if (result != CUDA_SUCCESS) return result;
-    pthread_mutex_lock(&fg_driver.lock);
-    fg_discharge(device, memory[device].reserved - memory[device].used);
-    memory[device].reserved = memory[device].used;
-    pthread_mutex_unlock(&fg_driver.lock);
-    return CUDA_SUCCESS;
-}
-
-CUresult cuDeviceGetGraphMemAttribute(CUdevice device, int attribute, void *value)
-{
-    const CUresult result = fg_check_device(device);
-    if (result != CUDA_SUCCESS) return result;
-    if (value == NULL || attribute < 0 || attribute > 3) return CUDA_ERROR_INVALID_VALUE;
-    pthread_mutex_lock(&fg_driver.lock);
-    const uint64_t values[] = {memory[device].used, memory[device].used_high, memory[device].reserved, memory[device].reserved_high};
-    pthread_mutex_unlock(&fg_driver.lock);
-    *(uint64_t *)value = values[attribute];
-    return CUDA_SUCCESS;
-}
-
-static CUresult instantiate(CUgraphExec *exec, CUgraph graph, unsigned long long flags)
-{
+    enum { EVERY_FLAG = 15 };
     CUcontext context;
-    const CUresult result = fg_current(&context);
+    CUgraph copy;
+    CUresult result = fg_current(&context);
     if (result != CUDA_SUCCESS) return result;
-    if (exec == NULL || !fg_graph_ok(graph) || flags > 15) return CUDA_ERROR_INVALID_VALUE;
-    struct CUgraphExec_st *made = calloc(1, sizeof *made);
-    if (made == NULL) return CUDA_ERROR_OUT_OF_MEMORY;
-    *made = (struct CUgraphExec_st){FG_EXEC, graph, flags};
+    if (exec == NULL || !fg_graph_ok(graph) || flags > EVERY_FLAG) return CUDA_ERROR_INVALID_VALUE;
+    result = order(graph, error_node);
+    if (result == CUDA_SUCCESS) result = fg_copy_graph(graph, &copy);
+    if (result != CUDA_SUCCESS) return result;
+    result = order(copy, NULL);
+    if (result == CUDA_SUCCESS && !claim(copy)) result = CUDA_ERROR_NOT_SUPPORTED; /* another instantiation has its memory */
+    struct CUgraphExec_st *made = result == CUDA_SUCCESS ? calloc(1, sizeof *made) : NULL;
+    if (made == NULL) {
+        if (result == CUDA_SUCCESS) disclaim(copy, NULL), result = CUDA_ERROR_OUT_OF_MEMORY;
+        return fg_free_graph(copy), result;
+    }
+    *made = (struct CUgraphExec_st){.tag = FG_EXEC, .graph = copy, .flags = flags};
     *exec = made;
     return CUDA_SUCCESS;
 }
@@ -82,7 +66,7 @@ CUresult cuGraphInstantiate(CUgraphExec *exec, CUgraph graph, CUgraphNode *error
 {
     if (error_node != NULL) *error_node = NULL;
     if (log != NULL && log_bytes > 0) *log = '\0';
-    return instantiate(exec, graph, 0);
+    return instantiate(exec, graph, 0, error_node);
 }
 
 CUresult cuGraphInstantiate_v2(CUgraphExec *exec, CUgraph graph, CUgraphNode *error_node, char *log, size_t log_bytes)
@@ -90,14 +74,25 @@ CUresult cuGraphInstantiate_v2(CUgraphExec *exec, CUgraph graph, CUgraphNode *er
     return cuGraphInstantiate(exec, graph, error_node, log, log_bytes);
 }
 
-CUresult cuGraphInstantiateWithFlags(CUgraphExec *exec, CUgraph graph, unsigned long long flags) { return instantiate(exec, graph, flags); }
+CUresult cuGraphInstantiateWithFlags(CUgraphExec *exec, CUgraph graph, unsigned long long flags)
+{
+    if ((flags & CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD) != 0) return CUDA_ERROR_INVALID_VALUE; /* it has no stream for that */
+    return instantiate(exec, graph, flags, NULL);
+}
 
 CUresult cuGraphInstantiateWithParams(CUgraphExec *exec, CUgraph graph, CUDA_GRAPH_INSTANTIATE_PARAMS *params)
 {
     if (params == NULL) return CUDA_ERROR_INVALID_VALUE;
-    params->hErrNode_out = NULL;
-    const CUresult result = instantiate(exec, graph, params->flags);
-    params->result_out = result == CUDA_SUCCESS ? 0 : 1;
+    CUgraphNode in_circle = NULL;
+    CUresult result = instantiate(exec, graph, params->flags, &in_circle);
+    params->hErrNode_out = in_circle;
+    if (result == CUDA_SUCCESS && (params->flags & CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD) != 0) {
+        result = cuGraphUpload(*exec, params->hUploadStream);
+        if (result != CUDA_SUCCESS) cuGraphExecDestroy(*exec);
+    }
+    params->result_out = result == CUDA_SUCCESS ? CUDA_GRAPH_INSTANTIATE_SUCCESS
+                         : in_circle != NULL    ? CUDA_GRAPH_INSTANTIATE_INVALID_STRUCTURE
+                                                : CUDA_GRAPH_INSTANTIATE_ERROR;
     return result;
 }
 
@@ -106,67 +101,118 @@ CUresult cuGraphInstantiateWithParams_ptsz(CUgraphExec *exec, CUgraph graph, CUD
     return cuGraphInstantiateWithParams(exec, graph, params);
 }
 
+/* Where a launch ends that is still under way. */
+struct under_way {
+    struct fg_retained *retained;
+    CUcontext context;
+    int64_t mark;
+    uint64_t ticket;
+};
+
+static bool has_ended(void *data)
+{
+    const struct under_way *launch = data;
+    return fg_is_done(launch->ticket) && (launch->mark == 0 || fg_left_ns(fg_driver.state, fg_card_of(launch->context), launch->mark) == 0);
+}
+
+static void release(void *data)
+{
+    struct under_way *launch = data;
+    fg_release_retained(launch->retained);
+    free(launch);
+}
+
 CUresult cuGraphExecDestroy(CUgraphExec exec)
 {
-    if (exec == NULL || exec->tag != FG_EXEC) return CUDA_ERROR_INVALID_VALUE;
+    if (!fg_exec_ok(exec)) return CUDA_ERROR_INVALID_VALUE;
     exec->tag = 0;
+    /* User objects stay as long as a launch of it runs. */
+    struct under_way launch = {fg_take_retained(exec->graph), exec->context, exec->mark, exec->ticket};
+    struct under_way *kept = launch.retained != NULL && launch.context != NULL && !has_ended(&launch) ? malloc(sizeof *kept) : NULL;
+    if (kept != NULL) *kept = launch;
+    if (kept == NULL || fg_defer_apart(launch.context, has_ended, release, kept) == 0) {
+        free(kept);
+        fg_release_retained(launch.retained);
+    }
+    disclaim(exec->graph, NULL);
+    fg_free_graph(exec->graph);
     free(exec);
     return CUDA_SUCCESS;
 }
 
-static CUresult run_alloc(const CUDA_MEM_ALLOC_NODE_PARAMS *wanted, bool free_first)
+CUresult cuGraphExecGetFlags(CUgraphExec exec, cuuint64_t *flags)
 {
-    const int device = wanted->poolProps.location.id;
-    struct fg_block *old = free_first ? fg_remove_block(wanted->dptr, 1U << FG_GRAPH_MEMORY) : NULL;
-    if (old != NULL) {
-        fg_graph_give(device, fg_rounded(old->bytes));
-        free(old);
-    }
-    if (!graph_take(device, fg_rounded(wanted->bytesize))) return CUDA_ERROR_OUT_OF_MEMORY;
-    const struct fg_block block = {.base = wanted->dptr, .bytes = wanted->bytesize, .device = device, .kind = FG_GRAPH_MEMORY, .touched = true};
-    const CUresult result = fg_add_window(&block);
-    if (result != CUDA_SUCCESS) fg_graph_give(device, fg_rounded(wanted->bytesize)); /* still there from the launch before */
-    return result;
+    if (!fg_exec_ok(exec) || flags == NULL) return CUDA_ERROR_INVALID_VALUE;
+    *flags = exec->flags;
+    return CUDA_SUCCESS;
 }
 
 static void run_free(CUdeviceptr pointer)
 {
     struct fg_block *block = fg_remove_block(pointer, 1U << FG_GRAPH_MEMORY);
-    if (block == NULL) return;
-    fg_graph_give(block->device, fg_rounded(block->bytes)); /* the address stays the graph's */
-    free(block);
+    if (block != NULL) fg_drop_block(block);
+}
+
+static CUresult run_alloc(const CUDA_MEM_ALLOC_NODE_PARAMS *wanted, bool free_first)
+{
+    const int device = wanted->poolProps.location.id;
+    if (free_first) run_free(wanted->dptr);
+    if (!fg_graph_take(device, fg_rounded(wanted->bytesize))) return CUDA_ERROR_OUT_OF_MEMORY;
+    const struct fg_block block = {.base = wanted->dptr, .bytes = wanted->bytesize, .device = device, .kind = FG_GRAPH_MEMORY, .touched = true};
+    const CUresult result = fg_add_window(&block);
+    if (result == CUDA_SUCCESS)
+        fg_address_hold(wanted->dptr);
+    else
+        fg_graph_give(device, fg_rounded(wanted->bytesize)); /* still there from the launch before */
+    return result;
+}
+
+static CUresult run(CUgraph graph, CUstream stream, bool free_first);
+
+static CUresult run_node(CUgraphNode node, CUstream stream, bool free_first)
+{
+    const union fg_general_params *is = &node->is;
+    const CUDA_KERNEL_NODE_PARAMS *k = &is->kernel;
+    switch (node->type) {
+    case CU_GRAPH_NODE_TYPE_KERNEL:
+        return cuLaunchKernel(k->func, k->gridDimX, k->gridDimY, k->gridDimZ, k->blockDimX, k->blockDimY, k->blockDimZ, k->sharedMemBytes, stream,
+                              k->kernelParams, k->extra);
+    case CU_GRAPH_NODE_TYPE_MEMCPY: return fg_copy(&is->memcpy.copy, stream, false);
+    case CU_GRAPH_NODE_TYPE_MEMSET: return fg_fill(&is->memset.fill, stream);
+    case CU_GRAPH_NODE_TYPE_HOST: return cuLaunchHostFunc(stream, is->host.fn, is->host.userData);
+    case CU_GRAPH_NODE_TYPE_GRAPH: return run(is->graph, stream, free_first);
+    case CU_GRAPH_NODE_TYPE_WAIT_EVENT: return cuStreamWaitEvent(stream, is->event, 0);
+    case CU_GRAPH_NODE_TYPE_EVENT_RECORD: return cuEventRecord(is->event, stream);
+    case CU_GRAPH_NODE_TYPE_EXT_SEMAS_SIGNAL: return fg_run_semaphores(&is->semaphores, stream, false);
+    case CU_GRAPH_NODE_TYPE_EXT_SEMAS_WAIT: return fg_run_semaphores(&is->semaphores, stream, true);
+    case CU_GRAPH_NODE_TYPE_BATCH_MEM_OP: return cuStreamBatchMemOp_v2(stream, is->batch.count, is->batch.paramArray, is->batch.flags);
+    case CU_GRAPH_NODE_TYPE_MEM_ALLOC: return run_alloc(&is->alloc, free_first);
+    case CU_GRAPH_NODE_TYPE_MEM_FREE: return run_free(is->free_pointer), CUDA_SUCCESS;
+    default: return CUDA_SUCCESS; /* an empty node */
+    }
 }
 
 static CUresult run(CUgraph graph, CUstream stream, bool free_first)
 {
     CUresult result = CUDA_SUCCESS;
-    for (CUgraphNode node = graph->first; node != NULL && result == CUDA_SUCCESS; node = node->next) {
-        const CUDA_KERNEL_NODE_PARAMS *k = &node->kernel;
-        switch (node->type) {
-        case CU_GRAPH_NODE_TYPE_KERNEL:
-            result = cuLaunchKernel(k->func, k->gridDimX, k->gridDimY, k->gridDimZ, k->blockDimX, k->blockDimY, k->blockDimZ,
-                                    k->sharedMemBytes, stream, k->kernelParams, k->extra);
-            break;
-        case CU_GRAPH_NODE_TYPE_MEM_ALLOC: result = run_alloc(&node->alloc, free_first); break;
-        case CU_GRAPH_NODE_TYPE_MEM_FREE: run_free(node->free_pointer); break;
-        case CU_GRAPH_NODE_TYPE_GRAPH: result = run(node->child, stream, free_first); break;
-        case CU_GRAPH_NODE_TYPE_MEMCPY: result = fg_copy(&node->copy, stream, false); break;
-        case CU_GRAPH_NODE_TYPE_MEMSET: result = fg_fill(&node->fill, stream); break;
-        case CU_GRAPH_NODE_TYPE_HOST: result = cuLaunchHostFunc(stream, node->host.fn, node->host.userData); break;
-        default: break;
-        }
-    }
+    for (size_t i = 0; i < graph->count && result == CUDA_SUCCESS; i++)
+        if (!graph->order[i]->disabled) result = run_node(graph->order[i], stream, free_first);
     return result;
 }
 
 CUresult cuGraphLaunch(CUgraphExec exec, CUstream stream)
 {
     CUcontext context;
-    const CUresult result = fg_current(&context);
+    CUresult result = fg_current(&context);
     if (result != CUDA_SUCCESS) return result;
-    if (exec == NULL || exec->tag != FG_EXEC) return CUDA_ERROR_INVALID_VALUE;
+    if (!fg_exec_ok(exec)) return CUDA_ERROR_INVALID_VALUE;
     if (!fg_stream_ok(stream)) return CUDA_ERROR_INVALID_HANDLE;
-    return run(exec->graph, stream, (exec->flags & CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH) != 0);
+    if (fg_capture_graph(stream, exec->graph, &result)) return result;
+    result = run(exec->graph, stream, (exec->flags & CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH) != 0);
+    exec->context = (uintptr_t)stream > 2 ? stream->context : context;
+    exec->mark = fg_stream_mark(exec->context, stream);
+    exec->ticket = fg_pending(exec->context, stream);
+    return result;
 }
 
 CUresult cuGraphLaunch_ptsz(CUgraphExec exec, CUstream stream) { return cuGraphLaunch(exec, stream); }
@@ -175,20 +221,20 @@ CUresult cuGraphLaunch_ptsz(CUgraphExec exec, CUstream stream) { return cuGraphL
 static void sizes(CUgraph graph, uint64_t bytes[FG_MAX_DEVICES])
 {
     for (CUgraphNode node = graph->first; node != NULL; node = node->next) {
-        if (node->type == CU_GRAPH_NODE_TYPE_MEM_ALLOC) bytes[node->alloc.poolProps.location.id] += fg_rounded(node->alloc.bytesize);
-        if (node->type == CU_GRAPH_NODE_TYPE_GRAPH) sizes(node->child, bytes);
+        if (node->type == CU_GRAPH_NODE_TYPE_MEM_ALLOC) bytes[node->is.alloc.poolProps.location.id] += fg_rounded(node->is.alloc.bytesize);
+        if (node->type == CU_GRAPH_NODE_TYPE_GRAPH) sizes(node->is.graph, bytes);
     }
 }
 
 CUresult cuGraphUpload(CUgraphExec exec, CUstream stream)
 {
     uint64_t bytes[FG_MAX_DEVICES] = {0};
-    if (exec == NULL || exec->tag != FG_EXEC) return CUDA_ERROR_INVALID_VALUE;
+    if (!fg_exec_ok(exec)) return CUDA_ERROR_INVALID_VALUE;
     if (!fg_stream_ok(stream)) return CUDA_ERROR_INVALID_HANDLE;
     sizes(exec->graph, bytes);
     for (int i = 0; i < fg_driver.device_count; i++) {
         if (bytes[i] == 0) continue;
-        if (!graph_take(i, bytes[i])) return CUDA_ERROR_OUT_OF_MEMORY;
+        if (!fg_graph_take(i, bytes[i])) return CUDA_ERROR_OUT_OF_MEMORY;
         fg_graph_give(i, bytes[i]);
     }
     return CUDA_SUCCESS;

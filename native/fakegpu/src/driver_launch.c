@@ -1,8 +1,6 @@
 /* Modules and kernels of the stand-in driver. A kernel does nothing but take its time on the card's clock. */
-#include "driver.h"
+#include "capture.h"
 
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 /* No kernel is shorter: launching costs that much. */
@@ -15,19 +13,6 @@ bool fg_stream_ok(CUstream stream) { return special(stream) || stream->tag == FG
 
 int64_t fg_stream_mark(CUcontext context, CUstream stream) { return special(stream) ? context->last_mark : stream->last_mark; }
 
-CUresult cuModuleGetFunction(CUfunction *function, CUmodule module, const char *name)
-{
-    if (module == NULL || module->tag != FG_MODULE) return CUDA_ERROR_INVALID_HANDLE;
-    if (function == NULL || name == NULL || *name == '\0') return CUDA_ERROR_INVALID_VALUE;
-    if (strstr(module->image, name) == NULL) return CUDA_ERROR_NOT_FOUND;
-    struct CUfunc_st *found = calloc(1, sizeof *found);
-    if (found == NULL) return CUDA_ERROR_OUT_OF_MEMORY;
-    *found = (struct CUfunc_st){.tag = FG_FUNCTION, .module = module, .block = {1, 1, 1}};
-    snprintf(found->name, sizeof found->name, "%s", name);
-    *function = found;
-    return CUDA_SUCCESS;
-}
-
 /* Threads of a launch, or -1 when a dimension is 0 or beyond what a card takes. */
 static double threads_of(const CUlaunchConfig *c)
 {
@@ -36,6 +21,12 @@ static double threads_of(const CUlaunchConfig *c)
         c->gridDimY > 65535 || c->gridDimZ > 65535)
         return -1;
     return (double)c->gridDimX * c->gridDimY * c->gridDimZ * (double)block;
+}
+
+bool fg_launch_ok(unsigned int grid_x, unsigned int grid_y, unsigned int grid_z, unsigned int block_x, unsigned int block_y, unsigned int block_z)
+{
+    const CUlaunchConfig config = {.gridDimX = grid_x, .gridDimY = grid_y, .gridDimZ = grid_z, .blockDimX = block_x, .blockDimY = block_y, .blockDimZ = block_z};
+    return threads_of(&config) > 0;
 }
 
 static int64_t kernel_ns(CUcontext context, double threads)
@@ -60,7 +51,7 @@ void fg_run_kernel(CUcontext context, CUstream stream, int64_t length_ns)
     fg_sleep_until_reached(fg_driver.state, card, room);
 }
 
-static CUresult launch(const CUlaunchConfig *config, CUfunction function)
+static CUresult launch(const CUlaunchConfig *config, CUfunction function, void **parameters, void **extra)
 {
     CUcontext context;
     const CUresult result = fg_current(&context);
@@ -68,9 +59,9 @@ static CUresult launch(const CUlaunchConfig *config, CUfunction function)
     if (function == NULL || function->tag != FG_FUNCTION || function->module->tag != FG_MODULE || !fg_stream_ok(config->hStream))
         return CUDA_ERROR_INVALID_HANDLE;
     const double threads = threads_of(config);
-    if (threads < 0) return CUDA_ERROR_INVALID_VALUE;
+    if (threads < 0 || (parameters == NULL && extra == NULL && function->parameter_count > 0)) return CUDA_ERROR_INVALID_VALUE;
     CUresult recorded;
-    if (fg_capture_kernel(config, function, &recorded)) return recorded;
+    if (fg_capture_kernel(config, function, parameters, extra, &recorded)) return recorded;
     const int fault = fg_fault(FG_CALL_LAUNCH);
     if (fault != 0) return (CUresult)fault;
     if (!fg_driver.machine->instant_launches) fg_run_kernel(context, config->hStream, kernel_ns(context, threads));
@@ -81,9 +72,8 @@ CUresult cuLaunchKernel(CUfunction function, unsigned int grid_x, unsigned int g
                         unsigned int block_y, unsigned int block_z, unsigned int shared_bytes, CUstream stream, void **parameters,
                         void **extra)
 {
-    (void)parameters, (void)extra;
     const CUlaunchConfig config = {grid_x, grid_y, grid_z, block_x, block_y, block_z, shared_bytes, stream, NULL, 0};
-    return launch(&config, function);
+    return launch(&config, function, parameters, extra);
 }
 
 CUresult cuLaunchKernel_ptsz(CUfunction function, unsigned int grid_x, unsigned int grid_y, unsigned int grid_z, unsigned int block_x,
@@ -117,9 +107,8 @@ CUresult cuLaunch(CUfunction function) { return cuLaunchGridAsync(function, 1, 1
 
 CUresult cuLaunchKernelEx(const CUlaunchConfig *config, CUfunction function, void **parameters, void **extra)
 {
-    (void)parameters, (void)extra;
     if (config == NULL || (config->numAttrs > 0 && config->attrs == NULL)) return CUDA_ERROR_INVALID_VALUE;
-    return launch(config, function);
+    return launch(config, function, parameters, extra);
 }
 
 CUresult cuLaunchKernelEx_ptsz(const CUlaunchConfig *config, CUfunction function, void **parameters, void **extra)

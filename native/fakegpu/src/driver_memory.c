@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "arena.h"
+#include "graph.h"
 #include "instant.h"
 
 /* A search tree by address range, under fg_driver.lock. */
@@ -103,7 +104,10 @@ struct fg_block *fg_remove_block(uint64_t base, unsigned int kinds)
 
 void fg_drop_block(struct fg_block *block)
 {
-    if (block->shared_entry != 0)
+    if (block->managed) fg_forget_range(block->base, block->bytes);
+    if (block->kind == FG_GRAPH_MEMORY)
+        fg_address_drop(block->base); /* a graph may give it memory again */
+    else if (block->shared_entry != 0)
         fg_leave_shared(block); /* its addresses stay: pages of it are other processes' too */
     else if (block->kind != FG_MAPPED_MEMORY)
         fg_arena_give(block->base, block->bytes, block->touched);

@@ -4,6 +4,8 @@
 #include <string.h>
 
 #include "block.h"
+#include "driver_symbol.h"
+#include "jit_log.h"
 
 struct CUlib_st {
     enum fg_tag tag;
@@ -16,20 +18,25 @@ CUresult cuModuleLoadData(CUmodule *module, const void *image)
     const CUresult result = fg_current(&context);
     if (result != CUDA_SUCCESS) return result;
     if (module == NULL || image == NULL) return CUDA_ERROR_INVALID_VALUE;
-    if (strstr(image, ".entry") == NULL) return CUDA_ERROR_INVALID_IMAGE;
+    if (strstr(image, ".entry") == NULL && strstr(image, ".global") == NULL) return CUDA_ERROR_INVALID_IMAGE;
     struct CUmod_st *loaded = calloc(1, sizeof *loaded);
     char *copy = strdup(image);
     if (loaded == NULL || copy == NULL || !fg_charge(context->device, fg_driver.machine->module_bytes))
         return free(loaded), free(copy), CUDA_ERROR_OUT_OF_MEMORY;
     *loaded = (struct CUmod_st){.tag = FG_MODULE, .image = copy, .device = context->device};
+    const CUresult filled = fg_add_variables(loaded, context);
+    if (filled != CUDA_SUCCESS) return cuModuleUnload(loaded), filled;
     *module = loaded;
     return CUDA_SUCCESS;
 }
 
 CUresult cuModuleLoadDataEx(CUmodule *module, const void *image, unsigned int count, int *options, void **values)
 {
-    if (count > 0 && (options == NULL || values == NULL)) return CUDA_ERROR_INVALID_VALUE;
-    return cuModuleLoadData(module, image);
+    struct fg_jit_log log;
+    if (!fg_jit_log_open(&log, count, options, values)) return CUDA_ERROR_INVALID_VALUE;
+    const CUresult result = cuModuleLoadData(module, image);
+    if (result == CUDA_ERROR_INVALID_IMAGE) fg_jit_log_error(&log, "No kernel or variable is defined in", "image");
+    return result;
 }
 
 CUresult cuModuleLoadFatBinary(CUmodule *module, const void *image) { return cuModuleLoadData(module, image); }
@@ -39,7 +46,7 @@ CUresult cuModuleLoad(CUmodule *module, const char *path)
     enum { LIMIT = 1 << 20 };
     FILE *file = path != NULL ? fopen(path, "re") : NULL;
     char *text = file != NULL ? calloc(1, LIMIT + 1) : NULL;
-    CUresult result = CUDA_ERROR_NOT_FOUND;
+    CUresult result = CUDA_ERROR_FILE_NOT_FOUND;
     if (text != NULL && fread(text, 1, LIMIT, file) > 0) result = cuModuleLoadData(module, text);
     if (file != NULL) fclose(file);
     free(text);
@@ -49,6 +56,7 @@ CUresult cuModuleLoad(CUmodule *module, const char *path)
 CUresult cuModuleUnload(CUmodule module)
 {
     if (module == NULL || module->tag != FG_MODULE) return CUDA_ERROR_INVALID_HANDLE;
+    fg_end_symbols(module);
     free(module->image);
     module->tag = 0; /* kept: functions of it still point here and then fail */
     fg_discharge(module->device, fg_driver.machine->module_bytes);
@@ -100,14 +108,4 @@ CUresult cuLibraryGetModule(CUmodule *module, CUlibrary library)
     if (!library_ok(library)) return CUDA_ERROR_INVALID_HANDLE;
     *module = library->module;
     return CUDA_SUCCESS;
-}
-
-CUresult cuLibraryGetKernel(CUkernel *kernel, CUlibrary library, const char *name)
-{
-    CUfunction function;
-    if (kernel == NULL) return CUDA_ERROR_INVALID_VALUE;
-    if (!library_ok(library)) return CUDA_ERROR_INVALID_HANDLE;
-    const CUresult result = cuModuleGetFunction(&function, library->module, name);
-    if (result == CUDA_SUCCESS) *kernel = (CUkernel)(void *)function;
-    return result;
 }

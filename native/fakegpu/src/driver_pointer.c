@@ -1,6 +1,5 @@
-/* What the stand-in driver says of an address, and advice about managed memory. */
+/* What the stand-in driver says of an address. */
 #include "block.h"
-#include "deferred.h"
 
 /* CUpointer_attribute */
 enum { CONTEXT = 1, MEMORY_TYPE = 2, DEVICE_POINTER = 3, HOST_POINTER = 4, SYNC_MEMOPS = 6, IS_MANAGED = 8, DEVICE_ORDINAL = 9,
@@ -78,44 +77,4 @@ CUresult cuPointerGetAttributes(unsigned int count, int *attributes, void **data
         }
     }
     return CUDA_SUCCESS;
-}
-
-static CUresult check_managed(CUdeviceptr pointer, size_t bytes)
-{
-    struct fg_block block;
-    CUcontext context;
-    const CUresult result = fg_current(&context);
-    if (result != CUDA_SUCCESS) return result;
-    if (bytes == 0 || !fg_find_block(pointer, &block) || !block.managed || bytes > block.base + block.bytes - pointer) return CUDA_ERROR_INVALID_VALUE;
-    return CUDA_SUCCESS;
-}
-
-/* Advice and prefetches change nothing: where a managed page lies makes no difference here. */
-CUresult cuMemAdvise_v2(CUdeviceptr pointer, size_t bytes, int advice, CUmemLocation location)
-{
-    enum { FIRST_ADVICE = 1, LAST_ADVICE = 6 };
-    if (advice < FIRST_ADVICE || advice > LAST_ADVICE) return CUDA_ERROR_INVALID_VALUE;
-    if (location.type == CU_MEM_LOCATION_TYPE_DEVICE && fg_check_device(location.id) != CUDA_SUCCESS) return CUDA_ERROR_INVALID_DEVICE;
-    return check_managed(pointer, bytes);
-}
-
-static CUmemLocation place_of(CUdevice device)
-{
-    const int type = device < 0 ? CU_MEM_LOCATION_TYPE_HOST : CU_MEM_LOCATION_TYPE_DEVICE; /* CU_DEVICE_CPU is -1 */
-    return (CUmemLocation){type, device < 0 ? 0 : device};
-}
-
-CUresult cuMemAdvise(CUdeviceptr pointer, size_t bytes, int advice, CUdevice device) { return cuMemAdvise_v2(pointer, bytes, advice, place_of(device)); }
-
-CUresult cuMemPrefetchAsync_v2(CUdeviceptr pointer, size_t bytes, CUmemLocation location, unsigned int flags, CUstream stream)
-{
-    if (!fg_stream_ok(stream)) return CUDA_ERROR_INVALID_HANDLE;
-    if (flags != 0) return CUDA_ERROR_INVALID_VALUE;
-    if (location.type == CU_MEM_LOCATION_TYPE_DEVICE && fg_check_device(location.id) != CUDA_SUCCESS) return CUDA_ERROR_INVALID_DEVICE;
-    return check_managed(pointer, bytes);
-}
-
-CUresult cuMemPrefetchAsync(CUdeviceptr pointer, size_t bytes, CUdevice device, CUstream stream)
-{
-    return cuMemPrefetchAsync_v2(pointer, bytes, place_of(device), 0, stream);
 }

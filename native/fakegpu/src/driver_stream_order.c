@@ -2,6 +2,7 @@
 #include <stdlib.h>
 
 #include "block.h"
+#include "capture.h"
 #include "copy.h"
 #include "deferred.h"
 
@@ -47,7 +48,7 @@ CUresult cuStreamAddCallback(CUstream stream, CUstreamCallback callback, void *d
     const struct host_call call = {.stream = stream, .callback = callback, .data = data};
     if (callback == NULL || flags != 0) return CUDA_ERROR_INVALID_VALUE;
     if (!fg_stream_ok(stream)) return CUDA_ERROR_INVALID_HANDLE;
-    return fg_is_recording(stream) ? CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED : queue_call(stream, &call);
+    return fg_capture_broken(stream) ? CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED : queue_call(stream, &call);
 }
 
 struct value {
@@ -82,16 +83,32 @@ static void write_value(void *data)
     free(data);
 }
 
-static CUresult check_value(CUstream stream, const struct value *value, unsigned int flags, CUcontext *context)
+static CUresult check_value(const CUstreamBatchMemOpParams *op)
 {
+    enum { NO_MEMORY_BARRIER = 1 };
     CUdeviceptr base;
-    size_t bytes;
-    const size_t unit = value->wide ? 8 : 4;
-    const CUresult result = fg_stream_context(stream, context);
-    if (result != CUDA_SUCCESS) return result;
-    if (fg_is_recording(stream)) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED; /* such nodes are not modelled */
-    if (value->at == 0 || value->at % unit != 0 || (value->flags & ~flags) != 0) return CUDA_ERROR_INVALID_VALUE;
-    return fg_touch(value->at, unit) || fg_is_host_memory(value->at, &base, &bytes) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+    size_t bytes, unit = 4;
+    unsigned int flags = NO_MEMORY_BARRIER;
+    switch (op->operation) {
+    case CU_STREAM_MEM_OP_WAIT_VALUE_64: unit = 8; /* fall through */
+    case CU_STREAM_MEM_OP_WAIT_VALUE_32: flags = 3U | CU_STREAM_WAIT_VALUE_FLUSH; break;
+    case CU_STREAM_MEM_OP_WRITE_VALUE_64: unit = 8; break;
+    case CU_STREAM_MEM_OP_WRITE_VALUE_32: break;
+    case CU_STREAM_MEM_OP_FLUSH_REMOTE_WRITES:
+    case CU_STREAM_MEM_OP_BARRIER: return CUDA_SUCCESS; /* memory is seen by all at once */
+    default: return CUDA_ERROR_INVALID_VALUE;
+    }
+    const CUdeviceptr at = op->value.address;
+    if (at == 0 || at % unit != 0 || (op->value.flags & ~flags) != 0) return CUDA_ERROR_INVALID_VALUE;
+    return fg_touch(at, unit) || fg_is_host_memory(at, &base, &bytes) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
+CUresult fg_check_values(unsigned int count, const CUstreamBatchMemOpParams *wanted, unsigned int flags)
+{
+    enum { MOST = 256 };
+    CUresult result = wanted == NULL || count == 0 || count > MOST || flags != 0 ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
+    for (unsigned int i = 0; i < count && result == CUDA_SUCCESS; i++) result = check_value(&wanted[i]);
+    return result;
 }
 
 static CUresult queue_value(CUcontext context, CUstream stream, const struct value *value, bool wait)
@@ -103,63 +120,25 @@ static CUresult queue_value(CUcontext context, CUstream stream, const struct val
     return ticket != 0 ? CUDA_SUCCESS : (free(kept), CUDA_ERROR_OUT_OF_MEMORY);
 }
 
-static CUresult wait_for(CUstream stream, CUdeviceptr address, cuuint64_t value, unsigned int flags, bool wide)
+static CUresult queue_op(CUcontext context, CUstream stream, const CUstreamBatchMemOpParams *op)
 {
-    CUcontext context;
-    const struct value wanted = {address, value, flags, wide};
-    const CUresult result = check_value(stream, &wanted, 3U | CU_STREAM_WAIT_VALUE_FLUSH, &context);
-    return result == CUDA_SUCCESS ? queue_value(context, stream, &wanted, true) : result;
+    const int what = op->operation;
+    const bool wide = what == CU_STREAM_MEM_OP_WAIT_VALUE_64 || what == CU_STREAM_MEM_OP_WRITE_VALUE_64;
+    const struct value value = {op->value.address, wide ? op->value.value : (uint32_t)op->value.value, op->value.flags, wide};
+    if (what == CU_STREAM_MEM_OP_FLUSH_REMOTE_WRITES || what == CU_STREAM_MEM_OP_BARRIER) return CUDA_SUCCESS;
+    return queue_value(context, stream, &value, what == CU_STREAM_MEM_OP_WAIT_VALUE_32 || what == CU_STREAM_MEM_OP_WAIT_VALUE_64);
 }
-
-static CUresult write_to(CUstream stream, CUdeviceptr address, cuuint64_t value, unsigned int flags, bool wide)
-{
-    enum { NO_MEMORY_BARRIER = 1 };
-    CUcontext context;
-    const struct value wanted = {address, value, flags, wide};
-    const CUresult result = check_value(stream, &wanted, NO_MEMORY_BARRIER, &context);
-    return result == CUDA_SUCCESS ? queue_value(context, stream, &wanted, false) : result;
-}
-
-CUresult cuStreamWaitValue32_v2(CUstream stream, CUdeviceptr address, uint32_t value, unsigned int flags)
-{
-    return wait_for(stream, address, value, flags, false);
-}
-CUresult cuStreamWaitValue64_v2(CUstream stream, CUdeviceptr address, cuuint64_t value, unsigned int flags)
-{
-    return wait_for(stream, address, value, flags, true);
-}
-CUresult cuStreamWriteValue32_v2(CUstream stream, CUdeviceptr address, uint32_t value, unsigned int flags)
-{
-    return write_to(stream, address, value, flags, false);
-}
-CUresult cuStreamWriteValue64_v2(CUstream stream, CUdeviceptr address, cuuint64_t value, unsigned int flags)
-{
-    return write_to(stream, address, value, flags, true);
-}
-
-/* The first versions take the same arguments. */
-CUresult cuStreamWaitValue32(CUstream stream, CUdeviceptr address, uint32_t value, unsigned int flags) { return wait_for(stream, address, value, flags, false); }
-CUresult cuStreamWaitValue64(CUstream stream, CUdeviceptr address, cuuint64_t value, unsigned int flags) { return wait_for(stream, address, value, flags, true); }
-CUresult cuStreamWriteValue32(CUstream stream, CUdeviceptr address, uint32_t value, unsigned int flags) { return write_to(stream, address, value, flags, false); }
-CUresult cuStreamWriteValue64(CUstream stream, CUdeviceptr address, cuuint64_t value, unsigned int flags) { return write_to(stream, address, value, flags, true); }
 
 CUresult cuStreamBatchMemOp_v2(CUstream stream, unsigned int count, CUstreamBatchMemOpParams *wanted, unsigned int flags)
 {
-    CUresult result = wanted == NULL || count == 0 || count > 256 || flags != 0 ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
-    for (unsigned int i = 0; i < count && result == CUDA_SUCCESS; i++) {
-        const CUdeviceptr at = wanted[i].value.address;
-        const cuuint64_t value = wanted[i].value.value;
-        const unsigned int how = wanted[i].value.flags;
-        switch (wanted[i].operation) {
-        case CU_STREAM_MEM_OP_WAIT_VALUE_32: result = wait_for(stream, at, (uint32_t)value, how, false); break;
-        case CU_STREAM_MEM_OP_WAIT_VALUE_64: result = wait_for(stream, at, value, how, true); break;
-        case CU_STREAM_MEM_OP_WRITE_VALUE_32: result = write_to(stream, at, (uint32_t)value, how, false); break;
-        case CU_STREAM_MEM_OP_WRITE_VALUE_64: result = write_to(stream, at, value, how, true); break;
-        case CU_STREAM_MEM_OP_FLUSH_REMOTE_WRITES:
-        case CU_STREAM_MEM_OP_BARRIER: break; /* memory is seen by all at once */
-        default: result = CUDA_ERROR_INVALID_VALUE; break;
-        }
-    }
+    CUcontext context;
+    CUresult result = fg_stream_context(stream, &context);
+    if (result != CUDA_SUCCESS) return result;
+    result = fg_check_values(count, wanted, flags);
+    if (result != CUDA_SUCCESS) return result;
+    union fg_general_params params = {.batch = {context, count, wanted, flags}};
+    if (fg_capture_node(stream, CU_GRAPH_NODE_TYPE_BATCH_MEM_OP, &params, &result)) return result;
+    for (unsigned int i = 0; i < count && result == CUDA_SUCCESS; i++) result = queue_op(context, stream, &wanted[i]);
     return result;
 }
 
@@ -167,6 +146,27 @@ CUresult cuStreamBatchMemOp(CUstream stream, unsigned int count, CUstreamBatchMe
 {
     return cuStreamBatchMemOp_v2(stream, count, wanted, flags);
 }
+
+static CUresult one(CUstream stream, int operation, CUdeviceptr address, cuuint64_t value, unsigned int flags)
+{
+    CUstreamBatchMemOpParams op = {.value = {.operation = operation, .address = address, .value = value, .flags = flags}};
+    return cuStreamBatchMemOp_v2(stream, 1, &op, 0);
+}
+
+/* The first versions take the same arguments. */
+#define VALUE(symbol, operation, type)                                                                       \
+    CUresult symbol(CUstream stream, CUdeviceptr address, type value, unsigned int flags)                      \
+    {                                                                                                        \
+        return one(stream, operation, address, value, flags);                                                \
+    }
+VALUE(cuStreamWaitValue32_v2, CU_STREAM_MEM_OP_WAIT_VALUE_32, uint32_t)
+VALUE(cuStreamWaitValue32, CU_STREAM_MEM_OP_WAIT_VALUE_32, uint32_t)
+VALUE(cuStreamWaitValue64_v2, CU_STREAM_MEM_OP_WAIT_VALUE_64, cuuint64_t)
+VALUE(cuStreamWaitValue64, CU_STREAM_MEM_OP_WAIT_VALUE_64, cuuint64_t)
+VALUE(cuStreamWriteValue32_v2, CU_STREAM_MEM_OP_WRITE_VALUE_32, uint32_t)
+VALUE(cuStreamWriteValue32, CU_STREAM_MEM_OP_WRITE_VALUE_32, uint32_t)
+VALUE(cuStreamWriteValue64_v2, CU_STREAM_MEM_OP_WRITE_VALUE_64, cuuint64_t)
+VALUE(cuStreamWriteValue64, CU_STREAM_MEM_OP_WRITE_VALUE_64, cuuint64_t)
 
 CUresult cuStreamAttachMemAsync(CUstream stream, CUdeviceptr pointer, size_t bytes, unsigned int flags)
 {

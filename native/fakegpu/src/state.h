@@ -47,8 +47,9 @@ struct fg_shared {
     int32_t card;
     int32_t charged_to; /* the process in whose bytes it is counted: its maker, then another holder */
     uint64_t bytes;
-    int32_t recorder; /* of an event: whose mark it is; -1: not recorded */
-    int64_t mark, recorded_ns;
+    int32_t recorder; /* of an event: whose mark it is; -1: not recorded; -2: its stream has to do other things first */
+    int64_t mark;
+    uint64_t record;  /* of an event: how often it has been recorded */
     uint64_t holders[FG_MAX_PROCESSES / 64];
 };
 

@@ -1,0 +1,30 @@
+/* What PTX text defines, as far as a driver that runs no code has to know it: kernels with their parameters, and variables.
+ *
+ * Source: NVIDIA's PTX ISA, Directives and State Spaces, Types, and Variables. Bodies of functions are passed over.
+ */
+#ifndef FAKEGPU_PTX_H
+#define FAKEGPU_PTX_H
+
+#include "driver.h"
+
+enum fg_ptx_kind { FG_PTX_END, FG_PTX_KERNEL, FG_PTX_VARIABLE, FG_PTX_TEXTURE, FG_PTX_SURFACE };
+
+struct fg_ptx_item {
+    char name[128];
+    struct fg_parameter parameters[FG_PARAMETERS]; /* of a kernel */
+    int parameter_count;
+    size_t bytes, unit;  /* of a variable: all of it, and one of its elements */
+    bool managed, external;
+    const char *initial; /* what follows its "="; NULL: zeroes */
+};
+
+/* The next definition from *at on, which moves behind it. */
+enum fg_ptx_kind fg_ptx_next(const char **at, struct fg_ptx_item *item);
+
+/* The definition of that kind and name, and not just a declaration; false: there is none. */
+bool fg_ptx_find(const char *image, enum fg_ptx_kind kind, const char *name, struct fg_ptx_item *item);
+
+/* Writes a variable's initial value; false where it is not made of numbers (the address of something). */
+bool fg_ptx_initialise(const struct fg_ptx_item *item, void *memory);
+
+#endif

@@ -1,0 +1,13 @@
+/* Semaphores of other interfaces (driver_semaphore.c). */
+#ifndef FAKEGPU_SEMAPHORE_H
+#define FAKEGPU_SEMAPHORE_H
+
+#include "driver.h"
+
+/* Whether all of them are semaphores, with parameters. */
+CUresult fg_check_semaphores(const CUDA_EXT_SEM_NODE_PARAMS *semaphores);
+
+/* Signals them all, or waits for them all, when the stream gets there. */
+CUresult fg_run_semaphores(const CUDA_EXT_SEM_NODE_PARAMS *semaphores, CUstream stream, bool wait);
+
+#endif
