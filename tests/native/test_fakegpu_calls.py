@@ -1,58 +1,7 @@
 """Calls of the stand-in driver: order in streams, memory of other processes, host memory."""
 
-import subprocess
-import sys
-
+from tests.native.driver_program import Program
 from tests.native.machine import MIB, Machine
-
-PRELUDE = """
-import ctypes, sys
-from ctypes import byref, c_uint32, c_uint64, c_size_t, c_void_p
-cuda = ctypes.CDLL("libcuda.so.1")
-def ok(result): assert result == 0, result
-context, stream, block = c_void_p(), c_void_p(), c_uint64()
-ok(cuda.cuInit(0)); ok(cuda.cuDevicePrimaryCtxRetain(byref(context), 0))
-ok(cuda.cuCtxSetCurrent(context))
-ok(cuda.cuStreamCreate(byref(stream), 1))
-def alloc(size):
-    made = c_uint64(); ok(cuda.cuMemAlloc_v2(byref(made), c_size_t(size))); return made
-def show(*values): print(*values, flush=True)
-def value_at(at):
-    value = c_uint32(); ok(cuda.cuMemcpyDtoH_v2(byref(value), at, c_size_t(4))); return value.value
-def busy(stream, blocks=21600 * 60):
-    module, function = c_void_p(), c_void_p()
-    image = b".version 6.0\\n.target sm_50\\n.visible .entry idle()\\n{ ret; }\\n"
-    ok(cuda.cuModuleLoadData(byref(module), image))
-    ok(cuda.cuModuleGetFunction(byref(function), module, b"idle"))
-    ok(cuda.cuLaunchKernel(function, blocks, 1, 1, 1024, 1, 1, 0, stream, None, None))
-"""
-
-
-class Program:
-    """A program in Python with the driver loaded; prints lines, waits for lines of its input."""
-
-    def __init__(self, machine: Machine, body: str, *arguments: str) -> None:
-        self.process = subprocess.Popen(
-            [sys.executable, "-c", PRELUDE + body, *arguments],
-            env=machine.env(),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-
-    def line(self) -> str:
-        assert self.process.stdout
-        return self.process.stdout.readline().strip()
-
-    def go_on(self) -> None:
-        assert self.process.stdin
-        self.process.stdin.write("\n")
-        self.process.stdin.flush()
-
-    def rest(self) -> list[str]:
-        out, _ = self.process.communicate(timeout=60)
-        assert self.process.returncode == 0
-        return out.split("\n")[:-1]
 
 
 def test_a_stream_that_waits_for_a_value_does_what_comes_after_it_in_order(

@@ -1,5 +1,6 @@
 /* Captures of the stand-in driver: streams that record (capture.h). */
 #include "capture.h"
+#include "driver_log.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -148,6 +149,7 @@ CUresult cuStreamEndCapture(CUstream stream, CUgraph *graph)
         *graph = capture->graph;
     else if (capture->has_own_graph)
         fg_free_graph(capture->graph);
+    if (result != CUDA_SUCCESS) fg_log(FG_LOG_ERROR, "Capture %llu is given up: %s", (unsigned long long)capture->id, capture->broken ? "a call broke it" : "a stream was not joined");
     end(capture);
     return result;
 }

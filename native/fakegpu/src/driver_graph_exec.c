@@ -156,14 +156,16 @@ static void run_free(CUdeviceptr pointer)
 static CUresult run_alloc(const CUDA_MEM_ALLOC_NODE_PARAMS *wanted, bool free_first)
 {
     const int device = wanted->poolProps.location.id;
+    struct fg_block before;
     if (free_first) run_free(wanted->dptr);
+    if (fg_find_block(wanted->dptr, &before)) return CUDA_ERROR_INVALID_VALUE; /* still there from the launch before */
     if (!fg_graph_take(device, fg_rounded(wanted->bytesize))) return CUDA_ERROR_OUT_OF_MEMORY;
     const struct fg_block block = {.base = wanted->dptr, .bytes = wanted->bytesize, .device = device, .kind = FG_GRAPH_MEMORY, .touched = true};
     const CUresult result = fg_add_window(&block);
     if (result == CUDA_SUCCESS)
         fg_address_hold(wanted->dptr);
     else
-        fg_graph_give(device, fg_rounded(wanted->bytesize)); /* still there from the launch before */
+        fg_graph_give(device, fg_rounded(wanted->bytesize));
     return result;
 }
 

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "block.h"
+#include "driver_log.h"
 #include "graph.h"
 
 /* The executable graph's copy of the original's node; NULL: it has none of that type. */
@@ -173,7 +174,10 @@ CUresult cuGraphExecUpdate_v2(CUgraphExec exec, CUgraph graph, CUgraphExecUpdate
     if (info == NULL) return CUDA_ERROR_INVALID_VALUE;
     *info = (CUgraphExecUpdateResultInfo){.result = CU_GRAPH_EXEC_UPDATE_ERROR};
     if (!fg_exec_ok(exec) || !fg_graph_ok(graph)) return CUDA_ERROR_INVALID_VALUE;
-    if (compare(exec->graph, graph, info) != CU_GRAPH_EXEC_UPDATE_SUCCESS) return CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE;
+    if (compare(exec->graph, graph, info) != CU_GRAPH_EXEC_UPDATE_SUCCESS) {
+        fg_log(FG_LOG_ERROR, "A graph cannot take over another's parameters: reason %d (CUgraphExecUpdateResult)", info->result);
+        return CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE;
+    }
     const CUresult result = take_over(exec->graph, graph);
     if (result == CUDA_SUCCESS) info->result = CU_GRAPH_EXEC_UPDATE_SUCCESS;
     return result;

@@ -3,8 +3,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "jit_log.h"
-#include "ptx.h"
+#include "driver_jit_log.h"
+#include "driver_ptx.h"
 
 struct CUlinkState_st {
     enum fg_tag tag;

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "arena.h"
+#include "driver_log.h"
 #include "graph.h"
 #include "instant.h"
 
@@ -127,7 +128,10 @@ CUresult fg_allocate(CUdeviceptr *pointer, uint64_t bytes, enum fg_block_kind ki
     if (fault != 0) return (CUresult)fault;
     struct fg_block *block, wanted = {.bytes = bytes, .device = device, .kind = kind, .pool = pool};
     if (kind == FG_DEVICE_MEMORY) wanted.context = context, wanted.charged = fg_rounded(bytes);
-    if (!fg_charge(device, wanted.charged)) return CUDA_ERROR_OUT_OF_MEMORY;
+    if (!fg_charge(device, wanted.charged)) {
+        fg_log(FG_LOG_ERROR, "Out of memory: %llu bytes on device %d", (unsigned long long)bytes, device);
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
     result = fg_add_block(&wanted, &block);
     if (result == CUDA_SUCCESS)
         *pointer = block->base;

@@ -4,8 +4,9 @@
 #include <string.h>
 
 #include "block.h"
+#include "driver_log.h"
 #include "driver_symbol.h"
-#include "jit_log.h"
+#include "driver_jit_log.h"
 
 struct CUlib_st {
     enum fg_tag tag;
@@ -18,7 +19,10 @@ CUresult cuModuleLoadData(CUmodule *module, const void *image)
     const CUresult result = fg_current(&context);
     if (result != CUDA_SUCCESS) return result;
     if (module == NULL || image == NULL) return CUDA_ERROR_INVALID_VALUE;
-    if (strstr(image, ".entry") == NULL && strstr(image, ".global") == NULL) return CUDA_ERROR_INVALID_IMAGE;
+    if (strstr(image, ".entry") == NULL && strstr(image, ".global") == NULL) {
+        fg_log(FG_LOG_ERROR, "An image is no PTX text with a kernel or a variable");
+        return CUDA_ERROR_INVALID_IMAGE;
+    }
     struct CUmod_st *loaded = calloc(1, sizeof *loaded);
     char *copy = strdup(image);
     if (loaded == NULL || copy == NULL || !fg_charge(context->device, fg_driver.machine->module_bytes))

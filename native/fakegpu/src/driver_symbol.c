@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "block.h"
-#include "ptx.h"
+#include "driver_ptx.h"
 
 static CUresult add_variable(CUmodule module, CUcontext context, const struct fg_ptx_item *item)
 {

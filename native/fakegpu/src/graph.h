@@ -87,7 +87,7 @@ CUgraphNode fg_copy_of(CUgraph graph, CUgraphNode node);
 CUresult fg_add_node(CUgraph graph, const struct fg_after *after, int type, union fg_general_params *params, CUgraphNode *made);
 void fg_free_node(CUgraphNode node);
 
-/* Parameters of a node of that type (graph_params.c): whether they can be, and their copy in the place of the node's own. */
+/* Parameters of a node of that type (driver_graph_params.c): whether they can be, and their copy in the place of the node's own. */
 CUresult fg_check_params(int type, const union fg_general_params *params);
 CUresult fg_keep_params(CUgraphNode node, const union fg_general_params *params);
 

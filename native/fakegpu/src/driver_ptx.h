@@ -2,8 +2,8 @@
  *
  * Source: NVIDIA's PTX ISA, Directives and State Spaces, Types, and Variables. Bodies of functions are passed over.
  */
-#ifndef FAKEGPU_PTX_H
-#define FAKEGPU_PTX_H
+#ifndef FAKEGPU_DRIVER_PTX_H
+#define FAKEGPU_DRIVER_PTX_H
 
 #include "driver.h"
 

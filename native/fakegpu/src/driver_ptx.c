@@ -1,4 +1,4 @@
-#include "ptx.h"
+#include "driver_ptx.h"
 
 #include <ctype.h>
 #include <stdlib.h>

@@ -1,6 +1,6 @@
 /* The text in which the driver reports what is wrong with code, where a caller of the JIT compiler or linker asked for it. */
-#ifndef FAKEGPU_JIT_LOG_H
-#define FAKEGPU_JIT_LOG_H
+#ifndef FAKEGPU_DRIVER_JIT_LOG_H
+#define FAKEGPU_DRIVER_JIT_LOG_H
 
 #include <stdbool.h>
 #include <stddef.h>

@@ -1,4 +1,4 @@
-#include "jit_log.h"
+#include "driver_jit_log.h"
 
 #include <stdint.h>
 #include <stdio.h>
