@@ -4,6 +4,7 @@ import subprocess
 import sys
 
 from tests.native.machine import Machine
+from tests.waiting import PATIENCE_S
 
 PRELUDE = """
 import ctypes, sys
@@ -55,6 +56,9 @@ class Program:
         self.process.stdin.flush()
 
     def rest(self) -> list[str]:
-        out, _ = self.process.communicate(timeout=60)
+        try:
+            out, _ = self.process.communicate(timeout=PATIENCE_S)
+        finally:
+            self.process.kill()  # one that has ended already is let be
         assert self.process.returncode == 0
         return out.split("\n")[:-1]
