@@ -9,23 +9,45 @@ from tests.waiting import PATIENCE_S
 PRELUDE = """
 import ctypes, sys
 from ctypes import byref, c_uint32, c_uint64, c_size_t, c_void_p
+
 cuda = ctypes.CDLL("libcuda.so.1")
-def ok(result): assert result == 0, result
+
+
+def ok(result):
+    assert result == 0, result
+
+
 context, stream, block = c_void_p(), c_void_p(), c_uint64()
-ok(cuda.cuInit(0)); ok(cuda.cuDevicePrimaryCtxRetain(byref(context), 0))
+ok(cuda.cuInit(0))
+ok(cuda.cuDevicePrimaryCtxRetain(byref(context), 0))
 ok(cuda.cuCtxSetCurrent(context))
 ok(cuda.cuStreamCreate(byref(stream), 1))
+
+
 def alloc(size):
-    made = c_uint64(); ok(cuda.cuMemAlloc_v2(byref(made), c_size_t(size))); return made
-def say(*words): print(*words, flush=True)
-def word_at(at):
-    word = c_uint32(); ok(cuda.cuMemcpyDtoH_v2(byref(word), at, c_size_t(4))); return word.value
+    made = c_uint64()
+    ok(cuda.cuMemAlloc_v2(byref(made), c_size_t(size)))
+    return made
+
+
+def show(*values):
+    print(*values, flush=True)
+
+
+def number_at(at):
+    number = c_uint32()
+    ok(cuda.cuMemcpyDtoH_v2(byref(number), at, c_size_t(4)))
+    return number.value
+
+
 def kernel(name=b"idle", parameters=b""):
     module, function = c_void_p(), c_void_p()
     image = b".version 6.0\\n.target sm_50\\n.visible .entry %s(%s)\\n{ ret; }\\n"
     ok(cuda.cuModuleLoadData(byref(module), image % (name, parameters)))
     ok(cuda.cuModuleGetFunction(byref(function), module, name))
     return function
+
+
 def busy(stream, blocks=21600 * 60):
     function = kernel()
     ok(cuda.cuLaunchKernel(function, blocks, 1, 1, 1024, 1, 1, 0, stream, None, None))
@@ -33,13 +55,13 @@ def busy(stream, blocks=21600 * 60):
 
 
 class Program:
-    """A program in Python with the driver loaded; it prints lines, and goes on when told to."""
+    """A program in Python with the driver loaded; it prints lines, and goes on when it is let."""
 
     def __init__(
-        self, machine: Machine, body: str, *words: str, env: dict[str, str] | None = None
+        self, machine: Machine, body: str, *arguments: str, env: dict[str, str] | None = None
     ) -> None:
         self.process = subprocess.Popen(
-            [sys.executable, "-c", PRELUDE + body, *words],
+            [sys.executable, "-c", PRELUDE + body, *arguments],
             env=env or machine.env(),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,

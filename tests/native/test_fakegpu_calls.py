@@ -13,18 +13,27 @@ def test_a_stream_that_waits_for_a_value_does_what_comes_after_it_in_order(
 flag, target, event = alloc(4096), alloc(4096), c_void_p()
 done = []
 CALL = ctypes.CFUNCTYPE(None, c_void_p)
-call = CALL(lambda _: done.append(value_at_host()))
-def value_at_host(): return ctypes.cast(target.value, ctypes.POINTER(c_uint32))[0]
-ok(cuda.cuMemsetD32_v2(flag, 0, c_size_t(1024))); ok(cuda.cuMemsetD32_v2(target, 1, c_size_t(1024)))
+call = CALL(lambda _: done.append(host_number()))
+
+
+def host_number():
+    return ctypes.cast(target.value, ctypes.POINTER(c_uint32))[0]
+
+
+ok(cuda.cuMemsetD32_v2(flag, 0, c_size_t(1024)))
+ok(cuda.cuMemsetD32_v2(target, 1, c_size_t(1024)))
 ok(cuda.cuStreamWaitValue32_v2(stream, flag, 7, 1))
 ok(cuda.cuMemsetD32Async(target, 2, c_size_t(1), stream))
 ok(cuda.cuLaunchHostFunc(stream, call, None))
-ok(cuda.cuEventCreate(byref(event), 0)); ok(cuda.cuEventRecord(event, stream))
-show(value_at_host(), cuda.cuStreamQuery(stream), cuda.cuEventQuery(event), done)
-other = c_void_p(); ok(cuda.cuStreamCreate(byref(other), 1))
+ok(cuda.cuEventCreate(byref(event), 0))
+ok(cuda.cuEventRecord(event, stream))
+show(host_number(), cuda.cuStreamQuery(stream), cuda.cuEventQuery(event), done)
+other = c_void_p()
+ok(cuda.cuStreamCreate(byref(other), 1))
 ok(cuda.cuStreamWriteValue32_v2(other, flag, 7, 0))
-ok(cuda.cuEventSynchronize(event)); ok(cuda.cuStreamSynchronize(stream))
-show(value_at_host(), cuda.cuStreamQuery(stream), cuda.cuEventQuery(event), done)
+ok(cuda.cuEventSynchronize(event))
+ok(cuda.cuStreamSynchronize(stream))
+show(host_number(), cuda.cuStreamQuery(stream), cuda.cuEventQuery(event), done)
 """,
     )
     assert program.rest() == ["1 600 600 []", "2 0 0 [2]"]
@@ -37,12 +46,22 @@ def test_memory_freed_in_a_stream_is_on_the_card_until_the_stream_gets_there(
         machine,
         f"""
 def take():
-    made = c_uint64(); ok(cuda.cuMemAllocAsync(byref(made), c_size_t({64 * MIB}), stream))
+    made = c_uint64()
+    ok(cuda.cuMemAllocAsync(byref(made), c_size_t({64 * MIB}), stream))
     return made
-one = take(); busy(stream); ok(cuda.cuMemFreeAsync(one, stream))
-show(cuda.cuMemFreeAsync(one, stream)); sys.stdin.readline()
-two = take(); show(two.value != 0); sys.stdin.readline()
-ok(cuda.cuMemFreeAsync(two, stream)); ok(cuda.cuStreamSynchronize(stream)); show("idle")
+
+
+one = take()
+busy(stream)
+ok(cuda.cuMemFreeAsync(one, stream))
+show(cuda.cuMemFreeAsync(one, stream))
+sys.stdin.readline()
+two = take()
+show(two.value != 0)
+sys.stdin.readline()
+ok(cuda.cuMemFreeAsync(two, stream))
+ok(cuda.cuStreamSynchronize(stream))
+show("idle")
 sys.stdin.readline()
 """,
     )
@@ -64,19 +83,26 @@ def test_memory_opened_by_another_process_outlives_its_maker(machine: Machine) -
         f"""
 block, handle = alloc({8 * MIB}), (ctypes.c_char * 64)()
 ok(cuda.cuMemsetD32_v2(block, 41, c_size_t(1)))
-ok(cuda.cuIpcGetMemHandle(handle, block)); show(bytes(handle).hex()); sys.stdin.readline()
-show(value_at(block))
+ok(cuda.cuIpcGetMemHandle(handle, block))
+show(bytes(handle).hex())
+sys.stdin.readline()
+show(number_at(block))
 """,
     )
     handle = maker.line()
     body = """
-class Handle(ctypes.Structure): _fields_ = [("bytes", ctypes.c_char * 64)]
+class Handle(ctypes.Structure):
+    _fields_ = [("bytes", ctypes.c_char * 64)]
+
+
 handle, at = Handle.from_buffer_copy(bytes.fromhex(sys.argv[1])), c_uint64()
 show(cuda.cuIpcOpenMemHandle_v2(byref(at), handle, 1))
 if at.value:
-    show(value_at(at)); ok(cuda.cuMemsetD32_v2(at, 42, c_size_t(1))); show("written")
+    show(number_at(at))
+    ok(cuda.cuMemsetD32_v2(at, 42, c_size_t(1)))
+    show("written")
     sys.stdin.readline()
-    now = value_at(at), cuda.cuMemFree_v2(at)
+    now = number_at(at), cuda.cuMemFree_v2(at)
     show(*now, cuda.cuIpcCloseMemHandle(at), cuda.cuIpcCloseMemHandle(at))
     sys.stdin.readline()
 """
@@ -99,22 +125,38 @@ def test_host_memory_is_registered_once_and_pointers_show_what_they_are(machine:
     program = Program(
         machine,
         """
-page = ctypes.create_string_buffer(8192); kind = c_uint32(); at = c_uint64()
+page = ctypes.create_string_buffer(8192)
+kind = c_uint32()
+at = c_uint64()
 size = c_size_t
 show(*(cuda.cuMemHostRegister_v2(page, size(n), 0) for n in (8192, 1)))
-show(cuda.cuMemHostGetDevicePointer_v2(byref(at), page, 0), at.value == ctypes.addressof(page))
+show(
+    cuda.cuMemHostGetDevicePointer_v2(byref(at), page, 0),
+    at.value == ctypes.addressof(page),
+)
 show(cuda.cuPointerGetAttribute(byref(kind), 2, at), kind.value)
 gone = [cuda.cuMemHostUnregister(page) for _ in range(2)]
 show(*gone, cuda.cuMemHostRegister_v2(page, 1, 99))
 show(cuda.cuPointerGetAttribute(byref(kind), 2, at), cuda.cuMemFreeHost(page))
-rows = alloc(4096); host = (ctypes.c_ubyte * 64)(*range(64))
+rows = alloc(4096)
+host = (ctypes.c_ubyte * 64)(*range(64))
+
+
 class Copy(ctypes.Structure):
-    _fields_ = [(n, c_size_t) for n in "sx sy st sh sd sa sp dx dy dt dh dd da dp w h".split()]
-copy = Copy(sx=1, st=1, sh=ctypes.addressof(host), sp=8, dt=2, dd=rows.value, dp=16, w=2, h=3)
-ok(cuda.cuMemcpy2D_v2(byref(copy))); back = (ctypes.c_ubyte * 34)()
+    _fields_ = [
+        (n, c_size_t) for n in "sx sy st sh sd sa sp dx dy dt dh dd da dp w h".split()
+    ]
+
+
+copy = Copy(
+    sx=1, st=1, sh=ctypes.addressof(host), sp=8, dt=2, dd=rows.value, dp=16, w=2, h=3
+)
+ok(cuda.cuMemcpy2D_v2(byref(copy)))
+back = (ctypes.c_ubyte * 34)()
 ok(cuda.cuMemcpyDtoH_v2(back, rows, c_size_t(34)))
 show(list(back[0:2]), list(back[16:18]), list(back[32:34]))
-copy.h = 1000; show(cuda.cuMemcpy2D_v2(byref(copy)))
+copy.h = 1000
+show(cuda.cuMemcpy2D_v2(byref(copy)))
 """,
     )
     assert program.rest() == [
@@ -131,6 +173,7 @@ copy.h = 1000; show(cuda.cuMemcpy2D_v2(byref(copy)))
 def test_an_exported_handle_keeps_memory_on_the_card_after_its_maker(machine: Machine) -> None:
     body = """
 import os, socket
+
 handle, at, fd, pair = c_uint64(), c_uint64(), ctypes.c_int(), socket.socketpair()
 child = os.fork()
 if child == 0:
@@ -144,13 +187,20 @@ _, fds, *_ = socket.recv_fds(pair[1], 1, 1)
 ok(cuda.cuMemImportFromShareableHandle(byref(handle), c_void_p(fds[0]), 1))
 pair[1].send(b"x")
 os.waitpid(child, 0)
-show("alone"); sys.stdin.readline()
-ok(cuda.cuMemAddressReserve(byref(at), c_size_t(SIZE), c_size_t(0), c_uint64(0), c_uint64(0)))
+show("alone")
+sys.stdin.readline()
+ok(
+    cuda.cuMemAddressReserve(
+        byref(at), c_size_t(SIZE), c_size_t(0), c_uint64(0), c_uint64(0)
+    )
+)
 ok(cuda.cuMemMap(at, c_size_t(SIZE), c_size_t(0), handle, c_uint64(0)))
 ok(cuda.cuMemRelease(handle))
-show("mapped"); sys.stdin.readline()
+show("mapped")
+sys.stdin.readline()
 ok(cuda.cuMemUnmap(at, c_size_t(SIZE)))
-show("gone"); sys.stdin.readline()
+show("gone")
+sys.stdin.readline()
 """.replace("SIZE", str(8 * MIB))
     holder = Program(machine, body)
     for step, used in (("alone", 8 * MIB), ("mapped", 8 * MIB), ("gone", 0)):

@@ -3,49 +3,8 @@
 import pytest
 
 from tests.native.driver_program import Program
+from tests.native.graph_program import GRAPHS
 from tests.native.machine import MIB, Machine
-
-GRAPHS = """
-from ctypes import CFUNCTYPE, POINTER, Structure, c_int, c_uint, c_ulonglong, cast
-class Fill(Structure):
-    _fields_ = [("dst", c_uint64), ("pitch", c_size_t), ("value", c_uint), ("element", c_uint),
-                ("width", c_size_t), ("height", c_size_t)]
-class Kernel(Structure):
-    _fields_ = [("func", c_void_p), ("dims", c_uint * 7), ("params", POINTER(c_void_p)),
-                ("extra", c_void_p), ("kern", c_void_p), ("ctx", c_void_p)]
-class Host(Structure):
-    _fields_ = [("fn", c_void_p), ("data", c_void_p)]
-class Info(Structure):
-    _fields_ = [("result", c_int), ("node", c_void_p), ("other", c_void_p)]
-class Alloc(Structure):
-    _fields_ = [("pool", c_int * 22), ("access", c_void_p), ("count", c_size_t),
-                ("size", c_size_t), ("pointer", c_uint64)]
-CALL = CFUNCTYPE(None, c_void_p)
-N = c_size_t
-def new_graph():
-    graph = c_void_p(); ok(cuda.cuGraphCreate(byref(graph), 0)); return graph
-def nodes(*of): return (c_void_p * len(of))(*[n.value for n in of])
-def fill(at, value, width=1):
-    return Fill(at.value, 0, value, 4, width, 1)
-def add_fill(graph, what, *after):
-    node = c_void_p()
-    made = cuda.cuGraphAddMemsetNode(byref(node), graph, nodes(*after), N(len(after)), byref(what),
-                                     context)
-    ok(made); return node
-def instantiate(graph):
-    made = c_void_p(); ok(cuda.cuGraphInstantiateWithFlags(byref(made), graph, c_uint64(0)))
-    return made
-def run(runnable): ok(cuda.cuGraphLaunch(runnable, stream)); ok(cuda.cuStreamSynchronize(stream))
-def count(call, *of):
-    n = c_size_t(); ok(getattr(cuda, call)(*of, byref(n))); return n.value
-def alloc_node(graph, size):
-    wanted, node = Alloc(size=size), c_void_p(); wanted.pool[0] = wanted.pool[2] = 1
-    ok(cuda.cuGraphAddMemAllocNode(byref(node), graph, None, N(0), byref(wanted)))
-    return node, c_uint64(wanted.pointer)
-def free_node(graph, at, *after):
-    node = c_void_p()
-    return cuda.cuGraphAddMemFreeNode(byref(node), graph, nodes(*after), N(len(after)), at)
-"""
 
 
 def lines(machine: Machine, body: str) -> list[str]:
@@ -63,14 +22,19 @@ late, early = add_fill(graph, fill(target, 1)), add_fill(graph, fill(target, 2))
 ok(cuda.cuGraphAddDependencies(graph, nodes(early), nodes(late), N(1)))
 again = cuda.cuGraphAddDependencies(graph, nodes(early), nodes(late), N(1))
 itself = cuda.cuGraphAddDependencies(graph, nodes(early), nodes(early), N(1))
-say(again, itself, count("cuGraphGetEdges", graph, None, None),
-    count("cuGraphGetRootNodes", graph, None))
+show(
+    again,
+    itself,
+    count("cuGraphGetEdges", graph, None, None),
+    count("cuGraphGetRootNodes", graph, None),
+)
 runnable = instantiate(graph)
 root, room = (c_void_p * 3)(), c_size_t(3)
 ok(cuda.cuGraphGetRootNodes(graph, root, byref(room)))
-say(root[0] == early.value, root[1], room.value)
-ok(cuda.cuGraphDestroy(graph)); run(runnable)
-say(word_at(target), cuda.cuGraphDestroy(graph))
+show(root[0] == early.value, root[1], room.value)
+ok(cuda.cuGraphDestroy(graph))
+run(runnable)
+show(number_at(target), cuda.cuGraphDestroy(graph))
 """,
     ) == ["1 1 1 1", "True None 1", "1 1"]
 
@@ -80,15 +44,21 @@ def test_a_circle_is_not_instantiated(machine: Machine) -> None:
         machine,
         """
 target, graph, made = alloc(4096), new_graph(), c_void_p()
-one = add_fill(graph, fill(target, 1)); two = add_fill(graph, fill(target, 2), one)
+one = add_fill(graph, fill(target, 1))
+two = add_fill(graph, fill(target, 2), one)
 ok(cuda.cuGraphAddDependencies(graph, nodes(two), nodes(one), N(1)))
 params = (c_uint64 * 4)()
-say(cuda.cuGraphInstantiateWithFlags(byref(made), graph, c_uint64(0)),
+show(
+    cuda.cuGraphInstantiateWithFlags(byref(made), graph, c_uint64(0)),
     cuda.cuGraphInstantiateWithParams(byref(made), graph, params),
-    params[3] & 0xffffffff, params[2] in (one.value, two.value))
+    params[3] & 0xFFFFFFFF,
+    params[2] in (one.value, two.value),
+)
 ok(cuda.cuGraphRemoveDependencies(graph, nodes(two), nodes(one), N(1)))
-say(cuda.cuGraphRemoveDependencies(graph, nodes(two), nodes(one), N(1)),
-    cuda.cuGraphInstantiateWithFlags(byref(made), graph, c_uint64(0)))
+show(
+    cuda.cuGraphRemoveDependencies(graph, nodes(two), nodes(one), N(1)),
+    cuda.cuGraphInstantiateWithFlags(byref(made), graph, c_uint64(0)),
+)
 """,
     ) == ["1 1 2 True", "1 0"]
 
@@ -103,13 +73,28 @@ ok(cuda.cuGraphAddKernelNode_v2(byref(one), graph, None, N(0), byref(what)))
 ok(cuda.cuGraphAddKernelNode_v2(byref(two), graph, None, N(0), byref(what)))
 early, wrong = (ctypes.c_ubyte * 8)(1, 0, 1), (ctypes.c_ubyte * 8)(0, 0, 9)
 call = cuda.cuGraphAddDependencies_v2
-say(call(graph, nodes(one), nodes(two), wrong, N(1)), call(graph, nodes(one), nodes(two), early, N(1)))
-empty = c_void_p(); ok(cuda.cuGraphAddEmptyNode(byref(empty), graph, None, N(0)))
-say(call(graph, nodes(one), nodes(empty), early, N(1)))
-fro, to, room, data = (c_void_p * 1)(), (c_void_p * 1)(), c_size_t(1), (ctypes.c_ubyte * 8)()
-say(cuda.cuGraphGetEdges(graph, fro, to, byref(room)),
-    cuda.cuGraphGetEdges_v2(graph, fro, to, data, byref(room)), list(data[:3]))
-say(count("cuGraphNodeGetDependencies", two, None), count("cuGraphNodeGetDependentNodes", one, None))
+show(
+    call(graph, nodes(one), nodes(two), wrong, N(1)),
+    call(graph, nodes(one), nodes(two), early, N(1)),
+)
+empty = c_void_p()
+ok(cuda.cuGraphAddEmptyNode(byref(empty), graph, None, N(0)))
+show(call(graph, nodes(one), nodes(empty), early, N(1)))
+fro, to, room, data = (
+    (c_void_p * 1)(),
+    (c_void_p * 1)(),
+    c_size_t(1),
+    (ctypes.c_ubyte * 8)(),
+)
+show(
+    cuda.cuGraphGetEdges(graph, fro, to, byref(room)),
+    cuda.cuGraphGetEdges_v2(graph, fro, to, data, byref(room)),
+    list(data[:3]),
+)
+show(
+    count("cuGraphNodeGetDependencies", two, None),
+    count("cuGraphNodeGetDependentNodes", one, None),
+)
 """,
     ) == ["1 0", "1", "402 0 [1, 0, 1]", "1 1"]
 
@@ -119,19 +104,28 @@ def test_a_copy_of_a_graph_changes_apart_from_it(machine: Machine) -> None:
         machine,
         """
 target, graph, copy, mine, type = alloc(4096), new_graph(), c_void_p(), c_void_p(), c_int()
-node = add_fill(graph, fill(target, 1)); child = c_void_p()
-inner = new_graph(); inside = add_fill(inner, fill(c_uint64(target.value + 4), 5))
+node = add_fill(graph, fill(target, 1))
+child = c_void_p()
+inner = new_graph()
+inside = add_fill(inner, fill(c_uint64(target.value + 4), 5))
 ok(cuda.cuGraphAddChildGraphNode(byref(child), graph, None, N(0), inner))
-embedded = c_void_p(); ok(cuda.cuGraphChildGraphNodeGetGraph(child, byref(embedded)))
-say(embedded.value != inner.value, cuda.cuGraphDestroy(embedded), cuda.cuGraphDestroy(inner))
+embedded = c_void_p()
+ok(cuda.cuGraphChildGraphNodeGetGraph(child, byref(embedded)))
+show(
+    embedded.value != inner.value, cuda.cuGraphDestroy(embedded), cuda.cuGraphDestroy(inner)
+)
 ok(cuda.cuGraphClone(byref(copy), graph))
 ok(cuda.cuGraphNodeFindInClone(byref(mine), node, copy))
-say(cuda.cuGraphNodeFindInClone(byref(c_void_p()), mine, graph))
-changed = fill(target, 7); ok(cuda.cuGraphMemsetNodeSetParams(mine, byref(changed)))
-read = Fill(); ok(cuda.cuGraphMemsetNodeGetParams(node, byref(read)))
-run(instantiate(copy)); say(read.value, word_at(target), word_at(c_uint64(target.value + 4)))
-ok(cuda.cuGraphDestroyNode(mine)); say(count("cuGraphGetNodes", copy, None))
-say(cuda.cuGraphDestroyNode(child), count("cuGraphGetNodes", graph, None))
+show(cuda.cuGraphNodeFindInClone(byref(c_void_p()), mine, graph))
+changed = fill(target, 7)
+ok(cuda.cuGraphMemsetNodeSetParams(mine, byref(changed)))
+read = Fill()
+ok(cuda.cuGraphMemsetNodeGetParams(node, byref(read)))
+run(instantiate(copy))
+show(read.value, number_at(target), number_at(c_uint64(target.value + 4)))
+ok(cuda.cuGraphDestroyNode(mine))
+show(count("cuGraphGetNodes", copy, None))
+show(cuda.cuGraphDestroyNode(child), count("cuGraphGetNodes", graph, None))
 """,
     ) == ["True 1 0", "1", "1 7 5", "1", "0 1"]
 
@@ -141,27 +135,50 @@ def test_an_executable_graph_takes_over_what_has_the_same_shape(machine: Machine
         machine,
         """
 target, info = alloc(4096), Info()
+
+
 def build(value, more=False, other=False):
-    graph = new_graph(); one = add_fill(graph, fill(target, value))
-    if other: ok(cuda.cuGraphAddEmptyNode(byref(c_void_p()), graph, nodes(one), N(1)))
-    else: add_fill(graph, fill(c_uint64(target.value + 4), value), one)
-    if more: add_fill(graph, fill(target, 1), one)
+    graph = new_graph()
+    one = add_fill(graph, fill(target, value))
+    if other:
+        ok(cuda.cuGraphAddEmptyNode(byref(c_void_p()), graph, nodes(one), N(1)))
+    else:
+        add_fill(graph, fill(c_uint64(target.value + 4), value), one)
+    if more:
+        add_fill(graph, fill(target, 1), one)
     return graph, one
-graph, one = build(1); runnable = instantiate(graph)
+
+
+graph, one = build(1)
+runnable = instantiate(graph)
 update = lambda of: cuda.cuGraphExecUpdate_v2(runnable, of, byref(info))
-say(update(build(2)[0]), info.result); run(runnable); say(word_at(target))
-say(update(build(3, more=True)[0]), info.result, update(build(3, other=True)[0]), info.result)
-apart = new_graph(); add_fill(apart, fill(target, 3)); add_fill(apart, fill(target, 3))
-say(update(apart), info.result)
-run(runnable); say(word_at(target))
+show(update(build(2)[0]), info.result)
+run(runnable)
+show(number_at(target))
+show(
+    update(build(3, more=True)[0]),
+    info.result,
+    update(build(3, other=True)[0]),
+    info.result,
+)
+apart = new_graph()
+add_fill(apart, fill(target, 3))
+add_fill(apart, fill(target, 3))
+show(update(apart), info.result)
+run(runnable)
+show(number_at(target))
 changed = fill(target, 9)
-say(cuda.cuGraphExecMemsetNodeSetParams(runnable, one, byref(changed), context))
+show(cuda.cuGraphExecMemsetNodeSetParams(runnable, one, byref(changed), context))
 wide = Fill(target.value, 64, 1, 4, 2, 2)
-say(cuda.cuGraphExecMemsetNodeSetParams(runnable, one, byref(wide), context))
-run(runnable); say(word_at(target)); on = c_uint()
-ok(cuda.cuMemsetD32_v2(target, 0, N(1))); ok(cuda.cuGraphNodeSetEnabled(runnable, one, 0))
-ok(cuda.cuGraphNodeGetEnabled(runnable, one, byref(on))); run(runnable)
-say(on.value, word_at(target), word_at(c_uint64(target.value + 4)))
+show(cuda.cuGraphExecMemsetNodeSetParams(runnable, one, byref(wide), context))
+run(runnable)
+show(number_at(target))
+on = c_uint()
+ok(cuda.cuMemsetD32_v2(target, 0, N(1)))
+ok(cuda.cuGraphNodeSetEnabled(runnable, one, 0))
+ok(cuda.cuGraphNodeGetEnabled(runnable, one, byref(on)))
+run(runnable)
+show(on.value, number_at(target), number_at(c_uint64(target.value + 4)))
 """,
     ) == ["0 0", "2", "910 2 910 3", "910 2", "2", "0", "1", "9", "0 0 2"]
 
@@ -177,22 +194,41 @@ arguments = (c_void_p * 2)(ctypes.addressof(n), ctypes.addressof(block))
 what = Kernel(func=function, dims=(c_uint * 7)(1, 1, 1, 32, 1, 1, 0), params=arguments)
 ok(cuda.cuGraphAddKernelNode_v2(byref(node), graph, None, N(0), byref(what)))
 n.value, block[1] = 8, 5
+
+
 def values():
     ok(cuda.cuGraphKernelNodeGetParams_v2(node, byref(read)))
-    return cast(read.params[0], POINTER(c_uint))[0], cast(read.params[1], POINTER(c_uint64))[1]
-say(values()); ok(cuda.cuGraphKernelNodeSetParams_v2(node, byref(what))); say(values())
-runnable = instantiate(graph); say(cuda.cuGraphExecKernelNodeSetParams_v2(runnable, node, byref(what)))
-what.params = None; say(cuda.cuGraphKernelNodeSetParams_v2(node, byref(what)))
+    return cast(read.params[0], POINTER(c_uint))[0], cast(
+        read.params[1], POINTER(c_uint64)
+    )[1]
+
+
+show(values())
+ok(cuda.cuGraphKernelNodeSetParams_v2(node, byref(what)))
+show(values())
+runnable = instantiate(graph)
+show(cuda.cuGraphExecKernelNodeSetParams_v2(runnable, node, byref(what)))
+what.params = None
+show(cuda.cuGraphKernelNodeSetParams_v2(node, byref(what)))
 packed, size = (c_uint * 6)(1), c_size_t(24)
 extra = (c_void_p * 5)(1, ctypes.addressof(packed), 2, ctypes.addressof(size), 0)
-what.extra = ctypes.addressof(extra); say(cuda.cuGraphKernelNodeSetParams_v2(node, byref(what)))
+what.extra = ctypes.addressof(extra)
+show(cuda.cuGraphKernelNodeSetParams_v2(node, byref(what)))
 run(runnable)
-seen = []; call, other = CALL(lambda _: seen.append(1)), CALL(lambda _: seen.append(2))
-host = Host(cast(call, c_void_p), None); at = c_void_p(); graph = new_graph()
-ok(cuda.cuGraphAddHostNode(byref(at), graph, None, N(0), byref(host))); runnable = instantiate(graph)
-run(runnable); host.fn = cast(other, c_void_p)
-ok(cuda.cuGraphExecHostNodeSetParams(runnable, at, byref(host))); run(runnable); say(seen)
-host.fn = None; say(cuda.cuGraphHostNodeSetParams(at, byref(host)))
+seen = []
+call, other = CALL(lambda _: seen.append(1)), CALL(lambda _: seen.append(2))
+host = Host(cast(call, c_void_p), None)
+at = c_void_p()
+graph = new_graph()
+ok(cuda.cuGraphAddHostNode(byref(at), graph, None, N(0), byref(host)))
+runnable = instantiate(graph)
+run(runnable)
+host.fn = cast(other, c_void_p)
+ok(cuda.cuGraphExecHostNodeSetParams(runnable, at, byref(host)))
+run(runnable)
+show(seen)
+host.fn = None
+show(cuda.cuGraphHostNodeSetParams(at, byref(host)))
 """,
     ) == ["(7, 4)", "(8, 5)", "0", "1", "0", "[1, 2]", "1"]
 
@@ -202,25 +238,40 @@ def test_graphs_that_allocate_keep_the_rules_of_memory_nodes(machine: Machine) -
         machine,
         GRAPHS
         + f"""
-graph = new_graph(); taken, at = alloc_node(graph, {8 * MIB}); made = c_void_p()
+graph = new_graph()
+taken, at = alloc_node(graph, {8 * MIB})
+made = c_void_p()
 use = add_fill(graph, fill(at, 6, 4), taken)
-say(cuda.cuMemsetD32_v2(at, 1, N(1)), cuda.cuGraphClone(byref(made), graph),
-    cuda.cuGraphDestroyNode(use))
+show(
+    cuda.cuMemsetD32_v2(at, 1, N(1)),
+    cuda.cuGraphClone(byref(made), graph),
+    cuda.cuGraphDestroyNode(use),
+)
 runnable = instantiate(graph)
-say(cuda.cuGraphInstantiateWithFlags(byref(made), graph, c_uint64(0)))
-run(runnable); say(word_at(at)); sys.stdin.readline()
-say(cuda.cuGraphLaunch(runnable, stream)); ok(cuda.cuMemFree_v2(at)); run(runnable)
-say(word_at(at), cuda.cuMemFree_v2(at), cuda.cuMemFree_v2(at))
-ok(cuda.cuGraphExecDestroy(runnable)); runnable = instantiate(graph); ok(cuda.cuGraphExecDestroy(runnable))
-say(free_node(graph, at, use), free_node(graph, at), free_node(graph, c_uint64(4096)))
-ok(cuda.cuDeviceGraphMemTrim(0)); high = c_uint64(); low = c_uint64(0)
-ok(cuda.cuDeviceGetGraphMemAttribute(0, 3, byref(high))); say(high.value)
+show(cuda.cuGraphInstantiateWithFlags(byref(made), graph, c_uint64(0)))
+run(runnable)
+show(number_at(at))
+sys.stdin.readline()
+show(cuda.cuGraphLaunch(runnable, stream))
+ok(cuda.cuMemFree_v2(at))
+run(runnable)
+show(number_at(at), cuda.cuMemFree_v2(at), cuda.cuMemFree_v2(at))
+ok(cuda.cuGraphExecDestroy(runnable))
+runnable = instantiate(graph)
+ok(cuda.cuGraphExecDestroy(runnable))
+show(free_node(graph, at, use), free_node(graph, at), free_node(graph, c_uint64(4096)))
+ok(cuda.cuDeviceGraphMemTrim(0))
+high = c_uint64()
+low = c_uint64(0)
+ok(cuda.cuDeviceGetGraphMemAttribute(0, 3, byref(high)))
+show(high.value)
 ok(cuda.cuDeviceSetGraphMemAttribute(0, 3, byref(low)))
 ok(cuda.cuDeviceGetGraphMemAttribute(0, 3, byref(high)))
-say(high.value, cuda.cuDeviceSetGraphMemAttribute(0, 2, byref(low)))
-info, other = Info(), new_graph(); runnable = instantiate(graph)
+show(high.value, cuda.cuDeviceSetGraphMemAttribute(0, 2, byref(low)))
+info, other = Info(), new_graph()
+runnable = instantiate(graph)
 alloc_node(other, {8 * MIB})
-say(cuda.cuGraphExecUpdate_v2(runnable, other, byref(info)), info.result)
+show(cuda.cuGraphExecUpdate_v2(runnable, other, byref(info)), info.result)
 """,
     )
     assert [program.line() for _ in range(3)] == ["1 801 801", "801", "6"]
@@ -235,18 +286,31 @@ def test_a_user_object_ends_when_no_graph_and_no_launch_needs_it(machine: Machin
         machine,
         """
 import threading
-ended = threading.Event(); call = CALL(lambda _: ended.set())
+
+ended = threading.Event()
+call = CALL(lambda _: ended.set())
 graph, item = new_graph(), c_void_p()
-say(cuda.cuUserObjectCreate(byref(item), None, call, 1, 0),
-    cuda.cuUserObjectCreate(byref(item), None, call, 2, 1))
-say(cuda.cuUserObjectRelease(item, 3), cuda.cuUserObjectRelease(item, 1))
-say(cuda.cuGraphRetainUserObject(graph, item, 2, 1), cuda.cuGraphRetainUserObject(graph, item, 1, 1),
-    cuda.cuGraphReleaseUserObject(graph, item, 2))
-node = c_void_p(); what = Kernel(func=kernel(), dims=(c_uint * 7)(21600 * 60, 1, 1, 1024, 1, 1, 0))
+show(
+    cuda.cuUserObjectCreate(byref(item), None, call, 1, 0),
+    cuda.cuUserObjectCreate(byref(item), None, call, 2, 1),
+)
+show(cuda.cuUserObjectRelease(item, 3), cuda.cuUserObjectRelease(item, 1))
+show(
+    cuda.cuGraphRetainUserObject(graph, item, 2, 1),
+    cuda.cuGraphRetainUserObject(graph, item, 1, 1),
+    cuda.cuGraphReleaseUserObject(graph, item, 2),
+)
+node = c_void_p()
+what = Kernel(func=kernel(), dims=(c_uint * 7)(21600 * 60, 1, 1, 1024, 1, 1, 0))
 ok(cuda.cuGraphAddKernelNode_v2(byref(node), graph, None, N(0), byref(what)))
-runnable = instantiate(graph); ok(cuda.cuGraphDestroy(graph)); say(ended.is_set())
-ok(cuda.cuGraphLaunch(runnable, stream)); ok(cuda.cuGraphExecDestroy(runnable))
-early = ended.is_set(); say(early, cuda.cuStreamQuery(stream)); say(ended.wait(60), cuda.cuStreamQuery(stream))
+runnable = instantiate(graph)
+ok(cuda.cuGraphDestroy(graph))
+show(ended.is_set())
+ok(cuda.cuGraphLaunch(runnable, stream))
+ok(cuda.cuGraphExecDestroy(runnable))
+early = ended.is_set()
+show(early, cuda.cuStreamQuery(stream))
+show(ended.wait(60), cuda.cuStreamQuery(stream))
 """,
     ) == ["1 0", "1 0", "1 0 1", "False", "False 600", "True 0"]
 
@@ -256,25 +320,48 @@ def test_events_and_values_in_memory_are_nodes(machine: Machine) -> None:
         machine,
         """
 graph, event, other, node = new_graph(), c_void_p(), c_void_p(), c_void_p()
-ok(cuda.cuEventCreate(byref(event), 0)); ok(cuda.cuEventCreate(byref(other), 0))
-flag = alloc(4096); ok(cuda.cuMemsetD32_v2(flag, 0, N(2)))
+ok(cuda.cuEventCreate(byref(event), 0))
+ok(cuda.cuEventCreate(byref(other), 0))
+flag = alloc(4096)
+ok(cuda.cuMemsetD32_v2(flag, 0, N(2)))
+
+
 class Value(Structure):
-    _fields_ = [("operation", c_int), ("address", c_uint64), ("value", c_uint64), ("flags", c_uint),
-                ("alias", c_uint64), ("pad", c_uint64)]
+    _fields_ = [
+        ("operation", c_int),
+        ("address", c_uint64),
+        ("value", c_uint64),
+        ("flags", c_uint),
+        ("alias", c_uint64),
+        ("pad", c_uint64),
+    ]
+
+
 class Batch(Structure):
-    _fields_ = [("ctx", c_void_p), ("count", c_uint), ("ops", POINTER(Value)), ("flags", c_uint)]
+    _fields_ = [
+        ("ctx", c_void_p),
+        ("count", c_uint),
+        ("ops", POINTER(Value)),
+        ("flags", c_uint),
+    ]
+
+
 wait, write = Value(1, flag.value, 7, 0), Value(2, flag.value + 4, 9, 0)
-batch = Batch(context, 2, (Value * 2)(wait, write), 0); values = c_void_p()
+batch = Batch(context, 2, (Value * 2)(wait, write), 0)
+values = c_void_p()
 ok(cuda.cuGraphAddBatchMemOpNode(byref(values), graph, None, N(0), byref(batch)))
 ok(cuda.cuGraphAddEventRecordNode(byref(node), graph, nodes(values), N(1), event))
-say(cuda.cuGraphAddEventWaitNode(byref(c_void_p()), graph, None, N(0), None))
-runnable = instantiate(graph); ok(cuda.cuGraphExecEventRecordNodeSetEvent(runnable, node, other))
-read = c_void_p(); ok(cuda.cuGraphEventRecordNodeGetEvent(node, byref(read)))
-say(read.value == event.value)
+show(cuda.cuGraphAddEventWaitNode(byref(c_void_p()), graph, None, N(0), None))
+runnable = instantiate(graph)
+ok(cuda.cuGraphExecEventRecordNodeSetEvent(runnable, node, other))
+read = c_void_p()
+ok(cuda.cuGraphEventRecordNodeGetEvent(node, byref(read)))
+show(read.value == event.value)
 ok(cuda.cuGraphLaunch(runnable, stream))
-say(cuda.cuEventQuery(event), cuda.cuEventQuery(other), cuda.cuStreamQuery(stream))
-cast(flag.value, POINTER(c_uint))[0] = 7; ok(cuda.cuEventSynchronize(other))
-say(cast(flag.value, POINTER(c_uint))[1], cuda.cuEventQuery(other))
+show(cuda.cuEventQuery(event), cuda.cuEventQuery(other), cuda.cuStreamQuery(stream))
+cast(flag.value, POINTER(c_uint))[0] = 7
+ok(cuda.cuEventSynchronize(other))
+show(cast(flag.value, POINTER(c_uint))[1], cuda.cuEventQuery(other))
 """,
     ) == ["1", "True", "0 600 600", "9 0"]
 
@@ -286,10 +373,13 @@ def test_a_long_chain_that_was_added_backwards_runs(machine: Machine, length: in
         f"""
 graph, before = new_graph(), None
 for _ in range({length}):
-    node = c_void_p(); ok(cuda.cuGraphAddEmptyNode(byref(node), graph, None, N(0)))
-    if before: ok(cuda.cuGraphAddDependencies(graph, nodes(node), nodes(before), N(1)))
+    node = c_void_p()
+    ok(cuda.cuGraphAddEmptyNode(byref(node), graph, None, N(0)))
+    if before:
+        ok(cuda.cuGraphAddDependencies(graph, nodes(node), nodes(before), N(1)))
     before = node
-run(instantiate(graph)); say(count("cuGraphGetEdges", graph, None, None))
+run(instantiate(graph))
+show(count("cuGraphGetEdges", graph, None, None))
 """,
     ) == [str(length - 1)]
 
@@ -300,9 +390,12 @@ def test_a_graph_is_drawn_with_its_edges(machine: Machine) -> None:
         machine,
         f"""
 target, graph = alloc(4096), new_graph()
-one = add_fill(graph, fill(target, 1)); add_fill(graph, fill(target, 2), one)
-say(cuda.cuGraphDebugDotPrint(graph, b"{drawing}", 1),
-    cuda.cuGraphDebugDotPrint(graph, b"{drawing}/not-a-folder", 1))
+one = add_fill(graph, fill(target, 1))
+add_fill(graph, fill(target, 2), one)
+show(
+    cuda.cuGraphDebugDotPrint(graph, b"{drawing}", 1),
+    cuda.cuGraphDebugDotPrint(graph, b"{drawing}/not-a-folder", 1),
+)
 """,
     ) == ["0 304"]
     text = drawing.read_text()

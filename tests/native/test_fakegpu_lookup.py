@@ -69,7 +69,7 @@ def test_each_version_and_stream_of_a_call_has_a_function_of_its_own(
     for request, symbol in answers(machine, compile_c).items():
         if symbol != "-":
             by_symbol.setdefault(symbol, []).append(request)
-            # The name shows which it is: cuMemcpy2DAsync_v2_ptsz.
+            # Their names differ: cuMemcpy2DAsync_v2_ptsz.
             suffix = symbol.removeprefix(request.name)
             assert re.fullmatch(r"(_v\d)?(_pt[sd][sz])?", suffix), (request, symbol)
             assert (request.flags == 2) == ("_pt" in suffix), (request, symbol)

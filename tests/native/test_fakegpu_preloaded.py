@@ -1,13 +1,14 @@
 """libvgpu in front of the calls that the stand-in driver answers since it answers the runtimes'."""
 
 from tests.native.driver_program import Program
+from tests.native.graph_program import CAPTURE
 from tests.native.machine import MIB, Container, Machine
-from tests.native.test_fakegpu_capture import CAPTURE
-from tests.native.test_fakegpu_objects import OBJECTS
+from tests.native.object_program import OBJECTS
 
 FREE = """
 def free_mib():
-    free, total = c_size_t(), c_size_t(); ok(cuda.cuMemGetInfo_v2(byref(free), byref(total)))
+    free, total = c_size_t(), c_size_t()
+    ok(cuda.cuMemGetInfo_v2(byref(free), byref(total)))
     return free.value >> 20
 """
 
@@ -27,14 +28,31 @@ def test_what_streams_that_were_joined_allocate_is_charged_when_their_graph_runs
         + f"""
 def captured(size):
     a, b = c_uint64(), c_uint64()
-    begin(stream); ok(record(fork, stream)); ok(wait(other, fork))
-    ok(cuda.cuMemAllocAsync(byref(a), N(size), stream)); ok(cuda.cuMemAllocAsync(byref(b), N(size), other))
-    put(b, 3, other); ok(record(join, other)); ok(wait(stream, join)); result, graph = end(stream)
-    ok(result); return instantiate(graph), a, b
-small, a, b = captured({8 * MIB}); before = free_mib(); run(small); say(before - free_mib(), word_at(b))
-sys.stdin.readline(); large = captured({30 * MIB})[0]; say(cuda.cuGraphLaunch(large, stream))
-ok(cuda.cuMemFree_v2(a)); ok(cuda.cuMemFree_v2(b)); ok(cuda.cuGraphExecDestroy(small))
-ok(cuda.cuDeviceGraphMemTrim(0)); say(before - free_mib())
+    begin(stream)
+    ok(record(fork, stream))
+    ok(wait(other, fork))
+    ok(cuda.cuMemAllocAsync(byref(a), N(size), stream))
+    ok(cuda.cuMemAllocAsync(byref(b), N(size), other))
+    put(b, 3, other)
+    ok(record(join, other))
+    ok(wait(stream, join))
+    result, graph = end(stream)
+    ok(result)
+    return instantiate(graph), a, b
+
+
+small, a, b = captured({8 * MIB})
+before = free_mib()
+run(small)
+show(before - free_mib(), number_at(b))
+sys.stdin.readline()
+large = captured({30 * MIB})[0]
+show(cuda.cuGraphLaunch(large, stream))
+ok(cuda.cuMemFree_v2(a))
+ok(cuda.cuMemFree_v2(b))
+ok(cuda.cuGraphExecDestroy(small))
+ok(cuda.cuDeviceGraphMemTrim(0))
+show(before - free_mib())
 """,
     )
     assert running.line() == "16 3"
@@ -52,13 +70,30 @@ def test_a_recording_under_core_limits_has_the_nodes_of_the_program_alone(
         CAPTURE
         + """
 function = kernel()
-def launch(of): ok(cuda.cuLaunchKernel(function, 1, 1, 1, 1024, 1, 1, 0, of, None, None))
-for _ in range(300): launch(stream)
-begin(stream); launch(stream); ok(record(fork, stream)); ok(wait(other, fork)); launch(other); launch(stream)
-ok(record(join, other)); ok(wait(stream, join)); launch(stream); result, graph = end(stream); ok(result)
-say(count("cuGraphGetNodes", graph, None), count("cuGraphGetEdges", graph, None, None)); made = instantiate(graph)
-for _ in range(100): ok(cuda.cuGraphLaunch(made, stream))
-say(cuda.cuStreamSynchronize(stream))
+
+
+def launch(of):
+    ok(cuda.cuLaunchKernel(function, 1, 1, 1, 1024, 1, 1, 0, of, None, None))
+
+
+for _ in range(300):
+    launch(stream)
+begin(stream)
+launch(stream)
+ok(record(fork, stream))
+ok(wait(other, fork))
+launch(other)
+launch(stream)
+ok(record(join, other))
+ok(wait(stream, join))
+launch(stream)
+result, graph = end(stream)
+ok(result)
+show(count("cuGraphGetNodes", graph, None), count("cuGraphGetEdges", graph, None, None))
+made = instantiate(graph)
+for _ in range(100):
+    ok(cuda.cuGraphLaunch(made, stream))
+show(cuda.cuStreamSynchronize(stream))
 """,
         cores=50,
     )
@@ -73,17 +108,40 @@ def test_levels_and_imported_mipmaps_are_charged_once(
         container,
         OBJECTS
         + """
-before = free_mib(); flat = mipmap(1, 2048, 1024, 0); of = level(flat, 0)[1]
-say(before - free_mib(), cuda.cuArrayDestroy(of), before - free_mib())
+before = free_mib()
+flat = mipmap(1, 2048, 1024, 0)
+of = level(flat, 0)[1]
+show(before - free_mib(), cuda.cuArrayDestroy(of), before - free_mib())
+
+
 class Memory(Structure):
-    _fields_ = [("type", c_int), ("handle", c_void_p * 2), ("size", c_ulonglong), ("rest", c_uint * 18)]
+    _fields_ = [
+        ("type", c_int),
+        ("handle", c_void_p * 2),
+        ("size", c_ulonglong),
+        ("rest", c_uint * 18),
+    ]
+
+
 class Mapped(Structure):
-    _fields_ = [("offset", c_ulonglong), ("array", Array), ("levels", c_uint), ("rest", c_uint * 17)]
-memory, made = c_void_p(), c_void_p(); ok(cuda.cuImportExternalMemory(byref(memory), byref(Memory(1, size=8 << 20))))
+    _fields_ = [
+        ("offset", c_ulonglong),
+        ("array", Array),
+        ("levels", c_uint),
+        ("rest", c_uint * 17),
+    ]
+
+
+memory, made = c_void_p(), c_void_p()
+ok(cuda.cuImportExternalMemory(byref(memory), byref(Memory(1, size=8 << 20))))
 wanted = Mapped(0, Array(1024, 512, 0, FLOAT, 1, 0), 2)
-ok(cuda.cuExternalMemoryGetMappedMipmappedArray(byref(made), memory, byref(wanted))); say(before - free_mib())
-ok(cuda.cuMipmappedArrayDestroy(made)); say(before - free_mib())
-ok(cuda.cuDestroyExternalMemory(memory)); ok(cuda.cuMipmappedArrayDestroy(flat)); say(before - free_mib())
+ok(cuda.cuExternalMemoryGetMappedMipmappedArray(byref(made), memory, byref(wanted)))
+show(before - free_mib())
+ok(cuda.cuMipmappedArrayDestroy(made))
+show(before - free_mib())
+ok(cuda.cuDestroyExternalMemory(memory))
+ok(cuda.cuMipmappedArrayDestroy(flat))
+show(before - free_mib())
 """,
     )
     assert running.rest() == ["8 400 8", "16", "16", "0"]
@@ -96,21 +154,35 @@ def test_variables_of_linked_code_are_in_the_slice(machine: Machine, container: 
         container,
         f"""
 import time
+
 state, image, size, module = c_void_p(), c_void_p(), c_size_t(), c_void_p()
-text = b".version 7.0 .visible .global .b8 big[{16 * MIB}]; .visible .entry idle() {{ ret; }}"
+text = (
+    b".version 7.0 .visible .global .b8 big[{16 * MIB}]; .visible .entry idle() {{ ret; }}"
+)
 ok(cuda.cuLinkCreate_v2(0, None, None, byref(state)))
 ok(cuda.cuLinkAddData_v2(state, 1, text, c_size_t(len(text)), b"x", 0, None, None))
-ok(cuda.cuLinkComplete(state, byref(image), byref(size))); before = free_mib()
-ok(cuda.cuModuleLoadData(byref(module), image)); ok(cuda.cuLinkDestroy(state))
+ok(cuda.cuLinkComplete(state, byref(image), byref(size)))
+before = free_mib()
+ok(cuda.cuModuleLoadData(byref(module), image))
+ok(cuda.cuLinkDestroy(state))
+
+
 def settled():  # what modules take is looked up after the call, at most ten times a second
     for _ in range(600):
-        held = c_uint64(); ok(cuda.cuMemAlloc_v2(byref(held), c_size_t(1))); ok(cuda.cuMemFree_v2(held))
-        if before - free_mib() == wanted: break
+        held = c_uint64()
+        ok(cuda.cuMemAlloc_v2(byref(held), c_size_t(1)))
+        ok(cuda.cuMemFree_v2(held))
+        if before - free_mib() == wanted:
+            break
         time.sleep(0.05)
     return before - free_mib()
-wanted = 16; say(settled(), cuda.cuMemAlloc_v2(byref(block), c_size_t({56 * MIB})))
-ok(cuda.cuModuleUnload(module)); wanted = 0
-say(settled(), cuda.cuMemAlloc_v2(byref(block), c_size_t({56 * MIB})))
+
+
+wanted = 16
+show(settled(), cuda.cuMemAlloc_v2(byref(block), c_size_t({56 * MIB})))
+ok(cuda.cuModuleUnload(module))
+wanted = 0
+show(settled(), cuda.cuMemAlloc_v2(byref(block), c_size_t({56 * MIB})))
 """,
     )
     assert running.rest() == ["16 2", "0 0"]

@@ -121,12 +121,12 @@ static void *work(void *nothing)
 /* With the lock. The thread takes none of the program's signals. */
 static bool start_worker(void)
 {
-    static bool told_fork;
+    static bool forks_are_handled;
     sigset_t every, before;
     pthread_t thread;
     pthread_condattr_t attributes;
     if (has_worker) return true;
-    if (!told_fork) told_fork = pthread_atfork(NULL, NULL, forget_in_child) == 0;
+    if (!forks_are_handled) forks_are_handled = pthread_atfork(NULL, NULL, forget_in_child) == 0;
     pthread_condattr_init(&attributes);
     pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
     pthread_cond_init(&queued, &attributes);
@@ -178,7 +178,8 @@ uint64_t fg_pending(CUcontext context, CUstream stream)
     if (pending_count == 0) return 0;
     pthread_mutex_lock(&lock);
     for (const struct action *action = first; action != NULL; action = action->next)
-        if (!action->apart && action->context == context && (special(stream) || action->stream == stream || action->stream == NULL)) ticket = action->ticket;
+        if (!action->apart && action->context == context && (special(stream) || action->stream == stream || action->stream == NULL))
+            ticket = action->ticket;
     pthread_mutex_unlock(&lock);
     return ticket;
 }

@@ -17,10 +17,25 @@
 #undef PER_THREAD
 #undef REFUSED
 
-/* First word of every object behind a handle: a stray pointer, or a handle of another kind, is an error and not a crash. */
-enum fg_tag { FG_CONTEXT = 0x46474358, FG_STREAM = 0x46475354, FG_EVENT = 0x46474556, FG_MODULE = 0x46474d4f, FG_FUNCTION = 0x46474655, FG_POOL = 0x4647504f, FG_PHYSICAL = 0x46475048, FG_MULTICAST = 0x46474d43,
-              FG_ARRAY = 0x46474152, FG_EXTERNAL = 0x46474558, FG_GRAPH = 0x46474752, FG_NODE = 0x46474e4f, FG_EXEC = 0x46474745,
-              FG_USER_OBJECT = 0x4647554f, FG_SEMAPHORE = 0x46475345, FG_LINK = 0x46474c49 };
+/* First member of every object behind a handle: a stray pointer, or a handle of another kind, is an error and not a crash. */
+enum fg_tag {
+    FG_CONTEXT = 0x46474358,
+    FG_STREAM = 0x46475354,
+    FG_EVENT = 0x46474556,
+    FG_MODULE = 0x46474d4f,
+    FG_FUNCTION = 0x46474655,
+    FG_POOL = 0x4647504f,
+    FG_PHYSICAL = 0x46475048,
+    FG_MULTICAST = 0x46474d43,
+    FG_ARRAY = 0x46474152,
+    FG_EXTERNAL = 0x46474558,
+    FG_GRAPH = 0x46474752,
+    FG_NODE = 0x46474e4f,
+    FG_EXEC = 0x46474745,
+    FG_USER_OBJECT = 0x4647554f,
+    FG_SEMAPHORE = 0x46475345,
+    FG_LINK = 0x46474c49
+};
 
 /* CUstream_flags */
 enum { CU_STREAM_NON_BLOCKING = 1 };
@@ -106,7 +121,7 @@ enum { FG_FUNCTION_ATTRIBUTES = 16 };
 struct CUfunc_st {
     enum fg_tag tag;
     CUmodule module;
-    unsigned int block[3]; /* for launches that do not say it */
+    unsigned int block[3]; /* for launches that do not name one */
     char name[128];
     int attributes[FG_FUNCTION_ATTRIBUTES]; /* CUfunction_attribute, where one was set */
     unsigned int attributes_set;
@@ -177,11 +192,12 @@ bool fg_capture_graph(CUstream stream, CUgraph graph, CUresult *result);
 /* Whether that stream, or any, records a graph. */
 bool fg_is_recording(CUstream stream);
 bool fg_any_recording(void);
-/* The calling thread has said that it knows what it does while a stream is recorded (cuThreadExchangeStreamCaptureMode). */
+/* The calling thread takes responsibility for what it calls while a stream is recorded (cuThreadExchangeStreamCaptureMode). */
 bool fg_thread_is_careful(void);
 
 /* Whether a card takes a launch of those dimensions. */
-bool fg_launch_ok(unsigned int grid_x, unsigned int grid_y, unsigned int grid_z, unsigned int block_x, unsigned int block_y, unsigned int block_z);
+bool fg_launch_ok(unsigned int grid_x, unsigned int grid_y, unsigned int grid_z, unsigned int block_x, unsigned int block_y,
+                  unsigned int block_z);
 
 /* Clamps the priority to the levels that the card has. */
 void fg_set_priority(CUstream stream, int priority);

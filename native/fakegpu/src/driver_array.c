@@ -24,7 +24,8 @@ static size_t halved(size_t side, unsigned int level) { return side == 0 ? 0 : a
 CUDA_ARRAY3D_DESCRIPTOR fg_level(const CUDA_ARRAY3D_DESCRIPTOR *first, unsigned int level)
 {
     const size_t depth = (first->Flags & (CUDA_ARRAY3D_LAYERED | CUDA_ARRAY3D_CUBEMAP)) != 0 ? first->Depth : halved(first->Depth, level);
-    return (CUDA_ARRAY3D_DESCRIPTOR){halved(first->Width, level), halved(first->Height, level), depth, first->Format, first->NumChannels, first->Flags};
+    return (CUDA_ARRAY3D_DESCRIPTOR){
+        halved(first->Width, level), halved(first->Height, level), depth, first->Format, first->NumChannels, first->Flags};
 }
 
 uint64_t fg_level_bytes(const CUDA_ARRAY3D_DESCRIPTOR *first, unsigned int level)

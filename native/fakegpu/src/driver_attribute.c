@@ -8,9 +8,11 @@
 /* CUlaunchAttributeID */
 enum { ACCESS_POLICY_WINDOW = 1, COOPERATIVE = 2, SYNCHRONIZATION_POLICY = 3, CLUSTER_DIMENSION = 4, CLUSTER_SCHEDULING = 5, PRIORITY = 8,
        MEM_SYNC_DOMAIN_MAP = 9, MEM_SYNC_DOMAIN = 10, PREFERRED_CLUSTER_DIMENSION = 11, SHARED_CARVEOUT = 14 };
-static const uint32_t OF_STREAMS = 1U << ACCESS_POLICY_WINDOW | 1U << SYNCHRONIZATION_POLICY | 1U << PRIORITY | 1U << MEM_SYNC_DOMAIN_MAP | 1U << MEM_SYNC_DOMAIN;
-static const uint32_t OF_KERNELS = 1U << ACCESS_POLICY_WINDOW | 1U << COOPERATIVE | 1U << CLUSTER_DIMENSION | 1U << CLUSTER_SCHEDULING | 1U << PRIORITY |
-                                   1U << MEM_SYNC_DOMAIN_MAP | 1U << MEM_SYNC_DOMAIN | 1U << PREFERRED_CLUSTER_DIMENSION | 1U << SHARED_CARVEOUT;
+static const uint32_t OF_STREAMS =
+    1U << ACCESS_POLICY_WINDOW | 1U << SYNCHRONIZATION_POLICY | 1U << PRIORITY | 1U << MEM_SYNC_DOMAIN_MAP | 1U << MEM_SYNC_DOMAIN;
+static const uint32_t OF_KERNELS = 1U << ACCESS_POLICY_WINDOW | 1U << COOPERATIVE | 1U << CLUSTER_DIMENSION | 1U << CLUSTER_SCHEDULING |
+                                   1U << PRIORITY | 1U << MEM_SYNC_DOMAIN_MAP | 1U << MEM_SYNC_DOMAIN | 1U << PREFERRED_CLUSTER_DIMENSION |
+                                   1U << SHARED_CARVEOUT;
 
 struct window {
     void *base;
@@ -31,7 +33,8 @@ static bool window_ok(const CUlaunchAttributeValue *value)
     enum { STREAMING = 1, PERSISTING = 2 };
     struct window window;
     memcpy(&window, value, sizeof window);
-    return window.hit_ratio >= 0.0F && window.hit_ratio <= 1.0F && window.hit >= 0 && window.hit <= PERSISTING && window.miss >= 0 && window.miss <= STREAMING;
+    return window.hit_ratio >= 0.0F && window.hit_ratio <= 1.0F && window.hit >= 0 && window.hit <= PERSISTING && window.miss >= 0 &&
+           window.miss <= STREAMING;
 }
 
 static bool dimension_ok(const CUlaunchAttributeValue *value)
@@ -101,7 +104,8 @@ CUresult cuGraphKernelNodeGetAttribute(CUgraphNode node, int id, CUlaunchAttribu
 
 CUresult cuGraphKernelNodeSetAttribute(CUgraphNode node, int id, const CUlaunchAttributeValue *value)
 {
-    if (!fg_node_ok(node, CU_GRAPH_NODE_TYPE_KERNEL) || value == NULL || !is_one_of(id, OF_KERNELS) || !value_ok(id, value)) return CUDA_ERROR_INVALID_VALUE;
+    if (!fg_node_ok(node, CU_GRAPH_NODE_TYPE_KERNEL) || value == NULL || !is_one_of(id, OF_KERNELS) || !value_ok(id, value))
+        return CUDA_ERROR_INVALID_VALUE;
     return set(&node->attributes, id, value);
 }
 

@@ -76,7 +76,8 @@ static CUresult begin(CUstream stream, CUgraph graph, const struct fg_after *aft
     if (stream->capture != NULL) return CUDA_ERROR_ILLEGAL_STATE;
     struct fg_capture *made = calloc(1, sizeof *made);
     if (made == NULL) return CUDA_ERROR_OUT_OF_MEMORY;
-    *made = (struct fg_capture){.graph = graph, .origin = stream, .has_own_graph = graph == NULL, .mode = mode, .thread = pthread_self(), .id = ids++};
+    *made = (struct fg_capture){
+        .graph = graph, .origin = stream, .has_own_graph = graph == NULL, .mode = mode, .thread = pthread_self(), .id = ids++};
     CUresult result = graph == NULL ? fg_new_graph(&made->graph) : CUDA_SUCCESS;
     if (result == CUDA_SUCCESS) result = fg_extend_frontier(&stream->frontier, after->nodes, after->edges, after->count);
     if (result != CUDA_SUCCESS) return free(made), result;
@@ -97,8 +98,8 @@ CUresult cuStreamBeginCapture_v2_ptsz(CUstream stream, int mode) { return cuStre
 /* The first version had the global mode alone. */
 CUresult cuStreamBeginCapture(CUstream stream) { return cuStreamBeginCapture_v2(stream, GLOBAL); }
 
-CUresult cuStreamBeginCaptureToGraph(CUstream stream, CUgraph graph, const CUgraphNode *dependencies, const CUgraphEdgeData *edges, size_t dependency_count,
-                                     int mode)
+CUresult cuStreamBeginCaptureToGraph(CUstream stream, CUgraph graph, const CUgraphNode *dependencies, const CUgraphEdgeData *edges,
+                                     size_t dependency_count, int mode)
 {
     const struct fg_after after = {dependencies, edges, dependency_count};
     if (!fg_graph_ok(graph)) return CUDA_ERROR_INVALID_VALUE;
@@ -144,12 +145,16 @@ CUresult cuStreamEndCapture(CUstream stream, CUgraph *graph)
     *graph = NULL;
     if (capture->origin != stream) return CUDA_ERROR_STREAM_CAPTURE_UNMATCHED;
     if (capture->mode != RELAXED && !pthread_equal(capture->thread, pthread_self())) return CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD;
-    const CUresult result = capture->broken ? CUDA_ERROR_STREAM_CAPTURE_INVALIDATED : is_joined(capture) ? CUDA_SUCCESS : CUDA_ERROR_STREAM_CAPTURE_UNJOINED;
+    const CUresult result = capture->broken      ? CUDA_ERROR_STREAM_CAPTURE_INVALIDATED
+                            : is_joined(capture) ? CUDA_SUCCESS
+                                                 : CUDA_ERROR_STREAM_CAPTURE_UNJOINED;
     if (result == CUDA_SUCCESS)
         *graph = capture->graph;
     else if (capture->has_own_graph)
         fg_free_graph(capture->graph);
-    if (result != CUDA_SUCCESS) fg_log(FG_LOG_ERROR, "Capture %llu is given up: %s", (unsigned long long)capture->id, capture->broken ? "a call broke it" : "a stream was not joined");
+    if (result != CUDA_SUCCESS)
+        fg_log(FG_LOG_ERROR, "Capture %llu is given up: %s", (unsigned long long)capture->id,
+               capture->broken ? "a call broke it" : "a stream was not joined");
     end(capture);
     return result;
 }
@@ -192,12 +197,16 @@ CUresult cuStreamGetCaptureInfo_v3(CUstream stream, int *status, cuuint64_t *id,
     return CUDA_SUCCESS;
 }
 
-CUresult cuStreamGetCaptureInfo_v2(CUstream stream, int *status, cuuint64_t *id, CUgraph *graph, const CUgraphNode **dependencies, size_t *dependency_count)
+CUresult cuStreamGetCaptureInfo_v2(CUstream stream, int *status, cuuint64_t *id, CUgraph *graph, const CUgraphNode **dependencies,
+                                   size_t *dependency_count)
 {
     return cuStreamGetCaptureInfo_v3(stream, status, id, graph, dependencies, NULL, dependency_count);
 }
 
-CUresult cuStreamGetCaptureInfo(CUstream stream, int *status, cuuint64_t *id) { return cuStreamGetCaptureInfo_v3(stream, status, id, NULL, NULL, NULL, NULL); }
+CUresult cuStreamGetCaptureInfo(CUstream stream, int *status, cuuint64_t *id)
+{
+    return cuStreamGetCaptureInfo_v3(stream, status, id, NULL, NULL, NULL, NULL);
+}
 
 CUresult cuStreamUpdateCaptureDependencies_v2(CUstream stream, CUgraphNode *dependencies, const CUgraphEdgeData *edges, size_t dependency_count,
                                               unsigned int flags)

@@ -23,8 +23,8 @@ bool fg_capture_node(CUstream stream, int type, union fg_general_params *params,
 
 bool fg_capture_kernel(const CUlaunchConfig *config, CUfunction function, void **parameters, void **extra, CUresult *result)
 {
-    union fg_general_params params = {.kernel = {function, config->gridDimX, config->gridDimY, config->gridDimZ, config->blockDimX, config->blockDimY,
-                                                 config->blockDimZ, config->sharedMemBytes, parameters, extra, NULL, NULL}};
+    union fg_general_params params = {.kernel = {function, config->gridDimX, config->gridDimY, config->gridDimZ, config->blockDimX,
+                                                 config->blockDimY, config->blockDimZ, config->sharedMemBytes, parameters, extra, NULL, NULL}};
     CUgraphNode made;
     if (!fg_is_recording(config->hStream)) return false;
     *result = record(config->hStream, CU_GRAPH_NODE_TYPE_KERNEL, &params, &made);
@@ -37,7 +37,8 @@ bool fg_capture_kernel(const CUlaunchConfig *config, CUfunction function, void *
 
 bool fg_capture_alloc(CUstream stream, CUdeviceptr *pointer, size_t bytes, int device, CUresult *result)
 {
-    union fg_general_params params = {.alloc = {.poolProps = {.allocType = 1, .location = {CU_MEM_LOCATION_TYPE_DEVICE, device}}, .bytesize = bytes}};
+    union fg_general_params params = {
+        .alloc = {.poolProps = {.allocType = 1, .location = {CU_MEM_LOCATION_TYPE_DEVICE, device}}, .bytesize = bytes}};
     if (!fg_capture_node(stream, CU_GRAPH_NODE_TYPE_MEM_ALLOC, &params, result)) return false;
     if (*result == CUDA_SUCCESS) *pointer = params.alloc.dptr;
     return true;

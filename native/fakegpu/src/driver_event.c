@@ -1,7 +1,7 @@
 /* Events of the stand-in driver, also those that processes share.
  *
  * An event is where a stream was when it was recorded: a mark on the card's clock, and the last action (deferred.h) before it. Of an event
- * that processes share both are in the machine's state, so that whoever recorded it last is waited for.
+ * that processes share both are in the machine's state, so that the process that recorded it last is waited for.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -66,7 +66,8 @@ static void note_reached(void *data)
     const struct reached *reached = data;
     fg_lock(fg_driver.state);
     struct fg_shared *shared = &fg_driver.state->shared[reached->entry];
-    if (shared->live && shared->generation == reached->generation && shared->record == reached->record) shared->recorder = NEVER; /* as if it never had been */
+    if (shared->live && shared->generation == reached->generation && shared->record == reached->record)
+        shared->recorder = NEVER; /* as if it never had been */
     fg_unlock(fg_driver.state);
     free(data);
 }
@@ -93,8 +94,8 @@ static bool shared_has_come(CUevent event)
 {
     fg_lock(fg_driver.state);
     const struct fg_shared *shared = &fg_driver.state->shared[event->shared_entry - 1];
-    const bool come = shared->recorder == NEVER ||
-                      (shared->recorder >= 0 && fg_clock_left_ns(fg_clock_now(fg_driver.state, shared->card), shared->recorder, shared->mark) == 0);
+    const bool come = shared->recorder == NEVER || (shared->recorder >= 0 && fg_clock_left_ns(fg_clock_now(fg_driver.state, shared->card),
+                                                                                              shared->recorder, shared->mark) == 0);
     fg_unlock(fg_driver.state);
     return come;
 }
@@ -193,7 +194,7 @@ CUresult cuStreamWaitEvent(CUstream stream, CUevent event, unsigned int flags)
         if ((uintptr_t)stream > 2 && stream->last_mark < event->mark) stream->last_mark = event->mark;
         return CUDA_SUCCESS;
     }
-    struct CUevent_st *kept = malloc(sizeof *kept); /* it may be recorded anew or destroyed in between */
+    struct CUevent_st *kept = malloc(sizeof *kept); /* it may be recorded again or destroyed in between */
     if (kept == NULL) return CUDA_ERROR_OUT_OF_MEMORY;
     *kept = *event;
     return fg_defer(context, stream, has_come, free, kept) != 0 ? CUDA_SUCCESS : (free(kept), CUDA_ERROR_OUT_OF_MEMORY);

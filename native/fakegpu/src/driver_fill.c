@@ -14,7 +14,8 @@ static CUresult check(const CUDA_MEMSET_NODE_PARAMS *fill, bool planned)
     if (fill->width == 0 || fill->height == 0) return CUDA_SUCCESS;
     if (fill->dst % unit != 0 || __builtin_mul_overflow(fill->width, unit, &line)) return CUDA_ERROR_INVALID_VALUE;
     if (fill->height > 1 && (fill->pitch % unit != 0 || fill->pitch < line)) return CUDA_ERROR_INVALID_VALUE;
-    if (__builtin_mul_overflow(fill->height - 1, fill->pitch, &span) || __builtin_add_overflow(span, line, &span)) return CUDA_ERROR_INVALID_VALUE;
+    if (__builtin_mul_overflow(fill->height - 1, fill->pitch, &span) || __builtin_add_overflow(span, line, &span))
+        return CUDA_ERROR_INVALID_VALUE;
     return (planned && fg_is_planned(fill->dst, span)) || fg_touch(fill->dst, span) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 

@@ -128,7 +128,8 @@ static CUresult cluster_of(CUfunction function, const CUlaunchConfig *config, in
         !fg_launch_ok(config->gridDimX, config->gridDimY, config->gridDimZ, config->blockDimX, config->blockDimY, config->blockDimZ))
         return CUDA_ERROR_INVALID_VALUE;
     if (fg_driver.machine->cards[fg_driver.card_of[function->module->device]].major < FIRST_MAJOR) return CUDA_ERROR_NOT_SUPPORTED;
-    *largest = (function->attributes_set >> NON_PORTABLE_ALLOWED & 1) != 0 && function->attributes[NON_PORTABLE_ALLOWED] != 0 ? LARGEST : PORTABLE;
+    *largest =
+        (function->attributes_set >> NON_PORTABLE_ALLOWED & 1) != 0 && function->attributes[NON_PORTABLE_ALLOWED] != 0 ? LARGEST : PORTABLE;
     *wanted = 1;
     for (unsigned int i = 0; i < config->numAttrs; i++) {
         const struct fg_launch_attribute *attribute = (const struct fg_launch_attribute *)config->attrs + i;

@@ -98,7 +98,8 @@ CUresult fg_add_node(CUgraph graph, const struct fg_after *after, int type, unio
     if (!fg_graph_ok(graph) || made == NULL) return CUDA_ERROR_INVALID_VALUE;
     CUresult result = fg_check_after(graph, after);
     if (result == CUDA_SUCCESS) result = fg_check_params(type, params);
-    if (result == CUDA_SUCCESS && type == CU_GRAPH_NODE_TYPE_MEM_FREE && is_freed_in(graph, params->free_pointer)) result = CUDA_ERROR_INVALID_VALUE;
+    if (result == CUDA_SUCCESS && type == CU_GRAPH_NODE_TYPE_MEM_FREE && is_freed_in(graph, params->free_pointer))
+        result = CUDA_ERROR_INVALID_VALUE;
     if (result != CUDA_SUCCESS) return result;
     CUgraphNode node = append(graph, type);
     if (node == NULL) return CUDA_ERROR_OUT_OF_MEMORY;

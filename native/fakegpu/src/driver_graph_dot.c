@@ -18,7 +18,9 @@ static void draw_params(FILE *file, CUgraphNode node)
         fprintf(file, "\\n%s <<<%u,%u,%u,%u,%u,%u>>>", is->kernel.func->name, is->kernel.gridDimX, is->kernel.gridDimY, is->kernel.gridDimZ,
                 is->kernel.blockDimX, is->kernel.blockDimY, is->kernel.blockDimZ);
         break;
-    case CU_GRAPH_NODE_TYPE_MEMCPY: fprintf(file, "\\n%zu x %zu x %zu", is->memcpy.copy.WidthInBytes, is->memcpy.copy.Height, is->memcpy.copy.Depth); break;
+    case CU_GRAPH_NODE_TYPE_MEMCPY:
+        fprintf(file, "\\n%zu x %zu x %zu", is->memcpy.copy.WidthInBytes, is->memcpy.copy.Height, is->memcpy.copy.Depth);
+        break;
     case CU_GRAPH_NODE_TYPE_MEMSET: fprintf(file, "\\n0x%llx = %u", (unsigned long long)is->memset.fill.dst, is->memset.fill.value); break;
     case CU_GRAPH_NODE_TYPE_MEM_ALLOC: fprintf(file, "\\n0x%llx, %zu bytes", (unsigned long long)is->alloc.dptr, is->alloc.bytesize); break;
     case CU_GRAPH_NODE_TYPE_MEM_FREE: fprintf(file, "\\n0x%llx", (unsigned long long)is->free_pointer); break;

@@ -63,7 +63,7 @@ CUresult cuDeviceGetGraphMemAttribute(CUdevice device, int attribute, void *valu
     return CUDA_SUCCESS;
 }
 
-/* Only the highest use so far can be set, and only to 0: it begins anew with what is used now. */
+/* Only the highest use so far can be set, and only to 0: it starts again from what is used now. */
 CUresult cuDeviceSetGraphMemAttribute(CUdevice device, int attribute, void *value)
 {
     const CUresult result = fg_check_device(device);

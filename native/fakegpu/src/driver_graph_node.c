@@ -71,7 +71,8 @@ GET(cuGraphMemAllocNodeGetParams, CU_GRAPH_NODE_TYPE_MEM_ALLOC, CUDA_MEM_ALLOC_N
 GET(cuGraphMemFreeNodeGetParams, CU_GRAPH_NODE_TYPE_MEM_FREE, CUdeviceptr, free_pointer)
 GET(cuGraphChildGraphNodeGetGraph, CU_GRAPH_NODE_TYPE_GRAPH, CUgraph, graph)
 
-CUresult cuGraphAddKernelNode(CUgraphNode *node, CUgraph graph, const CUgraphNode *dependencies, size_t count, const CUDA_KERNEL_NODE_PARAMS *kernel)
+CUresult cuGraphAddKernelNode(CUgraphNode *node, CUgraph graph, const CUgraphNode *dependencies, size_t count,
+                              const CUDA_KERNEL_NODE_PARAMS *kernel)
 {
     if (kernel == NULL) return CUDA_ERROR_INVALID_VALUE;
     union fg_general_params params = of_first_version(kernel);
@@ -144,7 +145,8 @@ CUresult cuGraphEventWaitNodeSetEvent(CUgraphNode node, CUevent event)
     return set(node, CU_GRAPH_NODE_TYPE_WAIT_EVENT, &params);
 }
 
-CUresult cuGraphAddMemAllocNode(CUgraphNode *node, CUgraph graph, const CUgraphNode *dependencies, size_t count, CUDA_MEM_ALLOC_NODE_PARAMS *wanted)
+CUresult cuGraphAddMemAllocNode(CUgraphNode *node, CUgraph graph, const CUgraphNode *dependencies, size_t count,
+                                CUDA_MEM_ALLOC_NODE_PARAMS *wanted)
 {
     if (wanted == NULL) return CUDA_ERROR_INVALID_VALUE;
     union fg_general_params params = {.alloc = *wanted};
@@ -162,12 +164,14 @@ CUresult cuGraphAddMemFreeNode(CUgraphNode *node, CUgraph graph, const CUgraphNo
 /* Nodes in their general form: what is not used must be 0. */
 static bool general(const CUgraphNodeParams *wanted, union fg_general_params *params)
 {
-    if (wanted == NULL || wanted->reserved0[0] != 0 || wanted->reserved0[1] != 0 || wanted->reserved0[2] != 0 || wanted->reserved2 != 0) return false;
+    if (wanted == NULL || wanted->reserved0[0] != 0 || wanted->reserved0[1] != 0 || wanted->reserved0[2] != 0 || wanted->reserved2 != 0)
+        return false;
     memcpy(params, &wanted->reserved1, sizeof *params);
     return true;
 }
 
-CUresult cuGraphAddNode_v2(CUgraphNode *node, CUgraph graph, const CUgraphNode *dependencies, const void *edges, size_t count, CUgraphNodeParams *wanted)
+CUresult cuGraphAddNode_v2(CUgraphNode *node, CUgraph graph, const CUgraphNode *dependencies, const void *edges, size_t count,
+                           CUgraphNodeParams *wanted)
 {
     union fg_general_params params;
     const struct fg_after after = {dependencies, edges, count};

@@ -21,7 +21,8 @@ static CUresult check_kernel(const CUDA_KERNEL_NODE_PARAMS *kernel)
     if (!fg_launch_ok(kernel->gridDimX, kernel->gridDimY, kernel->gridDimZ, kernel->blockDimX, kernel->blockDimY, kernel->blockDimZ))
         return CUDA_ERROR_INVALID_VALUE;
     const bool none = kernel->kernelParams == NULL && kernel->extra == NULL;
-    return (kernel->kernelParams != NULL && kernel->extra != NULL) || (none && function->parameter_count > 0) ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
+    return (kernel->kernelParams != NULL && kernel->extra != NULL) || (none && function->parameter_count > 0) ? CUDA_ERROR_INVALID_VALUE
+                                                                                                              : CUDA_SUCCESS;
 }
 
 static CUresult check_alloc(const CUDA_MEM_ALLOC_NODE_PARAMS *wanted)
@@ -43,13 +44,16 @@ CUresult fg_check_params(int type, const union fg_general_params *params)
 {
     switch (type) {
     case CU_GRAPH_NODE_TYPE_KERNEL: return check_kernel(&params->kernel);
-    case CU_GRAPH_NODE_TYPE_MEMCPY: return context_ok(params->memcpy.context) ? fg_check_planned_copy(&params->memcpy.copy) : CUDA_ERROR_INVALID_CONTEXT;
-    case CU_GRAPH_NODE_TYPE_MEMSET: return context_ok(params->memset.context) ? fg_check_planned_fill(&params->memset.fill) : CUDA_ERROR_INVALID_CONTEXT;
+    case CU_GRAPH_NODE_TYPE_MEMCPY:
+        return context_ok(params->memcpy.context) ? fg_check_planned_copy(&params->memcpy.copy) : CUDA_ERROR_INVALID_CONTEXT;
+    case CU_GRAPH_NODE_TYPE_MEMSET:
+        return context_ok(params->memset.context) ? fg_check_planned_fill(&params->memset.fill) : CUDA_ERROR_INVALID_CONTEXT;
     case CU_GRAPH_NODE_TYPE_HOST: return params->host.fn != NULL ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
     case CU_GRAPH_NODE_TYPE_GRAPH: return fg_graph_ok(params->graph) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
     case CU_GRAPH_NODE_TYPE_EMPTY: return CUDA_SUCCESS;
     case CU_GRAPH_NODE_TYPE_WAIT_EVENT:
-    case CU_GRAPH_NODE_TYPE_EVENT_RECORD: return params->event != NULL && params->event->tag == FG_EVENT ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+    case CU_GRAPH_NODE_TYPE_EVENT_RECORD:
+        return params->event != NULL && params->event->tag == FG_EVENT ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
     case CU_GRAPH_NODE_TYPE_EXT_SEMAS_SIGNAL:
     case CU_GRAPH_NODE_TYPE_EXT_SEMAS_WAIT: return fg_check_semaphores(&params->semaphores);
     case CU_GRAPH_NODE_TYPE_MEM_ALLOC: return check_alloc(&params->alloc);

@@ -20,14 +20,15 @@ static bool same_card(CUdeviceptr a, CUdeviceptr b)
 
 static bool copy_may_become(const CUDA_MEMCPY3D *is, const CUDA_MEMCPY3D *wanted)
 {
-    return is->srcMemoryType == wanted->srcMemoryType && is->dstMemoryType == wanted->dstMemoryType && same_card(is->srcDevice, wanted->srcDevice) &&
-           same_card(is->dstDevice, wanted->dstDevice);
+    return is->srcMemoryType == wanted->srcMemoryType && is->dstMemoryType == wanted->dstMemoryType &&
+           same_card(is->srcDevice, wanted->srcDevice) && same_card(is->dstDevice, wanted->dstDevice);
 }
 
 static bool fill_may_become(const CUDA_MEMSET_NODE_PARAMS *is, const CUDA_MEMSET_NODE_PARAMS *wanted)
 {
     const bool lines = is->height <= 1 && wanted->height <= 1;
-    const bool same = is->width == wanted->width && is->height == wanted->height && is->elementSize == wanted->elementSize && is->pitch == wanted->pitch;
+    const bool same =
+        is->width == wanted->width && is->height == wanted->height && is->elementSize == wanted->elementSize && is->pitch == wanted->pitch;
     return (lines || same) && same_card(is->dst, wanted->dst);
 }
 
@@ -218,7 +219,8 @@ CUresult cuGraphExecNodeSetParams(CUgraphExec exec, CUgraphNode node, CUgraphNod
 static CUgraphNode switchable(CUgraphExec exec, CUgraphNode node)
 {
     CUgraphNode mine = copy_in(exec, node, -1);
-    const bool may = mine != NULL && (mine->type == CU_GRAPH_NODE_TYPE_KERNEL || mine->type == CU_GRAPH_NODE_TYPE_MEMSET || mine->type == CU_GRAPH_NODE_TYPE_MEMCPY);
+    const bool may = mine != NULL && (mine->type == CU_GRAPH_NODE_TYPE_KERNEL || mine->type == CU_GRAPH_NODE_TYPE_MEMSET ||
+                                      mine->type == CU_GRAPH_NODE_TYPE_MEMCPY);
     return may ? mine : NULL;
 }
 

@@ -124,7 +124,10 @@ CUresult cuIpcOpenMemHandle_v2(CUdeviceptr *pointer, CUipcMemHandle handle, unsi
     return result;
 }
 
-CUresult cuIpcOpenMemHandle(CUdeviceptr *pointer, CUipcMemHandle handle, unsigned int flags) { return cuIpcOpenMemHandle_v2(pointer, handle, flags); }
+CUresult cuIpcOpenMemHandle(CUdeviceptr *pointer, CUipcMemHandle handle, unsigned int flags)
+{
+    return cuIpcOpenMemHandle_v2(pointer, handle, flags);
+}
 
 CUresult cuIpcCloseMemHandle(CUdeviceptr pointer)
 {
@@ -143,5 +146,5 @@ void fg_leave_shared(struct fg_block *block)
     fg_lock(fg_driver.state);
     fg_shared_drop(fg_driver.state, block->shared_entry - 1);
     fg_unlock(fg_driver.state);
-    if (block->file >= 0) close(block->file); /* whoever has it mapped keeps the pages */
+    if (block->file >= 0) close(block->file); /* a process that has it mapped keeps the pages */
 }

@@ -17,7 +17,7 @@ bool fg_jit_log_open(struct fg_jit_log *log, unsigned int count, const int *opti
         if (options[i] == ERROR_LOG_BUFFER_SIZE_BYTES) log->room = (size_t)(uintptr_t)values[i], log->length_at = &values[i];
         if (options[i] == INFO_LOG_BUFFER_SIZE_BYTES) {
             if (info != NULL && values[i] != NULL) *info = '\0';
-            values[i] = NULL; /* nothing to say */
+            values[i] = NULL; /* nothing is written there */
         }
     }
     if (log->text != NULL && log->room > 0) *log->text = '\0';

@@ -25,7 +25,8 @@ static double threads_of(const CUlaunchConfig *c)
 
 bool fg_launch_ok(unsigned int grid_x, unsigned int grid_y, unsigned int grid_z, unsigned int block_x, unsigned int block_y, unsigned int block_z)
 {
-    const CUlaunchConfig config = {.gridDimX = grid_x, .gridDimY = grid_y, .gridDimZ = grid_z, .blockDimX = block_x, .blockDimY = block_y, .blockDimZ = block_z};
+    const CUlaunchConfig config = {
+        .gridDimX = grid_x, .gridDimY = grid_y, .gridDimZ = grid_z, .blockDimX = block_x, .blockDimY = block_y, .blockDimZ = block_z};
     return threads_of(&config) > 0;
 }
 

@@ -31,7 +31,10 @@ CUresult cuLinkCreate_v2(unsigned int count, int *options, void **values, CUlink
     return CUDA_SUCCESS;
 }
 
-CUresult cuLinkCreate(unsigned int count, int *options, void **values, CUlinkState *state) { return cuLinkCreate_v2(count, options, values, state); }
+CUresult cuLinkCreate(unsigned int count, int *options, void **values, CUlinkState *state)
+{
+    return cuLinkCreate_v2(count, options, values, state);
+}
 
 /* Nothing may be defined twice. */
 static CUresult check_definitions(CUlinkState state, const char *more)
@@ -47,7 +50,8 @@ static CUresult check_definitions(CUlinkState state, const char *more)
     return found > 0 || strstr(more, ".version") != NULL ? CUDA_SUCCESS : CUDA_ERROR_INVALID_PTX;
 }
 
-CUresult cuLinkAddData_v2(CUlinkState state, int type, void *data, size_t bytes, const char *name, unsigned int count, int *options, void **values)
+CUresult cuLinkAddData_v2(CUlinkState state, int type, void *data, size_t bytes, const char *name, unsigned int count, int *options,
+                          void **values)
 {
     (void)name;
     if (!link_ok(state)) return CUDA_ERROR_INVALID_HANDLE;

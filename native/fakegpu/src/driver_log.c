@@ -8,7 +8,7 @@
 
 #include "driver.h"
 
-/* The last lines are kept; 25600 is what the documentation of cuLogsDumpToMemory says. */
+/* The last lines are kept; 25600 is from the documentation of cuLogsDumpToMemory. */
 enum { LINES = 100, LINE_BYTES = 256, HIGHEST_DUMP_BYTES = 25600 };
 
 struct CUlogsCallbackEntry_st {

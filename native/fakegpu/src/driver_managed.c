@@ -1,6 +1,6 @@
 /* Managed memory of the stand-in driver: advice, prefetches and discards, and what is known of a range.
  *
- * Where a page lies makes no difference to what it costs here; but what was said of it is kept, and a discarded page is gone. Of one range
+ * Where a page lies makes no difference to what it costs here; but what was advised is kept, and a discarded page is gone. Of one range
  * and subject the newest note counts.
  */
 #include <stdlib.h>
@@ -13,7 +13,14 @@
 #include "deferred.h"
 
 /* CUmem_advise */
-enum { SET_READ_MOSTLY = 1, UNSET_READ_MOSTLY = 2, SET_PREFERRED_LOCATION = 3, UNSET_PREFERRED_LOCATION = 4, SET_ACCESSED_BY = 5, UNSET_ACCESSED_BY = 6 };
+enum {
+    SET_READ_MOSTLY = 1,
+    UNSET_READ_MOSTLY = 2,
+    SET_PREFERRED_LOCATION = 3,
+    UNSET_PREFERRED_LOCATION = 4,
+    SET_ACCESSED_BY = 5,
+    UNSET_ACCESSED_BY = 6
+};
 
 /* What a note is about; of accesses there is one subject per device. */
 enum subject { READ_MOSTLY, PREFERRED_LOCATION, LAST_PREFETCH, ACCESSED_BY };
@@ -34,7 +41,7 @@ static CUresult note(CUdeviceptr pointer, size_t bytes, int subject, CUmemLocati
     if (made == NULL) return CUDA_ERROR_OUT_OF_MEMORY;
     pthread_mutex_lock(&lock);
     *made = (struct note){pointer, pointer + bytes, subject, where, notes};
-    for (struct note **at = &made->next; *at != NULL;) { /* those that it covers say nothing any more */
+    for (struct note **at = &made->next; *at != NULL;) { /* those that it covers count no more */
         struct note *old = *at;
         if (old->subject == subject && old->from >= made->from && old->until <= made->until)
             *at = old->next, free(old);
@@ -89,7 +96,8 @@ static CUresult check_managed(CUdeviceptr pointer, size_t bytes)
     CUcontext context;
     const CUresult result = fg_current(&context);
     if (result != CUDA_SUCCESS) return result;
-    if (bytes == 0 || !fg_find_block(pointer, &block) || !block.managed || bytes > block.base + block.bytes - pointer) return CUDA_ERROR_INVALID_VALUE;
+    if (bytes == 0 || !fg_find_block(pointer, &block) || !block.managed || bytes > block.base + block.bytes - pointer)
+        return CUDA_ERROR_INVALID_VALUE;
     return CUDA_SUCCESS;
 }
 
@@ -129,7 +137,10 @@ static CUmemLocation place_of(CUdevice device)
     return (CUmemLocation){type, device < 0 ? 0 : device};
 }
 
-CUresult cuMemAdvise(CUdeviceptr pointer, size_t bytes, int advice, CUdevice device) { return cuMemAdvise_v2(pointer, bytes, advice, place_of(device)); }
+CUresult cuMemAdvise(CUdeviceptr pointer, size_t bytes, int advice, CUdevice device)
+{
+    return cuMemAdvise_v2(pointer, bytes, advice, place_of(device));
+}
 
 CUresult cuMemPrefetchAsync_v2(CUdeviceptr pointer, size_t bytes, CUmemLocation location, unsigned int flags, CUstream stream)
 {
@@ -173,7 +184,8 @@ static CUresult discard_later(CUdeviceptr pointer, size_t bytes, CUstream stream
 /* Batches: all is checked before the first is done; streams of a context's own alone take them. */
 static CUresult check_batch(const CUdeviceptr *pointers, const size_t *sizes, size_t count, unsigned long long flags, CUstream stream)
 {
-    if (pointers == NULL || sizes == NULL || count == 0 || flags != 0 || stream == NULL || (uintptr_t)stream == 1) return CUDA_ERROR_INVALID_VALUE;
+    if (pointers == NULL || sizes == NULL || count == 0 || flags != 0 || stream == NULL || (uintptr_t)stream == 1)
+        return CUDA_ERROR_INVALID_VALUE;
     if (!fg_stream_ok(stream)) return CUDA_ERROR_INVALID_HANDLE;
     if (fg_capture_broken(stream)) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
     CUresult result = CUDA_SUCCESS;
@@ -233,7 +245,16 @@ static int device_of(CUmemLocation place)
 
 static CUresult attribute(void *data, size_t room, int what, CUdeviceptr from, CUdeviceptr until)
 {
-    enum { IS_READ_MOSTLY = 1, PREFERRED = 2, ACCESSORS = 3, PREFETCHED = 4, PREFERRED_TYPE = 5, PREFERRED_ID = 6, PREFETCHED_TYPE = 7, PREFETCHED_ID = 8 };
+    enum {
+        IS_READ_MOSTLY = 1,
+        PREFERRED = 2,
+        ACCESSORS = 3,
+        PREFETCHED = 4,
+        PREFERRED_TYPE = 5,
+        PREFERRED_ID = 6,
+        PREFETCHED_TYPE = 7,
+        PREFETCHED_ID = 8
+    };
     int *to = data;
     const size_t slots = room / sizeof *to;
     if (what < IS_READ_MOSTLY || what > PREFETCHED_ID || data == NULL || slots == 0 || room % sizeof *to != 0) return CUDA_ERROR_INVALID_VALUE;

@@ -11,7 +11,8 @@ CUresult cuMemPoolSetAccess(CUmemoryPool pool, const CUmemAccessDesc *wanted, si
 {
     if (!pool_ok(pool) || wanted == NULL || count == 0) return CUDA_ERROR_INVALID_VALUE;
     for (size_t i = 0; i < count; i++) {
-        if (wanted[i].location.type != CU_MEM_LOCATION_TYPE_DEVICE || (wanted[i].flags != NO_ACCESS && wanted[i].flags != READ_WRITE)) return CUDA_ERROR_INVALID_VALUE;
+        if (wanted[i].location.type != CU_MEM_LOCATION_TYPE_DEVICE || (wanted[i].flags != NO_ACCESS && wanted[i].flags != READ_WRITE))
+            return CUDA_ERROR_INVALID_VALUE;
         if (fg_check_device(wanted[i].location.id) != CUDA_SUCCESS) return CUDA_ERROR_INVALID_DEVICE;
         if (wanted[i].location.id == pool->device && wanted[i].flags == NO_ACCESS) return CUDA_ERROR_INVALID_VALUE;
     }
@@ -66,7 +67,9 @@ static CUresult capabilities(unsigned int *found, const int *operations, unsigne
     for (unsigned int i = 0; i < count; i++)
         if (operations[i] < 0 || operations[i] > LAST_OPERATION) return CUDA_ERROR_INVALID_VALUE;
     for (unsigned int i = 0; i < count; i++)
-        found[i] = !linked ? 0U : operations[i] <= LAST_INTEGER ? SIGNED | UNSIGNED | REDUCTION | SCALAR_32 | SCALAR_64 : REDUCTION | SCALAR_32 | SCALAR_64;
+        found[i] = !linked                         ? 0U
+                   : operations[i] <= LAST_INTEGER ? SIGNED | UNSIGNED | REDUCTION | SCALAR_32 | SCALAR_64
+                                                   : REDUCTION | SCALAR_32 | SCALAR_64;
     return CUDA_SUCCESS;
 }
 

@@ -1,4 +1,4 @@
-/* What the stand-in driver says of an address. */
+/* What the stand-in driver knows of an address. */
 #include "block.h"
 
 /* CUpointer_attribute */

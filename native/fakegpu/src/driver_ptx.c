@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { WORD = 128 };
+enum { TOKEN = 128 };
 
 static const char *skip_space(const char *at)
 {
@@ -22,36 +22,36 @@ static const char *skip_space(const char *at)
     }
 }
 
-static bool is_word(char c) { return isalnum((unsigned char)c) || c == '_' || c == '$' || c == '%' || c == '.'; }
+static bool is_token_character(char c) { return isalnum((unsigned char)c) || c == '_' || c == '$' || c == '%' || c == '.'; }
 
-/* The next word, or a single other character; empty at the end. What is longer than any name is cut. */
-static const char *token(const char *at, char word[WORD])
+/* The next token, or a single other character; empty at the end. What is longer than any name is cut. */
+static const char *next_token(const char *at, char token[TOKEN])
 {
     at = skip_space(at);
     size_t length = 0;
     if (*at == '"') {
         at++;
         at += strcspn(at, "\"");
-        word[0] = '"', word[1] = '\0';
+        token[0] = '"', token[1] = '\0';
         return *at != '\0' ? at + 1 : at;
     }
-    if (!is_word(*at)) {
-        word[0] = *at, word[1] = '\0';
+    if (!is_token_character(*at)) {
+        token[0] = *at, token[1] = '\0';
         return *at != '\0' ? at + 1 : at;
     }
-    while (is_word(*at)) {
-        if (length > 0 && *at == '.' && word[0] == '.') break; /* ".visible.entry" are two */
-        if (length < WORD - 1) word[length++] = *at;
+    while (is_token_character(*at)) {
+        if (length > 0 && *at == '.' && token[0] == '.') break; /* ".visible.entry" are two */
+        if (length < TOKEN - 1) token[length++] = *at;
         at++;
     }
-    word[length] = '\0';
+    token[length] = '\0';
     return at;
 }
 
-static bool is(const char *word, const char *other) { return strcmp(word, other) == 0; }
+static bool is(const char *token, const char *other) { return strcmp(token, other) == 0; }
 
 /* Bytes of a type (".u32"), 0 for what is none. */
-static size_t type_bytes(const char *word)
+static size_t type_bytes(const char *token)
 {
     static const struct {
         const char *name;
@@ -60,13 +60,13 @@ static size_t type_bytes(const char *word)
                  {".b32", 4}, {".u32", 4}, {".s32", 4},  {".f32", 4},  {".f16x2", 4}, {".b64", 8}, {".u64", 8}, {".s64", 8},
                  {".f64", 8}, {".b128", 16}};
     for (size_t i = 0; i < sizeof types / sizeof *types; i++)
-        if (is(word, types[i].name)) return types[i].bytes;
+        if (is(token, types[i].name)) return types[i].bytes;
     return 0;
 }
 
 /* A declaration up to its name and dimensions: ".align 8 .v2 .f32 name[4][2]". */
 struct declaration {
-    char name[WORD];
+    char name[TOKEN];
     size_t unit, bytes, alignment;
     enum fg_ptx_kind kind;
     bool managed;
@@ -74,33 +74,33 @@ struct declaration {
 
 static const char *declaration(const char *at, struct declaration *found)
 {
-    char word[WORD];
+    char token[TOKEN];
     size_t vector = 1;
     bool behind_pointer = false; /* what comes then is about what it points to */
     *found = (struct declaration){.kind = FG_PTX_VARIABLE, .alignment = 1};
     for (;;) {
-        const char *next = token(at, word);
-        if (word[0] == '.') {
-            const size_t bytes = type_bytes(word);
+        const char *next = next_token(at, token);
+        if (token[0] == '.') {
+            const size_t bytes = type_bytes(token);
             if (bytes > 0 && !behind_pointer) found->unit = bytes;
-            if (is(word, ".v2")) vector = 2;
-            if (is(word, ".v4")) vector = 4;
-            if (is(word, ".ptr")) behind_pointer = true;
-            if (is(word, ".texref")) found->kind = FG_PTX_TEXTURE;
-            if (is(word, ".surfref")) found->kind = FG_PTX_SURFACE;
-            if (is(word, ".managed")) found->managed = true;
-            if (is(word, ".align")) {
+            if (is(token, ".v2")) vector = 2;
+            if (is(token, ".v4")) vector = 4;
+            if (is(token, ".ptr")) behind_pointer = true;
+            if (is(token, ".texref")) found->kind = FG_PTX_TEXTURE;
+            if (is(token, ".surfref")) found->kind = FG_PTX_SURFACE;
+            if (is(token, ".managed")) found->managed = true;
+            if (is(token, ".align")) {
                 char *end;
                 const size_t alignment = strtoull(skip_space(next), &end, 0);
                 if (!behind_pointer) found->alignment = alignment;
                 next = end;
             }
-        } else if (word[0] == '\0' || (word[0] != '(' && word[0] != ')')) { /* ".attribute(.managed)" has brackets */
+        } else if (token[0] == '\0' || (token[0] != '(' && token[0] != ')')) { /* ".attribute(.managed)" has brackets */
             break;
         }
         at = next;
     }
-    at = token(at, found->name);
+    at = next_token(at, found->name);
     found->unit *= vector;
     found->bytes = found->unit;
     if (found->unit > found->alignment) found->alignment = found->unit;
@@ -116,16 +116,16 @@ static const char *declaration(const char *at, struct declaration *found)
 
 static const char *kernel(const char *at, struct fg_ptx_item *item)
 {
-    char word[WORD];
+    char token[TOKEN];
     size_t offset = 0;
-    at = token(at, item->name);
+    at = next_token(at, item->name);
     if (*skip_space(at) != '(') return at;
     at = skip_space(at) + 1;
     for (;;) {
-        const char *next = token(at, word);
-        if (is(word, ")") || word[0] == '\0') return next;
+        const char *next = next_token(at, token);
+        if (is(token, ")") || token[0] == '\0') return next;
         struct declaration parameter;
-        at = declaration(is(word, ",") ? token(next, word) : next, &parameter); /* behind ".param" */
+        at = declaration(is(token, ",") ? next_token(next, token) : next, &parameter); /* behind ".param" */
         if (parameter.unit == 0 || item->parameter_count == FG_PARAMETERS) continue;
         offset = (offset + parameter.alignment - 1) / parameter.alignment * parameter.alignment;
         item->parameters[item->parameter_count++] = (struct fg_parameter){offset, parameter.bytes};
@@ -148,20 +148,20 @@ static const char *variable(const char *at, struct fg_ptx_item *item, enum fg_pt
 
 enum fg_ptx_kind fg_ptx_next(const char **at, struct fg_ptx_item *item)
 {
-    char word[WORD];
+    char token[TOKEN];
     int depth = 0;
     bool external = false;
     enum fg_ptx_kind kind = FG_PTX_KERNEL;
     for (;;) {
-        *at = token(*at, word);
-        if (word[0] == '\0') return FG_PTX_END;
-        if (is(word, "{")) depth++;
-        if (is(word, "}") && depth > 0) depth--;
-        if (is(word, ".extern")) external = true;
-        if (is(word, ";")) external = false;
-        if (depth > 0 || (!is(word, ".entry") && !is(word, ".global") && !is(word, ".const"))) continue;
+        *at = next_token(*at, token);
+        if (token[0] == '\0') return FG_PTX_END;
+        if (is(token, "{")) depth++;
+        if (is(token, "}") && depth > 0) depth--;
+        if (is(token, ".extern")) external = true;
+        if (is(token, ";")) external = false;
+        if (depth > 0 || (!is(token, ".entry") && !is(token, ".global") && !is(token, ".const"))) continue;
         *item = (struct fg_ptx_item){.external = external};
-        *at = is(word, ".entry") ? kernel(*at, item) : variable(*at, item, &kind);
+        *at = is(token, ".entry") ? kernel(*at, item) : variable(*at, item, &kind);
         return kind;
     }
 }
@@ -175,37 +175,37 @@ bool fg_ptx_find(const char *image, enum fg_ptx_kind kind, const char *name, str
 }
 
 /* "0f3f800000" and "0d..." are floating-point numbers by their bits, with a point they are in decimal. */
-static bool number(const char *word, bool negative, size_t unit, void *to)
+static bool number(const char *token, bool negative, size_t unit, void *to)
 {
     char *end;
     uint64_t bits;
-    if ((word[0] == '0' && (tolower((unsigned char)word[1]) == 'f' || tolower((unsigned char)word[1]) == 'd'))) {
-        bits = strtoull(word + 2, &end, 16);
-    } else if (strchr(word, '.') != NULL && (unit == sizeof(float) || unit == sizeof(double))) {
-        const double value = negative ? -strtod(word, &end) : strtod(word, &end);
+    if ((token[0] == '0' && (tolower((unsigned char)token[1]) == 'f' || tolower((unsigned char)token[1]) == 'd'))) {
+        bits = strtoull(token + 2, &end, 16);
+    } else if (strchr(token, '.') != NULL && (unit == sizeof(float) || unit == sizeof(double))) {
+        const double value = negative ? -strtod(token, &end) : strtod(token, &end);
         const float narrow = (float)value;
         return memcpy(to, unit == sizeof narrow ? (const void *)&narrow : &value, unit), *end == '\0';
     } else {
-        bits = strtoull(word, &end, 0);
+        bits = strtoull(token, &end, 0);
         if (*end == 'U') end++;
         if (negative) bits = -bits;
     }
-    if (end == word || *end != '\0') return false;
+    if (end == token || *end != '\0') return false;
     memcpy(to, &bits, unit < sizeof bits ? unit : sizeof bits); /* little-endian, as the card */
     return true;
 }
 
 bool fg_ptx_initialise(const struct fg_ptx_item *item, void *memory)
 {
-    char word[WORD];
+    char token[TOKEN];
     size_t at_byte = 0;
     bool negative = false;
     for (const char *at = item->initial; at != NULL;) {
-        at = token(at, word);
-        if (is(word, ";") || word[0] == '\0') break;
-        if (is(word, "-")) negative = true;
-        if (is(word, "{") || is(word, "}") || is(word, ",") || is(word, "-")) continue;
-        if (at_byte + item->unit > item->bytes || !number(word, negative, item->unit, (char *)memory + at_byte)) return false;
+        at = next_token(at, token);
+        if (is(token, ";") || token[0] == '\0') break;
+        if (is(token, "-")) negative = true;
+        if (is(token, "{") || is(token, "}") || is(token, ",") || is(token, "-")) continue;
+        if (at_byte + item->unit > item->bytes || !number(token, negative, item->unit, (char *)memory + at_byte)) return false;
         at_byte += item->unit;
         negative = false;
     }

@@ -1,7 +1,7 @@
 /* Semaphores of other interfaces in the stand-in driver.
  *
  * A semaphore is a number of 64 bits at the beginning of the file behind the descriptor (a memfd: there is no Vulkan here to make another),
- * which whoever has the file may read and write. A timeline has any value and is waited for until it is at least that; a binary one is
+ * which every process that has the file may read and write. A timeline has any value and is waited for until it is at least that; a binary one is
  * waited for until it is 1, and is 0 again.
  */
 #include "semaphore.h"
@@ -43,7 +43,8 @@ CUresult cuImportExternalSemaphore(CUexternalSemaphore *semaphore, const CUDA_EX
     CUcontext context;
     const CUresult result = fg_current(&context);
     if (result != CUDA_SUCCESS) return result;
-    if (semaphore == NULL || wanted == NULL || wanted->type < OPAQUE_FD || wanted->type > LAST_TYPE || wanted->flags != 0) return CUDA_ERROR_INVALID_VALUE;
+    if (semaphore == NULL || wanted == NULL || wanted->type < OPAQUE_FD || wanted->type > LAST_TYPE || wanted->flags != 0)
+        return CUDA_ERROR_INVALID_VALUE;
     if (wanted->type != OPAQUE_FD && wanted->type != TIMELINE_SEMAPHORE_FD) return CUDA_ERROR_NOT_SUPPORTED; /* Windows's and NvSciSync's */
     if (lseek(wanted->handle.fd, 0, SEEK_END) < (off_t)sizeof(uint64_t)) return CUDA_ERROR_INVALID_HANDLE;
     CUexternalSemaphore made = calloc(1, sizeof *made);
@@ -123,7 +124,8 @@ CUresult fg_run_semaphores(const CUDA_EXT_SEM_NODE_PARAMS *semaphores, CUstream 
     return result;
 }
 
-static CUresult run(const CUexternalSemaphore *semaphores, const CUDA_EXTERNAL_SEMAPHORE_PARAMS *params, unsigned int count, CUstream stream, bool wait)
+static CUresult run(const CUexternalSemaphore *semaphores, const CUDA_EXTERNAL_SEMAPHORE_PARAMS *params, unsigned int count, CUstream stream,
+                    bool wait)
 {
     union fg_general_params all = {.semaphores = {(CUexternalSemaphore *)semaphores, params, count}};
     CUresult result;
@@ -132,12 +134,14 @@ static CUresult run(const CUexternalSemaphore *semaphores, const CUDA_EXTERNAL_S
     return fg_run_semaphores(&all.semaphores, stream, wait);
 }
 
-CUresult cuSignalExternalSemaphoresAsync(const CUexternalSemaphore *semaphores, const CUDA_EXTERNAL_SEMAPHORE_PARAMS *params, unsigned int count, CUstream stream)
+CUresult cuSignalExternalSemaphoresAsync(const CUexternalSemaphore *semaphores, const CUDA_EXTERNAL_SEMAPHORE_PARAMS *params, unsigned int count,
+                                         CUstream stream)
 {
     return run(semaphores, params, count, stream, false);
 }
 
-CUresult cuWaitExternalSemaphoresAsync(const CUexternalSemaphore *semaphores, const CUDA_EXTERNAL_SEMAPHORE_PARAMS *params, unsigned int count, CUstream stream)
+CUresult cuWaitExternalSemaphoresAsync(const CUexternalSemaphore *semaphores, const CUDA_EXTERNAL_SEMAPHORE_PARAMS *params, unsigned int count,
+                                       CUstream stream)
 {
     return run(semaphores, params, count, stream, true);
 }

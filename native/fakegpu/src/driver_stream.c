@@ -9,7 +9,7 @@
 static bool special(CUstream stream) { return stream == NULL || (uintptr_t)stream == 1 || (uintptr_t)stream == 2; }
 
 /* CUstreamCaptureMode of the thread. Asking for the state of an event while a stream is being recorded breaks the recording, unless the
- * thread has said that it knows what it does (CUDA Driver API, cuThreadExchangeStreamCaptureMode). */
+ * thread has chosen another mode (CUDA Driver API, cuThreadExchangeStreamCaptureMode). */
 enum { GLOBAL = 0, RELAXED = 2 };
 static _Thread_local int capture_mode = GLOBAL;
 

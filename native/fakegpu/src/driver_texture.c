@@ -45,12 +45,14 @@ static CUresult check_resource(const CUDA_RESOURCE_DESC *resource)
     case CU_RESOURCE_TYPE_MIPMAPPED_ARRAY:
         return resource->res.mipmap != NULL && fg_array_ok(&resource->res.mipmap->array) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
     case CU_RESOURCE_TYPE_LINEAR:
-        ok = linear > 0 && resource->res.linear.sizeInBytes / linear <= MOST_TEXELS && memory_ok(resource->res.linear.devPtr, resource->res.linear.sizeInBytes);
+        ok = linear > 0 && resource->res.linear.sizeInBytes / linear <= MOST_TEXELS &&
+             memory_ok(resource->res.linear.devPtr, resource->res.linear.sizeInBytes);
         break;
     case CU_RESOURCE_TYPE_PITCH2D:
         ok = pitched > 0 && resource->res.pitch2D.width > 0 && resource->res.pitch2D.pitchInBytes % PITCH_ALIGNMENT == 0 &&
              resource->res.pitch2D.pitchInBytes / pitched >= resource->res.pitch2D.width &&
-             !__builtin_mul_overflow(resource->res.pitch2D.pitchInBytes, resource->res.pitch2D.height, &bytes) && memory_ok(resource->res.pitch2D.devPtr, bytes);
+             !__builtin_mul_overflow(resource->res.pitch2D.pitchInBytes, resource->res.pitch2D.height, &bytes) &&
+             memory_ok(resource->res.pitch2D.devPtr, bytes);
         break;
     default: break;
     }
@@ -105,13 +107,15 @@ static CUresult destroy(unsigned long long handle, bool is_surface)
 }
 
 /* A view shows an array otherwise than it was made; memory has none. */
-CUresult cuTexObjectCreate(CUtexObject *object, const CUDA_RESOURCE_DESC *resource, const CUDA_TEXTURE_DESC *texture, const CUDA_RESOURCE_VIEW_DESC *view)
+CUresult cuTexObjectCreate(CUtexObject *object, const CUDA_RESOURCE_DESC *resource, const CUDA_TEXTURE_DESC *texture,
+                           const CUDA_RESOURCE_VIEW_DESC *view)
 {
     CUcontext context;
     CUresult result = fg_current(&context);
     if (result != CUDA_SUCCESS) return result;
     if (object == NULL || resource == NULL || texture == NULL || !texture_ok(texture)) return CUDA_ERROR_INVALID_VALUE;
-    if (view != NULL && resource->resType != CU_RESOURCE_TYPE_ARRAY && resource->resType != CU_RESOURCE_TYPE_MIPMAPPED_ARRAY) return CUDA_ERROR_INVALID_VALUE;
+    if (view != NULL && resource->resType != CU_RESOURCE_TYPE_ARRAY && resource->resType != CU_RESOURCE_TYPE_MIPMAPPED_ARRAY)
+        return CUDA_ERROR_INVALID_VALUE;
     result = check_resource(resource);
     if (result != CUDA_SUCCESS) return result;
     struct object wanted = {.resource = *resource, .texture = *texture, .has_view = view != NULL};

@@ -31,21 +31,21 @@ static uint64_t memory_of(const struct fg_mig_state *mig, const struct fg_mig_de
 }
 
 /* "MIG-<uuid>", or "MIG-<uuid of the card>/<GPU instance>/<compute instance>" as drivers before 470 name it. */
-static bool names_instance(const struct fg_card *card, const struct fg_mig_device *device, const char *word)
+static bool names_instance(const struct fg_card *card, const struct fg_mig_device *device, const char *name)
 {
     char older[160];
     snprintf(older, sizeof older, "MIG-%s/%u/%u", card->uuid, device->gpu_instance, device->compute_instance);
-    return device->live && (strcasecmp(device->uuid, word) == 0 || strcasecmp(older, word) == 0);
+    return device->live && (strcasecmp(device->uuid, name) == 0 || strcasecmp(older, name) == 0);
 }
 
 /* The instance of that name becomes the only device: a process has one. With the lock of the state. */
-static bool choose_instance(struct fg_driver *driver, const char *word)
+static bool choose_instance(struct fg_driver *driver, const char *name)
 {
     for (int at = 0; at < driver->machine->visible_count; at++) {
         const int card = driver->machine->visible[at];
         const struct fg_mig_state *mig = &driver->state->cards[card].mig;
         for (int i = 0; i < FG_MAX_MIG; i++) {
-            if (!names_instance(&driver->machine->cards[card], &mig->devices[i], word)) continue;
+            if (!names_instance(&driver->machine->cards[card], &mig->devices[i], name)) continue;
             struct fg_instance *instance = &driver->instance_of[0];
             *instance = (struct fg_instance){.memory_bytes = memory_of(mig, &mig->devices[i]),
                                              .sm_count = multiprocessors_of(&driver->machine->cards[card], &mig->devices[i])};
@@ -62,8 +62,8 @@ static bool choose_instance(struct fg_driver *driver, const char *word)
 static void choose_cards(struct fg_driver *driver, const int *ordered, char *list)
 {
     char *rest;
-    for (char *word = strtok_r(list, ", ", &rest); word != NULL; word = strtok_r(NULL, ", ", &rest)) {
-        const int card = fg_card_named(driver->machine, ordered, driver->machine->visible_count, word);
+    for (char *name = strtok_r(list, ", ", &rest); name != NULL; name = strtok_r(NULL, ", ", &rest)) {
+        const int card = fg_card_named(driver->machine, ordered, driver->machine->visible_count, name);
         if (card < 0) return;
         for (int i = 0; i < driver->device_count; i++)
             if (driver->card_of[i] == card) {

@@ -2,7 +2,7 @@
  *
  * Physical memory lives until its last handle is released, its last mapping undone and its last binding gone. Two mappings of one
  * handle do not show each other's content here. What was exported is on the card until the last process that made or imported it has let
- * go (shared.h); a descriptor that nobody has imported does not keep it, but importing it takes the bytes anew.
+ * go (shared.h); a descriptor that nobody has imported does not keep it, but importing it takes the bytes again.
  */
 #include "physical.h"
 
@@ -18,7 +18,7 @@ pthread_mutex_t fg_physical_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct fg_physical *all;
 static struct fg_use *uses;
 
-/* What an exported handle's file holds: which entry of the machine's state, and what to make anew if that is gone. */
+/* What an exported handle's file holds: which entry of the machine's state, and what to make again if that is gone. */
 struct exported {
     uint64_t magic, bytes;
     int32_t card; /* -1: on the host */
@@ -210,7 +210,8 @@ CUresult cuMemSetAccess(CUdeviceptr pointer, size_t bytes, const CUmemAccessDesc
 {
     if (pointer == 0 || bytes == 0 || access == NULL || count == 0) return CUDA_ERROR_INVALID_VALUE;
     for (size_t i = 0; i < count; i++)
-        if ((access[i].flags != 0 && access[i].flags != 1 && access[i].flags != 3) || access[i].location.type < 1) return CUDA_ERROR_INVALID_VALUE;
+        if ((access[i].flags != 0 && access[i].flags != 1 && access[i].flags != 3) || access[i].location.type < 1)
+            return CUDA_ERROR_INVALID_VALUE;
     return CUDA_SUCCESS;
 }
 

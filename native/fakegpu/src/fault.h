@@ -1,4 +1,4 @@
-/* Calls that fail because the configuration says so. */
+/* Calls that fail because the configuration wants it. */
 #ifndef FAKEGPU_FAULT_H
 #define FAKEGPU_FAULT_H
 

@@ -88,15 +88,15 @@ static int parse_children(struct reader *r, struct json *parent, char close)
 static int parse_scalar(struct reader *r, struct json *value)
 {
     static const struct {
-        const char *word;
+        const char *text;
         enum json_type type;
         double number;
-    } words[] = {{"true", JSON_BOOL, 1}, {"false", JSON_BOOL, 0}, {"null", JSON_NULL, 0}};
-    for (size_t i = 0; i < sizeof words / sizeof *words; i++)
-        if (strncmp(r->at, words[i].word, strlen(words[i].word)) == 0) {
-            value->type = words[i].type;
-            value->number = words[i].number;
-            r->at += strlen(words[i].word);
+    } literals[] = {{"true", JSON_BOOL, 1}, {"false", JSON_BOOL, 0}, {"null", JSON_NULL, 0}};
+    for (size_t i = 0; i < sizeof literals / sizeof *literals; i++)
+        if (strncmp(r->at, literals[i].text, strlen(literals[i].text)) == 0) {
+            value->type = literals[i].type;
+            value->number = literals[i].number;
+            r->at += strlen(literals[i].text);
             return 0;
         }
     char *end;

@@ -1,4 +1,4 @@
-/* vgpu-load: keeps the first card busy with kernels, and says what it managed.
+/* vgpu-load: keeps the first card busy with kernels, and prints how many it ran.
  *
  *   vgpu-load [--seconds S] [--blocks N] [--iterations I] [--graph K] [--sync-every N] [--cooperative] [--bench N]
  *
@@ -150,34 +150,35 @@ static void bench(void)
     printf("{\"launch_ns\": %.1f}\n", least * 1e9);
 }
 
-static bool parse_options(int words, char **word)
+static bool parse_options(int argc, char **argv)
 {
-    for (int i = 1; i < words; i++) {
-        if (strcmp(word[i], "--cooperative") == 0) {
+    for (int i = 1; i < argc; i++) {
+        if (strcmp(argv[i], "--cooperative") == 0) {
             options.cooperative = true;
             continue;
         }
         char *end = NULL;
-        const double number = i + 1 < words ? strtod(word[i + 1], &end) : -1;
-        if (end == NULL || end == word[i + 1] || *end != '\0' || number < 0) return false;
-        if (strcmp(word[i], "--seconds") == 0) options.seconds = number;
-        else if (strcmp(word[i], "--blocks") == 0) options.blocks = (unsigned int)number;
-        else if (strcmp(word[i], "--iterations") == 0) options.iterations = (unsigned int)number;
-        else if (strcmp(word[i], "--graph") == 0) options.graph = (int)number;
-        else if (strcmp(word[i], "--sync-every") == 0) options.sync_every = (int)number;
-        else if (strcmp(word[i], "--bench") == 0) options.bench = (long)number;
+        const double number = i + 1 < argc ? strtod(argv[i + 1], &end) : -1;
+        if (end == NULL || end == argv[i + 1] || *end != '\0' || number < 0) return false;
+        if (strcmp(argv[i], "--seconds") == 0) options.seconds = number;
+        else if (strcmp(argv[i], "--blocks") == 0) options.blocks = (unsigned int)number;
+        else if (strcmp(argv[i], "--iterations") == 0) options.iterations = (unsigned int)number;
+        else if (strcmp(argv[i], "--graph") == 0) options.graph = (int)number;
+        else if (strcmp(argv[i], "--sync-every") == 0) options.sync_every = (int)number;
+        else if (strcmp(argv[i], "--bench") == 0) options.bench = (long)number;
         else return false;
         i++;
     }
     return true;
 }
 
-int main(int words, char **word)
+int main(int argc, char **argv)
 {
     CUcontext context;
     CUmodule module;
-    if (!parse_options(words, word)) {
-        fprintf(stderr, "usage: vgpu-load [--seconds S] [--blocks N] [--iterations I] [--graph K] [--sync-every N] [--cooperative] [--bench N]\n");
+    if (!parse_options(argc, argv)) {
+        fprintf(stderr,
+                "usage: vgpu-load [--seconds S] [--blocks N] [--iterations I] [--graph K] [--sync-every N] [--cooperative] [--bench N]\n");
         return 2;
     }
     load_library();

@@ -26,7 +26,8 @@ static const char *read_links(const struct json *entry, struct fg_card *card)
     return NULL;
 }
 
-/* Where the MIG device's GPU instance lies: beside an earlier one of the same id, else where it says, else at the first free placement. */
+/* Where the MIG device's GPU instance lies: beside an earlier one of the same id, else at the start that it names, else at the first free
+ * placement. */
 static const char *place_mig(const struct json *entry, struct fg_card *card, struct fg_mig *mig)
 {
     const struct fg_mig_profile *profile = fg_mig_profile_of_slices(card, mig->gpu_slices);
@@ -60,7 +61,8 @@ static const char *read_migs(const struct json *entry, struct fg_card *card)
         to->gpu_instance = (unsigned int)json_number(mig, "gpu_instance", card->mig_count);
         to->compute_instance = (unsigned int)json_number(mig, "compute_instance", 0);
         to->memory_bytes = (uint64_t)json_number(mig, "memory_mib", 0) << 20;
-        if (strncmp(to->uuid, "MIG-", 4) != 0 || to->memory_bytes == 0) return "a MIG instance wants a uuid that begins with MIG-, and memory_mib";
+        if (strncmp(to->uuid, "MIG-", 4) != 0 || to->memory_bytes == 0)
+            return "a MIG instance wants a uuid that begins with MIG-, and memory_mib";
         const char *wrong = place_mig(mig, card, to);
         if (wrong != NULL) return wrong;
     }
@@ -116,7 +118,8 @@ static const char *read_faults(const struct json *root, struct fg_machine *machi
         fault->after = (int)json_number(entry, "after", 0);
         fault->times = (int)json_number(entry, "times", 1);
         if (fault->call == FG_CALLS) return "a fault's call is none of those of docs/fakegpu.md";
-        if (fault->result <= 0 || fault->after < 0 || fault->times < 0) return "a fault's result wants to be positive, after and times at least 0";
+        if (fault->result <= 0 || fault->after < 0 || fault->times < 0)
+            return "a fault's result wants to be positive, after and times at least 0";
     }
     return NULL;
 }
@@ -157,7 +160,8 @@ static const char *read_machine(const struct json *root, struct fg_machine *mach
     if (machine->state_path[0] == '\0') return "\"state\" is missing";
     if (machine->timing.time_slice_ns < 1000 || machine->timing.context_switch_ns < 0 || machine->timing.sample_ns < 1000000)
         return "time_slice_us and nvml_sample_ms want to be at least 1, context_switch_us at least 0";
-    if (machine->sample_delay_ns < 0 || machine->sample_missing_percent > 99) return "nvml_sample_delay_ms wants to be at least 0, nvml_missing_percent 0 to 99";
+    if (machine->sample_delay_ns < 0 || machine->sample_missing_percent > 99)
+        return "nvml_sample_delay_ms wants to be at least 0, nvml_missing_percent 0 to 99";
     if (machine->queue_depth < 1 || machine->queue_depth > FG_MAX_QUEUE_DEPTH) return "queue_depth wants to be 1 to 4096";
     if (machine->granularity_bytes == 0) return "granularity_bytes wants to be positive";
     const struct json *devices = json_member(root, "devices");
@@ -183,14 +187,14 @@ static char *read_whole(const char *path)
     return text;
 }
 
-int fg_card_named(const struct fg_machine *machine, const int *among, int count, const char *word)
+int fg_card_named(const struct fg_machine *machine, const int *among, int count, const char *name)
 {
     char *end;
-    const long number = strtol(word, &end, 10);
-    if (*word != '\0' && *end == '\0') return number >= 0 && number < count ? among[number] : -1;
+    const long number = strtol(name, &end, 10);
+    if (*name != '\0' && *end == '\0') return number >= 0 && number < count ? among[number] : -1;
     int found = -1;
     for (int i = 0; i < count; i++) {
-        if (strncasecmp(machine->cards[among[i]].uuid, word, strlen(word)) != 0 || strlen(word) <= 4) continue;
+        if (strncasecmp(machine->cards[among[i]].uuid, name, strlen(name)) != 0 || strlen(name) <= 4) continue;
         if (found >= 0) return -1; /* the beginning of two uuids names neither */
         found = among[i];
     }
@@ -207,8 +211,8 @@ static void read_visible(struct fg_machine *machine)
     if (!everything && *wanted != '\0' && strcmp(wanted, "none") != 0 && strcmp(wanted, "void") != 0) {
         char list[4096], *rest;
         copy(list, sizeof list, wanted);
-        for (char *word = strtok_r(list, ", ", &rest); word != NULL; word = strtok_r(NULL, ", ", &rest)) {
-            const int card = fg_card_named(machine, all, machine->card_count, word);
+        for (char *name = strtok_r(list, ", ", &rest); name != NULL; name = strtok_r(NULL, ", ", &rest)) {
+            const int card = fg_card_named(machine, all, machine->card_count, name);
             if (card >= 0) shown[card] = true;
         }
     }

@@ -54,7 +54,7 @@ static unsigned int memory_slices(const struct fg_card *card) { return card->mig
 
 uint64_t fg_mig_memory_bytes(const struct fg_card *card, const struct fg_mig_profile *profile)
 {
-    static const uint64_t RESERVED_BYTES = 512ull << 20; /* an A100 with 80 GB tells 9728 MiB of 10240, 19968 of 20480 */
+    static const uint64_t RESERVED_BYTES = 512ull << 20; /* an A100 with 80 GB has 9728 MiB of 10240, 19968 of 20480 */
     const uint64_t share = card->memory_bytes / memory_slices(card) * profile->size;
     return share > 2 * RESERVED_BYTES ? share - RESERVED_BYTES : share;
 }

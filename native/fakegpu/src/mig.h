@@ -1,7 +1,7 @@
 /* How cards are cut: the profiles of the simulated cards, and the instances that are there, in the shared state.
  *
  * A card has 8 memory slices (4 as an A30). A GPU instance takes a run of them; its compute instances, which programs see as devices,
- * share its multiprocessors. Profiles and placements are those that NVIDIA's MIG user guide tells of A100, H100, H200 and A30.
+ * share its multiprocessors. Profiles and placements are those that NVIDIA's MIG user guide lists for A100, H100, H200 and A30.
  */
 #ifndef FAKEGPU_MIG_H
 #define FAKEGPU_MIG_H
@@ -24,7 +24,7 @@ struct fg_mig_profile {
 
 struct fg_gpu_instance {
     bool live;
-    bool busy; /* a program runs on it, says fakegpu-ctl: it can't be destroyed */
+    bool busy; /* fakegpu-ctl marked it as used by a program: it can't be destroyed */
     unsigned int id, profile_id, start, size;
     int slices;
     uint64_t memory_bytes;

@@ -1,4 +1,4 @@
-/* vgpu-probe: a small CUDA-driver program that says what it sees of its cards and tries to take more than its share.
+/* vgpu-probe: a small CUDA-driver program that reports what it sees of its cards and tries to take more than its share.
  *
  *   vgpu-probe [--once] [--bytes N] [--hold-s S] [--no-launch]
  *
@@ -84,7 +84,7 @@ static void on_signal(int number)
 }
 
 /* One line of JSON, at once: readers act on it. */
-__attribute__((format(printf, 1, 2))) static void say(const char *format, ...)
+__attribute__((format(printf, 1, 2))) static void report(const char *format, ...)
 {
     va_list arguments;
     va_start(arguments, format);
@@ -104,7 +104,7 @@ static const char *error_name(CUresult error)
 static void check(const char *call, CUresult result)
 {
     if (result == CUDA_SUCCESS) return;
-    say("{\"event\":\"error\",\"call\":\"%s\",\"error\":\"%s\",\"code\":%d}", call, error_name(result), (int)result);
+    report("{\"event\":\"error\",\"call\":\"%s\",\"error\":\"%s\",\"code\":%d}", call, error_name(result), (int)result);
     exit(EXIT_ERROR);
 }
 #define CALL(function, ...) check(#function, cuda.function(__VA_ARGS__))
@@ -113,7 +113,7 @@ static void *open_library(const char *name)
 {
     void *library = dlopen(name, RTLD_NOW);
     if (library == NULL) {
-        say("{\"event\":\"error\",\"call\":\"dlopen\",\"error\":\"%s cannot be loaded\"}", name);
+        report("{\"event\":\"error\",\"call\":\"dlopen\",\"error\":\"%s cannot be loaded\"}", name);
         exit(EXIT_ERROR);
     }
     return library;
@@ -123,7 +123,7 @@ static void look_up(void *library, const char *name, void *slot)
 {
     void *function = dlsym(library, name);
     if (function == NULL) {
-        say("{\"event\":\"error\",\"call\":\"dlsym\",\"error\":\"%s is missing\"}", name);
+        report("{\"event\":\"error\",\"call\":\"dlsym\",\"error\":\"%s is missing\"}", name);
         exit(EXIT_ERROR);
     }
     memcpy(slot, &function, sizeof function);
@@ -169,8 +169,8 @@ static void open_device(int index)
     nvmlMemory_t memory = {0};
     const bool seen = nvml.nvmlDeviceGetHandleByUUID(device->uuid, &nvml_device) == NVML_SUCCESS &&
                       nvml.nvmlDeviceGetMemoryInfo(nvml_device, &memory) == NVML_SUCCESS;
-    if (!seen) say("{\"event\":\"warning\",\"index\":%d,\"text\":\"NVML does not show this device\"}", index);
-    say("{\"event\":\"device\",\"index\":%d,\"uuid\":\"%s\",\"name\":\"%s\",\"total_bytes\":%zu,\"free_bytes\":%zu,"
+    if (!seen) report("{\"event\":\"warning\",\"index\":%d,\"text\":\"NVML does not show this device\"}", index);
+    report("{\"event\":\"device\",\"index\":%d,\"uuid\":\"%s\",\"name\":\"%s\",\"total_bytes\":%zu,\"free_bytes\":%zu,"
         "\"nvml_total_bytes\":%llu,\"nvml_free_bytes\":%llu}",
         index, device->uuid, name, total, device->free_bytes, memory.total, memory.free);
 }
@@ -205,10 +205,10 @@ static int expect_refusal(int index, size_t bytes)
 {
     const CUresult result = allocate(&devices[index], bytes);
     if (result == CUDA_SUCCESS) {
-        say("{\"event\":\"NOT_refused\",\"index\":%d,\"bytes\":%zu}", index, bytes);
+        report("{\"event\":\"NOT_refused\",\"index\":%d,\"bytes\":%zu}", index, bytes);
         return EXIT_NOT_REFUSED;
     }
-    say("{\"event\":\"refused\",\"index\":%d,\"bytes\":%zu,\"error\":\"%s\"}", index, bytes, error_name(result));
+    report("{\"event\":\"refused\",\"index\":%d,\"bytes\":%zu,\"error\":\"%s\"}", index, bytes, error_name(result));
     return result == CUDA_ERROR_OUT_OF_MEMORY ? 0 : EXIT_ERROR;
 }
 
@@ -218,7 +218,7 @@ static int take_memory(int index)
     CALL(cuCtxSetCurrent, device->context);
     if (options.has_bytes && options.bytes > device->free_bytes) return expect_refusal(index, options.bytes);
     const size_t wanted = options.has_bytes ? options.bytes : device->free_bytes, taken = fill(device, wanted);
-    say("{\"event\":\"allocated\",\"index\":%d,\"bytes\":%zu}", index, taken);
+    report("{\"event\":\"allocated\",\"index\":%d,\"bytes\":%zu}", index, taken);
     return wanted < device->free_bytes ? 0 : expect_refusal(index, 1);
 }
 
@@ -238,7 +238,7 @@ static double now_s(void)
 
 static void run(void)
 {
-    say("{\"event\":\"running\"}");
+    report("{\"event\":\"running\"}");
     const double end = now_s() + options.hold_s;
     while (!stop && (options.hold_s < 0 || now_s() < end)) {
         for (int i = 0; options.launch && i < device_count; i++) launch(&devices[i], 8);
@@ -256,28 +256,28 @@ static void close_devices(void)
     }
 }
 
-static bool parse_options(int words, char **word)
+static bool parse_options(int argc, char **argv)
 {
-    for (int i = 1; i < words; i++) {
+    for (int i = 1; i < argc; i++) {
         char *end = NULL;
-        if (strcmp(word[i], "--once") == 0)
+        if (strcmp(argv[i], "--once") == 0)
             options.once = true;
-        else if (strcmp(word[i], "--no-launch") == 0)
+        else if (strcmp(argv[i], "--no-launch") == 0)
             options.launch = false;
-        else if (strcmp(word[i], "--bytes") == 0 && i + 1 < words)
-            options.has_bytes = true, options.bytes = strtoull(word[++i], &end, 10);
-        else if (strcmp(word[i], "--hold-s") == 0 && i + 1 < words)
-            options.hold_s = strtod(word[++i], &end);
+        else if (strcmp(argv[i], "--bytes") == 0 && i + 1 < argc)
+            options.has_bytes = true, options.bytes = strtoull(argv[++i], &end, 10);
+        else if (strcmp(argv[i], "--hold-s") == 0 && i + 1 < argc)
+            options.hold_s = strtod(argv[++i], &end);
         else
             return false;
-        if (end != NULL && (*end != '\0' || end == word[i])) return false;
+        if (end != NULL && (*end != '\0' || end == argv[i])) return false;
     }
     return true;
 }
 
-int main(int words, char **word)
+int main(int argc, char **argv)
 {
-    if (!parse_options(words, word)) {
+    if (!parse_options(argc, argv)) {
         fprintf(stderr, "usage: vgpu-probe [--once] [--bytes N] [--hold-s S] [--no-launch]\n");
         return EXIT_USAGE;
     }
@@ -286,7 +286,7 @@ int main(int words, char **word)
     sigaction(SIGINT, &action, NULL);
     load_libraries();
     CALL(cuInit, 0);
-    if (nvml.nvmlInit_v2() != NVML_SUCCESS) say("{\"event\":\"warning\",\"text\":\"NVML does not initialise\"}");
+    if (nvml.nvmlInit_v2() != NVML_SUCCESS) report("{\"event\":\"warning\",\"text\":\"NVML does not initialise\"}");
     CALL(cuDeviceGetCount, &device_count);
     if (device_count > MAX_DEVICES) device_count = MAX_DEVICES;
     for (int i = 0; i < device_count; i++) open_device(i);
@@ -295,7 +295,7 @@ int main(int words, char **word)
         if (failure != 0) return failure;
     }
     for (int i = 0; options.launch && i < device_count; i++) launch(&devices[i], LAUNCHES);
-    if (options.launch) say("{\"event\":\"launched\",\"kernels\":%d}", LAUNCHES * device_count);
+    if (options.launch) report("{\"event\":\"launched\",\"kernels\":%d}", LAUNCHES * device_count);
     if (!options.once) run();
     close_devices();
     return 0;

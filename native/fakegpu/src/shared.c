@@ -19,8 +19,8 @@ static bool holds(const struct fg_shared *shared, int process) { return (shared-
 
 static int any_holder(const struct fg_shared *shared)
 {
-    for (int word = 0; word < FG_MAX_PROCESSES / 64; word++)
-        if (shared->holders[word] != 0) return word * 64 + __builtin_ctzll(shared->holders[word]);
+    for (int part = 0; part < FG_MAX_PROCESSES / 64; part++)
+        if (shared->holders[part] != 0) return part * 64 + __builtin_ctzll(shared->holders[part]);
     return -1;
 }
 

@@ -177,8 +177,8 @@ static void hold_life(const struct fg_state *state, const struct fg_process *pro
     if (file < 0 || fcntl(file, F_OFD_SETLK, &life) != 0) fprintf(stderr, "fakegpu: state %s: %s\n", state_path, strerror(errno));
 }
 
-/* A second file, for locks of the other kind: they name their owner as a pid of whoever asks. Such a lock goes when its owner closes any
- * descriptor of that file, so each process has one, and leaves it open. */
+/* A second file, for locks of the other kind: they name their owner by its pid in the pid namespace of the process that asks. Such a lock goes
+ * when its owner closes any descriptor of that file, so each process has one, and leaves it open. */
 static int pid_file = -1;
 
 static int opened_pid_file(void)
@@ -318,7 +318,7 @@ int64_t fg_left_ns(struct fg_state *state, int card, int64_t mark)
 
 void fg_sleep_until_reached(struct fg_state *state, int card, int64_t mark)
 {
-    /* Others may take turns meanwhile, or come and go: the earliest possible end is waited for, then looked again. */
+    /* Others may take turns in between, or come and go: the earliest possible end is waited for, then looked again. */
     static const int64_t SHORTEST_NS = 20000;
     for (;;) {
         const int64_t left = fg_left_ns(state, card, mark);

@@ -1,5 +1,5 @@
 /* The state that all processes of the simulated machine share: a ledger of memory per card and process, a clock of kernels per card,
- * and health events. One mapped file; a robust lock: whoever is killed leaves a state that the next one repairs.
+ * and health events. One mapped file; a robust lock: a process that is killed leaves a state that the next one repairs.
  */
 #ifndef FAKEGPU_STATE_H
 #define FAKEGPU_STATE_H
@@ -19,7 +19,7 @@ enum { FG_EVENTS = 256 };
 struct fg_process {
     int32_t pid; /* 0: free; as its own pid namespace counts */
     uint64_t start_time;
-    uint64_t pid_namespace; /* containers all have a process 1: a pid says nothing in another namespace */
+    uint64_t pid_namespace; /* containers all have a process 1: a pid means nothing in another namespace */
     uint64_t used_bytes[FG_MAX_DEVICES];
     bool context[FG_MAX_DEVICES]; /* has, or had, a context: it is a compute process of that card */
 };
