@@ -6,8 +6,9 @@
 #include "arena.h"
 #include "block.h"
 #include "copy.h"
+#include "driver_handle.h"
 
-bool fg_array_ok(CUarray array) { return array != NULL && array->tag == FG_ARRAY; }
+bool fg_array_ok(CUarray array) { return fg_handle_lives(array) && array->tag == FG_ARRAY; }
 
 /* Only plain channels: the driver knows many more. */
 uint64_t fg_element_bytes(int format, unsigned int channels)
@@ -49,7 +50,10 @@ static CUresult create(struct CUarray_st *array, const CUDA_ARRAY3D_DESCRIPTOR *
     array->content_bytes = bytes;
     array->content = fg_arena_take(array->content_bytes);
     if (array->content == 0) return CUDA_ERROR_OUT_OF_MEMORY;
-    if (fg_charge(array->device, array->charged)) return CUDA_SUCCESS;
+    if (fg_charge(array->device, array->charged)) {
+        if (fg_handle_begins(array)) return CUDA_SUCCESS;
+        fg_discharge(array->device, array->charged);
+    }
     fg_arena_give(array->content, array->content_bytes, 0);
     return CUDA_ERROR_OUT_OF_MEMORY;
 }
@@ -91,7 +95,7 @@ CUresult cuArray3DCreate(CUarray *array, const CUDA_ARRAY3D_DESCRIPTOR_v1 *wante
 static CUresult destroy(struct CUarray_st *array)
 {
     if (!fg_array_ok(array) || array->is_level) return CUDA_ERROR_INVALID_HANDLE;
-    array->tag = 0;
+    fg_handle_ends(array);
     fg_unbind_tiles((uint64_t)(uintptr_t)array);
     fg_discharge(array->device, array->charged);
     fg_arena_give(array->content, array->content_bytes, 1);
@@ -101,7 +105,7 @@ static CUresult destroy(struct CUarray_st *array)
 
 size_t fg_array_element(CUarray array)
 {
-    return array != NULL && array->tag == FG_ARRAY ? (size_t)fg_element_bytes(array->as.Format, array->as.NumChannels) : 0;
+    return fg_array_ok(array) ? (size_t)fg_element_bytes(array->as.Format, array->as.NumChannels) : 0;
 }
 
 static bool within(size_t from, size_t length, size_t all) { return from <= all && length <= all - from; }
@@ -114,14 +118,14 @@ bool fg_in_array(CUarray array, size_t x, size_t y, size_t z, size_t width_bytes
 
 char *fg_array_at(CUarray array, size_t x, size_t y, size_t z)
 {
-    const size_t line = fg_array_element(array) * array->as.Width;
+    const size_t line = fg_element_bytes(array->as.Format, array->as.NumChannels) * array->as.Width;
     return (char *)(uintptr_t)array->content + (z * at_least_one(array->as.Height) + y) * line + x;
 }
 
 CUresult cuArray3DGetDescriptor_v2(CUDA_ARRAY3D_DESCRIPTOR *as, CUarray array)
 {
     if (as == NULL) return CUDA_ERROR_INVALID_VALUE;
-    if (array == NULL || array->tag != FG_ARRAY) return CUDA_ERROR_INVALID_HANDLE;
+    if (!fg_array_ok(array)) return CUDA_ERROR_INVALID_HANDLE;
     *as = array->as;
     return CUDA_SUCCESS;
 }
@@ -159,6 +163,7 @@ CUresult fg_make_mipmap(CUmipmappedArray *array, const CUDA_ARRAY3D_DESCRIPTOR *
         const uint64_t bytes = fg_level_bytes(wanted, level);
         made->level[level] = (struct CUarray_st){.tag = FG_ARRAY, .device = made->array.device, .as = fg_level(wanted, level), .content = at,
                                                  .content_bytes = bytes, .is_level = true};
+        if (!fg_handle_begins(&made->level[level])) return cuMipmappedArrayDestroy(made), CUDA_ERROR_OUT_OF_MEMORY;
         at += bytes;
     }
     *array = made;
@@ -173,7 +178,7 @@ CUresult cuMipmappedArrayCreate(CUmipmappedArray *array, const CUDA_ARRAY3D_DESC
 CUresult cuMipmappedArrayDestroy(CUmipmappedArray array)
 {
     if (array == NULL || !fg_array_ok(&array->array)) return CUDA_ERROR_INVALID_HANDLE;
-    for (unsigned int level = 0; level < array->levels; level++) array->level[level].tag = 0;
+    for (unsigned int level = 0; level < array->levels; level++) fg_handle_ends(&array->level[level]);
     return destroy(&array->array);
 }
 

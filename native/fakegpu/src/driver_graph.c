@@ -1,16 +1,17 @@
 /* Graphs and nodes of the stand-in driver: how they are made, copied and ended. */
-#include "graph.h"
-
 #include <stdlib.h>
 #include <string.h>
 
-bool fg_graph_ok(CUgraph graph) { return graph != NULL && graph->tag == FG_GRAPH; }
-bool fg_node_ok(CUgraphNode node, int type) { return node != NULL && node->tag == FG_NODE && (type < 0 || node->type == type); }
+#include "driver_handle.h"
+#include "graph.h"
+
+bool fg_graph_ok(CUgraph graph) { return fg_handle_lives(graph) && graph->tag == FG_GRAPH; }
+bool fg_node_ok(CUgraphNode node, int type) { return fg_handle_lives(node) && node->tag == FG_NODE && (type < 0 || node->type == type); }
 
 CUresult fg_new_graph(CUgraph *graph)
 {
     CUgraph made = calloc(1, sizeof *made);
-    if (made == NULL) return CUDA_ERROR_OUT_OF_MEMORY;
+    if (made == NULL || !fg_handle_begins(made)) return free(made), CUDA_ERROR_OUT_OF_MEMORY;
     made->tag = FG_GRAPH;
     made->last = &made->first;
     *graph = made;
@@ -27,7 +28,7 @@ void fg_free_node(CUgraphNode node)
 {
     if (node->type == CU_GRAPH_NODE_TYPE_GRAPH && node->is.graph != NULL) fg_free_graph(node->is.graph);
     if (node->type == CU_GRAPH_NODE_TYPE_MEM_ALLOC && node->is.alloc.dptr != 0) fg_address_drop(node->is.alloc.dptr);
-    node->tag = 0;
+    fg_handle_ends(node);
     for (size_t i = 0; i < sizeof node->owned / sizeof *node->owned; i++) free(node->owned[i]);
     free(node->attributes);
     free(node->dependencies);
@@ -36,7 +37,7 @@ void fg_free_node(CUgraphNode node)
 
 void fg_free_graph(CUgraph graph)
 {
-    graph->tag = 0;
+    fg_handle_ends(graph);
     for (CUgraphNode node = graph->first, next; node != NULL; node = next) {
         next = node->next;
         fg_free_node(node);
@@ -66,7 +67,7 @@ static CUgraphNode append(CUgraph graph, int type)
 {
     static _Atomic uint64_t ids = 1;
     CUgraphNode node = calloc(1, sizeof *node);
-    if (node == NULL) return NULL;
+    if (node == NULL || !fg_handle_begins(node)) return free(node), NULL;
     *node = (struct CUgraphNode_st){.tag = FG_NODE, .type = type, .graph = graph, .id = ids++};
     *graph->last = node;
     graph->last = &node->next;

@@ -5,10 +5,11 @@
 #include "block.h"
 #include "copy.h"
 #include "deferred.h"
+#include "driver_handle.h"
 #include "graph.h"
 #include "semaphore.h"
 
-bool fg_exec_ok(CUgraphExec exec) { return exec != NULL && exec->tag == FG_EXEC; }
+bool fg_exec_ok(CUgraphExec exec) { return fg_handle_lives(exec) && exec->tag == FG_EXEC; }
 
 /* Puts the nodes of the graph, and of those inside of it, in an order. */
 static CUresult order(CUgraph graph, CUgraphNode *in_circle)
@@ -53,7 +54,8 @@ static CUresult instantiate(CUgraphExec *exec, CUgraph graph, unsigned long long
     result = order(copy, NULL);
     if (result == CUDA_SUCCESS && !claim(copy)) result = CUDA_ERROR_NOT_SUPPORTED; /* another instantiation has its memory */
     struct CUgraphExec_st *made = result == CUDA_SUCCESS ? calloc(1, sizeof *made) : NULL;
-    if (made == NULL) {
+    if (made == NULL || !fg_handle_begins(made)) {
+        free(made);
         if (result == CUDA_SUCCESS) disclaim(copy, NULL), result = CUDA_ERROR_OUT_OF_MEMORY;
         return fg_free_graph(copy), result;
     }
@@ -125,7 +127,7 @@ static void release(void *data)
 CUresult cuGraphExecDestroy(CUgraphExec exec)
 {
     if (!fg_exec_ok(exec)) return CUDA_ERROR_INVALID_VALUE;
-    exec->tag = 0;
+    fg_handle_ends(exec);
     /* User objects stay as long as a launch of it runs. */
     struct under_way launch = {fg_take_retained(exec->graph), exec->context, exec->mark, exec->ticket};
     struct under_way *kept = launch.retained != NULL && launch.context != NULL && !has_ended(&launch) ? malloc(sizeof *kept) : NULL;

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "driver_handle.h"
 #include "driver_jit_log.h"
 #include "driver_ptx.h"
 
@@ -15,7 +16,7 @@ struct CUlinkState_st {
 
 enum { CU_JIT_INPUT_PTX = 1, CU_JIT_INPUT_LAST = 5 };
 
-static bool link_ok(CUlinkState state) { return state != NULL && state->tag == FG_LINK; }
+static bool link_ok(CUlinkState state) { return fg_handle_lives(state) && state->tag == FG_LINK; }
 
 CUresult cuLinkCreate_v2(unsigned int count, int *options, void **values, CUlinkState *state)
 {
@@ -25,7 +26,7 @@ CUresult cuLinkCreate_v2(unsigned int count, int *options, void **values, CUlink
     if (result != CUDA_SUCCESS) return result;
     if (state == NULL || !fg_jit_log_open(&log, count, options, values)) return CUDA_ERROR_INVALID_VALUE;
     CUlinkState made = calloc(1, sizeof *made);
-    if (made == NULL) return CUDA_ERROR_OUT_OF_MEMORY;
+    if (made == NULL || !fg_handle_begins(made)) return free(made), CUDA_ERROR_OUT_OF_MEMORY;
     *made = (struct CUlinkState_st){.tag = FG_LINK, .log = log};
     *state = made;
     return CUDA_SUCCESS;
@@ -118,7 +119,7 @@ CUresult cuLinkComplete(CUlinkState state, void **image, size_t *bytes)
 CUresult cuLinkDestroy(CUlinkState state)
 {
     if (!link_ok(state)) return CUDA_ERROR_INVALID_HANDLE;
-    state->tag = 0;
+    fg_handle_ends(state);
     free(state->text);
     free(state);
     return CUDA_SUCCESS;

@@ -12,6 +12,7 @@
 
 #include "capture.h"
 #include "deferred.h"
+#include "driver_handle.h"
 
 /* CUexternalSemaphoreHandleType */
 enum { OPAQUE_FD = 1, TIMELINE_SEMAPHORE_FD = 9, LAST_TYPE = 10 };
@@ -28,7 +29,7 @@ struct CUextSemaphore_st {
     struct number *number;
 };
 
-static bool semaphore_ok(CUexternalSemaphore semaphore) { return semaphore != NULL && semaphore->tag == FG_SEMAPHORE; }
+static bool semaphore_ok(CUexternalSemaphore semaphore) { return fg_handle_lives(semaphore) && semaphore->tag == FG_SEMAPHORE; }
 
 static void let_go(struct number *number)
 {
@@ -50,7 +51,7 @@ CUresult cuImportExternalSemaphore(CUexternalSemaphore *semaphore, const CUDA_EX
     CUexternalSemaphore made = calloc(1, sizeof *made);
     struct number *number = calloc(1, sizeof *number);
     uint64_t *at = mmap(NULL, sizeof *at, PROT_READ | PROT_WRITE, MAP_SHARED, wanted->handle.fd, 0);
-    if (made == NULL || number == NULL || at == MAP_FAILED) {
+    if (made == NULL || number == NULL || at == MAP_FAILED || !fg_handle_begins(made)) {
         free(made);
         free(number);
         if (at != MAP_FAILED) munmap(at, sizeof *at);
@@ -67,7 +68,7 @@ CUresult cuImportExternalSemaphore(CUexternalSemaphore *semaphore, const CUDA_EX
 CUresult cuDestroyExternalSemaphore(CUexternalSemaphore semaphore)
 {
     if (!semaphore_ok(semaphore)) return CUDA_ERROR_INVALID_HANDLE;
-    semaphore->tag = 0;
+    fg_handle_ends(semaphore);
     let_go(semaphore->number);
     free(semaphore);
     return CUDA_SUCCESS;

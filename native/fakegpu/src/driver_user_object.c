@@ -2,6 +2,7 @@
 #include <limits.h>
 #include <stdlib.h>
 
+#include "driver_handle.h"
 #include "graph.h"
 
 struct CUuserObject_st {
@@ -13,7 +14,7 @@ struct CUuserObject_st {
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* for all counts */
 
-static bool object_ok(CUuserObject object) { return object != NULL && object->tag == FG_USER_OBJECT; }
+static bool object_ok(CUuserObject object) { return fg_handle_lives(object) && object->tag == FG_USER_OBJECT; }
 
 static CUresult hold(CUuserObject object, unsigned int count)
 {
@@ -31,7 +32,7 @@ static CUresult drop(CUuserObject object, unsigned int count)
     const bool held = count <= object->count;
     if (held) object->count -= count;
     const bool last = held && object->count == 0;
-    if (last) object->tag = 0;
+    if (last) fg_handle_ends(object);
     pthread_mutex_unlock(&lock);
     if (last) {
         object->destroy(object->data);
@@ -46,7 +47,7 @@ CUresult cuUserObjectCreate(CUuserObject *object, void *data, CUhostFn destroy, 
     if (!fg_driver.initialised) return CUDA_ERROR_NOT_INITIALIZED;
     if (object == NULL || destroy == NULL || count == 0 || count > INT_MAX || flags != NO_DESTRUCTOR_SYNC) return CUDA_ERROR_INVALID_VALUE;
     CUuserObject made = calloc(1, sizeof *made);
-    if (made == NULL) return CUDA_ERROR_OUT_OF_MEMORY;
+    if (made == NULL || !fg_handle_begins(made)) return free(made), CUDA_ERROR_OUT_OF_MEMORY;
     *made = (struct CUuserObject_st){FG_USER_OBJECT, count, destroy, data};
     *object = made;
     return CUDA_SUCCESS;
