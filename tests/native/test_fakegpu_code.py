@@ -175,6 +175,17 @@ show(
     ]
 
 
+def test_parameters_beyond_what_any_kernel_has_are_refused(machine: Machine) -> None:
+    assert lines(
+        machine,
+        """
+image = b".version 7.0 .visible .entry wide(.param .align 8 .b8 s[18446744073709551615]) { ret; }"
+result, module = load(image)
+show(result, cuda.cuModuleGetFunction(byref(c_void_p()), module, b"wide"))
+""",
+    ) == ["0 218"]
+
+
 def test_linking_makes_one_image_or_reports_what_is_wrong(machine: Machine) -> None:
     source = machine.folder / "more.ptx"
     source.write_text(".version 7.0 .visible .entry more(.param .u32 n) { ret; }")

@@ -47,6 +47,7 @@ struct CUctx_st {
     int device; /* CUDA ordinal */
     _Atomic int retained; /* how often a primary context is; how often another is attached to beyond its making */
     bool primary, green;
+    int multiprocessors; /* of a green context; 0: all of the device */
     unsigned int flags;
     _Atomic int64_t last_mark; /* of everything launched in it */
     int64_t marks[FG_MAX_QUEUE_DEPTH]; /* of the last launches: a ring */

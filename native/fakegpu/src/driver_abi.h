@@ -31,6 +31,8 @@
 #define CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD ((CUresult)908)
 #define CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE ((CUresult)910)
 #define CUDA_ERROR_INVALID_CLUSTER_SIZE ((CUresult)912)
+#define CUDA_ERROR_INVALID_RESOURCE_TYPE ((CUresult)914)
+#define CUDA_ERROR_INVALID_RESOURCE_CONFIGURATION ((CUresult)915)
 
 typedef struct CUlinkState_st *CUlinkState;
 typedef struct CUkern_st *CUkernel;

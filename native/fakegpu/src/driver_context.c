@@ -1,5 +1,6 @@
 /* Contexts of the stand-in driver: a stack per thread, one primary context per device. */
 #include "deferred.h"
+#include "green.h"
 
 #include <stdlib.h>
 
@@ -200,13 +201,17 @@ CUresult cuCtxDetach(CUcontext context)
     return CUDA_SUCCESS;
 }
 
-/* A green context holds its device's primary context, and costs as much as another. Resources are not modelled: any description will do. */
+/* A green context holds its device's primary context, and costs as much as another. */
 CUresult cuGreenCtxCreate(CUgreenCtx *context, CUdevResourceDesc resources, CUdevice device, unsigned int flags)
 {
     enum { DEFAULT_STREAM = 1 };
     CUcontext primary, made;
     if (context == NULL || resources == NULL || flags != DEFAULT_STREAM) return CUDA_ERROR_INVALID_VALUE;
-    CUresult result = cuDevicePrimaryCtxRetain(&primary, device);
+    CUresult result = fg_check_device(device);
+    if (result != CUDA_SUCCESS) return result;
+    const int multiprocessors = fg_described_multiprocessors(resources, device);
+    if (multiprocessors < 0) return CUDA_ERROR_INVALID_DEVICE;
+    result = cuDevicePrimaryCtxRetain(&primary, device);
     if (result != CUDA_SUCCESS) return result;
     result = cuCtxCreate_v2(&made, 0, device);
     if (result != CUDA_SUCCESS) {
@@ -215,6 +220,7 @@ CUresult cuGreenCtxCreate(CUgreenCtx *context, CUdevResourceDesc resources, CUde
     }
     depth--; /* it is not made current */
     made->green = true;
+    made->multiprocessors = multiprocessors;
     *context = (CUgreenCtx)made;
     return CUDA_SUCCESS;
 }

@@ -1,5 +1,6 @@
 /* Modules and kernels of the stand-in driver. A kernel does nothing but take its time on the card's clock. */
 #include "capture.h"
+#include "green.h"
 
 #include <string.h>
 
@@ -33,7 +34,7 @@ bool fg_launch_ok(unsigned int grid_x, unsigned int grid_y, unsigned int grid_z,
 static int64_t kernel_ns(CUcontext context, double threads)
 {
     const struct fg_card *card = &fg_driver.machine->cards[fg_card_of(context)];
-    const double waves = threads / ((double)fg_multiprocessors(context->device) * card->max_threads_per_sm);
+    const double waves = threads / ((double)fg_context_multiprocessors(context) * card->max_threads_per_sm);
     const double length = waves * (double)fg_driver.machine->wave_ns;
     return length > SHORTEST_NS ? (int64_t)length : SHORTEST_NS;
 }

@@ -114,6 +114,9 @@ static const char *declaration(const char *at, struct declaration *found)
     return at;
 }
 
+/* No kernel has more bytes of parameters (CUDA 12.1): what exceeds them is not kept, and the kernel refused. */
+enum { PARAMETER_BYTES = 32764 };
+
 static const char *kernel(const char *at, struct fg_ptx_item *item)
 {
     char token[TOKEN];
@@ -126,7 +129,8 @@ static const char *kernel(const char *at, struct fg_ptx_item *item)
         if (is(token, ")") || token[0] == '\0') return next;
         struct declaration parameter;
         at = declaration(is(token, ",") ? next_token(next, token) : next, &parameter); /* behind ".param" */
-        if (parameter.unit == 0 || item->parameter_count == FG_PARAMETERS) continue;
+        item->is_too_wide |= parameter.bytes > PARAMETER_BYTES || parameter.alignment > PARAMETER_BYTES || offset > PARAMETER_BYTES;
+        if (parameter.unit == 0 || item->is_too_wide || item->parameter_count == FG_PARAMETERS) continue;
         offset = (offset + parameter.alignment - 1) / parameter.alignment * parameter.alignment;
         item->parameters[item->parameter_count++] = (struct fg_parameter){offset, parameter.bytes};
         offset += parameter.bytes;

@@ -13,6 +13,7 @@ struct fg_ptx_item {
     char name[128];
     struct fg_parameter parameters[FG_PARAMETERS]; /* of a kernel */
     int parameter_count;
+    bool is_too_wide; /* its parameters are more bytes than any kernel has */
     size_t bytes, unit;  /* of a variable: all of it, and one of its elements */
     bool managed, external;
     const char *initial; /* what follows its "="; NULL: zeroes */

@@ -55,6 +55,7 @@ static CUresult function_of(CUmodule module, const struct fg_ptx_item *item, CUf
     CUfunction known = module->functions;
     while (known != NULL && strcmp(known->name, item->name) != 0) known = known->next;
     if (known != NULL) return *function = known, CUDA_SUCCESS;
+    if (item->is_too_wide) return CUDA_ERROR_INVALID_PTX;
     struct CUfunc_st *made = calloc(1, sizeof *made);
     struct fg_parameter *parameters = malloc(bytes + 1);
     if (made == NULL || parameters == NULL) return free(made), free(parameters), CUDA_ERROR_OUT_OF_MEMORY;

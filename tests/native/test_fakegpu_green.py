@@ -1,0 +1,103 @@
+"""Green contexts of the stand-in driver: a part of a card's multiprocessors."""
+
+from tests.native.driver_program import Program
+from tests.native.machine import Machine
+
+GREEN = """
+from ctypes import Structure, c_float, c_int, c_uint, c_ulonglong
+
+
+class Resource(Structure):
+    _fields_ = [
+        ("type", c_int),
+        ("internal", ctypes.c_ubyte * 92),
+        ("count", c_uint),
+        ("rest", ctypes.c_ubyte * 44),
+    ]
+
+
+SMS = 1
+whole = Resource()
+ok(cuda.cuDeviceGetDevResource(0, byref(whole), SMS))
+
+
+def split(groups, count, least, left=None, of=whole):
+    number = c_uint(count)
+    return cuda.cuDevSmResourceSplitByCount(
+        groups, byref(number), byref(of), left, 0, c_uint(least)
+    ), number.value
+
+
+def described(*resources):
+    made = c_void_p()
+    some = (Resource * len(resources))(*resources)
+    return cuda.cuDevResourceGenerateDesc(byref(made), some, len(resources)), made
+"""
+
+
+def test_multiprocessors_are_split_into_groups_of_what_the_card_allows(machine: Machine) -> None:
+    program = Program(
+        machine,
+        GREEN
+        + """
+show(whole.count, split(None, 0, 16), split(None, 0, 17), split(None, 0, 0), split(None, 0, 200))
+groups, left = (Resource * 9)(), Resource()
+show(split(groups, 4, 20, byref(left)), [g.count for g in groups[:5]], left.count)
+show(split(groups, 9, 54, byref(left)), left.type, cuda.cuDeviceGetDevResource(0, byref(left), 9))
+forged = Resource(type=1, count=8)
+show(split(None, 0, 4, of=forged)[0], described(forged)[0], described(whole, whole)[0])
+show(described(groups[0], groups[1])[0])
+""",
+    )
+    assert program.rest() == [
+        "108 (0, 6) (0, 6) (0, 27) (915, 0)",
+        "(0, 4) [20, 20, 20, 20, 0] 28",
+        "(0, 2) 0 914",
+        "915 915 915",
+        "0",
+    ]
+
+
+def test_kernels_of_a_green_context_take_as_long_as_its_multiprocessors_let_them(
+    machine: Machine,
+) -> None:
+    program = Program(
+        machine,
+        GREEN
+        + """
+quarter = (Resource * 4)()
+show(split(quarter, 4, 26)[0], quarter[0].count)
+result, description = described(quarter[0])
+green, made, own, own_stream, found = c_void_p(), c_void_p(), Resource(), c_void_p(), c_void_p()
+show(cuda.cuGreenCtxCreate(byref(green), description, 1, 1))
+ok(cuda.cuGreenCtxCreate(byref(green), description, 0, 1))
+ok(cuda.cuCtxFromGreenCtx(byref(made), green))
+ok(cuda.cuGreenCtxGetDevResource(green, byref(own), SMS))
+show(own.count, cuda.cuGreenCtxStreamCreate(byref(own_stream), green, 0, 0))
+ok(cuda.cuGreenCtxStreamCreate(byref(own_stream), green, 1, 0))
+ok(cuda.cuStreamGetGreenCtx(own_stream, byref(found)))
+show(found.value == green.value)
+ok(cuda.cuStreamGetGreenCtx(stream, byref(found)))
+show(found.value)
+
+
+def length_of(function, of):
+    start, end, took = c_void_p(), c_void_p(), c_float()
+    ok(cuda.cuEventCreate(byref(start), 0))
+    ok(cuda.cuEventCreate(byref(end), 0))
+    ok(cuda.cuEventRecord(start, of))
+    ok(cuda.cuLaunchKernel(function, 21600 * 40, 1, 1, 1024, 1, 1, 0, of, None, None))
+    ok(cuda.cuEventRecord(end, of))
+    ok(cuda.cuEventSynchronize(end))
+    ok(cuda.cuEventElapsedTime(byref(took), start, end))
+    return took.value
+
+
+all_of_it = length_of(kernel(), stream)
+ok(cuda.cuCtxSetCurrent(made))
+part = length_of(kernel(), own_stream)
+# 200 ms and 830 ms of the card; a busy machine adds to both, and takes nothing away.
+show(part > 2 * all_of_it, part > 800)
+""",
+    )
+    assert program.rest() == ["0 26", "101", "26 1", "True", "None", "True True"]
