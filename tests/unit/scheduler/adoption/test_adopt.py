@@ -203,3 +203,35 @@ async def test_what_a_dry_run_would_overfill_is_reported_before_it_is_written() 
     assert dry["overfull"] == done["overfull"]
     assert dry["overfull"][0]["used"]["memory_mib"] == 3 * 4096
     assert world.ledger.usage(CARD).used_memory_mib == 3 * 4096
+
+
+async def test_a_ledger_that_goes_away_while_nodes_are_judged_is_one_sentence(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = World()
+    world.run("old")
+
+    async def away(_node: str) -> None:
+        raise Unavailable("Postgres is not available")
+
+    monkeypatch.setattr(world.ledger, "live", away)
+
+    with pytest.raises(Unavailable, match="Postgres is not available"):
+        await world.adopt()
+
+
+async def test_a_mistake_of_ours_while_nodes_are_judged_keeps_its_traceback(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = World()
+    world.run("old")
+
+    async def odd(_node: str) -> None:
+        raise TypeError("nobody thought of this")
+
+    monkeypatch.setattr(world.ledger, "live", odd)
+
+    with pytest.raises(ExceptionGroup) as caught:
+        await world.adopt()
+
+    assert caught.group_contains(TypeError)
