@@ -40,7 +40,7 @@ class Daemon:
         self.command.write_text(f'#!/bin/sh\nexec {sys.executable} {STAND_IN} "$@"\n')
         self.command.chmod(0o755)
 
-    def command(self, command: str) -> str:
+    def send(self, command: str) -> str:
         """The reply; empty without a daemon."""
         done = subprocess.run(
             [self.command],
@@ -56,7 +56,7 @@ class Daemon:
     @property
     def pid(self) -> int:
         """0 while it is away."""
-        return int(self.command("pid") or 0)
+        return int(self.send("pid") or 0)
 
 
 @pytest.fixture
@@ -68,7 +68,7 @@ def daemon(machine: Machine) -> Iterator[Daemon]:
     machine.extra["HAMI_NODE_AGENT_DRAIN_S"] = "0"
     yield daemon
     daemon.install()
-    daemon.command("quit")
+    daemon.send("quit")
 
 
 async def test_a_client_learns_where_the_daemon_is_and_what_its_share_is(
@@ -119,7 +119,7 @@ async def test_while_the_daemon_is_away_no_pod_is_bound_here(
         return Readiness.model_validate_json(await control.bus.request(*asked)).reason
 
     assert "MPS" not in await reason()
-    daemon.command("quit")
+    daemon.send("quit")
     daemon.command.write_text("#!/bin/sh\necho no card is there; exit 3\n")
 
     await eventually(lambda: "MPS control daemon is away" in agent.get("/readyz")[1])
