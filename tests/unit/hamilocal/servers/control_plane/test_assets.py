@@ -57,7 +57,7 @@ def kubectl(plane: ControlPlane, *arguments: str, user: str = "admin", stdin: st
         capture_output=True,
         text=True,
         input=stdin,
-        timeout=60,
+        timeout=180,
         check=False,
     )
 
@@ -76,11 +76,12 @@ def test_the_real_scheduler_binds_a_pod_to_a_node(plane: ControlPlane) -> None:
         "metadata": {"name": "one", "namespace": "default"},
         "spec": {"containers": [{"name": "main", "image": "none"}]},
     }
+    # Some builds of the API server answer 503 to the question for the schema (tests/kubectl.py).
     both = json.dumps({"apiVersion": "v1", "kind": "List", "items": [node, pod]})
-    made = kubectl(plane, "create", "-f", "-", stdin=both)
+    made = kubectl(plane, "create", "--validate=false", "-f", "-", stdin=both)
     assert made.returncode == 0, made.stderr
     with running(plane.scheduler_plan([]), die_with_parent=True):
-        bound = kubectl(plane, "wait", "--for=condition=PodScheduled", "pod/one", "--timeout=30s")
+        bound = kubectl(plane, "wait", "--for=condition=PodScheduled", "pod/one", "--timeout=120s")
         assert bound.returncode == 0, bound.stderr
     where = kubectl(plane, "get", "pod", "one", "-o", "jsonpath={.spec.nodeName}")
     assert where.stdout == "node-a"
@@ -90,5 +91,5 @@ def test_the_real_scheduler_binds_a_pod_to_a_node(plane: ControlPlane) -> None:
 def test_a_user_may_do_only_what_rbac_grants(plane: ControlPlane) -> None:
     refused = kubectl(plane, "get", "pods", user="nobody-special")
     assert 'User "nobody-special" cannot list resource "pods"' in refused.stderr
-    node = kubectl(plane, "auth", "can-i", "get", "nodes", user="system:node:node-a")
+    node = kubectl(plane, "auth", "can-i", "get", "nodes/node-a", user="system:node:node-a")
     assert node.stdout.strip() == "yes"
