@@ -1,4 +1,4 @@
-"""FAULT-22..25, FAULT-27, FAULT-32: the kubelet dies, asks in another order, twice, for unknown devices.
+"""FAULT-22..25, FAULT-27, FAULT-32: the kubelet dies, asks in another order, twice, past us.
 
 The kubelet is ours here, whatever the API server; real ones are in `tests/e2e_node`.
 """

@@ -1,4 +1,4 @@
-"""FAULT-28..30, FAULT-33, a process that outlives its pod: power, checkpoints, cards and disk of a node."""
+"""FAULT-28..30, FAULT-33, a process that outlives its pod: power, checkpoints, cards and disk."""
 
 from __future__ import annotations
 

@@ -224,7 +224,7 @@ def _sleep(churn: Churn, away_s: float) -> None:
 
 
 def _recovered(system: System, back_s: float) -> float:
-    """Waits for LIVE-2: ledger = pods, every fact published; how long after the service was back."""
+    """Waits for LIVE-2: ledger = pods, every fact published; how long after the return."""
     waits = "SELECT count(*) FROM outbox WHERE published_at IS NULL"
     wait(
         lambda: system.converged() is None and system.sql(waits) == "0",

@@ -1,6 +1,7 @@
 """Rules of the house that no linter knows."""
 
 import ast
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,6 +17,9 @@ SOURCES = sorted(
 # The environment is handed on to children there, never read for a setting.
 ENVIRONMENT_PASSED_ON = {"children.py", "processes.py"}
 LONGEST_MODULE_LINES = 500
+MOST_MODULES_IN_A_FOLDER = 12
+# Each service and tool has one, of which only its own modules know.
+ONE_OF_EACH_PACKAGE = {"Settings"}
 FORBIDDEN_NAMES = {"utils", "helpers", "manager", "common", "misc"}
 
 
@@ -55,6 +59,27 @@ def test_a_module_is_short_describes_itself_and_has_a_name_that_means_something(
     assert text.count("\n") <= LONGEST_MODULE_LINES
     assert path.stem not in FORBIDDEN_NAMES
     assert path.name == "__init__.py" or ast.get_docstring(ast.parse(text))
+
+
+def test_a_folder_holds_a_dozen_modules_at_most() -> None:
+    held = Counter(path.parent for path in SOURCES if path.name != "__init__.py")
+
+    assert {
+        str(folder.relative_to(ROOT)): modules
+        for folder, modules in held.items()
+        if modules > MOST_MODULES_IN_A_FOLDER
+    } == {}
+
+
+def test_no_two_packages_have_a_class_of_one_name() -> None:
+    packages: dict[str, set[str]] = defaultdict(set)
+    for path in SOURCES:
+        for node in ast.parse(path.read_text()).body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                packages[node.name].add(path.relative_to(ROOT).parts[3])
+
+    shared = {name for name, owners in packages.items() if len(owners) > 1}
+    assert shared - ONE_OF_EACH_PACKAGE == set()
 
 
 def test_no_file_names_a_package_index() -> None:

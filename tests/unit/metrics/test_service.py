@@ -11,7 +11,7 @@ from hami_metrics.domain.cluster import ClusterSnapshot
 from hami_metrics.domain.rollup import COARSE_S, FINE_S, Rollup
 from hami_metrics.domain.samples import Sample
 from hami_metrics.instruments import MetricsInstruments
-from hami_metrics.service import LedgerFigures, Retention, UsageHistory, keep_days
+from hami_metrics.service import LedgerFigures, UsageHistory, UsageRetention, keep_days
 from hamicommon.errors import Conflict, InvalidRequest, Unavailable
 from hamicommon.events import ContainerSample, DeviceSample, Usage
 
@@ -265,7 +265,7 @@ async def test_today_and_tomorrow_have_room_and_old_days_go(store: FakeStore) ->
 
     dropped = await keep_days(
         store,
-        Retention(raw_days=3, fine_days=14, coarse_days=400, day_days=1830),
+        UsageRetention(raw_days=3, fine_days=14, coarse_days=400, day_days=1830),
         now=START,
     )
 

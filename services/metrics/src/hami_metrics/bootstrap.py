@@ -27,7 +27,7 @@ from hami_metrics.exposition import LedgerCollector, build_info
 from hami_metrics.instruments import MetricsInstruments
 from hami_metrics.ports import Certificate, UsageStore
 from hami_metrics.routes import create_app
-from hami_metrics.service import LedgerFigures, Retention, UsageHistory, keep_days
+from hami_metrics.service import LedgerFigures, UsageHistory, UsageRetention, keep_days
 from hami_metrics.settings import Settings
 
 logger = logging.getLogger(__name__)
@@ -102,7 +102,7 @@ def _loops(
     instruments: MetricsInstruments,
 ) -> list[Coroutine[object, object, None]]:
     """Everything that goes on beside the requests."""
-    retention = Retention(
+    retention = UsageRetention(
         raw_days=settings.raw_retention_days,
         fine_days=settings.fine_retention_days,
         coarse_days=settings.coarse_retention_days,

@@ -122,7 +122,7 @@ class UsageHistory:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Retention:
+class UsageRetention:
     """How many days are kept: samples, 5-minute sums, hourly sums, sums of days."""
 
     raw_days: int
@@ -131,7 +131,7 @@ class Retention:
     day_days: int
 
 
-async def keep_days(store: UsageStore, retention: Retention, *, now: datetime) -> list[date]:
+async def keep_days(store: UsageStore, retention: UsageRetention, *, now: datetime) -> list[date]:
     """Makes room for the days to come, forgets what is too old; returns the raw days dropped.
 
     Raises: Unavailable, Conflict.

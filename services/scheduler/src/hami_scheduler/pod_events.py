@@ -7,9 +7,10 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 
 from hamicommon.domain.ids import NodeName
+from hamicommon.domain.pod_ref import PodRef
 from hamicommon.placement.node_scores import NodeScores
 
-from hami_scheduler.ports import PodEvent, PodEvents, PodRef
+from hami_scheduler.ports import PodEvent, PodEvents
 
 FILTERING_SUCCEED = "FilteringSucceed"
 FILTERING_FAILED = "FilteringFailed"

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from hamictl.view.cluster_state import ClusterState, node_rows, pod_rows
+from hamictl.view.cluster_state import ClusterSummary, node_rows, pod_rows
 
 
 def a_pod(name: str, **status: Any) -> dict[str, Any]:
@@ -20,14 +20,14 @@ def a_pod(name: str, **status: Any) -> dict[str, Any]:
 
 def test_a_waiting_pod_shows_the_schedulers_reason() -> None:
     condition = {"type": "PodScheduled", "status": "False", "message": "0/3 nodes are available"}
-    state = ClusterState(pods=[a_pod("w", phase="Pending", conditions=[condition])])
+    state = ClusterSummary(pods=[a_pod("w", phase="Pending", conditions=[condition])])
 
     assert [row["detail"] for row in pod_rows(state)] == ["0/3 nodes are available"]
 
 
 def test_a_placed_pod_shows_its_slices_and_their_cards() -> None:
     share = {"container": "c", "device_uuid": "GPU-1", "memory_mib": 4096, "core_percent": 30}
-    state = ClusterState(
+    state = ClusterSummary(
         pods=[a_pod("p", phase="Running")],
         devices=[{"uuid": "GPU-1", "index": 2}],
         allocations=[{"pod_uid": "u-p", "devices": [share]}],
@@ -38,7 +38,7 @@ def test_a_placed_pod_shows_its_slices_and_their_cards() -> None:
 
 def test_a_crashing_container_shows_before_the_phase() -> None:
     waiting = {"state": {"waiting": {"reason": "CrashLoopBackOff"}}}
-    state = ClusterState(pods=[a_pod("c", phase="Running", containerStatuses=[waiting])])
+    state = ClusterSummary(pods=[a_pod("c", phase="Running", containerStatuses=[waiting])])
 
     assert [row["phase"] for row in pod_rows(state)] == ["CrashLoopBackOff"]
 
@@ -46,6 +46,6 @@ def test_a_crashing_container_shows_before_the_phase() -> None:
 def test_a_node_that_offers_nothing_yet_is_unknown_not_zero() -> None:
     node = {"metadata": {"name": "n"}, "status": {}}
 
-    [row] = node_rows(ClusterState(nodes=[node]))
+    [row] = node_rows(ClusterSummary(nodes=[node]))
 
     assert (row["allocatable"], row["ready"], row["mounts"]) == (None, None, None)

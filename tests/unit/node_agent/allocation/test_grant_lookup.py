@@ -10,11 +10,11 @@ from hami_node_agent.allocation.node_ports import NodePorts
 from hami_node_agent.grants.book import GrantBook, NodeGrant
 from hami_node_agent.grants.candidates import Candidate, PodsSeen
 from hami_node_agent.grants.ownership import Holding
-from hami_node_agent.grants.ports import PodRef
 from hami_node_agent.grants.records import AgentState, Record
 from hami_node_agent.grants.reports import Reports
 from hami_node_agent.grants.state import NodeState
 from hamicommon.domain.ids import AllocationId
+from hamicommon.domain.pod_ref import PodRef
 
 from tests.unit.node_agent.builders import (
     CARD_A,

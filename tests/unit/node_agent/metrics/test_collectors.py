@@ -4,12 +4,13 @@ from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from hami_node_agent.grants.ports import MigDevice, PodRef
+from hami_node_agent.grants.ports import MigDevice
 from hami_node_agent.metrics.collectors import NodeCollector, registry_of
 from hami_node_agent.metrics.health import RegionCollector
 from hami_node_agent.metrics.legacy import LegacyCollector
 from hami_node_agent.usage.regions.directory import Regions
 from hami_node_agent.usage.sampler import Observation
+from hamicommon.domain.pod_ref import PodRef
 from hamicommon.events import ContainerSample, DeviceSample
 from hamicommon.k8s.mig import MigReservation, MigSlice
 from prometheus_client.exposition import generate_latest

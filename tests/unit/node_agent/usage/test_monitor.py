@@ -13,7 +13,6 @@ import pytest
 from hami_node_agent.devices.processes import CardProcesses, HostProcess
 from hami_node_agent.grants.candidates import PodsSeen
 from hami_node_agent.grants.limits_file import CoreFeedback
-from hami_node_agent.grants.ports import PodRef
 from hami_node_agent.grants.records import AgentState, Record
 from hami_node_agent.grants.state import NodeState
 from hami_node_agent.usage.feedback import PRIORITY_ENV, Feedback
@@ -24,6 +23,7 @@ from hami_node_agent.usage.regions.directory import Regions
 from hami_node_agent.usage.regions.reader import read_region
 from hami_node_agent.usage.sampler import container_samples
 from hamicommon.domain.ids import PodUid
+from hamicommon.domain.pod_ref import PodRef
 from hamicommon.errors import Unavailable
 from hamicommon.events import ContainerSample
 from hamicommon.vendors.nvidia import nvidia

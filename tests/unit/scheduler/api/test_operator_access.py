@@ -5,7 +5,7 @@ from __future__ import annotations
 import httpx
 import pytest
 from hami_scheduler.api.operator_access import OperatorAccess
-from hami_scheduler.ports.access import Access, Caller, Role, Unauthenticated
+from hami_scheduler.ports.access import Access, ApiCaller, Role, Unauthenticated
 from hamicommon.errors import Forbidden, HamiError, Unavailable
 from starlette.types import Receive, Scope, Send
 
@@ -19,12 +19,12 @@ class Reviews:
         "no-right": Forbidden("Kubernetes API: tokenreviews is forbidden"),
     }
 
-    async def whose(self, token: str) -> Caller:
+    async def whose(self, token: str) -> ApiCaller:
         if token in self.errors:
             raise self.errors[token]
-        return Caller(username=token)
+        return ApiCaller(username=token)
 
-    async def may(self, caller: Caller, role: Role) -> bool:
+    async def may(self, caller: ApiCaller, role: Role) -> bool:
         return caller.username == "good" and role is Role.READ
 
 

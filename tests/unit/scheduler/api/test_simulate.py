@@ -6,7 +6,7 @@ import httpx
 import pytest
 from fastapi import FastAPI
 from hami_scheduler.api.errors import answer_errors
-from hami_scheduler.api.simulate import Simulator
+from hami_scheduler.api.simulate import SimulationApi
 from hami_scheduler.api.v1 import pod_routes
 from hami_scheduler.ledger.view import LedgerSnapshotCache
 from hamicommon.domain.requests import Policy
@@ -16,7 +16,7 @@ from tests.unit.scheduler.ledger.test_view import Reader
 
 
 async def ask(reader: Reader, body: object) -> tuple[int, Any]:
-    simulator = Simulator(
+    simulator = SimulationApi(
         view=LedgerSnapshotCache(reader), vendors=every_vendor(), defaults=Policy()
     )
     app = FastAPI()

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 from hami_scheduler.api.operator_access import role_of
 from hami_scheduler.ports import access
-from hami_scheduler.ports.access import Access, Caller, NotAllowed, Role, Unauthenticated
+from hami_scheduler.ports.access import Access, ApiCaller, NotAllowed, Role, Unauthenticated
 from hamicommon.errors import Unavailable
 
 
@@ -21,7 +21,7 @@ class Reviews:
         self.hangs = False
         self.at_once = self.most_at_once = 0
 
-    async def whose(self, token: str) -> Caller:
+    async def whose(self, token: str) -> ApiCaller:
         self.asked.append(token)
         if self.hangs:
             self.at_once += 1
@@ -34,9 +34,9 @@ class Reviews:
             raise Unavailable("Kubernetes API: connection refused")
         if token not in self.may_do:
             raise Unauthenticated("the token is not good: not known")
-        return Caller(username=token)
+        return ApiCaller(username=token)
 
-    async def may(self, caller: Caller, role: Role) -> bool:
+    async def may(self, caller: ApiCaller, role: Role) -> bool:
         return role in self.may_do[caller.username]
 
 

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 from hami_scheduler.metrics import SchedulerInstruments
-from hami_scheduler.ports import PodRef
 from hami_scheduler.reconcile.stuck_pods import PREFIX, StuckPodReporter, why_late
 from hamicommon.domain.allocations import Allocation, AllocationState
 from hamicommon.domain.ids import AllocationId, NodeName, PodUid
+from hamicommon.domain.pod_ref import PodRef
 
 
 def allocation(*, has_agent: bool) -> Allocation:

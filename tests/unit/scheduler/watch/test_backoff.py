@@ -9,7 +9,7 @@ from typing import Any, cast
 import pytest
 from hami_scheduler.ledger.quota import QuotaLimits
 from hami_scheduler.watch.annotated_nodes import AnnotatedNodes
-from hami_scheduler.watch.backoff import AWAY_MOST_S, MOST_S, Backoff
+from hami_scheduler.watch.backoff import AWAY_MOST_S, MOST_S, ItemBackoff
 from hami_scheduler.watch.nodes import NodeSync
 from hami_scheduler.watch.pods import PodWatch
 from hami_scheduler.watch.quotas import QuotaSync
@@ -67,7 +67,7 @@ def pods(ledger: Refusing, clock: Time) -> Worker:
         waiting=cast(Any, _Waiting()),
         request_of=cast(Any, None),
         scheduler_name="hami-scheduler",
-        waits=Backoff(clock=clock),
+        waits=ItemBackoff(clock=clock),
     )
     pod = {"metadata": {"uid": "u", "name": "p"}}
 
@@ -84,7 +84,7 @@ def nodes(ledger: Refusing, clock: Time) -> Worker:
         view=cast(Any, _View()),
         forget=lambda _node: None,
         on_freed=lambda: None,
-        waits=Backoff(clock=clock),
+        waits=ItemBackoff(clock=clock),
     )
     return sync.once, lambda: sync.gone("node-1")
 
@@ -95,7 +95,7 @@ def cordons(ledger: Refusing, clock: Time) -> Worker:
         view=cast(Any, _View()),
         forget=lambda _node: None,
         on_freed=lambda: None,
-        waits=Backoff(clock=clock),
+        waits=ItemBackoff(clock=clock),
     )
     return sync.once, lambda: sync.cordon("node-1", frozenset({"GPU-a"}))
 
@@ -106,7 +106,7 @@ def quotas(ledger: Refusing, clock: Time) -> Worker:
         limits_of=lambda quota: QuotaLimits(limits={"nvidia.com/gpumem": quota["n"]}, skipped=()),
         synced=lambda: True,
         on_freed=lambda: None,
-        waits=Backoff(clock=clock),
+        waits=ItemBackoff(clock=clock),
     )
     versions = iter(range(1, 10))
 
@@ -126,7 +126,7 @@ def annotated(ledger: Refusing, clock: Time) -> Worker:
         instruments=cast(Any, instruments),
         **rest,  # type: ignore[arg-type]
     )
-    known._waits = Backoff(clock=clock)
+    known._waits = ItemBackoff(clock=clock)
     known.look = ledger.refuse  # type: ignore[method-assign]
     return known.once, lambda: known.on_upsert({"metadata": {"name": "node-1"}}, None)
 
@@ -191,7 +191,7 @@ async def test_an_item_follows_soon_after_a_ledger_that_was_away_for_long(
 @given(st.lists(st.booleans(), min_size=1, max_size=40))
 def test_no_wait_is_longer_than_its_maximum(aways: list[bool]) -> None:
     clock = Time()
-    waits = Backoff(clock=clock)
+    waits = ItemBackoff(clock=clock)
     for away in aways:
         waits.failed("item", away=away)
         assert not waits.due("item")
@@ -201,7 +201,7 @@ def test_no_wait_is_longer_than_its_maximum(aways: list[bool]) -> None:
 
 async def test_a_worker_wakes_for_the_first_item_that_is_due() -> None:
     clock, woken = Time(), asyncio.Event()
-    waits = Backoff(clock=clock)
+    waits = ItemBackoff(clock=clock)
     waits.failed("later")
     clock.now_s += 0.9999
     waits.failed("now")

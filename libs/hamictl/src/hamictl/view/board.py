@@ -9,10 +9,10 @@ from rich.console import Group
 from rich.text import Text
 
 from hamictl.view import cluster_state, tables
-from hamictl.view.cluster_state import ClusterState
+from hamictl.view.cluster_state import ClusterSummary
 
 
-def board(state: ClusterState, described: Mapping[str, Any]) -> Group:
+def board(state: ClusterSummary, described: Mapping[str, Any]) -> Group:
     """One screen."""
     parts: list[Any] = [
         tables.nodes_table(cluster_state.node_rows(state)),

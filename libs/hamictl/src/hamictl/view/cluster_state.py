@@ -18,7 +18,7 @@ MOUNTS_ANNOTATION = "hamictl.io/mounts"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ClusterState:
+class ClusterSummary:
     """What was seen; `missing` names what could not be read."""
 
     pods: Sequence[JsonMapping] = ()
@@ -28,7 +28,7 @@ class ClusterState:
     missing: Sequence[str] = field(default_factory=tuple)
 
 
-async def look(api: KubeApi, scheduler: SchedulerClient) -> ClusterState:
+async def look(api: KubeApi, scheduler: SchedulerClient) -> ClusterSummary:
     """Asks the API server and the scheduler; what does not answer is named, not guessed."""
     answers = await asyncio.gather(
         api.get("/api/v1/pods"),
@@ -46,7 +46,7 @@ async def look(api: KubeApi, scheduler: SchedulerClient) -> ClusterState:
     pods, nodes, devices, allocations = (
         None if isinstance(answer, BaseException) else answer for answer in answers
     )
-    return ClusterState(
+    return ClusterSummary(
         pods=(pods or {}).get("items", []) if isinstance(pods, dict) else [],
         nodes=(nodes or {}).get("items", []) if isinstance(nodes, dict) else [],
         devices=devices if isinstance(devices, list) else [],
@@ -55,7 +55,7 @@ async def look(api: KubeApi, scheduler: SchedulerClient) -> ClusterState:
     )
 
 
-def node_rows(state: ClusterState) -> list[dict[str, Any]]:
+def node_rows(state: ClusterSummary) -> list[dict[str, Any]]:
     """Rows for view.tables.nodes_table."""
     return [
         {
@@ -68,7 +68,7 @@ def node_rows(state: ClusterState) -> list[dict[str, Any]]:
     ]
 
 
-def pod_rows(state: ClusterState) -> list[dict[str, Any]]:
+def pod_rows(state: ClusterSummary) -> list[dict[str, Any]]:
     """Rows for view.tables.pods_table, in the order of creation."""
     held = {row["pod_uid"]: row for row in state.allocations}
     cards = {row["uuid"]: row["index"] for row in state.devices}

@@ -24,7 +24,7 @@ _NAMESPACE = uuid.UUID("6f0c7c1e-2f3b-4a51-9f0e-9d1f0a5a7d10")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SimulatedNode:
+class LocalNode:
     """One node of a local system."""
 
     name: str
@@ -33,17 +33,15 @@ class SimulatedNode:
     memory_mib: int
 
 
-def simulated_nodes(
-    *, count: int, gpus: int, model: str, memory_mib: int
-) -> tuple[SimulatedNode, ...]:
+def simulated_nodes(*, count: int, gpus: int, model: str, memory_mib: int) -> tuple[LocalNode, ...]:
     """`count` equal nodes, named node-0, node-1, ..."""
     return tuple(
-        SimulatedNode(name=f"node-{number}", gpus=gpus, model=model, memory_mib=memory_mib)
+        LocalNode(name=f"node-{number}", gpus=gpus, model=model, memory_mib=memory_mib)
         for number in range(count)
     )
 
 
-def fakegpu_config(node: SimulatedNode, *, system: str, state: str) -> dict[str, Any]:
+def fakegpu_config(node: LocalNode, *, system: str, state: str) -> dict[str, Any]:
     """The stand-in driver's configuration for one node; `system` makes uuids unlike others'."""
     sm_count, (major, minor) = next(
         (shape for key, shape in _MODELS.items() if key in node.model), _MODELS["A100"]

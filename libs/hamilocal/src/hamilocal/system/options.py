@@ -8,7 +8,7 @@ from hamicommon import device_config as deviceconfig
 from hamicommon.vendors.registry import Vendors
 from pydantic import BaseModel, ConfigDict, Field
 
-from hamilocal.system.nodes import SimulatedNode, simulated_nodes
+from hamilocal.system.nodes import LocalNode, simulated_nodes
 
 
 class UpOptions(BaseModel):
@@ -43,7 +43,7 @@ class UpOptions(BaseModel):
         default=20, ge=1, description="a process that ended so often in ten minutes is given up"
     )
 
-    def simulated(self) -> tuple[SimulatedNode, ...]:
+    def simulated(self) -> tuple[LocalNode, ...]:
         """The nodes as values."""
         return simulated_nodes(
             count=self.nodes, gpus=self.gpus, model=self.model, memory_mib=self.memory_mib

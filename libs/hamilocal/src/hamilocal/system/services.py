@@ -15,7 +15,7 @@ from hamilocal.supervisor.ports import LOOPBACK
 from hamilocal.supervisor.specs import ChildSpec
 from hamilocal.system.credentials import LocalCredentials
 from hamilocal.system.layout import Layout, Project
-from hamilocal.system.nodes import SimulatedNode, fakegpu_config
+from hamilocal.system.nodes import LocalNode, fakegpu_config
 from hamilocal.system.options import UpOptions
 from hamilocal.system.servers import DataServers
 
@@ -186,7 +186,7 @@ def metrics(context: Context, after: tuple[str, ...]) -> ChildSpec:
     )
 
 
-def kubelet(context: Context, node: SimulatedNode, after: tuple[str, ...]) -> ChildSpec:
+def kubelet(context: Context, node: LocalNode, after: tuple[str, ...]) -> ChildSpec:
     """A simulated kubelet with the stand-in driver of its node."""
     home = context.layout.node(node.name)
     home.mkdir(parents=True, exist_ok=True)
@@ -210,7 +210,7 @@ def kubelet(context: Context, node: SimulatedNode, after: tuple[str, ...]) -> Ch
     )
 
 
-def node_agent(context: Context, node: SimulatedNode) -> ChildSpec:
+def node_agent(context: Context, node: LocalNode) -> ChildSpec:
     """hami-node-agent of one simulated node: the real one, over the stand-in driver."""
     home = context.layout.node(node.name)
     kubelet_home = home / "kubelet"

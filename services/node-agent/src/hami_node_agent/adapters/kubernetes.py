@@ -14,6 +14,7 @@ from uuid import uuid4
 
 from hamicommon.clipping import clip
 from hamicommon.domain.ids import PodUid
+from hamicommon.domain.pod_ref import PodRef
 from hamicommon.errors import HamiError, InvalidRequest, NotFound
 from hamicommon.grants.grant import verify
 from hamicommon.k8s.annotations import MIG_ALLOCATIONS
@@ -29,7 +30,7 @@ from hami_node_agent.adapters.kept_pods import CONFIG_HASH, GRANT_ANNOTATION, MI
 from hami_node_agent.grants.book import NodeGrant
 from hami_node_agent.grants.candidates import PodsSeen
 from hami_node_agent.grants.feed import node_grant
-from hami_node_agent.grants.ports import MigDevice, PodRef
+from hami_node_agent.grants.ports import MigDevice
 
 logger = logging.getLogger(__name__)
 

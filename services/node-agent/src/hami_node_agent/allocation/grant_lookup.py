@@ -12,12 +12,12 @@ import logging
 import time
 from collections.abc import Mapping, Sequence
 
+from hamicommon.domain.pod_ref import PodRef
 from hamicommon.errors import NotFound, Unavailable
 
 from hami_node_agent.allocation.node_ports import NodePorts
 from hami_node_agent.grants.candidates import Candidate, candidates, repeated
 from hami_node_agent.grants.ownership import Holding, record_of
-from hami_node_agent.grants.ports import PodRef
 from hami_node_agent.grants.records import Record
 from hami_node_agent.grants.signed import read_signed, refresh_book
 

@@ -18,6 +18,8 @@ from typing import NoReturn, Protocol
 from uuid import uuid4
 
 from hamicommon.domain.allocations import ContainerGrant
+from hamicommon.domain.ids import PodUid
+from hamicommon.domain.pod_ref import PodRef
 from hamicommon.errors import Conflict, HamiError, Unavailable
 
 from hami_node_agent.allocation.late_binding_rules import NamedBy, late_answer
@@ -31,9 +33,6 @@ from hami_node_agent.allocation.response import (
 from hami_node_agent.devices.device_list import ContainerSpec
 from hami_node_agent.grants.book import NodeGrant
 from hami_node_agent.grants.ownership import Holding
-from hami_node_agent.grants.ports import (
-    PodRef,
-)
 from hami_node_agent.grants.records import AgentState, Record, is_complete
 from hami_node_agent.grants.signed import refresh_book
 from hami_node_agent.inventory.mig_instances import MigInstances
@@ -237,7 +236,7 @@ class LateBinding:
         logger.error("container refused", extra={"pod_uid": owner.pod_uid, "reason": reason})
         pod = self._pods.name_of(owner.pod_uid)
         if pod is None and owner.pod_name:
-            pod = PodRef(uid=owner.pod_uid, namespace=owner.namespace, name=owner.pod_name)
+            pod = PodRef(uid=PodUid(owner.pod_uid), namespace=owner.namespace, name=owner.pod_name)
         if pod is not None:
             await self._pods.warn(pod, reason)
         raise Conflict(f"container {owner.container} must not start: {reason}")

@@ -16,6 +16,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Protocol
 
+from hamicommon.domain.ids import PodUid
+from hamicommon.domain.pod_ref import PodRef
 from hamicommon.errors import Conflict, InvalidRequest, Unavailable
 
 from hami_node_agent.allocation.adopted import AdoptedAnswers
@@ -34,7 +36,6 @@ from hami_node_agent.grants.ownership import (
 )
 from hami_node_agent.grants.ports import (
     CardMoves,
-    PodRef,
 )
 from hami_node_agent.grants.records import AgentState, Record, is_complete
 from hami_node_agent.grants.signed import refresh_book
@@ -302,7 +303,9 @@ class PreStart:
             await self._state.change(lambda saved: saved.with_report(report))
         pod = self._pods.name_of(holding.pod_uid)
         if pod is None and holding.pod_name:
-            pod = PodRef(uid=holding.pod_uid, namespace=holding.namespace, name=holding.pod_name)
+            pod = PodRef(
+                uid=PodUid(holding.pod_uid), namespace=holding.namespace, name=holding.pod_name
+            )
         if pod is not None:
             await self._pods.warn(pod, refused.reason)
         raise Conflict(f"container {holding.container} must not start: {refused.reason}")

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from hamicommon.domain.pod_ref import PodRef
 from hamicommon.k8s.mig import MigReservation
 from pydantic import BaseModel
 
@@ -51,15 +52,6 @@ class GrantSource(Protocol):
 
         Raises: Unavailable, InvalidRequest.
         """
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PodRef:
-    """A pod by all its names."""
-
-    uid: str
-    namespace: str
-    name: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,6 +17,7 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 
 from hamicommon.domain.ids import GpuUuid
+from hamicommon.domain.pod_ref import PodRef
 from hamicommon.errors import Conflict, HamiError
 from hamicommon.k8s.mig import MigReservation, MigSlice
 
@@ -30,7 +31,7 @@ from hami_node_agent.devices.mig_partition import (
 )
 from hami_node_agent.devices.ports import MigDriver
 from hami_node_agent.grants.ownership import TRY_AGAIN
-from hami_node_agent.grants.ports import MigDevice, NodePodApi, PodRef
+from hami_node_agent.grants.ports import MigDevice, NodePodApi
 from hami_node_agent.grants.records import Record
 from hami_node_agent.grants.state import NodeState, Signal
 

@@ -31,7 +31,7 @@ RETRY_S = 2.0
 RECHECK_S = 30.0
 
 
-class NodeAnnotations(Protocol):
+class NodeAnnotator(Protocol):
     """The annotations of our Node."""
 
     async def annotations(self) -> Mapping[str, str]:
@@ -142,7 +142,7 @@ BINDING_ANNOTATION = "hami.io/binding"
 
 async def keep_annotation(
     cards: CardTracker,
-    node: NodeAnnotations,
+    node: NodeAnnotator,
     *,
     more: Mapping[str, str] | None = None,
     bulkhead: Bulkhead | None = None,

@@ -10,8 +10,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from hamicommon.domain.ids import PodUid
+from hamicommon.domain.pod_ref import PodRef
 
-from hami_node_agent.grants.ports import NodePodApi, PodRef
+from hami_node_agent.grants.ports import NodePodApi
 from hami_node_agent.grants.records import Record
 from hami_node_agent.grants.state import NodeState
 

@@ -12,7 +12,7 @@ from hamicommon.errors import InvalidRequest, NotFound
 from hamicommon.k8s.client import KubeApi
 
 from hami_scheduler.bus.auth import Bearer
-from hami_scheduler.ports.access import GROUP, RESOURCE, Caller, Role, Unauthenticated
+from hami_scheduler.ports.access import GROUP, RESOURCE, ApiCaller, Role, Unauthenticated
 
 _TOKEN_REVIEWS = "/apis/authentication.k8s.io/v1/tokenreviews"
 _ACCESS_REVIEWS = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
@@ -56,21 +56,21 @@ class KubernetesAccessReviews:
         self._api = api
         self._audience = audience
 
-    async def whose(self, token: str) -> Caller:
+    async def whose(self, token: str) -> ApiCaller:
         """See the port."""
         try:
             user = await _user_of(self._api, token, self._audience)
         except InvalidRequest as exc:
             wanted = f"; its audience must be {self._audience}" if self._audience else ""
             raise Unauthenticated(f"{exc}{wanted}") from None
-        return Caller(
+        return ApiCaller(
             username=user["username"],
             uid=user.get("uid") or "",
             groups=user.get("groups") or (),
             extra=user.get("extra") or {},
         )
 
-    async def may(self, caller: Caller, role: Role) -> bool:
+    async def may(self, caller: ApiCaller, role: Role) -> bool:
         """See the port."""
         body = {
             "apiVersion": "authorization.k8s.io/v1",

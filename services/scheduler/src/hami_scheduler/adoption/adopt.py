@@ -25,6 +25,7 @@ from hamicommon.domain.allocations import (
 )
 from hamicommon.domain.devices import DeviceUsage
 from hamicommon.domain.ids import AllocationId, GpuUuid, NodeName, PodUid
+from hamicommon.domain.pod_ref import PodRef
 from hamicommon.domain.requests import PodRequest
 from hamicommon.errors import CapacityConflict, Conflict, InvalidRequest, NotFound, Unavailable
 from hamicommon.events import HeldContainer, NodeHoldings
@@ -42,11 +43,10 @@ from hami_scheduler.ledger.view import LedgerSnapshotCache
 from hami_scheduler.metrics import SchedulerInstruments
 from hami_scheduler.pod_events import ADOPTED, Announcer
 from hami_scheduler.ports import (
+    AllocationLedger,
     GrantAnnouncer,
-    Ledger,
     NodeWitness,
     PodApi,
-    PodRef,
 )
 
 logger = logging.getLogger(__name__)
@@ -64,7 +64,7 @@ class Adopter:
     def __init__(
         self,
         *,
-        ledger: Ledger,
+        ledger: AllocationLedger,
         pods: PodApi,
         witness: NodeWitness,
         grants: GrantAnnouncer,

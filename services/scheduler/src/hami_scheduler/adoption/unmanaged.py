@@ -22,6 +22,7 @@ from hamicommon.domain.allocations import (
 )
 from hamicommon.domain.devices import DeviceUsage
 from hamicommon.domain.ids import GpuUuid, NodeName, PodUid
+from hamicommon.domain.pod_ref import PodRef
 from hamicommon.domain.requests import ContainerRequest, PodRequest
 from hamicommon.errors import CapacityConflict, Conflict, HamiError, InvalidRequest, NotFound
 from hamicommon.events import UnmanagedReply, UnmanagedRequest, unmanaged_subject
@@ -40,7 +41,7 @@ from hami_scheduler.ledger.view import LedgerSnapshotCache
 from hami_scheduler.metrics import SchedulerInstruments
 from hami_scheduler.placement.draft import draft_of
 from hami_scheduler.pod_events import UNMANAGED, Announcer
-from hami_scheduler.ports import AllocationStore, PodApi, PodRef
+from hami_scheduler.ports import AllocationStore, PodApi
 
 logger = logging.getLogger(__name__)
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from hami_scheduler.adoption.adopt import Adopter
 from hami_scheduler.api.explain import Explainer
-from hami_scheduler.api.simulate import Simulator
+from hami_scheduler.api.simulate import SimulationApi
 from hami_scheduler.deferred import DeferredWrites
 from hami_scheduler.extender.bind import Bind
 from hami_scheduler.extender.filter import Filter
@@ -29,7 +29,7 @@ class Service:
     queries: Queries
     letters: Letters
     explainer: Explainer
-    simulator: Simulator
+    simulator: SimulationApi
     adopter: Adopter
     access: Access | None
     """Who may ask on the operators' port; None: it is not served."""

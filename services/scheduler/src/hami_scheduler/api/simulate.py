@@ -28,7 +28,7 @@ from hami_scheduler.ledger.view import LedgerSnapshotCache
 _NODES_AT_ONCE = 200
 
 
-class Simulator:
+class SimulationApi:
     """The use case of /v1/simulate."""
 
     def __init__(self, *, view: LedgerSnapshotCache, vendors: Vendors, defaults: Policy) -> None:

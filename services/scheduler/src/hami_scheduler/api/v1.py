@@ -20,7 +20,7 @@ from hami_scheduler.adoption.adopt import Adopter
 from hami_scheduler.api.bodies import read_json
 from hami_scheduler.api.errors import JSON
 from hami_scheduler.api.explain import Explainer
-from hami_scheduler.api.simulate import Simulator
+from hami_scheduler.api.simulate import SimulationApi
 from hami_scheduler.ports.queries import Letters, Queries, Row
 
 # A pod and some 1500 whole Node objects; `hamictl simulate` runs where it is asked, without bound.
@@ -79,7 +79,7 @@ def ledger_routes(queries: Queries) -> APIRouter:
     return api
 
 
-def pod_routes(explainer: Explainer, simulator: Simulator, adopter: Adopter) -> APIRouter:
+def pod_routes(explainer: Explainer, simulator: SimulationApi, adopter: Adopter) -> APIRouter:
     """Why a pod is where it is or waits (docs/explain.md), where one would go, what to adopt."""
     api = APIRouter(prefix="/v1")
 

@@ -46,12 +46,12 @@ from hami_scheduler.deferred import DeferredWrites
 from hami_scheduler.ledger.quota import quota_amounts
 from hami_scheduler.ledger.state_machine import needs_node_lock
 from hami_scheduler.ports import (
+    AllocationLedger,
     CardReader,
     DecisionLog,
     DriftJournal,
     GrantAnnouncer,
     InventoryStore,
-    Ledger,
     NodeApi,
     NodeLock,
     NodeWitness,
@@ -61,7 +61,7 @@ from hami_scheduler.ports import (
 )
 from hami_scheduler.ports.access import Access
 from hami_scheduler.ports.queries import Queries
-from hami_scheduler.reconcile.retention import Retention
+from hami_scheduler.reconcile.retention import HistoryRetention
 from hami_scheduler.settings import Settings
 
 NAME = "hami-scheduler"
@@ -103,12 +103,12 @@ class QueuedEvents(PodEvents, Protocol):
 class Connections:
     """Everything that `bootstrap.py` opened."""
 
-    store: Ledger
+    store: AllocationLedger
     inventory: InventoryLedger
     quotas: QuotaStore
     decisions: DecisionLog
     journal: DriftJournal
-    retention: Retention
+    retention: HistoryRetention
     queries: LedgerQueries
     ping: Callable[[], Awaitable[None]]
     relay: OutboxRelay

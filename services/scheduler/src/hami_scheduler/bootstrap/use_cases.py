@@ -13,7 +13,7 @@ from hamicommon.vendors.registry import Vendors
 from hami_scheduler.adoption.adopt import Adopter
 from hami_scheduler.api.explain import Explainer
 from hami_scheduler.api.service import Service
-from hami_scheduler.api.simulate import Simulator
+from hami_scheduler.api.simulate import SimulationApi
 from hami_scheduler.bootstrap.connections import Connections, open_connections
 from hami_scheduler.bootstrap.gauges import measure
 from hami_scheduler.bootstrap.informers import watches_of
@@ -88,7 +88,7 @@ def build(
             recorder=core.recorder,
             new_view=lambda: ClusterView(vendors.rules),
         ),
-        simulator=Simulator(view=core.view, vendors=vendors, defaults=core.defaults),
+        simulator=SimulationApi(view=core.view, vendors=vendors, defaults=core.defaults),
         adopter=Adopter(
             ledger=connections.store,
             pods=connections.pods,

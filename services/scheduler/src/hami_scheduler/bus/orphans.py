@@ -11,10 +11,11 @@ from __future__ import annotations
 import logging
 
 from hamicommon.domain.allocations import Allocation
+from hamicommon.domain.pod_ref import PodRef
 
 from hami_scheduler.metrics import SchedulerInstruments
 from hami_scheduler.pod_events import RUNS_ON, Announcer
-from hami_scheduler.ports import DriftJournal, PodRef
+from hami_scheduler.ports import DriftJournal
 
 logger = logging.getLogger(__name__)
 

@@ -18,6 +18,7 @@ from hamicommon import telemetry
 from hamicommon.clipping import clip
 from hamicommon.domain.allocations import Allocation, AllocationState
 from hamicommon.domain.ids import NodeName, PodUid
+from hamicommon.domain.pod_ref import PodRef
 from hamicommon.errors import Conflict, HamiError, NotFound, Unavailable
 from hamicommon.grants.grant import Grant, grant_of
 from hamicommon.ledger.model import StateStep
@@ -36,7 +37,6 @@ from hami_scheduler.ports import (
     AgentNotReady,
     AllocationStore,
     GrantAnnouncer,
-    PodRef,
 )
 
 logger = logging.getLogger(__name__)

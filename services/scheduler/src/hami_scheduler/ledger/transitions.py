@@ -11,6 +11,7 @@ from collections.abc import Callable
 
 from hamicommon import telemetry
 from hamicommon.domain.allocations import LIVE_STATES, Allocation, AllocationState
+from hamicommon.domain.pod_ref import PodRef
 from hamicommon.errors import Unavailable
 from hamicommon.ledger.model import Change, StateStep
 from opentelemetry import trace
@@ -20,7 +21,7 @@ from hami_scheduler.ledger.state_machine import Transition
 from hami_scheduler.ledger.view import LedgerSnapshotCache
 from hami_scheduler.metrics import SchedulerInstruments
 from hami_scheduler.pod_events import ALLOCATE_FAILED, Announcer
-from hami_scheduler.ports import AllocationStore, GrantAnnouncer, PodRef
+from hami_scheduler.ports import AllocationStore, GrantAnnouncer
 
 logger = logging.getLogger(__name__)
 tracer = trace.get_tracer(__name__)

@@ -12,14 +12,13 @@ from hamicommon import telemetry
 from hamicommon.clipping import clip
 from hamicommon.domain.allocations import Allocation
 from hamicommon.domain.ids import NodeName, PodUid
+from hamicommon.domain.pod_ref import PodRef
 from hamicommon.domain.requests import PodRequest
 from hamicommon.explain.record import QuotaShort
 from hamicommon.k8s.types import Json
 from hamicommon.placement.cluster.view import Frozen
 from hamicommon.placement.node_scores import NodeScores
 from hamicommon.placement.unschedulable import Shortfalls
-
-from hami_scheduler.ports import PodRef
 
 
 @dataclass(slots=True, kw_only=True)

@@ -3,8 +3,13 @@
 All calls are bounded in time and raise only from `hamicommon.errors`.
 """
 
-from hami_scheduler.ports.allocations import AllocationStore, Ledger, LedgerReader, QuotaStore
-from hami_scheduler.ports.apiserver import NodeApi, PodApi, PodEvent, PodEvents, PodRef
+from hami_scheduler.ports.allocations import (
+    AllocationLedger,
+    AllocationStore,
+    LedgerReader,
+    QuotaStore,
+)
+from hami_scheduler.ports.apiserver import NodeApi, PodApi, PodEvent, PodEvents
 from hami_scheduler.ports.cards import (
     CardReader,
     InventoryStore,
@@ -17,6 +22,7 @@ from hami_scheduler.ports.records import DecisionLog, DecisionRow, DriftJournal
 
 __all__ = [
     "AgentNotReady",
+    "AllocationLedger",
     "AllocationStore",
     "CardReader",
     "DecisionLog",
@@ -24,7 +30,6 @@ __all__ = [
     "DriftJournal",
     "GrantAnnouncer",
     "InventoryStore",
-    "Ledger",
     "LedgerCard",
     "LedgerReader",
     "NodeApi",
@@ -34,7 +39,6 @@ __all__ = [
     "PodApi",
     "PodEvent",
     "PodEvents",
-    "PodRef",
     "QuotaStore",
     "RecordedInventory",
 ]

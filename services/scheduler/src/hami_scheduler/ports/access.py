@@ -52,7 +52,7 @@ class NotAllowed(InvalidRequest):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Caller:
+class ApiCaller:
     """Whose token it is, by the API server's review."""
 
     username: str
@@ -64,11 +64,11 @@ class Caller:
 class AccessReviews(Protocol):
     """Asks the API server about callers."""
 
-    async def whose(self, token: str) -> Caller:
+    async def whose(self, token: str) -> ApiCaller:
         """Raises: Unauthenticated, Unavailable."""
         ...
 
-    async def may(self, caller: Caller, role: Role) -> bool:
+    async def may(self, caller: ApiCaller, role: Role) -> bool:
         """Raises: Unavailable."""
         ...
 
@@ -82,12 +82,12 @@ class Access:
         """`clock`: seconds."""
         self._reviews = reviews
         self._clock = clock
-        self._known: OrderedDict[tuple[bytes, Role], tuple[float, Caller | InvalidRequest]] = (
+        self._known: OrderedDict[tuple[bytes, Role], tuple[float, ApiCaller | InvalidRequest]] = (
             OrderedDict()
         )
         self._turns = asyncio.Semaphore(REVIEWS_AT_ONCE)
 
-    async def check(self, token: str, role: Role) -> Caller:
+    async def check(self, token: str, role: Role) -> ApiCaller:
         """Who calls, if they may.
 
         Raises: Unauthenticated, NotAllowed, Unavailable when the API server can't be asked.
@@ -114,7 +114,7 @@ class Access:
             raise type(answer)(str(answer))
         return answer
 
-    async def _ask(self, token: str, role: Role) -> Caller | InvalidRequest:
+    async def _ask(self, token: str, role: Role) -> ApiCaller | InvalidRequest:
         try:
             caller = await self._reviews.whose(token)
         except Unauthenticated as exc:
@@ -126,14 +126,14 @@ class Access:
             f"ClusterRole {'hami-reader' if role is Role.READ else 'hami-operator'} to this user"
         )
 
-    def _kept(self, key: tuple[bytes, Role]) -> Caller | InvalidRequest | None:
+    def _kept(self, key: tuple[bytes, Role]) -> ApiCaller | InvalidRequest | None:
         found = self._known.get(key)
         if found is None or found[0] <= self._clock():
             return None
         self._known.move_to_end(key)
         return found[1]
 
-    def _keep(self, key: tuple[bytes, Role], answer: Caller | InvalidRequest) -> None:
+    def _keep(self, key: tuple[bytes, Role], answer: ApiCaller | InvalidRequest) -> None:
         lasts_s = REFUSED_S if isinstance(answer, InvalidRequest) else ALLOWED_S
         self._known[key] = (self._clock() + lasts_s, answer)
         self._known.move_to_end(key)

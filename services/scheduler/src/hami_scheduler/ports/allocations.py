@@ -94,7 +94,7 @@ class LedgerReader(Protocol):
         ...
 
 
-class Ledger(AllocationStore, LedgerReader, Protocol):
+class AllocationLedger(AllocationStore, LedgerReader, Protocol):
     """The ledger of grants, written and read."""
 
 

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Protocol
 
-from hamicommon.domain.allocations import Allocation
 from hamicommon.domain.ids import NodeName, PodUid
 from hamicommon.k8s.types import Json
 
@@ -62,20 +61,6 @@ class NodeApi(Protocol):
         Raises: NotFound, Conflict (the node changed), Unavailable.
         """
         ...
-
-
-@dataclass(frozen=True, slots=True)
-class PodRef:
-    """A pod by all its names."""
-
-    namespace: str
-    name: str
-    uid: PodUid
-
-    @classmethod
-    def of(cls, allocation: Allocation) -> PodRef:
-        """The pod that has the allocation."""
-        return cls(allocation.namespace, allocation.pod_name, PodUid(allocation.pod_uid))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -29,7 +29,7 @@ from hami_scheduler.ledger.state_machine import (
 )
 from hami_scheduler.ledger.transitions import Transitions
 from hami_scheduler.metrics import SchedulerInstruments
-from hami_scheduler.ports import DriftJournal, Ledger, LedgerReader, PodApi
+from hami_scheduler.ports import AllocationLedger, DriftJournal, LedgerReader, PodApi
 from hami_scheduler.reconcile.pod_annotations import Mirrors
 from hami_scheduler.reconcile.ungranted_pods import UngrantedPods
 
@@ -42,7 +42,7 @@ class Reconciler:
     def __init__(
         self,
         *,
-        ledger: Ledger,
+        ledger: AllocationLedger,
         pods: PodApi,
         transitions: Transitions,
         mirrors: Mirrors,

@@ -24,7 +24,7 @@ MOST_BATCHES = 5000
 """Of a round and kind; a backlog of years goes on in the next."""
 
 
-class Retention(Protocol):
+class HistoryRetention(Protocol):
     """Removes one batch of what is older than `keep_days`; returns how much (0: all is gone).
 
     Each raises Conflict (a lock was not to be had) and Unavailable.
@@ -62,7 +62,7 @@ class HistoryCleanup:
 
     def __init__(
         self,
-        retention: Retention,
+        retention: HistoryRetention,
         days: KeepDays,
         *,
         sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,

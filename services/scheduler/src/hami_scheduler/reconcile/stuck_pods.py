@@ -15,6 +15,7 @@ from collections.abc import Callable
 from hamicommon.clipping import clip
 from hamicommon.domain.allocations import Allocation, AllocationState
 from hamicommon.domain.ids import AllocationId, NodeName
+from hamicommon.domain.pod_ref import PodRef
 from hamicommon.errors import HamiError, NotFound
 from hamicommon.k8s.types import JsonMapping
 from hamicommon.ledger.model import StateStep
@@ -22,7 +23,7 @@ from hamicommon.ledger.model import StateStep
 from hami_scheduler.ledger.state_machine import HOW_BOUND
 from hami_scheduler.metrics import SchedulerInstruments
 from hami_scheduler.pod_events import ALLOCATE_LATE, Announcer
-from hami_scheduler.ports import Ledger, PodApi, PodRef
+from hami_scheduler.ports import AllocationLedger, PodApi
 
 logger = logging.getLogger(__name__)
 
@@ -37,7 +38,7 @@ class StuckPodReporter:
     def __init__(
         self,
         *,
-        ledger: Ledger,
+        ledger: AllocationLedger,
         pods: PodApi,
         silent: Callable[[], frozenset[NodeName]],
         announcer: Announcer,

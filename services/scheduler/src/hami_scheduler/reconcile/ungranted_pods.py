@@ -9,12 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from hamicommon.domain.ids import PodUid
+from hamicommon.domain.pod_ref import PodRef
 from hamicommon.k8s.types import JsonMapping
 
 from hami_scheduler.ledger.state_machine import TERMINAL_PHASES, facts_of
 from hami_scheduler.metrics import SchedulerInstruments
 from hami_scheduler.pod_events import UNMANAGED, Announcer
-from hami_scheduler.ports import AllocationStore, DriftJournal, PodRef
+from hami_scheduler.ports import AllocationStore, DriftJournal
 from hami_scheduler.reconcile.restore import REASON, GrantRestorer, Outcome
 
 UNMANAGED_TEXT = (

@@ -26,7 +26,7 @@ from hami_scheduler.ledger.annotation_lock import MirroredLocks
 from hami_scheduler.ledger.view import LedgerSnapshotCache
 from hami_scheduler.metrics import SchedulerInstruments
 from hami_scheduler.ports import DriftJournal, InventoryStore, NodeApi
-from hami_scheduler.watch.backoff import Backoff
+from hami_scheduler.watch.backoff import ItemBackoff
 from hami_scheduler.watch.node_annotations import NodeAnnotations, looks, read_annotations
 
 logger = logging.getLogger(__name__)
@@ -70,7 +70,7 @@ class AnnotatedNodes:
         self._asked: set[str] = set()
         self._annotations: dict[str, NodeAnnotations] = {}
         self._unlocked: dict[str, tuple[NodeName, str, str]] = {}
-        self._waits = Backoff()
+        self._waits = ItemBackoff()
         self._woken = asyncio.Event()
 
     def on_upsert(self, new: JsonMapping, old: JsonMapping | None) -> None:

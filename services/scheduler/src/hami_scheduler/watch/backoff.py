@@ -24,7 +24,7 @@ class _Wait:
     wait_s: float
 
 
-class Backoff:
+class ItemBackoff:
     """Waits of one worker's failed items; an item without one is due."""
 
     def __init__(self, *, clock: Callable[[], float] | None = None) -> None:

@@ -13,7 +13,7 @@ from hamicommon.process.bulkhead import Bulkhead
 
 from hami_scheduler.ledger.view import LedgerSnapshotCache
 from hami_scheduler.ports import InventoryStore
-from hami_scheduler.watch.backoff import Backoff
+from hami_scheduler.watch.backoff import ItemBackoff
 
 logger = logging.getLogger(__name__)
 
@@ -29,10 +29,10 @@ class NodeSync:
         forget: Callable[[str], None],
         on_freed: Callable[[], None],
         bulkhead: Bulkhead | None = None,
-        waits: Backoff | None = None,
+        waits: ItemBackoff | None = None,
     ) -> None:
         self._bulkhead = bulkhead or Bulkhead()
-        self._waits = waits or Backoff()
+        self._waits = waits or ItemBackoff()
         self._store = store
         self._view = view
         self._forget = forget

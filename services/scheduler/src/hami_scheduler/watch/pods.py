@@ -31,7 +31,7 @@ from hami_scheduler.ledger.transitions import Transitions
 from hami_scheduler.placement.waiting_pods import WaitingPod, WaitingPods, scheduled_verdict
 from hami_scheduler.ports import AllocationStore
 from hami_scheduler.watch import backoff
-from hami_scheduler.watch.backoff import Backoff
+from hami_scheduler.watch.backoff import ItemBackoff
 
 logger = logging.getLogger(__name__)
 
@@ -51,10 +51,10 @@ class PodWatch:
         request_of: Callable[[JsonMapping], PodRequest],
         scheduler_name: str,
         bulkhead: Bulkhead | None = None,
-        waits: Backoff | None = None,
+        waits: ItemBackoff | None = None,
     ) -> None:
         self._bulkhead = bulkhead or Bulkhead()
-        self._waits = waits or Backoff()
+        self._waits = waits or ItemBackoff()
         self._store = store
         self._transitions = transitions
         self._waiting = waiting

@@ -18,7 +18,7 @@ from hamicommon.process.bulkhead import Bulkhead
 
 from hami_scheduler.ledger.quota import QuotaLimits
 from hami_scheduler.ports import QuotaStore
-from hami_scheduler.watch.backoff import Backoff
+from hami_scheduler.watch.backoff import ItemBackoff
 
 logger = logging.getLogger(__name__)
 
@@ -34,10 +34,10 @@ class QuotaSync:
         synced: Callable[[], bool],
         on_freed: Callable[[], None],
         bulkhead: Bulkhead | None = None,
-        waits: Backoff | None = None,
+        waits: ItemBackoff | None = None,
     ) -> None:
         self._bulkhead = bulkhead or Bulkhead()
-        self._waits = waits or Backoff()
+        self._waits = waits or ItemBackoff()
         self._store = store
         self._synced = synced
         self._on_freed = on_freed

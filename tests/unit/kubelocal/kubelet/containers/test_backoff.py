@@ -1,11 +1,11 @@
 """Restart policy and crash-loop back-off."""
 
 import pytest
-from kubelocal.kubelet.containers.backoff import Backoff, BackoffRule, restarts
+from kubelocal.kubelet.containers.backoff import BackoffRule, RestartBackoff, restarts
 
 
 def test_the_first_restart_is_at_once_and_the_waits_double_up_to_the_longest() -> None:
-    rule, backoff, waits = BackoffRule(), Backoff(), []
+    rule, backoff, waits = BackoffRule(), RestartBackoff(), []
 
     for end in range(8):
         backoff = backoff.after_end(rule, ran_s=1.0, ended_at_s=1000.0 * end)
@@ -16,7 +16,7 @@ def test_the_first_restart_is_at_once_and_the_waits_double_up_to_the_longest() -
 
 def test_a_container_that_ran_long_starts_again_at_once() -> None:
     rule = BackoffRule()
-    backoff = Backoff(wait_s=160.0, ended_at_s=5.0)
+    backoff = RestartBackoff(wait_s=160.0, ended_at_s=5.0)
 
     backoff = backoff.after_end(rule, ran_s=601.0, ended_at_s=700.0)
 

@@ -18,7 +18,7 @@ _ACCOUNT = "system:serviceaccount:"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class AccessRequest:
     """One question: may this user do this? Empty strings for what does not apply."""
 
     user: str
@@ -44,7 +44,7 @@ class Roles:
     """(kind, namespace, name) -> the rules of a role; None when there is no such role."""
 
 
-def allowed_by(asked: Asked, roles: Roles) -> str | None:
+def allowed_by(asked: AccessRequest, roles: Roles) -> str | None:
     """Why it is allowed, as the authorizer writes it; None when it is not."""
     if MASTERS in asked.groups:
         return ""
@@ -58,7 +58,7 @@ def allowed_by(asked: Asked, roles: Roles) -> str | None:
     return None
 
 
-def _through(binding: Json, asked: Asked, roles: Roles, *, namespace: str) -> str:
+def _through(binding: Json, asked: AccessRequest, roles: Roles, *, namespace: str) -> str:
     subject = next(
         (one for one in binding.get("subjects") or [] if _is(one, asked, namespace)), None
     )
@@ -78,7 +78,7 @@ def _through(binding: Json, asked: Asked, roles: Roles, *, namespace: str) -> st
     )
 
 
-def _is(subject: dict[str, Any], asked: Asked, namespace: str) -> bool:
+def _is(subject: dict[str, Any], asked: AccessRequest, namespace: str) -> bool:
     match subject["kind"]:
         case "User":
             return bool(subject["name"] == asked.user)
@@ -90,7 +90,7 @@ def _is(subject: dict[str, Any], asked: Asked, namespace: str) -> bool:
     return False
 
 
-def _grants(rule: Json, asked: Asked) -> bool:
+def _grants(rule: Json, asked: AccessRequest) -> bool:
     if not _listed(asked.verb, rule.get("verbs")):
         return False
     if asked.path:
@@ -111,7 +111,7 @@ def _listed(value: str, allowed: Iterable[str] | None) -> bool:
     return "*" in wanted or value in wanted
 
 
-def _resource(asked: Asked, allowed: Iterable[str]) -> bool:
+def _resource(asked: AccessRequest, allowed: Iterable[str]) -> bool:
     whole = f"{asked.resource}/{asked.subresource}" if asked.subresource else asked.resource
     return any(
         wanted in ("*", whole) or (asked.subresource and wanted == f"*/{asked.subresource}")

@@ -12,7 +12,7 @@ from hamicommon.k8s.types import Json
 
 from kubelocal.apiserver import users
 from kubelocal.apiserver.authorization import rbac
-from kubelocal.apiserver.authorization.rbac import Asked, Roles
+from kubelocal.apiserver.authorization.rbac import AccessRequest, Roles
 from kubelocal.apiserver.errors import ApiError, Cause, bad_request, invalid
 from kubelocal.apiserver.schema.resources import BY_KIND, SUBJECT_ACCESS_REVIEWS, TOKEN_REVIEWS
 from kubelocal.apiserver.storage.store import ObjectStore
@@ -64,7 +64,7 @@ def review_access(store: ObjectStore, review: Json) -> Json:
     if causes:
         review_kind = SUBJECT_ACCESS_REVIEWS
         raise invalid(review_kind.kind, review_kind.group, "", causes)
-    asked = Asked(
+    asked = AccessRequest(
         user=spec.get("user") or "",
         groups=tuple(spec.get("groups") or ()),
         **{name: value for name, value in (resource or other or {}).items() if name in _ASKED},

@@ -19,18 +19,18 @@ class BackoffRule:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Backoff:
+class RestartBackoff:
     """State of one container's restarts: the wait that its next end brings."""
 
     wait_s: float = 0.0
     ended_at_s: float | None = None
 
-    def after_end(self, rule: BackoffRule, *, ran_s: float, ended_at_s: float) -> Backoff:
+    def after_end(self, rule: BackoffRule, *, ran_s: float, ended_at_s: float) -> RestartBackoff:
         """The container has ended: the first restart is at once, then the wait doubles."""
         if self.ended_at_s is None or ran_s > rule.forget_after_s:
-            return Backoff(wait_s=0.0, ended_at_s=ended_at_s)
+            return RestartBackoff(wait_s=0.0, ended_at_s=ended_at_s)
         wait_s = max(rule.initial_s, min(self.wait_s * 2, rule.longest_s))
-        return Backoff(wait_s=min(wait_s, rule.longest_s), ended_at_s=ended_at_s)
+        return RestartBackoff(wait_s=min(wait_s, rule.longest_s), ended_at_s=ended_at_s)
 
     def restart_at_s(self) -> float:
         """When the container may start."""

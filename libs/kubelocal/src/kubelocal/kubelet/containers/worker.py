@@ -21,7 +21,7 @@ from kubelocal.kubelet import pod_spec
 from kubelocal.kubelet.containers import backoff as restarting
 from kubelocal.kubelet.containers import environment
 from kubelocal.kubelet.containers import mounts as mount_plan
-from kubelocal.kubelet.containers.backoff import Backoff, BackoffRule
+from kubelocal.kubelet.containers.backoff import BackoffRule, RestartBackoff
 from kubelocal.kubelet.containers.environment import StandInDriver
 from kubelocal.kubelet.containers.launch_files import Ended, Launch
 from kubelocal.kubelet.containers.mounts import MountMode
@@ -70,7 +70,7 @@ class ContainerWorker:
         self._init = pod_spec.is_ordinary_init(pod, spec)
         self._sidecar = pod_spec.is_sidecar(pod, spec)
         self._on_change = on_change
-        self._backoff = Backoff()
+        self._backoff = RestartBackoff()
         self._attempt = 0
         waits_for_init = bool(pod_spec.init_containers(pod)) and not (self._init or self._sidecar)
         self.state = ContainerState(

@@ -118,7 +118,7 @@ class PostgresNodeLease:
 
 
 class PostgresRetention:
-    """Port Retention."""
+    """Port HistoryRetention."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
