@@ -2,8 +2,7 @@
 .DEFAULT_GOAL := help
 BIN := .venv/bin
 # Folders that keep to the dictionary of scripts/words.txt.
-TERMS := libs/kubelocal libs/hamilocal libs/hamictl docs README.md CONTRIBUTING.md k8s scripts bench tests/real_node \
-	$(addprefix tests/unit/,hamictl hamilocal k8s kubelocal real_node scripts)
+TERMS := services libs native docs README.md CONTRIBUTING.md k8s scripts bench
 FAULTS := tests/faults tests/simulation tests/native/test_siege.py
 
 help: ## this list

@@ -21,7 +21,7 @@ from tests.native.nvml_calls import (
     nvml_neighbours,
     wait_event,
 )
-from tests.native.replies import say
+from tests.native.replies import reply
 
 cuda = ctypes.CDLL("libcuda.so.1")
 contexts: dict[int, ctypes.c_void_p] = {}
@@ -311,4 +311,4 @@ OPS: dict[str, Callable[..., Any]] = {
 if __name__ == "__main__":
     for line in sys.stdin:
         request = json.loads(line)
-        say(OPS[request.pop("op")](**request))
+        reply(OPS[request.pop("op")](**request))

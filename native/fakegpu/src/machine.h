@@ -71,13 +71,13 @@ struct fg_machine {
     int visible_count, visible[FG_MAX_DEVICES]; /* indexes into cards, in bus order, as NVML lists them */
 };
 
-/* The machine, read once per process; NULL when there is none (no FAKEGPU_CONFIG) or its file is wrong (one line on stderr says why). */
+/* The machine, read once per process; NULL when there is none (no FAKEGPU_CONFIG) or its file is wrong (one line on stderr has the reason). */
 const struct fg_machine *fg_machine(void);
 
 /* The 16 bytes of "GPU-xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx". */
 void fg_uuid_bytes(const char *uuid, unsigned char bytes[16]);
 
 /* Index of the card that a list entry names: a number below `count`, or the beginning of one uuid and no other; -1 if none. */
-int fg_card_named(const struct fg_machine *machine, const int *among, int count, const char *word);
+int fg_card_named(const struct fg_machine *machine, const int *among, int count, const char *name);
 
 #endif

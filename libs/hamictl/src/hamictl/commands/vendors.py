@@ -1,6 +1,6 @@
 """`hamictl vendors`: which resources pods may ask for, under a device configuration.
 
-Also prints what the cluster must be told of them, for manifests whose configuration is not the
+Also prints what the cluster must know of them, for manifests whose configuration is not the
 default: the extender's `managedResources` and the webhook's match condition.
 """
 
