@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from hamicommon.admission.registration import IGNORE_LABEL, IGNORE_VALUE
 from hamicommon.k8s.types import Json
-from hamilocal.system.nodes import SimulatedNode, fakegpu_config
+from hamilocal.system.nodes import LocalNode, fakegpu_config
 
 from tests import measured
 from tests.e2e.conftest import running_system
@@ -91,7 +91,7 @@ def node(cluster_kind: str) -> Iterator[OldNode]:
         )
         folder = system.folder / "o"
         (folder / "fakegpu").mkdir(parents=True)
-        cards = SimulatedNode(name=NODE, gpus=2, model="NVIDIA A100", memory_mib=CARD_MIB)
+        cards = LocalNode(name=NODE, gpus=2, model="NVIDIA A100", memory_mib=CARD_MIB)
         described = fakegpu_config(cards, system=str(folder), state=str(folder / "fakegpu/state"))
         config = folder / "fakegpu" / "config.json"
         config.write_text(json.dumps(described))

@@ -21,7 +21,7 @@ import pytest
 from hamicommon.k8s.types import Json
 from hamilocal.servers.control_plane.apiserver import node_user
 from hamilocal.servers.control_plane.assets import Assets, ControlPlane, control_plane
-from hamilocal.system.nodes import SimulatedNode, fakegpu_config
+from hamilocal.system.nodes import LocalNode, fakegpu_config
 
 from tests.e2e.conftest import kubernetes_client
 from tests.e2e_manifests.private_machine import private_machine
@@ -237,7 +237,7 @@ def _controllers(stack: ExitStack, folder: Path, plane: ControlPlane) -> None:
 
 def _gpu_node(stack: ExitStack, folder: Path, plane: ControlPlane) -> Json:
     """hamictl's kubelet, as the node's own user; what the agent's image and host would have."""
-    cards = SimulatedNode(name=NODE, gpus=2, model="NVIDIA A100-SXM4-80GB", memory_mib=81920)
+    cards = LocalNode(name=NODE, gpus=2, model="NVIDIA A100-SXM4-80GB", memory_mib=81920)
     described = folder / "fakegpu.json"
     state = folder / f"fakegpu-{secrets.token_hex(4)}.state"
     described.write_text(json.dumps(fakegpu_config(cards, system=str(folder), state=str(state))))

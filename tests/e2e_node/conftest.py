@@ -17,7 +17,7 @@ from hamilocal.servers.control_plane.apiserver import node_user
 from hamilocal.servers.control_plane.assets import Assets, control_plane
 from hamilocal.servers.processes import running
 from hamilocal.system.kubernetes import scheduler_configuration
-from hamilocal.system.nodes import SimulatedNode, fakegpu_config
+from hamilocal.system.nodes import LocalNode, fakegpu_config
 from hamilocal.system.options import UpOptions
 
 from tests import measured
@@ -133,6 +133,6 @@ def _write_cards(folder: Path) -> None:
     """The stand-in cards, under one path inside and outside of containers."""
     folder.mkdir()
     folder.chmod(0o777)
-    cards = SimulatedNode(name=NODE, gpus=CARDS, model="NVIDIA A100-SXM4-80GB", memory_mib=81920)
+    cards = LocalNode(name=NODE, gpus=CARDS, model="NVIDIA A100-SXM4-80GB", memory_mib=81920)
     described = fakegpu_config(cards, system=str(folder), state=str(folder / "state"))
     (folder / "config.json").write_text(json.dumps(described))

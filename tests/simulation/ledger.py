@@ -138,7 +138,7 @@ class SimLedger(Inventories):
 
 
 class Everlasting:
-    """Port Retention over a ledger whose whole history is some minutes old."""
+    """Port HistoryRetention over a ledger whose whole history is some minutes old."""
 
     async def forget_grants(self, *, keep_days: int) -> int:
         """Nothing is that old."""

@@ -16,7 +16,7 @@ from hami_metrics.adapters.ledger import PostgresLedger
 from hami_metrics.adapters.postgres import PostgresUsageStore
 from hami_metrics.bootstrap import USAGE
 from hami_metrics.domain.samples import Sample, Series
-from hami_metrics.service import Retention, keep_days
+from hami_metrics.service import UsageRetention, keep_days
 from hamicommon import events
 from hamicommon.bus.client import Bus, Deliver, Message, Subscription, open_bus
 from hamicommon.errors import Unavailable
@@ -56,7 +56,7 @@ def roles(postgres_dsn: str) -> str:
 
 async def test_the_metrics_role_keeps_usage_and_reads_the_ledger(roles: str) -> None:
     sample = Sample(series=Series(node="n", device_uuid="GPU-1"), sampled_at=NOW, core_percent=1.0)
-    retention = Retention(raw_days=1, fine_days=1, coarse_days=1, day_days=1)
+    retention = UsageRetention(raw_days=1, fine_days=1, coarse_days=1, day_days=1)
     async with open_pool(as_role(roles, "hami_metrics"), "test") as pool:
         store = PostgresUsageStore(pool)
 
