@@ -35,8 +35,8 @@ def compare(records: Sequence[Json]) -> tuple[Counter[str], list[str]]:
         elif ours["allowed"] and not ours["patch"] and _asks_for_none(theirs["pod"]):
             found[NO_CARD] += 1
         elif theirs["allowed"] != ours["allowed"]:
-            said = f"we say {_verdict(ours)}, HAMi said {_verdict(theirs)}"
-            unexplained.append(f"{theirs['name']}: {said}: {ours['message']!r}")
+            both = f"our verdict is {_verdict(ours)}, HAMi's was {_verdict(theirs)}"
+            unexplained.append(f"{theirs['name']}: {both}: {ours['message']!r}")
         elif _after(theirs["pod"], theirs["patch"]) != _after(theirs["pod"], ours["patch"]):
             both = f"our patch is {ours['patch']}, HAMi's was {theirs['patch']}"
             unexplained.append(f"{theirs['name']}: {both}")

@@ -35,12 +35,12 @@ def weights(annotations: Json) -> dict[str, int]:
 
 
 def card_score(card: Card, requests: list[Request], weight: dict[str, int]) -> np.float32:
-    """Higher is fuller; requests count only on cards whose type is just the vendor's word."""
+    """Higher is fuller; requests count only on cards whose type is just the vendor's name."""
     if not (card["count"] and card["core"] and card["mem"]):
         return np.float32(0)
     slots, core, mem = card["used"], card["used_core"], card["used_mem"]
     for request in requests:
-        if request["word"] == card["type"]:
+        if request["vendor"] == card["type"]:
             slots += 1
             core += request["cores"]
             if request["percent"]:

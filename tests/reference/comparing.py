@@ -13,7 +13,7 @@ from tests.reference.holding import ALLOCATED
 def differences(engine: Json, model: Json) -> Iterator[str]:
     """What the engine answers differently, one sentence each; nothing when both agree.
 
-    Of an error only that there is one is compared: HAMi has other words than we.
+    Of an error only that there is one is compared: HAMi's messages differ from ours.
     """
     for name in sorted(engine["nodes"].keys() | model["nodes"].keys()):
         ours, theirs = plain(engine["nodes"].get(name)), plain(model["nodes"].get(name))
@@ -26,7 +26,7 @@ def differences(engine: Json, model: Json) -> Iterator[str]:
 
 
 def plain(node: Json | None) -> Json | None:
-    """A node's answer in the model's form: slices by word, without empty containers."""
+    """A node's answer in the model's form: slices by vendor, without empty containers."""
     if node is None:
         return None
     if "error" in node:
@@ -37,9 +37,9 @@ def plain(node: Json | None) -> Json | None:
 
 
 def cards_in(annotations: Json) -> Json:
-    """The slices that annotations tell of, and the MIG reservations."""
+    """The slices named in a pod's annotations by vendor, and under `mig` its MIG reservations."""
     found: Json = {}
-    for word, key in ALLOCATED.items():
+    for vendor, key in ALLOCATED.items():
         containers = [
             [
                 [entry.split(",")[0], entry.split(",")[1], *map(int, entry.split(",")[2:4])]
@@ -50,7 +50,7 @@ def cards_in(annotations: Json) -> Json:
             if piece
         ]
         if containers:
-            found[word] = containers
+            found[vendor] = containers
     if "hami.io/vgpu-mig-allocations" in annotations:
         found["mig"] = json.loads(annotations["hami.io/vgpu-mig-allocations"])
     return found

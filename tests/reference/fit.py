@@ -22,7 +22,7 @@ Picks = tuple[list[Pick], str]
 
 def reason_text(reasons: Counter[str], total: int) -> str:
     """All reasons with the number of cards, sorted as text."""
-    return ", ".join(sorted(f"{n}/{total} {word}" for word, n in reasons.items() if n))
+    return ", ".join(sorted(f"{n}/{total} {reason}" for reason, n in reasons.items() if n))
 
 
 def pick(card: Card, mem: int, core: int, **more: Any) -> Pick:

@@ -13,13 +13,13 @@ def ascend(
     cards: list[Card], request: Request, annotations: Json, earlier: list[Pick], node: Json
 ) -> Picks:
     """Sheet 1.16."""
-    count, word, total = request["count"], request["word"], len(cards)
+    count, vendor, total = request["count"], request["vendor"], len(cards)
     soft = request["extra"]["soft"]
     supports = (node["metadata"].get("annotations") or {}).get("hami-vnpu-core", "") == "true"
     if soft and not supports:
         return [], f"1/{total} ModeNotFit"
-    topology = word.startswith("Ascend910") and all("NetworkID" in c["info"] for c in cards)
-    modules = word == "Ascend910C" and count > 1
+    topology = vendor.startswith("Ascend910") and all("NetworkID" in c["info"] for c in cards)
+    modules = vendor == "Ascend910C" and count > 1
     picks, reasons = standard(
         cards,
         request,

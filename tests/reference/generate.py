@@ -15,12 +15,12 @@ from tests.reference.random_placed import placed
 from tests.reference.random_pods import ASKING, asking
 
 
-def case(r: Random, words: list[str]) -> Json:
+def case(r: Random, vendors: list[str]) -> Json:
     """A cluster of one to four nodes with cards of one to three vendors, and a pod."""
-    main = r.choice(words)
+    main = r.choice(vendors)
     mixed = [main]
     if flip(r, 0.25):
-        mixed += [word for word in r.sample(words, min(2, len(words))) if word != main]
+        mixed += [vendor for vendor in r.sample(vendors, min(2, len(vendors))) if vendor != main]
     nodes = [node(r, f"n{number}", mixed) for number in range(r.randint(1, 4))]
     pods = [
         pod

@@ -24,7 +24,7 @@ ALLOCATED = {
     "AMD": "hami.io/amd-devices-allocated",
     "Vastai": "hami.io/Vastai-devices-allocated",
     "Biren": "hami.io/Biren-devices-allocated",
-    **{word: f"hami.io/{word}-devices-allocated" for word in (*ASCEND, *ILUVATAR)},
+    **{chip: f"hami.io/{chip}-devices-allocated" for chip in (*ASCEND, *ILUVATAR)},
 }
 
 
@@ -44,7 +44,7 @@ def decode(text: str) -> list[list[tuple[str, int, int]]]:
 def put_pods(name: str, cards: list[Card], pods: list[Json], asking: str = "") -> None:
     """Adds what the pods hold to the cards of node `name` (protocol 4.4).
 
-    Not what the pod with the uid `asking` holds, which is to be placed anew (protocol 4.5).
+    Not what the pod with the uid `asking` holds, which is to be placed again (protocol 4.5).
     """
     for pod in pods:
         if asking and pod["metadata"].get("uid") == asking:
@@ -56,21 +56,21 @@ def put_pods(name: str, cards: list[Card], pods: list[Json], asking: str = "") -
             continue
         reservations = json.loads(annotations.get("hami.io/vgpu-mig-allocations") or "[]")
         first_app = len((pod.get("spec") or {}).get("initContainers") or [])
-        for word, key in ALLOCATED.items():
+        for vendor, key in ALLOCATED.items():
             if key in annotations:
                 containers = decode(annotations[key])
                 if init_is_through(pod):
                     containers = [[] for _ in range(first_app)] + containers[first_app:]
-                put(word, effective(containers, first_app), cards, reservations)
-                if word == "Metax-SGPU":
+                put(vendor, effective(containers, first_app), cards, reservations)
+                if vendor == "Metax-SGPU":
                     remember(containers, cards, annotations)
         put_left_over(cards, reservations)
 
 
 def init_is_through(pod: Json) -> bool:
-    """Whether the status tells that every init container ended with 0."""
-    told = pod["status"].get("initContainerStatuses", [])
-    ends = [status["state"].get("terminated", {}).get("exitCode") for status in told]
+    """Whether the pod's status reports exit code 0 of every init container."""
+    statuses = pod["status"].get("initContainerStatuses", [])
+    ends = [status["state"].get("terminated", {}).get("exitCode") for status in statuses]
     return ends != [] and all(end == 0 for end in ends)
 
 
@@ -94,20 +94,20 @@ def effective(containers: list[list[tuple[str, int, int]]], first_app: int) -> d
 
 
 def put(
-    word: str,
+    vendor: str,
     held: dict[str, list[int]],
     cards: list[Card],
     reservations: list[Json],
 ) -> None:
     """Adds one vendor's part of one pod."""
     for each in cards:
-        if each["word"] != word or each["id"] not in held:
+        if each["vendor"] != vendor or each["id"] not in held:
             continue
         slots, memory, cores = held[each["id"]]
         each["used"] += slots
         each["used_mem"] += memory
         each["used_core"] += cores
-        if word == "NVIDIA":
+        if vendor == "NVIDIA":
             mine = [r for r in reservations if r["gpuUUID"] == each["id"]]
             if mine and each["mode"] == "hami-core":
                 each["health"] = False
@@ -136,10 +136,10 @@ def remember(
 def put_left_over(cards: list[Card], reservations: list[Json]) -> None:
     """Reservations that no slice of the annotation stood for."""
     for reservation in reservations:
-        named = [c for c in cards if c["word"] == "NVIDIA" and c["id"] == reservation["gpuUUID"]]
+        named = [c for c in cards if c["vendor"] == "NVIDIA" and c["id"] == reservation["gpuUUID"]]
         if not named:
             for each in cards:
-                if each["word"] == "NVIDIA" and each["mode"] == "mig":
+                if each["vendor"] == "NVIDIA" and each["mode"] == "mig":
                     each["health"] = False
         for each in named:
             if each["mode"] == "mig":

@@ -1,6 +1,6 @@
 """The cards of a node (protocol 1.1 to 1.16, 2.1).
 
-A card is a dict: `word`, `id`, `index`, `count`, `mem`, `core`, `type`, `numa`, `mode`, `health`,
+A card is a dict: `vendor`, `id`, `index`, `count`, `mem`, `core`, `type`, `numa`, `mode`, `health`,
 `cordoned`, `profiles`, `info`, and what is used of it: `used`, `used_mem`, `used_core`, `mig` (the
 occupied (start, size) pairs), and for MetaX `classes` and `policies` of the slices on it.
 """
@@ -22,24 +22,24 @@ REGISTER = {
     "AMD": "hami.io/node-amd-register",
     "Vastai": "hami.io/node-va-register",
     "Biren": "hami.io/node-biren-register",
-    **{word: f"hami.io/node-register-{word}" for word in ASCEND},
+    **{chip: f"hami.io/node-register-{chip}" for chip in ASCEND},
 }
 CSV_REGISTER = {
     "DCU": "hami.io/node-dcu-register",
-    **{word: f"hami.io/node-{word}-register" for word in ILUVATAR},
+    **{chip: f"hami.io/node-{chip}-register" for chip in ILUVATAR},
 }
 
 
-def card(word: str, identity: str, index: int, **fields: Any) -> Card:
+def card(vendor: str, identity: str, index: int, **fields: Any) -> Card:
     """A healthy card that nobody uses."""
     return {
-        "word": word,
+        "vendor": vendor,
         "id": identity,
         "index": index,
         "count": 0,
         "mem": 0,
         "core": 0,
-        "type": word,
+        "type": vendor,
         "numa": 0,
         "mode": "",
         "health": True,
@@ -55,18 +55,18 @@ def card(word: str, identity: str, index: int, **fields: Any) -> Card:
     } | fields
 
 
-def from_json(word: str, text: str) -> list[Card]:
+def from_json(vendor: str, text: str) -> list[Card]:
     """Sheet 2.1.1: what is left out is zero."""
     found = []
     for entry in json.loads(text):
         found.append(
             card(
-                word,
+                vendor,
                 entry["id"],
                 entry.get("index", 0),
                 count=entry.get("count", 0),
                 mem=entry.get("devmem", 0),
-                core=100 if word == "Vastai" else entry.get("devcore", 0),
+                core=100 if vendor == "Vastai" else entry.get("devcore", 0),
                 type=entry.get("type", ""),
                 numa=entry.get("numa", 0),
                 mode=entry.get("mode", ""),
@@ -78,7 +78,7 @@ def from_json(word: str, text: str) -> list[Card]:
     return found
 
 
-def from_csv(word: str, text: str) -> list[Card]:
+def from_csv(vendor: str, text: str) -> list[Card]:
     """Sheet 2.1.2, the form of seven fields."""
     found = []
     for segment in text.split(":"):
@@ -86,7 +86,7 @@ def from_csv(word: str, text: str) -> list[Card]:
             identity, count, mem, core, kind, numa, health, *rest = segment.split(",")
             found.append(
                 card(
-                    word,
+                    vendor,
                     identity,
                     int(rest[0]) if rest else 0,
                     count=int(count),
@@ -100,22 +100,22 @@ def from_csv(word: str, text: str) -> list[Card]:
     return found
 
 
-def from_capacity(word: str, node: Json) -> list[Card]:
-    """Vendors whose plugins only tell the kubelet (protocol 1.3, 1.6, 1.7, 1.9, 1.11, 1.13)."""
+def from_capacity(vendor: str, node: Json) -> list[Card]:
+    """Cards that only the kubelet reports (protocol 1.3, 1.6, 1.7, 1.9, 1.11, 1.13)."""
     name = node["metadata"]["name"]
     capacity = node["status"].get("capacity") or {}
 
     def number(resource: str) -> int:
         return int(capacity.get(resource, 0))
 
-    if word == "MLU":
+    if vendor == "MLU":
         cores, units = (
             number("cambricon.com/mlu.smlu.vcore"),
             number("cambricon.com/mlu.smlu.vmemory"),
         )
         return [
             card(
-                word,
+                vendor,
                 f"{name}-cambricon-mlu-{i}",
                 i,
                 count=100,
@@ -124,22 +124,24 @@ def from_capacity(word: str, node: Json) -> list[Card]:
             )
             for i in range(-(-cores // 100))
         ]
-    if word == "Mthreads":
+    if vendor == "Mthreads":
         cores, units = number("mthreads.com/sgpu-core"), number("mthreads.com/sgpu-memory")
         return [
-            card(word, f"{name}-mthreads-{i}", i, count=100, core=16, mem=units * 512 * 16 // cores)
+            card(
+                vendor, f"{name}-mthreads-{i}", i, count=100, core=16, mem=units * 512 * 16 // cores
+            )
             for i in range(-(-cores // 16))
         ]
-    if word == "Metax-GPU":
+    if vendor == "Metax-GPU":
         return [
-            card(word, f"{name}-metax-{i}", i, count=1, mem=65536, core=100)
+            card(vendor, f"{name}-metax-{i}", i, count=1, mem=65536, core=100)
             for i in range(number("metax-tech.com/gpu"))
         ]
-    if word == "kunlun":
+    if vendor == "kunlun":
         total = number("kunlunxin.com/xpu")
         return [
             card(
-                word,
+                vendor,
                 f"{name}-kunlun-{i}",
                 i,
                 count=100,
@@ -149,18 +151,18 @@ def from_capacity(word: str, node: Json) -> list[Card]:
             )
             for i in range(total)
         ]
-    if word == "GCU":
+    if vendor == "GCU":
         return [
-            card(word, f"{name}-GCU-{i}", i, count=1, mem=100, core=100)
+            card(vendor, f"{name}-GCU-{i}", i, count=1, mem=100, core=100)
             for i in range(number("enflame.com/gcu"))
         ]
-    if word == "AWSNeuron":
+    if vendor == "AWSNeuron":
         devices, cores = number("aws.amazon.com/neuron"), number("aws.amazon.com/neuroncore")
         labels = node["metadata"].get("labels") or {}
         each = cores // devices if devices else 0
         return [
             card(
-                word,
+                vendor,
                 f"{name}-AWSNeuron-{i}",
                 i,
                 count=each,
@@ -192,9 +194,9 @@ def from_metax(text: str) -> list[Card]:
 
 def from_enflame(node: Json, text: str) -> list[Card]:
     """Sheet 1.12."""
-    told = json.loads(text)
+    capacity = json.loads(text)
     profiles = []
-    for name in told["profiles"]:
+    for name in capacity["profiles"]:
         size, memory = name.split(".")
         profiles.append((int(size.removesuffix("g")), int(memory.removesuffix("gb"))))
     profiles.sort()
@@ -208,34 +210,35 @@ def from_enflame(node: Json, text: str) -> list[Card]:
             core=100,
             info={"profiles": profiles, "largest": max(size for size, _ in profiles)},
         )
-        for device in told["devices"]
+        for device in capacity["devices"]
     ]
 
 
-def cards_of(node: Json, words: list[str]) -> list[Card]:
+def cards_of(node: Json, vendors: list[str]) -> list[Card]:
     """All cards of a node, vendor by vendor; nothing is used yet."""
     annotations = node["metadata"].get("annotations") or {}
+    capacity = node["status"].get("capacity") or {}
     allocatable = node["status"].get("allocatable") or {}
     found: list[Card] = []
-    for word in words:
-        if word in REGISTER and REGISTER[word] in annotations:
-            cards = from_json(word, annotations[REGISTER[word]])
-        elif word in CSV_REGISTER and CSV_REGISTER[word] in annotations:
-            cards = from_csv(word, annotations[CSV_REGISTER[word]])
-        elif word == "Metax-SGPU" and "metax-tech.com/node-gpu-devices" in annotations:
+    for vendor in vendors:
+        if vendor in REGISTER and REGISTER[vendor] in annotations:
+            cards = from_json(vendor, annotations[REGISTER[vendor]])
+        elif vendor in CSV_REGISTER and CSV_REGISTER[vendor] in annotations:
+            cards = from_csv(vendor, annotations[CSV_REGISTER[vendor]])
+        elif vendor == "Metax-SGPU" and "metax-tech.com/node-gpu-devices" in annotations:
             cards = from_metax(annotations["metax-tech.com/node-gpu-devices"])
-        elif word == "Enflame" and "enflame.com/gcu-drs-capacity" in annotations:
+        elif vendor == "Enflame" and "enflame.com/gcu-drs-capacity" in annotations:
             cards = from_enflame(node, annotations["enflame.com/gcu-drs-capacity"])
         else:
-            cards = from_capacity(word, node)
-        if word == "NVIDIA" and str(allocatable.get("nvidia.com/gpu")) == "0":
+            cards = from_capacity(vendor, node)
+        if vendor == "NVIDIA" and str(allocatable.get("nvidia.com/gpu")) == "0":
             cards = []
-        if word == "AMD" and int((node["status"].get("capacity") or {}).get("amd.com/gpu", 0)) == 0:
+        if vendor == "AMD" and int(capacity.get("amd.com/gpu", 0)) == 0:
             cards = []
         found.extend(cards)
     closed = [entry.strip() for entry in annotations.get("hami.io/device-cordon", "").split(",")]
     for each in found:
-        if each["word"] == "NVIDIA" and each["id"] in closed:
+        if each["vendor"] == "NVIDIA" and each["id"] in closed:
             each["cordoned"] = True
     return found
 

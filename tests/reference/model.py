@@ -36,15 +36,15 @@ Slots = list[tuple[str, list[Pick]]]
 """Per container its role and picks."""
 
 
-def answer(case: Json, words: list[str] | None = None) -> Json:
-    """The answer to a case; `words` are the vendors served (None: all)."""
-    given, served = case["in"], list(READERS) if words is None else words
+def answer(case: Json, vendors: list[str] | None = None) -> Json:
+    """The answer to a case; `vendors` are those served (None: all)."""
+    given, served = case["in"], list(READERS) if vendors is None else vendors
     names = [node["metadata"]["name"] for node in given["nodes"]]
     pod = given["pod"]
     annotations = pod["metadata"].get("annotations") or {}
     try:
         containers = [
-            (role, [each for each in asked if each["word"] in served])
+            (role, [each for each in asked if each["vendor"] in served])
             for role, asked in requests_of(pod)
         ]
         if any(asked for _, asked in containers):
@@ -92,7 +92,7 @@ def on_node(
         got: list[Pick] = []
         for request in asked:
             sort_cards(mine, asked, annotations)
-            earlier = earlier_picks(slots, request["word"]) if role == "app" else []
+            earlier = earlier_picks(slots, request["vendor"]) if role == "app" else []
             picks, reason = fit_one(node, mine, request, annotations, earlier)
             if not picks:
                 return [], reason
@@ -102,25 +102,25 @@ def on_node(
     return slots, ""
 
 
-def earlier_picks(slots: Slots, word: str) -> list[Pick]:
+def earlier_picks(slots: Slots, vendor: str) -> list[Pick]:
     """What the app containers before got of one vendor; init containers are fitted alone."""
     apps = [each for role, picks in slots if role == "app" for each in picks]
-    return [each for each in apps if each["card"]["word"] == word]
+    return [each for each in apps if each["card"]["vendor"] == vendor]
 
 
 def fit_one(
     node: Json, cards: list[Card], request: Request, annotations: Json, earlier: list[Pick]
 ) -> tuple[list[Pick], str]:
     """One request of one container."""
-    word = request["word"]
-    mine = [card for card in cards if card["word"] == word]
-    mig = word == "NVIDIA" and any(card["mode"] == "mig" for card in mine)
+    vendor = request["vendor"]
+    mine = [card for card in cards if card["vendor"] == vendor]
+    mig = vendor == "NVIDIA" and any(card["mode"] == "mig" for card in mine)
     mode = annotations.get("nvidia.com/vgpu-mode", "")
     if request["count"] > len(mine) and not (mig and (not mode or "mig" in mode)):
         return [], "NodeInsufficientDevice"
-    if word == "NVIDIA":
+    if vendor == "NVIDIA":
         return nvidia(mine, request, annotations, earlier, pair_scores(node))
-    if word.startswith("Ascend"):
+    if vendor.startswith("Ascend"):
         return ascend(mine, request, annotations, earlier, node)
     special = {
         "AMD": amd,
@@ -135,22 +135,22 @@ def fit_one(
         "Mthreads": fit.same_card,
         "Metax-GPU": fit.same_card,
     }
-    return special.get(word, fit.plain)(mine, request, annotations, earlier)
+    return special.get(vendor, fit.plain)(mine, request, annotations, earlier)
 
 
 def written(slots: Slots) -> Json:
-    """Per vendor word the slices of every container that has some; MIG places beside them."""
+    """By vendor the slices of every container that has some; under `mig` the MIG reservations."""
     found: Json = {}
     for _, picks in slots:
-        by_word: dict[str, list[list[Any]]] = {}
+        by_vendor: dict[str, list[list[Any]]] = {}
         for each in picks:
             card = each["card"]
-            kind = card["type"] if card["word"] == "AMD" else card["word"]
-            by_word.setdefault(card["word"], []).append(
+            kind = card["type"] if card["vendor"] == "AMD" else card["vendor"]
+            by_vendor.setdefault(card["vendor"], []).append(
                 [card["id"], kind, each["mem"], each["core"]]
             )
-        for word, slices in by_word.items():
-            found.setdefault(word, []).append(slices)
+        for vendor, slices in by_vendor.items():
+            found.setdefault(vendor, []).append(slices)
     reservations = [
         {
             "containerIndex": container,
@@ -160,7 +160,7 @@ def written(slots: Slots) -> Json:
             "placement": {"start": each["place"][0], "size": each["place"][1]},
         }
         for container, (_, picks) in enumerate(slots)
-        for device, each in enumerate(p for p in picks if p["card"]["word"] == "NVIDIA")
+        for device, each in enumerate(p for p in picks if p["card"]["vendor"] == "NVIDIA")
         if "profile" in each
     ]
     if reservations:

@@ -28,24 +28,24 @@ def node_score(cards: list[Card]) -> np.float32:
 def vendor_score(node: Json, cards: list[Card], slots: Slots, annotations: Json) -> float:
     """What the vendors add for this placement; `cards` are as they were before it."""
     total = 0.0
-    words = {each["card"]["word"] for _, picks in slots for each in picks}
+    vendors = {each["card"]["vendor"] for _, picks in slots for each in picks}
     policy = annotations.get("hami.io/node-scheduler-policy", "").strip() or "binpack"
-    for word in words:
+    for vendor in vendors:
         containers = [
-            [each for each in picks if each["card"]["word"] == word] for _, picks in slots
+            [each for each in picks if each["card"]["vendor"] == vendor] for _, picks in slots
         ]
         containers = [picks for picks in containers if picks]
-        mine = [card for card in cards if card["word"] == word]
-        if word == "Metax-GPU":
+        mine = [card for card in cards if card["vendor"] == vendor]
+        if vendor == "Metax-GPU":
             total += metax_gpu(node, containers, policy)
-        elif word == "Metax-SGPU":
+        elif vendor == "Metax-SGPU":
             sign = -1 if policy == "spread" else 1
             total += sign * 10000 * metax_sgpu(mine, containers, annotations)
-        elif word == "kunlun":
+        elif vendor == "kunlun":
             total += kunlun(cards, containers)
-        elif word == "Vastai" and mine[0]["info"].get("DeviceStrategy") == "die":
+        elif vendor == "Vastai" and mine[0]["info"].get("DeviceStrategy") == "die":
             total += same_group(containers, "AIC")
-        elif word.startswith("Ascend910"):
+        elif vendor.startswith("Ascend910"):
             total += 10 * same_group(containers, "NetworkID")
     return total
 
@@ -99,7 +99,7 @@ def zone_score(cards: list[Card]) -> float:
 
 def kunlun(cards: list[Card], containers: list[list[Pick]]) -> float:
     """Sheet 1.9: how many half-used wings the placement makes."""
-    if any(card["word"] != "kunlun" for card in cards):
+    if any(card["vendor"] != "kunlun" for card in cards):
         return 0.0
     before = {card["index"] for card in cards if card["used"] > 0}
     after = {each["card"]["index"] for picks in containers for each in picks}

@@ -1,4 +1,4 @@
-"""Random nodes, each vendor's cards told as that vendor tells them."""
+"""Random nodes, each vendor's cards in the form in which that vendor's plugin reports them."""
 
 from __future__ import annotations
 
@@ -29,28 +29,28 @@ def flip(r: Random, chance: float) -> bool:
     return r.random() < chance
 
 
-def node(r: Random, name: str, words: list[str]) -> Json:
+def node(r: Random, name: str, vendors: list[str]) -> Json:
     """A node with the cards of some of the vendors."""
     found: Json = {
         "kind": "Node",
         "metadata": {"name": name, "annotations": {}, "labels": {}},
         "status": {"capacity": {}, "allocatable": {}},
     }
-    for word in words:
+    for vendor in vendors:
         if flip(r, 0.9):
-            add_cards(r, found, word)
+            add_cards(r, found, vendor)
     found["status"]["allocatable"] |= found["status"]["capacity"]
     if flip(r, 0.03):
         del found["status"]["allocatable"]
     return found
 
 
-def add_cards(r: Random, into: Json, word: str) -> None:
-    """Cards of one vendor, told as that vendor tells them."""
+def add_cards(r: Random, into: Json, vendor: str) -> None:
+    """Adds cards of one vendor, in the form in which its plugin reports them."""
     name, annotations = into["metadata"]["name"], into["metadata"]["annotations"]
     capacity = into["status"]["capacity"]
     number = r.choice([1, 2, 2, 4, 8])
-    if word == "NVIDIA":
+    if vendor == "NVIDIA":
         cards = [nvidia_card(r, name, index) for index in range(number)]
         annotations["hami.io/node-nvidia-register"] = json.dumps(cards)
         capacity["nvidia.com/gpu"] = "0" if flip(r, 0.03) else "10"
@@ -63,17 +63,17 @@ def add_cards(r: Random, into: Json, word: str) -> None:
                 for a in ids
             ]
             annotations["hami.io/node-nvidia-score"] = json.dumps(scores)
-    elif word in ("DCU", *ILUVATAR):
-        key = "hami.io/node-dcu-register" if word == "DCU" else f"hami.io/node-{word}-register"
-        kind = "DCU-Z100L" if word == "DCU" else word
+    elif vendor in ("DCU", *ILUVATAR):
+        key = "hami.io/node-dcu-register" if vendor == "DCU" else f"hami.io/node-{vendor}-register"
+        kind = "DCU-Z100L" if vendor == "DCU" else vendor
         annotations[key] = "".join(
-            f"{word}-{name}-{index},{r.choice([1, 4, 100])},{r.choice([16384, 32768])},100,"
+            f"{vendor}-{name}-{index},{r.choice([1, 4, 100])},{r.choice([16384, 32768])},100,"
             f"{kind},{r.randint(0, 1)},{'false' if flip(r, 0.1) else 'true'}:"
             for index in range(number)
         )
-    elif word in ("AMD", "XPU", "Vastai", "Biren", *ASCEND):
-        add_registered(r, into, word, 8 if word == "XPU" else number)
-    elif word == "Metax-SGPU":
+    elif vendor in ("AMD", "XPU", "Vastai", "Biren", *ASCEND):
+        add_registered(r, into, vendor, 8 if vendor == "XPU" else number)
+    elif vendor == "Metax-SGPU":
         annotations["metax-tech.com/node-gpu-devices"] = json.dumps(
             [
                 {
@@ -93,7 +93,7 @@ def add_cards(r: Random, into: Json, word: str) -> None:
                 for index in range(number)
             ]
         )
-    elif word == "Enflame":
+    elif vendor == "Enflame":
         annotations["enflame.com/gcu-drs-capacity"] = json.dumps(
             {
                 "devices": [
@@ -108,7 +108,7 @@ def add_cards(r: Random, into: Json, word: str) -> None:
             }
         )
     else:
-        add_capacity(r, into, word, number)
+        add_capacity(r, into, vendor, number)
 
 
 def nvidia_card(r: Random, name: str, index: int) -> Json:
@@ -139,7 +139,7 @@ def nvidia_card(r: Random, name: str, index: int) -> Json:
     return {key: value for key, value in fields.items() if value}
 
 
-def add_registered(r: Random, into: Json, word: str, number: int) -> None:
+def add_registered(r: Random, into: Json, vendor: str, number: int) -> None:
     """Vendors with NVIDIA's JSON form."""
     name = into["metadata"]["name"]
     shapes: dict[str, Json] = {
@@ -148,16 +148,16 @@ def add_registered(r: Random, into: Json, word: str, number: int) -> None:
         "Vastai": {"count": 1, "devmem": 32768, "devcore": 100, "type": "Vastai"},
         "Biren": {"count": r.choice([1, 2]), "devmem": 32768, "devcore": 100, "type": "Biren"},
     }
-    ascend = {"count": 7, "devmem": 65536, "devcore": r.choice([20, 30]), "type": word}
-    shape = shapes.get(word, ascend)
+    ascend = {"count": 7, "devmem": 65536, "devcore": r.choice([20, 30]), "type": vendor}
+    shape = shapes.get(vendor, ascend)
     die, networks = flip(r, 0.6), flip(r, 0.8)
     cards = []
     for index in range(number):
-        card: Json = {"id": f"{word}-{name}-{index}", "index": index, "health": not flip(r, 0.08)}
+        card: Json = {"id": f"{vendor}-{name}-{index}", "index": index, "health": not flip(r, 0.08)}
         card |= shape | {"numa": r.randint(0, 1)}
-        if word == "Vastai" and die:
+        if vendor == "Vastai" and die:
             card["custominfo"] = {"AIC": str(index // 2), "DeviceStrategy": "die"}
-        if word in ASCEND and networks:
+        if vendor in ASCEND and networks:
             card["custominfo"] = {"NetworkID": index // 2 if flip(r, 0.7) else 0}
         cards.append({key: value for key, value in card.items() if value})
     keys = {
@@ -166,37 +166,37 @@ def add_registered(r: Random, into: Json, word: str, number: int) -> None:
         "Vastai": "hami.io/node-va-register",
         "Biren": "hami.io/node-biren-register",
     }
-    into["metadata"]["annotations"][keys.get(word, f"hami.io/node-register-{word}")] = json.dumps(
-        cards
+    into["metadata"]["annotations"][keys.get(vendor, f"hami.io/node-register-{vendor}")] = (
+        json.dumps(cards)
     )
-    if word == "AMD":
+    if vendor == "AMD":
         into["status"]["capacity"]["amd.com/gpu"] = str(4 * number)
-    if word in ASCEND and flip(r, 0.5):
+    if vendor in ASCEND and flip(r, 0.5):
         into["metadata"]["annotations"]["hami-vnpu-core"] = r.choice(["true", "false"])
 
 
-def add_capacity(r: Random, into: Json, word: str, number: int) -> None:
+def add_capacity(r: Random, into: Json, vendor: str, number: int) -> None:
     """Vendors of which only the kubelet knows."""
     capacity, annotations = into["status"]["capacity"], into["metadata"]["annotations"]
-    if word == "MLU":
+    if vendor == "MLU":
         capacity["cambricon.com/vmlu"] = str(number)
         capacity["cambricon.com/mlu.smlu.vmemory"] = str(number * r.choice([64, 192]))
         capacity["cambricon.com/mlu.smlu.vcore"] = str(number * 100)
-    elif word == "Mthreads":
+    elif vendor == "Mthreads":
         capacity["mthreads.com/vgpu"] = str(100 * number)
         capacity["mthreads.com/sgpu-memory"] = str(96 * number)
         capacity["mthreads.com/sgpu-core"] = str(16 * number)
-    elif word == "Metax-GPU":
+    elif vendor == "Metax-GPU":
         capacity["metax-tech.com/gpu"] = str(number)
         for key in ("losses", "scores"):
             if flip(r, 0.5):
-                told = {str(n): r.choice([0, 50, 100, 500]) for n in (1, 2, 4) if flip(r, 0.8)}
-                annotations[f"metax-tech.com/gpu.topology.{key}"] = json.dumps(told)
-    elif word == "kunlun":
+                by_count = {str(n): r.choice([0, 50, 100, 500]) for n in (1, 2, 4) if flip(r, 0.8)}
+                annotations[f"metax-tech.com/gpu.topology.{key}"] = json.dumps(by_count)
+    elif vendor == "kunlun":
         capacity["kunlunxin.com/xpu"] = "8"
-    elif word == "GCU":
+    elif vendor == "GCU":
         capacity["enflame.com/gcu"] = str(number)
-    elif word == "AWSNeuron":
+    elif vendor == "AWSNeuron":
         number = r.choice([4, 8, 16])
         capacity["aws.amazon.com/neuron"] = str(number)
         capacity["aws.amazon.com/neuroncore"] = str(2 * number)

@@ -13,10 +13,10 @@ from tests.reference.random_nodes import MIG_PROFILES, flip
 
 
 def ids_of(given: Json) -> dict[str, list[str]]:
-    """The ids of the node's cards by vendor word, read from what the node tells."""
+    """The ids of the node's cards by vendor, read from the node's annotations and capacity."""
     found: dict[str, list[str]] = {}
     for each in cards_of(given, list(ALLOCATED)):
-        found.setdefault(each["word"], []).append(each["id"])
+        found.setdefault(each["vendor"], []).append(each["id"])
     return found
 
 
@@ -25,15 +25,15 @@ def placed(r: Random, on: Json, number: int) -> Json | None:
     ids = ids_of(on)
     if not ids:
         return None
-    word = r.choice(sorted(ids))
+    vendor = r.choice(sorted(ids))
     inits, apps = r.choice([(0, 1), (0, 1), (0, 2), (1, 1), (1, 2)])
     pieces, reservations = [], []
     for container in range(inits + apps):
         slices = []
-        many = r.choice([0, 1, 1, 2]) if len(ids[word]) > 1 else 1
-        for position, identity in enumerate(r.sample(ids[word], many)):
-            memory, cores, extra = slice_of(r, on, word, identity)
-            slices.append(f"{identity},{word},{memory},{cores}:")
+        many = r.choice([0, 1, 1, 2]) if len(ids[vendor]) > 1 else 1
+        for position, identity in enumerate(r.sample(ids[vendor], many)):
+            memory, cores, extra = slice_of(r, on, vendor, identity)
+            slices.append(f"{identity},{vendor},{memory},{cores}:")
             if extra:
                 reservations.append(
                     {
@@ -46,13 +46,13 @@ def placed(r: Random, on: Json, number: int) -> Json | None:
         pieces.append("".join(slices) + ";")
     annotations = {
         "hami.io/vgpu-node": on["metadata"]["name"],
-        ALLOCATED[word]: "".join(pieces) + ";" * r.choice([0, 0, 1]),
+        ALLOCATED[vendor]: "".join(pieces) + ";" * r.choice([0, 0, 1]),
     }
     if reservations and flip(r, 0.9):
         annotations["hami.io/vgpu-mig-allocations"] = json.dumps(reservations)
-    if word == "Metax-SGPU" and flip(r, 0.5):
+    if vendor == "Metax-SGPU" and flip(r, 0.5):
         annotations["metax-tech.com/sgpu-app-class"] = r.choice(["online", "offline"])
-    if word == "Metax-SGPU" and flip(r, 0.5):
+    if vendor == "Metax-SGPU" and flip(r, 0.5):
         annotations["metax-tech.com/sgpu-qos-policy"] = r.choice(["best-effort", "fixed-share"])
     return {
         "kind": "Pod",
@@ -70,16 +70,16 @@ def placed(r: Random, on: Json, number: int) -> Json | None:
 
 
 def init_statuses(r: Random, inits: int) -> Json:
-    """How the init containers stand, where the status tells."""
+    """What the pod's status reports of its init containers: in half of the pods nothing."""
     if not inits or flip(r, 0.5):
         return {}
     states = [{"terminated": {"exitCode": 0}}, {"terminated": {"exitCode": 1}}, {"running": {}}]
     return {"initContainerStatuses": [{"state": r.choices(states, [8, 1, 1])[0]}] * inits}
 
 
-def slice_of(r: Random, on: Json, word: str, identity: str) -> tuple[int, int, Json]:
+def slice_of(r: Random, on: Json, vendor: str, identity: str) -> tuple[int, int, Json]:
     """Memory and cores of a slice, and its MIG reservation where it needs one."""
-    if word == "NVIDIA":
+    if vendor == "NVIDIA":
         register = json.loads(on["metadata"]["annotations"]["hami.io/node-nvidia-register"])
         card = next(card for card in register if card["id"] == identity)
         if card.get("mode") == "mig":
@@ -87,24 +87,24 @@ def slice_of(r: Random, on: Json, word: str, identity: str) -> tuple[int, int, J
             start, size = r.choice(places)
             return memory, core, {"profile": name, "placement": {"start": start, "size": size}}
         return r.choice([500, 1000, 4000]), r.choice([0, 10, 30, 50, 100]), {}
-    if word == "AWSNeuron":
+    if vendor == "AWSNeuron":
         return 0, r.choice([1, 2, 3]), {}
-    if word in ("Vastai", "Biren"):
+    if vendor in ("Vastai", "Biren"):
         return 0, 0, {}
-    if word == "GCU":
+    if vendor == "GCU":
         return 100, 100, {}
-    if word == "XPU":
+    if vendor == "XPU":
         memory = r.choice([24576, 24576, 49152, 98304])
         return memory, memory * 100 // 98304, {}
-    if word == "kunlun":
+    if vendor == "kunlun":
         return 98304, 100, {}
-    if word == "Enflame":
+    if vendor == "Enflame":
         size, memory = r.choice([(1, 8192), (2, 16384), (3, 24576)])
         return memory, -(-size * 100 // 6), {}
-    if word == "AMD":
+    if vendor == "AMD":
         return r.choice([20000, 98304]), r.choice([76, 152, 304]), {}
-    if word == "Mthreads":
+    if vendor == "Mthreads":
         return r.choice([1024, 16384]), r.choice([1, 4, 16]), {}
-    if word == "Metax-GPU":
+    if vendor == "Metax-GPU":
         return 65536, 100, {}
     return r.choice([2000, 8192, 16384]), r.choice([0, 10, 50, 100]), {}

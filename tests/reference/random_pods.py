@@ -68,53 +68,53 @@ RESOURCES: dict[str, tuple[str, str, list[Any], str, list[Any]]] = {
     "Vastai": ("vastaitech.com/va", "", [], "", []),
     "Biren": ("birentech.com/gpu", "", [], "", []),
     **{
-        word: (f"huawei.com/{word}", f"huawei.com/{word}-memory", [2000, 16384, 65536], "", [])
-        for word in ASCEND
+        chip: (f"huawei.com/{chip}", f"huawei.com/{chip}-memory", [2000, 16384, 65536], "", [])
+        for chip in ASCEND
     },
     **{
-        word: (
-            f"iluvatar.ai/{word}-vgpu",
-            f"iluvatar.ai/{word}.vMem",
+        chip: (
+            f"iluvatar.ai/{chip}-vgpu",
+            f"iluvatar.ai/{chip}.vMem",
             [8, 64],
-            f"iluvatar.ai/{word}.vCore",
+            f"iluvatar.ai/{chip}.vCore",
             [10, 50, 100, 200],
         )
-        for word in ILUVATAR
+        for chip in ILUVATAR
     },
 }
 """Count, memory and core resource with the amounts that are asked for."""
 
 
-def limits(r: Random, word: str) -> Json:
+def limits(r: Random, vendor: str) -> Json:
     """What one container asks of one vendor."""
-    if word == "Enflame":
+    if vendor == "Enflame":
         if flip(r, 0.7):
             return {"enflame.com/drs-gcu": r.choice([1, 2, 3, 4, 6])}
         return {
             "enflame.com/gcu-memory": r.choice([4, 12, 20, 12000]),
             "enflame.com/gcu-core": r.choice([10, 30, 60]),
         }
-    if word == "AWSNeuron" and flip(r, 0.5):
+    if vendor == "AWSNeuron" and flip(r, 0.5):
         return {"aws.amazon.com/neuroncore": r.choice([1, 2, 4, 8])}
-    count, memory, amounts, cores, shares = RESOURCES[word]
+    count, memory, amounts, cores, shares = RESOURCES[vendor]
     found: Json = {count: r.choice([1, 1, 1, 2, 2, 3, 4, 8])}
     if memory and flip(r, 0.7):
         found[memory] = r.choice(amounts)
     if cores and flip(r, 0.6):
         found[cores] = r.choice(shares)
-    if word == "NVIDIA" and flip(r, 0.25):
+    if vendor == "NVIDIA" and flip(r, 0.25):
         found["nvidia.com/gpumem-percentage"] = r.choice([0, 1, 10, 33, 50, 100, 101, 150])
     return {key: str(value) for key, value in found.items()}
 
 
-def asking(r: Random, nodes: list[Json], words: list[str]) -> Json:
+def asking(r: Random, nodes: list[Json], vendors: list[str]) -> Json:
     """A pod of one to three containers, now and then with init containers and sidecars."""
 
     def container(name: str) -> Json:
         asked: Json = {}
         if flip(r, 0.85):
-            for word in r.sample(words, r.choice([1, 1, 1, len(words)])):
-                asked |= limits(r, word)
+            for vendor in r.sample(vendors, r.choice([1, 1, 1, len(vendors)])):
+                asked |= limits(r, vendor)
         return {"name": name, "image": "x", "resources": {"limits": asked}}
 
     spec: Json = {"containers": [container(f"c{n}") for n in range(r.choice([1, 1, 2, 3]))]}
@@ -122,7 +122,7 @@ def asking(r: Random, nodes: list[Json], words: list[str]) -> Json:
         spec["initContainers"] = [container(f"i{n}") for n in range(r.choice([1, 1, 2]))]
         if flip(r, 0.3):
             spec["initContainers"][0]["restartPolicy"] = "Always"
-    annotations = wishes(r, nodes, words)
+    annotations = wishes(r, nodes, vendors)
     if "topology-aware" in annotations.get("hami.io/gpu-scheduler-policy", ""):
         # All sets of MIG slices are compared: of eight cards' slices millions of sets.
         for each in [*spec["containers"], *spec.get("initContainers", [])]:
@@ -141,7 +141,7 @@ def asking(r: Random, nodes: list[Json], words: list[str]) -> Json:
     }
 
 
-def wishes(r: Random, nodes: list[Json], words: list[str]) -> Json:
+def wishes(r: Random, nodes: list[Json], vendors: list[str]) -> Json:
     """Annotations of the pod: policies, weights and which cards it may have."""
     found: Json = {}
     if flip(r, 0.5):
@@ -162,7 +162,7 @@ def wishes(r: Random, nodes: list[Json], words: list[str]) -> Json:
                 "slot=1,core=-1,memory=1",
             ]
         )
-    if "NVIDIA" in words:
+    if "NVIDIA" in vendors:
         if flip(r, 0.15):
             found["nvidia.com/numa-bind"] = r.choice(["true", "1", "false", "maybe"])
         if flip(r, 0.15):
@@ -171,17 +171,17 @@ def wishes(r: Random, nodes: list[Json], words: list[str]) -> Json:
             found["nvidia.com/use-gputype"] = r.choice(["A10", "a100,H100", "", ","])
         if flip(r, 0.1):
             found["nvidia.com/nouse-gputype"] = r.choice(["A100", "h100 ,", ""])
-    for word in words:
-        if uuid_keys(word) and flip(r, 0.15):
-            use, avoid = r.choice(uuid_keys(word))
-            ids = [identity for each in nodes for identity in ids_of(each).get(word, [])]
+    for vendor in vendors:
+        if uuid_keys(vendor) and flip(r, 0.15):
+            use, avoid = r.choice(uuid_keys(vendor))
+            ids = [identity for each in nodes for identity in ids_of(each).get(vendor, [])]
             if ids:
                 key = r.choice([use, avoid])
                 found[key] = r.choice([", ", ","]).join(r.sample(ids, min(len(ids), 3)))
-    for word in words:
-        if word in ASCEND and flip(r, 0.2):
+    for vendor in vendors:
+        if vendor in ASCEND and flip(r, 0.2):
             found["huawei.com/vnpu-mode"] = "hami-core"
-    if "Metax-SGPU" in words:
+    if "Metax-SGPU" in vendors:
         if flip(r, 0.4):
             found["metax-tech.com/sgpu-app-class"] = r.choice(["online", "offline"])
         if flip(r, 0.4):

@@ -34,7 +34,7 @@ ASPECTS = ("verdict", "reasons", "cards", "annotations", "chosen")
 node, or one that scores the same (HAMi breaks ties at random)."""
 
 UNREADABLE = "TRAP-23"
-"""HAMi drops a request that it can't read; we refuse the pod and say why."""
+"""HAMi drops a request that it can't read; we refuse the pod with the reason."""
 SIDECARS = "8.3 (26)"
 """HAMi counts sidecars as init containers; we count them beside the app containers."""
 _EPOCH = datetime.fromtimestamp(0, UTC)
@@ -58,7 +58,7 @@ class Comparison:
         if ours == theirs:
             self.equal[aspect] += 1
             return True
-        self.differences.append(f"{where}: {aspect}: we say {ours!r}, HAMi said {theirs!r}")
+        self.differences.append(f"{where}: {aspect}: ours is {ours!r}, HAMi's was {theirs!r}")
         return False
 
 
@@ -107,7 +107,7 @@ def _verdict(answer: Json) -> str:
 
 
 def _slices(annotations: Json) -> dict[str, list[str]]:
-    """By annotation key, the slices that it tells of, without empty containers."""
+    """By annotation key, the slices written in it, without empty containers."""
     return {
         key: [piece for piece in text.split(";") if piece]
         for key, text in annotations.items()
@@ -187,9 +187,9 @@ def main(arguments: Sequence[str]) -> int:
         if any("pod" in record for record in records):
             equal, differences = admissions.compare(records)
             counts = ", ".join(f"{what} {count}" for what, count in sorted(equal.items()))
-            say(f"{path.name}: admissions {counts}; unexplained {len(differences)}")
+            print_line(f"{path.name}: admissions {counts}; unexplained {len(differences)}")
             for difference in differences:
-                say(f"  {difference}")
+                print_line(f"  {difference}")
             wrong += len(differences)
             continue
         result = run_file(records, vendors)
@@ -198,16 +198,18 @@ def main(arguments: Sequence[str]) -> int:
             for aspect in ASPECTS
         )
         traps = ", ".join(f"{trap} {count}" for trap, count in sorted(result.by_trap.items()))
-        say(f"{path.name}: {cells}; by trap: {traps or 0}; unexplained {len(result.unexplained)}")
-        say(f"  {result.total.compared['chosen']} cases in {result.seconds:.1f} s")
+        print_line(
+            f"{path.name}: {cells}; by trap: {traps or 0}; unexplained {len(result.unexplained)}"
+        )
+        print_line(f"  {result.total.compared['chosen']} cases in {result.seconds:.1f} s")
         for difference in result.unexplained:
-            say(f"  {difference}")
+            print_line(f"  {difference}")
         wrong += len(result.unexplained)
     return 1 if wrong else 0
 
 
-def say(line: str) -> None:
-    """To the terminal."""
+def print_line(line: str) -> None:
+    """Writes the line to stdout."""
     sys.stdout.write(line + "\n")
 
 

@@ -1,6 +1,6 @@
 """What a container asks of each vendor (protocol 1.1 to 1.16, "Request").
 
-A request is a dict: `word`, `count`, `memory` (MiB, 0 when not given), `percent` (None when not
+A request is a dict: `vendor`, `count`, `memory` (MiB, 0 when not given), `percent` (None when not
 given), `cores`, and for some vendors `extra`. The resource names are those of the chart.
 """
 
@@ -27,9 +27,9 @@ ASCEND = (
 ILUVATAR = ("MR-V100", "MR-V50", "BI-V150", "BI-V100")
 
 
-def request(word: str, count: int, **fields: Any) -> Request:
+def request(vendor: str, count: int, **fields: Any) -> Request:
     """A request; what is not given is not asked for."""
-    return {"word": word, "count": count, "memory": 0, "percent": None, "cores": 0} | fields
+    return {"vendor": vendor, "count": count, "memory": 0, "percent": None, "cores": 0} | fields
 
 
 def nvidia(container: Json, annotations: Json) -> Request | None:
@@ -89,16 +89,16 @@ def dcu(container: Json, annotations: Json) -> Request | None:
     )
 
 
-def iluvatar(word: str) -> Callable[[Json, Json], Request | None]:
+def iluvatar(chip: str) -> Callable[[Json, Json], Request | None]:
     """Sheet 1.5."""
 
     def read(container: Json, annotations: Json) -> Request | None:
-        count = within(whole(container, f"iluvatar.ai/{word}-vgpu"), 0)
+        count = within(whole(container, f"iluvatar.ai/{chip}-vgpu"), 0)
         if not count:
             return None
-        units = within(whole(container, f"iluvatar.ai/{word}.vMem"), 0, LARGEST // 256) or 0
-        cores = within(whole(container, f"iluvatar.ai/{word}.vCore"), 0) or 0
-        return request(word, count, memory=units * 256, percent=None if units else 100, cores=cores)
+        units = within(whole(container, f"iluvatar.ai/{chip}.vMem"), 0, LARGEST // 256) or 0
+        cores = within(whole(container, f"iluvatar.ai/{chip}.vCore"), 0) or 0
+        return request(chip, count, memory=units * 256, percent=None if units else 100, cores=cores)
 
     return read
 
@@ -211,18 +211,18 @@ def biren(container: Json, annotations: Json) -> Request | None:
     return request("Biren", count, percent=100) if count else None
 
 
-def ascend(word: str) -> Callable[[Json, Json], Request | None]:
+def ascend(chip: str) -> Callable[[Json, Json], Request | None]:
     """Sheet 1.16."""
 
     def read(container: Json, annotations: Json) -> Request | None:
-        count = within(whole(container, f"huawei.com/{word}"), 0)
+        count = within(whole(container, f"huawei.com/{chip}"), 0)
         if not count:
             return None
-        memory = within(whole(container, f"huawei.com/{word}-memory"), 0) or 0
-        cores = within(whole(container, f"huawei.com/{word}-core"), 0) or 0
+        memory = within(whole(container, f"huawei.com/{chip}-memory"), 0) or 0
+        cores = within(whole(container, f"huawei.com/{chip}-core"), 0) or 0
         soft = annotations.get("huawei.com/vnpu-mode") == "hami-core"
         return request(
-            word,
+            chip,
             count,
             memory=memory,
             percent=None if memory else 100,
@@ -248,8 +248,8 @@ READERS: dict[str, Callable[[Json, Json], Request | None]] = {
     "AMD": amd,
     "Vastai": vastai,
     "Biren": biren,
-    **{word: ascend(word) for word in ASCEND},
-    **{word: iluvatar(word) for word in ILUVATAR},
+    **{chip: ascend(chip) for chip in ASCEND},
+    **{chip: iluvatar(chip) for chip in ILUVATAR},
 }
 """In HAMi's order of registration (protocol 0)."""
 

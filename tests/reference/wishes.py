@@ -1,4 +1,4 @@
-"""What the pod's annotations say of a card (protocol 1.0.2, 1.1)."""
+"""Which cards a pod's annotations ask for or refuse (protocol 1.0.2, 1.1)."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ UUID_KEYS = {
 }
 
 
-def uuid_keys(word: str) -> list[tuple[str, str]]:
-    """Pairs of annotation keys; Ascend and Iluvatar have the word in them."""
-    return UUID_KEYS.get(word, [(f"hami.io/use-{word}-uuid", f"hami.io/no-use-{word}-uuid")])
+def uuid_keys(vendor: str) -> list[tuple[str, str]]:
+    """Pairs of annotation keys (use, avoid); Ascend's and Iluvatar's contain the chip's name."""
+    return UUID_KEYS.get(vendor, [(f"hami.io/use-{vendor}-uuid", f"hami.io/no-use-{vendor}-uuid")])
 
 
 def entries(annotations: Json, key: str) -> list[str]:
@@ -51,13 +51,13 @@ def entries(annotations: Json, key: str) -> list[str]:
 def type_allowed(card: Card, annotations: Json) -> bool:
     """Sheet 1.0.2, and for NVIDIA the mode."""
     name = card["type"].upper()
-    use_key, avoid_key = TYPE_KEYS.get(card["word"], ("", ""))
+    use_key, avoid_key = TYPE_KEYS.get(card["vendor"], ("", ""))
     use, avoid = entries(annotations, use_key), entries(annotations, avoid_key)
     if use and not any(entry and entry.upper() in name for entry in use):
         return False
     if any(entry and entry.upper() in name for entry in avoid):
         return False
-    if card["word"] == "NVIDIA":
+    if card["vendor"] == "NVIDIA":
         mode = annotations.get("nvidia.com/vgpu-mode", "")
         return not mode or card["mode"] in mode
     return True
@@ -65,7 +65,7 @@ def type_allowed(card: Card, annotations: Json) -> bool:
 
 def uuid_allowed(card: Card, annotations: Json) -> bool:
     """Sheet 1.0.2: all pairs must pass."""
-    for use_key, avoid_key in uuid_keys(card["word"]):
+    for use_key, avoid_key in uuid_keys(card["vendor"]):
         use = entries(annotations, use_key)
         if use and card["id"] not in use:
             return False
