@@ -134,12 +134,12 @@ class World:
     asked: set[str] = field(default_factory=set)
     """Nodes whose agent was asked whether it can take a pod."""
     unready: set[str] = field(default_factory=set)
-    """Nodes whose agent says that it can't."""
+    """Nodes whose agent answers that it can't."""
     late: set[str] = field(default_factory=set)
-    """Nodes whose containers are told their slices when they start."""
+    """Nodes whose containers get their slices only when they start."""
 
     async def answer_readiness(self, subject: str, body: bytes) -> events.Readiness:
-        """What the agent of any node says: that it is ready, but for those in `unready`."""
+        """The answer of any node's agent: it is ready, except on the nodes in `unready`."""
         del subject
         node = events.ReadinessRequest.model_validate_json(body).node
         self.asked.add(node)
@@ -203,8 +203,10 @@ class World:
             events.inventory_subject(name), inventory, message_id=uuid.uuid4().hex
         )
 
-    async def say(self, kind: type[events.ReportBase], grant: Json, **fields: Any) -> None:
-        """A report of the grant's node; `grant` is a row of /v1/allocations."""
+    async def publish_report(
+        self, kind: type[events.ReportBase], grant: Json, **fields: Any
+    ) -> None:
+        """Publishes a report of the grant's node; `grant` is a row of /v1/allocations."""
         report = kind(
             report_id=uuid.uuid4().hex,
             node=grant["node"],

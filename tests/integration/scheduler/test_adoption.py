@@ -1,4 +1,4 @@
-"""Pods of a running HAMi into the ledger: judged by what their nodes say, over the real bus."""
+"""Pods of a running HAMi into the ledger: judged by their nodes' answers, over the real bus."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Node:
             self.grants.append(fact)
 
     async def pod(self, name: str, card: str, *, memory_mib: int = 4096, cores: int = 30) -> Json:
-        """A running pod as HAMi left it, and the node's books to it."""
+        """A running pod as HAMi left it, and what the node's kubelet holds for it."""
         made = await self.claimed(name, f"{card},NVIDIA,{memory_mib},{cores}:;", memory_mib, cores)
         self.holds(made, card, memory_mib=memory_mib, cores=cores)
         return made
@@ -126,7 +126,7 @@ def outcomes(answer: Json) -> list[str]:
     return [row["why"] or row["outcome"] for row in answer["pods"]]
 
 
-async def test_a_dry_run_says_what_would_be_and_writes_nothing(world: World) -> None:
+async def test_a_dry_run_reports_what_would_be_adopted_and_writes_nothing(world: World) -> None:
     replica = await world.replica()
     async with hamis_node(world) as (node, [card, _]):
         pod = await node.pod("old", card)
@@ -161,10 +161,10 @@ async def test_an_adopted_pod_holds_its_slices_until_it_ends(world: World) -> No
         assert (detail["actor"], detail["origin"]) == ("adopt", "adopted")
         assert detail["detail"]["containers"][0]["device_ids"] == [f"{card}-0"]
 
-        async def told() -> bool:
+        async def announced() -> bool:
             return [g.grant.pod_uid for g in node.grants] == [uid]
 
-        await eventually(told, "the node to be told")
+        await eventually(announced, "the grant to be announced to the node")
         assert node.grants[0].grant.answered
 
         # The filter counts it: 4096 of 8192 MiB are left of that card.
@@ -205,7 +205,7 @@ async def test_two_replicas_that_adopt_at_once_write_each_pod_once(world: World)
         assert await world.used(card) == (6, 6 * 4096, 60)
 
 
-async def test_a_card_that_holds_too_much_is_told_and_closed(world: World) -> None:
+async def test_a_card_that_holds_too_much_is_reported_and_closed(world: World) -> None:
     replica = await world.replica()
     async with hamis_node(world, memory_mib=6000) as (node, [card, _]):
         for name in ("a", "b"):
@@ -271,7 +271,9 @@ async def test_a_device_that_two_pods_claim_is_given_to_neither(world: World) ->
         assert await world.used(card) == (0, 0, 0)
 
 
-async def test_a_damaged_checkpoint_is_told_and_the_ids_must_do(world: World) -> None:
+async def test_a_damaged_checkpoint_is_reported_and_pods_are_judged_by_device_ids(
+    world: World,
+) -> None:
     replica = await world.replica()
     async with hamis_node(world) as (node, [card, other]):
         node.problems = ("kubelet_internal_checkpoint: not a device checkpoint",)
@@ -291,7 +293,7 @@ async def test_a_damaged_checkpoint_is_told_and_the_ids_must_do(world: World) ->
         assert "not a device checkpoint" in answer["problems"][0]
 
 
-async def test_without_books_or_without_an_agent_nothing_is_adopted(world: World) -> None:
+async def test_without_kubelet_state_or_without_an_agent_nothing_is_adopted(world: World) -> None:
     replica = await world.replica()
     async with hamis_node(world) as (node, [card, _]):
         pod = await node.pod("old", card)
@@ -319,7 +321,7 @@ async def test_without_books_or_without_an_agent_nothing_is_adopted(world: World
 
 async def test_a_request_that_makes_no_sense_is_refused_with_what_would(world: World) -> None:
     replica = await world.replica()
-    for body, said in (
+    for body, error in (
         ({"apply": "yes"}, "apply is 'yes': true or false is wanted"),
         ({"nodes": "n1"}, "a list of names"),
         ({"nodes": ["nowhere"]}, "node nowhere has no cards"),
@@ -329,4 +331,4 @@ async def test_a_request_that_makes_no_sense_is_refused_with_what_would(world: W
         answer = await replica.http.post("/v1/adopt", json=body)
 
         assert answer.status_code == 400
-        assert said in answer.json()["error"]
+        assert error in answer.json()["error"]

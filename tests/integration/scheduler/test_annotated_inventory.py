@@ -1,4 +1,4 @@
-"""Cards that a node's annotations tell of: read where no agent of ours reports, and kept."""
+"""Cards listed in a node's annotations: read where no agent of ours reports, and kept."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""/bind when answers are lost, binders die and strangers come between."""
+"""/bind when answers are lost, binders die and pods that bypassed the scheduler interfere."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ async def test_a_binder_that_dies_half_way_is_taken_over(
     await world.until(pod, "bound")
 
 
-async def test_a_pod_that_the_slow_binder_bound_meanwhile_is_bound_for_the_one_that_took_over(
+async def test_a_pod_that_the_slow_binder_bound_first_is_bound_for_the_one_that_took_over(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first, second = await world.replica(), await world.replica()
@@ -149,7 +149,7 @@ async def test_a_label_that_its_binder_took_along_is_written_by_the_next_compari
     await world.until_labelled(pod, "n1")
 
 
-async def test_an_answer_that_a_stranger_took_does_not_end_the_binding(
+async def test_an_allocate_of_an_unscheduled_pod_does_not_end_the_binding(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     replica, pod = await reserved(world)
@@ -161,9 +161,9 @@ async def test_an_answer_that_a_stranger_took_does_not_end_the_binding(
         return await really_get(self, *args)
 
     async def bind_after_the_report(self: KubernetesPodApi, *args: Any, **kwargs: Any) -> None:
-        # A pod past the scheduler came to Allocate first, and the agent took it for ours.
+        # Allocate came for a pod that bypassed the scheduler, and the agent took it for ours.
         monkeypatch.setattr(KubernetesPodApi, "get", get)
-        await world.say(events.Allocated, await world.until(pod, "binding"))
+        await world.publish_report(events.Allocated, await world.until(pod, "binding"))
         await asyncio.wait_for(asked.wait(), PATIENCE_S)
         await really_bind(self, *args, **kwargs)
 
@@ -207,12 +207,12 @@ async def test_binds_that_wait_for_a_node_hold_no_connection_to_the_ledger(world
     other = await world.pod("other")
     assert (await replica.filter(other, "n2"))["NodeNames"] == ["n2"]
     assert await replica.bind(other, "n2") == ""
-    assert sum(task.done() for task in binding) <= 1, "nobody waited meanwhile"
+    assert sum(task.done() for task in binding) <= 1, "no bind waited for the node"
 
     while binding:
         for row in [(await world.rows(pod))[-1] for pod in pods]:
             if row["state"] == "bound":
-                await world.say(events.Allocated, row)
+                await world.publish_report(events.Allocated, row)
         done, waiting = await asyncio.wait(binding, timeout=0.2)
         assert {task.result() for task in done} <= {""}
         binding = list(waiting)
@@ -268,7 +268,7 @@ async def test_a_pod_that_asks_for_no_card_is_bound_plainly(world: World, limits
     assert condition["status"] == "True"
 
 
-async def test_a_pod_without_cards_that_was_made_anew_is_not_bound(world: World) -> None:
+async def test_a_pod_without_cards_that_was_created_again_is_not_bound(world: World) -> None:
     replica = await world.replica()
     pod = await world.pod("zero", limits={"nvidia.com/gpu": "0"})
     another = {**pod, "metadata": {**pod["metadata"], "uid": "of-another"}}

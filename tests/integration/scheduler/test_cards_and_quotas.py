@@ -10,7 +10,7 @@ from tests.waiting import eventually
 pytestmark = pytest.mark.integration
 
 
-async def test_a_quota_refuses_and_says_what_is_left(world: World) -> None:
+async def test_a_quota_refuses_and_names_what_is_left(world: World) -> None:
     replica = await world.replica()
     [card] = await world.add_node("n1", cards=1)
     first, pod = await world.pod("before"), await world.pod("beyond")

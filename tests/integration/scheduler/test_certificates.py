@@ -103,11 +103,11 @@ class Served:
             served = writer.get_extra_info("ssl_object").getpeercert(binary_form=True)
             writer.write(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
             # With TLS 1.3 a refused client learns it here.
-            said = await reader.read()
+            answer = await reader.read()
             writer.close()
             with suppress(OSError):
                 await writer.wait_closed()
-        if not said.startswith(b"HTTP/1.1 200"):
+        if not answer.startswith(b"HTTP/1.1 200"):
             raise ConnectionError("closed without an answer")
         return x509.load_der_x509_certificate(served).serial_number
 

@@ -1,4 +1,4 @@
-"""Explain over real Postgres and the emulated API server: what was stored says why."""
+"""Explain over real Postgres and the emulated API server: the reasons that were stored."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ async def events_of(world: World, pod: Json) -> list[Json]:
     return [e for e in items if e["involvedObject"]["uid"] == pod["metadata"]["uid"]]
 
 
-async def test_what_is_short_and_the_largest_amount_that_fits_are_said(world: World) -> None:
+async def test_what_is_short_and_the_largest_amount_that_fits_are_named(world: World) -> None:
     replica = await world.replica()
     await world.add_node("x1", cards=2)
     pod = await world.pod("big", memory_mib=90 * GIB)
@@ -77,7 +77,7 @@ async def test_the_pod_whose_end_would_help_is_named(world: World) -> None:
     assert "as soon as capacity" in answer["retry"]
 
 
-async def test_cards_out_of_service_are_told_with_their_state(world: World) -> None:
+async def test_cards_out_of_service_are_named_with_their_state(world: World) -> None:
     replica = await world.replica()
     await world.add_node("z1", cards=2)
     path = "/api/v1/nodes/z1"
@@ -107,7 +107,7 @@ async def test_cards_out_of_service_are_told_with_their_state(world: World) -> N
     )
 
 
-async def test_a_quota_that_refuses_says_by_how_much_and_who_uses_it(world: World) -> None:
+async def test_a_quota_that_refuses_reports_by_how_much_and_who_uses_it(world: World) -> None:
     replica = await world.replica()
     await world.add_node("q1")
     first = await world.pod("first", memory_mib=6 * GIB)
@@ -142,7 +142,7 @@ async def test_a_quota_that_refuses_says_by_how_much_and_who_uses_it(world: Worl
     ]
 
 
-async def test_a_placed_pod_says_why_this_node(world: World) -> None:
+async def test_the_reason_for_the_chosen_node_of_a_placed_pod_is_reported(world: World) -> None:
     replica = await world.replica()
     await world.add_node("w1")
     await world.add_node("w2")
@@ -208,7 +208,7 @@ async def test_another_replica_counts_up_the_same_event(world: World) -> None:
 
 
 @pytest.mark.parametrize(
-    ("spec", "words"),
+    ("spec", "reason"),
     [
         pytest.param({"schedulerName": "other"}, "waits for scheduler other", id="other scheduler"),
         pytest.param({"containers": [{"name": "c", "image": "i"}]}, "asks for no card", id="none"),
@@ -216,8 +216,8 @@ async def test_another_replica_counts_up_the_same_event(world: World) -> None:
         pytest.param({}, "no decision is recorded yet", id="nobody asked"),
     ],
 )
-async def test_a_pod_that_never_came_says_why_from_itself(
-    world: World, spec: Json, words: str
+async def test_why_a_pod_was_never_filtered_is_read_from_the_pod_itself(
+    world: World, spec: Json, reason: str
 ) -> None:
     replica = await world.replica()
     limits = {"nvidia.com/gpu": "1"}
@@ -231,7 +231,7 @@ async def test_a_pod_that_never_came_says_why_from_itself(
 
     answer = await explained(replica, pod, outcome="undecided")
 
-    assert words in answer["summary"]
+    assert reason in answer["summary"]
 
 
 async def test_an_unknown_pod_is_not_found(world: World) -> None:

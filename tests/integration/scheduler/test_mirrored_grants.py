@@ -1,4 +1,4 @@
-"""Annotations of a pod say what the ledger has, whatever becomes of them."""
+"""Annotations of a pod repeat what the ledger has, whatever becomes of them."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ async def test_an_annotation_that_somebody_changed_is_the_ledgers_again(
     pod = await world.pod("slice")
     await replica.filter(pod, "n1")
     await replica.bind(pod, "n1")
-    await world.say(events.Allocated, await world.until(pod, "bound"))
+    await world.publish_report(events.Allocated, await world.until(pod, "bound"))
     await world.until(pod, "allocated")
     path = f"/api/v1/namespaces/default/pods/{pod['metadata']['name']}"
 
@@ -78,7 +78,7 @@ async def test_a_pod_whose_annotations_are_refused_holds_up_nothing(world: World
     for pod in (full, other):
         await replica.filter(pod, "n1")
         await replica.bind(pod, "n1")
-        await world.say(events.Allocated, await world.until(pod, "bound"))
+        await world.publish_report(events.Allocated, await world.until(pod, "bound"))
         await world.until(pod, "allocated")
 
     # No byte of an API server's 256 KiB is left for ours.

@@ -1,4 +1,4 @@
-"""The lock on a Node object, which other vendors' plugins and other schedulers heed and free."""
+"""The lock on a Node object, which other vendors' plugins and other schedulers observe and free."""
 
 from __future__ import annotations
 

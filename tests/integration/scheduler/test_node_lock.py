@@ -22,7 +22,7 @@ async def test_the_node_lock_is_handed_on_when_the_node_reports(world: World) ->
 
     waiting = asyncio.create_task(replica.bind(second, "n1"))
     await world.until(second, "binding")
-    await world.say(events.Allocated, await world.until(first, "bound"))
+    await world.publish_report(events.Allocated, await world.until(first, "bound"))
 
     assert await waiting == ""
 
@@ -41,7 +41,7 @@ async def test_where_slices_are_bound_late_no_pod_waits_for_another_ones_report(
         assert await replica.bind(pod, "n1") == ""
 
     for pod in pods:
-        await world.say(events.Allocated, await world.until(pod, "bound"))
+        await world.publish_report(events.Allocated, await world.until(pod, "bound"))
         await world.until(pod, "allocated")
 
 

@@ -44,7 +44,7 @@ async def test_a_pod_goes_all_its_way_on_another_vendors_node(world: World) -> N
     assert lock.endswith(",default,slice")
     await world.until(pod, "bound")
 
-    # The plugin answers the kubelet, says so on the pod, and frees the node.
+    # The plugin answers the kubelet, writes that on the pod, and frees the node.
     await annotate_pod(world, pod, **{"hami.io/bind-phase": "success"})
     await node.annotate(**{LOCK: None})
     await world.until(pod, "allocated")
@@ -64,10 +64,10 @@ async def test_a_failed_bind_phase_is_shown_and_frees_the_node(world: World) -> 
 
     await annotate_pod(world, pod, **{"hami.io/bind-phase": "failed"})
 
-    async def told() -> bool:
+    async def recorded() -> bool:
         return "bind-phase failed" in (await world.rows(pod))[-1]["reason"]
 
-    await eventually(told, "the failure to be kept with the grant")
+    await eventually(recorded, "the failure to be kept with the grant")
 
     async def unlocked() -> bool:
         return LOCK not in await node.annotations()
@@ -156,8 +156,8 @@ async def test_a_mixed_cluster_gives_each_pod_its_vendors_node(world: World) -> 
     assert written["hami.io/cambricon-mlu-devices-allocated"] == f"{card},MLU,1024,30:;"
     assert await world.used("DCU-0") == (1, 2000, 60)
 
-    # Each node says in its own way that the kubelet was answered.
-    await world.say(events.Allocated, (await world.rows(pods["n1"]))[-1])
+    # Each node reports in its own way that the kubelet was answered.
+    await world.publish_report(events.Allocated, (await world.rows(pods["n1"]))[-1])
     await annotate_pod(world, pods["npu"], **{"hami.io/bind-phase": "success"})
     await annotate_pod(world, pods["dcu"], **{"hami.io/bind-phase": "success"})
     await world.set_status(pods["mlu"], phase="Running", containerStatuses=[RUNNING])

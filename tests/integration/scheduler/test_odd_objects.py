@@ -118,10 +118,10 @@ async def test_a_pod_whose_annotation_has_a_nul_is_answered(world: World, key: s
     await still_serves(world, replica, "n1")
 
 
-async def test_a_node_whose_annotation_has_a_nul_tells_its_cards(world: World) -> None:
+async def test_the_cards_of_a_node_whose_annotation_has_a_nul_are_known(world: World) -> None:
     replica = await world.replica()
     await world.add_node("n1")
-    name = f"told-{uuid.uuid4().hex[:6]}"
+    name = f"nul-{uuid.uuid4().hex[:6]}"
     card = {"id": f"GPU-{name}", "count": 10, "devmem": 40960, "devcore": 100, "type": NUL}
     register = json.dumps([{**card, "health": True, "mode": "hami-core", "index": 0, "numa": 0}])
     await world.api.create(
@@ -150,10 +150,10 @@ async def test_a_reason_with_a_nul_is_kept_and_shown(world: World) -> None:
     await replica.filter(pod, "n1")
     await replica.bind(pod, "n1")
 
-    await world.say(events.AllocateFailed, await world.until(pod, "bound"), reason=NUL)
+    await world.publish_report(events.AllocateFailed, await world.until(pod, "bound"), reason=NUL)
 
-    async def said() -> bool:
+    async def kept() -> bool:
         return [row["reason"] for row in await world.rows(pod)] == ["A\ufffdB"]
 
-    await eventually(said, "the reason")
+    await eventually(kept, "the reason")
     await still_serves(world, replica, "n1")

@@ -30,7 +30,7 @@ async def test_without_redis_pods_are_bound_all_the_same(world: World) -> None:
     assert await replica.bind(first, "n1") == ""
     waiting = asyncio.create_task(replica.bind(second, "n1"))
     await world.until(second, "binding")
-    await world.say(events.Allocated, await world.until(first, "bound"))
+    await world.publish_report(events.Allocated, await world.until(first, "bound"))
     assert await waiting == ""
 
 
@@ -49,15 +49,15 @@ async def test_without_nats_pods_are_bound_and_the_facts_wait(world: World) -> N
 
     assert "hami.io/grant" in (await world.read(pod))["metadata"]["annotations"]
 
-    async def all_told() -> bool:
+    async def all_published() -> bool:
         rows = await world.database.fetch("SELECT 1 FROM outbox WHERE published_at IS NULL")
         return not rows
 
-    await eventually(all_told, "the replica that has the bus to tell it")
+    await eventually(all_published, "the replica that has the bus to publish it")
     assert running is not replica
 
 
-async def test_without_postgres_filter_says_so_and_recovers(world: World) -> None:
+async def test_without_postgres_filter_answers_with_an_error_and_recovers(world: World) -> None:
     replica = await world.replica()
     await world.add_node("n1")
     pod = await world.pod("slice")

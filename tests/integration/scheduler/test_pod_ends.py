@@ -15,7 +15,7 @@ from tests.waiting import eventually
 pytestmark = pytest.mark.integration
 
 
-async def test_a_deleted_pod_is_released_when_its_node_says_so(world: World) -> None:
+async def test_a_deleted_pod_is_released_when_its_node_reports_it_gone(world: World) -> None:
     replica = await world.replica()
     [card] = await world.add_node("n1")
     pod = await world.pod("slice")
@@ -26,7 +26,7 @@ async def test_a_deleted_pod_is_released_when_its_node_says_so(world: World) -> 
     releasing = await world.until(pod, "releasing")
     assert (await world.used(card))[0] == 1
 
-    await world.say(events.PodGone, releasing)
+    await world.publish_report(events.PodGone, releasing)
     await world.until(pod, "released")
     assert await world.used(card) == (0, 0, 0)
 
@@ -72,7 +72,7 @@ async def test_a_process_that_outlives_its_deleted_pod_keeps_its_slices(world: W
     assert (await world.rows(pod))[-1]["state"] == "releasing"
     assert (await world.used(card))[0] == 1
 
-    await world.say(events.PodGone, releasing)
+    await world.publish_report(events.PodGone, releasing)
     await world.until(pod, "released")
     talking.cancel()
     assert await world.used(card) == (0, 0, 0)
@@ -134,34 +134,34 @@ async def test_capacity_that_becomes_free_wakes_a_waiting_pod(world: World) -> N
 
     await world.set_status(holder, phase="Failed")
 
-    async def nudged() -> bool:
+    async def requeued() -> bool:
         found = (await world.read(waiter))["metadata"].get("annotations") or {}
         return "hami.io/retry-at" in found
 
-    await eventually(nudged, "the waiting pod to be nudged")
+    await eventually(requeued, "the waiting pod to be requeued")
 
 
-async def test_a_pod_that_its_kubelet_refuses_gives_its_slices_back_and_says_why(
+async def test_a_pod_that_its_kubelet_refuses_gives_its_slices_back_with_the_reason(
     world: World,
 ) -> None:
-    """Its agent died between its word that it is ready and Allocate."""
+    """Its agent died after it reported that it was ready, and before Allocate."""
     replica = await world.replica(reconcile_s=60.0)
     [card] = await world.add_node("n1")
     pod = await world.pod("slice")
     await replica.filter(pod, "n1")
     await replica.bind(pod, "n1")
-    said = "Allocate failed due to no endpoint for the resource, which is unexpected"
+    message = "Allocate failed due to no endpoint for the resource, which is unexpected"
 
-    await world.set_status(pod, phase="Failed", reason="UnexpectedAdmissionError", message=said)
+    await world.set_status(pod, phase="Failed", reason="UnexpectedAdmissionError", message=message)
 
     failed = await world.until(pod, "failed")
-    assert failed["reason"] == f"pod is Failed: UnexpectedAdmissionError: {said}"
+    assert failed["reason"] == f"pod is Failed: UnexpectedAdmissionError: {message}"
     assert await world.used(card) == (0, 0, 0)
     history = await replica.get(f"/v1/pods/{pod['metadata']['uid']}/explain")
-    assert said in str(history)
+    assert message in str(history)
 
 
-async def test_containers_that_run_on_after_their_grant_was_given_up_are_told_of(
+async def test_containers_that_run_on_after_their_grant_was_given_up_are_reported(
     world: World,
 ) -> None:
     replica = await world.replica(release_unconfirmed_s=0.2)
@@ -172,7 +172,7 @@ async def test_containers_that_run_on_after_their_grant_was_given_up_are_told_of
     await world.delete(pod)
     ended = await world.until(pod, "released_unconfirmed")
 
-    await world.say(events.PodStays, ended)
+    await world.publish_report(events.PodStays, ended)
 
     async def journalled() -> list[dict[str, object]]:
         items = (await replica.get("/v1/drift?class=runs-without-grant"))["items"]
@@ -185,15 +185,15 @@ async def test_containers_that_run_on_after_their_grant_was_given_up_are_told_of
     metrics = (await replica.http.get("/metrics")).text
     assert 'hami_scheduler_drift_total{class="runs-without-grant"} 1.0' in metrics
 
-    async def told() -> bool:
+    async def written() -> bool:
         items = (await world.api.get("/api/v1/namespaces/default/events"))["items"]
         mine = [e for e in items if e["involvedObject"]["uid"] == pod["metadata"]["uid"]]
         return ("RunsWithoutGrant", line["detail"]) in [(e["reason"], e["message"]) for e in mine]
 
-    await eventually(told, "the event on the pod")
+    await eventually(written, "the event on the pod")
 
 
-async def test_of_a_grant_that_lives_the_word_that_its_pod_stays_means_nothing(
+async def test_a_report_that_the_pod_of_a_live_grant_stays_changes_nothing(
     world: World,
 ) -> None:
     replica = await world.replica()
@@ -203,8 +203,8 @@ async def test_of_a_grant_that_lives_the_word_that_its_pod_stays_means_nothing(
     await replica.bind(pod, "n1")
     grant = await world.until(pod, "bound")
 
-    await world.say(events.PodStays, grant)
-    await world.say(events.Allocated, grant)
+    await world.publish_report(events.PodStays, grant)
+    await world.publish_report(events.Allocated, grant)
 
     await world.until(pod, "allocated")
     items = (await replica.get("/v1/drift?class=runs-without-grant"))["items"]

@@ -1,4 +1,4 @@
-"""A pod's way through /filter and /bind, and what is told of it on the way."""
+"""A pod's way through /filter and /bind, and what is published of it on the way."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ async def test_a_pod_is_reserved_bound_allocated_and_released(world: World) -> N
     assert annotations[BIND_PHASE] == "allocating"
     grant = await world.until(pod, "bound")
 
-    await world.say(events.Allocated, grant)
+    await world.publish_report(events.Allocated, grant)
     await world.until(pod, "allocated")
 
     await world.set_status(pod, phase="Succeeded")
@@ -128,31 +128,31 @@ async def test_a_pod_without_cards_passes_unchanged(world: World) -> None:
     assert answer["NodeNames"] == ["b", "a"]
 
 
-async def test_a_bound_pod_that_gets_no_cards_says_what_it_waits_for(world: World) -> None:
+async def test_what_a_bound_pod_without_its_cards_waits_for_is_reported(world: World) -> None:
     replica = await world.replica(bound_late_s=0.2)
     await world.add_node("n1")
     pod = await world.pod("slice")
     await replica.filter(pod, "n1")
     assert await replica.bind(pod, "n1") == ""
-    said = "bound and without its cards: the kubelet of n1 has not taken the pod up"
+    late = "bound and without its cards: the kubelet of n1 has not taken the pod up"
 
     async def shown() -> bool:
         [row] = (await replica.get(f"/v1/allocations?pod_uid={pod['metadata']['uid']}"))["items"]
         # The comparison with the API server may be the one that finds it bound.
         assert row["state"] == "bound"
-        assert row["reason"] in {"", FOUND_BOUND, said}
-        return bool(row["reason"] == said)
+        assert row["reason"] in {"", FOUND_BOUND, late}
+        return bool(row["reason"] == late)
 
     await eventually(shown, "the reason beside the allocation")
 
-    async def told() -> bool:
+    async def written() -> bool:
         items = (await world.api.get("/api/v1/namespaces/default/events"))["items"]
         mine = [e for e in items if e["involvedObject"]["uid"] == pod["metadata"]["uid"]]
-        return ("AllocateLate", said) in [(e["reason"], e["message"]) for e in mine]
+        return ("AllocateLate", late) in [(e["reason"], e["message"]) for e in mine]
 
-    await eventually(told, "the event on the pod")
+    await eventually(written, "the event on the pod")
     assert "hami_scheduler_bound_late 1.0" in (await replica.http.get("/metrics")).text
-    await world.say(events.Allocated, await world.until(pod, "bound"))
+    await world.publish_report(events.Allocated, await world.until(pod, "bound"))
     assert (await world.until(pod, "allocated"))["reason"] == ""
 
 

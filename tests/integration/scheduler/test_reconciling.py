@@ -1,4 +1,4 @@
-"""What nobody told, or told wrongly, is found by comparing."""
+"""What was not reported, or reported wrongly, is found by comparing."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ async def test_rows_of_pods_that_vanished_unseen_are_found_by_the_reconciler(
     assert "reserved -> released on n1" in line["detail"]
 
 
-async def test_a_pod_bound_past_us_is_told_what_to_do(world: World) -> None:
+async def test_a_pod_bound_past_us_gets_an_event(world: World) -> None:
     await world.replica()
     await world.add_node("n1")
     pod = await world.pod("static")
@@ -78,11 +78,11 @@ async def test_a_pod_bound_past_us_is_told_what_to_do(world: World) -> None:
         },
     )
 
-    async def told() -> bool:
+    async def written() -> bool:
         items = (await world.api.get("/api/v1/namespaces/default/events"))["items"]
         return any(
             e["reason"] == "UnmanagedPod" and e["involvedObject"]["uid"] == pod["metadata"]["uid"]
             for e in items
         )
 
-    await eventually(told, "the event on the pod")
+    await eventually(written, "the event on the pod")

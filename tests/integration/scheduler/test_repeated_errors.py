@@ -1,5 +1,5 @@
 """A pod that fails each second, for as long as it exists, costs the ledger and the logs next to
-nothing: not more when what it says is long, nor when it is another thing each time."""
+nothing: not more when its message is long, nor when it is another one each time."""
 
 from __future__ import annotations
 
@@ -81,10 +81,10 @@ async def test_an_error_that_differs_each_time_is_a_bounded_number_of_rows(world
     assert sum(row["repeat_count"] for row in rows) == last + 1, "none is lost"
     newest = rows[-1]
     assert newest["last_at"] == NOW + timedelta(seconds=last)
-    said_at = int(newest["message"].removeprefix("no "))
-    assert last - said_at <= RENEW_S, "the newest row has what is wrong by now"
+    recorded_s = int(newest["message"].removeprefix("no "))
+    assert last - recorded_s <= RENEW_S, "the newest row has what is wrong by now"
     assert newest["summary"] == newest["message"]
-    assert newest["outcome"] == ("error" if said_at % 2 else "refused")
+    assert newest["outcome"] == ("error" if recorded_s % 2 else "refused")
 
     await log.record([an_error(uid, NOW + timedelta(hours=2), "later")])
     assert len(await rows_of(world, uid)) == MOST_ROWS + 1, "an hour later there is room again"
@@ -99,8 +99,8 @@ async def test_a_placement_is_a_row_of_its_own_and_one_that_is_kept_is_counted(
         placed = AllocationId(str(uuid.UUID(int=number)))
         for again in range(3):
             at += timedelta(seconds=1)
-            said = "kept" if again else "placed"
-            one = an_error(uid, at, said, outcome="placed", node=node, allocation_id=placed)
+            message = "kept" if again else "placed"
+            one = an_error(uid, at, message, outcome="placed", node=node, allocation_id=placed)
             await log.record([DecisionRow(**{**_fields(one), "kept": bool(again)})])
 
     rows = await rows_of(world, uid)

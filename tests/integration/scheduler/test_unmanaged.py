@@ -58,7 +58,7 @@ async def test_such_a_pod_is_granted_its_cards_watched_and_released(world: World
     assert annotations["hami.io/vgpu-node"] == "n1"
     assert annotations["hami.io/vgpu-devices-allocated"] == f"{card},NVIDIA,4096,30:;"
 
-    await world.say(events.Allocated, row)
+    await world.publish_report(events.Allocated, row)
     await world.until(pod, "allocated")
     await world.set_status(pod, phase="Succeeded")
     await world.until(pod, "released")
@@ -94,19 +94,19 @@ async def test_a_card_without_room_refuses_with_the_engines_reason(world: World)
 
 
 @pytest.mark.parametrize(
-    ("limits", "cards", "changes", "said"),
+    ("limits", "cards", "changes", "reason"),
     [
         pytest.param(GPU, 0, {}, "asks for 1 cards and its kubelet gave it 0", id="no card"),
         pytest.param(GPU, 2, {}, "asks for 1 cards and its kubelet gave it 2", id="two cards"),
         pytest.param(GPU, 1, {"pod_uid": "another"}, "does not run on", id="another uid"),
-        pytest.param(GPU, 1, {"pod_name": "nobody"}, "nobody", id="gone meanwhile"),
+        pytest.param(GPU, 1, {"pod_name": "nobody"}, "nobody", id="gone by then"),
         pytest.param(
             {**GPU, "hygon.com/dcunum": "1"}, 1, {}, "asks for DCU devices", id="another vendor's"
         ),
     ],
 )
 async def test_what_does_not_add_up_is_refused_with_the_reason(
-    world: World, limits: Json, cards: int, changes: Json, said: str
+    world: World, limits: Json, cards: int, changes: Json, reason: str
 ) -> None:
     await world.replica()
     uuids = await world.add_node("n1", cards=2)
@@ -115,7 +115,7 @@ async def test_what_does_not_add_up_is_refused_with_the_reason(
     answer = await ask(world, pod, "n1", *uuids[:cards], **changes)
 
     assert answer.grant is None
-    assert said in answer.refused
+    assert reason in answer.refused
     assert await world.rows(pod) == []
 
 
