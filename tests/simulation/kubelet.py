@@ -93,11 +93,11 @@ class Kubelet:
     # What the agent reads
 
     async def checkpointed(self) -> tuple[Holding, ...]:
-        """See the port KubeletBooks."""
+        """See the port KubeletState."""
         return await self.holdings()
 
     async def holdings(self) -> tuple[Holding, ...]:
-        """See the port KubeletBooks."""
+        """See the port KubeletState."""
         self._check_up()
         return tuple(
             Holding(
@@ -114,11 +114,11 @@ class Kubelet:
         )
 
     async def read(self) -> KubeletReading:
-        """See the port KubeletBooks."""
+        """See the port KubeletState."""
         return KubeletReading(holdings=await self.holdings())
 
     async def pods(self) -> frozenset[tuple[str, str]]:
-        """See the port KubeletBooks."""
+        """See the port KubeletState."""
         self._check_up()
         return frozenset(
             (pod.seen["metadata"]["namespace"], pod.seen["metadata"]["name"])

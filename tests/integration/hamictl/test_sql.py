@@ -1,4 +1,4 @@
-"""`hamictl sql` reads, whoever logged in: the login here is the owner, a superuser."""
+"""`hamictl sql` only reads, whatever its login may do: here it is the owner, a superuser."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ async def test_what_does_more_than_read_is_refused(
     assert not await asyncio.to_thread(witness.exists)
 
 
-async def test_a_database_without_the_role_says_what_to_do(
+async def test_without_the_role_in_the_database_the_query_is_refused(
     postgres_dsn: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(answers, "READER", "hami_nobody")

@@ -80,7 +80,7 @@ def kept(reports: Iterable[Usage]) -> dict[tuple[datetime, Series], Sample]:
 def published(history: History) -> tuple[Bus, list[Round], list[Round]]:
     """The bus afterwards, all rounds, and those of which nothing went wrong."""
     bus, at, every, well = Bus(), START, [], []
-    teller = UsagePublisher(bus, node="n", agent_id="a")
+    publisher = UsagePublisher(bus, node="n", agent_id="a")
 
     async def go() -> None:
         nonlocal at
@@ -88,12 +88,12 @@ def published(history: History) -> tuple[Bus, list[Round], list[Round]]:
             at += timedelta(seconds=seconds)
             now = a_round(at, memory, pods)
             bus.trouble, before = trouble, bus.tries
-            await teller.publish(now)
+            await publisher.publish(now)
             every.append(now)
             if not trouble or bus.tries == before:
                 well.append(now)
         bus.trouble = ""
-        await teller.flush()
+        await publisher.flush()
 
     asyncio.run(go())
     return bus, every, well
