@@ -267,15 +267,15 @@ class World:
         return True
 
     def _committed(self, changes: Sequence[tuple[Change, Allocation | None]]) -> None:
-        changes = []
+        rows = []
         for change, before in changes:
             row = change.allocation
-            changes.append(f"{row.pod_uid}#{row.attempt} {row.state} on {row.node} ({row.reason})")
+            rows.append(f"{row.pod_uid}#{row.attempt} {row.state} on {row.node} ({row.reason})")
             try:
                 self.model.committed(change, before)
             except Broken as exc:
                 self._failed(exc)
-        self.note(f"commit {', '.join(changes)}")
+        self.note(f"commit {', '.join(rows)}")
 
     def _failed(self, error: BaseException) -> None:
         if self.broken is None:
