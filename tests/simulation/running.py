@@ -84,8 +84,10 @@ def _without(whole: Scenario, start: int, size: int) -> Scenario:
 
 
 def _kind(error: BaseException) -> tuple[type[BaseException], str]:
-    """What makes two failures the same: all but names, numbers and amounts."""
-    return type(error), re.sub(r"\S*\d\S*|[\[({].*", "", str(error)[2:]) + str(error)[:2]
+    """What makes two failures the same: the promise, and all but names, numbers and amounts."""
+    label = re.match(r"[A-Z]+-\d+", str(error))
+    text = re.sub(r"\S*\d\S*|[\[({].*", "", str(error))
+    return type(error), (label[0] if label else "") + text
 
 
 def check(seed: str) -> Run:
