@@ -7,6 +7,7 @@ kill between grant and answer, cards that flap.
 
 import asyncio
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -42,11 +43,10 @@ def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the node-agent as it is installed from its wheel."""
     folder = tmp_path_factory.mktemp("package")
     pip = (sys.executable, "-m", "pip", "--disable-pip-version-check", "--quiet")
-    # Copies: the build writes beside the sources otherwise.
-    sources = folder / "sources"
-    subprocess.run(
-        ["cp", "-r", REPOSITORY / "services/node-agent", sources], check=True, timeout=PATIENCE_S
-    )
+    # Copies: the build writes beside the sources otherwise. The version is read two folders above.
+    sources = folder / "services" / "node-agent"
+    shutil.copytree(REPOSITORY / "services" / "node-agent", sources)
+    shutil.copy(REPOSITORY / "VERSION", folder)
     subprocess.run(
         [*pip, "wheel", "--no-deps", "--no-index", "--no-build-isolation", "-w", folder, sources],
         check=True,
