@@ -2,7 +2,7 @@
 .DEFAULT_GOAL := help
 BIN := .venv/bin
 # Folders that keep to the dictionary of scripts/words.txt.
-TERMS := services libs native docs README.md CONTRIBUTING.md k8s scripts bench
+TERMS := services libs native migrations docs tests README.md CONTRIBUTING.md k8s scripts bench
 FAULTS := tests/faults tests/simulation tests/native/test_siege.py
 
 help: ## this list

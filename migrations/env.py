@@ -19,7 +19,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 # Any number; it is taken by nothing else in this database.
 TURN = 4_210_777
-# Whoever waits for a table's lock makes all later statements on it wait too, so it must be short;
+# A statement that waits for a table's lock makes all later statements on it wait too, so it must be short;
 # `hamicommon.ledger.migrations.upgrade.upgrade` tries again.
 LOCK_TIMEOUT_MS = 500
 

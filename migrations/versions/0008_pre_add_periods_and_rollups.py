@@ -23,7 +23,7 @@ LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
 $$
 """
 
-# The numbers of a pod's events are 1, 2, 3, ... whoever writes them.
+# The numbers of a pod's events are 1, 2, 3, ... whichever service writes them.
 GAP_FREE = """
 CREATE FUNCTION hami_refuse_gap() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN

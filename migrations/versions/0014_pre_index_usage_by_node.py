@@ -32,7 +32,7 @@ def upgrade() -> None:
             op.execute(f"CREATE INDEX CONCURRENTLY ix_{partition}_node ON {partition} {COLUMNS}")
             op.execute("SET lock_timeout = 500")
     # From here on in a transaction, which has a lock that keeps partitions as they are. One that
-    # came meanwhile is nearly empty.
+    # came in that time is nearly empty.
     op.execute(f"CREATE INDEX ix_usage_samples_node_sampled_at ON ONLY usage_samples {COLUMNS}")
     for partition in _partitions():
         name = f"ix_{partition}_node"

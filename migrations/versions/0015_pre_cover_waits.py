@@ -30,7 +30,7 @@ def upgrade() -> None:
     for partition in _partitions():
         _build_beside_writers(f"ix_{partition}_waited", f"{partition} {OF_DECISIONS}")
     # From here on in a transaction, which has a lock that keeps partitions as they are. One that
-    # came meanwhile is nearly empty.
+    # came in that time is nearly empty.
     op.execute(f"CREATE INDEX ix_decisions_waited ON ONLY decisions {OF_DECISIONS}")
     for partition in _partitions():
         name = f"ix_{partition}_waited"
