@@ -19,8 +19,8 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 # Any number; it is taken by nothing else in this database.
 TURN = 4_210_777
-# A statement that waits for a table's lock makes all later statements on it wait too, so it must be short;
-# `hamicommon.ledger.migrations.upgrade.upgrade` tries again.
+# A statement that waits for a table's lock makes all later ones on it wait too, so it must be
+# short; `hamicommon.ledger.migrations.upgrade.upgrade` tries again.
 LOCK_TIMEOUT_MS = 500
 
 

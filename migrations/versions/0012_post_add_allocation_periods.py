@@ -2,7 +2,7 @@
 
 An exclusion constraint can't be added to a full table without locking it while every row is
 checked, so it is on an empty table of its own; 0013 fills it. A grant's period is written when it
-ends; while it lives, the partial unique index makes sure that it is the pod's only one, and a trigger
+ends; while it lives, the partial unique index keeps it the pod's only one, and a trigger
 that it began after all that ended. First attempts, which nearly all grants are, run no trigger.
 
 Post: code before 0008 may begin a grant before the pod's last one ended, after a clock was set
