@@ -8,18 +8,63 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from datetime import datetime
 
 from hamicommon.bus.client import Bus
+from hamicommon.clipping import clip
 from hamicommon.errors import Unavailable
 from hamicommon.events import ADMISSION_REFUSED_SUBJECT, AdmissionRefused
+from hamicommon.k8s.types import Json
 from hamicommon.process.bulkhead import Bulkhead
 
 from hami_webhook.metrics import WebhookInstruments
+from hami_webhook.review import AdmissionReview
 
 logger = logging.getLogger(__name__)
 
 MOST_WAITING = 256
 """A controller that makes a refused pod again and again must not fill our memory."""
+MOST_GROUPS = 16
+"""Of a user; a login of a large company may have hundreds."""
+
+
+def refusal_of(
+    review: AdmissionReview, *, reason: str, code: int, message: str, at: datetime
+) -> AdmissionRefused:
+    """What an auditor wants to know of a refusal; every text is clipped."""
+    metadata, spec = _object(review.pod.get("metadata")), _object(review.pod.get("spec"))
+    owner = _controller(metadata)
+    account = spec.get("serviceAccountName") or spec.get("serviceAccount") or ""
+    return AdmissionRefused(
+        review_uid=clip(review.uid),
+        namespace=clip(review.namespace),
+        pod_name=clip(review.pod_name),
+        user=clip(review.username),
+        reason=reason,
+        said=message,  # codespell:ignore said
+        at=at,
+        code=code,
+        operation=clip(review.operation),
+        subresource=clip(review.subresource),
+        groups=tuple(map(clip, review.groups[:MOST_GROUPS])),
+        service_account=clip(str(account)),
+        generate_name=clip(str(metadata.get("generateName") or "")),
+        owner_kind=clip(str(owner.get("kind") or "")),
+        owner_name=clip(str(owner.get("name") or "")),
+    )
+
+
+def _controller(metadata: Json) -> Json:
+    """The owner that creates the pods; else the first one."""
+    owners = metadata.get("ownerReferences")
+    listed = owners if isinstance(owners, list) else []
+    found = [owner for owner in listed if isinstance(owner, dict)]
+    controllers = [owner for owner in found if owner.get("controller") is True]
+    return next(iter([*controllers, *found]), {})
+
+
+def _object(value: object) -> Json:
+    return value if isinstance(value, dict) else {}
 
 
 class RefusalPublisher:

@@ -44,15 +44,22 @@ class AdmissionReview(NamedTuple):
     pod_name: str
     """Or what it will start with, and a star."""
     username: str
-    """Who creates the pod."""
+    """Who creates the pod, or adds an ephemeral container to it."""
+    groups: tuple[str, ...]
+    """Of the user."""
     dry_run: bool
     stamp: str
     """The trace that the pod brings along; empty: none."""
     pod: Json
+    subresource: str = ""
+    """`ephemeralcontainers`, or none."""
+    old_pod: Json | None = None
+    """As it was, of an update."""
 
 
 class _User(Struct, rename="camel"):
     username: Any = None
+    groups: Any = None
 
 
 class _Request(Struct, rename="camel"):
@@ -63,6 +70,8 @@ class _Request(Struct, rename="camel"):
     name: str | None = None
     user_info: _User | None = None
     dry_run: Any = None
+    sub_resource: str | None = None
+    old_object: dict[str, Any] | None = None
 
 
 class _Review(Struct, rename="camel"):
@@ -77,7 +86,7 @@ _reviews = msgspec.json.Decoder(_Review)
 
 
 def read_review(body: bytes) -> AdmissionReview:
-    """Decodes a review of a pod's creation.
+    """Decodes a review of a pod, or of the ephemeral containers of one.
 
     Raises: MalformedReview with one sentence: what was found and what would be right.
     """
@@ -105,16 +114,20 @@ def _of_request(api_version: ApiVersion, request: _Request) -> AdmissionReview:
     metadata = pod.get("metadata") or {}
     names = (request.name, metadata.get("name"))
     prefix = metadata.get("generateName") or ""
+    user = request.user_info or _User()
     return AdmissionReview(
         api_version=api_version,
         uid=request.uid,
         operation=request.operation,
         namespace=request.namespace or "",
         pod_name=next((str(name) for name in names if name), f"{prefix}*"),
-        username=str((request.user_info.username if request.user_info else "") or ""),
+        username=str(user.username or ""),
+        groups=tuple(map(str, user.groups)) if isinstance(user.groups, list) else (),
         dry_run=bool(request.dry_run),
         stamp=str(annotations_of(pod).get(TRACEPARENT, "")),
         pod=pod,
+        subresource=request.sub_resource or "",
+        old_pod=request.old_object,
     )
 
 

@@ -28,6 +28,7 @@ from opentelemetry.context import Context
 from opentelemetry.trace import Span, SpanContext, Tracer
 
 from hami_webhook.metrics import WebhookInstruments
+from hami_webhook.refusals import refusal_of
 from hami_webhook.review import AdmissionReview, allowed, refused
 from hami_webhook.trace_stamps import Stamps
 
@@ -183,6 +184,7 @@ class ReviewService:
             "answer": outcome.message,
             "warnings": outcome.warnings,
             "user": review.username,
+            "operation": review.operation,
             "review_uid": review.uid,
             "dry_run": review.dry_run,
         }
@@ -191,13 +193,11 @@ class ReviewService:
         audit.info("admission", extra=fields)
         if outcome.verdict in ("denied", "failed") and not review.dry_run:
             self._announce(
-                AdmissionRefused(
-                    review_uid=review.uid,
-                    namespace=review.namespace,
-                    pod_name=pod,
-                    user=review.username,
+                refusal_of(
+                    review,
                     reason=outcome.reason,
-                    said=outcome.message,  # codespell:ignore said
+                    code=outcome.code,
+                    message=outcome.message,
                     at=datetime.now(UTC),
                 )
             )

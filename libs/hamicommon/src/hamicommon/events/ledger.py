@@ -53,17 +53,36 @@ class ClusterNumbers(Payload):
 
 
 class AdmissionRefused(Payload):
-    """Admission refused a pod: there is no object that an event could belong to."""
+    """Admission refused a pod: there is no object that an event could belong to.
+
+    What follows `at` was added later: an older webhook leaves it empty. Texts that users chose are
+    clipped (`hamicommon.clipping`), and so is the number of groups.
+    """
 
     review_uid: str
     namespace: str
     pod_name: str
+    """Or what it would start with, and a star."""
     user: str
     reason: str
     """A short code, see `hamicommon.admission.verdicts.Reason`."""
     said: str  # codespell:ignore said
-    """The message that the user got."""
+    """The message that the user got, 1024 characters at most."""
     at: AwareDatetime
+    code: int = 0
+    """HTTP status of the answer: 400, 403, 422, or 500 for a failure of our own."""
+    operation: str = "CREATE"
+    """UPDATE for an ephemeral container that is added to a pod."""
+    subresource: str = ""
+    """`ephemeralcontainers`, or none."""
+    groups: tuple[str, ...] = ()
+    """Of the user, as the API server authenticated them."""
+    service_account: str = ""
+    """As which the pod would run."""
+    generate_name: str = ""
+    owner_kind: str = ""
+    """Of the controller that creates the pod (`ReplicaSet`); empty: it has none."""
+    owner_name: str = ""
 
 
 class AllocationEvent(Payload):

@@ -1,0 +1,78 @@
+"""What a refusal holds for an auditor: who, as whom, for which controller, and why."""
+
+import json
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from hami_webhook.refusals import MOST_GROUPS, refusal_of
+from hami_webhook.review import read_review
+from hamicommon.clipping import CLIP_LIMIT
+from hamicommon.events import AdmissionRefused
+
+NOW = datetime(2026, 5, 1, 12, tzinfo=UTC)
+HOSTILE = "\0\n\x1b[31m" + "x" * 100_000
+
+
+def refused(pod: dict[str, Any], **request: Any) -> AdmissionRefused:
+    body = {
+        "apiVersion": "admission.k8s.io/v1",
+        "kind": "AdmissionReview",
+        "request": {"uid": "r1", "operation": "CREATE", "namespace": "team", "object": pod}
+        | request,
+    }
+    review = read_review(json.dumps(body).encode())
+    return refusal_of(review, reason="privileged", code=403, message="no", at=NOW)
+
+
+def pod(**metadata: Any) -> dict[str, Any]:
+    return {"metadata": metadata, "spec": {"containers": [], "serviceAccountName": "trainer"}}
+
+
+def test_it_names_user_groups_service_account_and_controller() -> None:
+    owners = [
+        {"kind": "Thing", "name": "other"},
+        {"kind": "ReplicaSet", "name": "train-7d4b", "controller": True},
+    ]
+    user = {"username": "alice", "groups": ["devs", "system:authenticated"]}
+
+    found = refused(pod(generateName="train-7d4b-", ownerReferences=owners), userInfo=user)
+
+    assert (found.user, found.groups) == ("alice", ("devs", "system:authenticated"))
+    assert (found.pod_name, found.generate_name) == ("train-7d4b-*", "train-7d4b-")
+    assert (found.owner_kind, found.owner_name) == ("ReplicaSet", "train-7d4b")
+    assert found.service_account == "trainer"
+    assert (found.operation, found.subresource, found.code) == ("CREATE", "", 403)
+
+
+def test_an_ephemeral_container_is_distinguished_from_a_new_pod() -> None:
+    found = refused(pod(name="p"), operation="UPDATE", subResource="ephemeralcontainers")
+
+    assert (found.operation, found.subresource) == ("UPDATE", "ephemeralcontainers")
+    assert found.generate_name == ""
+
+
+@pytest.mark.parametrize(
+    "metadata",
+    [
+        {"ownerReferences": HOSTILE},
+        {"ownerReferences": [HOSTILE, {"kind": 5, "name": None}]},
+        {"ownerReferences": [{"kind": HOSTILE, "name": HOSTILE, "controller": "yes"}]},
+        {"generateName": HOSTILE},
+    ],
+)
+def test_whatever_users_chose_is_bounded_and_on_one_line(metadata: dict[str, Any]) -> None:
+    user = {"username": HOSTILE, "groups": [HOSTILE, 5, None] * 100}
+
+    found = refused(pod(**metadata), userInfo=user)
+
+    assert len(found.groups) == MOST_GROUPS
+    texts = (found.user, *found.groups, found.owner_kind, found.owner_name, found.pod_name)
+    assert all(text.isprintable() and len(text) <= CLIP_LIMIT for text in texts)
+
+
+def test_a_reader_takes_a_refusal_of_an_older_webhook() -> None:
+    older = {"review_uid": "r", "namespace": "n", "pod_name": "p", "user": "u", "reason": "x"}
+    older |= {"said": "no", "at": NOW.isoformat()}  # codespell:ignore said
+
+    assert AdmissionRefused.model_validate(older).groups == ()
