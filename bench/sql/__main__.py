@@ -36,7 +36,7 @@ from hamilocal.servers.processes import running
 from pydantic import SecretStr
 
 from bench.filter.figures import fdatasync_ms, machine
-from bench.sql.filling import fill
+from bench.sql.filler import fill
 from bench.sql.questions import questions
 from bench.sql.writers import writing
 

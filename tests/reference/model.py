@@ -27,7 +27,7 @@ from tests.reference.fit_metax import metax_sgpu
 from tests.reference.fit_neuron import neuron
 from tests.reference.fit_nvidia import nvidia
 from tests.reference.fit_slots import amd, biren, gcu, vastai
-from tests.reference.holding import put_pods
+from tests.reference.holdings import put_pods
 from tests.reference.inventory import Card, cards_of, pair_scores
 from tests.reference.node_scores import node_score, vendor_score
 from tests.reference.requests import READERS, Request, requests_of

@@ -7,7 +7,7 @@ from random import Random
 
 from hamicommon.k8s.types import Json
 
-from tests.reference.holding import ALLOCATED
+from tests.reference.holdings import ALLOCATED
 from tests.reference.inventory import cards_of
 from tests.reference.random_nodes import MIG_PROFILES, flip
 

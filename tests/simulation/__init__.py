@@ -10,6 +10,6 @@ suite) with `inventories.py` and `outbox.py`, `redis_server.py`, `bus.py`, `api_
 wires) and `fake_time.py` (no thread, no clock, no chance but the seed's).
 
 After each step `model.py` checks SAFE-1..6; after the last fault, LIVE-1 and LIVE-2. A failure
-names its seed and the shortest script that `running.py` finds to fail the same way.
+names its seed and the shortest script that `runner.py` finds to fail the same way.
 `test_mutations.py` takes guards out of the code and sees each missed.
 """

@@ -2,7 +2,7 @@
 
 `Hub` is the server, `BusConnection` one process's client with the methods of
 `hamicommon.bus.client.Bus`. Delivery is at least once and, among the messages of one consumer, in
-no order: a slower one is overtaken. Source of the rules: `hamicommon.bus.consuming`.
+no order: a slower one is overtaken. Source of the rules: `hamicommon.bus.consumer`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from hamicommon.bus.client import (
     Responder,
     Subscription,
 )
-from hamicommon.bus.consuming import ACK_WAIT_S, MAX_DELIVERIES, RETRY_DELAY_S
+from hamicommon.bus.consumer import ACK_WAIT_S, MAX_DELIVERIES, RETRY_DELAY_S
 from hamicommon.errors import InvalidRequest, Unavailable
 from pydantic import BaseModel
 
@@ -254,7 +254,7 @@ class BusConnection:
         except InvalidRequest as exc:
             self._hub.dead_letters.append(str(exc))
             self.dead_letters += 1
-        except Exception as exc:  # noqa: BLE001 - as hamicommon.bus.consuming
+        except Exception as exc:  # noqa: BLE001 - as hamicommon.bus.consumer
             if isinstance(exc, Unavailable) or item.deliveries < MAX_DELIVERIES:
                 item.due = loop.time() + RETRY_DELAY_S
                 return

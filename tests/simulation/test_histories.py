@@ -13,7 +13,7 @@ from itertools import count
 import pytest
 
 from tests import measured
-from tests.simulation.running import check, run
+from tests.simulation.runner import check, run
 from tests.simulation.scripts import scenario
 
 PARTS, PART_STEPS = 10, 10_000

@@ -32,7 +32,7 @@ from hamicommon.testing.ledger import FakeLedger
 
 from tests import measured
 from tests.simulation.model import Broken
-from tests.simulation.running import run
+from tests.simulation.runner import run
 from tests.simulation.scripts import scenario
 
 pytestmark = [pytest.mark.faults, pytest.mark.slow]

@@ -16,7 +16,7 @@ import pytest
 from hami_metrics.adapters.namespaces import sum_up_namespaces
 
 from bench.sql import made_up
-from bench.sql.filling import REFUSED_EVERY, fill
+from bench.sql.filler import REFUSED_EVERY, fill
 from bench.sql.made_up import Grant
 from bench.sql.questions import DOCUMENT, questions
 from tests.servers import Databases, in_thread, migrate

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta
 
-from hamicommon.bus.reading import read
+from hamicommon.bus.reader import read
 from hamicommon.clipping import clip
 from hamicommon.errors import HamiError, Unavailable
 from hamicommon.events import Usage

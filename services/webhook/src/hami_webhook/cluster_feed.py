@@ -18,7 +18,7 @@ from hamicommon.admission.quota import NamespaceQuotas, QuotaUse
 from hamicommon.admission.verdicts import Knowledge
 from hamicommon.bus.client import Bus, Deliver, Message, Subscription
 from hamicommon.bus.inventories import inventory_of
-from hamicommon.bus.reading import read
+from hamicommon.bus.reader import read
 from hamicommon.domain.ids import NodeName
 from hamicommon.errors import InvalidRequest
 from hamicommon.vendors.registry import Vendors

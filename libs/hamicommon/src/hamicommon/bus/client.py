@@ -1,7 +1,7 @@
 """The bus as the services see it: publish, consume, ask, answer; NATS stays behind this file.
 
 The trace context travels in the headers. While the server is away `publish` raises Unavailable at
-once, `connected` is False, and consumers (`consuming`) go on by themselves when it is back.
+once, `connected` is False, and consumers (`consumer`) go on by themselves when it is back.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from nats.js import JetStreamContext
 from pydantic import BaseModel
 
 from hamicommon import telemetry
-from hamicommon.bus.consuming import (
+from hamicommon.bus.consumer import (
     PUBLISH_TIMEOUT_S,
     RETRY_DELAY_S,
     Consumer,
@@ -37,7 +37,7 @@ from hamicommon.bus.consuming import (
 )
 from hamicommon.bus.dead_letters import DeadLetters
 from hamicommon.bus.permissions import inbox_prefix
-from hamicommon.bus.publishing import Outgoing, store, store_all
+from hamicommon.bus.publisher import Outgoing, store, store_all
 from hamicommon.bus.streams import StreamKeeper
 from hamicommon.errors import InvalidRequest, Unavailable
 from hamicommon.process.cancellation import end, propagate_cancellation

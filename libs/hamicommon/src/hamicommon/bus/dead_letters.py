@@ -1,6 +1,6 @@
 """Messages that no consumer could handle, kept with the reason for the operator.
 
-`consuming` buries them in `HAMI_DEAD_LETTERS` for seven days; `hamictl dead-letters` reads them and
+`consumer` buries them in `HAMI_DEAD_LETTERS` for seven days; `hamictl dead-letters` reads them and
 sends one again once its cause is repaired (mostly a consumer of an older release). The
 consumer that buries a letter writes its headers, so they are not proof: which user it was shows in
 the letter's subject, which the server guards, and `permissions.may_return` decides where such a

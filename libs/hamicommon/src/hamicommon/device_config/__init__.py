@@ -2,7 +2,7 @@
 
 In: a path (or none); out: a frozen `DeviceConfig`, one block per vendor. The keys and their
 defaults are those of HAMi 2.10's chart (protocol 1), so a file written for HAMi is read as it
-stands. `file.py` reads it whole, `reading.py` one block by the fields of its dataclass.
+stands. `file.py` reads it whole, `reader.py` one block by the fields of its dataclass.
 `vendors.registry` makes the vendors from it; the node-agent reads the node defaults
 (`device_split_count` and the like) from it.
 """
@@ -23,7 +23,7 @@ from hamicommon.device_config.blocks import (
 )
 from hamicommon.device_config.file import DeviceConfig, load, parse
 from hamicommon.device_config.nvidia import DEFAULT_MIG_ALLOWLIST, MigAllowance, NvidiaConfig
-from hamicommon.device_config.reading import INT32_MAX
+from hamicommon.device_config.reader import INT32_MAX
 
 __all__ = [
     "DEFAULT_MIG_ALLOWLIST",

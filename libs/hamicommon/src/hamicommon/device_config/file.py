@@ -25,7 +25,7 @@ from hamicommon.device_config.blocks import (
     VastaiConfig,
 )
 from hamicommon.device_config.nvidia import NvidiaConfig
-from hamicommon.device_config.reading import did_you_mean, keys_of, read_value
+from hamicommon.device_config.reader import did_you_mean, keys_of, read_value
 from hamicommon.errors import InvalidRequest
 
 

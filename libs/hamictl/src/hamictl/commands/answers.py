@@ -13,7 +13,7 @@ from hamicommon.errors import InvalidRequest, NotFound, Unavailable
 from hamicommon.k8s.client import open_kube_api
 
 from hamictl.commands.objects import Namespace, Output
-from hamictl.commands.running import console, run
+from hamictl.commands.runner import console, run
 from hamictl.scheduler_client import SchedulerClient
 from hamictl.settings import Settings
 from hamictl.target import Installation, find_target

@@ -15,7 +15,7 @@ from hamicommon.settings import PostgresSettings
 from hamilocal.system.layout import project
 from pydantic import SecretStr
 
-from hamictl.commands.running import console, spoken_errors
+from hamictl.commands.runner import console, spoken_errors
 from hamictl.settings import Settings
 from hamictl.target import find_target
 

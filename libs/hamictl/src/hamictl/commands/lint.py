@@ -32,8 +32,8 @@ from hamicommon.vendors.registry import Vendors
 
 from hamictl.commands import simulate
 from hamictl.commands.objects import Namespace, Output
-from hamictl.commands.running import console, spoken_errors
-from hamictl.reading import read_text
+from hamictl.commands.runner import console, spoken_errors
+from hamictl.input_file import read_text
 from hamictl.settings import Settings
 from hamictl.target import find_target
 

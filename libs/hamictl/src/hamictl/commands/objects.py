@@ -13,10 +13,10 @@ from hamicommon.k8s.client import KubeApi, open_kube_api
 from hamicommon.k8s.types import Json
 from rich.table import Table
 
-from hamictl.commands.running import console, fail, run
+from hamictl.commands.runner import console, fail, run
+from hamictl.input_file import read_text
 from hamictl.manifests import Manifest, read_manifest
 from hamictl.pods import apply_pod
-from hamictl.reading import read_text
 from hamictl.scheduler_client import SchedulerClient
 from hamictl.settings import Settings
 from hamictl.target import find_target

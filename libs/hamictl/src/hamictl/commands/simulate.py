@@ -25,14 +25,14 @@ from hamicommon.k8s.types import Json
 from hamicommon.k8s.validation import check_node
 from hamicommon.simulation.cases import Simulator
 from hamicommon.simulation.cluster import Cluster, read_cluster
-from hamicommon.simulation.planning import plan
+from hamicommon.simulation.planner import plan
 from hamicommon.vendors.pod_request import pod_policy
 from hamicommon.vendors.registry import Vendors
 
 from hamictl.commands.objects import Namespace, Output
-from hamictl.commands.running import console, spoken_errors
+from hamictl.commands.runner import console, spoken_errors
+from hamictl.input_file import read_text
 from hamictl.manifests import read_manifest
-from hamictl.reading import read_text
 from hamictl.view import simulation
 
 ClusterFile = Annotated[

@@ -21,7 +21,7 @@ from pydantic import ValidationError
 from rich.live import Live
 
 from hamictl.commands import demo
-from hamictl.commands.running import console, spoken_errors
+from hamictl.commands.runner import console, spoken_errors
 from hamictl.scheduler_address import SchedulerAddress
 from hamictl.scheduler_client import SchedulerClient
 from hamictl.settings import Settings

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from hamictl.commands.objects import Output
-from hamictl.commands.running import console, run
+from hamictl.commands.runner import console, run
 from hamictl.scheduler_client import Row, SchedulerClient
 from hamictl.settings import Settings
 from hamictl.target import find_target

@@ -18,7 +18,7 @@ from hamicommon.vendors.interface.vendor import Vendor
 from hamicommon.vendors.registry import Vendors
 from hamilocal.system.kubernetes import managed_resources
 
-from hamictl.commands.running import console, spoken_errors
+from hamictl.commands.runner import console, spoken_errors
 from hamictl.view.tables import table
 
 ConfigFile = Annotated[

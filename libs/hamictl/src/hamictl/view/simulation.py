@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from hamicommon.domain.allocations import ContainerGrant
 from hamicommon.simulation.cluster import Cluster
-from hamicommon.simulation.planning import Planned
+from hamicommon.simulation.planner import Planned
 from rich.table import Table
 
 from hamictl.view.tables import table

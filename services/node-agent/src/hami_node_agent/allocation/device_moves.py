@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from hamicommon.bus.reading import read
+from hamicommon.bus.reader import read
 from hamicommon.errors import InvalidRequest, Unavailable
 from hamicommon.events import MoveReply, MoveRequest, WantedMove, moves_subject
 

@@ -16,7 +16,7 @@ from typing import Protocol
 from hamicommon import events
 from hamicommon.bus.client import Deliver, Handler, Message, Subscription
 from hamicommon.bus.permissions import agent_user
-from hamicommon.bus.reading import read, read_any
+from hamicommon.bus.reader import read, read_any
 from hamicommon.domain.allocations import AllocationState
 from hamicommon.domain.ids import AllocationId, PodUid
 from hamicommon.errors import InvalidRequest, Unavailable

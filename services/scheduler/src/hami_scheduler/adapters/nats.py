@@ -6,7 +6,7 @@ import asyncio
 import logging
 
 from hamicommon.bus.client import Bus, NobodyAnswers
-from hamicommon.bus.reading import read
+from hamicommon.bus.reader import read
 from hamicommon.domain.allocations import Allocation
 from hamicommon.domain.ids import NodeName
 from hamicommon.errors import InvalidRequest, NotFound, Unavailable

@@ -18,7 +18,7 @@ from hamicommon.errors import InvalidRequest
 from hamicommon.k8s.types import Json
 from hamicommon.k8s.validation import check_pod
 from hamicommon.simulation.cluster import Cluster, read_cluster
-from hamicommon.simulation.planning import Planned, planned
+from hamicommon.simulation.planner import Planned, planned
 from hamicommon.simulation.verdict import SimulatedNode
 from hamicommon.vendors.registry import Vendors
 

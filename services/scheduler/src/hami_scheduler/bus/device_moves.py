@@ -13,7 +13,7 @@ import logging
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
-from hamicommon.bus.reading import read
+from hamicommon.bus.reader import read
 from hamicommon.domain.allocations import Allocation, ContainerGrant
 from hamicommon.domain.ids import AllocationId, GpuUuid, PodUid
 from hamicommon.errors import CapacityConflict, Conflict, InvalidRequest, Unavailable

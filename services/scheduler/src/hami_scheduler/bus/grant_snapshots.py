@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 
-from hamicommon.bus.reading import read
+from hamicommon.bus.reader import read
 from hamicommon.domain.allocations import AllocationState
 from hamicommon.domain.ids import NodeName
 from hamicommon.errors import InvalidRequest, Unavailable

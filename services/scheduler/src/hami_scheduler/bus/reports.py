@@ -14,7 +14,7 @@ from typing import Any
 
 from hamicommon.bus.client import Message
 from hamicommon.bus.inventories import inventory_of
-from hamicommon.bus.reading import read, read_any
+from hamicommon.bus.reader import read, read_any
 from hamicommon.domain.allocations import Allocation, AllocationState
 from hamicommon.domain.ids import AllocationId, NodeName, PodUid
 from hamicommon.errors import Conflict, InvalidRequest, NotFound, Unavailable

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from hamicommon.bus.client import Message
-from hamicommon.bus.reading import read
+from hamicommon.bus.reader import read
 from hamicommon.domain.ids import GpuUuid, NodeName
 from hamicommon.errors import Unavailable
 from hamicommon.events import AllocationEvent, DeviceHealthEvent

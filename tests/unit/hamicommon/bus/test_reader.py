@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 import pytest
-from hamicommon.bus.reading import read, read_any
+from hamicommon.bus.reader import read, read_any
 from hamicommon.errors import InvalidRequest
 from hamicommon.events import GRANT_MESSAGE, GrantSnapshotRequest, GrantWithdrawn
 

@@ -10,7 +10,7 @@ from uuid import uuid4
 
 import pytest
 from hamicommon import events
-from hamicommon.bus import client, consuming
+from hamicommon.bus import client, consumer
 from hamicommon.bus.client import (
     Bus,
     Message,
@@ -78,17 +78,17 @@ async def test_a_consumer_logs_once_that_its_stream_is_missing_and_once_that_it_
     tmp_path.chmod(0o755)
     monkeypatch.setattr(client, "RETRY_DELAY_S", 0.01)
     tries, tried = 0, asyncio.Event()
-    run = consuming.Consumer.run
+    run = consumer.Consumer.run
 
-    async def counted(consumer: consuming.Consumer) -> None:
+    async def counted(one: consumer.Consumer) -> None:
         nonlocal tries
         tries += 1
         if tries == 4:
             tried.set()
-        await run(consumer)
+        await run(one)
 
-    monkeypatch.setattr(consuming.Consumer, "run", counted)
-    inbox, logged, logger = Inbox(), Logged(), logging.getLogger(consuming.__name__)
+    monkeypatch.setattr(consumer.Consumer, "run", counted)
+    inbox, logged, logger = Inbox(), Logged(), logging.getLogger(consumer.__name__)
     logger.addHandler(logged)
     monkeypatch.setattr(logger, "level", logging.INFO)
     plan = nats_server.prepare(tmp_path / "nats")

@@ -2,7 +2,7 @@
 
 from hamicommon.k8s.types import Json
 from hamicommon.simulation.cluster import read_cluster
-from hamicommon.simulation.planning import plan
+from hamicommon.simulation.planner import plan
 
 from tests.unit.hamicommon.simulation.objects import NOW, asking, every_vendor, gpus, node
 

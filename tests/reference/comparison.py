@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from hamicommon.k8s.types import Json
 
-from tests.reference.holding import ALLOCATED
+from tests.reference.holdings import ALLOCATED
 
 
 def differences(engine: Json, model: Json) -> Iterator[str]:
