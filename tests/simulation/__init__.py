@@ -3,7 +3,7 @@
 `scripts.py` draws a history from a seed: pods of many sizes arrive, end, restart and are deleted;
 wires lose, double, delay and refuse; replicas and agents are killed or stopped, locks are lost,
 clocks jump, cards fall sick, nodes vanish. `happenings.py` carries it out on `world.py`, where the
-real services run: `hami_scheduler.wiring` in `replica.py`, the use cases of the node-agent in
+real services run: `hami_scheduler.bootstrap` in `replica.py`, the use cases of the node-agent in
 `agent.py`. Around them are their neighbours: `ledger.py` (Postgres, held to it by the contract
 suite) with `inventories.py` and `outbox.py`, `redis_server.py`, `bus.py`, `api_server.py`,
 `kube_scheduler.py` and `kubelet.py`; between them `processes.py` (what may die or stop, and the

@@ -1,4 +1,4 @@
-"""A scheduler replica: the real service of `hami_scheduler.wiring`, on simulated wires."""
+"""A scheduler replica: the real service of `hami_scheduler.bootstrap`, on simulated wires."""
 
 from __future__ import annotations
 

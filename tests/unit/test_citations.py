@@ -46,9 +46,49 @@ def test_every_section_that_is_cited_opens(page: str) -> None:
     assert missing == set()
 
 
-def test_every_file_on_the_way_of_a_pod_exists() -> None:
-    text = (DOCS / "pod-path.md").read_text()
-    files = {str(path.relative_to(ROOT)) for path in texts()}
+CITED = re.compile(r"`([\w/.-]+\.(?:py|c|h|def|sql|md))`")
+FULL_PATH = re.compile(rf"(?<![\w/.-])((?:{'|'.join(PARTS)})/[\w/-]+\.(?:py|c|h|def|sql|md))\b")
+NO_MODULES = {"hami_webhook.audit": "a logger"}
 
-    for name in re.findall(r"`([\w/.-]+\.(?:py|c|h))`", text):
-        assert any(f"/{file}".endswith(f"/{name}") for file in files), name
+
+def test_every_file_that_is_cited_exists() -> None:
+    """A bare name of Python's is one of the same package; a path may begin anywhere."""
+    files = {f"/{path.relative_to(ROOT)}" for path in texts()}
+
+    def exists(name: str, citing: Path) -> bool:
+        bare = "/" not in name and (citing.suffix, name[-3:]) == (".py", ".py")
+        part = "/".join(("", *citing.relative_to(ROOT).parts[:2])) if bare else ""
+        return any(file.endswith(f"/{name}") and file.startswith(part) for file in files)
+
+    missing = {
+        (str(path.relative_to(ROOT)), name)
+        for path, text in texts().items()
+        for name in (*CITED.findall(text), *FULL_PATH.findall(text))
+        if not exists(name.removeprefix("../"), path)
+    }
+
+    assert missing == set()
+
+
+def test_every_module_that_is_cited_exists() -> None:
+    packages = {path.parent.name: path.parent for path in ROOT.glob("*/*/src/*/__init__.py")}
+    dotted = re.compile(rf"`((?:{'|'.join(packages)})(?:\.\w+)+)`")
+
+    def exists(name: str) -> bool:
+        package, *rest = name.split(".")
+        at = packages[package]
+        while rest and (at / rest[0]).is_dir():
+            at /= rest.pop(0)
+        if rest and (module := at / f"{rest[0]}.py").exists():
+            at, rest = module, rest[1:]
+        held = at / "__init__.py" if at.is_dir() else at
+        return not rest or (held.exists() and re.search(rf"\b{rest[0]}\b", held.read_text()))
+
+    missing = {
+        (str(path.relative_to(ROOT)), name)
+        for path, text in texts().items()
+        for name in dotted.findall(text)
+        if name not in NO_MODULES and not exists(name)
+    }
+
+    assert missing == set()

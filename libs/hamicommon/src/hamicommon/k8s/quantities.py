@@ -5,7 +5,7 @@ Resource amounts arrive as text (`"16Gi"`, `"1k"`) or as JSON numbers. `parse_in
 it, `16.0Gi` and `1000m` are not. `canonical` writes what the API server stores: `1024Mi` as `1Gi`,
 `0.5` as `500m`. Source: apimachinery `pkg/api/resource`; only a number without any digit, which is
 0 there, is refused here.
-`resources.py` and the vendors build device requests from these, hamictl its own Kubernetes.
+The vendors build device requests from these, kubelocal what its pods ask for.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Serving HTTP inside a service's own event loop: sockets first, then uvicorn, then a clean end.
 
 The socket is bound before anything else is started, so an address in use is one clear sentence and
-port 0 is known at once. `bootstrap.py` of each service opens what it needs and wraps it in
+port 0 is known at once. The bootstrap of each service opens what it needs and wraps it in
 `serving`; `__main__` hands it to `run`, which waits in `until_stopped`.
 """
 

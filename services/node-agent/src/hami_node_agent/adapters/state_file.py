@@ -1,7 +1,7 @@
 """The agent's state as one JSON file, flushed to the disk and replaced by rename.
 
 A file that can't be read is kept as `.damaged` and the agent starts without it: the kubelet's
-checkpoint and the ledger know enough to go on (`domain/ownership.py`).
+checkpoint and the ledger know enough to go on (`grants/ownership.py`).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Answers the scheduler's question, asked before each binding: can this node take a pod now?
 
 A pod that is bound while the kubelet or this agent is away fails its admission for good, so the
-scheduler rather waits a second. What is asked here is decided there: `binding.py`.
+scheduler rather waits a second. What is asked here is decided there: `allocation/late_binding.py`.
 """
 
 from __future__ import annotations

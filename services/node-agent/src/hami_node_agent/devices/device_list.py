@@ -1,7 +1,8 @@
 """How the container runtime learns which cards a container gets (protocol 5.7.1).
 
 NVIDIA's four strategies, several at once. In: cards and the node's policy. Out: the part of an
-Allocate answer that NVIDIA's own plugin would give; `container_spec.py` puts HAMi's part behind it.
+Allocate answer that NVIDIA's own plugin would give; `allocation/response.py` puts HAMi's part
+behind it.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Answers the scheduler's question who holds devices here: the evidence of adoptions.
 
 In: the kubelet's checkpoint and PodResources. Out: the reply on `hami.agents.holdings.<node>`; the
-scheduler's `adopting.py` judges with it. Nothing is decided here, and nothing here comes from a
-field that a user can write.
+scheduler's `hami_scheduler.adoption` judges with it. Nothing is decided here, and nothing here
+comes from a field that a user can write.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What the running agent knows: the grant book in memory and the records on disk, with a signal.
 
 `feed.py` fills the book, `allocate.py` and `prestart.py` change the records,
-`reporting.py` empties the queue of reports. A change of the records counts only when it is on disk.
+`reports.py` empties the queue of reports. A change of the records counts only when it is on disk.
 """
 
 from __future__ import annotations

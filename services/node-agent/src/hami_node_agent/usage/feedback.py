@@ -5,7 +5,7 @@ The sampler looks as often, so the two share one reading where that comes in tim
 Two switches go into the region, for HAMi's library and other readers; libvgpu follows the limits
 file.
 
-What is decided, and why, is in `domain/feedback.py`. The region belongs to the tenant, so neither
+What is decided, and why, is in `feedback_rules.py`. The region belongs to the tenant, so neither
 its priority nor its cards are believed: the priority is the pod's (`CUDA_TASK_PRIORITY` in its
 spec, which HAMi's webhook sets), the cards are those granted.
 """

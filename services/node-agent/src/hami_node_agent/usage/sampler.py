@@ -1,7 +1,7 @@
 """Samples of cards and containers, every few seconds, for the bus and for our /metrics.
 
 In: NVML, the shared regions (`monitor.py`) and the grants. Out: `hami.usage.v1.<node>` (consumed
-by the metrics service; only what changed, see `domain/usage_changes.py`), `Sampler.latest`, and the
+by the metrics service; only what changed, see `changes.py`), `Sampler.latest`, and the
 host pids that libvgpu reads. A round that can't be published is dropped: the next one comes soon.
 What is unknown is absent.
 """

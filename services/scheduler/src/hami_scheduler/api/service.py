@@ -1,4 +1,4 @@
-"""The use cases of this service, wired by `bootstrap.py` and called by the routes."""
+"""The use cases of this service, wired by `bootstrap/` and called by the routes."""
 
 from __future__ import annotations
 

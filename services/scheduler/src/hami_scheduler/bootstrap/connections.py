@@ -101,7 +101,7 @@ class QueuedEvents(PodEvents, Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Connections:
-    """Everything that `bootstrap.py` opened."""
+    """Everything that the bootstrap opened."""
 
     store: AllocationLedger
     inventory: InventoryLedger

@@ -1,7 +1,7 @@
 """What must become of an allocation, given what is known of its pod: architecture 3.7 as a table.
 
-Pure: `verdict(allocation, facts)` names the next state and why, or None. `releasing.py` carries it
-out; the pod watch, the reconciler and the reaper all ask here.
+Pure: `verdict(allocation, facts)` names the next state and why, or None. `transitions.py` carries
+it out; the pod watch, the reconciler and the reaper all ask here.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Their forms are described in `native/launcher/src/launch.h` and `launcher.c`. They lie in
 `<root>/pods/<uid>/containers/<container>/<attempt>.{launch,pid,exit}`, so that a restarted kubelet
-finds every container again; `containers.py` reads and writes them.
+finds every container again; `runtime.py` reads and writes them.
 """
 
 from __future__ import annotations

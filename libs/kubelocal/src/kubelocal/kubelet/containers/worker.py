@@ -1,6 +1,6 @@
 """One container of a pod: announce, start, wait, back off, start again.
 
-`pod_worker.py` decides when this begins and ends; the state shown here becomes the pod's status.
+`pods/worker.py` decides when this begins and ends; the state shown here becomes the pod's status.
 Nothing of it is lost when the kubelet is killed: `run` goes on from what the launcher wrote.
 """
 

@@ -1,6 +1,6 @@
 """Puts the plugins' calls around the device book: registration, Allocate, PreStartContainer.
 
-`admission.py` allocates, one container after the other; `container_worker.py` asks for the start.
+`admission.py` allocates, one container after the other; `containers/worker.py` asks for the start.
 The checkpoint is written after every change, as the kubelet does.
 """
 

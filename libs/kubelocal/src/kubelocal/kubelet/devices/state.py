@@ -4,7 +4,7 @@ Rules as in kubelet 1.20's device manager (`pkg/kubelet/cm/devicemanager`): ids 
 random unless the plugin prefers some; ids of an init container are given again to the containers
 that follow; ids of pods that have ended are taken back lazily, before the next allocation; a
 resource whose plugin is gone keeps its capacity with allocatable 0, and loses both after a grace.
-`device_allocator.py` puts the gRPC calls between `request()` and `keep()`.
+`allocator.py` puts the gRPC calls between `request()` and `keep()`.
 """
 
 from __future__ import annotations

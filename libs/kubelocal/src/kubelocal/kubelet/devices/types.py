@@ -1,7 +1,7 @@
 """Values of the device-plugin side: devices, their allocations, and what Allocate answered.
 
-`device_book.py` holds them, `checkpoint.py` writes them down, `container_env.py` and
-`mount_plan.py` use the answer when a container starts.
+`state.py` holds them, `checkpoint.py` writes them down, `containers/environment.py` and
+`containers/mounts.py` use the answer when a container starts.
 """
 
 from __future__ import annotations

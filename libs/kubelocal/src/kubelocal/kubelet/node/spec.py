@@ -1,4 +1,4 @@
-"""The Node object and its Lease, as a kubelet writes them; `node_reporting.py` sends them."""
+"""The Node object and its Lease, as a kubelet writes them; `status_updates.py` sends them."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """One pod of this node, from its admission to the removal of its object.
 
 Init containers run in order, sidecars keep running, then the regular containers; a stop request
-ends them with a grace. `kubelet.py` owns the workers; `container_worker.py` runs each container.
+ends them with a grace. `kubelet.py` owns the workers; `containers/worker.py` runs each.
 """
 
 from __future__ import annotations

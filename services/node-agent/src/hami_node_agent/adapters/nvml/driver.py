@@ -1,4 +1,4 @@
-"""The driver's cards through NVML, blocking; `nvml.py` calls it in a thread.
+"""The driver's cards through NVML, blocking; `library.py` calls it in a thread.
 
 In: NVML as the loader finds it (a real driver's, or fakegpu's through LD_LIBRARY_PATH). Out:
 `CardFacts`, failures, XID events, samples. Cards are asked for by uuid: an index moves when a card

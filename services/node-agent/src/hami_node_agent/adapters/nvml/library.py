@@ -1,6 +1,6 @@
 """NVML behind a thread and a time-out: which cards, how they are, what they do.
 
-In: `nvml_driver.py`, which blocks. Out: the port `DeviceProbe`. One round at a time; while one
+In: `driver.py`, which blocks. Out: the port `DeviceProbe`. One round at a time; while one
 hangs, no second thread is spent on the driver.
 """
 

@@ -1,4 +1,4 @@
-"""How the node's cards are cut, through NVML; `adapters/nvml.py` has the driver loaded."""
+"""How the node's cards are cut, through NVML; `library.py` has the driver loaded."""
 
 from __future__ import annotations
 

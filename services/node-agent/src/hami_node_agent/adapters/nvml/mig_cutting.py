@@ -1,7 +1,7 @@
 """Cuts cards through NVML, blocking: what a card can be cut into, instances made and destroyed.
 
-`adapters/nvml.py` calls it in a thread, one round at a time, with the driver loaded. A call that
-outlives its caller goes on: what it makes is found again at the next look (`mig_cutting.plan`).
+`library.py` calls it in a thread, one round at a time, with the driver loaded. A call that
+outlives its caller goes on: what it makes is found again at the next look (`mig_partition.plan`).
 """
 
 from __future__ import annotations
@@ -165,7 +165,7 @@ def _compute_number(profile: ProfileFacts) -> int:
 
 
 def _undo(gpu: Any) -> None:
-    """A half-made instance; what can't be undone now is at the next look (`mig_cutting.plan`)."""
+    """A half-made instance; what can't be undone now is at the next look (`mig_partition.plan`)."""
     try:
         _empty(gpu)
         pynvml.nvmlGpuInstanceDestroy(gpu)

@@ -1,6 +1,6 @@
 """What cards can be cut into and how they are cut, through NVML, blocking.
 
-`nvml_cutting.py` makes and destroys instances by it.
+`mig_cutting.py` makes and destroys instances by it.
 """
 
 from __future__ import annotations

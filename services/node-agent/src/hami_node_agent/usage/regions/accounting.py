@@ -1,6 +1,6 @@
 """What a container's shared region holds, and which of it is true at present.
 
-In: a region as `region_reader.py` read it, and the evidence of who lives and who computes. Out:
+In: a region as `reader.py` read it, and the evidence of who lives and who computes. Out:
 the container's use of each card. The region belongs to the tenant: what can't be is unknown, never
 0, and what a process that is gone has left behind does not count.
 """

@@ -1,7 +1,7 @@
 """The shared region's binary layout: a mirror of `native/libvgpu/include/vgpu_region.h`.
 
 Version 1 (2008952 bytes or more) is what libvgpu and HAMi-core 1.x write; version 0 is HAMi-core's
-older file. Offsets: facts of HAMi-core, little endian, LP64. `region_reader.py` goes by the two
+older file. Offsets: facts of HAMi-core, little endian, LP64. `reader.py` goes by the two
 forms at the end.
 """
 

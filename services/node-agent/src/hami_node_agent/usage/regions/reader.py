@@ -1,7 +1,7 @@
 """Reads one shared region, the file in which a container's processes account for their cards.
 
 In: `$HOOK_PATH/vgpu/containers/<dir>/*.cache`. Out: `Region` values, kept and compared by
-`regions.py`. The directory belongs to the tenant, who may put anything in it: links and odd files
+`directory.py`. The directory belongs to the tenant, who may put anything in it: links and odd files
 are not opened, counts are clamped, and a file that is no region is no region.
 
 Only the head, the tail and the slots in use are read, a few kilobytes of two megabytes. They are
